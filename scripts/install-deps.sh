@@ -1,0 +1,46 @@
+#!/bin/sh
+# Installs the Debian packages that urdma needs, and only those that are missing.
+#   install-deps.sh          what building, `make demo` and `make test` need
+#   install-deps.sh perf     also the peers that `make perf` measures beside us
+set -eu
+
+build="build-essential pkg-config clang libclang-dev libdpdk-dev libibverbs-dev librdmacm-dev libnuma-dev"
+run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
+test="bubblewrap tshark util-linux"
+perf="qperf ucx-utils"
+
+want="$build $run $test"
+case "${1:-}" in
+    "") ;;
+    perf) want="$want $perf" ;;
+    *) echo "usage: $0 [perf]" >&2; exit 2 ;;
+esac
+
+missing=""
+for package in $want; do
+    status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+    [ "$status" = installed ] || missing="$missing $package"
+done
+
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" != 0 ]; then
+        echo "These packages are missing:$missing" >&2
+        echo "Run as root: apt-get install$missing" >&2
+        exit 1
+    fi
+    echo "Installing:$missing"
+    export DEBIAN_FRONTEND=noninteractive
+    log=$(mktemp)
+    # shellcheck disable=SC2086 # the list is meant to be split
+    if ! { apt-get update -q && apt-get install -y -q --no-install-recommends $missing; } >"$log" 2>&1; then
+        cat "$log" >&2
+        rm -f "$log"
+        exit 1
+    fi
+    rm -f "$log"
+fi
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "cargo is missing: install Rust (https://rustup.rs), then run this again." >&2
+    exit 1
+fi
