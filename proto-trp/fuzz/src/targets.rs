@@ -1,0 +1,144 @@
+//! What the fuzzer runs: one function for each parser. None may panic, and what a parser accepts must survive being written
+//! and read again.
+//!
+//! The same functions replay `corpus/` in `tests/fuzz_corpus.rs`, with a stable compiler.
+
+use proto_trp::wire::{
+    self, AtomicRequest, AtomicResponse, Extensions, ImmediateData, Opcode, ReadRequest, Segment,
+    TaggedHeader, Terminate, TrpHeader, UntaggedHeader, HEAD_LEN_MAX,
+};
+
+/// A parser under test, by the name of its target and of its directory in `corpus/`.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const ALL: [Target; 7] = [
+    ("trp_header", trp_header),
+    ("extensions", extensions),
+    ("ddp", ddp),
+    ("rdmap", rdmap),
+    ("terminate", terminate),
+    ("segment", segment),
+    ("operations", operations),
+];
+
+/// [`proto_trp::sim::fuzz_operations`].
+pub fn operations(octets: &[u8]) {
+    proto_trp::sim::fuzz_operations(octets);
+}
+
+/// [`TrpHeader::parse`].
+pub fn trp_header(octets: &[u8]) {
+    let Ok(header) = TrpHeader::parse(octets, octets.len()) else {
+        return;
+    };
+    assert!(header.len() <= octets.len());
+    assert_eq!(header.extension_octets(octets).len() + 16, header.len());
+    let mut buf = octets.to_vec();
+    header
+        .encode(&mut buf)
+        .expect("the header was there before");
+    assert_eq!(TrpHeader::parse(&buf, buf.len()), Ok(header));
+    if let Some(reset) = TrpHeader::reset_for(&header) {
+        let mut buf = [0; 16];
+        reset.encode(&mut buf).expect("a RESET is 16 octets");
+        assert_eq!(TrpHeader::parse(&buf, 16), Ok(reset));
+    }
+}
+
+/// [`Extensions::parse`].
+pub fn extensions(octets: &[u8]) {
+    let Ok(found) = Extensions::parse(octets) else {
+        return;
+    };
+    let mut buf = [0; HEAD_LEN_MAX];
+    let len = found.encode(&mut buf).expect("the longest extensions fit");
+    assert_eq!(len, 4 * usize::from(found.words()));
+    assert!(len <= octets.len());
+    assert_eq!(Extensions::parse(&buf[..len]), Ok(found));
+    if let Some(sack) = &found.sack {
+        assert!(sack.iter().all(|bit| sack.contains(bit)));
+        assert_eq!(sack.iter().next().is_none(), sack.is_empty());
+    }
+}
+
+/// [`TaggedHeader::parse`] and [`UntaggedHeader::parse`].
+pub fn ddp(octets: &[u8]) {
+    let mut buf = [0; HEAD_LEN_MAX];
+    if let Ok(header) = TaggedHeader::parse(octets) {
+        let len = header.encode(&mut buf).expect("the header fits");
+        assert_eq!(TaggedHeader::parse(&buf[..len]), Ok(header));
+    }
+    if let Ok(header) = UntaggedHeader::parse(octets) {
+        let len = header.encode(&mut buf).expect("the header fits");
+        assert_eq!(UntaggedHeader::parse(&buf[..len]), Ok(header));
+    }
+}
+
+/// The parsers of RDMAP's headers.
+pub fn rdmap(octets: &[u8]) {
+    let mut buf = [0; HEAD_LEN_MAX];
+    if let Some(Ok(opcode)) = octets.first().map(|&control| Opcode::of_control(control)) {
+        assert_eq!(Opcode::of_control(opcode.control()), Ok(opcode));
+    }
+    if let Ok(request) = ReadRequest::parse(octets) {
+        let len = request.encode(&mut buf).expect("the header fits");
+        assert_eq!(buf[..len], octets[..len]);
+    }
+    if let Ok(request) = AtomicRequest::parse(octets) {
+        let len = request.encode(&mut buf).expect("the header fits");
+        assert_eq!(AtomicRequest::parse(&buf[..len]), Ok(request));
+    }
+    if let Ok(response) = AtomicResponse::parse(octets) {
+        let len = response.encode(&mut buf).expect("the header fits");
+        assert_eq!(buf[..len], octets[..len]);
+    }
+    if let Ok(data) = ImmediateData::parse(octets) {
+        let len = data.encode(&mut buf).expect("the payload fits");
+        assert_eq!(buf[..len], octets[..len]);
+    }
+}
+
+/// [`Terminate::parse`], and [`Terminate::about`] a segment of these octets.
+pub fn terminate(octets: &[u8]) {
+    let mut buf = [0; wire::terminate::LEN_MAX];
+    let about = octets.split_first_chunk::<2>().map(|(cause, segment)| {
+        let cause = wire::TerminateCause::from_u16(u16::from_be_bytes(*cause));
+        Terminate::about(cause, segment, segment.len())
+    });
+    for terminate in Terminate::parse(octets).ok().into_iter().chain(about) {
+        let len = terminate
+            .encode(&mut buf)
+            .expect("the longest Terminate fits");
+        assert_eq!(Terminate::parse(&buf[..len]), Ok(terminate));
+        assert!(!terminate.cause.name().is_empty());
+    }
+}
+
+/// [`Segment::parse`]: the first two octets are the length of the datagram, the rest is its head.
+pub fn segment(octets: &[u8]) {
+    let Some((len, head)) = octets.split_first_chunk::<2>() else {
+        return;
+    };
+    let datagram_len = usize::from(u16::from_be_bytes(*len));
+    let Ok(segment) = Segment::parse(head, datagram_len) else {
+        return;
+    };
+    assert!(segment.payload_offset + segment.payload_len <= datagram_len);
+    let Ok(extensions) = Extensions::parse(segment.trp.extension_octets(head)) else {
+        return;
+    };
+    let mut buf = [0; HEAD_LEN_MAX];
+    let written = wire::encode(
+        &segment.trp,
+        &extensions,
+        &segment.kind,
+        segment.last,
+        &mut buf,
+    )
+    .expect("all headers fit");
+    let again = Segment::parse(&buf, written + segment.payload_len).expect("was accepted before");
+    assert_eq!((again.kind, again.last), (segment.kind, segment.last));
+    assert_eq!(again.payload_len, segment.payload_len);
+    assert_eq!(again.trp.flags, segment.trp.flags);
+}

@@ -1,0 +1,176 @@
+//! What a connection asks of its driver: the application's memory, and places for completions and events.
+
+use super::types::{Completion, Event, RemoteAddr, Sge, SharedRecv};
+
+/// Why memory may not be touched; RFC 5040 section 4.8 has one code for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtectionError {
+    /// No region has this key, or only an older one had.
+    InvalidStag,
+    /// Outside the region or window.
+    Bounds,
+    /// The region does not grant the right.
+    Access,
+    /// The region belongs to another protection domain or queue pair.
+    NotAssociated,
+    /// Offset plus length runs over 2^64.
+    Wrap,
+    /// The operand of an atomic is not aligned to 8 octets.
+    Misaligned,
+    /// The key cannot be invalidated.
+    CannotInvalidate,
+}
+
+/// What a remote peer wants to do to a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteAccess {
+    /// Write.
+    Write,
+    /// Read.
+    Read,
+    /// 64-bit atomic.
+    Atomic,
+}
+
+/// A 64-bit atomic operation with RFC 7306's masks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Adds; a set bit of the mask stops the carry above that bit, 0 for a plain 64-bit addition.
+    FetchAdd {
+        /// Value to add.
+        add: u64,
+        /// Carry boundaries.
+        mask: u64,
+    },
+    /// Swaps the bits of `swap_mask` when the bits of `compare_mask` are equal.
+    CompareSwap {
+        /// Value to compare with.
+        compare: u64,
+        /// Bits that are compared.
+        compare_mask: u64,
+        /// Value to store.
+        swap: u64,
+        /// Bits that are stored.
+        swap_mask: u64,
+    },
+}
+
+impl AtomicOp {
+    /// The value that replaces `old` in memory.
+    #[inline]
+    pub const fn apply(self, old: u64) -> u64 {
+        match self {
+            AtomicOp::FetchAdd { add, mask } => masked_add(old, add, mask),
+            AtomicOp::CompareSwap {
+                compare,
+                compare_mask,
+                swap,
+                swap_mask,
+            } => {
+                if (old ^ compare) & compare_mask == 0 {
+                    (old & !swap_mask) | (swap & swap_mask)
+                } else {
+                    old
+                }
+            }
+        }
+    }
+}
+
+/// Adds bit by bit, forgetting the carry out of every bit that is set in `mask` (RFC 7306 section 5.1.1).
+const fn masked_add(old: u64, add: u64, mask: u64) -> u64 {
+    // Add everything below the boundary bits without their carries, then the boundary bits themselves.
+    let sum = (old & !mask).wrapping_add(add & !mask);
+    sum ^ ((old ^ add) & mask)
+}
+
+/// The driver's side of a connection.
+///
+/// Everything that says `Result` makes the access check itself: key, protection domain, rights, bounds, wrap. A host touches no octet when it
+/// answers with an error. The protection domain and the queue pair are the host's to know.
+pub trait Host {
+    /// A received datagram that only the host can read; offsets into it count from the first octet of the TRP header.
+    type Body: ?Sized;
+
+    /// Copies the `out.len()` octets that begin `offset` octets into the concatenation of `sges` to `out`.
+    ///
+    /// # Errors
+    /// The list lacks a right to be read or is too short ([`ProtectionError::Bounds`]).
+    fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError>;
+
+    /// Copies `len` octets of `body` from `at` into the concatenation of `sges` at `offset`.
+    ///
+    /// # Errors
+    /// The list lacks local write access or is too short.
+    fn scatter(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        body: &Self::Body,
+        at: usize,
+        len: usize,
+    ) -> Result<(), ProtectionError>;
+
+    /// Stores an atomic's old value, in host order, into the first 8 octets of the concatenation of `sges`.
+    ///
+    /// # Errors
+    /// As [`Host::scatter`].
+    fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError>;
+
+    /// Whether the peer may do `access` to `len` octets.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_remote(
+        &mut self,
+        remote: RemoteAddr,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), ProtectionError>;
+
+    /// Writes `len` octets of `body` from `at` to memory that the peer names.
+    ///
+    /// # Errors
+    /// The peer may not write there.
+    fn write_remote(
+        &mut self,
+        remote: RemoteAddr,
+        body: &Self::Body,
+        at: usize,
+        len: usize,
+    ) -> Result<(), ProtectionError>;
+
+    /// Reads `out.len()` octets of memory that the peer names.
+    ///
+    /// # Errors
+    /// The peer may not read there.
+    fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError>;
+
+    /// Executes `op` on the 64-bit word that the peer names and gives the old value.
+    ///
+    /// # Errors
+    /// The peer may not, or the word is misaligned.
+    fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError>;
+
+    /// Invalidates a key on the peer's request.
+    ///
+    /// # Errors
+    /// The key cannot be invalidated by this peer.
+    fn invalidate(&mut self, stag: u32) -> Result<(), ProtectionError>;
+
+    /// Takes the next work request of the shared receive queue, if any: fills `sges` and says how many.
+    ///
+    /// Only asked of connections with [`super::ConnConfig::shared_recv`].
+    fn take_shared_recv(&mut self, sges: &mut [Sge]) -> Option<SharedRecv> {
+        let _ = sges;
+        None
+    }
+
+    /// A work request has ended, and its status is to be shown to the application.
+    ///
+    /// Successful unsignaled requests are not reported.
+    fn complete(&mut self, completion: Completion);
+
+    /// Something happened to the connection.
+    fn event(&mut self, event: Event);
+}

@@ -1,0 +1,558 @@
+//! The RC connection engine: the protocol state of one reliable queue pair, sans-IO.
+//!
+//! A [`Connection`] has no clock, no sockets, no threads and no memory of the application. Time, datagrams and work requests go in;
+//! datagrams, placements ([`Host`]), completions, events and the next deadline come out. Nothing allocates after [`Connection::new`].
+//!
+//! The driver's order of calls: everything that arrived ([`Connection::handle_datagram`]), timers that are due
+//! ([`Connection::handle_timeout`]), then [`Connection::poll_transmit`] until it gives `None`, then [`Connection::next_deadline`].
+//! An acknowledgement that the peer asked for is available from `poll_transmit` right after the datagram that asked.
+
+mod ack;
+mod config;
+mod congestion;
+mod host;
+mod num;
+mod queue;
+mod receive;
+mod recovery;
+mod responder;
+mod rxwindow;
+mod send;
+mod state;
+mod stats;
+mod terminate;
+mod time;
+mod timers;
+mod txwindow;
+mod types;
+
+use crate::addr::Psn;
+use crate::wire::{self, connection_id, ConnectionId, Terminate};
+
+pub use config::{
+    ConnConfig, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC,
+    MAX_SGE, MAX_WINDOW_PACKETS,
+};
+pub use host::{AtomicOp, Host, ProtectionError, RemoteAccess};
+pub use state::{State, TransitionError};
+pub use stats::ConnStats;
+pub use time::Time;
+pub use types::{
+    Completion, CompletionOp, Event, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, Sge, SharedRecv, Status,
+};
+
+use ack::AckState;
+use congestion::{Controller, DelayBased, FixedWindow};
+use queue::{RecvQueue, SendQueue};
+use recovery::{PathTiming, Recovery};
+use responder::Responder;
+use rxwindow::RxWindow;
+use send::{Controls, Next};
+use terminate::TerminateRepeat;
+use timers::{KeepAlive, RnrPause};
+use txwindow::TxWindow;
+
+/// Octets at the start of a datagram that the driver copies out of shared memory before it asks [`Connection::handle_datagram`].
+pub const HEAD_OCTETS: usize = wire::HEAD_LEN_MAX;
+
+/// Segments taken after which a receiver on a network acknowledges without being asked.
+const NETWORK_ACK_EVERY: u32 = 8;
+/// Segments after which a sender on a network asks for an acknowledgement, so that it learns the round trip.
+const NETWORK_ACK_REQUEST_INTERVAL: u32 = 16;
+/// Packets in flight on a path that stays in a host's memory.
+const MEMORY_WINDOW_PACKETS: u32 = 64;
+/// The smallest datagram that a path may be limited to.
+const MIN_DATAGRAM: u32 = 256;
+
+/// A datagram that arrived for a connection.
+#[derive(Debug)]
+pub struct Datagram<'a, B: ?Sized> {
+    /// A private copy of the first `min(len, HEAD_OCTETS)` octets, from the TRP header on.
+    pub head: &'a [u8],
+    /// Octets in all.
+    pub len: usize,
+    /// The whole datagram as the host knows it.
+    pub body: &'a B,
+    /// The network marked it (ECN CE).
+    pub congestion_experienced: bool,
+}
+
+/// What the next datagram will be; see [`Connection::plan_transmit`].
+#[derive(Clone, Copy, Debug)]
+pub struct TransmitPlan {
+    next: Next,
+    len: usize,
+}
+
+impl TransmitPlan {
+    /// Octets that the buffer must hold: never more than `max_datagram_octets`, and a little more than will be written.
+    #[inline]
+    pub const fn room(&self) -> usize {
+        self.len
+    }
+}
+
+/// A datagram that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Octets of the buffer that are to be sent.
+    pub len: usize,
+    /// It carries application data, so it is to be marked ECN-capable.
+    pub ecn_capable: bool,
+}
+
+/// The peer, the path to it, and what both ends agreed on.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    /// Index of the peer's queue pair in its process.
+    index: u16,
+    /// Id of the stream sent from here.
+    tx_id: ConnectionId,
+    /// Id of the stream received here.
+    rx_id: ConnectionId,
+    max_datagram: usize,
+    /// Payload octets of a tagged segment.
+    max_tagged: u32,
+    /// Payload octets of an untagged segment.
+    max_untagged: u32,
+    reliable_path: bool,
+    min_rnr_timer: u8,
+    rnr_retry: u8,
+    max_rd_atomic: u32,
+    /// Segments after which an acknowledgement is asked for.
+    ack_request_interval: u64,
+    remote_qpn: Option<crate::addr::Qpn>,
+}
+
+impl Peer {
+    const NONE: Self = Self {
+        index: 0,
+        tx_id: ConnectionId::from_u32(0),
+        rx_id: ConnectionId::from_u32(0),
+        max_datagram: 0,
+        max_tagged: 0,
+        max_untagged: 0,
+        reliable_path: false,
+        min_rnr_timer: 0,
+        rnr_retry: 0,
+        max_rd_atomic: 0,
+        ack_request_interval: 1,
+        remote_qpn: None,
+    };
+}
+
+/// The protocol state of one RC queue pair.
+#[derive(Debug)]
+pub struct Connection {
+    state: State,
+    /// RTS has been reached: this end has a stream of its own.
+    sends_stream: bool,
+    /// The peer has destroyed its queue pair.
+    peer_closed: bool,
+    /// The owner is about to destroy this one.
+    closing: bool,
+    /// A packet has been taken.
+    established: bool,
+    /// [`Event::SqDrained`] was raised.
+    drained: bool,
+    /// The expected packet was refused for want of a receive request.
+    refused: bool,
+    /// Whether a response comes before a request when both are ready.
+    answers_turn: bool,
+    controls: Controls,
+    peer: Peer,
+    tx: TxWindow,
+    rx: RxWindow,
+    acks: AckState,
+    sq: SendQueue,
+    rq: RecvQueue,
+    /// Reads and atomics begun and not answered.
+    reads_outstanding: u32,
+    /// Next message number of queue 0.
+    message_msn: u32,
+    /// Next message number of queue 1.
+    request_msn: u32,
+    /// The segment that asked for an acknowledgement last.
+    last_ack_request: u64,
+    /// Makes the names of read sinks differ between connections.
+    cookie: u32,
+    recovery: Recovery,
+    control: Controller,
+    responder: Responder,
+    rnr: RnrPause,
+    keepalive: KeepAlive,
+    /// When sends to a closed peer fail.
+    fail_deadline: Time,
+    /// What the peer is told in ERROR.
+    terminate: Option<Terminate>,
+    terminate_repeat: TerminateRepeat,
+    stats: ConnStats,
+    config: ConnConfig,
+}
+
+impl Connection {
+    /// A connection in [`State::Reset`]; the only call that allocates. Sizes out of range are clamped.
+    pub fn new(config: ConnConfig) -> Self {
+        let config = ConnConfig {
+            sq_depth: config.sq_depth.clamp(1, 1 << 15).next_power_of_two(),
+            rq_depth: config.rq_depth.min(1 << 15),
+            max_send_sge: config.max_send_sge.clamp(1, MAX_SGE),
+            max_recv_sge: config.max_recv_sge.clamp(1, MAX_SGE),
+            max_inline: config.max_inline.min(MAX_INLINE),
+            window_packets: config
+                .window_packets
+                .clamp(64, MAX_WINDOW_PACKETS)
+                .next_power_of_two(),
+            max_dest_rd_atomic_cap: config.max_dest_rd_atomic_cap.min(MAX_RD_ATOMIC),
+            ..config
+        };
+        let window = config.window_packets;
+        Self {
+            state: State::Reset,
+            sends_stream: false,
+            peer_closed: false,
+            closing: false,
+            established: false,
+            drained: false,
+            refused: false,
+            answers_turn: false,
+            controls: Controls::default(),
+            peer: Peer::NONE,
+            tx: TxWindow::new(window),
+            rx: RxWindow::new(window),
+            acks: AckState::new(NETWORK_ACK_EVERY, PathTiming::NETWORK.max_ack_delay_ns),
+            sq: SendQueue::new(config.sq_depth, config.max_send_sge, config.max_inline),
+            rq: RecvQueue::new(config.rq_depth, config.max_recv_sge, config.shared_recv),
+            reads_outstanding: 0,
+            message_msn: 1,
+            request_msn: 1,
+            last_ack_request: 0,
+            cookie: num::low32(config.seed ^ config.seed >> 32),
+            recovery: Recovery::new(),
+            control: Controller::Fixed(FixedWindow::new(window)),
+            responder: Responder::new(config.max_dest_rd_atomic_cap),
+            rnr: RnrPause::NONE,
+            keepalive: KeepAlive::default(),
+            fail_deadline: Time::NEVER,
+            terminate: None,
+            terminate_repeat: TerminateRepeat::NONE,
+            stats: ConnStats::default(),
+            config,
+        }
+    }
+
+    /// The state.
+    #[inline]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Counters.
+    #[inline]
+    pub fn stats(&self) -> &ConnStats {
+        &self.stats
+    }
+
+    /// The sizes that the connection really has.
+    #[inline]
+    pub fn config(&self) -> &ConnConfig {
+        &self.config
+    }
+
+    /// RESET or INIT to INIT.
+    ///
+    /// # Errors
+    /// The step does not exist.
+    pub fn to_init(&mut self) -> Result<(), TransitionError> {
+        self.step(State::Init)
+    }
+
+    /// INIT to RTR: datagrams of the peer are taken from now on.
+    ///
+    /// # Errors
+    /// The step does not exist, or a parameter is out of range.
+    pub fn to_rtr(&mut self, now: Time, params: &RtrParams) -> Result<(), TransitionError> {
+        let datagrams = MIN_DATAGRAM..=MAX_DATAGRAM;
+        if !datagrams.contains(&params.max_datagram_octets) || params.min_rnr_timer > 31 {
+            return Err(TransitionError);
+        }
+        self.step(State::Rtr)?;
+        let overhead = |octets: usize| params.max_datagram_octets - num::len32(octets);
+        self.peer = Peer {
+            index: params.remote_qpn.index(),
+            rx_id: connection_id(params.remote_qpn, self.config.local_qpn, params.remote_psn),
+            max_datagram: params.max_datagram_octets as usize,
+            max_tagged: overhead(wire::TAGGED_OVERHEAD),
+            max_untagged: overhead(wire::UNTAGGED_OVERHEAD),
+            reliable_path: params.reliable_path,
+            min_rnr_timer: params.min_rnr_timer,
+            remote_qpn: Some(params.remote_qpn),
+            ..Peer::NONE
+        };
+        self.rx.start(params.remote_psn);
+        self.responder.start(params.max_dest_rd_atomic);
+        let (every, timing) = if params.reliable_path {
+            (self.memory_window() / 4, PathTiming::MEMORY)
+        } else {
+            (NETWORK_ACK_EVERY, PathTiming::NETWORK)
+        };
+        self.acks = AckState::new(every, timing.max_ack_delay_ns);
+        self.recovery.on_heard(now);
+        Ok(())
+    }
+
+    /// RTR to RTS: sends are started from now on.
+    ///
+    /// # Errors
+    /// The step does not exist, or a parameter is out of range.
+    pub fn to_rts(&mut self, now: Time, params: &RtsParams) -> Result<(), TransitionError> {
+        let Some(remote_qpn) = self.peer.remote_qpn.filter(|_| self.state == State::Rtr) else {
+            return Err(TransitionError);
+        };
+        if params.timeout > 31 || params.retry_cnt > 7 || params.rnr_retry > 7 {
+            return Err(TransitionError);
+        }
+        self.step(State::Rts)?;
+        self.peer.rnr_retry = params.rnr_retry;
+        self.peer.max_rd_atomic = u32::from(params.max_rd_atomic.min(MAX_RD_ATOMIC));
+        if self.sends_stream && self.tx.initial() == params.local_psn {
+            self.recovery.bound(params);
+        } else {
+            self.start_stream(remote_qpn, params);
+        }
+        let limit = u32::from(params.retry_cnt) + 1;
+        self.keepalive = KeepAlive::new(now, params.keepalive_ns, limit);
+        Ok(())
+    }
+
+    /// Packets in flight inside a host: datagrams of 64 KB that the caches still hold when the receiver reads them.
+    fn memory_window(&self) -> u32 {
+        self.config.window_packets.min(MEMORY_WINDOW_PACKETS)
+    }
+
+    /// Begins to send DATA: numbers, window and timers of the stream.
+    fn start_stream(&mut self, remote_qpn: crate::addr::Qpn, params: &RtsParams) {
+        self.sends_stream = true;
+        self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
+        self.tx.start(params.local_psn);
+        let timing = if self.peer.reliable_path {
+            let window = self.memory_window();
+            self.peer.ack_request_interval = u64::from(window / 2);
+            self.control = Controller::Fixed(FixedWindow::new(window));
+            PathTiming::MEMORY
+        } else {
+            self.peer.ack_request_interval = u64::from(NETWORK_ACK_REQUEST_INTERVAL);
+            self.control = Controller::Delay(DelayBased::new(self.config.window_packets));
+            PathTiming::NETWORK
+        };
+        self.recovery.start(timing, params);
+    }
+
+    /// The peer's first DATA says which PSN it expects from here: all that an end in RTR, which nobody has told its own, needs to answer
+    /// requests (doc/spec/trp.md, section 8.1). How long to wait for a silent peer it does not know either.
+    #[cold]
+    fn learn_stream(&mut self, expected: Psn) {
+        if let Some(remote_qpn) = self.peer.remote_qpn {
+            let params = RtsParams {
+                local_psn: expected,
+                timeout: 0,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                max_rd_atomic: 0,
+                keepalive_ns: 0,
+            };
+            self.start_stream(remote_qpn, &params);
+        }
+    }
+
+    /// RTS to SQD: requests that have not begun stay queued; [`Event::SqDrained`] comes when those that have begun are done.
+    ///
+    /// # Errors
+    /// The step does not exist.
+    pub fn to_sqd<H: Host>(&mut self, host: &mut H) -> Result<(), TransitionError> {
+        self.step(State::Sqd)?;
+        self.drained = false;
+        self.note_drained(host);
+        Ok(())
+    }
+
+    /// SQD back to RTS with the parameters of before.
+    ///
+    /// # Errors
+    /// The step does not exist.
+    pub fn resume(&mut self) -> Result<(), TransitionError> {
+        if self.state == State::Sqd {
+            self.step(State::Rts)
+        } else {
+            Err(TransitionError)
+        }
+    }
+
+    /// Any state to RESET: everything is forgotten and nothing completes.
+    pub fn reset(&mut self) {
+        self.state = State::Reset;
+        self.sends_stream = false;
+        self.peer_closed = false;
+        self.closing = false;
+        self.established = false;
+        self.refused = false;
+        self.controls = Controls::default();
+        self.peer = Peer::NONE;
+        self.tx.start(Psn::new(0));
+        self.rx.start(Psn::new(0));
+        self.acks.on_sent();
+        self.sq.clear();
+        self.rq.clear();
+        self.reads_outstanding = 0;
+        (self.message_msn, self.request_msn) = (1, 1);
+        self.last_ack_request = 0;
+        self.responder.start(0);
+        self.rnr.clear();
+        self.keepalive = KeepAlive::default();
+        self.recovery.loss_deadline = Time::NEVER;
+        self.fail_deadline = Time::NEVER;
+        self.terminate = None;
+        self.terminate_repeat.stop();
+    }
+
+    /// The owner destroys the queue pair: `poll_transmit` then gives what is owed (acknowledgement, FIN), after which the connection may be dropped.
+    pub fn close(&mut self) {
+        if self.state.receives() && self.sends_stream && !self.peer_closed {
+            self.controls.fin = true;
+        }
+        self.closing = true;
+    }
+
+    fn step(&mut self, to: State) -> Result<(), TransitionError> {
+        if !self.state.may_become(to) {
+            return Err(TransitionError);
+        }
+        self.state = to;
+        Ok(())
+    }
+
+    /// What would be sent next, so that a buffer of the right size can be found; `None` when nothing may be sent now.
+    #[inline]
+    pub fn plan_transmit(&self) -> Option<TransmitPlan> {
+        self.plan()
+    }
+
+    /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` when nothing may be sent now.
+    #[inline]
+    pub fn poll_transmit<H: Host>(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        while let Some(plan) = self.plan() {
+            if let Some(transmit) = self.write_transmit(now, plan, buf, host) {
+                return Some(transmit);
+            }
+        }
+        None
+    }
+
+    /// Whether `poll_transmit` has something to give.
+    #[inline]
+    pub fn has_pending_tx(&self) -> bool {
+        self.plan().is_some()
+    }
+
+    /// Whether an acknowledgement is owed that the peer waits for.
+    #[inline]
+    pub fn ack_is_due(&self) -> bool {
+        self.acks.due
+    }
+
+    /// Send requests that have not completed.
+    #[inline]
+    pub fn sends_outstanding(&self) -> u32 {
+        self.sq.len()
+    }
+
+    /// Receive requests that have not completed.
+    #[inline]
+    pub fn recvs_outstanding(&self) -> u32 {
+        self.rq.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{for_each_seed, Exchange, ExchangePlan, LinkModel, Setup, World};
+
+    /// Puts the counters of a new connection shortly before their wrap.
+    fn age(conn: &mut Connection) {
+        let last = u32::MAX - 5;
+        conn.message_msn = last;
+        conn.request_msn = last;
+        conn.rq.head_msn = last;
+        conn.responder.number_from(wire::Msn(last));
+        (conn.sq.head, conn.sq.next, conn.sq.tail) = (last, last, last);
+        (conn.rq.head, conn.rq.tail) = (last, last);
+        conn.tx.count_transmissions_from(last);
+        conn.recovery.largest_transmission = last;
+    }
+
+    #[test]
+    fn connection_across_the_wrap_of_every_counter_matches_model() {
+        for_each_seed(40, |seed| {
+            let setup = Setup {
+                link: LinkModel {
+                    delay_ns: 20_000,
+                    loss_ppm: 20_000,
+                    reorder_ppm: 20_000,
+                    reorder_ns: 100_000,
+                    ..LinkModel::default()
+                },
+                psn: [0xff_fffe, 0xff_ff00],
+                ..Setup::default()
+            };
+            let plan = ExchangePlan {
+                operations: 60,
+                max_len: 20_000,
+                late_receives: seed % 4 == 0,
+            };
+            let mut world = World::new(&setup, seed);
+            age(world.conn(0));
+            age(world.conn(1));
+            Exchange::new(&mut world, &plan, true, seed).run(&mut world, 60_000_000_000);
+        });
+    }
+
+    #[test]
+    fn connection_out_of_range_parameters_are_refused() {
+        let mut world = World::unconnected(&Setup::default(), 1);
+        let conn = world.conn(0);
+        let rtr = RtrParams {
+            remote_qpn: conn.config().local_qpn,
+            remote_psn: Psn::new(1),
+            max_datagram_octets: 1472,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 0,
+            reliable_path: false,
+        };
+        let rts = RtsParams {
+            local_psn: Psn::new(1),
+            timeout: 32,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            keepalive_ns: 0,
+        };
+        let short = RtrParams {
+            max_datagram_octets: 255,
+            ..rtr
+        };
+        assert_eq!(conn.to_rts(Time::ZERO, &rts), Err(TransitionError));
+        assert_eq!(conn.to_rtr(Time::ZERO, &short), Err(TransitionError));
+        assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Ok(()));
+        assert_eq!(conn.to_rts(Time::ZERO, &rts), Err(TransitionError));
+        assert_eq!(conn.state(), State::Rtr);
+        conn.reset();
+        assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Err(TransitionError));
+    }
+}

@@ -1,0 +1,381 @@
+//! The rings of posted work requests, with their scatter-gather lists and inline data.
+
+use super::config::MAX_MESSAGE_OCTETS;
+use super::host::Host;
+use super::num::{low32, slot32};
+use super::types::{
+    CompletionOp, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Status,
+};
+
+/// A posted send request and how far it has come.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendWqe {
+    pub(super) wr_id: u64,
+    pub(super) op: SendOp,
+    pub(super) imm: Option<u32>,
+    /// Octets of the message.
+    pub(super) length: u32,
+    /// Octets cut into segments; of a read: octets received.
+    pub(super) progress: u32,
+    /// Message number, once a segment that has one was sent.
+    pub(super) msn: u32,
+    /// One past the last segment's sequence number, once `segmented`; of a read or atomic: one past the request's.
+    pub(super) end: u64,
+    pub(super) flags: SendFlags,
+    pub(super) sge_count: u8,
+    pub(super) inline: bool,
+    /// The first segment has been sent.
+    pub(super) started: bool,
+    /// Every segment has been sent at least once.
+    pub(super) segmented: bool,
+    /// Of a read: the last segment of the response has arrived.
+    pub(super) last_seen: bool,
+    /// Of a read or atomic: the whole response has arrived.
+    pub(super) answered: bool,
+}
+
+impl SendWqe {
+    const EMPTY: Self = Self {
+        wr_id: 0,
+        op: SendOp::Send,
+        imm: None,
+        length: 0,
+        progress: 0,
+        msn: 0,
+        end: 0,
+        flags: SendFlags {
+            signaled: false,
+            fence: false,
+            solicited: false,
+        },
+        sge_count: 0,
+        inline: false,
+        started: false,
+        segmented: false,
+        last_seen: false,
+        answered: false,
+    };
+
+    /// Whether the peer answers it with data (queue 1).
+    #[inline]
+    pub(super) const fn is_request(&self) -> bool {
+        matches!(
+            self.op,
+            SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
+        )
+    }
+
+    /// Whether it is done when everything before sequence number `una` is acknowledged.
+    #[inline]
+    pub(super) const fn is_done(&self, una: u64) -> bool {
+        if self.is_request() {
+            self.answered
+        } else {
+            self.segmented && self.end <= una
+        }
+    }
+
+    /// What its completion says it was.
+    #[inline]
+    pub(super) const fn completion_op(&self) -> CompletionOp {
+        match self.op {
+            SendOp::Send | SendOp::SendInvalidate { .. } => CompletionOp::Send,
+            SendOp::Write { .. } => CompletionOp::Write,
+            SendOp::Read { .. } => CompletionOp::Read,
+            SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
+            SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
+        }
+    }
+}
+
+/// Ring of send requests: `head <= next <= tail`.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    wqes: Box<[SendWqe]>,
+    sges: Box<[Sge]>,
+    inline: Box<[u8]>,
+    mask: u32,
+    max_sge: usize,
+    max_inline: usize,
+    /// The oldest request that has not completed.
+    pub(super) head: u32,
+    /// The request that is being cut into segments, or will be next.
+    pub(super) next: u32,
+    /// Where the next posted one goes.
+    pub(super) tail: u32,
+    /// A request that cannot be finished, and the status it will have once those before it are done.
+    pub(super) poisoned: Option<(u32, Status)>,
+}
+
+impl SendQueue {
+    pub(super) fn new(depth: u32, max_sge: u8, max_inline: u32) -> Self {
+        let entries = depth as usize;
+        Self {
+            wqes: vec![SendWqe::EMPTY; entries].into(),
+            sges: vec![Sge::default(); entries * usize::from(max_sge)].into(),
+            inline: vec![0; entries * max_inline as usize].into(),
+            mask: depth - 1,
+            max_sge: usize::from(max_sge),
+            max_inline: max_inline as usize,
+            head: 0,
+            next: 0,
+            tail: 0,
+            poisoned: None,
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.head, self.next, self.tail) = (0, 0, 0);
+        self.poisoned = None;
+    }
+
+    #[inline]
+    pub(super) const fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    /// Whether more than half of the ring waits for the peer.
+    #[inline]
+    pub(super) const fn is_half_full(&self) -> bool {
+        self.len() > self.mask / 2
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> &SendWqe {
+        &self.wqes[slot32(index, self.mask)]
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut SendWqe {
+        &mut self.wqes[slot32(index, self.mask)]
+    }
+
+    /// The scatter-gather list of a request.
+    #[inline]
+    pub(super) fn sges(&self, index: u32) -> &[Sge] {
+        let slot = slot32(index, self.mask);
+        let at = slot * self.max_sge;
+        &self.sges[at..at + usize::from(self.wqes[slot].sge_count)]
+    }
+
+    /// The inline data of a request.
+    #[inline]
+    pub(super) fn inline_data(&self, index: u32) -> &[u8] {
+        let slot = slot32(index, self.mask);
+        let at = slot * self.max_inline;
+        &self.inline[at..at + self.wqes[slot].length as usize]
+    }
+
+    /// Whether a request is one that the peer may still answer.
+    #[inline]
+    pub(super) const fn is_outstanding(&self, index: u32) -> bool {
+        index.wrapping_sub(self.head) < self.next.wrapping_sub(self.head)
+    }
+
+    /// Checks and stores a request.
+    #[inline]
+    pub(super) fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.len() > self.mask {
+            return Err(PostError::QueueFull);
+        }
+        let slot = slot32(self.tail, self.mask);
+        let (length, sge_count, inline) = match wr.payload {
+            Payload::Sges(sges) => {
+                if sges.len() > self.max_sge {
+                    return Err(PostError::TooManySges);
+                }
+                let at = slot * self.max_sge;
+                self.sges[at..at + sges.len()].copy_from_slice(sges);
+                (total_length(sges)?, sges.len(), false)
+            }
+            Payload::Inline(parts) => (self.copy_inline(slot, parts)?, 0, true),
+        };
+        check_operation(wr, length, inline)?;
+        self.wqes[slot] = SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            imm: wr.imm,
+            length,
+            flags: wr.flags,
+            sge_count: u8::try_from(sge_count).map_err(|_| PostError::TooManySges)?,
+            inline,
+            ..SendWqe::EMPTY
+        };
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    fn copy_inline(&mut self, slot: usize, parts: &[&[u8]]) -> Result<u32, PostError> {
+        let at = slot * self.max_inline;
+        let mut room = &mut self.inline[at..at + self.max_inline];
+        let mut length = 0;
+        for part in parts {
+            let (into, rest) = room
+                .split_at_mut_checked(part.len())
+                .ok_or(PostError::InlineTooLong)?;
+            into.copy_from_slice(part);
+            room = rest;
+            length += part.len();
+        }
+        u32::try_from(length).map_err(|_| PostError::InlineTooLong)
+    }
+}
+
+/// Length of a scatter-gather list, at most 2^31.
+#[inline]
+fn total_length(sges: &[Sge]) -> Result<u32, PostError> {
+    let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    if total > MAX_MESSAGE_OCTETS {
+        return Err(PostError::MessageTooLong);
+    }
+    Ok(low32(total))
+}
+
+/// Whether modifiers and length fit the operation.
+#[inline]
+fn check_operation(wr: &SendWr<'_>, length: u32, inline: bool) -> Result<(), PostError> {
+    let fits = match wr.op {
+        SendOp::Send | SendOp::Write { .. } => true,
+        SendOp::SendInvalidate { .. } => wr.imm.is_none(),
+        SendOp::Read { .. } => wr.imm.is_none() && !inline,
+        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
+            wr.imm.is_none() && !inline && length >= 8
+        }
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(PostError::InvalidRequest)
+    }
+}
+
+/// A posted receive request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RecvWqe {
+    pub(super) wr_id: u64,
+    /// Octets that its scatter-gather list holds.
+    pub(super) capacity: u64,
+    pub(super) sge_count: u8,
+}
+
+/// Ring of receive requests, or of those taken from the shared queue. The request at `head` belongs to message `head_msn`.
+#[derive(Debug)]
+pub(super) struct RecvQueue {
+    wqes: Box<[RecvWqe]>,
+    sges: Box<[Sge]>,
+    mask: u32,
+    depth: u32,
+    max_sge: usize,
+    shared: bool,
+    pub(super) head: u32,
+    pub(super) tail: u32,
+    /// The message of queue 0 that is expected next, or is arriving.
+    pub(super) head_msn: u32,
+    /// Octets of that message that are committed.
+    pub(super) head_offset: u32,
+}
+
+impl RecvQueue {
+    pub(super) fn new(depth: u32, max_sge: u8, shared: bool) -> Self {
+        let entries = depth.max(1).next_power_of_two();
+        Self {
+            wqes: vec![RecvWqe::default(); entries as usize].into(),
+            sges: vec![Sge::default(); entries as usize * usize::from(max_sge)].into(),
+            mask: entries - 1,
+            depth,
+            max_sge: usize::from(max_sge),
+            shared,
+            head: 0,
+            tail: 0,
+            head_msn: 1,
+            head_offset: 0,
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        (self.head, self.tail) = (0, 0);
+        (self.head_msn, self.head_offset) = (1, 0);
+    }
+
+    #[inline]
+    pub(super) const fn len(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> &RecvWqe {
+        &self.wqes[slot32(index, self.mask)]
+    }
+
+    #[inline]
+    pub(super) fn sges(&self, index: u32) -> &[Sge] {
+        let slot = slot32(index, self.mask);
+        let at = slot * self.max_sge;
+        &self.sges[at..at + usize::from(self.wqes[slot].sge_count)]
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.shared {
+            return Err(PostError::InvalidState);
+        }
+        if self.len() >= self.depth {
+            return Err(PostError::QueueFull);
+        }
+        if wr.sges.len() > self.max_sge {
+            return Err(PostError::TooManySges);
+        }
+        let slot = slot32(self.tail, self.mask);
+        let at = slot * self.max_sge;
+        self.sges[at..at + wr.sges.len()].copy_from_slice(wr.sges);
+        self.wqes[slot] = RecvWqe {
+            wr_id: wr.wr_id,
+            capacity: wr.sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            sge_count: u8::try_from(wr.sges.len()).map_err(|_| PostError::TooManySges)?,
+        };
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The request for message `msn` of queue 0, if one is posted.
+    #[inline]
+    pub(super) fn for_msn<H: Host>(&mut self, msn: u32, host: &mut H) -> Option<u32> {
+        let ahead = msn.wrapping_sub(self.head_msn);
+        if ahead >= self.len() && !(self.shared && self.pull_shared(ahead, host)) {
+            return None;
+        }
+        Some(self.head.wrapping_add(ahead))
+    }
+
+    /// Takes requests from the shared queue until there is one for the message `ahead` after the expected one.
+    #[cold]
+    fn pull_shared<H: Host>(&mut self, ahead: u32, host: &mut H) -> bool {
+        if ahead >= self.depth {
+            return false;
+        }
+        while self.len() <= ahead {
+            let slot = slot32(self.tail, self.mask);
+            let at = slot * self.max_sge;
+            let room = &mut self.sges[at..at + self.max_sge];
+            let Some(taken) = host.take_shared_recv(room) else {
+                return false;
+            };
+            let used = usize::from(taken.sge_count).min(room.len());
+            self.wqes[slot] = RecvWqe {
+                wr_id: taken.wr_id,
+                capacity: room[..used].iter().map(|sge| u64::from(sge.length)).sum(),
+                sge_count: u8::try_from(used).unwrap_or(0),
+            };
+            self.tail = self.tail.wrapping_add(1);
+        }
+        true
+    }
+
+    /// The expected message is complete: the next one is expected.
+    #[inline]
+    pub(super) fn pop(&mut self) {
+        self.head = self.head.wrapping_add(1);
+        self.head_msn = self.head_msn.wrapping_add(1);
+        self.head_offset = 0;
+    }
+}

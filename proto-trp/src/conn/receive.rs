@@ -1,0 +1,651 @@
+//! The receiving half: checks, placement as segments arrive, effects in the order of their sequence numbers.
+
+use super::host::{Host, RemoteAccess};
+use super::responder::{atomic_op, Asked, Granted, NotAdmitted};
+use super::rxwindow::{Arrival, Commit};
+use super::state::State;
+use super::terminate::{tagged_cause, untagged_cause, Offender};
+use super::time::Time;
+use super::types::{
+    Completion, CompletionOp, Event, PostError, RecvWr, RemoteAddr, SendOp, Status,
+};
+use super::{Connection, Datagram};
+use crate::wire::{
+    AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, Segment,
+    SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
+};
+
+/// Why a segment was not taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refusal {
+    /// Not now: the peer will send it again.
+    Later,
+    /// No receive request is posted for its message.
+    NotReady,
+    /// The peer is at fault.
+    Fault(TerminateCause),
+    /// The expected message cannot be received: how its request ends, and what the peer is told.
+    Receive(Status, TerminateCause),
+    /// The list of this read or atomic cannot take the answer.
+    Sink(u32),
+}
+
+type Placed = Result<Commit, Refusal>;
+
+impl Connection {
+    /// Takes a receive request; in ERROR it completes as flushed at once.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    #[inline]
+    pub fn post_recv<H: Host>(&mut self, wr: &RecvWr<'_>, host: &mut H) -> Result<(), PostError> {
+        if !self.state.takes_recv() {
+            return Err(PostError::InvalidState);
+        }
+        self.rq.push(wr)?;
+        if self.state == State::Error {
+            self.flush(None, None, host);
+        } else if self.refused {
+            self.controls.rnr = true;
+        }
+        Ok(())
+    }
+
+    /// Takes a datagram that was addressed to this queue pair, valid or not.
+    #[inline]
+    pub fn handle_datagram<H: Host>(
+        &mut self,
+        now: Time,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) {
+        self.stats.rx_datagrams += 1;
+        self.stats.rx_octets += super::num::len32(datagram.len) as u64;
+        let trp = match TrpHeader::parse(datagram.head, datagram.len) {
+            Ok(trp) => trp,
+            Err(_) => {
+                self.stats.rx_malformed += 1;
+                return;
+            }
+        };
+        if !self.state.receives() {
+            self.handle_late(&trp, datagram);
+            return;
+        }
+        if !self.is_ours(&trp) {
+            self.stats.rx_wrong_id += 1;
+            return;
+        }
+        if !self.sends_stream && trp.kind == PacketType::Data {
+            self.learn_stream(trp.ack);
+        }
+        self.recovery.on_heard(now);
+        self.keepalive.on_heard(now);
+        if trp.kind == PacketType::Data {
+            if trp.extension_words == 0 {
+                self.on_ack(now, &trp, None, host);
+            } else if !self.on_extensions(now, &trp, datagram, host) {
+                return;
+            }
+            if !self.state.receives() {
+                return;
+            }
+            self.on_data(now, trp, datagram, host);
+        } else {
+            self.handle_control(now, &trp, datagram, host);
+        }
+    }
+
+    /// Whether a packet belongs to this incarnation of the connection.
+    #[inline]
+    fn is_ours(&self, trp: &TrpHeader) -> bool {
+        let id = trp.connection_id;
+        let ours = self.sends_stream && id == self.peer.tx_id;
+        match trp.kind {
+            PacketType::Reset => {
+                let named = trp.psn.to_u32() == u32::from(self.peer.index);
+                named && (ours || id == self.peer.rx_id)
+            }
+            kind => {
+                trp.destination_index == self.config.local_qpn.index()
+                    && if kind.carries_acknowledged_stream() {
+                        ours
+                    } else {
+                        id == self.peer.rx_id
+                    }
+            }
+        }
+    }
+
+    /// A datagram in a state that takes none. After an error found here the peer is told again, for the Terminate may have been lost; a
+    /// Terminate of the peer's is answered, so that it need not be told again.
+    #[cold]
+    fn handle_late<B: ?Sized>(&mut self, trp: &TrpHeader, datagram: &Datagram<'_, B>) {
+        self.stats.rx_wrong_state += 1;
+        if self.state != State::Error || !self.sends_stream || !self.is_ours(trp) {
+            return;
+        }
+        match trp.kind {
+            PacketType::FinAck | PacketType::Reset => self.terminate_repeat.stop(),
+            PacketType::Probe => self.controls.terminate = self.terminate.is_some(),
+            PacketType::Data => {
+                let segment = Segment::parse_after(*trp, datagram.head, datagram.len);
+                let kind = segment.map(|segment| segment.kind);
+                if matches!(kind, Ok(SegmentKind::Terminate { .. })) {
+                    self.controls.fin_ack = true;
+                } else {
+                    self.controls.terminate = self.terminate.is_some();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes acknowledgement and extensions; false when they cannot be read.
+    #[cold]
+    fn on_extensions<H: Host>(
+        &mut self,
+        now: Time,
+        trp: &TrpHeader,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> bool {
+        let Ok(extensions) = Extensions::parse(trp.extension_octets(datagram.head)) else {
+            self.stats.rx_malformed += 1;
+            return false;
+        };
+        self.on_ack(now, trp, extensions.sack.as_ref(), host);
+        if let (PacketType::Rnr, Some(timer)) = (trp.kind, extensions.rnr_timer) {
+            self.on_rnr(now, trp, timer, host);
+        }
+        true
+    }
+
+    /// Packets without a segment.
+    fn handle_control<H: Host>(
+        &mut self,
+        now: Time,
+        trp: &TrpHeader,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) {
+        if trp.kind == PacketType::Reset {
+            if !self.peer_closed {
+                self.peer_gone(host);
+            }
+            return;
+        }
+        if trp.extension_words == 0 {
+            self.on_ack(now, trp, None, host);
+        } else if !self.on_extensions(now, trp, datagram, host) {
+            return;
+        }
+        if !self.state.receives() {
+            return;
+        }
+        match trp.kind {
+            PacketType::Probe => self.acks.due = true,
+            PacketType::Fin => self.on_fin(now, host),
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn on_data<H: Host>(
+        &mut self,
+        now: Time,
+        trp: TrpHeader,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) {
+        if datagram.congestion_experienced {
+            self.acks.marked = true;
+            self.stats.ecn_marks += 1;
+        }
+        let segment = match Segment::parse_after(trp, datagram.head, datagram.len) {
+            Ok(segment) => segment,
+            Err(error) => {
+                self.on_bad_segment(&trp, error, datagram, host);
+                return;
+            }
+        };
+        match self.rx.classify(trp.psn) {
+            _ if matches!(segment.kind, SegmentKind::Terminate { .. }) => {
+                self.on_terminate(&segment, host);
+                self.controls.fin_ack = true;
+            }
+            Arrival::Expected => self.on_expected(now, &segment, datagram, host),
+            Arrival::Ahead(seq) => self.on_ahead(seq, &segment, datagram, host),
+            Arrival::Duplicate => {
+                self.stats.rx_duplicates += 1;
+                self.acks.due = true;
+            }
+            Arrival::Outside => self.stats.rx_out_of_window += 1,
+        }
+    }
+
+    #[inline]
+    fn on_expected<H: Host>(
+        &mut self,
+        now: Time,
+        segment: &Segment,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) {
+        self.note_established(host);
+        let commit = match self.place(segment, datagram, host) {
+            Ok(commit) => commit,
+            Err(refusal) => {
+                self.refuse(refusal, &Offender::Segment(segment), host);
+                return;
+            }
+        };
+        self.refused = false;
+        let mut outcome = self.commit(commit, host);
+        if outcome.is_ok() {
+            self.rx.advance();
+            self.acks
+                .on_segment(now, segment.trp.flags.contains(Flags::ACK_REQUESTED));
+            while let Some(commit) = self.rx.take_expected() {
+                outcome = self.commit(commit, host);
+                if outcome.is_err() {
+                    break;
+                }
+                self.rx.advance();
+                self.acks.due = true;
+            }
+        }
+        if let Err((commit, refusal)) = outcome {
+            self.refuse(refusal, &Offender::Commit(commit), host);
+        }
+    }
+
+    /// A segment ahead of a missing one: its payload is placed now, its effect waits. What is wrong with it is found again when its turn comes,
+    /// since it then was not taken.
+    #[cold]
+    fn on_ahead<H: Host>(
+        &mut self,
+        seq: u64,
+        segment: &Segment,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) {
+        self.stats.rx_out_of_order += 1;
+        self.acks.due = true;
+        match self.place(segment, datagram, host) {
+            Ok(commit) => self.rx.store(seq, commit),
+            Err(_) => self.stats.rx_deferred += 1,
+        }
+    }
+
+    /// Puts the payload of a segment where it belongs and says what remains to be done when its turn comes.
+    #[inline]
+    fn place<H: Host>(
+        &mut self,
+        segment: &Segment,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> Placed {
+        match segment.kind {
+            SegmentKind::Write { stag, offset } => {
+                place_write(stag, offset, segment, datagram, host)
+            }
+            SegmentKind::Send { .. } => self.place_message(segment, datagram, host),
+            SegmentKind::ReadResponse { stag, offset } => {
+                self.place_response(stag, offset, segment, datagram, host)
+            }
+            SegmentKind::Immediate {
+                msn,
+                solicited,
+                data,
+            } => self.place_immediate(msn, solicited, data, host),
+            SegmentKind::ReadRequest { msn, request } => self.keep(msn, Asked::Read(request)),
+            SegmentKind::AtomicRequest { msn, request } => {
+                self.keep(msn, Asked::Atomic(request, 0))
+            }
+            SegmentKind::AtomicResponse { response, .. } => {
+                self.place_atomic_response(&response, host)
+            }
+            SegmentKind::Terminate { .. } | SegmentKind::Absent => Ok(Commit::Nothing),
+        }
+    }
+
+    #[inline]
+    fn place_message<H: Host>(
+        &mut self,
+        segment: &Segment,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> Placed {
+        let SegmentKind::Send {
+            msn,
+            offset,
+            solicited,
+            invalidate,
+            immediate,
+        } = segment.kind
+        else {
+            return Ok(Commit::Nothing);
+        };
+        let index = self.recv_for(msn, host)?;
+        let len = segment.payload_len;
+        let end = u64::from(offset) + len as u64;
+        if end > self.rq.get(index).capacity {
+            return Err(Refusal::Receive(
+                Status::LocalLengthError,
+                TerminateCause::MESSAGE_TOO_LONG,
+            ));
+        }
+        if len > 0 {
+            host.scatter(
+                self.rq.sges(index),
+                u64::from(offset),
+                datagram.body,
+                segment.payload_offset,
+                len,
+            )
+            .map_err(|_| {
+                Refusal::Receive(
+                    Status::LocalProtectionError,
+                    TerminateCause::STREAM_CATASTROPHIC,
+                )
+            })?;
+        }
+        Ok(Commit::Message {
+            msn: msn.0,
+            offset,
+            len: super::num::len32(len),
+            last: segment.last,
+            solicited,
+            imm: immediate,
+            invalidate: invalidate.map(|stag| stag.0),
+        })
+    }
+
+    /// The receive request of a message of queue 0.
+    #[inline]
+    fn recv_for<H: Host>(&mut self, msn: Msn, host: &mut H) -> Result<u32, Refusal> {
+        if msn.distance(Msn(self.rq.head_msn)) < 0 {
+            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
+        }
+        self.rq.for_msn(msn.0, host).ok_or(Refusal::NotReady)
+    }
+
+    fn place_immediate<H: Host>(
+        &mut self,
+        msn: Msn,
+        solicited: bool,
+        data: ImmediateData,
+        host: &mut H,
+    ) -> Placed {
+        self.recv_for(msn, host)?;
+        Ok(Commit::Immediate {
+            msn: msn.0,
+            solicited,
+            imm: data.immediate,
+            write_len: data.write_len_octets,
+        })
+    }
+
+    fn keep(&mut self, msn: Msn, asked: Asked) -> Placed {
+        match self.responder.admit(msn, asked) {
+            Ok(entry) => Ok(Commit::Request { entry }),
+            Err(NotAdmitted::TooMany) => Err(Refusal::Fault(TerminateCause::NO_BUFFER)),
+            Err(NotAdmitted::Busy) => Err(Refusal::Later),
+        }
+    }
+
+    /// The work request that an answer belongs to: begun, its request acknowledged, not answered yet.
+    #[inline]
+    fn asked_by(&self, id: u32) -> Option<u32> {
+        let index = id ^ self.cookie;
+        let wqe = self.sq.get(index);
+        let waits = self.sq.is_outstanding(index)
+            && wqe.is_request()
+            && !wqe.answered
+            && wqe.end <= self.tx.una;
+        waits.then_some(index)
+    }
+
+    #[inline]
+    fn place_response<H: Host>(
+        &mut self,
+        stag: Stag,
+        offset: TaggedOffset,
+        segment: &Segment,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> Placed {
+        let fault = |cause| Err(Refusal::Fault(cause));
+        let Some(index) = self.asked_by(stag.0) else {
+            return fault(TerminateCause::TAGGED_INVALID_STAG);
+        };
+        let len = segment.payload_len;
+        let wqe = self.sq.get(index);
+        if !matches!(wqe.op, SendOp::Read { .. }) {
+            return fault(TerminateCause::TAGGED_INVALID_STAG);
+        }
+        let end = offset.0.checked_add(len as u64);
+        if end.is_none_or(|end| end > u64::from(wqe.length)) {
+            return fault(TerminateCause::TAGGED_BOUNDS);
+        }
+        if len > 0
+            && host
+                .scatter(
+                    self.sq.sges(index),
+                    offset.0,
+                    datagram.body,
+                    segment.payload_offset,
+                    len,
+                )
+                .is_err()
+        {
+            return Err(Refusal::Sink(index));
+        }
+        let wqe = self.sq.get_mut(index);
+        wqe.progress = wqe.progress.saturating_add(super::num::len32(len));
+        wqe.last_seen |= segment.last;
+        if wqe.last_seen && wqe.progress >= wqe.length {
+            self.note_answered(index, host);
+        }
+        Ok(Commit::Nothing)
+    }
+
+    fn place_atomic_response<H: Host>(
+        &mut self,
+        response: &AtomicResponse,
+        host: &mut H,
+    ) -> Placed {
+        let index = self
+            .asked_by(response.request_id)
+            .filter(|&index| !matches!(self.sq.get(index).op, SendOp::Read { .. }))
+            .ok_or(Refusal::Fault(TerminateCause::UNEXPECTED_OPCODE))?;
+        if host
+            .scatter_u64(self.sq.sges(index), response.original)
+            .is_err()
+        {
+            return Err(Refusal::Sink(index));
+        }
+        self.note_answered(index, host);
+        Ok(Commit::Nothing)
+    }
+
+    /// A read or atomic has its whole answer.
+    #[inline]
+    fn note_answered<H: Host>(&mut self, index: u32, host: &mut H) {
+        self.sq.get_mut(index).answered = true;
+        self.reads_outstanding -= 1;
+        self.complete_sends(host);
+    }
+
+    /// Does what a segment does when everything before it has arrived.
+    #[inline]
+    fn commit<H: Host>(&mut self, commit: Commit, host: &mut H) -> Result<(), (Commit, Refusal)> {
+        let done = match commit {
+            Commit::Nothing => Ok(()),
+            Commit::Message {
+                msn,
+                offset,
+                len,
+                last,
+                solicited,
+                imm,
+                invalidate,
+            } => self.commit_message(msn, offset, len).and_then(|()| {
+                if !last {
+                    return Ok(());
+                }
+                if let Some(stag) = invalidate {
+                    host.invalidate(stag)
+                        .map_err(|error| Refusal::Fault(untagged_cause(error)))?;
+                }
+                self.complete_recv(
+                    CompletionOp::Recv,
+                    self.rq.head_offset,
+                    solicited,
+                    (imm, invalidate),
+                    host,
+                );
+                Ok(())
+            }),
+            Commit::Immediate {
+                msn,
+                solicited,
+                imm,
+                write_len,
+            } => self.commit_message(msn, 0, 0).map(|()| {
+                self.complete_recv(
+                    CompletionOp::RecvWriteImm,
+                    write_len,
+                    solicited,
+                    (Some(imm), None),
+                    host,
+                );
+            }),
+            Commit::Request { entry } => self.commit_request(entry, host),
+        };
+        done.map_err(|refusal| (commit, refusal))
+    }
+
+    /// Whether a segment of queue 0 continues the message that is arriving.
+    #[inline]
+    fn commit_message(&mut self, msn: u32, offset: u32, len: u32) -> Result<(), Refusal> {
+        if msn != self.rq.head_msn {
+            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
+        }
+        if offset != self.rq.head_offset {
+            return Err(Refusal::Fault(TerminateCause::INVALID_MESSAGE_OFFSET));
+        }
+        self.rq.head_offset += len;
+        Ok(())
+    }
+
+    #[inline]
+    fn complete_recv<H: Host>(
+        &mut self,
+        op: CompletionOp,
+        byte_len: u32,
+        solicited: bool,
+        (imm, invalidated): (Option<u32>, Option<u32>),
+        host: &mut H,
+    ) {
+        host.complete(Completion {
+            wr_id: self.rq.get(self.rq.head).wr_id,
+            status: Status::Success,
+            op,
+            byte_len,
+            imm,
+            invalidated,
+            solicited,
+        });
+        self.rq.pop();
+    }
+
+    fn commit_request<H: Host>(&mut self, entry: u16, host: &mut H) -> Result<(), Refusal> {
+        if !self.responder.is_next(entry) {
+            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
+        }
+        if self.responder.is_at_limit() {
+            return Err(Refusal::Fault(TerminateCause::NO_BUFFER));
+        }
+        let granted = self.grant(entry, host);
+        let original = granted.map_err(|error| Refusal::Fault(untagged_cause(error)))?;
+        self.responder.answer(entry, original);
+        Ok(())
+    }
+
+    /// Checks a read, executes an atomic.
+    fn grant<H: Host>(&self, entry: u16, host: &mut H) -> Granted {
+        match self.responder.request(entry).1 {
+            Asked::Read(read) if read.len_octets == 0 => Ok(0),
+            Asked::Read(read) => {
+                let source = RemoteAddr {
+                    stag: read.source_stag.0,
+                    to: read.source_offset.0,
+                };
+                host.check_remote(source, u64::from(read.len_octets), RemoteAccess::Read)
+                    .map(|()| 0)
+            }
+            Asked::Atomic(atomic, _) => {
+                let operand = RemoteAddr {
+                    stag: atomic.stag.0,
+                    to: atomic.offset.0,
+                };
+                host.atomic(operand, atomic_op(atomic.operation))
+            }
+        }
+    }
+
+    #[cold]
+    fn on_bad_segment<H: Host>(
+        &mut self,
+        trp: &TrpHeader,
+        error: ParseError,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) {
+        self.stats.rx_malformed += 1;
+        let Some(cause) = error.terminate_cause() else {
+            return;
+        };
+        if self.rx.classify(trp.psn) == Arrival::Expected {
+            let octets = datagram.head.get(trp.len()..).unwrap_or(&[]);
+            let offender = Offender::Octets(octets, datagram.len.saturating_sub(trp.len()));
+            self.refuse(Refusal::Fault(cause), &offender, host);
+        }
+    }
+
+    #[inline]
+    fn note_established<H: Host>(&mut self, host: &mut H) {
+        if !self.established {
+            self.established = true;
+            if self.state == State::Rtr {
+                host.event(Event::Established);
+            }
+        }
+    }
+}
+
+#[inline]
+fn place_write<H: Host>(
+    stag: Stag,
+    offset: TaggedOffset,
+    segment: &Segment,
+    datagram: &Datagram<'_, H::Body>,
+    host: &mut H,
+) -> Placed {
+    if segment.payload_len > 0 {
+        let remote = RemoteAddr {
+            stag: stag.0,
+            to: offset.0,
+        };
+        host.write_remote(
+            remote,
+            datagram.body,
+            segment.payload_offset,
+            segment.payload_len,
+        )
+        .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
+    }
+    Ok(Commit::Nothing)
+}

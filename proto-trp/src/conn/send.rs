@@ -1,0 +1,653 @@
+//! The sending half: work requests become segments, segments become datagrams.
+
+use super::host::Host;
+use super::num::len32;
+use super::queue::SendWqe;
+use super::state::State;
+use super::time::Time;
+use super::txwindow::{SegmentSource, SegmentSpec};
+use super::types::{PostError, SendOp, SendWr, Status};
+use super::{congestion::CongestionControl, Connection, Transmit, TransmitPlan};
+use crate::wire::{
+    self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
+    ReadRequest, RnrTimer, SegmentKind, Stag, TaggedOffset, TrpHeader,
+};
+
+/// What the next datagram is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Next {
+    /// A pure acknowledgement.
+    Ack,
+    /// Refusal of the expected packet for want of a receive request.
+    Rnr,
+    /// The end of the connection by an error found here.
+    Terminate,
+    /// The end of the connection in order.
+    Fin,
+    /// Answer to a FIN.
+    FinAck,
+    /// Question whether the peer lives.
+    Probe,
+    /// A segment that was sent before.
+    Again(u64),
+    /// A new segment.
+    New(SegmentSpec),
+}
+
+/// Room for every datagram without payload: all headers and extensions.
+const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
+
+/// The timer code of 10 us.
+const SHORTEST_RNR_TIMER: u8 = 1;
+
+/// Datagrams other than segments that are to be sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Controls {
+    pub(super) terminate: bool,
+    pub(super) rnr: bool,
+    pub(super) fin: bool,
+    pub(super) fin_ack: bool,
+    pub(super) probe: bool,
+}
+
+impl Controls {
+    #[inline]
+    fn next(self) -> Option<Next> {
+        if !(self.terminate | self.rnr | self.fin | self.fin_ack | self.probe) {
+            None
+        } else if self.terminate {
+            Some(Next::Terminate)
+        } else if self.rnr {
+            Some(Next::Rnr)
+        } else if self.fin_ack {
+            Some(Next::FinAck)
+        } else if self.probe {
+            Some(Next::Probe)
+        } else {
+            Some(Next::Fin)
+        }
+    }
+}
+
+impl Connection {
+    /// Takes a send request; in ERROR it completes as flushed at once.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    #[inline]
+    pub fn post_send<H: Host>(
+        &mut self,
+        now: Time,
+        wr: &SendWr<'_>,
+        host: &mut H,
+    ) -> Result<(), PostError> {
+        if !self.state.takes_send() {
+            return Err(PostError::InvalidState);
+        }
+        if self.peer.max_rd_atomic == 0
+            && !matches!(
+                wr.op,
+                SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. }
+            )
+        {
+            return Err(PostError::InvalidRequest);
+        }
+        self.sq.push(wr)?;
+        if self.state == State::Error {
+            self.flush(None, None, host);
+        } else if self.peer_closed {
+            self.expect_failure(now);
+        }
+        Ok(())
+    }
+
+    /// What would be sent next.
+    #[inline]
+    pub(super) fn plan(&self) -> Option<TransmitPlan> {
+        let next = match self.controls.next() {
+            Some(control) => control,
+            None if !self.state.receives() => return None,
+            None if self.acks.due && self.rx.has_gap() => Next::Ack,
+            None => match self.plan_segment() {
+                Some(segment) => segment,
+                None if self.acks.due => Next::Ack,
+                None => return None,
+            },
+        };
+        let len = match next {
+            Next::New(spec) => self.segment_len(&spec),
+            Next::Again(seq) => self.segment_len(&self.tx.get(seq).spec),
+            _ => CONTROL_LEN,
+        };
+        Some(TransmitPlan { next, len })
+    }
+
+    /// Room for a segment: the longest headers, the payload, an atomic's answer.
+    #[inline]
+    fn segment_len(&self, spec: &SegmentSpec) -> usize {
+        let longest = CONTROL_LEN + spec.len as usize;
+        longest.min(self.peer.max_datagram)
+    }
+
+    #[inline]
+    fn plan_segment(&self) -> Option<Next> {
+        if !self.sends_stream || self.peer_closed || self.closing {
+            return None;
+        }
+        if self.tx.lost > 0 {
+            let again = self.plan_again();
+            if again.is_some() || self.rnr.retries == 0 {
+                return again;
+            }
+        }
+        if !self.tx.has_room() || self.tx.in_flight >= self.control.window() {
+            return None;
+        }
+        self.plan_new().map(Next::New)
+    }
+
+    /// A lost segment, if the window or a probe lets it out. While the peer is not ready only responses go out, after that only the refused
+    /// packet until it is taken.
+    #[cold]
+    fn plan_again(&self) -> Option<Next> {
+        let held_back = self.rnr.is_pausing() || (self.rnr.retries > 0 && self.tx.in_flight > 0);
+        if self.tx.in_flight >= self.control.window() && self.recovery.probe_credit == 0 {
+            return None;
+        }
+        self.tx.first_lost(held_back).map(Next::Again)
+    }
+
+    #[inline]
+    fn plan_new(&self) -> Option<SegmentSpec> {
+        let answer = self.responder.next_segment(self.peer.max_tagged);
+        let request = if self.rnr.retries > 0 {
+            None
+        } else {
+            self.next_request_segment()
+        };
+        match (answer, request) {
+            (Some(answer), Some(request)) => Some(if self.answers_turn { answer } else { request }),
+            (answer, request) => answer.or(request),
+        }
+    }
+
+    /// The next segment of the work request whose turn it is.
+    #[inline]
+    fn next_request_segment(&self) -> Option<SegmentSpec> {
+        let index = self.sq.next;
+        if index == self.sq.tail || self.sq.poisoned.is_some() {
+            return None;
+        }
+        let wqe = self.sq.get(index);
+        if !wqe.started && !self.may_start(wqe) {
+            return None;
+        }
+        let left = wqe.length - wqe.progress;
+        Some(match wqe.op {
+            SendOp::Send | SendOp::SendInvalidate { .. } => {
+                let len = left.min(self.peer.max_untagged);
+                SegmentSpec {
+                    source: SegmentSource::Message(index),
+                    offset: wqe.progress,
+                    len,
+                    last: len == left,
+                }
+            }
+            SendOp::Write { .. } if left == 0 && wqe.imm.is_some() => SegmentSpec {
+                source: SegmentSource::Immediate(index),
+                offset: 0,
+                len: 0,
+                last: true,
+            },
+            SendOp::Write { .. } => {
+                let len = left.min(self.peer.max_tagged);
+                SegmentSpec {
+                    source: SegmentSource::Message(index),
+                    offset: wqe.progress,
+                    len,
+                    last: len == left,
+                }
+            }
+            SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
+                SegmentSpec {
+                    source: SegmentSource::Request(index),
+                    offset: 0,
+                    len: 0,
+                    last: true,
+                }
+            }
+        })
+    }
+
+    /// Whether the send queue's state, the fence and the limit on reads let a request begin.
+    #[inline]
+    fn may_start(&self, wqe: &SendWqe) -> bool {
+        self.state == State::Rts
+            && (!wqe.flags.fence || self.reads_outstanding == 0)
+            && (!wqe.is_request() || self.reads_outstanding < self.peer.max_rd_atomic)
+    }
+
+    /// Writes what [`Connection::plan_transmit`] has just named into `buf`.
+    ///
+    /// `None` when the payload could not be gathered (the request then ends with an error, and there may be more to send).
+    ///
+    /// # Panics
+    /// When `buf` is shorter than the plan.
+    #[inline]
+    pub fn write_transmit<H: Host>(
+        &mut self,
+        now: Time,
+        plan: TransmitPlan,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let transmit = match plan.next {
+            Next::New(spec) => self.write_new(now, spec, buf, host)?,
+            Next::Again(seq) => self.write_again(now, seq, buf, host)?,
+            control => self.write_control(now, control, buf),
+        };
+        self.stats.tx_datagrams += 1;
+        self.stats.tx_octets += u64::from(len32(transmit.len));
+        Some(transmit)
+    }
+
+    #[inline]
+    fn write_new<H: Host>(
+        &mut self,
+        now: Time,
+        spec: SegmentSpec,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let seq = self.tx.next;
+        let mut ack_requested = seq - self.last_ack_request >= self.peer.ack_request_interval;
+        if let SegmentSource::Message(index)
+        | SegmentSource::Immediate(index)
+        | SegmentSource::Request(index) = spec.source
+        {
+            if !self.sq.get(index).started {
+                self.start_request(index);
+            }
+            ack_requested |= spec.last && self.wants_ack(index, spec.source);
+        }
+        let len = self.write_segment(seq, &spec, ack_requested, buf, host)?;
+        self.recovery.on_sent(now, self.tx.is_empty());
+        self.tx.push(now, spec, ack_requested);
+        if ack_requested {
+            self.last_ack_request = seq;
+        }
+        self.note_sent(seq, &spec);
+        Some(Transmit {
+            len,
+            ecn_capable: true,
+        })
+    }
+
+    /// A request gets the next number of its queue.
+    #[inline]
+    fn start_request(&mut self, index: u32) {
+        let wqe = self.sq.get_mut(index);
+        wqe.started = true;
+        if wqe.is_request() {
+            wqe.msn = self.request_msn;
+            self.request_msn = self.request_msn.wrapping_add(1);
+            self.reads_outstanding += 1;
+        } else if wqe.imm.is_some() || !matches!(wqe.op, SendOp::Write { .. }) {
+            wqe.msn = self.message_msn;
+            self.message_msn = self.message_msn.wrapping_add(1);
+        }
+    }
+
+    /// Whether the last segment of a request asks for an acknowledgement: reads and atomics are answered anyway.
+    #[inline]
+    fn wants_ack(&self, index: u32, source: SegmentSource) -> bool {
+        let wqe = self.sq.get(index);
+        let ends = match source {
+            SegmentSource::Message(_) => {
+                wqe.imm.is_none() || !matches!(wqe.op, SendOp::Write { .. })
+            }
+            SegmentSource::Immediate(_) => true,
+            SegmentSource::Request(_) | SegmentSource::Response(_) => false,
+        };
+        ends && (wqe.flags.signaled || self.sq.is_half_full())
+    }
+
+    /// Moves the work request or response on by the segment that was sent.
+    #[inline]
+    fn note_sent(&mut self, seq: u64, spec: &SegmentSpec) {
+        let (index, ends) = match spec.source {
+            SegmentSource::Response(_) => {
+                self.responder.sent(spec);
+                self.answers_turn = false;
+                return;
+            }
+            SegmentSource::Message(index) => {
+                let wqe = self.sq.get_mut(index);
+                wqe.progress += spec.len;
+                let more = matches!(wqe.op, SendOp::Write { .. }) && wqe.imm.is_some();
+                (index, spec.last && !more)
+            }
+            SegmentSource::Immediate(index) | SegmentSource::Request(index) => (index, true),
+        };
+        self.answers_turn = true;
+        if ends {
+            let wqe = self.sq.get_mut(index);
+            wqe.segmented = true;
+            wqe.end = seq + 1;
+            self.sq.next = index.wrapping_add(1);
+        }
+    }
+
+    #[cold]
+    fn write_again<H: Host>(
+        &mut self,
+        now: Time,
+        seq: u64,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let spec = self.tx.get(seq).spec;
+        let Some(len) = self.write_segment(seq, &spec, true, buf, host) else {
+            // Never to be sent again: the request that it belongs to ends with an error.
+            self.tx.give_up(seq);
+            return None;
+        };
+        self.recovery.on_sent(now, false);
+        self.recovery.probe_credit = self.recovery.probe_credit.saturating_sub(1);
+        self.tx.resent(now, seq, true);
+        if self.rnr.retries == 0 {
+            self.tx.note_lost_from(seq + 1);
+        }
+        self.stats.retransmits += 1;
+        Some(Transmit {
+            len,
+            ecn_capable: true,
+        })
+    }
+
+    /// Headers and payload of one segment.
+    #[inline]
+    fn write_segment<H: Host>(
+        &mut self,
+        seq: u64,
+        spec: &SegmentSpec,
+        ack_requested: bool,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<usize> {
+        let flags = if ack_requested {
+            Flags::ACK_REQUESTED
+        } else {
+            Flags::NONE
+        };
+        let mut trp = self.header(PacketType::Data, flags);
+        trp.psn = self.tx.psn(seq);
+        match spec.source {
+            SegmentSource::Message(index) => self.write_message(&trp, index, spec, buf, host),
+            SegmentSource::Immediate(index) | SegmentSource::Request(index) => {
+                let kind = self.request_kind(index, spec);
+                self.put_headers(&trp, &kind, true, buf)
+            }
+            SegmentSource::Response(entry) => self.write_response(&trp, entry, spec, buf, host),
+        }
+    }
+
+    #[inline]
+    fn write_message<H: Host>(
+        &mut self,
+        trp: &TrpHeader,
+        index: u32,
+        spec: &SegmentSpec,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<usize> {
+        let wqe = self.sq.get(index);
+        let kind = match wqe.op {
+            SendOp::Write { remote } => SegmentKind::Write {
+                stag: Stag(remote.stag),
+                offset: TaggedOffset(remote.to.wrapping_add(u64::from(spec.offset))),
+            },
+            op => SegmentKind::Send {
+                msn: Msn(wqe.msn),
+                offset: spec.offset,
+                solicited: wqe.flags.solicited,
+                invalidate: match op {
+                    SendOp::SendInvalidate { stag } => Some(Stag(stag)),
+                    _ => None,
+                },
+                immediate: wqe.imm,
+            },
+        };
+        let inline = wqe.inline;
+        let at = self.put_headers(trp, &kind, spec.last, buf)?;
+        let end = at + spec.len as usize;
+        let payload = &mut buf[at..end];
+        if inline {
+            let from = spec.offset as usize;
+            payload.copy_from_slice(&self.sq.inline_data(index)[from..from + payload.len()]);
+        } else if spec.len > 0 {
+            let gathered = host.gather(self.sq.sges(index), u64::from(spec.offset), payload);
+            if gathered.is_err() {
+                self.poison(index, Status::LocalProtectionError, host);
+                return None;
+            }
+        }
+        Some(end)
+    }
+
+    fn write_response<H: Host>(
+        &mut self,
+        trp: &TrpHeader,
+        entry: u16,
+        spec: &SegmentSpec,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<usize> {
+        let (kind, source) = self.responder.segment_kind(entry, spec);
+        let at = self.put_headers(trp, &kind, spec.last, buf)?;
+        let Some(source) = source.filter(|_| spec.len > 0) else {
+            return Some(at + spec.len as usize);
+        };
+        let end = at + spec.len as usize;
+        match host.read_remote(source, &mut buf[at..end]) {
+            Ok(()) => Some(end),
+            Err(error) => {
+                self.refuse_read(entry, error, host);
+                None
+            }
+        }
+    }
+
+    /// What a read, an atomic or immediate data looks like.
+    fn request_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
+        let wqe = self.sq.get(index);
+        let msn = Msn(wqe.msn);
+        let id = index ^ self.cookie;
+        let atomic = |remote: super::RemoteAddr, operation| SegmentKind::AtomicRequest {
+            msn,
+            request: AtomicRequest {
+                request_id: id,
+                stag: Stag(remote.stag),
+                offset: TaggedOffset(remote.to),
+                operation,
+            },
+        };
+        match wqe.op {
+            SendOp::Read { remote } => SegmentKind::ReadRequest {
+                msn,
+                request: ReadRequest {
+                    sink_stag: Stag(id),
+                    sink_offset: TaggedOffset(0),
+                    len_octets: wqe.length,
+                    source_stag: Stag(remote.stag),
+                    source_offset: TaggedOffset(remote.to),
+                },
+            },
+            SendOp::CompareSwap {
+                remote,
+                compare,
+                swap,
+            } => atomic(
+                remote,
+                AtomicOperation::CompareSwap {
+                    swap,
+                    swap_mask: u64::MAX,
+                    compare,
+                    compare_mask: u64::MAX,
+                },
+            ),
+            SendOp::FetchAdd { remote, add } => {
+                atomic(remote, AtomicOperation::FetchAdd { add, mask: 0 })
+            }
+            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
+                debug_assert!(matches!(spec.source, SegmentSource::Immediate(_)));
+                SegmentKind::Immediate {
+                    msn,
+                    solicited: wqe.flags.solicited,
+                    data: ImmediateData {
+                        immediate: wqe.imm.unwrap_or(0),
+                        write_len_octets: wqe.length,
+                    },
+                }
+            }
+        }
+    }
+
+    /// The header of a packet that says everything there is to say about the peer's stream.
+    #[inline]
+    fn header(&self, kind: PacketType, flags: Flags) -> TrpHeader {
+        let echo = if self.acks.marked {
+            Flags::ECN_ECHO
+        } else {
+            Flags::NONE
+        };
+        TrpHeader {
+            kind,
+            flags: flags | echo,
+            destination_index: self.peer.index,
+            connection_id: if kind.carries_acknowledged_stream() {
+                self.peer.rx_id
+            } else {
+                self.peer.tx_id
+            },
+            window: self.rx.advertised(),
+            psn: self.tx.psn(self.tx.next),
+            ack: self.rx.ack(),
+            extension_words: 0,
+        }
+    }
+
+    /// Writes the headers of a segment, whose cumulative acknowledgement pays what is owed unless there is a gap to report.
+    #[inline]
+    fn put_headers(
+        &mut self,
+        trp: &TrpHeader,
+        kind: &SegmentKind,
+        last: bool,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        if !self.rx.has_gap() {
+            self.acks.on_sent();
+        }
+        wire::encode(trp, &Extensions::NONE, kind, last, buf).ok()
+    }
+
+    fn write_control(&mut self, now: Time, control: Next, buf: &mut [u8]) -> Transmit {
+        let mut extensions = Extensions::NONE;
+        let mut segment = SegmentKind::Absent;
+        let kind = match control {
+            Next::Rnr => {
+                self.controls.rnr = false;
+                self.stats.rnr_sent += 1;
+                // Refused before, and a receive request has come since: the pause may end.
+                let ready = self.refused && self.rq.len() > 0;
+                self.refused = !ready;
+                let code = if ready {
+                    SHORTEST_RNR_TIMER
+                } else {
+                    self.peer.min_rnr_timer
+                };
+                extensions.rnr_timer = Some(RnrTimer::new(code));
+                PacketType::Rnr
+            }
+            Next::Terminate => {
+                self.controls.terminate = false;
+                let interval_ns = self.recovery.probe_interval_ns();
+                self.terminate_repeat.on_sent(now, interval_ns);
+                if let Some(terminate) = self.terminate {
+                    segment = SegmentKind::Terminate {
+                        msn: Msn::FIRST,
+                        terminate,
+                    };
+                }
+                PacketType::Data
+            }
+            Next::Fin => {
+                self.controls.fin = false;
+                PacketType::Fin
+            }
+            Next::FinAck => {
+                self.controls.fin_ack = false;
+                PacketType::FinAck
+            }
+            Next::Probe => {
+                self.controls.probe = false;
+                PacketType::Probe
+            }
+            Next::Ack | Next::New(_) | Next::Again(_) => {
+                self.stats.tx_acks += 1;
+                PacketType::Ack
+            }
+        };
+        if self.rx.has_gap() {
+            extensions.sack = Some(self.rx.sack());
+        }
+        let mut trp = self.header(kind, Flags::NONE);
+        match kind {
+            PacketType::Rnr => trp.psn = self.rx.ack(),
+            PacketType::Probe => trp.flags = trp.flags | Flags::ACK_REQUESTED,
+            _ => {}
+        }
+        let len = wire::encode(&trp, &extensions, &segment, true, buf).unwrap_or(0);
+        self.acks.on_sent();
+        Transmit {
+            len,
+            ecn_capable: false,
+        }
+    }
+
+    /// Completes what is done at the head of the send queue.
+    #[inline]
+    pub(super) fn complete_sends<H: Host>(&mut self, host: &mut H) {
+        while self.sq.head != self.sq.next {
+            let wqe = self.sq.get(self.sq.head);
+            if !wqe.is_done(self.tx.una) {
+                break;
+            }
+            if wqe.flags.signaled {
+                host.complete(Self::send_completion(wqe, Status::Success));
+            }
+            self.sq.head = self.sq.head.wrapping_add(1);
+        }
+        if self.sq.poisoned.is_some() || self.state == State::Sqd {
+            self.after_completions(host);
+        }
+    }
+
+    #[cold]
+    fn after_completions<H: Host>(&mut self, host: &mut H) {
+        match self.sq.poisoned {
+            Some((index, status)) if index == self.sq.head => self.fail_locally(status, host),
+            _ => self.note_drained(host),
+        }
+    }
+
+    /// A request cannot be finished: it ends the connection when those before it are done.
+    #[cold]
+    pub(super) fn poison<H: Host>(&mut self, index: u32, status: Status, host: &mut H) {
+        if self.sq.poisoned.is_none() {
+            self.sq.poisoned = Some((index, status));
+        }
+        self.complete_sends(host);
+    }
+}

@@ -1,0 +1,100 @@
+//! The states of a queue pair and the steps between them.
+//!
+//! ```text
+//!            to_init        to_rtr        to_rts        to_sqd
+//!   RESET ----------> INIT -------> RTR -------> RTS <---------> SQD
+//!     ^                 |            |            |    to_rts     |
+//!     | reset (any)     +------------+------+-----+---------------+
+//!     +---------------------- ERROR <-------+  to_error, failure
+//! ```
+
+/// State of a queue pair; the names are those of `ibv_qp_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Created, or reset.
+    Reset,
+    /// Receives may be posted.
+    Init,
+    /// Datagrams are taken and answered.
+    Rtr,
+    /// Sends are started.
+    Rts,
+    /// Sends are posted but not started.
+    Sqd,
+    /// Everything is flushed.
+    Error,
+}
+
+/// The steps that exist beside those to [`State::Reset`] and [`State::Error`], which are always allowed.
+const STEPS: [(State, State); 6] = [
+    (State::Reset, State::Init),
+    (State::Init, State::Init),
+    (State::Init, State::Rtr),
+    (State::Rtr, State::Rts),
+    (State::Rts, State::Sqd),
+    (State::Sqd, State::Rts),
+];
+
+/// A step that does not exist, or parameters out of range (EINVAL).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransitionError;
+
+impl State {
+    /// Whether a queue pair may step from this state to `to`.
+    pub fn may_become(self, to: State) -> bool {
+        matches!(to, State::Reset | State::Error) || STEPS.contains(&(self, to))
+    }
+
+    /// Whether datagrams are taken and acknowledged.
+    #[inline]
+    pub const fn receives(self) -> bool {
+        matches!(self, State::Rtr | State::Rts | State::Sqd)
+    }
+
+    /// Whether receive requests may be posted.
+    #[inline]
+    pub const fn takes_recv(self) -> bool {
+        !matches!(self, State::Reset)
+    }
+
+    /// Whether send requests may be posted.
+    #[inline]
+    pub const fn takes_send(self) -> bool {
+        matches!(self, State::Rts | State::Sqd | State::Error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [State; 6] = [
+        State::Reset,
+        State::Init,
+        State::Rtr,
+        State::Rts,
+        State::Sqd,
+        State::Error,
+    ];
+
+    #[test]
+    fn state_any_may_fail_and_be_reset() {
+        for state in ALL {
+            assert!(state.may_become(State::Error) && state.may_become(State::Reset));
+        }
+    }
+
+    #[test]
+    fn state_skipping_a_step_is_refused() {
+        for (from, to) in [
+            (State::Reset, State::Rtr),
+            (State::Reset, State::Rts),
+            (State::Init, State::Rts),
+            (State::Error, State::Init),
+            (State::Error, State::Rts),
+            (State::Rts, State::Rtr),
+        ] {
+            assert!(!from.may_become(to), "{from:?} to {to:?}");
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! How a connection ends by an error: who is told what, and what becomes of the work requests.
+
+use super::host::{Host, ProtectionError};
+use super::queue::SendWqe;
+use super::receive::Refusal;
+use super::responder::Asked;
+use super::rxwindow::Commit;
+use super::send::Controls;
+use super::state::State;
+use super::time::Time;
+use super::types::{Completion, CompletionOp, Event, SendOp, Status};
+use super::Connection;
+use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
+use crate::wire::terminate::TerminatedDdp;
+use crate::wire::{
+    self, Extensions, ImmediateData, Msn, PacketType, QueueNumber, Segment, SegmentKind, Stag,
+    Terminate, TerminateCause, TrpHeader,
+};
+
+/// The segment that an error is about.
+#[derive(Debug)]
+pub(super) enum Offender<'a> {
+    /// One that has just arrived.
+    Segment(&'a Segment),
+    /// One whose turn has come.
+    Commit(Commit),
+    /// The first octets of one that could not be read, and the length of all of it.
+    Octets(&'a [u8], usize),
+}
+
+/// When a Terminate is sent again without being asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TerminateRepeat {
+    pub(super) deadline: Time,
+    left: u32,
+}
+
+/// Times that a Terminate is sent at most, but for those that a late packet of the peer asks for.
+const TERMINATE_TIMES: u32 = 6;
+
+impl TerminateRepeat {
+    pub(super) const NONE: Self = Self {
+        deadline: Time::NEVER,
+        left: 0,
+    };
+
+    const fn start() -> Self {
+        Self {
+            deadline: Time::NEVER,
+            left: TERMINATE_TIMES,
+        }
+    }
+
+    /// The Terminate went out; the next one is due later each time.
+    pub(super) fn on_sent(&mut self, now: Time, interval_ns: u64) {
+        self.left = self.left.saturating_sub(1);
+        self.deadline = match self.left {
+            0 => Time::NEVER,
+            left => now.plus_ns(interval_ns << (TERMINATE_TIMES - left)),
+        };
+    }
+
+    /// The peer knows.
+    pub(super) fn stop(&mut self) {
+        *self = Self::NONE;
+    }
+}
+
+/// What a tagged segment is refused with (RFC 5041 section 7.2; access rights are RDMAP's, RFC 5040 section 7.2).
+pub(super) const fn tagged_cause(error: ProtectionError) -> TerminateCause {
+    match error {
+        ProtectionError::InvalidStag => TerminateCause::TAGGED_INVALID_STAG,
+        ProtectionError::Bounds => TerminateCause::TAGGED_BOUNDS,
+        ProtectionError::NotAssociated => TerminateCause::TAGGED_NOT_ASSOCIATED,
+        ProtectionError::Wrap => TerminateCause::TAGGED_OFFSET_WRAP,
+        ProtectionError::Access
+        | ProtectionError::Misaligned
+        | ProtectionError::CannotInvalidate => untagged_cause(error),
+    }
+}
+
+/// What a read, an atomic or an invalidation is refused with (RFC 5040 section 7.2).
+pub(super) const fn untagged_cause(error: ProtectionError) -> TerminateCause {
+    match error {
+        ProtectionError::InvalidStag => TerminateCause::INVALID_STAG,
+        ProtectionError::Bounds => TerminateCause::BOUNDS,
+        ProtectionError::Access => TerminateCause::ACCESS,
+        ProtectionError::NotAssociated => TerminateCause::STAG_NOT_ASSOCIATED,
+        ProtectionError::Wrap => TerminateCause::OFFSET_WRAP,
+        ProtectionError::Misaligned => TerminateCause::REMOTE_OPERATION_UNSPECIFIED,
+        ProtectionError::CannotInvalidate => TerminateCause::CANNOT_INVALIDATE_PROTECTED,
+    }
+}
+
+/// How the request ends that the peer's Terminate is about.
+fn status_of(cause: TerminateCause) -> Status {
+    if cause.is_access_error() {
+        return Status::RemoteAccessError;
+    }
+    match cause {
+        TerminateCause::STREAM_CATASTROPHIC
+        | TerminateCause::GLOBAL_CATASTROPHIC
+        | TerminateCause::RDMAP_CATASTROPHIC
+        | TerminateCause::DDP_CATASTROPHIC => Status::RemoteOperationError,
+        _ => Status::RemoteInvalidRequestError,
+    }
+}
+
+impl Connection {
+    /// Any state to ERROR: every request is flushed to [`Host::complete`]. The peer is told nothing.
+    pub fn to_error<H: Host>(&mut self, host: &mut H) {
+        self.flush(None, None, host);
+    }
+
+    /// The driver knows that the peer's process is gone: as if a RESET had arrived. After a FIN that is nothing new.
+    pub fn peer_gone<H: Host>(&mut self, host: &mut H) {
+        if !self.state.receives() || self.peer_closed {
+            return;
+        }
+        let blame = (self.sq.len() > 0).then_some((self.sq.head, Status::RetryExceeded));
+        self.flush(blame, None, host);
+        host.event(Event::PeerGone);
+    }
+
+    /// A segment could not be taken.
+    #[cold]
+    pub(super) fn refuse<H: Host>(
+        &mut self,
+        refusal: Refusal,
+        offender: &Offender<'_>,
+        host: &mut H,
+    ) {
+        match refusal {
+            Refusal::Later => {
+                self.stats.rx_deferred += 1;
+                self.acks.due = true;
+            }
+            Refusal::NotReady => {
+                self.stats.rx_deferred += 1;
+                self.controls.rnr = true;
+            }
+            Refusal::Fault(cause) => self.blame_peer(cause, offender, None, host),
+            Refusal::Receive(status, cause) => {
+                self.blame_peer(cause, offender, Some(status), host);
+            }
+            Refusal::Sink(index) => self.poison(index, Status::LocalProtectionError, host),
+        }
+    }
+
+    /// The memory of a read that was granted may no longer be read.
+    #[cold]
+    pub(super) fn refuse_read<H: Host>(
+        &mut self,
+        entry: u16,
+        error: ProtectionError,
+        host: &mut H,
+    ) {
+        let offender = Offender::Commit(Commit::Request { entry });
+        self.blame_peer(untagged_cause(error), &offender, None, host);
+    }
+
+    /// The peer is at fault: it gets a Terminate, everything is flushed.
+    fn blame_peer<H: Host>(
+        &mut self,
+        cause: TerminateCause,
+        offender: &Offender<'_>,
+        recv_status: Option<Status>,
+        host: &mut H,
+    ) {
+        let terminate = self.describe(cause, offender);
+        self.flush(None, recv_status, host);
+        self.tell(terminate);
+        host.event(if cause.is_access_error() {
+            Event::RemoteAccessError
+        } else if recv_status == Some(Status::LocalProtectionError) {
+            Event::Fatal
+        } else {
+            Event::RemoteInvalidRequest
+        });
+    }
+
+    /// The request at the head of the send queue cannot be done here: the peer is told, everything is flushed.
+    pub(super) fn fail_locally<H: Host>(&mut self, status: Status, host: &mut H) {
+        self.flush(Some((self.sq.head, status)), None, host);
+        self.tell(Terminate::new(TerminateCause::RDMAP_CATASTROPHIC));
+    }
+
+    /// The peer is told why the connection has ended; again and again until it answers or enough is enough.
+    fn tell(&mut self, terminate: Terminate) {
+        if self.sends_stream {
+            self.terminate = Some(terminate);
+            self.controls.terminate = true;
+            self.terminate_repeat = TerminateRepeat::start();
+        }
+    }
+
+    /// The peer has ended the connection by an error.
+    #[cold]
+    pub(super) fn on_terminate<H: Host>(&mut self, segment: &Segment, host: &mut H) {
+        let SegmentKind::Terminate { terminate, .. } = segment.kind else {
+            return;
+        };
+        let blame = self.find_offender(&terminate);
+        let blame = blame.map(|index| (index, status_of(terminate.cause)));
+        self.flush(blame, None, host);
+        if blame.is_none() {
+            host.event(Event::Fatal);
+        }
+    }
+
+    /// The work request that a Terminate of the peer is about.
+    fn find_offender(&self, terminate: &Terminate) -> Option<u32> {
+        let begun = |index: &u32| self.sq.get(*index).started;
+        let outstanding = || {
+            (0..self.sq.len())
+                .map(|ahead| self.sq.head.wrapping_add(ahead))
+                .take_while(begun)
+        };
+        let Some((_, header)) = &terminate.ddp else {
+            // A failure of the peer's own is nobody's fault here; any other must be about the oldest request.
+            let own = terminate.cause == TerminateCause::RDMAP_CATASTROPHIC;
+            return outstanding().next().filter(|_| !own);
+        };
+        match header {
+            TerminatedDdp::Tagged(octets) => {
+                let header = TaggedHeader::parse(octets).ok()?;
+                outstanding().find(|&index| writes_to(self.sq.get(index), &header))
+            }
+            TerminatedDdp::Untagged(octets) => {
+                let header = UntaggedHeader::parse(octets).ok()?;
+                let requests = header.queue_number == QueueNumber::Request as u32;
+                outstanding().find(|&index| {
+                    let wqe = self.sq.get(index);
+                    wqe.is_request() == requests && wqe.msn == header.msn.0 && has_msn(wqe)
+                })
+            }
+        }
+    }
+
+    /// The Terminate about a segment.
+    fn describe(&self, cause: TerminateCause, offender: &Offender<'_>) -> Terminate {
+        let (kind, last, payload_len) = match offender {
+            Offender::Octets(octets, len) => return Terminate::about(cause, octets, *len),
+            Offender::Segment(segment) => (segment.kind, segment.last, segment.payload_len),
+            Offender::Commit(Commit::Nothing) => return Terminate::new(cause),
+            Offender::Commit(Commit::Message {
+                msn,
+                offset,
+                len,
+                last,
+                solicited,
+                imm,
+                invalidate,
+            }) => {
+                let kind = SegmentKind::Send {
+                    msn: Msn(*msn),
+                    offset: *offset,
+                    solicited: *solicited,
+                    invalidate: invalidate.map(Stag),
+                    immediate: *imm,
+                };
+                (kind, *last, *len as usize)
+            }
+            Offender::Commit(Commit::Immediate {
+                msn,
+                solicited,
+                imm,
+                write_len,
+            }) => {
+                let kind = SegmentKind::Immediate {
+                    msn: Msn(*msn),
+                    solicited: *solicited,
+                    data: ImmediateData {
+                        immediate: *imm,
+                        write_len_octets: *write_len,
+                    },
+                };
+                (kind, true, 0)
+            }
+            Offender::Commit(Commit::Request { entry }) => {
+                let (msn, asked) = self.responder.request(*entry);
+                let kind = match asked {
+                    Asked::Read(request) => SegmentKind::ReadRequest { msn, request },
+                    Asked::Atomic(request, _) => SegmentKind::AtomicRequest { msn, request },
+                };
+                (kind, true, 0)
+            }
+        };
+        let trp = TrpHeader {
+            kind: PacketType::Data,
+            flags: wire::Flags::NONE,
+            destination_index: 0,
+            connection_id: self.peer.rx_id,
+            window: 1,
+            psn: self.rx.ack(),
+            ack: self.rx.ack(),
+            extension_words: 0,
+        };
+        let mut octets = [0; wire::HEAD_LEN_MAX];
+        match wire::encode(&trp, &Extensions::NONE, &kind, last, &mut octets) {
+            Ok(len) => Terminate::about(
+                cause,
+                &octets[trp.len()..len],
+                len - trp.len() + payload_len,
+            ),
+            Err(_) => Terminate::new(cause),
+        }
+    }
+
+    /// Goes to ERROR and ends every work request: the one to blame with its status, the expected receive with `recv_status`, all others flushed.
+    #[cold]
+    pub(super) fn flush<H: Host>(
+        &mut self,
+        blame: Option<(u32, Status)>,
+        recv_status: Option<Status>,
+        host: &mut H,
+    ) {
+        self.state = State::Error;
+        for ahead in 0..self.sq.len() {
+            let index = self.sq.head.wrapping_add(ahead);
+            let status = match blame {
+                Some((blamed, status)) if blamed == index => status,
+                _ => Status::WorkRequestFlushed,
+            };
+            host.complete(Self::send_completion(self.sq.get(index), status));
+        }
+        self.sq.clear();
+        let mut status = recv_status.unwrap_or(Status::WorkRequestFlushed);
+        while self.rq.len() > 0 {
+            host.complete(Completion {
+                wr_id: self.rq.get(self.rq.head).wr_id,
+                status,
+                op: CompletionOp::Recv,
+                byte_len: 0,
+                imm: None,
+                invalidated: None,
+                solicited: true,
+            });
+            status = Status::WorkRequestFlushed;
+            self.rq.pop();
+        }
+        self.silence();
+    }
+
+    /// Nothing is owed and no timer runs any more.
+    fn silence(&mut self) {
+        self.tx.abandon();
+        self.rx.abandon();
+        self.rnr.clear();
+        self.acks.on_sent();
+        self.controls = Controls::default();
+        self.recovery.loss_deadline = Time::NEVER;
+        self.fail_deadline = Time::NEVER;
+        self.reads_outstanding = 0;
+        self.refused = false;
+    }
+
+    /// The completion of a send request.
+    #[inline]
+    pub(super) fn send_completion(wqe: &SendWqe, status: Status) -> Completion {
+        Completion {
+            wr_id: wqe.wr_id,
+            status,
+            op: wqe.completion_op(),
+            byte_len: if status == Status::Success {
+                wqe.length
+            } else {
+                0
+            },
+            imm: None,
+            invalidated: None,
+            solicited: status != Status::Success,
+        }
+    }
+}
+
+/// Whether a request has a message number.
+const fn has_msn(wqe: &SendWqe) -> bool {
+    !matches!(wqe.op, SendOp::Write { .. }) || wqe.imm.is_some()
+}
+
+/// Whether a segment with this header can be part of a write request.
+fn writes_to(wqe: &SendWqe, header: &TaggedHeader) -> bool {
+    let SendOp::Write { remote } = wqe.op else {
+        return false;
+    };
+    let write = wire::Opcode::Write.control();
+    let offset = header.offset.0.wrapping_sub(remote.to);
+    header.rdmap_control == write
+        && header.stag.0 == remote.stag
+        && offset < u64::from(wqe.length).max(1)
+}

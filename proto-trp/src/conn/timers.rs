@@ -1,0 +1,248 @@
+//! What happens by the clock: acknowledgements held back, probes, pauses, keep-alive, the end of patience.
+
+use super::congestion::CongestionControl;
+use super::host::Host;
+use super::state::State;
+use super::time::Time;
+use super::txwindow::SegmentSource;
+use super::types::{Event, Status};
+use super::Connection;
+use crate::wire::{RnrTimer, TrpHeader};
+
+/// The `rnr_retry` that stands for no bound.
+const RNR_RETRY_FOREVER: u8 = 7;
+/// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the application hears of the end first.
+const CLOSED_PATIENCE_NS: u64 = 500_000_000;
+
+/// Pause after the peer refused a packet for want of a receive request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RnrPause {
+    /// When the packet is sent again; not set when there is no pause.
+    until: Time,
+    /// Refusals in a row.
+    pub(super) retries: u32,
+    /// The packet refused.
+    pub(super) seq: u64,
+}
+
+impl RnrPause {
+    pub(super) const NONE: Self = Self {
+        until: Time::NEVER,
+        retries: 0,
+        seq: 0,
+    };
+
+    #[inline]
+    pub(super) fn is_pausing(&self) -> bool {
+        self.until != Time::NEVER
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::NONE;
+    }
+}
+
+/// Whether the peer of an idle connection lives.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KeepAlive {
+    interval_ns: u64,
+    base: Time,
+    unanswered: u32,
+    /// Questions without an answer that mean the peer is gone.
+    limit: u32,
+}
+
+impl KeepAlive {
+    pub(super) const fn new(now: Time, interval_ns: u64, limit: u32) -> Self {
+        Self {
+            interval_ns,
+            base: now,
+            unanswered: 0,
+            limit,
+        }
+    }
+
+    #[inline]
+    pub(super) fn on_heard(&mut self, now: Time) {
+        if self.interval_ns != 0 {
+            self.base = now;
+            self.unanswered = 0;
+        }
+    }
+
+    fn deadline(&self) -> Time {
+        if self.interval_ns == 0 {
+            Time::NEVER
+        } else {
+            self.base.plus_ns(self.interval_ns)
+        }
+    }
+}
+
+impl Connection {
+    /// When [`Connection::handle_timeout`] wants to be called, if at all. May move in either direction with every other call.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<Time> {
+        if !self.state.receives() {
+            let repeat = self.terminate_repeat.deadline;
+            return (repeat != Time::NEVER).then_some(repeat);
+        }
+        let mut deadline = self
+            .acks
+            .deadline
+            .earlier(self.rnr.until)
+            .earlier(self.recovery.loss_deadline)
+            .earlier(self.fail_deadline)
+            .earlier(self.keepalive.deadline());
+        if self.may_probe() {
+            deadline = deadline.earlier(self.recovery.probe_deadline());
+        }
+        (deadline != Time::NEVER).then_some(deadline)
+    }
+
+    #[inline]
+    fn may_probe(&self) -> bool {
+        self.tx.in_flight > 0 && !self.peer_closed
+    }
+
+    /// Handles the timers that are due; calling it early or late does no harm.
+    pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
+        if !self.state.receives() {
+            if self.terminate_repeat.deadline <= now {
+                self.terminate_repeat.deadline = Time::NEVER;
+                self.controls.terminate = true;
+            }
+            return;
+        }
+        if self.acks.deadline <= now {
+            self.acks.deadline = Time::NEVER;
+            self.acks.due = true;
+        }
+        if self.rnr.until <= now {
+            self.rnr.until = Time::NEVER;
+        }
+        if self.recovery.loss_deadline <= now {
+            self.detect_loss(now);
+        }
+        if self.may_probe() && self.recovery.probe_deadline() <= now {
+            self.probe(now, host);
+        }
+        if self.fail_deadline <= now {
+            self.give_up(host);
+        }
+        if self.keepalive.deadline() <= now {
+            self.ask_whether_alive(now, host);
+        }
+    }
+
+    /// Nothing was heard for a probe timeout: the oldest packet in flight is sent again, or the peer is given up.
+    fn probe<H: Host>(&mut self, now: Time, host: &mut H) {
+        if self.recovery.on_probe_timeout(now) {
+            self.give_up(host);
+            return;
+        }
+        self.stats.probe_timeouts += 1;
+        if self.recovery.backoff > 1 {
+            self.control.on_silence();
+        }
+        if let Some(seq) = self.tx.first_in_flight() {
+            self.tx.mark_lost(seq);
+        }
+    }
+
+    /// The peer does not answer: the oldest send fails.
+    fn give_up<H: Host>(&mut self, host: &mut H) {
+        if self.sq.len() > 0 {
+            self.flush(Some((self.sq.head, Status::RetryExceeded)), None, host);
+        } else {
+            self.peer_gone(host);
+        }
+    }
+
+    fn ask_whether_alive<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.keepalive.base = now;
+        if !self.tx.is_empty() || !self.sends_stream || self.peer_closed {
+            return;
+        }
+        if self.keepalive.unanswered >= self.keepalive.limit {
+            self.give_up(host);
+            return;
+        }
+        self.keepalive.unanswered += 1;
+        self.controls.probe = true;
+    }
+
+    /// The peer has no receive request for the oldest packet.
+    #[cold]
+    pub(super) fn on_rnr<H: Host>(
+        &mut self,
+        now: Time,
+        trp: &TrpHeader,
+        timer: RnrTimer,
+        host: &mut H,
+    ) {
+        let refused = self.tx.una;
+        if self.tx.is_empty() || trp.psn != self.tx.psn(refused) {
+            return;
+        }
+        let until = now.plus_ns(u64::from(timer.as_us()) * 1_000);
+        if self.rnr.is_pausing() {
+            // Said again: the peer may have become ready in the meantime.
+            self.rnr.until = self.rnr.until.earlier(until);
+            return;
+        }
+        let index = match self.tx.get(refused).spec.source {
+            SegmentSource::Message(index) | SegmentSource::Immediate(index) => index,
+            SegmentSource::Request(_) | SegmentSource::Response(_) => return,
+        };
+        self.stats.rnr_received += 1;
+        self.rnr.retries += 1;
+        let limit = self.peer.rnr_retry;
+        if limit < RNR_RETRY_FOREVER && self.rnr.retries > u32::from(limit) {
+            self.flush(Some((index, Status::RnrRetryExceeded)), None, host);
+            return;
+        }
+        self.recovery.on_progress(now);
+        self.rnr.seq = refused;
+        self.rnr.until = until;
+        for seq in refused..self.tx.next {
+            if !self.tx.get(seq).spec.source.is_response() {
+                self.tx.mark_lost(seq);
+            }
+        }
+    }
+
+    /// The peer destroys its queue pair in order. Receives stay posted; sends have nobody left to take them.
+    pub(super) fn on_fin<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.controls.fin_ack = true;
+        if self.peer_closed {
+            return;
+        }
+        self.peer_closed = true;
+        host.event(Event::PeerClosed);
+        if self.state.receives() && self.sq.len() > 0 {
+            self.expect_failure(now);
+        }
+    }
+
+    /// Sends were posted that nobody will take.
+    #[cold]
+    pub(super) fn expect_failure(&mut self, now: Time) {
+        if self.fail_deadline == Time::NEVER {
+            let budget_ns = self.recovery.budget_ns().unwrap_or(CLOSED_PATIENCE_NS);
+            self.fail_deadline = now.plus_ns(budget_ns.min(CLOSED_PATIENCE_NS));
+        }
+    }
+
+    /// In SQD: tells when everything that had begun is done.
+    pub(super) fn note_drained<H: Host>(&mut self, host: &mut H) {
+        if self.state != State::Sqd || self.drained {
+            return;
+        }
+        let begun = self.sq.len() > 0 && self.sq.get(self.sq.head).started;
+        if !begun {
+            self.drained = true;
+            host.event(Event::SqDrained);
+        }
+    }
+}

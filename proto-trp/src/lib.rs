@@ -1,0 +1,10 @@
+//! The urdma wire protocol, sans-IO: TRP, DDP and RDMAP.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+pub mod addr;
+pub mod conn;
+pub mod pcapng;
+pub mod sim;
+pub mod wire;

@@ -1,0 +1,303 @@
+//! Memory, completions and events of one simulated end.
+
+use crate::conn::{
+    AtomicOp, Completion, Event, Host, ProtectionError, RemoteAccess, RemoteAddr, Sge, SharedRecv,
+};
+use std::collections::VecDeque;
+
+/// What may be done to a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// The owner's receives and read sinks may write to it.
+    pub local_write: bool,
+    /// The peer may write to it.
+    pub remote_write: bool,
+    /// The peer may read it.
+    pub remote_read: bool,
+    /// The peer may do atomics in it.
+    pub remote_atomic: bool,
+}
+
+impl Rights {
+    /// Everything.
+    pub const ALL: Rights = Rights {
+        local_write: true,
+        remote_write: true,
+        remote_read: true,
+        remote_atomic: true,
+    };
+}
+
+#[derive(Debug)]
+struct Region {
+    base: u64,
+    octets: Vec<u8>,
+    rights: Rights,
+    /// Belongs to another protection domain.
+    foreign: bool,
+}
+
+/// The driver's side of one simulated end.
+#[derive(Debug, Default)]
+pub struct SimHost {
+    regions: Vec<Option<Region>>,
+    /// Completions in order.
+    pub completions: VecDeque<Completion>,
+    /// Events in order.
+    pub events: VecDeque<Event>,
+    /// The shared receive queue.
+    pub shared_recvs: VecDeque<(u64, Vec<Sge>)>,
+    /// Keys that the peer has invalidated.
+    pub invalidated: Vec<u32>,
+    /// Atomics executed.
+    pub atomics: u64,
+}
+
+/// Regions lie this far apart in the simulated address space.
+const SPACING: u64 = 1 << 32;
+
+impl SimHost {
+    /// Registers a region and gives its key; it begins at [`SimHost::base`].
+    pub fn register(&mut self, octets: Vec<u8>, rights: Rights) -> u32 {
+        self.register_in(octets, rights, false)
+    }
+
+    /// As [`SimHost::register`], in another protection domain if `foreign`.
+    pub fn register_in(&mut self, octets: Vec<u8>, rights: Rights, foreign: bool) -> u32 {
+        let index = self.regions.len();
+        let key = Self::key(index);
+        self.regions.push(Some(Region {
+            base: Self::base(key),
+            octets,
+            rights,
+            foreign,
+        }));
+        key
+    }
+
+    fn key(index: usize) -> u32 {
+        u32::try_from(index + 1).unwrap_or(0) << 8 | 0x5a
+    }
+
+    /// Address of the first octet of a region.
+    pub fn base(key: u32) -> u64 {
+        u64::from(key >> 8) * SPACING
+    }
+
+    /// Forgets a region.
+    pub fn deregister(&mut self, key: u32) {
+        if let Some(slot) = (key >> 8).checked_sub(1) {
+            if let Some(region) = self.regions.get_mut(slot as usize) {
+                *region = None;
+            }
+        }
+    }
+
+    /// The octets of a region.
+    ///
+    /// # Panics
+    /// When there is no such region.
+    pub fn octets(&self, key: u32) -> &[u8] {
+        &self.region(key).expect("a registered region").octets
+    }
+
+    /// The octets of a region.
+    ///
+    /// # Panics
+    /// When there is no such region.
+    pub fn octets_mut(&mut self, key: u32) -> &mut [u8] {
+        &mut self.region_mut(key).expect("a registered region").octets
+    }
+
+    fn region(&self, key: u32) -> Result<&Region, ProtectionError> {
+        let slot = (key >> 8).wrapping_sub(1) as usize;
+        let region = self.regions.get(slot).and_then(Option::as_ref);
+        region
+            .filter(|_| key & 0xff == 0x5a)
+            .ok_or(ProtectionError::InvalidStag)
+    }
+
+    fn region_mut(&mut self, key: u32) -> Result<&mut Region, ProtectionError> {
+        self.region(key)?;
+        let slot = (key >> 8).wrapping_sub(1) as usize;
+        self.regions[slot]
+            .as_mut()
+            .ok_or(ProtectionError::InvalidStag)
+    }
+
+    /// Calls `piece` with each run of a scatter-gather list that holds octets `offset..offset + len`.
+    fn runs(
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+        mut piece: impl FnMut(&Sge, u64, usize, usize) -> Result<(), ProtectionError>,
+    ) -> Result<(), ProtectionError> {
+        let (mut skip, mut done) = (offset, 0);
+        for sge in sges {
+            let length = u64::from(sge.length);
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let here = usize::try_from(length - skip)
+                .unwrap_or(usize::MAX)
+                .min(len - done);
+            if here > 0 {
+                piece(sge, sge.addr + skip, done, here)?;
+            }
+            done += here;
+            skip = 0;
+        }
+        if done == len {
+            Ok(())
+        } else {
+            Err(ProtectionError::Bounds)
+        }
+    }
+
+    fn store(&mut self, sges: &[Sge], offset: u64, octets: &[u8]) -> Result<(), ProtectionError> {
+        Self::runs(sges, offset, octets.len(), |sge, addr, _, here| {
+            let region = self.region(sge.lkey)?;
+            if !region.rights.local_write {
+                return Err(ProtectionError::Access);
+            }
+            region.slice(addr, here as u64).map(|_| ())
+        })?;
+        Self::runs(sges, offset, octets.len(), |sge, addr, done, here| {
+            let region = self.region_mut(sge.lkey)?;
+            let range = region.slice(addr, here as u64)?;
+            region.octets[range].copy_from_slice(&octets[done..done + here]);
+            Ok(())
+        })
+    }
+
+    fn remote(
+        &self,
+        remote: RemoteAddr,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<&Region, ProtectionError> {
+        let region = self.region(remote.stag)?;
+        if region.foreign {
+            return Err(ProtectionError::NotAssociated);
+        }
+        let granted = match access {
+            RemoteAccess::Write => region.rights.remote_write,
+            RemoteAccess::Read => region.rights.remote_read,
+            RemoteAccess::Atomic => region.rights.remote_atomic,
+        };
+        if !granted {
+            return Err(ProtectionError::Access);
+        }
+        region.slice(remote.to, len)?;
+        Ok(region)
+    }
+}
+
+impl Region {
+    fn slice(&self, addr: u64, len: u64) -> Result<std::ops::Range<usize>, ProtectionError> {
+        let end = addr.checked_add(len).ok_or(ProtectionError::Wrap)?;
+        let start = addr.checked_sub(self.base).ok_or(ProtectionError::Bounds)?;
+        let end = end - self.base;
+        if end > self.octets.len() as u64 {
+            return Err(ProtectionError::Bounds);
+        }
+        let index = |at: u64| usize::try_from(at).map_err(|_| ProtectionError::Bounds);
+        Ok(index(start)?..index(end)?)
+    }
+}
+
+impl Host for SimHost {
+    type Body = [u8];
+
+    fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError> {
+        Self::runs(sges, offset, out.len(), |sge, addr, done, here| {
+            let region = self.region(sge.lkey)?;
+            let range = region.slice(addr, here as u64)?;
+            out[done..done + here].copy_from_slice(&region.octets[range]);
+            Ok(())
+        })
+    }
+
+    fn scatter(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        body: &[u8],
+        at: usize,
+        len: usize,
+    ) -> Result<(), ProtectionError> {
+        self.store(sges, offset, &body[at..at + len])
+    }
+
+    fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError> {
+        self.store(sges, 0, &value.to_ne_bytes())
+    }
+
+    fn check_remote(
+        &mut self,
+        remote: RemoteAddr,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), ProtectionError> {
+        self.remote(remote, len, access).map(|_| ())
+    }
+
+    fn write_remote(
+        &mut self,
+        remote: RemoteAddr,
+        body: &[u8],
+        at: usize,
+        len: usize,
+    ) -> Result<(), ProtectionError> {
+        self.remote(remote, len as u64, RemoteAccess::Write)?;
+        let region = self.region_mut(remote.stag)?;
+        let range = region.slice(remote.to, len as u64)?;
+        region.octets[range].copy_from_slice(&body[at..at + len]);
+        Ok(())
+    }
+
+    fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {
+        let region = self.remote(remote, out.len() as u64, RemoteAccess::Read)?;
+        out.copy_from_slice(&region.octets[region.slice(remote.to, out.len() as u64)?]);
+        Ok(())
+    }
+
+    fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError> {
+        self.remote(remote, 8, RemoteAccess::Atomic)?;
+        if remote.to & 7 != 0 {
+            return Err(ProtectionError::Misaligned);
+        }
+        let region = self.region_mut(remote.stag)?;
+        let range = region.slice(remote.to, 8)?;
+        let word = &mut region.octets[range];
+        let old = u64::from_ne_bytes(word.try_into().map_err(|_| ProtectionError::Bounds)?);
+        word.copy_from_slice(&op.apply(old).to_ne_bytes());
+        self.atomics += 1;
+        Ok(old)
+    }
+
+    fn invalidate(&mut self, stag: u32) -> Result<(), ProtectionError> {
+        self.region(stag)
+            .map_err(|_| ProtectionError::CannotInvalidate)?;
+        self.invalidated.push(stag);
+        Ok(())
+    }
+
+    fn take_shared_recv(&mut self, sges: &mut [Sge]) -> Option<SharedRecv> {
+        let (wr_id, list) = self.shared_recvs.pop_front()?;
+        sges[..list.len()].copy_from_slice(&list);
+        Some(SharedRecv {
+            wr_id,
+            sge_count: u8::try_from(list.len()).unwrap_or(0),
+        })
+    }
+
+    fn complete(&mut self, completion: Completion) {
+        self.completions.push_back(completion);
+    }
+
+    fn event(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+}

@@ -1,0 +1,40 @@
+//! A deterministic simulator: two connections, a link that loses, repeats, reorders, corrupts, delays and queues, and virtual time.
+//!
+//! Everything that happens follows from one seed. A test that fails prints it, and `URDMA_SEED=n cargo test -p proto-trp` runs that one again;
+//! `URDMA_SIM_SEEDS=n` runs that many seeds instead of the few of an ordinary test run.
+
+mod fuzz;
+mod host;
+mod link;
+mod rng;
+mod traffic;
+mod world;
+
+pub use fuzz::fuzz_operations;
+pub use host::{Rights, SimHost};
+pub use link::{Link, LinkModel};
+pub use rng::Rng;
+pub use traffic::{Exchange, ExchangePlan};
+pub use world::{End, Setup, World};
+
+/// Runs `test` on each seed of this run: the one of `URDMA_SEED`, or as many as `URDMA_SIM_SEEDS` says, or `usual`.
+///
+/// # Panics
+/// When `test` does, after the seed was printed.
+pub fn for_each_seed(usual: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
+    let seeds = match number("URDMA_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("URDMA_SIM_SEEDS").unwrap_or(usual),
+    };
+    for seed in seeds {
+        if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
+            eprintln!("failed with URDMA_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

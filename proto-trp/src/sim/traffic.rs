@@ -1,0 +1,534 @@
+//! Random operations in both directions, and the model that says what must come of them.
+
+use super::host::{Rights, SimHost};
+use super::rng::Rng;
+use super::world::World;
+use crate::conn::{
+    Completion, CompletionOp, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
+    Sge, Status,
+};
+use std::collections::VecDeque;
+
+/// How much is exchanged, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct ExchangePlan {
+    /// Operations of each end.
+    pub operations: usize,
+    /// Octets of the longest message.
+    pub max_len: usize,
+    /// Receives are posted late, so that the peer runs into an empty receive queue.
+    pub late_receives: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Send,
+    Write,
+    Read,
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// One operation and everything that follows from it.
+#[derive(Clone, Debug)]
+struct Operation {
+    kind: Kind,
+    len: usize,
+    imm: Option<u32>,
+    flags: SendFlags,
+    inline: bool,
+    /// Offset in the source or sink region of the requester.
+    local: usize,
+    /// Offset in the inbox, export or words region of the peer.
+    remote: usize,
+    /// Old value that an atomic must give.
+    original: u64,
+}
+
+/// A receive request and what must arrive in it.
+#[derive(Clone, Debug)]
+struct Receive {
+    at: usize,
+    capacity: usize,
+    /// The peer's operation.
+    operation: usize,
+}
+
+/// One end: its memory and its part of the plan.
+#[derive(Debug)]
+struct Side {
+    source: u32,
+    sink: u32,
+    inbox: u32,
+    export: u32,
+    words: u32,
+    buffers: u32,
+    operations: Vec<Operation>,
+    receives: Vec<Receive>,
+    words_at_end: Vec<u64>,
+    posted: usize,
+    receives_posted: usize,
+    received: usize,
+    /// Signaled operations that have not completed.
+    awaited: VecDeque<usize>,
+    /// Writes of the peer before this operation have been checked.
+    writes_checked: usize,
+}
+
+/// A planned exchange between the two ends of a world.
+#[derive(Debug)]
+pub struct Exchange {
+    sides: [Side; 2],
+    rng: Rng,
+    late_receives: bool,
+}
+
+const WORDS: usize = 4;
+
+/// A random length: mostly short, sometimes 0, sometimes long.
+fn random_len(rng: &mut Rng, max: usize) -> usize {
+    match rng.below(8) {
+        0 => 0,
+        1..=3 => rng.below_len(64.min(max) + 1),
+        4..=6 => rng.below_len(max / 8 + 1),
+        _ => rng.below_len(max + 1),
+    }
+}
+
+fn random_operations(plan: &ExchangePlan, rng: &mut Rng, reads: bool) -> Vec<Operation> {
+    let mut words = [0u64; WORDS];
+    let (mut local, mut inbox, mut sink) = (0, 0, 0);
+    let mut operations = Vec::new();
+    for index in 0..plan.operations {
+        let choice = rng.below(if reads { 10 } else { 6 });
+        let mut len = random_len(rng, plan.max_len);
+        let word = rng.below_len(WORDS);
+        let mut original = 0;
+        let kind = match choice {
+            0..=2 => Kind::Send,
+            3..=5 => Kind::Write,
+            6 | 7 => Kind::Read,
+            8 => {
+                let compare = if rng.below(2) == 0 {
+                    words[word]
+                } else {
+                    rng.bits()
+                };
+                let swap = rng.bits();
+                original = words[word];
+                if compare == original {
+                    words[word] = swap;
+                }
+                Kind::CompareSwap { compare, swap }
+            }
+            _ => {
+                let add = rng.bits();
+                original = words[word];
+                words[word] = original.wrapping_add(add);
+                Kind::FetchAdd { add }
+            }
+        };
+        if matches!(kind, Kind::CompareSwap { .. } | Kind::FetchAdd { .. }) {
+            len = 8;
+        }
+        let carries = matches!(kind, Kind::Send | Kind::Write);
+        let inline = carries && len <= 128 && rng.below(2) == 0;
+        let (from, to) = match kind {
+            Kind::Send => (&mut local, None),
+            Kind::Write => (&mut local, Some(&mut inbox)),
+            _ => (&mut sink, None),
+        };
+        let operation = Operation {
+            kind,
+            len,
+            imm: (carries && rng.below(3) == 0).then(|| rng.bits32()),
+            flags: SendFlags {
+                signaled: index + 1 == plan.operations || rng.below(3) > 0,
+                fence: rng.below(8) == 0,
+                solicited: rng.below(4) == 0,
+            },
+            inline,
+            local: *from,
+            remote: match (&to, kind) {
+                (Some(at), _) => **at,
+                (None, Kind::Read) => rng.below_len(plan.max_len),
+                (None, _) => 8 * word,
+            },
+            original,
+        };
+        *from += len;
+        if let Some(at) = to {
+            *at += len;
+        }
+        operations.push(operation);
+    }
+    operations
+}
+
+/// Octets that the operations of `kind` move.
+fn total(operations: &[Operation], wanted: impl Fn(Kind) -> bool) -> usize {
+    let lens = operations.iter().filter(|op| wanted(op.kind));
+    lens.map(|op| op.len).sum()
+}
+
+fn consumes_receive(op: &Operation) -> bool {
+    op.kind == Kind::Send || (op.kind == Kind::Write && op.imm.is_some())
+}
+
+fn final_words(operations: &[Operation]) -> Vec<u64> {
+    let mut words = vec![0; WORDS];
+    for op in operations {
+        let word = &mut words[(op.remote / 8).min(WORDS - 1)];
+        match op.kind {
+            Kind::FetchAdd { add } => *word = op.original.wrapping_add(add),
+            Kind::CompareSwap { compare, swap } if compare == op.original => *word = swap,
+            _ => {}
+        }
+    }
+    words
+}
+
+impl Exchange {
+    /// Plans an exchange and registers its memory at both ends. `reads` allows reads and atomics.
+    pub fn new(world: &mut World, plan: &ExchangePlan, reads: bool, seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x7ea5);
+        let operations = [
+            random_operations(plan, &mut rng, reads),
+            random_operations(plan, &mut rng, reads),
+        ];
+        let mut sides = Vec::new();
+        for end in 0..2 {
+            let host = &mut world.ends[end].host;
+            let side = Self::side(host, plan, &operations, end, &mut rng);
+            sides.push(side);
+        }
+        let [a, b] = <[Side; 2]>::try_from(sides).expect("two sides");
+        Self {
+            sides: [a, b],
+            rng,
+            late_receives: plan.late_receives,
+        }
+    }
+
+    fn side(
+        host: &mut SimHost,
+        plan: &ExchangePlan,
+        operations: &[Vec<Operation>; 2],
+        end: usize,
+        rng: &mut Rng,
+    ) -> Side {
+        let (own, peers) = (&operations[end], &operations[1 - end]);
+        let mut receives = Vec::new();
+        let mut at = 0;
+        for (operation, op) in peers
+            .iter()
+            .enumerate()
+            .filter(|(_, op)| consumes_receive(op))
+        {
+            let capacity = op.len + rng.below_len(32);
+            receives.push(Receive {
+                at,
+                capacity,
+                operation,
+            });
+            at += capacity;
+        }
+        let random = |len: usize, rng: &mut Rng| {
+            let mut octets = vec![0; len];
+            rng.fill(&mut octets);
+            octets
+        };
+        let carries = |kind| matches!(kind, Kind::Send | Kind::Write);
+        let source = random(total(own, carries), rng);
+        let export = random(2 * plan.max_len, rng);
+        let local = Rights {
+            local_write: true,
+            ..Rights::default()
+        };
+        let rights = |remote_write, remote_read, remote_atomic| Rights {
+            local_write: false,
+            remote_write,
+            remote_read,
+            remote_atomic,
+        };
+        let inbox_len = total(peers, |kind| kind == Kind::Write);
+        Side {
+            source: host.register(source, Rights::default()),
+            sink: host.register(vec![0xee; total(own, |kind| !carries(kind))], local),
+            inbox: host.register(vec![0xdd; inbox_len], rights(true, false, false)),
+            export: host.register(export, rights(false, true, false)),
+            words: host.register(vec![0; 8 * WORDS], rights(false, false, true)),
+            buffers: host.register(vec![0xcc; at], local),
+            words_at_end: final_words(peers),
+            operations: own.clone(),
+            receives,
+            posted: 0,
+            receives_posted: 0,
+            received: 0,
+            awaited: VecDeque::new(),
+            writes_checked: 0,
+        }
+    }
+
+    /// Whether every operation was posted and has completed as the model says.
+    pub fn is_done(&self, world: &mut World) -> bool {
+        (0..2).all(|end| {
+            let side = &self.sides[end];
+            side.posted == side.operations.len()
+                && side.awaited.is_empty()
+                && side.received == side.receives.len()
+                && world.conn(end).sends_outstanding() == 0
+        })
+    }
+
+    /// Posts what may be posted and checks what has completed.
+    ///
+    /// # Panics
+    /// When a completion is not the one that the model expects.
+    pub fn pump(&mut self, world: &mut World) {
+        for end in 0..2 {
+            self.check_completions(world, end);
+            self.post_receives(world, end);
+            self.post_sends(world, end);
+        }
+    }
+
+    fn post_receives(&mut self, world: &mut World, end: usize) {
+        let side = &mut self.sides[end];
+        while let Some(receive) = side.receives.get(side.receives_posted) {
+            if self.late_receives && self.rng.below(40) != 0 {
+                return;
+            }
+            let sges = split(side.buffers, receive.at, receive.capacity, &mut self.rng);
+            let wr = RecvWr {
+                wr_id: side.receives_posted as u64,
+                sges: &sges,
+            };
+            let (conn, host) = world.split(end);
+            match conn.post_recv(&wr, host) {
+                Ok(()) => side.receives_posted += 1,
+                Err(PostError::QueueFull) => return,
+                Err(error) => panic!("post_recv: {error:?}"),
+            }
+        }
+    }
+
+    fn post_sends(&mut self, world: &mut World, end: usize) {
+        let now = world.now;
+        while self.sides[end].posted < self.sides[end].operations.len() {
+            if self.rng.below(4) == 0 {
+                return;
+            }
+            let peer = &self.sides[1 - end];
+            let (inbox, export, words) = (peer.inbox, peer.export, peer.words);
+            let side = &mut self.sides[end];
+            let op = &side.operations[side.posted];
+            let at = |key: u32| RemoteAddr {
+                stag: key,
+                to: SimHost::base(key) + op.remote as u64,
+            };
+            let (wire_op, region) = match op.kind {
+                Kind::Send => (SendOp::Send, side.source),
+                Kind::Write => (SendOp::Write { remote: at(inbox) }, side.source),
+                Kind::Read => (SendOp::Read { remote: at(export) }, side.sink),
+                Kind::CompareSwap { compare, swap } => {
+                    let remote = at(words);
+                    let op = SendOp::CompareSwap {
+                        remote,
+                        compare,
+                        swap,
+                    };
+                    (op, side.sink)
+                }
+                Kind::FetchAdd { add } => {
+                    let remote = at(words);
+                    (SendOp::FetchAdd { remote, add }, side.sink)
+                }
+            };
+            let sges = split(region, op.local, op.len, &mut self.rng);
+            let (conn, host) = world.split(end);
+            let octets = op.inline.then(|| {
+                let all = host.octets(side.source);
+                all[op.local..op.local + op.len].to_vec()
+            });
+            let parts = octets.as_ref().map(|octets| {
+                let (a, b) = octets.split_at(octets.len() / 2);
+                [a, b]
+            });
+            let wr = SendWr {
+                wr_id: side.posted as u64,
+                op: wire_op,
+                imm: op.imm,
+                flags: op.flags,
+                payload: match &parts {
+                    Some(parts) => Payload::Inline(parts),
+                    None => Payload::Sges(&sges),
+                },
+            };
+            match conn.post_send(now, &wr, host) {
+                Ok(()) => {
+                    if op.flags.signaled {
+                        side.awaited.push_back(side.posted);
+                    }
+                    side.posted += 1;
+                }
+                Err(PostError::QueueFull) => return,
+                Err(error) => panic!("post_send: {error:?}"),
+            }
+        }
+    }
+
+    fn check_completions(&mut self, world: &mut World, end: usize) {
+        while let Some(completion) = world.ends[end].host.completions.pop_front() {
+            assert_eq!(completion.status, Status::Success, "{completion:?}");
+            if completion.is_send() {
+                self.check_send(world, end, &completion);
+            } else {
+                self.check_receive(world, end, &completion);
+            }
+        }
+        let events = &world.ends[end].host.events;
+        assert!(events.is_empty(), "{events:?}");
+    }
+
+    fn check_send(&mut self, world: &World, end: usize, completion: &Completion) {
+        let side = &mut self.sides[end];
+        let index = side.awaited.pop_front().expect("a completion is awaited");
+        assert_eq!(completion.wr_id, index as u64, "completions out of order");
+        let op = &side.operations[index];
+        let expected = match op.kind {
+            Kind::Send => CompletionOp::Send,
+            Kind::Write => CompletionOp::Write,
+            Kind::Read => CompletionOp::Read,
+            Kind::CompareSwap { .. } => CompletionOp::CompareSwap,
+            Kind::FetchAdd { .. } => CompletionOp::FetchAdd,
+        };
+        assert_eq!(completion.op, expected);
+        assert_eq!(completion.byte_len as usize, op.len);
+        self.check_sink(world, end, index);
+    }
+
+    /// A read or atomic that has completed has its answer in place.
+    fn check_sink(&self, world: &World, end: usize, index: usize) {
+        let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
+        let op = &side.operations[index];
+        let sink = &world.ends[end].host.octets(side.sink);
+        match op.kind {
+            Kind::Read => {
+                let export = world.ends[1 - end].host.octets(peer.export);
+                let wanted = &export[op.remote..op.remote + op.len];
+                assert_eq!(&sink[op.local..op.local + op.len], wanted, "read {index}");
+            }
+            Kind::CompareSwap { .. } | Kind::FetchAdd { .. } => {
+                let original = &sink[op.local..op.local + 8];
+                assert_eq!(original, op.original.to_ne_bytes(), "atomic {index}");
+            }
+            Kind::Send | Kind::Write => {}
+        }
+    }
+
+    fn check_receive(&mut self, world: &World, end: usize, completion: &Completion) {
+        let peer_source = self.sides[1 - end].source;
+        let source = world.ends[1 - end].host.octets(peer_source);
+        let side = &self.sides[end];
+        let receive = &side.receives[side.received];
+        let op = &self.sides[1 - end].operations[receive.operation];
+        assert_eq!(
+            completion.wr_id, side.received as u64,
+            "receives out of order"
+        );
+        assert_eq!(completion.byte_len as usize, op.len);
+        assert_eq!(completion.imm, op.imm);
+        assert_eq!(completion.solicited, op.flags.solicited);
+        if op.kind == Kind::Send {
+            assert_eq!(completion.op, CompletionOp::Recv);
+            let buffers = world.ends[end].host.octets(side.buffers);
+            let got = &buffers[receive.at..receive.at + op.len];
+            assert_eq!(got, &source[op.local..op.local + op.len]);
+            let rest = &buffers[receive.at + op.len..receive.at + receive.capacity];
+            assert!(
+                rest.iter().all(|&octet| octet == 0xcc),
+                "beyond the message"
+            );
+        } else {
+            assert_eq!(completion.op, CompletionOp::RecvWriteImm);
+        }
+        let upto = receive.operation;
+        self.check_writes(world, end, upto + 1);
+        self.sides[end].received += 1;
+    }
+
+    /// Everything that the peer wrote before its operation `upto` is in place.
+    fn check_writes(&mut self, world: &World, end: usize, upto: usize) {
+        let peer = &self.sides[1 - end];
+        let source = world.ends[1 - end].host.octets(peer.source);
+        let side = &self.sides[end];
+        let inbox = world.ends[end].host.octets(side.inbox);
+        for op in &peer.operations[side.writes_checked..upto] {
+            if op.kind == Kind::Write {
+                let got = &inbox[op.remote..op.remote + op.len];
+                assert_eq!(got, &source[op.local..op.local + op.len]);
+            }
+        }
+        self.sides[end].writes_checked = upto;
+    }
+
+    /// Compares all memory with the model.
+    ///
+    /// # Panics
+    /// When it differs.
+    pub fn check_memory(&mut self, world: &World) {
+        for end in 0..2 {
+            for index in 0..self.sides[end].operations.len() {
+                self.check_sink(world, end, index);
+            }
+            let all = self.sides[1 - end].operations.len();
+            self.check_writes(world, end, all);
+            let side = &self.sides[end];
+            let words = world.ends[end].host.octets(side.words);
+            let model: Vec<u8> = side
+                .words_at_end
+                .iter()
+                .flat_map(|word| word.to_ne_bytes())
+                .collect();
+            assert_eq!(words, model, "atomics ran not exactly once");
+        }
+    }
+
+    /// Runs the whole exchange.
+    ///
+    /// # Panics
+    /// When it does not end within `limit_ns` or not as the model says.
+    pub fn run(&mut self, world: &mut World, limit_ns: u64) {
+        let done = world.run_until(limit_ns, |world| {
+            self.pump(world);
+            self.is_done(world)
+        });
+        let progress = self.sides.each_ref().map(|side| {
+            (
+                side.posted,
+                side.awaited.front().copied(),
+                side.receives_posted,
+                side.received,
+            )
+        });
+        assert!(done, "not done: {progress:?}\n{}", world.summary());
+        self.check_memory(world);
+    }
+}
+
+/// A piece of a region as a list of one to three elements, some perhaps empty.
+fn split(key: u32, at: usize, len: usize, rng: &mut Rng) -> Vec<Sge> {
+    let mut cuts = vec![0, len];
+    for _ in 0..rng.below(3) {
+        cuts.push(rng.below_len(len + 1));
+    }
+    cuts.sort_unstable();
+    cuts.windows(2)
+        .map(|cut| Sge {
+            addr: SimHost::base(key) + (at + cut[0]) as u64,
+            length: u32::try_from(cut[1] - cut[0]).unwrap_or(0),
+            lkey: key,
+        })
+        .collect()
+}

@@ -1,0 +1,390 @@
+//! Two ends, two links, one virtual clock.
+
+use super::host::SimHost;
+use super::link::{Flight, Link, LinkModel};
+use super::rng::Rng;
+use crate::addr::{Psn, Qpn, SlotId};
+use crate::conn::{
+    ConnConfig, Connection, Datagram, RtrParams, RtsParams, Time, HEAD_OCTETS, MAX_DATAGRAM,
+};
+use crate::wire::{Extensions, SegmentKind, TrpHeader};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// How both ends are made.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Sizes of both; the queue pair numbers are the world's.
+    pub config: ConnConfig,
+    /// Largest datagram.
+    pub max_datagram_octets: u32,
+    /// Both directions of the link.
+    pub link: LinkModel,
+    /// The same-host variant of the protocol.
+    pub reliable_path: bool,
+    /// Initial sequence numbers of both ends.
+    pub psn: [u32; 2],
+    /// Reads and atomics outstanding, as requester and as responder.
+    pub rd_atomic: u8,
+    /// Acknowledge timeout code.
+    pub timeout: u8,
+    /// Silent timeouts.
+    pub retry_cnt: u8,
+    /// RNR answers.
+    pub rnr_retry: u8,
+    /// RNR timer code.
+    pub min_rnr_timer: u8,
+    /// Keep-alive interval.
+    pub keepalive_ns: u64,
+    /// An end whose queue pair is unknown answers with RESET.
+    pub answers_reset: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            config: ConnConfig::new(Qpn::new(SlotId::DAEMON, 1)),
+            max_datagram_octets: 1472,
+            link: LinkModel {
+                delay_ns: 10_000,
+                ..LinkModel::default()
+            },
+            reliable_path: false,
+            psn: [0x00ff_fff0, 77],
+            rd_atomic: 4,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            keepalive_ns: 0,
+            answers_reset: true,
+        }
+    }
+}
+
+/// One end.
+#[derive(Debug)]
+pub struct End {
+    /// Its connection; `None` after its process was killed.
+    pub conn: Option<Connection>,
+    /// Its memory and what it was told.
+    pub host: SimHost,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Arrival {
+    at: Time,
+    order: u64,
+    to: usize,
+    flight: Flight,
+}
+
+impl Ord for Arrival {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+impl PartialOrd for Arrival {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Two ends, two links, one virtual clock.
+#[derive(Debug)]
+pub struct World {
+    /// The virtual clock.
+    pub now: Time,
+    /// Both ends.
+    pub ends: [End; 2],
+    /// The link that each end sends to.
+    pub links: [Link; 2],
+    /// Where all chance comes from.
+    pub rng: Rng,
+    setup: Setup,
+    arrivals: BinaryHeap<Reverse<Arrival>>,
+    order: u64,
+    buf: Vec<u8>,
+}
+
+/// The number of an end's queue pair.
+fn qpn(end: usize) -> Qpn {
+    let index = if end == 0 { 0x0101 } else { 0x0202 };
+    Qpn::new(SlotId::DAEMON, index)
+}
+
+impl World {
+    /// Two connections in INIT.
+    pub fn unconnected(setup: &Setup, seed: u64) -> Self {
+        let end = |end: usize| {
+            let mut conn = Connection::new(ConnConfig {
+                local_qpn: qpn(end),
+                seed: seed ^ end as u64,
+                ..setup.config
+            });
+            conn.to_init().expect("RESET to INIT");
+            End {
+                conn: Some(conn),
+                host: SimHost::default(),
+            }
+        };
+        Self {
+            now: Time::from_ns(1_000_000),
+            ends: [end(0), end(1)],
+            links: [Link::new(setup.link), Link::new(setup.link)],
+            rng: Rng::new(seed),
+            setup: *setup,
+            arrivals: BinaryHeap::new(),
+            order: 0,
+            buf: vec![0; MAX_DATAGRAM as usize],
+        }
+    }
+
+    /// Two connections in RTS.
+    ///
+    /// # Panics
+    /// When the setup is out of range.
+    pub fn new(setup: &Setup, seed: u64) -> Self {
+        let mut world = Self::unconnected(setup, seed);
+        world.connect(0);
+        world.connect(1);
+        world
+    }
+
+    /// Brings an end to RTS.
+    ///
+    /// # Panics
+    /// When the setup is out of range.
+    pub fn connect(&mut self, end: usize) {
+        let setup = self.setup;
+        self.connect_with(end, &setup);
+    }
+
+    /// Brings an end to RTS with parameters of its own.
+    ///
+    /// # Panics
+    /// When the setup is out of range.
+    pub fn connect_with(&mut self, end: usize, setup: &Setup) {
+        self.to_rtr(end, setup);
+        self.to_rts(end, setup);
+    }
+
+    /// Brings an end from INIT to RTR.
+    ///
+    /// # Panics
+    /// When the setup is out of range.
+    pub fn to_rtr(&mut self, end: usize, setup: &Setup) {
+        let now = self.now;
+        let rtr = RtrParams {
+            remote_qpn: qpn(1 - end),
+            remote_psn: Psn::new(setup.psn[1 - end]),
+            max_datagram_octets: setup.max_datagram_octets,
+            max_dest_rd_atomic: setup.rd_atomic,
+            min_rnr_timer: setup.min_rnr_timer,
+            reliable_path: setup.reliable_path,
+        };
+        self.conn(end).to_rtr(now, &rtr).expect("INIT to RTR");
+    }
+
+    /// Brings an end from RTR to RTS.
+    ///
+    /// # Panics
+    /// When the setup is out of range.
+    pub fn to_rts(&mut self, end: usize, setup: &Setup) {
+        let now = self.now;
+        let rts = RtsParams {
+            local_psn: Psn::new(setup.psn[end]),
+            timeout: setup.timeout,
+            retry_cnt: setup.retry_cnt,
+            rnr_retry: setup.rnr_retry,
+            max_rd_atomic: setup.rd_atomic,
+            keepalive_ns: setup.keepalive_ns,
+        };
+        self.conn(end).to_rts(now, &rts).expect("RTR to RTS");
+    }
+
+    /// The connection of an end.
+    ///
+    /// # Panics
+    /// When its process was killed.
+    pub fn conn(&mut self, end: usize) -> &mut Connection {
+        self.ends[end].conn.as_mut().expect("a living end")
+    }
+
+    /// Connection and host of an end.
+    ///
+    /// # Panics
+    /// When its process was killed.
+    pub fn split(&mut self, end: usize) -> (&mut Connection, &mut SimHost) {
+        let end = &mut self.ends[end];
+        (end.conn.as_mut().expect("a living end"), &mut end.host)
+    }
+
+    /// The process of an end dies without a word.
+    pub fn kill(&mut self, end: usize) {
+        self.ends[end].conn = None;
+    }
+
+    /// Nothing passes in either direction for this long.
+    pub fn blackout(&mut self, ns: u64) {
+        for link in &mut self.links {
+            link.down_until = self.now.plus_ns(ns);
+        }
+    }
+
+    /// Sends what an end has to send.
+    pub fn flush(&mut self, end: usize) {
+        let mut buf = std::mem::take(&mut self.buf);
+        loop {
+            let (now, room) = (self.now, self.setup.max_datagram_octets as usize);
+            let Some(conn) = self.ends[end].conn.as_mut() else {
+                break;
+            };
+            let Some(plan) = conn.plan_transmit() else {
+                break;
+            };
+            assert!(
+                plan.room() <= room,
+                "a plan larger than the path's datagrams"
+            );
+            let host = &mut self.ends[end].host;
+            let room = plan.room();
+            if let Some(transmit) = conn.write_transmit(now, plan, &mut buf[..room], host) {
+                self.carry(end, &buf[..transmit.len]);
+            }
+        }
+        self.buf = buf;
+    }
+
+    /// Puts a datagram of an end on the link.
+    pub fn carry(&mut self, from: usize, octets: &[u8]) {
+        for flight in self.links[from].carry(self.now, octets, &mut self.rng) {
+            self.order += 1;
+            self.arrivals.push(Reverse(Arrival {
+                at: flight.arrives,
+                order: self.order,
+                to: 1 - from,
+                flight,
+            }));
+        }
+    }
+
+    /// Hands a datagram to an end as if it had arrived.
+    pub fn deliver(&mut self, to: usize, octets: &[u8], marked: bool) {
+        let now = self.now;
+        let End { conn, host } = &mut self.ends[to];
+        let Some(conn) = conn else {
+            self.answer_reset(to, octets);
+            return;
+        };
+        let datagram = Datagram {
+            head: &octets[..octets.len().min(HEAD_OCTETS)],
+            len: octets.len(),
+            body: octets,
+            congestion_experienced: marked,
+        };
+        conn.handle_datagram(now, &datagram, host);
+    }
+
+    /// What the daemon does for a queue pair that does not exist.
+    fn answer_reset(&mut self, at: usize, octets: &[u8]) {
+        if !self.setup.answers_reset {
+            return;
+        }
+        let header = TrpHeader::parse(octets, octets.len()).ok();
+        let Some(reset) = header.as_ref().and_then(TrpHeader::reset_for) else {
+            return;
+        };
+        let mut buf = [0; HEAD_OCTETS];
+        let written = crate::wire::encode(
+            &reset,
+            &Extensions::NONE,
+            &SegmentKind::Absent,
+            true,
+            &mut buf,
+        );
+        if let Ok(len) = written {
+            self.carry(at, &buf[..len]);
+        }
+    }
+
+    /// Moves the clock to the next thing that happens and lets it happen; false when nothing will.
+    pub fn step(&mut self) -> bool {
+        self.step_before(Time::from_ns(u64::MAX))
+    }
+
+    /// As [`World::step`], but what happens after `end` waits.
+    fn step_before(&mut self, end: Time) -> bool {
+        self.flush(0);
+        self.flush(1);
+        let arrival = self.arrivals.peek().map(|Reverse(arrival)| arrival.at);
+        let deadline = |end: &End| end.conn.as_ref().and_then(Connection::next_deadline);
+        let next = [arrival, deadline(&self.ends[0]), deadline(&self.ends[1])];
+        let Some(next) = next.into_iter().flatten().min() else {
+            return false;
+        };
+        if next > end {
+            self.now = end;
+            return false;
+        }
+        self.now = self.now.max(next);
+        while let Some(Reverse(arrival)) = self.arrivals.peek() {
+            if arrival.at > self.now {
+                break;
+            }
+            if let Some(Reverse(arrival)) = self.arrivals.pop() {
+                self.deliver(arrival.to, &arrival.flight.octets, arrival.flight.marked);
+            }
+        }
+        for End { conn, host } in &mut self.ends {
+            if let Some(conn) = conn {
+                if conn.next_deadline().is_some_and(|due| due <= self.now) {
+                    conn.handle_timeout(self.now, host);
+                }
+            }
+        }
+        true
+    }
+
+    /// What both ends have counted and wait for.
+    pub fn summary(&self) -> String {
+        let ends = self.ends.iter().map(|end| match &end.conn {
+            Some(conn) => format!(
+                "{:?}, deadline {:?}, sends {}, receives {}, {:?}\n",
+                conn.state(),
+                conn.next_deadline(),
+                conn.sends_outstanding(),
+                conn.recvs_outstanding(),
+                conn.stats()
+            ),
+            None => "killed\n".to_owned(),
+        });
+        format!("at {:?}\n{}", self.now, ends.collect::<String>())
+    }
+
+    /// Runs until `done` or until `limit_ns` have passed, or nothing happens any more; says whether `done` came true.
+    ///
+    /// `done` may post work requests. It is asked again for a while when nothing happens.
+    pub fn run_until(&mut self, limit_ns: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        let end = self.now.plus_ns(limit_ns);
+        let mut idle = 0;
+        while self.now <= end && idle < 1_000 {
+            if done(self) {
+                return true;
+            }
+            if self.step_before(end) {
+                idle = 0;
+            } else {
+                idle += 1;
+                self.now = self.now.plus_ns(1_000);
+            }
+        }
+        false
+    }
+
+    /// Runs until nothing happens any more or `limit_ns` have passed.
+    pub fn run(&mut self, limit_ns: u64) {
+        self.run_until(limit_ns, |_| false);
+    }
+}

@@ -1,0 +1,451 @@
+//! The hot path: TRP, DDP and RDMAP headers of one datagram in one go.
+
+use super::ddp::{
+    Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader, CONTROL_TAGGED,
+};
+use super::error::{EncodeError, ParseError};
+use super::ext::Extensions;
+use super::rdmap::{self, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest};
+use super::terminate::Terminate;
+use super::trp::{Flags, PacketType, TrpHeader};
+use super::{TAGGED_OVERHEAD, UNTAGGED_OVERHEAD};
+
+/// What a DDP segment is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SegmentKind {
+    /// The packet has no segment: every TRP type but DATA.
+    Absent,
+    /// Part of an RDMA Write.
+    Write {
+        /// Memory to write to.
+        stag: Stag,
+        /// Where the payload of this segment goes.
+        offset: TaggedOffset,
+    },
+    /// Part of an RDMA Read Response.
+    ReadResponse {
+        /// The sink STag of the request.
+        stag: Stag,
+        /// Where the payload of this segment goes.
+        offset: TaggedOffset,
+    },
+    /// Part of a Send of any kind.
+    Send {
+        /// Number of the message in queue 0.
+        msn: Msn,
+        /// Where in the message the payload of this segment goes.
+        offset: u32,
+        /// Whether the receiver is asked to raise an event.
+        solicited: bool,
+        /// The receiver's STag to invalidate; excludes `immediate`.
+        invalidate: Option<Stag>,
+        /// Immediate data of verbs (flag IMM).
+        immediate: Option<u32>,
+    },
+    /// An RDMA Read Request.
+    ReadRequest {
+        /// Number of the message in queue 1.
+        msn: Msn,
+        /// The request.
+        request: ReadRequest,
+    },
+    /// A Terminate.
+    Terminate {
+        /// Number of the message in queue 2, always 1.
+        msn: Msn,
+        /// The error.
+        terminate: Terminate,
+    },
+    /// Immediate Data, which completes the RDMA Write before it.
+    Immediate {
+        /// Number of the message in queue 0.
+        msn: Msn,
+        /// Whether the receiver is asked to raise an event.
+        solicited: bool,
+        /// The immediate and the length of the write.
+        data: ImmediateData,
+    },
+    /// An Atomic Request.
+    AtomicRequest {
+        /// Number of the message in queue 1.
+        msn: Msn,
+        /// The request.
+        request: AtomicRequest,
+    },
+    /// An Atomic Response.
+    AtomicResponse {
+        /// Number of the message in queue 3.
+        msn: Msn,
+        /// The response.
+        response: AtomicResponse,
+    },
+}
+
+impl SegmentKind {
+    /// The opcode; `None` when there is no segment.
+    #[inline]
+    pub const fn opcode(&self) -> Option<Opcode> {
+        Some(match self {
+            SegmentKind::Absent => return None,
+            SegmentKind::Write { .. } => Opcode::Write,
+            SegmentKind::ReadResponse { .. } => Opcode::ReadResponse,
+            SegmentKind::Send {
+                solicited: false,
+                invalidate: None,
+                ..
+            } => Opcode::Send,
+            SegmentKind::Send {
+                solicited: false,
+                invalidate: Some(_),
+                ..
+            } => Opcode::SendInvalidate,
+            SegmentKind::Send {
+                solicited: true,
+                invalidate: None,
+                ..
+            } => Opcode::SendSolicited,
+            SegmentKind::Send {
+                solicited: true,
+                invalidate: Some(_),
+                ..
+            } => Opcode::SendSolicitedInvalidate,
+            SegmentKind::ReadRequest { .. } => Opcode::ReadRequest,
+            SegmentKind::Terminate { .. } => Opcode::Terminate,
+            SegmentKind::Immediate {
+                solicited: false, ..
+            } => Opcode::Immediate,
+            SegmentKind::Immediate {
+                solicited: true, ..
+            } => Opcode::ImmediateSolicited,
+            SegmentKind::AtomicRequest { .. } => Opcode::AtomicRequest,
+            SegmentKind::AtomicResponse { .. } => Opcode::AtomicResponse,
+        })
+    }
+
+    /// Octets of TRP and DDP headers before the payload, extensions excluded.
+    #[inline]
+    pub const fn overhead(&self) -> usize {
+        match self {
+            SegmentKind::Write { .. } | SegmentKind::ReadResponse { .. } => TAGGED_OVERHEAD,
+            _ => UNTAGGED_OVERHEAD,
+        }
+    }
+}
+
+/// One received packet: its TRP header, its segment, and where the payload lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The TRP header.
+    pub trp: TrpHeader,
+    /// What the segment is a part of.
+    pub kind: SegmentKind,
+    /// Whether it is the last segment of its message.
+    pub last: bool,
+    /// Where in the datagram the ULP payload of a Write, Read Response or Send begins.
+    pub payload_offset: usize,
+    /// Length of that payload in octets; 0 for the other kinds.
+    pub payload_len: usize,
+}
+
+impl Segment {
+    /// Reads a packet of a connection.
+    ///
+    /// # Errors
+    /// See [`ParseError`]. Since an error hides the connection id, use [`TrpHeader::parse`] and [`Segment::parse_after`]
+    /// where the peer shall be told.
+    #[inline]
+    pub fn parse(head: &[u8], datagram_len: usize) -> Result<Self, ParseError> {
+        let trp = TrpHeader::parse(head, datagram_len)?;
+        Self::parse_after(trp, head, datagram_len)
+    }
+
+    /// Reads the rest of a packet whose TRP header `trp` was parsed from the same `head`.
+    ///
+    /// # Errors
+    /// See [`ParseError`].
+    #[inline]
+    pub fn parse_after(
+        trp: TrpHeader,
+        head: &[u8],
+        datagram_len: usize,
+    ) -> Result<Self, ParseError> {
+        let at = trp.len();
+        if trp.kind != PacketType::Data {
+            return Ok(Self {
+                trp,
+                kind: SegmentKind::Absent,
+                last: true,
+                payload_offset: at,
+                payload_len: 0,
+            });
+        }
+        let ddp = head.get(at..).ok_or(ParseError::Truncated)?;
+        let control = *ddp.first().ok_or(ParseError::Truncated)?;
+        if control & CONTROL_TAGGED != 0 {
+            let header = TaggedHeader::parse(ddp)?;
+            let payload_offset = at + super::ddp::TAGGED_LEN;
+            let payload_len = datagram_len
+                .checked_sub(payload_offset)
+                .ok_or(ParseError::Truncated)?;
+            let kind = tagged_kind(&header)?;
+            Ok(Self {
+                trp,
+                kind,
+                last: header.last,
+                payload_offset,
+                payload_len,
+            })
+        } else {
+            let header = UntaggedHeader::parse(ddp)?;
+            let payload_offset = at + super::ddp::UNTAGGED_LEN;
+            let payload_len = datagram_len
+                .checked_sub(payload_offset)
+                .ok_or(ParseError::Truncated)?;
+            let opcode = Opcode::of_control(header.rdmap_control)?;
+            let queue = opcode.queue_number().ok_or(ParseError::Opcode)?;
+            if header.queue_number != queue as u32 {
+                return Err(ParseError::QueueNumber);
+            }
+            if let Some(kind) = send_kind(opcode, &header, trp.flags) {
+                return Ok(Self {
+                    trp,
+                    kind,
+                    last: header.last,
+                    payload_offset,
+                    payload_len,
+                });
+            }
+            let kind = single_kind(
+                opcode,
+                &header,
+                &ddp[super::ddp::UNTAGGED_LEN..],
+                payload_len,
+            )?;
+            Ok(Self {
+                trp,
+                kind,
+                last: true,
+                payload_offset,
+                payload_len: 0,
+            })
+        }
+    }
+}
+
+#[inline]
+fn tagged_kind(header: &TaggedHeader) -> Result<SegmentKind, ParseError> {
+    let (stag, offset) = (header.stag, header.offset);
+    match Opcode::of_control(header.rdmap_control)? {
+        Opcode::Write => Ok(SegmentKind::Write { stag, offset }),
+        Opcode::ReadResponse => Ok(SegmentKind::ReadResponse { stag, offset }),
+        _ => Err(ParseError::Opcode),
+    }
+}
+
+/// The kinds that may have several segments and payload.
+#[inline]
+fn send_kind(opcode: Opcode, header: &UntaggedHeader, flags: Flags) -> Option<SegmentKind> {
+    let (solicited, invalidates) = match opcode {
+        Opcode::Send => (false, false),
+        Opcode::SendInvalidate => (false, true),
+        Opcode::SendSolicited => (true, false),
+        Opcode::SendSolicitedInvalidate => (true, true),
+        _ => return None,
+    };
+    Some(SegmentKind::Send {
+        msn: header.msn,
+        offset: header.message_offset,
+        solicited,
+        invalidate: invalidates.then_some(Stag(header.ulp)),
+        immediate: (!invalidates && flags.contains(Flags::IMMEDIATE)).then_some(header.ulp),
+    })
+}
+
+/// The kinds that are a header of known length in one segment.
+#[inline]
+fn single_kind(
+    opcode: Opcode,
+    header: &UntaggedHeader,
+    body: &[u8],
+    body_len: usize,
+) -> Result<SegmentKind, ParseError> {
+    if header.message_offset != 0 {
+        return Err(ParseError::MessageOffset);
+    }
+    if !header.last {
+        return Err(ParseError::NotLast);
+    }
+    let fits = match opcode {
+        Opcode::ReadRequest => body_len == rdmap::READ_REQUEST_LEN,
+        Opcode::AtomicRequest => body_len == rdmap::ATOMIC_REQUEST_LEN,
+        Opcode::AtomicResponse => body_len == rdmap::ATOMIC_RESPONSE_LEN,
+        Opcode::Immediate | Opcode::ImmediateSolicited => body_len == rdmap::IMMEDIATE_DATA_LEN,
+        _ => body_len >= super::terminate::CONTROL_LEN,
+    };
+    if !fits {
+        return Err(ParseError::MessageLength);
+    }
+    // A head that is shorter than the datagram may still hold octets of a shorter body.
+    let body = &body[..body.len().min(body_len)];
+    let msn = header.msn;
+    Ok(match opcode {
+        Opcode::ReadRequest => SegmentKind::ReadRequest {
+            msn,
+            request: ReadRequest::parse(body)?,
+        },
+        Opcode::AtomicRequest => SegmentKind::AtomicRequest {
+            msn,
+            request: AtomicRequest::parse(body)?,
+        },
+        Opcode::AtomicResponse => SegmentKind::AtomicResponse {
+            msn,
+            response: AtomicResponse::parse(body)?,
+        },
+        Opcode::Immediate => SegmentKind::Immediate {
+            msn,
+            solicited: false,
+            data: ImmediateData::parse(body)?,
+        },
+        Opcode::ImmediateSolicited => SegmentKind::Immediate {
+            msn,
+            solicited: true,
+            data: ImmediateData::parse(body)?,
+        },
+        _ => SegmentKind::Terminate {
+            msn,
+            terminate: Terminate::parse(body)?,
+        },
+    })
+}
+
+/// Writes all headers of a packet to the start of `buf` and returns their length; payload goes right after them.
+///
+/// `trp.extension_words` and the flag IMM are set here, from `extensions` and `kind`. `last` counts for Writes, Read
+/// Responses and Sends; the other messages have one segment.
+///
+/// # Errors
+/// [`EncodeError::NoRoom`].
+#[inline]
+pub fn encode(
+    trp: &TrpHeader,
+    extensions: &Extensions,
+    kind: &SegmentKind,
+    last: bool,
+    buf: &mut [u8],
+) -> Result<usize, EncodeError> {
+    let mut trp = *trp;
+    trp.extension_words = extensions.words();
+    if let SegmentKind::Send {
+        immediate: Some(_), ..
+    } = kind
+    {
+        trp.flags = trp.flags | Flags::IMMEDIATE;
+    }
+    let at = trp.encode(buf)?;
+    if trp.extension_words != 0 {
+        extensions.encode(&mut buf[at..])?;
+    }
+    let at = trp.len();
+    let rest = buf.get_mut(at..).ok_or(EncodeError::NoRoom)?;
+    Ok(at + encode_segment(kind, last, rest)?)
+}
+
+#[inline]
+fn encode_segment(kind: &SegmentKind, last: bool, buf: &mut [u8]) -> Result<usize, EncodeError> {
+    match *kind {
+        SegmentKind::Absent => Ok(0),
+        SegmentKind::Write { stag, offset } => TaggedHeader {
+            last,
+            rdmap_control: Opcode::Write.control(),
+            stag,
+            offset,
+        }
+        .encode(buf),
+        SegmentKind::ReadResponse { stag, offset } => TaggedHeader {
+            last,
+            rdmap_control: Opcode::ReadResponse.control(),
+            stag,
+            offset,
+        }
+        .encode(buf),
+        SegmentKind::Send {
+            msn,
+            offset,
+            solicited,
+            invalidate,
+            immediate,
+        } => {
+            let opcode = match (solicited, invalidate) {
+                (false, None) => Opcode::Send,
+                (false, Some(_)) => Opcode::SendInvalidate,
+                (true, None) => Opcode::SendSolicited,
+                (true, Some(_)) => Opcode::SendSolicitedInvalidate,
+            };
+            let ulp = invalidate.map(|stag| stag.0).or(immediate).unwrap_or(0);
+            untagged(opcode, QueueNumber::Send, msn, ulp, offset, last).encode(buf)
+        }
+        SegmentKind::ReadRequest { msn, request } => {
+            let at = single(Opcode::ReadRequest, QueueNumber::Request, msn, buf)?;
+            Ok(at + request.encode(&mut buf[at..])?)
+        }
+        SegmentKind::Terminate { msn, terminate } => {
+            let at = single(Opcode::Terminate, QueueNumber::Terminate, msn, buf)?;
+            Ok(at + terminate.encode(&mut buf[at..])?)
+        }
+        SegmentKind::Immediate {
+            msn,
+            solicited,
+            data,
+        } => {
+            let opcode = if solicited {
+                Opcode::ImmediateSolicited
+            } else {
+                Opcode::Immediate
+            };
+            let at = single(opcode, QueueNumber::Send, msn, buf)?;
+            Ok(at + data.encode(&mut buf[at..])?)
+        }
+        SegmentKind::AtomicRequest { msn, request } => {
+            let at = single(Opcode::AtomicRequest, QueueNumber::Request, msn, buf)?;
+            Ok(at + request.encode(&mut buf[at..])?)
+        }
+        SegmentKind::AtomicResponse { msn, response } => {
+            let at = single(
+                Opcode::AtomicResponse,
+                QueueNumber::AtomicResponse,
+                msn,
+                buf,
+            )?;
+            Ok(at + response.encode(&mut buf[at..])?)
+        }
+    }
+}
+
+#[inline]
+fn single(
+    opcode: Opcode,
+    queue: QueueNumber,
+    msn: Msn,
+    buf: &mut [u8],
+) -> Result<usize, EncodeError> {
+    untagged(opcode, queue, msn, 0, 0, true).encode(buf)
+}
+
+#[inline]
+fn untagged(
+    opcode: Opcode,
+    queue: QueueNumber,
+    msn: Msn,
+    ulp: u32,
+    offset: u32,
+    last: bool,
+) -> UntaggedHeader {
+    UntaggedHeader {
+        last,
+        rdmap_control: opcode.control(),
+        ulp,
+        queue_number: queue as u32,
+        msn,
+        message_offset: offset,
+    }
+}

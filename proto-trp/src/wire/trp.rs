@@ -1,0 +1,329 @@
+//! The TRP header (doc/spec/trp.md, section 4) and connection ids (section 5).
+
+use super::error::{EncodeError, ParseError};
+use super::{be16, be24, be32, chunk, chunk_mut, put, put24};
+use crate::addr::{Psn, Qpn};
+
+/// The protocol version, high nibble of the first octet.
+pub const VERSION: u8 = 1;
+/// Length of the fixed header.
+pub const HEADER_LEN: usize = 16;
+/// The most extension octets a packet may have, in words of 4 octets.
+pub const EXTENSION_WORDS_MAX: usize = 24;
+/// Packets that one unit of the window field stands for.
+pub const WINDOW_UNIT_PACKETS: u32 = 64;
+
+/// Positions of the fields.
+pub mod field {
+    /// Version in the high nibble, type in the low one.
+    pub const VERSION_TYPE: usize = 0;
+    /// Flags.
+    pub const FLAGS: usize = 1;
+    /// Destination QP index, 2 octets.
+    pub const DESTINATION_INDEX: usize = 2;
+    /// Connection id, 4 octets.
+    pub const CONNECTION_ID: usize = 4;
+    /// Receive window in units of 64 packets.
+    pub const WINDOW: usize = 8;
+    /// Packet sequence number, 3 octets.
+    pub const PSN: usize = 9;
+    /// Length of the extensions in words of 4 octets.
+    pub const EXTENSION_WORDS: usize = 12;
+    /// Cumulative acknowledgement, 3 octets.
+    pub const ACK: usize = 13;
+}
+
+/// Type of a TRP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PacketType {
+    /// Exactly one DDP segment.
+    Data = 0,
+    /// Acknowledgement without a segment.
+    Ack = 1,
+    /// Receiver not ready: the PSN field names the packet refused.
+    Rnr = 2,
+    /// The addressee knows no such connection.
+    Reset = 3,
+    /// The sender will send nothing more.
+    Fin = 4,
+    /// Answer to [`PacketType::Fin`].
+    FinAck = 5,
+    /// Keep-alive: asks for an acknowledgement.
+    Probe = 6,
+    /// Connection management; the crate `cm` defines octets 2 and up.
+    Cm = 7,
+}
+
+impl PacketType {
+    /// The type with this number.
+    #[inline]
+    pub const fn from_nibble(nibble: u8) -> Option<Self> {
+        Some(match nibble {
+            0 => PacketType::Data,
+            1 => PacketType::Ack,
+            2 => PacketType::Rnr,
+            3 => PacketType::Reset,
+            4 => PacketType::Fin,
+            5 => PacketType::FinAck,
+            6 => PacketType::Probe,
+            7 => PacketType::Cm,
+            _ => return None,
+        })
+    }
+
+    /// First octet of a packet of this type: version and type.
+    #[inline]
+    pub const fn first_octet(self) -> u8 {
+        VERSION << 4 | self as u8
+    }
+
+    /// The type of a packet that begins with `first`.
+    ///
+    /// # Errors
+    /// [`ParseError::Version`] and [`ParseError::PacketType`].
+    #[inline]
+    pub const fn of(first: u8) -> Result<Self, ParseError> {
+        if first >> 4 != VERSION {
+            return Err(ParseError::Version);
+        }
+        match Self::from_nibble(first & 0x0f) {
+            Some(kind) => Ok(kind),
+            None => Err(ParseError::PacketType),
+        }
+    }
+
+    /// Whether packets of this type carry the id of the stream that the receiver sends.
+    ///
+    /// Those acknowledge it; the other types but RESET, which may carry either, carry the id of the sender's own stream.
+    #[inline]
+    pub const fn carries_acknowledged_stream(self) -> bool {
+        matches!(self, PacketType::Ack | PacketType::Rnr | PacketType::FinAck)
+    }
+}
+
+/// Flags of a TRP packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags(u8);
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Flags = Flags(0);
+    /// AR: the sender asks for an acknowledgement at once.
+    pub const ACK_REQUESTED: Flags = Flags(0x01);
+    /// IMM: the field that DDP reserves for the ULP in an untagged header holds the immediate data of a Send.
+    pub const IMMEDIATE: Flags = Flags(0x02);
+    /// ECE: packets of the acknowledged stream arrived with the ECN codepoint CE.
+    pub const ECN_ECHO: Flags = Flags(0x04);
+
+    /// The flags of an octet as received; bits that version 1 does not define are dropped.
+    #[inline]
+    pub const fn from_octet(octet: u8) -> Self {
+        Flags(octet & 0x07)
+    }
+
+    /// The octet on the wire.
+    #[inline]
+    pub const fn octet(self) -> u8 {
+        self.0
+    }
+
+    /// Both sets of flags.
+    #[inline]
+    #[must_use]
+    pub const fn union(self, other: Flags) -> Self {
+        Flags(self.0 | other.0)
+    }
+
+    /// Whether every flag of `other` is set.
+    #[inline]
+    pub const fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitOr for Flags {
+    type Output = Flags;
+
+    #[inline]
+    fn bitor(self, other: Flags) -> Flags {
+        self.union(other)
+    }
+}
+
+/// Id of one direction of a connection; never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionId(u32);
+
+impl ConnectionId {
+    /// The id as received. 0 is kept: no stream has it, so it matches none.
+    #[inline]
+    pub const fn from_u32(value: u32) -> Self {
+        Self(value)
+    }
+
+    /// The number on the wire.
+    #[inline]
+    pub const fn to_u32(self) -> u32 {
+        self.0
+    }
+}
+
+/// The id of the stream from `sender` to `receiver` that begins with `initial_psn` (doc/spec/trp.md, section 5).
+///
+/// Two rounds of the finalizer of splitmix64, so that each of the 72 bits of input reaches each bit of the result.
+#[inline]
+pub const fn connection_id(sender: Qpn, receiver: Qpn, initial_psn: Psn) -> ConnectionId {
+    let ends = (sender.to_u32() as u64) << 24 | receiver.to_u32() as u64;
+    let mixed = mix64(mix64(ends) ^ initial_psn.to_u32() as u64);
+    let [a, b, c, d, ..] = mixed.to_be_bytes();
+    match u32::from_be_bytes([a, b, c, d]) {
+        0 => ConnectionId(1),
+        id => ConnectionId(id),
+    }
+}
+
+/// One step of splitmix64: the increment and the finalizer.
+#[inline]
+const fn mix64(value: u64) -> u64 {
+    let z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The fixed header of every TRP packet but those of connection management.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrpHeader {
+    /// Type of the packet.
+    pub kind: PacketType,
+    /// Flags.
+    pub flags: Flags,
+    /// Index of the destination queue pair in the process that the UDP port names; 0 in a RESET.
+    pub destination_index: u16,
+    /// Which stream the packet belongs to.
+    pub connection_id: ConnectionId,
+    /// Receive window in units of [`WINDOW_UNIT_PACKETS`], from `ack` on; 1..=255, 0 only in a RESET.
+    pub window: u8,
+    /// Sequence number of a DATA packet; for the other types see the specification.
+    pub psn: Psn,
+    /// Cumulative acknowledgement: the next sequence number expected.
+    pub ack: Psn,
+    /// Length of the extensions in words of 4 octets, at most [`EXTENSION_WORDS_MAX`].
+    pub extension_words: u8,
+}
+
+impl TrpHeader {
+    /// Reads and checks the header, the length of the extensions and that a packet without a segment ends there.
+    ///
+    /// `head` holds the first octets of the datagram, `datagram_len` is the length of all of it.
+    ///
+    /// # Errors
+    /// Reasons that make the datagram none of ours: none of them has a [`ParseError::terminate_cause`].
+    #[inline]
+    pub fn parse(head: &[u8], datagram_len: usize) -> Result<Self, ParseError> {
+        let octets: &[u8; HEADER_LEN] = chunk(head, 0)?;
+        let kind = PacketType::of(octets[field::VERSION_TYPE])?;
+        let header = Self {
+            kind,
+            flags: Flags::from_octet(octets[field::FLAGS]),
+            destination_index: be16(octets, field::DESTINATION_INDEX),
+            connection_id: ConnectionId(be32(octets, field::CONNECTION_ID)),
+            window: octets[field::WINDOW],
+            psn: Psn::new(be24(octets, field::PSN)),
+            ack: Psn::new(be24(octets, field::ACK)),
+            extension_words: octets[field::EXTENSION_WORDS],
+        };
+        if usize::from(header.extension_words) > EXTENSION_WORDS_MAX {
+            return Err(ParseError::Extension);
+        }
+        if datagram_len < header.len() || head.len() < header.len() {
+            return Err(ParseError::Truncated);
+        }
+        if kind == PacketType::Data {
+            return if header.window == 0 {
+                Err(ParseError::Window)
+            } else {
+                Ok(header)
+            };
+        }
+        header.check_without_segment(datagram_len)
+    }
+
+    #[inline]
+    fn check_without_segment(self, datagram_len: usize) -> Result<Self, ParseError> {
+        if self.kind == PacketType::Cm {
+            Err(ParseError::ConnectionManagement)
+        } else if self.window == 0 && self.kind != PacketType::Reset {
+            Err(ParseError::Window)
+        } else if datagram_len != self.len() {
+            Err(ParseError::Trailing)
+        } else {
+            Ok(self)
+        }
+    }
+
+    /// Length of the header with its extensions in octets.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub const fn len(&self) -> usize {
+        HEADER_LEN + 4 * self.extension_words as usize
+    }
+
+    /// The octets of the extensions in the `head` that this header was parsed from.
+    #[inline]
+    pub fn extension_octets<'a>(&self, head: &'a [u8]) -> &'a [u8] {
+        head.get(HEADER_LEN..self.len()).unwrap_or(&[])
+    }
+
+    /// The receive window in packets.
+    #[inline]
+    pub const fn window_packets(&self) -> u32 {
+        self.window as u32 * WINDOW_UNIT_PACKETS
+    }
+
+    /// Writes the fixed header to the first 16 octets of `buf`.
+    ///
+    /// # Errors
+    /// [`EncodeError::NoRoom`].
+    #[inline]
+    pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
+        let octets: &mut [u8; HEADER_LEN] = chunk_mut(buf, 0)?;
+        octets[field::VERSION_TYPE] = self.kind.first_octet();
+        octets[field::FLAGS] = self.flags.octet();
+        put(
+            octets,
+            field::DESTINATION_INDEX,
+            self.destination_index.to_be_bytes(),
+        );
+        put(
+            octets,
+            field::CONNECTION_ID,
+            self.connection_id.0.to_be_bytes(),
+        );
+        octets[field::WINDOW] = self.window;
+        put24(octets, field::PSN, self.psn.to_u32());
+        octets[field::EXTENSION_WORDS] = self.extension_words;
+        put24(octets, field::ACK, self.ack.to_u32());
+        Ok(HEADER_LEN)
+    }
+
+    /// The RESET that answers a packet whose first 16 octets could be read, for a receiver that keeps no state.
+    ///
+    /// `None` when the packet is a RESET or of connection management, which are never answered so.
+    pub fn reset_for(offender: &TrpHeader) -> Option<Self> {
+        if matches!(offender.kind, PacketType::Reset | PacketType::Cm) {
+            return None;
+        }
+        Some(Self {
+            kind: PacketType::Reset,
+            flags: Flags::NONE,
+            destination_index: 0,
+            connection_id: offender.connection_id,
+            window: 0,
+            psn: Psn::new(u32::from(offender.destination_index)),
+            ack: Psn::new(0),
+            extension_words: 0,
+        })
+    }
+}

@@ -1,0 +1,587 @@
+//! Debian's tshark with tools/wireshark/trp.lua reads what the encoder writes: every packet type, opcode and extension.
+//!
+//! tshark loads no Lua scripts for root, so as root the test runs it as nobody.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use proto_trp::addr::{self, Psn, Qpn, SlotId};
+use proto_trp::pcapng::Capture;
+use proto_trp::wire::{
+    self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, Extensions, Flags,
+    ImmediateData, Msn, Opcode, PacketType, ReadRequest, RnrTimer, Sack, SegmentKind, Stag,
+    TaggedOffset, Terminate, TerminateCause, Timestamp, TrpHeader,
+};
+
+/// User and group `nobody` and `nogroup` of Debian.
+const NOBODY: u32 = 65534;
+
+fn sender() -> Qpn {
+    Qpn::new(SlotId::new(1).unwrap(), 0x2a)
+}
+
+fn receiver() -> Qpn {
+    Qpn::new(SlotId::new(2).unwrap(), 7)
+}
+
+/// Ones' complement sum of RFC 1071.
+fn checksum(parts: &[&[u8]]) -> [u8; 2] {
+    let mut sum = 0u32;
+    let octets: Vec<u8> = parts.concat();
+    for pair in octets.chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+    }
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+/// An Ethernet frame from 127.0.0.1 to 127.0.0.2, or their IPv6 likes, around a TRP packet.
+fn ethernet(trp: &[u8], v6: bool) -> Vec<u8> {
+    let source_port = addr::source_port(sender()).to_be_bytes();
+    let port = addr::udp_port(receiver().slot()).to_be_bytes();
+    let udp_len = (8 + trp.len() as u16).to_be_bytes();
+    let mut udp = [&source_port[..], &port, &udp_len, &[0, 0], trp].concat();
+    let macs = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
+    if v6 {
+        let mut addresses = [0; 32];
+        (addresses[0], addresses[15], addresses[16], addresses[31]) = (0xfd, 1, 0xfd, 2);
+        let sum = checksum(&[&addresses, &[0, 0], &udp_len, &[0, 0, 0, 17], &udp]);
+        udp[6..8].copy_from_slice(&sum);
+        [
+            &macs[..],
+            &[0x86, 0xdd, 0x60, 0, 0, 0],
+            &udp_len,
+            &[17, 64],
+            &addresses,
+            &udp,
+        ]
+        .concat()
+    } else {
+        let addresses = [127, 0, 0, 1, 127, 0, 0, 2];
+        let sum = checksum(&[&addresses, &[0, 17], &udp_len, &udp]);
+        udp[6..8].copy_from_slice(&sum);
+        let len = (28 + trp.len() as u16).to_be_bytes();
+        let mut ip = [
+            &[0x45, 0][..],
+            &len,
+            &[0, 0, 0x40, 0, 64, 17, 0, 0],
+            &addresses,
+        ]
+        .concat();
+        let sum = checksum(&[&ip]);
+        ip[10..12].copy_from_slice(&sum);
+        [&macs[..], &[8, 0], &ip, &udp].concat()
+    }
+}
+
+fn header(kind: PacketType, psn: u32) -> TrpHeader {
+    TrpHeader {
+        kind,
+        flags: Flags::ACK_REQUESTED,
+        destination_index: receiver().index(),
+        connection_id: connection_id(sender(), receiver(), Psn::new(0x12_3456)),
+        window: 4,
+        psn: Psn::new(psn),
+        ack: Psn::new(0xff_ffff),
+        extension_words: 0,
+    }
+}
+
+fn packet(trp: TrpHeader, extensions: &Extensions, kind: &SegmentKind, payload: &[u8]) -> Vec<u8> {
+    let mut buf = [0; wire::HEAD_LEN_MAX];
+    let len = wire::encode(&trp, extensions, kind, true, &mut buf).unwrap();
+    [&buf[..len], payload].concat()
+}
+
+fn send(
+    msn: u32,
+    solicited: bool,
+    invalidate: Option<Stag>,
+    immediate: Option<u32>,
+) -> SegmentKind {
+    SegmentKind::Send {
+        msn: Msn(msn),
+        offset: 0,
+        solicited,
+        invalidate,
+        immediate,
+    }
+}
+
+/// One segment of every opcode, with its payload.
+fn segments() -> Vec<(SegmentKind, Vec<u8>)> {
+    let (stag, offset) = (Stag(0x1122_3344), TaggedOffset(0x7f00_0000_1000));
+    let request = |operation| SegmentKind::AtomicRequest {
+        msn: Msn(2),
+        request: AtomicRequest {
+            request_id: 42,
+            stag,
+            offset,
+            operation,
+        },
+    };
+    let data = ImmediateData {
+        immediate: 0xcafe_f00d,
+        write_len_octets: 1000,
+    };
+    let immediate = |msn, solicited| SegmentKind::Immediate {
+        msn: Msn(msn),
+        solicited,
+        data,
+    };
+    let read = ReadRequest {
+        sink_stag: Stag(0x5566_7788),
+        sink_offset: TaggedOffset(64),
+        len_octets: 4096,
+        source_stag: stag,
+        source_offset: offset,
+    };
+    let response = AtomicResponse {
+        request_id: 42,
+        original: 7,
+    };
+    let swap = AtomicOperation::CompareSwap {
+        swap: 1,
+        swap_mask: u64::MAX,
+        compare: 2,
+        compare_mask: u64::MAX,
+    };
+    vec![
+        (SegmentKind::Write { stag, offset }, vec![0x5a; 1000]),
+        (
+            SegmentKind::ReadRequest {
+                msn: Msn(1),
+                request: read,
+            },
+            vec![],
+        ),
+        (SegmentKind::ReadResponse { stag, offset }, vec![0x5a; 4096]),
+        (
+            send(1, false, None, None),
+            b"a short Send, as rping has it".to_vec(),
+        ),
+        (send(2, false, Some(stag), None), vec![1; 64]),
+        (send(3, true, None, None), vec![2; 17]),
+        (send(4, true, Some(stag), None), vec![]),
+        (immediate(5, false), vec![]),
+        (immediate(6, true), vec![]),
+        (
+            request(AtomicOperation::FetchAdd { add: 5, mask: 0 }),
+            vec![],
+        ),
+        (request(swap), vec![]),
+        (
+            SegmentKind::AtomicResponse {
+                msn: Msn(1),
+                response,
+            },
+            vec![],
+        ),
+        (send(7, false, None, Some(0xfeed_beef)), vec![3; 8]),
+    ]
+}
+
+/// A Terminate for every cause, about a segment of every kind it may be about.
+fn terminates() -> Vec<SegmentKind> {
+    let offenders: Vec<Vec<u8>> = segments()
+        .iter()
+        .map(|(kind, payload)| {
+            packet(
+                header(PacketType::Data, 0),
+                &Extensions::NONE,
+                kind,
+                payload,
+            )
+        })
+        .collect();
+    let mut kinds = vec![];
+    for &cause in TerminateCause::ALL {
+        kinds.push(Terminate::new(cause));
+        for offender in &offenders {
+            // A tagged buffer error is never about an untagged segment, nor the reverse.
+            let tagged = offender[16] & 0x80 != 0;
+            if cause.layer() == 0 || tagged == (cause.error_type() == 1) {
+                kinds.push(Terminate::about(
+                    cause,
+                    &offender[16..],
+                    offender.len() - 16,
+                ));
+            }
+        }
+    }
+    let msn = Msn::FIRST;
+    kinds
+        .into_iter()
+        .map(|terminate| SegmentKind::Terminate { msn, terminate })
+        .collect()
+}
+
+/// A frame of the capture and the values that tshark must print for it.
+struct Expected {
+    packet: Vec<u8>,
+    /// Type, PSN, RDMAP opcode, MSN, immediate.
+    fields: [String; 5],
+}
+
+fn expected(
+    trp: TrpHeader,
+    extensions: &Extensions,
+    kind: &SegmentKind,
+    payload: &[u8],
+) -> Expected {
+    let msn = match kind {
+        SegmentKind::Absent | SegmentKind::Write { .. } | SegmentKind::ReadResponse { .. } => None,
+        SegmentKind::Send { msn, .. }
+        | SegmentKind::ReadRequest { msn, .. }
+        | SegmentKind::Terminate { msn, .. }
+        | SegmentKind::Immediate { msn, .. }
+        | SegmentKind::AtomicRequest { msn, .. }
+        | SegmentKind::AtomicResponse { msn, .. } => Some(msn.0),
+    };
+    let immediate = match kind {
+        SegmentKind::Send { immediate, .. } => *immediate,
+        SegmentKind::Immediate { data, .. } => Some(data.immediate),
+        _ => None,
+    };
+    let psn = (trp.kind != PacketType::Reset).then_some(trp.psn.to_u32());
+    let text = |value: Option<u32>| value.map_or(String::new(), |value| value.to_string());
+    Expected {
+        packet: packet(trp, extensions, kind, payload),
+        fields: [
+            (trp.kind as u8).to_string(),
+            text(psn),
+            text(kind.opcode().map(|opcode| u32::from(opcode as u8))),
+            text(msn),
+            immediate.map_or(String::new(), |value| format!("{value:#010x}")),
+        ],
+    }
+}
+
+fn frames() -> Vec<Expected> {
+    let mut sack = Sack::new();
+    [0, 1, 2, 40].into_iter().for_each(|bit| sack.insert(bit));
+    let all = Extensions {
+        sack: Some(sack),
+        timestamp: Some(Timestamp {
+            value_us: 1_000_000,
+            echo_us: 999_000,
+        }),
+        rnr_timer: Some(RnrTimer::new(12)),
+    };
+    let stamped = Extensions {
+        sack: None,
+        rnr_timer: None,
+        ..all
+    };
+    let rnr = Extensions {
+        sack: None,
+        timestamp: None,
+        ..all
+    };
+    let mut frames = vec![];
+    let mut psn = 0xff_fff0;
+    let mut next = |kind| {
+        psn = (psn + 1) & 0xff_ffff;
+        header(kind, psn)
+    };
+    for (kind, payload) in segments() {
+        for extensions in [Extensions::NONE, stamped] {
+            frames.push(expected(
+                next(PacketType::Data),
+                &extensions,
+                &kind,
+                &payload,
+            ));
+        }
+    }
+    for kind in terminates() {
+        frames.push(expected(
+            next(PacketType::Data),
+            &Extensions::NONE,
+            &kind,
+            &[],
+        ));
+    }
+    for (kind, extensions) in [
+        (PacketType::Ack, Extensions::NONE),
+        (PacketType::Ack, all),
+        (PacketType::Rnr, rnr),
+        (PacketType::Fin, Extensions::NONE),
+        (PacketType::FinAck, Extensions::NONE),
+        (PacketType::Probe, stamped),
+    ] {
+        frames.push(expected(next(kind), &extensions, &SegmentKind::Absent, &[]));
+    }
+    let reset = TrpHeader::reset_for(&next(PacketType::Data)).unwrap();
+    frames.push(expected(
+        reset,
+        &Extensions::NONE,
+        &SegmentKind::Absent,
+        &[],
+    ));
+    frames
+}
+
+/// A directory that every user may read, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("urdma-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Writes the capture and the script to `dir` and runs tshark over them.
+fn tshark(dir: &Path, packets: &[Vec<u8>], arguments: &[&str]) -> Output {
+    let capture = dir.join("capture.pcapng");
+    let mut out = Capture::new(fs::File::create(&capture).unwrap()).unwrap();
+    for (i, packet) in packets.iter().enumerate() {
+        let time_ns = 1_700_000_000_000_000_000 + i as u64 * 1_001;
+        out.frame(time_ns, &ethernet(packet, i % 3 == 2)).unwrap();
+    }
+    out.finish().unwrap();
+    // The tree may be where nobody may look.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/wireshark/trp.lua");
+    let script = dir.join("trp.lua");
+    fs::write(&script, fs::read(source).unwrap()).unwrap();
+
+    let mut command = Command::new("tshark");
+    command
+        .env("HOME", dir)
+        .env("LC_ALL", "C.UTF-8")
+        .current_dir(dir)
+        .arg(format!("-Xlua_script:{}", script.display()))
+        .args(["-o", "iwarp_ddp_rdmap.reassemble_iwarp_rdma_send:FALSE"])
+        .args([
+            "-o",
+            "udp.check_checksum:TRUE",
+            "-o",
+            "ip.check_checksum:TRUE",
+        ])
+        .args(["--disable-heuristic", "rpcrdma_iwarp", "-n", "-r"])
+        .arg(&capture)
+        .args(arguments);
+    if fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0) {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let output = command
+        .output()
+        .expect("tshark is needed: scripts/install-deps.sh installs it");
+    assert!(output.status.success(), "tshark failed: {output:?}");
+    assert!(
+        !String::from_utf8_lossy(&output.stderr).contains("Lua"),
+        "{output:?}"
+    );
+    output
+}
+
+fn lines(output: &Output) -> Vec<String> {
+    String::from_utf8(output.stdout.clone())
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+const MALFORMED: &str = "trp.broken or trp.trailing or _ws.malformed or _ws.lua.error \
+    or udp.checksum.status == 0 or ip.checksum.status == 0 or _ws.expert.group == \"Malformed\"";
+
+#[test]
+fn tshark_decodes_every_type_and_opcode() {
+    let scratch = Scratch::new("wireshark");
+    let frames = frames();
+    let packets: Vec<Vec<u8>> = frames.iter().map(|frame| frame.packet.clone()).collect();
+    let fields = [
+        "trp.type",
+        "trp.psn",
+        "trp.opcode",
+        "trp.immediate",
+        "frame.protocols",
+    ];
+    let msn = ["iwarp_ddp.msn", "trp.ddp.msn", "iwarp_rdma.opcode"];
+    let mut arguments = vec!["-T", "fields"];
+    fields
+        .iter()
+        .chain(&msn)
+        .for_each(|field| arguments.extend(["-e", field]));
+
+    let found = lines(&tshark(&scratch.0, &packets, &arguments));
+    assert_eq!(found.len(), frames.len());
+    for (line, frame) in found.iter().zip(&frames) {
+        let values: Vec<&str> = line.split('\t').collect();
+        let [kind, psn, opcode, immediate, protocols, ddp_msn, own_msn, ddp_opcode] = values[..]
+        else {
+            panic!("{line}");
+        };
+        assert!(protocols.contains(":udp:trp"), "{line}");
+        let msn = [ddp_msn, own_msn].concat();
+        assert_eq!(
+            [kind, psn, opcode, &msn, immediate],
+            frame.fields.each_ref().map(String::as_str),
+            "{line}"
+        );
+        // Wireshark's own dissector saw the opcode too, where it knows it.
+        let own = [Opcode::Immediate, Opcode::ImmediateSolicited]
+            .map(|opcode| (opcode as u8).to_string());
+        if !opcode.is_empty() && !own.iter().any(|own| own == opcode) {
+            assert_eq!(
+                u8::from_str_radix(ddp_opcode.trim_start_matches("0x"), 16)
+                    .unwrap()
+                    .to_string(),
+                opcode
+            );
+        }
+    }
+    let bad = lines(&tshark(&scratch.0, &packets, &["-V", "-Y", MALFORMED]));
+    assert_eq!(bad, Vec::<String>::new());
+}
+
+#[test]
+fn tshark_shows_names_and_extensions() {
+    let scratch = Scratch::new("wireshark-names");
+    let packets: Vec<Vec<u8>> = frames().into_iter().map(|frame| frame.packet).collect();
+    let text = lines(&tshark(&scratch.0, &packets, &["-V"])).join("\n");
+    for wanted in [
+        "DATA RDMA Write",
+        "DATA RDMA Read Request",
+        "DATA RDMA Read Response",
+        "DATA Send,",
+        "DATA Send with Invalidate",
+        "DATA Send with SE,",
+        "DATA Send with SE and Invalidate",
+        "DATA Terminate",
+        "DATA Immediate Data,",
+        "DATA Immediate Data with SE",
+        "DATA Atomic Request",
+        "DATA Atomic Response",
+        "ACK, QP 7",
+        "RNR, QP 7",
+        "RESET, id 0x4d6cc835, no QP 7",
+        "FIN, QP 7",
+        "FIN_ACK, QP 7",
+        "PROBE, QP 7",
+        "Destination QP number: 0x020007",
+        "Source slot: 1",
+        "Destination slot: 2",
+        "Connection id: 0x4d6cc835",
+        "256 packets",
+        "PSNs received: 0-2, 40",
+        "Echo, us: 999000",
+        "RNR timer code: 12",
+        "Wait, us: 640",
+        "Length of the RDMA Write: 1000",
+    ] {
+        assert!(text.contains(wanted), "tshark does not print \"{wanted}\"");
+    }
+}
+
+/// A connection-management message: kind, body, private data (doc/spec/trp.md, section 9).
+fn cm(kind: u8, body: &[u8], private: &[u8]) -> Vec<u8> {
+    let len = (24 + body.len() + private.len()) as u16;
+    #[rustfmt::skip]
+    let ids = [
+        0, 0, 0, 0x11, 0, 0, 0, 0x22, // communication ids
+        1, 2, 3, 4, 5, 6, 7, 8, // nonce
+        9, 0, 0, private.len() as u8, // slot, 0, length of the private data
+    ];
+    [&[0x17, kind][..], &len.to_be_bytes(), &ids, body, private].concat()
+}
+
+#[test]
+fn tshark_decodes_connection_management() {
+    let scratch = Scratch::new("wireshark-cm");
+    let mut source = [0; 16];
+    source[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+    #[rustfmt::skip]
+    let req = [
+        &[0, 1, 0, 0x2a, 0, 0x12, 0x34, 0x56, 16, 8, 3, 0x76, 14, 3, 1, 6, 0, 0, 0, 0, 0, 0, 0, 0][..],
+        &source, &[0; 16], &[0x30, 0x39, 0x1c, 0x5d], &[0; 4],
+    ].concat();
+    #[rustfmt::skip]
+    let rep = [0, 2, 0, 7, 0, 0, 0, 5, 4, 2, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0];
+    let packets = [
+        cm(1, &req, b"hello"),
+        cm(2, &rep, b""),
+        cm(3, b"", b""),
+        cm(4, &[0, 28, 0, 0], b"no"),
+        cm(5, &[0, 2, 0, 7], b""),
+        cm(6, b"", b""),
+        cm(7, &[0, 0, 0, 250], b""),
+    ];
+    let fields = [
+        "trp.cm.kind",
+        "trp.cm.qpn",
+        "trp.cm.psn",
+        "trp.cm.retry",
+        "trp.cm.rnr_retry",
+        "trp.cm.source",
+        "trp.cm.destination_port",
+        "trp.cm.port_space",
+        "trp.cm.reason",
+        "trp.cm.private",
+        "trp.cm.mra_ms",
+    ];
+    let mut arguments = vec!["-T", "fields", "-E", "separator=,"];
+    fields
+        .iter()
+        .for_each(|field| arguments.extend(["-e", field]));
+    let found = lines(&tshark(&scratch.0, &packets, &arguments));
+    let expected = [
+        "1,0x0001002a,1193046,7,6,::ffff:127.0.0.1,7261,0x0106,,68656c6c6f,",
+        "2,0x00020007,5,,7,,,,,,",
+        "3,,,,,,,,,,",
+        "4,,,,,,,,28,6e6f,",
+        "5,0x00020007,,,,,,,,,",
+        "6,,,,,,,,,,",
+        "7,,,,,,,,,,250",
+    ];
+    assert_eq!(found, expected);
+    let bad = lines(&tshark(&scratch.0, &packets, &["-Y", MALFORMED]));
+    assert_eq!(bad, Vec::<String>::new());
+
+    let mut cut = packets
+        .map(|packet| packet[..packet.len() - 1].to_vec())
+        .to_vec();
+    cut.push(cm(8, b"", b""));
+    let marked = lines(&tshark(&scratch.0, &cut, &["-Y", "trp.broken"]));
+    assert_eq!(marked.len(), cut.len());
+}
+
+#[test]
+fn tshark_marks_bad_packets_and_survives_them() {
+    let scratch = Scratch::new("wireshark-bad");
+    let good = frames();
+    let mut packets = vec![];
+    for frame in good.iter().step_by(7) {
+        for len in 1..frame.packet.len().min(90) {
+            packets.push(frame.packet[..len].to_vec());
+        }
+    }
+    packets.push(vec![0x20; 16]);
+    packets.push(vec![0x18; 16]);
+    let shown = lines(&tshark(&scratch.0, &packets, &["-Y", "trp"]));
+    assert_eq!(shown.len(), packets.len());
+    let lua = lines(&tshark(&scratch.0, &packets, &["-Y", "_ws.lua.error"]));
+    assert_eq!(lua, Vec::<String>::new());
+    let version = lines(&tshark(
+        &scratch.0,
+        &packets[packets.len() - 2..],
+        &["-Y", "trp.broken"],
+    ));
+    assert_eq!(version.len(), 2);
+}
