@@ -1,0 +1,268 @@
+//! What arrives: each message in each state.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{backoff, ConnectRequest, Engine, Event, ListenId};
+use crate::conn::{Conn, ConnId, PrivateData, Role, State};
+use crate::wire::{self, Body, Head, Message, Peer, QpInfo, RejReason, Req};
+
+/// Refusals of a service that is known to exist before they are believed: 3.2 s at the default pace.
+const REFUSALS_MAX: u32 = 36;
+
+impl Engine {
+    pub(super) fn handle_req(&mut self, head: &Head, req: &Req, private_data: &[u8]) {
+        let peer = Peer {
+            ip: req.src.ip(),
+            slot: head.slot,
+        };
+        if let Some(&id) = self.requests.get(&(peer, head.nonce)) {
+            self.counters.duplicates += 1;
+            self.answer_again(id);
+            return;
+        }
+        let Some(listener) = self.find_listener(req) else {
+            let answer = Head {
+                local_id: 0,
+                remote_id: head.local_id,
+                nonce: head.nonce,
+                slot: self.config.slot,
+            };
+            self.counters.stray += 1;
+            self.push(peer, answer, Body::Rej(RejReason::INVALID_SERVICE_ID), &[]);
+            return;
+        };
+        let id = self.fresh_id();
+        let psn = self.random_psn();
+        let Some(l) = self
+            .listeners
+            .get_mut(&listener)
+            .filter(|l| l.pending < l.backlog)
+        else {
+            self.counters.backlog_full += 1;
+            return;
+        };
+        l.pending += 1;
+        let private_data = PrivateData::new(private_data).unwrap_or(PrivateData::EMPTY);
+        let conn = Conn {
+            role: Role::Passive,
+            state: State::ReqRcvd,
+            owned: true,
+            remote_id: head.local_id,
+            nonce: head.nonce,
+            peer,
+            req: *req,
+            local: QpInfo {
+                psn,
+                ..QpInfo::default()
+            },
+            remote: req.qp,
+            private_data: PrivateData::EMPTY,
+            rejected: None,
+            listener: Some(listener),
+            deadline: None,
+            tries: 0,
+            refusals: 0,
+            give_up_at: u64::MAX,
+        };
+        self.conns.insert(id, conn);
+        self.requests.insert((peer, head.nonce), id);
+        self.events.push_back(Event::ConnectRequest(ConnectRequest {
+            listener: ListenId(listener),
+            conn: ConnId(id),
+            req: *req,
+            private_data,
+        }));
+    }
+
+    /// The listener for a REQ: exact address first, then the wildcard.
+    pub(super) fn find_listener(&self, req: &Req) -> Option<u32> {
+        let find = |ip: IpAddr| {
+            let addr = SocketAddr::new(ip, req.dst.port());
+            self.listeners
+                .iter()
+                .find(|(_, l)| l.addr == addr && l.port_space == req.port_space)
+                .map(|(&id, _)| id)
+        };
+        find(req.dst.ip())
+            .or_else(|| find(wire::unspecified_like(req.dst.ip())))
+            .or_else(|| find(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)))
+    }
+
+    /// A REQ came again: says what was said before.
+    pub(super) fn answer_again(&mut self, id: u32) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        match (conn.state, conn.rejected) {
+            (State::ReqRcvd | State::RepGated, _) => self.send_mra(id),
+            (State::RepSent, _) => self.send_current(id),
+            (State::Closed, Some(_)) => self.send_current(id),
+            _ => {}
+        }
+    }
+
+    pub(super) fn handle_rep(&mut self, head: &Head, id: u32, qp: &QpInfo, private_data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(&id).filter(|c| c.role == Role::Active) else {
+            self.counters.stray += 1;
+            return;
+        };
+        match conn.state {
+            State::ReqSent => {
+                conn.remote_id = head.local_id;
+                conn.peer.slot = head.slot;
+                conn.remote = *qp;
+                conn.state = State::RepRcvd;
+                self.arm(id, None);
+                self.events.push_back(Event::Response {
+                    conn: ConnId(id),
+                    qp: *qp,
+                    private_data: PrivateData::new(private_data).unwrap_or(PrivateData::EMPTY),
+                });
+            }
+            State::RepRcvd | State::RtuGated => {
+                self.counters.duplicates += 1;
+                self.send_mra(id);
+            }
+            State::Established => {
+                self.counters.duplicates += 1;
+                self.send(id, Body::Rtu);
+            }
+            State::TimeWait | State::Closed => {
+                let answer = self.answer_head(head);
+                let to = Peer {
+                    ip: self.conns[&id].peer.ip,
+                    slot: head.slot,
+                };
+                self.push(to, answer, Body::Rej(RejReason::INVALID_COMM_ID), &[]);
+            }
+            State::ReqRcvd | State::RepGated | State::RepSent | State::DreqSent => {}
+        }
+    }
+
+    pub(super) fn handle_rej(&mut self, now: u64, id: u32, reason: RejReason, private_data: &[u8]) {
+        if reason == RejReason::INVALID_SERVICE_ID && self.ask_again(now, id) {
+            return;
+        }
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        match conn.state {
+            State::ReqSent
+            | State::ReqRcvd
+            | State::RepGated
+            | State::RepSent
+            | State::RepRcvd
+            | State::RtuGated => {
+                let private_data = PrivateData::new(private_data).unwrap_or(PrivateData::EMPTY);
+                self.emit(
+                    id,
+                    Event::Rejected {
+                        conn: ConnId(id),
+                        reason,
+                        private_data,
+                    },
+                );
+                self.close(id);
+            }
+            State::Established | State::DreqSent => self.end(now, id, false),
+            State::TimeWait | State::Closed => self.counters.duplicates += 1,
+        }
+    }
+
+    /// Nobody listens, but there is a connection to the very same service: its server is most likely between two
+    /// listeners (perftest's is, between its first and its second connection), so the REQ is sent again
+    /// soon. False if the refusal is to be believed.
+    fn ask_again(&mut self, now: u64, id: u32) -> bool {
+        let dst = self.conns.get(&id).map(|c| (c.req.dst, c.req.port_space));
+        let is_served = |c: &Conn| {
+            let is_up = matches!(c.state, State::Established | State::DreqSent);
+            c.role == Role::Active && is_up && Some((c.req.dst, c.req.port_space)) == dst
+        };
+        if !self.conns.values().any(is_served) {
+            return false;
+        }
+        let first = self.config.retry_ns / 16;
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return false;
+        };
+        if conn.state != State::ReqSent || conn.refusals >= REFUSALS_MAX {
+            return false;
+        }
+        conn.refusals += 1;
+        conn.tries = 0;
+        let wait = backoff(first, conn.refusals);
+        self.arm(id, Some(now.saturating_add(wait)));
+        true
+    }
+
+    pub(super) fn handle_dreq(&mut self, now: u64, id: u32, qpn: u32) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        if conn.local.qpn != qpn && conn.state != State::ReqSent {
+            self.counters.stray += 1;
+            return;
+        }
+        match conn.state {
+            State::RepSent => {
+                self.reach_established(id);
+                self.end(now, id, false);
+            }
+            State::RepRcvd | State::RtuGated | State::Established | State::DreqSent => {
+                self.end(now, id, false);
+            }
+            State::ReqSent => self.handle_rej(now, id, RejReason::CONSUMER_DEFINED, &[]),
+            State::ReqRcvd | State::RepGated => return,
+            State::TimeWait | State::Closed => self.counters.duplicates += 1,
+        }
+        self.send(id, Body::Drep);
+    }
+
+    pub(super) fn handle_drep(&mut self, now: u64, id: u32) {
+        match self.conns.get(&id).map(|c| c.state) {
+            Some(State::DreqSent) => self.end(now, id, false),
+            _ => self.counters.duplicates += 1,
+        }
+    }
+
+    /// The peer's application is thinking: ask more patiently, but do not stop asking.
+    pub(super) fn handle_mra(&mut self, now: u64, id: u32, head: &Head) {
+        let max_tries = self.config.max_tries;
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        if !matches!(conn.state, State::ReqSent | State::RepSent) {
+            return;
+        }
+        if conn.state == State::ReqSent {
+            conn.peer.slot = head.slot;
+        }
+        conn.tries = conn.tries.min(max_tries.saturating_sub(3)).max(1);
+        let wait = backoff(self.config.retry_ns, u32::MAX);
+        self.arm(id, Some(now.saturating_add(wait)));
+    }
+
+    /// A message for a conversation that is not known (any more): helps the peer to end it.
+    pub(super) fn answer_stray(&mut self, from: IpAddr, message: &Message<'_>) {
+        self.counters.stray += 1;
+        let to = Peer {
+            ip: from,
+            slot: message.head.slot,
+        };
+        let answer = self.answer_head(&message.head);
+        match message.body {
+            Body::Rep(_) => self.push(to, answer, Body::Rej(RejReason::INVALID_COMM_ID), &[]),
+            Body::Dreq(_) => self.push(to, answer, Body::Drep, &[]),
+            _ => {}
+        }
+    }
+
+    pub(super) fn answer_head(&self, head: &Head) -> Head {
+        Head {
+            local_id: head.remote_id,
+            remote_id: head.local_id,
+            nonce: head.nonce,
+            slot: self.config.slot,
+        }
+    }
+}

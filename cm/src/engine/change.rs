@@ -1,0 +1,271 @@
+//! How connections change their state, and what is sent then.
+
+use super::{backoff, info_of, Engine, Error, Event, Outgoing, MS};
+use crate::conn::{Conn, ConnId, LocalQp, PrivateData, Role, State};
+use crate::wire::{Body, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
+
+impl Engine {
+    pub(super) fn expect(&mut self, id: ConnId, states: &[State]) -> Result<&mut Conn, Error> {
+        let conn = self.conns.get_mut(&id.0).ok_or(Error::NotFound)?;
+        if states.contains(&conn.state) {
+            Ok(conn)
+        } else {
+            Err(Error::State)
+        }
+    }
+
+    pub(super) fn open_gate(&mut self, now: u64, id: u32) {
+        let patience = self.config.patience_ns;
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        match conn.state {
+            State::RepGated => {
+                conn.state = State::RepSent;
+                conn.tries = 0;
+                conn.give_up_at = now.saturating_add(patience);
+                self.transmit_again(now, id);
+            }
+            State::RtuGated => {
+                conn.state = State::Established;
+                self.send(id, Body::Rtu);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn reach_established(&mut self, id: u32) {
+        match self.conns.get_mut(&id) {
+            Some(conn) if conn.state == State::RepSent => {
+                conn.state = State::Established;
+                self.arm(id, None);
+                self.emit(id, Event::Established { conn: ConnId(id) });
+            }
+            _ => self.counters.duplicates += 1,
+        }
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        now: u64,
+        id: u32,
+        reason: RejReason,
+        private_data: &PrivateData,
+    ) {
+        self.take_request(ConnId(id));
+        let keep_until = now.saturating_add(self.config.time_wait_ns);
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        conn.private_data = *private_data;
+        conn.rejected = Some(reason);
+        conn.state = State::Closed;
+        let qpn = conn.local.qpn;
+        self.release_qpn(qpn, id);
+        self.send_current(id);
+        self.arm(id, Some(keep_until));
+    }
+
+    /// The peer is gone without a word.
+    pub(super) fn lose(&mut self, now: u64, id: u32) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        match conn.state {
+            State::Established | State::DreqSent | State::RepRcvd | State::RtuGated => {
+                self.end(now, id, false);
+            }
+            State::ReqSent | State::RepSent | State::ReqRcvd | State::RepGated => {
+                self.emit(id, Event::Unreachable { conn: ConnId(id) });
+                self.close(id);
+            }
+            State::TimeWait | State::Closed => {}
+        }
+    }
+
+    /// A connection that existed is over.
+    pub(super) fn end(&mut self, now: u64, id: u32, timed_out: bool) {
+        let deadline = now.saturating_add(self.config.time_wait_ns);
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        conn.state = State::TimeWait;
+        let qpn = conn.local.qpn;
+        self.release_qpn(qpn, id);
+        self.arm(id, Some(deadline));
+        let conn = ConnId(id);
+        self.emit(id, Event::Disconnected { conn, timed_out });
+    }
+
+    /// A connection that never came to be is over.
+    pub(super) fn close(&mut self, id: u32) {
+        self.take_request(ConnId(id));
+        self.arm(id, None);
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        conn.state = State::Closed;
+        let (qpn, owned) = (conn.local.qpn, conn.owned);
+        self.release_qpn(qpn, id);
+        if !owned {
+            self.forget(id);
+        }
+    }
+
+    pub(super) fn forget(&mut self, id: u32) {
+        self.arm(id, None);
+        if let Some(conn) = self.conns.remove(&id) {
+            if conn.role == Role::Passive {
+                self.requests.remove(&(conn.peer, conn.nonce));
+            }
+            self.release_qpn(conn.local.qpn, id);
+        }
+    }
+
+    pub(super) fn release_qpn(&mut self, qpn: u32, id: u32) {
+        if self.by_qpn.get(&qpn) == Some(&id) {
+            self.by_qpn.remove(&qpn);
+        }
+    }
+
+    pub(super) fn fire(&mut self, now: u64, id: u32) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        let owned = conn.owned;
+        let out_of_tries = conn.tries >= self.config.max_tries || now >= conn.give_up_at;
+        match conn.state {
+            State::ReqSent | State::RepSent if out_of_tries => {
+                self.emit(id, Event::Unreachable { conn: ConnId(id) });
+                self.refuse(now, id, RejReason::TIMEOUT, &PrivateData::EMPTY);
+            }
+            State::DreqSent if conn.tries >= self.config.max_dreq_tries => {
+                self.end(now, id, true);
+            }
+            State::ReqSent | State::RepSent | State::DreqSent => self.transmit_again(now, id),
+            State::TimeWait => {
+                self.emit(id, Event::TimeWaitExit { conn: ConnId(id) });
+                self.close(id);
+            }
+            State::Closed if !owned => self.forget(id),
+            _ => {}
+        }
+    }
+
+    pub(super) fn emit(&mut self, id: u32, event: Event) {
+        if self.conns.get(&id).is_some_and(|c| c.owned) {
+            self.events.push_back(event);
+        }
+    }
+}
+
+/// What leaves.
+impl Engine {
+    /// Sends what the state calls for and sets the timer for the next time.
+    pub(super) fn transmit_again(&mut self, now: u64, id: u32) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        conn.tries += 1;
+        let wait = backoff(self.config.retry_ns, conn.tries);
+        self.arm(id, Some(now.saturating_add(wait)));
+        self.send_current(id);
+    }
+
+    /// Sends the message that the state calls for: REQ, REP, DREQ or REJ.
+    pub(super) fn send_current(&mut self, id: u32) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        match (conn.state, conn.rejected) {
+            (State::ReqSent, _) => self.send(id, Body::Req(conn.req)),
+            (State::RepSent, _) => self.send(id, Body::Rep(conn.local)),
+            (State::DreqSent, _) => self.send(id, Body::Dreq(conn.remote.qpn)),
+            (State::Closed, Some(reason)) => self.send(id, Body::Rej(reason)),
+            _ => {}
+        }
+    }
+
+    pub(super) fn send_mra(&mut self, id: u32) {
+        let ms = u32::try_from(self.config.patience_ns / MS).unwrap_or(u32::MAX);
+        self.send(id, Body::Mra(ms));
+    }
+
+    pub(super) fn send(&mut self, id: u32, body: Body) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        let mut to = conn.peer;
+        if body.kind() == Kind::Req {
+            to.slot = 0;
+        } else if to.slot == 0 {
+            return; // nobody has answered the REQ yet, so nobody is to be told
+        }
+        let head = Head {
+            local_id: id,
+            remote_id: conn.remote_id,
+            nonce: conn.nonce,
+            slot: self.config.slot,
+        };
+        let private_data = match body {
+            Body::Req(_) | Body::Rep(_) | Body::Rej(_) => conn.private_data,
+            _ => PrivateData::EMPTY,
+        };
+        self.push(to, head, body, private_data.as_slice());
+    }
+
+    pub(super) fn push(&mut self, to: Peer, head: Head, body: Body, private_data: &[u8]) {
+        let mut octets = [0; MAX_MESSAGE];
+        let message = Message {
+            head,
+            body,
+            private_data,
+        };
+        let len = message.write(&mut octets);
+        self.out.push_back(Outgoing { to, len, octets });
+    }
+
+    pub(super) fn arm(&mut self, id: u32, deadline: Option<u64>) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        if let Some(old) = conn.deadline.take() {
+            self.timers.remove(&(old, id));
+        }
+        if let Some(new) = deadline {
+            conn.deadline = Some(new);
+            self.timers.insert((new, id));
+        }
+    }
+
+    pub(super) fn local_info(&mut self, qp: &LocalQp) -> QpInfo {
+        let psn = self.random_psn();
+        info_of(qp, psn)
+    }
+
+    pub(super) fn fresh_id(&mut self) -> u32 {
+        loop {
+            self.next_id = self.next_id.wrapping_add(1);
+            let id = self.next_id;
+            if id != 0 && !self.conns.contains_key(&id) && !self.listeners.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    pub(super) fn random_psn(&mut self) -> u32 {
+        let [a, b, c, ..] = self.random().to_le_bytes();
+        u32::from_le_bytes([a, b, c, 0])
+    }
+
+    /// A keyed hash of a counter: repeatable from the seed, hard to continue from the outside.
+    pub(super) fn random(&mut self) -> u64 {
+        use std::hash::{DefaultHasher, Hasher};
+        self.random = self.random.wrapping_add(1);
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.config.seed);
+        hasher.write_u64(self.random);
+        hasher.write_u64(u64::from(self.config.slot));
+        hasher.finish()
+    }
+}
