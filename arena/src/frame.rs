@@ -1,0 +1,292 @@
+//! Access to a frame's octets by its holder.
+
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use crate::bits::{low16, low32, low8};
+use crate::layout::{FrameIndex, FRAME_DATA_OFFSET, FRAME_HEADER, FRAME_HEADROOM};
+use crate::state;
+use crate::sync::{prefetch_read, prefetch_write, AtomicU32, AtomicU64, Ordering};
+use crate::SlotId;
+
+/// The first 64 octets of a frame.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct FrameHeader {
+    pub(crate) state: AtomicU64,
+    len: AtomicU32,
+    ports: AtomicU32,
+    ip: [AtomicU64; 2],
+    ecn: AtomicU32,
+}
+
+const _: () = assert!(size_of::<FrameHeader>() == FRAME_HEADER);
+
+/// What goes with a datagram that enters or leaves the host through slot 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// The other host's address; IPv4 as `::ffff:a.b.c.d`.
+    pub remote_ip: [u8; 16],
+    /// UDP source port, host order.
+    pub src_port: u16,
+    /// UDP destination port, host order.
+    pub dst_port: u16,
+    /// The two ECN bits of the IP header.
+    pub ecn: u8,
+}
+
+/// A frame whose header is mapped for ever, in this process' hands.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) header: &'static FrameHeader,
+    pub(crate) index: FrameIndex,
+    pub(crate) generation: u32,
+    capacity: u32,
+}
+
+impl Held {
+    #[inline]
+    pub(crate) fn new(
+        header: &'static FrameHeader,
+        index: FrameIndex,
+        generation: u32,
+        capacity: u32,
+    ) -> Self {
+        Self {
+            header,
+            index,
+            generation,
+            capacity,
+        }
+    }
+
+    #[inline]
+    fn data(&self) -> NonNull<u8> {
+        // SAFETY: a frame is FRAME_DATA_OFFSET + capacity octets long, all mapped; the mapping is one allocation.
+        unsafe {
+            NonNull::from(self.header)
+                .cast::<u8>()
+                .add(FRAME_DATA_OFFSET)
+        }
+    }
+}
+
+impl FrameHeader {
+    /// Starts loading what a receiver of this frame reads first.
+    #[inline]
+    pub(crate) fn prefetch_for_receiver(&self) {
+        let at = std::ptr::from_ref(self).cast::<u8>();
+        prefetch_write(at);
+        prefetch_read(at.wrapping_add(FRAME_DATA_OFFSET));
+        prefetch_read(at.wrapping_add(FRAME_DATA_OFFSET + 64));
+    }
+
+    /// Starts loading what the next sender in this frame writes first.
+    #[inline]
+    pub(crate) fn prefetch_for_sender(&self) {
+        let at = std::ptr::from_ref(self).cast::<u8>();
+        prefetch_write(at);
+        prefetch_write(at.wrapping_add(FRAME_DATA_OFFSET));
+        prefetch_write(at.wrapping_add(FRAME_DATA_OFFSET + 64));
+    }
+}
+
+/// A frame to be filled and sent. Dropped unsent, it goes back to its owner.
+#[derive(Debug)]
+#[must_use = "a frame that is not sent was allocated in vain"]
+pub struct TxFrame {
+    held: Held,
+}
+
+impl TxFrame {
+    #[inline]
+    pub(crate) fn new(held: Held) -> Self {
+        Self { held }
+    }
+
+    #[inline]
+    pub(crate) fn into_held(self) -> Held {
+        let this = ManuallyDrop::new(self);
+        Held::new(
+            this.held.header,
+            this.held.index,
+            this.held.generation,
+            this.held.capacity,
+        )
+    }
+
+    /// Longest datagram that fits, in octets.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.held.capacity as usize
+    }
+
+    /// The room for the datagram. What it holds from earlier use is arbitrary.
+    #[inline]
+    pub fn data_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the octets are within the frame, which is HELD by us: no process that keeps to the protocol touches them, and whatever a
+        // process that does not keep to it writes there is as valid as any other octets.
+        unsafe {
+            std::slice::from_raw_parts_mut(self.held.data().as_ptr(), self.held.capacity as usize)
+        }
+    }
+
+    /// The room before the datagram, for headers, ending where the datagram begins.
+    #[inline]
+    pub fn headroom_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `data_mut`; the headroom lies between the header and the data.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.held.data().as_ptr().sub(FRAME_HEADROOM),
+                FRAME_HEADROOM,
+            )
+        }
+    }
+
+    /// Writes the metadata; needed only for a frame that goes to slot 0, or from slot 0.
+    #[inline]
+    pub fn set_meta(&mut self, meta: &Meta) {
+        let header = self.held.header;
+        let [low, high] = halves(meta.remote_ip);
+        header.ports.store(
+            u32::from(meta.src_port) | u32::from(meta.dst_port) << 16,
+            Ordering::Relaxed,
+        );
+        header.ip[0].store(low, Ordering::Relaxed);
+        header.ip[1].store(high, Ordering::Relaxed);
+        header.ecn.store(u32::from(meta.ecn), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "datagram longer than its frame");
+        let len = low32(len as u64); // a capacity is far below 2^32
+        self.held.header.len.store(len, Ordering::Relaxed);
+    }
+}
+
+impl Drop for TxFrame {
+    fn drop(&mut self) {
+        state::release(&self.held.header.state, self.held.generation);
+    }
+}
+
+/// A received frame. It goes back to its owner when dropped or by [`crate::EndpointWith::release`].
+///
+/// Its contents may change while one looks, if a process misbehaves: copy, then validate the copy.
+#[derive(Debug)]
+pub struct RxFrame {
+    held: Held,
+    len: u32,
+    from: SlotId,
+}
+
+impl RxFrame {
+    /// None when the length written there is longer than the frame.
+    #[inline]
+    pub(crate) fn new(held: Held, from: SlotId) -> Result<Self, Held> {
+        let len = held.header.len.load(Ordering::Relaxed);
+        if len > held.capacity {
+            return Err(held);
+        }
+        Ok(Self { held, len, from })
+    }
+
+    #[inline]
+    pub(crate) fn into_held(self) -> Held {
+        let this = ManuallyDrop::new(self);
+        Held::new(
+            this.held.header,
+            this.held.index,
+            this.held.generation,
+            this.held.capacity,
+        )
+    }
+
+    /// Octets of the datagram; at most the frame's capacity.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)] // a datagram, not a collection
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// The slot that published it.
+    #[inline]
+    pub fn from(&self) -> SlotId {
+        self.from
+    }
+
+    /// A copy of the metadata; meaningful when it comes from slot 0 or is at slot 0.
+    #[inline]
+    pub fn meta(&self) -> Meta {
+        let header = self.held.header;
+        let ports = header.ports.load(Ordering::Relaxed);
+        let low = u128::from(header.ip[0].load(Ordering::Relaxed));
+        let high = u128::from(header.ip[1].load(Ordering::Relaxed));
+        Meta {
+            remote_ip: (high << 64 | low).to_le_bytes(),
+            src_port: low16(ports.into()),
+            dst_port: low16((ports >> 16).into()),
+            ecn: low8(header.ecn.load(Ordering::Relaxed).into()) & 3,
+        }
+    }
+
+    /// Copies the first octets of the datagram, up to 128; returns how many.
+    #[inline]
+    pub fn copy_head(&self, head: &mut [u8; 128]) -> usize {
+        let len = self.len().min(head.len());
+        // A constant length is two or four vector moves; the frame is at least 128 octets beyond the data's start whatever `len` is.
+        // SAFETY: every frame has at least 128 octets of capacity; source and destination do not overlap.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.held.data().as_ptr(), head.as_mut_ptr(), head.len())
+        };
+        len
+    }
+
+    /// Copies `out.len()` octets from offset `at` of the datagram; false, and nothing copied, when they are not all within it.
+    #[inline]
+    #[must_use]
+    pub fn copy_to_slice(&self, at: usize, out: &mut [u8]) -> bool {
+        // SAFETY: a slice may be written over its whole length.
+        unsafe { self.copy_to(at, out.as_mut_ptr(), out.len()) }
+    }
+
+    /// Copies `octets` octets from offset `at` of the datagram to `out`; false, and nothing copied, when they are not all within it.
+    ///
+    /// # Safety
+    /// `out` must be valid for writes of `octets` octets and not lie in the arena.
+    #[inline]
+    #[must_use]
+    pub unsafe fn copy_to(&self, at: usize, out: *mut u8, octets: usize) -> bool {
+        let within = at.checked_add(octets).is_some_and(|end| end <= self.len());
+        if within {
+            // SAFETY: at + octets <= len <= capacity, so the source is within the frame, which we hold.
+            let source = unsafe { self.held.data().as_ptr().add(at) };
+            // SAFETY: the source is readable as said above, the destination by the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(source, out, octets) };
+        }
+        within
+    }
+
+    /// Where the datagram lies, readable for [`RxFrame::len`] octets while this frame lives; for DMA and capture. Read each octet once.
+    #[inline]
+    pub fn data_ptr(&self) -> *const u8 {
+        self.held.data().as_ptr()
+    }
+}
+
+impl Drop for RxFrame {
+    #[inline]
+    fn drop(&mut self) {
+        state::release(&self.held.header.state, self.held.generation);
+    }
+}
+
+#[inline]
+fn halves(ip: [u8; 16]) -> [u64; 2] {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = ip;
+    [
+        u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+        u64::from_le_bytes([i, j, k, l, m, n, o, p]),
+    ]
+}

@@ -1,0 +1,273 @@
+//! The memfd, its mapping, and references into it. Unsafe is fenced here and in `frame` and `futex`.
+//!
+//! A mapping lasts as long as the process: frames and parkers refer to it without counting references on the hot path. The same arena opened
+//! twice is mapped once, so reopening a device does not grow the process. Its size is sealed, so no access below that size can raise SIGBUS
+//! (short of the machine running out of memory).
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
+
+use crate::frame::FrameHeader;
+use crate::layout::{ArenaConfig, FrameIndex, Layout, LayoutError};
+use crate::ring::Ring;
+use crate::slot::{SlotEntry, SlotStatus};
+use crate::sync::{AtomicU64, Ordering};
+use crate::SlotId;
+
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    layout: Layout,
+    fd: OwnedFd,
+    device_inode: (u64, u64),
+}
+
+// SAFETY: the mapping is never unmapped; everything in it is reached through atomics or by a frame's only holder.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// Every arena this process has mapped.
+static MAPPINGS: Mutex<Vec<&'static Mapping>> = Mutex::new(Vec::new());
+
+/// A mapped arena; a copyable handle, valid for the rest of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Arena {
+    mapping: &'static Mapping,
+}
+
+impl From<LayoutError> for io::Error {
+    fn from(error: LayoutError) -> Self {
+        io::Error::new(io::ErrorKind::InvalidData, error)
+    }
+}
+
+fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(rc)
+}
+
+fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
+    let mut out = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat fills the struct that the pointer names.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), out.as_mut_ptr()) })?;
+    // SAFETY: fstat succeeded, so the struct is filled.
+    Ok(unsafe { out.assume_init() })
+}
+
+fn map(fd: BorrowedFd<'_>, octets: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            octets,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            fd.as_raw_fd(),
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+impl Arena {
+    /// Makes a new arena and maps it. urdmad does this, once.
+    ///
+    /// # Errors
+    /// A configuration out of range, or what the system calls say.
+    pub fn create(config: &ArenaConfig) -> io::Result<Self> {
+        let layout = Layout::new(config)?;
+        // SAFETY: the name is a literal with its terminating zero.
+        let raw = check(unsafe {
+            libc::memfd_create(
+                c"urdma-arena".as_ptr(),
+                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+            )
+        })?;
+        // SAFETY: memfd_create has just returned this descriptor, nobody else has it.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let octets =
+            libc::off_t::try_from(layout.total()).map_err(|_| LayoutError::Config("too large"))?;
+        // SAFETY: only changes the length of our own file.
+        check(unsafe { libc::ftruncate(raw, octets) })?;
+        // SAFETY: only seals our own file.
+        check(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) })?;
+        let arena = Self::register(fd, layout)?;
+        for (index, word) in layout.header().into_iter().enumerate() {
+            arena.header_word(index).store(word, Ordering::Release);
+        }
+        Ok(arena)
+    }
+
+    /// Maps an arena that another process made.
+    ///
+    /// # Errors
+    /// `InvalidData` when it is not a sealed arena of this version whose length fits its header; otherwise what the system calls say.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        // SAFETY: only reads the seals of a descriptor we own.
+        let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })?;
+        if seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the arena's size is not sealed",
+            ));
+        }
+        let octets = u64::try_from(stat(fd.as_fd())?.st_size).unwrap_or(0);
+        if octets < crate::layout::HEADER_OCTETS as u64 {
+            return Err(LayoutError::Magic.into());
+        }
+        let first_page = map(fd.as_fd(), crate::layout::HEADER_OCTETS)?;
+        let mut header = [0u64; 4];
+        for (index, word) in header.iter_mut().enumerate() {
+            // SAFETY: the first page is mapped and aligned, and lives until the munmap below.
+            *word = unsafe { first_page.cast::<AtomicU64>().add(index).as_ref() }
+                .load(Ordering::Acquire);
+        }
+        // SAFETY: unmaps exactly what was mapped above; no reference to it is left.
+        unsafe {
+            libc::munmap(
+                first_page.as_ptr().cast::<c_void>(),
+                crate::layout::HEADER_OCTETS,
+            )
+        };
+        Self::register(fd, Layout::from_header(header, octets)?)
+    }
+
+    fn register(fd: OwnedFd, layout: Layout) -> io::Result<Self> {
+        let status = stat(fd.as_fd())?;
+        let device_inode = (status.st_dev, status.st_ino);
+        let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mapping) = mappings
+            .iter()
+            .find(|m| m.device_inode == device_inode && m.layout == layout)
+        {
+            return Ok(Self { mapping });
+        }
+        let base = map(fd.as_fd(), layout.total())?;
+        let mapping: &'static Mapping = Box::leak(Box::new(Mapping {
+            base,
+            layout,
+            fd,
+            device_inode,
+        }));
+        mappings.push(mapping);
+        Ok(Self { mapping })
+    }
+
+    /// The memfd, to be passed to other processes.
+    pub fn fd(&self) -> BorrowedFd<'static> {
+        self.mapping.fd.as_fd()
+    }
+
+    /// Sizes and offsets.
+    #[inline]
+    pub fn layout(&self) -> &'static Layout {
+        &self.mapping.layout
+    }
+
+    /// Every slot of this arena, slot 0 first.
+    pub fn slots(&self) -> impl Iterator<Item = SlotId> + Clone {
+        let slots = self.layout().config().slots;
+        (0..slots).filter_map(|index| u8::try_from(index).ok().and_then(SlotId::new))
+    }
+
+    /// Whether somebody uses `slot` and is not known to be dead.
+    #[inline]
+    pub fn is_alive(&self, slot: SlotId) -> bool {
+        self.entry(slot)
+            .is_some_and(|entry| entry.public.park.load(Ordering::Relaxed) != crate::park::VACANT)
+    }
+
+    /// What the slot table says of `slot`, None when there is no such slot.
+    pub fn status(&self, slot: SlotId) -> Option<SlotStatus> {
+        let entry = self.entry(slot)?;
+        let backlog = self
+            .ring(slot)?
+            .backlog(entry.owner.head.load(Ordering::Relaxed));
+        Some(entry.status(backlog))
+    }
+
+    #[inline]
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset < self.mapping.layout.total());
+        // SAFETY: every offset given comes from the layout, which was checked against the mapping's length.
+        unsafe { self.mapping.base.add(offset) }
+    }
+
+    fn header_word(&self, index: usize) -> &'static AtomicU64 {
+        // SAFETY: the header's first words are within the first page, aligned, mapped for ever, and valid in any bit pattern.
+        unsafe { self.at(index * 8).cast().as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, slot: SlotId) -> Option<&'static SlotEntry> {
+        if !self.layout().has_slot(slot) {
+            return None;
+        }
+        // SAFETY: the entry lies within the mapping at a multiple of 256; it consists of atomics, valid in any bit pattern.
+        Some(unsafe { self.at(self.layout().slot_at(slot)).cast().as_ref() })
+    }
+
+    #[inline]
+    pub(crate) fn ring(&self, slot: SlotId) -> Option<Ring<'static>> {
+        let entry = self.entry(slot)?;
+        let cells = self.at(self.layout().ring_at(slot)).cast::<AtomicU64>();
+        // SAFETY: `ring_cells` words from there are within the mapping, aligned, mapped for ever, and valid in any bit pattern.
+        let cells = unsafe {
+            std::slice::from_raw_parts(cells.as_ptr(), self.layout().config().ring_cells as usize)
+        };
+        Some(Ring::new(cells, &entry.ring.tail))
+    }
+
+    /// The head of a frame, None when the index is not valid.
+    #[inline]
+    pub(crate) fn frame_header(&self, index: FrameIndex) -> Option<&'static FrameHeader> {
+        // SAFETY: a valid frame lies within the mapping at a multiple of 64; its header consists of atomics.
+        self.layout()
+            .frame_at(index)
+            .map(|offset| unsafe { self.at(offset).cast().as_ref() })
+    }
+
+    /// Asks the kernel to have this range in memory before it is used; not having it only costs page faults later.
+    pub(crate) fn prefault(&self, offset: usize, octets: usize) {
+        const PAGE: usize = 4096;
+        let start = offset / PAGE * PAGE;
+        let end = (offset + octets).min(self.layout().total());
+        // SAFETY: the range is within our mapping; populating changes no contents.
+        unsafe {
+            libc::madvise(
+                self.at(start).as_ptr().cast(),
+                end - start,
+                libc::MADV_POPULATE_WRITE,
+            )
+        };
+    }
+
+    /// Gives the memory of a page-aligned range back to the system; it reads as zeroes afterwards.
+    pub(crate) fn punch_hole(&self, offset: usize, octets: usize) {
+        let (Ok(offset), Ok(octets)) =
+            (libc::off_t::try_from(offset), libc::off_t::try_from(octets))
+        else {
+            return;
+        };
+        // SAFETY: only changes the contents of our own file; failing leaves the memory in use, which is harmless.
+        unsafe {
+            libc::fallocate(
+                self.mapping.fd.as_raw_fd(),
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+                offset,
+                octets,
+            )
+        };
+    }
+}

@@ -1,0 +1,164 @@
+//! A slot's private lists of one class of its frames. Nothing of it lies in shared memory, so nobody can corrupt it.
+
+use std::collections::VecDeque;
+
+/// How many outstanding frames an allocation looks at before it gives up.
+const LOOKS_MAX: usize = 16;
+
+/// Frame numbers `first..first + count` of one slot.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    first: u16,
+    count: u16,
+    /// Frames from here on were never used and have no memory yet.
+    fresh: u16,
+    /// Known to be FREE, the most recently used last.
+    warm: Vec<u16>,
+    /// Allocated and not yet seen FREE again, the oldest first.
+    out: VecDeque<u16>,
+}
+
+/// An allocated frame number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Used before.
+    Used(u16),
+    /// Never used before; now this many frames of the class were.
+    Fresh(u16, u16),
+}
+
+impl Pool {
+    /// `used` of the frames were used by an earlier owner; `is_free` says which of them are FREE now.
+    pub(crate) fn new(
+        first: u16,
+        count: u16,
+        used: u16,
+        mut is_free: impl FnMut(u16) -> bool,
+    ) -> Self {
+        let used = used.min(count);
+        let mut pool = Self {
+            first,
+            count,
+            fresh: used,
+            warm: Vec::with_capacity(usize::from(count)),
+            out: VecDeque::with_capacity(usize::from(count)),
+        };
+        for k in (first..first + used).rev() {
+            if is_free(k) {
+                pool.warm.push(k);
+            } else {
+                pool.out.push_back(k);
+            }
+        }
+        pool
+    }
+
+    /// Takes a FREE frame: a warm one, else the oldest outstanding if it is FREE by now, else a fresh one, else whichever
+    /// outstanding one turns out to be FREE. Frames that a frozen receiver holds move to the back of the queue.
+    #[inline]
+    pub(crate) fn take(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<Taken> {
+        if let Some(k) = self.warm.pop() {
+            self.out.push_back(k);
+            return Some(Taken::Used(k));
+        }
+        if let Some(&k) = self.out.front() {
+            if is_free(k) {
+                self.out.rotate_left(1);
+                return Some(Taken::Used(k));
+            }
+        }
+        if self.fresh < self.count {
+            let k = self.first + self.fresh;
+            self.fresh += 1;
+            self.out.push_back(k);
+            return Some(Taken::Fresh(k, self.fresh));
+        }
+        self.search(is_free)
+    }
+
+    #[cold]
+    fn search(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<Taken> {
+        for _ in 0..self.out.len().min(LOOKS_MAX) {
+            let k = self.out.pop_front()?;
+            self.out.push_back(k);
+            if is_free(k) {
+                return Some(Taken::Used(k));
+            }
+        }
+        None
+    }
+
+    /// For a moment of idleness: if the oldest outstanding frame, never the newest, is FREE, makes it warm and returns it.
+    #[inline]
+    pub(crate) fn tidy(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
+        if self.out.len() < 2 {
+            return None;
+        }
+        let &k = self.out.front()?;
+        if !is_free(k) {
+            return None;
+        }
+        self.out.pop_front();
+        self.warm.push(k);
+        Some(k)
+    }
+
+    /// Frames not known to be FREE.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.out.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn pool_takes_each_frame_once_and_then_is_exhausted() {
+        let mut pool = Pool::new(10, 8, 0, |_| true);
+        let mut seen = HashSet::new();
+        for expected in 1..=8 {
+            match pool.take(|_| false) {
+                Some(Taken::Fresh(k, used)) => {
+                    assert!(seen.insert(k) && (10..18).contains(&k));
+                    assert_eq!(used, expected);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(pool.take(|_| false), None);
+        assert_eq!(pool.outstanding(), 8);
+    }
+
+    #[test]
+    fn pool_with_a_frozen_receiver_goes_on_with_the_other_frames() {
+        let mut pool = Pool::new(0, 8, 0, |_| true);
+        let mut taken = 0;
+        for _ in 0..1000 {
+            // Frames 0..4 are never given back.
+            taken += usize::from(pool.take(|k| k >= 4).is_some());
+        }
+        assert_eq!(taken, 1000);
+    }
+
+    #[test]
+    fn pool_idle_reclaims_the_oldest_but_not_the_newest() {
+        let mut pool = Pool::new(0, 8, 0, |_| true);
+        let _ = pool.take(|_| false);
+        assert_eq!(pool.tidy(|_| true), None);
+        let _ = pool.take(|_| false);
+        assert_eq!(pool.tidy(|_| true), Some(0));
+        assert_eq!(pool.take(|_| false), Some(Taken::Used(0)));
+    }
+
+    #[test]
+    fn pool_of_a_new_owner_skips_what_others_still_hold() {
+        let mut pool = Pool::new(0, 4, 2, |k| k != 1);
+        assert_eq!(pool.take(|_| false), Some(Taken::Used(0)));
+        assert_eq!(pool.take(|_| false), Some(Taken::Fresh(2, 3)));
+        assert_eq!(pool.take(|_| false), Some(Taken::Fresh(3, 4)));
+        assert_eq!(pool.take(|_| false), None);
+        assert_eq!(pool.take(|k| k == 1), Some(Taken::Used(1)));
+    }
+}

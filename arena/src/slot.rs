@@ -1,0 +1,112 @@
+//! One entry of the slot table, four cache lines.
+
+use crate::park::{PARKED, RUNNING};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Line 0: read by every sender, written when the owner parks, attaches or dies.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct PublicLine {
+    /// See [`crate::park`].
+    pub(crate) park: AtomicU32,
+    /// Process id of who attached, 0 when the slot may be attached.
+    pub(crate) pid: AtomicU32,
+    /// How often the slot has been handed out anew.
+    pub(crate) epoch: AtomicU32,
+}
+
+/// Line 1: written by every sender.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct TailLine {
+    pub(crate) tail: AtomicU64,
+}
+
+/// Lines 2 and 3: written by the owner only; others read them for information.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub(crate) struct OwnerLines {
+    /// The consumer's position, for the thread that parks.
+    pub(crate) head: AtomicU64,
+    /// Frames of each class that were ever used; those above are FREE and have no memory.
+    pub(crate) small_used: AtomicU32,
+    pub(crate) large_used: AtomicU32,
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
+    pub(crate) exhausted: AtomicU64,
+    pub(crate) full: AtomicU64,
+    pub(crate) stale: AtomicU64,
+    pub(crate) corrupt: AtomicU64,
+    pub(crate) wakes: AtomicU64,
+}
+
+/// One entry.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct SlotEntry {
+    pub(crate) public: PublicLine,
+    pub(crate) ring: TailLine,
+    pub(crate) owner: OwnerLines,
+}
+
+const _: () = assert!(size_of::<SlotEntry>() == crate::layout::SLOT_ENTRY);
+
+/// What the slot table says of one slot; for information, unvalidated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotStatus {
+    /// Process id of who attached, 0 when nobody did.
+    pub pid: u32,
+    /// How often the slot has been handed out anew.
+    pub epoch: u32,
+    /// Somebody uses it and is not known to be dead.
+    pub alive: bool,
+    /// Its consumer sleeps.
+    pub parked: bool,
+    /// Entries that wait in its ring.
+    pub backlog: u64,
+    /// Frames it published.
+    pub sent: u64,
+    /// Frames it took.
+    pub received: u64,
+    /// Allocations that found no free frame.
+    pub exhausted: u64,
+    /// Sends that found the receiver's ring full.
+    pub full: u64,
+    /// Ring entries it skipped because their frame had been reaped meanwhile.
+    pub stale: u64,
+    /// Values it refused because no program of ours writes them.
+    pub corrupt: u64,
+    /// Times it had to wake a sleeping receiver.
+    pub wakes: u64,
+}
+
+/// Counts up a word that only the caller writes.
+#[inline]
+pub(crate) fn count(word: &AtomicU64, by: u64) {
+    word.store(
+        word.load(Ordering::Relaxed).wrapping_add(by),
+        Ordering::Relaxed,
+    );
+}
+
+impl SlotEntry {
+    /// Copies it out.
+    pub(crate) fn status(&self, backlog: u64) -> SlotStatus {
+        let park = self.public.park.load(Ordering::Relaxed);
+        let read = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        SlotStatus {
+            pid: self.public.pid.load(Ordering::Relaxed),
+            epoch: self.public.epoch.load(Ordering::Relaxed),
+            alive: park == RUNNING || park == PARKED,
+            parked: park == PARKED,
+            backlog,
+            sent: read(&self.owner.sent),
+            received: read(&self.owner.received),
+            exhausted: read(&self.owner.exhausted),
+            full: read(&self.owner.full),
+            stale: read(&self.owner.stale),
+            corrupt: read(&self.owner.corrupt),
+            wakes: read(&self.owner.wakes),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Atomics, from std or, under `--cfg loom`, from the model checker; fences and prefetches.
+
+#[cfg(loom)]
+pub use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+#[cfg(not(loom))]
+pub use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+
+/// Orders what follows after a SeqCst read-modify-write that this thread has just done.
+///
+/// On x86-64 the locked instruction has already been a full fence, so nothing more is executed; elsewhere, and in the model, a fence.
+#[inline(always)]
+pub fn fence_after_rmw() {
+    #[cfg(all(target_arch = "x86_64", not(loom)))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(any(not(target_arch = "x86_64"), loom))]
+    fence(Ordering::SeqCst);
+}
+
+/// Asks for the cache line at `at`, to be read.
+#[inline(always)]
+#[cfg(not(loom))]
+pub fn prefetch_read(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults and changes no state of the program.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Asks for the cache line at `at`, to be written: one transfer instead of a read and then an upgrade.
+#[inline(always)]
+#[cfg(not(loom))]
+pub fn prefetch_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults and changes no state of the program; processors without it execute it as a no-op.
+    unsafe {
+        std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

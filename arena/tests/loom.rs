@@ -1,0 +1,406 @@
+//! The ring, the state word and parking under every interleaving (with up to a few pre-emptions) that the memory model allows:
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p urdma-arena --test loom`.
+#![cfg(loom)]
+#![allow(clippy::unwrap_used)]
+
+use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use urdma_arena::layout::FrameIndex;
+use urdma_arena::park::{self, Bell};
+use urdma_arena::ring::{Descriptor, Peek, Ring};
+use urdma_arena::state::{self, State, Word};
+use urdma_arena::steps::{Live, Steps};
+use urdma_arena::SlotId;
+
+const CELLS: usize = 2;
+
+fn slot(index: u8) -> SlotId {
+    SlotId::new(index).unwrap()
+}
+
+fn entry(k: u16) -> Descriptor {
+    Descriptor {
+        frame: FrameIndex::new(slot(1), k),
+        generation_low: 1,
+    }
+}
+
+struct Memory {
+    cells: Vec<AtomicU64>,
+    tail: AtomicU64,
+    frame: AtomicU64,
+    park: AtomicU32,
+    futex: (Mutex<()>, Condvar),
+}
+
+impl Memory {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            cells: (0..CELLS).map(|_| AtomicU64::new(0)).collect(),
+            tail: AtomicU64::new(0),
+            frame: AtomicU64::new(Word::held(0, slot(1)).bits()),
+            park: AtomicU32::new(park::RUNNING),
+            futex: (Mutex::new(()), Condvar::new()),
+        })
+    }
+
+    fn ring(&self) -> Ring<'_> {
+        Ring::new(&self.cells, &self.tail)
+    }
+
+    /// What FUTEX_WAIT does: compares and sleeps in one step.
+    fn futex_wait(&self) {
+        let guard = self.futex.0.lock().unwrap();
+        if self.park.load(Ordering::SeqCst) == park::PARKED {
+            drop(self.futex.1.wait(guard).unwrap());
+        }
+    }
+
+    fn futex_wake(&self) {
+        drop(self.futex.0.lock().unwrap());
+        self.futex.1.notify_all();
+    }
+}
+
+/// Takes up to `most` entries from `head` on; returns them and the new head.
+fn drain(ring: Ring<'_>, mut head: u64, most: usize) -> (Vec<u16>, u64) {
+    let mut seen = Vec::new();
+    while seen.len() < most {
+        match ring.peek(head) {
+            Peek::Entry(descriptor) => {
+                seen.push(descriptor.frame.k());
+                ring.clear(head);
+                head += 1;
+            }
+            Peek::Empty => break,
+            Peek::Corrupt => panic!("corrupt cell"),
+        }
+    }
+    (seen, head)
+}
+
+fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(test);
+}
+
+#[test]
+fn ring_two_producers_and_a_consumer_each_entry_arrives_once() {
+    model(3, || {
+        let memory = Memory::new();
+        let producers: Vec<_> = [10, 20]
+            .map(|k| {
+                let memory = memory.clone();
+                thread::spawn(move || memory.ring().push::<Live>(entry(k)).is_ok())
+            })
+            .into();
+        let (mut seen, head) = drain(memory.ring(), 0, 1);
+        for producer in producers {
+            assert!(producer.join().unwrap(), "two entries fit");
+        }
+        let (rest, head) = drain(memory.ring(), head, CELLS);
+        seen.extend(rest);
+        seen.sort_unstable();
+        assert_eq!(seen, [10, 20]);
+        assert_eq!(memory.ring().find_head(), head);
+    });
+}
+
+#[test]
+fn ring_at_the_end_of_a_lap_refuses_or_delivers_but_never_loses() {
+    model(3, || {
+        let memory = Memory::new();
+        // One of two cells is taken, the tail is at the last cell of lap 0.
+        memory.ring().push::<Live>(entry(1)).unwrap();
+        let producers: Vec<_> = [10, 20]
+            .map(|k| {
+                let memory = memory.clone();
+                thread::spawn(move || memory.ring().push::<Live>(entry(k)).is_ok().then_some(k))
+            })
+            .into();
+        let (mut seen, head) = drain(memory.ring(), 0, 2);
+        let mut sent: Vec<u16> = producers
+            .into_iter()
+            .filter_map(|p| p.join().unwrap())
+            .collect();
+        seen.extend(drain(memory.ring(), head, CELLS).0);
+        assert_eq!(seen.remove(0), 1);
+        seen.sort_unstable();
+        sent.sort_unstable();
+        assert_eq!(seen, sent);
+        assert!(!sent.is_empty());
+    });
+}
+
+/// Ends the thread, as SIGKILL would, at its first arrival at one label.
+struct StopAt<const LABEL: usize>;
+const LABELS: [&str; 4] = [
+    "ring: empty cell seen",
+    "ring: entry published",
+    "ring: tail moved",
+    "send: in flight",
+];
+
+impl<const LABEL: usize> Steps for StopAt<LABEL> {
+    fn at(label: &'static str) {
+        if label == LABELS[LABEL] {
+            resume_unwind(Box::new(()));
+        }
+    }
+}
+
+fn dies(work: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(work));
+}
+
+fn ring_with_a_producer_that_stops<S: Steps + 'static>(published: bool) {
+    model(3, move || {
+        let memory = Memory::new();
+        let doomed = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                dies(|| {
+                    let _ = memory.ring().push::<S>(entry(10));
+                });
+            })
+        };
+        let other = {
+            let memory = memory.clone();
+            thread::spawn(move || memory.ring().push::<Live>(entry(20)).unwrap())
+        };
+        let (mut seen, mut head) = drain(memory.ring(), 0, 1);
+        doomed.join().unwrap();
+        other.join().unwrap();
+        let rest = drain(memory.ring(), head, CELLS);
+        seen.extend(rest.0);
+        head = rest.1;
+        // The ring goes on for another lap.
+        memory.ring().push::<Live>(entry(30)).unwrap();
+        memory.ring().push::<Live>(entry(31)).unwrap();
+        seen.extend(drain(memory.ring(), head, CELLS).0);
+        seen.sort_unstable();
+        let expected: &[u16] = if published {
+            &[10, 20, 30, 31]
+        } else {
+            &[20, 30, 31]
+        };
+        assert_eq!(seen, expected);
+    });
+}
+
+#[test]
+fn ring_producer_that_stops_before_its_claim_blocks_nobody() {
+    ring_with_a_producer_that_stops::<StopAt<0>>(false);
+}
+
+#[test]
+fn ring_producer_that_stops_before_moving_the_tail_blocks_nobody() {
+    ring_with_a_producer_that_stops::<StopAt<1>>(true);
+}
+
+#[test]
+fn ring_producer_that_stops_after_moving_the_tail_blocks_nobody() {
+    ring_with_a_producer_that_stops::<StopAt<2>>(true);
+}
+
+/// What `Endpoint::send` does with the state word and the ring.
+fn send<S: Steps>(memory: &Memory, from: SlotId, to: SlotId) {
+    let generation = state::publish(&memory.frame, 0, from, to);
+    S::at("send: in flight");
+    memory
+        .ring()
+        .push::<S>(Descriptor {
+            generation_low: 1,
+            ..entry(0)
+        })
+        .unwrap();
+    if park::ring_after_rmw(&memory.park) == Bell::Vacant {
+        let _ = state::unpublish(&memory.frame, generation, from, to);
+    }
+}
+
+/// What `Endpoint::recv` and `release` do; true when the frame was taken.
+fn receive(memory: &Memory, me: SlotId, head: u64) -> bool {
+    let Peek::Entry(descriptor) = memory.ring().peek(head) else {
+        return false;
+    };
+    let taken = state::take(&memory.frame, descriptor.generation_low, me);
+    memory.ring().clear(head);
+    if let Some((_, generation)) = taken {
+        state::release(&memory.frame, generation);
+    }
+    true
+}
+
+fn dead_sender_and_live_receiver<S: Steps + 'static>() {
+    let (s, d) = (slot(1), slot(2));
+    model(3, move || {
+        let memory = Memory::new();
+        let receiver = {
+            let memory = memory.clone();
+            thread::spawn(move || receive(&memory, d, 0))
+        };
+        let sender = {
+            let memory = memory.clone();
+            thread::spawn(move || dies(|| send::<S>(&memory, s, d)))
+        };
+        sender.join().unwrap();
+        // What the reaper does for slot s.
+        let seen = state::load(&memory.frame);
+        let free = match seen.state() {
+            State::Held(holder) => holder == s,
+            State::InFlight { from, .. } => {
+                from == s
+                    && !memory.ring().contains(Descriptor {
+                        generation_low: 1,
+                        ..entry(0)
+                    })
+            }
+            _ => false,
+        };
+        if free {
+            state::reap(&memory.frame, seen);
+        }
+        if !receiver.join().unwrap() {
+            receive(&memory, d, 0);
+        }
+        assert_eq!(state::load(&memory.frame).state(), State::Free);
+    });
+}
+
+#[test]
+fn frame_of_a_sender_dead_before_the_claim_is_freed() {
+    dead_sender_and_live_receiver::<StopAt<3>>();
+    dead_sender_and_live_receiver::<StopAt<0>>();
+}
+
+#[test]
+fn frame_of_a_sender_dead_after_the_claim_is_delivered_and_freed() {
+    dead_sender_and_live_receiver::<StopAt<1>>();
+    dead_sender_and_live_receiver::<StopAt<2>>();
+}
+
+#[test]
+fn frame_to_a_dead_receiver_is_freed_or_comes_back() {
+    let (s, d) = (slot(1), slot(2));
+    model(3, move || {
+        let memory = Memory::new();
+        let sender = {
+            let memory = memory.clone();
+            thread::spawn(move || send::<Live>(&memory, s, d))
+        };
+        // What the reaper does for slot d.
+        memory.park.store(park::VACANT, Ordering::SeqCst);
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        let seen = state::load(&memory.frame);
+        if matches!(seen.state(), State::InFlight { to, .. } if to == d) {
+            state::reap(&memory.frame, seen);
+        }
+        sender.join().unwrap();
+        let end = state::load(&memory.frame).state();
+        assert!(end == State::Free || end == State::Held(s), "{end:?}");
+    });
+}
+
+#[test]
+fn receiver_and_a_sender_that_takes_back_exactly_one_gets_the_frame() {
+    let (s, d) = (slot(1), slot(2));
+    model(3, move || {
+        let memory = Memory::new();
+        let generation = state::publish(&memory.frame, 0, s, d);
+        let receiver = {
+            let memory = memory.clone();
+            thread::spawn(move || state::take(&memory.frame, 1, d).is_some())
+        };
+        let back = state::unpublish(&memory.frame, generation, s, d);
+        assert_ne!(receiver.join().unwrap(), back);
+    });
+}
+
+#[test]
+fn parking_consumer_never_misses_an_entry() {
+    model(3, || {
+        let memory = Memory::new();
+        let producer = {
+            let memory = memory.clone();
+            thread::spawn(move || {
+                memory.ring().push::<Live>(entry(10)).unwrap();
+                if park::ring_after_rmw(&memory.park) == Bell::MustWake {
+                    memory.futex_wake();
+                }
+            })
+        };
+        // A lost wake-up is a deadlock, which the model reports.
+        while memory.ring().is_empty_at(0) {
+            assert!(park::announce(&memory.park));
+            if memory.ring().is_empty_at(0) {
+                memory.futex_wait();
+            }
+            park::cancel(&memory.park);
+        }
+        producer.join().unwrap();
+    });
+}
+
+#[test]
+fn parking_consumer_never_misses_a_reason_of_its_own_process() {
+    model(3, || {
+        let memory = Memory::new();
+        let flag = Arc::new(AtomicU32::new(0));
+        let other = {
+            let (memory, flag) = (memory.clone(), flag.clone());
+            thread::spawn(move || {
+                flag.store(1, Ordering::Relaxed);
+                if park::ring(&memory.park) == Bell::MustWake {
+                    memory.futex_wake();
+                }
+            })
+        };
+        while flag.load(Ordering::Relaxed) == 0 {
+            assert!(park::announce(&memory.park));
+            if flag.load(Ordering::Relaxed) == 0 {
+                memory.futex_wait();
+            }
+            park::cancel(&memory.park);
+        }
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn parking_two_producers_the_consumer_sees_both() {
+    model(2, || {
+        let memory = Memory::new();
+        let producers: Vec<_> = [10, 20]
+            .map(|k| {
+                let memory = memory.clone();
+                thread::spawn(move || {
+                    memory.ring().push::<Live>(entry(k)).unwrap();
+                    if park::ring_after_rmw(&memory.park) == Bell::MustWake {
+                        memory.futex_wake();
+                    }
+                })
+            })
+            .into();
+        let (mut seen, mut head) = (0, 0);
+        while seen < 2 {
+            let (entries, next) = drain(memory.ring(), head, CELLS);
+            seen += entries.len();
+            head = next;
+            if seen < 2 && entries.is_empty() {
+                assert!(park::announce(&memory.park));
+                if memory.ring().is_empty_at(head) {
+                    memory.futex_wait();
+                }
+                park::cancel(&memory.park);
+            }
+        }
+        for producer in producers {
+            producer.join().unwrap();
+        }
+    });
+}
