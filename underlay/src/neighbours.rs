@@ -1,0 +1,526 @@
+//! Who on the link has which Ethernet address: ARP and IPv6 neighbour discovery for a port that the kernel does
+//! not see, without input or output of its own.
+//!
+//! | state | sends | answers `resolve` with | leaves it |
+//! |---|---|---|---|
+//! | asking | a question to everybody, again after growing waits | pending | answered: known; out of tries: missing |
+//! | known | nothing | the address | after `fresh_ns`: asked for since: checking, else forgotten |
+//! | checking | a question to the neighbour alone | the address | answered: known; out of tries: asking |
+//! | missing | nothing | unreachable | after `missing_ns`, when asked for: asking |
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+
+use crate::addr::{Endpoint, IpVersion, MacAddr};
+use crate::frame::is_host;
+use crate::solicit::{self, Message};
+
+/// Neighbours remembered at most; the one that was asked for longest ago makes room.
+pub const MAX_NEIGHBOURS: usize = 1024;
+
+/// Answers waiting to be sent at most; a flood of questions beyond is ignored.
+const MAX_ANSWERS: usize = 32;
+
+/// How long neighbour resolution waits for what, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// From the first question to the second; every later wait is twice as long.
+    pub first_wait_ns: u64,
+    /// Questions before a neighbour counts as missing.
+    pub tries: u32,
+    /// How long an answer is believed.
+    pub fresh_ns: u64,
+    /// How long a missing neighbour is not asked for again.
+    pub missing_ns: u64,
+}
+
+impl Default for Timing {
+    /// Asks after 0, 100, 300, 700 ms, gives up after 1.5 s for 1 s; believes an answer for 30 s.
+    fn default() -> Self {
+        Self {
+            first_wait_ns: 100_000_000,
+            tries: 4,
+            fresh_ns: 30_000_000_000,
+            missing_ns: 1_000_000_000,
+        }
+    }
+}
+
+/// What is known of a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// Packets for it go to this address.
+    Known(MacAddr),
+    /// It is being asked for: `poll_transmit`, and try again after the next answer.
+    Pending,
+    /// It does not answer.
+    Unreachable,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Asking,
+    Known(MacAddr),
+    Checking(MacAddr),
+    Missing,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Neighbour {
+    state: State,
+    /// Questions sent in this state.
+    sent: u32,
+    /// When the state asks again or ends.
+    due_ns: u64,
+    /// When `resolve` last asked for it.
+    used_ns: u64,
+}
+
+/// The neighbours of one port.
+#[derive(Debug)]
+pub struct Neighbours {
+    local: Endpoint,
+    timing: Timing,
+    table: HashMap<IpAddr, Neighbour>,
+    answers: VecDeque<Message>,
+    changes: u64,
+    /// No neighbour is due before this time, so that polling an idle table costs one comparison.
+    idle_until_ns: u64,
+}
+
+impl Neighbours {
+    /// No neighbours yet.
+    pub fn new(local: Endpoint, timing: Timing) -> Self {
+        Self {
+            local,
+            timing,
+            table: HashMap::new(),
+            answers: VecDeque::with_capacity(MAX_ANSWERS),
+            changes: 0,
+            idle_until_ns: 0,
+        }
+    }
+
+    /// Counts changes of any neighbour's Ethernet address: whoever keeps addresses asks again when it moves.
+    #[inline]
+    pub const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// The end of the link that this one answers for.
+    pub const fn local(&self) -> &Endpoint {
+        &self.local
+    }
+
+    /// Where packets for `address` go; starts asking when that is not known.
+    pub fn resolve(&mut self, now_ns: u64, address: IpAddr) -> Resolution {
+        let address = address.to_canonical();
+        let version = IpVersion::of(address);
+        if !is_host(address) || self.local.first(version).is_none() {
+            return Resolution::Unreachable;
+        }
+        if self.local.owns(address) {
+            return Resolution::Known(self.local.mac());
+        }
+        if let Some(neighbour) = self.table.get_mut(&address) {
+            neighbour.used_ns = now_ns;
+            match neighbour.state {
+                State::Asking => return Resolution::Pending,
+                State::Known(mac) | State::Checking(mac) => return Resolution::Known(mac),
+                State::Missing if now_ns < neighbour.due_ns => return Resolution::Unreachable,
+                State::Missing => {}
+            }
+        } else {
+            self.make_room();
+        }
+        let asking = Neighbour {
+            state: State::Asking,
+            sent: 0,
+            due_ns: now_ns,
+            used_ns: now_ns,
+        };
+        self.table.insert(address, asking);
+        self.idle_until_ns = self.idle_until_ns.min(now_ns);
+        Resolution::Pending
+    }
+
+    /// Tells everybody on the link our addresses, as after a start: old entries elsewhere are corrected.
+    pub fn announce(&mut self) {
+        for address in self.local.addresses() {
+            if self.answers.len() < MAX_ANSWERS {
+                self.answers.push_back(Message::Answer {
+                    address: *address,
+                    mac: self.local.mac(),
+                    to: None,
+                });
+            }
+        }
+    }
+
+    /// Takes in a received frame; false when it is neither ARP nor neighbour discovery, or malformed.
+    pub fn handle_frame(&mut self, now_ns: u64, frame: &[u8]) -> bool {
+        let Some(message) = solicit::read(frame) else {
+            return false;
+        };
+        match message {
+            Message::Question {
+                asker,
+                asker_mac,
+                target,
+                ..
+            } => {
+                if !self.local.owns(target) {
+                    return true;
+                }
+                // Whoever asks for us will send to us and be answered: it is worth remembering (RFC 826).
+                self.learn(now_ns, asker, asker_mac, true);
+                if self.answers.len() < MAX_ANSWERS && asker_mac.is_unicast() {
+                    self.answers.push_back(Message::Answer {
+                        address: target,
+                        mac: self.local.mac(),
+                        to: Some((asker, asker_mac)),
+                    });
+                }
+            }
+            Message::Answer { address, mac, .. } => self.learn(now_ns, address, mac, false),
+        }
+        true
+    }
+
+    /// Writes the next frame to send and returns its length; `None` when nothing is due.
+    ///
+    /// `frame` should have [`crate::MAX_SOLICITATION_OCTETS`].
+    pub fn poll_transmit(&mut self, now_ns: u64, frame: &mut [u8]) -> Option<usize> {
+        while let Some(answer) = self.answers.pop_front() {
+            if let Some(octets) = solicit::write(&answer, self.local.mac(), frame) {
+                return Some(octets);
+            }
+        }
+        if now_ns < self.idle_until_ns {
+            return None;
+        }
+        while let Some((&address, _)) = self.table.iter().find(|(_, n)| n.is_due(now_ns)) {
+            if let Some(question) = self.advance(now_ns, address) {
+                return solicit::write(&question, self.local.mac(), frame);
+            }
+        }
+        self.idle_until_ns = self.earliest_ns().unwrap_or(u64::MAX);
+        None
+    }
+
+    /// When [`Neighbours::poll_transmit`] must be called next, if nothing arrives before; 0 means at once.
+    pub fn next_deadline(&self) -> Option<u64> {
+        if !self.answers.is_empty() {
+            return Some(0);
+        }
+        self.earliest_ns()
+    }
+
+    fn earliest_ns(&self) -> Option<u64> {
+        self.table.values().filter_map(Neighbour::deadline).min()
+    }
+
+    /// Moves a neighbour whose time has come one step on, and returns the question that this step asks.
+    fn advance(&mut self, now_ns: u64, address: IpAddr) -> Option<Message> {
+        let Timing {
+            first_wait_ns,
+            tries,
+            fresh_ns,
+            missing_ns,
+        } = self.timing;
+        let neighbour = self.table.get_mut(&address)?;
+        let used = now_ns.saturating_sub(neighbour.used_ns) < fresh_ns;
+        let to = match neighbour.state {
+            State::Asking if neighbour.sent >= tries => {
+                neighbour.state = State::Missing;
+                neighbour.due_ns = now_ns + missing_ns;
+                self.changes += 1;
+                return None;
+            }
+            State::Known(mac) if used => {
+                neighbour.state = State::Checking(mac);
+                neighbour.sent = 0;
+                Some(mac)
+            }
+            State::Known(_) => {
+                self.table.remove(&address);
+                return None;
+            }
+            State::Checking(_) if neighbour.sent >= tries => {
+                neighbour.state = State::Asking;
+                neighbour.sent = 0;
+                self.changes += 1;
+                None
+            }
+            State::Asking => None,
+            State::Checking(mac) => Some(mac),
+            State::Missing => return None,
+        };
+        neighbour.due_ns = now_ns + (first_wait_ns << neighbour.sent.min(16));
+        neighbour.sent += 1;
+        Some(Message::Question {
+            asker: self.local.first(IpVersion::of(address))?,
+            asker_mac: self.local.mac(),
+            target: address,
+            to,
+        })
+    }
+
+    /// Remembers an answer; one that nobody asked for makes a new entry only if `unasked`.
+    fn learn(&mut self, now_ns: u64, address: IpAddr, mac: MacAddr, unasked: bool) {
+        if !is_host(address) || self.local.owns(address) || !mac.is_unicast() {
+            return;
+        }
+        let due_ns = now_ns + self.timing.fresh_ns;
+        self.idle_until_ns = self.idle_until_ns.min(due_ns);
+        if let Some(neighbour) = self.table.get_mut(&address) {
+            let before = match neighbour.state {
+                State::Known(before) | State::Checking(before) => Some(before),
+                State::Asking | State::Missing => None,
+            };
+            if before != Some(mac) {
+                self.changes += 1;
+            }
+            neighbour.state = State::Known(mac);
+            neighbour.due_ns = due_ns;
+        } else if unasked {
+            self.make_room();
+            self.changes += 1;
+            let known = Neighbour {
+                state: State::Known(mac),
+                sent: 0,
+                due_ns,
+                used_ns: now_ns,
+            };
+            self.table.insert(address, known);
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.table.len() < MAX_NEIGHBOURS {
+            return;
+        }
+        let oldest = self
+            .table
+            .iter()
+            .min_by_key(|(_, neighbour)| neighbour.used_ns)
+            .map(|(address, _)| *address);
+        if let Some(address) = oldest {
+            self.table.remove(&address);
+            self.changes += 1;
+        }
+    }
+}
+
+impl Neighbour {
+    /// When the state must be advanced; a missing neighbour waits to be asked for.
+    fn deadline(&self) -> Option<u64> {
+        match self.state {
+            State::Missing => None,
+            State::Asking | State::Known(_) | State::Checking(_) => Some(self.due_ns),
+        }
+    }
+
+    fn is_due(&self, now_ns: u64) -> bool {
+        self.deadline().is_some_and(|due_ns| due_ns <= now_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MAX_SOLICITATION_OCTETS;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn neighbours(mac: u8, address: &str) -> Neighbours {
+        let local = Endpoint::new(MacAddr([2, 0, 0, 0, 0, mac]), &[address.parse().unwrap()]);
+        Neighbours::new(local.unwrap(), Timing::default())
+    }
+
+    /// Carries every frame both ways until both are silent; returns how many there were.
+    fn exchange(now_ns: u64, a: &mut Neighbours, b: &mut Neighbours) -> usize {
+        let mut frames = 0;
+        let mut buffer = [0; MAX_SOLICITATION_OCTETS];
+        loop {
+            let before = frames;
+            while let Some(octets) = a.poll_transmit(now_ns, &mut buffer) {
+                assert!(b.handle_frame(now_ns, &buffer[..octets]));
+                frames += 1;
+            }
+            while let Some(octets) = b.poll_transmit(now_ns, &mut buffer) {
+                assert!(a.handle_frame(now_ns, &buffer[..octets]));
+                frames += 1;
+            }
+            if frames == before {
+                return frames;
+            }
+        }
+    }
+
+    #[test]
+    fn resolve_of_a_neighbour_asks_once_and_both_know() {
+        for (a_address, b_address) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")] {
+            let (mut a, mut b) = (neighbours(1, a_address), neighbours(2, b_address));
+            let (a_address, b_address) = (a_address.parse().unwrap(), b_address.parse().unwrap());
+            assert_eq!(a.resolve(5, b_address), Resolution::Pending);
+            assert_eq!(a.next_deadline(), Some(5));
+            assert_eq!(exchange(5, &mut a, &mut b), 2);
+            assert_eq!(
+                a.resolve(6, b_address),
+                Resolution::Known(MacAddr([2, 0, 0, 0, 0, 2]))
+            );
+            assert_eq!(
+                b.resolve(6, a_address),
+                Resolution::Known(MacAddr([2, 0, 0, 0, 0, 1]))
+            );
+            assert_eq!(a.changes(), 1);
+        }
+    }
+
+    #[test]
+    fn resolve_of_a_silent_neighbour_gives_up_and_asks_again_later() {
+        for address in ["10.0.0.2", "fe80::2"] {
+            let mut a = match address.contains(':') {
+                false => neighbours(1, "10.0.0.1"),
+                true => neighbours(1, "fe80::1"),
+            };
+            let address = address.parse().unwrap();
+            let mut buffer = [0; MAX_SOLICITATION_OCTETS];
+            let mut sent_at = Vec::new();
+            let mut now_ns = 0;
+            assert_eq!(a.resolve(now_ns, address), Resolution::Pending);
+            while let Some(due_ns) = a.next_deadline() {
+                now_ns = due_ns;
+                while a.poll_transmit(now_ns, &mut buffer).is_some() {
+                    sent_at.push(now_ns / 1_000_000);
+                }
+            }
+            assert_eq!(sent_at, [0, 100, 300, 700]);
+            assert_eq!(now_ns, 3 * SECOND / 2);
+            assert_eq!(a.resolve(now_ns, address), Resolution::Unreachable);
+            assert_eq!(a.resolve(now_ns + SECOND, address), Resolution::Pending);
+        }
+    }
+
+    #[test]
+    fn neighbour_in_use_is_checked_and_survives_its_age() {
+        let (mut a, mut b) = (neighbours(1, "10.0.0.1"), neighbours(2, "10.0.0.2"));
+        let address = "10.0.0.2".parse().unwrap();
+        a.resolve(0, address);
+        exchange(0, &mut a, &mut b);
+        a.resolve(29 * SECOND, address);
+        let due_ns = a.next_deadline().unwrap();
+        assert_eq!(due_ns, 30 * SECOND);
+        let mut buffer = [0; MAX_SOLICITATION_OCTETS];
+        let octets = a.poll_transmit(due_ns, &mut buffer).unwrap();
+        assert_eq!(buffer[..6], [2, 0, 0, 0, 0, 2], "asks the neighbour alone");
+        b.handle_frame(due_ns, &buffer[..octets]);
+        exchange(due_ns, &mut a, &mut b);
+        assert!(matches!(a.resolve(due_ns, address), Resolution::Known(_)));
+        assert_eq!(a.changes(), 1);
+    }
+
+    #[test]
+    fn neighbour_in_use_that_died_becomes_unreachable() {
+        let (mut a, mut b) = (neighbours(1, "10.0.0.1"), neighbours(2, "10.0.0.2"));
+        let address = "10.0.0.2".parse().unwrap();
+        a.resolve(0, address);
+        exchange(0, &mut a, &mut b);
+        a.resolve(29 * SECOND, address);
+        let mut buffer = [0; MAX_SOLICITATION_OCTETS];
+        let mut now_ns = 0;
+        while let Some(due_ns) = a.next_deadline() {
+            now_ns = due_ns;
+            while a.poll_transmit(now_ns, &mut buffer).is_some() {}
+        }
+        assert!(now_ns < 35 * SECOND);
+        assert_eq!(a.resolve(now_ns, address), Resolution::Unreachable);
+    }
+
+    #[test]
+    fn neighbour_out_of_use_is_forgotten() {
+        let (mut a, mut b) = (neighbours(1, "10.0.0.1"), neighbours(2, "10.0.0.2"));
+        a.resolve(0, "10.0.0.2".parse().unwrap());
+        exchange(0, &mut a, &mut b);
+        let due_ns = a.next_deadline().unwrap();
+        assert_eq!(exchange(due_ns, &mut a, &mut b), 0);
+        assert_eq!(a.next_deadline(), None);
+    }
+
+    #[test]
+    fn announcement_after_a_restart_corrects_the_old_address() {
+        for (a_address, b_address) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")] {
+            let (mut a, mut b) = (neighbours(1, a_address), neighbours(2, b_address));
+            let b_ip = b_address.parse().unwrap();
+            a.resolve(0, b_ip);
+            exchange(0, &mut a, &mut b);
+            let mut b = neighbours(3, b_address);
+            b.announce();
+            exchange(1, &mut a, &mut b);
+            assert_eq!(
+                a.resolve(2, b_ip),
+                Resolution::Known(MacAddr([2, 0, 0, 0, 0, 3]))
+            );
+            assert_eq!(a.changes(), 2);
+        }
+    }
+
+    #[test]
+    fn announcement_of_a_stranger_is_not_remembered() {
+        let (mut a, mut b) = (neighbours(1, "10.0.0.1"), neighbours(2, "10.0.0.2"));
+        b.announce();
+        assert_eq!(exchange(0, &mut a, &mut b), 1);
+        assert_eq!(
+            a.resolve(0, "10.0.0.2".parse().unwrap()),
+            Resolution::Pending
+        );
+    }
+
+    #[test]
+    fn claim_on_our_own_address_is_ignored() {
+        let (mut a, mut b) = (neighbours(1, "10.0.0.1"), neighbours(2, "10.0.0.1"));
+        b.announce();
+        exchange(0, &mut a, &mut b);
+        let own = "10.0.0.1".parse().unwrap();
+        assert_eq!(
+            a.resolve(0, own),
+            Resolution::Known(MacAddr([2, 0, 0, 0, 0, 1]))
+        );
+    }
+
+    #[test]
+    fn resolve_without_an_address_of_that_version_is_unreachable() {
+        let mut a = neighbours(1, "10.0.0.1");
+        for address in ["fe80::2", "224.0.0.1", "0.0.0.0", "255.255.255.255"] {
+            assert_eq!(
+                a.resolve(0, address.parse().unwrap()),
+                Resolution::Unreachable
+            );
+        }
+    }
+
+    #[test]
+    fn discovery_from_beyond_a_router_is_ignored() {
+        let (mut a, mut b) = (neighbours(1, "fe80::1"), neighbours(2, "fe80::2"));
+        a.resolve(0, "fe80::2".parse().unwrap());
+        let mut buffer = [0; MAX_SOLICITATION_OCTETS];
+        let octets = a.poll_transmit(0, &mut buffer).unwrap();
+        assert_eq!(buffer[..6], [0x33, 0x33, 0xff, 0, 0, 2]);
+        buffer[21] = 254;
+        assert!(!b.handle_frame(0, &buffer[..octets]));
+        buffer[21] = 255;
+        buffer[octets - 1] ^= 1;
+        assert!(!b.handle_frame(0, &buffer[..octets]), "wrong checksum");
+    }
+
+    #[test]
+    fn table_under_a_flood_of_questions_stays_bounded() {
+        let mut a = neighbours(1, "10.0.0.1");
+        for number in 0..2 * MAX_NEIGHBOURS {
+            let [.., high, low] = (number as u32 + 256).to_be_bytes();
+            a.resolve(number as u64, IpAddr::from([10, 1, high, low]));
+        }
+        assert_eq!(a.table.len(), MAX_NEIGHBOURS);
+    }
+}
