@@ -1,0 +1,443 @@
+//! The blocking client of urdmad that providers and the command line use.
+//!
+//! Threads share one [`ControlClient`]. Whoever waits for something, an answer or an event, reads the socket if nobody else does and gives
+//! what is not for him to the others; so a program with one thread needs no reader, and a thread that sits in
+//! [`ControlClient::next_event`] serves everybody's calls.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+
+use crate::error::{ControlError, Refusal, RefusalKind};
+use crate::message::{
+    Answer, Attached, Event, FromClient, FromDaemon, PortSpace, ProcessReport, Request, Resolution,
+};
+use crate::packet::{Packet, PacketSocket, PACKET_OCTETS_MAX};
+use crate::paths::{RunDir, DEFAULT_INSTANCE};
+use crate::status::Status;
+use crate::PROTOCOL_VERSION;
+
+/// How long urdmad may take for any answer.
+pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Events that wait for [`ControlClient::next_event`]; a program that never asks loses the oldest.
+const EVENTS_MAX: usize = 512;
+
+/// A conversation with urdmad; ends when dropped, and with it the slot.
+#[derive(Debug)]
+pub struct ControlClient {
+    socket: PacketSocket,
+    instance: String,
+    daemon_pid: u32,
+    next_id: AtomicU64,
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    /// A thread is in recvmsg; the others wait on the condition variable.
+    has_reader: bool,
+    is_closed: bool,
+    /// By id: `None` until the answer is there. Ids that nobody waits for are not in it.
+    answers: HashMap<u64, Option<Reply>>,
+    events: VecDeque<Event>,
+}
+
+type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
+
+impl ControlClient {
+    /// Connects to the urdmad of `run_dir` and greets it as `program`.
+    ///
+    /// # Errors
+    /// No urdmad there, no permission, another version.
+    pub fn connect(run_dir: &RunDir, program: &str) -> Result<Self, ControlError> {
+        let path = run_dir.control_socket();
+        let socket =
+            PacketSocket::connect(&path).map_err(|errno| connect_error(errno, run_dir, &path))?;
+        let mut client = Self {
+            socket,
+            instance: String::new(),
+            daemon_pid: 0,
+            next_id: AtomicU64::new(1),
+            inbox: Mutex::default(),
+            arrived: Condvar::new(),
+        };
+        let hello = Request::Hello {
+            version: PROTOCOL_VERSION,
+            program: program.to_owned(),
+        };
+        match client.call(hello) {
+            Ok((Answer::Welcome { instance, pid }, _)) => {
+                client.instance = instance;
+                client.daemon_pid = pid;
+                Ok(client)
+            }
+            Ok(other) => Err(unexpected(&other.0)),
+            Err(ControlError::Refused(Refusal {
+                kind: RefusalKind::VersionMismatch { theirs },
+                ..
+            })) => Err(ControlError::VersionMismatch { theirs }),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The instance's name, as urdmad says.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// urdmad's process id, as it says.
+    pub fn daemon_pid(&self) -> u32 {
+        self.daemon_pid
+    }
+
+    /// Asks for a slot; gives it and the arena's descriptor.
+    ///
+    /// # Errors
+    /// No free slot, quota, or the conversation broke.
+    pub fn attach(&self, want_lease: bool) -> Result<(Attached, OwnedFd), ControlError> {
+        match self.call(Request::Attach { want_lease })? {
+            (Answer::Attached(attached), fds) => match fds.into_iter().next() {
+                Some(fd) => Ok((*attached, fd)),
+                None => Err(ControlError::Malformed(
+                    "an arena without descriptor".into(),
+                )),
+            },
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives the slot back in an orderly way.
+    ///
+    /// # Errors
+    /// The conversation broke, which gives it back too.
+    pub fn detach(&self) -> Result<(), ControlError> {
+        self.call_done(Request::Detach)
+    }
+
+    /// Reserves a CM port, 0 for any; gives the port.
+    ///
+    /// # Errors
+    /// Address in use or not available ([`ControlError::errno`] has EADDRINUSE, EADDRNOTAVAIL).
+    pub fn cm_bind_port(
+        &self,
+        space: PortSpace,
+        addr: IpAddr,
+        port: u16,
+    ) -> Result<u16, ControlError> {
+        self.call_bound(Request::CmBindPort { space, addr, port })
+    }
+
+    /// Listens on a port of this client, or binds it first (0 for any); gives the port.
+    ///
+    /// # Errors
+    /// As [`Self::cm_bind_port`].
+    pub fn cm_listen(
+        &self,
+        space: PortSpace,
+        addr: IpAddr,
+        port: u16,
+        backlog: u32,
+    ) -> Result<u16, ControlError> {
+        self.call_bound(Request::CmListen {
+            space,
+            addr,
+            port,
+            backlog,
+        })
+    }
+
+    /// Stops listening and gives the port back.
+    ///
+    /// # Errors
+    /// It is not this client's.
+    pub fn cm_unlisten(
+        &self,
+        space: PortSpace,
+        addr: IpAddr,
+        port: u16,
+    ) -> Result<(), ControlError> {
+        self.call_done(Request::CmUnlisten { space, addr, port })
+    }
+
+    /// How to reach `ip`; takes up to two seconds when nobody answers for it.
+    ///
+    /// # Errors
+    /// The conversation broke.
+    pub fn resolve(&self, ip: IpAddr) -> Result<Resolution, ControlError> {
+        match self.call(Request::Resolve { ip })? {
+            (Answer::Resolved(resolution), _) => Ok(resolution),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// The state of the instance.
+    ///
+    /// # Errors
+    /// The conversation broke.
+    pub fn status(&self) -> Result<Status, ControlError> {
+        match self.call(Request::Status)? {
+            (Answer::Status(status), _) => Ok(*status),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Tells urdmad what this process has; to be called after [`Event::ReportWanted`]. Does not wait.
+    ///
+    /// # Errors
+    /// The conversation broke.
+    pub fn report(&self, report: ProcessReport) -> Result<(), ControlError> {
+        let message = FromClient {
+            id: self.take_id(),
+            request: Request::Report(report),
+        };
+        Ok(self.socket.try_send(&message, &[])?)
+    }
+
+    /// Starts to write what passes urdmad into `file`.
+    ///
+    /// # Errors
+    /// The file cannot be made, or a capture runs.
+    pub fn capture_start(&self, file: PathBuf) -> Result<(), ControlError> {
+        self.call_done(Request::CaptureStart { file })
+    }
+
+    /// Ends the capture; gives how many frames it has.
+    ///
+    /// # Errors
+    /// None runs.
+    pub fn capture_stop(&self) -> Result<u64, ControlError> {
+        match self.call(Request::CaptureStop)? {
+            (Answer::CaptureStopped { frames }, _) => Ok(frames),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends urdmad and waits until it has removed what it made.
+    ///
+    /// # Errors
+    /// It may not be ended by this user, or does not end within [`CALL_LIMIT`].
+    pub fn shutdown(&self) -> Result<(), ControlError> {
+        self.call_done(Request::Shutdown)?;
+        let deadline = Instant::now() + CALL_LIMIT;
+        loop {
+            match self.next_event(Some(deadline.saturating_duration_since(Instant::now()))) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(ControlError::Timeout),
+                Err(ControlError::Gone) => return Ok(()),
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// Waits for an event, at most `limit`; `None` when that is over.
+    ///
+    /// # Errors
+    /// [`ControlError::Gone`] when urdmad has ended.
+    pub fn next_event(&self, limit: Option<Duration>) -> Result<Option<Event>, ControlError> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        self.wait_until(deadline, |inbox| inbox.events.pop_front())
+    }
+
+    fn call_done(&self, request: Request) -> Result<(), ControlError> {
+        match self.call(request)? {
+            (Answer::Done, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn call_bound(&self, request: Request) -> Result<u16, ControlError> {
+        match self.call(request)? {
+            (Answer::CmBound { port }, _) => Ok(port),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn take_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn call(&self, request: Request) -> Result<(Answer, Vec<OwnedFd>), ControlError> {
+        let id = self.take_id();
+        self.lock().answers.insert(id, None);
+        let sent = self.socket.send(&FromClient { id, request }, &[]);
+        let outcome = sent.map_err(ControlError::from).and_then(|()| {
+            self.wait_until(Some(Instant::now() + CALL_LIMIT), |inbox| {
+                inbox.answers.get_mut(&id)?.take()
+            })
+        });
+        self.lock().answers.remove(&id);
+        match outcome? {
+            Some((Ok(answer), fds)) => Ok((answer, fds)),
+            Some((Err(refusal), _)) => Err(ControlError::Refused(refusal)),
+            None => Err(ControlError::Timeout),
+        }
+    }
+
+    /// Reads, or lets another thread read, until `take` finds what it wants; `None` at the deadline.
+    fn wait_until<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut take: impl FnMut(&mut Inbox) -> Option<T>,
+    ) -> Result<Option<T>, ControlError> {
+        let mut inbox = self.lock();
+        loop {
+            if let Some(found) = take(&mut inbox) {
+                return Ok(Some(found));
+            }
+            if inbox.is_closed {
+                return Err(ControlError::Gone);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+            inbox = if inbox.has_reader {
+                self.wait_for_reader(inbox, left)
+            } else {
+                self.read_one(inbox, left)?
+            };
+        }
+    }
+
+    fn wait_for_reader<'a>(
+        &'a self,
+        inbox: MutexGuard<'a, Inbox>,
+        left: Option<Duration>,
+    ) -> MutexGuard<'a, Inbox> {
+        match left {
+            Some(left) => {
+                self.arrived
+                    .wait_timeout(inbox, left)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0
+            }
+            None => self
+                .arrived
+                .wait(inbox)
+                .unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// Reads one packet, or none if the time is over, and puts it where it belongs.
+    fn read_one<'a>(
+        &'a self,
+        mut inbox: MutexGuard<'a, Inbox>,
+        left: Option<Duration>,
+    ) -> Result<MutexGuard<'a, Inbox>, ControlError> {
+        inbox.has_reader = true;
+        drop(inbox);
+        let received = self.receive(left);
+        let mut inbox = self.lock();
+        inbox.has_reader = false;
+        let outcome = match received {
+            Ok(Received::Packet(packet)) => file_packet(&mut inbox, packet),
+            Ok(Received::Closed) | Err(Errno::ECONNRESET) => {
+                inbox.is_closed = true;
+                Ok(())
+            }
+            Ok(Received::Nothing) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        };
+        self.arrived.notify_all();
+        outcome.map(|()| inbox)
+    }
+
+    fn receive(&self, left: Option<Duration>) -> Result<Received, Errno> {
+        if let Some(left) = left {
+            let mut waiting = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            let milliseconds = left.as_millis().saturating_add(1);
+            let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX);
+            match poll(&mut waiting, timeout) {
+                Ok(0) | Err(Errno::EINTR) => return Ok(Received::Nothing),
+                Ok(_) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let packet = self.socket.recv(PACKET_OCTETS_MAX)?;
+        Ok(packet.map_or(Received::Closed, Received::Packet))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for ControlClient {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+enum Received {
+    Packet(Packet),
+    Nothing,
+    Closed,
+}
+
+fn file_packet(inbox: &mut Inbox, packet: Packet) -> Result<(), ControlError> {
+    let message = packet
+        .parse()
+        .map_err(|error| ControlError::Malformed(error.to_string()))?;
+    match message {
+        FromDaemon::Answer { id, result } => {
+            // An answer that nobody waits for any more came after its deadline.
+            if let Some(place) = inbox.answers.get_mut(&id) {
+                *place = Some((result, packet.fds));
+            }
+        }
+        FromDaemon::Event(event) => {
+            if inbox.events.len() == EVENTS_MAX {
+                inbox.events.pop_front();
+            }
+            inbox.events.push_back(event);
+        }
+    }
+    Ok(())
+}
+
+fn unexpected(answer: &Answer) -> ControlError {
+    let text = format!("{answer:?}");
+    ControlError::Malformed(text.chars().take(80).collect())
+}
+
+fn connect_error(errno: Errno, run_dir: &RunDir, socket: &Path) -> ControlError {
+    match errno {
+        Errno::EACCES | Errno::EPERM => ControlError::PermissionDenied {
+            path: socket.to_owned(),
+            group: owning_group(socket),
+        },
+        Errno::ENOENT | Errno::ECONNREFUSED | Errno::ENOTDIR => {
+            let instance = run_dir.instance();
+            let existing = run_dir.existing_instances();
+            if instance == DEFAULT_INSTANCE || existing.is_empty() || existing.contains(&instance) {
+                ControlError::NoDaemon {
+                    instance,
+                    dir: run_dir.path().to_owned(),
+                }
+            } else {
+                ControlError::UnknownInstance { instance, existing }
+            }
+        }
+        other => other.into(),
+    }
+}
+
+/// The group of the nearest thing on the way to `path` that the caller may look at.
+fn owning_group(path: &Path) -> String {
+    path.ancestors()
+        .find_map(|place| nix::sys::stat::stat(place).ok())
+        .and_then(|stat| {
+            nix::unistd::Group::from_gid(stat.st_gid.into())
+                .ok()
+                .flatten()
+        })
+        .map_or_else(|| "of its owner".to_owned(), |group| group.name)
+}

@@ -1,0 +1,162 @@
+//! What can go wrong between a client and urdmad, as sentences that say what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::PROTOCOL_VERSION;
+
+/// Why a client's call failed.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// The instance's run directory is there or it is the default one, but no urdmad answers.
+    #[error("no urdmad runs for instance \"{instance}\" ({}): start one with `urdma up{}`", dir.display(), instance_option(instance))]
+    NoDaemon {
+        /// The instance.
+        instance: String,
+        /// Its run directory.
+        dir: PathBuf,
+    },
+    /// The caller may not open the control socket.
+    #[error("no permission to use {}: become a member of group \"{group}\" or start an instance of your own with `urdma up`", path.display())]
+    PermissionDenied {
+        /// The control socket.
+        path: PathBuf,
+        /// The group that may.
+        group: String,
+    },
+    /// There is no such instance, but there are others.
+    #[error("there is no instance \"{instance}\"; running: {}: name one of them or start it with `urdma up --instance {instance}`", existing.join(", "))]
+    UnknownInstance {
+        /// What was asked for.
+        instance: String,
+        /// Instances that exist.
+        existing: Vec<String>,
+    },
+    /// urdmad speaks another version of the control protocol.
+    #[error("urdmad speaks control protocol {theirs} and this program {PROTOCOL_VERSION}: install the same urdma on both sides and restart urdmad")]
+    VersionMismatch {
+        /// urdmad's version.
+        theirs: u32,
+    },
+    /// urdmad said no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// urdmad has closed the connection.
+    #[error("urdmad has ended: start it again with `urdma up`")]
+    Gone,
+    /// urdmad did not answer in time.
+    #[error("urdmad does not answer: look into its log, then `urdma down` and `urdma up`")]
+    Timeout,
+    /// Something that is not in the protocol came.
+    #[error("urdmad sent something unexpected ({0}): install the same urdma on both sides")]
+    Malformed(String),
+    /// The operating system said no.
+    #[error("cannot talk to urdmad: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl ControlError {
+    /// The errno that verbs callers get, positive.
+    pub fn errno(&self) -> i32 {
+        let errno = match self {
+            Self::NoDaemon { .. } | Self::UnknownInstance { .. } | Self::Gone => Errno::ENODEV,
+            Self::PermissionDenied { .. } => Errno::EACCES,
+            Self::VersionMismatch { .. } => Errno::EPROTONOSUPPORT,
+            Self::Refused(refusal) => return refusal.errno(),
+            Self::Timeout => Errno::ETIMEDOUT,
+            Self::Malformed(_) => Errno::EPROTO,
+            Self::Io(error) => return error.raw_os_error().unwrap_or(Errno::EIO as i32),
+        };
+        errno as i32
+    }
+}
+
+impl From<Errno> for ControlError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::ECONNRESET | Errno::EPIPE => Self::Gone,
+            other => Self::Io(other.into()),
+        }
+    }
+}
+
+/// urdmad's no: the kind for programs, a sentence for people.
+#[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct Refusal {
+    /// What kind of no.
+    pub kind: RefusalKind,
+    /// Why, and what to do.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal of `kind` with `message`.
+    pub fn new(kind: RefusalKind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+        }
+    }
+
+    /// The errno that verbs callers get, positive.
+    pub fn errno(&self) -> i32 {
+        let errno = match self.kind {
+            RefusalKind::VersionMismatch { .. } => Errno::EPROTONOSUPPORT,
+            RefusalKind::NoFreeSlot => Errno::EMFILE,
+            RefusalKind::QuotaExceeded => Errno::EDQUOT,
+            RefusalKind::NotAttached => Errno::ENOTCONN,
+            RefusalKind::AlreadyAttached => Errno::EISCONN,
+            RefusalKind::PermissionDenied => Errno::EPERM,
+            RefusalKind::AddressInUse => Errno::EADDRINUSE,
+            RefusalKind::AddressNotAvailable => Errno::EADDRNOTAVAIL,
+            RefusalKind::NotFound => Errno::ENOENT,
+            RefusalKind::Invalid => Errno::EINVAL,
+            RefusalKind::Internal => Errno::EIO,
+        };
+        errno as i32
+    }
+}
+
+/// Kinds of refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// Another version of the control protocol.
+    VersionMismatch {
+        /// urdmad's version.
+        theirs: u32,
+    },
+    /// All slots are taken.
+    NoFreeSlot,
+    /// A user has as much as the configuration allows.
+    QuotaExceeded,
+    /// The request needs a slot.
+    NotAttached,
+    /// The connection has a slot already.
+    AlreadyAttached,
+    /// The caller may not do this.
+    PermissionDenied,
+    /// EADDRINUSE
+    AddressInUse,
+    /// EADDRNOTAVAIL
+    AddressNotAvailable,
+    /// There is nothing like that.
+    NotFound,
+    /// The request makes no sense.
+    Invalid,
+    /// urdmad or its system failed.
+    Internal,
+}
+
+fn instance_option(instance: &str) -> String {
+    if instance == crate::paths::DEFAULT_INSTANCE {
+        String::new()
+    } else {
+        format!(" --instance {instance}")
+    }
+}

@@ -1,0 +1,30 @@
+//! What urdmad, provider processes and the command line say to each other, and where an instance's files are.
+//!
+//! - [`paths`]: the run directory of an instance.
+//! - [`message`]: requests, answers and events; [`status`]: what `urdma status` shows.
+//! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, file descriptors beside it.
+//! - [`client`]: the blocking client of providers and of the command line; [`error`]: what can go wrong, as sentences.
+//!
+//! A conversation starts with [`message::Request::Hello`], which carries [`PROTOCOL_VERSION`]; its form never changes. Every request has an id
+//! that its answer repeats; events come unasked. Closing the socket is the same as [`message::Request::Detach`].
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod client;
+pub mod error;
+pub mod message;
+pub mod packet;
+pub mod paths;
+pub mod status;
+
+pub use client::ControlClient;
+pub use error::{ControlError, Refusal, RefusalKind};
+pub use message::{
+    Answer, ArenaParams, Attached, Event, GidEntry, LeaseAnswer, LeaseParams, PortSpace,
+    ProcessReport, Request, Resolution,
+};
+pub use paths::RunDir;
+pub use status::Status;
+
+/// Version of the control protocol; both sides must have the same.
+pub const PROTOCOL_VERSION: u32 = 1;

@@ -1,0 +1,282 @@
+//! Requests of a client, urdmad's answers, and events that urdmad sends unasked.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Refusal;
+use crate::status::Status;
+
+/// One packet from a client.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FromClient {
+    /// Repeated by the answer; unique within a conversation.
+    pub id: u64,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// One packet from urdmad.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromDaemon {
+    /// The answer to a request.
+    Answer {
+        /// The request's id.
+        id: u64,
+        /// The answer or why not.
+        result: Result<Answer, Refusal>,
+    },
+    /// Something that the client should know.
+    Event(Event),
+}
+
+/// What a client may ask.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Always the first message. Answer: [`Answer::Welcome`].
+    Hello {
+        /// [`crate::PROTOCOL_VERSION`] of the client.
+        version: u32,
+        /// Name of the client's program, for `urdma status`.
+        program: String,
+    },
+    /// Asks for a slot. Answer: [`Answer::Attached`], with the arena's file descriptor.
+    Attach {
+        /// Whether a leased queue pair is wanted.
+        want_lease: bool,
+    },
+    /// Gives the slot back; the socket may be closed after the answer. Answer: [`Answer::Done`].
+    Detach,
+    /// Reserves a CM port. Answer: [`Answer::CmBound`]; refused with AddressInUse or AddressNotAvailable.
+    CmBindPort {
+        /// Port space.
+        space: PortSpace,
+        /// Local address; unspecified (`0.0.0.0` or `::`) for any.
+        addr: IpAddr,
+        /// The port; 0 for any free one.
+        port: u16,
+    },
+    /// Listens on a port that this client has bound, or binds it first. Answer: [`Answer::CmBound`]; refused like [`Request::CmBindPort`].
+    CmListen {
+        /// Port space.
+        space: PortSpace,
+        /// Local address; unspecified for any.
+        addr: IpAddr,
+        /// The port; 0 for any free one.
+        port: u16,
+        /// Requests that may wait to be accepted; urdmad only reports it.
+        backlog: u32,
+    },
+    /// Stops listening if it was listening, and gives the port back. Answer: [`Answer::Done`].
+    CmUnlisten {
+        /// Port space.
+        space: PortSpace,
+        /// The address as it was bound.
+        addr: IpAddr,
+        /// The port.
+        port: u16,
+    },
+    /// Asks how to reach an address. Answered within two seconds. Answer: [`Answer::Resolved`].
+    Resolve {
+        /// The remote address.
+        ip: IpAddr,
+    },
+    /// Asks for the state of the instance. Answer: [`Answer::Status`].
+    Status,
+    /// What this process has; sent after [`Event::ReportWanted`]. Answer: none.
+    Report(ProcessReport),
+    /// Writes what passes urdmad from now on into a file (pcapng). Answer: [`Answer::Done`].
+    CaptureStart {
+        /// The file, as urdmad sees it; it must not exist.
+        file: PathBuf,
+    },
+    /// Ends the capture. Answer: [`Answer::CaptureStopped`].
+    CaptureStop,
+    /// Ends urdmad. Answer: [`Answer::Done`], then the socket is closed when all is removed.
+    Shutdown,
+}
+
+/// What urdmad answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It was done.
+    Done,
+    /// To [`Request::Hello`].
+    Welcome {
+        /// The instance's name.
+        instance: String,
+        /// urdmad's process id.
+        pid: u32,
+    },
+    /// To [`Request::Attach`].
+    Attached(Box<Attached>),
+    /// To [`Request::CmBindPort`] and [`Request::CmListen`].
+    CmBound {
+        /// The port, never 0.
+        port: u16,
+    },
+    /// To [`Request::Resolve`].
+    Resolved(Resolution),
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// To [`Request::CaptureStop`].
+    CaptureStopped {
+        /// Frames in the file.
+        frames: u64,
+    },
+}
+
+/// What urdmad says unasked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The process of this slot is gone, its frames are taken back; the slot may be given to another process at any time.
+    SlotGone {
+        /// The slot, never the receiver's own.
+        slot: u8,
+    },
+    /// urdmad ends in an orderly way; the socket will be closed.
+    Shutdown,
+    /// Somebody asks for the status: answer with [`Request::Report`] (see [`crate::ControlClient::report`]).
+    ReportWanted,
+}
+
+/// A slot and all that its process needs to use it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attached {
+    /// The process' slot, 1..=253.
+    pub slot: u8,
+    /// EUI-64 of the device, unique per instance and the same at every start.
+    pub node_guid: u64,
+    /// The GID table in order of its indices; index 0 is the link-local GID.
+    pub gids: Vec<GidEntry>,
+    /// The instance's addresses in order of configuration.
+    pub addresses: Vec<IpAddr>,
+    /// IP MTU of the instance's port, octets; 0 if it has none.
+    pub mtu: u16,
+    /// The arena behind the file descriptor that came along.
+    pub arena: ArenaParams,
+    /// The lease, or why there is none.
+    pub lease: LeaseAnswer,
+}
+
+/// One entry of the GID table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GidEntry {
+    /// The GID in network order.
+    pub gid: [u8; 16],
+    /// Network interface of the kernel that has the address, if any.
+    pub netdev: Option<String>,
+}
+
+/// The arena's shape, as `urdma_arena` wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArenaParams {
+    /// Octets of the mapping.
+    pub size_octets: u64,
+}
+
+/// urdmad's answer to the wish for a lease.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseAnswer {
+    /// None was asked for.
+    NotAsked,
+    /// Here it is.
+    Granted(Box<LeaseParams>),
+    /// None, and why, as a sentence.
+    Refused(String),
+}
+
+/// What a DPDK secondary needs to use its queue pair; the fields of `urdma_underlay::lease_abi::LeaseParams`, which wants the instance's
+/// addresses as well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseParams {
+    /// `--file-prefix` of the primary.
+    pub file_prefix: String,
+    /// `RUNTIME_DIRECTORY` of the primary; nothing for DPDK's default.
+    pub runtime_dir: Option<PathBuf>,
+    /// The lcore id that only this process uses.
+    pub lcore_id: u32,
+    /// Name of the port's device, as the primary has it.
+    pub device: String,
+    /// Index of the receive and of the transmit queue.
+    pub queue: u16,
+    /// Name of the mempool that only this process and this queue use.
+    pub mempool: String,
+    /// The port's Ethernet address.
+    pub mac: [u8; 6],
+    /// IP MTU, octets.
+    pub mtu: u16,
+    /// Whether UDP checksums are sent.
+    pub checksum: bool,
+}
+
+/// How an address can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resolution {
+    /// It is one of the instance's own.
+    Local,
+    /// It is a neighbour on the port's network, or behind the gateway whose Ethernet address this is.
+    Neighbour {
+        /// Ethernet address of the next hop.
+        mac: [u8; 6],
+        /// The instance's address to use as source.
+        source: IpAddr,
+    },
+    /// Nobody answers for it.
+    NoHost,
+}
+
+/// A port space of rdma_cm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortSpace {
+    /// RDMA_PS_TCP (0x0106): connected.
+    Tcp,
+    /// RDMA_PS_UDP (0x0111) and RDMA_PS_IPOIB (0x0002): datagrams.
+    Udp,
+}
+
+impl PortSpace {
+    /// The port space with this number of `enum rdma_ucm_port_space`; `None` for those without ports.
+    pub const fn from_number(number: u16) -> Option<Self> {
+        match number {
+            0x0106 => Some(Self::Tcp),
+            0x0111 | 0x0002 => Some(Self::Udp),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for PortSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// What a provider process reports of itself for `urdma status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessReport {
+    /// Queue pairs.
+    pub qps: u32,
+    /// Of those, in RTS.
+    pub qps_connected: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Counters by name, for people to read.
+    pub counters: std::collections::BTreeMap<String, u64>,
+}

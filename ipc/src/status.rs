@@ -1,0 +1,157 @@
+//! What `urdma status` shows: the whole state of an instance at one moment.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::{PortSpace, ProcessReport};
+
+/// The state of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// The instance's name.
+    pub instance: String,
+    /// urdmad's process id.
+    pub pid: u32,
+    /// Version of urdmad.
+    pub version: String,
+    /// Seconds since it is ready.
+    pub uptime_s: u64,
+    /// Its run directory.
+    pub run_dir: PathBuf,
+    /// Node GUID as sysfs prints it.
+    pub node_guid: String,
+    /// The instance's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// Slots that can be attached.
+    pub slots_total: u16,
+    /// Attached processes by slot.
+    pub slots: Vec<SlotStatus>,
+    /// CM ports that are listened on.
+    pub listeners: Vec<ListenerStatus>,
+    /// CM ports that are bound and not listened on.
+    pub bound: Vec<ListenerStatus>,
+    /// The port, if the instance has one.
+    pub port: Option<PortStatus>,
+    /// What slot 0 did.
+    pub counters: Counters,
+    /// Frames of the whole arena.
+    pub frames: FrameCounts,
+    /// Leased queue pairs.
+    pub leases: Vec<LeaseStatus>,
+    /// Why no queue pair can be leased, if so.
+    pub no_leases_because: Option<String>,
+    /// File of the running capture.
+    pub capture: Option<PathBuf>,
+}
+
+/// One attached process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotStatus {
+    /// The slot.
+    pub slot: u8,
+    /// Process id.
+    pub pid: i32,
+    /// User id.
+    pub uid: u32,
+    /// The program's name, as it said.
+    pub program: String,
+    /// Seconds since it attached.
+    pub attached_s: u64,
+    /// Frames that it holds.
+    pub frames_held: u64,
+    /// Frames on their way to it.
+    pub frames_inbound: u64,
+    /// What the arena counted for it (`sent`, `received`, `full`, ...).
+    pub arena: BTreeMap<String, u64>,
+    /// Its leased queue.
+    pub lease_queue: Option<u16>,
+    /// What the process says of itself; nothing if it did not answer in time.
+    pub report: Option<ProcessReport>,
+}
+
+/// Frames by state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameCounts {
+    /// All.
+    pub total: u64,
+    /// Free.
+    pub free: u64,
+    /// Held by a process.
+    pub held: u64,
+    /// Sent and not yet received.
+    pub in_flight: u64,
+}
+
+/// One bound CM port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerStatus {
+    /// Port space.
+    pub space: PortSpace,
+    /// Local address.
+    pub address: IpAddr,
+    /// The port.
+    pub port: u16,
+    /// Whose it is.
+    pub slot: u8,
+    /// Requests that may wait; 0 if it is only bound.
+    pub backlog: u32,
+}
+
+/// The instance's port.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// `memif`, `tap`, `af_xdp` or `device`.
+    pub kind: String,
+    /// DPDK's name of the device.
+    pub device: String,
+    /// Ethernet address.
+    pub mac: String,
+    /// IP MTU, octets.
+    pub mtu: u16,
+    /// Whether the link is up.
+    pub link_up: bool,
+    /// Queue pairs, the daemon's included.
+    pub queues: u16,
+    /// The driver's counters.
+    pub hardware: BTreeMap<String, u64>,
+    /// Packet buffers free and in all, by pool.
+    pub mbufs: Vec<PoolStatus>,
+}
+
+/// One pool of packet buffers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// The pool's name.
+    pub name: String,
+    /// Buffers in all.
+    pub total: u32,
+    /// Of those free.
+    pub free: u32,
+}
+
+/// One leased queue pair.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseStatus {
+    /// Queue index.
+    pub queue: u16,
+    /// Whose it is; nothing if it is free.
+    pub slot: Option<u8>,
+}
+
+/// What slot 0 did since the start. Every drop is counted by its reason.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Processes that attached.
+    pub attached: u64,
+    /// Processes that ended without detaching.
+    pub reaped: u64,
+    /// Frames taken back from those.
+    pub reaped_frames: u64,
+    /// Attach requests refused.
+    pub attach_refused: u64,
+    /// Everything that the data path counted, by name (`rx_packets`, `drop_unknown_slot`, ...).
+    pub data: BTreeMap<String, u64>,
+}
