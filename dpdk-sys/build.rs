@@ -1,0 +1,194 @@
+//! Reads the installed DPDK's headers and compiles the shim.
+//!
+//! Nothing is linked here: whoever makes a program or a library chooses shared or static DPDK, and finds the
+//! arguments for the shared one in `DEP_URDMA_DPDK_SYS_LINK`.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::exit;
+
+const MINIMUM_VERSION: &str = "22.11";
+
+/// What the wrapper uses; everything else stays out of the generated code.
+const FUNCTIONS: &[&str] = &[
+    "rte_dev_probe",
+    "rte_eal_cleanup",
+    "rte_eal_init",
+    "rte_eal_process_type",
+    "rte_eth_allmulticast_enable",
+    "rte_eth_dev_adjust_nb_rx_tx_desc",
+    "rte_eth_dev_configure",
+    "rte_eth_dev_get_mtu",
+    "rte_eth_dev_get_name_by_port",
+    "rte_eth_dev_get_port_by_name",
+    "rte_eth_dev_info_get",
+    "rte_eth_dev_rx_intr_ctl_q_get_fd",
+    "rte_eth_dev_rx_intr_disable",
+    "rte_eth_dev_rx_intr_enable",
+    "rte_eth_dev_rx_queue_start",
+    "rte_eth_dev_rx_queue_stop",
+    "rte_eth_dev_socket_id",
+    "rte_eth_find_next",
+    "rte_eth_link_get_nowait",
+    "rte_eth_macaddr_get",
+    "rte_eth_promiscuous_enable",
+    "rte_eth_rx_queue_setup",
+    "rte_eth_stats_get",
+    "rte_eth_tx_queue_setup",
+    "rte_flow_destroy",
+    "rte_log_set_global_level",
+    "rte_mempool_avail_count",
+    "rte_mempool_free",
+    "rte_mempool_lookup",
+    "rte_openlog_stream",
+    "rte_pktmbuf_pool_create_by_ops",
+    "rte_strerror",
+    "urdma_.*",
+];
+
+const TYPES: &[&str] = &[
+    "rte_mbuf",
+    "rte_eth_dev_info",
+    "rte_eth_link",
+    "rte_eth_stats",
+];
+
+const CONSTANTS: &[&str] = &[
+    "RTE_EAL_PMD_PATH",
+    "RTE_ETH_NAME_MAX_LEN",
+    "RTE_MAX_LCORE",
+    "RTE_MEMPOOL_NAMESIZE",
+    "RTE_PKTMBUF_HEADROOM",
+    "RTE_PROC_.*",
+];
+
+fn main() {
+    println!("cargo:rerun-if-changed=shim/guard.c");
+    println!("cargo:rerun-if-changed=shim/shim.c");
+    println!("cargo:rerun-if-changed=shim/shim.h");
+    let library = match pkg_config::Config::new()
+        .cargo_metadata(false)
+        .atleast_version(MINIMUM_VERSION)
+        .probe("libdpdk")
+    {
+        Ok(library) => library,
+        Err(error) => {
+            eprintln!(
+                "DPDK {MINIMUM_VERSION} or later is needed: apt-get install libdpdk-dev\n{error}"
+            );
+            exit(1);
+        }
+    };
+    let flags = compiler_flags();
+    compile_shim(&flags);
+    generate(&flags);
+
+    let mut link: Vec<String> = library
+        .link_paths
+        .iter()
+        .map(|path| format!("-L{}", path.display()))
+        .collect();
+    link.extend(guard(&flags));
+    link.push("-Wl,--as-needed".into());
+    link.extend(["ethdev", "mbuf", "mempool", "ring", "eal"].map(|name| format!("-lrte_{name}")));
+    println!("cargo:cflags={}", flags.join(" "));
+    println!("cargo:link={}", link.join(" "));
+    println!("cargo:version={}", library.version);
+}
+
+/// DPDK's flags name the instruction set and force an include, which the library crate's result leaves out.
+fn compiler_flags() -> Vec<String> {
+    let output = std::process::Command::new(env::var("PKG_CONFIG").unwrap_or("pkg-config".into()))
+        .args(["--cflags", "libdpdk"])
+        .output();
+    match output {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout)
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect(),
+        _ => {
+            eprintln!("pkg-config --cflags libdpdk failed: apt-get install libdpdk-dev pkg-config");
+            exit(1);
+        }
+    }
+}
+
+fn compile_shim(flags: &[String]) {
+    let mut build = cc::Build::new();
+    build.file("shim/shim.c").include("shim").opt_level(2);
+    for flag in flags {
+        build.flag(flag);
+    }
+    build
+        .flag("-Wno-unused-parameter")
+        .flag("-fvisibility=hidden")
+        .compile("urdma_dpdk_shim");
+}
+
+/// Compiles what programs with shared DPDK need besides; returns how to link it in front of DPDK.
+fn guard(flags: &[String]) -> Vec<String> {
+    let mut build = cc::Build::new();
+    build
+        .file("shim/guard.c")
+        .include("shim")
+        .opt_level(2)
+        .cargo_metadata(false);
+    for flag in flags {
+        build.flag(flag);
+    }
+    build.compile("urdma_dpdk_guard");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let archive = out.join("liburdma_dpdk_guard.a");
+    let mut link = vec![
+        "-Wl,--whole-archive".to_owned(),
+        archive.display().to_string(),
+        "-Wl,--no-whole-archive".to_owned(),
+    ];
+    for function in ["register", "unregister", "unregister_pending"] {
+        link.push(format!(
+            "-Wl,--export-dynamic-symbol=rte_intr_callback_{function}"
+        ));
+    }
+    link
+}
+
+fn generate(flags: &[String]) {
+    let mut builder = bindgen::Builder::default()
+        .header("shim/shim.h")
+        .clang_args(flags)
+        .allowlist_recursively(true)
+        .derive_debug(false)
+        .layout_tests(false)
+        .generate_comments(false)
+        .prepend_enum_name(false)
+        // Packed structures with aligned members, which Rust cannot express; nothing here looks into them.
+        .opaque_type("rte_l2tpv2_.*")
+        .opaque_type("rte_gtp_psc_.*")
+        .opaque_type("rte_arp_.*")
+        .opaque_type("rte_mempool.*")
+        .opaque_type("rte_flow.*")
+        .opaque_type("rte_device")
+        .wrap_unsafe_ops(true);
+    for name in FUNCTIONS {
+        builder = builder.allowlist_function(name);
+    }
+    for name in TYPES {
+        builder = builder.allowlist_type(name);
+    }
+    for name in CONSTANTS {
+        builder = builder.allowlist_var(name);
+    }
+    let bindings = match builder.generate() {
+        Ok(bindings) => bindings,
+        Err(error) => {
+            eprintln!(
+                "cannot read DPDK's headers: apt-get install libdpdk-dev libclang-dev\n{error}"
+            );
+            exit(1);
+        }
+    };
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    bindings
+        .write_to_file(out.join("bindings.rs"))
+        .expect("the build directory is writable");
+}

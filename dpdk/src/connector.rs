@@ -1,0 +1,73 @@
+//! Connects a net_memif client, which tries only once by itself, and only if its server is there.
+
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::Error;
+
+/// Between two looks at a link that is down. Connecting takes a few milliseconds.
+const DOWN_PERIOD: Duration = Duration::from_millis(50);
+
+/// Between two looks at a link that is up.
+const UP_PERIOD: Duration = Duration::from_millis(250);
+
+/// A thread that starts a port, and starts it again whenever its link is down.
+#[derive(Debug)]
+pub(crate) struct Connector {
+    /// Dropped to end the thread.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Connector {
+    /// Tries once now, then in the thread.
+    pub(crate) fn start(port: u16) -> Result<Self, Error> {
+        let (stop, stopped) = channel::<()>();
+        let mut connected = try_start(port);
+        let thread = thread::Builder::new()
+            .name("urdma-connect".into())
+            .spawn(move || {
+                let mut period = DOWN_PERIOD;
+                while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                    if connected && is_up(port) {
+                        period = UP_PERIOD;
+                        continue;
+                    }
+                    period = DOWN_PERIOD;
+                    // SAFETY: the port exists as long as the thread runs; bursts are kept away meanwhile.
+                    unsafe { dpdk_sys::urdma_port_stop(port) };
+                    connected = try_start(port);
+                }
+            })
+            .map_err(|error| Error::new(libc::EAGAIN, format!("cannot start a thread: {error}")))?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Connector {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether the server was there: the link comes up a little later.
+fn try_start(port: u16) -> bool {
+    // SAFETY: the port exists; one that is not configured is refused.
+    (unsafe { dpdk_sys::urdma_port_start(port) }) == 0
+}
+
+fn is_up(port: u16) -> bool {
+    // SAFETY: all zeros is a valid value of this plain structure.
+    let mut link: dpdk_sys::rte_eth_link = unsafe { std::mem::zeroed() };
+    // SAFETY: the port exists, and the structure is ours.
+    let result = unsafe { dpdk_sys::rte_eth_link_get_nowait(port, &mut link) };
+    result == 0 && link.link_status() != 0
+}

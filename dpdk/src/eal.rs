@@ -1,0 +1,369 @@
+//! DPDK's environment: started once a process, shared by everything else here.
+
+use std::ffi::CString;
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread;
+
+use crate::files::remove_leftovers;
+use crate::log::{Log, Sink};
+use crate::Error;
+
+/// DPDK's number of a thread that uses per-thread caches of pools, 0..128.
+///
+/// Two processes of one instance must never use the same, or they would corrupt the caches of the pools they share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LcoreId(u32);
+
+impl LcoreId {
+    /// How many there are.
+    pub const COUNT: u32 = dpdk_sys::RTE_MAX_LCORE;
+
+    /// The number of the primary's only lcore.
+    pub const PRIMARY: LcoreId = LcoreId(0);
+
+    /// The id with this number, if there can be one.
+    pub const fn new(number: u32) -> Option<Self> {
+        if number < Self::COUNT {
+            Some(Self(number))
+        } else {
+            None
+        }
+    }
+
+    /// The number.
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// Makes the calling thread use the pool caches of this id.
+    ///
+    /// # Safety
+    /// No two threads with the same id, in any process of the instance, may use pools at the same time.
+    #[inline]
+    pub unsafe fn adopt(self) {
+        // SAFETY: the id is below RTE_MAX_LCORE; the caller keeps threads with one id apart.
+        unsafe { dpdk_sys::urdma_lcore_adopt(self.0) }
+    }
+}
+
+/// Whether a process makes the shared memory or joins it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// Makes it: the daemon.
+    Primary,
+    /// Joins that of a primary with the same file prefix.
+    Secondary,
+}
+
+/// What memory a primary takes; secondaries have no choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// This much of hugetlbfs; the only kind that secondaries can join.
+    Huge {
+        /// Megabytes, taken at once. Start time grows with it.
+        megabytes: u32,
+        /// Mount point; `None` for wherever hugetlbfs is mounted.
+        directory: Option<PathBuf>,
+    },
+    /// Ordinary pages: needs no rights and takes no secondaries.
+    Plain {
+        /// Megabytes.
+        megabytes: u32,
+    },
+}
+
+/// Which drivers a process with shared DPDK loads; with static DPDK they are what was linked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Drivers {
+    /// Those that were linked.
+    Linked,
+    /// All that are installed; slow.
+    All,
+    /// These, by the name of their library without `librte_` and `.so`, like `net_memif`.
+    Named(Vec<String>),
+}
+
+impl Drivers {
+    /// What is needed for devices with these arguments: only their drivers if all are virtual, else all.
+    ///
+    /// The device `net_memif0,role=server` has the driver `net_memif`.
+    pub fn of_devices<'a>(devices: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut names = vec!["bus_vdev".to_owned(), "mempool_ring".to_owned()];
+        for device in devices {
+            let name = device.split(',').next().unwrap_or(device);
+            let driver = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
+            if !driver.starts_with("net_") || driver.contains(':') {
+                return Self::All;
+            }
+            if !names.iter().any(|known| known == driver) {
+                names.push(driver.to_owned());
+            }
+        }
+        Self::Named(names)
+    }
+}
+
+/// How to start.
+#[derive(Clone, Debug)]
+pub struct EalOptions {
+    /// Makes or joins shared memory.
+    pub process: Process,
+    /// Tells the primaries of one machine apart.
+    pub file_prefix: String,
+    /// `RUNTIME_DIRECTORY` for DPDK's files; `None` for its default. Set in the process' environment.
+    pub runtime_directory: Option<PathBuf>,
+    /// The one lcore; unique among the processes of the instance.
+    pub lcore: LcoreId,
+    /// A primary's memory.
+    pub memory: Memory,
+    /// Drivers to load.
+    pub drivers: Drivers,
+    /// Whether PCI devices are looked for.
+    pub pci: bool,
+    /// Where messages go.
+    pub log: Log,
+}
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+struct Running {
+    /// Of a primary: what to remove at the end.
+    files: Option<(String, Option<PathBuf>)>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        match &self.files {
+            // Cleaning up would unmap memory that DPDK's interrupt thread, which nothing ends, may still look at: the
+            // memory goes with the process, and only the files must be removed.
+            Some((prefix, runtime)) => remove_leftovers(prefix, runtime.as_deref()),
+            None => {
+                // SAFETY: DPDK was started, and no pool, port or queue is left, since each keeps this alive. Drivers of
+                // a secondary register nothing with its interrupt thread.
+                unsafe { dpdk_sys::rte_eal_cleanup() };
+            }
+        }
+    }
+}
+
+/// A started DPDK; clones share it. With the last one a secondary leaves the primary, and a primary's files are removed; its
+/// memory is given back when the process ends.
+#[derive(Clone)]
+pub struct Eal {
+    _running: Arc<Running>,
+    process: Process,
+}
+
+impl std::fmt::Debug for Eal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Eal")
+            .field("process", &self.process)
+            .finish()
+    }
+}
+
+impl Eal {
+    /// Starts DPDK.
+    ///
+    /// The start happens in a thread of its own, so that neither the caller's CPU affinity nor its signal mask changes;
+    /// the threads that DPDK makes take no signals.
+    ///
+    /// # Errors
+    /// `EALREADY` when this process has started DPDK before, even if it was cleaned up since; otherwise DPDK's own
+    /// reason, such as no hugepages or no primary.
+    pub fn init(options: &EalOptions) -> Result<Self, Error> {
+        if STARTED.swap(true, Ordering::SeqCst) {
+            return Err(Error::new(
+                libc::EALREADY,
+                "DPDK can be started only once in a process",
+            ));
+        }
+        if let Some(directory) = &options.runtime_directory {
+            std::env::set_var("RUNTIME_DIRECTORY", directory);
+        }
+        let mut sink = Sink::open(&options.log)?;
+        let arguments = arguments(options)?;
+        let started = thread::Builder::new()
+            .name("urdma-eal-init".into())
+            .spawn(move || start(&arguments))
+            .map_err(|error| Error::new(libc::EAGAIN, format!("cannot start a thread: {error}")))?
+            .join();
+        match started {
+            Ok(Ok(())) => sink.settle(),
+            Ok(Err(error)) => {
+                let reason = sink.reason();
+                return Err(Error::new(error.errno(), format!("{error} ({reason})")));
+            }
+            Err(_) => return Err(Error::new(libc::EFAULT, "DPDK's start panicked")),
+        }
+        let files = (options.process == Process::Primary).then(|| {
+            (
+                options.file_prefix.clone(),
+                options.runtime_directory.clone(),
+            )
+        });
+        Ok(Self {
+            _running: Arc::new(Running { files }),
+            process: options.process,
+        })
+    }
+
+    /// Which part this process has.
+    pub const fn process(&self) -> Process {
+        self.process
+    }
+}
+
+fn start(arguments: &[CString]) -> Result<(), Error> {
+    block_signals();
+    // DPDK keeps pointers into its arguments for telemetry: they live for ever.
+    let mut pointers: Vec<*mut libc::c_char> = arguments
+        .iter()
+        .map(|argument| argument.clone().into_raw())
+        .collect();
+    pointers.push(ptr::null_mut());
+    let pointers = pointers.leak();
+    let count = i32::try_from(arguments.len()).unwrap_or(i32::MAX);
+    // SAFETY: the array has `count` strings and a null behind them, all of which live for ever.
+    let result = unsafe { dpdk_sys::rte_eal_init(count, pointers.as_mut_ptr()) };
+    if result < 0 {
+        return Err(Error::last("DPDK does not start"));
+    }
+    Ok(())
+}
+
+/// Blocks, in this thread and those it makes, every signal that is not about the thread's own fault.
+fn block_signals() {
+    let faults = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGFPE,
+        libc::SIGTRAP,
+        libc::SIGSYS,
+    ];
+    // SAFETY: all zeros is a valid signal set.
+    let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is a valid object of ours.
+    unsafe { libc::sigfillset(&mut set) };
+    for signal in faults {
+        // SAFETY: the set is initialized and the signal's number valid.
+        unsafe { libc::sigdelset(&mut set, signal) };
+    }
+    // SAFETY: the set is initialized; the old mask is not asked for, since the thread ends soon.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut()) };
+}
+
+/// The command line that says the same as the options.
+fn arguments(options: &EalOptions) -> Result<Vec<CString>, Error> {
+    let mut list: Vec<String> = vec!["urdma".into()];
+    let mut option = |name: &str, value: String| {
+        list.push(name.to_owned());
+        list.push(value);
+    };
+    option("--file-prefix", options.file_prefix.clone());
+    option(
+        "--lcores",
+        format!("{}@({})", options.lcore.0, allowed_cpus()?),
+    );
+    match options.process {
+        Process::Primary => option("--proc-type", "primary".into()),
+        Process::Secondary => option("--proc-type", "secondary".into()),
+    }
+    if options.process == Process::Primary {
+        match &options.memory {
+            Memory::Huge {
+                megabytes,
+                directory,
+            } => {
+                option("-m", megabytes.to_string());
+                if let Some(directory) = directory {
+                    option("--huge-dir", directory.display().to_string());
+                }
+            }
+            Memory::Plain { megabytes } => option("-m", megabytes.to_string()),
+        }
+    }
+    match &options.drivers {
+        Drivers::Linked | Drivers::All => {}
+        Drivers::Named(names) => {
+            let directory = plugin_directory();
+            for name in names {
+                option("-d", format!("{directory}/librte_{name}.so"));
+            }
+        }
+    }
+    if options.process == Process::Primary && matches!(options.memory, Memory::Plain { .. }) {
+        list.push("--no-huge".into());
+    }
+    if !options.pci {
+        list.push("--no-pci".into());
+    }
+    list.push("--no-telemetry".into());
+    list.into_iter()
+        .map(|argument| {
+            CString::new(argument)
+                .map_err(|_| Error::new(libc::EINVAL, "an option contains a zero octet"))
+        })
+        .collect()
+}
+
+fn plugin_directory() -> String {
+    let path = dpdk_sys::RTE_EAL_PMD_PATH;
+    String::from_utf8_lossy(&path[..path.len() - 1]).into_owned()
+}
+
+/// The CPUs this process may use, as DPDK writes them.
+fn allowed_cpus() -> Result<String, Error> {
+    // SAFETY: all zeros is a valid set of CPUs.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the set is ours and has the size that is passed.
+    let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
+    if result != 0 {
+        return Err(Error::new(
+            libc::EINVAL,
+            "cannot tell which CPUs may be used",
+        ));
+    }
+    let count = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
+    let cpus: Vec<String> = (0..count)
+        // SAFETY: the CPU's number is below CPU_SETSIZE.
+        .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) })
+        .map(|cpu| cpu.to_string())
+        .collect();
+    Ok(cpus.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_of_virtual_devices_are_only_theirs() {
+        assert_eq!(
+            Drivers::of_devices(["net_memif0,role=server", "net_memif1", "net_tap0,iface=x"]),
+            Drivers::Named(vec![
+                "bus_vdev".into(),
+                "mempool_ring".into(),
+                "net_memif".into(),
+                "net_tap".into()
+            ])
+        );
+        assert_eq!(Drivers::of_devices(["0000:03:00.0"]), Drivers::All);
+    }
+
+    #[test]
+    fn lcore_128_is_refused() {
+        assert_eq!(LcoreId::new(127).unwrap().number(), 127);
+        assert_eq!(LcoreId::new(128), None);
+    }
+
+    #[test]
+    fn plugin_directory_has_the_ring_driver() {
+        let path = format!("{}/librte_mempool_ring.so", plugin_directory());
+        assert!(std::path::Path::new(&path).exists(), "{path}");
+    }
+}

@@ -1,0 +1,423 @@
+//! Ports: found or attached, configured, started.
+
+use std::ffi::{CStr, CString};
+
+use crate::connector::Connector;
+use crate::{Eal, Error, LcoreId, Mempool, QueueIndex, QueuePair, RxQueue, TxQueue};
+
+/// Descriptors of a queue where the configuration does not say.
+const DEFAULT_DESCRIPTORS: u16 = 1024;
+
+/// The one driver that states a limit (1518 octets) and does not have it; its buffers' size is the limit.
+const MEMIF: &str = "net_memif";
+
+/// What a port's driver can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    /// Name of the driver, like `net_memif`.
+    pub driver: String,
+    /// Queue pairs at most.
+    pub max_queue_pairs: u16,
+    /// Longest frame it says it receives, in octets; net_memif passes longer ones.
+    pub max_frame_octets: u32,
+    /// Largest IP MTU it says it has.
+    pub max_mtu: u16,
+}
+
+/// How a port is set up.
+#[derive(Clone, Debug)]
+pub struct PortConfig<'a> {
+    /// One pool for each queue pair, from which that queue receives.
+    pub pools: &'a [Mempool],
+    /// IP MTU.
+    pub mtu: u16,
+    /// Descriptors of each queue; `None` for 1024, or what the driver has.
+    pub descriptors: Option<u16>,
+    /// Whether receive interrupts are wanted; see [`RxQueue::interrupt`].
+    pub rx_interrupts: bool,
+}
+
+/// Whether a port has a link, and how fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Packets can pass.
+    pub up: bool,
+    /// Megabits a second; `None` when the driver does not know.
+    pub megabits: Option<u32>,
+}
+
+/// A port's own counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PortStats {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Octets received.
+    pub rx_octets: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Octets sent.
+    pub tx_octets: u64,
+    /// Packets the device dropped because no buffer was free.
+    pub rx_missed: u64,
+    /// Broken packets.
+    pub rx_errors: u64,
+    /// Packets that could not be sent.
+    pub tx_errors: u64,
+    /// Failed attempts to take a receive buffer.
+    pub rx_no_buffer: u64,
+}
+
+/// A port. In the primary, dropping it stops and closes it.
+#[derive(Debug)]
+pub struct Port {
+    id: u16,
+    eal: Eal,
+    pools: Vec<Option<Mempool>>,
+    owned: bool,
+    started: bool,
+    /// Connects a net_memif client again and again.
+    connector: Option<Connector>,
+    is_client: bool,
+}
+
+impl Port {
+    /// Attaches a device and takes its port: `net_memif0,role=server,...` or a PCI address with arguments.
+    ///
+    /// # Errors
+    /// The driver's reason, which its log says in more detail.
+    pub fn attach(eal: &Eal, device: &str) -> Result<Self, Error> {
+        let what = format!("cannot attach the device {device}");
+        remove_stale_socket(device);
+        let c_device = c_string(device)?;
+        // SAFETY: DPDK runs, and the string lives during the call.
+        let result = unsafe { dpdk_sys::rte_dev_probe(c_device.as_ptr()) };
+        if result < 0 && result != -libc::EEXIST {
+            return Err(Error::of(&what, -result));
+        }
+        let name = device.split(',').next().unwrap_or(device);
+        let mut port = Self::find(eal, name)?;
+        port.owned = true;
+        let is_server = device
+            .split(',')
+            .any(|pair| pair == "role=server" || pair == "role=master");
+        port.is_client = name.starts_with(MEMIF) && !is_server;
+        Ok(port)
+    }
+
+    /// Finds the port of a device by its name, as a secondary does.
+    ///
+    /// # Errors
+    /// `ENODEV` when there is none.
+    pub fn find(eal: &Eal, name: &str) -> Result<Self, Error> {
+        let c_name = c_string(name)?;
+        let mut id = 0;
+        // SAFETY: DPDK runs; the string and the number live during the call.
+        let result = unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(c_name.as_ptr(), &mut id) };
+        Error::check(&format!("no port of the device {name}"), result)?;
+        Ok(Self {
+            id,
+            eal: eal.clone(),
+            pools: Vec::new(),
+            owned: false,
+            started: false,
+            connector: None,
+            is_client: false,
+        })
+    }
+
+    /// DPDK's number of the port, the same in every process.
+    pub const fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// What the driver can do.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn info(&self) -> Result<PortInfo, Error> {
+        // SAFETY: all zeros is a valid value of this plain structure.
+        let mut info: dpdk_sys::rte_eth_dev_info = unsafe { std::mem::zeroed() };
+        // SAFETY: the port exists, and the structure is ours.
+        let result = unsafe { dpdk_sys::rte_eth_dev_info_get(self.id, &mut info) };
+        Error::check("cannot ask the port what it can do", result)?;
+        let driver = if info.driver_name.is_null() {
+            String::new()
+        } else {
+            // SAFETY: the driver's name is a constant string.
+            let name = unsafe { CStr::from_ptr(info.driver_name) };
+            name.to_string_lossy().into_owned()
+        };
+        Ok(PortInfo {
+            driver,
+            max_queue_pairs: info.max_rx_queues.min(info.max_tx_queues),
+            max_frame_octets: info.max_rx_pktlen,
+            max_mtu: info.max_mtu,
+        })
+    }
+
+    /// Sets the port up with as many queue pairs as there are pools.
+    ///
+    /// # Errors
+    /// `EINVAL` for what the driver cannot do: number of queues, MTU; else the driver's reason.
+    pub fn configure(&mut self, config: &PortConfig<'_>) -> Result<(), Error> {
+        let info = self.info()?;
+        let pairs = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
+        self.check(config, &info, pairs)?;
+        // net_memif cannot be told an MTU and passes whatever fits its buffers.
+        let mtu = if info.driver == MEMIF {
+            0
+        } else {
+            u32::from(config.mtu)
+        };
+        let interrupts = i32::from(config.rx_interrupts);
+        // SAFETY: the port exists and is not started.
+        let result =
+            unsafe { dpdk_sys::urdma_port_configure(self.id, pairs, pairs, mtu, interrupts) };
+        Error::check("cannot configure the port", result)?;
+        let wanted = config.descriptors.unwrap_or(DEFAULT_DESCRIPTORS);
+        let (mut rx, mut tx) = (wanted, wanted);
+        // SAFETY: the port is configured, and the numbers are ours.
+        let result =
+            unsafe { dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut rx, &mut tx) };
+        Error::check("cannot choose the queues' length", result)?;
+        // SAFETY: the port exists.
+        let socket = unsafe { dpdk_sys::rte_eth_dev_socket_id(self.id) }.cast_unsigned();
+        for (index, pool) in (0..pairs).zip(config.pools) {
+            // SAFETY: the port is configured with this queue; a null configuration means the driver's own; the pool
+            // lives as long as DPDK.
+            let result = unsafe {
+                dpdk_sys::rte_eth_rx_queue_setup(
+                    self.id,
+                    index,
+                    rx,
+                    socket,
+                    std::ptr::null(),
+                    pool.as_ptr(),
+                )
+            };
+            Error::check("cannot set up a receive queue", result)?;
+            // SAFETY: as above.
+            let result = unsafe {
+                dpdk_sys::rte_eth_tx_queue_setup(self.id, index, tx, socket, std::ptr::null())
+            };
+            Error::check("cannot set up a transmit queue", result)?;
+        }
+        self.pools = config.pools.iter().cloned().map(Some).collect();
+        Ok(())
+    }
+
+    fn check(&self, config: &PortConfig<'_>, info: &PortInfo, pairs: u16) -> Result<(), Error> {
+        let invalid = |message: String| Err(Error::new(libc::EINVAL, message));
+        if pairs == 0 || pairs > info.max_queue_pairs {
+            return invalid(format!(
+                "the port can have 1 to {} queue pairs, not {pairs}",
+                info.max_queue_pairs
+            ));
+        }
+        let frame = u32::from(config.mtu) + 18;
+        if info.driver != MEMIF && (config.mtu > info.max_mtu || frame > info.max_frame_octets) {
+            return invalid(format!(
+                "the port's MTU can be at most {}, not {}",
+                u32::from(info.max_mtu).min(info.max_frame_octets.saturating_sub(18)),
+                config.mtu
+            ));
+        }
+        let needed = usize::from(config.mtu) + 14 + crate::HEADROOM_OCTETS;
+        if let Some(pool) = config
+            .pools
+            .iter()
+            .find(|pool| usize::from(pool.buffer_octets()) < needed)
+        {
+            return invalid(format!(
+                "buffers of {} octets are too short for MTU {}: {needed} are needed",
+                pool.buffer_octets(),
+                config.mtu
+            ));
+        }
+        Ok(())
+    }
+
+    /// Starts the port.
+    ///
+    /// A net_memif client whose server is not there yet, or goes away, is connected as soon as it is: see [`Port::link`].
+    ///
+    /// # Errors
+    /// The driver's reason.
+    pub fn start(&mut self) -> Result<(), Error> {
+        if self.is_client {
+            self.connector = Some(Connector::start(self.id)?);
+        } else {
+            // SAFETY: the port exists; one that is not configured is refused.
+            let result = unsafe { dpdk_sys::urdma_port_start(self.id) };
+            Error::check("cannot start the port", result)?;
+        }
+        self.started = true;
+        Ok(())
+    }
+
+    /// Stops the port; its queues then carry nothing.
+    ///
+    /// # Errors
+    /// The driver's reason.
+    pub fn stop(&mut self) -> Result<(), Error> {
+        self.connector = None;
+        // SAFETY: the port exists; stopping a stopped one does nothing.
+        let result = unsafe { dpdk_sys::urdma_port_stop(self.id) };
+        Error::check("cannot stop the port", result)?;
+        self.started = false;
+        Ok(())
+    }
+
+    /// Takes a queue pair with the pool it receives from; `None` for one that there is not, or that was taken.
+    pub fn take_pair(&mut self, index: QueueIndex) -> Option<QueuePair> {
+        let pool = self.pools.get_mut(usize::from(index.0))?.take()?;
+        Some(QueuePair {
+            rx: RxQueue::new(self.id, index, self.eal.clone()),
+            tx: TxQueue::new(self.id, index, self.eal.clone()),
+            pool,
+        })
+    }
+
+    /// The queue pair that the primary lent to this process, a secondary.
+    ///
+    /// `lcore` is this process' id, `pool` the name of the pool of this queue.
+    ///
+    /// # Errors
+    /// There is no such pool.
+    pub fn borrow_pair(
+        &self,
+        index: QueueIndex,
+        lcore: LcoreId,
+        pool: &str,
+    ) -> Result<QueuePair, Error> {
+        debug_assert!(lcore != LcoreId::PRIMARY, "the primary's id is its own");
+        Ok(QueuePair {
+            rx: RxQueue::new(self.id, index, self.eal.clone()),
+            tx: TxQueue::new(self.id, index, self.eal.clone()),
+            pool: Mempool::lookup(&self.eal, pool)?,
+        })
+    }
+
+    /// The port's Ethernet address.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn mac(&self) -> Result<[u8; 6], Error> {
+        // SAFETY: all zeros is a valid address.
+        let mut address: dpdk_sys::rte_ether_addr = unsafe { std::mem::zeroed() };
+        // SAFETY: the port exists, and the structure is ours.
+        let result = unsafe { dpdk_sys::rte_eth_macaddr_get(self.id, &mut address) };
+        Error::check("cannot read the port's address", result)?;
+        Ok(address.addr_bytes)
+    }
+
+    /// The IP MTU the driver works with; meaningless for net_memif.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn mtu(&self) -> Result<u16, Error> {
+        let mut mtu = 0;
+        // SAFETY: the port exists, and the number is ours.
+        let result = unsafe { dpdk_sys::rte_eth_dev_get_mtu(self.id, &mut mtu) };
+        Error::check("cannot read the port's MTU", result)?;
+        Ok(mtu)
+    }
+
+    /// The state of the link, without waiting for it.
+    ///
+    /// # Errors
+    /// The device is gone.
+    pub fn link(&self) -> Result<Link, Error> {
+        // SAFETY: all zeros is a valid value of this plain structure.
+        let mut link: dpdk_sys::rte_eth_link = unsafe { std::mem::zeroed() };
+        // SAFETY: the port exists, and the structure is ours.
+        let result = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.id, &mut link) };
+        Error::check("cannot read the port's link", result)?;
+        Ok(Link {
+            up: link.link_status() != 0,
+            megabits: (link.link_speed != 0 && link.link_speed != u32::MAX)
+                .then_some(link.link_speed),
+        })
+    }
+
+    /// The port's own counters; net_memif's count every process' packets.
+    ///
+    /// # Errors
+    /// The driver has none.
+    pub fn stats(&self) -> Result<PortStats, Error> {
+        // SAFETY: all zeros is a valid value of this plain structure.
+        let mut stats: dpdk_sys::rte_eth_stats = unsafe { std::mem::zeroed() };
+        // SAFETY: the port exists, and the structure is ours.
+        let result = unsafe { dpdk_sys::rte_eth_stats_get(self.id, &mut stats) };
+        Error::check("cannot read the port's counters", result)?;
+        Ok(PortStats {
+            rx_packets: stats.ipackets,
+            rx_octets: stats.ibytes,
+            tx_packets: stats.opackets,
+            tx_octets: stats.obytes,
+            rx_missed: stats.imissed,
+            rx_errors: stats.ierrors,
+            tx_errors: stats.oerrors,
+            rx_no_buffer: stats.rx_nombuf,
+        })
+    }
+
+    /// Receives frames for every Ethernet group, as IPv6 neighbour discovery needs.
+    ///
+    /// # Errors
+    /// "Not supported", by drivers that filter nothing anyway.
+    pub fn accept_groups(&self) -> Result<(), Error> {
+        // SAFETY: the port exists.
+        let result = unsafe { dpdk_sys::rte_eth_allmulticast_enable(self.id) };
+        Error::check("cannot receive groups", result).map(|_| ())
+    }
+
+    /// Receives every frame.
+    ///
+    /// # Errors
+    /// "Not supported", by drivers that filter nothing anyway.
+    pub fn accept_all(&self) -> Result<(), Error> {
+        // SAFETY: the port exists.
+        let result = unsafe { dpdk_sys::rte_eth_promiscuous_enable(self.id) };
+        Error::check("cannot receive every frame", result).map(|_| ())
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
+        if self.started {
+            // Nothing is to be done about a device that does not stop: it is closed next.
+            let _ = self.stop();
+        }
+        // SAFETY: the port exists and is stopped; queues that are still held find a function that does nothing.
+        unsafe { dpdk_sys::urdma_port_close(self.id) };
+    }
+}
+
+/// Removes the socket of a net_memif server that was killed; net_memif itself only says that it is in use.
+fn remove_stale_socket(device: &str) {
+    let value = |key: &str| {
+        let mut pairs = device
+            .split(',')
+            .skip(1)
+            .filter_map(|pair| pair.split_once('='));
+        pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
+    };
+    let is_server = matches!(value("role"), Some("server" | "master"));
+    if !device.starts_with(MEMIF) || !is_server || value("socket-abstract") != Some("no") {
+        return;
+    }
+    let Some(path) = value("socket") else { return };
+    // The socket is of another type, so that even a living server is not connected to, but answers differently.
+    let answer = std::os::unix::net::UnixStream::connect(path);
+    if answer.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+fn c_string(text: &str) -> Result<CString, Error> {
+    CString::new(text).map_err(|_| Error::new(libc::EINVAL, "a name contains a zero octet"))
+}

@@ -1,0 +1,149 @@
+//! Receive and transmit queues of a port.
+
+use crate::{Burst, Eal, Error, Mbuf, MAX_BURST};
+
+/// Index of a queue of a port, the same for both directions of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueIndex(pub u16);
+
+/// A receive queue; one thread at a time uses it.
+#[derive(Debug)]
+pub struct RxQueue {
+    port: u16,
+    index: QueueIndex,
+    _eal: Eal,
+}
+
+impl RxQueue {
+    pub(crate) fn new(port: u16, index: QueueIndex, eal: Eal) -> Self {
+        Self {
+            port,
+            index,
+            _eal: eal,
+        }
+    }
+
+    /// The queue's index.
+    pub const fn index(&self) -> QueueIndex {
+        self.index
+    }
+
+    /// Adds received packets to the burst, as many as it has room for; returns how many came.
+    #[inline]
+    pub fn burst(&mut self, burst: &mut Burst) -> usize {
+        self.burst_of(burst, MAX_BURST)
+    }
+
+    /// The same for at most `most` packets.
+    #[inline]
+    pub fn burst_of(&mut self, burst: &mut Burst, most: usize) -> usize {
+        let held = burst.len();
+        let room = u16::try_from(most.min(MAX_BURST - held)).unwrap_or(0);
+        // SAFETY: `held` is at most the burst's capacity.
+        let free = unsafe { burst.as_mut_ptr().add(held) };
+        // SAFETY: the queue was set up; `&mut self` keeps other threads away; at most `room` pointers are stored.
+        let count = unsafe { dpdk_sys::urdma_rx_burst(self.port, self.index.0, free.cast(), room) };
+        // SAFETY: `count` more elements were just filled with buffers that are ours.
+        unsafe { burst.set_len(held + usize::from(count)) };
+        usize::from(count)
+    }
+
+    /// A descriptor that becomes readable when packets have arrived and [`RxQueue::arm`] was called before.
+    ///
+    /// # Errors
+    /// "Not supported": net_memif has none in DPDK 22.11, and secondaries have none of any driver.
+    pub fn interrupt(&self) -> Result<i32, Error> {
+        // SAFETY: the queue was set up; the function only looks.
+        let descriptor =
+            unsafe { dpdk_sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.port, self.index.0) };
+        if descriptor < 0 {
+            return Err(Error::new(
+                libc::ENOTSUP,
+                "the port has no receive interrupts",
+            ));
+        }
+        Ok(descriptor)
+    }
+
+    /// Asks for one interrupt at the next packet; look at the queue once more afterwards.
+    ///
+    /// # Errors
+    /// "Not supported".
+    pub fn arm(&mut self) -> Result<(), Error> {
+        // SAFETY: the queue was set up, and `&mut self` keeps other threads away.
+        let result = unsafe { dpdk_sys::rte_eth_dev_rx_intr_enable(self.port, self.index.0) };
+        Error::check("cannot ask for receive interrupts", result).map(|_| ())
+    }
+
+    /// Asks for no interrupt any more.
+    ///
+    /// # Errors
+    /// "Not supported".
+    pub fn disarm(&mut self) -> Result<(), Error> {
+        // SAFETY: the queue was set up, and `&mut self` keeps other threads away.
+        let result = unsafe { dpdk_sys::rte_eth_dev_rx_intr_disable(self.port, self.index.0) };
+        Error::check("cannot turn receive interrupts off", result).map(|_| ())
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+/// A transmit queue; one thread at a time uses it.
+#[derive(Debug)]
+pub struct TxQueue {
+    port: u16,
+    index: QueueIndex,
+    _eal: Eal,
+}
+
+impl TxQueue {
+    pub(crate) fn new(port: u16, index: QueueIndex, eal: Eal) -> Self {
+        Self {
+            port,
+            index,
+            _eal: eal,
+        }
+    }
+
+    /// The queue's index.
+    pub const fn index(&self) -> QueueIndex {
+        self.index
+    }
+
+    /// Sends the burst's packets in order and removes those that were sent; returns how many.
+    ///
+    /// The rest may be tried again: how often is the caller's policy, for a peer that is gone never takes any.
+    #[inline]
+    pub fn burst(&mut self, burst: &mut Burst) -> usize {
+        let sent = self.send(burst);
+        drop_sent(burst, sent);
+        sent
+    }
+
+    #[inline]
+    fn send(&mut self, burst: &mut [Mbuf]) -> usize {
+        let count = u16::try_from(burst.len()).unwrap_or(u16::MAX);
+        let first = burst.as_mut_ptr();
+        // SAFETY: the queue was set up; `&mut self` keeps other threads away; `Mbuf` is a transparent pointer and
+        // `count` of them are there. Those that were sent belong to the driver, which the caller heeds.
+        let sent =
+            unsafe { dpdk_sys::urdma_tx_burst(self.port, self.index.0, first.cast(), count) };
+        usize::from(sent)
+    }
+}
+
+/// Takes the first `sent` buffers out without freeing them: the driver has them now.
+#[inline]
+fn drop_sent(burst: &mut Burst, sent: usize) {
+    let held = burst.len();
+    let left = held - sent.min(held);
+    if left != 0 {
+        let first = burst.as_mut_ptr();
+        // SAFETY: both ranges lie among the `held` elements; the overwritten ones are no longer ours.
+        unsafe { std::ptr::copy(first.add(sent), first, left) };
+    }
+    // SAFETY: the first `left` elements are the buffers that were not sent.
+    unsafe { burst.set_len(left) };
+}
