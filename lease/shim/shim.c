@@ -1,0 +1,143 @@
+/*
+ * What DPDK would do to its host program, and must not. The linker puts these in place of the originals, inside the
+ * library only.
+ */
+#define _GNU_SOURCE
+#include <stddef.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <rte_config.h>
+#include <rte_dev.h>
+#include <rte_eal.h>
+
+static const char *runtime_directory;
+
+/* The run-time directory, which DPDK asks for in the environment. */
+void urdma_lease_set_runtime_directory(const char *directory)
+{
+	runtime_directory = directory;
+}
+
+char *__wrap_getenv(const char *name)
+{
+	size_t octets = strlen(name);
+	char **variable;
+
+	if (strcmp(name, "RUNTIME_DIRECTORY") == 0)
+		return (char *)runtime_directory;
+	if (environ == NULL)
+		return NULL;
+	for (variable = environ; *variable != NULL; variable++)
+		if (strncmp(*variable, name, octets) == 0 && (*variable)[octets] == '=')
+			return *variable + octets + 1;
+	return NULL;
+}
+
+/* Every driver is linked in; where the host program has loaded the shared DPDK, ours would load its drivers too. */
+void *__wrap_dlopen(const char *file, int mode)
+{
+	(void)file;
+	(void)mode;
+	return NULL;
+}
+
+/* DPDK says the reason of a failed start to standard error besides its log, where the caller finds it. */
+int __wrap___fprintf_chk(FILE *stream, int flag, const char *format, ...)
+{
+	va_list arguments;
+	int result;
+
+	(void)flag;
+	if (stream == stderr)
+		return 0;
+	va_start(arguments, format);
+	result = vfprintf(stream, format, arguments);
+	va_end(arguments);
+	return result;
+}
+
+/* The host program's connection to the system's log stays as it is. */
+void __wrap_openlog(const char *identity, int option, int facility)
+{
+	(void)identity;
+	(void)option;
+	(void)facility;
+}
+
+void __wrap_closelog(void)
+{
+}
+
+/* Services run on lcores of their own, which a lease has not; their tables would stay in the shared heap, 156 KB for
+ * each process that is killed. */
+int32_t __wrap_rte_service_init(void)
+{
+	return 0;
+}
+
+int32_t __wrap_rte_service_start_with_defaults(void)
+{
+	return 0;
+}
+
+/* What net_memif asks the primary for: one region of shared memory. */
+struct region_request {
+	char port_name[RTE_DEV_NAME_MAX_LEN];
+	uint16_t index;
+	uint64_t octets;
+};
+
+int __real_rte_mp_request_sync(struct rte_mp_msg *request, struct rte_mp_reply *reply, const struct timespec *patience);
+
+/*
+ * net_memif asks for each of the 256 regions that there could be, one after the other, and there is one. Regions have no gaps:
+ * behind the first that does not exist there are none, and the rest of the questions, 10 ms and more of them, need no asking.
+ */
+int __wrap_rte_mp_request_sync(struct rte_mp_msg *request, struct rte_mp_reply *reply, const struct timespec *patience)
+{
+	static bool none_left;
+	struct region_request region;
+	int result;
+
+	if (strcmp(request->name, "memif_mp_send_region") != 0 || request->len_param != (int)sizeof(region))
+		return __real_rte_mp_request_sync(request, reply, patience);
+	memcpy(&region, request->param, sizeof(region));
+	if (region.index == 0)
+		none_left = false;
+	if (none_left) {
+		reply->msgs = calloc(1, sizeof(*reply->msgs));
+		if (reply->msgs == NULL)
+			return -1;
+		*reply->msgs = *request;
+		region.octets = 0;
+		memcpy(reply->msgs->param, &region, sizeof(region));
+		reply->nb_sent = 1;
+		reply->nb_received = 1;
+		return 0;
+	}
+	result = __real_rte_mp_request_sync(request, reply, patience);
+	none_left = result == 0 && reply->nb_received == 1 && reply->msgs[0].num_fds == 0;
+	return result;
+}
+
+/* net_memif's doorbells: see build.rs. */
+ssize_t urdma_lease_no_read(int descriptor, void *octets, size_t count)
+{
+	(void)descriptor;
+	(void)octets;
+	return (ssize_t)count;
+}
+
+ssize_t urdma_lease_no_write(int descriptor, const void *octets, size_t count)
+{
+	(void)descriptor;
+	(void)octets;
+	return (ssize_t)count;
+}

@@ -1,0 +1,14 @@
+//! A leased NIC queue pair: the DPDK secondary that a provider process loads.
+//!
+//! The library exports one function, [`urdma_lease_table`]; what its table offers is declared and explained in
+//! [`urdma_underlay::lease_abi`]. Here:
+//! - `attach`: joining the primary, once a process, without a trace in the host program: no signal handler, no changed affinity,
+//!   nothing on its outputs or in the system's log, its environment untouched;
+//! - `lease`: routes, bursts and counters of one leased pair;
+//! - `table`: the C functions, which turn pointers into references and panics into refusals.
+
+mod attach;
+mod lease;
+mod table;
+
+pub use table::urdma_lease_table;

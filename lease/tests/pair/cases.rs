@@ -1,0 +1,216 @@
+//! What must hold, and the measurements.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::process::ExitCode;
+
+use crate::child::Role;
+use crate::host::Hosts;
+use crate::secondary::PIN_VARIABLE;
+
+type Case = (&'static str, fn(&mut Hosts));
+
+const CASES: &[Case] = &[
+    ("datagrams_of_every_size_pass_both_ways", every_size),
+    (
+        "attach_leaves_the_host_program_alone_and_leases_can_be_opened_again",
+        reopen,
+    ),
+    (
+        "bad_routes_and_lengths_are_refused_and_cost_no_buffer",
+        refusals,
+    ),
+    (
+        "attach_to_no_primary_is_refused_with_a_sentence",
+        no_primary,
+    ),
+    ("buffers_of_a_process_that_ended_come_back", ended),
+    (
+        "buffers_of_a_killed_process_come_back_and_its_queue_works_again",
+        killed,
+    ),
+    (
+        "lease_outlives_the_peers_daemon_and_reaches_the_next_one",
+        peer_restarted,
+    ),
+];
+
+/// Runs the cases whose name contains `filter`.
+pub(crate) fn run(filter: Option<&str>) -> ExitCode {
+    let mut failed = 0;
+    let mut hosts = Hosts::start();
+    for (name, case) in CASES {
+        if filter.is_some_and(|filter| !name.contains(filter)) {
+            continue;
+        }
+        let passed = catch_unwind(AssertUnwindSafe(|| case(&mut hosts))).is_ok();
+        println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+        failed += u32::from(!passed);
+    }
+    drop(hosts);
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Lends queue 1 of both hosts to a secondary each.
+fn pair(hosts: &mut Hosts) -> (Role, Role) {
+    lend(&mut hosts.a);
+    lend(&mut hosts.b);
+    (hosts.secondary("a", 1, 1), hosts.secondary("b", 1, 1))
+}
+
+fn lend(host: &mut Role) {
+    assert_eq!(host.ask("lend 1"), "lent 1023");
+}
+
+/// Takes queue 1 back; returns how many buffers were not in the pool before.
+fn take_back(host: &mut Role) -> u32 {
+    let answer = host.ask("take-back 1");
+    let missing = answer.strip_prefix("back 1023 ");
+    missing
+        .unwrap_or_else(|| panic!("{answer}"))
+        .parse()
+        .unwrap()
+}
+
+fn end(hosts: &mut Hosts, pair: (Role, Role)) {
+    pair.0.finish();
+    pair.1.finish();
+    take_back(&mut hosts.a);
+    take_back(&mut hosts.b);
+}
+
+fn round_trips(a: &mut Role, b: &mut Role, count: usize, octets: u32) -> (f64, f64) {
+    assert_eq!(b.ask(&format!("echo {count}")), "echoing");
+    let answer = a.ask(&format!("ping {count} {octets}"));
+    b.expect("echoed");
+    let mut numbers = answer
+        .split(' ')
+        .skip(1)
+        .map(|n| n.parse::<f64>().unwrap() / 1000.0);
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+fn every_size(hosts: &mut Hosts) {
+    let (mut a, mut b) = pair(hosts);
+    for octets in [0, 1, 18, 64, 1472, 2048, 4096, 8971, 8972] {
+        round_trips(&mut a, &mut b, 200, octets);
+        round_trips(&mut b, &mut a, 200, octets);
+    }
+    end(hosts, (a, b));
+}
+
+fn reopen(hosts: &mut Hosts) {
+    // Comparing the surroundings is part of every attach: see the secondary's role.
+    let (mut a, mut b) = pair(hosts);
+    assert_eq!(a.ask("reopen"), format!("reopened {}", libc::EBUSY));
+    round_trips(&mut a, &mut b, 10, 64);
+    end(hosts, (a, b));
+}
+
+fn refusals(hosts: &mut Hosts) {
+    let (mut a, b) = pair(hosts);
+    assert_eq!(a.ask("refusals"), "refused");
+    assert_eq!(a.ask("hold 2000"), "held 1023");
+    end(hosts, (a, b));
+}
+
+fn no_primary(hosts: &mut Hosts) {
+    let stranger = hosts.attach("nobody", 1, 1);
+    let line = stranger.line();
+    assert!(line.starts_with("refused 2 no DPDK primary"), "{line}");
+    stranger.finish();
+    let unknown = hosts.attach("a", 9, 1);
+    let line = unknown.line();
+    assert!(
+        line.starts_with("refused 2 cannot find the pool lease9"),
+        "{line}"
+    );
+    unknown.finish();
+}
+
+fn ended(hosts: &mut Hosts) {
+    let (mut a, b) = pair(hosts);
+    assert_eq!(a.ask("hold 100"), "held 100");
+    a.finish();
+    assert_eq!(take_back(&mut hosts.a), 100);
+    b.finish();
+    take_back(&mut hosts.b);
+}
+
+fn killed(hosts: &mut Hosts) {
+    let mut lost = 0;
+    for round in 0..10 {
+        let (mut a, mut b) = pair(hosts);
+        assert_eq!(a.ask("hold 10"), "held 10");
+        for role in [&mut a, &mut b] {
+            assert_eq!(role.ask("flood 10000"), "flooding");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50 + 7 * round));
+        a.kill();
+        lost += take_back(&mut hosts.a);
+        // The queue is good for the next process, while the peer's is as it was.
+        b.kill();
+        take_back(&mut hosts.b);
+    }
+    assert!(lost >= 100, "the killed processes held buffers");
+    let (mut a, mut b) = pair(hosts);
+    // What a killed peer had sent meanwhile still waits in the queues.
+    for role in [&mut a, &mut b] {
+        assert_eq!(role.ask("drain"), "drained");
+    }
+    round_trips(&mut a, &mut b, 200, 8972);
+    end(hosts, (a, b));
+}
+
+fn peer_restarted(hosts: &mut Hosts) {
+    let (mut a, mut b) = pair(hosts);
+    round_trips(&mut a, &mut b, 10, 64);
+    assert_eq!(a.ask("sink 4000"), "sinking");
+    b.kill();
+    hosts.replace_b();
+    lend(&mut hosts.b);
+    let mut b = hosts.secondary("b", 1, 1);
+    assert!(a.line().starts_with("sunk"));
+    round_trips(&mut a, &mut b, 200, 8972);
+    end(hosts, (a, b));
+}
+
+/// Prints round trips, bandwidth and attach times.
+pub(crate) fn measure() -> ExitCode {
+    let mut hosts = Hosts::start();
+    let mut attach_ms = Vec::new();
+    for _ in 0..15 {
+        lend(&mut hosts.a);
+        let role = hosts.attach("a", 1, 1);
+        let line = role.line();
+        let us: f64 = line.strip_prefix("attached ").unwrap().parse().unwrap();
+        attach_ms.push(us / 1000.0);
+        role.finish();
+        take_back(&mut hosts.a);
+    }
+    attach_ms.sort_unstable_by(f64::total_cmp);
+    println!(
+        "attach: median {:.1} ms, worst {:.1} ms",
+        attach_ms[7], attach_ms[14]
+    );
+    std::env::set_var(PIN_VARIABLE, "1");
+    let (mut a, mut b) = pair(&mut hosts);
+    for octets in [64, 1472, 8972] {
+        let (median, late) = round_trips(&mut a, &mut b, 20_000, octets);
+        println!("round trip of {octets} octets: median {median:.2} us, 99 % {late:.2} us");
+    }
+    assert_eq!(b.ask("sink 2500"), "sinking");
+    assert_eq!(a.ask("flood 2000"), "flooding");
+    let flooded = a.line();
+    let sunk = b.line();
+    let count: f64 = sunk.strip_prefix("sunk ").unwrap().parse().unwrap();
+    println!(
+        "one way, 8972 octets: {:.1} Gb/s ({flooded}; {sunk})",
+        count * 8972.0 * 8.0 / 2e9
+    );
+    end(&mut hosts, (a, b));
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,28 @@
+//! Two primaries joined by net_memif, as two daemons would be, and a secondary of each that exchanges datagrams through the
+//! lease table.
+//!
+//! Every process of it is this program in another role, because DPDK starts only once in a process. Needs root for hugepages.
+//! `--measure` (after `--`) prints round trips and attach times instead.
+
+#![allow(clippy::unwrap_used)]
+
+mod cases;
+#[path = "../../../dpdk/tests/ports/child.rs"]
+mod child;
+mod host;
+mod primary;
+mod secondary;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("role-primary") => primary::run(&arguments[1..]),
+        Some("role-secondary") => secondary::run(&arguments[1..]),
+        Some("--measure") => cases::measure(),
+        // What `cargo test` passes on: a filter, or a request for the list.
+        Some("--list") => ExitCode::SUCCESS,
+        filter => cases::run(filter.filter(|text| !text.starts_with('-'))),
+    }
+}
