@@ -1,0 +1,282 @@
+//! How an engine comes to be: the conversation with urdmad, the list of engines of the process, threads without signals, and forks.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+
+use proto_trp::addr::SlotId;
+use urdma_arena::{Arena, Endpoint};
+use urdma_ipc::{ControlClient, LeaseAnswer, RunDir};
+
+use super::background::Rest;
+use super::capture::Capture;
+use super::clock::{self, Calibration};
+use super::lease::Lease;
+use super::lock::SpinLock;
+use super::progress::arena_slot;
+use super::qp::PolledTable;
+use super::shard::Shard;
+use super::types::{AttachError, Gid, GidEntry, Info, LeaseState, LIMITS};
+use super::Engine;
+
+/// Environment variable: `never`, `try` or `require`.
+const LEASE_VARIABLE: &str = "URDMA_LEASE";
+/// Engines of one process at most, one per instance.
+const ENGINES_MAX: usize = 16;
+
+/// The engines of this process by run directory; one whose urdmad is gone is replaced.
+static ENGINES: Mutex<Vec<(PathBuf, Arc<Engine>)>> = Mutex::new(Vec::new());
+
+/// How often this process is a fork of one that had engines.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Control sockets that a forked child must close, so that urdmad sees the end of the parent; -1 for none.
+static CONTROL_SOCKETS: [AtomicI32; ENGINES_MAX] = [const { AtomicI32::new(-1) }; ENGINES_MAX];
+
+/// What an engine is made of; for tests, which need no urdmad.
+#[derive(Debug)]
+pub struct Parts {
+    /// The arena.
+    pub arena: Arena,
+    /// This process's slot in it, not attached yet.
+    pub slot: SlotId,
+    /// EUI-64 of the device.
+    pub node_guid: u64,
+    /// The GID table.
+    pub gids: Vec<GidEntry>,
+    /// The instance's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// IP MTU of the port, 0 without one.
+    pub mtu: u16,
+    /// The conversation with urdmad, if there is one.
+    pub control: Option<ControlClient>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeaseWish {
+    Never,
+    Try,
+    Require,
+}
+
+fn lease_wish() -> Result<LeaseWish, AttachError> {
+    let Some(value) = std::env::var_os(LEASE_VARIABLE) else {
+        return Ok(LeaseWish::Try);
+    };
+    match value.to_str() {
+        Some("never") => Ok(LeaseWish::Never),
+        Some("try" | "") => Ok(LeaseWish::Try),
+        Some("require") => Ok(LeaseWish::Require),
+        _ => Err(AttachError::Environment(format!(
+            "{LEASE_VARIABLE} must be never, try or require, not {value:?}"
+        ))),
+    }
+}
+
+impl Engine {
+    /// The engine of the instance in `run_dir`: the one that is there already, or a new one.
+    ///
+    /// # Errors
+    /// urdmad is not there, refuses, or the process cannot use its memory; the sentence says what to do.
+    pub fn attach(run_dir: &RunDir) -> Result<Arc<Engine>, AttachError> {
+        let path = run_dir.path();
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+        engines.retain(|(_, engine)| engine.is_alive() && !engine.is_forked());
+        if let Some((_, engine)) = engines.iter().find(|(there, _)| *there == path) {
+            return Ok(Arc::clone(engine));
+        }
+        let engine = attach_anew(run_dir)?;
+        engines.push((path, Arc::clone(&engine)));
+        Ok(engine)
+    }
+
+    /// An engine in a slot of an arena, without lease; the caller has the slot to himself.
+    ///
+    /// # Errors
+    /// The slot is taken, or a thread cannot be started.
+    pub fn start(parts: Parts) -> Result<Arc<Engine>, AttachError> {
+        Calibration::begin().end();
+        start(parts, LeaseState::NotAsked, None)
+    }
+
+    /// Whether the calling process is a fork of the one that attached.
+    #[inline]
+    pub(super) fn is_forked(&self) -> bool {
+        FORKS.load(Ordering::Relaxed) != self.forks
+    }
+}
+
+fn attach_anew(run_dir: &RunDir) -> Result<Arc<Engine>, AttachError> {
+    let calibration = Calibration::begin();
+    let wish = lease_wish()?;
+    let control = ControlClient::connect(run_dir, &program_name())?;
+    let (attached, arena) = control.attach(wish != LeaseWish::Never)?;
+    let arena = Arena::from_fd(arena).map_err(AttachError::Arena)?;
+    let (state, lease) = take_lease(wish, &attached.lease, &attached.addresses)?;
+    let slot = SlotId::new(attached.slot).ok_or_else(|| {
+        AttachError::Arena(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "urdmad named a slot that cannot be",
+        ))
+    })?;
+    let gids = attached.gids.into_iter().map(|entry| GidEntry {
+        gid: Gid(entry.gid),
+        netdev: entry.netdev,
+    });
+    remember_socket(control.as_fd().as_raw_fd());
+    let parts = Parts {
+        arena,
+        slot,
+        node_guid: attached.node_guid,
+        gids: gids.collect(),
+        addresses: attached.addresses,
+        mtu: attached.mtu,
+        control: Some(control),
+    };
+    calibration.end();
+    start(parts, state, lease)
+}
+
+/// Opens what urdmad granted; without a lease urdmad forwards, and the sentence says so once.
+fn take_lease(
+    wish: LeaseWish,
+    answer: &LeaseAnswer,
+    addresses: &[IpAddr],
+) -> Result<(LeaseState, Option<Lease>), AttachError> {
+    let why = match answer {
+        LeaseAnswer::NotAsked => return Ok((LeaseState::NotAsked, None)),
+        LeaseAnswer::Granted(params) => match Lease::open(params, addresses) {
+            Ok(lease) => return Ok((LeaseState::Leased, Some(lease))),
+            Err(why) => why,
+        },
+        LeaseAnswer::Refused(why) => why.clone(),
+    };
+    if wish == LeaseWish::Require {
+        return Err(AttachError::LeaseRequired(why));
+    }
+    Ok((LeaseState::Forwarded(why), None))
+}
+
+fn start(
+    parts: Parts,
+    lease_state: LeaseState,
+    lease: Option<Lease>,
+) -> Result<Arc<Engine>, AttachError> {
+    watch_forks();
+    watch_exit();
+    let endpoint =
+        Endpoint::attach(&parts.arena, arena_slot(parts.slot)).map_err(AttachError::Arena)?;
+    let parker = endpoint.parker();
+    let mut shard = Shard::new(endpoint, parts.slot, clock::now());
+    shard.lease = lease.map(Box::new);
+    if let Some(&ip) = parts.addresses.first() {
+        shard.capture = Capture::from_environment(ip)?;
+    }
+    let engine = Arc::new_cyclic(|myself| Engine {
+        info: Info {
+            slot: parts.slot,
+            node_guid: parts.node_guid,
+            gids: parts.gids,
+            addresses: parts.addresses,
+            mtu: parts.mtu,
+            lease: lease_state,
+            limits: LIMITS,
+        },
+        shard: SpinLock::new(shard),
+        polled: PolledTable::new(),
+        rest: Rest::new(parker),
+        is_dead: AtomicBool::new(false),
+        contended_polls: AtomicU32::new(0),
+        control: parts.control,
+        sinks: Mutex::new(Vec::new()),
+        ucma: OnceLock::new(),
+        background: OnceLock::new(),
+        forks: FORKS.load(Ordering::Relaxed),
+        myself: myself.clone(),
+    });
+    engine.start_control().map_err(AttachError::Thread)?;
+    Ok(engine)
+}
+
+fn program_name() -> String {
+    std::env::args_os().next().map_or_else(
+        || "unknown".to_owned(),
+        |name| {
+            let path = PathBuf::from(name);
+            path.file_name()
+                .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+        },
+    )
+}
+
+fn remember_socket(fd: i32) {
+    let free = CONTROL_SOCKETS
+        .iter()
+        .find(|place| place.load(Ordering::Relaxed) < 0);
+    if let Some(place) = free {
+        place.store(fd, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn in_forked_child() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+    for place in &CONTROL_SOCKETS {
+        let fd = place.swap(-1, Ordering::Relaxed);
+        if fd >= 0 {
+            // SAFETY: the descriptor is the child's copy of a socket that nobody in the child uses: every call refuses in a fork.
+            unsafe { libc::close(fd) };
+        }
+    }
+}
+
+fn watch_forks() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: the handler is a function of this library, which is never unloaded, and does only what may be done in a forked child.
+        unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+    });
+}
+
+/// Arranges, once, that the exit of the process sends what was put off for a next call that will not come.
+fn watch_exit() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: the function takes no argument and never unwinds; the plugin is never unloaded.
+        unsafe { libc::atexit(send_what_was_put_off) };
+    });
+}
+
+/// An acknowledgement that rides on the application's next call (see `progress.rs`) must not be lost when that call is `exit`: the peer
+/// would take a message that arrived for one that did not.
+extern "C" fn send_what_was_put_off() {
+    let Ok(engines) = ENGINES.try_lock() else {
+        return;
+    };
+    for (_, engine) in engines.iter().filter(|(_, engine)| !engine.is_forked()) {
+        if let Some(mut shard) = engine.shard.try_lock() {
+            shard.flush();
+        }
+    }
+}
+
+/// A thread that takes no signals, so that the application's handlers run in the application's threads.
+pub(super) fn spawn_quiet(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: an all-zero sigset_t is a valid place for sigfillset and pthread_sigmask to write to.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
+    // SAFETY: `all` is writable.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: both sets are valid; the mask is put back below.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    let spawned = std::thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(512 * 1024)
+        .spawn(work);
+    // SAFETY: `before` holds the mask from above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    spawned.map(drop)
+}

@@ -1,0 +1,174 @@
+//! What connection management needs of the engine: packets, time, urdmad, and the states of queue pairs.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+
+use proto_trp::addr::{Qpn, SlotId};
+use proto_trp::conn::State;
+use urdma_ipc::ControlClient;
+use urdma_ucma::{Device, Driver, Errno, Peer, PortSpace, Ucma};
+
+use super::path::{octets_of, Way};
+use super::shard::random_u64;
+use super::types::{EngineError, Gid};
+use super::{clock, Engine};
+
+/// The engine as connection management sees it.
+struct Surroundings {
+    engine: Weak<Engine>,
+}
+
+impl Engine {
+    pub(super) fn make_ucma(&self) -> Arc<Ucma> {
+        Ucma::new(Arc::new(Surroundings {
+            engine: Weak::clone(&self.myself),
+        }))
+    }
+
+    /// A queue pair has reached RTR: a handshake may be waiting for that.
+    pub(super) fn qp_is_ready_now(&self, qpn: Qpn) {
+        if let Some(ucma) = self.ucma.get() {
+            ucma.qp_ready(qpn.to_u32());
+        }
+    }
+
+    fn control(&self) -> Result<&ControlClient, Errno> {
+        if self.is_alive() {
+            self.control.as_ref().ok_or(libc::ENODEV)
+        } else {
+            Err(libc::ENODEV)
+        }
+    }
+
+    /// The code of the largest `ibv_mtu` that fits the port, 4096 when there is none.
+    fn path_mtu_code(&self) -> u8 {
+        match self.info.mtu {
+            0 | 4196.. => 5,
+            2148.. => 4,
+            1124.. => 3,
+            612.. => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl Surroundings {
+    fn engine(&self) -> Result<Arc<Engine>, Errno> {
+        self.engine.upgrade().ok_or(libc::ENODEV)
+    }
+}
+
+/// A port space as urdmad knows it.
+fn space_of(space: PortSpace) -> Result<urdma_ipc::PortSpace, Errno> {
+    match space {
+        PortSpace::TCP => Ok(urdma_ipc::PortSpace::Tcp),
+        PortSpace::UDP | PortSpace::IPOIB => Ok(urdma_ipc::PortSpace::Udp),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+impl Driver for Surroundings {
+    fn now(&self) -> u64 {
+        clock::now_ns()
+    }
+
+    fn entropy(&self) -> u64 {
+        random_u64()
+    }
+
+    fn device(&self) -> Device {
+        let Ok(engine) = self.engine() else {
+            return Device {
+                slot: 0,
+                node_guid: [0; 8],
+                addresses: Vec::new(),
+                gids: Vec::new(),
+                path_mtu: 1,
+            };
+        };
+        let info = engine.info();
+        Device {
+            slot: info.slot.number(),
+            node_guid: info.node_guid.to_be_bytes(),
+            addresses: info.addresses.clone(),
+            gids: info.gids.iter().map(|entry| entry.gid.0).collect(),
+            path_mtu: engine.path_mtu_code(),
+        }
+    }
+
+    fn transmit(&self, to: Peer, datagram: &[u8]) {
+        if let (Ok(engine), Some(slot)) = (self.engine(), SlotId::new(to.slot)) {
+            let mut shard = engine.shard.lock();
+            if !shard.is_dead {
+                shard.send_cm(&engine.info, to.ip, slot, datagram);
+            }
+        }
+    }
+
+    fn kick(&self) {
+        if let Ok(engine) = self.engine() {
+            engine.rest.kick();
+        }
+    }
+
+    fn qp_is_ready(&self, qpn: u32) -> bool {
+        let Ok(engine) = self.engine() else {
+            return true;
+        };
+        let Some(qpn) = Qpn::from_u32(qpn).filter(|qpn| qpn.slot() == engine.info.slot) else {
+            return true;
+        };
+        let shard = engine.shard.lock();
+        let entry = shard.qps.get(usize::from(qpn.index()));
+        entry
+            .and_then(Option::as_deref)
+            .is_none_or(|entry| !matches!(entry.conn.state(), State::Reset | State::Init))
+    }
+
+    fn bind_port(&self, space: PortSpace, ip: IpAddr, port: u16) -> Result<u16, Errno> {
+        let engine = self.engine()?;
+        let bound = engine.control()?.cm_bind_port(space_of(space)?, ip, port);
+        bound.map_err(|error| error.errno())
+    }
+
+    fn listen(&self, space: PortSpace, ip: IpAddr, port: u16, backlog: u32) -> Result<(), Errno> {
+        let engine = self.engine()?;
+        let listens = engine
+            .control()?
+            .cm_listen(space_of(space)?, ip, port, backlog);
+        listens.map(drop).map_err(|error| error.errno())
+    }
+
+    fn unlisten(&self, space: PortSpace, ip: IpAddr, port: u16) {
+        let Ok(engine) = self.engine() else {
+            return;
+        };
+        if let (Ok(control), Ok(space)) = (engine.control(), space_of(space)) {
+            // When urdmad is gone, so is the port.
+            let _ = control.cm_unlisten(space, ip, port);
+        }
+    }
+
+    fn resolve(&self, ip: IpAddr) -> Result<IpAddr, Errno> {
+        let engine = self.engine()?;
+        let own = || {
+            engine
+                .addresses()
+                .first()
+                .copied()
+                .ok_or(EngineError::NetUnreachable)
+        };
+        let source = match engine.find_way(Gid(octets_of(ip))) {
+            Ok(Way::Local) if engine.addresses().contains(&ip) => Ok(ip),
+            Ok(Way::Local) => own(),
+            Ok(Way::Remote { .. }) => engine
+                .addresses()
+                .iter()
+                .copied()
+                .find(|own| own.is_ipv4() == ip.is_ipv4())
+                .ok_or(EngineError::NetUnreachable),
+            Err(error) => Err(error),
+        };
+        source.map_err(EngineError::errno)
+    }
+}

@@ -1,0 +1,311 @@
+//! Completion queues: rings whose room is reserved before a work request is taken.
+//!
+//! Each attached send or receive queue of depth d reserves d entries, and a queue takes a request only while its outstanding requests and
+//! its completions that nobody has polled yet are fewer than d together. So a push always finds room, whatever depth the application
+//! asked for. Pushes come under the engine's lock, pops do not; both take the queue's own lock (order: engine, queue).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use super::events::CompletionChannel;
+use super::lock::SpinLock;
+use super::types::{EngineError, WorkCompletion, LIMITS};
+
+/// What a completion queue is created with.
+#[derive(Clone, Debug)]
+pub struct CqConfig {
+    /// Entries that the application asks for, 1..; more are reserved when the queues attached to it need them, so that it cannot overrun.
+    pub depth: u32,
+    /// Where its events go, if anywhere.
+    pub channel: Option<Arc<CompletionChannel>>,
+    /// What the channel's reader gets: the address of the `ibv_cq`.
+    pub cookie: u64,
+}
+
+/// Which completions raise an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// The next one.
+    Any,
+    /// The next one that the peer marked as solicited, or that failed.
+    Solicited,
+}
+
+/// A completion queue; made by [`super::Engine::create_cq`].
+#[derive(Debug)]
+pub struct Cq {
+    channel: Option<Arc<CompletionChannel>>,
+    cookie: u64,
+    /// Completions that wait; to be looked at without the lock.
+    waiting: AtomicU32,
+    /// Queue pairs that use it, counted once per queue.
+    users: AtomicU32,
+    ring: SpinLock<Ring>,
+}
+
+#[derive(Debug)]
+struct Ring {
+    entries: Box<[WorkCompletion]>,
+    head: usize,
+    len: usize,
+    armed: Option<Notify>,
+    /// What the application asked for.
+    depth: u32,
+    /// What the attached queues need.
+    reserved: u32,
+}
+
+fn is_depth(depth: u32) -> bool {
+    (1..=LIMITS.max_cqe).contains(&depth)
+}
+
+impl Cq {
+    /// An empty queue.
+    pub(super) fn new(config: CqConfig) -> Result<Arc<Self>, EngineError> {
+        if !is_depth(config.depth) {
+            return Err(EngineError::Invalid);
+        }
+        Ok(Arc::new(Self {
+            channel: config.channel,
+            cookie: config.cookie,
+            waiting: AtomicU32::new(0),
+            users: AtomicU32::new(0),
+            ring: SpinLock::new(Ring {
+                entries: Box::default(),
+                head: 0,
+                len: 0,
+                armed: None,
+                depth: config.depth,
+                reserved: 0,
+            }),
+        }))
+    }
+
+    /// The depth that the application asked for.
+    pub fn depth(&self) -> u32 {
+        self.ring.lock().depth
+    }
+
+    pub(super) fn resize(&self, depth: u32) -> Result<(), EngineError> {
+        let mut ring = self.ring.lock();
+        if !is_depth(depth) || (depth as usize) < ring.len {
+            return Err(EngineError::Invalid);
+        }
+        ring.depth = depth;
+        Ok(())
+    }
+
+    pub(super) fn is_used(&self) -> bool {
+        self.users.load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes a queue of `entries` in: reserves room for all of its completions.
+    pub(super) fn attach(&self, entries: u32) -> Result<(), EngineError> {
+        let mut ring = self.ring.lock();
+        let reserved = ring.reserved.checked_add(entries);
+        let reserved = reserved.ok_or(EngineError::NoMemory)?;
+        let needed = (reserved as usize).next_power_of_two().max(16);
+        if needed > ring.entries.len() {
+            ring.grow(needed);
+        }
+        ring.reserved = reserved;
+        self.users.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Lets go of a queue of `entries`; its completions must have been purged.
+    pub(super) fn detach(&self, entries: u32) {
+        self.ring.lock().reserved -= entries;
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Adds a completion and tells the channel when it is armed for it.
+    #[inline]
+    pub(super) fn push(&self, completion: &WorkCompletion) {
+        let mut ring = self.ring.lock();
+        let room = ring.entries.len();
+        assert!(ring.len < room, "a completion without reserved room");
+        let at = (ring.head + ring.len) & (room - 1);
+        ring.entries[at] = *completion;
+        ring.len += 1;
+        self.waiting.fetch_add(1, Ordering::Release);
+        let solicited = completion.completion.solicited;
+        if ring.armed.is_some() {
+            if ring.armed == Some(Notify::Solicited) && !solicited {
+                return;
+            }
+            ring.armed = None;
+            drop(ring);
+            self.notify();
+        }
+    }
+
+    #[cold]
+    fn notify(&self) {
+        if let Some(channel) = &self.channel {
+            channel.notify(self.cookie);
+        }
+    }
+
+    /// Whether a completion waits.
+    #[inline]
+    pub(super) fn has_completions(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// Takes up to `max` completions off, oldest first.
+    #[inline]
+    pub(super) fn pop(&self, max: usize, mut take: impl FnMut(&WorkCompletion)) -> usize {
+        let mut ring = self.ring.lock();
+        let count = ring.len.min(max);
+        for _ in 0..count {
+            take(&ring.entries[ring.head]);
+            ring.head = (ring.head + 1) & (ring.entries.len() - 1);
+        }
+        ring.len -= count;
+        // Completions fit in 32 bits, their room does.
+        let left = u32::try_from(ring.len).unwrap_or(u32::MAX);
+        self.waiting.store(left, Ordering::Release);
+        count
+    }
+
+    /// Asks for an event with the next completion of a kind. A wish for any completion is not weakened by a later one for solicited ones.
+    pub(super) fn arm(&self, notify: Notify) {
+        let mut ring = self.ring.lock();
+        if ring.armed != Some(Notify::Any) {
+            ring.armed = Some(notify);
+        }
+    }
+
+    /// Forgets the completions for which `is_gone` holds.
+    pub(super) fn purge(&self, mut is_gone: impl FnMut(&WorkCompletion) -> bool) {
+        let mut ring = self.ring.lock();
+        let mask = ring.entries.len().wrapping_sub(1);
+        let (head, len) = (ring.head, ring.len);
+        let mut kept = 0;
+        for offset in 0..len {
+            let entry = ring.entries[(head + offset) & mask];
+            if !is_gone(&entry) {
+                ring.entries[(head + kept) & mask] = entry;
+                kept += 1;
+            }
+        }
+        ring.len = kept;
+        self.waiting
+            .store(u32::try_from(kept).unwrap_or(u32::MAX), Ordering::Release);
+    }
+}
+
+impl Ring {
+    fn grow(&mut self, room: usize) {
+        let mut entries = vec![WorkCompletion::NONE; room].into_boxed_slice();
+        for (offset, place) in entries.iter_mut().take(self.len).enumerate() {
+            *place = self.entries[(self.head + offset) & (self.entries.len() - 1)];
+        }
+        self.entries = entries;
+        self.head = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    fn wc(wr_id: u64, solicited: bool) -> WorkCompletion {
+        let mut wc = WorkCompletion::NONE;
+        wc.completion.wr_id = wr_id;
+        wc.completion.solicited = solicited;
+        wc
+    }
+
+    fn cq(channel: Option<Arc<CompletionChannel>>) -> Arc<Cq> {
+        Cq::new(CqConfig {
+            depth: 1,
+            channel,
+            cookie: 0xabcd,
+        })
+        .unwrap()
+    }
+
+    fn drain(cq: &Cq) -> Vec<u64> {
+        let mut ids = Vec::new();
+        cq.pop(usize::MAX, |wc| ids.push(wc.completion.wr_id));
+        ids
+    }
+
+    #[test]
+    fn reservation_of_attached_queues_holds_all_their_completions() {
+        let cq = cq(None);
+        cq.attach(10).unwrap();
+        for id in 0..10 {
+            cq.push(&wc(id, false));
+        }
+        assert_eq!(cq.pop(3, |_| {}), 3);
+        cq.attach(100).unwrap();
+        for id in 10..110 {
+            cq.push(&wc(id, false));
+        }
+        assert_eq!(drain(&cq), (3..110).collect::<Vec<_>>());
+        cq.detach(10);
+        cq.detach(100);
+        assert!(!cq.is_used());
+    }
+
+    #[test]
+    #[should_panic(expected = "without reserved room")]
+    fn push_without_reservation_is_a_bug() {
+        cq(None).push(&wc(1, false));
+    }
+
+    #[test]
+    fn purge_keeps_order_of_the_rest() {
+        let cq = cq(None);
+        cq.attach(16).unwrap();
+        for id in 0..16 {
+            cq.push(&wc(id, false));
+        }
+        cq.pop(5, |_| {});
+        for id in 16..21 {
+            cq.push(&wc(id, false));
+        }
+        cq.purge(|wc| wc.completion.wr_id % 2 == 0);
+        assert_eq!(drain(&cq), [5, 7, 9, 11, 13, 15, 17, 19]);
+        assert!(!cq.has_completions());
+    }
+
+    #[test]
+    fn arm_raises_one_event_of_the_kind_asked_for() {
+        let (mut read, write) = UnixStream::pair().unwrap();
+        read.set_nonblocking(true).unwrap();
+        let cq = cq(Some(CompletionChannel::new(OwnedFd::from(write))));
+        cq.attach(16).unwrap();
+        let mut octets = [0; 64];
+        cq.push(&wc(1, true));
+        cq.arm(Notify::Solicited);
+        cq.push(&wc(2, false));
+        assert!(read.read(&mut octets).is_err());
+        cq.push(&wc(3, true));
+        cq.push(&wc(4, true));
+        assert_eq!(read.read(&mut octets).unwrap(), 8);
+        assert_eq!(octets[..8], 0xabcdu64.to_ne_bytes());
+        cq.arm(Notify::Any);
+        cq.arm(Notify::Solicited);
+        cq.push(&wc(5, false));
+        assert_eq!(read.read(&mut octets).unwrap(), 8);
+    }
+
+    #[test]
+    fn resize_below_what_waits_is_refused() {
+        let cq = cq(None);
+        cq.attach(16).unwrap();
+        cq.push(&wc(1, false));
+        cq.push(&wc(2, false));
+        assert_eq!(cq.resize(1), Err(EngineError::Invalid));
+        assert_eq!(cq.resize(0), Err(EngineError::Invalid));
+        cq.resize(2).unwrap();
+        assert_eq!(cq.depth(), 2);
+    }
+}

@@ -1,0 +1,64 @@
+//! Completion channels and asynchronous events: how the engine tells the application that something happened.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncKind {
+    /// IBV_EVENT_COMM_EST
+    CommunicationEstablished,
+    /// IBV_EVENT_QP_FATAL
+    QpFatal,
+    /// IBV_EVENT_QP_REQ_ERR
+    QpRequestError,
+    /// IBV_EVENT_QP_ACCESS_ERR
+    QpAccessError,
+    /// IBV_EVENT_SQ_DRAINED
+    SqDrained,
+    /// IBV_EVENT_DEVICE_FATAL: urdmad is gone.
+    DeviceFatal,
+}
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: AsyncKind,
+    /// [`super::QpConfig::cookie`] of the queue pair it happened to; `None` for the device.
+    pub qp: Option<u64>,
+}
+
+/// Takes asynchronous events; one per opened device context.
+pub trait EventSink: Send + Sync {
+    /// Is called under the engine's lock: must not block and must not call the engine.
+    fn async_event(&self, event: AsyncEvent);
+}
+
+/// The engine's end of a completion channel.
+#[derive(Debug)]
+pub struct CompletionChannel {
+    write_end: OwnedFd,
+}
+
+impl CompletionChannel {
+    /// A channel whose reader gets 8 octets per event; `write_end` must be non-blocking.
+    pub fn new(write_end: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { write_end })
+    }
+
+    /// Tells the reader that the completion queue with this cookie has a completion; an event that finds the pipe full is lost, which
+    /// needs more unread events than completion queues that are armed.
+    pub(crate) fn notify(&self, cookie: u64) {
+        let octets = cookie.to_ne_bytes();
+        // SAFETY: the descriptor is open as long as `self` lives, and `octets` holds the 8 octets that are written.
+        let _ = unsafe {
+            libc::send(
+                self.write_end.as_raw_fd(),
+                octets.as_ptr().cast(),
+                octets.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+    }
+}

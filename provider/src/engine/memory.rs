@@ -1,0 +1,436 @@
+//! The application's memory: every copy between it and packets, with the checks before each. The only file of the engine, beside the lock
+//! and system calls, that needs unsafe code.
+//!
+//! What may be touched is what the application has registered; that the registered octets stay mapped while they are registered is the
+//! application's duty, as it is with any device. [`populate`] checks at registration that they are mapped at all.
+
+use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+
+use proto_trp::conn::{
+    AtomicOp, Completion, Event, Host, ProtectionError, RemoteAccess, RemoteAddr, Sge, HEAD_OCTETS,
+};
+
+use super::events::{AsyncEvent, AsyncKind};
+use super::mr::MrTable;
+use super::qp::{Counts, Qp};
+use super::shard::Note;
+use super::types::{Access, EngineError, Pd, WorkCompletion};
+
+/// A received datagram that lies in shared or DMA memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Body {
+    data: *const u8,
+    len: usize,
+    readable: usize,
+}
+
+impl Body {
+    /// The `len` octets at `data`, where `readable` octets or more can be read.
+    ///
+    /// # Safety
+    /// They are readable as long as the value is used.
+    #[inline]
+    pub(super) unsafe fn new(data: *const u8, len: usize, readable: usize) -> Self {
+        Self {
+            data,
+            len,
+            readable: readable.max(len),
+        }
+    }
+
+    /// Octets of the datagram.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies the first octets out, as many as there are and fit; what follows them in `head` is arbitrary then.
+    #[inline]
+    pub(super) fn copy_head(&self, head: &mut [u8; HEAD_OCTETS]) -> usize {
+        // Copies of a fixed length are a few vector moves. Most datagrams are short, and their third cache line is not worth a miss.
+        const SHORT: usize = 128;
+        let len = self.len.min(HEAD_OCTETS);
+        let (from, to) = (self.data, head.as_mut_ptr());
+        if len <= SHORT && self.readable >= SHORT {
+            // SAFETY: SHORT octets are readable and fit in `head`; a datagram and a local array do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, SHORT) };
+        } else if self.readable >= HEAD_OCTETS {
+            // SAFETY: as above with HEAD_OCTETS.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, HEAD_OCTETS) };
+        } else {
+            // SAFETY: as above with `len`.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        }
+        len
+    }
+
+    /// A copy of the whole datagram.
+    pub(super) fn to_boxed(self) -> Box<[u8]> {
+        let mut octets = vec![0; self.len].into_boxed_slice();
+        // SAFETY: both are `len` octets long.
+        unsafe { self.copy_to(0, octets.as_mut_ptr(), self.len) };
+        octets
+    }
+
+    /// Copies `len` octets from `at` to `to`.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` octets.
+    #[inline]
+    unsafe fn copy_to(&self, at: usize, to: *mut u8, len: usize) {
+        assert!(
+            at <= self.len && len <= self.len - at,
+            "a segment beyond its datagram"
+        );
+        // SAFETY: within the datagram as just checked.
+        let from = unsafe { self.data.add(at) };
+        // SAFETY: readable as said above, writable by the caller's promise; packet memory and registered memory do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
+}
+
+/// What a connection may do to this process while it handles one call.
+pub(super) struct QpHost<'a> {
+    /// All regions.
+    pub(super) regions: &'a MrTable,
+    /// The queue pair's protection domain.
+    pub(super) pd: Pd,
+    /// What the queue pair grants to its peer.
+    pub(super) access: Access,
+    /// The queue pair.
+    pub(super) qp: &'a Qp,
+    /// The peer's queue pair.
+    pub(super) remote_qpn: u32,
+    /// Completions pushed so far.
+    pub(super) counts: &'a mut Counts,
+    /// What is to be told to others when the lock is free.
+    pub(super) notes: &'a mut Vec<Note>,
+}
+
+impl QpHost<'_> {
+    #[inline]
+    fn local(&self, sge: &Sge, at: u64, len: u64, needed: Access) -> Result<u64, ProtectionError> {
+        let address = sge.addr.checked_add(at).ok_or(ProtectionError::Wrap)?;
+        self.regions.check(sge.lkey, address, len, self.pd, needed)
+    }
+
+    #[inline]
+    fn remote(
+        &self,
+        remote: RemoteAddr,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<u64, ProtectionError> {
+        let needed = match access {
+            RemoteAccess::Write => Access::REMOTE_WRITE,
+            RemoteAccess::Read => Access::REMOTE_READ,
+            RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
+        };
+        if !self.access.contains(needed) {
+            return Err(ProtectionError::Access);
+        }
+        self.regions
+            .check(remote.stag, remote.to, len, self.pd, needed)
+    }
+
+    /// Splits `len` octets from `offset` of the list into pieces: calls `piece(address, begin, octets)` for each, in order.
+    #[inline]
+    fn pieces(
+        &self,
+        sges: &[Sge],
+        mut offset: u64,
+        len: usize,
+        needed: Access,
+        mut piece: impl FnMut(u64, usize, usize),
+    ) -> Result<(), ProtectionError> {
+        let mut done = 0;
+        for sge in sges {
+            if done == len {
+                break;
+            }
+            let length = u64::from(sge.length);
+            if offset >= length {
+                offset -= length;
+                continue;
+            }
+            let octets = (length - offset).min((len - done) as u64);
+            let address = self.local(sge, offset, octets, needed)?;
+            // `octets` is at most `len - done`.
+            let octets = usize::try_from(octets).map_err(|_| ProtectionError::Bounds)?;
+            piece(address, done, octets);
+            done += octets;
+            offset = 0;
+        }
+        if done == len {
+            Ok(())
+        } else {
+            Err(ProtectionError::Bounds)
+        }
+    }
+
+    /// As [`QpHost::pieces`], but nothing is called before everything has been checked.
+    #[inline]
+    fn checked_pieces(
+        &self,
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+        needed: Access,
+        piece: impl FnMut(u64, usize, usize),
+    ) -> Result<(), ProtectionError> {
+        if sges.len() > 1 {
+            self.pieces(sges, offset, len, needed, |_, _, _| {})?;
+        }
+        self.pieces(sges, offset, len, needed, piece)
+    }
+}
+
+#[inline]
+fn pointer(address: u64) -> *mut u8 {
+    // Addresses that do not fit are none of this process; registration has refused them.
+    std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX))
+}
+
+impl Host for QpHost<'_> {
+    type Body = Body;
+
+    #[inline]
+    fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError> {
+        let len = out.len();
+        let out = out.as_mut_ptr();
+        self.pieces(
+            sges,
+            offset,
+            len,
+            Access::empty(),
+            |address, begin, octets| {
+                // SAFETY: the pieces together are `len` octets, so `begin` is within `out`.
+                let to = unsafe { out.add(begin) };
+                // SAFETY: the octets are registered memory, so readable; `out` is packet memory, which nobody registers.
+                unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), to, octets) };
+            },
+        )
+    }
+
+    #[inline]
+    fn scatter(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        body: &Body,
+        at: usize,
+        len: usize,
+    ) -> Result<(), ProtectionError> {
+        self.checked_pieces(
+            sges,
+            offset,
+            len,
+            Access::LOCAL_WRITE,
+            |address, begin, octets| {
+                // SAFETY: the octets are registered with local write access.
+                unsafe { body.copy_to(at + begin, pointer(address), octets) };
+            },
+        )
+    }
+
+    fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError> {
+        let octets = value.to_ne_bytes();
+        let mut pieces = |address: u64, begin: usize, len: usize| {
+            let from = octets[begin..begin + len].as_ptr();
+            // SAFETY: the octets are registered with local write access, and `octets` is a local array.
+            unsafe { std::ptr::copy_nonoverlapping(from, pointer(address), len) };
+        };
+        self.checked_pieces(sges, 0, octets.len(), Access::LOCAL_WRITE, &mut pieces)
+    }
+
+    #[inline]
+    fn check_remote(
+        &mut self,
+        remote: RemoteAddr,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), ProtectionError> {
+        self.remote(remote, len, access).map(|_| ())
+    }
+
+    #[inline]
+    fn write_remote(
+        &mut self,
+        remote: RemoteAddr,
+        body: &Body,
+        at: usize,
+        len: usize,
+    ) -> Result<(), ProtectionError> {
+        let address = self.remote(remote, len as u64, RemoteAccess::Write)?;
+        let Some(last) = len.checked_sub(1) else {
+            return Ok(());
+        };
+        // Programs wait for the last octet of a write by looking at memory: it must appear after all others.
+        // SAFETY: the octets are registered with remote write access.
+        unsafe { body.copy_to(at, pointer(address), last) };
+        let mut octet = 0u8;
+        // SAFETY: one octet of this function's own.
+        unsafe { body.copy_to(at + last, &raw mut octet, 1) };
+        // SAFETY: the last of the octets above; an octet is always aligned.
+        unsafe { AtomicU8::from_ptr(pointer(address + last as u64)) }
+            .store(octet, Ordering::Release);
+        Ok(())
+    }
+
+    #[inline]
+    fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {
+        let address = self.remote(remote, out.len() as u64, RemoteAccess::Read)?;
+        let from = pointer(address).cast_const();
+        // SAFETY: the octets are registered with remote read access; `out` is packet memory.
+        unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError> {
+        let address = self.remote(remote, 8, RemoteAccess::Atomic)?;
+        if address % 8 != 0 {
+            return Err(ProtectionError::Misaligned);
+        }
+        // SAFETY: eight aligned octets of registered memory with remote atomic access.
+        let word = unsafe { AtomicU64::from_ptr(pointer(address).cast()) };
+        let mut old = word.load(Ordering::Acquire);
+        loop {
+            match word.compare_exchange_weak(
+                old,
+                op.apply(old),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(old) => return Ok(old),
+                Err(current) => old = current,
+            }
+        }
+    }
+
+    fn invalidate(&mut self, _stag: u32) -> Result<(), ProtectionError> {
+        // Only memory windows and fast-registered regions can be invalidated, and there are none.
+        Err(ProtectionError::CannotInvalidate)
+    }
+
+    #[inline]
+    fn complete(&mut self, completion: Completion) {
+        let cq = if completion.is_send() {
+            self.counts.send_pushed = self.counts.send_pushed.wrapping_add(1);
+            self.qp.send_cq()
+        } else {
+            self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
+            self.qp.recv_cq()
+        };
+        cq.push(&WorkCompletion {
+            completion,
+            qpn: self.qp.number(),
+            remote_qpn: self.remote_qpn,
+        });
+    }
+
+    #[cold]
+    fn event(&mut self, event: Event) {
+        let qpn = self.qp.number().to_u32();
+        let kind = match event {
+            Event::Established => {
+                self.notes.push(Note::QpData(qpn));
+                AsyncKind::CommunicationEstablished
+            }
+            Event::Fatal => AsyncKind::QpFatal,
+            Event::RemoteInvalidRequest => AsyncKind::QpRequestError,
+            Event::RemoteAccessError => AsyncKind::QpAccessError,
+            Event::SqDrained => AsyncKind::SqDrained,
+            Event::PeerGone => {
+                self.notes.push(Note::QpGone(qpn));
+                AsyncKind::QpFatal
+            }
+            Event::PeerClosed => {
+                // An orderly end is no event of verbs; connection management tells its users.
+                self.notes.push(Note::QpGone(qpn));
+                return;
+            }
+        };
+        self.qp.events().async_event(AsyncEvent {
+            kind,
+            qp: Some(self.qp.cookie()),
+        });
+    }
+}
+
+/// Brings `len` octets at `addr` into memory and checks that they may be read, or written if `write`.
+///
+/// # Errors
+/// [`EngineError::Fault`] when they are not mapped so.
+pub(super) fn populate(addr: u64, len: u64, write: bool) -> Result<(), EngineError> {
+    const PAGE: u64 = 4096;
+    let begin = addr & !(PAGE - 1);
+    let end = addr.checked_add(len).ok_or(EngineError::Fault)?;
+    let octets = usize::try_from(end - begin).map_err(|_| EngineError::Fault)?;
+    if len == 0 {
+        return Ok(());
+    }
+    let advice = if write {
+        libc::MADV_POPULATE_WRITE
+    } else {
+        libc::MADV_POPULATE_READ
+    };
+    loop {
+        // SAFETY: populating changes no contents; the kernel checks the range itself.
+        if unsafe { libc::madvise(pointer(begin).cast(), octets, advice) } == 0 {
+            return Ok(());
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN) => {}
+            // ENOMEM: there is a hole. EFAULT: no such right, or the file is shorter.
+            Some(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) => return Err(EngineError::Fault),
+            // EINVAL: no right to write, or a kernel before 5.14, or memory of a device. If it can be read, it is the first; else it is the
+            // application's word.
+            Some(libc::EINVAL) if write => return cannot_be_read(addr, len),
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn cannot_be_read(addr: u64, len: u64) -> Result<(), EngineError> {
+    let begin = addr & !4095;
+    let octets = usize::try_from(addr + len - begin).map_err(|_| EngineError::Fault)?;
+    // SAFETY: as in `populate`, whose checks of the range these arguments have passed.
+    let outcome = unsafe { libc::madvise(pointer(begin).cast(), octets, libc::MADV_POPULATE_READ) };
+    if outcome == 0 {
+        Err(EngineError::Fault)
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn populate_of_unmapped_memory_is_a_fault() {
+        assert_eq!(populate(0x1000, 8, false), Err(EngineError::Fault));
+        assert_eq!(populate(u64::MAX, 8, false), Err(EngineError::Fault));
+    }
+
+    #[test]
+    fn populate_of_read_only_memory_for_writing_is_a_fault() {
+        // SAFETY: a new anonymous mapping disturbs nothing.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        let addr = page as u64;
+        assert_eq!(populate(addr, 4096, false), Ok(()));
+        assert_eq!(populate(addr, 4096, true), Err(EngineError::Fault));
+        let buffer = vec![1u8; 10_000];
+        assert_eq!(populate(buffer.as_ptr() as u64 + 1, 9_999, true), Ok(()));
+        assert_eq!(buffer[9_999], 1);
+    }
+}

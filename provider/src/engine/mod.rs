@@ -1,0 +1,558 @@
+//! The engine: queue pairs, completion queues, memory regions, packets, timers and threads of one process in one instance.
+//!
+//! An [`Engine`] is made by [`Engine::attach`], once per process and instance: every caller gets the same one. It lives until the process
+//! ends. All calls may be made from any thread. Nothing here knows the verbs ABI; `provider/src/verbs` translates.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `attach` | how an engine comes to be, and the list of those that are |
+//! | `types` | what callers say and hear |
+//! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
+//! | `progress` | packets in, packets out |
+//! | `qp`, `cq`, `mr` | queue pairs as callers hold them, completion rings, regions and their checks |
+//! | `memory` | every copy to and from application memory (unsafe) |
+//! | `path` | how a peer is reached; `lease`: the leased queue pair (unsafe) |
+//! | `background` | the thread that progresses when the application does not, and who may rest when |
+//! | `control` | the thread that listens to urdmad |
+//! | `cm` | what connection management needs of the engine |
+//! | `timer`, `clock`, `lock`, `events`, `capture` | what they say |
+//!
+//! # Locks
+//!
+//! Engine lock ([`lock::SpinLock`] around [`shard::Shard`]), then a completion queue's lock. Connection management has a lock of its own, which is
+//! never taken with the engine's held: what arrives for it waits in the shard as [`shard::Note`]s for the background thread.
+//!
+//! # One SEND inside a host
+//!
+//! `post_send` takes the lock, the connection takes the request, names the next datagram, the endpoint gives a frame, the connection writes headers
+//! and has the payload gathered into it, the endpoint puts it into the peer's ring. The peer's `poll_cq` finds its completion queue empty,
+//! takes the lock, takes the frame, the connection places the payload and pushes a completion; an acknowledgement that is due leaves before the
+//! lock does.
+
+mod attach;
+mod background;
+mod capture;
+mod clock;
+mod cm;
+mod control;
+mod cq;
+mod events;
+mod lease;
+mod lock;
+mod memory;
+mod mr;
+mod path;
+mod progress;
+mod qp;
+mod shard;
+mod timer;
+mod types;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+pub use attach::Parts;
+pub use cq::{Cq, CqConfig, Notify};
+pub use events::{AsyncEvent, AsyncKind, CompletionChannel, EventSink};
+pub use proto_trp::addr::{Qpn, SlotId};
+pub use proto_trp::conn::{
+    Completion, CompletionOp, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
+    Sge, State, Status,
+};
+pub use qp::Qp;
+pub use types::{
+    Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
+    QpAttributes, QpCaps, QpConfig, QpModify, WorkCompletion, LIMITS,
+};
+
+use background::Rest;
+use lock::{Held, SpinLock};
+use path::{Path, Way};
+use qp::PolledTable;
+use shard::{host, Shard};
+use urdma_ipc::ControlClient;
+use urdma_ucma::Ucma;
+
+/// Polls in a row that may find the lock taken before the processor is given away.
+const CONTENDED_POLLS_MAX: u32 = 32;
+
+/// The engine of this process in one instance; see the module.
+pub struct Engine {
+    info: Info,
+    shard: SpinLock<Shard>,
+    polled: PolledTable,
+    rest: Rest,
+    is_dead: AtomicBool,
+    contended_polls: AtomicU32,
+    control: Option<ControlClient>,
+    sinks: Mutex<Vec<Weak<dyn EventSink>>>,
+    ucma: OnceLock<Arc<Ucma>>,
+    background: OnceLock<()>,
+    /// [`attach::forks`] when it was made.
+    forks: u32,
+    /// For threads and drivers that must find it again.
+    myself: Weak<Engine>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("slot", &self.info.slot)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// What it is attached to.
+    #[inline]
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// Whether urdmad lives; when it does not, calls answer [`EngineError::DeviceGone`].
+    pub fn is_alive(&self) -> bool {
+        !self.is_dead.load(Ordering::Acquire)
+    }
+
+    fn usable(&self) -> Result<(), EngineError> {
+        if self.is_forked() {
+            Err(EngineError::Forked)
+        } else if self.is_alive() {
+            Ok(())
+        } else {
+            Err(EngineError::DeviceGone)
+        }
+    }
+
+    /// Adds a receiver of device events (and of nothing else; queue pairs name their own), held weakly.
+    pub fn add_device_sink(&self, sink: &Arc<dyn EventSink>) {
+        let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        sinks.retain(|sink| sink.strong_count() > 0);
+        sinks.push(Arc::downgrade(sink));
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// There are too many, or the device is gone.
+    pub fn alloc_pd(&self) -> Result<Pd, EngineError> {
+        self.usable()?;
+        self.shard.lock().pds.alloc()
+    }
+
+    /// Gives a protection domain back.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] while regions or queue pairs use it.
+    pub fn dealloc_pd(&self, pd: Pd) -> Result<(), EngineError> {
+        self.not_forked()?;
+        self.shard.lock().pds.dealloc(pd)
+    }
+
+    fn not_forked(&self) -> Result<(), EngineError> {
+        if self.is_forked() {
+            return Err(EngineError::Forked);
+        }
+        Ok(())
+    }
+
+    /// Registers `len` octets at `addr`, which peers and scatter-gather lists address from `iova` on.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: wraps round, or remote write or atomics without local write; [`EngineError::Fault`]: not mapped so;
+    /// [`EngineError::NoMemory`]: too many regions.
+    pub fn register_mr(
+        &self,
+        pd: Pd,
+        addr: u64,
+        len: u64,
+        iova: u64,
+        access: Access,
+    ) -> Result<MrKeys, EngineError> {
+        self.usable()?;
+        memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+        let mut shard = self.shard.lock();
+        shard.pds.acquire(pd)?;
+        let keys = shard.regions.register(pd, addr, len, iova, access);
+        if keys.is_err() {
+            shard.pds.release(pd);
+        }
+        keys
+    }
+
+    /// Ends a region; when this returns nobody touches its memory any more.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: there is no such region.
+    pub fn deregister_mr(&self, lkey: u32) -> Result<(), EngineError> {
+        self.not_forked()?;
+        let mut shard = self.shard.lock();
+        let pd = shard.regions.deregister(lkey)?;
+        shard.pds.release(pd);
+        Ok(())
+    }
+
+    /// A new completion queue.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] for a depth out of range.
+    pub fn create_cq(&self, config: CqConfig) -> Result<Arc<Cq>, EngineError> {
+        self.usable()?;
+        let mut shard = self.shard.lock();
+        if shard.cq_count >= LIMITS.max_cq {
+            return Err(EngineError::NoMemory);
+        }
+        let cq = Cq::new(config)?;
+        shard.cq_count += 1;
+        Ok(cq)
+    }
+
+    /// Sets the depth that the application asks for; never below what the attached queues need.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] for a depth out of range or below the number of completions that wait.
+    pub fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), EngineError> {
+        self.usable()?;
+        cq.resize(depth)
+    }
+
+    /// Ends a completion queue.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] while queue pairs use it.
+    pub fn destroy_cq(&self, cq: &Cq) -> Result<(), EngineError> {
+        self.not_forked()?;
+        let mut shard = self.shard.lock();
+        if cq.is_used() {
+            return Err(EngineError::Busy);
+        }
+        shard.cq_count -= 1;
+        Ok(())
+    }
+
+    /// Takes up to `max` completions off `cq`, oldest first, and makes progress when there is none. Gives their number.
+    ///
+    /// # Errors
+    /// [`EngineError::Forked`] in a forked child. The device's end is no error here: flushed requests are still delivered.
+    #[inline]
+    pub fn poll_cq(
+        &self,
+        cq: &Cq,
+        max: usize,
+        mut take: impl FnMut(&WorkCompletion),
+    ) -> Result<usize, EngineError> {
+        self.not_forked()?;
+        let mut counted = |wc: &WorkCompletion| {
+            self.polled
+                .get(wc.qpn.index())
+                .count(wc.completion.is_send());
+            take(wc);
+        };
+        if !cq.has_completions() {
+            self.progress_for_poll(cq);
+            if !cq.has_completions() {
+                return Ok(0);
+            }
+        }
+        Ok(cq.pop(max, &mut counted))
+    }
+
+    #[inline]
+    fn progress_for_poll(&self, cq: &Cq) {
+        let Some(mut shard) = self.shard.try_lock() else {
+            self.count_contention();
+            return;
+        };
+        shard.progress_for_poll(&self.info, || cq.has_completions());
+        if self.rest.polled(&mut shard, cq.has_completions()) {
+            drop(shard);
+            self.rest.give_way();
+        }
+    }
+
+    #[cold]
+    fn count_contention(&self) {
+        let polls = self.contended_polls.load(Ordering::Relaxed) + 1;
+        if polls >= CONTENDED_POLLS_MAX {
+            self.contended_polls.store(0, Ordering::Relaxed);
+            std::thread::yield_now();
+        } else {
+            self.contended_polls.store(polls, Ordering::Relaxed);
+        }
+    }
+
+    /// Asks for one event on the queue's channel; a completion that is already in the queue raises none.
+    ///
+    /// # Errors
+    /// [`EngineError::Forked`].
+    pub fn req_notify_cq(&self, cq: &Cq, notify: Notify) -> Result<(), EngineError> {
+        self.not_forked()?;
+        cq.arm(notify);
+        // The application is about to sleep: from now on senders have to ring.
+        let mut shard = self.shard.lock();
+        shard.flush();
+        self.rest.armed(&mut shard);
+        Ok(())
+    }
+
+    /// A new queue pair in RESET.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] for sizes out of range, [`EngineError::NoMemory`] when there are too many.
+    pub fn create_qp(&self, config: &QpConfig) -> Result<Arc<Qp>, EngineError> {
+        self.usable()?;
+        self.start_background()?;
+        self.shard.lock().create_qp(config, &self.polled)
+    }
+
+    /// Sets attributes, then goes to a state. The caller has checked which attributes belong to the step.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: no such step or a value out of range; [`EngineError::HostUnreachable`], [`EngineError::NetUnreachable`]: nobody
+    /// has the peer's address. Nothing has changed then. May take two seconds to find that out.
+    pub fn modify_qp(&self, qp: &Qp, change: &QpModify) -> Result<(), EngineError> {
+        self.not_forked()?;
+        let index = qp.number().index();
+        let (attributes, state) = {
+            let mut shard = self.shard.lock();
+            let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+            (changed(entry.attributes, change), entry.conn.state())
+        };
+        let to = change.state.unwrap_or(state);
+        if !matches!(to, State::Reset | State::Error) {
+            self.usable()?;
+        }
+        if change.state.is_some() && to != state && !state.may_become(to) {
+            return Err(EngineError::Invalid);
+        }
+        let way = match to {
+            State::Rtr if state == State::Init => Some(self.find_way(attributes.remote_gid)?),
+            _ => None,
+        };
+        let mut shard = self.shard.lock();
+        self.apply(&mut shard, qp, attributes, to, way)?;
+        let ready = shard
+            .entry(qp)
+            .is_some_and(|entry| entry.conn.state() != state)
+            && to == State::Rtr;
+        shard.transmit(index, clock::now());
+        self.rest.look(&mut shard);
+        drop(shard);
+        if ready {
+            self.qp_is_ready_now(qp.number());
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        shard: &mut Shard,
+        qp: &Qp,
+        attributes: QpAttributes,
+        to: State,
+        way: Option<Way>,
+    ) -> Result<(), EngineError> {
+        let index = qp.number().index();
+        let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+        let (state, before) = (entry.conn.state(), entry.attributes);
+        entry.attributes = attributes;
+        let outcome = match to {
+            State::Reset => {
+                shard.reset_qp(index, &self.polled);
+                Ok(())
+            }
+            State::Error => {
+                shard.fail_qp(index);
+                Ok(())
+            }
+            _ if to == state && state != State::Init => Ok(()),
+            _ => self.step(shard, qp, to, way),
+        };
+        if outcome.is_err() {
+            if let Some(entry) = shard.entry(qp) {
+                entry.attributes = before;
+            }
+        }
+        outcome
+    }
+
+    fn step(
+        &self,
+        shard: &mut Shard,
+        qp: &Qp,
+        to: State,
+        way: Option<Way>,
+    ) -> Result<(), EngineError> {
+        let index = qp.number().index();
+        let mut max_datagram = 0;
+        if let Some(way) = way {
+            max_datagram = path::max_datagram(&self.info, way);
+            if shard.capture.is_some() {
+                max_datagram = max_datagram.min(capture::MAX_DATAGRAM);
+            }
+            let path = self.path_for(shard, qp, way)?;
+            shard.forget_path(index);
+            if let Some(entry) = shard.entry(qp) {
+                entry.path = Some(path);
+            }
+        }
+        let outcome = shard.step_qp(index, clock::now(), to, max_datagram);
+        if outcome.is_err() && way.is_some() {
+            shard.forget_path(index);
+        }
+        outcome
+    }
+
+    fn path_for(&self, shard: &mut Shard, qp: &Qp, way: Way) -> Result<Path, EngineError> {
+        let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+        let remote = Qpn::from_u32(entry.attributes.remote_qpn).ok_or(EngineError::Invalid)?;
+        Ok(match way {
+            Way::Local => Path::Local(remote.slot()),
+            Way::Remote { ip, mac } => {
+                let meta = path::metadata(ip, qp.number(), remote.slot());
+                let route = shard
+                    .lease
+                    .as_mut()
+                    .and_then(|lease| lease.open_route(ip, mac, meta.src_port, meta.dst_port));
+                route.map_or(Path::Daemon(meta), Path::Lease)
+            }
+        })
+    }
+
+    /// State and attributes; those of a queue pair that has been destroyed are RESET and nothing.
+    pub fn query_qp(&self, qp: &Qp) -> (State, QpAttributes) {
+        if self.is_forked() {
+            return (State::Error, QpAttributes::default());
+        }
+        let mut shard = self.shard.lock();
+        shard
+            .entry(qp)
+            .map_or((State::Reset, QpAttributes::default()), |entry| {
+                (entry.conn.state(), entry.attributes)
+            })
+    }
+
+    /// Ends a queue pair: its completions vanish from the queues, the peer is told.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: it has been destroyed already.
+    pub fn destroy_qp(&self, qp: &Qp) -> Result<(), EngineError> {
+        self.not_forked()?;
+        let mut shard = self.shard.lock();
+        let now = clock::now();
+        let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+        entry.conn.close();
+        shard.transmit(qp.number().index(), now);
+        shard.remove_qp(qp);
+        Ok(())
+    }
+
+    /// Posts a send request and transmits what may go now.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    #[inline]
+    pub fn post_send(&self, qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let mut shard = self.lock_for_post()?;
+        let index = qp.number().index();
+        let now = clock::now();
+        let Shard {
+            qps,
+            regions,
+            notes,
+            ..
+        } = &mut *shard;
+        let entry = qps
+            .get_mut(usize::from(index))
+            .and_then(Option::as_deref_mut)
+            .filter(|entry| std::ptr::eq(&*entry.qp, qp))
+            .ok_or(PostError::InvalidState)?;
+        let waiting = self.polled.get(index).send_waiting(&entry.counts);
+        if entry.conn.sends_outstanding() + waiting >= qp.caps().max_send_wr {
+            return Err(PostError::QueueFull);
+        }
+        let mut host = host!(entry, *regions, *notes);
+        entry.conn.post_send(now, wr, &mut host)?;
+        shard.transmit(index, now);
+        self.rest.look(&mut shard);
+        Ok(())
+    }
+
+    #[inline]
+    fn lock_for_post(&self) -> Result<Held<'_, Shard>, PostError> {
+        if self.is_forked() {
+            return Err(PostError::InvalidState);
+        }
+        Ok(self.shard.lock())
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    #[inline]
+    pub fn post_recv(&self, qp: &Qp, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let mut shard = self.lock_for_post()?;
+        let index = qp.number().index();
+        let Shard {
+            qps,
+            regions,
+            notes,
+            ..
+        } = &mut *shard;
+        let entry = qps
+            .get_mut(usize::from(index))
+            .and_then(Option::as_deref_mut)
+            .filter(|entry| std::ptr::eq(&*entry.qp, qp))
+            .ok_or(PostError::InvalidState)?;
+        let waiting = self.polled.get(index).recv_waiting(&entry.counts);
+        if entry.conn.recvs_outstanding() + waiting >= qp.caps().max_recv_wr {
+            return Err(PostError::QueueFull);
+        }
+        let mut host = host!(entry, *regions, *notes);
+        entry.conn.post_recv(wr, &mut host)?;
+        if !entry.is_queued && entry.conn.has_pending_tx() {
+            shard.transmit(index, clock::now());
+        }
+        Ok(())
+    }
+
+    /// The ucma over this engine, for the stand-in's `cm_open`, `cm_write` and `cm_close`.
+    ///
+    /// # Errors
+    /// [`EngineError::Forked`], or the background thread could not be started.
+    pub fn ucma(&self) -> Result<&Arc<Ucma>, EngineError> {
+        self.not_forked()?;
+        self.start_background()?;
+        Ok(self.ucma.get_or_init(|| self.make_ucma()))
+    }
+
+    fn addresses(&self) -> &[IpAddr] {
+        &self.info.addresses
+    }
+}
+
+/// `attributes` with a change.
+fn changed(attributes: QpAttributes, change: &QpModify) -> QpAttributes {
+    let (remote_gid, sgid_index) = change
+        .address
+        .unwrap_or((attributes.remote_gid, attributes.sgid_index));
+    QpAttributes {
+        access: change.access.unwrap_or(attributes.access),
+        path_mtu: change.path_mtu.unwrap_or(attributes.path_mtu),
+        remote_gid,
+        sgid_index,
+        remote_qpn: change.remote_qpn.unwrap_or(attributes.remote_qpn),
+        rq_psn: change.rq_psn.unwrap_or(attributes.rq_psn),
+        sq_psn: change.sq_psn.unwrap_or(attributes.sq_psn),
+        max_rd_atomic: change.max_rd_atomic.unwrap_or(attributes.max_rd_atomic),
+        max_dest_rd_atomic: change
+            .max_dest_rd_atomic
+            .unwrap_or(attributes.max_dest_rd_atomic),
+        min_rnr_timer: change.min_rnr_timer.unwrap_or(attributes.min_rnr_timer),
+        timeout: change.timeout.unwrap_or(attributes.timeout),
+        retry_cnt: change.retry_cnt.unwrap_or(attributes.retry_cnt),
+        rnr_retry: change.rnr_retry.unwrap_or(attributes.rnr_retry),
+    }
+}

@@ -1,0 +1,118 @@
+//! How the packets of a queue pair reach its peer: through this host's memory, through a leased queue pair of the port, or through urdmad.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use proto_trp::addr::{source_port, udp_port, Qpn, SlotId};
+use proto_trp::conn::MAX_DATAGRAM;
+use urdma_arena::{Meta, LARGE_CAPACITY};
+use urdma_ipc::Resolution;
+
+use super::lease::Route;
+use super::types::{EngineError, Gid, Info};
+use super::Engine;
+
+/// The way to a peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Path {
+    /// Straight into a slot's ring.
+    Local(SlotId),
+    /// To slot 0, which adds the headers that the metadata describe.
+    Daemon(Meta),
+    /// Through a route of the lease.
+    Lease(Route),
+}
+
+impl Path {
+    /// Whether it stays in this host's memory.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self, Path::Local(_))
+    }
+}
+
+/// What is known of a way before the engine's lock is taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// The peer is on this host.
+    Local,
+    /// The peer is behind the port.
+    Remote {
+        /// The peer host's address.
+        ip: IpAddr,
+        /// Ethernet address of the next hop.
+        mac: [u8; 6],
+    },
+}
+
+impl Engine {
+    /// Finds the way to `gid`; may ask urdmad, so not under the engine's lock.
+    pub(super) fn find_way(&self, gid: Gid) -> Result<Way, EngineError> {
+        if self.info.gids.iter().any(|entry| entry.gid == gid) {
+            return Ok(Way::Local);
+        }
+        let ip = ip_of(gid);
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(EngineError::Invalid);
+        }
+        if self.info.addresses.contains(&ip) {
+            return Ok(Way::Local);
+        }
+        if self.info.mtu == 0 {
+            return Err(EngineError::NetUnreachable);
+        }
+        let control = self.control.as_ref().ok_or(EngineError::NetUnreachable)?;
+        match control.resolve(ip) {
+            Ok(Resolution::Local) => Ok(Way::Local),
+            Ok(Resolution::Neighbour { mac, .. }) => Ok(Way::Remote { ip, mac }),
+            Ok(Resolution::NoHost) => Err(EngineError::HostUnreachable),
+            Err(urdma_ipc::ControlError::Gone) => Err(EngineError::DeviceGone),
+            Err(_) => Err(EngineError::HostUnreachable),
+        }
+    }
+}
+
+/// Largest TRP datagram on the way from `info`'s host.
+pub(super) fn max_datagram(info: &Info, way: Way) -> u32 {
+    match way {
+        Way::Local => MAX_DATAGRAM.min(u32::try_from(LARGE_CAPACITY).unwrap_or(MAX_DATAGRAM)),
+        Way::Remote { ip, .. } => {
+            let headers = if ip.is_ipv4() { 28 } else { 48 };
+            u32::from(info.mtu).saturating_sub(headers)
+        }
+    }
+}
+
+/// Metadata of packets from `local` to `remote` on the host `ip`.
+pub(super) fn metadata(ip: IpAddr, local: Qpn, remote: SlotId) -> Meta {
+    Meta {
+        remote_ip: octets_of(ip),
+        src_port: source_port(local),
+        dst_port: udp_port(remote),
+        ecn: 0,
+    }
+}
+
+/// An address as 16 octets, IPv4 as IPv4-mapped.
+pub(super) fn octets_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The address in 16 octets, IPv4 if it is IPv4-mapped.
+pub(super) fn ip_of(gid: Gid) -> IpAddr {
+    Ipv6Addr::from(gid.0).to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ip_of_mapped_gid_is_ipv4_and_back() {
+        let ip: IpAddr = "127.0.0.2".parse().unwrap();
+        assert_eq!(ip_of(Gid(octets_of(ip))), ip);
+        let ip: IpAddr = "fe80::1".parse().unwrap();
+        assert_eq!(ip_of(Gid(octets_of(ip))), ip);
+    }
+}

@@ -1,0 +1,468 @@
+//! Moving packets: take a burst, hand each datagram to its queue pair, send what the queue pairs have to send.
+//!
+//! One call of [`Shard::take`] takes at most [`BURST`] datagrams from the arena and as many from the lease; [`Shard::transmit_ready`] then lets
+//! every queue pair in the ready list send up to [`TURN`] datagrams, acknowledgements that became due among them. [`Shard::progress_for_poll`]
+//! puts the sending off, once, when there is a completion to deliver: the application's next call sends, and if that is an answer to what
+//! it has just received, the acknowledgement rides on it. A queue pair that finds its
+//! receiver's ring full, or no free frame, keeps what it has to send and stays in the list; `is_blocked` makes the background thread try again
+//! soon, so that nothing is lost and nobody spins.
+
+use arrayvec::ArrayVec;
+use proto_trp::addr::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
+use proto_trp::conn::{Datagram, Time};
+use proto_trp::wire::{trp, PacketType, TrpHeader};
+use urdma_arena::{Meta, RxFrame, SendError, SMALL_CAPACITY};
+
+use super::clock;
+use super::lease::{self, Route};
+use super::memory::Body;
+use super::path::{ip_of, octets_of, Path};
+use super::shard::{host, Note, Shard};
+use super::types::{Gid, Info};
+
+/// Datagrams that one call takes from the arena.
+const BURST: usize = 32;
+/// Bursts that empty a ring of the largest size.
+const DRAIN_BURSTS: usize = 65_536 / BURST;
+/// Datagrams that a queue pair may send before it is the next one's turn.
+const TURN: u32 = 32;
+/// Both ECN bits: congestion experienced.
+const ECN_CE: u8 = 3;
+/// ECT(0).
+const ECN_CAPABLE: u8 = 2;
+/// Octets of a datagram that are copied before anything is looked at.
+const HEAD: usize = proto_trp::conn::HEAD_OCTETS;
+
+/// Where a datagram came from.
+enum Origin {
+    Local(SlotId),
+    Remote(Meta),
+}
+
+/// How a queue pair's turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// Nothing more may be sent now.
+    Done,
+    /// There is more.
+    More,
+    /// There is more, but no room.
+    Blocked,
+}
+
+impl Shard {
+    /// Takes and sends; gives the number of datagrams taken.
+    #[inline]
+    pub(super) fn progress(&mut self, info: &Info) -> usize {
+        let taken = self.take(info);
+        self.flush();
+        taken
+    }
+
+    /// As [`Shard::progress`] for an application that polls a queue: `is_found` says whether it has a completion.
+    #[inline]
+    pub(super) fn progress_for_poll(&mut self, info: &Info, is_found: impl Fn() -> bool) {
+        self.take(info);
+        if self.ready.is_empty() {
+            return;
+        }
+        if !self.is_put_off && is_found() {
+            self.is_put_off = true;
+        } else {
+            self.flush();
+        }
+    }
+
+    /// Takes all that waits in the ring, as far as it was there at the beginning.
+    pub(super) fn drain(&mut self, info: &Info) {
+        for _ in 0..DRAIN_BURSTS {
+            if self.progress(info) < BURST {
+                break;
+            }
+        }
+    }
+
+    /// Sends what was put off or is ready.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        self.is_put_off = false;
+        if !self.ready.is_empty() {
+            self.transmit_ready(clock::now());
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, info: &Info) -> usize {
+        let taken = self.receive(info);
+        if self.lease.is_none() {
+            return taken;
+        }
+        taken + self.receive_leased(info)
+    }
+
+    /// Handles the timers that are due and sends what they cause.
+    pub(super) fn run_timers(&mut self, now: Time) {
+        if !self.wheel.is_due(now) {
+            return;
+        }
+        while let Some(index) = self.wheel.expired(now) {
+            let Some(entry) = self.qps[usize::from(index)].as_deref_mut() else {
+                continue;
+            };
+            if entry.conn.next_deadline().is_some_and(|at| at <= now) {
+                let mut host = host!(entry, self.regions, self.notes);
+                entry.conn.handle_timeout(now, &mut host);
+            }
+            self.wheel.set(index, entry.conn.next_deadline());
+            if entry.conn.has_pending_tx() {
+                self.make_ready(index);
+            }
+        }
+        if !self.ready.is_empty() {
+            self.transmit_ready(now);
+        }
+    }
+
+    #[inline]
+    fn receive(&mut self, info: &Info) -> usize {
+        let mut burst: ArrayVec<RxFrame, BURST> = ArrayVec::new();
+        if self.endpoint.recv_burst(&mut burst) == 0 {
+            return 0;
+        }
+        let now = clock::now();
+        let taken = burst.len();
+        self.counters.received += taken as u64;
+        for frame in burst {
+            // SAFETY: the frame is held, so readable, until the end of this turn of the loop, and no frame is smaller than a small one.
+            let body = unsafe { Body::new(frame.data_ptr(), frame.len(), SMALL_CAPACITY) };
+            let origin = if frame.from() == urdma_arena::SlotId::DAEMON {
+                Origin::Remote(frame.meta())
+            } else {
+                // The arena's slots and the protocol's are the same numbers.
+                SlotId::new(frame.from().index())
+                    .map_or(Origin::Remote(frame.meta()), Origin::Local)
+            };
+            self.dispatch(info, now, &body, &origin);
+        }
+        taken
+    }
+
+    fn receive_leased(&mut self, info: &Info) -> usize {
+        // Handling datagrams needs the whole shard, but never the lease.
+        let Some(mut lease) = self.lease.take() else {
+            return 0;
+        };
+        if !lease.flush() {
+            self.is_blocked = true;
+        }
+        let taken = lease.receive();
+        if taken > 0 {
+            let now = clock::now();
+            for datagram in lease.received() {
+                match datagram.slot() {
+                    Some(slot) if slot == self.slot => {
+                        let origin = Origin::Remote(datagram.metadata());
+                        self.dispatch(info, now, &datagram.body(), &origin);
+                    }
+                    Some(slot) => self.hand_on(slot, datagram),
+                    None => self.counters.malformed += 1,
+                }
+            }
+            lease.release();
+        }
+        self.lease = Some(lease);
+        taken
+    }
+
+    /// Copies a datagram that is another slot's into the arena for it.
+    #[cold]
+    fn hand_on(&mut self, to: SlotId, datagram: lease::Received<'_>) {
+        let octets = datagram.octets();
+        let meta = datagram.metadata();
+        self.counters.forwarded += 1;
+        if let Some(mut frame) = self.endpoint.alloc(octets.len()) {
+            frame.data_mut()[..octets.len()].copy_from_slice(octets);
+            frame.set_meta(&meta);
+            // A full ring loses it, as any network would.
+            let _ = self.endpoint.send(arena_slot(to), frame, octets.len());
+        }
+    }
+
+    #[inline]
+    fn dispatch(&mut self, info: &Info, now: Time, body: &Body, origin: &Origin) {
+        let mut head = [0u8; HEAD];
+        let head_len = body.copy_head(&mut head);
+        let head = &head[..head_len];
+        let Some(fixed) = head.first_chunk::<{ trp::HEADER_LEN }>() else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let index = match PacketType::of(fixed[trp::field::VERSION_TYPE]) {
+            Ok(PacketType::Cm) => return self.dispatch_cm(info, body, origin),
+            Ok(PacketType::Reset) => self.index_of_reset(fixed),
+            Ok(_) => u16::from_be_bytes([fixed[2], fixed[3]]),
+            Err(_) => {
+                self.counters.malformed += 1;
+                return;
+            }
+        };
+        let Some(entry) = self
+            .qps
+            .get_mut(usize::from(index))
+            .and_then(Option::as_deref_mut)
+        else {
+            return self.dispatch_unknown(head, body.len(), origin);
+        };
+        let datagram = Datagram {
+            head,
+            len: body.len(),
+            body,
+            congestion_experienced: matches!(origin, Origin::Remote(meta) if meta.ecn == ECN_CE),
+        };
+        let mut host = host!(entry, self.regions, self.notes);
+        entry.conn.handle_datagram(now, &datagram, &mut host);
+        self.wheel.set(index, entry.conn.next_deadline());
+        if !entry.is_queued && entry.conn.has_pending_tx() {
+            entry.is_queued = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// The queue pair whose stream a RESET names; 0, which is none, if there is no such.
+    #[cold]
+    fn index_of_reset(&self, fixed: &[u8; trp::HEADER_LEN]) -> u16 {
+        let at = trp::field::CONNECTION_ID;
+        let id = u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
+        self.by_id.get(&id).copied().unwrap_or(0)
+    }
+
+    #[cold]
+    fn dispatch_cm(&mut self, info: &Info, body: &Body, origin: &Origin) {
+        let from = match origin {
+            Origin::Remote(meta) => Some(ip_of(Gid(meta.remote_ip))),
+            Origin::Local(_) => info.addresses.first().copied(),
+        };
+        if let Some(from) = from {
+            self.notes.push(Note::Cm(from, body.to_boxed()));
+        }
+    }
+
+    /// Answers a datagram for a queue pair that does not exist with a RESET, so that its sender need not wait for a timeout.
+    #[cold]
+    fn dispatch_unknown(&mut self, head: &[u8], len: usize, origin: &Origin) {
+        self.counters.unknown_qp += 1;
+        let reset = TrpHeader::parse(head, len)
+            .ok()
+            .and_then(|offender| TrpHeader::reset_for(&offender));
+        let mut octets = [0; trp::HEADER_LEN];
+        if reset.is_some_and(|reset| reset.encode(&mut octets).is_ok()) {
+            match origin {
+                Origin::Local(slot) => self.send_to_slot(*slot, &octets, None),
+                Origin::Remote(meta) => self.send_back(meta, &octets),
+            };
+        }
+    }
+
+    /// Answers, without state, a datagram that came from another host.
+    fn send_back(&mut self, meta: &Meta, octets: &[u8]) -> bool {
+        let Some(slot) = slot_of_source_port(meta.src_port) else {
+            return false;
+        };
+        let back = Meta {
+            remote_ip: meta.remote_ip,
+            src_port: source_port(Qpn::new(self.slot, 0)),
+            dst_port: udp_port(slot),
+            ecn: 0,
+        };
+        self.send_to_slot(SlotId::DAEMON, octets, Some(&back))
+    }
+
+    /// Sends a datagram that belongs to no queue pair; false when it could not be.
+    pub(super) fn send_to_slot(&mut self, to: SlotId, octets: &[u8], meta: Option<&Meta>) -> bool {
+        let Some(mut frame) = self.endpoint.alloc(octets.len()) else {
+            self.counters.no_frame += 1;
+            return false;
+        };
+        frame.data_mut()[..octets.len()].copy_from_slice(octets);
+        if let Some(meta) = meta {
+            frame.set_meta(meta);
+        }
+        if let Some(capture) = &mut self.capture {
+            capture.add(self.slot, to, octets);
+        }
+        self.endpoint
+            .send(arena_slot(to), frame, octets.len())
+            .is_ok()
+    }
+
+    /// Sends a datagram of connection management to a slot of a host.
+    pub(super) fn send_cm(&mut self, info: &Info, ip: std::net::IpAddr, to: SlotId, octets: &[u8]) {
+        let meta = Meta {
+            remote_ip: octets_of(ip),
+            src_port: source_port(Qpn::new(self.slot, 0)),
+            dst_port: udp_port(to),
+            ecn: 0,
+        };
+        let first_hop = if info.addresses.contains(&ip) {
+            to
+        } else {
+            SlotId::DAEMON
+        };
+        self.send_to_slot(first_hop, octets, Some(&meta));
+    }
+
+    /// Gives every queue pair in the ready list one turn.
+    #[inline]
+    pub(super) fn transmit_ready(&mut self, now: Time) {
+        for _ in 0..self.ready.len() {
+            let Some(index) = self.ready.pop_front() else {
+                break;
+            };
+            if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+                entry.is_queued = false;
+                self.transmit(index, now);
+            }
+        }
+    }
+
+    /// Gives a queue pair one turn, and puts it into the ready list if it has more to send.
+    #[inline]
+    pub(super) fn transmit(&mut self, index: u16, now: Time) {
+        let Some(entry) = self
+            .qps
+            .get_mut(usize::from(index))
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
+        let turn = match entry.path {
+            _ if self.is_dead => Turn::Done,
+            Some(Path::Local(slot)) => self.transmit_to_slot(index, now, slot, None),
+            Some(Path::Daemon(meta)) => {
+                self.transmit_to_slot(index, now, SlotId::DAEMON, Some(&meta))
+            }
+            Some(Path::Lease(route)) => self.transmit_leased(index, now, route),
+            None => Turn::Done,
+        };
+        if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+            self.wheel.set(index, entry.conn.next_deadline());
+        }
+        if turn != Turn::Done {
+            self.make_ready(index);
+            self.is_blocked |= turn == Turn::Blocked;
+        }
+    }
+
+    #[inline]
+    fn transmit_to_slot(&mut self, index: u16, now: Time, to: SlotId, meta: Option<&Meta>) -> Turn {
+        let Self {
+            qps,
+            endpoint,
+            regions,
+            notes,
+            counters,
+            capture,
+            slot,
+            ..
+        } = self;
+        let Some(entry) = qps[usize::from(index)].as_deref_mut() else {
+            return Turn::Done;
+        };
+        let mut waiting = entry.unsent.take();
+        for _ in 0..TURN {
+            let (frame, len) = match waiting.take() {
+                Some(unsent) => unsent,
+                None => {
+                    let Some(plan) = entry.conn.plan_transmit() else {
+                        return Turn::Done;
+                    };
+                    let Some(mut frame) = endpoint.alloc(plan.room()) else {
+                        counters.no_frame += 1;
+                        return Turn::Blocked;
+                    };
+                    let mut host = host!(entry, *regions, *notes);
+                    let written = entry
+                        .conn
+                        .write_transmit(now, plan, frame.data_mut(), &mut host);
+                    let Some(written) = written else {
+                        continue;
+                    };
+                    if let Some(meta) = meta {
+                        let ecn = if written.ecn_capable { ECN_CAPABLE } else { 0 };
+                        frame.set_meta(&Meta { ecn, ..*meta });
+                    }
+                    if let Some(capture) = capture {
+                        capture.add(*slot, to, &frame.data_mut()[..written.len]);
+                    }
+                    (frame, written.len)
+                }
+            };
+            match endpoint.send(arena_slot(to), frame, len) {
+                Ok(()) => counters.sent += 1,
+                Err((frame, SendError::Full)) => {
+                    counters.ring_full += 1;
+                    entry.unsent = Some((frame, len));
+                    return Turn::Blocked;
+                }
+                Err((_, SendError::Dead)) => {
+                    // What the dead process sent last may still wait in the ring, so this is not the moment to fail.
+                    notes.push(Note::SlotDead(to));
+                    return Turn::Done;
+                }
+            }
+        }
+        Turn::More
+    }
+
+    #[inline]
+    fn transmit_leased(&mut self, index: u16, now: Time, route: Route) -> Turn {
+        let Self {
+            qps,
+            lease: Some(lease),
+            regions,
+            notes,
+            counters,
+            ..
+        } = self
+        else {
+            return Turn::Done;
+        };
+        let Some(entry) = qps[usize::from(index)].as_deref_mut() else {
+            return Turn::Done;
+        };
+        let mut turn = Turn::More;
+        for _ in 0..TURN {
+            let Some(plan) = entry.conn.plan_transmit() else {
+                turn = Turn::Done;
+                break;
+            };
+            let Some(mut buffer) = lease.alloc() else {
+                counters.no_frame += 1;
+                turn = Turn::Blocked;
+                break;
+            };
+            let mut host = host!(entry, *regions, *notes);
+            match entry
+                .conn
+                .write_transmit(now, plan, buffer.data_mut(), &mut host)
+            {
+                Some(written) => {
+                    let ecn = if written.ecn_capable { ECN_CAPABLE } else { 0 };
+                    lease.send(buffer, written.len, route, ecn);
+                    counters.sent += 1;
+                }
+                None => lease.discard(buffer),
+            }
+        }
+        if !lease.flush() {
+            self.is_blocked = true;
+        }
+        turn
+    }
+}
+
+/// A slot as the arena calls it: the numbers are the same.
+#[inline]
+pub(super) fn arena_slot(slot: SlotId) -> urdma_arena::SlotId {
+    urdma_arena::SlotId::new(slot.number()).unwrap_or(urdma_arena::SlotId::DAEMON)
+}

@@ -1,0 +1,179 @@
+//! Queue pairs: what callers hold, and the counts by which their work requests reserve room for completions.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use proto_trp::addr::Qpn;
+
+use super::cq::Cq;
+use super::events::EventSink;
+use super::types::{Pd, QpCaps, QpConfig};
+
+/// A queue pair; made by [`super::Engine::create_qp`].
+pub struct Qp {
+    number: Qpn,
+    caps: QpCaps,
+    pd: Pd,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    cookie: u64,
+    events: Arc<dyn EventSink>,
+}
+
+impl std::fmt::Debug for Qp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Qp")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Qp {
+    /// The caller's side of a queue pair.
+    pub(super) fn new(number: Qpn, caps: QpCaps, config: &QpConfig) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            caps,
+            pd: config.pd,
+            send_cq: Arc::clone(&config.send_cq),
+            recv_cq: Arc::clone(&config.recv_cq),
+            cookie: config.cookie,
+            events: Arc::clone(&config.events),
+        })
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn number(&self) -> Qpn {
+        self.number
+    }
+
+    /// Its sizes.
+    #[inline]
+    pub fn caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    /// Its protection domain.
+    #[inline]
+    pub fn pd(&self) -> Pd {
+        self.pd
+    }
+
+    /// Where its sends complete.
+    #[inline]
+    pub fn send_cq(&self) -> &Arc<Cq> {
+        &self.send_cq
+    }
+
+    /// Where its receives complete.
+    #[inline]
+    pub fn recv_cq(&self) -> &Arc<Cq> {
+        &self.recv_cq
+    }
+
+    pub(super) fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    pub(super) fn events(&self) -> &dyn EventSink {
+        &*self.events
+    }
+}
+
+/// Completions that a queue pair has pushed; wraps round.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) send_pushed: u32,
+    pub(super) recv_pushed: u32,
+}
+
+/// Completions of a queue pair that were polled; wraps round. Written under the completion queue's lock.
+#[derive(Debug, Default)]
+pub(super) struct Polled {
+    send: AtomicU32,
+    recv: AtomicU32,
+}
+
+impl Polled {
+    /// One more was polled.
+    #[inline]
+    pub(super) fn count(&self, is_send: bool) {
+        let word = if is_send { &self.send } else { &self.recv };
+        word.store(
+            word.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Release,
+        );
+    }
+
+    /// Send completions that were pushed and not polled.
+    #[inline]
+    pub(super) fn send_waiting(&self, counts: &Counts) -> u32 {
+        counts
+            .send_pushed
+            .wrapping_sub(self.send.load(Ordering::Acquire))
+    }
+
+    /// Receive completions that were pushed and not polled.
+    #[inline]
+    pub(super) fn recv_waiting(&self, counts: &Counts) -> u32 {
+        counts
+            .recv_pushed
+            .wrapping_sub(self.recv.load(Ordering::Acquire))
+    }
+
+    /// None waits: all were purged.
+    pub(super) fn reset(&self, counts: &Counts) {
+        self.send.store(counts.send_pushed, Ordering::Release);
+        self.recv.store(counts.recv_pushed, Ordering::Release);
+    }
+}
+
+const CHUNK: usize = 256;
+const CHUNKS: usize = 65_536 / CHUNK;
+
+/// [`Polled`] of every index, reachable without a lock; memory is taken as indices come into use and never moves.
+#[derive(Debug)]
+pub(super) struct PolledTable {
+    chunks: [OnceLock<Box<[Polled; CHUNK]>>; CHUNKS],
+}
+
+impl PolledTable {
+    /// An empty table.
+    pub(super) fn new() -> Self {
+        Self {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+        }
+    }
+
+    /// The counts of `index`.
+    #[inline]
+    pub(super) fn get(&self, index: u16) -> &Polled {
+        let index = usize::from(index);
+        let chunk = self.chunks[index / CHUNK]
+            .get_or_init(|| Box::new(std::array::from_fn(|_| Polled::default())));
+        &chunk[index % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polled_across_the_wrap_counts_what_waits() {
+        let table = PolledTable::new();
+        let polled = table.get(700);
+        let mut counts = Counts {
+            send_pushed: u32::MAX,
+            recv_pushed: 5,
+        };
+        polled.reset(&counts);
+        assert_eq!(polled.send_waiting(&counts), 0);
+        counts.send_pushed = counts.send_pushed.wrapping_add(3);
+        polled.count(true);
+        assert_eq!(polled.send_waiting(&counts), 2);
+        assert_eq!(table.get(700).recv_waiting(&counts), 0);
+        assert_eq!(table.get(0).send_waiting(&Counts::default()), 0);
+    }
+}

@@ -1,0 +1,440 @@
+//! What the engine's lock protects: the endpoint of the arena, the lease, queue pairs by index, regions, timers, the ready list.
+//!
+//! Nothing here is ever searched. Packets name queue pairs by index; queue pairs with something to send are in a list; timers are in a wheel.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proto_trp::addr::{Psn, Qpn, SlotId};
+use proto_trp::conn::{ConnConfig, Connection, RtrParams, RtsParams, State, Time};
+use proto_trp::wire::connection_id;
+use urdma_arena::{Endpoint, TxFrame};
+
+use super::capture::Capture;
+use super::lease::Lease;
+use super::mr::{MrTable, PdTable};
+use super::path::Path;
+use super::qp::{Counts, PolledTable, Qp};
+use super::timer::Wheel;
+use super::types::{EngineError, QpAttributes, QpCaps, QpConfig, LIMITS};
+
+/// Indices of destroyed queue pairs that must pile up before one is used again, so that late packets find nobody.
+const REUSE_DELAY: usize = 256;
+
+/// Silence after which a connection to another host asks whether its peer lives: a peer's urdmad answers at once for a process that is gone.
+const KEEPALIVE_NS: u64 = 3_000_000_000;
+
+/// What the background thread tells others when the lock is free.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// The first message came in on this queue pair.
+    QpData(u32),
+    /// The other end of this queue pair is gone.
+    QpGone(u32),
+    /// A datagram for this slot of the host found nobody.
+    SlotDead(SlotId),
+    /// A datagram of connection management.
+    Cm(IpAddr, Box<[u8]>),
+}
+
+/// One queue pair.
+pub(super) struct QpEntry {
+    pub(super) conn: Connection,
+    pub(super) qp: Arc<Qp>,
+    pub(super) attributes: QpAttributes,
+    pub(super) path: Option<Path>,
+    pub(super) counts: Counts,
+    /// It is in the ready list.
+    pub(super) is_queued: bool,
+    /// A datagram that found the receiver's ring full.
+    pub(super) unsent: Option<(TxFrame, usize)>,
+    /// Connection ids that lead here, of received and sent streams.
+    pub(super) ids: [Option<u32>; 2],
+}
+
+/// What happened to datagrams that reached no queue pair, and the like.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) received: u64,
+    pub(super) sent: u64,
+    pub(super) malformed: u64,
+    pub(super) unknown_qp: u64,
+    pub(super) forwarded: u64,
+    pub(super) no_frame: u64,
+    pub(super) ring_full: u64,
+}
+
+/// See the module.
+pub(super) struct Shard {
+    pub(super) slot: SlotId,
+    pub(super) endpoint: Endpoint,
+    pub(super) lease: Option<Box<Lease>>,
+    pub(super) capture: Option<Box<Capture>>,
+    pub(super) qps: Vec<Option<Box<QpEntry>>>,
+    free: VecDeque<u16>,
+    pub(super) qp_count: u32,
+    pub(super) regions: MrTable,
+    pub(super) pds: PdTable,
+    pub(super) wheel: Wheel,
+    pub(super) ready: VecDeque<u16>,
+    /// Queue pairs by the connection ids of their streams, for RESETs, which name nothing else.
+    pub(super) by_id: HashMap<u32, u16>,
+    pub(super) notes: Vec<Note>,
+    pub(super) counters: Counters,
+    pub(super) cq_count: u32,
+    /// Queue pairs in the ready list wait for the application's next call.
+    pub(super) is_put_off: bool,
+    /// Something could not be sent because a ring was full or frames were short: to be tried again soon.
+    pub(super) is_blocked: bool,
+    /// Polls since an application armed a completion queue.
+    pub(super) polls_since_armed: u32,
+    /// Polls in a row that found nothing.
+    pub(super) empty_polls: u32,
+    /// urdmad is gone: nothing is sent any more.
+    pub(super) is_dead: bool,
+}
+
+/// Borrows the host of a queue pair beside its connection.
+macro_rules! host {
+    ($entry:expr, $regions:expr, $notes:expr) => {
+        $crate::engine::memory::QpHost {
+            regions: &$regions,
+            pd: $entry.qp.pd(),
+            access: $entry.attributes.access,
+            qp: &$entry.qp,
+            remote_qpn: $entry.attributes.remote_qpn,
+            counts: &mut $entry.counts,
+            notes: &mut $notes,
+        }
+    };
+}
+pub(super) use host;
+
+impl Shard {
+    /// A shard without objects.
+    pub(super) fn new(endpoint: Endpoint, slot: SlotId, now: Time) -> Self {
+        Self {
+            slot,
+            endpoint,
+            lease: None,
+            capture: None,
+            // Index 0 is never used.
+            qps: vec![None],
+            free: VecDeque::new(),
+            qp_count: 0,
+            regions: MrTable::new(random_u32),
+            pds: PdTable::default(),
+            wheel: Wheel::new(now),
+            ready: VecDeque::new(),
+            by_id: HashMap::new(),
+            notes: Vec::new(),
+            counters: Counters::default(),
+            cq_count: 0,
+            is_put_off: false,
+            is_blocked: false,
+            polls_since_armed: 0,
+            empty_polls: 0,
+            is_dead: false,
+        }
+    }
+
+    /// The entry of a queue pair that exists.
+    #[inline]
+    pub(super) fn entry(&mut self, qp: &Qp) -> Option<&mut QpEntry> {
+        self.qps
+            .get_mut(usize::from(qp.number().index()))?
+            .as_deref_mut()
+            .filter(|entry| std::ptr::eq(&*entry.qp, qp))
+    }
+
+    fn take_index(&mut self) -> Result<u16, EngineError> {
+        let next = u16::try_from(self.qps.len());
+        match next {
+            Ok(next) if self.free.len() < REUSE_DELAY => {
+                self.qps.push(None);
+                self.wheel.reserve(self.qps.len());
+                self.ready.reserve(self.qps.len());
+                Ok(next)
+            }
+            _ => self.free.pop_front().ok_or(EngineError::NoMemory),
+        }
+    }
+
+    /// A new queue pair in RESET.
+    pub(super) fn create_qp(
+        &mut self,
+        config: &QpConfig,
+        polled: &PolledTable,
+    ) -> Result<Arc<Qp>, EngineError> {
+        check_sizes(config)?;
+        self.pds.acquire(config.pd)?;
+        let made = self.add_qp(config, polled);
+        if made.is_err() {
+            self.pds.release(config.pd);
+        }
+        made
+    }
+
+    fn add_qp(&mut self, config: &QpConfig, polled: &PolledTable) -> Result<Arc<Qp>, EngineError> {
+        let index = self.take_index()?;
+        let number = Qpn::new(self.slot, index);
+        let conn = Connection::new(conn_config(number, config));
+        let caps = caps_of(conn.config());
+        if let Err(error) = attach_cqs(config, caps) {
+            self.free.push_back(index);
+            return Err(error);
+        }
+        let qp = Qp::new(number, caps, config);
+        let counts = Counts::default();
+        polled.get(index).reset(&counts);
+        self.qps[usize::from(index)] = Some(Box::new(QpEntry {
+            conn,
+            qp: Arc::clone(&qp),
+            attributes: QpAttributes::default(),
+            path: None,
+            counts,
+            is_queued: false,
+            unsent: None,
+            ids: [None; 2],
+        }));
+        self.qp_count += 1;
+        Ok(qp)
+    }
+
+    /// Takes a queue pair out; the caller has sent what it owed.
+    pub(super) fn remove_qp(&mut self, qp: &Qp) {
+        let index = qp.number().index();
+        self.forget_path(index);
+        let Some(entry) = self.qps[usize::from(index)].take() else {
+            return;
+        };
+        self.wheel.cancel(index);
+        purge(&entry.qp);
+        entry.qp.send_cq().detach(entry.qp.caps().max_send_wr);
+        entry.qp.recv_cq().detach(entry.qp.caps().max_recv_wr);
+        self.pds.release(entry.qp.pd());
+        self.free.push_back(index);
+        self.qp_count -= 1;
+    }
+
+    /// Ends the way to the peer and forgets the ids of the streams.
+    pub(super) fn forget_path(&mut self, index: u16) {
+        let Some(entry) = self.qps[usize::from(index)].as_deref_mut() else {
+            return;
+        };
+        for id in entry.ids.iter_mut().filter_map(Option::take) {
+            self.by_id.remove(&id);
+        }
+        entry.unsent = None;
+        if let (Some(Path::Lease(route)), Some(lease)) = (entry.path.take(), &mut self.lease) {
+            lease.close_route(route);
+        }
+    }
+
+    /// Back to RESET: everything is forgotten, completions too.
+    pub(super) fn reset_qp(&mut self, index: u16, polled: &PolledTable) {
+        self.forget_path(index);
+        self.wheel.cancel(index);
+        if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+            entry.conn.reset();
+            purge(&entry.qp);
+            polled.get(index).reset(&entry.counts);
+        }
+    }
+
+    /// RESET or INIT to INIT, INIT to RTR, RTR to RTS, and so on, with the attributes that are in the entry.
+    pub(super) fn step_qp(
+        &mut self,
+        index: u16,
+        now: Time,
+        to: State,
+        max_datagram: u32,
+    ) -> Result<(), EngineError> {
+        let Some(entry) = self.qps[usize::from(index)].as_deref_mut() else {
+            return Err(EngineError::Invalid);
+        };
+        let stepped = match (entry.conn.state(), to) {
+            (_, State::Init) => entry.conn.to_init(),
+            (_, State::Rtr) => {
+                let params = rtr_params(entry, max_datagram).ok_or(EngineError::Invalid)?;
+                entry.conn.to_rtr(now, &params)
+            }
+            (State::Sqd, State::Rts) => entry.conn.resume(),
+            (_, State::Rts) => {
+                let params = rts_params(entry);
+                entry.conn.to_rts(now, &params)
+            }
+            (_, State::Sqd) => {
+                let mut host = host!(entry, self.regions, self.notes);
+                entry.conn.to_sqd(&mut host)
+            }
+            (_, State::Reset | State::Error) => Ok(()),
+        };
+        stepped.map_err(|_| EngineError::Invalid)?;
+        self.learn_id(index, to);
+        self.make_ready(index);
+        Ok(())
+    }
+
+    /// Remembers the connection id of the stream that begins with a step.
+    fn learn_id(&mut self, index: u16, to: State) {
+        let Some(entry) = self.qps[usize::from(index)].as_deref_mut() else {
+            return;
+        };
+        let Some(remote) = Qpn::from_u32(entry.attributes.remote_qpn) else {
+            return;
+        };
+        let local = entry.qp.number();
+        let (place, id) = match to {
+            State::Rtr => (
+                0,
+                connection_id(remote, local, Psn::new(entry.attributes.rq_psn)),
+            ),
+            State::Rts => (
+                1,
+                connection_id(local, remote, Psn::new(entry.attributes.sq_psn)),
+            ),
+            _ => return,
+        };
+        if let Some(old) = entry.ids[place].replace(id.to_u32()) {
+            self.by_id.remove(&old);
+        }
+        self.by_id.insert(id.to_u32(), index);
+    }
+
+    /// Any state to ERROR: everything is flushed.
+    pub(super) fn fail_qp(&mut self, index: u16) {
+        if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+            let mut host = host!(entry, self.regions, self.notes);
+            entry.conn.to_error(&mut host);
+            entry.unsent = None;
+        }
+    }
+
+    /// Puts a queue pair into the ready list.
+    #[inline]
+    pub(super) fn make_ready(&mut self, index: u16) {
+        if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+            if !entry.is_queued {
+                entry.is_queued = true;
+                self.ready.push_back(index);
+            }
+        }
+    }
+
+    /// The process in `slot` is gone: every queue pair whose way leads there fails. A rare event, hence the walk.
+    pub(super) fn slot_gone(&mut self, slot: SlotId) {
+        for entry in self.qps.iter_mut().filter_map(Option::as_deref_mut) {
+            if matches!(entry.path, Some(Path::Local(peer)) if peer == slot) {
+                let mut host = host!(entry, self.regions, self.notes);
+                entry.conn.peer_gone(&mut host);
+                entry.unsent = None;
+            }
+        }
+    }
+
+    /// urdmad is gone: every queue pair fails.
+    pub(super) fn device_gone(&mut self) {
+        self.is_dead = true;
+        for index in 0..self.qps.len() {
+            if let Ok(index) = u16::try_from(index) {
+                self.fail_qp(index);
+            }
+        }
+    }
+}
+
+/// Four octets that nobody can guess.
+pub(super) fn random_u32() -> u32 {
+    let mut octets = [0u8; 4];
+    // SAFETY: `octets` is writable for its length.
+    unsafe { libc::getrandom(octets.as_mut_ptr().cast(), octets.len(), 0) };
+    u32::from_ne_bytes(octets)
+}
+
+/// Eight octets that nobody can guess.
+pub(super) fn random_u64() -> u64 {
+    u64::from(random_u32()) << 32 | u64::from(random_u32())
+}
+
+fn purge(qp: &Qp) {
+    let number = qp.number();
+    qp.send_cq().purge(|wc| wc.qpn == number);
+    qp.recv_cq().purge(|wc| wc.qpn == number);
+}
+
+fn check_sizes(config: &QpConfig) -> Result<(), EngineError> {
+    let fits = (1..=LIMITS.max_qp_wr).contains(&config.max_send_wr)
+        && config.max_recv_wr <= LIMITS.max_qp_wr
+        && config.max_send_sge <= LIMITS.max_sge
+        && config.max_recv_sge <= LIMITS.max_sge
+        && config.max_inline <= LIMITS.max_inline;
+    if fits {
+        Ok(())
+    } else {
+        Err(EngineError::Invalid)
+    }
+}
+
+fn sges(count: u32) -> u8 {
+    u8::try_from(count.clamp(1, LIMITS.max_sge)).unwrap_or(1)
+}
+
+fn conn_config(number: Qpn, config: &QpConfig) -> ConnConfig {
+    ConnConfig {
+        sq_depth: config.max_send_wr,
+        rq_depth: config.max_recv_wr,
+        max_send_sge: sges(config.max_send_sge),
+        max_recv_sge: sges(config.max_recv_sge),
+        max_inline: config.max_inline,
+        max_dest_rd_atomic_cap: LIMITS.max_rd_atomic,
+        seed: random_u64(),
+        ..ConnConfig::new(number)
+    }
+}
+
+fn caps_of(config: &ConnConfig) -> QpCaps {
+    QpCaps {
+        max_send_wr: config.sq_depth,
+        max_recv_wr: config.rq_depth,
+        max_send_sge: config.max_send_sge.into(),
+        max_recv_sge: config.max_recv_sge.into(),
+        max_inline: config.max_inline,
+    }
+}
+
+fn attach_cqs(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError> {
+    config.send_cq.attach(caps.max_send_wr)?;
+    if let Err(error) = config.recv_cq.attach(caps.max_recv_wr) {
+        config.send_cq.detach(caps.max_send_wr);
+        return Err(error);
+    }
+    Ok(())
+}
+
+fn rtr_params(entry: &QpEntry, max_datagram: u32) -> Option<RtrParams> {
+    let attributes = &entry.attributes;
+    Some(RtrParams {
+        remote_qpn: Qpn::from_u32(attributes.remote_qpn)?,
+        remote_psn: Psn::new(attributes.rq_psn),
+        max_datagram_octets: max_datagram,
+        max_dest_rd_atomic: attributes.max_dest_rd_atomic,
+        min_rnr_timer: attributes.min_rnr_timer,
+        reliable_path: entry.path.as_ref().is_some_and(Path::is_local),
+    })
+}
+
+fn rts_params(entry: &QpEntry) -> RtsParams {
+    let attributes = &entry.attributes;
+    // Of a death on this host urdmad tells.
+    let is_local = entry.path.as_ref().is_some_and(Path::is_local);
+    RtsParams {
+        local_psn: Psn::new(attributes.sq_psn),
+        timeout: attributes.timeout,
+        retry_cnt: attributes.retry_cnt,
+        rnr_retry: attributes.rnr_retry,
+        max_rd_atomic: attributes.max_rd_atomic,
+        keepalive_ns: if is_local { 0 } else { KEEPALIVE_NS },
+    }
+}

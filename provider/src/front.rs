@@ -1,0 +1,164 @@
+//! The C table through which the stand-in reaches the engine, and the completion channels that come in by it.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+
+use urdma_ipc::RunDir;
+use urdma_ucma::front::{FrontTable, FRONT_ABI, FRONT_SIZE};
+use urdma_ucma::{Errno, Ucma};
+
+use crate::engine::{CompletionChannel, Engine, LeaseState};
+
+static TABLE: FrontTable = FrontTable {
+    abi: FRONT_ABI,
+    size: FRONT_SIZE,
+    cm_open,
+    cm_write,
+    cm_close,
+    channel_open,
+    channel_close,
+};
+
+type Channels = HashMap<c_int, Arc<CompletionChannel>>;
+
+/// Completion channels by the descriptor that the application reads.
+static CHANNELS: Mutex<Option<Channels>> = Mutex::new(None);
+
+fn channels() -> MutexGuard<'static, Option<Channels>> {
+    CHANNELS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The completion channel that the application reads from `read_fd`.
+pub(crate) fn channel(read_fd: c_int) -> Option<Arc<CompletionChannel>> {
+    channels().as_ref()?.get(&read_fd).cloned()
+}
+
+/// The engine of the instance that the environment names; says on standard error why there is none.
+///
+/// # Errors
+/// The errno that says why.
+pub(crate) fn attach() -> Result<Arc<Engine>, Errno> {
+    let engine = Engine::attach(&RunDir::find(None, None)).map_err(|error| {
+        eprintln!("urdma: {error}");
+        error.errno()
+    })?;
+    say_if_forwarded(&engine);
+    Ok(engine)
+}
+
+/// Says once, where there is a port, why this process has no queue of its own.
+fn say_if_forwarded(engine: &Engine) {
+    static SAID: Once = Once::new();
+    if let LeaseState::Forwarded(why) = &engine.info().lease {
+        if engine.info().mtu > 0 {
+            SAID.call_once(|| eprintln!("urdma: no leased queue, urdmad forwards: {why}"));
+        }
+    }
+}
+
+/// Gives the stand-in its table; null, after a sentence on standard error, when urdmad cannot be used.
+#[no_mangle]
+pub(crate) extern "C" fn urdma_front_table() -> *const FrontTable {
+    match catch_unwind(attach) {
+        Ok(Ok(_)) => &TABLE,
+        Ok(Err(_)) | Err(_) => std::ptr::null(),
+    }
+}
+
+/// Runs a call; a refusal becomes a negative errno, and so does a panic.
+fn answer(call: impl FnOnce() -> Result<i64, Errno>) -> i64 {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(errno)) => -i64::from(errno),
+        Err(_) => -i64::from(libc::EIO),
+    }
+}
+
+fn ucma() -> Result<Arc<Ucma>, Errno> {
+    let engine = attach()?;
+    engine.ucma().cloned().map_err(|error| error.errno())
+}
+
+unsafe extern "C" fn cm_open(event_fd: c_int) -> i64 {
+    answer(|| ucma()?.open(event_fd))
+}
+
+unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
+    answer(|| {
+        if command.is_null() {
+            return Err(libc::EFAULT);
+        }
+        // SAFETY: the stand-in passes what the application writes: `len` octets.
+        let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
+        // SAFETY: the application vouches for the addresses in the command, as it does to the kernel.
+        let taken = unsafe { ucma()?.write(handle, octets)? };
+        i64::try_from(taken).map_err(|_| libc::EINVAL)
+    })
+}
+
+unsafe extern "C" fn cm_close(handle: i64) {
+    answer(|| {
+        ucma()?.close(handle);
+        Ok(0)
+    });
+}
+
+unsafe extern "C" fn channel_open(read_fd: c_int, write_fd: c_int) -> i64 {
+    answer(|| {
+        // SAFETY: the stand-in gives this descriptor to us with a call that succeeds, as this one does from here on.
+        let channel = CompletionChannel::new(unsafe { OwnedFd::from_raw_fd(write_fd) });
+        channels()
+            .get_or_insert_with(HashMap::new)
+            .insert(read_fd, channel);
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn channel_close(read_fd: c_int) {
+    answer(|| {
+        if let Some(channels) = channels().as_mut() {
+            channels.remove(&read_fd);
+        }
+        Ok(0)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd, IntoRawFd};
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn channel_opened_is_found_until_it_is_closed() {
+        let (reader, writer) = UnixStream::pair().unwrap();
+        let read_fd = reader.as_raw_fd();
+        assert!(channel(read_fd).is_none());
+        // SAFETY: both descriptors are open; the second is given away.
+        assert_eq!(unsafe { channel_open(read_fd, writer.into_raw_fd()) }, 0);
+        assert!(channel(read_fd).is_some());
+        // SAFETY: no precondition.
+        unsafe { channel_close(read_fd) };
+        assert!(channel(read_fd).is_none());
+    }
+
+    #[test]
+    fn answer_of_a_refusal_or_a_panic_is_a_negative_errno() {
+        assert_eq!(answer(|| Ok(5)), 5);
+        assert_eq!(answer(|| Err(libc::EINVAL)), -i64::from(libc::EINVAL));
+        assert_eq!(
+            answer(|| panic!("expected by the test")),
+            -i64::from(libc::EIO)
+        );
+    }
+
+    #[test]
+    fn cm_write_from_nowhere_is_efault() {
+        // SAFETY: null is refused before it is used.
+        let result = unsafe { cm_write(0, std::ptr::null(), 8) };
+        assert_eq!(result, -i64::from(libc::EFAULT));
+    }
+}

@@ -1,0 +1,11 @@
+//! The rdma-core plugin: verbs objects and the engine.
+//!
+//! - [`engine`]: queue pairs, memory, packets, threads; knows nothing of the verbs ABI;
+//! - `verbs`: the C entry points of libibverbs over it;
+//! - `front`: the C table through which the stand-in reaches this process's engine.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod engine;
+mod front;
+mod verbs;

@@ -1,0 +1,302 @@
+//! `ibv_qp_attr` to what the engine takes, every value checked; and back.
+
+use rdma_core_sys::verbs::{
+    ibv_ah_attr, ibv_gid, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state,
+    IBV_MIG_MIGRATED, IBV_MTU_256, IBV_MTU_4096, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET,
+    IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_DEST_QPN,
+    IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
+    IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_RETRY_CNT,
+    IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_TIMEOUT,
+};
+
+use super::errno::VerbsError;
+use super::query::{PKEY_INDEX, PORT};
+use crate::engine::{Access, Gid, Info, QpAttributes, QpCaps, QpModify, State};
+
+/// Largest value of fields of 3, 5 and 24 bits.
+const THREE_BITS: u8 = 7;
+const FIVE_BITS: u8 = 31;
+const BITS_24: u32 = 0x00ff_ffff;
+
+/// A state as verbs number it.
+pub(super) const fn state_number(state: State) -> ibv_qp_state {
+    match state {
+        State::Reset => IBV_QPS_RESET,
+        State::Init => IBV_QPS_INIT,
+        State::Rtr => IBV_QPS_RTR,
+        State::Rts => IBV_QPS_RTS,
+        State::Sqd => IBV_QPS_SQD,
+        State::Error => IBV_QPS_ERR,
+    }
+}
+
+/// The state with this number.
+///
+/// # Errors
+/// [`VerbsError::Invalid`]: a reliable connection has no such state.
+pub(super) const fn state_of(number: ibv_qp_state) -> Result<State, VerbsError> {
+    Ok(match number {
+        IBV_QPS_RESET => State::Reset,
+        IBV_QPS_INIT => State::Init,
+        IBV_QPS_RTR => State::Rtr,
+        IBV_QPS_RTS => State::Rts,
+        IBV_QPS_SQD => State::Sqd,
+        IBV_QPS_ERR => State::Error,
+        _ => return Err(VerbsError::Invalid),
+    })
+}
+
+/// The attributes that `mask` names, without the state.
+///
+/// # Errors
+/// [`VerbsError::Invalid`]: a value that the device does not have or that no device has.
+pub(super) fn change(
+    attr: &ibv_qp_attr,
+    mask: ibv_qp_attr_mask,
+    info: &Info,
+) -> Result<QpModify, VerbsError> {
+    let given = |bit: ibv_qp_attr_mask| mask & bit != 0;
+    if (given(IBV_QP_PORT) && attr.port_num != PORT)
+        || (given(IBV_QP_PKEY_INDEX) && attr.pkey_index != PKEY_INDEX)
+        || (given(IBV_QP_PATH_MIG_STATE) && attr.path_mig_state != IBV_MIG_MIGRATED)
+    {
+        return Err(VerbsError::Invalid);
+    }
+    let up_to = |bit, value: u8, max: u8| match (given(bit), value <= max) {
+        (false, _) => Ok(None),
+        (true, true) => Ok(Some(value)),
+        (true, false) => Err(VerbsError::Invalid),
+    };
+    let rd_atomic_max = info.limits.max_rd_atomic;
+    Ok(QpModify {
+        state: None,
+        access: taken(given(IBV_QP_ACCESS_FLAGS), || {
+            Access::from_bits(attr.qp_access_flags).ok_or(VerbsError::Invalid)
+        })?,
+        path_mtu: taken(given(IBV_QP_PATH_MTU), || match attr.path_mtu {
+            IBV_MTU_256..=IBV_MTU_4096 => Ok(attr.path_mtu),
+            _ => Err(VerbsError::Invalid),
+        })?,
+        address: taken(given(IBV_QP_AV), || address(&attr.ah_attr, info))?,
+        remote_qpn: taken(given(IBV_QP_DEST_QPN), || match attr.dest_qp_num {
+            0..=BITS_24 => Ok(attr.dest_qp_num),
+            _ => Err(VerbsError::Invalid),
+        })?,
+        // The upper octet of a PSN does not count.
+        rq_psn: given(IBV_QP_RQ_PSN).then_some(attr.rq_psn & BITS_24),
+        sq_psn: given(IBV_QP_SQ_PSN).then_some(attr.sq_psn & BITS_24),
+        max_rd_atomic: up_to(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic, rd_atomic_max)?,
+        max_dest_rd_atomic: up_to(
+            IBV_QP_MAX_DEST_RD_ATOMIC,
+            attr.max_dest_rd_atomic,
+            rd_atomic_max,
+        )?,
+        min_rnr_timer: up_to(IBV_QP_MIN_RNR_TIMER, attr.min_rnr_timer, FIVE_BITS)?,
+        timeout: up_to(IBV_QP_TIMEOUT, attr.timeout, FIVE_BITS)?,
+        retry_cnt: up_to(IBV_QP_RETRY_CNT, attr.retry_cnt, THREE_BITS)?,
+        rnr_retry: up_to(IBV_QP_RNR_RETRY, attr.rnr_retry, THREE_BITS)?,
+    })
+}
+
+fn taken<T>(
+    given: bool,
+    value: impl FnOnce() -> Result<T, VerbsError>,
+) -> Result<Option<T>, VerbsError> {
+    given.then(value).transpose()
+}
+
+/// The peer's GID and the index of ours. An Ethernet port reaches nobody without a GID.
+fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsError> {
+    let index = ah.grh.sgid_index;
+    // SAFETY: every bit pattern of the union is 16 octets.
+    let remote = unsafe { ah.grh.dgid.raw };
+    if ah.is_global == 0
+        || ah.port_num != PORT
+        || usize::from(index) >= info.gids.len()
+        || remote == [0; 16]
+    {
+        return Err(VerbsError::Invalid);
+    }
+    Ok((Gid(remote), index))
+}
+
+/// What `ibv_query_qp` says; `ah` is the address vector as the application set it.
+pub(super) fn answer(
+    state: State,
+    attributes: &QpAttributes,
+    caps: QpCaps,
+    ah: Option<&ibv_ah_attr>,
+) -> ibv_qp_attr {
+    let number = state_number(state);
+    let has_port = number != IBV_QPS_RESET;
+    let mut attr = ibv_qp_attr {
+        qp_state: number,
+        cur_qp_state: number,
+        path_mtu: attributes.path_mtu,
+        path_mig_state: IBV_MIG_MIGRATED,
+        rq_psn: attributes.rq_psn,
+        sq_psn: attributes.sq_psn,
+        dest_qp_num: attributes.remote_qpn,
+        qp_access_flags: attributes.access.bits(),
+        cap: caps_answer(caps),
+        pkey_index: PKEY_INDEX,
+        port_num: if has_port { PORT } else { 0 },
+        max_rd_atomic: attributes.max_rd_atomic,
+        max_dest_rd_atomic: attributes.max_dest_rd_atomic,
+        min_rnr_timer: attributes.min_rnr_timer,
+        timeout: attributes.timeout,
+        retry_cnt: attributes.retry_cnt,
+        rnr_retry: attributes.rnr_retry,
+        ..ibv_qp_attr::default()
+    };
+    if let Some(ah) = ah {
+        attr.ah_attr = *ah;
+        attr.ah_attr.grh.sgid_index = attributes.sgid_index;
+        attr.ah_attr.grh.dgid = ibv_gid {
+            raw: attributes.remote_gid.0,
+        };
+    }
+    attr
+}
+
+/// Sizes as verbs say them.
+pub(super) const fn caps_answer(caps: QpCaps) -> ibv_qp_cap {
+    ibv_qp_cap {
+        max_send_wr: caps.max_send_wr,
+        max_recv_wr: caps.max_recv_wr,
+        max_send_sge: caps.max_send_sge,
+        max_recv_sge: caps.max_recv_sge,
+        max_inline_data: caps.max_inline,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::query::tests::info;
+    use super::*;
+
+    const ALL: ibv_qp_attr_mask = IBV_QP_ACCESS_FLAGS
+        | IBV_QP_AV
+        | IBV_QP_DEST_QPN
+        | IBV_QP_MAX_DEST_RD_ATOMIC
+        | IBV_QP_MAX_QP_RD_ATOMIC
+        | IBV_QP_MIN_RNR_TIMER
+        | IBV_QP_PATH_MTU
+        | IBV_QP_PKEY_INDEX
+        | IBV_QP_PORT
+        | IBV_QP_RETRY_CNT
+        | IBV_QP_RNR_RETRY
+        | IBV_QP_RQ_PSN
+        | IBV_QP_SQ_PSN
+        | IBV_QP_TIMEOUT;
+
+    fn valid() -> ibv_qp_attr {
+        let mut attr = ibv_qp_attr {
+            path_mtu: IBV_MTU_4096,
+            port_num: 1,
+            dest_qp_num: BITS_24,
+            rq_psn: 5,
+            sq_psn: 0xff00_0006,
+            qp_access_flags: 0xf,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            ..ibv_qp_attr::default()
+        };
+        attr.ah_attr.is_global = 1;
+        attr.ah_attr.port_num = 1;
+        attr.ah_attr.grh.sgid_index = 1;
+        attr.ah_attr.grh.dgid = ibv_gid { raw: [7; 16] };
+        attr
+    }
+
+    #[test]
+    fn change_of_all_attributes_has_all_values() {
+        let change = change(&valid(), ALL, &info()).unwrap();
+        assert_eq!(change.address, Some((Gid([7; 16]), 1)));
+        assert_eq!(change.remote_qpn, Some(BITS_24));
+        assert_eq!((change.rq_psn, change.sq_psn), (Some(5), Some(6)));
+        assert_eq!(change.access, Some(Access::all()));
+        assert_eq!((change.timeout, change.rnr_retry), (Some(14), Some(7)));
+        assert_eq!(change.path_mtu, Some(IBV_MTU_4096));
+    }
+
+    #[test]
+    fn change_without_mask_ignores_every_value() {
+        let mut attr = valid();
+        attr.port_num = 99;
+        attr.timeout = 255;
+        attr.ah_attr.is_global = 0;
+        let change = change(&attr, 0, &info()).unwrap();
+        assert!(change.address.is_none() && change.timeout.is_none() && change.access.is_none());
+    }
+
+    #[test]
+    fn change_with_a_value_out_of_range_is_invalid() {
+        let refused = |spoil: fn(&mut ibv_qp_attr)| {
+            let mut attr = valid();
+            spoil(&mut attr);
+            let error = change(&attr, ALL, &info()).unwrap_err();
+            assert_eq!(error, VerbsError::Invalid);
+        };
+        refused(|attr| attr.port_num = 2);
+        refused(|attr| attr.pkey_index = 1);
+        refused(|attr| attr.qp_access_flags = 1 << 4);
+        refused(|attr| attr.path_mtu = 0);
+        refused(|attr| attr.path_mtu = 6);
+        refused(|attr| attr.dest_qp_num = 1 << 24);
+        refused(|attr| attr.max_rd_atomic = 129);
+        refused(|attr| attr.max_dest_rd_atomic = 129);
+        refused(|attr| attr.min_rnr_timer = 32);
+        refused(|attr| attr.timeout = 32);
+        refused(|attr| attr.retry_cnt = 8);
+        refused(|attr| attr.rnr_retry = 8);
+        refused(|attr| attr.ah_attr.is_global = 0);
+        refused(|attr| attr.ah_attr.port_num = 0);
+        refused(|attr| attr.ah_attr.grh.sgid_index = 2);
+        refused(|attr| attr.ah_attr.grh.dgid = ibv_gid { raw: [0; 16] });
+    }
+
+    #[test]
+    fn state_number_of_each_state_maps_back() {
+        for number in 0..=6 {
+            match state_of(number) {
+                Ok(state) => assert_eq!(state_number(state), number),
+                // IBV_QPS_SQE belongs to other services.
+                Err(error) => assert_eq!((number, error), (5, VerbsError::Invalid)),
+            }
+        }
+        assert!(state_of(7).is_err());
+    }
+
+    #[test]
+    fn answer_repeats_what_was_set() {
+        let attributes = QpAttributes {
+            remote_gid: Gid([9; 16]),
+            sgid_index: 1,
+            remote_qpn: 77,
+            timeout: 14,
+            ..QpAttributes::default()
+        };
+        let caps = QpCaps {
+            max_send_wr: 8,
+            max_recv_wr: 16,
+            max_send_sge: 1,
+            max_recv_sge: 2,
+            max_inline: 64,
+        };
+        let attr = answer(State::Rtr, &attributes, caps, Some(&valid().ah_attr));
+        assert_eq!(
+            (attr.qp_state, attr.cur_qp_state),
+            (IBV_QPS_RTR, IBV_QPS_RTR)
+        );
+        assert_eq!((attr.dest_qp_num, attr.timeout, attr.port_num), (77, 14, 1));
+        assert_eq!((attr.cap.max_recv_wr, attr.cap.max_inline_data), (16, 64));
+        assert_eq!(attr.ah_attr.is_global, 1);
+        // SAFETY: every bit pattern of the union is 16 octets.
+        assert_eq!(unsafe { attr.ah_attr.grh.dgid.raw }, [9; 16]);
+    }
+}

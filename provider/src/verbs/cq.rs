@@ -1,0 +1,263 @@
+//! Completion queues, as objects; taking completions off them is in [`super::post`].
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::ptr::addr_of_mut;
+use std::sync::Arc;
+
+use rdma_core_sys::verbs::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_STANDARD_FLAGS,
+};
+
+use super::device::Context;
+use super::errno::VerbsError;
+use super::event::{discard, Unacknowledged, COMPLETION_OCTETS};
+use super::poll_ex::Cursor;
+use super::{ffi, poll_ex};
+use crate::engine::{CompletionChannel, Cq, CqConfig, Engine, Notify};
+use crate::front;
+
+/// A completion queue; libibverbs' part first.
+#[repr(C)]
+pub(super) struct CompletionQueue {
+    verbs: UnsafeCell<ibv_cq_ex>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) cq: Arc<Cq>,
+    /// Where the extended polling calls are.
+    pub(super) cursor: Cursor,
+    channel: Option<Arc<CompletionChannel>>,
+    unacknowledged: Unacknowledged,
+}
+
+// The extended structure begins with the fields of the plain one.
+const _: () = {
+    assert!(offset_of!(ibv_cq, cqe) == offset_of!(ibv_cq_ex, cqe));
+    assert!(offset_of!(ibv_cq, mutex) == offset_of!(ibv_cq_ex, mutex));
+    assert!(
+        offset_of!(ibv_cq, comp_events_completed) == offset_of!(ibv_cq_ex, comp_events_completed)
+    );
+};
+
+impl CompletionQueue {
+    /// The object that contains what the application calls a completion queue.
+    ///
+    /// # Safety
+    /// `cq` came from this file and lives while the reference does.
+    #[inline]
+    pub(super) unsafe fn from_ptr<'a>(cq: *mut ibv_cq) -> &'a Self {
+        // SAFETY: the caller's promise; the public part is the first field.
+        unsafe { &*cq.cast() }
+    }
+
+    /// As [`Self::from_ptr`], for the extended structure.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline]
+    pub(super) unsafe fn from_ex_ptr<'a>(cq: *mut ibv_cq_ex) -> &'a Self {
+        // SAFETY: the caller's promise; the public part is the first field.
+        unsafe { &*cq.cast() }
+    }
+
+    /// libibverbs' part.
+    pub(super) fn verbs(&self) -> *mut ibv_cq_ex {
+        self.verbs.get()
+    }
+
+    /// A completion queue of at least `depth` entries whose events go to `channel`.
+    fn create(
+        engine: &Arc<Engine>,
+        depth: u32,
+        comp_vector: u32,
+        channel: *const ibv_comp_channel,
+    ) -> Result<Box<Self>, VerbsError> {
+        let limits = &engine.info().limits;
+        if depth == 0 || depth > limits.max_cqe || comp_vector != 0 {
+            return Err(VerbsError::Invalid);
+        }
+        // SAFETY: the application passes null or a channel that lives.
+        let channel = unsafe { channel.as_ref() }
+            .map(|channel| front::channel(channel.fd).ok_or(VerbsError::Invalid))
+            .transpose()?;
+        let mut memory = Box::<Self>::new_uninit();
+        let config = CqConfig {
+            depth,
+            channel: channel.clone(),
+            cookie: memory.as_mut_ptr() as u64,
+        };
+        let cq = engine.create_cq(config)?;
+        let verbs = ibv_cq_ex {
+            cqe: c_int::try_from(depth).unwrap_or(c_int::MAX),
+            ..ibv_cq_ex::default()
+        };
+        Ok(Box::write(
+            memory,
+            Self {
+                verbs: UnsafeCell::new(verbs),
+                engine: engine.clone(),
+                cq,
+                cursor: Cursor::default(),
+                channel,
+                unacknowledged: Unacknowledged::default(),
+            },
+        ))
+    }
+}
+
+/// `ibv_create_cq`; libibverbs fills in context, channel, lock and counters.
+pub(super) unsafe extern "C" fn create_cq(
+    context: *mut ibv_context,
+    depth: c_int,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes an open context of ours.
+        let context = unsafe { Context::from_ptr(context) };
+        let depth = u32::try_from(depth).map_err(|_| VerbsError::Invalid)?;
+        let vector = u32::try_from(comp_vector).map_err(|_| VerbsError::Invalid)?;
+        let object = CompletionQueue::create(&context.engine, depth, vector, channel)?;
+        Ok(Box::into_raw(object).cast())
+    })
+}
+
+/// `ibv_create_cq_ex`: as [`create_cq`], with the extended polling calls.
+pub(super) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        let (context, attr) = unsafe { (Context::from_ptr(context), attr.read()) };
+        check_extended(&attr)?;
+        let object =
+            CompletionQueue::create(&context.engine, attr.cqe, attr.comp_vector, attr.channel)?;
+        // SAFETY: nobody else has the new object yet.
+        unsafe { poll_ex::install(&mut *object.verbs()) };
+        Ok(Box::into_raw(object).cast())
+    })
+}
+
+/// Whether the attributes ask only for what there is. Flags that allow to do less are taken.
+fn check_extended(attr: &ibv_cq_init_attr_ex) -> Result<(), VerbsError> {
+    let flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    let has_flags = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
+    if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0
+        || attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+        || (has_flags && attr.flags & !flags != 0)
+    {
+        return Err(VerbsError::NotSupported);
+    }
+    Ok(())
+}
+
+/// `ibv_resize_cq`
+pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a completion queue of ours.
+        let object = unsafe { CompletionQueue::from_ptr(cq) };
+        let wanted = u32::try_from(depth).map_err(|_| VerbsError::Invalid)?;
+        if wanted == 0 || wanted > object.engine.info().limits.max_cqe {
+            return Err(VerbsError::Invalid);
+        }
+        object.engine.resize_cq(&object.cq, wanted)?;
+        // SAFETY: the field belongs to the plugin; two threads must not resize one queue at the same time.
+        unsafe { (*cq).cqe = depth };
+        Ok(())
+    })
+}
+
+/// `ibv_req_notify_cq`
+pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a completion queue of ours.
+        let object = unsafe { CompletionQueue::from_ptr(cq) };
+        let notify = if solicited_only == 0 {
+            Notify::Any
+        } else {
+            Notify::Solicited
+        };
+        Ok(object.engine.req_notify_cq(&object.cq, notify)?)
+    })
+}
+
+/// libibverbs has read an event of the queue and is about to give it to the application.
+pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
+    // SAFETY: the queue lives: its unread events are discarded before it is freed.
+    unsafe { CompletionQueue::from_ptr(cq) }
+        .unacknowledged
+        .count();
+}
+
+/// `ibv_destroy_cq`: waits until the application has acknowledged the events that it has read.
+pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a completion queue of ours.
+        let object = unsafe { CompletionQueue::from_ptr(cq) };
+        object.engine.destroy_cq(&object.cq)?;
+        if let Some(channel) = &object.channel {
+            let own = (cq as u64).to_ne_bytes();
+            // SAFETY: a channel lives as long as a completion queue uses it, and this queue has one.
+            let read_end = unsafe { (*(*cq).channel).fd };
+            discard::<COMPLETION_OCTETS>(
+                read_end,
+                |record| *record == own,
+                |record| channel.notify(event_cookie(record)),
+            );
+        }
+        // SAFETY: libibverbs has initialized the lock, and the counter is what it guards.
+        unsafe {
+            object.unacknowledged.wait(
+                addr_of_mut!((*cq).mutex),
+                addr_of_mut!((*cq).cond),
+                addr_of_mut!((*cq).comp_events_completed),
+            );
+        }
+        // SAFETY: the object came out of a box, the engine has forgotten it, and no event of it is on its way.
+        drop(unsafe { Box::from_raw(cq.cast::<CompletionQueue>()) });
+        Ok(())
+    })
+}
+
+/// The address in a completion event.
+fn event_cookie(record: &[u8]) -> u64 {
+    let mut octets = [0; COMPLETION_OCTETS];
+    octets.copy_from_slice(record);
+    u64::from_ne_bytes(octets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_core_sys::verbs::{
+        IBV_CQ_INIT_ATTR_MASK_PD, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_IMM,
+    };
+
+    #[test]
+    fn check_extended_takes_what_there_is() {
+        let mut attr = ibv_cq_init_attr_ex::default();
+        assert_eq!(check_extended(&attr), Ok(()));
+        attr.wc_flags = u64::from(IBV_WC_EX_WITH_IMM);
+        attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+        attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+        assert_eq!(check_extended(&attr), Ok(()));
+    }
+
+    #[test]
+    fn check_extended_refuses_what_there_is_not() {
+        let refused = |change: fn(&mut ibv_cq_init_attr_ex)| {
+            let mut attr = ibv_cq_init_attr_ex::default();
+            change(&mut attr);
+            assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
+        };
+        refused(|attr| attr.wc_flags = u64::from(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP));
+        refused(|attr| attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD);
+        refused(|attr| {
+            attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
+            attr.flags = 1 << 9;
+        });
+    }
+}

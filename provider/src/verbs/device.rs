@@ -1,0 +1,207 @@
+//! The device: how the plugin registers, opens and closes it, and the table of its operations.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void, CStr};
+use std::mem::{offset_of, size_of};
+use std::ptr::{addr_of_mut, null_mut};
+use std::sync::Arc;
+
+use rdma_core_sys::private::{
+    _verbs_init_and_alloc_context, verbs_context_ops, verbs_device, verbs_device_ops,
+    verbs_register_driver, verbs_set_ops, verbs_sysfs_dev, verbs_uninit_context,
+};
+use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
+
+use super::errno::{set_errno, VerbsError};
+use super::event::AsyncQueue;
+use super::{cq, event, ffi, mr, post, qp, query};
+use crate::engine::{Engine, EventSink};
+use crate::front;
+
+/// What the names of our devices begin with.
+const DEVICE_PREFIX: &[u8] = b"urdma";
+
+/// Completion vectors; completions of all of them are handled alike.
+const COMP_VECTORS: c_int = 1;
+
+/// An opened device. libibverbs allocates it, with its own part first.
+#[repr(C)]
+pub(super) struct Context {
+    verbs: UnsafeCell<verbs_context>,
+    /// The engine of this process.
+    pub(super) engine: Arc<Engine>,
+    /// Where asynchronous events of this context go.
+    pub(super) events: Arc<AsyncQueue>,
+}
+
+impl Context {
+    /// The context that contains what the application calls a context.
+    ///
+    /// # Safety
+    /// `context` is of this device, and still open while the reference lives.
+    #[inline]
+    pub(super) unsafe fn from_ptr<'a>(context: *mut ibv_context) -> &'a Context {
+        // SAFETY: alloc_context put the public part at this offset of a `Context`.
+        unsafe {
+            &*context
+                .byte_sub(offset_of!(verbs_context, context))
+                .cast::<Context>()
+        }
+    }
+}
+
+const OPS: verbs_context_ops = verbs_context_ops {
+    alloc_pd: Some(mr::alloc_pd),
+    async_event: Some(event::async_event),
+    cq_event: Some(cq::cq_event),
+    create_cq: Some(cq::create_cq),
+    create_cq_ex: Some(cq::create_cq_ex),
+    create_qp: Some(qp::create_qp),
+    create_qp_ex: Some(qp::create_qp_ex),
+    dealloc_pd: Some(mr::dealloc_pd),
+    dereg_mr: Some(mr::dereg_mr),
+    destroy_cq: Some(cq::destroy_cq),
+    destroy_qp: Some(qp::destroy_qp),
+    free_context: Some(free_context),
+    modify_qp: Some(qp::modify_qp),
+    poll_cq: Some(post::poll_cq),
+    post_recv: Some(post::post_recv),
+    post_send: Some(post::post_send),
+    query_device_ex: Some(query::query_device_ex),
+    query_port: Some(query::query_port),
+    query_qp: Some(qp::query_qp),
+    reg_mr: Some(mr::reg_mr),
+    req_notify_cq: Some(cq::req_notify_cq),
+    resize_cq: Some(cq::resize_cq),
+    ..verbs_context_ops::EMPTY
+};
+
+static DRIVER: verbs_device_ops = verbs_device_ops {
+    name: c"urdma".as_ptr(),
+    match_min_abi_version: 0,
+    match_max_abi_version: u32::MAX,
+    match_table: std::ptr::null(),
+    static_providers: std::ptr::null(),
+    match_device: Some(match_device),
+    alloc_context: Some(alloc_context),
+    import_context: None,
+    alloc_device: Some(alloc_device),
+    uninit_device: Some(uninit_device),
+};
+
+extern "C" fn register() {
+    // SAFETY: the table is a static.
+    unsafe { verbs_register_driver(&DRIVER) };
+}
+
+/// Runs [`register`] when the dynamic linker loads the plugin.
+#[used]
+#[link_section = ".init_array"]
+static REGISTER: extern "C" fn() = register;
+
+/// Whether a device is ours: by its name, since without a kernel driver there is nothing else.
+unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
+    // SAFETY: libibverbs passes a device it has read, whose name it has terminated.
+    let name = unsafe { CStr::from_ptr(addr_of_mut!((*sysfs).ibdev_name).cast::<c_char>()) };
+    name.to_bytes().starts_with(DEVICE_PREFIX)
+}
+
+unsafe extern "C" fn alloc_device(_sysfs: *mut verbs_sysfs_dev) -> *mut verbs_device {
+    // SAFETY: calloc has no precondition; zero is a valid value of every field.
+    unsafe { libc::calloc(1, size_of::<verbs_device>()).cast() }
+}
+
+unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
+    // SAFETY: alloc_device allocated it, and libibverbs drops its last reference.
+    unsafe { libc::free(device.cast()) };
+}
+
+/// Opens the device; owns `cmd_fd` in every case.
+unsafe extern "C" fn alloc_context(
+    device: *mut ibv_device,
+    cmd_fd: c_int,
+    _private_data: *mut c_void,
+) -> *mut verbs_context {
+    let attached = ffi::caught(attach);
+    let (engine, events, read_end) = match attached {
+        Ok(parts) => parts,
+        Err(error) => {
+            if cmd_fd >= 0 {
+                // SAFETY: the descriptor was handed to us.
+                unsafe { libc::close(cmd_fd) };
+            }
+            set_errno(error.errno());
+            return null_mut();
+        }
+    };
+    // SAFETY: the device came from libibverbs, and its part is at the start of ours.
+    let context: *mut Context = unsafe {
+        _verbs_init_and_alloc_context(device, cmd_fd, size_of::<Context>(), null_mut(), 0).cast()
+    };
+    if context.is_null() {
+        return null_mut();
+    }
+    let verbs = context.cast::<verbs_context>();
+    // SAFETY: the allocation holds a `Context` whose first field libibverbs has initialized; the other two are written
+    // here before anybody sees them, and nobody else has the pointer yet.
+    unsafe {
+        addr_of_mut!((*context).engine).write(engine);
+        addr_of_mut!((*context).events).write(events);
+        (*verbs).context.async_fd = std::os::fd::IntoRawFd::into_raw_fd(read_end);
+        (*verbs).context.num_comp_vectors = COMP_VECTORS;
+        verbs_set_ops(verbs, &OPS);
+    }
+    verbs
+}
+
+/// Attaches to urdmad and makes the way for asynchronous events; says on standard error why it failed.
+fn attach() -> Result<(Arc<Engine>, Arc<AsyncQueue>, std::os::fd::OwnedFd), VerbsError> {
+    let engine = front::attach().map_err(VerbsError::System)?;
+    let (events, read_end) = AsyncQueue::new()?;
+    let sink: Arc<dyn EventSink> = events.clone();
+    engine.add_device_sink(&sink);
+    Ok((engine, events, read_end))
+}
+
+/// Closes the device. Objects that the application has not destroyed keep the engine, and leave with the process.
+unsafe extern "C" fn free_context(context: *mut ibv_context) {
+    // SAFETY: as in `Context::from_ptr`; libibverbs calls this once, after which nobody uses the context.
+    unsafe {
+        let context = context
+            .byte_sub(offset_of!(verbs_context, context))
+            .cast::<Context>();
+        std::ptr::drop_in_place(addr_of_mut!((*context).engine));
+        std::ptr::drop_in_place(addr_of_mut!((*context).events));
+        verbs_uninit_context(context.cast());
+        libc::free(context.cast());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device_named(name: &[u8]) -> bool {
+        // SAFETY: zero is a valid value of every field.
+        let mut sysfs: verbs_sysfs_dev = unsafe { std::mem::zeroed() };
+        for (to, from) in sysfs.ibdev_name.iter_mut().zip(name) {
+            *to = from.cast_signed();
+        }
+        // SAFETY: the name is terminated.
+        unsafe { match_device(&mut sysfs) }
+    }
+
+    #[test]
+    fn match_device_takes_ours_and_no_other() {
+        assert!(device_named(b"urdma0"));
+        assert!(device_named(b"urdma_b"));
+        assert!(!device_named(b"mlx5_0"));
+        assert!(!device_named(b""));
+    }
+
+    #[test]
+    fn context_part_of_libibverbs_is_first() {
+        assert_eq!(offset_of!(Context, verbs), 0);
+        assert!(offset_of!(Context, engine) >= size_of::<verbs_context>());
+    }
+}

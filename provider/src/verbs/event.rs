@@ -1,0 +1,234 @@
+//! Asynchronous events: written to a socket that libibverbs reads, and taken back when their object is destroyed.
+//!
+//! Who destroys an object must not find it again in an event that was not read yet, and waits until the application has acknowledged
+//! every event that was. So events count when they are read ([`Unacknowledged`]), and those still in the socket are removed
+//! ([`discard`]).
+
+use std::ffi::c_int;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use libc::{pthread_cond_t, pthread_mutex_t};
+use rdma_core_sys::verbs::{
+    ibv_async_event, ibv_context, ibv_event_type, IBV_EVENT_COMM_EST, IBV_EVENT_DEVICE_FATAL,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
+    IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED,
+};
+
+use super::errno::VerbsError;
+use super::qp::QueuePair;
+use crate::engine::{AsyncEvent, AsyncKind, EventSink};
+
+/// Octets of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`): the element, 8 octets, its type, 4, and
+/// 4 reserved.
+const ASYNC_OCTETS: usize = 16;
+
+/// Octets of a completion event: the address of the `ibv_cq`.
+pub(super) const COMPLETION_OCTETS: usize = 8;
+
+/// The writing end of a context's asynchronous events.
+pub(super) struct AsyncQueue {
+    write_end: OwnedFd,
+}
+
+impl AsyncQueue {
+    /// A queue, and the descriptor that libibverbs reads and closes.
+    ///
+    /// # Errors
+    /// No descriptor is free.
+    pub(super) fn new() -> Result<(Arc<Self>, OwnedFd), VerbsError> {
+        let mut ends: [c_int; 2] = [-1; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: `ends` has room for the two descriptors.
+        if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
+            return Err(VerbsError::last_os_error());
+        }
+        // SAFETY: the call has just made both, and nobody else knows them.
+        let [read_end, write_end] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+        Ok((Arc::new(Self { write_end }), read_end))
+    }
+
+    fn write(&self, octets: &[u8]) {
+        send_nowait(self.write_end.as_raw_fd(), octets);
+    }
+
+    /// Takes back the unread events of a queue pair.
+    pub(super) fn discard(&self, read_end: RawFd, element: u64) {
+        discard::<ASYNC_OCTETS>(
+            read_end,
+            |record| record[..8] == element.to_ne_bytes(),
+            |record| self.write(record),
+        );
+    }
+}
+
+impl EventSink for AsyncQueue {
+    fn async_event(&self, event: AsyncEvent) {
+        let mut record = [0; ASYNC_OCTETS];
+        record[..8].copy_from_slice(&event.qp.unwrap_or(0).to_ne_bytes());
+        record[8..12].copy_from_slice(&event_type(event.kind).to_ne_bytes());
+        self.write(&record);
+    }
+}
+
+const fn event_type(kind: AsyncKind) -> ibv_event_type {
+    match kind {
+        AsyncKind::CommunicationEstablished => IBV_EVENT_COMM_EST,
+        AsyncKind::QpFatal => IBV_EVENT_QP_FATAL,
+        AsyncKind::QpRequestError => IBV_EVENT_QP_REQ_ERR,
+        AsyncKind::QpAccessError => IBV_EVENT_QP_ACCESS_ERR,
+        AsyncKind::SqDrained => IBV_EVENT_SQ_DRAINED,
+        AsyncKind::DeviceFatal => IBV_EVENT_DEVICE_FATAL,
+    }
+}
+
+/// Whether an event names a queue pair.
+const fn names_qp(kind: ibv_event_type) -> bool {
+    matches!(
+        kind,
+        IBV_EVENT_COMM_EST
+            | IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_QP_LAST_WQE_REACHED
+    )
+}
+
+/// libibverbs has read an event and is about to give it to the application.
+pub(super) unsafe extern "C" fn async_event(_: *mut ibv_context, event: *mut ibv_async_event) {
+    // SAFETY: libibverbs passes the event that it has filled in; the union holds a queue pair when the type says so, and
+    // that queue pair lives because its events are discarded before it is freed.
+    unsafe {
+        if names_qp((*event).event_type) {
+            QueuePair::from_ptr((*event).element.qp)
+                .unacknowledged
+                .count();
+        }
+    }
+}
+
+/// The number of events of one object that the application has read; it owes as many acknowledgements.
+#[derive(Default)]
+pub(super) struct Unacknowledged {
+    read: AtomicU32,
+}
+
+impl Unacknowledged {
+    /// One was read.
+    pub(super) fn count(&self) {
+        self.read.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until the application has acknowledged all of them.
+    ///
+    /// # Safety
+    /// The three belong to one object of libibverbs that has been initialized, `acknowledged` is what `mutex` guards and `cond`
+    /// announces.
+    pub(super) unsafe fn wait(
+        &self,
+        mutex: *mut pthread_mutex_t,
+        cond: *mut pthread_cond_t,
+        acknowledged: *const u32,
+    ) {
+        // SAFETY: the caller's promise; the counter is read under its mutex.
+        unsafe {
+            libc::pthread_mutex_lock(mutex);
+            while acknowledged.read() != self.read.load(Ordering::Relaxed) {
+                libc::pthread_cond_wait(cond, mutex);
+            }
+            libc::pthread_mutex_unlock(mutex);
+        }
+    }
+}
+
+/// Removes the unread records of `OCTETS` octets that are `unwanted`, and writes the others back in order.
+pub(super) fn discard<const OCTETS: usize>(
+    read_end: RawFd,
+    unwanted: impl Fn(&[u8; OCTETS]) -> bool,
+    write: impl Fn(&[u8]),
+) {
+    let mut kept = Vec::new();
+    while let Some(record) = receive_nowait::<OCTETS>(read_end) {
+        if !unwanted(&record) {
+            kept.push(record);
+        }
+    }
+    for record in &kept {
+        write(record);
+    }
+}
+
+fn receive_nowait<const OCTETS: usize>(read_end: RawFd) -> Option<[u8; OCTETS]> {
+    let mut record = [0; OCTETS];
+    // SAFETY: `record` has room for the octets asked for.
+    let received = unsafe {
+        libc::recv(
+            read_end,
+            record.as_mut_ptr().cast(),
+            OCTETS,
+            libc::MSG_DONTWAIT,
+        )
+    };
+    (usize::try_from(received) == Ok(OCTETS)).then_some(record)
+}
+
+/// Sends a record; one that finds the socket full is lost.
+fn send_nowait(write_end: RawFd, octets: &[u8]) {
+    // SAFETY: `octets` holds the octets that are sent.
+    let _ = unsafe {
+        libc::send(
+            write_end,
+            octets.as_ptr().cast(),
+            octets.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: AsyncKind, qp: u64) -> AsyncEvent {
+        AsyncEvent { kind, qp: Some(qp) }
+    }
+
+    #[test]
+    fn async_event_written_is_read_as_libibverbs_reads_it() {
+        let (queue, read_end) = AsyncQueue::new().unwrap();
+        queue.async_event(event(AsyncKind::QpFatal, 0x1122_3344_5566));
+        let record = receive_nowait::<ASYNC_OCTETS>(read_end.as_raw_fd()).unwrap();
+        assert_eq!(record[..8], 0x1122_3344_5566_u64.to_ne_bytes());
+        assert_eq!(record[8..12], IBV_EVENT_QP_FATAL.to_ne_bytes());
+        assert_eq!(record[12..], [0; 4]);
+    }
+
+    #[test]
+    fn discard_of_one_element_keeps_the_others_in_order() {
+        let (queue, read_end) = AsyncQueue::new().unwrap();
+        for element in [1, 2, 3, 2, 4] {
+            queue.async_event(event(AsyncKind::CommunicationEstablished, element));
+        }
+        queue.discard(read_end.as_raw_fd(), 2);
+        for element in [1_u64, 3, 4] {
+            let record = receive_nowait::<ASYNC_OCTETS>(read_end.as_raw_fd()).unwrap();
+            assert_eq!(record[..8], element.to_ne_bytes());
+        }
+        assert_eq!(receive_nowait::<ASYNC_OCTETS>(read_end.as_raw_fd()), None);
+    }
+
+    #[test]
+    fn async_event_without_reader_is_dropped_without_signal() {
+        let (queue, read_end) = AsyncQueue::new().unwrap();
+        drop(read_end);
+        queue.async_event(event(AsyncKind::QpFatal, 1));
+    }
+
+    #[test]
+    fn async_event_of_the_device_names_no_queue_pair() {
+        assert!(!names_qp(event_type(AsyncKind::DeviceFatal)));
+        assert!(names_qp(event_type(AsyncKind::SqDrained)));
+    }
+}

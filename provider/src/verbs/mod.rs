@@ -1,0 +1,25 @@
+//! The plugin's face to libibverbs: C entry points, validation, verbs objects.
+//!
+//! - [`device`]: registration, opening and closing the device, the table of operations;
+//! - [`query`]: what the device and its port say of themselves;
+//! - [`mr`]: protection domains and memory regions; [`cq`], [`poll_ex`]: completion queues; [`qp`]: queue pairs, with
+//!   [`attributes`] (`ibv_qp_attr` checked and translated) and [`transitions`] (the state table);
+//! - [`post`]: the data path: each request validated, then executed;
+//! - [`event`]: asynchronous events, and what destroying an object does to events that nobody has read;
+//! - [`errno`]: errors to errno; [`ffi`]: what every thunk does at the C boundary.
+//!
+//! Every object of libibverbs is the first field of one of ours, allocated in a box whose address libibverbs and the application keep.
+//! What C may write to is inside an `UnsafeCell`. Nothing is logged on the data path.
+
+mod attributes;
+mod cq;
+mod device;
+mod errno;
+mod event;
+mod ffi;
+mod mr;
+mod poll_ex;
+mod post;
+mod qp;
+mod query;
+mod transitions;

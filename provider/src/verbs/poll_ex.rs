@@ -1,0 +1,117 @@
+//! Polling through `ibv_cq_ex`: one completion at a time, its fields read by calls.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint};
+
+use rdma_core_sys::verbs::{ibv_cq_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode};
+
+use super::cq::CompletionQueue;
+use super::errno::VerbsError;
+use super::ffi;
+use super::post::work_completion;
+
+/// The completion that the reading calls are about; the application polls one queue from one thread at a time.
+#[derive(Default)]
+pub(super) struct Cursor {
+    current: Cell<ibv_wc>,
+}
+
+/// Puts the calls into a new queue.
+pub(super) fn install(verbs: &mut ibv_cq_ex) {
+    verbs.start_poll = Some(start_poll);
+    verbs.next_poll = Some(next_poll);
+    verbs.end_poll = Some(end_poll);
+    verbs.read_opcode = Some(read_opcode);
+    verbs.read_vendor_err = Some(read_vendor_err);
+    verbs.read_byte_len = Some(read_byte_len);
+    verbs.read_imm_data = Some(read_imm_data);
+    verbs.read_qp_num = Some(read_qp_num);
+    verbs.read_src_qp = Some(read_src_qp);
+    verbs.read_wc_flags = Some(read_wc_flags);
+    verbs.read_slid = Some(read_slid);
+    verbs.read_sl = Some(read_sl);
+    verbs.read_dlid_path_bits = Some(read_dlid_path_bits);
+}
+
+/// `ibv_start_poll`: ENOENT when there is nothing.
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: the application passes its attributes.
+    if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
+        return VerbsError::Invalid.errno();
+    }
+    // SAFETY: the same precondition.
+    unsafe { next_poll(cq) }
+}
+
+/// `ibv_next_poll`
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    ffi::status(|| {
+        // SAFETY: the calls are installed in queues of ours only.
+        let object = unsafe { CompletionQueue::from_ex_ptr(cq) };
+        let mut taken = None;
+        object.engine.poll_cq(&object.cq, 1, |completion| {
+            taken = Some(work_completion(completion))
+        })?;
+        let wc = taken.ok_or(VerbsError::System(libc::ENOENT))?;
+        // SAFETY: both fields are for the plugin to fill in.
+        unsafe {
+            (*cq).wr_id = wc.wr_id;
+            (*cq).status = wc.status;
+        }
+        object.cursor.current.set(wc);
+        Ok(())
+    })
+}
+
+/// `ibv_end_poll`: every completion was taken when it was polled.
+unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
+
+fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
+    // SAFETY: the calls are installed in queues of ours only.
+    unsafe { CompletionQueue::from_ex_ptr(cq) }
+        .cursor
+        .current
+        .get()
+}
+
+unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
+    current(cq).opcode
+}
+
+unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
+    current(cq).vendor_err
+}
+
+unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
+    current(cq).byte_len
+}
+
+/// Immediate data in network order, or the key that was invalidated.
+unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: both members of the union are 32-bit integers.
+    unsafe { current(cq).__bindgen_anon_1.imm_data }
+}
+
+unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
+    current(cq).qp_num
+}
+
+unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
+    current(cq).src_qp
+}
+
+unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
+    current(cq).wc_flags
+}
+
+unsafe extern "C" fn read_slid(cq: *mut ibv_cq_ex) -> u32 {
+    u32::from(current(cq).slid)
+}
+
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    current(cq).sl
+}
+
+unsafe extern "C" fn read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 {
+    current(cq).dlid_path_bits
+}

@@ -1,0 +1,505 @@
+//! The data path: each work request is validated, then executed; completions are taken in place.
+//!
+//! Nothing allocates here, and nothing is logged. What the application hands over is copied to the stack, then checked.
+
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+
+use rdma_core_sys::verbs::{
+    ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status,
+    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_COMP_SWAP,
+    IBV_WC_FETCH_ADD, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR,
+    IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM,
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR,
+    IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
+    IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    IBV_WR_SEND_WITH_INV,
+};
+
+use super::cq::CompletionQueue;
+use super::errno::VerbsError;
+use super::ffi;
+use super::qp::QueuePair;
+use crate::engine::{
+    CompletionOp, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
+    WorkCompletion, LIMITS,
+};
+
+/// Elements of a scatter-gather list at most.
+const SGE_MAX: usize = LIMITS.max_sge as usize;
+
+/// The flags that a send request may have.
+const SEND_FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+
+/// `ibv_post_send`: takes the requests up to the first that is refused, which `bad_wr` then names.
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    let result = ffi::status(|| {
+        // SAFETY: the application passes a queue pair of ours.
+        let object = unsafe { QueuePair::from_ptr(qp) };
+        // SAFETY: the application passes a list that ends with null.
+        while let Some(request) = unsafe { wr.as_ref() } {
+            send_one(object, request)?;
+            wr = request.next;
+        }
+        Ok(())
+    });
+    if result != 0 {
+        // SAFETY: the application passes a place for the pointer.
+        unsafe { bad_wr.write(wr) };
+    }
+    result
+}
+
+/// `ibv_post_recv`: as [`post_send`].
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let result = ffi::status(|| {
+        // SAFETY: the application passes a queue pair of ours.
+        let object = unsafe { QueuePair::from_ptr(qp) };
+        // SAFETY: the application passes a list that ends with null.
+        while let Some(request) = unsafe { wr.as_ref() } {
+            recv_one(object, request)?;
+            wr = request.next;
+        }
+        Ok(())
+    });
+    if result != 0 {
+        // SAFETY: the application passes a place for the pointer.
+        unsafe { bad_wr.write(wr) };
+    }
+    result
+}
+
+#[inline]
+fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
+    let (op, imm) = operation(request)?;
+    let flags = send_flags(request.send_flags, qp.sq_sig_all)?;
+    let count = sge_count(request.num_sge, qp.max_send_sge)?;
+    if request.send_flags & IBV_SEND_INLINE != 0 {
+        return send_inline(qp, request, op, imm, flags, count);
+    }
+    let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
+    let sges = copy_sges(request.sg_list, count, &mut list);
+    check_local(op, sges)?;
+    let wr = SendWr {
+        wr_id: request.wr_id,
+        op,
+        imm,
+        flags,
+        payload: Payload::Sges(sges),
+    };
+    Ok(qp.engine.post_send(&qp.qp, &wr)?)
+}
+
+/// A request whose octets are taken now, from memory that needs no registration.
+#[inline]
+fn send_inline(
+    qp: &QueuePair,
+    request: &ibv_send_wr,
+    op: SendOp,
+    imm: Option<u32>,
+    flags: SendFlags,
+    count: usize,
+) -> Result<(), VerbsError> {
+    if !matches!(
+        op,
+        SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. }
+    ) {
+        return Err(VerbsError::Invalid);
+    }
+    let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
+    let sges = copy_sges(request.sg_list, count, &mut list);
+    let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    if octets > u64::from(qp.max_inline) {
+        return Err(VerbsError::Invalid);
+    }
+    let mut parts: [&[u8]; SGE_MAX] = [&[]; SGE_MAX];
+    for (part, sge) in parts.iter_mut().zip(sges).filter(|(_, sge)| sge.length > 0) {
+        // SAFETY: the application says that it may be read there, and nobody writes to it during the call.
+        *part = unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) };
+    }
+    let wr = SendWr {
+        wr_id: request.wr_id,
+        op,
+        imm,
+        flags,
+        payload: Payload::Inline(&parts[..count]),
+    };
+    Ok(qp.engine.post_send(&qp.qp, &wr)?)
+}
+
+#[inline]
+fn recv_one(qp: &QueuePair, request: &ibv_recv_wr) -> Result<(), VerbsError> {
+    let count = sge_count(request.num_sge, qp.max_recv_sge)?;
+    let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
+    let wr = RecvWr {
+        wr_id: request.wr_id,
+        sges: copy_sges(request.sg_list, count, &mut list),
+    };
+    Ok(qp.engine.post_recv(&qp.qp, &wr)?)
+}
+
+/// What a request does, and its immediate data in host order.
+#[inline]
+fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), VerbsError> {
+    // SAFETY: all members of the unions are integers, for which every bit pattern is valid.
+    let (rdma, atomic, word) = unsafe {
+        (
+            request.wr.rdma,
+            request.wr.atomic,
+            request.__bindgen_anon_1.imm_data,
+        )
+    };
+    let remote = RemoteAddr {
+        stag: rdma.rkey,
+        to: rdma.remote_addr,
+    };
+    let operand = RemoteAddr {
+        stag: atomic.rkey,
+        to: atomic.remote_addr,
+    };
+    let imm = Some(u32::from_be(word));
+    Ok(match request.opcode {
+        IBV_WR_SEND => (SendOp::Send, None),
+        IBV_WR_SEND_WITH_IMM => (SendOp::Send, imm),
+        IBV_WR_SEND_WITH_INV => (SendOp::SendInvalidate { stag: word }, None),
+        IBV_WR_RDMA_WRITE => (SendOp::Write { remote }, None),
+        IBV_WR_RDMA_WRITE_WITH_IMM => (SendOp::Write { remote }, imm),
+        IBV_WR_RDMA_READ => (SendOp::Read { remote }, None),
+        IBV_WR_ATOMIC_CMP_AND_SWP => (
+            SendOp::CompareSwap {
+                remote: operand,
+                compare: atomic.compare_add,
+                swap: atomic.swap,
+            },
+            None,
+        ),
+        IBV_WR_ATOMIC_FETCH_AND_ADD => (
+            SendOp::FetchAdd {
+                remote: operand,
+                add: atomic.compare_add,
+            },
+            None,
+        ),
+        _ => return Err(VerbsError::Invalid),
+    })
+}
+
+#[inline]
+fn send_flags(flags: u32, sq_sig_all: bool) -> Result<SendFlags, VerbsError> {
+    if flags & !SEND_FLAGS != 0 {
+        return Err(VerbsError::Invalid);
+    }
+    Ok(SendFlags {
+        signaled: sq_sig_all || flags & IBV_SEND_SIGNALED != 0,
+        fence: flags & IBV_SEND_FENCE != 0,
+        solicited: flags & IBV_SEND_SOLICITED != 0,
+    })
+}
+
+/// The number of elements, if the queue takes as many.
+#[inline]
+fn sge_count(count: c_int, max: u32) -> Result<usize, VerbsError> {
+    match usize::try_from(count) {
+        Ok(count) if count <= max as usize && count <= SGE_MAX => Ok(count),
+        _ => Err(VerbsError::Invalid),
+    }
+}
+
+/// An atomic's answer needs 8 octets, its operand an aligned place.
+#[inline]
+fn check_local(op: SendOp, sges: &[Sge]) -> Result<(), VerbsError> {
+    match op {
+        SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => {
+            let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+            if octets < 8 || remote.to % 8 != 0 {
+                return Err(VerbsError::Invalid);
+            }
+        }
+        SendOp::Send
+        | SendOp::SendInvalidate { .. }
+        | SendOp::Write { .. }
+        | SendOp::Read { .. } => {}
+    }
+    Ok(())
+}
+
+/// Copies the caller's list into `list`; `count` is at most [`SGE_MAX`].
+#[inline]
+fn copy_sges(from: *const ibv_sge, count: usize, list: &mut [MaybeUninit<Sge>; SGE_MAX]) -> &[Sge] {
+    for (index, to) in list[..count].iter_mut().enumerate() {
+        // SAFETY: the application passes a list of `count` elements.
+        let sge = unsafe { &*from.add(index) };
+        to.write(Sge {
+            addr: sge.addr,
+            length: sge.length,
+            lkey: sge.lkey,
+        });
+    }
+    // SAFETY: the first `count` elements have just been written.
+    unsafe { std::slice::from_raw_parts(list.as_ptr().cast(), count) }
+}
+
+/// `ibv_poll_cq`: the number of completions, or a negative number.
+pub(super) unsafe extern "C" fn poll_cq(
+    cq: *mut ibv_cq,
+    num_entries: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    let taken = ffi::caught(|| {
+        let max = usize::try_from(num_entries).map_err(|_| VerbsError::Invalid)?;
+        // SAFETY: the application passes a completion queue of ours.
+        let object = unsafe { CompletionQueue::from_ptr(cq) };
+        let mut next = wc;
+        let taken = object.engine.poll_cq(&object.cq, max, |completion| {
+            // SAFETY: the application passes room for `max` completions, and there are no more.
+            unsafe {
+                next.write(work_completion(completion));
+                next = next.add(1);
+            }
+        })?;
+        Ok(taken)
+    });
+    match taken {
+        Ok(taken) => c_int::try_from(taken).unwrap_or(c_int::MAX),
+        Err(error) => -error.errno(),
+    }
+}
+
+/// A completion as verbs say it.
+#[inline]
+pub(super) fn work_completion(from: &WorkCompletion) -> ibv_wc {
+    let completion = &from.completion;
+    let mut wc = ibv_wc {
+        wr_id: completion.wr_id,
+        status: status(completion.status),
+        opcode: opcode(completion.op),
+        byte_len: completion.byte_len,
+        qp_num: from.qpn.to_u32(),
+        src_qp: from.remote_qpn,
+        ..ibv_wc::default()
+    };
+    if let Some(imm) = completion.imm {
+        wc.wc_flags |= IBV_WC_WITH_IMM;
+        wc.__bindgen_anon_1.imm_data = imm.to_be();
+    }
+    if let Some(stag) = completion.invalidated {
+        wc.wc_flags |= IBV_WC_WITH_INV;
+        wc.__bindgen_anon_1.invalidated_rkey = stag;
+    }
+    wc
+}
+
+#[inline]
+const fn status(status: Status) -> ibv_wc_status {
+    match status {
+        Status::Success => IBV_WC_SUCCESS,
+        Status::LocalLengthError => IBV_WC_LOC_LEN_ERR,
+        Status::LocalQpOperationError => IBV_WC_LOC_QP_OP_ERR,
+        Status::LocalProtectionError => IBV_WC_LOC_PROT_ERR,
+        Status::WorkRequestFlushed => IBV_WC_WR_FLUSH_ERR,
+        Status::RemoteInvalidRequestError => IBV_WC_REM_INV_REQ_ERR,
+        Status::RemoteAccessError => IBV_WC_REM_ACCESS_ERR,
+        Status::RemoteOperationError => IBV_WC_REM_OP_ERR,
+        Status::RetryExceeded => IBV_WC_RETRY_EXC_ERR,
+        Status::RnrRetryExceeded => IBV_WC_RNR_RETRY_EXC_ERR,
+    }
+}
+
+#[inline]
+const fn opcode(op: CompletionOp) -> ibv_wc_opcode {
+    match op {
+        CompletionOp::Send => IBV_WC_SEND,
+        CompletionOp::Write => IBV_WC_RDMA_WRITE,
+        CompletionOp::Read => IBV_WC_RDMA_READ,
+        CompletionOp::CompareSwap => IBV_WC_COMP_SWAP,
+        CompletionOp::FetchAdd => IBV_WC_FETCH_ADD,
+        CompletionOp::Recv => IBV_WC_RECV,
+        CompletionOp::RecvWriteImm => IBV_WC_RECV_RDMA_WITH_IMM,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Completion, Qpn, SlotId};
+    use rdma_core_sys::verbs::{IBV_SEND_IP_CSUM, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_TSO};
+
+    fn request(opcode: u32) -> ibv_send_wr {
+        let mut wr = ibv_send_wr {
+            opcode,
+            ..ibv_send_wr::default()
+        };
+        wr.wr.rdma.remote_addr = 0x1000;
+        wr.wr.rdma.rkey = 7;
+        wr.__bindgen_anon_1.imm_data = 0x0102_0304_u32.to_be();
+        wr
+    }
+
+    #[test]
+    fn operation_of_each_opcode_is_the_verbs_one() {
+        let remote = RemoteAddr {
+            stag: 7,
+            to: 0x1000,
+        };
+        let imm = Some(0x0102_0304);
+        for (opcode, expected) in [
+            (IBV_WR_SEND, (SendOp::Send, None)),
+            (IBV_WR_SEND_WITH_IMM, (SendOp::Send, imm)),
+            (IBV_WR_RDMA_WRITE, (SendOp::Write { remote }, None)),
+            (IBV_WR_RDMA_WRITE_WITH_IMM, (SendOp::Write { remote }, imm)),
+            (IBV_WR_RDMA_READ, (SendOp::Read { remote }, None)),
+        ] {
+            assert_eq!(operation(&request(opcode)), Ok(expected));
+        }
+        let mut invalidate = request(IBV_WR_SEND_WITH_INV);
+        invalidate.__bindgen_anon_1.invalidate_rkey = 9;
+        assert_eq!(
+            operation(&invalidate),
+            Ok((SendOp::SendInvalidate { stag: 9 }, None))
+        );
+    }
+
+    #[test]
+    fn operation_of_an_atomic_takes_its_own_fields() {
+        let mut wr = request(IBV_WR_ATOMIC_CMP_AND_SWP);
+        wr.wr.atomic.remote_addr = 0x2000;
+        wr.wr.atomic.rkey = 5;
+        wr.wr.atomic.compare_add = 11;
+        wr.wr.atomic.swap = 12;
+        let remote = RemoteAddr {
+            stag: 5,
+            to: 0x2000,
+        };
+        let compare_swap = SendOp::CompareSwap {
+            remote,
+            compare: 11,
+            swap: 12,
+        };
+        assert_eq!(operation(&wr), Ok((compare_swap, None)));
+        wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+        let fetch_add = SendOp::FetchAdd { remote, add: 11 };
+        assert_eq!(operation(&wr), Ok((fetch_add, None)));
+    }
+
+    #[test]
+    fn operation_of_an_unknown_opcode_is_invalid() {
+        for opcode in [IBV_WR_LOCAL_INV, IBV_WR_BIND_MW, IBV_WR_TSO, 99, u32::MAX] {
+            assert_eq!(operation(&request(opcode)), Err(VerbsError::Invalid));
+        }
+    }
+
+    #[test]
+    fn send_flags_unknown_bits_are_invalid() {
+        for flags in [IBV_SEND_IP_CSUM, 1 << 7, u32::MAX] {
+            assert_eq!(send_flags(flags, false), Err(VerbsError::Invalid));
+        }
+    }
+
+    #[test]
+    fn send_flags_of_a_queue_that_signals_all_are_signaled() {
+        assert!(send_flags(0, true).unwrap().signaled);
+        assert!(!send_flags(0, false).unwrap().signaled);
+        let all = send_flags(SEND_FLAGS, false).unwrap();
+        assert!(all.signaled && all.fence && all.solicited);
+    }
+
+    #[test]
+    fn sge_count_beyond_the_queues_is_invalid() {
+        assert_eq!(sge_count(0, 4), Ok(0));
+        assert_eq!(sge_count(4, 4), Ok(4));
+        for (count, max) in [(5, 4), (-1, 4), (c_int::MIN, 32), (33, 100)] {
+            assert_eq!(sge_count(count, max), Err(VerbsError::Invalid));
+        }
+    }
+
+    #[test]
+    fn check_local_atomic_with_short_list_or_odd_operand_is_invalid() {
+        let op = |to| SendOp::FetchAdd {
+            remote: RemoteAddr { stag: 1, to },
+            add: 1,
+        };
+        let list = |length| {
+            [Sge {
+                addr: 0,
+                length,
+                lkey: 1,
+            }]
+        };
+        assert_eq!(check_local(op(16), &list(8)), Ok(()));
+        assert_eq!(check_local(op(16), &list(7)), Err(VerbsError::Invalid));
+        assert_eq!(check_local(op(12), &list(8)), Err(VerbsError::Invalid));
+        assert_eq!(check_local(SendOp::Send, &[]), Ok(()));
+    }
+
+    #[test]
+    fn copy_sges_keeps_order_and_fields() {
+        let from = [1, 2, 3].map(|n| ibv_sge {
+            addr: n,
+            length: 10,
+            lkey: 20,
+        });
+        let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
+        let copied = copy_sges(from.as_ptr(), 3, &mut list);
+        assert_eq!(copied.len(), 3);
+        assert!(copied.iter().zip(1..).all(|(sge, n)| sge.addr == n));
+        let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
+        assert!(copy_sges(std::ptr::null(), 0, &mut list).is_empty());
+    }
+
+    fn completion() -> WorkCompletion {
+        WorkCompletion {
+            completion: Completion {
+                wr_id: 42,
+                status: Status::Success,
+                op: CompletionOp::Recv,
+                byte_len: 100,
+                imm: None,
+                invalidated: None,
+                solicited: false,
+            },
+            qpn: Qpn::new(SlotId::new(3).unwrap(), 17),
+            remote_qpn: 0x0002_0001,
+        }
+    }
+
+    #[test]
+    fn work_completion_with_immediate_has_it_in_network_order() {
+        let mut from = completion();
+        from.completion.imm = Some(0x0102_0304);
+        let wc = work_completion(&from);
+        assert_eq!(wc.wc_flags, IBV_WC_WITH_IMM);
+        // SAFETY: the union holds the immediate data.
+        let imm = unsafe { wc.__bindgen_anon_1.imm_data };
+        assert_eq!(imm.to_ne_bytes(), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn work_completion_plain_has_all_fields() {
+        let wc = work_completion(&completion());
+        assert_eq!(
+            (wc.wr_id, wc.status, wc.opcode),
+            (42, IBV_WC_SUCCESS, IBV_WC_RECV)
+        );
+        assert_eq!((wc.byte_len, wc.wc_flags), (100, 0));
+        assert_eq!((wc.qp_num, wc.src_qp), (0x0003_0011, 0x0002_0001));
+    }
+
+    #[test]
+    fn work_completion_invalidated_names_the_key() {
+        let mut from = completion();
+        from.completion.invalidated = Some(77);
+        let wc = work_completion(&from);
+        assert_eq!(wc.wc_flags, IBV_WC_WITH_INV);
+        // SAFETY: the union holds the key.
+        assert_eq!(unsafe { wc.__bindgen_anon_1.invalidated_rkey }, 77);
+    }
+}

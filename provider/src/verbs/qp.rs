@@ -1,0 +1,390 @@
+//! Queue pairs, as objects: made, modified, queried and destroyed. Posting to them is in [`super::post`].
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::ptr::addr_of_mut;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdma_core_sys::private::VERBS_QP_RESERVE;
+use rdma_core_sys::verbs::{
+    ibv_ah_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_state, IBV_QPS_RESET, IBV_QPT_RC, IBV_QP_AV, IBV_QP_CUR_STATE,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_STATE,
+};
+
+use super::cq::CompletionQueue;
+use super::device::Context;
+use super::errno::VerbsError;
+use super::event::{AsyncQueue, Unacknowledged};
+use super::mr::ProtectionDomain;
+use super::{attributes, ffi, transitions};
+use crate::engine::{Engine, Limits, Qp, QpConfig};
+
+/// Room for a `verbs_qp` of any libibverbs. What is behind the plain `ibv_qp` stays zero, which says in each of the layouts that
+/// the queue pair has no extended calls.
+#[repr(C)]
+struct VerbsPart {
+    qp: ibv_qp,
+    reserve: [u64; (VERBS_QP_RESERVE - size_of::<ibv_qp>()) / 8],
+}
+
+/// A queue pair; libibverbs' part first.
+#[repr(C)]
+pub(super) struct QueuePair {
+    verbs: UnsafeCell<VerbsPart>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) qp: Arc<Qp>,
+    pub(super) max_send_sge: u32,
+    pub(super) max_recv_sge: u32,
+    pub(super) max_inline: u32,
+    /// Every send request is signaled.
+    pub(super) sq_sig_all: bool,
+    pub(super) unacknowledged: Unacknowledged,
+    events: Arc<AsyncQueue>,
+    /// The address vector as it was set last; held while the queue pair is modified.
+    address: Mutex<Option<ibv_ah_attr>>,
+}
+
+impl QueuePair {
+    /// The object that contains what the application calls a queue pair.
+    ///
+    /// # Safety
+    /// `qp` came from this file and lives while the reference does.
+    #[inline]
+    pub(super) unsafe fn from_ptr<'a>(qp: *mut ibv_qp) -> &'a Self {
+        // SAFETY: the caller's promise; the public part is the first field.
+        unsafe { &*qp.cast() }
+    }
+
+    /// A queue pair as `attr` wants it, in RESET; sets the sizes in `attr` to those that it has.
+    fn create(
+        context: &Context,
+        pd: &ProtectionDomain,
+        verbs: ibv_qp,
+        attr: &mut ibv_qp_init_attr,
+    ) -> Result<Box<Self>, VerbsError> {
+        let limits = &context.engine.info().limits;
+        check_init(attr, limits)?;
+        // SAFETY: check_init has found both queues, which the application says live.
+        let (send, recv) = unsafe {
+            (
+                CompletionQueue::from_ptr(attr.send_cq),
+                CompletionQueue::from_ptr(attr.recv_cq),
+            )
+        };
+        let mut memory = Box::<Self>::new_uninit();
+        let config = QpConfig {
+            pd: pd.pd,
+            send_cq: send.cq.clone(),
+            recv_cq: recv.cq.clone(),
+            max_send_wr: attr.cap.max_send_wr.max(1),
+            max_recv_wr: attr.cap.max_recv_wr,
+            max_send_sge: attr.cap.max_send_sge.max(1),
+            max_recv_sge: attr.cap.max_recv_sge.max(1),
+            max_inline: attr.cap.max_inline_data,
+            cookie: memory.as_mut_ptr() as u64,
+            events: context.events.clone(),
+        };
+        let qp = context.engine.create_qp(&config)?;
+        let caps = qp.caps();
+        attr.cap = attributes::caps_answer(caps);
+        let verbs = ibv_qp {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            handle: qp.number().to_u32(),
+            qp_num: qp.number().to_u32(),
+            state: IBV_QPS_RESET,
+            qp_type: attr.qp_type,
+            ..verbs
+        };
+        Ok(Box::write(
+            memory,
+            Self {
+                verbs: UnsafeCell::new(VerbsPart {
+                    qp: verbs,
+                    reserve: [0; _],
+                }),
+                engine: context.engine.clone(),
+                qp,
+                max_send_sge: caps.max_send_sge,
+                max_recv_sge: caps.max_recv_sge,
+                max_inline: caps.max_inline,
+                sq_sig_all: attr.sq_sig_all != 0,
+                unacknowledged: Unacknowledged::default(),
+                events: context.events.clone(),
+                address: Mutex::new(None),
+            },
+        ))
+    }
+
+    fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), VerbsError> {
+        let mut address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        let (state, _) = self.engine.query_qp(&self.qp);
+        let from = attributes::state_number(state);
+        let to: ibv_qp_state = if mask & IBV_QP_STATE == 0 {
+            from
+        } else {
+            attr.qp_state
+        };
+        if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
+            return Err(VerbsError::Invalid);
+        }
+        transitions::check(from, to, mask)?;
+        let mut change = attributes::change(attr, mask, self.engine.info())?;
+        let target = attributes::state_of(to)?;
+        // The state of before is no step but for those two, which flush or forget again.
+        change.state = (from != to || to == IBV_QPS_RESET).then_some(target);
+        self.engine.modify_qp(&self.qp, &change)?;
+        if mask & IBV_QP_AV != 0 {
+            *address = Some(attr.ah_attr);
+        }
+        if to == IBV_QPS_RESET {
+            *address = None;
+        }
+        Ok(())
+    }
+}
+
+/// Whether there can be such a queue pair.
+///
+/// # Errors
+/// [`VerbsError::NotSupported`] for services and queues that the device does not have; [`VerbsError::Invalid`] for sizes beyond
+/// what `ibv_query_device` says.
+fn check_init(attr: &ibv_qp_init_attr, limits: &Limits) -> Result<(), VerbsError> {
+    if attr.qp_type != IBV_QPT_RC || !attr.srq.is_null() {
+        return Err(VerbsError::NotSupported);
+    }
+    let cap = &attr.cap;
+    if attr.send_cq.is_null()
+        || attr.recv_cq.is_null()
+        || cap.max_send_wr.max(cap.max_recv_wr) > limits.max_qp_wr
+        || cap.max_send_sge.max(cap.max_recv_sge) > limits.max_sge
+        || cap.max_inline_data > limits.max_inline
+    {
+        return Err(VerbsError::Invalid);
+    }
+    Ok(())
+}
+
+/// What libibverbs' part says of where the queue pair belongs, its lock ready for use.
+fn public_part(context: *mut ibv_context, pd: *mut ibv_pd) -> ibv_qp {
+    ibv_qp {
+        context,
+        pd,
+        // The initializers that pthread.h has for static objects.
+        mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+        cond: libc::PTHREAD_COND_INITIALIZER,
+        ..ibv_qp::default()
+    }
+}
+
+/// `ibv_create_qp`
+pub(super) unsafe extern "C" fn create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes a protection domain of ours, whose context it has set, and the application its attributes.
+        let (context, domain, attr, context_ptr) = unsafe {
+            let context = (*pd).context;
+            (
+                Context::from_ptr(context),
+                ProtectionDomain::from_ptr(pd),
+                &mut *attr,
+                context,
+            )
+        };
+        let object = QueuePair::create(context, domain, public_part(context_ptr, pd), attr)?;
+        Ok(Box::into_raw(object).cast())
+    })
+}
+
+/// `ibv_create_qp_ex`: the attributes of [`create_qp`] are all there is.
+pub(super) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        let (owner, attr) = unsafe { (Context::from_ptr(context), &mut *attr) };
+        check_extended(attr)?;
+        // SAFETY: check_extended has found the protection domain, which the application says lives.
+        let domain = unsafe { ProtectionDomain::from_ptr(attr.pd) };
+        let mut plain = ibv_qp_init_attr {
+            qp_context: attr.qp_context,
+            send_cq: attr.send_cq,
+            recv_cq: attr.recv_cq,
+            srq: attr.srq,
+            cap: attr.cap,
+            qp_type: attr.qp_type,
+            sq_sig_all: attr.sq_sig_all,
+        };
+        let object = QueuePair::create(owner, domain, public_part(context, attr.pd), &mut plain)?;
+        attr.cap = plain.cap;
+        Ok(Box::into_raw(object).cast())
+    })
+}
+
+fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
+    if attr.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0
+        || (attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0)
+    {
+        return Err(VerbsError::NotSupported);
+    }
+    if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+        return Err(VerbsError::Invalid);
+    }
+    Ok(())
+}
+
+/// `ibv_modify_qp`; libibverbs then writes the new state into its part.
+pub(super) unsafe extern "C" fn modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a queue pair of ours, the application its attributes.
+        let (object, attr) = unsafe { (QueuePair::from_ptr(qp), &*attr) };
+        object.modify(attr, mask.cast_unsigned())
+    })
+}
+
+/// `ibv_query_qp`: all attributes, whichever are asked for.
+pub(super) unsafe extern "C" fn query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init_attr: *mut ibv_qp_init_attr,
+) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a queue pair of ours.
+        let object = unsafe { QueuePair::from_ptr(qp) };
+        let address = object
+            .address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let (state, attributes) = object.engine.query_qp(&object.qp);
+        let answer = attributes::answer(state, &attributes, object.qp.caps(), address.as_ref());
+        // SAFETY: the application passes room for both; the fields read never change.
+        unsafe {
+            attr.write(answer);
+            init_attr.write(ibv_qp_init_attr {
+                qp_context: (*qp).qp_context,
+                send_cq: (*qp).send_cq,
+                recv_cq: (*qp).recv_cq,
+                srq: (*qp).srq,
+                cap: answer.cap,
+                qp_type: (*qp).qp_type,
+                sq_sig_all: c_int::from(object.sq_sig_all),
+            });
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_qp`: waits until the application has acknowledged the events that it has read.
+pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a queue pair of ours.
+        let object = unsafe { QueuePair::from_ptr(qp) };
+        object.engine.destroy_qp(&object.qp)?;
+        // SAFETY: the context outlives its objects, by the contract of ibv_close_device.
+        let read_end = unsafe { (*(*qp).context).async_fd };
+        object.events.discard(read_end, qp as u64);
+        // SAFETY: the lock was initialized when the object was made, and the counter is what it guards.
+        unsafe {
+            object.unacknowledged.wait(
+                addr_of_mut!((*qp).mutex),
+                addr_of_mut!((*qp).cond),
+                addr_of_mut!((*qp).events_completed),
+            );
+        }
+        // SAFETY: the object came out of a box, the engine has forgotten it, and no event of it is on its way.
+        drop(unsafe { Box::from_raw(qp.cast::<QueuePair>()) });
+        Ok(())
+    })
+}
+
+const _: () = {
+    assert!(size_of::<VerbsPart>() == VERBS_QP_RESERVE);
+    assert!(offset_of!(QueuePair, verbs) == 0);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::LIMITS;
+    use rdma_core_sys::verbs::{
+        ibv_qp_cap, IBV_QPT_UC, IBV_QPT_UD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
+    };
+    use std::ptr::NonNull;
+
+    /// Attributes that [`check_init`] takes; the queues are never looked at.
+    fn valid() -> ibv_qp_init_attr {
+        ibv_qp_init_attr {
+            send_cq: NonNull::dangling().as_ptr(),
+            recv_cq: NonNull::dangling().as_ptr(),
+            cap: ibv_qp_cap {
+                max_send_wr: LIMITS.max_qp_wr,
+                max_recv_wr: 0,
+                max_send_sge: LIMITS.max_sge,
+                max_recv_sge: 1,
+                max_inline_data: LIMITS.max_inline,
+            },
+            qp_type: IBV_QPT_RC,
+            ..ibv_qp_init_attr::default()
+        }
+    }
+
+    #[test]
+    fn check_init_at_the_limits_is_taken() {
+        assert_eq!(check_init(&valid(), &LIMITS), Ok(()));
+    }
+
+    #[test]
+    fn check_init_beyond_a_limit_is_invalid() {
+        let refused = |spoil: fn(&mut ibv_qp_init_attr)| {
+            let mut attr = valid();
+            spoil(&mut attr);
+            assert_eq!(check_init(&attr, &LIMITS), Err(VerbsError::Invalid));
+        };
+        refused(|attr| attr.cap.max_send_wr += 1);
+        refused(|attr| attr.cap.max_recv_wr = LIMITS.max_qp_wr + 1);
+        refused(|attr| attr.cap.max_send_sge += 1);
+        refused(|attr| attr.cap.max_recv_sge = LIMITS.max_sge + 1);
+        refused(|attr| attr.cap.max_inline_data += 1);
+        refused(|attr| attr.send_cq = std::ptr::null_mut());
+        refused(|attr| attr.recv_cq = std::ptr::null_mut());
+    }
+
+    #[test]
+    fn check_init_of_other_services_is_not_supported() {
+        for service in [IBV_QPT_UD, IBV_QPT_UC, 99] {
+            let mut attr = valid();
+            attr.qp_type = service;
+            assert_eq!(check_init(&attr, &LIMITS), Err(VerbsError::NotSupported));
+        }
+        let mut attr = valid();
+        attr.srq = NonNull::dangling().as_ptr();
+        assert_eq!(check_init(&attr, &LIMITS), Err(VerbsError::NotSupported));
+    }
+
+    #[test]
+    fn check_extended_refuses_what_there_is_not() {
+        let mut attr = ibv_qp_init_attr_ex {
+            comp_mask: IBV_QP_INIT_ATTR_PD,
+            pd: NonNull::dangling().as_ptr(),
+            ..ibv_qp_init_attr_ex::default()
+        };
+        assert_eq!(check_extended(&attr), Ok(()));
+        for more in [IBV_QP_INIT_ATTR_XRCD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS] {
+            attr.comp_mask = IBV_QP_INIT_ATTR_PD | more;
+            assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
+        }
+        attr.comp_mask = 0;
+        assert_eq!(check_extended(&attr), Err(VerbsError::Invalid));
+    }
+}

@@ -1,0 +1,225 @@
+//! What the device and its port say of themselves; nothing is promised that does not work.
+
+use std::ffi::c_int;
+use std::mem::size_of;
+
+use rdma_core_sys::verbs::{
+    ibv_context, ibv_device_attr_ex, ibv_mtu, ibv_port_attr, ibv_query_device_ex_input,
+    IBV_ATOMIC_HCA, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_RC_RNR_NAK_GEN,
+    IBV_LINK_LAYER_ETHERNET, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_256, IBV_MTU_4096, IBV_MTU_512,
+    IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS,
+};
+
+use super::device::Context;
+use super::errno::VerbsError;
+use super::ffi;
+use crate::engine::Info;
+
+/// The number of the only port.
+pub(super) const PORT: u8 = 1;
+
+/// Index of the only partition key.
+pub(super) const PKEY_INDEX: u16 = 0;
+
+/// Time that this end may take to acknowledge, as in `local_ca_ack_delay`: 4.096 us * 2^15 = 134 ms, for a busy host.
+const ACK_DELAY: u8 = 15;
+
+/// Ethernet, in the octet that the attribute has.
+const LINK_LAYER: u8 = 2;
+const _: () = assert!(IBV_LINK_LAYER_ETHERNET == 2);
+
+/// The kernel's `IB_UVERBS_QPF_GRH_REQUIRED`: without a GID nobody is reached.
+const GRH_REQUIRED: u8 = 1;
+
+/// A vendor must have a number of 24 bits that is not 0: "urd", which is nobody's.
+const VENDOR: u32 = 0x0075_7264;
+
+/// Octets of IPv4, UDP, TRP and DDP headers before a segment's payload, at most.
+const HEADER_OCTETS: u16 = 100;
+
+/// `ibv_query_device` and `ibv_query_device_ex`
+pub(super) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_octets: usize,
+) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes null or the application's structure.
+        if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
+            return Err(VerbsError::Invalid);
+        }
+        // SAFETY: libibverbs passes an open context of ours.
+        let context = unsafe { Context::from_ptr(context) };
+        let answer = device_attr(context.engine.info());
+        let known = attr_octets.min(size_of::<ibv_device_attr_ex>());
+        // SAFETY: the caller's structure has `attr_octets` octets, and `known` are at most those of `answer`. It may be
+        // shorter than the type, so it is not turned into a reference.
+        unsafe {
+            attr.cast::<u8>().write_bytes(0, attr_octets);
+            attr.cast::<u8>()
+                .copy_from_nonoverlapping((&raw const answer).cast(), known);
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_port`
+pub(super) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    ffi::status(|| {
+        if port != PORT {
+            return Err(VerbsError::Invalid);
+        }
+        // SAFETY: libibverbs passes an open context of ours.
+        let context = unsafe { Context::from_ptr(context) };
+        // SAFETY: libibverbs passes a structure at least as long as the one this was built against, and has zeroed it.
+        unsafe { attr.write(port_attr(context.engine.info())) };
+        Ok(())
+    })
+}
+
+/// A count as C's `int`.
+fn int(count: u32) -> c_int {
+    c_int::try_from(count).unwrap_or(c_int::MAX)
+}
+
+fn device_attr(info: &Info) -> ibv_device_attr_ex {
+    let limits = &info.limits;
+    let rd_atomic = c_int::from(limits.max_rd_atomic);
+    let capabilities = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD;
+    let mut attr = ibv_device_attr_ex::default();
+    let basic = &mut attr.orig_attr;
+    for (to, from) in basic
+        .fw_ver
+        .iter_mut()
+        .zip(env!("CARGO_PKG_VERSION").bytes())
+    {
+        *to = from.cast_signed();
+    }
+    basic.node_guid = info.node_guid.to_be();
+    basic.sys_image_guid = info.node_guid.to_be();
+    basic.max_mr_size = limits.max_mr_octets;
+    // Regions are addressed by octet: any page size will do.
+    basic.page_size_cap = !0xfff;
+    basic.vendor_id = VENDOR;
+    basic.max_qp = int(limits.max_qp);
+    basic.max_qp_wr = int(limits.max_qp_wr);
+    basic.device_cap_flags = capabilities;
+    basic.max_sge = int(limits.max_sge);
+    basic.max_sge_rd = int(limits.max_sge);
+    basic.max_cq = int(limits.max_cq);
+    basic.max_cqe = int(limits.max_cqe);
+    basic.max_mr = int(limits.max_mr);
+    basic.max_pd = int(limits.max_pd);
+    basic.max_qp_rd_atom = rd_atomic;
+    basic.max_res_rd_atom = rd_atomic.saturating_mul(int(limits.max_qp));
+    basic.max_qp_init_rd_atom = rd_atomic;
+    basic.atomic_cap = IBV_ATOMIC_HCA;
+    basic.max_pkeys = 1;
+    basic.local_ca_ack_delay = ACK_DELAY;
+    basic.phys_port_cnt = PORT;
+    attr.device_cap_flags_ex = u64::from(capabilities);
+    attr.phys_port_cnt_ex = u32::from(PORT);
+    attr
+}
+
+fn port_attr(info: &Info) -> ibv_port_attr {
+    ibv_port_attr {
+        state: IBV_PORT_ACTIVE,
+        max_mtu: IBV_MTU_4096,
+        active_mtu: active_mtu(info.mtu),
+        gid_tbl_len: c_int::try_from(info.gids.len()).unwrap_or(c_int::MAX),
+        port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
+        max_msg_sz: info.limits.max_message_octets,
+        pkey_tbl_len: 1,
+        max_vl_num: 1,
+        // 4 lanes of 25 Gb/s: memory's order of magnitude; nothing depends on it.
+        active_width: 2,
+        active_speed: 32,
+        // LinkUp
+        phys_state: 5,
+        link_layer: LINK_LAYER,
+        flags: GRH_REQUIRED,
+        ..ibv_port_attr::default()
+    }
+}
+
+/// The largest MTU of InfiniBand's that a datagram of the port holds; the wire uses all of the datagram nevertheless.
+fn active_mtu(ip_mtu: u16) -> ibv_mtu {
+    if ip_mtu == 0 {
+        return IBV_MTU_4096;
+    }
+    match ip_mtu.saturating_sub(HEADER_OCTETS) {
+        4096.. => IBV_MTU_4096,
+        2048.. => IBV_MTU_2048,
+        1024.. => IBV_MTU_1024,
+        512.. => IBV_MTU_512,
+        _ => IBV_MTU_256,
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::engine::{Gid, GidEntry, LeaseState, SlotId, LIMITS};
+
+    /// What an engine on one host says.
+    pub(in super::super) fn info() -> Info {
+        let gid = |last| GidEntry {
+            gid: Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last]),
+            netdev: None,
+        };
+        Info {
+            slot: SlotId::new(1).unwrap(),
+            node_guid: 0x0200_00ff_fe00_0001,
+            gids: vec![gid(0), gid(1)],
+            addresses: vec![],
+            mtu: 0,
+            lease: LeaseState::NotAsked,
+            limits: LIMITS,
+        }
+    }
+
+    #[test]
+    fn device_attr_says_the_limits_of_the_engine() {
+        let attr = device_attr(&info());
+        let basic = &attr.orig_attr;
+        assert_eq!(basic.max_qp_wr, int(LIMITS.max_qp_wr));
+        assert_eq!(basic.max_sge, int(LIMITS.max_sge));
+        assert_eq!(basic.max_qp_rd_atom, c_int::from(LIMITS.max_rd_atomic));
+        assert_eq!(
+            basic.node_guid.to_ne_bytes(),
+            [2, 0, 0, 0xff, 0xfe, 0, 0, 1]
+        );
+        assert_eq!(basic.phys_port_cnt, 1);
+        assert_eq!((basic.max_srq, basic.max_ah, basic.max_mw), (0, 0, 0));
+        assert!(basic.max_res_rd_atom > 0);
+    }
+
+    #[test]
+    fn device_attr_fits_librdmacms_octets() {
+        assert!(device_attr(&info()).orig_attr.max_qp_rd_atom <= 255);
+    }
+
+    #[test]
+    fn port_attr_is_an_active_ethernet_port_with_gids() {
+        let attr = port_attr(&info());
+        assert_eq!((attr.state, attr.link_layer, attr.phys_state), (4, 2, 5));
+        assert_eq!((attr.gid_tbl_len, attr.pkey_tbl_len), (2, 1));
+        assert_eq!(attr.max_msg_sz, 1 << 31);
+    }
+
+    #[test]
+    fn active_mtu_leaves_room_for_headers() {
+        assert_eq!(active_mtu(0), IBV_MTU_4096);
+        assert_eq!(active_mtu(9000), IBV_MTU_4096);
+        assert_eq!(active_mtu(4096), IBV_MTU_2048);
+        assert_eq!(active_mtu(1500), IBV_MTU_1024);
+        assert_eq!(active_mtu(576), IBV_MTU_256);
+        assert_eq!(active_mtu(68), IBV_MTU_256);
+    }
+}

@@ -1,0 +1,204 @@
+//! Which steps between queue pair states exist, and which attributes each step needs and takes.
+//!
+//! ```text
+//!   RESET -> INIT -> RTR -> RTS <-> SQD        any state -> RESET, any state -> ERR
+//!             |^             |^      |^
+//!             +'             +'      +'        (a state to itself: attributes only)
+//! ```
+//! The table is InfiniBand Architecture 1.4, volume 1, table 96 for reliable connections, without alternate
+//! paths, which this device does not have.
+
+use rdma_core_sys::verbs::{
+    ibv_qp_attr_mask, ibv_qp_state, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
+    IBV_QPS_RTS, IBV_QPS_SQD, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
+    IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
+    IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
+    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+};
+
+use super::errno::VerbsError;
+
+/// A step of the state machine with the attributes that go with it.
+struct Step {
+    from: ibv_qp_state,
+    to: ibv_qp_state,
+    required: ibv_qp_attr_mask,
+    optional: ibv_qp_attr_mask,
+}
+
+/// What may be changed whenever the queue pair works.
+const RUNNING: ibv_qp_attr_mask =
+    IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE;
+
+const STEPS: [Step; 8] = [
+    Step {
+        from: IBV_QPS_RESET,
+        to: IBV_QPS_INIT,
+        required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+        optional: 0,
+    },
+    Step {
+        from: IBV_QPS_INIT,
+        to: IBV_QPS_INIT,
+        required: 0,
+        optional: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+    },
+    Step {
+        from: IBV_QPS_INIT,
+        to: IBV_QPS_RTR,
+        required: IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER,
+        optional: IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
+    },
+    Step {
+        from: IBV_QPS_RTR,
+        to: IBV_QPS_RTS,
+        required: IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC,
+        optional: RUNNING,
+    },
+    Step {
+        from: IBV_QPS_RTS,
+        to: IBV_QPS_RTS,
+        required: 0,
+        optional: RUNNING,
+    },
+    Step {
+        from: IBV_QPS_RTS,
+        to: IBV_QPS_SQD,
+        required: 0,
+        optional: IBV_QP_EN_SQD_ASYNC_NOTIFY,
+    },
+    Step {
+        from: IBV_QPS_SQD,
+        to: IBV_QPS_RTS,
+        required: 0,
+        optional: RUNNING,
+    },
+    Step {
+        from: IBV_QPS_SQD,
+        to: IBV_QPS_SQD,
+        required: 0,
+        optional: IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE,
+    },
+];
+
+/// Checks a call of `ibv_modify_qp` on a queue pair in `from`; gives the state it leads to.
+///
+/// # Errors
+/// [`VerbsError::Invalid`]: no such step, an attribute is missing, or one does not belong to the step.
+pub(super) fn check(
+    from: ibv_qp_state,
+    to: ibv_qp_state,
+    mask: ibv_qp_attr_mask,
+) -> Result<(), VerbsError> {
+    if mask & IBV_QP_CUR_STATE != 0 && !matches!(from, IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD) {
+        return Err(VerbsError::Invalid);
+    }
+    let (required, optional) = match to {
+        IBV_QPS_RESET | IBV_QPS_ERR => (0, IBV_QP_CUR_STATE),
+        _ => STEPS
+            .iter()
+            .find(|step| step.from == from && step.to == to)
+            .map(|step| (step.required, step.optional))
+            .ok_or(VerbsError::Invalid)?,
+    };
+    if mask & required != required || mask & !(required | optional | IBV_QP_STATE) != 0 {
+        return Err(VerbsError::Invalid);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_core_sys::verbs::{IBV_QPS_SQE, IBV_QP_ALT_PATH, IBV_QP_QKEY};
+
+    const TO_INIT: ibv_qp_attr_mask =
+        IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+
+    #[test]
+    fn usual_way_to_rts_is_taken() {
+        assert_eq!(check(IBV_QPS_RESET, IBV_QPS_INIT, TO_INIT), Ok(()));
+        let rtr = STEPS[2].required | IBV_QP_STATE;
+        assert_eq!(check(IBV_QPS_INIT, IBV_QPS_RTR, rtr), Ok(()));
+        let rts = STEPS[3].required | IBV_QP_STATE;
+        assert_eq!(check(IBV_QPS_RTR, IBV_QPS_RTS, rts), Ok(()));
+    }
+
+    #[test]
+    fn step_without_a_required_attribute_is_refused() {
+        for step in &STEPS {
+            let full = step.required | IBV_QP_STATE;
+            assert_eq!(check(step.from, step.to, full), Ok(()));
+            for bit in (0..25)
+                .map(|shift| 1 << shift)
+                .filter(|bit| step.required & bit != 0)
+            {
+                assert_eq!(
+                    check(step.from, step.to, full & !bit),
+                    Err(VerbsError::Invalid)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn step_with_a_foreign_attribute_is_refused() {
+        for step in &STEPS {
+            for foreign in [IBV_QP_QKEY, IBV_QP_ALT_PATH, 1 << 30] {
+                let mask = step.required | IBV_QP_STATE | foreign;
+                assert_eq!(check(step.from, step.to, mask), Err(VerbsError::Invalid));
+            }
+        }
+    }
+
+    #[test]
+    fn step_that_does_not_exist_is_refused() {
+        for (from, to) in [
+            (IBV_QPS_RESET, IBV_QPS_RTR),
+            (IBV_QPS_INIT, IBV_QPS_RTS),
+            (IBV_QPS_RTS, IBV_QPS_INIT),
+            (IBV_QPS_ERR, IBV_QPS_RTS),
+            (IBV_QPS_RTS, IBV_QPS_SQE),
+            (IBV_QPS_RTS, 99),
+        ] {
+            assert_eq!(check(from, to, IBV_QP_STATE), Err(VerbsError::Invalid));
+        }
+    }
+
+    #[test]
+    fn reset_and_error_from_any_state_are_taken() {
+        for from in [
+            IBV_QPS_RESET,
+            IBV_QPS_INIT,
+            IBV_QPS_RTR,
+            IBV_QPS_RTS,
+            IBV_QPS_SQD,
+            IBV_QPS_ERR,
+        ] {
+            for to in [IBV_QPS_RESET, IBV_QPS_ERR] {
+                assert_eq!(check(from, to, IBV_QP_STATE), Ok(()));
+                assert_eq!(
+                    check(from, to, IBV_QP_STATE | IBV_QP_PORT),
+                    Err(VerbsError::Invalid)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn current_state_in_reset_is_refused() {
+        assert_eq!(
+            check(IBV_QPS_RESET, IBV_QPS_INIT, TO_INIT | IBV_QP_CUR_STATE),
+            Err(VerbsError::Invalid)
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! The end of a queue pair, of a peer, of urdmad; and what rest costs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use urdma_provider::engine::{AsyncKind, EngineError, EventSink, SendOp, SlotId, State, Status};
+
+use crate::rig::{pair, until, Events};
+
+#[test]
+fn destroyed_peer_ends_what_is_sent_to_it() {
+    let (a, b) = pair(64);
+    b.receive(1, &[b.sge(0, 8)]).unwrap();
+    a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    b.expect(1, Status::Success);
+    a.expect(1, Status::Success);
+    b.engine.destroy_qp(&b.qp).unwrap();
+    a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    let end = a.wait(1)[0].completion;
+    assert_ne!(end.status, Status::Success);
+}
+
+#[test]
+fn peer_slot_gone_flushes_receives_and_says_so() {
+    let (a, b) = pair(64);
+    a.receive(1, &[a.sge(0, 8)]).unwrap();
+    a.engine.peer_slot_gone(SlotId::new(3).unwrap());
+    assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+    a.engine.peer_slot_gone(b.engine.info().slot);
+    a.expect(1, Status::WorkRequestFlushed);
+    assert_eq!(a.engine.query_qp(&a.qp).0, State::Error);
+}
+
+#[test]
+fn peer_slot_gone_after_its_last_acknowledgement_leaves_the_send_a_success() {
+    for _ in 0..50 {
+        let (a, b) = pair(64);
+        b.receive(1, &[b.sge(0, 8)]).unwrap();
+        a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+        b.expect(1, Status::Success);
+        b.engine.destroy_qp(&b.qp).unwrap();
+        a.engine.peer_slot_gone(b.engine.info().slot);
+        a.expect(1, Status::Success);
+    }
+}
+
+#[test]
+fn peer_that_said_goodbye_before_its_slot_is_gone_flushes_nothing() {
+    let (a, b) = pair(64);
+    a.receive(1, &[a.sge(0, 8)]).unwrap();
+    a.receive(2, &[a.sge(0, 8)]).unwrap();
+    b.post(1, SendOp::Send, &[b.sge(0, 8)]).unwrap();
+    b.engine.destroy_qp(&b.qp).unwrap();
+    a.engine.peer_slot_gone(b.engine.info().slot);
+    a.expect(1, Status::Success);
+    assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+    assert!(a.poll().is_empty());
+}
+
+#[test]
+fn send_to_a_slot_where_nobody_is_fails_at_once() {
+    let a = crate::rig::End::new(crate::rig::engine(crate::rig::arena(), 1), 64);
+    a.init(urdma_provider::engine::Access::all());
+    a.connect(0x0002_0001);
+    a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    a.expect(1, Status::RetryExceeded);
+}
+
+#[test]
+fn device_gone_flushes_tells_and_refuses() {
+    let (a, _b) = pair(64);
+    let events: Arc<Events> = Arc::default();
+    let sink: Arc<dyn EventSink> = events.clone();
+    a.engine.add_device_sink(&sink);
+    a.receive(1, &[a.sge(0, 8)]).unwrap();
+    a.engine.device_gone();
+    a.engine.device_gone();
+    a.expect(1, Status::WorkRequestFlushed);
+    let kinds: Vec<_> = events.0.lock().unwrap().iter().map(|e| e.kind).collect();
+    assert_eq!(kinds, [AsyncKind::DeviceFatal]);
+    assert_eq!(a.engine.alloc_pd(), Err(EngineError::DeviceGone));
+    assert_eq!(EngineError::DeviceGone.errno(), libc::EIO);
+    a.engine.destroy_qp(&a.qp).unwrap();
+}
+
+#[test]
+fn forked_child_is_refused() {
+    let (a, _b) = pair(64);
+    // SAFETY: the child only calls code that takes no lock, and leaves by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = a.engine.poll_cq(&a.cq, 1, |_| {}) == Err(EngineError::Forked)
+            && a.engine.alloc_pd() == Err(EngineError::Forked)
+            && a.engine.destroy_qp(&a.qp) == Err(EngineError::Forked);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(a.poll().is_empty());
+}
+
+/// Processor time of a thread of this process with this name, in nanoseconds.
+fn thread_time_ns(name: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    tasks
+        .map(|task| task.unwrap().path())
+        .filter(|path| {
+            std::fs::read_to_string(path.join("comm"))
+                .unwrap_or_default()
+                .trim()
+                == name
+        })
+        .map(|path| {
+            let stat = std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
+            let time = stat.split_whitespace().next().unwrap_or("0");
+            time.parse::<u64>().unwrap()
+        })
+        .sum()
+}
+
+#[test]
+#[ignore = "measures processor time of the whole process: run it alone"]
+fn idle_engines_use_no_processor_time() {
+    let (a, b) = pair(64);
+    b.receive(1, &[b.sge(0, 8)]).unwrap();
+    a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    b.expect(1, Status::Success);
+    a.expect(1, Status::Success);
+    std::thread::sleep(Duration::from_millis(100));
+    let before = thread_time_ns("urdma-engine");
+    std::thread::sleep(Duration::from_secs(1));
+    let used = thread_time_ns("urdma-engine") - before;
+    assert!(
+        used < 2 * 2_000_000,
+        "{used} ns of processor time in a second"
+    );
+    until("that it still works", || a.poll().is_empty());
+}
