@@ -1,0 +1,73 @@
+//! What the ucma needs of the process around it: packets, time, urdmad, and QP states.
+
+use std::net::IpAddr;
+
+use urdma_cm::{Peer, PortSpace};
+
+/// An errno, positive.
+pub type Errno = i32;
+
+/// The device as connection management shows it to applications.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// This process's slot.
+    pub slot: u8,
+    /// Node GUID, its octets in network order.
+    pub node_guid: [u8; 8],
+    /// The instance's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The GID table in order of index.
+    pub gids: Vec<[u8; 16]>,
+    /// Path MTU as `ibv_mtu` has it, 1..=5.
+    pub path_mtu: u8,
+}
+
+/// The surroundings of [`crate::Ucma`], implemented by the provider's engine.
+///
+/// Locks: `bind_port`, `listen`, `unlisten` and `device` may be called while the ucma's lock is
+/// held, so they must not call into [`crate::Ucma`] and must not wait for somebody who does.
+/// `transmit`, `kick`, `qp_is_ready` and `resolve` are called without it.
+/// In turn nobody may call into [`crate::Ucma`] while he holds a lock that one of these takes.
+pub trait Driver: Send + Sync + 'static {
+    /// Monotonic time in nanoseconds.
+    fn now(&self) -> u64;
+
+    /// An unpredictable number.
+    fn entropy(&self) -> u64;
+
+    /// The device.
+    fn device(&self) -> Device;
+
+    /// Sends one datagram (at most [`urdma_cm::wire::MAX_MESSAGE`] octets) to a slot of a host, which may
+    /// be this host and may be slot 0. May lose it.
+    fn transmit(&self, to: Peer, datagram: &[u8]);
+
+    /// [`crate::Ucma::next_deadline`] has moved to an earlier time: whoever sleeps until then must
+    /// look again.
+    fn kick(&self);
+
+    /// Whether a QP of this process is in RTR or beyond. Also true for a QPN that is not known, so
+    /// that nobody waits for it.
+    fn qp_is_ready(&self, qpn: u32) -> bool;
+
+    /// Reserves a port of the instance, any if it is 0; returns it.
+    ///
+    /// # Errors
+    /// EADDRINUSE, EADDRNOTAVAIL, or what the conversation with urdmad gave.
+    fn bind_port(&self, space: PortSpace, ip: IpAddr, port: u16) -> Result<u16, Errno>;
+
+    /// Makes urdmad send REQs for a reserved port to this process.
+    ///
+    /// # Errors
+    /// As [`Driver::bind_port`].
+    fn listen(&self, space: PortSpace, ip: IpAddr, port: u16, backlog: u32) -> Result<(), Errno>;
+
+    /// Gives a reserved port back, and stops listening there.
+    fn unlisten(&self, space: PortSpace, ip: IpAddr, port: u16);
+
+    /// The instance's address to reach `ip` from. May take seconds.
+    ///
+    /// # Errors
+    /// EHOSTUNREACH if nobody answers for the address.
+    fn resolve(&self, ip: IpAddr) -> Result<IpAddr, Errno>;
+}

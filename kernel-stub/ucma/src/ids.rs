@@ -1,0 +1,510 @@
+//! The rdma_cm ids of all opened files, their queued events, and what the engine's events mean for
+//! them.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use urdma_cm::wire::{gid_of, QpInfo};
+use urdma_cm::{ConnId, ConnectRequest, Engine, Event, ListenId, PortSpace, PrivateData};
+
+use crate::abi::{event, ConnParam, Ece, EventResp, PRIVATE_DATA_FIELD};
+use crate::driver::{Device, Driver, Errno};
+
+/// First local port of active ids that never asked for one; such ports are not reserved.
+const ANONYMOUS_PORTS: u16 = 49152;
+
+/// How far an id has come, as in the kernel's `enum rdma_cm_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdState {
+    /// Nothing chosen.
+    Idle,
+    /// Has a local address.
+    Bound,
+    /// Waits for ADDR_RESOLVED.
+    AddrQuery,
+    /// Knows source and destination.
+    AddrResolved,
+    /// May connect.
+    RouteResolved,
+    /// Belongs to a connection of the engine.
+    Connected(ConnId),
+    /// Belongs to a listener of the engine.
+    Listening(ListenId),
+}
+
+/// One `rdma_cm_id`.
+#[derive(Debug)]
+pub(crate) struct Id {
+    pub(crate) file: i64,
+    /// The application's name for it; 0 until it is accepted.
+    pub(crate) uid: u64,
+    pub(crate) space: PortSpace,
+    pub(crate) state: IdState,
+    pub(crate) src: Option<SocketAddr>,
+    pub(crate) dst: Option<SocketAddr>,
+    /// The device is chosen, because a definite local address is.
+    pub(crate) has_device: bool,
+    pub(crate) reuse_addr: bool,
+    pub(crate) ack_timeout: Option<u8>,
+    pub(crate) tos: u8,
+    pub(crate) events_reported: u32,
+    /// Port that is given back with the id.
+    pub(crate) port: Option<PortKey>,
+}
+
+/// A reserved port.
+pub(crate) type PortKey = (PortSpace, IpAddr, u16);
+
+#[derive(Debug)]
+struct Reservation {
+    users: u32,
+    reusable: bool,
+}
+
+/// An event that waits for GET_EVENT.
+#[derive(Debug)]
+struct Queued {
+    /// The id that it counts for: for a CONNECT_REQUEST the listener.
+    id: u32,
+    event: u32,
+    status: i32,
+    conn: ConnParam,
+    ece: Ece,
+    /// For a CONNECT_REQUEST, the new connection and its REQ.
+    request: Option<(ConnId, SocketAddr, SocketAddr)>,
+}
+
+/// One opened rdma_cm file.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// Eventfd in semaphore mode; its count is the length of `queue`, since both change under the
+    /// lock only.
+    pub(crate) event_fd: Arc<OwnedFd>,
+    queue: VecDeque<Queued>,
+}
+
+/// Everything under the ucma's lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) engine: Engine,
+    pub(crate) device: Device,
+    /// urdmad is gone: nothing new can begin.
+    pub(crate) removed: bool,
+    /// QPs whose gate is to be looked at when the lock is released.
+    pub(crate) gates: Vec<u32>,
+    pub(crate) files: BTreeMap<i64, File>,
+    ids: BTreeMap<u32, Id>,
+    conns: HashMap<ConnId, u32>,
+    listeners: BTreeMap<ListenId, u32>,
+    ports: HashMap<PortKey, Reservation>,
+    next_id: u32,
+    next_file: i64,
+    next_port: u16,
+}
+
+impl State {
+    pub(crate) fn new(engine: Engine, device: Device) -> Self {
+        Self {
+            engine,
+            device,
+            removed: false,
+            gates: Vec::new(),
+            files: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            conns: HashMap::new(),
+            listeners: BTreeMap::new(),
+            ports: HashMap::new(),
+            next_id: 0,
+            next_file: 0,
+            next_port: 0,
+        }
+    }
+
+    /// Whether the address is one of this host's.
+    pub(crate) fn is_own(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.device.addresses.contains(&ip) || self.device.gids.contains(&gid_of(ip))
+    }
+
+    pub(crate) fn add_file(&mut self, event_fd: OwnedFd) -> i64 {
+        let handle = self.next_file;
+        self.next_file += 1;
+        let file = File {
+            event_fd: Arc::new(event_fd),
+            queue: VecDeque::new(),
+        };
+        self.files.insert(handle, file);
+        handle
+    }
+
+    pub(crate) fn add_id(&mut self, file: i64, uid: u64, space: PortSpace) -> u32 {
+        loop {
+            self.next_id = self.next_id.wrapping_add(1);
+            if self.next_id != u32::MAX && !self.ids.contains_key(&self.next_id) {
+                break;
+            }
+        }
+        let id = Id {
+            file,
+            uid,
+            space,
+            state: IdState::Idle,
+            src: None,
+            dst: None,
+            has_device: false,
+            reuse_addr: false,
+            ack_timeout: None,
+            tos: 0,
+            events_reported: 0,
+            port: None,
+        };
+        self.ids.insert(self.next_id, id);
+        self.next_id
+    }
+
+    /// The id of this number, if it belongs to this file.
+    pub(crate) fn id(&mut self, file: i64, number: u32) -> Result<&mut Id, Errno> {
+        let id = self.ids.get_mut(&number).ok_or(libc::ENOENT)?;
+        if id.file == file {
+            Ok(id)
+        } else {
+            Err(libc::EINVAL)
+        }
+    }
+
+    /// The id of this number, of whatever file.
+    pub(crate) fn any_id(&mut self, number: u32) -> Option<&mut Id> {
+        self.ids.get_mut(&number)
+    }
+
+    pub(crate) fn ids_of(&self, file: i64) -> Vec<u32> {
+        let of_file = |&(&number, id): &(&u32, &Id)| (id.file == file).then_some(number);
+        self.ids
+            .iter()
+            .filter_map(|entry| of_file(&entry))
+            .collect()
+    }
+
+    pub(crate) fn all_ids(&self) -> Vec<u32> {
+        self.ids.keys().copied().collect()
+    }
+
+    pub(crate) fn attach_conn(&mut self, number: u32, conn: ConnId) {
+        self.conns.insert(conn, number);
+    }
+
+    pub(crate) fn attach_listener(&mut self, number: u32, listener: ListenId) {
+        self.listeners.insert(listener, number);
+    }
+
+    /// A local port for an active id; not reserved, since nobody connects to it.
+    pub(crate) fn anonymous_port(&mut self) -> u16 {
+        let port = ANONYMOUS_PORTS + self.next_port;
+        self.next_port = (self.next_port + 1) % (u16::MAX - ANONYMOUS_PORTS);
+        port
+    }
+
+    /// Reserves a port for an id, shared among ids that all set REUSEADDR.
+    pub(crate) fn reserve_port(
+        &mut self,
+        driver: &dyn Driver,
+        (space, ip, port): PortKey,
+        reusable: bool,
+    ) -> Result<PortKey, Errno> {
+        let clashes = |key: &PortKey| {
+            let same_ip = key.1 == ip || key.1.is_unspecified() || ip.is_unspecified();
+            port != 0 && key.0 == space && key.2 == port && same_ip
+        };
+        let shareable = |r: &Reservation| r.reusable && reusable;
+        if self.ports.iter().any(|(k, r)| clashes(k) && !shareable(r)) {
+            return Err(libc::EADDRINUSE);
+        }
+        if let Some(reservation) = self.ports.get_mut(&(space, ip, port)) {
+            reservation.users += 1;
+            return Ok((space, ip, port));
+        }
+        let key = (space, ip, driver.bind_port(space, ip, port)?);
+        let reservation = Reservation { users: 1, reusable };
+        self.ports.insert(key, reservation);
+        Ok(key)
+    }
+
+    fn release_port(&mut self, driver: &dyn Driver, key: PortKey) {
+        let Some(reservation) = self.ports.get_mut(&key) else {
+            return;
+        };
+        reservation.users -= 1;
+        if reservation.users == 0 {
+            self.ports.remove(&key);
+            driver.unlisten(key.0, key.1, key.2);
+        }
+    }
+
+    /// Ends an id; returns how many of its events the application has fetched.
+    pub(crate) fn destroy_id(&mut self, driver: &dyn Driver, now: u64, number: u32) -> u32 {
+        let Some(id) = self.ids.remove(&number) else {
+            return 0;
+        };
+        for queued in self.remove_events(id.file, number) {
+            if let Some((conn, ..)) = queued.request {
+                self.engine.destroy(now, conn);
+            }
+        }
+        match id.state {
+            IdState::Connected(conn) => {
+                self.conns.remove(&conn);
+                self.engine.destroy(now, conn);
+            }
+            IdState::Listening(listener) => {
+                self.listeners.remove(&listener);
+                self.engine.close_listener(listener);
+            }
+            _ => {}
+        }
+        if let Some(key) = id.port {
+            self.release_port(driver, key);
+        }
+        id.events_reported
+    }
+
+    /// Moves an id with its queued events to another file.
+    pub(crate) fn migrate_id(&mut self, number: u32, to: i64) -> Result<u32, Errno> {
+        let id = self.ids.get_mut(&number).ok_or(libc::ENOENT)?;
+        let from = std::mem::replace(&mut id.file, to);
+        let reported = id.events_reported;
+        if from != to {
+            for queued in self.remove_events(from, number) {
+                self.enqueue(to, queued);
+            }
+        }
+        Ok(reported)
+    }
+
+    /// Queues an event without parameters; ids that the application does not know yet have none.
+    pub(crate) fn post(&mut self, number: u32, event: u32, status: i32) {
+        self.post_full(number, event, status, empty_param(), no_ece());
+    }
+
+    fn post_full(&mut self, number: u32, event: u32, status: i32, conn: ConnParam, ece: Ece) {
+        let Some(id) = self.ids.get(&number).filter(|id| id.uid != 0) else {
+            return;
+        };
+        let queued = Queued {
+            id: number,
+            event,
+            status,
+            conn,
+            ece,
+            request: None,
+        };
+        self.enqueue(id.file, queued);
+    }
+
+    fn enqueue(&mut self, file: i64, queued: Queued) {
+        if let Some(file) = self.files.get_mut(&file) {
+            file.queue.push_back(queued);
+            add_token(&file.event_fd);
+        }
+    }
+
+    fn remove_events(&mut self, file: i64, number: u32) -> Vec<Queued> {
+        let Some(file) = self.files.get_mut(&file) else {
+            return Vec::new();
+        };
+        let removed = extract(&mut file.queue, number);
+        for _ in &removed {
+            take_token(&file.event_fd);
+        }
+        removed
+    }
+
+    /// The next event of a file, with its id counted; `None` if none waits.
+    pub(crate) fn next_event(&mut self, file: i64) -> Result<Option<EventResp>, Errno> {
+        let queue = &mut self.files.get_mut(&file).ok_or(libc::EBADF)?;
+        let Some(queued) = queue.queue.pop_front() else {
+            return Ok(None);
+        };
+        take_token(&queue.event_fd);
+        let (mut uid, mut space) = (0, PortSpace::TCP);
+        if let Some(id) = self.ids.get_mut(&queued.id) {
+            id.events_reported += 1;
+            (uid, space) = (id.uid, id.space);
+        }
+        let mut number = queued.id;
+        if let Some((conn, src, dst)) = queued.request {
+            number = self.add_id(file, 0, space);
+            self.engine.take_request(conn);
+            self.conns.insert(conn, number);
+            if let Some(id) = self.ids.get_mut(&number) {
+                id.state = IdState::Connected(conn);
+                id.src = Some(src);
+                id.dst = Some(dst);
+                id.has_device = true;
+            }
+        }
+        Ok(Some(EventResp {
+            uid,
+            id: number,
+            event: queued.event,
+            status: queued.status.cast_unsigned(),
+            conn: queued.conn,
+            rest: [0; 32],
+            reserved: 0,
+            ece: queued.ece,
+        }))
+    }
+
+    /// Turns the engine's events into events of ids.
+    pub(crate) fn drain_engine(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            self.translate(event);
+        }
+    }
+
+    fn translate(&mut self, event: Event) {
+        match event {
+            Event::ConnectRequest(request) => self.queue_request(&request),
+            Event::Response {
+                conn,
+                qp,
+                private_data,
+            } => {
+                let param = param_of(&qp, 0, &private_data);
+                self.post_conn(conn, event::CONNECT_RESPONSE, 0, param, ece_of(&qp));
+            }
+            Event::Established { conn } => {
+                self.post_conn(conn, event::ESTABLISHED, 0, empty_param(), no_ece());
+            }
+            Event::Rejected {
+                conn,
+                reason,
+                private_data,
+            } => {
+                let param = param_of(&QpInfo::default(), 0, &private_data);
+                let status = i32::from(reason.0);
+                self.post_conn(conn, event::REJECTED, status, param, no_ece());
+            }
+            Event::Unreachable { conn } => {
+                let status = -libc::ETIMEDOUT;
+                self.post_conn(conn, event::UNREACHABLE, status, empty_param(), no_ece());
+            }
+            Event::Disconnected { conn, timed_out } => {
+                let status = if timed_out { -libc::ETIMEDOUT } else { 0 };
+                self.post_conn(conn, event::DISCONNECTED, status, empty_param(), no_ece());
+            }
+            Event::TimeWaitExit { conn } => {
+                self.post_conn(conn, event::TIMEWAIT_EXIT, 0, empty_param(), no_ece());
+            }
+        }
+    }
+
+    fn post_conn(&mut self, conn: ConnId, event: u32, status: i32, param: ConnParam, ece: Ece) {
+        if let Some(&number) = self.conns.get(&conn) {
+            self.post_full(number, event, status, param, ece);
+        }
+    }
+
+    fn queue_request(&mut self, request: &ConnectRequest) {
+        let Some(&number) = self.listeners.get(&request.listener) else {
+            return;
+        };
+        let Some(file) = self.ids.get(&number).map(|id| id.file) else {
+            return;
+        };
+        let qp = &request.req.qp;
+        let queued = Queued {
+            id: number,
+            event: event::CONNECT_REQUEST,
+            status: 0,
+            conn: param_of(qp, request.req.retry_count, &request.private_data),
+            ece: ece_of(qp),
+            request: Some((request.conn, request.req.dst, request.req.src)),
+        };
+        self.enqueue(file, queued);
+    }
+}
+
+/// Takes the events of one id out of a queue, in order.
+fn extract(queue: &mut VecDeque<Queued>, number: u32) -> Vec<Queued> {
+    let mut removed = Vec::new();
+    for _ in 0..queue.len() {
+        if let Some(queued) = queue.pop_front() {
+            if queued.id == number {
+                removed.push(queued);
+            } else {
+                queue.push_back(queued);
+            }
+        }
+    }
+    removed
+}
+
+/// Parameters as the other end sees them: what one end asks for, the other has to answer.
+fn param_of(qp: &QpInfo, retry_count: u8, private_data: &PrivateData) -> ConnParam {
+    let octets = private_data.as_slice();
+    let mut param = empty_param();
+    param.qp_num = qp.qpn;
+    param.private_data[..octets.len()].copy_from_slice(octets);
+    param.private_data_len = u8::try_from(octets.len()).unwrap_or(u8::MAX);
+    param.srq = u8::from(qp.srq);
+    param.responder_resources = qp.initiator_depth;
+    param.initiator_depth = qp.responder_resources;
+    param.flow_control = u8::from(qp.flow_control);
+    param.retry_count = retry_count;
+    param.rnr_retry_count = qp.rnr_retry;
+    param
+}
+
+fn empty_param() -> ConnParam {
+    ConnParam {
+        qp_num: 0,
+        qkey: 0,
+        private_data: [0; PRIVATE_DATA_FIELD],
+        private_data_len: 0,
+        srq: 0,
+        responder_resources: 0,
+        initiator_depth: 0,
+        flow_control: 0,
+        retry_count: 0,
+        rnr_retry_count: 0,
+        valid: 0,
+    }
+}
+
+fn ece_of(qp: &QpInfo) -> Ece {
+    Ece {
+        vendor_id: qp.ece.vendor_id,
+        attr_mod: qp.ece.attr_mod,
+    }
+}
+
+fn no_ece() -> Ece {
+    Ece {
+        vendor_id: 0,
+        attr_mod: 0,
+    }
+}
+
+fn add_token(event_fd: &OwnedFd) {
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: `one` is 8 readable octets; an eventfd takes them whole or not at all.
+    unsafe { libc::write(event_fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Takes one from the count; never blocks, even if the application read the descriptor itself.
+fn take_token(event_fd: &OwnedFd) {
+    let mut waiting = libc::pollfd {
+        fd: event_fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut count = [0_u8; 8];
+    // SAFETY: `waiting` is one valid pollfd.
+    let ready = unsafe { libc::poll(&raw mut waiting, 1, 0) };
+    if ready == 1 {
+        // SAFETY: `count` is 8 writable octets.
+        unsafe { libc::read(event_fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}

@@ -1,0 +1,29 @@
+//! The kernel's ucma write ABI (`rdma/rdma_user_cm.h`) as a library over `urdma-cm`.
+//!
+//! librdmacm opens `/dev/infiniband/rdma_cm` and writes commands to it. The stand-in forwards each
+//! open, write and close through the table in [`front`]; the provider hands them to one [`Ucma`].
+//!
+//! Files: [`driver`] is what the surroundings must offer; [`abi`] the layouts; [`ucma`] the locks,
+//! the opened files and the waiting; `ids` the rdma_cm ids and what the engine's events mean for
+//! them; `commands` the commands; `answers` what queries answer; `user` the copies
+//! to and from the application's memory.
+//!
+//! What is refused today: AF_IB addresses and RDMA_PS_IB (EINVAL, as by a kernel without them), and
+//! connecting, listening and multicast on datagram ids (EOPNOTSUPP).
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+pub mod abi;
+mod answers;
+mod commands;
+pub mod driver;
+mod ids;
+mod sockaddr;
+pub mod ucma;
+mod user;
+
+#[path = "../../user/src/front.rs"]
+pub mod front;
+
+pub use driver::{Device, Driver, Errno};
+pub use ucma::Ucma;
+pub use urdma_cm::{Peer, PortSpace};

@@ -1,0 +1,289 @@
+//! The opened rdma_cm files of a process, behind one lock, and the waiting for events.
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use urdma_cm::wire::MAX_MESSAGE;
+use urdma_cm::{Config, Engine, Peer};
+
+use crate::abi::{cmd, event, EventResp, GetEvent, Header};
+use crate::commands::{self, After, Command};
+use crate::driver::{Driver, Errno};
+use crate::ids::State;
+use crate::user::Caller;
+
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+
+/// All of rdma_cm in this process.
+pub struct Ucma {
+    driver: Arc<dyn Driver>,
+    state: Mutex<State>,
+    /// The engine's next deadline, to be read without the lock.
+    deadline: AtomicU64,
+}
+
+impl std::fmt::Debug for Ucma {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ucma").finish_non_exhaustive()
+    }
+}
+
+struct Packet {
+    to: Peer,
+    len: usize,
+    octets: [u8; MAX_MESSAGE],
+}
+
+impl Ucma {
+    /// Starts with no file open.
+    pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
+        let device = driver.device();
+        let engine = Engine::new(Config::new(device.slot, driver.entropy()));
+        Arc::new(Self {
+            state: Mutex::new(State::new(engine, device)),
+            deadline: AtomicU64::new(NEVER),
+            driver,
+        })
+    }
+
+    /// Opens an rdma_cm file whose events are counted in `event_fd` (an eventfd in semaphore mode,
+    /// which is duplicated); returns its handle.
+    ///
+    /// # Errors
+    /// EMFILE when there is no descriptor left, EBADF.
+    pub fn open(&self, event_fd: RawFd) -> Result<i64, Errno> {
+        // SAFETY: fcntl with F_DUPFD_CLOEXEC touches no memory.
+        let copy = unsafe { libc::fcntl(event_fd, libc::F_DUPFD_CLOEXEC, 3) };
+        if copy < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: `copy` is a new descriptor that nobody else knows.
+        let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+        Ok(self.lock().add_file(copy))
+    }
+
+    /// Closes a file and destroys its ids.
+    pub fn close(&self, handle: i64) {
+        self.with(|state, now, driver| {
+            for number in state.ids_of(handle) {
+                state.destroy_id(driver, now, number);
+            }
+            state.files.remove(&handle);
+        });
+    }
+
+    /// Carries out one command written to a file; waits in GET_EVENT unless the descriptor is
+    /// non-blocking. Returns the length of the command. A signal ends the wait with EINTR; unlike the
+    /// kernel's, the wait is not begun again after a handler with SA_RESTART.
+    ///
+    /// # Errors
+    /// What the kernel's ucma gives.
+    ///
+    /// # Safety
+    /// The addresses in the command are null or valid for as many octets as the command says.
+    pub unsafe fn write(self: &Arc<Self>, handle: i64, command: &[u8]) -> Result<usize, Errno> {
+        // SAFETY: passed on to our caller.
+        let caller = unsafe { Caller::vouched() };
+        let (header, body) = commands::parse(command)?;
+        if header.cmd == cmd::GET_EVENT {
+            self.get_event(handle, &header, body, caller)?;
+            return Ok(command.len());
+        }
+        let after = self.with(|state, now, driver| {
+            if !state.files.contains_key(&handle) {
+                return Err(libc::EBADF);
+            }
+            Command {
+                state,
+                driver,
+                caller,
+                now,
+                file: handle,
+                header,
+                body,
+            }
+            .run()
+        })?;
+        if let After::Resolve { id, ip } = after {
+            self.resolve_aside(id, ip);
+        }
+        Ok(command.len())
+    }
+
+    /// Takes in a connection-management datagram that came from a host (for one that this host sent to
+    /// itself, any of its own addresses).
+    pub fn handle_datagram(&self, from: IpAddr, datagram: &[u8]) {
+        self.with(|state, now, _| state.engine.handle_datagram(now, from, datagram));
+    }
+
+    /// Fires the timers that are due.
+    pub fn handle_timeout(&self) {
+        self.with(|state, now, _| state.engine.handle_timeout(now));
+    }
+
+    /// When [`Ucma::handle_timeout`] must be called next, in the driver's time.
+    pub fn next_deadline(&self) -> Option<u64> {
+        Some(self.deadline.load(Ordering::Acquire)).filter(|&deadline| deadline != NEVER)
+    }
+
+    /// A QP of this process has reached RTR.
+    pub fn qp_ready(&self, qpn: u32) {
+        self.with(|state, now, _| state.engine.qp_ready(now, qpn));
+    }
+
+    /// The first message came in on a QP of this process. Cheap to repeat, but not free.
+    pub fn qp_data(&self, qpn: u32) {
+        self.with(|state, _, _| state.engine.qp_data(qpn));
+    }
+
+    /// The other end of a QP of this process is gone.
+    pub fn qp_gone(&self, qpn: u32) {
+        self.with(|state, now, _| state.engine.qp_gone(now, qpn));
+    }
+
+    /// Another process of this host is gone.
+    pub fn slot_gone(&self, slot: u8) {
+        self.with(|state, now, _| {
+            for ip in state.device.addresses.clone() {
+                state.engine.peer_gone(now, Peer { ip, slot });
+            }
+        });
+    }
+
+    /// urdmad is gone: every id is told, and nothing new can begin.
+    pub fn device_removed(&self) {
+        self.with(|state, _, _| {
+            if !std::mem::replace(&mut state.removed, true) {
+                for number in state.all_ids() {
+                    state.post(number, event::DEVICE_REMOVAL, -libc::ENODEV);
+                }
+            }
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `work` under the lock, then does what came out of it without the lock.
+    fn with<R>(&self, work: impl FnOnce(&mut State, u64, &dyn Driver) -> R) -> R {
+        let now = self.driver.now();
+        let mut state = self.lock();
+        let result = work(&mut state, now, &*self.driver);
+        state.drain_engine();
+        let mut packets = Vec::new();
+        let mut octets = [0; MAX_MESSAGE];
+        while let Some(transmit) = state.engine.poll_transmit(&mut octets) {
+            packets.push(Packet {
+                to: transmit.to,
+                len: transmit.len,
+                octets,
+            });
+        }
+        let gates = std::mem::take(&mut state.gates);
+        let deadline = state.engine.next_deadline().unwrap_or(NEVER);
+        let before = self.deadline.swap(deadline, Ordering::AcqRel);
+        drop(state);
+        for packet in &packets {
+            self.driver
+                .transmit(packet.to, &packet.octets[..packet.len]);
+        }
+        if deadline < before {
+            self.driver.kick();
+        }
+        for qpn in gates {
+            if self.driver.qp_is_ready(qpn) {
+                self.qp_ready(qpn);
+            }
+        }
+        result
+    }
+
+    fn get_event(
+        &self,
+        handle: i64,
+        header: &Header,
+        body: &[u8],
+        caller: Caller,
+    ) -> Result<(), Errno> {
+        let room = usize::from(header.output);
+        if room < std::mem::offset_of!(EventResp, reserved) {
+            return Err(libc::ENOSPC);
+        }
+        let body: GetEvent = commands::body_of(body)?;
+        loop {
+            let event_fd = {
+                let mut state = self.lock();
+                if let Some(answer) = state.next_event(handle)? {
+                    return caller.put(body.response, room, &answer);
+                }
+                let file = state.files.get(&handle).ok_or(libc::EBADF)?;
+                Arc::clone(&file.event_fd)
+            };
+            wait_readable(&event_fd)?;
+        }
+    }
+
+    /// Looks for the way to `ip` in a thread of its own, since it may take seconds.
+    fn resolve_aside(self: &Arc<Self>, id: u32, ip: IpAddr) {
+        let ucma = Arc::clone(self);
+        let work = move || {
+            let source = ucma.driver.resolve(ip);
+            ucma.with(|state, _, _| state.resolved(id, ip, source));
+        };
+        if spawn_quiet(work).is_err() {
+            self.with(|state, _, _| state.resolved(id, ip, Err(libc::EAGAIN)));
+        }
+    }
+}
+
+/// A thread that takes no signals, so that the application's handlers run in the application's threads.
+fn spawn_quiet(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    // SAFETY: an all-zero sigset_t is a valid place for sigfillset and pthread_sigmask to write to.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
+    // SAFETY: `all` is writable.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: both sets are valid; the mask is put back below.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    let spawned = std::thread::Builder::new()
+        .name("urdma-resolve".into())
+        .stack_size(256 * 1024)
+        .spawn(work);
+    // SAFETY: `before` holds the mask from above.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+    }
+    spawned.map(drop)
+}
+
+/// Waits until an event is there, if the descriptor is a blocking one.
+fn wait_readable(event_fd: &OwnedFd) -> Result<(), Errno> {
+    // SAFETY: fcntl with F_GETFL touches no memory.
+    let flags = unsafe { libc::fcntl(event_fd.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(last_errno());
+    }
+    if flags & libc::O_NONBLOCK != 0 {
+        return Err(libc::EAGAIN);
+    }
+    let mut waiting = libc::pollfd {
+        fd: event_fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: `waiting` is one valid pollfd.
+    if unsafe { libc::poll(&raw mut waiting, 1, -1) } < 0 {
+        return Err(last_errno());
+    }
+    Ok(())
+}
+
+fn last_errno() -> Errno {
+    std::io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(libc::EIO)
+}

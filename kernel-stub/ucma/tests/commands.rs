@@ -1,0 +1,786 @@
+//! The ucma ABI as librdmacm speaks it: two processes of one host, a table of listeners instead of urdmad, and
+//! every command as the octets that librdmacm writes.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use urdma_cm::wire::{gid_of, reject_no_listener, ReqRoute, MAX_MESSAGE};
+use urdma_ucma::abi::{self, cmd, event, EventResp, QpAttr, QueryRouteResp};
+use urdma_ucma::{Device, Driver, Errno, Peer, PortSpace, Ucma};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1));
+const GUID: [u8; 8] = [2, 0, 0, 0xff, 0xfe, 0, 0, 1];
+
+/// The host that both processes live on.
+#[derive(Default)]
+struct Host {
+    now: AtomicU64,
+    packets: Mutex<VecDeque<(u8, Vec<u8>)>>,
+    ports: Mutex<HashMap<u16, u8>>,
+    listeners: Mutex<HashMap<u16, u8>>,
+}
+
+struct Process {
+    slot: u8,
+    host: Arc<Host>,
+    /// QPs that are not in RTR.
+    unready: Mutex<HashSet<u32>>,
+}
+
+impl Driver for Process {
+    fn now(&self) -> u64 {
+        self.host.now.load(Ordering::Relaxed)
+    }
+
+    fn entropy(&self) -> u64 {
+        u64::from(self.slot)
+    }
+
+    fn device(&self) -> Device {
+        Device {
+            slot: self.slot,
+            node_guid: GUID,
+            addresses: vec![HOST],
+            gids: vec![[0xfe; 16], gid_of(HOST)],
+            path_mtu: 5,
+        }
+    }
+
+    fn transmit(&self, to: Peer, datagram: &[u8]) {
+        assert_eq!(to.ip, HOST);
+        let mut packets = self.host.packets.lock().unwrap();
+        packets.push_back((to.slot, datagram.to_vec()));
+    }
+
+    fn kick(&self) {}
+
+    fn qp_is_ready(&self, qpn: u32) -> bool {
+        !self.unready.lock().unwrap().contains(&qpn)
+    }
+
+    fn bind_port(&self, _: PortSpace, _: IpAddr, port: u16) -> Result<u16, Errno> {
+        let mut ports = self.host.ports.lock().unwrap();
+        let port = if port == 0 {
+            (50_000..).find(|port| !ports.contains_key(port)).unwrap()
+        } else {
+            port
+        };
+        if ports.contains_key(&port) {
+            return Err(libc::EADDRINUSE);
+        }
+        ports.insert(port, self.slot);
+        Ok(port)
+    }
+
+    fn listen(&self, _: PortSpace, _: IpAddr, port: u16, _: u32) -> Result<(), Errno> {
+        self.host.listeners.lock().unwrap().insert(port, self.slot);
+        Ok(())
+    }
+
+    fn unlisten(&self, _: PortSpace, _: IpAddr, port: u16) {
+        self.host.ports.lock().unwrap().remove(&port);
+        self.host.listeners.lock().unwrap().remove(&port);
+    }
+
+    fn resolve(&self, ip: IpAddr) -> Result<IpAddr, Errno> {
+        if ip == IpAddr::from([10, 0, 0, 9]) {
+            return Ok(HOST);
+        }
+        Err(libc::EHOSTUNREACH)
+    }
+}
+
+/// An opened rdma_cm file of a process.
+struct Channel {
+    ucma: Arc<Ucma>,
+    process: Arc<Process>,
+    fd: RawFd,
+    handle: i64,
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.ucma.close(self.handle);
+        // SAFETY: ours.
+        unsafe { libc::close(self.fd) };
+    }
+}
+
+impl Channel {
+    fn of(ucma: &Arc<Ucma>, process: &Arc<Process>) -> Self {
+        let flags = libc::EFD_SEMAPHORE | libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
+        // SAFETY: eventfd has no preconditions.
+        let fd = unsafe { libc::eventfd(0, flags) };
+        Self {
+            handle: ucma.open(fd).unwrap(),
+            ucma: Arc::clone(ucma),
+            process: Arc::clone(process),
+            fd,
+        }
+    }
+
+    fn new(host: &Arc<Host>, slot: u8) -> Self {
+        let process = Arc::new(Process {
+            slot,
+            host: Arc::clone(host),
+            unready: Mutex::default(),
+        });
+        let ucma = Ucma::new(Arc::clone(&process) as Arc<dyn Driver>);
+        Self::of(&ucma, &process)
+    }
+
+    fn write<T: IntoBytes + zerocopy::Immutable>(
+        &self,
+        number: u32,
+        room: usize,
+        body: &T,
+    ) -> Result<(), Errno> {
+        let octets = body.as_bytes();
+        let mut command = number.to_ne_bytes().to_vec();
+        command.extend_from_slice(&(octets.len() as u16).to_ne_bytes());
+        command.extend_from_slice(&(room as u16).to_ne_bytes());
+        command.extend_from_slice(octets);
+        // SAFETY: the addresses in the tests' commands are those of live variables.
+        let outcome = unsafe { self.ucma.write(self.handle, &command) };
+        outcome.map(|len| assert_eq!(len, command.len()))
+    }
+
+    fn ask<T, A>(&self, number: u32, body: impl FnOnce(u64) -> T) -> Result<A, Errno>
+    where
+        T: IntoBytes + zerocopy::Immutable,
+        A: FromZeros + FromBytes + IntoBytes,
+    {
+        let mut answer = A::new_zeroed();
+        let address = (&raw mut answer) as usize as u64;
+        self.write(number, size_of::<A>(), &body(address))?;
+        Ok(answer)
+    }
+
+    fn create_in(&self, uid: u64, ps: u16) -> Result<u32, Errno> {
+        self.ask(cmd::CREATE_ID, |response| abi::CreateId {
+            uid,
+            response,
+            ps,
+            qp_type: abi::QPT_RC,
+            reserved: [0; 5],
+        })
+    }
+
+    fn create(&self, uid: u64) -> u32 {
+        self.create_in(uid, PortSpace::TCP.0).unwrap()
+    }
+
+    fn destroy(&self, id: u32) -> Result<u32, Errno> {
+        self.ask(cmd::DESTROY_ID, |response| abi::DestroyId {
+            response,
+            id,
+            reserved: 0,
+        })
+    }
+
+    fn bind(&self, id: u32, addr: &str) -> Result<(), Errno> {
+        let body = abi::BindIp {
+            response: 0,
+            addr: in6(addr),
+            id,
+        };
+        self.write(cmd::BIND_IP, 0, &body)
+    }
+
+    fn listen(&self, id: u32, backlog: u32) -> Result<(), Errno> {
+        self.write(cmd::LISTEN, 0, &abi::Listen { id, backlog })
+    }
+
+    fn resolve(&self, id: u32, dst: &str) -> Result<(), Errno> {
+        let body = abi::ResolveIp {
+            src_addr: abi::SockaddrIn6 { octets: [0; 28] },
+            dst_addr: in6(dst),
+            id,
+            timeout_ms: 2000,
+        };
+        self.write(cmd::RESOLVE_IP, 0, &body)
+    }
+
+    fn resolve_route(&self, id: u32) -> Result<(), Errno> {
+        let body = abi::ResolveRoute { id, timeout_ms: 1 };
+        self.write(cmd::RESOLVE_ROUTE, 0, &body)
+    }
+
+    fn connect(&self, id: u32, qpn: u32) -> Result<(), Errno> {
+        let body = abi::Connect {
+            conn_param: param(qpn, b"from client", 1),
+            id,
+            reserved: 0,
+            ece: abi::Ece {
+                vendor_id: 5,
+                attr_mod: 6,
+            },
+        };
+        self.write(cmd::CONNECT, 0, &body)
+    }
+
+    fn accept(&self, id: u32, uid: u64, qpn: u32, valid: u8) -> Result<(), Errno> {
+        let body = abi::Accept {
+            uid,
+            conn_param: param(qpn, b"from server", valid),
+            id,
+            reserved: 0,
+            ece: abi::Ece::new_zeroed(),
+        };
+        self.write(cmd::ACCEPT, 0, &body)
+    }
+
+    fn disconnect(&self, id: u32) -> Result<(), Errno> {
+        self.write(cmd::DISCONNECT, 0, &abi::Disconnect { id })
+    }
+
+    fn event(&self) -> Result<EventResp, Errno> {
+        self.ask(cmd::GET_EVENT, |response| abi::GetEvent { response })
+    }
+
+    fn expect(&self, wanted: u32) -> EventResp {
+        let got = self.event().unwrap();
+        assert_eq!(got.event, wanted, "status {}", got.status.cast_signed());
+        got
+    }
+
+    fn attr(&self, id: u32, qp_state: u32) -> Result<QpAttr, Errno> {
+        self.ask(cmd::INIT_QP_ATTR, |response| abi::InitQpAttr {
+            response,
+            id,
+            qp_state,
+        })
+    }
+
+    fn route(&self, id: u32) -> Result<QueryRouteResp, Errno> {
+        self.ask(cmd::QUERY_ROUTE, |response| abi::Query {
+            response,
+            id,
+            option: 0,
+        })
+    }
+
+    fn is_readable(&self) -> bool {
+        let mut waiting = libc::pollfd {
+            fd: self.fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid pollfd.
+        unsafe { libc::poll(&raw mut waiting, 1, 0) == 1 }
+    }
+}
+
+fn in6(addr: &str) -> abi::SockaddrIn6 {
+    let mut octets = [0; 28];
+    let addr: SocketAddr = addr.parse().unwrap();
+    let SocketAddr::V4(v4) = addr else { panic!() };
+    octets[0] = 2;
+    octets[2..4].copy_from_slice(&v4.port().to_be_bytes());
+    octets[4..8].copy_from_slice(&v4.ip().octets());
+    abi::SockaddrIn6 { octets }
+}
+
+fn param(qp_num: u32, data: &[u8], valid: u8) -> abi::ConnParam {
+    let mut param = abi::ConnParam::new_zeroed();
+    param.qp_num = qp_num;
+    param.private_data[..data.len()].copy_from_slice(data);
+    param.private_data_len = data.len() as u8;
+    param.responder_resources = 2;
+    param.initiator_depth = 9;
+    param.retry_count = 6;
+    param.rnr_retry_count = 7;
+    param.valid = valid;
+    param
+}
+
+/// Carries packets until there are none; slot 0 is urdmad.
+fn carry(host: &Arc<Host>, channels: &[&Channel]) {
+    loop {
+        let Some((slot, octets)) = host.packets.lock().unwrap().pop_front() else {
+            return;
+        };
+        let mut slot = slot;
+        if slot == 0 {
+            let route = ReqRoute::parse(&octets).unwrap();
+            let listener = host
+                .listeners
+                .lock()
+                .unwrap()
+                .get(&route.dst.port())
+                .copied();
+            if listener.is_none() {
+                let mut buf = [0; MAX_MESSAGE];
+                let len = reject_no_listener(&route, &mut buf);
+                let mut packets = host.packets.lock().unwrap();
+                packets.push_back((route.slot, buf[..len].to_vec()));
+                continue;
+            }
+            slot = listener.unwrap();
+        }
+        let channel = channels.iter().find(|c| c.process.slot == slot);
+        channel.unwrap().ucma.handle_datagram(HOST, &octets);
+    }
+}
+
+struct Pair {
+    host: Arc<Host>,
+    server: Channel,
+    client: Channel,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let host = Arc::new(Host::default());
+        Self {
+            server: Channel::new(&host, 1),
+            client: Channel::new(&host, 2),
+            host,
+        }
+    }
+
+    fn carry(&self) {
+        carry(&self.host, &[&self.server, &self.client]);
+    }
+
+    /// A listening id of the server.
+    fn listening(&self) -> u32 {
+        let id = self.server.create(100);
+        self.server.bind(id, "0.0.0.0:7471").unwrap();
+        self.server.listen(id, 0).unwrap();
+        id
+    }
+
+    /// An id of the client with the CONNECT written.
+    fn connecting(&self) -> u32 {
+        let id = self.client.create(200);
+        self.client.resolve(id, "127.0.0.1:7471").unwrap();
+        assert_eq!(self.client.expect(event::ADDR_RESOLVED).uid, 200);
+        self.client.resolve_route(id).unwrap();
+        self.client.expect(event::ROUTE_RESOLVED);
+        self.client.connect(id, 0x02_0001).unwrap();
+        self.carry();
+        id
+    }
+
+    /// Ids of listener, client and server, connected.
+    fn connected(&self) -> (u32, u32, u32) {
+        let listener = self.listening();
+        let client = self.connecting();
+        let request = self.server.expect(event::CONNECT_REQUEST);
+        self.server.accept(request.id, 300, 0x01_0001, 1).unwrap();
+        self.carry();
+        self.client.expect(event::CONNECT_RESPONSE);
+        self.client.accept(client, 0, 0, 0).unwrap();
+        self.carry();
+        assert_eq!(self.server.expect(event::ESTABLISHED).uid, 300);
+        (listener, client, request.id)
+    }
+}
+
+#[test]
+fn connection_comes_up_as_librdmacm_drives_it() {
+    let pair = Pair::new();
+    let listener = pair.listening();
+    let client = pair.connecting();
+    let request = pair.server.expect(event::CONNECT_REQUEST);
+    assert_eq!((request.uid, request.status), (100, 0));
+    assert_ne!(request.id, listener);
+    assert_eq!(request.conn.qp_num, 0x02_0001);
+    assert_eq!(&request.conn.private_data[..11], b"from client");
+    assert_eq!(request.conn.private_data_len, 11);
+    // What one end asks for, the other must answer.
+    assert_eq!(
+        (
+            request.conn.responder_resources,
+            request.conn.initiator_depth
+        ),
+        (9, 2)
+    );
+    assert_eq!(
+        (request.conn.retry_count, request.conn.rnr_retry_count),
+        (6, 7)
+    );
+    assert_eq!((request.ece.vendor_id, request.ece.attr_mod), (5, 6));
+    let server = &pair.server;
+    let (init, rtr, rts) = (
+        server.attr(request.id, 1).unwrap(),
+        server.attr(request.id, 2).unwrap(),
+        server.attr(request.id, 3).unwrap(),
+    );
+    assert_eq!((init.qp_attr_mask, init.port_num), (0x39, 1));
+    assert_eq!(rtr.qp_attr_mask, 0x12_9181);
+    assert_eq!(
+        (rtr.dest_qp_num, rtr.max_dest_rd_atomic, rtr.path_mtu),
+        (0x02_0001, 9, 5)
+    );
+    assert_eq!((rtr.ah_attr.dgid, rtr.ah_attr.is_global), (gid_of(HOST), 1));
+    assert_eq!((rtr.ah_attr.sgid_index, rtr.ah_attr.port_num), (1, 1));
+    assert_eq!(rts.qp_attr_mask, 0x1_2e01);
+    assert_eq!((rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic), (6, 7, 2));
+    server.accept(request.id, 300, 0x01_0001, 1).unwrap();
+    pair.carry();
+    let response = pair.client.expect(event::CONNECT_RESPONSE);
+    assert_eq!(&response.conn.private_data[..11], b"from server");
+    let client_rtr = pair.client.attr(client, 2).unwrap();
+    assert_eq!(
+        (client_rtr.dest_qp_num, client_rtr.rq_psn),
+        (0x01_0001, rts.sq_psn)
+    );
+    assert_eq!(pair.client.attr(client, 3).unwrap().sq_psn, rtr.rq_psn);
+    pair.client.accept(client, 0, 0, 0).unwrap();
+    pair.carry();
+    server.expect(event::ESTABLISHED);
+    // The request counts for the listener, the rest for the new id.
+    assert_eq!(server.destroy(request.id), Ok(1));
+    assert_eq!(server.destroy(listener), Ok(1));
+    pair.carry();
+    pair.client.expect(event::DISCONNECTED);
+    assert_eq!(pair.client.destroy(client), Ok(4));
+}
+
+#[test]
+fn descriptor_is_readable_exactly_while_events_wait() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    assert!(!pair.client.is_readable());
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    pair.client.resolve(id, "127.0.0.1:1").unwrap();
+    pair.client.resolve_route(id).unwrap();
+    assert!(pair.client.is_readable());
+    pair.client.expect(event::ADDR_RESOLVED);
+    assert!(pair.client.is_readable());
+    assert_eq!(pair.client.destroy(id), Ok(1));
+    assert!(!pair.client.is_readable());
+}
+
+#[test]
+fn blocking_get_event_waits_for_the_event() {
+    let pair = Pair::new();
+    // SAFETY: fcntl touches no memory.
+    unsafe { libc::fcntl(pair.client.fd, libc::F_SETFL, 0) };
+    let id = pair.client.create(1);
+    let client = &pair.client;
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.expect(event::ADDR_RESOLVED));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        client.resolve(id, "127.0.0.1:1").unwrap();
+        assert_eq!(waiter.join().unwrap().id, id);
+    });
+}
+
+#[test]
+fn remote_address_is_resolved_aside() {
+    let pair = Pair::new();
+    // SAFETY: fcntl touches no memory.
+    unsafe { libc::fcntl(pair.client.fd, libc::F_SETFL, 0) };
+    let id = pair.client.create(1);
+    pair.client.resolve(id, "10.0.0.9:1").unwrap();
+    pair.client.expect(event::ADDR_RESOLVED);
+    let route = pair.client.route(id).unwrap();
+    assert_eq!(route.src_addr.octets[4..8], [127, 0, 0, 1]);
+    assert_eq!(
+        (route.node_guid, route.port_num, route.num_paths),
+        (GUID, 1, 0)
+    );
+    pair.client.resolve_route(id).unwrap();
+    pair.client.expect(event::ROUTE_RESOLVED);
+    let route = pair.client.route(id).unwrap();
+    assert_eq!((route.num_paths, route.ib_route[0].sgid), (1, gid_of(HOST)));
+    let lost = pair.client.create(2);
+    pair.client.resolve(lost, "10.0.0.8:1").unwrap();
+    let error = pair.client.expect(1);
+    assert_eq!(error.status.cast_signed(), -libc::EHOSTUNREACH);
+}
+
+#[test]
+fn nobody_listening_is_rejected_with_reason_8() {
+    let pair = Pair::new();
+    pair.connecting();
+    assert_eq!(pair.client.expect(event::REJECTED).status, 8);
+}
+
+#[test]
+fn application_that_rejects_is_heard_with_its_data() {
+    let pair = Pair::new();
+    pair.listening();
+    let client = pair.connecting();
+    let request = pair.server.expect(event::CONNECT_REQUEST);
+    let mut body = abi::Reject::new_zeroed();
+    body.id = request.id;
+    body.private_data_len = 3;
+    body.private_data[..3].copy_from_slice(b"why");
+    pair.server.write(cmd::REJECT, 0, &body).unwrap();
+    pair.carry();
+    let rejected = pair.client.expect(event::REJECTED);
+    assert_eq!((rejected.status, rejected.conn.private_data_len), (28, 3));
+    assert_eq!(pair.client.disconnect(client), Ok(()));
+}
+
+#[test]
+fn both_sides_disconnect_and_each_hears_it_once() {
+    let pair = Pair::new();
+    let (_, client, server) = pair.connected();
+    pair.client.disconnect(client).unwrap();
+    pair.server.disconnect(server).unwrap();
+    pair.carry();
+    pair.client.expect(event::DISCONNECTED);
+    pair.server.expect(event::DISCONNECTED);
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    pair.host.now.store(1_000_000_000, Ordering::Relaxed);
+    assert!(pair.client.ucma.next_deadline().unwrap() <= 1_000_000_000);
+    pair.client.ucma.handle_timeout();
+    pair.client.expect(event::TIMEWAIT_EXIT);
+    assert_eq!(pair.client.ucma.next_deadline(), None);
+}
+
+#[test]
+fn accept_waits_for_the_queue_pair() {
+    let pair = Pair::new();
+    pair.listening();
+    pair.connecting();
+    let request = pair.server.expect(event::CONNECT_REQUEST);
+    pair.server
+        .process
+        .unready
+        .lock()
+        .unwrap()
+        .insert(0x01_0001);
+    pair.server.accept(request.id, 300, 0x01_0001, 1).unwrap();
+    pair.carry();
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    pair.server.ucma.qp_ready(0x01_0001);
+    pair.carry();
+    pair.client.expect(event::CONNECT_RESPONSE);
+}
+
+#[test]
+fn bind_checks_address_and_port() {
+    let pair = Pair::new();
+    let (a, b) = (pair.server.create(1), pair.server.create(2));
+    assert_eq!(pair.server.bind(a, "10.9.9.9:1"), Err(libc::EADDRNOTAVAIL));
+    assert_eq!(pair.server.bind(a, "127.0.0.1:7"), Ok(()));
+    assert_eq!(pair.server.bind(a, "127.0.0.1:8"), Err(libc::EINVAL));
+    assert_eq!(pair.server.bind(b, "0.0.0.0:7"), Err(libc::EADDRINUSE));
+    assert_eq!(pair.server.destroy(a), Ok(0));
+    assert_eq!(pair.server.bind(b, "0.0.0.0:7"), Ok(()));
+    let other = pair.client.create(3);
+    assert_eq!(pair.client.bind(other, "0.0.0.0:7"), Err(libc::EADDRINUSE));
+    assert_eq!(pair.client.bind(other, "0.0.0.0:0"), Ok(()));
+    let route = pair.client.route(other).unwrap();
+    assert_ne!(route.src_addr.octets[2..4], [0, 0]);
+    assert_eq!((route.node_guid, route.port_num), ([0; 8], 0));
+}
+
+#[test]
+fn wrong_order_and_wrong_ids_are_refused() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    assert_eq!(pair.client.resolve_route(id), Err(libc::EINVAL));
+    assert_eq!(pair.client.connect(id, 1), Err(libc::EINVAL));
+    assert_eq!(pair.client.accept(id, 1, 1, 1), Err(libc::EINVAL));
+    assert_eq!(pair.client.disconnect(id), Err(libc::EINVAL));
+    assert_eq!(pair.client.attr(id, 1).err(), Some(libc::EINVAL));
+    assert_eq!(pair.client.resolve_route(id + 1), Err(libc::ENOENT));
+    let second = Channel::of(&pair.client.ucma, &pair.client.process);
+    assert_eq!(second.resolve_route(id), Err(libc::EINVAL));
+    assert_eq!(second.destroy(id), Err(libc::EINVAL));
+    assert_eq!(pair.client.create_in(1, abi::PS_IB), Err(libc::EINVAL));
+}
+
+#[test]
+fn malformed_writes_are_refused() {
+    let pair = Pair::new();
+    let raw = |octets: &[u8]| {
+        // SAFETY: none of these carries an address.
+        unsafe { pair.client.ucma.write(pair.client.handle, octets) }
+    };
+    assert_eq!(raw(&[]), Err(libc::EINVAL));
+    assert_eq!(raw(&[1, 0, 0, 0, 16, 0, 4, 0]), Err(libc::EINVAL));
+    assert_eq!(raw(&[77, 0, 0, 0, 0, 0, 0, 0]), Err(libc::EINVAL));
+    assert_eq!(raw(&[13, 0, 0, 0, 0, 0, 0, 0]), Err(libc::ENOSYS));
+    let create = abi::CreateId {
+        uid: 1,
+        response: 0,
+        ps: PortSpace::TCP.0,
+        qp_type: 0,
+        reserved: [0; 5],
+    };
+    assert_eq!(
+        pair.client.write(cmd::CREATE_ID, 0, &create),
+        Err(libc::ENOSPC)
+    );
+    assert_eq!(
+        pair.client.write(cmd::CREATE_ID, 4, &create),
+        Err(libc::EFAULT)
+    );
+    let join = abi::JoinIpMcast::new_zeroed();
+    assert_eq!(
+        pair.client.write(cmd::JOIN_IP_MCAST, 4, &join),
+        Err(libc::EOPNOTSUPP)
+    );
+}
+
+#[test]
+fn id_moves_to_another_file_with_its_events() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    pair.client.resolve(id, "127.0.0.1:1").unwrap();
+    let second = Channel::of(&pair.client.ucma, &pair.client.process);
+    let reported: u32 = second
+        .ask(cmd::MIGRATE_ID, |response| abi::MigrateId {
+            response,
+            id,
+            fd: pair.client.fd.cast_unsigned(),
+        })
+        .unwrap();
+    assert_eq!(reported, 0);
+    assert!(!pair.client.is_readable() && second.is_readable());
+    second.expect(event::ADDR_RESOLVED);
+    assert_eq!(pair.client.resolve_route(id), Err(libc::EINVAL));
+    assert_eq!(second.resolve_route(id), Ok(()));
+}
+
+#[test]
+fn closing_the_file_ends_its_ids() {
+    let pair = Pair::new();
+    pair.connected();
+    let Pair {
+        host,
+        server,
+        client,
+    } = pair;
+    let second = Channel::of(&server.ucma, &server.process);
+    drop(server);
+    assert!(host.listeners.lock().unwrap().is_empty());
+    carry(&host, &[&client, &second]);
+    client.expect(event::DISCONNECTED);
+}
+
+#[test]
+fn deaths_are_reported() {
+    let pair = Pair::new();
+    let (_, client, _) = pair.connected();
+    pair.client.ucma.slot_gone(1);
+    pair.client.expect(event::DISCONNECTED);
+    pair.server.ucma.qp_gone(0x01_0001);
+    pair.server.expect(event::DISCONNECTED);
+    pair.client.ucma.device_removed();
+    pair.client.ucma.device_removed();
+    assert_eq!(pair.client.expect(event::DEVICE_REMOVAL).id, client);
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    assert_eq!(
+        pair.client.create_in(1, PortSpace::TCP.0),
+        Err(libc::ENODEV)
+    );
+}
+
+#[test]
+fn options_are_checked() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    let set = |level, optname, value: &[u8]| {
+        let body = abi::SetOption {
+            optval: value.as_ptr() as usize as u64,
+            id,
+            level,
+            optname,
+            optlen: value.len() as u32,
+        };
+        pair.client.write(cmd::SET_OPTION, 0, &body)
+    };
+    assert_eq!(set(0, 0, &[8]), Ok(()));
+    assert_eq!(set(0, 0, &[8, 8]), Err(libc::EINVAL));
+    assert_eq!(set(0, 1, &[1, 0, 0, 0]), Ok(()));
+    assert_eq!(set(0, 3, &[20]), Ok(()));
+    assert_eq!(set(0, 9, &[1]), Err(libc::ENOSYS));
+    assert_eq!(set(7, 0, &[1]), Err(libc::ENOSYS));
+    assert_eq!(set(1, 1, &[0; 71]), Err(libc::EINVAL));
+    pair.client.resolve(id, "127.0.0.1:7471").unwrap();
+    pair.client.expect(event::ADDR_RESOLVED);
+    assert_eq!(set(1, 1, &[0; 72]), Ok(()));
+    pair.client.expect(event::ROUTE_RESOLVED);
+}
+
+#[test]
+fn queries_by_option_answer() {
+    let pair = Pair::new();
+    let (_, client, _) = pair.connected();
+    let query = |option| {
+        move |response| abi::Query {
+            response,
+            id: client,
+            option,
+        }
+    };
+    let addr: abi::QueryAddrResp = pair.client.ask(cmd::QUERY, query(0)).unwrap();
+    assert_eq!((addr.src_size, addr.dst_size, addr.port_num), (16, 16, 1));
+    let gid: abi::QueryAddrResp = pair.client.ask(cmd::QUERY, query(2)).unwrap();
+    assert_eq!(gid.dst_addr.octets[8..24], gid_of(HOST));
+    let path: abi::QueryPathResp = pair.client.ask(cmd::QUERY, query(1)).unwrap();
+    assert_eq!(path.num_paths, 1);
+    let unknown: Result<abi::QueryPathResp, Errno> = pair.client.ask(cmd::QUERY, query(9));
+    assert_eq!(unknown.err(), Some(libc::ENOSYS));
+}
+
+#[test]
+fn random_commands_never_harm() {
+    let mut state = 0x0bad_cafe_dead_beef_u64;
+    let mut random = move |end: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % end
+    };
+    let pair = Pair::new();
+    let mut scratch = vec![0_u64; 128];
+    let address = scratch.as_mut_ptr() as usize as u64;
+    // Where in the body of each command an address stands.
+    let address_at = |number: u32| match number {
+        cmd::CREATE_ID => Some(8),
+        cmd::DESTROY_ID | cmd::QUERY_ROUTE | cmd::QUERY | cmd::INIT_QP_ATTR => Some(0),
+        cmd::GET_EVENT | cmd::MIGRATE_ID | cmd::LEAVE_MCAST | cmd::BIND_IP => Some(0),
+        cmd::SET_OPTION | cmd::JOIN_MCAST | cmd::JOIN_IP_MCAST => Some(0),
+        _ => None,
+    };
+    for _ in 0..30_000 {
+        let number = random(23) as u32;
+        let mut body = vec![0_u8; 320];
+        for octet in &mut body {
+            *octet = if random(3) == 0 { random(12) as u8 } else { 0 };
+        }
+        if let Some(at) = address_at(number) {
+            body[at..at + 8].copy_from_slice(&address.to_ne_bytes());
+        }
+        if number == cmd::CREATE_ID {
+            body[16..18].copy_from_slice(&PortSpace::TCP.0.to_ne_bytes());
+        }
+        if number == cmd::SET_OPTION {
+            body[20..24].copy_from_slice(&(random(100) as u32).to_ne_bytes());
+        }
+        let mut command = number.to_ne_bytes().to_vec();
+        command.extend_from_slice(&(random(321) as u16).to_ne_bytes());
+        command.extend_from_slice(&(random(400) as u16).to_ne_bytes());
+        command.extend_from_slice(&body);
+        let channel = if random(2) == 0 {
+            &pair.server
+        } else {
+            &pair.client
+        };
+        // SAFETY: the only address is that of `scratch`, which is longer than any answer.
+        let _ = unsafe { channel.ucma.write(channel.handle, &command) };
+        pair.carry();
+        let now = pair
+            .host
+            .now
+            .fetch_add(random(50_000_000), Ordering::Relaxed);
+        if channel.ucma.next_deadline().is_some_and(|at| at <= now) {
+            channel.ucma.handle_timeout();
+        }
+    }
+}

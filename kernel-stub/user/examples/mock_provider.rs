@@ -1,0 +1,76 @@
+//! A provider that does nothing but answer the stand-in, for its tests: each call is written down in
+//! the file that `MOCK_LOG` names.
+#![allow(clippy::unwrap_used)]
+
+use std::ffi::{c_int, c_void};
+use std::io::Write;
+use std::sync::Mutex;
+
+#[path = "../src/front.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod front;
+
+use front::{FrontTable, FRONT_ABI, FRONT_SIZE};
+
+static CHANNELS: Mutex<Vec<(c_int, c_int)>> = Mutex::new(Vec::new());
+
+static TABLE: FrontTable = FrontTable {
+    abi: FRONT_ABI,
+    size: FRONT_SIZE,
+    cm_open,
+    cm_write,
+    cm_close,
+    channel_open,
+    channel_close,
+};
+
+/// Gives the table.
+#[no_mangle]
+pub extern "C" fn urdma_front_table() -> *const FrontTable {
+    log("table");
+    &raw const TABLE
+}
+
+fn log(line: &str) {
+    let path = std::env::var_os("MOCK_LOG").unwrap();
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.append(true).create(true).open(path).unwrap();
+    writeln!(file, "{line}").unwrap();
+}
+
+extern "C" fn cm_open(_event_fd: c_int) -> i64 {
+    log("cm_open");
+    42
+}
+
+unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
+    // SAFETY: the stand-in passes the application's buffer on.
+    let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
+    log(&format!("cm_write {handle} {len} {}", octets[0]));
+    if octets[0] == 99 {
+        return -i64::from(libc::EXDEV);
+    }
+    i64::try_from(len).unwrap()
+}
+
+extern "C" fn cm_close(handle: i64) {
+    log(&format!("cm_close {handle}"));
+}
+
+extern "C" fn channel_open(read_fd: c_int, write_fd: c_int) -> i64 {
+    CHANNELS.lock().unwrap().push((read_fd, write_fd));
+    let event = 7_u64.to_ne_bytes();
+    // SAFETY: 8 readable octets.
+    unsafe { libc::write(write_fd, event.as_ptr().cast(), 8) };
+    log("channel_open");
+    0
+}
+
+extern "C" fn channel_close(read_fd: c_int) {
+    let mut channels = CHANNELS.lock().unwrap();
+    let at = channels.iter().position(|c| c.0 == read_fd).unwrap();
+    let (_, write_fd) = channels.remove(at);
+    // SAFETY: ours.
+    unsafe { libc::close(write_fd) };
+    log("channel_close");
+}

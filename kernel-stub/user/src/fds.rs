@@ -1,0 +1,293 @@
+//! Which descriptors are stand-in files.
+//!
+//! One cell per descriptor, 0 for a descriptor that is nothing to us. A cell names an entry: what
+//! the file is, which process opened it, and what the kernel has behind it, so that a
+//! descriptor that was closed behind our back and given to something else is found out.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use crate::active;
+use crate::paths::Device;
+
+/// Descriptors from this number on are never stand-in files.
+pub(crate) const MAX_FDS: usize = 1 << 16;
+/// Stand-in files at a time.
+const MAX_ENTRIES: usize = 1 << 14;
+
+static CELLS: [AtomicU32; MAX_FDS] = [const { AtomicU32::new(0) }; MAX_FDS];
+static ENTRIES: [Entry; MAX_ENTRIES] = [const { Entry::EMPTY }; MAX_ENTRIES];
+/// One more than the highest descriptor that ever was a stand-in file.
+static END: AtomicU32 = AtomicU32::new(0);
+
+/// What a stand-in file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// An opened device file.
+    Device(Device),
+    /// A completion channel: only its closing matters.
+    Channel,
+}
+
+impl Kind {
+    fn to_number(self) -> u32 {
+        match self {
+            Self::Device(Device::Uverbs) => 1,
+            Self::Device(Device::RdmaCm) => 2,
+            Self::Channel => 3,
+        }
+    }
+
+    fn from_number(number: u32) -> Self {
+        match number {
+            1 => Self::Device(Device::Uverbs),
+            2 => Self::Device(Device::RdmaCm),
+            _ => Self::Channel,
+        }
+    }
+}
+
+struct Entry {
+    /// Descriptors that name this entry; 0 when it is free.
+    users: AtomicU32,
+    kind: AtomicU32,
+    pid: AtomicI32,
+    handle: AtomicI64,
+    dev: AtomicU64,
+    ino: AtomicU64,
+}
+
+impl Entry {
+    #[allow(clippy::declare_interior_mutable_const)] // the initial value of a static
+    const EMPTY: Self = Self {
+        users: AtomicU32::new(0),
+        kind: AtomicU32::new(0),
+        pid: AtomicI32::new(0),
+        handle: AtomicI64::new(0),
+        dev: AtomicU64::new(0),
+        ino: AtomicU64::new(0),
+    };
+}
+
+/// A stand-in file as found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// What it is.
+    pub(crate) kind: Kind,
+    /// The provider's handle.
+    pub(crate) handle: i64,
+    /// This process opened it; false in a child.
+    pub(crate) is_mine: bool,
+}
+
+/// What closing a descriptor means for the provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// Nothing.
+    Nothing,
+    /// The last descriptor of an rdma_cm file with this handle is gone.
+    RdmaCm(i64),
+    /// A completion channel's descriptor is gone.
+    Channel,
+}
+
+/// Makes the tables ready; they need nothing.
+pub(crate) fn prepare() {
+    END.store(0, Ordering::Relaxed);
+}
+
+/// Whether a descriptor may be a stand-in file: the quick test.
+#[inline]
+pub(crate) fn is_hit(fd: c_int) -> bool {
+    cell(fd).is_some_and(|cell| cell.load(Ordering::Relaxed) != 0)
+}
+
+/// Makes `fd` a stand-in file; false if there is no room, which the caller must treat as EMFILE.
+pub(crate) fn add(fd: c_int, kind: Kind, handle: i64) -> bool {
+    let (Some(cell), Some((dev, ino))) = (cell(fd), identity(fd)) else {
+        return false;
+    };
+    let claim = |e: &&Entry| {
+        let claimed = e
+            .users
+            .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed);
+        claimed.is_ok()
+    };
+    let Some(index) = ENTRIES.iter().position(|e| claim(&e)) else {
+        return false;
+    };
+    let entry = &ENTRIES[index];
+    entry.kind.store(kind.to_number(), Ordering::Relaxed);
+    entry.pid.store(active::pid(), Ordering::Relaxed);
+    entry.handle.store(handle, Ordering::Relaxed);
+    entry.dev.store(dev, Ordering::Relaxed);
+    entry.ino.store(ino, Ordering::Relaxed);
+    let stale = set(cell, fd, index);
+    if let Some(stale) = stale {
+        release(stale);
+    }
+    true
+}
+
+/// What `fd` is; `None` if it is nothing to us (any more).
+#[cold]
+pub(crate) fn find(fd: c_int) -> Option<Found> {
+    let cell = cell(fd)?;
+    let entry = entry_of(cell.load(Ordering::Acquire))?;
+    let seen = (
+        entry.dev.load(Ordering::Relaxed),
+        entry.ino.load(Ordering::Relaxed),
+    );
+    if identity(fd) != Some(seen) {
+        forget(fd);
+        return None;
+    }
+    Some(Found {
+        kind: Kind::from_number(entry.kind.load(Ordering::Relaxed)),
+        handle: entry.handle.load(Ordering::Relaxed),
+        is_mine: entry.pid.load(Ordering::Relaxed) == active::pid(),
+    })
+}
+
+/// `fd` is about to be closed. Does nothing in a vforked child, whose tables are its parent's.
+#[cold]
+pub(crate) fn remove(fd: c_int) -> Closed {
+    let Some(found) = find(fd) else {
+        return Closed::Nothing;
+    };
+    let was_last = forget(fd);
+    match found.kind {
+        _ if !found.is_mine => Closed::Nothing,
+        Kind::Device(Device::RdmaCm) if was_last => Closed::RdmaCm(found.handle),
+        Kind::Channel => Closed::Channel,
+        Kind::Device(_) => Closed::Nothing,
+    }
+}
+
+/// `new_fd` has become a copy of `fd`. Copies of completion channels are not followed: the provider
+/// knows a channel by its first descriptor.
+pub(crate) fn copy(fd: c_int, new_fd: c_int) {
+    let (Some(from), Some(to)) = (cell(fd), cell(new_fd)) else {
+        return;
+    };
+    let value = from.load(Ordering::Acquire);
+    let Some(entry) = entry_of(value).filter(|_| active::owns_tables()) else {
+        return;
+    };
+    let is_channel = entry.kind.load(Ordering::Relaxed) == Kind::Channel.to_number();
+    if is_channel || find(fd).is_none() {
+        return;
+    }
+    entry.users.fetch_add(1, Ordering::AcqRel);
+    let stale = set(to, new_fd, value as usize - 1);
+    if let Some(stale) = stale {
+        release(stale);
+    }
+}
+
+/// The stand-in files among the descriptors `first..=last`.
+pub(crate) fn hits(first: u32, last: u32) -> impl Iterator<Item = c_int> {
+    let end = END.load(Ordering::Acquire).min(last.saturating_add(1));
+    (first..end.max(first))
+        .filter_map(|fd| c_int::try_from(fd).ok())
+        .filter(|&fd| is_hit(fd))
+}
+
+fn cell(fd: c_int) -> Option<&'static AtomicU32> {
+    CELLS.get(usize::try_from(fd).ok()?)
+}
+
+fn entry_of(value: u32) -> Option<&'static Entry> {
+    ENTRIES.get((value as usize).checked_sub(1)?)
+}
+
+/// Stores an entry's index in a cell; returns the entry that was there.
+fn set(cell: &AtomicU32, fd: c_int, index: usize) -> Option<u32> {
+    let value = u32::try_from(index + 1).unwrap_or(0);
+    let before = cell.swap(value, Ordering::AcqRel);
+    END.fetch_max(u32::try_from(fd + 1).unwrap_or(0), Ordering::AcqRel);
+    (before != 0).then_some(before)
+}
+
+/// Empties a cell; true if its entry has no other user.
+fn forget(fd: c_int) -> bool {
+    if !active::owns_tables() {
+        return false;
+    }
+    match cell(fd).map(|cell| cell.swap(0, Ordering::AcqRel)) {
+        Some(value) if value != 0 => release(value),
+        _ => false,
+    }
+}
+
+fn release(value: u32) -> bool {
+    entry_of(value).is_some_and(|entry| entry.users.fetch_sub(1, Ordering::AcqRel) == 1)
+}
+
+/// What the kernel has behind a descriptor. Goes round our own fstat.
+fn identity(fd: c_int) -> Option<(u64, u64)> {
+    // SAFETY: all zeros is a valid `struct stat`.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is writable.
+    let failed = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) };
+    (failed == 0).then_some((stat.st_dev, stat.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+
+    const CM: Kind = Kind::Device(Device::RdmaCm);
+
+    fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    #[test]
+    fn descriptor_added_is_found_until_removed() {
+        let _ = active::take_tables_for_test();
+        let fd = null();
+        assert!(!is_hit(fd.as_raw_fd()));
+        assert!(add(fd.as_raw_fd(), CM, 7));
+        let found = find(fd.as_raw_fd()).unwrap();
+        assert_eq!((found.kind, found.handle, found.is_mine), (CM, 7, true));
+        assert_eq!(remove(fd.as_raw_fd()), Closed::RdmaCm(7));
+        assert!(!is_hit(fd.as_raw_fd()));
+    }
+
+    #[test]
+    fn descriptor_copied_closes_with_the_last_copy() {
+        let _ = active::take_tables_for_test();
+        let (a, b) = (null(), null());
+        assert!(add(a.as_raw_fd(), CM, 8));
+        copy(a.as_raw_fd(), b.as_raw_fd());
+        assert_eq!(remove(a.as_raw_fd()), Closed::Nothing);
+        assert_eq!(remove(b.as_raw_fd()), Closed::RdmaCm(8));
+    }
+
+    #[test]
+    fn descriptor_reused_behind_our_back_is_found_out() {
+        let _ = active::take_tables_for_test();
+        let fd = null().into_raw_fd();
+        assert!(add(fd, CM, 9));
+        let other = std::fs::File::open("/proc/self/status").unwrap();
+        // SAFETY: both descriptors are open and ours; the raw call goes round the hooks.
+        unsafe { libc::syscall(libc::SYS_dup3, other.as_raw_fd(), fd, 0) };
+        assert_eq!(find(fd), None);
+        assert!(!is_hit(fd));
+        // SAFETY: ours, and nobody uses it any more.
+        unsafe { libc::syscall(libc::SYS_close, fd) };
+    }
+
+    #[test]
+    fn hits_in_a_range_are_listed() {
+        let _ = active::take_tables_for_test();
+        let fd = null();
+        let number = u32::try_from(fd.as_raw_fd()).unwrap();
+        assert!(add(fd.as_raw_fd(), CM, 10));
+        assert!(hits(3, u32::MAX).any(|hit| hit == fd.as_raw_fd()));
+        assert!(!hits(number + 1, u32::MAX).any(|hit| hit == fd.as_raw_fd()));
+        remove(fd.as_raw_fd());
+    }
+}

@@ -1,0 +1,198 @@
+//! Functions that take a descriptor: writes are commands, and closing and copying are followed.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{size_t, ssize_t};
+
+use crate::fds::{self, Closed, Found, Kind};
+use crate::paths::Device;
+use crate::real::{self, set_errno};
+use crate::{active, provider, uverbs};
+
+/// `NETLINK_RDMA`.
+const NETLINK_RDMA: c_int = 20;
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    if fds::is_hit(fd) {
+        // SAFETY: the call as it was made.
+        return unsafe { write_command(fd, buf, len) };
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::write(fd, buf, len) }
+}
+
+/// Commands come whole, in one piece.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
+    if fds::is_hit(fd) && device_behind(fd).is_some() {
+        set_errno(libc::EOPNOTSUPP);
+        return -1;
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::writev(fd, parts, count) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if fds::is_hit(fd) {
+        before_close(fd);
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::close(fd) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & close_range_cloexec() == 0 {
+        fds::hits(first, last).for_each(before_close);
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    let from = u32::try_from(first).unwrap_or(0);
+    fds::hits(from, u32::MAX).for_each(before_close);
+    // SAFETY: the call as it was made.
+    unsafe { real::closefrom(first) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the call as it was made.
+    let copy = unsafe { real::dup(fd) };
+    after_copy(fd, copy)
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn dup2(fd: c_int, new_fd: c_int) -> c_int {
+    if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) {
+        before_close(new_fd);
+    }
+    // SAFETY: the call as it was made.
+    let copy = unsafe { real::dup2(fd, new_fd) };
+    after_copy(fd, copy)
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int {
+    if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) {
+        before_close(new_fd);
+    }
+    // SAFETY: the call as it was made.
+    let copy = unsafe { real::dup3(fd, new_fd, flags) };
+    after_copy(fd, copy)
+}
+
+/// The netlink family of RDMA does not exist, or libibverbs would believe it and not sysfs.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && active::is_active() {
+        set_errno(libc::EPROTONOSUPPORT);
+        return -1;
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::socket(domain, kind, protocol) }
+}
+
+const fn close_range_cloexec() -> c_int {
+    4 // CLOSE_RANGE_CLOEXEC, unsigned in the libc crate
+}
+
+fn device_behind(fd: c_int) -> Option<(Device, Found)> {
+    let before = real::errno();
+    let found = fds::find(fd);
+    set_errno(before);
+    match found?.kind {
+        Kind::Device(device) => Some((device, found?)),
+        Kind::Channel => None,
+    }
+}
+
+/// # Safety
+/// As write(2); the octets are a command whose addresses are valid.
+#[cold]
+unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    let Some((device, found)) = device_behind(fd) else {
+        // SAFETY: the call as it was made.
+        return unsafe { real::write(fd, buf, len) };
+    };
+    let before = real::errno();
+    let outcome = if !found.is_mine {
+        -i64::from(libc::EIO)
+    } else if buf.is_null() {
+        -i64::from(libc::EFAULT)
+    } else {
+        // SAFETY: passed on to our caller.
+        unsafe { forward(device, found.handle, buf, len) }
+    };
+    if outcome < 0 {
+        set_errno(c_int::try_from(-outcome).unwrap_or(libc::EIO));
+        return -1;
+    }
+    set_errno(before);
+    ssize_t::try_from(outcome).unwrap_or(ssize_t::MAX)
+}
+
+/// # Safety
+/// As [`write_command`], and `buf` is not null.
+unsafe fn forward(device: Device, handle: i64, buf: *const c_void, len: size_t) -> i64 {
+    match device {
+        Device::Uverbs => {
+            // SAFETY: passed on to our caller.
+            let octets = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) };
+            // SAFETY: passed on to our caller.
+            unsafe { uverbs::command(octets) }
+        }
+        Device::RdmaCm => match provider::table() {
+            // SAFETY: passed on to our caller.
+            Some(table) => unsafe { (table.cm_write)(handle, buf, len) },
+            None => -i64::from(libc::ENODEV),
+        },
+    }
+}
+
+#[cold]
+fn before_close(fd: c_int) {
+    let before = real::errno();
+    let closed = fds::remove(fd);
+    if let Some(table) = provider_if(closed != Closed::Nothing) {
+        match closed {
+            // SAFETY: the handle came from cm_open and is not used any more.
+            Closed::RdmaCm(handle) => unsafe { (table.cm_close)(handle) },
+            // SAFETY: the descriptor was handed over by channel_open.
+            Closed::Channel => unsafe { (table.channel_close)(fd) },
+            Closed::Nothing => {}
+        }
+    }
+    set_errno(before);
+}
+
+fn provider_if(needed: bool) -> Option<&'static crate::front::FrontTable> {
+    if needed {
+        provider::table()
+    } else {
+        None
+    }
+}
+
+#[inline]
+fn after_copy(fd: c_int, copy: c_int) -> c_int {
+    if copy >= 0 && copy != fd && fds::is_hit(fd) {
+        let before = real::errno();
+        fds::copy(fd, copy);
+        set_errno(before);
+    }
+    copy
+}
+
+/// Whether a descriptor is open, so that copying it will succeed.
+fn is_open(fd: c_int) -> bool {
+    let before = real::errno();
+    // SAFETY: fcntl with F_GETFD touches no memory.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    set_errno(before);
+    flags >= 0
+}

@@ -1,0 +1,8 @@
+//! The interposed functions: `files` those that take a path, `stats` the stat family, `descriptors`
+//! those that take a descriptor.
+//!
+//! In unit tests they are ordinary functions, so that the test program itself runs undisturbed.
+
+mod descriptors;
+mod files;
+mod stats;

@@ -1,0 +1,309 @@
+//! The stand-in at work: each test runs itself again in a process with the library preloaded and a provider
+//! that only writes down what it is told.
+#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+
+use std::ffi::{c_int, CStr, CString};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MARK: &str = "STANDIN_TEST_INSIDE";
+const UVERBS: &CStr = c"/dev/infiniband/uverbs0";
+const RDMA_CM: &CStr = c"/dev/infiniband/rdma_cm";
+
+/// Where cargo puts the libraries.
+fn target_dir() -> PathBuf {
+    let exe = std::env::current_exe().unwrap();
+    exe.parent().and_then(Path::parent).unwrap().to_owned()
+}
+
+/// The library under test: in `$URDMA_BIN_DIR`, else beside the tests; cargo does not build it for them.
+fn standin() -> PathBuf {
+    let dir = std::env::var_os("URDMA_BIN_DIR").map_or_else(target_dir, PathBuf::from);
+    let path = dir.join("liburdma_standin.so");
+    assert!(
+        path.is_file(),
+        "{} is missing: cargo build -p urdma-standin",
+        path.display()
+    );
+    path
+}
+
+/// Runs `body` in a process of its own with the stand-in; gives what the provider wrote down.
+fn with_standin(test: &str, body: fn()) -> Vec<String> {
+    with_environment(test, &[], body)
+}
+
+fn with_environment(test: &str, extra: &[(&str, &str)], body: fn()) -> Vec<String> {
+    if std::env::var_os(MARK).is_some() {
+        body();
+        std::process::exit(0);
+    }
+    let dir = std::env::temp_dir().join(format!("standin-{test}-{}", std::process::id()));
+    let class = dir.join("sysfs/class/infiniband/urdma0");
+    std::fs::create_dir_all(&class).unwrap();
+    std::fs::write(class.join("node_type"), "1: CA\n").unwrap();
+    let log = dir.join("log");
+    let output = Command::new("timeout")
+        .arg("60")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env(MARK, "1")
+        .env("LD_PRELOAD", standin())
+        .env("URDMA_RUN_DIR", &dir)
+        .env_remove("SYSFS_PATH")
+        .env(
+            "URDMA_PROVIDER",
+            target_dir().join("examples/libmock_provider.so"),
+        )
+        .env("MOCK_LOG", &log)
+        .envs(extra.iter().copied())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    assert!(!said.contains("LD_PRELOAD"), "{said}");
+    let lines = std::fs::read_to_string(&log).unwrap_or_default();
+    std::fs::remove_dir_all(&dir).unwrap();
+    lines.lines().map(str::to_owned).collect()
+}
+
+fn open(path: &CStr, flags: c_int) -> c_int {
+    unsafe { libc::open(path.as_ptr(), flags) }
+}
+
+fn write(fd: c_int, octets: &[u8]) -> isize {
+    unsafe { libc::write(fd, octets.as_ptr().cast(), octets.len()) }
+}
+
+fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap()
+}
+
+#[test]
+fn rdma_cm_file_forwards_commands_and_errors() {
+    let log = with_standin("rdma_cm_file_forwards_commands_and_errors", || {
+        let fd = open(RDMA_CM, libc::O_RDWR | libc::O_CLOEXEC);
+        assert!(fd >= 0);
+        assert_eq!(write(fd, &[1; 24]), 24);
+        assert_eq!(write(fd, &[99; 16]), -1);
+        assert_eq!(errno(), libc::EXDEV);
+        assert_eq!(unsafe { libc::close(fd) }, 0);
+        assert_eq!(write(fd, &[1; 24]), -1);
+        assert_eq!(errno(), libc::EBADF);
+    });
+    let expected = [
+        "table",
+        "cm_open",
+        "cm_write 42 24 1",
+        "cm_write 42 16 99",
+        "cm_close 42",
+    ];
+    assert_eq!(log, expected);
+}
+
+#[test]
+fn uverbs_file_makes_channels_and_refuses_the_rest() {
+    let log = with_standin("uverbs_file_makes_channels_and_refuses_the_rest", || {
+        let fd = open(UVERBS, libc::O_RDWR | libc::O_CLOEXEC);
+        let mut answer = u32::MAX;
+        let mut command = [0_u8; 16];
+        command[0] = 17;
+        command[8..].copy_from_slice(&(&raw mut answer as usize).to_ne_bytes());
+        assert_eq!(write(fd, &command), 16);
+        let channel = c_int::try_from(answer).unwrap();
+        let mut event = [0_u8; 16];
+        let got = unsafe { libc::read(channel, event.as_mut_ptr().cast(), 16) };
+        assert_eq!((got, event[0]), (8, 7));
+        assert_eq!(unsafe { libc::close(channel) }, 0);
+        for refused in [&[0_u8; 16][..], &[17; 4], &[]] {
+            assert_eq!(write(fd, refused), -1);
+        }
+        // Past the hook: the kernel refuses, because the file is open for reading only.
+        let raw = unsafe { libc::syscall(libc::SYS_write, fd, command.as_ptr(), 16) };
+        assert_eq!((raw, errno()), (-1, libc::EBADF));
+        let part = libc::iovec {
+            iov_base: command.as_mut_ptr().cast(),
+            iov_len: 16,
+        };
+        assert_eq!(unsafe { libc::writev(fd, &raw const part, 1) }, -1);
+        assert_eq!(unsafe { libc::close(fd) }, 0);
+    });
+    assert_eq!(log, ["table", "channel_open", "channel_close"]);
+}
+
+#[test]
+fn device_files_look_like_character_devices() {
+    let log = with_standin("device_files_look_like_character_devices", || {
+        for (path, number) in [
+            (UVERBS, libc::makedev(1, 3)),
+            (RDMA_CM, libc::makedev(10, 58)),
+        ] {
+            let fd = open(path, libc::O_RDWR);
+            let mut seen: libc::stat = unsafe { std::mem::zeroed() };
+            assert_eq!(unsafe { libc::stat(path.as_ptr(), &raw mut seen) }, 0);
+            assert_eq!(
+                (seen.st_mode & libc::S_IFMT, seen.st_rdev),
+                (libc::S_IFCHR, number)
+            );
+            let mut seen: libc::stat = unsafe { std::mem::zeroed() };
+            assert_eq!(unsafe { libc::fstat(fd, &raw mut seen) }, 0);
+            assert_eq!(
+                (seen.st_mode & libc::S_IFMT, seen.st_rdev),
+                (libc::S_IFCHR, number)
+            );
+            assert_eq!(
+                unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) },
+                0
+            );
+            assert_eq!(unsafe { libc::close(fd) }, 0);
+        }
+        let metadata = std::fs::metadata(UVERBS.to_str().unwrap()).unwrap();
+        assert!(std::os::unix::fs::FileTypeExt::is_char_device(
+            &metadata.file_type()
+        ));
+    });
+    assert_eq!(log, ["table", "cm_open", "cm_close 42"]);
+}
+
+#[test]
+fn sysfs_is_read_from_the_run_directory() {
+    with_standin("sysfs_is_read_from_the_run_directory", || {
+        let device = Path::new("/sys/class/infiniband/urdma0");
+        let text = std::fs::read_to_string(device.join("node_type")).unwrap();
+        assert_eq!(text, "1: CA\n");
+        let names: Vec<_> = std::fs::read_dir("/sys/class/infiniband")
+            .unwrap()
+            .collect();
+        assert_eq!(names.len(), 1);
+        let real = std::fs::canonicalize(device).unwrap();
+        assert!(real.ends_with("sysfs/class/infiniband/urdma0"));
+        assert!(std::fs::metadata("/sys/class/infiniband/other").is_err());
+        assert!(std::fs::metadata("/sys/kernel").is_ok());
+    });
+}
+
+#[test]
+fn netlink_of_rdma_is_refused_and_other_sockets_are_not() {
+    with_standin(
+        "netlink_of_rdma_is_refused_and_other_sockets_are_not",
+        || {
+            let rdma = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, 20) };
+            assert_eq!((rdma, errno()), (-1, libc::EPROTONOSUPPORT));
+            let unix = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0) };
+            assert!(unix >= 0);
+        },
+    );
+}
+
+#[test]
+fn copies_keep_the_file_open() {
+    let log = with_standin("copies_keep_the_file_open", || {
+        let fd = open(RDMA_CM, libc::O_RDWR);
+        let copy = unsafe { libc::dup(fd) };
+        unsafe { libc::close(fd) };
+        assert_eq!(write(copy, &[1; 24]), 24);
+        assert_eq!(unsafe { libc::dup2(copy, 200) }, 200);
+        assert_eq!(unsafe { libc::close_range(3, 199, 0) }, 0);
+        assert_eq!(write(200, &[2; 24]), 24);
+        let other = open(c"/dev/zero", libc::O_RDONLY);
+        assert_eq!(unsafe { libc::dup3(other, 200, 0) }, 200);
+    });
+    let expected = [
+        "table",
+        "cm_open",
+        "cm_write 42 24 1",
+        "cm_write 42 24 2",
+        "cm_close 42",
+    ];
+    assert_eq!(log, expected);
+}
+
+#[test]
+fn forked_child_cannot_use_its_parents_files() {
+    let log = with_standin("forked_child_cannot_use_its_parents_files", || {
+        let fd = open(RDMA_CM, libc::O_RDWR);
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let refused = write(fd, &[1; 24]) == -1 && errno() == libc::EIO;
+            let closed = unsafe { libc::close(fd) } == 0;
+            // The number is free again, for whatever the child opens.
+            let again = unsafe { libc::eventfd(0, 0) };
+            let usable = again == fd && write(again, &1_u64.to_ne_bytes()) == 8;
+            unsafe { libc::_exit(c_int::from(!(refused && closed && usable))) };
+        }
+        let mut status = 0;
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        assert_eq!(write(fd, &[3; 24]), 24);
+    });
+    assert_eq!(log, ["table", "cm_open", "cm_write 42 24 3"]);
+}
+
+#[test]
+fn vforked_child_that_closes_everything_leaves_the_parent_alone() {
+    let log = with_standin(
+        "vforked_child_that_closes_everything_leaves_the_parent_alone",
+        || {
+            let fd = open(RDMA_CM, libc::O_RDWR);
+            let shell = CString::new("/bin/true").unwrap();
+            let arguments = [shell.as_ptr(), std::ptr::null()];
+            #[allow(deprecated)]
+            let child = unsafe { libc::vfork() };
+            if child == 0 {
+                unsafe { libc::close(fd) };
+                unsafe { libc::close_range(3, u32::MAX, 0) };
+                unsafe { libc::execv(shell.as_ptr(), arguments.as_ptr()) };
+                unsafe { libc::_exit(1) };
+            }
+            let mut status = 0;
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+            assert_eq!(write(fd, &[3; 24]), 24);
+        },
+    );
+    assert_eq!(log, ["table", "cm_open", "cm_write 42 24 3"]);
+}
+
+#[test]
+fn descriptor_that_changed_hands_is_written_to_as_what_it_is() {
+    let log = with_standin(
+        "descriptor_that_changed_hands_is_written_to_as_what_it_is",
+        || {
+            let fd = open(UVERBS, libc::O_RDWR);
+            let file = tempfile();
+            unsafe { libc::syscall(libc::SYS_dup3, file.as_raw_fd(), fd, 0) };
+            assert_eq!(write(fd, b"hello"), 5);
+        },
+    );
+    assert!(log.is_empty());
+}
+
+fn tempfile() -> std::fs::File {
+    let path = std::env::temp_dir().join(format!("standin-file-{}", std::process::id()));
+    let file = std::fs::File::create(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file
+}
+
+#[test]
+fn missing_provider_gives_enodev() {
+    let extra = [("URDMA_PROVIDER", "/nowhere/provider.so")];
+    with_environment("missing_provider_gives_enodev", &extra, || {
+        assert_eq!(open(RDMA_CM, libc::O_RDWR), -1);
+        assert_eq!(errno(), libc::ENODEV);
+    });
+}
+
+#[test]
+fn without_run_directory_it_is_inert() {
+    with_environment(
+        "without_run_directory_it_is_inert",
+        &[("URDMA_RUN_DIR", "")],
+        || {
+            assert_eq!(open(RDMA_CM, libc::O_RDWR), -1);
+            assert_eq!(errno(), libc::ENOENT);
+            assert!(std::fs::metadata("/sys/class/infiniband/urdma0").is_err());
+        },
+    );
+}
