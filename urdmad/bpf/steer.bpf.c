@@ -1,0 +1,66 @@
+/*
+ * What an AF_XDP port takes from its network interface: UDP datagrams to the ports of urdma's slots. Everything else, ARP and neighbour
+ * discovery included, goes to the kernel, whose address the port shares.
+ *
+ * DPDK's net_af_xdp loads it (device argument "xdp_prog") and puts its socket into "xsks_map", a name that it prescribes.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+
+#define SECTION(name) __attribute__((section(name), used))
+
+struct {
+	int (*type)[BPF_MAP_TYPE_XSKMAP];
+	int (*max_entries)[QUEUES_MAX];
+	__u32 *key;
+	__u32 *value;
+} xsks_map SECTION(".maps");
+
+static long (*const redirect_map)(void *map, __u64 key, __u64 otherwise) = (void *)BPF_FUNC_redirect_map;
+
+/* The header that follows these octets if there is one and it is UDP. */
+static const struct udphdr *find_udp(const void *start, const void *end)
+{
+	const struct ethhdr *ethernet = start;
+
+	if ((const void *)(ethernet + 1) > end)
+		return 0;
+	if (ethernet->h_proto == __builtin_bswap16(ETH_P_IP)) {
+		const struct iphdr *ip = (const void *)(ethernet + 1);
+
+		/* Ours have neither options nor fragments. */
+		if ((const void *)(ip + 1) > end || ip->ihl != 5 || ip->protocol != IPPROTO_UDP)
+			return 0;
+		return (ip->frag_off & __builtin_bswap16(0x3fff)) ? 0 : (const void *)(ip + 1);
+	}
+	if (ethernet->h_proto == __builtin_bswap16(ETH_P_IPV6)) {
+		const struct ipv6hdr *ip = (const void *)(ethernet + 1);
+
+		if ((const void *)(ip + 1) > end || ip->nexthdr != IPPROTO_UDP)
+			return 0;
+		return (const void *)(ip + 1);
+	}
+	return 0;
+}
+
+SECTION("xdp") int urdma_steer(struct xdp_md *frame)
+{
+	const void *end = (const void *)(long)frame->data_end;
+	const struct udphdr *udp = find_udp((const void *)(long)frame->data, end);
+	__u16 port;
+
+	if (!udp || (const void *)(udp + 1) > end)
+		return XDP_PASS;
+	port = __builtin_bswap16(udp->dest);
+	if (port < PORT_FIRST || port > PORT_LAST)
+		return XDP_PASS;
+	/* The kernel gets it if nobody listens on that queue. */
+	return redirect_map(&xsks_map, frame->rx_queue_index, XDP_PASS);
+}
+
+/* It uses no helper that asks for the GPL. */
+const char license_text[] SECTION("license") = "Dual MIT/GPL";

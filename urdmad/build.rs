@@ -1,0 +1,41 @@
+//! Links shared DPDK, so that any installed driver can be loaded; it loads drivers only when a port is configured. Compiles the program that
+//! an AF_XDP port loads into the kernel.
+
+use std::path::Path;
+use std::process::Command;
+
+const STEER: &str = "bpf/steer.bpf.c";
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed={STEER}");
+    let link = std::env::var("DEP_URDMA_DPDK_LINK").expect("the crate dpdk says how to link DPDK");
+    for argument in link.split(' ') {
+        println!("cargo:rustc-link-arg={argument}");
+    }
+    let out = std::env::var("OUT_DIR").expect("cargo sets it");
+    compile_steer(&Path::new(&out).join("steer.o"));
+}
+
+/// The kernel's headers are below a directory of the host's architecture that clang does not look into for another target.
+fn compile_steer(to: &Path) {
+    let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
+    let status = Command::new("clang")
+        .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror", "-c"])
+        .arg(format!("-I/usr/include/{arch}-linux-gnu"))
+        .arg(format!("-DPORT_FIRST={}", proto_trp::addr::PORT_BASE))
+        .arg(format!(
+            "-DPORT_LAST={}",
+            proto_trp::addr::PORT_BASE + u16::from(proto_trp::addr::MAX_SLOTS) - 1
+        ))
+        .arg("-DQUEUES_MAX=64")
+        .arg(STEER)
+        .arg("-o")
+        .arg(to)
+        .status();
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => panic!("clang cannot compile urdmad/{STEER} for BPF: {status}"),
+        Err(error) => panic!("clang is needed for urdmad/{STEER} (apt-get install clang): {error}"),
+    }
+}

@@ -1,0 +1,71 @@
+//! Writing what passes slot 0 into a pcapng file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use proto_trp::pcapng;
+
+/// A running capture.
+#[derive(Debug)]
+pub struct Capture {
+    writer: pcapng::Capture<BufWriter<File>>,
+    file: PathBuf,
+    frames: u64,
+    error: Option<io::Error>,
+}
+
+impl Capture {
+    /// Makes `file`, which must not exist.
+    ///
+    /// # Errors
+    /// It exists or cannot be written.
+    pub fn create(file: &Path) -> io::Result<Self> {
+        let out = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o640)
+            .open(file)?;
+        Ok(Self {
+            writer: pcapng::Capture::new(BufWriter::new(out))?,
+            file: file.to_owned(),
+            frames: 0,
+            error: None,
+        })
+    }
+
+    /// Where it goes.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Adds an Ethernet frame that passes now; after the first error nothing more is written.
+    pub fn add(&mut self, frame: &[u8]) {
+        if self.error.is_some() {
+            return;
+        }
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        match self
+            .writer
+            .frame(u64::try_from(now.as_nanos()).unwrap_or(0), frame)
+        {
+            Ok(()) => self.frames += 1,
+            Err(error) => self.error = Some(error),
+        }
+    }
+
+    /// Ends it; how many frames it has.
+    ///
+    /// # Errors
+    /// The first that writing gave.
+    pub fn finish(self) -> io::Result<u64> {
+        match self.error {
+            Some(error) => Err(error),
+            None => self.writer.finish().map(|_| self.frames),
+        }
+    }
+}

@@ -1,0 +1,626 @@
+//! The configuration of an instance: TOML text to one validated [`Config`].
+//!
+//! Unknown keys are refused. Every error names the file, the line and the key. Without a file an instance has the address 127.0.0.1 and no
+//! port.
+
+use std::fmt;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Gid, Group};
+use serde::Deserialize;
+use toml::Spanned;
+use urdma_arena::ArenaConfig;
+use urdma_ipc::paths::{is_instance_name, DEFAULT_INSTANCE};
+
+/// Largest MTU that a port may have: what fits one packet buffer with its headers.
+pub const MTU_MAX: u16 = 9600;
+const MTU_MIN: u16 = 1280;
+const LEASE_QUEUES_MAX: u16 = 64;
+
+/// A validated configuration.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The instance's name; nothing if the file does not say.
+    pub instance: Option<String>,
+    /// The instance's addresses, at least one, no two alike.
+    pub addresses: Vec<IpAddr>,
+    /// Shape of the arena; its slots include slot 0.
+    pub arena: ArenaConfig,
+    /// Group whose members may use the instance; nothing: the owner only.
+    pub group: Option<Gid>,
+    /// What one user or process may have.
+    pub quota: Quota,
+    /// How packets leave the host, if they do.
+    pub port: Option<PortConfig>,
+}
+
+/// What one user or process may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Attached processes of one user.
+    pub slots_per_user: u16,
+    /// CM ports of one process.
+    pub cm_ports_per_process: u32,
+    /// Open control connections, attached or not.
+    pub connections: u16,
+}
+
+/// A port of the instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortConfig {
+    /// What kind, with what only that kind has.
+    pub kind: PortKind,
+    /// IP MTU, octets.
+    pub mtu: u16,
+    /// Queue pairs that processes may lease.
+    pub lease_queues: u16,
+    /// Hugepages that DPDK takes at the start if queues can be leased, MB; nothing: as much as they need.
+    pub hugepages_mb: Option<u32>,
+    /// Whether UDP checksums are sent; default: yes, but not on net_memif, whose packets never leave memory.
+    pub checksum: bool,
+}
+
+/// Kinds of ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortKind {
+    /// net_memif to another instance of this machine.
+    Memif {
+        /// Whether this end listens.
+        is_server: bool,
+        /// The unix socket.
+        socket: PathBuf,
+    },
+    /// net_tap: a new network interface of the kernel at whose far end this instance is.
+    Tap {
+        /// Its name.
+        netdev: String,
+    },
+    /// net_af_xdp on an existing network interface.
+    AfXdp {
+        /// Its name.
+        netdev: String,
+    },
+    /// Any device by DPDK's arguments, `net_...,key=value` or a PCI address.
+    Device {
+        /// DPDK's arguments.
+        device: String,
+    },
+}
+
+impl PortKind {
+    /// The kind as the configuration names it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memif { .. } => "memif",
+            Self::Tap { .. } => "tap",
+            Self::AfXdp { .. } => "af_xdp",
+            Self::Device { .. } => "device",
+        }
+    }
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError {
+    file: PathBuf,
+    line: Option<usize>,
+    key: Option<String>,
+    message: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, ", line {line}")?;
+        }
+        if let Some(key) = &self.key {
+            write!(f, ", key \"{key}\"")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            instance: None,
+            addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            arena: ArenaConfig::default(),
+            group: None,
+            quota: Quota::default(),
+            port: None,
+        }
+    }
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            slots_per_user: u16::MAX,
+            cm_ports_per_process: 4096,
+            connections: 512,
+        }
+    }
+}
+
+impl Config {
+    /// Reads and validates a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or what is wrong in it and where.
+    pub fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(file).map_err(|error| ConfigError {
+            file: file.to_owned(),
+            line: None,
+            key: None,
+            message: format!("cannot be read: {error}"),
+        })?;
+        Self::parse(file, &text)
+    }
+
+    /// Validates `text`, which errors call `file`.
+    ///
+    /// # Errors
+    /// What is wrong and where.
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let source = Source { file, text };
+        let raw: RawConfig = toml::from_str(text).map_err(|error| {
+            let message = error.message().to_owned();
+            source.error_in(error.span(), message)
+        })?;
+        raw.validate(&source)
+    }
+
+    /// The instance's name.
+    pub fn instance_name(&self) -> &str {
+        self.instance.as_deref().unwrap_or(DEFAULT_INSTANCE)
+    }
+}
+
+struct Source<'a> {
+    file: &'a Path,
+    text: &'a str,
+}
+
+impl Source<'_> {
+    fn error<T>(&self, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
+        self.error_in(Some(at.span()), message.into())
+    }
+
+    fn error_in(&self, span: Option<Range<usize>>, message: String) -> ConfigError {
+        let before = span.and_then(|span| self.text.get(..span.start));
+        ConfigError {
+            file: self.file.to_owned(),
+            line: before.map(|before| 1 + before.matches('\n').count()),
+            key: before.and_then(|before| self.key_at(before.len())),
+            message,
+        }
+    }
+
+    /// The key, with its table, whose line holds or precedes the octet at `position`.
+    fn key_at(&self, position: usize) -> Option<String> {
+        let line_end = self.text[position..]
+            .find('\n')
+            .map_or(self.text.len(), |length| position + length);
+        let mut key: Option<&str> = None;
+        for line in self.text[..line_end].lines().rev().map(str::trim) {
+            if let Some(table) = line
+                .strip_prefix('[')
+                .and_then(|rest| rest.strip_suffix(']'))
+            {
+                if !table.contains([',', '"']) {
+                    return Some(key.map_or(table.to_owned(), |key| format!("{table}.{key}")));
+                }
+            }
+            if let (None, Some((name, _))) = (key, line.split_once('=')) {
+                key = Some(name.trim());
+            }
+        }
+        key.map(str::to_owned)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawConfig {
+    instance: Option<Spanned<String>>,
+    address: Option<Spanned<Vec<IpAddr>>>,
+    slots: Option<Spanned<u16>>,
+    group: Option<Spanned<String>>,
+    #[serde(default)]
+    frames: RawFrames,
+    #[serde(default)]
+    quota: RawQuota,
+    port: Option<RawPort>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFrames {
+    small: Option<Spanned<u32>>,
+    large: Option<Spanned<u32>>,
+    ring: Option<Spanned<u32>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawQuota {
+    slots_per_user: Option<Spanned<u16>>,
+    cm_ports_per_process: Option<Spanned<u32>>,
+    connections: Option<Spanned<u16>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawPort {
+    kind: Spanned<RawKind>,
+    role: Option<Spanned<Role>>,
+    socket: Option<Spanned<PathBuf>>,
+    netdev: Option<Spanned<String>>,
+    device: Option<Spanned<String>>,
+    mtu: Option<Spanned<u16>>,
+    lease_queues: Option<Spanned<u16>>,
+    hugepages_mb: Option<Spanned<u32>>,
+    checksum: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawKind {
+    None,
+    Memif,
+    Tap,
+    AfXdp,
+    Device,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Role {
+    Server,
+    Client,
+}
+
+impl RawConfig {
+    fn validate(self, source: &Source<'_>) -> Result<Config, ConfigError> {
+        let mut config = Config::default();
+        if let Some(instance) = self.instance {
+            if !is_instance_name(instance.get_ref()) {
+                let message =
+                    "must be 1 to 64 of letters, digits, '.', '_' and '-', not beginning with '.'";
+                return Err(source.error(&instance, message));
+            }
+            config.instance = Some(instance.into_inner());
+        }
+        if let Some(address) = self.address {
+            check_addresses(&address).map_err(|message| source.error(&address, message))?;
+            config.addresses = address.into_inner();
+        }
+        if let Some(slots) = self.slots {
+            let range = 1..urdma_arena::MAX_SLOTS;
+            config.arena.slots = 1 + in_range(source, &slots, range.start, range.end - 1)?;
+        }
+        if let Some(group) = self.group {
+            config.group = Some(find_group(&group).map_err(|m| source.error(&group, m))?);
+        }
+        self.frames.validate(source, &mut config.arena)?;
+        self.quota.validate(source, &mut config.quota)?;
+        if let Some(port) = self.port {
+            config.port = port.validate(source)?;
+        }
+        Ok(config)
+    }
+}
+
+impl RawFrames {
+    fn validate(self, source: &Source<'_>, arena: &mut ArenaConfig) -> Result<(), ConfigError> {
+        if let Some(small) = self.small {
+            arena.small_frames = in_range(source, &small, 16, 32_767)?;
+        }
+        if let Some(large) = self.large {
+            arena.large_frames = in_range(source, &large, 4, 32_767)?;
+        }
+        if let Some(ring) = self.ring {
+            arena.ring_cells = in_range(source, &ring, 64, 65_536)?;
+            if !arena.ring_cells.is_power_of_two() {
+                return Err(source.error(&ring, "must be a power of two"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RawQuota {
+    fn validate(self, source: &Source<'_>, quota: &mut Quota) -> Result<(), ConfigError> {
+        if let Some(slots) = self.slots_per_user {
+            quota.slots_per_user = in_range(source, &slots, 1, u16::MAX)?;
+        }
+        if let Some(ports) = self.cm_ports_per_process {
+            quota.cm_ports_per_process = in_range(source, &ports, 1, 65_535)?;
+        }
+        if let Some(connections) = self.connections {
+            quota.connections = in_range(source, &connections, 2, 4096)?;
+        }
+        Ok(())
+    }
+}
+
+impl RawPort {
+    fn validate(mut self, source: &Source<'_>) -> Result<Option<PortConfig>, ConfigError> {
+        let Some(kind) = self.take_kind(source)? else {
+            return Ok(None);
+        };
+        self.refuse_foreign_keys(source)?;
+        let is_memory = matches!(kind, PortKind::Memif { .. });
+        let default_mtu = if is_memory { 9000 } else { 1500 };
+        let mtu = match &self.mtu {
+            Some(mtu) => in_range(source, mtu, MTU_MIN, MTU_MAX)?,
+            None => default_mtu,
+        };
+        let lease_queues = match &self.lease_queues {
+            Some(queues) => in_range(source, queues, 0, LEASE_QUEUES_MAX)?,
+            None => 0,
+        };
+        let hugepages_mb = match &self.hugepages_mb {
+            Some(memory) => Some(in_range(source, memory, 16, 65_536)?),
+            None => None,
+        };
+        Ok(Some(PortConfig {
+            kind,
+            mtu,
+            lease_queues,
+            hugepages_mb,
+            checksum: self.checksum.unwrap_or(!is_memory),
+        }))
+    }
+
+    fn take_kind(&mut self, source: &Source<'_>) -> Result<Option<PortKind>, ConfigError> {
+        let missing = |key: &str| {
+            let message = format!("this kind of port needs \"{key}\"");
+            source.error(&self.kind, message)
+        };
+        Ok(Some(match self.kind.get_ref() {
+            RawKind::None => {
+                self.refuse_foreign_keys(source)?;
+                return Ok(None);
+            }
+            RawKind::Memif => {
+                let role = self.role.take().ok_or_else(|| missing("role"))?;
+                let socket = self.socket.take().ok_or_else(|| missing("socket"))?;
+                if !is_plain_argument(&socket.get_ref().to_string_lossy()) {
+                    return Err(source.error(&socket, "must not hold ',' or '='"));
+                }
+                PortKind::Memif {
+                    is_server: *role.get_ref() == Role::Server,
+                    socket: socket.into_inner(),
+                }
+            }
+            RawKind::Tap => {
+                let netdev = self.netdev.take().ok_or_else(|| missing("netdev"))?;
+                PortKind::Tap {
+                    netdev: check_netdev(source, netdev)?,
+                }
+            }
+            RawKind::AfXdp => {
+                let netdev = self.netdev.take().ok_or_else(|| missing("netdev"))?;
+                PortKind::AfXdp {
+                    netdev: check_netdev(source, netdev)?,
+                }
+            }
+            RawKind::Device => {
+                let device = self.device.take().ok_or_else(|| missing("device"))?;
+                PortKind::Device {
+                    device: device.into_inner(),
+                }
+            }
+        }))
+    }
+
+    /// Whatever the kind has not taken belongs to another kind.
+    fn refuse_foreign_keys(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        const MESSAGE: &str = "this kind of port has no such key";
+        if let Some(role) = &self.role {
+            return Err(source.error(role, MESSAGE));
+        }
+        if let Some(socket) = &self.socket {
+            return Err(source.error(socket, MESSAGE));
+        }
+        if let Some(text) = self.netdev.as_ref().or(self.device.as_ref()) {
+            return Err(source.error(text, MESSAGE));
+        }
+        Ok(())
+    }
+}
+
+fn in_range<T>(source: &Source<'_>, value: &Spanned<T>, least: T, most: T) -> Result<T, ConfigError>
+where
+    T: PartialOrd + fmt::Display + Copy,
+{
+    let number = *value.get_ref();
+    if number < least || number > most {
+        return Err(source.error(value, format!("must be {least} to {most}, not {number}")));
+    }
+    Ok(number)
+}
+
+fn check_addresses(addresses: &Spanned<Vec<IpAddr>>) -> Result<(), String> {
+    let addresses = addresses.get_ref();
+    if !(1..=urdma_underlay::MAX_ADDRESSES - 1).contains(&addresses.len()) {
+        return Err(format!(
+            "must list 1 to {} addresses",
+            urdma_underlay::MAX_ADDRESSES - 1
+        ));
+    }
+    for (index, address) in addresses.iter().enumerate() {
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(format!("{address} is not the address of one host"));
+        }
+        if addresses[..index].contains(address) {
+            return Err(format!("{address} is there twice"));
+        }
+    }
+    Ok(())
+}
+
+fn find_group(name: &Spanned<String>) -> Result<Gid, String> {
+    let name = name.get_ref();
+    match Group::from_name(name) {
+        Ok(Some(group)) => Ok(group.gid),
+        Ok(None) => Err(format!(
+            "there is no group \"{name}\": make it with groupadd"
+        )),
+        Err(errno) => Err(format!("cannot look up group \"{name}\": {}", errno.desc())),
+    }
+}
+
+fn check_netdev(source: &Source<'_>, netdev: Spanned<String>) -> Result<String, ConfigError> {
+    let name = netdev.get_ref();
+    if !(1..=15).contains(&name.len()) || name.contains('/') || !is_plain_argument(name) {
+        return Err(source.error(&netdev, "is no name of a network interface"));
+    }
+    Ok(netdev.into_inner())
+}
+
+/// Whether `text` may be a value in DPDK's device arguments.
+fn is_plain_argument(text: &str) -> bool {
+    !text.is_empty() && !text.contains([',', '=', ' ', '\n'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::parse(Path::new("a.toml"), text)
+    }
+
+    fn sentence(text: &str) -> String {
+        parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn config_empty_has_loopback_and_no_port() {
+        let config = parse("").unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.instance_name(), "default");
+        assert_eq!(config.addresses, ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn config_with_memif_is_understood() {
+        let config = parse(
+            "instance = \"b\"\naddress = [\"127.0.0.2\"]\nslots = 8\n[port]\nkind = \"memif\"\nrole = \"client\"\n\
+             socket = \"/tmp/m.sock\"\nmtu = 9000\nlease_queues = 2\n",
+        )
+        .unwrap();
+        let port = config.port.unwrap();
+        assert_eq!(config.arena.slots, 9);
+        assert_eq!((port.mtu, port.lease_queues), (9000, 2));
+        assert_eq!(
+            port.kind,
+            PortKind::Memif {
+                is_server: false,
+                socket: "/tmp/m.sock".into()
+            }
+        );
+    }
+
+    #[test]
+    fn config_unknown_key_names_file_line_and_key() {
+        let text = sentence("instance = \"a\"\n\n[port]\nkind = \"none\"\nspeed = 3\n");
+        assert!(
+            text.starts_with("a.toml, line 5, key \"port.speed\": unknown field"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn config_bad_values_name_line_key_and_range() {
+        for (text, expected) in [
+            (
+                "slots = 0",
+                "a.toml, line 1, key \"slots\": must be 1 to 253, not 0",
+            ),
+            (
+                "slots = \"x\"",
+                "a.toml, line 1, key \"slots\": invalid type",
+            ),
+            (
+                "address = [\n\"127.0.0.1\",\n\"nonsense\"]",
+                "a.toml, line 3, key \"address\": invalid IP address",
+            ),
+            ("address = []", "a.toml, line 1, key \"address\": must list"),
+            (
+                "address = [\"::1\", \"::1\"]",
+                "a.toml, line 1, key \"address\": ::1 is there twice",
+            ),
+            (
+                "instance = \"a/b\"",
+                "a.toml, line 1, key \"instance\": must be 1 to 64",
+            ),
+            (
+                "group = \"no such group\"",
+                "a.toml, line 1, key \"group\": there is no group",
+            ),
+            (
+                "[frames]\nring = 1000",
+                "a.toml, line 2, key \"frames.ring\": must be a power of two",
+            ),
+            (
+                "[port]\nkind = \"warp\"",
+                "a.toml, line 2, key \"port.kind\": unknown variant",
+            ),
+            (
+                "[port]\nkind = \"memif\"\nrole = \"server\"",
+                "a.toml, line 2, key \"port.kind\": this kind of port needs \"socket\"",
+            ),
+            (
+                "[port]\nkind = \"none\"\nnetdev = \"eth0\"",
+                "a.toml, line 3, key \"port.netdev\": this kind of port has no such key",
+            ),
+            (
+                "[port]\nkind = \"tap\"\nnetdev = \"a,b\"",
+                "a.toml, line 3, key \"port.netdev\": is no name",
+            ),
+            (
+                "[port]\nkind = \"tap\"\nnetdev = \"t\"\nmtu = 100",
+                "a.toml, line 4, key \"port.mtu\": must be 1280 to 9600, not 100",
+            ),
+            ("slots 3", "a.toml, line 1"),
+        ] {
+            let said = sentence(text);
+            assert!(said.starts_with(expected), "{text:?} gave {said:?}");
+        }
+    }
+
+    #[test]
+    fn config_sample_is_valid_and_its_comments_are_too() {
+        let sample = include_str!("../systemd/default.toml");
+        assert_eq!(parse(sample).unwrap(), Config::default());
+        let everything: String = sample
+            .lines()
+            .map(|line| {
+                line.strip_prefix('#')
+                    .filter(|l| !l.starts_with(' '))
+                    .unwrap_or(line)
+            })
+            .filter(|line| !line.starts_with("group"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let config = parse(&everything).unwrap();
+        assert_eq!(config.arena, ArenaConfig::default());
+        assert_eq!(config.port.unwrap().mtu, 9000);
+    }
+
+    #[test]
+    fn config_missing_file_is_named() {
+        let error = Config::read(Path::new("/nonexistent/x.toml")).unwrap_err();
+        assert!(error
+            .to_string()
+            .starts_with("/nonexistent/x.toml: cannot be read: No such file"));
+    }
+}

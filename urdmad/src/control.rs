@@ -1,0 +1,233 @@
+//! The control thread: the socket, its clients, signals, and the data thread's bell.
+//!
+//! Nothing here waits for a client: packets are taken and sent without blocking, and a client that does not read is dropped. `requests` does
+//! what clients ask, `reap` takes back what they had, `report` answers status requests.
+
+mod reap;
+mod report;
+mod requests;
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::signalfd::SignalFd;
+use urdma_arena::{Arena, Reaper};
+use urdma_ipc::message::FromClient;
+use urdma_ipc::packet::PacketListener;
+use urdma_ipc::status::Counters;
+use urdma_ipc::Event;
+
+use crate::client::{Client, PendingStatus};
+use crate::config::Config;
+use crate::data::command::DataHandle;
+use crate::identity::Identity;
+use crate::lease::Leases;
+use crate::shared::Shared;
+use crate::slots::{Slots, Token};
+
+/// No request is longer.
+const REQUEST_OCTETS_MAX: usize = 8192;
+/// Requests of one client handled before the others have their turn.
+const REQUESTS_AT_ONCE: usize = 16;
+/// Surplus connections that are told why before more are just closed.
+const SURPLUS_MAX: usize = 16;
+
+/// Why the control loop ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// A signal or a client asked for it.
+    Asked,
+    /// The data thread is gone.
+    DataThreadLost,
+}
+
+/// Everything the control thread has.
+pub(crate) struct Control {
+    pub(crate) config: Config,
+    pub(crate) instance: String,
+    pub(crate) run_dir: std::path::PathBuf,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) arena: Arena,
+    pub(crate) reaper: Reaper,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) data: DataHandle,
+    pub(crate) slots: Slots,
+    pub(crate) leases: Leases,
+    /// Name and Ethernet address of the port's device.
+    pub(crate) device: Option<(String, String)>,
+    pub(crate) clients: BTreeMap<Token, Client>,
+    pub(crate) next_token: Token,
+    pub(crate) pending: Vec<PendingStatus>,
+    pub(crate) counters: Counters,
+    pub(crate) ready_at: Instant,
+    pub(crate) is_ending: bool,
+}
+
+/// What poll(2) said about a client.
+struct Ready {
+    token: Token,
+    has_packets: bool,
+    is_dead: bool,
+}
+
+impl Control {
+    /// Serves until somebody asks for the end.
+    pub(crate) fn run(
+        &mut self,
+        listener: &PacketListener,
+        signals: &SignalFd,
+    ) -> Result<Ended, Errno> {
+        loop {
+            let (common, ready) = self.wait(listener, signals)?;
+            if common[0] && matches!(signals.read_signal(), Ok(Some(_))) {
+                return Ok(Ended::Asked);
+            }
+            if common[1] {
+                self.shared.silence_bell();
+            }
+            if self.data.has_ended() {
+                return Ok(Ended::DataThreadLost);
+            }
+            for ready in ready {
+                self.serve(&ready);
+            }
+            if common[2] {
+                self.accept_all(listener);
+            }
+            self.drop_broken();
+            self.answer_due_statuses(Instant::now());
+            if self.is_ending {
+                return Ok(Ended::Asked);
+            }
+        }
+    }
+
+    /// Waits until there is something to do: whether signals, bell and listener are ready, and which clients.
+    fn wait(
+        &self,
+        listener: &PacketListener,
+        signals: &SignalFd,
+    ) -> Result<([bool; 3], Vec<Ready>), Errno> {
+        let bell = self.shared.bell();
+        let mut fds = vec![
+            PollFd::new(signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(bell.as_fd(), PollFlags::POLLIN),
+            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+        ];
+        // By client: where its socket is among the descriptors; its death notice, if any, follows.
+        let mut places = Vec::with_capacity(self.clients.len());
+        for (token, client) in &self.clients {
+            places.push((*token, fds.len(), client.death().is_some()));
+            fds.push(PollFd::new(client.socket.as_fd(), PollFlags::POLLIN));
+            if let Some(death) = client.death() {
+                fds.push(PollFd::new(death, PollFlags::POLLIN));
+            }
+        }
+        match poll(&mut fds, self.timeout()) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+        let is_set = |place: usize| fds[place].any().unwrap_or(false);
+        let ready = places
+            .into_iter()
+            .map(|(token, place, has_death)| Ready {
+                token,
+                has_packets: is_set(place),
+                is_dead: has_death && is_set(place + 1),
+            })
+            .filter(|ready| ready.has_packets || ready.is_dead)
+            .collect();
+        Ok(([is_set(0), is_set(1), is_set(2)], ready))
+    }
+
+    fn timeout(&self) -> PollTimeout {
+        let Some(deadline) = self.pending.iter().map(|status| status.deadline).min() else {
+            return PollTimeout::NONE;
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let milliseconds = (left + Duration::from_micros(999)).as_millis();
+        PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
+    }
+
+    fn accept_all(&mut self, listener: &PacketListener) {
+        let quota = usize::from(self.config.quota.connections);
+        loop {
+            let socket = match listener.accept() {
+                Ok(socket) => socket,
+                Err(Errno::EAGAIN) => return,
+                Err(errno) => {
+                    tracing::warn!("cannot accept a connection: {errno}");
+                    return;
+                }
+            };
+            let count = self.clients.len();
+            let Ok(peer) = socket.peer() else { continue };
+            if count >= quota + SURPLUS_MAX {
+                continue;
+            }
+            let token = self.next_token;
+            self.next_token += 1;
+            self.clients
+                .insert(token, Client::new(socket, peer, count >= quota));
+        }
+    }
+
+    /// Handles what a client has sent.
+    fn serve(&mut self, ready: &Ready) {
+        for _ in 0..REQUESTS_AT_ONCE {
+            let Some(client) = self.clients.get_mut(&ready.token) else {
+                return;
+            };
+            if !ready.has_packets || client.is_broken {
+                break;
+            }
+            match client.socket.try_recv(REQUEST_OCTETS_MAX) {
+                Ok(Some(packet)) => match packet.parse::<FromClient>() {
+                    Ok(message) => self.handle(ready.token, message),
+                    Err(error) => {
+                        tracing::warn!("process {}: not a request: {error}", client.peer.pid());
+                        client.is_broken = true;
+                    }
+                },
+                Err(Errno::EAGAIN) => break,
+                Ok(None) | Err(_) => client.is_broken = true,
+            }
+        }
+        if ready.is_dead {
+            if let Some(client) = self.clients.get_mut(&ready.token) {
+                client.is_broken = true;
+            }
+        }
+    }
+
+    /// Drops clients that are gone; telling the others may break some of them in turn.
+    fn drop_broken(&mut self) {
+        while let Some(token) = self
+            .clients
+            .iter()
+            .find(|(_, c)| c.is_broken)
+            .map(|(t, _)| *t)
+        {
+            self.detach(token, true);
+            if let Some(client) = self.clients.remove(&token) {
+                self.end_capture_of(&client);
+            }
+            for pending in &mut self.pending {
+                pending.missing.remove(&token);
+            }
+        }
+    }
+
+    /// Tells every attached process but `except`.
+    pub(crate) fn tell_all(&mut self, event: Event, except: Option<Token>) {
+        for (token, client) in &mut self.clients {
+            if client.attached.is_some() && Some(*token) != except {
+                client.tell(event);
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Taking back what a process had.
+
+use urdma_arena::SlotId;
+use urdma_ipc::Event;
+
+use super::Control;
+use crate::slots::Token;
+
+impl Control {
+    /// Takes back slot, lease, ports and frames of a client, if it has any, and tells the others.
+    pub(super) fn detach(&mut self, token: Token, is_death: bool) {
+        let Some(client) = self.clients.get_mut(&token) else {
+            return;
+        };
+        let Some(attached) = client.attached.take() else {
+            return;
+        };
+        let pid = client.peer.pid();
+        client.report = None;
+        let slot = attached.slot;
+        // First of all, so that nobody sends to it any more.
+        self.reaper.mark_dead(slot);
+        self.shared.listeners().release_all(slot.index());
+        self.take_back_lease(slot);
+        let report = self.reaper.reap(slot);
+        let frames = report.to_dead + report.held + report.unfinished + report.corrupt;
+        let still_held = self.reaper.reset(slot);
+        self.slots.release(slot);
+        if is_death {
+            self.counters.reaped += 1;
+            self.counters.reaped_frames += u64::from(frames);
+        }
+        tracing::info!(
+            "slot {}: process {pid} is gone, {frames} frames taken back, {still_held} of its own still with others",
+            slot.index()
+        );
+        self.tell_all(Event::SlotGone { slot: slot.index() }, Some(token));
+    }
+
+    fn take_back_lease(&mut self, slot: SlotId) {
+        let Some(queue) = self.leases.queue_of(slot) else {
+            return;
+        };
+        let outcome = self.data.reclaim(queue);
+        if let Err(reason) = &outcome {
+            tracing::warn!("queue {queue} cannot be leased again: {reason}");
+        }
+        self.leases.release(queue, outcome.is_ok());
+    }
+}

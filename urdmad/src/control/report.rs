@@ -1,0 +1,156 @@
+//! Status: asking the processes what they have, then putting all together.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::{Duration, Instant};
+
+use urdma_arena::{Accounting, SlotId};
+use urdma_ipc::status::{FrameCounts, PortStatus, SlotStatus};
+use urdma_ipc::{Answer, Event, ProcessReport, Status};
+
+use super::Control;
+use crate::client::{Client, PendingStatus};
+use crate::slots::Token;
+
+/// How long processes have to report; who is slower is shown without.
+const REPORT_LIMIT: Duration = Duration::from_millis(100);
+
+impl Control {
+    /// Asks the processes, and answers when all have reported or the time is over.
+    pub(super) fn ask_for_status(&mut self, token: Token, id: u64) {
+        let missing: HashSet<Token> = self
+            .clients
+            .iter()
+            .filter(|(other, client)| **other != token && client.attached.is_some())
+            .map(|(other, _)| *other)
+            .collect();
+        self.tell_all(Event::ReportWanted, Some(token));
+        self.pending.push(PendingStatus {
+            token,
+            id,
+            missing,
+            deadline: Instant::now() + REPORT_LIMIT,
+        });
+    }
+
+    /// A process reports.
+    pub(super) fn take_report(&mut self, token: Token, report: ProcessReport) {
+        if let Some(client) = self.clients.get_mut(&token) {
+            client.report = client.attached.is_some().then_some(report);
+        }
+        for pending in &mut self.pending {
+            pending.missing.remove(&token);
+        }
+    }
+
+    /// Answers those who need not wait any more.
+    pub(super) fn answer_due_statuses(&mut self, now: Instant) {
+        let (due, pending) = std::mem::take(&mut self.pending)
+            .into_iter()
+            .partition(|status| status.missing.is_empty() || status.deadline <= now);
+        self.pending = pending;
+        for asked in due {
+            let status = self.status(&asked.missing);
+            self.answer(asked.token, asked.id, Ok(Answer::Status(Box::new(status))));
+        }
+    }
+
+    /// The state of the instance; what the processes `silent` reported earlier is out of date.
+    fn status(&self, silent: &HashSet<Token>) -> Status {
+        let accounting = self.reaper.account();
+        let (listeners, bound) = self.shared.listeners().status();
+        let mut counters = self.counters.clone();
+        counters.data = self.shared.counters.snapshot();
+        let mut slots: Vec<SlotStatus> = self
+            .clients
+            .iter()
+            .filter_map(|(token, client)| {
+                let mut slot = self.slot_status(client, &accounting)?;
+                slot.report = slot.report.filter(|_| !silent.contains(token));
+                Some(slot)
+            })
+            .collect();
+        slots.sort_by_key(|slot| slot.slot);
+        Status {
+            instance: self.instance.clone(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.ready_at.elapsed().as_secs(),
+            run_dir: self.run_dir.clone(),
+            node_guid: self.identity.node_guid_text(),
+            addresses: self.identity.addresses.clone(),
+            slots_total: self.arena.layout().config().slots - 1,
+            slots,
+            listeners,
+            bound,
+            port: self.port_status(),
+            counters,
+            frames: frame_counts(&accounting),
+            leases: self.leases.status(),
+            no_leases_because: self.leases.impossible_because().map(str::to_owned),
+            capture: self.shared.capture_file(),
+        }
+    }
+
+    fn slot_status(&self, client: &Client, accounting: &Accounting) -> Option<SlotStatus> {
+        let attached = client.attached.as_ref()?;
+        let slot = attached.slot;
+        let count = |counts: &[u64]| counts.get(usize::from(slot.index())).copied().unwrap_or(0);
+        Some(SlotStatus {
+            slot: slot.index(),
+            pid: client.peer.pid(),
+            uid: client.peer.uid(),
+            program: client.program.clone().unwrap_or_default(),
+            attached_s: attached.since.elapsed().as_secs(),
+            frames_held: count(&accounting.held),
+            frames_inbound: count(&accounting.in_flight),
+            arena: self.arena_counters(slot),
+            lease_queue: self.leases.queue_of(slot),
+            report: client.report.clone(),
+        })
+    }
+
+    fn arena_counters(&self, slot: SlotId) -> BTreeMap<String, u64> {
+        let Some(status) = self.arena.status(slot) else {
+            return BTreeMap::new();
+        };
+        [
+            ("sent", status.sent),
+            ("received", status.received),
+            ("backlog", status.backlog),
+            ("exhausted", status.exhausted),
+            ("full", status.full),
+            ("stale", status.stale),
+            ("corrupt", status.corrupt),
+            ("wakes", status.wakes),
+            ("parked", u64::from(status.parked)),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+    }
+
+    fn port_status(&self) -> Option<PortStatus> {
+        let port = self.config.port.as_ref()?;
+        let (device, mac) = self.device.clone()?;
+        let report = self.data.report().unwrap_or_default();
+        Some(PortStatus {
+            kind: port.kind.name().to_owned(),
+            device,
+            mac,
+            mtu: port.mtu,
+            link_up: report.link_up,
+            queues: port.lease_queues + 1,
+            hardware: report.hardware,
+            mbufs: report.pools,
+        })
+    }
+}
+
+fn frame_counts(accounting: &Accounting) -> FrameCounts {
+    FrameCounts {
+        total: accounting.total,
+        free: accounting.free,
+        held: accounting.held.iter().sum(),
+        in_flight: accounting.in_flight.iter().sum(),
+    }
+}

@@ -1,0 +1,321 @@
+//! What clients ask, one function each. Nothing that a client says about itself is believed: its slot is the one that its connection has.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use nix::unistd::Uid;
+use urdma_arena::SlotId;
+use urdma_ipc::message::{FromClient, FromDaemon};
+use urdma_ipc::{
+    Answer, ArenaParams, Attached, LeaseAnswer, PortSpace, Refusal, RefusalKind, Request,
+    Resolution, PROTOCOL_VERSION,
+};
+
+use super::Control;
+use crate::capture::Capture;
+use crate::data::command::{Command, Reply};
+use crate::slots::{NoSlot, Owner, Token};
+
+/// Longest program name that is kept.
+const PROGRAM_CHARS_MAX: usize = 64;
+
+type Outcome = Result<Answer, Refusal>;
+
+fn refuse<T>(kind: RefusalKind, message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::new(kind, message))
+}
+
+impl Control {
+    /// Handles one message of a client.
+    pub(super) fn handle(&mut self, token: Token, message: FromClient) {
+        let id = message.id;
+        let Some(client) = self.clients.get_mut(&token) else {
+            return;
+        };
+        if client.program.is_none() && !matches!(message.request, Request::Hello { .. }) {
+            client.is_broken = true;
+            return;
+        }
+        let outcome = match message.request {
+            Request::Hello { version, program } => self.hello(token, version, &program),
+            Request::Attach { want_lease } => return self.attach(token, id, want_lease),
+            Request::Detach => self.slot_of(token).map(|_| {
+                self.detach(token, false);
+                Answer::Done
+            }),
+            Request::CmBindPort { space, addr, port } => self.cm_bind(token, space, addr, port),
+            Request::CmListen {
+                space,
+                addr,
+                port,
+                backlog,
+            } => self.cm_listen(token, space, addr, port, backlog),
+            Request::CmUnlisten { space, addr, port } => self.slot_of(token).and_then(|slot| {
+                let mut listeners = self.shared.listeners();
+                listeners
+                    .release(slot.index(), space, addr, port)
+                    .map(|()| Answer::Done)
+            }),
+            Request::Resolve { ip } => return self.resolve(token, id, ip),
+            Request::Status => return self.ask_for_status(token, id),
+            Request::Report(report) => return self.take_report(token, report),
+            Request::CaptureStart { file } => self.capture_start(token, &file),
+            Request::CaptureStop => self.capture_stop(token),
+            Request::Shutdown => self.may_control(token).map(|()| {
+                self.is_ending = true;
+                Answer::Done
+            }),
+        };
+        self.answer(token, id, outcome);
+    }
+
+    /// Sends an answer.
+    pub(super) fn answer(&mut self, token: Token, id: u64, result: Outcome) {
+        if let Some(client) = self.clients.get_mut(&token) {
+            client.send(&FromDaemon::Answer { id, result }, &[]);
+        }
+    }
+
+    fn hello(&mut self, token: Token, version: u32, program: &str) -> Outcome {
+        let client = self.client(token)?;
+        if version != PROTOCOL_VERSION {
+            let kind = RefusalKind::VersionMismatch {
+                theirs: PROTOCOL_VERSION,
+            };
+            return refuse(
+                kind,
+                format!("urdmad speaks control protocol {PROTOCOL_VERSION}, not {version}"),
+            );
+        }
+        if client.is_surplus {
+            return refuse(
+                RefusalKind::QuotaExceeded,
+                "too many programs talk to urdmad: raise quota.connections in the configuration",
+            );
+        }
+        let printable = program.chars().filter(|c| !c.is_control());
+        client.program = Some(printable.take(PROGRAM_CHARS_MAX).collect());
+        Ok(Answer::Welcome {
+            instance: self.instance.clone(),
+            pid: std::process::id(),
+        })
+    }
+
+    fn attach(&mut self, token: Token, id: u64, want_lease: bool) {
+        let outcome = self.assign_slot(token);
+        let slot = match outcome {
+            Ok(slot) => slot,
+            Err(refusal) => {
+                self.counters.attach_refused += 1;
+                return self.answer(token, id, Err(refusal));
+            }
+        };
+        let lease = self.lease_for(slot, want_lease);
+        let attached = Attached {
+            slot: slot.index(),
+            node_guid: self.identity.node_guid,
+            gids: self.identity.gids.clone(),
+            addresses: self.identity.addresses.clone(),
+            mtu: self.config.port.as_ref().map_or(0, |port| port.mtu),
+            arena: ArenaParams {
+                size_octets: self.arena.layout().total() as u64,
+            },
+            lease,
+        };
+        let message = FromDaemon::Answer {
+            id,
+            result: Ok(Answer::Attached(Box::new(attached))),
+        };
+        let arena = self.arena.fd();
+        if let Some(client) = self.clients.get_mut(&token) {
+            client.attach(slot);
+            client.send(&message, &[arena]);
+            tracing::info!(
+                "slot {}: process {} ({}) of user {}",
+                slot.index(),
+                client.peer.pid(),
+                client.program.as_deref().unwrap_or_default(),
+                client.peer.uid()
+            );
+        }
+        self.counters.attached += 1;
+    }
+
+    fn assign_slot(&mut self, token: Token) -> Result<SlotId, Refusal> {
+        let client = self.client(token)?;
+        if client.attached.is_some() {
+            return refuse(
+                RefusalKind::AlreadyAttached,
+                "this connection has a slot already",
+            );
+        }
+        let owner = Owner {
+            token,
+            uid: client.peer.uid(),
+        };
+        self.slots
+            .assign(owner, self.config.quota.slots_per_user)
+            .map_err(|error| {
+                let kind = match error {
+                    NoSlot::AllTaken(_) => RefusalKind::NoFreeSlot,
+                    NoSlot::Quota { .. } => RefusalKind::QuotaExceeded,
+                };
+                Refusal::new(kind, error.to_string())
+            })
+    }
+
+    fn lease_for(&mut self, slot: SlotId, want_lease: bool) -> LeaseAnswer {
+        if !want_lease {
+            return LeaseAnswer::NotAsked;
+        }
+        let params = match self.leases.grant(slot) {
+            Ok(params) => params,
+            Err(reason) => return LeaseAnswer::Refused(reason),
+        };
+        let udp_port = proto_trp::addr::PORT_BASE + u16::from(slot.index());
+        match self.data.lend(params.queue, udp_port) {
+            Ok(()) => LeaseAnswer::Granted(Box::new(params)),
+            Err(reason) => {
+                self.leases.release(params.queue, true);
+                LeaseAnswer::Refused(reason)
+            }
+        }
+    }
+
+    fn cm_bind(&mut self, token: Token, space: PortSpace, addr: IpAddr, port: u16) -> Outcome {
+        let slot = self.slot_of(token)?;
+        self.check_own_address(addr)?;
+        let quota = self.config.quota.cm_ports_per_process;
+        let mut listeners = self.shared.listeners();
+        let port = listeners.bind(slot.index(), space, addr, port, quota)?;
+        Ok(Answer::CmBound { port })
+    }
+
+    fn cm_listen(
+        &mut self,
+        token: Token,
+        space: PortSpace,
+        addr: IpAddr,
+        port: u16,
+        backlog: u32,
+    ) -> Outcome {
+        let slot = self.slot_of(token)?;
+        self.check_own_address(addr)?;
+        let quota = self.config.quota.cm_ports_per_process;
+        let mut listeners = self.shared.listeners();
+        let port = listeners.listen(slot.index(), space, addr, port, backlog, quota)?;
+        Ok(Answer::CmBound { port })
+    }
+
+    fn check_own_address(&self, addr: IpAddr) -> Result<(), Refusal> {
+        if addr.is_unspecified() || self.identity.owns(addr) {
+            return Ok(());
+        }
+        let own: Vec<String> = self
+            .identity
+            .addresses
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        refuse(
+            RefusalKind::AddressNotAvailable,
+            format!(
+                "{addr} is no address of this instance, which has {}",
+                own.join(", ")
+            ),
+        )
+    }
+
+    fn resolve(&mut self, token: Token, id: u64, ip: IpAddr) {
+        if self.identity.owns(ip) {
+            return self.answer(token, id, Ok(Answer::Resolved(Resolution::Local)));
+        }
+        let Some(client) = self.clients.get(&token) else {
+            return;
+        };
+        let reply = Reply {
+            socket: std::sync::Arc::clone(&client.socket),
+            id,
+        };
+        // The data thread knows the neighbours and answers itself.
+        self.data.send(Command::Resolve { ip, reply });
+    }
+
+    fn capture_start(&mut self, token: Token, file: &Path) -> Outcome {
+        self.may_control(token)?;
+        if let Some(running) = self.shared.capture_file() {
+            let message = format!("a capture into {} runs already", running.display());
+            return refuse(RefusalKind::Invalid, message);
+        }
+        match Capture::create(file) {
+            Ok(capture) => {
+                self.client(token)?.is_capturing = true;
+                self.shared.set_capture(capture);
+            }
+            Err(error) => {
+                let message = format!("urdmad cannot make {}: {error}", file.display());
+                return refuse(RefusalKind::Invalid, message);
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    fn capture_stop(&mut self, token: Token) -> Outcome {
+        self.may_control(token)?;
+        let Some(capture) = self.shared.take_capture() else {
+            return refuse(RefusalKind::NotFound, "no capture runs");
+        };
+        for client in self.clients.values_mut() {
+            client.is_capturing = false;
+        }
+        let file = capture.file().to_owned();
+        match capture.finish() {
+            Ok(frames) => Ok(Answer::CaptureStopped { frames }),
+            Err(error) => refuse(
+                RefusalKind::Internal,
+                format!("the capture in {} is incomplete: {error}", file.display()),
+            ),
+        }
+    }
+
+    /// Ends the capture of a client that is gone.
+    pub(super) fn end_capture_of(&mut self, client: &crate::client::Client) {
+        if !client.is_capturing {
+            return;
+        }
+        if let Some(Err(error)) = self.shared.take_capture().map(Capture::finish) {
+            tracing::warn!("a capture is incomplete: {error}");
+        }
+    }
+
+    fn client(&mut self, token: Token) -> Result<&mut crate::client::Client, Refusal> {
+        self.clients
+            .get_mut(&token)
+            .ok_or_else(|| Refusal::new(RefusalKind::Internal, "no such connection"))
+    }
+
+    fn slot_of(&self, token: Token) -> Result<SlotId, Refusal> {
+        match self.clients.get(&token).and_then(|client| client.slot()) {
+            Some(slot) => Ok(slot),
+            None => refuse(
+                RefusalKind::NotAttached,
+                "this connection has no slot: attach first",
+            ),
+        }
+    }
+
+    /// Whether a client may end urdmad or look at others' packets: the owner and root.
+    fn may_control(&mut self, token: Token) -> Result<(), Refusal> {
+        let uid = self.client(token)?.peer.uid();
+        if uid == 0 || uid == Uid::effective().as_raw() {
+            return Ok(());
+        }
+        refuse(
+            RefusalKind::PermissionDenied,
+            format!(
+                "only root and the owner of this instance (user {}) may do this",
+                Uid::effective()
+            ),
+        )
+    }
+}

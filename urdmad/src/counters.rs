@@ -1,0 +1,107 @@
+//! What the data path counts. One thread writes, any may read.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use urdma_underlay::Dropped;
+
+/// A counter with one writer.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Counts one.
+    #[inline]
+    pub fn bump(&self) {
+        self.add(1);
+    }
+
+    /// Counts `by`; only the counter's one writer may.
+    #[inline]
+    pub fn add(&self, by: u64) {
+        let value = self.0.load(Ordering::Relaxed).wrapping_add(by);
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// The count.
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The counters of slot 0's data path.
+        #[derive(Debug, Default)]
+        pub struct DataCounters {
+            $($(#[$doc])* pub $name: Counter,)*
+            /// Received frames dropped by [`urdma_underlay::parse`], by reason.
+            pub rx_dropped: [Counter; Dropped::ALL.len()],
+        }
+
+        impl DataCounters {
+            /// All by name, drops as `drop_...`.
+            pub fn snapshot(&self) -> BTreeMap<String, u64> {
+                let mut all = BTreeMap::new();
+                $(all.insert(stringify!($name).to_owned(), self.$name.value());)*
+                for reason in Dropped::ALL.into_iter().filter(|r| *r != Dropped::NeighbourTraffic) {
+                    let count = self.rx_dropped[reason.index()].value();
+                    all.insert(format!("drop_rx_{}", reason.name()), count);
+                }
+                all
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames received from the port.
+    rx_packets,
+    /// Their octets.
+    rx_octets,
+    /// ARP and neighbour discovery among them.
+    rx_neighbour,
+    /// Frames given to the port.
+    tx_packets,
+    /// Their octets.
+    tx_octets,
+    /// Frames from processes that slot 0 has taken.
+    from_processes,
+    /// Datagrams from the port handed to processes.
+    to_processes,
+    /// Connection requests handed to a listener.
+    cm_requests,
+    /// Connection requests that nobody listens for, answered with REJ.
+    cm_rejected,
+    /// RESETs sent for slots that are not attached.
+    resets_sent,
+    /// Received: the UDP port is none of ours.
+    drop_rx_not_our_port,
+    /// Received: the slot is not attached (and, if it could be, a RESET was sent).
+    drop_rx_unattached_slot,
+    /// Received: the slot's ring is full.
+    drop_rx_ring_full,
+    /// Received: the slot has too many frames of slot 0 that it has not taken.
+    drop_rx_slot_behind,
+    /// Received: no free frame, receivers hold them all.
+    drop_rx_no_frame,
+    /// At slot 0: neither a connection request nor for another host.
+    drop_not_for_daemon,
+    /// At slot 0: a RESET was not sent because too many were.
+    drop_reset_limit,
+    /// To send: the instance has no port.
+    drop_tx_no_port,
+    /// To send: nobody answers for the address.
+    drop_tx_unreachable,
+    /// To send: too many wait for their neighbour's address.
+    drop_tx_waiting,
+    /// To send: longer than the port's MTU allows.
+    drop_tx_too_long,
+    /// To send: no packet buffer.
+    drop_tx_no_buffer,
+    /// To send: the port did not take it in time.
+    drop_tx_port_full,
+    /// To send: metadata that make no packet.
+    drop_tx_bad_meta,
+}

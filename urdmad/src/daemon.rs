@@ -1,0 +1,237 @@
+//! The life of the daemon: start in order, serve, end in order.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::stat::{umask, Mode};
+use nix::unistd::chown;
+use urdma_arena::{Arena, Reaper};
+use urdma_ipc::packet::PacketListener;
+use urdma_ipc::status::Counters;
+use urdma_ipc::{Event, RunDir};
+
+use crate::config::Config;
+use crate::control::{Control, Ended};
+use crate::data;
+use crate::identity::Identity;
+use crate::lease::Leases;
+use crate::notify::notify;
+use crate::port::{self, OpenPort, PortRequest};
+use crate::rundir::{OwnedRunDir, RunDirError};
+use crate::shared::Shared;
+use crate::slots::Slots;
+use crate::sysfs;
+
+/// What to run.
+#[derive(Debug)]
+pub struct Options {
+    /// The configuration.
+    pub config: Config,
+    /// The run directory.
+    pub run_dir: RunDir,
+    /// Log to standard error instead of the run directory.
+    pub foreground: bool,
+}
+
+/// Why the daemon could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// See [`RunDirError`].
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// The port cannot be used.
+    #[error("cannot open the port: {0}")]
+    Port(String),
+    /// The system said no.
+    #[error("cannot {doing}: {error}")]
+    System {
+        /// What was tried.
+        doing: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The data thread ended by itself.
+    #[error("the data thread has failed: see {}", .0.display())]
+    DataThread(PathBuf),
+}
+
+fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> DaemonError {
+    move |error| DaemonError::System {
+        doing: doing.into(),
+        error: error.into(),
+    }
+}
+
+/// Runs an instance until it is told to end.
+///
+/// # Errors
+/// Why it could not start, or had to end.
+pub fn run(options: &Options) -> Result<(), DaemonError> {
+    umask(Mode::from_bits_truncate(0o022));
+    raise_descriptor_limit();
+    let signals = block_signals().map_err(system("wait for signals"))?;
+    let owned = OwnedRunDir::acquire(&options.run_dir, options.config.group)?;
+    let log = log_file(options).map_err(system("write the log"))?;
+    start_log(log.as_ref()).map_err(system("write the log"))?;
+    let mut control = start(options, &owned)?;
+    let listener = listen(options).map_err(system("make the control socket"))?;
+    if let Some(log) = &log {
+        // Whoever started us reads standard error only until now.
+        nix::unistd::dup2_stderr(log).map_err(system("write the log"))?;
+    }
+    tracing::info!("instance \"{}\" is ready", control.instance);
+    notify("READY=1");
+    let outcome = control.run(&listener, &signals);
+    notify("STOPPING=1");
+    tracing::info!("instance \"{}\" ends", control.instance);
+    control.tell_all(Event::Shutdown, None);
+    // No new client; then the data thread and with it the port; then every file; the clients' sockets close last and tell that all is gone.
+    drop(listener);
+    control.data.stop();
+    drop(owned);
+    drop(control);
+    match outcome.map_err(system("wait for clients"))? {
+        Ended::Asked => Ok(()),
+        Ended::DataThreadLost => Err(DaemonError::DataThread(options.run_dir.log_file())),
+    }
+}
+
+fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError> {
+    let config = &options.config;
+    let run_dir = owned.run_dir();
+    let path = fs::canonicalize(run_dir.path()).map_err(system("find the run directory"))?;
+    let identity = Arc::new(Identity::new(&path, &config.addresses));
+    sysfs::write(&run_dir.sysfs(), &identity).map_err(system("write the sysfs tree"))?;
+    let arena = Arena::create(&config.arena).map_err(system("make the arena"))?;
+    let shared = Arc::new(Shared::new().map_err(system("make an eventfd"))?);
+    port::remove_leftovers(&path);
+    let (data_port, device, leases) = match &config.port {
+        Some(_) => open_port(options, &path, &identity)?,
+        None => {
+            let leases = Leases::new(Err("this instance has no port".to_owned()));
+            (None, None, leases)
+        }
+    };
+    let data = data::start(
+        &arena,
+        Arc::clone(&shared),
+        Arc::clone(&identity),
+        data_port,
+    )
+    .map_err(system("start the data thread"))?;
+    Ok(Control {
+        instance: config
+            .instance
+            .clone()
+            .unwrap_or_else(|| run_dir.instance()),
+        run_dir: path,
+        slots: Slots::new(config.arena.slots - 1),
+        config: config.clone(),
+        identity,
+        arena,
+        reaper: Reaper::new(&arena),
+        shared,
+        data,
+        leases,
+        device,
+        clients: std::collections::BTreeMap::new(),
+        next_token: 1,
+        pending: Vec::new(),
+        counters: Counters::default(),
+        ready_at: Instant::now(),
+        is_ending: false,
+    })
+}
+
+type Opened = (
+    Option<(Box<dyn port::Port>, bool)>,
+    Option<(String, String)>,
+    Leases,
+);
+
+/// Opens the configured port: the data thread's side with whether it checksums, name and Ethernet address, and leases.
+fn open_port(options: &Options, path: &Path, identity: &Identity) -> Result<Opened, DaemonError> {
+    let Some(config) = &options.config.port else {
+        return Err(DaemonError::Port("none is configured".to_owned()));
+    };
+    let log = options.run_dir.log_file();
+    let OpenPort {
+        port,
+        device,
+        leases,
+    } = port::open(&PortRequest {
+        config,
+        run_dir: path,
+        node_guid: identity.node_guid,
+        log: (!options.foreground).then_some(&log),
+    })
+    .map_err(DaemonError::Port)?;
+    if let Err(reason) = &leases {
+        tracing::info!("no queue pair can be leased: {reason}");
+    }
+    let device = (device, port.mac().to_string());
+    Ok((
+        Some((port, config.checksum)),
+        Some(device),
+        Leases::new(leases),
+    ))
+}
+
+/// SIGTERM, SIGINT and SIGHUP arrive at the control thread's descriptor, in every thread to come.
+fn block_signals() -> nix::Result<SignalFd> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGHUP);
+    signals.thread_block()?;
+    SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+}
+
+/// Each client takes up to two descriptors.
+fn raise_descriptor_limit() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Staying at the soft limit only means fewer clients.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+fn listen(options: &Options) -> io::Result<PacketListener> {
+    let path = options.run_dir.control_socket();
+    let listener = PacketListener::bind(&path)?;
+    if options.config.group.is_some() {
+        chown(&path, None, options.config.group)?;
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?;
+    Ok(listener)
+}
+
+fn log_file(options: &Options) -> io::Result<Option<File>> {
+    if options.foreground {
+        return Ok(None);
+    }
+    open_log(&options.run_dir.log_file()).map(Some)
+}
+
+fn open_log(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn start_log(file: Option<&File>) -> io::Result<()> {
+    let builder = tracing_subscriber::fmt().with_target(false);
+    // A second daemon in one process (a test) keeps the first one's log.
+    let _ = match file {
+        Some(file) => builder
+            .with_ansi(false)
+            .with_writer(Mutex::new(file.try_clone()?))
+            .try_init(),
+        None => builder.with_writer(io::stderr).try_init(),
+    };
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! Frames from the port: checked, then into the ring of the slot that their UDP port names.
+
+use urdma_arena::{Arena, Endpoint, Meta, SendError, SlotId, MAX_SLOTS, SMALL_CAPACITY};
+use urdma_cm::wire::ReqRoute;
+use urdma_underlay::Received;
+
+use super::doorbells::Doorbells;
+use super::limit::RateLimit;
+use super::own::{self, Answer};
+use crate::identity::Identity;
+use crate::shared::Shared;
+
+/// How many frames each slot may be given in this burst, looked up once a burst: a process that has stopped must not get all frames of slot 0
+/// into its ring, or nobody else would receive anything.
+#[derive(Debug, Default)]
+pub(crate) struct Allowances {
+    known: Doorbells,
+    room: Vec<Room>,
+}
+
+/// Frames of each class that a slot may still get.
+#[derive(Debug, Default, Clone, Copy)]
+struct Room {
+    small: u32,
+    large: u32,
+}
+
+impl Allowances {
+    /// A new burst.
+    pub(crate) fn forget(&mut self) {
+        self.known = Doorbells::default();
+    }
+
+    /// Whether `slot` may get one more frame for a datagram of `octets`.
+    #[inline]
+    fn take(&mut self, arena: &Arena, slot: SlotId, octets: usize) -> bool {
+        if self.room.is_empty() {
+            self.room = vec![Room::default(); usize::from(MAX_SLOTS)];
+        }
+        let Some(room) = self.room.get_mut(usize::from(slot.index())) else {
+            return false;
+        };
+        if self.known.note(slot) {
+            *room = Room::of(arena, slot);
+        }
+        let left = if octets <= SMALL_CAPACITY {
+            &mut room.small
+        } else {
+            &mut room.large
+        };
+        let may = *left > 0;
+        *left = left.saturating_sub(1);
+        may
+    }
+}
+
+impl Room {
+    /// Three quarters of slot 0's frames, less what the slot has not taken yet.
+    fn of(arena: &Arena, slot: SlotId) -> Self {
+        let config = arena.layout().config();
+        let backlog = arena.status(slot).map_or(0, |status| status.backlog);
+        let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
+        let share = |frames: u32| (frames - frames / 4).saturating_sub(backlog);
+        Self {
+            small: share(config.small_frames),
+            large: share(config.large_frames),
+        }
+    }
+}
+
+/// What handling a received frame needs.
+pub(crate) struct Inbound<'a> {
+    pub(crate) endpoint: &'a mut Endpoint,
+    pub(crate) allowances: &'a mut Allowances,
+    pub(crate) shared: &'a Shared,
+    pub(crate) identity: &'a Identity,
+    pub(crate) doorbells: &'a mut Doorbells,
+    pub(crate) resets: &'a mut RateLimit,
+    pub(crate) now_ns: u64,
+}
+
+impl Inbound<'_> {
+    /// Hands a datagram to its slot; gives what is to be answered.
+    #[inline]
+    pub(crate) fn deliver(&mut self, received: &Received, datagram: &[u8]) -> Option<Answer> {
+        let counters = &self.shared.counters;
+        let Some(slot) = own::arena_slot_of_port(received.destination_port) else {
+            counters.drop_rx_not_our_port.bump();
+            return None;
+        };
+        if slot == SlotId::DAEMON {
+            return self.for_daemon(received, datagram);
+        }
+        match self.put(slot, received, datagram) {
+            Ok(()) => counters.to_processes.bump(),
+            Err(Undelivered::NoFrame) => counters.drop_rx_no_frame.bump(),
+            Err(Undelivered::Behind) => counters.drop_rx_slot_behind.bump(),
+            Err(Undelivered::Full) => counters.drop_rx_ring_full.bump(),
+            Err(Undelivered::Unattached) => {
+                counters.drop_rx_unattached_slot.bump();
+                return self.reset(received, datagram);
+            }
+        }
+        None
+    }
+
+    /// Only connection requests are for slot 0.
+    #[cold]
+    fn for_daemon(&mut self, received: &Received, datagram: &[u8]) -> Option<Answer> {
+        let counters = &self.shared.counters;
+        let request = ReqRoute::parse(datagram).filter(|r| self.identity.owns(r.dst.ip()));
+        let Some(request) = request else {
+            counters.drop_not_for_daemon.bump();
+            return None;
+        };
+        let delivered = own::find_listener(self.shared, &request)
+            .is_some_and(|slot| self.put(slot, received, datagram).is_ok());
+        if delivered {
+            counters.cm_requests.bump();
+            return None;
+        }
+        counters.cm_rejected.bump();
+        Some(Answer::reject(&request))
+    }
+
+    #[cold]
+    fn reset(&mut self, received: &Received, datagram: &[u8]) -> Option<Answer> {
+        let remote = urdma_underlay::from_octets(received.source);
+        let answer = Answer::reset(datagram, remote, received.source_port)?;
+        if !self.resets.allows(self.now_ns) {
+            self.shared.counters.drop_reset_limit.bump();
+            return None;
+        }
+        self.shared.counters.resets_sent.bump();
+        Some(answer)
+    }
+
+    #[inline]
+    fn put(
+        &mut self,
+        slot: SlotId,
+        received: &Received,
+        datagram: &[u8],
+    ) -> Result<(), Undelivered> {
+        let arena = self.endpoint.arena();
+        if !self.allowances.take(&arena, slot, datagram.len()) {
+            return Err(if arena.is_alive(slot) {
+                Undelivered::Behind
+            } else {
+                Undelivered::Unattached
+            });
+        }
+        let mut frame = self
+            .endpoint
+            .alloc(datagram.len())
+            .ok_or(Undelivered::NoFrame)?;
+        frame.data_mut()[..datagram.len()].copy_from_slice(datagram);
+        frame.set_meta(&Meta {
+            remote_ip: received.source,
+            src_port: received.source_port,
+            dst_port: received.destination_port,
+            ecn: received.ecn.bits(),
+        });
+        match self.endpoint.send_quiet(slot, frame, datagram.len()) {
+            Ok(()) => {
+                self.doorbells.note(slot);
+                Ok(())
+            }
+            Err((_, SendError::Full)) => Err(Undelivered::Full),
+            Err((_, SendError::Dead)) => Err(Undelivered::Unattached),
+        }
+    }
+}
+
+/// Why a datagram did not get into its slot's ring.
+enum Undelivered {
+    NoFrame,
+    /// The slot has too much that it has not taken.
+    Behind,
+    Full,
+    Unattached,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urdma_arena::ArenaConfig;
+
+    #[test]
+    fn slot_that_takes_nothing_gets_three_quarters_of_the_frames_at_most() {
+        let arena = Arena::create(&ArenaConfig {
+            slots: 4,
+            small_frames: 64,
+            large_frames: 16,
+            ..ArenaConfig::default()
+        })
+        .unwrap();
+        let mut daemon = Endpoint::attach(&arena, SlotId::DAEMON).unwrap();
+        let stopped = SlotId::new(1).unwrap();
+        let _stopped = Endpoint::attach(&arena, stopped).unwrap();
+        let mut allowances = Allowances::default();
+        let mut given = 0;
+        for _ in 0..10 {
+            allowances.forget();
+            for _ in 0..7 {
+                if allowances.take(&arena, stopped, 5000) {
+                    let frame = daemon.alloc(5000).unwrap();
+                    daemon.send_quiet(stopped, frame, 5000).unwrap();
+                    given += 1;
+                }
+            }
+        }
+        assert_eq!(given, 12);
+        assert!(allowances.take(&arena, SlotId::new(2).unwrap(), 5000));
+        assert!(daemon.alloc(5000).is_some());
+    }
+}

@@ -1,0 +1,267 @@
+//! The data thread: slot 0's ring, the port, and slot 0's own traffic.
+//!
+//! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to slots.
+//! - [`own`]: connection requests and RESETs.
+//! - [`command`]: what the control thread asks.
+//!
+//! Without a port the thread sleeps on slot 0's park word until a process sends. With one it polls: it spins for a short time after the
+//! last packet, letting others run, then sleeps longer and longer, at most a millisecond; a process that sends wakes it at once.
+
+pub(crate) mod command;
+mod doorbells;
+mod inbound;
+mod kernel_neighbours;
+mod limit;
+mod neighbours;
+mod network;
+mod own;
+mod pace;
+mod routes;
+
+use std::io;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{channel, TryRecvError};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use urdma_arena::{Arena, Endpoint, RxFrame, SlotId};
+use urdma_ipc::Resolution;
+
+use crate::identity::Identity;
+use crate::port::Port;
+use crate::shared::Shared;
+use command::{Command, DataHandle, Inbox};
+use doorbells::Doorbells;
+use limit::RateLimit;
+use network::Network;
+use pace::{Pace, Rest};
+
+/// Frames taken from slot 0's ring at a time.
+const BURST: usize = 32;
+
+/// Everything the data thread has.
+struct DataPlane {
+    endpoint: Endpoint,
+    shared: Arc<Shared>,
+    identity: Arc<Identity>,
+    inbox: Inbox,
+    network: Option<Network>,
+    allowances: inbound::Allowances,
+    doorbells: Doorbells,
+    resets: RateLimit,
+    pace: Pace,
+    start: Instant,
+}
+
+/// Attaches to slot 0 and starts the thread.
+///
+/// # Errors
+/// Slot 0 cannot be attached or the thread not be started.
+pub(crate) fn start(
+    arena: &Arena,
+    shared: Arc<Shared>,
+    identity: Arc<Identity>,
+    port: Option<(Box<dyn Port>, bool)>,
+) -> io::Result<DataHandle> {
+    let endpoint = Endpoint::attach(arena, SlotId::DAEMON)?;
+    let parker = endpoint.parker();
+    let (commands, receiver) = channel();
+    let has_some = Arc::new(AtomicBool::new(false));
+    let network = match port {
+        Some((port, checksum)) => Some(Network::new(port, checksum, &identity)?),
+        None => None,
+    };
+    let mut plane = DataPlane {
+        endpoint,
+        shared: Arc::clone(&shared),
+        identity,
+        inbox: Inbox {
+            commands: receiver,
+            has_some: Arc::clone(&has_some),
+        },
+        network,
+        allowances: inbound::Allowances::default(),
+        doorbells: Doorbells::default(),
+        resets: RateLimit::default(),
+        pace: Pace::default(),
+        start: Instant::now(),
+    };
+    let thread = thread::Builder::new()
+        .name("urdmad-data".to_owned())
+        .spawn(move || {
+            // The control thread ends the daemon when this thread has ended without being told to.
+            let _ = catch_unwind(AssertUnwindSafe(|| plane.run()));
+            drop(plane);
+            shared.ring_control();
+        })?;
+    Ok(DataHandle::new(commands, has_some, parker, thread))
+}
+
+impl DataPlane {
+    fn run(&mut self) {
+        let parker = self.endpoint.parker();
+        if let Some(network) = &mut self.network {
+            network.enter();
+        }
+        while self.handle_commands() {
+            let now_ns = self.now_ns();
+            let mut worked = self.take_burst(now_ns);
+            if let Some(network) = &mut self.network {
+                self.allowances.forget();
+                let mut inbound = inbound::Inbound {
+                    endpoint: &mut self.endpoint,
+                    allowances: &mut self.allowances,
+                    shared: &self.shared,
+                    identity: &self.identity,
+                    doorbells: &mut self.doorbells,
+                    resets: &mut self.resets,
+                    now_ns,
+                };
+                worked |= network.receive(&mut inbound) > 0;
+                worked |= network.maintain(now_ns, &self.shared);
+            }
+            self.doorbells.ring(&mut self.endpoint);
+            if worked {
+                self.pace.worked(now_ns);
+                continue;
+            }
+            let has_commands = Arc::clone(&self.inbox.has_some);
+            match self.rest(now_ns) {
+                Some(Rest::Yield) => thread::yield_now(),
+                Some(Rest::Sleep(sleep)) => {
+                    parker.park(Some(sleep), || has_commands.load(Ordering::SeqCst));
+                }
+                None => {
+                    parker.park(None, || has_commands.load(Ordering::SeqCst));
+                }
+            }
+        }
+        if let Some(network) = &mut self.network {
+            network.flush(&self.shared);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// What to do while there is nothing to do; nothing: sleep until woken.
+    fn rest(&mut self, now_ns: u64) -> Option<Rest> {
+        let network = self.network.as_ref()?;
+        let rest = self.pace.rest(now_ns);
+        let Some(due_ns) = network.next_deadline() else {
+            return Some(rest);
+        };
+        let until_due = Duration::from_nanos(due_ns.saturating_sub(now_ns));
+        Some(match rest {
+            Rest::Sleep(sleep) => Rest::Sleep(sleep.min(until_due)),
+            Rest::Yield => Rest::Yield,
+        })
+    }
+
+    /// Takes a burst from slot 0's ring; whether there was something.
+    fn take_burst(&mut self, now_ns: u64) -> bool {
+        let mut burst = ArrayVec::<RxFrame, BURST>::new();
+        let count = self.endpoint.recv_burst(&mut burst);
+        if count == 0 {
+            return false;
+        }
+        self.shared.counters.from_processes.add(count as u64);
+        for frame in burst {
+            self.handle_frame(now_ns, frame);
+        }
+        if let Some(network) = &mut self.network {
+            network.flush(&self.shared);
+        }
+        true
+    }
+
+    fn handle_frame(&mut self, now_ns: u64, frame: RxFrame) {
+        let meta = frame.meta();
+        if let Some(request) = own::request_for_us(&frame, &meta, &self.identity) {
+            self.local_request(now_ns, &request, frame);
+            return;
+        }
+        let remote = urdma_underlay::from_octets(meta.remote_ip);
+        if self.identity.owns(remote) {
+            self.pass_on(meta.dst_port, frame);
+            return;
+        }
+        match &mut self.network {
+            Some(network) => network.send_frame(now_ns, frame, &meta, &self.shared),
+            None => self.shared.counters.drop_tx_no_port.bump(),
+        }
+    }
+
+    /// A connection request from a process of this host, or passed on by one that polls a leased queue.
+    fn local_request(&mut self, now_ns: u64, request: &urdma_cm::wire::ReqRoute, frame: RxFrame) {
+        let counters = &self.shared.counters;
+        let listener = own::find_listener(&self.shared, request);
+        let forwarded = listener.is_some_and(|slot| self.endpoint.forward(slot, frame).is_ok());
+        if forwarded {
+            counters.cm_requests.bump();
+            return;
+        }
+        counters.cm_rejected.bump();
+        let reject = own::Answer::reject(request);
+        if self.identity.owns(request.src.ip()) {
+            own::send_to_slot(&mut self.endpoint, &reject, &self.identity);
+        } else if let Some(network) = &mut self.network {
+            network.send_answer(now_ns, &reject, &self.shared);
+        }
+    }
+
+    /// A process should send these itself; urdmad passes them on all the same.
+    fn pass_on(&mut self, dst_port: u16, frame: RxFrame) {
+        let slot = own::arena_slot_of_port(dst_port).filter(|slot| *slot != SlotId::DAEMON);
+        if slot.is_none_or(|slot| self.endpoint.forward(slot, frame).is_err()) {
+            self.shared.counters.drop_not_for_daemon.bump();
+        }
+    }
+
+    /// Does what the control thread wants; false when it is to end.
+    fn handle_commands(&mut self) -> bool {
+        if !self.inbox.has_some.swap(false, Ordering::SeqCst) {
+            return true;
+        }
+        loop {
+            match self.inbox.commands.try_recv() {
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(command) => self.handle_command(command),
+                Err(TryRecvError::Empty) => return true,
+            }
+        }
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        let now_ns = self.now_ns();
+        // Whoever asked may have given up waiting: an answer that cannot be sent is not missed.
+        match (command, &mut self.network) {
+            (Command::Resolve { ip, reply }, Some(network)) => network.resolve(now_ns, ip, reply),
+            (Command::Resolve { reply, .. }, None) => reply.resolved(Resolution::NoHost),
+            (
+                Command::Lend {
+                    queue,
+                    udp_port,
+                    done,
+                },
+                Some(network),
+            ) => {
+                let _ = done.send(network.lend(queue, udp_port));
+            }
+            (Command::Reclaim { queue, done }, Some(network)) => {
+                let _ = done.send(network.reclaim(queue));
+            }
+            (Command::Lend { done, .. } | Command::Reclaim { done, .. }, None) => {
+                let _ = done.send(Err("the instance has no port".to_owned()));
+            }
+            (Command::Report { done }, Some(network)) => {
+                let _ = done.send(network.report());
+            }
+            (Command::Report { .. } | Command::Stop, _) => {}
+        }
+    }
+}

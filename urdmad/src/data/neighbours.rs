@@ -1,0 +1,72 @@
+//! Who resolves neighbours: urdmad itself on a port that the kernel does not see, the kernel on one that it uses too.
+
+use std::io;
+use std::net::IpAddr;
+
+use urdma_underlay::{Endpoint, Resolution, Timing};
+
+use super::kernel_neighbours::KernelNeighbours;
+
+/// The neighbours of a port.
+#[derive(Debug)]
+pub(crate) enum Neighbours {
+    /// Asked for and answered here.
+    Own(urdma_underlay::Neighbours),
+    /// Asked for and answered by the kernel.
+    Kernel(KernelNeighbours),
+}
+
+impl Neighbours {
+    /// The neighbours of a port at `local`; the kernel's if it uses the interface `netdev`.
+    pub(crate) fn new(local: Endpoint, netdev: Option<&str>) -> io::Result<Self> {
+        if let Some(netdev) = netdev {
+            return KernelNeighbours::new(netdev, local).map(Self::Kernel);
+        }
+        let mut own = urdma_underlay::Neighbours::new(local, Timing::default());
+        own.announce();
+        Ok(Self::Own(own))
+    }
+
+    /// Counts changes of any neighbour's Ethernet address.
+    #[inline]
+    pub(crate) const fn changes(&self) -> u64 {
+        match self {
+            Self::Own(own) => own.changes(),
+            Self::Kernel(kernel) => kernel.changes(),
+        }
+    }
+
+    /// Where packets for `address` go; starts asking when that is not known.
+    pub(crate) fn resolve(&mut self, now_ns: u64, address: IpAddr) -> Resolution {
+        match self {
+            Self::Own(own) => own.resolve(now_ns, address),
+            Self::Kernel(kernel) => kernel.resolve(now_ns, address),
+        }
+    }
+
+    /// Takes in ARP or neighbour discovery that came from the port.
+    pub(crate) fn handle_frame(&mut self, now_ns: u64, frame: &[u8]) {
+        if let Self::Own(own) = self {
+            own.handle_frame(now_ns, frame);
+        }
+    }
+
+    /// Does what is due; writes the next frame to send and returns its length, if there is one.
+    pub(crate) fn poll_transmit(&mut self, now_ns: u64, frame: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Own(own) => own.poll_transmit(now_ns, frame),
+            Self::Kernel(kernel) => {
+                kernel.poll(now_ns);
+                None
+            }
+        }
+    }
+
+    /// When [`Self::poll_transmit`] must be called next.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        match self {
+            Self::Own(own) => own.next_deadline(),
+            Self::Kernel(kernel) => kernel.next_deadline(),
+        }
+    }
+}

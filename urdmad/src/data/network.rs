@@ -1,0 +1,263 @@
+//! The port's side of the data path: headers, neighbours, sending, receiving.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+use urdma_arena::{Meta, RxFrame};
+use urdma_ipc::Resolution;
+use urdma_underlay::{
+    max_datagram, parse, Checksum, Dropped, Ecn, Endpoint, UdpPorts, MAX_SOLICITATION_OCTETS,
+};
+
+use super::command::Reply;
+use super::inbound::Inbound;
+use super::neighbours::Neighbours;
+use super::own::Answer;
+use super::routes::{source_for, NoRoute, Routes};
+use crate::identity::Identity;
+use crate::port::{Port, PortReport};
+use crate::shared::Shared;
+
+/// Frames that wait for a neighbour's address at most.
+const WAITING_MAX: usize = 64;
+/// Answers of urdmad to one burst at most.
+const ANSWERS_MAX: usize = 64;
+
+/// A port with all that surrounds it.
+pub(crate) struct Network {
+    port: Box<dyn Port>,
+    local: Endpoint,
+    neighbours: Neighbours,
+    routes: Routes,
+    mtu: u16,
+    /// Frames whose neighbour is being asked for, with what [`Neighbours::changes`] was then.
+    waiting: VecDeque<RxFrame>,
+    resolves: Vec<(IpAddr, Reply)>,
+    /// [`Neighbours::changes`] when waiting frames and questions were last looked at.
+    seen_changes: u64,
+    answers: ArrayVec<Answer, ANSWERS_MAX>,
+}
+
+impl Network {
+    pub(crate) fn new(
+        port: Box<dyn Port>,
+        checksum: bool,
+        identity: &Identity,
+    ) -> io::Result<Self> {
+        let local = Endpoint::new(port.mac(), &identity.all_addresses())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let checksum = if checksum {
+            Checksum::Full
+        } else {
+            Checksum::None
+        };
+        let neighbours = Neighbours::new(local.clone(), port.netdev())?;
+        Ok(Self {
+            mtu: port.mtu(),
+            port,
+            routes: Routes::new(local.clone(), checksum),
+            neighbours,
+            local,
+            waiting: VecDeque::with_capacity(WAITING_MAX),
+            resolves: Vec::new(),
+            seen_changes: 0,
+            answers: ArrayVec::new(),
+        })
+    }
+
+    /// Takes a burst from the port; how many frames there were.
+    pub(crate) fn receive(&mut self, inbound: &mut Inbound<'_>) -> usize {
+        let (local, neighbours, answers) = (&self.local, &mut self.neighbours, &mut self.answers);
+        let counters = &inbound.shared.counters;
+        let mut octets = 0;
+        let now_ns = inbound.now_ns;
+        let count = self.port.receive(&mut |frame| {
+            octets += frame.len() as u64;
+            inbound.shared.with_capture(|capture| capture.add(frame));
+            let answer = match parse(frame, local) {
+                Ok(received) => inbound.deliver(&received, &frame[received.payload.clone()]),
+                Err(Dropped::NeighbourTraffic) => {
+                    neighbours.handle_frame(now_ns, frame);
+                    inbound.shared.counters.rx_neighbour.bump();
+                    None
+                }
+                Err(reason) => {
+                    inbound.shared.counters.rx_dropped[reason.index()].bump();
+                    None
+                }
+            };
+            if let Some(answer) = answer {
+                // Beyond the room of one burst the sender will ask again.
+                let _ = answers.try_push(answer);
+            }
+        });
+        if count > 0 {
+            counters.rx_packets.add(count as u64);
+            counters.rx_octets.add(octets);
+        }
+        for answer in std::mem::take(&mut self.answers) {
+            self.send_answer(now_ns, &answer, inbound.shared);
+        }
+        count
+    }
+
+    /// Sends what neighbour resolution wants, and what has waited for it; whether there was something.
+    pub(crate) fn maintain(&mut self, now_ns: u64, shared: &Shared) -> bool {
+        let mut question = [0; MAX_SOLICITATION_OCTETS];
+        let mut worked = false;
+        while let Some(octets) = self.neighbours.poll_transmit(now_ns, &mut question) {
+            let sent = self.port.transmit(octets, &mut |frame| {
+                frame.copy_from_slice(&question[..octets]);
+                shared.with_capture(|capture| capture.add(frame));
+            });
+            if sent.is_err() {
+                shared.counters.drop_tx_no_buffer.bump();
+            }
+            worked = true;
+        }
+        if self.seen_changes != self.neighbours.changes() {
+            self.seen_changes = self.neighbours.changes();
+            self.neighbours_changed(now_ns, shared);
+            worked = true;
+        }
+        if worked {
+            self.flush(shared);
+        }
+        worked
+    }
+
+    /// When [`Self::maintain`] must be called next.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        self.neighbours.next_deadline()
+    }
+
+    #[cold]
+    fn neighbours_changed(&mut self, now_ns: u64, shared: &Shared) {
+        for frame in std::mem::take(&mut self.waiting) {
+            let meta = frame.meta();
+            self.send_frame(now_ns, frame, &meta, shared);
+        }
+        for (ip, reply) in std::mem::take(&mut self.resolves) {
+            self.resolve(now_ns, ip, reply);
+        }
+    }
+
+    /// Sends a process' datagram, or keeps it while its neighbour is asked for.
+    #[inline]
+    pub(crate) fn send_frame(&mut self, now_ns: u64, frame: RxFrame, meta: &Meta, shared: &Shared) {
+        let counters = &shared.counters;
+        let ports = UdpPorts {
+            source: meta.src_port,
+            destination: meta.dst_port,
+        };
+        let fill = |datagram: &mut [u8]| {
+            // The length was copied when the frame was received, so all of it is there.
+            let _ = frame.copy_to_slice(0, datagram);
+        };
+        let sent = self.send(
+            now_ns,
+            meta.remote_ip,
+            ports,
+            meta.ecn,
+            frame.len(),
+            &fill,
+            shared,
+        );
+        match sent {
+            Ok(()) => {}
+            Err(NoRoute::Pending) if self.waiting.len() < WAITING_MAX => {
+                self.waiting.push_back(frame);
+            }
+            Err(NoRoute::Pending) => counters.drop_tx_waiting.bump(),
+            Err(NoRoute::Unreachable) => counters.drop_tx_unreachable.bump(),
+        }
+    }
+
+    /// Sends a datagram of urdmad's own; it is dropped if the neighbour is not known, for whoever it answers will ask again.
+    #[cold]
+    pub(crate) fn send_answer(&mut self, now_ns: u64, answer: &Answer, shared: &Shared) {
+        let remote = urdma_underlay::to_octets(answer.remote);
+        let octets = answer.datagram.len();
+        let fill = |datagram: &mut [u8]| datagram.copy_from_slice(&answer.datagram);
+        if self
+            .send(now_ns, remote, answer.ports, 0, octets, &fill, shared)
+            .is_err()
+        {
+            shared.counters.drop_tx_unreachable.bump();
+        }
+        self.flush(shared);
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments)] // the parts of a packet, all of different types
+    fn send(
+        &mut self,
+        now_ns: u64,
+        remote: [u8; 16],
+        ports: UdpPorts,
+        ecn: u8,
+        octets: usize,
+        fill: &dyn Fn(&mut [u8]),
+        shared: &Shared,
+    ) -> Result<(), NoRoute> {
+        let counters = &shared.counters;
+        let template = self.routes.find(now_ns, remote, &mut self.neighbours)?;
+        if octets > max_datagram(self.mtu, template.version()) {
+            counters.drop_tx_too_long.bump();
+            return Ok(());
+        }
+        let headers = template.header_octets();
+        let sent = self.port.transmit(headers + octets, &mut |frame| {
+            fill(&mut frame[headers..]);
+            // It fits: its length was checked against the MTU.
+            let _ = template.write(frame, ports, Ecn::from_bits(ecn));
+            shared.with_capture(|capture| capture.add(frame));
+        });
+        if sent.is_ok() {
+            counters.tx_packets.bump();
+            counters.tx_octets.add((headers + octets) as u64);
+        } else {
+            counters.drop_tx_no_buffer.bump();
+        }
+        Ok(())
+    }
+
+    /// Gives the port what was collected.
+    pub(crate) fn flush(&mut self, shared: &Shared) {
+        let dropped = self.port.flush();
+        if dropped > 0 {
+            shared.counters.drop_tx_port_full.add(dropped as u64);
+        }
+    }
+
+    /// Answers how `ip` can be reached, now or when the neighbour has answered or not.
+    pub(crate) fn resolve(&mut self, now_ns: u64, ip: IpAddr, reply: Reply) {
+        let source = source_for(&self.local, ip);
+        match (self.neighbours.resolve(now_ns, ip), source) {
+            (urdma_underlay::Resolution::Known(mac), Some(source)) => {
+                reply.resolved(Resolution::Neighbour { mac: mac.0, source });
+            }
+            (urdma_underlay::Resolution::Pending, Some(_)) => self.resolves.push((ip, reply)),
+            _ => reply.resolved(Resolution::NoHost),
+        }
+    }
+
+    /// The data thread begins.
+    pub(crate) fn enter(&mut self) {
+        self.port.enter();
+    }
+
+    pub(crate) fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), String> {
+        self.port.lend(queue, udp_port)
+    }
+
+    pub(crate) fn reclaim(&mut self, queue: u16) -> Result<(), String> {
+        self.port.reclaim(queue)
+    }
+
+    pub(crate) fn report(&mut self) -> PortReport {
+        self.port.report()
+    }
+}

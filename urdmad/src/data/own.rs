@@ -1,0 +1,115 @@
+//! Slot 0's own traffic: connection requests, and what answers datagrams for nobody.
+
+use std::net::IpAddr;
+
+use arrayvec::ArrayVec;
+use proto_trp::addr::{slot_of_port, slot_of_source_port, udp_port};
+use proto_trp::wire::trp::{TrpHeader, HEADER_LEN};
+use urdma_arena::{Endpoint, Meta, RxFrame, SlotId};
+use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
+use urdma_ipc::PortSpace;
+use urdma_underlay::UdpPorts;
+
+use crate::identity::Identity;
+use crate::shared::Shared;
+
+/// A datagram that urdmad itself sends.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    /// To whom.
+    pub(crate) remote: IpAddr,
+    /// UDP ports.
+    pub(crate) ports: UdpPorts,
+    /// The datagram.
+    pub(crate) datagram: ArrayVec<u8, MAX_MESSAGE>,
+}
+
+impl Answer {
+    /// "Nobody listens there."
+    pub(crate) fn reject(request: &ReqRoute) -> Self {
+        let mut datagram = ArrayVec::from([0; MAX_MESSAGE]);
+        let octets = reject_no_listener(request, &mut datagram);
+        datagram.truncate(octets);
+        Self {
+            remote: request.src.ip(),
+            ports: UdpPorts {
+                source: udp_port(proto_trp::addr::SlotId::DAEMON),
+                destination: proto_trp::addr::PORT_BASE + u16::from(request.slot),
+            },
+            datagram,
+        }
+    }
+
+    /// "There is no such connection", for a datagram to a slot that nobody is attached to; none if it is not to be answered.
+    pub(crate) fn reset(datagram: &[u8], remote: IpAddr, source_port: u16) -> Option<Self> {
+        let offender = TrpHeader::parse(datagram, datagram.len()).ok()?;
+        let reset = TrpHeader::reset_for(&offender)?;
+        let sender = slot_of_source_port(source_port)?;
+        let mut octets = ArrayVec::new();
+        let mut header = [0; HEADER_LEN];
+        reset.encode(&mut header).ok()?;
+        octets.try_extend_from_slice(&header).ok()?;
+        Some(Self {
+            remote,
+            ports: UdpPorts {
+                source: udp_port(proto_trp::addr::SlotId::DAEMON),
+                destination: udp_port(sender),
+            },
+            datagram: octets,
+        })
+    }
+}
+
+/// The arena's slot whose packets go to a UDP destination port.
+#[inline]
+pub(crate) fn arena_slot_of_port(port: u16) -> Option<SlotId> {
+    slot_of_port(port).and_then(|slot| SlotId::new(slot.number()))
+}
+
+/// The route of a connection request to this host, if `frame`, which a process sent to slot 0, is one.
+///
+/// A request to another host looks the same but for its destination: that one is to be forwarded.
+pub(crate) fn request_for_us(
+    frame: &RxFrame,
+    meta: &Meta,
+    identity: &Identity,
+) -> Option<ReqRoute> {
+    if arena_slot_of_port(meta.dst_port) != Some(SlotId::DAEMON) || frame.len() > MAX_MESSAGE {
+        return None;
+    }
+    let mut copy = [0; MAX_MESSAGE];
+    let datagram = &mut copy[..frame.len()];
+    if !frame.copy_to_slice(0, datagram) {
+        return None;
+    }
+    let route = ReqRoute::parse(datagram)?;
+    identity.owns(route.dst.ip()).then_some(route)
+}
+
+/// The slot that listens for a request.
+pub(crate) fn find_listener(shared: &Shared, request: &ReqRoute) -> Option<SlotId> {
+    let space = PortSpace::from_number(request.port_space.0)?;
+    let slot = shared
+        .listeners()
+        .find(space, request.dst.ip(), request.dst.port())?;
+    SlotId::new(slot)
+}
+
+/// Sends an answer to a process of this host; one whose ring is full will ask again.
+pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &Answer, identity: &Identity) {
+    let Some(slot) = arena_slot_of_port(answer.ports.destination) else {
+        return;
+    };
+    let Some(mut frame) = endpoint.alloc(answer.datagram.len()) else {
+        return;
+    };
+    frame.data_mut()[..answer.datagram.len()].copy_from_slice(&answer.datagram);
+    let own = identity.addresses.first().copied().unwrap_or(answer.remote);
+    frame.set_meta(&Meta {
+        remote_ip: urdma_underlay::to_octets(own),
+        src_port: answer.ports.source,
+        dst_port: answer.ports.destination,
+        ecn: 0,
+    });
+    let _ = endpoint.send(slot, frame, answer.datagram.len());
+}

@@ -1,0 +1,77 @@
+//! How long the data thread waits when there was nothing to do.
+
+use std::time::Duration;
+
+/// How long it polls on after the last packet.
+const SPIN_NS: u64 = 50_000;
+const FIRST_SLEEP: Duration = Duration::from_micros(20);
+/// A port without receive interrupts is looked at this often while a conversation may go on.
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// After so long without a packet nobody converses.
+const QUIET_NS: u64 = 1_000_000_000;
+/// Then it is looked at this often, so that an idle daemon costs next to nothing.
+const QUIET_SLEEP: Duration = Duration::from_millis(3);
+
+/// What to do now that there was nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// Poll again after letting others run.
+    Yield,
+    /// Sleep so long.
+    Sleep(Duration),
+}
+
+/// The pace of polling.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    last_work_ns: u64,
+    sleep: Duration,
+}
+
+impl Pace {
+    /// There was something to do.
+    #[inline]
+    pub(crate) fn worked(&mut self, now_ns: u64) {
+        self.last_work_ns = now_ns;
+        self.sleep = Duration::ZERO;
+    }
+
+    /// There was not.
+    pub(crate) fn rest(&mut self, now_ns: u64) -> Rest {
+        let idle_ns = now_ns.saturating_sub(self.last_work_ns);
+        if idle_ns < SPIN_NS {
+            return Rest::Yield;
+        }
+        if idle_ns >= QUIET_NS {
+            return Rest::Sleep(QUIET_SLEEP);
+        }
+        self.sleep = (self.sleep * 2).clamp(FIRST_SLEEP, LONGEST_SLEEP);
+        Rest::Sleep(self.sleep)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rest_spins_first_then_sleeps_longer_and_longer() {
+        let mut pace = Pace::default();
+        pace.worked(1_000_000);
+        assert_eq!(pace.rest(1_010_000), Rest::Yield);
+        let mut now_ns = 1_000_000 + SPIN_NS;
+        let mut before = Duration::ZERO;
+        for _ in 0..10 {
+            let Rest::Sleep(sleep) = pace.rest(now_ns) else {
+                panic!("still spinning")
+            };
+            assert!(sleep > before || sleep == LONGEST_SLEEP);
+            before = sleep;
+            now_ns += 1;
+        }
+        assert_eq!(before, LONGEST_SLEEP);
+        assert_eq!(pace.rest(now_ns + QUIET_NS), Rest::Sleep(QUIET_SLEEP));
+        pace.worked(now_ns);
+        assert_eq!(pace.rest(now_ns + 1), Rest::Yield);
+    }
+}

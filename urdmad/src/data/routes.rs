@@ -1,0 +1,175 @@
+//! Header templates by remote address.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use urdma_underlay::{Checksum, Endpoint, IpVersion, MacAddr, Resolution, Route, Template};
+
+use super::neighbours::Neighbours;
+
+/// Templates kept at most; then all are made anew.
+const ROUTES_MAX: usize = 4096;
+
+/// Why there is no way to an address now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoRoute {
+    /// The neighbour is being asked for.
+    Pending,
+    /// Nobody answers for it, or it is no address to send to.
+    Unreachable,
+}
+
+/// The templates of a port.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    local: Endpoint,
+    checksum: Checksum,
+    templates: HashMap<[u8; 16], Template>,
+    last: Option<([u8; 16], Template)>,
+    /// [`Neighbours::changes`] when the templates were made.
+    made_at: u64,
+    /// When the neighbours were last told which of them are in use.
+    touched_ns: u64,
+}
+
+/// Neighbours in use are asked for at least this often, so that they are checked and not forgotten.
+const TOUCH_NS: u64 = 1_000_000_000;
+
+impl Routes {
+    pub(crate) fn new(local: Endpoint, checksum: Checksum) -> Self {
+        Self {
+            local,
+            checksum,
+            templates: HashMap::new(),
+            last: None,
+            made_at: 0,
+            touched_ns: 0,
+        }
+    }
+
+    /// The template for packets to `remote`.
+    #[inline]
+    pub(crate) fn find(
+        &mut self,
+        now_ns: u64,
+        remote: [u8; 16],
+        neighbours: &mut Neighbours,
+    ) -> Result<&Template, NoRoute> {
+        let is_last = self.last.as_ref().is_some_and(|(ip, _)| *ip == remote);
+        let is_fresh = self.made_at == neighbours.changes() && now_ns < self.touched_ns + TOUCH_NS;
+        if !(is_last && is_fresh) {
+            let template = self.look_up(now_ns, remote, neighbours)?;
+            self.last = Some((remote, template));
+        }
+        self.last
+            .as_ref()
+            .map(|(_, template)| template)
+            .ok_or(NoRoute::Unreachable)
+    }
+
+    fn look_up(
+        &mut self,
+        now_ns: u64,
+        remote: [u8; 16],
+        neighbours: &mut Neighbours,
+    ) -> Result<Template, NoRoute> {
+        let is_stale = now_ns >= self.touched_ns + TOUCH_NS;
+        if self.made_at != neighbours.changes() || is_stale || self.templates.len() >= ROUTES_MAX {
+            self.templates.clear();
+            self.last = None;
+            self.made_at = neighbours.changes();
+            self.touched_ns = now_ns;
+        }
+        if let Some(template) = self.templates.get(&remote) {
+            return Ok(template.clone());
+        }
+        let address = urdma_underlay::from_octets(remote);
+        let mac = match neighbours.resolve(now_ns, address) {
+            Resolution::Known(mac) => mac,
+            Resolution::Pending => return Err(NoRoute::Pending),
+            Resolution::Unreachable => return Err(NoRoute::Unreachable),
+        };
+        let template = self.template(address, mac).ok_or(NoRoute::Unreachable)?;
+        self.templates.insert(remote, template.clone());
+        Ok(template)
+    }
+
+    fn template(&self, destination: IpAddr, destination_mac: MacAddr) -> Option<Template> {
+        Template::new(&Route {
+            source_mac: self.local.mac(),
+            destination_mac,
+            source: source_for(&self.local, destination)?,
+            destination,
+            checksum: self.checksum,
+        })
+        .ok()
+    }
+}
+
+/// Which own address packets to `destination` come from: a link-local one for a link-local one, else the first of the same version.
+pub(crate) fn source_for(local: &Endpoint, destination: IpAddr) -> Option<IpAddr> {
+    let destination = destination.to_canonical();
+    let version = IpVersion::of(destination);
+    let wanted = is_link_local(destination);
+    local
+        .addresses()
+        .iter()
+        .copied()
+        .find(|own| IpVersion::of(*own) == version && is_link_local(*own) == wanted)
+        .or_else(|| local.first(version))
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local() -> Endpoint {
+        let addresses = ["fe80::1", "10.0.0.1", "2001:db8::1"].map(|text| text.parse().unwrap());
+        Endpoint::new(MacAddr([2, 0, 0, 0, 0, 1]), &addresses).unwrap()
+    }
+
+    #[test]
+    fn source_is_of_the_destinations_version_and_scope() {
+        for (destination, expected) in [
+            ("10.0.0.2", Some("10.0.0.1")),
+            ("fe80::2", Some("fe80::1")),
+            ("2001:db8::2", Some("2001:db8::1")),
+        ] {
+            let source = source_for(&local(), destination.parse().unwrap());
+            assert_eq!(source, expected.map(|text| text.parse().unwrap()));
+        }
+    }
+
+    #[test]
+    fn find_waits_for_the_neighbour_and_follows_its_new_address() {
+        let mut neighbours = Neighbours::new(local(), None).unwrap();
+        let mut routes = Routes::new(local(), Checksum::Full);
+        let remote = urdma_underlay::to_octets("10.0.0.2".parse().unwrap());
+        assert_eq!(
+            routes.find(1, remote, &mut neighbours).err(),
+            Some(NoRoute::Pending)
+        );
+        for last in [7, 8] {
+            let mac = MacAddr([2, 0, 0, 0, 0, last]);
+            let peer = Endpoint::new(mac, &["10.0.0.2".parse().unwrap()]).unwrap();
+            let mut peer = Neighbours::new(peer, None).unwrap();
+            let mut frame = [0; 128];
+            let octets = peer.poll_transmit(2, &mut frame).unwrap();
+            neighbours.handle_frame(2, &frame[..octets]);
+            let template = routes.find(3, remote, &mut neighbours).unwrap();
+            let mut packet = [0; 64];
+            let ports = urdma_underlay::UdpPorts {
+                source: 1,
+                destination: 2,
+            };
+            template
+                .write(&mut packet, ports, urdma_underlay::Ecn::NotCapable)
+                .unwrap();
+            assert_eq!(packet[..6], mac.0);
+        }
+    }
+}

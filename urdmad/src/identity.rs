@@ -1,0 +1,169 @@
+//! Who the instance's device is: node GUID and GID table.
+
+use std::collections::hash_map::Entry;
+use std::collections::HashMap;
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+
+use urdma_ipc::GidEntry;
+
+/// The device's identity.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Identity {
+    /// EUI-64.
+    pub node_guid: u64,
+    /// In order of the GID indices.
+    pub gids: Vec<GidEntry>,
+    /// The instance's addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Identity {
+    /// The identity of the instance that runs in `run_dir` with `addresses`: the same at every start, another for each instance.
+    pub fn new(run_dir: &Path, addresses: &[IpAddr]) -> Self {
+        let machine_id = fs::read("/etc/machine-id").unwrap_or_default();
+        let node_guid = guid_from(&machine_id, run_dir, addresses);
+        let netdevs = netdevs_by_address();
+        let first_netdev = addresses.iter().find_map(|ip| netdev_of(&netdevs, *ip));
+        let mut gids = vec![GidEntry {
+            gid: link_local_gid(node_guid),
+            netdev: first_netdev,
+        }];
+        gids.extend(addresses.iter().map(|address| GidEntry {
+            gid: urdma_underlay::to_octets(*address),
+            netdev: netdev_of(&netdevs, *address),
+        }));
+        Self {
+            node_guid,
+            gids,
+            addresses: addresses.to_owned(),
+        }
+    }
+
+    /// Every address that is this host's, the link-local one of GID 0 included.
+    pub fn all_addresses(&self) -> Vec<IpAddr> {
+        self.gids
+            .iter()
+            .map(|entry| urdma_underlay::from_octets(entry.gid))
+            .collect()
+    }
+
+    /// Whether `address` is this host's.
+    pub fn owns(&self, address: IpAddr) -> bool {
+        let gid = urdma_underlay::to_octets(address);
+        self.gids.iter().any(|entry| entry.gid == gid)
+    }
+
+    /// The node GUID as sysfs prints it.
+    pub fn node_guid_text(&self) -> String {
+        colon_groups(&self.node_guid.to_be_bytes())
+    }
+}
+
+/// Octets in groups of two, as sysfs prints GUIDs and GIDs.
+pub(crate) fn colon_groups(octets: &[u8]) -> String {
+    let groups: Vec<String> = octets
+        .chunks(2)
+        .map(|pair| pair.iter().map(|octet| format!("{octet:02x}")).collect())
+        .collect();
+    groups.join(":")
+}
+
+/// FNV-1a, 64 bits, over some strings and their ends.
+pub(crate) fn fnv1a<'a>(strings: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for string in strings {
+        for octet in string.iter().chain(&[0xff]) {
+            hash = (hash ^ u64::from(*octet)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+    hash
+}
+
+/// From all that tells instances apart; marked as locally administered and as made from 48 bits.
+fn guid_from(machine_id: &[u8], run_dir: &Path, addresses: &[IpAddr]) -> u64 {
+    let addresses: Vec<[u8; 16]> = addresses
+        .iter()
+        .map(|address| urdma_underlay::to_octets(*address))
+        .collect();
+    let fixed = [machine_id, run_dir.as_os_str().as_encoded_bytes()];
+    let hash = fnv1a(
+        fixed
+            .into_iter()
+            .chain(addresses.iter().map(<[u8; 16]>::as_slice)),
+    );
+    let [_, a, b, c, d, e, ..] = hash.to_be_bytes();
+    u64::from_be_bytes([0x02, a, b, 0xff, 0xfe, c, d, e])
+}
+
+/// fe80::/64 and the EUI-64 with its universal/local bit inverted (RFC 4291, appendix A).
+fn link_local_gid(node_guid: u64) -> [u8; 16] {
+    let interface_id = node_guid ^ 0x0200_0000_0000_0000;
+    Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(interface_id)).octets()
+}
+
+fn netdevs_by_address() -> HashMap<IpAddr, String> {
+    let mut netdevs = HashMap::new();
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {
+        return netdevs;
+    };
+    for interface in interfaces {
+        let Some(storage) = interface.address else {
+            continue;
+        };
+        let v4 = storage.as_sockaddr_in().map(|address| address.ip().into());
+        let v6 = storage.as_sockaddr_in6().map(|address| address.ip().into());
+        if let Some(Entry::Vacant(entry)) = v4.or(v6).map(|ip| netdevs.entry(ip)) {
+            entry.insert(interface.interface_name);
+        }
+    }
+    netdevs
+}
+
+/// The interface that has the address; all of 127.0.0.0/8 is the loopback's.
+fn netdev_of(netdevs: &HashMap<IpAddr, String>, address: IpAddr) -> Option<String> {
+    netdevs
+        .get(&address)
+        .cloned()
+        .or_else(|| address.is_loopback().then(|| "lo".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identity_is_stable_and_differs_between_instances() {
+        let address = ["127.0.0.1".parse().unwrap()];
+        let a = Identity::new(Path::new("/run/urdma/a"), &address);
+        assert_eq!(a, Identity::new(Path::new("/run/urdma/a"), &address));
+        let b = Identity::new(Path::new("/run/urdma/b"), &address);
+        assert_ne!(a.node_guid, b.node_guid);
+        assert_eq!(a.node_guid >> 56, 0x02);
+    }
+
+    #[test]
+    fn gid_table_begins_with_the_link_local_gid() {
+        let identity = Identity::new(Path::new("/x"), &["127.0.0.2".parse().unwrap()]);
+        let first = Ipv6Addr::from(identity.gids[0].gid);
+        assert!(first.is_unicast_link_local(), "{first}");
+        assert_eq!(first.to_bits() as u64, identity.node_guid ^ (2 << 56));
+        assert_eq!(
+            identity.gids[1].gid,
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 2]
+        );
+        assert_eq!(identity.gids[1].netdev.as_deref(), Some("lo"));
+        assert!(identity.owns("127.0.0.2".parse().unwrap()));
+        assert!(identity.owns(first.into()));
+        assert!(!identity.owns("127.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn colon_groups_print_as_sysfs_does() {
+        assert_eq!(
+            colon_groups(&0x0200_00ff_fe00_0001u64.to_be_bytes()),
+            "0200:00ff:fe00:0001"
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! Which process has which queue pair of the port.
+
+use std::path::PathBuf;
+
+use urdma_arena::SlotId;
+use urdma_ipc::status::LeaseStatus;
+use urdma_ipc::LeaseParams;
+
+/// What the port offers to lessees: queue pairs 1 to `pools.len()`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseOffer {
+    /// `--file-prefix` of our DPDK.
+    pub file_prefix: String,
+    /// Where our DPDK has its files.
+    pub runtime_dir: Option<PathBuf>,
+    /// Name of the port's device.
+    pub device: String,
+    /// The port's Ethernet address.
+    pub mac: [u8; 6],
+    /// IP MTU.
+    pub mtu: u16,
+    /// Whether UDP checksums are sent.
+    pub checksum: bool,
+    /// Name of each queue's mempool, queue 1 first.
+    pub pools: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Queue {
+    Free,
+    Leased(SlotId),
+    /// It could not be taken back.
+    Lost,
+}
+
+/// The queue pairs of the port that can be leased.
+#[derive(Debug)]
+pub struct Leases {
+    offer: Result<LeaseOffer, String>,
+    queues: Vec<Queue>,
+}
+
+impl Leases {
+    /// All free, or none and why.
+    pub fn new(offer: Result<LeaseOffer, String>) -> Self {
+        let count = offer.as_ref().map_or(0, |offer| offer.pools.len());
+        Self {
+            offer,
+            queues: vec![Queue::Free; count],
+        }
+    }
+
+    /// Why no process can have one, if so.
+    pub fn impossible_because(&self) -> Option<&str> {
+        self.offer.as_ref().err().map(String::as_str)
+    }
+
+    /// Gives a free queue pair to `slot`.
+    ///
+    /// # Errors
+    /// None is free or none can be had, as a sentence.
+    pub fn grant(&mut self, slot: SlotId) -> Result<LeaseParams, String> {
+        let offer = self.offer.as_ref().map_err(Clone::clone)?;
+        let index = self
+            .queues
+            .iter()
+            .position(|queue| *queue == Queue::Free)
+            .ok_or_else(|| {
+                format!(
+                    "all {} queue pairs are leased: raise port.lease_queues in the configuration",
+                    self.queues.len()
+                )
+            })?;
+        let queue = u16::try_from(index + 1).map_err(|_| "too many queues")?;
+        self.queues[index] = Queue::Leased(slot);
+        Ok(LeaseParams {
+            file_prefix: offer.file_prefix.clone(),
+            runtime_dir: offer.runtime_dir.clone(),
+            // Our own threads have lcore 0, the lessee of queue i has lcore i.
+            lcore_id: u32::from(queue),
+            device: offer.device.clone(),
+            queue,
+            mempool: offer.pools[index].clone(),
+            mac: offer.mac,
+            mtu: offer.mtu,
+            checksum: offer.checksum,
+        })
+    }
+
+    /// The queue that `slot` has.
+    pub fn queue_of(&self, slot: SlotId) -> Option<u16> {
+        let index = self
+            .queues
+            .iter()
+            .position(|queue| *queue == Queue::Leased(slot))?;
+        u16::try_from(index + 1).ok()
+    }
+
+    /// The queue is free again, or lost if it could not be taken back.
+    pub fn release(&mut self, queue: u16, is_usable: bool) {
+        let index = usize::from(queue).checked_sub(1);
+        if let Some(state) = index.and_then(|index| self.queues.get_mut(index)) {
+            *state = if is_usable { Queue::Free } else { Queue::Lost };
+        }
+    }
+
+    /// For `urdma status`.
+    pub fn status(&self) -> Vec<LeaseStatus> {
+        (1..)
+            .zip(&self.queues)
+            .map(|(queue, state)| LeaseStatus {
+                queue,
+                slot: match state {
+                    Queue::Leased(slot) => Some(slot.index()),
+                    Queue::Free | Queue::Lost => None,
+                },
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leases(count: usize) -> Leases {
+        Leases::new(Ok(LeaseOffer {
+            file_prefix: "p".into(),
+            runtime_dir: None,
+            device: "net_memif0".into(),
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 9000,
+            checksum: true,
+            pools: (1..=count).map(|queue| format!("pool{queue}")).collect(),
+        }))
+    }
+
+    fn slot(index: u8) -> SlotId {
+        SlotId::new(index).unwrap()
+    }
+
+    #[test]
+    fn grant_gives_each_queue_once_and_again_after_release() {
+        let mut leases = leases(2);
+        let a = leases.grant(slot(5)).unwrap();
+        let b = leases.grant(slot(6)).unwrap();
+        assert_eq!((a.queue, b.queue, a.mempool.as_str()), (1, 2, "pool1"));
+        assert_ne!(a.lcore_id, b.lcore_id);
+        assert!(leases
+            .grant(slot(7))
+            .unwrap_err()
+            .contains("all 2 queue pairs"));
+        assert_eq!(leases.queue_of(slot(5)), Some(1));
+        leases.release(1, true);
+        assert_eq!(leases.grant(slot(7)).unwrap().queue, 1);
+        leases.release(1, false);
+        assert!(leases.grant(slot(8)).is_err());
+    }
+
+    #[test]
+    fn grant_without_a_port_says_why() {
+        let mut leases = Leases::new(Err("there is no port".into()));
+        assert_eq!(leases.grant(slot(1)).unwrap_err(), "there is no port");
+        assert_eq!(leases.impossible_because(), Some("there is no port"));
+    }
+}

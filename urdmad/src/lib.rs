@@ -1,0 +1,34 @@
+//! urdmad, the daemon of one host ("instance"): slots, ports, forwarding, leases, reaping.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`config`] | TOML to one validated configuration |
+//! | [`daemon`] | starts everything in order, ends everything in order |
+//! | [`rundir`], [`sysfs`], [`identity`] | the run directory, what libibverbs reads in it, GUID and GIDs |
+//! | `control`, `client` | the control thread: socket, clients, requests, reaping, status |
+//! | [`slots`], [`listeners`], [`lease`] | who has which slot, CM port, queue pair |
+//! | `data` | the data thread: slot 0's ring, the port, neighbours, CM requests, RESETs |
+//! | [`port`] | how packets leave the host |
+//! | [`shared`], [`counters`], [`capture`] | what both threads use |
+//!
+//! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It believes nothing that a client says about itself and
+//! copies what it reads from the arena before it looks at it.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+pub mod capture;
+mod client;
+pub mod config;
+mod control;
+pub mod counters;
+pub mod daemon;
+mod data;
+pub mod identity;
+pub mod lease;
+pub mod listeners;
+pub mod notify;
+pub mod port;
+pub mod rundir;
+pub mod shared;
+pub mod slots;
+pub mod sysfs;

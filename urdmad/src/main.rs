@@ -1,0 +1,70 @@
+//! `urdmad`: command line of the daemon.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use urdma_ipc::paths::{is_instance_name, RUN_DIR_VARIABLE};
+use urdma_ipc::RunDir;
+use urdmad::config::Config;
+use urdmad::daemon::{self, Options};
+
+/// The daemon of one host: packet memory, slots, ports. Usually started by `urdma up`.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// Name of the instance [default: what the configuration says, else "default"]
+    #[arg(long)]
+    instance: Option<String>,
+    /// Configuration file (TOML); without one: no port, address 127.0.0.1
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Run directory [default: $URDMA_RUN_DIR, else the instance's]
+    #[arg(long)]
+    run_dir: Option<PathBuf>,
+    /// Only check the configuration
+    #[arg(long)]
+    check_config: bool,
+    /// Log to standard error
+    #[arg(long)]
+    foreground: bool,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(sentence) => {
+            eprintln!("urdmad: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), String> {
+    let mut config = match &arguments.config {
+        Some(file) => Config::read(file).map_err(|error| error.to_string())?,
+        None => Config::default(),
+    };
+    if arguments.check_config {
+        return Ok(());
+    }
+    if let Some(instance) = arguments.instance {
+        if !is_instance_name(&instance) {
+            return Err(format!(
+                "\"{instance}\" cannot name an instance: use letters, digits, '.', '_' and '-'"
+            ));
+        }
+        config.instance = Some(instance);
+    }
+    let from_environment = || std::env::var_os(RUN_DIR_VARIABLE).map(PathBuf::from);
+    let run_dir = arguments
+        .run_dir
+        .or_else(|| config.instance.is_none().then(from_environment)?)
+        .map_or_else(|| RunDir::own(config.instance_name()), RunDir::at);
+    let options = Options {
+        config,
+        run_dir,
+        foreground: arguments.foreground,
+    };
+    daemon::run(&options).map_err(|error| error.to_string())
+}

@@ -1,0 +1,183 @@
+//! What DPDK is asked for: device arguments, memory, and which devices can be leased.
+
+use std::fs;
+use std::path::Path;
+
+use nix::unistd::{access, AccessFlags};
+
+use crate::config::{PortConfig, PortKind};
+
+/// Packet buffers of the daemon's own queue: 2^n - 1 uses memory best.
+pub(super) const OWN_BUFFERS: u32 = 4095;
+/// Packet buffers of each queue that can be leased.
+pub(super) const LEASE_BUFFERS: u32 = 4095;
+/// The same for a device that keeps none in descriptors.
+pub(super) const SOFTWARE_LEASE_BUFFERS: u32 = 2047;
+/// What DPDK itself takes, with room for what dead lessees leave (156 KB each).
+const OVERHEAD_MB: u64 = 48;
+const MB: u64 = 1 << 20;
+/// Octets of a packet buffer beside its data: the mbuf itself and the pool's header.
+const BUFFER_OVERHEAD: u64 = 256;
+/// Smallest data room that all drivers like: 2 KB and headroom.
+const DATA_ROOM_MIN: usize = 2048 + ::dpdk::HEADROOM_OCTETS;
+/// Ethernet header with a VLAN tag, rounded up.
+const LINK_OCTETS: usize = 32;
+const MEMIF_BUFFER_SMALL: u16 = 2048;
+/// "Clean" in measurements; holds the largest frame.
+const MEMIF_BUFFER_LARGE: u16 = 9728;
+
+/// DPDK's arguments for the device of a port.
+pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> String {
+    let [_, a, b, _, _, c, d, e] = node_guid.to_be_bytes();
+    let mac = urdma_underlay::MacAddr([0x02, a, b ^ c, c, d, e]);
+    match &config.kind {
+        PortKind::Memif { is_server, socket } => {
+            let role = if *is_server { "server" } else { "client" };
+            let fits_small =
+                usize::from(config.mtu) + LINK_OCTETS <= usize::from(MEMIF_BUFFER_SMALL);
+            let bsize = if fits_small {
+                MEMIF_BUFFER_SMALL
+            } else {
+                MEMIF_BUFFER_LARGE
+            };
+            format!(
+                "net_memif0,role={role},id=0,socket={},socket-abstract=no,bsize={bsize},rsize=10,mac={mac}",
+                socket.display()
+            )
+        }
+        PortKind::Tap { netdev } => format!("net_tap0,iface={netdev},mac={mac}"),
+        PortKind::AfXdp { netdev } => format!("net_af_xdp0,iface={netdev}"),
+        PortKind::Device { device } => device.clone(),
+    }
+}
+
+/// The network interface that the port shares with the kernel, if it does.
+pub(super) fn netdev(config: &PortConfig) -> Option<&str> {
+    match &config.kind {
+        PortKind::AfXdp { netdev } => Some(netdev),
+        PortKind::Memif { .. } | PortKind::Tap { .. } | PortKind::Device { .. } => None,
+    }
+}
+
+/// Why queues of such a device cannot be leased, if so.
+pub(super) fn no_lease_because(device: &str, queues: u16) -> Option<String> {
+    let is = |driver: &str| device.starts_with(driver);
+    if is("net_af_xdp") || is("net_af_packet") || is("net_pcap") {
+        return Some("queues of this device work only in urdmad".to_owned());
+    }
+    // More queue pairs than four, used by secondaries, abort the primary.
+    if is("net_tap") && queues > 4 {
+        return Some("net_tap has 4 queue pairs, so port.lease_queues may be 3 at most".to_owned());
+    }
+    None
+}
+
+/// Whether the device keeps no packet buffers in descriptors.
+pub(super) fn is_software(device: &str) -> bool {
+    device.starts_with("net_memif") || device.starts_with("net_ring")
+}
+
+/// Whether the device is found by DPDK's own virtual bus and not among PCI devices.
+pub(super) fn is_virtual(device: &str) -> bool {
+    device.starts_with("net_")
+}
+
+/// Data room of a packet buffer for frames of this MTU.
+pub(super) fn data_room(mtu: u16) -> u16 {
+    let octets = (usize::from(mtu) + LINK_OCTETS + ::dpdk::HEADROOM_OCTETS).next_multiple_of(64);
+    u16::try_from(octets.max(DATA_ROOM_MIN)).unwrap_or(u16::MAX)
+}
+
+/// Megabytes that pools of so many buffers in all need.
+pub(super) fn memory_mb(mtu: u16, buffers: u32) -> u32 {
+    let each = u64::from(data_room(mtu)) + BUFFER_OVERHEAD;
+    let needed = OVERHEAD_MB + (u64::from(buffers) * each).div_ceil(MB);
+    u32::try_from(needed.next_multiple_of(2)).unwrap_or(u32::MAX)
+}
+
+/// Whether so much of hugetlbfs can be had.
+///
+/// # Errors
+/// Why not, as a sentence that says what to do.
+pub(super) fn check_hugepages(megabytes: u32) -> Result<(), String> {
+    let advice = |why: &str| {
+        format!(
+            "{why}; a lease needs {megabytes} MB of hugepages: as root, echo {} > /proc/sys/vm/nr_hugepages and mount -t hugetlbfs none /dev/hugepages",
+            megabytes.div_ceil(2)
+        )
+    };
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| -> u64 {
+        meminfo
+            .lines()
+            .find_map(|line| {
+                line.strip_prefix(name)?
+                    .split_whitespace()
+                    .next()?
+                    .parse()
+                    .ok()
+            })
+            .unwrap_or(0)
+    };
+    let free_mb = field("HugePages_Free:") * field("Hugepagesize:") / 1024;
+    if free_mb < u64::from(megabytes) {
+        return Err(advice(&format!("only {free_mb} MB of hugepages are free")));
+    }
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let mount = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let directory = fields.next()?;
+        (fields.next()? == "hugetlbfs").then_some(directory)
+    });
+    let Some(mount) = mount else {
+        return Err(advice("hugetlbfs is not mounted"));
+    };
+    if access(Path::new(mount), AccessFlags::W_OK).is_err() {
+        return Err(advice(&format!("this user may not write to {mount}")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(kind: PortKind, mtu: u16) -> PortConfig {
+        PortConfig {
+            kind,
+            mtu,
+            lease_queues: 2,
+            hugepages_mb: None,
+            checksum: true,
+        }
+    }
+
+    #[test]
+    fn memif_arguments_name_role_socket_and_a_buffer_for_the_mtu() {
+        let memif = |is_server| PortKind::Memif {
+            is_server,
+            socket: "/tmp/m".into(),
+        };
+        let text = arguments(&config(memif(true), 9000), 0x0211_22ff_fe33_4455);
+        assert_eq!(
+            text,
+            "net_memif0,role=server,id=0,socket=/tmp/m,socket-abstract=no,bsize=9728,rsize=10,mac=02:11:11:33:44:55"
+        );
+        let text = arguments(&config(memif(false), 1500), 1);
+        assert!(text.contains("role=client") && text.contains("bsize=2048"));
+    }
+
+    #[test]
+    fn memory_grows_with_mtu_and_buffers() {
+        assert!(memory_mb(1500, 4095) < memory_mb(9000, 4095));
+        assert!(memory_mb(9000, 4095) < memory_mb(9000, 8190));
+        assert!(memory_mb(9000, 4095) < 100);
+        assert!(data_room(9600) >= 9600 + 14 + 128);
+    }
+
+    #[test]
+    fn hugepages_beyond_any_machine_are_refused_with_advice() {
+        let said = check_hugepages(1 << 30).unwrap_err();
+        assert!(said.contains("/proc/sys/vm/nr_hugepages"), "{said}");
+    }
+}

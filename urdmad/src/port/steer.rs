@@ -1,0 +1,34 @@
+//! The program that an AF_XDP port loads into the kernel: our datagrams come here, everything else goes to the kernel (`bpf/steer.bpf.c`).
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+
+use nix::sys::memfd::{memfd_create, MFdFlags};
+
+/// Compiled by `build.rs`.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.o"));
+
+/// The program in a file without a name, since DPDK wants a path.
+#[derive(Debug)]
+pub(super) struct Steer(File);
+
+impl Steer {
+    pub(super) fn new() -> io::Result<Self> {
+        let mut file = File::from(memfd_create(c"urdma-steer", MFdFlags::MFD_CLOEXEC)?);
+        file.write_all(OBJECT)?;
+        Ok(Self(file))
+    }
+
+    /// The file for as long as `self` lives.
+    pub(super) fn path(&self) -> String {
+        format!("/proc/self/fd/{}", self.0.as_raw_fd())
+    }
+}
+
+/// Why an AF_XDP port did not start, and what helps most often.
+pub(super) fn explain(error: &::dpdk::Error, netdev: &str) -> String {
+    format!(
+        "{error}; if {netdev} carries an XDP program already, perhaps of an urdmad that was killed: ip link set dev {netdev} xdp off"
+    )
+}

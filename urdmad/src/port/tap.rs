@@ -1,0 +1,42 @@
+//! The kernel's end of a TAP port.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
+use urdma_underlay::MacAddr;
+
+/// Gives the kernel's end an Ethernet address of its own: net_tap makes it with the port's, and a bridge would then keep our frames.
+///
+/// # Errors
+/// The kernel refuses.
+pub(super) fn set_kernel_mac(netdev: &str, port: MacAddr) -> io::Result<()> {
+    let mut mac = port.0;
+    mac[5] ^= 0x80;
+    let socket = socket(
+        AddressFamily::Inet,
+        SockType::Datagram,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    // SAFETY: all fields of an ifreq are integers, for which zeros are values.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // Its last octet stays 0: a name has 15 at most.
+    let name = &mut request.ifr_name[..libc::IFNAMSIZ - 1];
+    for (to, from) in name.iter_mut().zip(netdev.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    // SAFETY: any bits of the union are a hardware address, and only that is written.
+    let address = unsafe { &mut request.ifr_ifru.ifru_hwaddr };
+    address.sa_family = libc::ARPHRD_ETHER;
+    for (to, from) in address.sa_data.iter_mut().zip(mac) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    // SAFETY: the request is an ifreq, which SIOCSIFHWADDR reads.
+    let result =
+        unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFHWADDR, &raw const request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}

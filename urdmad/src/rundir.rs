@@ -1,0 +1,233 @@
+//! The run directory: made, locked, and removed with everything in it.
+//!
+//! The `pid` file is locked (flock) for as long as urdmad lives, however it dies; who gets the lock may clean up what an earlier one left.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{chown, Gid, Uid};
+use urdma_ipc::RunDir;
+
+/// What urdmad makes in its run directory, the `pid` file last.
+const CONTENTS: [&str; 5] = ["control.sock", "sysfs", "dpdk", "urdmad.log", "pid"];
+const TRIES: usize = 16;
+
+/// Why the run directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// Another urdmad has it.
+    #[error("instance \"{instance}\" runs already{}: see `urdma status`, or end it with `urdma down`", process(.pid))]
+    Running {
+        /// The instance.
+        instance: String,
+        /// Its process, if the file says.
+        pid: Option<u32>,
+    },
+    /// There is something that urdmad has not made.
+    #[error("{} is no run directory of urdmad: it holds {found}; name another one with --run-dir", dir.display())]
+    Foreign {
+        /// The directory.
+        dir: PathBuf,
+        /// What is in it.
+        found: String,
+    },
+    /// The directory is another user's.
+    #[error("{} belongs to another user: name another one with --run-dir", dir.display())]
+    NotOurs {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The system said no.
+    #[error("cannot use {} as run directory: {error}", path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// A run directory that is ours; removed when dropped.
+#[derive(Debug)]
+pub struct OwnedRunDir {
+    run_dir: RunDir,
+    /// Holds the lock.
+    _pid_file: Flock<File>,
+}
+
+impl OwnedRunDir {
+    /// Makes, or takes over from a dead urdmad, the run directory; members of `group` may enter it.
+    ///
+    /// # Errors
+    /// Another urdmad has it, or it cannot be made.
+    pub fn acquire(run_dir: &RunDir, group: Option<Gid>) -> Result<Self, RunDirError> {
+        for _ in 0..TRIES {
+            prepare(run_dir.path(), group)?;
+            refuse_foreign(run_dir.path())?;
+            if let Some(pid_file) = lock(run_dir)? {
+                let owned = Self {
+                    run_dir: run_dir.clone(),
+                    _pid_file: pid_file,
+                };
+                owned.remove_all_but_pid();
+                return Ok(owned);
+            }
+        }
+        let error = io::Error::from(io::ErrorKind::ResourceBusy);
+        Err(io_error(run_dir.path())(error))
+    }
+
+    /// Where it is.
+    pub fn run_dir(&self) -> &RunDir {
+        &self.run_dir
+    }
+
+    fn remove_all_but_pid(&self) {
+        for name in CONTENTS.iter().filter(|name| **name != "pid") {
+            remove(&self.run_dir.path().join(name));
+        }
+    }
+}
+
+impl Drop for OwnedRunDir {
+    fn drop(&mut self) {
+        self.remove_all_but_pid();
+        remove(&self.run_dir.pid_file());
+        if let Err(error) = fs::remove_dir(self.run_dir.path()) {
+            tracing::warn!("cannot remove {}: {error}", self.run_dir.path().display());
+        }
+        // The directory above is shared by instances: it goes with the last one.
+        if let Some(base) = self.run_dir.path().parent() {
+            if base == urdma_ipc::paths::own_base() {
+                let _ = fs::remove_dir(base);
+            }
+        }
+    }
+}
+
+fn process(pid: &Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> RunDirError + '_ {
+    move |error| RunDirError::Io {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+fn prepare(dir: &Path, group: Option<Gid>) -> Result<(), RunDirError> {
+    if let Some(base) = dir.parent().filter(|base| !base.as_os_str().is_empty()) {
+        make_base(base)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_owner(dir)?,
+        Err(error) => return Err(io_error(dir)(error)),
+    }
+    let mode = if group.is_some() { 0o750 } else { 0o700 };
+    if group.is_some() {
+        chown(dir, None, group).map_err(|errno| io_error(dir)(errno.into()))?;
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(io_error(dir))
+}
+
+/// The directory above: /run/urdma can be entered by all, an ordinary user's only by him.
+fn make_base(base: &Path) -> Result<(), RunDirError> {
+    if base.is_dir() {
+        // Somebody else could have made /tmp/urdma-<uid> before us.
+        return if base == urdma_ipc::paths::own_base() {
+            check_owner(base)
+        } else {
+            Ok(())
+        };
+    }
+    let mode = if Uid::effective().is_root() {
+        0o755
+    } else {
+        0o700
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(base)
+        .map_err(io_error(base))
+}
+
+fn check_owner(dir: &Path) -> Result<(), RunDirError> {
+    let metadata = fs::symlink_metadata(dir).map_err(io_error(dir))?;
+    if !metadata.is_dir() || metadata.uid() != Uid::effective().as_raw() {
+        return Err(RunDirError::NotOurs {
+            dir: dir.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// Nothing is removed from a directory that holds anything that urdmad does not make.
+fn refuse_foreign(dir: &Path) -> Result<(), RunDirError> {
+    for entry in fs::read_dir(dir).map_err(io_error(dir))? {
+        let name = entry.map_err(io_error(dir))?.file_name();
+        if !CONTENTS.iter().any(|known| name == *known) {
+            return Err(RunDirError::Foreign {
+                dir: dir.to_owned(),
+                found: name.to_string_lossy().into_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The locked pid file; nothing if the directory was removed meanwhile and must be made again.
+fn lock(run_dir: &RunDir) -> Result<Option<Flock<File>>, RunDirError> {
+    let path = run_dir.pid_file();
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
+        .open(&path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(io_error(&path)(error)),
+    };
+    let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(file) => file,
+        Err((mut file, Errno::EWOULDBLOCK)) => {
+            let mut text = String::new();
+            let _ = file.read_to_string(&mut text);
+            return Err(RunDirError::Running {
+                instance: run_dir.instance(),
+                pid: text.trim().parse().ok(),
+            });
+        }
+        Err((_, errno)) => return Err(io_error(&path)(errno.into())),
+    };
+    // Who had the lock before may have removed the file while we waited to open it.
+    let ours = file.metadata().map_err(io_error(&path))?;
+    if !fs::metadata(&path).is_ok_and(|there| there.ino() == ours.ino()) {
+        return Ok(None);
+    }
+    file.set_len(0).map_err(io_error(&path))?;
+    file.rewind().map_err(io_error(&path))?;
+    writeln!(file, "{}", std::process::id()).map_err(io_error(&path))?;
+    Ok(Some(file))
+}
+
+fn remove(path: &Path) {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(_) => Ok(()),
+    };
+    if let Err(error) = removed {
+        tracing::warn!("cannot remove {}: {error}", path.display());
+    }
+}

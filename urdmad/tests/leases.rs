@@ -1,0 +1,134 @@
+//! Leased queue pairs: granted once each, taken back from the dead, counted. Needs root, to reserve hugepages.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+
+use support::{eventually, meta, octets, Daemon, Process, Scratch};
+use urdma_arena::SlotId;
+use urdma_harness::hugepages::Hugepages;
+use urdma_ipc::{ControlClient, LeaseAnswer, LeaseParams};
+
+const PAGES: u64 = 200;
+
+fn config(address: &str, role: &str, scratch: &Scratch) -> String {
+    format!(
+        "address = [\"{address}\"]\n[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\nmtu = 1500\nlease_queues = 2\n",
+        scratch.path().join("memif.sock").display()
+    )
+}
+
+fn lease(daemon: &Daemon) -> (ControlClient, Result<LeaseParams, String>) {
+    let client = daemon.client();
+    let (attached, _arena) = client.attach(true).unwrap();
+    let answer = match attached.lease {
+        LeaseAnswer::Granted(params) => Ok(*params),
+        LeaseAnswer::Refused(reason) => Err(reason),
+        LeaseAnswer::NotAsked => panic!("it was asked for"),
+    };
+    (client, answer)
+}
+
+fn hugepage_files() -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir("/dev/hugepages")
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with("urdma-"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+#[ignore = "needs root and 400 MB of hugepages: cargo test -p urdmad --test leases -- --ignored"]
+fn queues_are_leased_once_and_taken_back() {
+    let _pages = Hugepages::reserve(PAGES).unwrap();
+    let files_before = hugepage_files();
+    let scratch = Scratch::new();
+    let a = Daemon::start(
+        scratch.path(),
+        "a",
+        &config("127.0.0.1", "server", &scratch),
+    );
+    let b = Daemon::start(
+        scratch.path(),
+        "b",
+        &config("127.0.0.2", "client", &scratch),
+    );
+    eventually("the link is up", || a.status().port.unwrap().link_up);
+    let before = a.status().port.unwrap().mbufs;
+
+    let (first_client, first) = lease(&a);
+    let (_second_client, second) = lease(&a);
+    let (_third_client, third) = lease(&a);
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!((first.queue, second.queue), (1, 2));
+    assert_ne!(first.mempool, second.mempool);
+    assert_ne!(first.lcore_id, second.lcore_id);
+    assert!(third.unwrap_err().contains("all 2 queue pairs are leased"));
+    assert_eq!(
+        a.status()
+            .leases
+            .iter()
+            .filter(|lease| lease.slot.is_some())
+            .count(),
+        2
+    );
+
+    // Forwarding goes on beside the leases.
+    let (mut sender, mut receiver) = (a.attach(), b.attach());
+    pass(&mut sender, &mut receiver);
+
+    drop(first_client);
+    eventually("the queue is free again", || {
+        a.status().leases[0].slot.is_none()
+    });
+    assert_eq!(lease(&a).1.unwrap().queue, 1);
+    eventually("all queues but one are free again", || {
+        a.status()
+            .leases
+            .iter()
+            .filter(|lease| lease.slot.is_some())
+            .count()
+            == 1
+    });
+    assert_eq!(
+        a.status().port.unwrap().mbufs,
+        before,
+        "no packet buffer is lost"
+    );
+    drop((sender, receiver));
+    b.stop();
+    a.stop();
+    assert_eq!(hugepage_files(), files_before, "no hugepage file is left");
+}
+
+#[test]
+#[ignore = "needs root and 400 MB of hugepages: cargo test -p urdmad --test leases -- --ignored"]
+fn hugepages_of_a_killed_daemon_are_freed_by_the_next() {
+    let _pages = Hugepages::reserve(PAGES).unwrap();
+    let files_before = hugepage_files();
+    let scratch = Scratch::new();
+    let mut first = Daemon::start(
+        scratch.path(),
+        "a",
+        &config("127.0.0.1", "server", &scratch),
+    );
+    assert_ne!(hugepage_files(), files_before);
+    first.child.kill().unwrap();
+    first.child.wait().unwrap();
+    let second = Daemon::start(scratch.path(), "a", "address = [\"127.0.0.1\"]");
+    assert_eq!(hugepage_files(), files_before);
+    second.stop();
+}
+
+fn pass(sender: &mut Process, receiver: &mut Process) {
+    sender.send(
+        SlotId::DAEMON,
+        &meta("127.0.0.2", receiver.attached.slot),
+        b"beside",
+    );
+    assert_eq!(octets(&receiver.receive().unwrap()), b"beside");
+}

@@ -1,0 +1,153 @@
+//! Starting, refusing to start, taking over, ending.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::time::Duration;
+
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use support::{command, Daemon, Scratch, LIMIT};
+
+fn said(scratch: &Scratch, name: &str, config: &str) -> String {
+    let output = command(scratch.path(), name, config).output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn second_instance_of_the_name_is_refused_and_the_first_lives_on() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let said = said(&scratch, "a", "");
+    let expected = format!(
+        "instance \"a\" runs already (process {})",
+        daemon.child.id()
+    );
+    assert!(said.contains(&expected), "{said}");
+    assert!(daemon.client().status().is_ok());
+    daemon.stop();
+}
+
+#[test]
+fn directory_of_a_killed_daemon_is_taken_over() {
+    let scratch = Scratch::new();
+    let mut daemon = Daemon::start(scratch.path(), "a", "");
+    let guid = daemon.status().node_guid;
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    assert!(daemon.run_dir.control_socket().exists());
+    let second = Daemon::start(scratch.path(), "a", "");
+    assert_eq!(second.status().node_guid, guid, "the GUID is stable");
+    second.stop();
+}
+
+#[test]
+fn directory_with_foreign_files_is_refused_and_untouched() {
+    let scratch = Scratch::new();
+    let dir = scratch.path().join("a");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("thesis.tex"), "precious").unwrap();
+    let said = said(&scratch, "a", "");
+    assert!(
+        said.contains("no run directory") && said.contains("thesis.tex"),
+        "{said}"
+    );
+    assert_eq!(
+        fs::read_to_string(dir.join("thesis.tex")).unwrap(),
+        "precious"
+    );
+}
+
+#[test]
+fn run_directory_longer_than_a_socket_address_works() {
+    let scratch = Scratch::new();
+    let long = scratch.path().join("x".repeat(100));
+    fs::create_dir(&long).unwrap();
+    let daemon = Daemon::start(&long, "a", "");
+    let _process = daemon.attach();
+    daemon.stop();
+}
+
+#[test]
+fn bad_configuration_names_file_line_and_key() {
+    let scratch = Scratch::new();
+    let said = said(&scratch, "a", "\n[port]\nkind = \"memif\"\nmtu = 70000\n");
+    assert!(
+        said.starts_with("urdmad: ") && said.contains("a.toml, line 4, key \"port.mtu\""),
+        "{said}"
+    );
+    assert!(!scratch.path().join("a").exists(), "nothing was made");
+}
+
+#[test]
+fn check_config_starts_nothing() {
+    let scratch = Scratch::new();
+    let mut check = command(scratch.path(), "a", "slots = 3");
+    assert!(check.arg("--check-config").status().unwrap().success());
+    assert!(!scratch.path().join("a").exists());
+}
+
+#[test]
+fn sigterm_ends_it_in_order() {
+    let scratch = Scratch::new();
+    let mut daemon = Daemon::start(scratch.path(), "a", "");
+    let process = daemon.attach();
+    kill(
+        Pid::from_raw(daemon.child.id().try_into().unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    assert!(daemon.child.wait().unwrap().success());
+    assert!(!daemon.run_dir.path().exists());
+    let event = process.client.next_event(Some(LIMIT)).unwrap();
+    assert_eq!(event, Some(urdma_ipc::Event::Shutdown));
+}
+
+#[test]
+fn service_manager_is_told_when_it_is_ready() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut child = command(scratch.path(), "a", "")
+        .env("NOTIFY_SOCKET", &path)
+        .spawn()
+        .unwrap();
+    let mut text = [0; 64];
+    let length = socket.recv(&mut text).unwrap();
+    assert_eq!(&text[..length], b"READY=1");
+    kill(
+        Pid::from_raw(child.id().try_into().unwrap()),
+        Signal::SIGTERM,
+    )
+    .unwrap();
+    let length = socket.recv(&mut text).unwrap();
+    assert_eq!(&text[..length], b"STOPPING=1");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn idle_daemon_uses_no_cpu() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let ticks = || cpu_ticks(daemon.child.id());
+    let before = ticks();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(ticks() - before <= 1);
+}
+
+/// User and system time of a process in clock ticks of 10 ms.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}

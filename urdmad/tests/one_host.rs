@@ -1,0 +1,419 @@
+//! One instance without a port: attaching, datagrams, connection requests, death, limits.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{eventually, is_reject, meta, octets, request, Daemon, Process, Scratch, LIMIT};
+use urdma_arena::{Meta, SlotId};
+use urdma_ipc::{
+    ControlClient, ControlError, Event, PortSpace, ProcessReport, RefusalKind, Resolution, RunDir,
+};
+
+const HELPER: &str = "URDMAD_TEST_HELPER";
+
+#[test]
+fn start_without_port_is_quick_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    let start = Instant::now();
+    let daemon = Daemon::start(scratch.path(), "quick", "");
+    let took = start.elapsed();
+    println!("ready after {took:?}");
+    assert!(took < Duration::from_millis(200), "{took:?}");
+    let gids = daemon
+        .run_dir
+        .sysfs()
+        .join("class/infiniband/urdma0/ports/1/gids");
+    let gid = std::fs::read_to_string(gids.join("1")).unwrap();
+    assert_eq!(gid, "0000:0000:0000:0000:0000:ffff:7f00:0001\n");
+    daemon.stop();
+}
+
+#[test]
+fn attach_gives_slots_gids_and_an_arena_that_carries_datagrams() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "address = [\"127.0.0.1\", \"::1\"]");
+    let (mut a, mut b) = (daemon.attach(), daemon.attach());
+    assert_ne!(a.slot(), b.slot());
+    assert_eq!(a.attached.gids.len(), 3);
+    assert_eq!(a.attached.mtu, 0);
+    a.send(b.slot(), &Meta::default(), b"to b");
+    let frame = b.receive().unwrap();
+    assert_eq!((frame.from(), octets(&frame)), (a.slot(), b"to b".to_vec()));
+    drop(frame);
+    b.send(a.slot(), &Meta::default(), &[7; 60_000]);
+    assert_eq!(octets(&a.receive().unwrap()), [7; 60_000]);
+    let status = daemon.status();
+    assert_eq!(status.slots.len(), 2);
+    assert_eq!(
+        status.slots[0].pid,
+        i32::try_from(std::process::id()).unwrap()
+    );
+    assert_eq!(status.frames.free, status.frames.total);
+    daemon.stop();
+}
+
+#[test]
+fn resolve_without_port_knows_only_itself() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let client = daemon.client();
+    assert_eq!(
+        client.resolve([127, 0, 0, 1].into()).unwrap(),
+        Resolution::Local
+    );
+    assert_eq!(
+        client.resolve([10, 0, 0, 1].into()).unwrap(),
+        Resolution::NoHost
+    );
+}
+
+#[test]
+fn request_for_a_listener_reaches_its_slot_and_otherwise_is_rejected() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let (mut server, mut client) = (daemon.attach(), daemon.attach());
+    let any = [0, 0, 0, 0].into();
+    let port = server
+        .client
+        .cm_listen(PortSpace::Tcp, any, 7471, 5)
+        .unwrap();
+    assert_eq!(port, 7471);
+    let me = client.attached.slot;
+    let listened = request("127.0.0.1:40000", me, "127.0.0.1:7471");
+    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &listened);
+    let frame = server.receive().unwrap();
+    assert_eq!(octets(&frame), listened);
+    drop(frame);
+
+    let nobody = request("127.0.0.1:40000", me, "127.0.0.1:7472");
+    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &nobody);
+    let frame = client.receive().unwrap();
+    assert_eq!(frame.from(), SlotId::DAEMON);
+    assert!(is_reject(&octets(&frame)));
+    drop(frame);
+
+    server
+        .client
+        .cm_unlisten(PortSpace::Tcp, any, 7471)
+        .unwrap();
+    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &listened);
+    assert!(is_reject(&octets(&client.receive().unwrap())));
+    let data = daemon.status().counters.data;
+    assert_eq!((data["cm_requests"], data["cm_rejected"]), (1, 2));
+}
+
+#[test]
+fn cm_ports_taken_or_foreign_are_refused_with_the_right_errno() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let (a, b) = (daemon.attach(), daemon.attach());
+    let local = [127, 0, 0, 1].into();
+    a.client.cm_listen(PortSpace::Tcp, local, 5000, 1).unwrap();
+    let taken = b
+        .client
+        .cm_bind_port(PortSpace::Tcp, local, 5000)
+        .unwrap_err();
+    assert_eq!(taken.errno(), nix::libc::EADDRINUSE);
+    let foreign = b
+        .client
+        .cm_bind_port(PortSpace::Tcp, [10, 0, 0, 1].into(), 5000);
+    let foreign = foreign.unwrap_err();
+    assert_eq!(foreign.errno(), nix::libc::EADDRNOTAVAIL);
+    assert!(foreign.to_string().contains("127.0.0.1"), "{foreign}");
+    let ephemeral = b.client.cm_bind_port(PortSpace::Tcp, local, 0).unwrap();
+    assert!(ephemeral >= 32_768);
+    assert!(b.client.cm_unlisten(PortSpace::Tcp, local, 5000).is_err());
+    drop(a);
+    eventually("the port of a dead process is free", || {
+        b.client.cm_bind_port(PortSpace::Tcp, local, 5000).is_ok()
+    });
+    let unattached = daemon.client().cm_bind_port(PortSpace::Tcp, local, 1);
+    assert!(
+        matches!(unattached, Err(ControlError::Refused(r)) if r.kind == RefusalKind::NotAttached)
+    );
+}
+
+#[test]
+fn slots_beyond_the_configured_are_refused() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(
+        scratch.path(),
+        "a",
+        "slots = 2\n[quota]\nslots_per_user = 5",
+    );
+    let (first, _second) = (daemon.attach(), daemon.attach());
+    let client = daemon.client();
+    let refused = client.attach(false).unwrap_err();
+    assert!(refused.to_string().contains("all 2 slots"), "{refused}");
+    assert_eq!(refused.errno(), nix::libc::EMFILE);
+    drop(first.endpoint);
+    first.client.detach().unwrap();
+    let (attached, _fd) = client.attach(false).unwrap();
+    assert_eq!(attached.slot, 1);
+    drop(client);
+}
+
+#[test]
+fn other_version_is_told_which_one_urdmad_has() {
+    use urdma_ipc::message::{FromClient, FromDaemon, Request};
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let socket =
+        urdma_ipc::packet::PacketSocket::connect(&daemon.run_dir.control_socket()).unwrap();
+    let request = Request::Hello {
+        version: 999,
+        program: "old".into(),
+    };
+    socket.send(&FromClient { id: 1, request }, &[]).unwrap();
+    let answer: FromDaemon = socket.recv(4096).unwrap().unwrap().parse().unwrap();
+    let FromDaemon::Answer {
+        result: Err(refusal),
+        ..
+    } = answer
+    else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(
+        refusal.kind,
+        RefusalKind::VersionMismatch {
+            theirs: urdma_ipc::PROTOCOL_VERSION
+        }
+    );
+}
+
+#[test]
+fn garbage_on_the_control_socket_ends_only_that_connection() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let good = daemon.client();
+    let socket =
+        urdma_ipc::packet::PacketSocket::connect(&daemon.run_dir.control_socket()).unwrap();
+    socket.send(&"what?", &[]).unwrap();
+    assert!(matches!(socket.recv(4096), Ok(None) | Err(_)));
+    assert!(good.status().is_ok());
+}
+
+#[test]
+fn status_shows_what_processes_report() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let process = daemon.attach();
+    let asker = daemon.client();
+    let asked = std::thread::spawn(move || asker.status().unwrap());
+    let event = process.client.next_event(Some(LIMIT)).unwrap();
+    assert_eq!(event, Some(Event::ReportWanted));
+    let report = ProcessReport {
+        qps: 3,
+        ..ProcessReport::default()
+    };
+    process.client.report(report.clone()).unwrap();
+    let status = asked.join().unwrap();
+    assert_eq!(status.slots[0].report, Some(report));
+    // Who does not answer is shown without, and soon.
+    let start = Instant::now();
+    assert_eq!(daemon.status().slots[0].report, None);
+    assert!(start.elapsed() < Duration::from_secs(2));
+}
+
+#[test]
+fn calls_from_threads_and_events_share_one_client() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let process = daemon.attach();
+    let client = &process.client;
+    std::thread::scope(|scope| {
+        let events = scope.spawn(|| {
+            let mut gone = 0;
+            while gone < 5 {
+                match client.next_event(Some(LIMIT)).unwrap().unwrap() {
+                    Event::SlotGone { .. } => gone += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    assert_eq!(
+                        client.resolve([127, 0, 0, 1].into()).unwrap(),
+                        Resolution::Local
+                    );
+                }
+            });
+        }
+        for _ in 0..5 {
+            drop(daemon.attach());
+        }
+        events.join().unwrap();
+    });
+}
+
+#[test]
+fn shutdown_tells_the_processes_and_removes_everything() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let process = daemon.attach();
+    let run_dir = daemon.run_dir.clone();
+    daemon.stop();
+    assert_eq!(
+        process.client.next_event(Some(LIMIT)).unwrap(),
+        Some(Event::Shutdown)
+    );
+    assert!(matches!(
+        process.client.next_event(Some(LIMIT)),
+        Err(ControlError::Gone)
+    ));
+    let error = ControlClient::connect(&run_dir, "test").unwrap_err();
+    assert!(matches!(error, ControlError::NoDaemon { .. }), "{error}");
+    assert!(error.to_string().contains("urdma up"), "{error}");
+    assert_eq!(
+        std::fs::read_dir(scratch.path()).unwrap().count(),
+        1,
+        "only the configuration"
+    );
+}
+
+#[test]
+fn unknown_instance_is_told_which_exist() {
+    let scratch = Scratch::new();
+    let _daemon = Daemon::start(scratch.path(), "here", "");
+    let error =
+        ControlClient::connect(&RunDir::at(scratch.path().join("there")), "test").unwrap_err();
+    assert!(error.to_string().contains("here"), "{error}");
+    assert!(matches!(error, ControlError::UnknownInstance { .. }));
+}
+
+#[test]
+fn killed_process_gives_everything_back() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let mut peer = daemon.attach();
+    let before = daemon.status();
+    for round in 0..10 {
+        let mut child = helper("exchange", &daemon.run_dir, peer.attached.slot);
+        // In the middle of an exchange: it has sent, holds frames, and has some in its ring.
+        let start = Instant::now();
+        let mut from = None;
+        while start.elapsed() < Duration::from_millis(20 + round * 7) || from.is_none() {
+            if let Some(frame) = peer.endpoint.recv() {
+                from = Some(frame.from());
+                drop(frame);
+                peer.send_if_possible(from.unwrap());
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        while !matches!(
+            peer.client.next_event(Some(LIMIT)).unwrap(),
+            Some(Event::SlotGone { slot }) if Some(SlotId::new(slot).unwrap()) == from
+        ) {}
+        while peer.endpoint.recv().is_some() {}
+        let after = daemon.status();
+        assert_eq!(after.frames, before.frames, "round {round}");
+        assert_eq!(after.slots.len(), 1);
+        assert_eq!(after.listeners.len(), 0);
+    }
+    let counters = daemon.status().counters;
+    assert_eq!(counters.reaped, 10);
+    assert!(counters.reaped_frames > 0);
+}
+
+#[test]
+fn killed_process_whose_child_keeps_the_socket_is_noticed() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let watcher = daemon.attach();
+    let mut child = helper("fork", &daemon.run_dir, 0);
+    // It says the pid of its child when it is attached.
+    let said = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .find_map(|line| Some(line.unwrap().split_once("pid ")?.1.to_owned()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let event = watcher.client.next_event(Some(LIMIT)).unwrap();
+    let pid = said.unwrap().trim().parse().unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
+    assert!(matches!(event, Some(Event::SlotGone { .. })), "{event:?}");
+}
+
+impl Process {
+    fn send_if_possible(&mut self, to: SlotId) {
+        if let Some(frame) = self.endpoint.alloc(2000) {
+            let _ = self.endpoint.send(to, frame, 2000);
+        }
+    }
+}
+
+/// This test program again, as another process that runs [`helper_process`].
+fn helper(what: &str, run_dir: &RunDir, peer: u8) -> std::process::Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "helper_process", "--nocapture"])
+        .env(
+            HELPER,
+            format!("{what}:{peer}:{}", run_dir.path().display()),
+        )
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap()
+}
+
+/// No test of its own: what the processes that are killed do.
+#[test]
+fn helper_process() {
+    let Ok(wanted) = std::env::var(HELPER) else {
+        return;
+    };
+    let mut parts = wanted.splitn(3, ':');
+    let what = parts.next().unwrap();
+    let peer = SlotId::new(parts.next().unwrap().parse().unwrap()).unwrap();
+    let mut process = Process::attach(&RunDir::at(parts.next().unwrap()));
+    if what == "fork" {
+        // The control socket; those that the standard library makes for spawning come later.
+        let sockets: Vec<i32> = std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| {
+                std::fs::read_link(path)
+                    .is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+            })
+            .map(|path| path.file_name().unwrap().to_str().unwrap().parse().unwrap())
+            .collect();
+        let mut sleeper = Command::new("sleep");
+        // SAFETY: fcntl is async-signal-safe and only clears a flag of descriptors that stay open.
+        unsafe {
+            sleeper.pre_exec(move || {
+                for fd in &sockets {
+                    nix::fcntl::fcntl(
+                        std::os::fd::BorrowedFd::borrow_raw(*fd),
+                        nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()),
+                    )?;
+                }
+                Ok(())
+            });
+        }
+        let mut child = sleeper.arg("60").spawn().unwrap();
+        println!("pid {}", child.id());
+        child.wait().unwrap();
+        return;
+    }
+    let any = [0, 0, 0, 0].into();
+    process.client.cm_listen(PortSpace::Tcp, any, 0, 1).unwrap();
+    let mut held = Vec::new();
+    loop {
+        process.send_if_possible(peer);
+        if let Some(frame) = process.endpoint.recv() {
+            held.push(frame);
+        }
+        if held.len() > 40 {
+            held.clear();
+        }
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,230 @@
+//! The real urdmad in a scratch directory, and clients of it.
+
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
+
+use std::fs;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId};
+// The build script's arguments for the linker need the DPDK wrapper in every program of this package.
+use urdma_ipc::{Attached, ControlClient, RunDir, Status};
+use urdmad as _;
+
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// A scratch directory; removed when dropped.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        let template = std::env::temp_dir().join("urdmad-test-XXXXXX");
+        Self(nix::unistd::mkdtemp(&template).unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A running urdmad; killed when dropped.
+pub struct Daemon {
+    pub child: Child,
+    pub run_dir: RunDir,
+}
+
+pub fn command(dir: &Path, name: &str, config: &str) -> Command {
+    let file = dir.join(format!("{name}.toml"));
+    fs::write(&file, config).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_urdmad"));
+    command
+        .arg("--run-dir")
+        .arg(dir.join(name))
+        .args(["--instance", name, "--config"])
+        .arg(&file)
+        .env_remove("URDMA_RUN_DIR")
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+impl Daemon {
+    pub fn start(dir: &Path, name: &str, config: &str) -> Self {
+        let mut daemon = Self {
+            child: command(dir, name, config).spawn().unwrap(),
+            run_dir: RunDir::at(dir.join(name)),
+        };
+        let start = Instant::now();
+        while ControlClient::connect(&daemon.run_dir, "test").is_err() {
+            if let Some(status) = daemon.child.try_wait().unwrap() {
+                panic!("urdmad ended with {status}: {}", daemon.errors());
+            }
+            assert!(
+                start.elapsed() < LIMIT,
+                "urdmad does not answer: {}",
+                daemon.log()
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        daemon
+    }
+
+    fn errors(&mut self) -> String {
+        let mut text = String::new();
+        let _ = self.child.stderr.take().unwrap().read_to_string(&mut text);
+        text
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.run_dir.log_file()).unwrap_or_default()
+    }
+
+    pub fn client(&self) -> ControlClient {
+        ControlClient::connect(&self.run_dir, "test").unwrap()
+    }
+
+    pub fn status(&self) -> Status {
+        self.client().status().unwrap()
+    }
+
+    pub fn attach(&self) -> Process {
+        Process::attach(&self.run_dir)
+    }
+
+    /// Ends it and checks that nothing is left.
+    pub fn stop(mut self) {
+        self.client().shutdown().unwrap();
+        assert!(self.child.wait().unwrap().success());
+        assert!(!self.run_dir.path().exists());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a provider process has.
+pub struct Process {
+    pub client: ControlClient,
+    pub attached: Attached,
+    pub endpoint: Endpoint,
+}
+
+impl Process {
+    pub fn attach(run_dir: &RunDir) -> Self {
+        let client = ControlClient::connect(run_dir, "test").unwrap();
+        let (attached, fd) = client.attach(false).unwrap();
+        let endpoint = endpoint(fd, attached.slot);
+        Self {
+            client,
+            attached,
+            endpoint,
+        }
+    }
+
+    pub fn slot(&self) -> SlotId {
+        SlotId::new(self.attached.slot).unwrap()
+    }
+
+    pub fn send(&mut self, to: SlotId, meta: &Meta, octets: &[u8]) {
+        let mut frame = self.endpoint.alloc(octets.len()).unwrap();
+        frame.data_mut()[..octets.len()].copy_from_slice(octets);
+        frame.set_meta(meta);
+        self.endpoint.send(to, frame, octets.len()).unwrap();
+    }
+
+    /// Waits for a datagram.
+    pub fn receive(&mut self) -> Option<RxFrame> {
+        let start = Instant::now();
+        while start.elapsed() < LIMIT {
+            if let Some(frame) = self.endpoint.recv() {
+                return Some(frame);
+            }
+            self.endpoint.park(Some(Duration::from_millis(100)));
+        }
+        None
+    }
+}
+
+pub fn endpoint(fd: OwnedFd, slot: u8) -> Endpoint {
+    let arena = Arena::from_fd(fd).unwrap();
+    Endpoint::attach(&arena, SlotId::new(slot).unwrap()).unwrap()
+}
+
+pub fn octets(frame: &RxFrame) -> Vec<u8> {
+    let mut octets = vec![0; frame.len()];
+    assert!(frame.copy_to_slice(0, &mut octets));
+    octets
+}
+
+/// Waits until `is_so`.
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// UDP destination port of a slot.
+pub fn udp_port(slot: u8) -> u16 {
+    proto_trp::addr::PORT_BASE + u16::from(slot)
+}
+
+pub fn meta(remote: &str, slot: u8) -> Meta {
+    Meta {
+        remote_ip: urdma_underlay::to_octets(remote.parse().unwrap()),
+        src_port: 0xc001,
+        dst_port: udp_port(slot),
+        ecn: 2,
+    }
+}
+
+/// A connection request from `src` (slot `slot`) to `dst`.
+pub fn request(src: &str, slot: u8, dst: &str) -> Vec<u8> {
+    use urdma_cm::wire::{Body, Head, Message, PortSpace, QpInfo, Req, MAX_MESSAGE};
+    let message = Message {
+        head: Head {
+            local_id: 77,
+            remote_id: 0,
+            nonce: 0x1234,
+            slot,
+        },
+        body: Body::Req(Req {
+            qp: QpInfo {
+                qpn: u32::from(slot) << 16 | 1,
+                ..QpInfo::default()
+            },
+            retry_count: 7,
+            ack_timeout: 14,
+            path_mtu: 3,
+            port_space: PortSpace::TCP,
+            src: src.parse().unwrap(),
+            dst: dst.parse().unwrap(),
+        }),
+        private_data: b"private",
+    };
+    let mut octets = [0; MAX_MESSAGE];
+    let length = message.write(&mut octets);
+    octets[..length].to_vec()
+}
+
+/// Whether the datagram is the refusal of [`request`].
+pub fn is_reject(octets: &[u8]) -> bool {
+    use urdma_cm::wire::{Body, Message, RejReason};
+    let message = Message::parse(octets).unwrap();
+    message.head.remote_id == 77 && message.body == Body::Rej(RejReason::INVALID_SERVICE_ID)
+}

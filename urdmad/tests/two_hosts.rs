@@ -1,0 +1,306 @@
+//! Two instances joined by net_memif, without hugepages: forwarding both ways, neighbours, connection requests, RESETs, capture.
+
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use proto_trp::addr::{source_port, Psn, Qpn, SlotId as WireSlot};
+use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
+use support::{eventually, is_reject, meta, octets, request, udp_port, Daemon, Process, Scratch};
+use urdma_arena::{Meta, SlotId};
+use urdma_ipc::{LeaseAnswer, PortSpace, Resolution};
+
+const A: &str = "127.0.0.1";
+const B: &str = "127.0.0.2";
+
+struct Hosts {
+    a: Daemon,
+    b: Daemon,
+}
+
+fn config(address: &str, role: &str, socket: &Path, extra: &str) -> String {
+    format!(
+        "address = [\"{address}\"]\n[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\n{extra}",
+        socket.display()
+    )
+}
+
+fn start(scratch: &Scratch, extra: &str) -> Hosts {
+    let socket = scratch.path().join("memif.sock");
+    let a = Daemon::start(scratch.path(), "a", &config(A, "server", &socket, extra));
+    let b = Daemon::start(scratch.path(), "b", &config(B, "client", &socket, extra));
+    eventually("the link is up", || {
+        [&a, &b]
+            .into_iter()
+            .all(|host| host.status().port.unwrap().link_up)
+    });
+    Hosts { a, b }
+}
+
+fn from_a_to_b(a: &mut Process, b: &mut Process, datagram: &[u8]) -> Meta {
+    let there = meta(B, b.attached.slot);
+    a.send(SlotId::DAEMON, &there, datagram);
+    let frame = b.receive().expect("nothing arrived");
+    assert_eq!(octets(&frame), datagram);
+    assert_eq!(frame.from(), SlotId::DAEMON);
+    frame.meta()
+}
+
+#[test]
+fn datagrams_pass_both_ways_and_nothing_is_left() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "mtu = 9000");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    assert_eq!(a.attached.mtu, 9000);
+    // The first waits for ARP and must arrive all the same.
+    let seen = from_a_to_b(&mut a, &mut b, b"first");
+    assert_eq!(seen.remote_ip, meta(A, 0).remote_ip);
+    assert_eq!(
+        (seen.src_port, seen.dst_port, seen.ecn),
+        (0xc001, udp_port(b.attached.slot), 2)
+    );
+    b.send(SlotId::DAEMON, &meta(A, a.attached.slot), &[9; 8972]);
+    assert_eq!(octets(&a.receive().unwrap()), [9; 8972]);
+    for length in [0, 1, 64, 1400, 8972] {
+        from_a_to_b(&mut a, &mut b, &vec![5; length]);
+    }
+    a.send(SlotId::DAEMON, &meta(B, b.attached.slot), &[9; 8973]);
+    a.send(SlotId::DAEMON, &meta("127.0.0.9", 1), b"to nobody");
+    eventually("drops are counted", || {
+        let data = hosts.a.status().counters.data;
+        data["drop_tx_too_long"] == 1 && data["drop_tx_unreachable"] == 1
+    });
+    for host in [&hosts.a, &hosts.b] {
+        let status = host.status();
+        assert_eq!(status.frames.free, status.frames.total);
+        assert!(status.no_leases_because.unwrap().contains("lease_queues"));
+        let pool = &status.port.unwrap().mbufs[0];
+        assert!(pool.free > pool.total - 64, "{pool:?}");
+    }
+    drop((a, b));
+    hosts.b.stop();
+    hosts.a.stop();
+    let mut left: Vec<_> = fs::read_dir(scratch.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["a.toml", "b.toml"]);
+}
+
+#[test]
+fn stream_of_datagrams_arrives_in_order() {
+    const COUNT: u32 = 20_000;
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    from_a_to_b(&mut a, &mut b, b"first");
+    let (to, mut next, mut sent) = (meta(B, b.attached.slot), 0, 0);
+    let start = Instant::now();
+    while next < COUNT {
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "{next} of {COUNT}"
+        );
+        // A window, as a connection would have: what is under way fits the rings.
+        while sent < COUNT && sent - next < 64 {
+            let Some(mut frame) = a.endpoint.alloc(1000) else {
+                break;
+            };
+            frame.data_mut()[..4].copy_from_slice(&sent.to_be_bytes());
+            frame.set_meta(&to);
+            if a.endpoint.send(SlotId::DAEMON, frame, 1000).is_err() {
+                break;
+            }
+            sent += 1;
+        }
+        while let Some(frame) = b.endpoint.recv() {
+            let mut number = [0; 4];
+            assert!(frame.copy_to_slice(0, &mut number));
+            assert_eq!(u32::from_be_bytes(number), next);
+            next += 1;
+        }
+        std::thread::yield_now();
+    }
+    println!("{COUNT} datagrams in {:?}", start.elapsed());
+    let data = hosts.b.status().counters.data;
+    assert_eq!(data["drop_rx_no_frame"] + data["drop_rx_ring_full"], 0);
+}
+
+#[test]
+fn neighbours_are_resolved_and_absent_ones_given_up() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let client = hosts.a.client();
+    assert_eq!(
+        client.resolve(A.parse().unwrap()).unwrap(),
+        Resolution::Local
+    );
+    let mac = hosts.b.status().port.unwrap().mac;
+    match client.resolve(B.parse().unwrap()).unwrap() {
+        Resolution::Neighbour { mac: found, source } => {
+            assert_eq!(urdma_underlay::MacAddr(found).to_string(), mac);
+            assert_eq!(source.to_string(), A);
+        }
+        other => panic!("{other:?}"),
+    }
+    let start = Instant::now();
+    let nobody = client.resolve("127.0.0.77".parse().unwrap()).unwrap();
+    assert_eq!(nobody, Resolution::NoHost);
+    assert!(start.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn requests_across_hosts_reach_the_listener_or_are_rejected() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    b.client
+        .cm_listen(PortSpace::Tcp, B.parse().unwrap(), 7471, 1)
+        .unwrap();
+    let source = format!("{A}:40000");
+    let listened = request(&source, a.attached.slot, &format!("{B}:7471"));
+    a.send(SlotId::DAEMON, &meta(B, 0), &listened);
+    let frame = b.receive().unwrap();
+    assert_eq!(octets(&frame), listened);
+    drop(frame);
+    let nobody = request(&source, a.attached.slot, &format!("{B}:7472"));
+    a.send(SlotId::DAEMON, &meta(B, 0), &nobody);
+    assert!(is_reject(&octets(&a.receive().unwrap())));
+    let data = hosts.b.status().counters.data;
+    assert_eq!((data["cm_requests"], data["cm_rejected"]), (1, 1));
+}
+
+fn probe(kind: PacketType) -> [u8; 16] {
+    let header = TrpHeader {
+        kind,
+        flags: Flags::NONE,
+        destination_index: 5,
+        connection_id: ConnectionId::from_u32(0xfeed_beef),
+        window: u8::from(kind != PacketType::Reset),
+        psn: Psn::new(1),
+        ack: Psn::new(2),
+        extension_words: 0,
+    };
+    let mut octets = [0; 16];
+    header.encode(&mut octets).unwrap();
+    octets
+}
+
+#[test]
+fn datagram_for_an_unattached_slot_is_answered_with_reset_and_a_reset_is_not() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let mut a = hosts.a.attach();
+    let sender = Qpn::new(WireSlot::new(a.attached.slot).unwrap(), 1);
+    let to = Meta {
+        src_port: source_port(sender),
+        ..meta(B, 200)
+    };
+    a.send(SlotId::DAEMON, &to, &probe(PacketType::Probe));
+    let frame = a.receive().unwrap();
+    let answer = octets(&frame);
+    let header = TrpHeader::parse(&answer, answer.len()).unwrap();
+    assert_eq!(header.kind, PacketType::Reset);
+    assert_eq!(header.connection_id.to_u32(), 0xfeed_beef);
+    drop(frame);
+    for datagram in [&probe(PacketType::Reset)[..], b"no TRP at all"] {
+        a.send(SlotId::DAEMON, &to, datagram);
+    }
+    eventually("all three have arrived", || {
+        hosts.b.status().counters.data["drop_rx_unattached_slot"] == 3
+    });
+    assert_eq!(hosts.b.status().counters.data["resets_sent"], 1);
+    for _ in 0..1000 {
+        while a.endpoint.recv().is_some() {}
+        let mut frame = a.endpoint.alloc(16).unwrap();
+        frame.data_mut()[..16].copy_from_slice(&probe(PacketType::Probe));
+        frame.set_meta(&to);
+        let _ = a.endpoint.send(SlotId::DAEMON, frame, 16);
+        std::thread::yield_now();
+    }
+    eventually("the flood is limited", || {
+        hosts.b.status().counters.data["drop_reset_limit"] > 0
+    });
+}
+
+#[test]
+fn capture_holds_what_passes_and_tshark_reads_it() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "checksum = true");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    let file = scratch.path().join("a.pcapng");
+    let client = hosts.a.client();
+    client.capture_start(file.clone()).unwrap();
+    assert!(client.capture_start(file.clone()).is_err(), "one at a time");
+    for _ in 0..5 {
+        from_a_to_b(&mut a, &mut b, b"captured");
+    }
+    let frames = client.capture_stop().unwrap();
+    assert!(frames >= 5);
+    let output = std::process::Command::new("tshark")
+        .args([
+            "-r",
+            file.to_str().unwrap(),
+            "-T",
+            "fields",
+            "-e",
+            "udp.dstport",
+        ])
+        .args([
+            "-o",
+            "udp.check_checksum:TRUE",
+            "-Y",
+            "udp.checksum.status == 1",
+        ])
+        .output()
+        .unwrap();
+    let ports = String::from_utf8(output.stdout).unwrap();
+    let expected = udp_port(b.attached.slot).to_string();
+    assert_eq!(
+        ports.lines().filter(|port| **port == expected).count(),
+        5,
+        "{ports}"
+    );
+}
+
+#[test]
+fn lease_without_hugepages_is_refused_with_a_reason_and_forwarding_works() {
+    let scratch = Scratch::new();
+    // More than any machine has free: 64 GB.
+    let hosts = start(&scratch, "lease_queues = 1\nhugepages_mb = 65536");
+    let client = hosts.a.client();
+    let (attached, _fd) = client.attach(true).unwrap();
+    let LeaseAnswer::Refused(reason) = attached.lease else {
+        panic!("{:?}", attached.lease)
+    };
+    assert!(reason.contains("hugepages"), "{reason}");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    from_a_to_b(&mut a, &mut b, b"forwarded");
+}
+
+#[test]
+fn idle_daemon_with_a_port_uses_next_to_no_cpu() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let cpu_ns = || -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", hosts.a.child.id())).unwrap();
+        tasks
+            .map(|task| fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap())
+            .map(|stat| stat.split(' ').next().unwrap().parse::<u64>().unwrap())
+            .sum()
+    };
+    // A conversation might go on for a second.
+    std::thread::sleep(Duration::from_millis(1200));
+    let before = cpu_ns();
+    std::thread::sleep(Duration::from_secs(2));
+    let permille = (cpu_ns() - before) / 2_000_000;
+    println!("{permille} per mille of a core");
+    // The goal is 10; a build without optimization on a busy machine takes more.
+    let most = if cfg!(debug_assertions) { 30 } else { 10 };
+    assert!(permille < most, "{permille} per mille");
+}
