@@ -1,0 +1,159 @@
+//! `urdma up` and `urdma down`.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use urdma_ipc::{ControlClient, ControlError, RunDir};
+
+use crate::{libraries, Error, Target};
+
+/// How long urdmad may take until it answers; a port with hugepages takes longest.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long it may take to remove everything.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Options of `urdma up`.
+#[derive(Debug, Args)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Configuration file (TOML); without one: no port, address 127.0.0.1
+    #[arg(long)]
+    config: Option<PathBuf>,
+}
+
+/// Starts urdmad in the background and waits until it answers.
+pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
+    let run_dir = args.target.run_dir();
+    if ControlClient::connect(&run_dir, "urdma").is_ok() {
+        return Err(Error::sentence(format!(
+            "instance \"{}\" is up already: see `urdma status`",
+            run_dir.instance()
+        )));
+    }
+    let mut command = Command::new(libraries::urdmad()?);
+    command.arg("--run-dir").arg(run_dir.path());
+    if let Some(instance) = &args.target.instance {
+        command.arg("--instance").arg(instance);
+    }
+    if let Some(config) = &args.config {
+        command.arg("--config").arg(config);
+    }
+    // SAFETY: setsid is async-signal-safe and touches only the child about to exec.
+    unsafe {
+        command.pre_exec(|| {
+            nix::unistd::setsid()?;
+            Ok(())
+        });
+    }
+    let (reader, writer) = std::io::pipe().map_err(|error| Error::sentence(error.to_string()))?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(writer)
+        .spawn()
+        .map_err(|error| Error::sentence(format!("cannot start urdmad: {error}")))?;
+    drop(command);
+    wait_until_ready(&mut child, reader, &run_dir)?;
+    let status = ControlClient::connect(&run_dir, "urdma")?.status()?;
+    let addresses: Vec<String> = status.addresses.iter().map(ToString::to_string).collect();
+    println!(
+        "instance \"{}\" is up at {}; try: urdma run{} -- ibv_devinfo",
+        status.instance,
+        addresses.join(", "),
+        if args.target.instance.is_some() || args.target.run_dir.is_some() {
+            format!(" --run-dir {}", run_dir.path().display())
+        } else {
+            String::new()
+        }
+    );
+    if let Some(reason) = status.no_leases_because.filter(|_| status.port.is_some()) {
+        println!("note: {reason}");
+    }
+    Ok(())
+}
+
+fn wait_until_ready(
+    child: &mut Child,
+    mut errors: std::io::PipeReader,
+    run_dir: &RunDir,
+) -> Result<(), Error> {
+    let start = Instant::now();
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            let mut said = String::new();
+            // Nothing said is as good as unreadable: the status then speaks.
+            let _ = errors.read_to_string(&mut said);
+            let said = said.trim().trim_start_matches("urdmad: ").to_owned();
+            return Err(Error::Sentence(if said.is_empty() {
+                format!("urdmad ended with {status}: {}", log_tail(run_dir))
+            } else {
+                said
+            }));
+        }
+        if ControlClient::connect(run_dir, "urdma").is_ok() {
+            return Ok(());
+        }
+        if start.elapsed() > START_LIMIT {
+            // It is ours and of no use.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(Error::Sentence(format!(
+                "urdmad was not ready within {} s: {}",
+                START_LIMIT.as_secs(),
+                log_tail(run_dir)
+            )));
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+}
+
+fn log_tail(run_dir: &RunDir) -> String {
+    let log = run_dir.log_file();
+    fs::read_to_string(&log)
+        .ok()
+        .and_then(|text| text.lines().last().map(str::to_owned))
+        .unwrap_or_else(|| format!("nothing in {}", log.display()))
+}
+
+/// Tells urdmad to end and waits until it has.
+pub(crate) fn down(target: &Target) -> Result<(), Error> {
+    let run_dir = target.run_dir();
+    let client = ControlClient::connect(&run_dir, "urdma")?;
+    let pid = client.daemon_pid();
+    match client.shutdown() {
+        Ok(()) | Err(ControlError::Gone) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let start = Instant::now();
+    while run_dir.control_socket().exists() || is_running(pid) {
+        if start.elapsed() > STOP_LIMIT {
+            return Err(Error::sentence(format!(
+                "urdmad (process {pid}) has not ended within {} s: see {}",
+                STOP_LIMIT.as_secs(),
+                run_dir.log_file().display()
+            )));
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    println!("instance \"{}\" is down", run_dir.instance());
+    Ok(())
+}
+
+/// Whether `pid` runs; a zombie that nobody has waited for does not.
+fn is_running(pid: u32) -> bool {
+    let mut stat = String::new();
+    File::open(Path::new("/proc").join(pid.to_string()).join("stat"))
+        .and_then(|mut file| file.read_to_string(&mut stat))
+        .is_ok()
+        && !stat
+            .rsplit(')')
+            .next()
+            .is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}

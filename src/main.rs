@@ -1,0 +1,98 @@
+//! `urdma`: software RDMA for every verbs program, from the command line.
+//!
+//! The map of the whole project is `doc/architecture.md`. This package is the command line only:
+//! - `up` and `down`: [`daemon`], start and end an instance of urdmad;
+//! - `run`: [`run`], a program with the environment that makes libibverbs find our device;
+//! - `status`: [`status`], what an instance knows, as a table or as JSON;
+//! - `capture`: [`capture`], frames into a file that Wireshark reads;
+//! - [`libraries`]: where the plugin, the stand-in and the lease library are.
+
+mod capture;
+mod daemon;
+mod libraries;
+mod run;
+mod status;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use urdma_ipc::{ControlClient, ControlError, RunDir};
+
+/// Exit status for a command that could not do what was asked.
+const EXIT_FAILURE: u8 = 1;
+
+/// Software RDMA for every verbs program, without RDMA hardware.
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start an instance (one host's daemon) and wait until it is ready
+    Up(daemon::UpArgs),
+    /// End an instance and remove what it made
+    Down(Target),
+    /// Run a program whose verbs go through urdma
+    Run(run::RunArgs),
+    /// Show processes, queue pairs, ports and counters of an instance
+    Status(status::StatusArgs),
+    /// Write the frames that pass the daemon into a pcapng file
+    Capture(capture::CaptureArgs),
+}
+
+/// Which instance is meant.
+#[derive(Debug, Clone, Args)]
+struct Target {
+    /// Name of the instance [default: $URDMA_INSTANCE, else "default"]
+    #[arg(long)]
+    instance: Option<String>,
+    /// Directory of the instance, instead of a name [default: $URDMA_RUN_DIR]
+    #[arg(long)]
+    run_dir: Option<PathBuf>,
+}
+
+impl Target {
+    fn run_dir(&self) -> RunDir {
+        RunDir::find(self.run_dir.as_deref(), self.instance.as_deref())
+    }
+
+    fn connect(&self) -> Result<ControlClient, ControlError> {
+        ControlClient::connect(&self.run_dir(), "urdma")
+    }
+}
+
+/// Why a command failed, as a sentence for people.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error("{0}")]
+    Sentence(String),
+}
+
+impl Error {
+    fn sentence(text: impl Into<String>) -> Self {
+        Self::Sentence(text.into())
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Up(args) => daemon::up(&args),
+        Command::Down(target) => daemon::down(&target),
+        Command::Run(args) => run::run(&args),
+        Command::Status(args) => status::status(&args),
+        Command::Capture(args) => capture::capture(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("urdma: {error}");
+            ExitCode::from(EXIT_FAILURE)
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `urdma run`: a program with the environment that makes libibverbs find our device.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use clap::{Args, ValueEnum};
+
+use crate::libraries::Libraries;
+use crate::{Error, Target};
+
+/// Options of `urdma run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Whether the program gets a queue pair of the port to itself
+    #[arg(long, value_enum, default_value_t = Lease::Try)]
+    lease: Lease,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<OsString>,
+}
+
+/// Wishes for a lease.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Lease {
+    /// Through urdmad
+    Never,
+    /// A queue pair if one can be had, else through urdmad
+    Try,
+    /// A queue pair, or fail
+    Require,
+}
+
+impl Lease {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Try => "try",
+            Self::Require => "require",
+        }
+    }
+}
+
+/// Replaces this process by the program.
+pub(crate) fn run(args: &RunArgs) -> Result<(), Error> {
+    let run_dir = args.target.run_dir();
+    drop(args.target.connect()?);
+    let libraries = Libraries::find()?;
+    let Some((program, arguments)) = args.program.split_first() else {
+        return Err(Error::sentence("name a program to run"));
+    };
+    let mut preload = libraries.standin.clone().into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|value| !value.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let error = Command::new(program)
+        .args(arguments)
+        .env("LD_PRELOAD", preload)
+        .env("IBV_DRIVERS", &libraries.driver)
+        .env("SYSFS_PATH", run_dir.sysfs())
+        .env("URDMA_RUN_DIR", run_dir.path())
+        .env("URDMA_PROVIDER", &libraries.plugin)
+        .env("URDMA_LEASE", args.lease.as_str())
+        .exec();
+    Err(Error::sentence(format!(
+        "cannot run {}: {error}",
+        program.to_string_lossy()
+    )))
+}

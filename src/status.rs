@@ -1,0 +1,154 @@
+//! `urdma status`: what an instance knows, as a table or as JSON.
+
+use std::fmt::Write;
+
+use clap::Args;
+use urdma_ipc::Status;
+
+use crate::{Error, Target};
+
+/// Options of `urdma status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the status.
+pub(crate) fn status(args: &StatusArgs) -> Result<(), Error> {
+    let status = args.target.connect()?.status()?;
+    if args.json {
+        let text = serde_json::to_string_pretty(&status)
+            .map_err(|error| Error::sentence(error.to_string()))?;
+        println!("{text}");
+    } else {
+        print!("{}", render(&status));
+    }
+    Ok(())
+}
+
+/// The table for people.
+fn render(status: &Status) -> String {
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = render_into(&mut text, status);
+    text
+}
+
+fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
+    let addresses: Vec<String> = status.addresses.iter().map(ToString::to_string).collect();
+    writeln!(
+        text,
+        "instance {} (urdmad {}, process {}), up {} s, at {}",
+        status.instance,
+        status.version,
+        status.pid,
+        status.uptime_s,
+        addresses.join(", ")
+    )?;
+    match &status.port {
+        None => writeln!(text, "port     none: this host's own traffic only")?,
+        Some(port) => writeln!(
+            text,
+            "port     {} {}, {}, MTU {}, {}, {} queue pairs",
+            port.kind,
+            port.device,
+            port.mac,
+            port.mtu,
+            if port.link_up { "link up" } else { "link down" },
+            port.queues
+        )?,
+    }
+    if let (Some(_), Some(reason)) = (&status.port, &status.no_leases_because) {
+        writeln!(text, "leases   none: {reason}")?;
+    }
+    writeln!(
+        text,
+        "frames   {} free, {} held, {} in flight, of {}",
+        status.frames.free, status.frames.held, status.frames.in_flight, status.frames.total
+    )?;
+    render_slots(text, status)?;
+    render_listeners(text, status)?;
+    for (name, value) in &status.counters.data {
+        if *value > 0 {
+            writeln!(text, "{name:<28} {value}")?;
+        }
+    }
+    Ok(())
+}
+
+fn render_slots(text: &mut String, status: &Status) -> std::fmt::Result {
+    writeln!(
+        text,
+        "slots    {} of {} attached",
+        status.slots.len(),
+        status.slots_total
+    )?;
+    if status.slots.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        text,
+        "{:>4} {:>8} {:<18} {:>7} {:>6} {:>6} {:>6} {:>6}",
+        "slot", "process", "program", "up s", "QPs", "CQs", "MRs", "lease"
+    )?;
+    for slot in &status.slots {
+        let report = slot.report.clone().unwrap_or_default();
+        let lease = slot
+            .lease_queue
+            .map_or_else(|| "-".to_owned(), |queue| queue.to_string());
+        writeln!(
+            text,
+            "{:>4} {:>8} {:<18} {:>7} {:>6} {:>6} {:>6} {:>6}",
+            slot.slot,
+            slot.pid,
+            slot.program,
+            slot.attached_s,
+            report.qps,
+            report.cqs,
+            report.mrs,
+            lease
+        )?;
+    }
+    Ok(())
+}
+
+fn render_listeners(text: &mut String, status: &Status) -> std::fmt::Result {
+    for listener in &status.listeners {
+        writeln!(
+            text,
+            "listens  {} port {} ({}), slot {}",
+            listener.address, listener.port, listener.space, listener.slot
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urdma_ipc::status::SlotStatus;
+
+    #[test]
+    fn render_of_portless_instance_names_address_and_slots() {
+        let status = Status {
+            instance: "a".to_owned(),
+            addresses: vec![[127, 0, 0, 1].into()],
+            slots_total: 253,
+            slots: vec![SlotStatus {
+                slot: 3,
+                program: "ib_send_lat".to_owned(),
+                ..SlotStatus::default()
+            }],
+            ..Status::default()
+        };
+        let text = render(&status);
+        assert!(text.contains("127.0.0.1"));
+        assert!(text.contains("this host's own traffic only"));
+        assert!(text.contains("ib_send_lat"));
+        assert!(text.contains("1 of 253 attached"));
+    }
+}
