@@ -1,0 +1,316 @@
+//! Instances of urdma, through the command line that users have.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::process::{Ended, Process};
+use crate::Failure;
+
+/// How long `urdma up` and `urdma down` may take.
+const CONTROL_LIMIT: Duration = Duration::from_secs(30);
+
+/// How a program's packets leave its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lease {
+    /// Through urdmad.
+    Never,
+    /// Through a queue pair of its own; without one the program fails.
+    Require,
+}
+
+impl Lease {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Require => "require",
+        }
+    }
+}
+
+/// The directory that holds `urdma`, `urdmad` and the libraries: `$URDMA_BIN_DIR`, else the directory of the running program or the one above
+/// it (cargo puts tests into `deps/`).
+///
+/// # Errors
+/// `urdma` is in none of them.
+pub fn binary_dir() -> Result<PathBuf, Failure> {
+    if let Some(dir) = std::env::var_os("URDMA_BIN_DIR") {
+        return Ok(PathBuf::from(dir));
+    }
+    let program = std::env::current_exe()?;
+    program
+        .ancestors()
+        .skip(1)
+        .take(3)
+        .find(|dir| dir.join("urdma").is_file())
+        .map(Path::to_path_buf)
+        .ok_or_else(|| {
+            Failure::new(format!(
+                "no urdma beside {}: build the workspace first (make build)",
+                program.display()
+            ))
+        })
+}
+
+/// The `urdma` command.
+///
+/// # Errors
+/// It has not been built.
+pub fn urdma() -> Result<Command, Failure> {
+    Ok(Command::new(binary_dir()?.join("urdma")))
+}
+
+/// One running instance; it is taken down when dropped.
+#[derive(Debug)]
+pub struct Instance {
+    run_dir: PathBuf,
+    address: String,
+    namespace: Option<String>,
+    is_up: bool,
+}
+
+impl Instance {
+    /// Starts an instance called `name` with `address`, below `dir`; `port` is the `[port]` table of the configuration or empty.
+    ///
+    /// # Errors
+    /// What `urdma up` said.
+    pub fn up(dir: &Path, name: &str, address: &str, port: &str) -> Result<Self, Failure> {
+        Self::start(dir, name, address, port, None)
+    }
+
+    /// The same in the network namespace `namespace`, as are the programs that it runs.
+    ///
+    /// # Errors
+    /// What `urdma up` said.
+    pub fn up_in(
+        namespace: &str,
+        dir: &Path,
+        name: &str,
+        address: &str,
+        port: &str,
+    ) -> Result<Self, Failure> {
+        Self::start(dir, name, address, port, Some(namespace.to_owned()))
+    }
+
+    fn start(
+        dir: &Path,
+        name: &str,
+        address: &str,
+        port: &str,
+        namespace: Option<String>,
+    ) -> Result<Self, Failure> {
+        let run_dir = dir.join(name);
+        let config = dir.join(format!("{name}.toml"));
+        fs::write(
+            &config,
+            format!("instance = \"{name}\"\naddress = [\"{address}\"]\n{port}"),
+        )?;
+        let instance = Self {
+            run_dir,
+            address: address.to_owned(),
+            namespace,
+            is_up: true,
+        };
+        let ended = Process::run(
+            instance
+                .subcommand("up")?
+                .arg("--instance")
+                .arg(name)
+                .arg("--config")
+                .arg(&config),
+            CONTROL_LIMIT,
+        )?;
+        if ended.succeeded() {
+            Ok(instance)
+        } else {
+            Err(Failure::new(format!(
+                "urdma up failed, {}",
+                ended.describe()
+            )))
+        }
+    }
+
+    /// The instance's address, as programs name it.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The instance's run directory.
+    pub fn run_dir(&self) -> &Path {
+        &self.run_dir
+    }
+
+    /// `urdma <name>` for this instance.
+    ///
+    /// # Errors
+    /// `urdma` has not been built.
+    pub fn subcommand(&self, name: &str) -> Result<Command, Failure> {
+        let mut command = match &self.namespace {
+            None => urdma()?,
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command
+                    .args(["netns", "exec", namespace])
+                    .arg(binary_dir()?.join("urdma"));
+                command
+            }
+        };
+        command.arg(name).arg("--run-dir").arg(&self.run_dir);
+        Ok(command)
+    }
+
+    /// `urdma run -- argv...` for this instance.
+    ///
+    /// # Errors
+    /// `urdma` has not been built.
+    pub fn run<S: AsRef<std::ffi::OsStr>>(
+        &self,
+        lease: Lease,
+        argv: &[S],
+    ) -> Result<Command, Failure> {
+        let mut command = self.subcommand("run")?;
+        command.args(["--lease", lease.as_str(), "--"]).args(argv);
+        Ok(command)
+    }
+
+    /// What `urdma status --json` prints.
+    ///
+    /// # Errors
+    /// urdmad does not answer.
+    pub fn status(&self) -> Result<serde_json::Value, Failure> {
+        let ended = Process::run(self.subcommand("status")?.arg("--json"), CONTROL_LIMIT)?;
+        if !ended.succeeded() {
+            return Err(Failure::new(ended.describe()));
+        }
+        serde_json::from_str(&ended.output)
+            .map_err(|error| Failure::new(format!("status is no JSON: {error}")))
+    }
+
+    /// The process id of its urdmad.
+    ///
+    /// # Errors
+    /// There is no pid file.
+    pub fn daemon_pid(&self) -> Result<u32, Failure> {
+        fs::read_to_string(self.run_dir.join("pid"))?
+            .trim()
+            .parse()
+            .map_err(|_| Failure::new("the pid file holds no number"))
+    }
+
+    /// Takes the instance down and checks that it leaves nothing behind.
+    ///
+    /// # Errors
+    /// What `urdma down` said, or what it left.
+    pub fn down(mut self) -> Result<(), Failure> {
+        self.is_up = false;
+        let ended = self.down_command()?;
+        if !ended.succeeded() {
+            return Err(Failure::new(format!(
+                "urdma down failed, {}",
+                ended.describe()
+            )));
+        }
+        if self.run_dir.exists() {
+            return Err(Failure::new(format!(
+                "urdma down left {}",
+                self.run_dir.display()
+            )));
+        }
+        Ok(())
+    }
+
+    fn down_command(&self) -> Result<Ended, Failure> {
+        Process::run(&mut self.subcommand("down")?, CONTROL_LIMIT)
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if self.is_up {
+            if let Err(failure) = self.down_command() {
+                eprintln!("{}: {failure}", self.run_dir.display());
+            }
+        }
+    }
+}
+
+/// A directory of our own below the system's temporary directory; removed when dropped.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes a new directory whose name starts with `urdma-` and `purpose`.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn new(purpose: &str) -> Result<Self, Failure> {
+        let template = std::env::temp_dir().join(format!("urdma-{purpose}-XXXXXX"));
+        nix::unistd::mkdtemp(&template)
+            .map(Self)
+            .map_err(|error| Failure::new(format!("cannot make {}: {error}", template.display())))
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            eprintln!("cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+/// Whether two hosts on this machine can lease queues or only forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queues {
+    /// Forwarding only; needs no hugepages.
+    Forwarded,
+    /// So many queue pairs each that can be leased; needs hugepages.
+    Leased(u16),
+}
+
+/// Hosts a (127.0.0.1) and b (127.0.0.2), two instances joined by net_memif.
+#[derive(Debug)]
+pub struct TwoHosts {
+    /// 127.0.0.1
+    pub a: Instance,
+    /// 127.0.0.2
+    pub b: Instance,
+}
+
+impl TwoHosts {
+    /// Starts both below `dir`.
+    ///
+    /// # Errors
+    /// What `urdma up` said.
+    pub fn up(dir: &Path, queues: Queues, mtu: u16) -> Result<Self, Failure> {
+        let socket = dir.join("memif.sock");
+        let lease_queues = match queues {
+            Queues::Forwarded => 0,
+            Queues::Leased(count) => count,
+        };
+        let port = |role: &str| {
+            format!(
+                "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\nmtu = {mtu}\nlease_queues = {lease_queues}\n",
+                socket.display()
+            )
+        };
+        let a = Instance::up(dir, "a", "127.0.0.1", &port("server"))?;
+        let b = Instance::up(dir, "b", "127.0.0.2", &port("client"))?;
+        Ok(Self { a, b })
+    }
+
+    /// Takes both down.
+    ///
+    /// # Errors
+    /// See [`Instance::down`].
+    pub fn down(self) -> Result<(), Failure> {
+        let b = self.b.down();
+        self.a.down().and(b)
+    }
+}

@@ -1,0 +1,34 @@
+//! Starts instances of urdma, runs other people's verbs programs over them and reads what they print.
+//!
+//! Used by the demo, the black-box tests and the measurements:
+//! - [`process`]: one program with its output and a time limit; nothing outlives its owner;
+//! - [`hugepages`]: reserve pages, give them back;
+//! - [`instance`]: `urdma up` with a configuration, `urdma run`, `urdma down`;
+//! - [`namespace`]: network namespaces as hosts;
+//! - [`programs`]: the catalogue of programs, how they are called and what they print;
+//! - [`pair`]: a server and a client of one program over a path.
+
+pub mod hugepages;
+pub mod instance;
+pub mod namespace;
+pub mod pair;
+pub mod process;
+pub mod programs;
+
+/// What went wrong in a run, as a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(pub String);
+
+impl Failure {
+    /// A failure described by `sentence`.
+    pub fn new(sentence: impl Into<String>) -> Self {
+        Self(sentence.into())
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}

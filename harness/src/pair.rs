@@ -1,0 +1,79 @@
+//! A server and a client of one program, each on its host.
+
+use std::fs;
+use std::time::Duration;
+
+use crate::instance::{Instance, Lease};
+use crate::process::{wait_until, Process};
+use crate::programs::{Figure, Job, Ready};
+use crate::Failure;
+
+/// How long a server may take until it listens.
+const READY_LIMIT: Duration = Duration::from_secs(10);
+/// How long a client may run.
+const CLIENT_LIMIT: Duration = Duration::from_secs(60);
+/// How long a server may outlive its client.
+const SERVER_LIMIT: Duration = Duration::from_secs(15);
+
+/// Runs `job` with its server on `server` and its client on `client`.
+///
+/// # Errors
+/// What did not work, as a sentence: it did not start, failed, hung, or printed something unexpected.
+pub fn run(
+    job: &Job,
+    server: &Instance,
+    client: &Instance,
+    lease: Lease,
+) -> Result<Option<Figure>, Failure> {
+    let mut listening = Process::start(&mut server.run(lease, &job.server)?)?;
+    let ready = wait_until("listening", READY_LIMIT, || {
+        !listening.is_running() || is_ready(job.ready, server)
+    });
+    if !listening.is_running() || ready.is_err() {
+        let printed = listening.printed();
+        return Err(Failure::new(format!(
+            "server did not listen: {}",
+            printed.trim()
+        )));
+    }
+    let client_ended = Process::start(&mut client.run(lease, &job.client)?)?.wait(CLIENT_LIMIT)?;
+    if !client_ended.succeeded() {
+        return Err(Failure::new(format!("client {}", client_ended.describe())));
+    }
+    let figure = job.read(&client_ended.output)?;
+    let server_ended = listening.wait(SERVER_LIMIT)?;
+    if !job.server_is_content(&server_ended) {
+        return Err(Failure::new(format!("server {}", server_ended.describe())));
+    }
+    Ok(figure)
+}
+
+fn is_ready(ready: Ready, server: &Instance) -> bool {
+    match ready {
+        Ready::Tcp(port) => server
+            .daemon_pid()
+            .is_ok_and(|daemon| listens_on_tcp(daemon, port)),
+        Ready::Cm(port) => server.status().is_ok_and(|status| {
+            status["listeners"].as_array().is_some_and(|listeners| {
+                listeners.iter().any(|listener| {
+                    listener["port"].as_u64() == Some(u64::from(port))
+                        && !listener["backlog"].is_null()
+                })
+            })
+        }),
+    }
+}
+
+/// Whether any socket in the network namespace of `process` is in LISTEN (state 0A) on `port`.
+fn listens_on_tcp(process: u32, port: u16) -> bool {
+    let suffix = format!(":{port:04X}");
+    ["tcp", "tcp6"].iter().any(|table| {
+        fs::read_to_string(format!("/proc/{process}/net/{table}")).is_ok_and(|sockets| {
+            sockets.lines().skip(1).any(|line| {
+                let mut fields = line.split_whitespace().skip(1);
+                fields.next().is_some_and(|local| local.ends_with(&suffix))
+                    && fields.nth(1) == Some("0A")
+            })
+        })
+    })
+}

@@ -1,0 +1,292 @@
+//! The catalogue: Debian's verbs programs, how a server and a client of each are called, and what they print when all is well.
+
+use crate::process::Ended;
+use crate::Failure;
+
+/// When a server is ready for its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ready {
+    /// It listens on this TCP port (programs that exchange GID and QPN out of band).
+    Tcp(u16),
+    /// It listens on this port through rdma_cm.
+    Cm(u16),
+}
+
+/// A figure that a program printed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    /// The number.
+    pub value: f64,
+    /// Its unit as we print it: `us` (typical or half round trip) or `MB/s` (1 MB = 2^20 octets, as perftest).
+    pub unit: &'static str,
+}
+
+/// How a program's output is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    PerftestLatency,
+    PerftestBandwidth,
+    Pingpong,
+    /// The client's output must hold this text.
+    Says(&'static str),
+}
+
+/// One program as server and client.
+#[derive(Debug, Clone)]
+pub struct Job {
+    /// What the table calls it.
+    pub label: String,
+    /// Message size in octets.
+    pub size_octets: u32,
+    /// The server's command line.
+    pub server: Vec<String>,
+    /// The client's command line.
+    pub client: Vec<String>,
+    /// When the client may start.
+    pub ready: Ready,
+    reading: Reading,
+}
+
+impl Job {
+    /// Whether the server ended as it does after a good run.
+    pub(crate) fn server_is_content(&self, ended: &Ended) -> bool {
+        ended.succeeded() || (self.label == "rping" && ended.output.contains(RPING_RACE))
+    }
+
+    /// The figure in what the client printed.
+    ///
+    /// # Errors
+    /// The output is not what the program prints after a good run.
+    pub fn read(&self, client_output: &str) -> Result<Option<Figure>, Failure> {
+        let figure = match self.reading {
+            Reading::PerftestLatency => perftest_column(client_output, "#bytes", 4, "us"),
+            Reading::PerftestBandwidth => perftest_column(client_output, "#bytes", 3, "MB/s"),
+            Reading::Pingpong => pingpong_half_round_trip(client_output),
+            Reading::Says(text) => {
+                return if client_output.contains(text) {
+                    Ok(None)
+                } else {
+                    Err(Failure::new(format!("it did not print '{text}'")))
+                }
+            }
+        };
+        figure
+            .map(Some)
+            .ok_or_else(|| Failure::new("no result in what it printed"))
+    }
+}
+
+/// rping's server closes its event channel while its own thread may be about to read from it, and then exits with 255, on any device.
+const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
+
+/// Latency or bandwidth of one operation, by a perftest tool such as `ib_send_lat`.
+pub fn perftest(tool: &str, size_octets: u32, rdma_cm: bool, port: u16, server: &str) -> Job {
+    let latency = tool.ends_with("_lat");
+    let iterations = if latency { "1000" } else { "2000" };
+    let mut common: Vec<String> = [tool, "-F", "-n", iterations, "-s"]
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    common.push(size_octets.to_string());
+    common.extend(["-p".to_owned(), port.to_string()]);
+    if rdma_cm {
+        common.push("-R".to_owned());
+    }
+    let mut client = common.clone();
+    client.push(server.to_owned());
+    Job {
+        label: if rdma_cm {
+            format!("{tool} -R")
+        } else {
+            tool.to_owned()
+        },
+        size_octets,
+        server: common,
+        client,
+        ready: if rdma_cm {
+            Ready::Cm(port)
+        } else {
+            Ready::Tcp(port)
+        },
+        reading: if latency {
+            Reading::PerftestLatency
+        } else {
+            Reading::PerftestBandwidth
+        },
+    }
+}
+
+/// `ibv_rc_pingpong`, polling or by events, with GID index 1 (the IPv4 GID).
+pub fn rc_pingpong(events: bool, port: u16, server: &str) -> Job {
+    let mut common: Vec<String> = ["ibv_rc_pingpong", "-g", "1", "-c", "-p"]
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    common.push(port.to_string());
+    if events {
+        common.push("-e".to_owned());
+    }
+    let mut client = common.clone();
+    client.push(server.to_owned());
+    Job {
+        label: if events {
+            "ibv_rc_pingpong -e".to_owned()
+        } else {
+            "ibv_rc_pingpong".to_owned()
+        },
+        size_octets: 4096,
+        server: common,
+        client,
+        ready: Ready::Tcp(port),
+        reading: Reading::Pingpong,
+    }
+}
+
+/// `rping`, 100 rounds with the data checked by rping.
+pub fn rping(port: u16, server: &str) -> Job {
+    let port_text = port.to_string();
+    let call = |role: &str, more: &[&str]| -> Vec<String> {
+        [
+            "rping", role, "-a", server, "-p", &port_text, "-C", "100", "-V",
+        ]
+        .iter()
+        .chain(more)
+        .map(ToString::to_string)
+        .collect()
+    };
+    Job {
+        label: "rping".to_owned(),
+        size_octets: 64,
+        server: call("-s", &[]),
+        client: call("-c", &["-v"]),
+        ready: Ready::Cm(port),
+        reading: Reading::Says("ping data: rdma-ping-99"),
+    }
+}
+
+/// `ucmatose`: 10 connections with 10 messages each way.
+pub fn ucmatose(port: u16, server: &str) -> Job {
+    let port_text = port.to_string();
+    let call = |role: &str| -> Vec<String> {
+        [
+            "ucmatose", role, server, "-p", &port_text, "-c", "10", "-C", "10", "-S", "4096",
+        ]
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+    };
+    Job {
+        label: "ucmatose".to_owned(),
+        size_octets: 4096,
+        server: call("-b"),
+        client: call("-s"),
+        ready: Ready::Cm(port),
+        reading: Reading::Says("return status 0"),
+    }
+}
+
+/// `rdma_server` and `rdma_client`: one message each way.
+pub fn rdma_client(port: u16, server: &str) -> Job {
+    let port_text = port.to_string();
+    let call = |program: &str| -> Vec<String> {
+        [program, "-s", server, "-p", &port_text]
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    };
+    Job {
+        label: "rdma_client".to_owned(),
+        size_octets: 16,
+        server: call("rdma_server"),
+        client: call("rdma_client"),
+        ready: Ready::Cm(port),
+        reading: Reading::Says("rdma_client: end 0"),
+    }
+}
+
+/// Everything that the main job shows on each path, on ports from `first_port` on.
+pub fn main_job(first_port: u16, server: &str) -> Vec<Job> {
+    const PERFTEST: [(&str, u32); 6] = [
+        ("ib_send_lat", 64),
+        ("ib_write_lat", 64),
+        ("ib_read_lat", 64),
+        ("ib_send_bw", 65536),
+        ("ib_write_bw", 65536),
+        ("ib_read_bw", 65536),
+    ];
+    let mut ports = first_port..;
+    let mut port = move || ports.next().unwrap_or(first_port);
+    let mut jobs = Vec::new();
+    for rdma_cm in [false, true] {
+        for (tool, size_octets) in PERFTEST {
+            jobs.push(perftest(tool, size_octets, rdma_cm, port(), server));
+        }
+    }
+    jobs.push(rc_pingpong(false, port(), server));
+    jobs.push(rc_pingpong(true, port(), server));
+    jobs.push(rping(port(), server));
+    jobs.push(ucmatose(port(), server));
+    jobs.push(rdma_client(port(), server));
+    jobs
+}
+
+/// The `column`-th field (from 0) of the line after the one that starts with `heading`.
+fn perftest_column(
+    output: &str,
+    heading: &str,
+    column: usize,
+    unit: &'static str,
+) -> Option<Figure> {
+    let mut lines = output.lines();
+    lines.find(|line| line.trim_start().starts_with(heading))?;
+    let row = lines.find(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit()))?;
+    let value = row.split_whitespace().nth(column)?.parse().ok()?;
+    Some(Figure { value, unit })
+}
+
+/// `... = 12.34 usec/iter` is a round trip.
+fn pingpong_half_round_trip(output: &str) -> Option<Figure> {
+    let line = output.lines().find(|line| line.contains("usec/iter"))?;
+    let round_trip: f64 = line.split_whitespace().rev().nth(1)?.parse().ok()?;
+    Some(Figure {
+        value: round_trip / 2.0,
+        unit: "us",
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn perftest_latency_output_gives_typical() {
+        let output = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n 64      1000          0.61           12.0         0.71     \t       0.72\n---\n";
+        let job = perftest("ib_send_lat", 64, false, 1, "127.0.0.1");
+        let figure = job.read(output).unwrap().unwrap();
+        assert!((figure.value - 0.71).abs() < 1e-9);
+        assert_eq!(figure.unit, "us");
+    }
+
+    #[test]
+    fn perftest_bandwidth_output_gives_average() {
+        let output = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n 65536      1000             9000.0            8000.5\t\t   0.13\n";
+        let job = perftest("ib_write_bw", 65536, true, 1, "127.0.0.1");
+        assert!((job.read(output).unwrap().unwrap().value - 8000.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn pingpong_output_gives_half_round_trip() {
+        let output =
+            "8192000 bytes in 0.01 seconds = 6553.60 Mbit/sec\n1000 iters in 0.01 seconds = 10.00 usec/iter\n";
+        let job = rc_pingpong(false, 1, "127.0.0.1");
+        assert!((job.read(output).unwrap().unwrap().value - 5.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn output_without_result_is_a_failure() {
+        for job in main_job(1000, "127.0.0.1") {
+            assert!(job.read("Couldn't connect").is_err(), "{}", job.label);
+        }
+    }
+}
