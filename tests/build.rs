@@ -1,0 +1,29 @@
+//! Builds `verbs-check`, a verbs program in C as users write them, against the installed libibverbs.
+
+use std::path::PathBuf;
+
+const SOURCES: [&str; 4] = ["main.c", "end.c", "scenarios.c", "limits.c"];
+
+fn main() {
+    println!("cargo:rerun-if-changed=verbs-check");
+    let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let program = out.join("verbs-check");
+    let mut compiler = cc::Build::new()
+        .warnings(true)
+        .extra_warnings(true)
+        .warnings_into_errors(true)
+        .get_compiler()
+        .to_command();
+    let status = compiler
+        .args(SOURCES.map(|source| format!("verbs-check/{source}")))
+        .arg("-o")
+        .arg(&program)
+        .arg("-libverbs")
+        .status()
+        .expect("no C compiler: apt-get install build-essential");
+    assert!(
+        status.success(),
+        "verbs-check does not build: apt-get install libibverbs-dev"
+    );
+    println!("cargo:rustc-env=VERBS_CHECK={}", program.display());
+}

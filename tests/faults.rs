@@ -1,0 +1,193 @@
+//! What bad input and sudden death get: a sentence, the right errno, and nothing lost.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use urdma_harness::instance::{urdma, Instance, Lease, Scratch};
+use urdma_harness::process::{Ended, Process};
+use urdma_tests::{alone, expect_all_taken_back, stream, OneHost, NOTICE};
+
+const SHORT: Duration = Duration::from_secs(10);
+
+fn run(command: &mut Command) -> Ended {
+    Process::run(command, SHORT).unwrap()
+}
+
+fn expect_sentence(ended: &Ended, parts: &[&str]) {
+    assert!(!ended.succeeded(), "it succeeded: {}", ended.output);
+    for part in parts {
+        assert!(
+            ended.output.contains(part),
+            "no '{part}' in: {}",
+            ended.output
+        );
+    }
+}
+
+#[test]
+fn run_without_daemon_says_how_to_start_one() {
+    let scratch = Scratch::new("test").unwrap();
+    let mut command = urdma().unwrap();
+    command
+        .args(["run", "--run-dir"])
+        .arg(scratch.path().join("nobody"))
+        .args(["--", "ibv_devinfo"]);
+    expect_sentence(&run(&mut command), &["urdma up"]);
+}
+
+#[test]
+fn run_with_unknown_instance_names_those_that_run() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = urdma().unwrap();
+    command
+        .args(["run", "--run-dir"])
+        .arg(one.scratch.path().join("other"))
+        .args(["--", "ibv_devinfo"]);
+    expect_sentence(&run(&mut command), &["other", "one"]);
+    one.down();
+}
+
+#[test]
+fn configuration_error_names_file_line_and_key() {
+    let scratch = Scratch::new("test").unwrap();
+    let failure = Instance::up(
+        scratch.path(),
+        "bad",
+        "127.0.0.1",
+        "[port]\nknd = \"none\"\n",
+    )
+    .unwrap_err();
+    for part in ["bad.toml", "line 4", "knd"] {
+        assert!(failure.0.contains(part), "no '{part}' in: {failure}");
+    }
+    let failure = Instance::up(scratch.path(), "bad", "no-address", "").unwrap_err();
+    for part in ["bad.toml", "line 2", "address"] {
+        assert!(failure.0.contains(part), "no '{part}' in: {failure}");
+    }
+}
+
+#[test]
+fn stranger_to_the_instance_is_told_who_may_use_it() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(urdma().unwrap().get_program())
+        .args(["status", "--run-dir"])
+        .arg(one.host.run_dir());
+    expect_sentence(&run(&mut command), &["no permission", "urdma up"]);
+    one.down();
+}
+
+#[test]
+fn second_up_of_same_instance_is_refused() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let failure = Instance::up(one.scratch.path(), "one", "127.0.0.1", "").unwrap_err();
+    assert!(failure.0.contains("is up already"), "{failure}");
+}
+
+#[test]
+fn lease_without_port_falls_back_and_says_so() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = one.host.subcommand("run").unwrap();
+    command.args(["--lease", "require", "--", "ibv_devinfo"]);
+    expect_sentence(&run(&mut command), &["lease"]);
+    one.down();
+}
+
+#[test]
+fn connect_where_nobody_listens_is_rejected_at_once() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = one
+        .host
+        .run(
+            Lease::Never,
+            &["rping", "-c", "-a", "127.0.0.1", "-p", "7999", "-C", "1"],
+        )
+        .unwrap();
+    let begin = std::time::Instant::now();
+    expect_sentence(&run(&mut command), &["REJECTED"]);
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    one.down();
+}
+
+#[test]
+fn connect_to_address_of_no_host_fails_with_an_error_event() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = one
+        .host
+        .run(
+            Lease::Never,
+            &["rping", "-c", "-a", "127.0.0.77", "-p", "7999", "-C", "1"],
+        )
+        .unwrap();
+    expect_sentence(&run(&mut command), &["ADDR_ERROR"]);
+    one.down();
+}
+
+#[test]
+fn kill_of_target_fails_the_initiator_and_everything_is_taken_back() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for _ in 0..5 {
+        let (serving, asking) = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
+        serving.signal(Signal::SIGKILL).unwrap();
+        let asked = asking.wait(NOTICE).unwrap();
+        assert!(
+            asked.output.contains("stream ended"),
+            "{}",
+            asked.describe()
+        );
+        drop(serving);
+        expect_all_taken_back(&one.host);
+    }
+    one.down();
+}
+
+#[test]
+fn kill_of_initiator_wakes_the_target_and_everything_is_taken_back() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for _ in 0..5 {
+        let (serving, asking) = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
+        asking.signal(Signal::SIGKILL).unwrap();
+        let served = serving.wait(NOTICE).unwrap();
+        assert!(
+            served.output.contains("stream ended"),
+            "{}",
+            served.describe()
+        );
+        drop(asking);
+        expect_all_taken_back(&one.host);
+    }
+    one.down();
+}
+
+#[test]
+fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let (serving, asking) = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
+    let daemon = i32::try_from(one.host.daemon_pid().unwrap()).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    for process in [asking, serving] {
+        let ended = process.wait(NOTICE).unwrap();
+        assert!(
+            ended.output.contains("stream ended"),
+            "{}",
+            ended.describe()
+        );
+    }
+    // A new daemon takes over what the dead one left.
+    let again = Instance::up(one.scratch.path(), "one", "127.0.0.1", "").unwrap();
+    again.down().unwrap();
+    std::mem::forget(one.host);
+}

@@ -1,0 +1,140 @@
+//! One host without a port: Debian's programs and `verbs-check` over shared memory.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use urdma_harness::instance::Lease;
+use urdma_harness::process::Process;
+use urdma_harness::programs;
+use urdma_tests::{alone, check, ports, run_all, OneHost, CHECK_LIMIT, VERBS_CHECK};
+
+fn print_of(one: &OneHost, argv: &[&str]) -> String {
+    let mut command = one.host.run(Lease::Never, argv).unwrap();
+    let ended = Process::run(&mut command, Duration::from_secs(10)).unwrap();
+    assert!(ended.succeeded(), "{argv:?}: {}", ended.describe());
+    ended.output
+}
+
+#[test]
+fn devices_through_run_show_an_active_port() {
+    let _alone = alone();
+    let one = OneHost::up();
+    assert!(print_of(&one, &["ibv_devices"]).contains("urdma0"));
+    let info = print_of(&one, &["ibv_devinfo", "-v"]);
+    for expected in [
+        "PORT_ACTIVE",
+        "Ethernet",
+        "::ffff:127.0.0.1, RoCE v2",
+        "ATOMIC_HCA",
+    ] {
+        assert!(info.contains(expected), "no {expected} in\n{info}");
+    }
+    one.down();
+}
+
+#[test]
+fn programs_on_one_host_pass() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let jobs = programs::main_job(ports(), one.host.address());
+    run_all(&jobs, &one.host, &one.host, Lease::Never);
+    one.down();
+}
+
+#[test]
+fn random_operations_move_every_octet() {
+    let _alone = alone();
+    let one = OneHost::up();
+    check(
+        "data",
+        &one.host,
+        &one.host,
+        Lease::Never,
+        one.scratch.path(),
+    );
+    one.down();
+}
+
+#[test]
+fn forbidden_access_fails_both_ends_and_writes_nothing() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for scenario in [
+        "wrong-rkey",
+        "bounds",
+        "wrap",
+        "foreign-pd",
+        "no-remote-write",
+        "no-remote-read",
+        "no-remote-atomic",
+        "wrong-lkey",
+    ] {
+        check(
+            scenario,
+            &one.host,
+            &one.host,
+            Lease::Never,
+            one.scratch.path(),
+        );
+    }
+    one.down();
+}
+
+#[test]
+fn receive_queue_short_or_empty_ends_as_verbs_say() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for scenario in ["long-message", "rnr-late", "rnr-never"] {
+        check(
+            scenario,
+            &one.host,
+            &one.host,
+            Lease::Never,
+            one.scratch.path(),
+        );
+    }
+    one.down();
+}
+
+#[test]
+fn exit_with_completion_in_hand_does_not_fail_the_sender() {
+    let _alone = alone();
+    let one = OneHost::up();
+    for _ in 0..20 {
+        check(
+            "exit-with-completion",
+            &one.host,
+            &one.host,
+            Lease::Never,
+            one.scratch.path(),
+        );
+    }
+    one.down();
+}
+
+#[test]
+fn full_queue_refuses_and_loses_nothing() {
+    let _alone = alone();
+    let one = OneHost::up();
+    check(
+        "full",
+        &one.host,
+        &one.host,
+        Lease::Never,
+        one.scratch.path(),
+    );
+    one.down();
+}
+
+#[test]
+fn limits_hold_exactly_where_the_device_says() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let mut command = one
+        .host
+        .run(Lease::Never, &[VERBS_CHECK, "limits"])
+        .unwrap();
+    let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    one.down();
+}

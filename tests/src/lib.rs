@@ -1,0 +1,159 @@
+//! What the black-box tests share: one at a time, fresh ports, `verbs-check` as a pair.
+#![allow(clippy::unwrap_used)] // a test that cannot go on panics
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::process::{wait_until, Ended, Process};
+use urdma_harness::programs::Job;
+use urdma_harness::{pair, Failure};
+
+/// `verbs-check`, built from `tests/verbs-check`.
+pub const VERBS_CHECK: &str = env!("VERBS_CHECK");
+/// How long one end of `verbs-check` may run.
+pub const CHECK_LIMIT: Duration = Duration::from_secs(60);
+/// Longest time a peer may take to notice a death.
+pub const NOTICE: Duration = Duration::from_secs(20);
+const SHORT: Duration = Duration::from_secs(10);
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static NEXT_PORT: AtomicU16 = AtomicU16::new(19_000);
+
+/// Two cores serve one pair of programs: tests of one binary run one after the other while they hold this.
+pub fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The first of 100 ports that no other test of this binary uses.
+pub fn ports() -> u16 {
+    NEXT_PORT.fetch_add(100, Ordering::Relaxed)
+}
+
+/// A host without a port, at 127.0.0.1.
+#[derive(Debug)]
+pub struct OneHost {
+    /// The instance.
+    pub host: Instance,
+    /// Where its files are.
+    pub scratch: Scratch,
+}
+
+impl OneHost {
+    /// Starts it.
+    pub fn up() -> Self {
+        let scratch = Scratch::new("test").unwrap();
+        let host = Instance::up(scratch.path(), "one", "127.0.0.1", "").unwrap();
+        Self { host, scratch }
+    }
+
+    /// Takes it down and checks that it leaves nothing.
+    pub fn down(self) {
+        self.host.down().unwrap();
+    }
+}
+
+/// Runs every job and fails with a list of those that failed.
+pub fn run_all(jobs: &[Job], server: &Instance, client: &Instance, lease: Lease) {
+    let failures: Vec<String> = jobs
+        .iter()
+        .filter_map(|job| {
+            let failure = pair::run(job, server, client, lease).err()?;
+            Some(format!("{}: {failure}", job.label))
+        })
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// One end of a scenario of `verbs-check`, started.
+pub fn check_end(
+    scenario: &str,
+    role: &str,
+    host: &Instance,
+    lease: Lease,
+    scratch: &Path,
+    seed: u32,
+) -> Result<Process, Failure> {
+    let socket = scratch.join("meet");
+    let argv = [
+        VERBS_CHECK,
+        scenario,
+        role,
+        &socket.to_string_lossy(),
+        &seed.to_string(),
+    ];
+    Process::start(&mut host.run(lease, &argv)?)
+}
+
+/// Runs a scenario of `verbs-check` with both ends and fails unless both are content.
+pub fn check(scenario: &str, server: &Instance, client: &Instance, lease: Lease, scratch: &Path) {
+    let seed = std::env::var("URDMA_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(std::process::id);
+    let serving = check_end(scenario, "server", server, lease, scratch, seed).unwrap();
+    let asking = check_end(scenario, "client", client, lease, scratch, seed).unwrap();
+    let asked = asking.wait(CHECK_LIMIT);
+    let served = serving.wait(CHECK_LIMIT);
+    let content = |ended: &Result<Ended, Failure>| match ended {
+        Ok(ended) if ended.succeeded() => None,
+        Ok(ended) => Some(ended.describe()),
+        Err(failure) => Some(failure.to_string()),
+    };
+    let complaints: Vec<String> = [("client", content(&asked)), ("server", content(&served))]
+        .into_iter()
+        .filter_map(|(end, complaint)| Some(format!("{end}: {}", complaint?)))
+        .collect();
+    assert!(
+        complaints.is_empty(),
+        "{scenario} (replay with URDMA_SEED={seed}): {}",
+        complaints.join("; ")
+    );
+}
+
+/// Two ends that stream until one of them dies, started and under way.
+pub fn stream(
+    server: &Instance,
+    client: &Instance,
+    lease: Lease,
+    scratch: &Path,
+) -> (Process, Process) {
+    let mut serving = check_end("stream", "server", server, lease, scratch, 1).unwrap();
+    let mut asking = check_end("stream", "client", client, lease, scratch, 1).unwrap();
+    asking.wait_for_text("streaming", SHORT).unwrap();
+    serving.wait_for_text("waiting", SHORT).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    (serving, asking)
+}
+
+/// Waits until nobody is attached, no queue is leased, and every frame is free.
+pub fn expect_all_taken_back(host: &Instance) {
+    wait_until("taking everything back", SHORT, || {
+        let status = host.status().unwrap();
+        status["slots"].as_array().is_some_and(Vec::is_empty)
+            && status["leases"]
+                .as_array()
+                .is_some_and(|leases| leases.iter().all(|lease| lease["slot"].is_null()))
+    })
+    .unwrap();
+    let status = host.status().unwrap();
+    assert_eq!(
+        status["frames"]["total"], status["frames"]["free"],
+        "frames were lost"
+    );
+}
+
+/// Free packet buffers by pool.
+pub fn free_mbufs(host: &Instance) -> Vec<(String, u64)> {
+    let status = host.status().unwrap();
+    let pools = status["port"]["mbufs"].as_array().unwrap();
+    pools
+        .iter()
+        .map(|pool| {
+            let name = pool["name"].as_str().unwrap().to_owned();
+            (name, pool["free"].as_u64().unwrap())
+        })
+        .collect()
+}

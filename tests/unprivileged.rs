@@ -1,0 +1,139 @@
+//! The one-host part as an ordinary user, and inside an unprivileged container.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::{chown, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use urdma_harness::instance::{binary_dir, Scratch};
+use urdma_harness::process::Process;
+use urdma_tests::alone;
+
+/// Debian's `nobody` and `nogroup`.
+const NOBODY: u32 = 65_534;
+const LIMIT: Duration = Duration::from_secs(60);
+const FILES: [&str; 4] = [
+    "urdma",
+    "urdmad",
+    "liburdma_provider.so",
+    "liburdma_standin.so",
+];
+
+/// What a user types: an instance, two programs, down again.
+const SESSION: &str = r#"
+set -eu
+cd "$HOME"
+./urdma up
+./urdma run -- ibv_devinfo | grep PORT_ACTIVE
+./urdma run -- ib_write_bw -F -n 1000 -p 18990 >server.out 2>&1 &
+for i in $(seq 100); do grep -q ':4A2E .* 0A ' /proc/net/tcp && break; sleep 0.05; done
+./urdma run -- ib_write_bw -F -n 1000 -p 18990 127.0.0.1
+wait
+./urdma run -- rping -s -a 127.0.0.1 -p 7001 -C 10 >/dev/null 2>&1 &
+for i in $(seq 100); do ./urdma status | grep -q 'port 7001' && break; sleep 0.05; done
+./urdma run -- rping -c -v -a 127.0.0.1 -p 7001 -C 10
+wait
+./urdma down
+test -z "$(find / -xdev -user "$(id -u)" -newer ./stamp -path '*urdma*' -not -path "$HOME" -not -path "$HOME/*" -not -path '/proc/*' 2>/dev/null)"
+echo session done
+"#;
+
+/// A home that belongs to nobody, with our programs in it.
+fn home() -> Scratch {
+    let home = Scratch::new("home").unwrap();
+    let built = binary_dir().unwrap();
+    for file in FILES {
+        fs::copy(built.join(file), home.path().join(file)).unwrap();
+    }
+    fs::write(home.path().join("session.sh"), SESSION).unwrap();
+    fs::write(home.path().join("stamp"), "").unwrap();
+    fs::create_dir(home.path().join("run")).unwrap();
+    for entry in fs::read_dir(home.path()).unwrap() {
+        chown(entry.unwrap().path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    chown(home.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(home.path().join("run"), fs::Permissions::from_mode(0o700)).unwrap();
+    home
+}
+
+/// `program` as nobody, without capabilities, knowing nothing but its home.
+fn as_nobody(home: &Path, program: &[&str]) -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args([
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            "--inh-caps=-all",
+            "--no-new-privs",
+        ])
+        .args(program)
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .env("HOME", home)
+        .env("XDG_RUNTIME_DIR", home.join("run"));
+    command
+}
+
+fn expect_session_done(command: &mut Command) {
+    let ended = Process::run(command, LIMIT).unwrap();
+    assert!(
+        ended.succeeded() && ended.output.contains("session done"),
+        "{}\n{}",
+        ended.describe(),
+        ended.output
+    );
+}
+
+#[test]
+fn ordinary_user_runs_the_one_host_part_from_his_home() {
+    let _alone = alone();
+    let home = home();
+    expect_session_done(&mut as_nobody(
+        home.path(),
+        &["sh", &home.path().join("session.sh").to_string_lossy()],
+    ));
+}
+
+#[test]
+fn unprivileged_container_runs_the_one_host_part() {
+    let _alone = alone();
+    let home = home();
+    let home_path = home.path().to_string_lossy();
+    expect_session_done(&mut as_nobody(
+        home.path(),
+        &[
+            "bwrap",
+            "--unshare-all",
+            "--die-with-parent",
+            "--ro-bind",
+            "/usr",
+            "/usr",
+            "--ro-bind",
+            "/etc",
+            "/etc",
+            "--symlink",
+            "usr/bin",
+            "/bin",
+            "--symlink",
+            "usr/lib",
+            "/lib",
+            "--symlink",
+            "usr/lib64",
+            "/lib64",
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "--tmpfs",
+            "/tmp",
+            "--bind",
+            &home_path,
+            &home_path,
+            "sh",
+            &home.path().join("session.sh").to_string_lossy(),
+        ],
+    ));
+}

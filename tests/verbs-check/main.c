@@ -1,0 +1,42 @@
+/*
+ * verbs-check: a verbs program that checks what perftest does not: every octet, every error.
+ *
+ *   verbs-check SCENARIO server|client PATH [SEED]     two ends that meet at the socket PATH
+ *   verbs-check limits                                 one process alone
+ *
+ * Prints "SCENARIO: ok" and exits with 0 when everything was as verbs promise.
+ */
+#include "scenarios.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int main(int argc, char **argv)
+{
+	if (argc == 2 && !strcmp(argv[1], "limits")) {
+		check_limits();
+		printf("limits: ok\n");
+		return 0;
+	}
+	if (argc < 4 || (strcmp(argv[2], "server") && strcmp(argv[2], "client"))) {
+		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED] | verbs-check limits\n");
+		return 2;
+	}
+	const struct scenario *scenario = scenario_find(argv[1]);
+	if (!scenario) {
+		fprintf(stderr, "verbs-check: no scenario '%s'\n", argv[1]);
+		return 2;
+	}
+	bool server = !strcmp(argv[2], "server");
+	struct end end;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	srand48(argc > 4 ? atol(argv[4]) : 1);
+	end_open(&end, scenario->access[server]);
+	end_connect(&end, argv[3], server, &(struct wish){ .access = scenario->access[server], .rnr_retry = scenario->rnr_retry, .min_rnr_timer = 12 });
+	(server ? scenario->server : scenario->client)(&end);
+	end_close(&end);
+	printf("%s: ok\n", scenario->name);
+	return 0;
+}

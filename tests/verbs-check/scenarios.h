@@ -1,0 +1,20 @@
+/* What verbs-check checks. */
+#ifndef VERBS_CHECK_SCENARIOS_H
+#define VERBS_CHECK_SCENARIOS_H
+
+#include "end.h"
+
+struct scenario {
+	const char *name;
+	int access[2];			/* rights of the client's and of the server's region */
+	uint8_t rnr_retry;
+	void (*client)(struct end *e);
+	void (*server)(struct end *e);
+};
+
+const struct scenario *scenario_find(const char *name);
+
+/* Every limit that query_device names, and one past it. */
+void check_limits(void);
+
+#endif

@@ -1,0 +1,197 @@
+//! Real traffic, captured by urdmad and by the provider, through Debian's tshark with `tools/wireshark/trp.lua`: every frame decodes, none is
+//! malformed.
+//!
+//! tshark loads no Lua scripts for root, so as root the tests run it as nobody.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
+use urdma_harness::process::{Ended, Process};
+use urdma_harness::{pair, programs};
+use urdma_tests::{alone, ports, OneHost, VERBS_CHECK};
+
+/// User and group `nobody` and `nogroup` of Debian.
+const NOBODY: u32 = 65_534;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What must never appear.
+const BAD: &str = "!trp or trp.broken or trp.trailing or _ws.malformed or _ws.lua.error or ip.checksum.status == 0 \
+    or udp.checksum.status == 0 or _ws.expert.group == \"Malformed\"";
+
+/// RDMAP opcodes (doc/spec/trp.md) of the programs below.
+const READ_REQUEST: &str = "1";
+const READ_RESPONSE: &str = "2";
+const SEND: &str = "3";
+const TERMINATE: &str = "7";
+const ATOMIC_REQUEST: &str = "10";
+const ATOMIC_RESPONSE: &str = "11";
+const MIX: [&str; 6] = [
+    READ_REQUEST,
+    READ_RESPONSE,
+    SEND,
+    TERMINATE,
+    ATOMIC_REQUEST,
+    ATOMIC_RESPONSE,
+];
+
+/// `argv` with the provider's capture into `capture`, if there is one.
+fn with_capture(capture: Option<&Path>, argv: Vec<String>) -> Vec<String> {
+    let Some(directory) = capture else {
+        return argv;
+    };
+    let variable = format!("URDMA_CAPTURE={}", directory.join("%p.pcapng").display());
+    [vec!["env".to_owned(), variable], argv].concat()
+}
+
+/// Sends, reads, atomics, connection management and a Terminate between `server` and `client`.
+fn run_mix(server: &Instance, client: &Instance, scratch: &Path, capture: Option<&Path>) {
+    let (address, port) = (server.address(), ports());
+    for mut job in [
+        programs::perftest("ib_send_bw", 4096, false, port, address),
+        programs::perftest("ib_read_lat", 64, false, port + 1, address),
+        programs::perftest("ib_atomic_lat", 8, false, port + 2, address),
+        programs::rping(port + 3, address),
+    ] {
+        job.server = with_capture(capture, job.server);
+        job.client = with_capture(capture, job.client);
+        if let Err(failure) = pair::run(&job, server, client, Lease::Never) {
+            panic!("{}: {failure}", job.label);
+        }
+    }
+    let socket = scratch.join("meet").display().to_string();
+    let ends = [(server, "server"), (client, "client")].map(|(host, role)| {
+        let argv = [VERBS_CHECK, "wrong-rkey", role, &socket].map(str::to_owned);
+        let argv = with_capture(capture, argv.to_vec());
+        Process::start(&mut host.run(Lease::Never, &argv).unwrap()).unwrap()
+    });
+    for end in ends {
+        end_well("verbs-check", &end.wait(LIMIT).unwrap());
+    }
+}
+
+fn end_well(what: &str, ended: &Ended) {
+    assert!(ended.succeeded(), "{what}: {}", ended.describe());
+}
+
+/// tshark over one capture as a user for whom it loads scripts; what it printed.
+fn tshark(directory: &Path, capture: &Path, arguments: &[&str]) -> Vec<String> {
+    // The tree may be where nobody may look.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/wireshark/trp.lua");
+    let script = directory.join("trp.lua");
+    fs::write(&script, fs::read(source).unwrap()).unwrap();
+    for path in [directory, capture] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new("tshark");
+    command
+        .env("HOME", directory)
+        .env("LC_ALL", "C.UTF-8")
+        .current_dir(directory)
+        .arg(format!("-Xlua_script:{}", script.display()))
+        .args(["-o", "iwarp_ddp_rdmap.reassemble_iwarp_rdma_send:FALSE"])
+        .args([
+            "-o",
+            "udp.check_checksum:TRUE",
+            "-o",
+            "ip.check_checksum:TRUE",
+        ])
+        .args(["--disable-heuristic", "rpcrdma_iwarp", "-n", "-r"])
+        .arg(capture)
+        .args(arguments);
+    if nix::unistd::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let output = command
+        .output()
+        .expect("tshark is needed: scripts/install-deps.sh installs it");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "tshark failed: {errors}");
+    assert!(!errors.contains("Lua"), "{errors}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Checks one capture; the values of `trp.opcode` and `trp.cm.kind` in it.
+fn check(directory: &Path, capture: &Path, skip: &str) -> [BTreeSet<String>; 2] {
+    let bad = format!("({BAD}){skip}");
+    let broken = tshark(directory, capture, &["-Y", &bad]);
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    let fields = ["-T", "fields", "-e", "trp.opcode", "-e", "trp.cm.kind"];
+    let shown = tshark(directory, capture, &[&fields[..], &["-Y", "trp"]].concat());
+    assert!(!shown.is_empty(), "{} is empty", capture.display());
+    [0, 1].map(|column| {
+        let values = shown.iter().filter_map(|line| line.split('\t').nth(column));
+        let values = values.filter(|value| !value.is_empty());
+        values.map(str::to_owned).collect()
+    })
+}
+
+fn expect_mix(opcodes: &BTreeSet<String>, cm_kinds: &BTreeSet<String>) {
+    for opcode in MIX {
+        assert!(opcodes.contains(opcode), "no opcode {opcode}: {opcodes:?}");
+    }
+    // REQ, REP, RTU, DREQ.
+    for kind in ["1", "2", "3", "5"] {
+        assert!(
+            cm_kinds.contains(kind),
+            "no CM message {kind}: {cm_kinds:?}"
+        );
+    }
+}
+
+#[test]
+fn daemons_capture_of_two_hosts_decodes_in_tshark() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
+    let capture = scratch.path().join("forwarded.pcapng");
+    let mut command = hosts.a.subcommand("capture").unwrap();
+    command.args(["--seconds", "1000"]).arg(&capture);
+    let mut capturing = Process::start(&mut command).unwrap();
+    capturing.wait_for_text("capturing", LIMIT).unwrap();
+    run_mix(&hosts.a, &hosts.b, scratch.path(), None);
+    capturing.signal(Signal::SIGINT).unwrap();
+    let ended = capturing.wait(LIMIT).unwrap();
+    end_well("urdma capture", &ended);
+    hosts.down().unwrap();
+    // Between the hosts there is ARP and neighbour discovery too.
+    let [opcodes, cm_kinds] = check(scratch.path(), &capture, " and not (arp or icmpv6)");
+    expect_mix(&opcodes, &cm_kinds);
+    let frames = tshark(scratch.path(), &capture, &[]).len();
+    assert!(
+        ended.output.contains(&format!("{frames} frames in ")),
+        "{frames}: {}",
+        ended.output
+    );
+}
+
+#[test]
+fn providers_capture_of_one_host_decodes_in_tshark() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let directory = one.scratch.path().join("captures");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(one.scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    run_mix(&one.host, &one.host, one.scratch.path(), Some(&directory));
+    let captures: Vec<PathBuf> = fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    let (mut opcodes, mut cm_kinds) = (BTreeSet::new(), BTreeSet::new());
+    for capture in &captures {
+        let [mut some, mut kinds] = check(&directory, capture, "");
+        opcodes.append(&mut some);
+        cm_kinds.append(&mut kinds);
+    }
+    assert!(captures.len() >= 10, "{captures:?}");
+    expect_mix(&opcodes, &cm_kinds);
+    one.down();
+}
