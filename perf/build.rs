@@ -1,0 +1,11 @@
+//! Links DPDK into the one program that measures it.
+
+use std::env;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    let link = env::var("DEP_URDMA_DPDK_LINK").expect("dpdk says how to link DPDK");
+    for argument in link.split(' ') {
+        println!("cargo:rustc-link-arg-bin=urdma-perf-memif={argument}");
+    }
+}

@@ -1,0 +1,54 @@
+//! What opening the device costs: `ibv_devinfo` through urdma, beside the same program without a device.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::process::Process;
+
+use crate::samples::Sample;
+
+const LIMIT: Duration = Duration::from_secs(10);
+const PROGRAM: &str = "ibv_devinfo";
+/// What it prints about a device of ours.
+const DEVICE: &str = "urdma0";
+/// The fastest of so many runs counts: a run is short, and others use the machine.
+const RUNS: usize = 5;
+
+fn fastest(mut run: impl FnMut() -> Sample) -> Sample {
+    let mut best = f64::INFINITY;
+    for _ in 0..RUNS {
+        best = best.min(run()?);
+    }
+    Ok(best)
+}
+
+/// Milliseconds without urdma: the program finds no device.
+///
+/// # Errors
+/// There is no such program.
+pub fn plain() -> Sample {
+    fastest(|| {
+        let start = Instant::now();
+        let _without_device =
+            Process::run(&mut Command::new(PROGRAM), LIMIT).map_err(|f| f.to_string())?;
+        Ok(start.elapsed().as_secs_f64() * 1e3)
+    })
+}
+
+/// Milliseconds through `urdma run` on `host`.
+///
+/// # Errors
+/// It did not find our device.
+pub fn through_urdma(host: &Instance, lease: Lease) -> Sample {
+    fastest(|| {
+        let mut command = host.run(lease, &[PROGRAM]).map_err(|f| f.to_string())?;
+        let start = Instant::now();
+        let ended = Process::run(&mut command, LIMIT).map_err(|f| f.to_string())?;
+        let elapsed = start.elapsed();
+        if !ended.succeeded() || !ended.output.contains(DEVICE) {
+            return Err(format!("{PROGRAM}: {}", ended.describe()));
+        }
+        Ok(elapsed.as_secs_f64() * 1e3)
+    })
+}

@@ -1,0 +1,64 @@
+//! `make perf`: measures urdma beside limits and peers, prints the table, writes JSON and SVG.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use urdma_harness::Failure;
+use urdma_perf::plan::Plan;
+use urdma_perf::report::{machine, Report};
+use urdma_perf::{plot, rows};
+
+/// Measures urdma beside raw limits of this machine and beside its peers.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    /// How often everything is measured; the median counts
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: u16,
+    /// Where perf.json and perf.svg go
+    #[arg(long, default_value = "perf/out")]
+    out: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("urdma-perf: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut plan = Plan::new()?;
+    eprintln!("simulations");
+    plan.simulate();
+    for round in 1..=arguments.rounds {
+        eprintln!("round {round} of {}", arguments.rounds);
+        plan.round();
+    }
+    let rows = rows::evaluate(plan.samples());
+    let report = Report {
+        machine: machine(),
+        rounds: arguments.rounds.into(),
+        rows: &rows,
+        samples: plan.samples(),
+    };
+    println!("\n{report}");
+    write(&arguments.out, &report)
+}
+
+fn write(directory: &Path, report: &Report<'_>) -> Result<(), Failure> {
+    fs::create_dir_all(directory)?;
+    let json =
+        serde_json::to_string_pretty(report).map_err(|error| Failure::new(error.to_string()))?;
+    let (json_path, svg_path) = (directory.join("perf.json"), directory.join("perf.svg"));
+    fs::write(&json_path, json)?;
+    let subtitle = format!("{}; medians of {} rounds", report.machine, report.rounds);
+    fs::write(&svg_path, plot::svg(report.samples, &subtitle))?;
+    println!("written: {}, {}", json_path.display(), svg_path.display());
+    Ok(())
+}

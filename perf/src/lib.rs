@@ -1,0 +1,30 @@
+//! `make perf`: how fast urdma is beside raw limits of this machine and beside its peers, measured interleaved in one call.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`samples`] | repeated measurements and their medians |
+//! | [`raw`] | limits: a shared-memory ring and a copied stream between two processes; net_memif; our own arena alone |
+//! | [`peers`] | qperf over loopback TCP, UCX over shared memory |
+//! | [`product`] | Debian's perftest through `urdma run` |
+//! | [`simulator`] | the protocol alone, in virtual time |
+//! | [`cpu`] | processor time of idle processes |
+//! | [`attach`] | what opening the device costs |
+//! | [`plan`] | what is measured, in which order |
+//! | [`rows`] | what is compared with what, and the goals |
+//! | [`report`], [`plot`] | table, JSON, SVG |
+//!
+//! Every number is what a program printed or a clock said in this call; what cannot be measured is reported as not available, with the
+//! reason. The machine is shared with whatever else runs on it, so each probe runs several times, in turn with the others, and the
+//! median counts.
+
+pub mod attach;
+pub mod cpu;
+pub mod peers;
+pub mod plan;
+pub mod plot;
+pub mod product;
+pub mod raw;
+pub mod report;
+pub mod rows;
+pub mod samples;
+pub mod simulator;

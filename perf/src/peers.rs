@@ -1,0 +1,174 @@
+//! What others reach on the same machine: TCP over loopback through qperf, UCX over shared memory.
+
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use urdma_harness::process::Process;
+
+use crate::samples::Sample;
+
+const QPERF_PORT: u16 = 18_901;
+const UCX_PORT: u16 = 18_902;
+const LIMIT: Duration = Duration::from_secs(30);
+/// How long a UCX server may take until it listens.
+const UCX_START_LIMIT: Duration = Duration::from_secs(5);
+/// Shared memory and its copy helpers, nothing that touches a network.
+const UCX_TRANSPORTS: &str = "posix,sysv,cma,self";
+
+fn text(failure: urdma_harness::Failure) -> String {
+    failure.to_string()
+}
+
+/// A value that qperf prints in its plain form, `name = value unit`.
+fn qperf(test: &str, octets: usize, name: &str) -> Sample {
+    let port = QPERF_PORT.to_string();
+    let _server = Process::start(Command::new("qperf").args(["-lp", &port])).map_err(text)?;
+    let client = Process::run(
+        Command::new("qperf").args([
+            "-lp",
+            &port,
+            "-t",
+            "1",
+            "-uu",
+            "-m",
+            &octets.to_string(),
+            "127.0.0.1",
+            test,
+        ]),
+        LIMIT,
+    )
+    .map_err(text)?;
+    if !client.succeeded() {
+        return Err(format!("qperf: {}", client.describe()));
+    }
+    qperf_value(&client.output, name).ok_or_else(|| format!("qperf printed no {name}"))
+}
+
+/// In the unit that `-uu` makes it print: nanoseconds and octets per second, or with a prefix.
+fn qperf_value(output: &str, name: &str) -> Option<f64> {
+    let line = output
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with(name))?;
+    let (_, value) = line.split_once('=')?;
+    let mut fields = value.split_whitespace();
+    let number: f64 = fields.next()?.replace(',', "").parse().ok()?;
+    let scale = match fields.next()? {
+        "ns" | "bytes/sec" => 1.0,
+        "us" | "KB/sec" => 1e3,
+        "ms" | "MB/sec" => 1e6,
+        "sec" | "GB/sec" => 1e9,
+        _ => return None,
+    };
+    Some(number * scale)
+}
+
+/// TCP latency one way, in microseconds.
+///
+/// # Errors
+/// qperf is not there or failed.
+pub fn tcp_latency(octets: usize) -> Sample {
+    qperf("tcp_lat", octets, "latency").map(|ns| ns / 1e3)
+}
+
+/// TCP bandwidth, GB/s.
+///
+/// # Errors
+/// qperf is not there or failed.
+pub fn tcp_stream(octets: usize) -> Sample {
+    qperf("tcp_bw", octets, "bw").map(|octets| octets / 1e9)
+}
+
+/// The last line of the comma-separated output of `ucx_perftest -f -v`, by column.
+fn ucx(test: &str, octets: usize, iterations: u32, column: usize) -> Sample {
+    let command = || {
+        let mut command = Command::new("ucx_perftest");
+        command
+            .env("UCX_TLS", UCX_TRANSPORTS)
+            .env("UCX_WARN_UNUSED_ENV_VARS", "n")
+            .args(["-p", &UCX_PORT.to_string()]);
+        command
+    };
+    let mut server = Process::start(&mut command()).map_err(text)?;
+    let start = Instant::now();
+    loop {
+        let client = Process::run(
+            command()
+                .args([
+                    "127.0.0.1",
+                    "-f",
+                    "-v",
+                    "-t",
+                    test,
+                    "-s",
+                    &octets.to_string(),
+                ])
+                .args(["-n", &iterations.to_string()]),
+            LIMIT,
+        )
+        .map_err(text)?;
+        if let Some(value) = ucx_value(&client.output, column).filter(|_| client.succeeded()) {
+            return Ok(value);
+        }
+        if start.elapsed() > UCX_START_LIMIT || !server.is_running() {
+            return Err(format!("ucx_perftest: {}", client.describe()));
+        }
+        sleep(Duration::from_millis(50));
+    }
+}
+
+fn ucx_value(output: &str, column: usize) -> Option<f64> {
+    let line = output
+        .lines()
+        .rev()
+        .find(|line| line.starts_with(|c: char| c.is_ascii_digit()))?;
+    line.split(',').nth(column)?.trim().parse().ok()
+}
+
+/// UCX's latency one way over shared memory with matched tags, in microseconds.
+///
+/// # Errors
+/// UCX is not there or failed.
+pub fn ucx_latency(octets: usize) -> Sample {
+    ucx("tag_lat", octets, 200_000, 1)
+}
+
+/// UCX's bandwidth over shared memory, GB/s; `test` is `ucp_put_bw` (one copy, one side) or `tag_bw`.
+///
+/// # Errors
+/// UCX is not there or failed.
+pub fn ucx_stream(test: &str, octets: usize) -> Sample {
+    // UCX's MB are 2^20 octets.
+    ucx(test, octets, 20_000, 4).map(|mebioctets| mebioctets * 1_048_576.0 / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qperf_output_is_read_in_any_unit() {
+        assert_eq!(
+            qperf_value("tcp_lat:\n    latency  =  4.52 us\n", "latency"),
+            Some(4520.0)
+        );
+        assert_eq!(
+            qperf_value("tcp_bw:\n    bw  =  4,455,268,352 bytes/sec\n", "bw"),
+            Some(4_455_268_352.0)
+        );
+        assert_eq!(
+            qperf_value("tcp_bw:\n    bw  =  4.3 GB/sec\n", "bw"),
+            Some(4.3e9)
+        );
+        assert_eq!(qperf_value("failed to connect\n", "bw"), None);
+    }
+
+    #[test]
+    fn ucx_output_is_read_by_column() {
+        let output = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw\n50000,1.838,1.893,1.9,33020.19\n";
+        assert_eq!(ucx_value(output, 1), Some(1.838));
+        assert_eq!(ucx_value(output, 4), Some(33020.19));
+        assert_eq!(ucx_value("error", 1), None);
+    }
+}

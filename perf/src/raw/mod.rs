@@ -1,0 +1,6 @@
+//! Limits of this machine: two processes with nothing between them but memory, or nothing but a virtual wire.
+
+pub mod arena;
+pub mod fork;
+pub mod memif;
+pub mod ring;

@@ -1,0 +1,117 @@
+//! The table for people and the JSON for programs.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+
+use serde::Serialize;
+
+use crate::rows::{Goal, Row};
+use crate::samples::Samples;
+
+/// Everything one call found out.
+#[derive(Debug, Serialize)]
+pub struct Report<'a> {
+    /// Processor model and number of cores.
+    pub machine: String,
+    /// How often each probe was to be measured.
+    pub rounds: usize,
+    /// The comparisons.
+    pub rows: &'a [Row],
+    /// All values.
+    pub samples: &'a Samples,
+}
+
+/// The processor's name and how many cores there are.
+pub fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .and_then(|rest| rest.split_once(':'))
+        .map_or("unknown processor", |(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{model}, {cores} cores")
+}
+
+fn value(value: Option<&Result<f64, String>>, unit: &str) -> String {
+    match value {
+        Some(Ok(value)) => format!("{value:.2} {unit}"),
+        Some(Err(_)) => "-".into(),
+        None => String::new(),
+    }
+}
+
+fn result(row: &Row) -> String {
+    match (row.result, row.is_ratio) {
+        (Some(result), true) => format!("{result:.2} x"),
+        (Some(result), false) => format!("{result:.2}"),
+        (None, _) => "-".into(),
+    }
+}
+
+fn verdict(row: &Row) -> &'static str {
+    match (row.met, row.goal) {
+        (Some(true), _) => "met",
+        (Some(false), _) => "MISSED",
+        (None, Goal::None) => "",
+        (None, _) => "not available",
+    }
+}
+
+impl Display for Report<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}; medians of {} rounds", self.machine, self.rounds)?;
+        writeln!(
+            f,
+            "{:46} {:>18} {:>18} {:>10} {:>8}  verdict",
+            "what", "urdma", "limit or peer", "result", "goal"
+        )?;
+        for row in self.rows {
+            writeln!(
+                f,
+                "{:46} {:>18} {:>18} {:>10} {:>8}  {}",
+                row.name,
+                value(Some(&row.ours), row.unit),
+                value(row.other.as_ref(), row.unit),
+                result(row),
+                row.goal.sign(),
+                verdict(row)
+            )?;
+        }
+        let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (probe, reason) in self.samples.failures() {
+            reasons.entry(reason.trim()).or_default().push(probe);
+        }
+        for (reason, probes) in reasons {
+            writeln!(f, "not available: {reason}\n  ({})", probes.join("; "))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::{evaluate, probes};
+
+    #[test]
+    fn report_shows_values_verdicts_and_reasons() {
+        let mut samples = Samples::default();
+        samples.add(probes::SEND_ONE_HOST, Ok(0.5));
+        samples.add(probes::RAW_RING, Ok(0.2));
+        samples.add(probes::MEMIF_LATENCY, Err("no DPDK here".into()));
+        let rows = evaluate(&samples);
+        let report = Report {
+            machine: "m".into(),
+            rounds: 1,
+            rows: &rows,
+            samples: &samples,
+        };
+        let text = report.to_string();
+        assert!(text.contains("2.50 x") && text.contains("MISSED"));
+        assert!(text.contains("not available: no DPDK here"));
+        let json = serde_json::to_value(&report).unwrap_or_default();
+        assert_eq!(json["rows"][0]["met"], false);
+        assert_eq!(json["samples"][probes::RAW_RING.name]["values"][0], 0.2);
+    }
+}

@@ -1,0 +1,147 @@
+//! Repeated measurements: what was seen, or why nothing was.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// One measurement: the value in the probe's unit, or a sentence saying why there is none.
+pub type Sample = Result<f64, String>;
+
+/// What is measured; the name is the key in the JSON report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Probe {
+    /// Name, stable between versions.
+    pub name: &'static str,
+    /// Unit of its values.
+    #[serde(skip)]
+    pub unit: Unit,
+}
+
+/// Units of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unit {
+    /// Microseconds, one way.
+    Microseconds,
+    /// 10^9 octets a second.
+    GigabytesPerSecond,
+    /// Milliseconds.
+    Milliseconds,
+    /// Per cent of one core.
+    PercentOfCore,
+    /// Runs of the simulator.
+    Runs,
+}
+
+impl Unit {
+    /// Its sign.
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Self::Microseconds => "us",
+            Self::GigabytesPerSecond => "GB/s",
+            Self::Milliseconds => "ms",
+            Self::PercentOfCore => "% of a core",
+            Self::Runs => "runs",
+        }
+    }
+}
+
+/// Everything seen of one probe.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Series {
+    /// Values, in the order of the rounds.
+    pub values: Vec<f64>,
+    /// Why the last failed measurement failed.
+    pub failure: Option<String>,
+}
+
+impl Series {
+    /// The middle value, or why there is none.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn median(&self) -> Result<f64, String> {
+        let mut sorted = self.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        match sorted.get(sorted.len() / 2) {
+            None => Err(self
+                .failure
+                .clone()
+                .unwrap_or_else(|| "not measured".into())),
+            Some(_) if sorted.len().is_multiple_of(2) => {
+                let upper = sorted.len() / 2;
+                Ok((sorted[upper - 1] + sorted[upper]) / 2.0)
+            }
+            Some(middle) => Ok(*middle),
+        }
+    }
+}
+
+/// All probes of one call.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct Samples(BTreeMap<&'static str, Series>);
+
+impl Samples {
+    /// Adds one measurement.
+    pub fn add(&mut self, probe: Probe, sample: Sample) {
+        let series = self.0.entry(probe.name).or_default();
+        match sample {
+            Ok(value) => series.values.push(value),
+            Err(reason) => series.failure = Some(reason),
+        }
+    }
+
+    /// The probe's median, or why there is none.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn median(&self, probe: Probe) -> Result<f64, String> {
+        self.0
+            .get(probe.name)
+            .ok_or_else(|| "not measured".to_owned())
+            .and_then(Series::median)
+    }
+
+    /// Failed measurements: probe and reason.
+    pub fn failures(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.0
+            .iter()
+            .filter_map(|(name, series)| series.failure.as_deref().map(|reason| (*name, reason)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROBE: Probe = Probe {
+        name: "p",
+        unit: Unit::Microseconds,
+    };
+
+    fn of(values: &[f64]) -> Samples {
+        let mut samples = Samples::default();
+        for value in values {
+            samples.add(PROBE, Ok(*value));
+        }
+        samples
+    }
+
+    #[test]
+    fn median_of_odd_and_even_counts_is_the_middle() {
+        assert_eq!(of(&[3.0, 1.0, 2.0]).median(PROBE), Ok(2.0));
+        assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]).median(PROBE), Ok(2.5));
+    }
+
+    #[test]
+    fn median_without_values_is_the_reason() {
+        let mut samples = Samples::default();
+        assert!(samples.median(PROBE).is_err());
+        samples.add(PROBE, Err("no such program".into()));
+        assert_eq!(samples.median(PROBE), Err("no such program".into()));
+        samples.add(PROBE, Ok(1.0));
+        assert_eq!(samples.median(PROBE), Ok(1.0));
+        assert_eq!(samples.failures().count(), 1);
+    }
+}
