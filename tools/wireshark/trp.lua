@@ -1,0 +1,359 @@
+-- TRP, the transport of urdma: UDP ports 21504..21757, as doc/spec/trp.md has it.
+--
+-- The TRP header, its extensions and connection management are decoded here; the DDP segment of a DATA packet goes to
+-- Wireshark's own iwarp_ddp_rdmap, but for Immediate Data (RDMAP opcodes 8 and 9), which that does not know.
+
+local trp = Proto("trp", "Thin Reliable Protocol")
+
+local PORT_BASE, PORT_LAST = 21504, 21757
+local HEADER_LEN, EXTENSION_WORDS_MAX = 16, 24
+local VERSION = 1
+local DATA, RNR, RESET, CM = 0, 2, 3, 7
+
+local TYPES = {
+  [0] = "DATA", [1] = "ACK", [2] = "RNR", [3] = "RESET", [4] = "FIN", [5] = "FIN_ACK", [6] = "PROBE", [7] = "CM",
+}
+
+local OPCODES = {
+  [0] = "RDMA Write", [1] = "RDMA Read Request", [2] = "RDMA Read Response", [3] = "Send", [4] = "Send with Invalidate",
+  [5] = "Send with SE", [6] = "Send with SE and Invalidate", [7] = "Terminate", [8] = "Immediate Data",
+  [9] = "Immediate Data with SE", [10] = "Atomic Request", [11] = "Atomic Response",
+}
+
+local KINDS = { [1] = "SACK", [2] = "Timestamp", [3] = "RNR timer" }
+
+-- ibv_modify_qp(3), min_rnr_timer, in microseconds.
+local RNR_US = {
+  [0] = 655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680, 10240,
+  15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520,
+}
+
+local f = {
+  version = ProtoField.uint8("trp.version", "Version", base.DEC, nil, 0xf0),
+  type = ProtoField.uint8("trp.type", "Type", base.DEC, TYPES, 0x0f),
+  flags = ProtoField.uint8("trp.flags", "Flags", base.HEX),
+  ar = ProtoField.bool("trp.flags.ar", "Acknowledgement requested", 8, nil, 0x01),
+  imm = ProtoField.bool("trp.flags.imm", "Send has immediate data", 8, nil, 0x02),
+  ece = ProtoField.bool("trp.flags.ece", "ECN echo", 8, nil, 0x04),
+  index = ProtoField.uint16("trp.index", "Destination QP index", base.DEC),
+  qpn = ProtoField.uint24("trp.qpn", "Destination QP number", base.HEX),
+  slot = ProtoField.uint8("trp.slot", "Destination slot", base.DEC),
+  source_slot = ProtoField.uint8("trp.source_slot", "Source slot", base.DEC),
+  id = ProtoField.uint32("trp.id", "Connection id", base.HEX),
+  window = ProtoField.uint8("trp.window", "Receive window, units of 64 packets", base.DEC),
+  psn = ProtoField.uint24("trp.psn", "PSN", base.DEC),
+  unknown_index = ProtoField.uint24("trp.unknown_index", "QP index that was addressed", base.DEC),
+  words = ProtoField.uint8("trp.extension_words", "Extension length, words", base.DEC),
+  ack = ProtoField.uint24("trp.ack", "Cumulative ACK, next PSN expected", base.DEC),
+  kind = ProtoField.uint8("trp.ext.kind", "Kind", base.DEC, KINDS),
+  length = ProtoField.uint8("trp.ext.words", "Words that follow", base.DEC),
+  argument = ProtoField.uint16("trp.ext.argument", "Argument", base.HEX),
+  sack = ProtoField.bytes("trp.sack", "Bitmap from ACK + 1 on"),
+  sacked = ProtoField.string("trp.sack.psns", "PSNs received"),
+  ts_value = ProtoField.uint32("trp.ts.value", "Sender's clock, us", base.DEC),
+  ts_echo = ProtoField.uint32("trp.ts.echo", "Echo, us", base.DEC),
+  rnr_timer = ProtoField.uint16("trp.rnr_timer", "RNR timer code", base.DEC, nil, 0x1f),
+  rnr_us = ProtoField.uint32("trp.rnr_us", "Wait, us", base.DEC),
+  body = ProtoField.bytes("trp.ext.body", "Body"),
+  opcode = ProtoField.uint8("trp.opcode", "RDMAP opcode", base.DEC, OPCODES, 0x0f),
+  immediate = ProtoField.uint32("trp.immediate", "Immediate data", base.HEX),
+  last = ProtoField.bool("trp.ddp.last", "Last segment", 8, nil, 0x40),
+  dv = ProtoField.uint8("trp.ddp.version", "DDP version", base.DEC, nil, 0x03),
+  rv = ProtoField.uint8("trp.rdmap.version", "RDMAP version", base.DEC, nil, 0xc0),
+  queue = ProtoField.uint32("trp.ddp.qn", "Queue number", base.DEC),
+  msn = ProtoField.uint32("trp.ddp.msn", "Message sequence number", base.DEC),
+  offset = ProtoField.uint32("trp.ddp.mo", "Message offset", base.DEC),
+  write_len = ProtoField.uint32("trp.write_length", "Length of the RDMA Write", base.DEC),
+}
+
+local CM_KINDS = {
+  [1] = "REQ", [2] = "REP", [3] = "RTU", [4] = "REJ", [5] = "DREQ", [6] = "DREP", [7] = "MRA",
+}
+local CM_HEADER_LEN = 24
+local CM_BODY_LEN = { [1] = 64, [2] = 20, [3] = 0, [4] = 4, [5] = 4, [6] = 0, [7] = 4 }
+local REASONS = {
+  [4] = "timeout", [6] = "invalid communication id", [8] = "nobody listens", [28] = "refused by the application",
+}
+local PORT_SPACES = { [0x0002] = "IPoIB", [0x0106] = "TCP", [0x0111] = "UDP" }
+local MTUS = { [1] = "256", [2] = "512", [3] = "1024", [4] = "2048", [5] = "4096" }
+
+local c = {
+  kind = ProtoField.uint8("trp.cm.kind", "Kind", base.DEC, CM_KINDS),
+  length = ProtoField.uint16("trp.cm.length", "Message length", base.DEC),
+  local_id = ProtoField.uint32("trp.cm.local_id", "Sender's communication id", base.HEX),
+  remote_id = ProtoField.uint32("trp.cm.remote_id", "Receiver's communication id", base.HEX),
+  nonce = ProtoField.uint64("trp.cm.nonce", "Nonce", base.HEX),
+  slot = ProtoField.uint8("trp.cm.slot", "Sender's slot", base.DEC),
+  private_len = ProtoField.uint16("trp.cm.private_length", "Private data length", base.DEC),
+  private = ProtoField.bytes("trp.cm.private", "Private data"),
+  qpn = ProtoField.uint32("trp.cm.qpn", "QP number", base.HEX),
+  psn = ProtoField.uint32("trp.cm.psn", "Initial PSN", base.DEC),
+  responder = ProtoField.uint8("trp.cm.responder_resources", "Responder resources", base.DEC),
+  depth = ProtoField.uint8("trp.cm.initiator_depth", "Initiator depth", base.DEC),
+  srq = ProtoField.bool("trp.cm.srq", "Shared receive queue", 8, nil, 0x01),
+  flow = ProtoField.bool("trp.cm.flow_control", "Flow control", 8, nil, 0x02),
+  retry = ProtoField.uint8("trp.cm.retry", "Retries", base.DEC, nil, 0x70),
+  rnr_retry = ProtoField.uint8("trp.cm.rnr_retry", "RNR retries", base.DEC, nil, 0x07),
+  timeout = ProtoField.uint8("trp.cm.ack_timeout", "ACK timeout, 4.096 us * 2^n", base.DEC, nil, 0x1f),
+  mtu = ProtoField.uint8("trp.cm.mtu", "Path MTU", base.DEC, MTUS),
+  port_space = ProtoField.uint16("trp.cm.port_space", "Port space", base.HEX, PORT_SPACES),
+  ece_vendor = ProtoField.uint32("trp.cm.ece.vendor", "ECE vendor", base.HEX),
+  ece_options = ProtoField.uint32("trp.cm.ece.options", "ECE options", base.HEX),
+  source = ProtoField.ipv6("trp.cm.source", "Source address"),
+  target = ProtoField.ipv6("trp.cm.destination", "Destination address"),
+  source_port = ProtoField.uint16("trp.cm.source_port", "Source port", base.DEC),
+  target_port = ProtoField.uint16("trp.cm.destination_port", "Destination port", base.DEC),
+  reason = ProtoField.uint16("trp.cm.reason", "Reason", base.DEC, REASONS),
+  mra_ms = ProtoField.uint32("trp.cm.mra_ms", "Time asked for, ms", base.DEC),
+}
+
+trp.fields = {}
+for _, group in ipairs({ f, c }) do
+  for _, field in pairs(group) do
+    table.insert(trp.fields, field)
+  end
+end
+
+local e = {
+  broken = ProtoExpert.new("trp.broken", "Not a valid TRP packet", expert.group.MALFORMED, expert.severity.ERROR),
+  trailing = ProtoExpert.new(
+    "trp.trailing", "Octets after a packet without a segment", expert.group.PROTOCOL, expert.severity.WARN),
+}
+trp.experts = { e.broken, e.trailing }
+
+local ddp_rdmap = Dissector.get("iwarp_ddp_rdmap")
+
+local function broken(tree, text)
+  tree:add_proto_expert_info(e.broken, text)
+end
+
+-- The PSNs of a SACK as ranges: "7, 9-12".
+local function sacked_psns(bitmap, ack)
+  local ranges, first = {}, nil
+  local bits = bitmap:len() * 8
+  for bit = 0, bits do
+    local set = bit < bits and bitmap:bitfield(bit, 1) == 1
+    if set and not first then
+      first = bit
+    elseif not set and first then
+      local from, to = (ack + 1 + first) % 0x1000000, (ack + bit) % 0x1000000
+      table.insert(ranges, from == to and tostring(from) or (from .. "-" .. to))
+      first = nil
+    end
+  end
+  return table.concat(ranges, ", ")
+end
+
+local function dissect_extension(tvb, tree, ack)
+  local kind, len = tvb(0, 1):uint(), tvb:len()
+  local t = tree:add(trp, tvb(), "Extension: " .. (KINDS[kind] or ("kind " .. kind)))
+  t:add(f.kind, tvb(0, 1))
+  t:add(f.length, tvb(1, 1))
+  if kind == 1 and len > 4 then
+    t:add(f.sack, tvb(4))
+    t:add(f.sacked, tvb(4), sacked_psns(tvb(4), ack)):set_generated()
+  elseif kind == 2 and len == 12 then
+    t:add(f.ts_value, tvb(4, 4))
+    t:add(f.ts_echo, tvb(8, 4))
+  elseif kind == 3 then
+    t:add(f.rnr_timer, tvb(2, 2))
+    t:add(f.rnr_us, tvb(2, 2), RNR_US[tvb(3, 1):uint() % 32]):set_generated()
+  elseif kind >= 1 and kind <= 3 then
+    broken(t, "wrong length for this kind")
+  else
+    t:add(f.argument, tvb(2, 2))
+    if len > 4 then
+      t:add(f.body, tvb(4))
+    end
+  end
+end
+
+local function dissect_extensions(tvb, tree, ack)
+  local at = 0
+  while at < tvb:len() do
+    local len = 4 + 4 * tvb(at + 1, 1):uint()
+    if at + len > tvb:len() then
+      broken(tree, "an extension ends outside the header")
+      return
+    end
+    dissect_extension(tvb(at, len):tvb(), tree, ack)
+    at = at + len
+  end
+end
+
+local function dissect_immediate_data(tvb, tree)
+  if tvb:len() < 26 then
+    broken(tree, "Immediate Data cut short")
+    return
+  end
+  local t = tree:add(trp, tvb(), "iWARP Immediate Data (RFC 7306)")
+  t:add(f.last, tvb(0, 1))
+  t:add(f.dv, tvb(0, 1))
+  t:add(f.rv, tvb(1, 1))
+  t:add(f.queue, tvb(6, 4))
+  t:add(f.msn, tvb(10, 4))
+  t:add(f.offset, tvb(14, 4))
+  t:add(f.immediate, tvb(18, 4))
+  t:add(f.write_len, tvb(22, 4))
+end
+
+-- Returns the name of the opcode.
+local function dissect_segment(tvb, pinfo, tree, trp_tree, has_immediate)
+  if tvb:len() < 14 then
+    broken(trp_tree, "DDP segment cut short")
+    return "?"
+  end
+  local tagged, opcode = tvb(0, 1):bitfield(0, 1) == 1, tvb(1, 1):bitfield(4, 4)
+  trp_tree:add(f.opcode, tvb(1, 1)):set_generated()
+  if opcode == 8 or opcode == 9 then
+    dissect_immediate_data(tvb, tree)
+  else
+    if has_immediate and not tagged then
+      trp_tree:add(f.immediate, tvb(2, 4))
+    end
+    -- A segment that ends within its headers raises an error there.
+    if not pcall(ddp_rdmap.call, ddp_rdmap, tvb, pinfo, tree) then
+      broken(trp_tree, "DDP segment cut short")
+    end
+  end
+  return OPCODES[opcode] or ("opcode " .. opcode)
+end
+
+local function add_qp(tvb, t)
+  t:add(c.qpn, tvb(0, 4))
+  t:add(c.psn, tvb(4, 4))
+  t:add(c.responder, tvb(8, 1))
+  t:add(c.depth, tvb(9, 1))
+  t:add(c.srq, tvb(10, 1))
+  t:add(c.flow, tvb(10, 1))
+  t:add(c.rnr_retry, tvb(11, 1))
+end
+
+local CM_BODIES = {
+  [1] = function(tvb, t)
+    add_qp(tvb, t)
+    t:add(c.retry, tvb(11, 1))
+    t:add(c.timeout, tvb(12, 1))
+    t:add(c.mtu, tvb(13, 1))
+    t:add(c.port_space, tvb(14, 2))
+    t:add(c.ece_vendor, tvb(16, 4))
+    t:add(c.ece_options, tvb(20, 4))
+    t:add(c.source, tvb(24, 16))
+    t:add(c.target, tvb(40, 16))
+    t:add(c.source_port, tvb(56, 2))
+    t:add(c.target_port, tvb(58, 2))
+  end,
+  [2] = function(tvb, t)
+    add_qp(tvb, t)
+    t:add(c.ece_vendor, tvb(12, 4))
+    t:add(c.ece_options, tvb(16, 4))
+  end,
+  [4] = function(tvb, t) t:add(c.reason, tvb(0, 2)) end,
+  [5] = function(tvb, t) t:add(c.qpn, tvb(0, 4)) end,
+  [7] = function(tvb, t) t:add(c.mra_ms, tvb(0, 4)) end,
+}
+
+local function dissect_cm(tvb, pinfo, t)
+  if tvb:len() < CM_HEADER_LEN then
+    broken(t, "connection management cut short")
+    return
+  end
+  local kind, private_len = tvb(1, 1):uint(), tvb(22, 2):uint()
+  t:add(c.kind, tvb(1, 1))
+  t:add(c.length, tvb(2, 2))
+  t:add(c.local_id, tvb(4, 4))
+  t:add(c.remote_id, tvb(8, 4))
+  t:add(c.nonce, tvb(12, 8))
+  t:add(c.slot, tvb(20, 1))
+  t:add(c.private_len, tvb(22, 2))
+  local body_len = CM_BODY_LEN[kind]
+  if not body_len or tvb(2, 2):uint() ~= tvb:len() or CM_HEADER_LEN + body_len + private_len ~= tvb:len() then
+    broken(t, "unknown kind, or lengths that do not agree")
+    return
+  end
+  if CM_BODIES[kind] then
+    CM_BODIES[kind](tvb(CM_HEADER_LEN, body_len):tvb(), t)
+  end
+  if private_len > 0 then
+    t:add(c.private, tvb(CM_HEADER_LEN + body_len, private_len))
+  end
+  t:append_text(", CM " .. CM_KINDS[kind])
+  pinfo.cols.info = "CM " .. CM_KINDS[kind]
+end
+
+local function add_header(tvb, pinfo, t, kind)
+  local flags = t:add(f.flags, tvb(1, 1))
+  flags:add(f.ar, tvb(1, 1))
+  flags:add(f.imm, tvb(1, 1))
+  flags:add(f.ece, tvb(1, 1))
+  t:add(f.index, tvb(2, 2))
+  if pinfo.dst_port >= PORT_BASE and pinfo.dst_port <= PORT_LAST then
+    local slot = pinfo.dst_port - PORT_BASE
+    t:add(f.slot, slot):set_generated()
+    t:add(f.qpn, tvb(2, 2), slot * 0x10000 + tvb(2, 2):uint()):set_generated()
+  end
+  if pinfo.src_port >= 0xc000 then
+    t:add(f.source_slot, pinfo.src_port % 256):set_generated()
+  end
+  t:add(f.id, tvb(4, 4))
+  t:add(f.window, tvb(8, 1)):append_text(" (" .. 64 * tvb(8, 1):uint() .. " packets)")
+  t:add(kind == RESET and f.unknown_index or f.psn, tvb(9, 3))
+  t:add(f.words, tvb(12, 1))
+  t:add(f.ack, tvb(13, 3))
+end
+
+function trp.dissector(tvb, pinfo, root)
+  if tvb:len() == 0 then
+    return 0
+  end
+  pinfo.cols.protocol = "TRP"
+  local t = root:add(trp, tvb())
+  local version, kind = tvb(0, 1):bitfield(0, 4), tvb(0, 1):bitfield(4, 4)
+  t:add(f.version, tvb(0, 1))
+  if version ~= VERSION or not TYPES[kind] then
+    broken(t, "unknown version or type")
+    return tvb:len()
+  end
+  t:add(f.type, tvb(0, 1))
+  if kind == CM then
+    dissect_cm(tvb, pinfo, t)
+    return tvb:len()
+  end
+  local words = tvb:len() >= HEADER_LEN and tvb(12, 1):uint() or EXTENSION_WORDS_MAX + 1
+  local header_len = HEADER_LEN + 4 * words
+  if words > EXTENSION_WORDS_MAX or header_len > tvb:len() then
+    broken(t, "header or extensions cut short")
+    return tvb:len()
+  end
+
+  add_header(tvb, pinfo, t, kind)
+  local psn, ack = tvb(9, 3):uint(), tvb(13, 3):uint()
+  if words > 0 then
+    dissect_extensions(tvb(HEADER_LEN, 4 * words):tvb(), t, ack)
+  end
+  t:set_len(header_len)
+  local name = TYPES[kind]
+  if kind == DATA then
+    if tvb:len() == header_len then
+      broken(t, "DATA without a segment")
+    else
+      local has_immediate = tvb(1, 1):bitfield(6, 1) == 1
+      name = name .. " " .. dissect_segment(tvb(header_len):tvb(), pinfo, root, t, has_immediate)
+    end
+  elseif tvb:len() > header_len then
+    t:add_proto_expert_info(e.trailing)
+  end
+
+  local summary = string.format("QP %d, id 0x%08x, PSN %d, ACK %d", tvb(2, 2):uint(), tvb(4, 4):uint(), psn, ack)
+  if kind == RESET then
+    summary = string.format("id 0x%08x, no QP %d", tvb(4, 4):uint(), psn)
+  elseif kind == RNR then
+    summary = summary .. ", not ready"
+  end
+  t:append_text(", " .. name .. ", " .. summary)
+  pinfo.cols.protocol = "TRP"
+  pinfo.cols.info = name .. ", " .. summary
+  return tvb:len()
+end
+
+DissectorTable.get("udp.port"):add(PORT_BASE .. "-" .. PORT_LAST, trp)
