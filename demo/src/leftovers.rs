@@ -55,11 +55,45 @@ fn processes() -> Vec<String> {
     };
     listing
         .flatten()
-        .filter(|entry| {
-            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
-            let maps = fs::read_to_string(entry.path().join("maps")).unwrap_or_default();
-            name.trim() == "urdmad" || maps.contains("liburdma")
-        })
+        .filter(|entry| runs_something_of_ours(&entry.path()))
         .map(|entry| format!("process {}", entry.file_name().to_string_lossy()))
         .collect()
+}
+
+/// Whether the process of this directory of /proc is one of ours and runs: one that has ended maps nothing, even if its parent, often the
+/// container's init, has not waited for it yet.
+fn runs_something_of_ours(process: &Path) -> bool {
+    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+    let maps = fs::read_to_string(process.join("maps")).unwrap_or_default();
+    maps.contains("liburdma") || (name.trim() == "urdmad" && !maps.is_empty())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use nix::sys::wait::{waitid, Id, WaitPidFlag};
+    use nix::unistd::Pid;
+    use urdma_harness::instance::Scratch;
+
+    use super::*;
+
+    #[test]
+    fn running_daemon_counts_and_ended_one_does_not_before_anybody_waited_for_it() {
+        let scratch = Scratch::new("leftovers").unwrap();
+        let program = scratch.path().join("urdmad");
+        symlink("/bin/sleep", &program).unwrap();
+        let mut child = Command::new(&program).arg("60").spawn().unwrap();
+        let process = PathBuf::from(format!("/proc/{}", child.id()));
+        assert!(runs_something_of_ours(&process));
+        child.kill().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
+        assert!(process.exists());
+        assert!(!runs_something_of_ours(&process));
+        child.wait().unwrap();
+    }
 }
