@@ -6,11 +6,14 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use proto_trp::addr::{source_port, Psn, Qpn, SlotId as WireSlot};
 use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
-use support::{eventually, is_reject, meta, octets, request, udp_port, Daemon, Process, Scratch};
+use support::{
+    eventually, expect_idle, is_reject, meta, octets, request, udp_port, Daemon, Process, Scratch,
+    LIMIT,
+};
 use urdma_arena::{Meta, SlotId};
 use urdma_ipc::{LeaseAnswer, PortSpace, Resolution};
 
@@ -100,20 +103,18 @@ fn stream_of_datagrams_arrives_in_order() {
     let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
     from_a_to_b(&mut a, &mut b, b"first");
     let (to, mut next, mut sent) = (meta(B, b.attached.slot), 0, 0);
+    let mut datagram = [0; 1000];
     let start = Instant::now();
     while next < COUNT {
         assert!(
-            start.elapsed() < Duration::from_secs(30),
-            "{next} of {COUNT}"
+            start.elapsed() < 2 * LIMIT,
+            "{next} of {COUNT}, b dropped {:?}",
+            drops(&hosts.b)
         );
         // A window, as a connection would have: what is under way fits the rings.
         while sent < COUNT && sent - next < 64 {
-            let Some(mut frame) = a.endpoint.alloc(1000) else {
-                break;
-            };
-            frame.data_mut()[..4].copy_from_slice(&sent.to_be_bytes());
-            frame.set_meta(&to);
-            if a.endpoint.send(SlotId::DAEMON, frame, 1000).is_err() {
+            datagram[..4].copy_from_slice(&sent.to_be_bytes());
+            if !a.try_send(SlotId::DAEMON, &to, &datagram) {
                 break;
             }
             sent += 1;
@@ -127,8 +128,13 @@ fn stream_of_datagrams_arrives_in_order() {
         std::thread::yield_now();
     }
     println!("{COUNT} datagrams in {:?}", start.elapsed());
-    let data = hosts.b.status().counters.data;
-    assert_eq!(data["drop_rx_no_frame"] + data["drop_rx_ring_full"], 0);
+}
+
+/// The counters of what a host has dropped.
+fn drops(host: &Daemon) -> Vec<(String, u64)> {
+    let data = host.status().counters.data.into_iter();
+    data.filter(|(name, count)| name.starts_with("drop") && *count > 0)
+        .collect()
 }
 
 #[test]
@@ -141,17 +147,20 @@ fn neighbours_are_resolved_and_absent_ones_given_up() {
         Resolution::Local
     );
     let mac = hosts.b.status().port.unwrap().mac;
-    match client.resolve(B.parse().unwrap()).unwrap() {
-        Resolution::Neighbour { mac: found, source } => {
-            assert_eq!(urdma_underlay::MacAddr(found).to_string(), mac);
-            assert_eq!(source.to_string(), A);
+    // A host that is kept from answering for long counts as absent for a while.
+    eventually("b is found", || {
+        match client.resolve(B.parse().unwrap()).unwrap() {
+            Resolution::Neighbour { mac: found, source } => {
+                assert_eq!(urdma_underlay::MacAddr(found).to_string(), mac);
+                assert_eq!(source.to_string(), A);
+                true
+            }
+            Resolution::NoHost => false,
+            Resolution::Local => panic!("that is another host"),
         }
-        other => panic!("{other:?}"),
-    }
-    let start = Instant::now();
+    });
     let nobody = client.resolve("127.0.0.77".parse().unwrap()).unwrap();
     assert_eq!(nobody, Resolution::NoHost);
-    assert!(start.elapsed() < Duration::from_secs(3));
 }
 
 #[test]
@@ -215,15 +224,13 @@ fn datagram_for_an_unattached_slot_is_answered_with_reset_and_a_reset_is_not() {
         hosts.b.status().counters.data["drop_rx_unattached_slot"] == 3
     });
     assert_eq!(hosts.b.status().counters.data["resets_sent"], 1);
-    for _ in 0..1000 {
-        while a.endpoint.recv().is_some() {}
-        let mut frame = a.endpoint.alloc(16).unwrap();
-        frame.data_mut()[..16].copy_from_slice(&probe(PacketType::Probe));
-        frame.set_meta(&to);
-        let _ = a.endpoint.send(SlotId::DAEMON, frame, 16);
-        std::thread::yield_now();
-    }
-    eventually("the flood is limited", || {
+    eventually("a flood is limited", || {
+        for _ in 0..1000 {
+            while a.endpoint.recv().is_some() {}
+            // All frames may be under way for a moment.
+            let _ = a.try_send(SlotId::DAEMON, &to, &probe(PacketType::Probe));
+            std::thread::yield_now();
+        }
         hosts.b.status().counters.data["drop_reset_limit"] > 0
     });
 }
@@ -284,23 +291,8 @@ fn lease_without_hugepages_is_refused_with_a_reason_and_forwarding_works() {
 }
 
 #[test]
-fn idle_daemon_with_a_port_uses_next_to_no_cpu() {
+fn idle_daemon_with_a_port_sleeps_most_of_the_time() {
     let scratch = Scratch::new();
     let hosts = start(&scratch, "");
-    let cpu_ns = || -> u64 {
-        let tasks = fs::read_dir(format!("/proc/{}/task", hosts.a.child.id())).unwrap();
-        tasks
-            .map(|task| fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap())
-            .map(|stat| stat.split(' ').next().unwrap().parse::<u64>().unwrap())
-            .sum()
-    };
-    // A conversation might go on for a second.
-    std::thread::sleep(Duration::from_millis(1200));
-    let before = cpu_ns();
-    std::thread::sleep(Duration::from_secs(2));
-    let permille = (cpu_ns() - before) / 2_000_000;
-    println!("{permille} per mille of a core");
-    // The goal is 10; a build without optimization on a busy machine takes more.
-    let most = if cfg!(debug_assertions) { 30 } else { 10 };
-    assert!(permille < most, "{permille} per mille");
+    expect_idle(hosts.a.child.id(), 1000);
 }

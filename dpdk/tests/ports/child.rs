@@ -6,7 +6,8 @@ use std::sync::mpsc::{channel, Receiver};
 use std::thread;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// More than the processes themselves have with one another.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Role {
     child: Child,

@@ -15,7 +15,7 @@ use dpdk::{
 
 /// Local experimental ethertype: nobody else answers to it.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// net_af_xdp takes 2048 for a start.
 const BUFFERS: u32 = 4607;
 
@@ -165,8 +165,11 @@ impl End {
 
     fn send(&mut self, octets: usize) {
         let mut burst = Burst::new();
-        assert!(self.frame(&mut burst, octets));
         let deadline = Instant::now() + PATIENCE;
+        while !self.frame(&mut burst, octets) {
+            assert!(Instant::now() < deadline, "no packet buffer");
+            yield_now();
+        }
         while self.pair.tx.burst(&mut burst) == 0 {
             assert!(Instant::now() < deadline, "nobody takes a frame");
             yield_now();

@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
 /// Starts the port and waits for the other side.
 fn start(port: &mut Port) {
     port.start().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while !port.link().unwrap().up {
         assert!(Instant::now() < deadline, "no link");
         sleep(Duration::from_millis(5));

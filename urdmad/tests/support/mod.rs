@@ -14,7 +14,8 @@ use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId};
 use urdma_ipc::{Attached, ControlClient, RunDir, Status};
 use urdmad as _;
 
-pub const LIMIT: Duration = Duration::from_secs(10);
+/// Longer than anything takes on the busiest machine.
+pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// A scratch directory; removed when dropped.
 pub struct Scratch(PathBuf);
@@ -139,11 +140,19 @@ impl Process {
         SlotId::new(self.attached.slot).unwrap()
     }
 
+    /// Sends a datagram, as soon as a frame is free and the receiver's ring has room.
     pub fn send(&mut self, to: SlotId, meta: &Meta, octets: &[u8]) {
-        let mut frame = self.endpoint.alloc(octets.len()).unwrap();
+        eventually("a datagram is sent", || self.try_send(to, meta, octets));
+    }
+
+    /// Sends a datagram if a frame is free and the receiver's ring has room.
+    pub fn try_send(&mut self, to: SlotId, meta: &Meta, octets: &[u8]) -> bool {
+        let Some(mut frame) = self.endpoint.alloc(octets.len()) else {
+            return false;
+        };
         frame.data_mut()[..octets.len()].copy_from_slice(octets);
         frame.set_meta(meta);
-        self.endpoint.send(to, frame, octets.len()).unwrap();
+        self.endpoint.send(to, frame, octets.len()).is_ok()
     }
 
     /// Waits for a datagram.
@@ -177,6 +186,50 @@ pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(start.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// What the threads of a process have done so far.
+struct Activity {
+    /// How often one of them went to sleep.
+    sleeps: u64,
+    cpu: Duration,
+}
+
+impl Activity {
+    fn of(pid: u32) -> Self {
+        let mut sum = Self {
+            sleeps: 0,
+            cpu: Duration::ZERO,
+        };
+        for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let task = task.unwrap().path();
+            let first_number = |file: &str, prefix: &str| -> u64 {
+                fs::read_to_string(task.join(file))
+                    .unwrap()
+                    .lines()
+                    .find_map(|line| line.strip_prefix(prefix)?.split_whitespace().next())
+                    .unwrap()
+                    .parse()
+                    .unwrap()
+            };
+            sum.sleeps += first_number("status", "voluntary_ctxt_switches:");
+            sum.cpu += Duration::from_nanos(first_number("schedstat", ""));
+        }
+        sum
+    }
+}
+
+/// Waits for a second in which the process goes to sleep `sleeps_max` times at most and uses less than a twentieth of a core. What else the
+/// machine does makes single seconds worse, but does not keep an idle process busy in all of them.
+pub fn expect_idle(pid: u32, sleeps_max: u64) {
+    eventually("the process is idle", || {
+        let before = Activity::of(pid);
+        std::thread::sleep(Duration::from_secs(1));
+        let after = Activity::of(pid);
+        let (sleeps, cpu) = (after.sleeps - before.sleeps, after.cpu - before.cpu);
+        println!("in a second: {sleeps} sleeps, {cpu:?} of a core");
+        sleeps <= sleeps_max && cpu < Duration::from_millis(50)
+    });
 }
 
 /// UDP destination port of a slot.
