@@ -3,68 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{
-    Completion, ConnStats, Event, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, Sge, State, Status,
+    Completion, Event, Payload, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, State, Status,
 };
-use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World};
+use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
 const MS: u64 = 1_000_000;
-const SIGNALED: SendFlags = SendFlags {
-    signaled: true,
-    fence: false,
-    solicited: false,
-};
-
-fn sge(key: u32, at: u64, length: u32) -> Sge {
-    Sge {
-        addr: SimHost::base(key) + at,
-        length,
-        lkey: key,
-    }
-}
-
-fn remote(key: u32, at: u64) -> RemoteAddr {
-    RemoteAddr {
-        stag: key,
-        to: SimHost::base(key).wrapping_add(at),
-    }
-}
-
-fn post(world: &mut World, end: usize, wr_id: u64, op: SendOp, sges: &[Sge]) {
-    let now = world.now;
-    let (conn, host) = world.split(end);
-    let wr = SendWr {
-        wr_id,
-        op,
-        imm: None,
-        flags: SIGNALED,
-        payload: Payload::Sges(sges),
-    };
-    conn.post_send(now, &wr, host).unwrap();
-}
-
-fn post_recv(world: &mut World, end: usize, wr_id: u64, sges: &[Sge]) {
-    let (conn, host) = world.split(end);
-    conn.post_recv(&RecvWr { wr_id, sges }, host).unwrap();
-}
-
 /// A region of 4096 octets at an end.
 fn region(world: &mut World, end: usize, rights: Rights) -> u32 {
     world.ends[end].host.register(vec![7; 4096], rights)
-}
-
-/// What has completed at an end: name and status.
-fn outcome(world: &mut World, end: usize) -> Vec<(u64, Status)> {
-    let completions = world.ends[end].host.completions.drain(..);
-    completions.map(|c| (c.wr_id, c.status)).collect()
-}
-
-fn events(world: &mut World, end: usize) -> Vec<Event> {
-    world.ends[end].host.events.drain(..).collect()
-}
-
-fn stats(world: &mut World, end: usize) -> ConnStats {
-    *world.conn(end).stats()
 }
 
 fn lossy(loss_ppm: u32) -> Setup {
@@ -91,19 +37,19 @@ fn check_refused(
     let (op, sges) = bad(&mut world);
     let before = world.ends[1].host.octets(target).to_vec();
     let good = SendOp::Write {
-        remote: remote(target, 0),
+        remote: SimHost::remote(target, 0),
     };
-    post_recv(&mut world, 1, 100, &[sge(target, 2048, 64)]);
-    post(&mut world, 0, 1, good, &[sge(source, 0, 512)]);
-    post(&mut world, 0, 2, op, &sges);
-    post(&mut world, 0, 3, good, &[sge(source, 0, 512)]);
+    world.post_recv(1, 100, &[SimHost::sge(target, 2048, 64)]);
+    world.post(0, 1, good, &[SimHost::sge(source, 0, 512)]);
+    world.post(0, 2, op, &sges);
+    world.post(0, 3, good, &[SimHost::sge(source, 0, 512)]);
     world.run(20_000 * MS);
-    let got = outcome(&mut world, 0);
+    let got = world.outcome(0);
     let flushed = Status::WorkRequestFlushed;
     assert_eq!(got, [(1, Status::Success), (2, wanted), (3, flushed)]);
-    assert_eq!(outcome(&mut world, 1), [(100, flushed)]);
-    assert_eq!(events(&mut world, 0), []);
-    assert_eq!(events(&mut world, 1), [event]);
+    assert_eq!(world.outcome(1), [(100, flushed)]);
+    assert_eq!(world.events(0), []);
+    assert_eq!(world.events(1), [event]);
     assert_eq!(world.conn(0).state(), State::Error);
     assert_eq!(world.conn(1).state(), State::Error);
     assert_eq!(
@@ -111,8 +57,8 @@ fn check_refused(
         before,
         "memory was touched"
     );
-    post(&mut world, 0, 4, SendOp::Send, &[]);
-    assert_eq!(outcome(&mut world, 0), [(4, flushed)]);
+    world.post(0, 4, SendOp::Send, &[]);
+    assert_eq!(world.outcome(0), [(4, flushed)]);
 }
 
 #[test]
@@ -121,23 +67,23 @@ fn write_without_permission_is_refused_with_terminate() {
     let event = Event::RemoteAccessError;
     type Bad = fn(&mut World) -> RemoteAddr;
     let cases: [Bad; 6] = [
-        |_| remote(0x7f5a, 0),
+        |_| SimHost::remote(0x7f5a, 0),
         |world| RemoteAddr {
             stag: region(world, 1, Rights::ALL) ^ 1,
             ..RemoteAddr::default()
         },
-        |world| remote(region(world, 1, Rights::ALL), 4096 - 1000),
-        |world| remote(region(world, 1, Rights::ALL), u64::MAX - 100),
+        |world| SimHost::remote(region(world, 1, Rights::ALL), 4096 - 1000),
+        |world| SimHost::remote(region(world, 1, Rights::ALL), u64::MAX - 100),
         |world| {
             let read_only = Rights {
                 remote_write: false,
                 ..Rights::ALL
             };
-            remote(region(world, 1, read_only), 0)
+            SimHost::remote(region(world, 1, read_only), 0)
         },
         |world| {
             let host = &mut world.ends[1].host;
-            remote(host.register_in(vec![0; 4096], Rights::ALL, true), 0)
+            SimHost::remote(host.register_in(vec![0; 4096], Rights::ALL, true), 0)
         },
     ];
     for case in cases {
@@ -145,7 +91,10 @@ fn write_without_permission_is_refused_with_terminate() {
             let write = |world: &mut World| {
                 let source = region(world, 0, Rights::ALL);
                 let remote = case(world);
-                (SendOp::Write { remote }, vec![sge(source, 0, 2000)])
+                (
+                    SendOp::Write { remote },
+                    vec![SimHost::sge(source, 0, 2000)],
+                )
             };
             check_refused(seed, write, refused, event);
             let read = |world: &mut World| {
@@ -154,7 +103,7 @@ fn write_without_permission_is_refused_with_terminate() {
                 if world.ends[1].host.octets(0x15a).is_empty() {
                     remote.to = 0;
                 }
-                (SendOp::Read { remote }, vec![sge(sink, 0, 2000)])
+                (SendOp::Read { remote }, vec![SimHost::sge(sink, 0, 2000)])
             };
             if !std::ptr::fn_addr_eq(case, cases[4]) {
                 check_refused(seed, read, refused, event);
@@ -172,8 +121,8 @@ fn read_and_atomic_without_permission_are_refused_with_terminate() {
     for_each_seed(10, |seed| {
         let read = |world: &mut World| {
             let sink = region(world, 0, Rights::ALL);
-            let remote = remote(region(world, 1, nothing), 0);
-            (SendOp::Read { remote }, vec![sge(sink, 0, 2000)])
+            let remote = SimHost::remote(region(world, 1, nothing), 0);
+            (SendOp::Read { remote }, vec![SimHost::sge(sink, 0, 2000)])
         };
         check_refused(
             seed,
@@ -183,8 +132,11 @@ fn read_and_atomic_without_permission_are_refused_with_terminate() {
         );
         let atomic = |world: &mut World| {
             let sink = region(world, 0, Rights::ALL);
-            let remote = remote(region(world, 1, nothing), 0);
-            (SendOp::FetchAdd { remote, add: 1 }, vec![sge(sink, 0, 8)])
+            let remote = SimHost::remote(region(world, 1, nothing), 0);
+            (
+                SendOp::FetchAdd { remote, add: 1 },
+                vec![SimHost::sge(sink, 0, 8)],
+            )
         };
         check_refused(
             seed,
@@ -194,8 +146,11 @@ fn read_and_atomic_without_permission_are_refused_with_terminate() {
         );
         let misaligned = |world: &mut World| {
             let sink = region(world, 0, Rights::ALL);
-            let remote = remote(region(world, 1, Rights::ALL), 4);
-            (SendOp::FetchAdd { remote, add: 1 }, vec![sge(sink, 0, 8)])
+            let remote = SimHost::remote(region(world, 1, Rights::ALL), 4);
+            (
+                SendOp::FetchAdd { remote, add: 1 },
+                vec![SimHost::sge(sink, 0, 8)],
+            )
         };
         let (status, event) = (
             Status::RemoteInvalidRequestError,
@@ -218,20 +173,11 @@ fn read_beyond_what_the_responder_allows_is_refused() {
     );
     let sink = region(&mut world, 0, Rights::ALL);
     let source = region(&mut world, 1, Rights::ALL);
-    let remote = remote(source, 0);
-    post(
-        &mut world,
-        0,
-        1,
-        SendOp::Read { remote },
-        &[sge(sink, 0, 64)],
-    );
+    let remote = SimHost::remote(source, 0);
+    world.post(0, 1, SendOp::Read { remote }, &[SimHost::sge(sink, 0, 64)]);
     world.run(1_000 * MS);
-    assert_eq!(
-        outcome(&mut world, 0),
-        [(1, Status::RemoteInvalidRequestError)]
-    );
-    assert_eq!(events(&mut world, 1), [Event::RemoteInvalidRequest]);
+    assert_eq!(world.outcome(0), [(1, Status::RemoteInvalidRequestError)]);
+    assert_eq!(world.events(1), [Event::RemoteInvalidRequest]);
 }
 
 #[test]
@@ -240,21 +186,21 @@ fn message_longer_than_receive_fails_both_ends() {
         let mut world = World::new(&lossy(100_000), seed);
         let source = region(&mut world, 0, Rights::ALL);
         let target = region(&mut world, 1, Rights::ALL);
-        post_recv(&mut world, 1, 100, &[sge(target, 0, 2000)]);
-        post_recv(&mut world, 1, 101, &[sge(target, 2048, 1999)]);
-        post_recv(&mut world, 1, 102, &[sge(target, 0, 64)]);
-        post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 2000)]);
-        post(&mut world, 0, 2, SendOp::Send, &[sge(source, 0, 2000)]);
+        world.post_recv(1, 100, &[SimHost::sge(target, 0, 2000)]);
+        world.post_recv(1, 101, &[SimHost::sge(target, 2048, 1999)]);
+        world.post_recv(1, 102, &[SimHost::sge(target, 0, 64)]);
+        world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 2000)]);
+        world.post(0, 2, SendOp::Send, &[SimHost::sge(source, 0, 2000)]);
         world.run(10_000 * MS);
         let refused = Status::RemoteInvalidRequestError;
-        assert_eq!(outcome(&mut world, 0), [(1, Status::Success), (2, refused)]);
+        assert_eq!(world.outcome(0), [(1, Status::Success), (2, refused)]);
         let wanted = [
             (100, Status::Success),
             (101, Status::LocalLengthError),
             (102, Status::WorkRequestFlushed),
         ];
-        assert_eq!(outcome(&mut world, 1), wanted);
-        assert_eq!(events(&mut world, 1), [Event::RemoteInvalidRequest]);
+        assert_eq!(world.outcome(1), wanted);
+        assert_eq!(world.events(1), [Event::RemoteInvalidRequest]);
         let end = world.ends[1].host.octets(target)[2048 + 1999];
         assert_eq!(end, 7, "beyond the receive buffer");
     });
@@ -267,25 +213,24 @@ fn send_from_bad_local_memory_fails_after_those_before_it() {
         let source = region(&mut world, 0, Rights::ALL);
         let target = region(&mut world, 1, Rights::ALL);
         let write = SendOp::Write {
-            remote: remote(target, 0),
+            remote: SimHost::remote(target, 0),
         };
-        post(&mut world, 0, 1, write, &[sge(source, 0, 4096)]);
-        post(
-            &mut world,
+        world.post(0, 1, write, &[SimHost::sge(source, 0, 4096)]);
+        world.post(
             0,
             2,
             write,
-            &[sge(source, 0, 10), sge(0x995a, 0, 64)],
+            &[SimHost::sge(source, 0, 10), SimHost::sge(0x995a, 0, 64)],
         );
-        post(&mut world, 0, 3, write, &[sge(source, 0, 4096)]);
+        world.post(0, 3, write, &[SimHost::sge(source, 0, 4096)]);
         world.run(10_000 * MS);
         let wanted = [
             (1, Status::Success),
             (2, Status::LocalProtectionError),
             (3, Status::WorkRequestFlushed),
         ];
-        assert_eq!(outcome(&mut world, 0), wanted);
-        assert_eq!(events(&mut world, 1), [Event::Fatal]);
+        assert_eq!(world.outcome(0), wanted);
+        assert_eq!(world.events(1), [Event::Fatal]);
     });
 }
 
@@ -295,16 +240,15 @@ fn read_into_read_only_memory_fails_locally() {
         let mut world = World::new(&lossy(100_000), seed);
         let sink = region(&mut world, 0, Rights::default());
         let source = region(&mut world, 1, Rights::ALL);
-        let remote = remote(source, 0);
-        post(
-            &mut world,
+        let remote = SimHost::remote(source, 0);
+        world.post(
             0,
             1,
             SendOp::Read { remote },
-            &[sge(sink, 0, 4096)],
+            &[SimHost::sge(sink, 0, 4096)],
         );
         world.run(10_000 * MS);
-        assert_eq!(outcome(&mut world, 0), [(1, Status::LocalProtectionError)]);
+        assert_eq!(world.outcome(0), [(1, Status::LocalProtectionError)]);
         assert_eq!(world.conn(1).state(), State::Error);
     });
 }
@@ -315,15 +259,12 @@ fn receive_into_read_only_memory_fails_both_ends() {
         let mut world = World::new(&lossy(100_000), seed);
         let source = region(&mut world, 0, Rights::ALL);
         let target = region(&mut world, 1, Rights::default());
-        post_recv(&mut world, 1, 100, &[sge(target, 0, 64)]);
-        post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 64)]);
+        world.post_recv(1, 100, &[SimHost::sge(target, 0, 64)]);
+        world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
         world.run(10_000 * MS);
-        assert_eq!(outcome(&mut world, 0), [(1, Status::RemoteOperationError)]);
-        assert_eq!(
-            outcome(&mut world, 1),
-            [(100, Status::LocalProtectionError)]
-        );
-        assert_eq!(events(&mut world, 1), [Event::Fatal]);
+        assert_eq!(world.outcome(0), [(1, Status::RemoteOperationError)]);
+        assert_eq!(world.outcome(1), [(100, Status::LocalProtectionError)]);
+        assert_eq!(world.events(1), [Event::Fatal]);
     });
 }
 
@@ -333,18 +274,18 @@ fn send_without_receive_waits_until_one_is_posted() {
         let mut world = World::new(&lossy(50_000), seed);
         let source = region(&mut world, 0, Rights::ALL);
         let target = region(&mut world, 1, Rights::ALL);
-        post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 3000)]);
-        post(&mut world, 0, 2, SendOp::Send, &[sge(source, 0, 10)]);
+        world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 3000)]);
+        world.post(0, 2, SendOp::Send, &[SimHost::sge(source, 0, 10)]);
         world.run_until(50 * MS, |_| false);
-        assert_eq!(outcome(&mut world, 0), []);
-        assert!(stats(&mut world, 0).rnr_received > 3);
-        post_recv(&mut world, 1, 100, &[sge(target, 0, 4096)]);
-        post_recv(&mut world, 1, 101, &[sge(target, 0, 4096)]);
+        assert_eq!(world.outcome(0), []);
+        assert!(world.stats(0).rnr_received > 3);
+        world.post_recv(1, 100, &[SimHost::sge(target, 0, 4096)]);
+        world.post_recv(1, 101, &[SimHost::sge(target, 0, 4096)]);
         world.run(1_000 * MS);
         let done = [(1, Status::Success), (2, Status::Success)];
-        assert_eq!(outcome(&mut world, 0), done);
+        assert_eq!(world.outcome(0), done);
         let wanted = [(100, Status::Success), (101, Status::Success)];
-        assert_eq!(outcome(&mut world, 1), wanted);
+        assert_eq!(world.outcome(1), wanted);
     });
 }
 
@@ -358,13 +299,13 @@ fn receive_posted_during_the_pause_ends_it() {
     };
     let mut world = World::new(&setup, 1);
     let source = region(&mut world, 0, Rights::ALL);
-    post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 0)]);
+    world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 0)]);
     world.run_until(MS, |_| false);
     let posted = world.now;
-    post_recv(&mut world, 1, 100, &[]);
+    world.post_recv(1, 100, &[]);
     let done = world.run_until(MS, |world| !world.ends[0].host.completions.is_empty());
     assert!(done, "waited since {posted:?}");
-    assert_eq!(outcome(&mut world, 0), [(1, Status::Success)]);
+    assert_eq!(world.outcome(0), [(1, Status::Success)]);
 }
 
 #[test]
@@ -376,16 +317,16 @@ fn send_without_receive_fails_after_rnr_retries() {
         };
         let mut world = World::new(&setup, 1);
         let source = region(&mut world, 0, Rights::ALL);
-        post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 64)]);
-        post(&mut world, 0, 2, SendOp::Send, &[sge(source, 0, 64)]);
+        world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
+        world.post(0, 2, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
         let begin = world.now;
         world.run(1_000 * MS);
         let exceeded = (1, Status::RnrRetryExceeded);
         assert_eq!(
-            outcome(&mut world, 0),
+            world.outcome(0),
             [exceeded, (2, Status::WorkRequestFlushed)]
         );
-        assert_eq!(stats(&mut world, 0).rnr_received, u64::from(rnr_retry) + 1);
+        assert_eq!(world.stats(0).rnr_received, u64::from(rnr_retry) + 1);
         // Code 12 is 0.64 ms.
         assert!(world.now.since_ns(begin) >= u64::from(rnr_retry) * 640_000);
     }
@@ -398,19 +339,18 @@ fn reads_of_a_peer_that_waits_for_a_receive_are_answered() {
         region(&mut world, 0, Rights::ALL),
         region(&mut world, 1, Rights::ALL),
     ];
-    post(&mut world, 0, 1, SendOp::Send, &[sge(memory[0], 0, 64)]);
+    world.post(0, 1, SendOp::Send, &[SimHost::sge(memory[0], 0, 64)]);
     world.run_until(10 * MS, |_| false);
-    let source = remote(memory[0], 0);
-    post(
-        &mut world,
+    let source = SimHost::remote(memory[0], 0);
+    world.post(
         1,
         2,
         SendOp::Read { remote: source },
-        &[sge(memory[1], 0, 4096)],
+        &[SimHost::sge(memory[1], 0, 4096)],
     );
     world.run_until(10 * MS, |_| false);
-    assert_eq!(outcome(&mut world, 1), [(2, Status::Success)]);
-    assert_eq!(outcome(&mut world, 0), []);
+    assert_eq!(world.outcome(1), [(2, Status::Success)]);
+    assert_eq!(world.outcome(0), []);
 }
 
 /// Budget of timeout 10 and 7 retries: 33.6 ms.
@@ -429,14 +369,14 @@ fn blackout_shorter_than_the_budget_is_survived() {
     let source = region(&mut world, 0, Rights::ALL);
     let target = region(&mut world, 1, Rights::ALL);
     let write = SendOp::Write {
-        remote: remote(target, 0),
+        remote: SimHost::remote(target, 0),
     };
     world.blackout(30 * MS);
     for wr_id in 0..100 {
-        post(&mut world, 0, wr_id, write, &[sge(source, 0, 4096)]);
+        world.post(0, wr_id, write, &[SimHost::sge(source, 0, 4096)]);
     }
     world.run(1_000 * MS);
-    let done = outcome(&mut world, 0);
+    let done = world.outcome(0);
     assert_eq!(done.len(), 100);
     assert!(done.iter().all(|(_, status)| *status == Status::Success));
 }
@@ -447,17 +387,17 @@ fn blackout_longer_than_the_budget_fails_the_oldest_send() {
     let source = region(&mut world, 0, Rights::ALL);
     world.blackout(1_000_000 * MS);
     let begin = world.now;
-    post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 64)]);
-    post(&mut world, 0, 2, SendOp::Send, &[sge(source, 0, 64)]);
+    world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
+    world.post(0, 2, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
     world.run(5_000 * MS);
     let exceeded = (1, Status::RetryExceeded);
     assert_eq!(
-        outcome(&mut world, 0),
+        world.outcome(0),
         [exceeded, (2, Status::WorkRequestFlushed)]
     );
     let waited = world.now.since_ns(begin);
     assert!((33 * MS..2_000 * MS).contains(&waited), "{waited}");
-    assert!(stats(&mut world, 0).probe_timeouts >= 8);
+    assert!(world.stats(0).probe_timeouts >= 8);
 }
 
 #[test]
@@ -465,16 +405,16 @@ fn killed_peer_is_noticed_by_reset() {
     for_each_seed(10, |seed| {
         let mut world = World::new(&lossy(100_000), seed);
         let source = region(&mut world, 0, Rights::ALL);
-        post_recv(&mut world, 0, 100, &[]);
+        world.post_recv(0, 100, &[]);
         world.kill(1);
         let begin = world.now;
-        post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 64)]);
-        post(&mut world, 0, 2, SendOp::Send, &[sge(source, 0, 64)]);
+        world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
+        world.post(0, 2, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
         world.run(1_000 * MS);
         let flushed = Status::WorkRequestFlushed;
         let wanted = [(1, Status::RetryExceeded), (2, flushed), (100, flushed)];
-        assert_eq!(outcome(&mut world, 0), wanted);
-        assert_eq!(events(&mut world, 0), [Event::PeerGone]);
+        assert_eq!(world.outcome(0), wanted);
+        assert_eq!(world.events(0), [Event::PeerGone]);
         assert!(world.now.since_ns(begin) < 200 * MS);
     });
 }
@@ -488,14 +428,14 @@ fn killed_peer_of_idle_connection_is_noticed_by_keep_alive() {
             ..Setup::default()
         };
         let mut world = World::new(&setup, 1);
-        post_recv(&mut world, 0, 100, &[]);
+        world.post_recv(0, 100, &[]);
         world.run_until(2_000 * MS, |_| false);
-        assert_eq!(events(&mut world, 0), []);
-        assert!(stats(&mut world, 0).tx_datagrams > 5, "no keep-alive");
+        assert_eq!(world.events(0), []);
+        assert!(world.stats(0).tx_datagrams > 5, "no keep-alive");
         world.kill(1);
         world.run_until(2_000 * MS, |_| false);
-        assert_eq!(events(&mut world, 0), [Event::PeerGone]);
-        assert_eq!(outcome(&mut world, 0), [(100, Status::WorkRequestFlushed)]);
+        assert_eq!(world.events(0), [Event::PeerGone]);
+        assert_eq!(world.outcome(0), [(100, Status::WorkRequestFlushed)]);
     }
 }
 
@@ -503,20 +443,20 @@ fn killed_peer_of_idle_connection_is_noticed_by_keep_alive() {
 fn closed_peer_leaves_receives_and_fails_later_sends() {
     let mut world = World::new(&Setup::default(), 1);
     let source = region(&mut world, 0, Rights::ALL);
-    post_recv(&mut world, 0, 100, &[]);
+    world.post_recv(0, 100, &[]);
     world.conn(1).close();
     world.flush(1);
     world.kill(1);
     world.run(100 * MS);
-    assert_eq!(events(&mut world, 0), [Event::PeerClosed]);
-    assert_eq!(outcome(&mut world, 0), []);
-    post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 64)]);
+    assert_eq!(world.events(0), [Event::PeerClosed]);
+    assert_eq!(world.outcome(0), []);
+    world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
     world.run(10_000 * MS);
     let wanted = [
         (1, Status::RetryExceeded),
         (100, Status::WorkRequestFlushed),
     ];
-    assert_eq!(outcome(&mut world, 0), wanted);
+    assert_eq!(world.outcome(0), wanted);
 }
 
 #[test]
@@ -530,14 +470,14 @@ fn data_before_the_peer_is_ready_arrives_later() {
         world.connect(0);
         let source = region(&mut world, 0, Rights::ALL);
         let target = region(&mut world, 1, Rights::ALL);
-        post_recv(&mut world, 1, 100, &[sge(target, 0, 64)]);
-        post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 64)]);
+        world.post_recv(1, 100, &[SimHost::sge(target, 0, 64)]);
+        world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
         world.run_until(3 * MS, |_| false);
         world.connect(1);
         world.run(1_000 * MS);
-        assert_eq!(outcome(&mut world, 0), [(1, Status::Success)]);
-        assert_eq!(outcome(&mut world, 1), [(100, Status::Success)]);
-        assert!(stats(&mut world, 1).rx_wrong_state > 0);
+        assert_eq!(world.outcome(0), [(1, Status::Success)]);
+        assert_eq!(world.outcome(1), [(100, Status::Success)]);
+        assert!(world.stats(1).rx_wrong_state > 0);
     }
 }
 
@@ -550,22 +490,22 @@ fn read_of_a_peer_that_stays_in_rtr_is_answered() {
         world.to_rtr(1, &setup);
         let memory = [0, 1].map(|end| region(&mut world, end, Rights::ALL));
         let read = SendOp::Read {
-            remote: remote(memory[1], 0),
+            remote: SimHost::remote(memory[1], 0),
         };
-        post(&mut world, 0, 1, read, &[sge(memory[0], 0, 4096)]);
+        world.post(0, 1, read, &[SimHost::sge(memory[0], 0, 4096)]);
         world.run(1_000 * MS);
-        assert_eq!(outcome(&mut world, 0), [(1, Status::Success)]);
-        assert_eq!(events(&mut world, 1), [Event::Established]);
+        assert_eq!(world.outcome(0), [(1, Status::Success)]);
+        assert_eq!(world.events(1), [Event::Established]);
         // Later it does go to RTS, and both directions work.
         world.to_rts(1, &setup);
-        post(&mut world, 0, 2, read, &[sge(memory[0], 0, 4096)]);
+        world.post(0, 2, read, &[SimHost::sge(memory[0], 0, 4096)]);
         let write = SendOp::Write {
-            remote: remote(memory[0], 0),
+            remote: SimHost::remote(memory[0], 0),
         };
-        post(&mut world, 1, 3, write, &[sge(memory[1], 0, 4096)]);
+        world.post(1, 3, write, &[SimHost::sge(memory[1], 0, 4096)]);
         world.run(1_000 * MS);
-        assert_eq!(outcome(&mut world, 0), [(2, Status::Success)]);
-        assert_eq!(outcome(&mut world, 1), [(3, Status::Success)]);
+        assert_eq!(world.outcome(0), [(2, Status::Success)]);
+        assert_eq!(world.outcome(1), [(3, Status::Success)]);
     });
 }
 
@@ -573,7 +513,7 @@ fn read_of_a_peer_that_stays_in_rtr_is_answered() {
 fn forged_and_damaged_datagrams_are_counted_and_dropped() {
     let mut world = World::new(&Setup::default(), 1);
     let source = region(&mut world, 0, Rights::ALL);
-    post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 64)]);
+    world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
     let now = world.now;
     let mut frame = vec![0; 1472];
     let (conn, host) = world.split(0);
@@ -593,11 +533,11 @@ fn forged_and_damaged_datagrams_are_counted_and_dropped() {
         world.deliver(1, &frame[..len], false);
     }
     world.deliver(1, &other_version, false);
-    assert_eq!(stats(&mut world, 1).rx_malformed, 17);
+    assert_eq!(world.stats(1).rx_malformed, 17);
     world.deliver(1, &forged, false);
-    assert_eq!(stats(&mut world, 1).rx_wrong_id, 1);
+    assert_eq!(world.stats(1).rx_wrong_id, 1);
     assert_eq!(world.conn(1).state(), State::Rts);
-    assert_eq!(outcome(&mut world, 1), []);
+    assert_eq!(world.outcome(1), []);
 }
 
 #[test]
@@ -605,8 +545,8 @@ fn post_beyond_the_queue_is_refused() {
     let mut world = World::new(&Setup::default(), 1);
     world.blackout(MS);
     for wr_id in 0..128 {
-        post(&mut world, 0, wr_id, SendOp::Send, &[]);
-        post_recv(&mut world, 0, wr_id, &[]);
+        world.post(0, wr_id, SendOp::Send, &[]);
+        world.post_recv(0, wr_id, &[]);
     }
     let now = world.now;
     let (conn, host) = world.split(0);
@@ -651,15 +591,15 @@ fn post_beyond_the_queue_is_refused() {
 fn moved_to_error_flushes_everything_without_a_word() {
     let mut world = World::new(&Setup::default(), 1);
     let source = region(&mut world, 0, Rights::ALL);
-    post_recv(&mut world, 0, 100, &[]);
-    post_recv(&mut world, 1, 101, &[]);
-    post(&mut world, 0, 1, SendOp::Send, &[sge(source, 0, 64)]);
+    world.post_recv(0, 100, &[]);
+    world.post_recv(1, 101, &[]);
+    world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
     let (conn, host) = world.split(0);
     conn.to_error(host);
     let flushed = Status::WorkRequestFlushed;
-    assert_eq!(outcome(&mut world, 0), [(1, flushed), (100, flushed)]);
+    assert_eq!(world.outcome(0), [(1, flushed), (100, flushed)]);
     world.run(100 * MS);
-    assert_eq!(outcome(&mut world, 1), []);
+    assert_eq!(world.outcome(1), []);
     let all: Vec<Completion> = world.ends[1].host.completions.drain(..).collect();
     assert!(all.is_empty());
 }
@@ -670,19 +610,19 @@ fn drained_send_queue_is_announced_and_resumes() {
     let source = region(&mut world, 0, Rights::ALL);
     let target = region(&mut world, 1, Rights::ALL);
     let write = SendOp::Write {
-        remote: remote(target, 0),
+        remote: SimHost::remote(target, 0),
     };
-    post(&mut world, 0, 1, write, &[sge(source, 0, 4096)]);
+    world.post(0, 1, write, &[SimHost::sge(source, 0, 4096)]);
     world.flush(0);
     let (conn, host) = world.split(0);
     conn.to_sqd(host).unwrap();
-    post(&mut world, 0, 2, write, &[sge(source, 0, 64)]);
+    world.post(0, 2, write, &[SimHost::sge(source, 0, 64)]);
     world.run(100 * MS);
-    assert_eq!(outcome(&mut world, 0), [(1, Status::Success)]);
-    assert_eq!(events(&mut world, 0), [Event::SqDrained]);
+    assert_eq!(world.outcome(0), [(1, Status::Success)]);
+    assert_eq!(world.events(0), [Event::SqDrained]);
     world.conn(0).resume().unwrap();
     world.run(100 * MS);
-    assert_eq!(outcome(&mut world, 0), [(2, Status::Success)]);
+    assert_eq!(world.outcome(0), [(2, Status::Success)]);
 }
 
 #[test]
@@ -694,16 +634,16 @@ fn shared_receive_queue_feeds_messages_in_order() {
         let source = region(&mut world, 0, Rights::ALL);
         let target = region(&mut world, 1, Rights::ALL);
         for wr_id in 0..20 {
-            let list = vec![sge(target, 0, 4096)];
+            let list = vec![SimHost::sge(target, 0, 4096)];
             world.ends[1].host.shared_recvs.push_back((wr_id, list));
         }
         for wr_id in 0..20 {
-            post(&mut world, 0, wr_id, SendOp::Send, &[sge(source, 0, 2000)]);
+            world.post(0, wr_id, SendOp::Send, &[SimHost::sge(source, 0, 2000)]);
         }
         world.run(1_000 * MS);
         let wanted: Vec<_> = (0..20).map(|wr_id| (wr_id, Status::Success)).collect();
-        assert_eq!(outcome(&mut world, 1), wanted);
-        assert_eq!(outcome(&mut world, 0), wanted);
+        assert_eq!(world.outcome(1), wanted);
+        assert_eq!(world.outcome(0), wanted);
     });
 }
 
@@ -711,14 +651,8 @@ fn shared_receive_queue_feeds_messages_in_order() {
 fn send_with_invalidate_invalidates_and_says_so() {
     let mut world = World::new(&Setup::default(), 1);
     let target = region(&mut world, 1, Rights::ALL);
-    post_recv(&mut world, 1, 100, &[]);
-    post(
-        &mut world,
-        0,
-        1,
-        SendOp::SendInvalidate { stag: target },
-        &[],
-    );
+    world.post_recv(1, 100, &[]);
+    world.post(0, 1, SendOp::SendInvalidate { stag: target }, &[]);
     world.run(100 * MS);
     assert_eq!(world.ends[1].host.invalidated, [target]);
     let completion = world.ends[1].host.completions.pop_front().unwrap();

@@ -23,7 +23,7 @@ fn qpn() -> impl Strategy<Value = Qpn> {
 }
 
 fn header(kind: PacketType) -> impl Strategy<Value = TrpHeader> {
-    (0u8..8, any::<u16>(), any::<u32>(), 1u8.., psn(), psn()).prop_map(
+    (0u8..16, any::<u16>(), any::<u32>(), 1u8.., psn(), psn()).prop_map(
         move |(flags, index, id, window, psn, ack)| TrpHeader {
             kind,
             // IMM is encode's to set.
@@ -39,9 +39,11 @@ fn header(kind: PacketType) -> impl Strategy<Value = TrpHeader> {
 }
 
 fn sack() -> impl Strategy<Value = Sack> {
-    proptest::collection::vec(0u32..512, 1..20).prop_map(|bits| {
-        let mut sack = Sack::new();
-        bits.into_iter().for_each(|bit| sack.insert(bit));
+    let bits = proptest::collection::vec(0u32..512, 1..20);
+    (0u32..65_536, bits).prop_map(|(first, bits)| {
+        let mut sack = Sack::starting_at(first);
+        bits.into_iter()
+            .for_each(|bit| sack.insert(32 * first + bit));
         sack
     })
 }
@@ -241,10 +243,13 @@ proptest! {
     }
 
     #[test]
-    fn sack_says_what_was_inserted(bits in proptest::collection::btree_set(0u32..600, 0..80)) {
-        let mut sack = Sack::new();
+    fn sack_says_what_was_inserted(
+        first in 0u32..20, bits in proptest::collection::btree_set(0u32..1200, 0..80)
+    ) {
+        let mut sack = Sack::starting_at(first);
         bits.iter().for_each(|&bit| sack.insert(bit));
-        let expected: Vec<u32> = bits.into_iter().filter(|&bit| bit < 512).collect();
+        let reach = 32 * first..32 * first + 512;
+        let expected: Vec<u32> = bits.into_iter().filter(|bit| reach.contains(bit)).collect();
         prop_assert_eq!(sack.iter().collect::<Vec<_>>(), expected.clone());
         prop_assert!(expected.iter().all(|&bit| sack.contains(bit)));
         prop_assert_eq!(sack.is_empty(), expected.is_empty());

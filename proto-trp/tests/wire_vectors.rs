@@ -355,7 +355,7 @@ fn terminate_causes_have_the_codes_of_rfc_5040_section_4_8() {
 
 #[test]
 fn acknowledgement_with_extensions_matches_the_specification() {
-    let mut sack = Sack::new();
+    let mut sack = Sack::default();
     sack.insert(0);
     sack.insert(33);
     let extensions = Extensions {
@@ -531,7 +531,7 @@ fn atomic_request_of_unknown_operation_is_refused() {
 fn reserved_bits_are_ignored() {
     let good = datagram(&[&TRP, &send_octets(0x43, [0; 4])]);
     let mut odd = good.clone();
-    odd[1] = 0xf8; // TRP flags
+    odd[1] = 0xf0; // TRP flags
     odd[16] |= 0x3c; // DDP
     odd[17] |= 0x30; // RDMAP
     assert_eq!(

@@ -264,7 +264,7 @@ fn expected(
 }
 
 fn frames() -> Vec<Expected> {
-    let mut sack = Sack::new();
+    let mut sack = Sack::default();
     [0, 1, 2, 40].into_iter().for_each(|bit| sack.insert(bit));
     let all = Extensions {
         sack: Some(sack),

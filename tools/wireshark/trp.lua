@@ -35,12 +35,13 @@ local f = {
   ar = ProtoField.bool("trp.flags.ar", "Acknowledgement requested", 8, nil, 0x01),
   imm = ProtoField.bool("trp.flags.imm", "Send has immediate data", 8, nil, 0x02),
   ece = ProtoField.bool("trp.flags.ece", "ECN echo", 8, nil, 0x04),
+  ep = ProtoField.bool("trp.flags.ep", "Epoch of requests", 8, nil, 0x08),
   index = ProtoField.uint16("trp.index", "Destination QP index", base.DEC),
   qpn = ProtoField.uint24("trp.qpn", "Destination QP number", base.HEX),
   slot = ProtoField.uint8("trp.slot", "Destination slot", base.DEC),
   source_slot = ProtoField.uint8("trp.source_slot", "Source slot", base.DEC),
   id = ProtoField.uint32("trp.id", "Connection id", base.HEX),
-  window = ProtoField.uint8("trp.window", "Receive window, units of 64 packets", base.DEC),
+  window = ProtoField.uint8("trp.window", "Receive window, units of 256 packets", base.DEC),
   psn = ProtoField.uint24("trp.psn", "PSN", base.DEC),
   unknown_index = ProtoField.uint24("trp.unknown_index", "QP index that was addressed", base.DEC),
   words = ProtoField.uint8("trp.extension_words", "Extension length, words", base.DEC),
@@ -48,7 +49,7 @@ local f = {
   kind = ProtoField.uint8("trp.ext.kind", "Kind", base.DEC, KINDS),
   length = ProtoField.uint8("trp.ext.words", "Words that follow", base.DEC),
   argument = ProtoField.uint16("trp.ext.argument", "Argument", base.HEX),
-  sack = ProtoField.bytes("trp.sack", "Bitmap from ACK + 1 on"),
+  sack = ProtoField.bytes("trp.sack", "Bitmap from ACK + 1 + 32 * argument on"),
   sacked = ProtoField.string("trp.sack.psns", "PSNs received"),
   ts_value = ProtoField.uint32("trp.ts.value", "Sender's clock, us", base.DEC),
   ts_echo = ProtoField.uint32("trp.ts.echo", "Echo, us", base.DEC),
@@ -128,7 +129,7 @@ local function broken(tree, text)
 end
 
 -- The PSNs of a SACK as ranges: "7, 9-12".
-local function sacked_psns(bitmap, ack)
+local function sacked_psns(bitmap, base)
   local ranges, first = {}, nil
   local bits = bitmap:len() * 8
   for bit = 0, bits do
@@ -136,7 +137,7 @@ local function sacked_psns(bitmap, ack)
     if set and not first then
       first = bit
     elseif not set and first then
-      local from, to = (ack + 1 + first) % 0x1000000, (ack + bit) % 0x1000000
+      local from, to = (base + first) % 0x1000000, (base + bit - 1) % 0x1000000
       table.insert(ranges, from == to and tostring(from) or (from .. "-" .. to))
       first = nil
     end
@@ -151,7 +152,7 @@ local function dissect_extension(tvb, tree, ack)
   t:add(f.length, tvb(1, 1))
   if kind == 1 and len > 4 then
     t:add(f.sack, tvb(4))
-    t:add(f.sacked, tvb(4), sacked_psns(tvb(4), ack)):set_generated()
+    t:add(f.sacked, tvb(4), sacked_psns(tvb(4), ack + 1 + 32 * tvb(2, 2):uint())):set_generated()
   elseif kind == 2 and len == 12 then
     t:add(f.ts_value, tvb(4, 4))
     t:add(f.ts_echo, tvb(8, 4))
@@ -286,6 +287,7 @@ local function add_header(tvb, pinfo, t, kind)
   flags:add(f.ar, tvb(1, 1))
   flags:add(f.imm, tvb(1, 1))
   flags:add(f.ece, tvb(1, 1))
+  flags:add(f.ep, tvb(1, 1))
   t:add(f.index, tvb(2, 2))
   if pinfo.dst_port >= PORT_BASE and pinfo.dst_port <= PORT_LAST then
     local slot = pinfo.dst_port - PORT_BASE
@@ -296,7 +298,7 @@ local function add_header(tvb, pinfo, t, kind)
     t:add(f.source_slot, pinfo.src_port % 256):set_generated()
   end
   t:add(f.id, tvb(4, 4))
-  t:add(f.window, tvb(8, 1)):append_text(" (" .. 64 * tvb(8, 1):uint() .. " packets)")
+  t:add(f.window, tvb(8, 1)):append_text(" (" .. 256 * tvb(8, 1):uint() .. " packets)")
   t:add(kind == RESET and f.unknown_index or f.psn, tvb(9, 3))
   t:add(f.words, tvb(12, 1))
   t:add(f.ack, tvb(13, 3))

@@ -2,9 +2,9 @@
 
 use super::congestion::{AckInfo, CongestionControl};
 use super::host::Host;
-use super::recovery::PACKET_THRESHOLD;
+use super::loss::is_later;
 use super::time::Time;
-use super::txwindow::{Fate, SegmentSource, TxRecord};
+use super::txwindow::{SegmentSource, TxRecord};
 use super::Connection;
 use crate::wire::{Flags, Sack, TrpHeader};
 
@@ -114,10 +114,10 @@ impl Connection {
         };
         let rtt_ns = self.note_latest(now, &latest);
         self.recovery.on_progress(now);
-        if self.rnr.retries > 0 && acked > self.rnr.seq {
-            self.rnr.clear();
+        if self.rnr.retries > 0 {
+            self.rnr.on_taken(acked);
         }
-        self.control.on_ack(&AckInfo {
+        let window = self.control.on_ack(&AckInfo {
             now,
             packets: tally.packets,
             rtt_ns: rtt_ns.filter(|_| latest.ack_requested),
@@ -125,6 +125,9 @@ impl Connection {
             smoothed_rtt_ns: self.recovery.smoothed_rtt_ns(),
             marked,
         });
+        if let Some(window) = window {
+            self.follow_window(window);
+        }
         if sack.is_some() || tally.retransmitted || self.recovery.loss_deadline != Time::NEVER {
             self.detect_loss(now);
         }
@@ -163,36 +166,4 @@ impl Connection {
         self.recovery.sample(now, elapsed_ns, latest.ack_requested);
         Some(elapsed_ns)
     }
-
-    /// Finds what is lost: sent well before something that has arrived (RFC 9002 section 6.1).
-    #[cold]
-    pub(super) fn detect_loss(&mut self, now: Time) {
-        let largest = self.recovery.largest_transmission;
-        let delay_ns = self.recovery.loss_delay_ns();
-        let mut deadline = Time::NEVER;
-        let mut found = 0;
-        for seq in self.tx.una..self.tx.next {
-            let record = self.tx.get(seq);
-            if record.fate != Fate::InFlight || !is_later(largest, record.transmission) {
-                continue;
-            }
-            let lost_at = record.sent_at.plus_ns(delay_ns);
-            if largest.wrapping_sub(record.transmission) >= PACKET_THRESHOLD || lost_at <= now {
-                self.tx.mark_lost(seq);
-                found += 1;
-            } else {
-                deadline = deadline.earlier(lost_at);
-            }
-        }
-        self.recovery.loss_deadline = deadline;
-        if found > 0 {
-            self.control.on_loss(found);
-        }
-    }
-}
-
-/// Whether transmission `a` was after `b`.
-#[inline]
-const fn is_later(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b).cast_signed() > 0
 }

@@ -1,6 +1,11 @@
 //! How many packets may be in flight: congestion control behind a trait.
 
+use super::config::MAX_WINDOW_PACKETS;
 use super::time::Time;
+use super::{Connection, NETWORK_ACK_REQUEST_INTERVAL};
+
+/// Acknowledgements that are asked for in a small window.
+const ACKS_IN_WINDOW: u32 = 4;
 
 /// What an acknowledgement tells about the path.
 #[derive(Clone, Copy, Debug)]
@@ -23,8 +28,8 @@ pub(super) struct AckInfo {
 pub(super) trait CongestionControl {
     /// Packets that may be in flight, at least 1.
     fn window(&self) -> u32;
-    /// Something new was acknowledged.
-    fn on_ack(&mut self, ack: &AckInfo);
+    /// Something new was acknowledged; says what the window is now if it is one that changes.
+    fn on_ack(&mut self, ack: &AckInfo) -> Option<u32>;
     /// Packets were found lost.
     fn on_loss(&mut self, packets: u32);
     /// Nothing was heard for several probe timeouts.
@@ -50,7 +55,9 @@ impl CongestionControl for FixedWindow {
     }
 
     #[inline]
-    fn on_ack(&mut self, _: &AckInfo) {}
+    fn on_ack(&mut self, _: &AckInfo) -> Option<u32> {
+        None
+    }
 
     fn on_loss(&mut self, _: u32) {}
 
@@ -152,7 +159,7 @@ impl CongestionControl for DelayBased {
     }
 
     #[inline]
-    fn on_ack(&mut self, ack: &AckInfo) {
+    fn on_ack(&mut self, ack: &AckInfo) -> Option<u32> {
         self.round_acked += ack.packets;
         if ack.marked {
             self.round_marked += ack.packets;
@@ -164,6 +171,7 @@ impl CongestionControl for DelayBased {
         if ack.now >= self.round_end {
             self.end_round(ack);
         }
+        Some(self.window)
     }
 
     fn on_loss(&mut self, packets: u32) {
@@ -193,7 +201,7 @@ impl CongestionControl for Controller {
     }
 
     #[inline]
-    fn on_ack(&mut self, ack: &AckInfo) {
+    fn on_ack(&mut self, ack: &AckInfo) -> Option<u32> {
         match self {
             Controller::Fixed(control) => control.on_ack(ack),
             Controller::Delay(control) => control.on_ack(ack),
@@ -211,6 +219,19 @@ impl CongestionControl for Controller {
         match self {
             Controller::Fixed(control) => control.on_silence(),
             Controller::Delay(control) => control.on_silence(),
+        }
+    }
+}
+
+impl Connection {
+    /// The congestion window has moved: there is to be room for twice as many packets, so that new ones go out while lost ones are sent again, and the
+    /// peer is to answer several times in each window.
+    pub(super) fn follow_window(&mut self, window: u32) {
+        let interval = (window / ACKS_IN_WINDOW).clamp(1, NETWORK_ACK_REQUEST_INTERVAL);
+        self.peer.ack_request_interval = u64::from(interval);
+        let room = (2 * window).min(MAX_WINDOW_PACKETS).next_power_of_two();
+        if room > self.tx.capacity() {
+            self.tx.grow(room);
         }
     }
 }

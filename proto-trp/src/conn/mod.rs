@@ -1,21 +1,25 @@
 //! The RC connection engine: the protocol state of one reliable queue pair, sans-IO.
 //!
 //! A [`Connection`] has no clock, no sockets, no threads and no memory of the application. Time, datagrams and work requests go in;
-//! datagrams, placements ([`Host`]), completions, events and the next deadline come out. Nothing allocates after [`Connection::new`].
+//! datagrams, placements ([`Host`]), completions, events and the next deadline come out. Nothing allocates after [`Connection::new`] but the packet
+//! windows, which double when a path proves to need it.
 //!
 //! The driver's order of calls: everything that arrived ([`Connection::handle_datagram`]), timers that are due
 //! ([`Connection::handle_timeout`]), then [`Connection::poll_transmit`] until it gives `None`, then [`Connection::next_deadline`].
 //! An acknowledgement that the peer asked for is available from `poll_transmit` right after the datagram that asked.
 
 mod ack;
+mod bits;
 mod config;
 mod congestion;
 mod host;
+mod loss;
 mod num;
 mod queue;
 mod receive;
 mod recovery;
 mod responder;
+mod rnr;
 mod rxwindow;
 mod send;
 mod state;
@@ -27,7 +31,7 @@ mod txwindow;
 mod types;
 
 use crate::addr::Psn;
-use crate::wire::{self, connection_id, ConnectionId, Terminate};
+use crate::wire::{self, connection_id, ConnectionId, Flags, Terminate};
 
 pub use config::{
     ConnConfig, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC,
@@ -47,10 +51,11 @@ use congestion::{Controller, DelayBased, FixedWindow};
 use queue::{RecvQueue, SendQueue};
 use recovery::{PathTiming, Recovery};
 use responder::Responder;
+use rnr::RnrPause;
 use rxwindow::RxWindow;
 use send::{Controls, Next};
 use terminate::TerminateRepeat;
-use timers::{KeepAlive, RnrPause};
+use timers::KeepAlive;
 use txwindow::TxWindow;
 
 /// Octets at the start of a datagram that the driver copies out of shared memory before it asks [`Connection::handle_datagram`].
@@ -60,8 +65,8 @@ pub const HEAD_OCTETS: usize = wire::HEAD_LEN_MAX;
 const NETWORK_ACK_EVERY: u32 = 8;
 /// Segments after which a sender on a network asks for an acknowledgement, so that it learns the round trip.
 const NETWORK_ACK_REQUEST_INTERVAL: u32 = 16;
-/// Packets in flight on a path that stays in a host's memory.
-const MEMORY_WINDOW_PACKETS: u32 = 64;
+/// Packets in flight on a path that stays in a host's memory: datagrams of 64 KB that the caches still hold when the receiver reads them.
+const MEMORY_WINDOW_PACKETS: u32 = txwindow::FIRST_CAPACITY;
 /// The smallest datagram that a path may be limited to.
 const MIN_DATAGRAM: u32 = 256;
 
@@ -156,8 +161,12 @@ pub struct Connection {
     established: bool,
     /// [`Event::SqDrained`] was raised.
     drained: bool,
-    /// The expected packet was refused for want of a receive request.
+    /// The peer's requests are refused for want of a receive request.
     refused: bool,
+    /// The epoch of the requests that are refused.
+    refused_epoch: Flags,
+    /// The epoch of the requests sent from here: alternates with each refusal.
+    epoch: Flags,
     /// Whether a response comes before a request when both are ready.
     answers_turn: bool,
     controls: Controls,
@@ -192,7 +201,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection in [`State::Reset`]; the only call that allocates. Sizes out of range are clamped.
+    /// A connection in [`State::Reset`]. Sizes out of range are clamped.
     pub fn new(config: ConnConfig) -> Self {
         let config = ConnConfig {
             sq_depth: config.sq_depth.clamp(1, 1 << 15).next_power_of_two(),
@@ -202,8 +211,8 @@ impl Connection {
             max_inline: config.max_inline.min(MAX_INLINE),
             window_packets: config
                 .window_packets
-                .clamp(64, MAX_WINDOW_PACKETS)
-                .next_power_of_two(),
+                .clamp(wire::WINDOW_UNIT_PACKETS, MAX_WINDOW_PACKETS)
+                .next_multiple_of(wire::WINDOW_UNIT_PACKETS),
             max_dest_rd_atomic_cap: config.max_dest_rd_atomic_cap.min(MAX_RD_ATOMIC),
             ..config
         };
@@ -216,10 +225,12 @@ impl Connection {
             established: false,
             drained: false,
             refused: false,
+            refused_epoch: Flags::NONE,
+            epoch: Flags::NONE,
             answers_turn: false,
             controls: Controls::default(),
             peer: Peer::NONE,
-            tx: TxWindow::new(window),
+            tx: TxWindow::new(),
             rx: RxWindow::new(window),
             acks: AckState::new(NETWORK_ACK_EVERY, PathTiming::NETWORK.max_ack_delay_ns),
             sq: SendQueue::new(config.sq_depth, config.max_send_sge, config.max_inline),
@@ -293,7 +304,7 @@ impl Connection {
         self.rx.start(params.remote_psn);
         self.responder.start(params.max_dest_rd_atomic);
         let (every, timing) = if params.reliable_path {
-            (self.memory_window() / 4, PathTiming::MEMORY)
+            (MEMORY_WINDOW_PACKETS / 4, PathTiming::MEMORY)
         } else {
             (NETWORK_ACK_EVERY, PathTiming::NETWORK)
         };
@@ -326,20 +337,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Packets in flight inside a host: datagrams of 64 KB that the caches still hold when the receiver reads them.
-    fn memory_window(&self) -> u32 {
-        self.config.window_packets.min(MEMORY_WINDOW_PACKETS)
-    }
-
     /// Begins to send DATA: numbers, window and timers of the stream.
     fn start_stream(&mut self, remote_qpn: crate::addr::Qpn, params: &RtsParams) {
         self.sends_stream = true;
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
         self.tx.start(params.local_psn);
         let timing = if self.peer.reliable_path {
-            let window = self.memory_window();
-            self.peer.ack_request_interval = u64::from(window / 2);
-            self.control = Controller::Fixed(FixedWindow::new(window));
+            self.peer.ack_request_interval = u64::from(MEMORY_WINDOW_PACKETS / 2);
+            self.control = Controller::Fixed(FixedWindow::new(MEMORY_WINDOW_PACKETS));
             PathTiming::MEMORY
         } else {
             self.peer.ack_request_interval = u64::from(NETWORK_ACK_REQUEST_INTERVAL);
@@ -397,6 +402,7 @@ impl Connection {
         self.closing = false;
         self.established = false;
         self.refused = false;
+        self.epoch = Flags::NONE;
         self.controls = Controls::default();
         self.peer = Peer::NONE;
         self.tx.start(Psn::new(0));

@@ -65,6 +65,12 @@ impl SendWqe {
         )
     }
 
+    /// Whether it has a message number, of queue 0 or queue 1.
+    #[inline]
+    pub(super) const fn has_msn(&self) -> bool {
+        !matches!(self.op, SendOp::Write { .. }) || self.imm.is_some()
+    }
+
     /// Whether it is done when everything before sequence number `una` is acknowledged.
     #[inline]
     pub(super) const fn is_done(&self, una: u64) -> bool {
@@ -164,6 +170,14 @@ impl SendQueue {
         let slot = slot32(index, self.mask);
         let at = slot * self.max_inline;
         &self.inline[at..at + self.wqes[slot].length as usize]
+    }
+
+    /// Whether a request is not to be sent because it, or one before it, cannot be finished.
+    #[inline]
+    pub(super) fn is_stopped_at(&self, index: u32) -> bool {
+        self.poisoned.is_some_and(|(poisoned, _)| {
+            index.wrapping_sub(self.head) >= poisoned.wrapping_sub(self.head)
+        })
     }
 
     /// Whether a request is one that the peer may still answer.

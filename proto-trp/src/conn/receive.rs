@@ -45,7 +45,7 @@ impl Connection {
         self.rq.push(wr)?;
         if self.state == State::Error {
             self.flush(None, None, host);
-        } else if self.refused {
+        } else if self.refused && self.rq.len() == 1 {
             self.controls.rnr = true;
         }
         Ok(())
@@ -154,10 +154,10 @@ impl Connection {
             self.stats.rx_malformed += 1;
             return false;
         };
-        self.on_ack(now, trp, extensions.sack.as_ref(), host);
         if let (PacketType::Rnr, Some(timer)) = (trp.kind, extensions.rnr_timer) {
             self.on_rnr(now, trp, timer, host);
         }
+        self.on_ack(now, trp, extensions.sack.as_ref(), host);
         true
     }
 
@@ -219,6 +219,7 @@ impl Connection {
             Arrival::Duplicate => {
                 self.stats.rx_duplicates += 1;
                 self.acks.due = true;
+                self.rx.tell_again(trp.psn);
             }
             Arrival::Outside => self.stats.rx_out_of_window += 1,
         }
@@ -233,6 +234,10 @@ impl Connection {
         host: &mut H,
     ) {
         self.note_established(host);
+        if self.refused && !self.begins_again(segment) {
+            self.on_expected_refusing(segment, datagram, host);
+            return;
+        }
         let commit = match self.place(segment, datagram, host) {
             Ok(commit) => commit,
             Err(refusal) => {
@@ -272,7 +277,12 @@ impl Connection {
     ) {
         self.stats.rx_out_of_order += 1;
         self.acks.due = true;
-        match self.place(segment, datagram, host) {
+        let placed = if self.refused {
+            self.place_refusing(segment, datagram, host)
+        } else {
+            self.place(segment, datagram, host)
+        };
+        match placed {
             Ok(commit) => self.rx.store(seq, commit),
             Err(_) => self.stats.rx_deferred += 1,
         }
@@ -280,7 +290,7 @@ impl Connection {
 
     /// Puts the payload of a segment where it belongs and says what remains to be done when its turn comes.
     #[inline]
-    fn place<H: Host>(
+    pub(super) fn place<H: Host>(
         &mut self,
         segment: &Segment,
         datagram: &Datagram<'_, H::Body>,

@@ -41,9 +41,6 @@ const MAX_PROBE_INTERVAL_NS: u64 = 250_000_000;
 /// The smallest round trip is forgotten after this.
 const MIN_RTT_AGE_NS: u64 = 10_000_000_000;
 
-/// Packets sent later that must arrive before a packet counts as lost (RFC 9002 section 6.1.1).
-pub(super) const PACKET_THRESHOLD: u32 = 3;
-
 /// Timers and estimates of the sending half.
 #[derive(Debug)]
 pub(super) struct Recovery {

@@ -142,6 +142,13 @@ impl Responder {
         Ok(slot)
     }
 
+    /// The request in an entry, whose turn has not come, is void.
+    pub(super) fn release(&mut self, entry: u16) {
+        self.entries[usize::from(entry)].stage = Stage::Free;
+        self.free[self.free_len] = entry;
+        self.free_len += 1;
+    }
+
     /// What an entry asks, and under which number.
     pub(super) fn request(&self, entry: u16) -> (Msn, Asked) {
         let entry = &self.entries[usize::from(entry)];
@@ -219,9 +226,7 @@ impl Responder {
         let e = &mut self.entries[usize::from(entry)];
         e.unacked = e.unacked.saturating_sub(1);
         if e.unacked == 0 && e.stage == Stage::Answered {
-            e.stage = Stage::Free;
-            self.free[self.free_len] = entry;
-            self.free_len += 1;
+            self.release(entry);
         }
     }
 

@@ -1,8 +1,9 @@
 //! The receiving half of the packet window: what has arrived ahead of a missing packet, and what is to happen when its turn comes.
 
+use super::bits::BitRing;
 use super::num::{low32, slot64};
 use crate::addr::Psn;
-use crate::wire::Sack;
+use crate::wire::{Sack, SACK_BITS_MAX, SACK_WORD_BITS, WINDOW_UNIT_PACKETS};
 
 /// What a segment does when everything before it has arrived; its payload is in place by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,100 +44,175 @@ pub(super) enum Arrival {
     Outside,
 }
 
+/// Numbers for which there is room from the start; more comes with the first packet so far ahead.
+const FIRST_CAPACITY: u32 = 64;
+/// Numbers that a SACK speaks of beside the one that it is about.
+const SACK_CONTEXT: u64 = SACK_BITS_MAX as u64 / 2;
+
 /// The window. Sequence numbers are counted in 64 bits from 0, as in the sending half.
 #[derive(Debug)]
 pub(super) struct RxWindow {
-    /// One bit for each number in the window, set when it has arrived.
-    arrived: Box<[u64]>,
+    /// Which numbers of the window have arrived.
+    arrived: BitRing,
+    /// What packets that came ahead will do; empty as long as none does anything.
     commits: Box<[Commit]>,
-    mask: u32,
+    /// Packets that the peer may be ahead, in units of the TRP header.
+    units: u8,
     initial: Psn,
     /// The first number that is missing.
     pub(super) expected: u64,
-    /// One past the highest number that has arrived.
+    /// The number up to which requests have been taken: `expected`, but while the peer's requests are refused the first refused.
+    taken: u64,
+    /// One past the highest number that came ahead of a missing one.
     highest: u64,
+    /// A number that came ahead, but too far before `highest` for the SACK that tells of that.
+    aside: Option<u64>,
+    /// `highest` has grown since a SACK told of it.
+    fresh: bool,
 }
 
 impl RxWindow {
+    /// A window of at most `packets`, a multiple of the TRP header's unit.
     pub(super) fn new(packets: u32) -> Self {
         Self {
-            arrived: vec![0; packets as usize / 64].into(),
-            commits: vec![Commit::Nothing; packets as usize].into(),
-            mask: packets - 1,
+            arrived: BitRing::new(FIRST_CAPACITY),
+            commits: Box::default(),
+            units: u8::try_from(packets / WINDOW_UNIT_PACKETS).unwrap_or(u8::MAX),
             initial: Psn::new(0),
             expected: 0,
+            taken: 0,
             highest: 0,
+            aside: None,
+            fresh: false,
         }
     }
 
     /// Forgets everything and begins with `initial`.
     pub(super) fn start(&mut self, initial: Psn) {
-        self.arrived.fill(0);
         self.initial = initial;
-        (self.expected, self.highest) = (0, 0);
+        (self.expected, self.taken) = (0, 0);
+        self.abandon();
     }
 
     /// Forgets what has arrived ahead of the missing packet.
     pub(super) fn abandon(&mut self) {
-        self.arrived.fill(0);
+        self.arrived.clear();
         self.highest = self.expected;
+        self.aside = None;
     }
 
     /// The size in the unit of the TRP header.
     #[inline]
     pub(super) fn advertised(&self) -> u8 {
-        u8::try_from((self.mask + 1) / 64).unwrap_or(u8::MAX)
+        self.units
+    }
+
+    /// The wire's number of the first packet whose request has not been taken: what all packets but an RNR acknowledge.
+    #[inline]
+    pub(super) const fn ack(&self) -> Psn {
+        self.initial.add(low32(self.taken))
     }
 
     /// The wire's number of the first missing packet.
     #[inline]
-    pub(super) const fn ack(&self) -> Psn {
+    pub(super) const fn expected_psn(&self) -> Psn {
         self.initial.add(low32(self.expected))
     }
 
-    /// Whether something has arrived ahead of a missing packet.
+    /// Whether something has arrived that the cumulative acknowledgement does not say.
     #[inline]
     pub(super) const fn has_gap(&self) -> bool {
-        self.highest > self.expected
+        self.highest > self.taken
     }
 
     #[inline]
     pub(super) fn classify(&self, psn: Psn) -> Arrival {
-        let ahead = psn.distance(self.ack());
+        let ahead = psn.distance(self.expected_psn());
         if ahead == 0 {
             return Arrival::Expected;
         }
         let Ok(ahead) = u32::try_from(ahead) else {
             return Arrival::Duplicate;
         };
-        if ahead > self.mask {
+        if ahead >= u32::from(self.units) * WINDOW_UNIT_PACKETS {
             return Arrival::Outside;
         }
         let seq = self.expected + u64::from(ahead);
-        if self.has(seq) {
+        if ahead < self.arrived.capacity() && self.arrived.get(seq) {
             Arrival::Duplicate
         } else {
             Arrival::Ahead(seq)
         }
     }
 
-    #[inline]
-    fn has(&self, seq: u64) -> bool {
-        let slot = slot64(seq, self.mask);
-        self.arrived[slot / 64] & (1 << (slot % 64)) != 0
-    }
-
     /// Keeps what a packet that came ahead will do.
     pub(super) fn store(&mut self, seq: u64, commit: Commit) {
-        let slot = slot64(seq, self.mask);
-        self.arrived[slot / 64] |= 1 << (slot % 64);
-        self.commits[slot] = commit;
-        self.highest = self.highest.max(seq + 1);
+        let ahead = low32(seq - self.expected);
+        if ahead >= self.arrived.capacity() {
+            self.grow((ahead + 1).next_power_of_two());
+        }
+        self.arrived.set(seq);
+        if commit != Commit::Nothing || !self.commits.is_empty() {
+            self.keep(seq, commit);
+        }
+        if seq >= self.highest {
+            self.highest = seq + 1;
+            self.fresh = true;
+        } else {
+            self.tell(seq);
+        }
+    }
+
+    fn keep(&mut self, seq: u64, commit: Commit) {
+        if self.commits.is_empty() {
+            self.commits = vec![Commit::Nothing; self.arrived.capacity() as usize].into();
+        }
+        self.commits[slot64(seq, self.arrived.capacity() - 1)] = commit;
+    }
+
+    #[cold]
+    fn grow(&mut self, capacity: u32) {
+        if !self.commits.is_empty() {
+            let mask = self.arrived.capacity() - 1;
+            let mut commits: Box<[Commit]> = vec![Commit::Nothing; capacity as usize].into();
+            for seq in self.expected..self.highest {
+                commits[slot64(seq, capacity - 1)] = self.commits[slot64(seq, mask)];
+            }
+            self.commits = commits;
+        }
+        self.arrived.grow(capacity, self.expected, self.highest);
+    }
+
+    /// The next SACK is to tell of this number, which came ahead.
+    pub(super) fn tell(&mut self, seq: u64) {
+        if seq + SACK_CONTEXT >= self.highest {
+            self.fresh = true;
+        } else {
+            self.aside = Some(seq);
+        }
+    }
+
+    /// As [`RxWindow::tell`], of a packet that came twice.
+    pub(super) fn tell_again(&mut self, psn: Psn) {
+        if let Ok(ahead) = u32::try_from(psn.distance(self.expected_psn())) {
+            self.tell(self.expected + u64::from(ahead));
+        }
     }
 
     /// The expected packet has been committed.
     #[inline]
     pub(super) fn advance(&mut self) {
+        self.expected += 1;
+        self.taken = self.expected;
+    }
+
+    /// The expected packet is a request that is refused, or the first of those after it.
+    pub(super) fn refuse_from_here(&mut self) {
+        self.taken = self.expected;
+    }
+
+    /// The expected packet has arrived while requests are refused.
+    pub(super) fn pass(&mut self) {
         self.expected += 1;
         self.highest = self.highest.max(self.expected);
     }
@@ -144,23 +220,44 @@ impl RxWindow {
     /// Takes what the expected packet does, if it has arrived before.
     #[inline]
     pub(super) fn take_expected(&mut self) -> Option<Commit> {
-        if !self.has_gap() || !self.has(self.expected) {
+        if self.highest <= self.expected || !self.arrived.get(self.expected) {
             return None;
         }
-        let slot = slot64(self.expected, self.mask);
-        self.arrived[slot / 64] &= !(1 << (slot % 64));
-        Some(self.commits[slot])
+        self.arrived.unset(self.expected);
+        let slot = slot64(self.expected, self.arrived.capacity() - 1);
+        Some(self.commits.get(slot).copied().unwrap_or(Commit::Nothing))
     }
 
-    /// What has arrived after the first missing packet.
-    pub(super) fn sack(&self) -> Sack {
-        let mut sack = Sack::new();
-        for seq in self.expected + 1..self.highest {
-            if self.has(seq) {
-                sack.insert(low32(seq - self.expected - 1));
-            }
+    /// What has arrived after the first missing packet: all of it if a SACK reaches so far, else the surroundings of what came last.
+    pub(super) fn sack(&mut self) -> Option<Sack> {
+        if self.highest <= self.expected {
+            return None;
         }
-        sack
+        let base = self.expected + 1;
+        let last = match self.aside.take() {
+            Some(seq) if seq >= base => seq + SACK_CONTEXT,
+            _ => {
+                self.fresh = false;
+                self.highest
+            }
+        };
+        let words = low32(last.saturating_sub(base)).div_ceil(SACK_WORD_BITS);
+        let first = words.saturating_sub(SACK_BITS_MAX / SACK_WORD_BITS);
+        let mut sack = Sack::starting_at(first);
+        for word in first..words {
+            let seq = base + u64::from(word * SACK_WORD_BITS);
+            let Some(beyond) = self.highest.checked_sub(seq).filter(|&left| left > 0) else {
+                break;
+            };
+            let known = u32::MAX.unbounded_shl(32u32.saturating_sub(low32(beyond.min(32))));
+            sack.push(self.arrived.run(seq) & known);
+        }
+        Some(sack)
+    }
+
+    /// Whether there is more to tell than the last SACK could.
+    pub(super) const fn owes_sack(&self) -> bool {
+        (self.aside.is_some() || self.fresh) && self.highest > self.expected
     }
 }
 
@@ -168,17 +265,22 @@ impl RxWindow {
 mod tests {
     use super::*;
 
+    fn bits(window: &mut RxWindow) -> Vec<u32> {
+        window.sack().unwrap().iter().collect()
+    }
+
     #[test]
     fn rx_window_across_the_wrap_orders_and_forgets() {
-        let mut window = RxWindow::new(64);
+        let mut window = RxWindow::new(WINDOW_UNIT_PACKETS);
         window.start(Psn::new(0x00ff_fffe));
         assert_eq!(window.classify(Psn::new(0x00ff_fffe)), Arrival::Expected);
         assert_eq!(window.classify(Psn::new(0x00ff_fffd)), Arrival::Duplicate);
         assert_eq!(window.classify(Psn::new(1)), Arrival::Ahead(3));
         window.store(3, Commit::Nothing);
         assert_eq!(window.classify(Psn::new(1)), Arrival::Duplicate);
-        assert_eq!(window.classify(Psn::new(0x3e)), Arrival::Outside);
-        assert_eq!(window.sack().iter().collect::<Vec<_>>(), [2]);
+        assert_eq!(window.classify(Psn::new(0xfd)), Arrival::Ahead(255));
+        assert_eq!(window.classify(Psn::new(0xfe)), Arrival::Outside);
+        assert_eq!(bits(&mut window), [2]);
         for _ in 0..3 {
             assert_eq!(window.take_expected(), None);
             window.advance();
@@ -188,5 +290,59 @@ mod tests {
         assert!(!window.has_gap());
         assert_eq!(window.ack(), Psn::new(2));
         assert_eq!(window.classify(Psn::new(0x41)), Arrival::Ahead(67));
+    }
+
+    #[test]
+    fn rx_window_far_ahead_grows_and_tells_of_every_arrival() {
+        let request = Commit::Request { entry: 7 };
+        let mut window = RxWindow::new(65_280);
+        window.start(Psn::new(0x00ff_ff00));
+        window.store(1, request);
+        window.store(40_000, Commit::Nothing);
+        assert_eq!(bits(&mut window), [39_999]);
+        window.store(20_000, request);
+        assert!(window.owes_sack());
+        assert_eq!(bits(&mut window), [19_999]);
+        assert!(!window.owes_sack());
+        window.store(39_990, Commit::Nothing);
+        assert_eq!(bits(&mut window), [39_989, 39_999]);
+        window.tell_again(Psn::new(0x00ff_ff00).add(20_000));
+        assert_eq!(bits(&mut window), [19_999]);
+        let kept: Vec<(u64, Commit)> = (0..=40_000)
+            .filter_map(|seq| {
+                let commit = window.take_expected().map(|commit| (seq, commit));
+                window.advance();
+                commit
+            })
+            .collect();
+        let nothing = Commit::Nothing;
+        let wanted = [
+            (1, request),
+            (20_000, request),
+            (39_990, nothing),
+            (40_000, nothing),
+        ];
+        assert_eq!(kept, wanted);
+    }
+
+    #[test]
+    fn rx_window_of_refused_requests_acknowledges_the_first_of_them() {
+        let mut window = RxWindow::new(WINDOW_UNIT_PACKETS);
+        window.start(Psn::new(10));
+        window.advance();
+        window.refuse_from_here();
+        window.pass();
+        window.pass();
+        assert_eq!(
+            (window.ack(), window.expected_psn()),
+            (Psn::new(11), Psn::new(13))
+        );
+        assert!(window.has_gap() && window.sack().is_none());
+        window.advance();
+        assert_eq!(
+            (window.ack(), window.expected_psn()),
+            (Psn::new(14), Psn::new(14))
+        );
+        assert!(!window.has_gap());
     }
 }

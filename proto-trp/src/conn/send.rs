@@ -32,6 +32,8 @@ pub(super) enum Next {
     Again(u64),
     /// A new segment.
     New(SegmentSpec),
+    /// The segment that was refused, under a new number.
+    Retry(SegmentSpec),
 }
 
 /// Room for every datagram without payload: all headers and extensions.
@@ -115,7 +117,7 @@ impl Connection {
             },
         };
         let len = match next {
-            Next::New(spec) => self.segment_len(&spec),
+            Next::New(spec) | Next::Retry(spec) => self.segment_len(&spec),
             Next::Again(seq) => self.segment_len(&self.tx.get(seq).spec),
             _ => CONTROL_LEN,
         };
@@ -135,39 +137,44 @@ impl Connection {
             return None;
         }
         if self.tx.lost > 0 {
-            let again = self.plan_again();
-            if again.is_some() || self.rnr.retries == 0 {
-                return again;
-            }
+            return self.plan_again();
         }
         if !self.tx.has_room() || self.tx.in_flight >= self.control.window() {
             return None;
         }
-        self.plan_new().map(Next::New)
+        self.plan_new()
     }
 
-    /// A lost segment, if the window or a probe lets it out. While the peer is not ready only responses go out, after that only the refused
-    /// packet until it is taken.
+    /// A lost segment, if the window or a probe lets it out.
     #[cold]
     fn plan_again(&self) -> Option<Next> {
-        let held_back = self.rnr.is_pausing() || (self.rnr.retries > 0 && self.tx.in_flight > 0);
         if self.tx.in_flight >= self.control.window() && self.recovery.probe_credit == 0 {
             return None;
         }
-        self.tx.first_lost(held_back).map(Next::Again)
+        self.tx.first_lost().map(Next::Again)
     }
 
     #[inline]
-    fn plan_new(&self) -> Option<SegmentSpec> {
+    fn plan_new(&self) -> Option<Next> {
         let answer = self.responder.next_segment(self.peer.max_tagged);
-        let request = if self.rnr.retries > 0 {
-            None
-        } else {
-            self.next_request_segment()
-        };
-        match (answer, request) {
+        if self.rnr.retries > 0 {
+            return self.plan_refused(answer);
+        }
+        let request = self.next_request_segment();
+        let next = match (answer, request) {
             (Some(answer), Some(request)) => Some(if self.answers_turn { answer } else { request }),
             (answer, request) => answer.or(request),
+        };
+        next.map(Next::New)
+    }
+
+    /// While the peer is not ready only answers go out, after that the refused segment, alone until it is taken.
+    #[cold]
+    fn plan_refused(&self, answer: Option<SegmentSpec>) -> Option<Next> {
+        let retry = self.rnr.may_retry().then(|| self.next_request_segment());
+        match retry.flatten() {
+            Some(segment) => Some(Next::Retry(segment)),
+            None => answer.map(Next::New),
         }
     }
 
@@ -175,7 +182,7 @@ impl Connection {
     #[inline]
     fn next_request_segment(&self) -> Option<SegmentSpec> {
         let index = self.sq.next;
-        if index == self.sq.tail || self.sq.poisoned.is_some() {
+        if index == self.sq.tail || self.sq.is_stopped_at(index) {
             return None;
         }
         let wqe = self.sq.get(index);
@@ -243,6 +250,7 @@ impl Connection {
     ) -> Option<Transmit> {
         let transmit = match plan.next {
             Next::New(spec) => self.write_new(now, spec, buf, host)?,
+            Next::Retry(spec) => self.write_retry(now, spec, buf, host)?,
             Next::Again(seq) => self.write_again(now, seq, buf, host)?,
             control => self.write_control(now, control, buf),
         };
@@ -283,6 +291,23 @@ impl Connection {
         })
     }
 
+    /// Sends the refused segment again; it asks for an acknowledgement.
+    #[cold]
+    fn write_retry<H: Host>(
+        &mut self,
+        now: Time,
+        spec: SegmentSpec,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let seq = self.tx.next;
+        let asked = seq.wrapping_sub(self.peer.ack_request_interval);
+        self.last_ack_request = self.last_ack_request.min(asked);
+        let transmit = self.write_new(now, spec, buf, host)?;
+        self.rnr.retry = Some(seq);
+        Some(transmit)
+    }
+
     /// A request gets the next number of its queue.
     #[inline]
     fn start_request(&mut self, index: u32) {
@@ -307,7 +332,7 @@ impl Connection {
                 wqe.imm.is_none() || !matches!(wqe.op, SendOp::Write { .. })
             }
             SegmentSource::Immediate(_) => true,
-            SegmentSource::Request(_) | SegmentSource::Response(_) => false,
+            SegmentSource::Request(_) | SegmentSource::Response(_) | SegmentSource::Void => false,
         };
         ends && (wqe.flags.signaled || self.sq.is_half_full())
     }
@@ -328,6 +353,7 @@ impl Connection {
                 (index, spec.last && !more)
             }
             SegmentSource::Immediate(index) | SegmentSource::Request(index) => (index, true),
+            SegmentSource::Void => return,
         };
         self.answers_turn = true;
         if ends {
@@ -355,9 +381,7 @@ impl Connection {
         self.recovery.on_sent(now, false);
         self.recovery.probe_credit = self.recovery.probe_credit.saturating_sub(1);
         self.tx.resent(now, seq, true);
-        if self.rnr.retries == 0 {
-            self.tx.note_lost_from(seq + 1);
-        }
+        self.tx.note_lost_from(seq + 1);
         self.stats.retransmits += 1;
         Some(Transmit {
             len,
@@ -380,7 +404,7 @@ impl Connection {
         } else {
             Flags::NONE
         };
-        let mut trp = self.header(PacketType::Data, flags);
+        let mut trp = self.header(PacketType::Data, flags | self.epoch);
         trp.psn = self.tx.psn(seq);
         match spec.source {
             SegmentSource::Message(index) => self.write_message(&trp, index, spec, buf, host),
@@ -389,6 +413,15 @@ impl Connection {
                 self.put_headers(&trp, &kind, true, buf)
             }
             SegmentSource::Response(entry) => self.write_response(&trp, entry, spec, buf, host),
+            SegmentSource::Void => {
+                // Refused in the epoch before: a write of nothing.
+                trp.flags = trp.flags ^ Flags::EPOCH;
+                let nothing = SegmentKind::Write {
+                    stag: Stag(0),
+                    offset: TaggedOffset(0),
+                };
+                self.put_headers(&trp, &nothing, true, buf)
+            }
         }
     }
 
@@ -556,13 +589,11 @@ impl Connection {
         let mut extensions = Extensions::NONE;
         let mut segment = SegmentKind::Absent;
         let kind = match control {
-            Next::Rnr => {
+            Next::Rnr | Next::Ack if self.refused => {
                 self.controls.rnr = false;
                 self.stats.rnr_sent += 1;
-                // Refused before, and a receive request has come since: the pause may end.
-                let ready = self.refused && self.rq.len() > 0;
-                self.refused = !ready;
-                let code = if ready {
+                // If a receive request has come since the refusal, the pause may end.
+                let code = if self.rq.len() > 0 {
                     SHORTEST_RNR_TIMER
                 } else {
                     self.peer.min_rnr_timer
@@ -594,22 +625,28 @@ impl Connection {
                 self.controls.probe = false;
                 PacketType::Probe
             }
-            Next::Ack | Next::New(_) | Next::Again(_) => {
+            Next::Ack | Next::Rnr | Next::New(_) | Next::Again(_) | Next::Retry(_) => {
+                self.controls.rnr = false;
                 self.stats.tx_acks += 1;
                 PacketType::Ack
             }
         };
-        if self.rx.has_gap() {
-            extensions.sack = Some(self.rx.sack());
+        // While requests are refused only an RNR says how far packets have arrived.
+        let says_all = kind == PacketType::Rnr || !self.refused;
+        if says_all {
+            extensions.sack = self.rx.sack();
         }
         let mut trp = self.header(kind, Flags::NONE);
         match kind {
-            PacketType::Rnr => trp.psn = self.rx.ack(),
+            PacketType::Rnr => (trp.psn, trp.ack) = (self.rx.ack(), self.rx.expected_psn()),
             PacketType::Probe => trp.flags = trp.flags | Flags::ACK_REQUESTED,
             _ => {}
         }
         let len = wire::encode(&trp, &extensions, &segment, true, buf).unwrap_or(0);
-        self.acks.on_sent();
+        if says_all {
+            self.acks.on_sent();
+            self.acks.due = self.rx.owes_sack();
+        }
         Transmit {
             len,
             ecn_capable: false,

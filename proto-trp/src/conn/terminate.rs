@@ -136,8 +136,9 @@ impl Connection {
                 self.acks.due = true;
             }
             Refusal::NotReady => {
-                self.stats.rx_deferred += 1;
-                self.controls.rnr = true;
+                if let Offender::Segment(segment) = offender {
+                    self.begin_refusing(segment);
+                }
             }
             Refusal::Fault(cause) => self.blame_peer(cause, offender, None, host),
             Refusal::Receive(status, cause) => {
@@ -231,7 +232,7 @@ impl Connection {
                 let requests = header.queue_number == QueueNumber::Request as u32;
                 outstanding().find(|&index| {
                     let wqe = self.sq.get(index);
-                    wqe.is_request() == requests && wqe.msn == header.msn.0 && has_msn(wqe)
+                    wqe.is_request() == requests && wqe.msn == header.msn.0 && wqe.has_msn()
                 })
             }
         }
@@ -372,11 +373,6 @@ impl Connection {
             solicited: status != Status::Success,
         }
     }
-}
-
-/// Whether a request has a message number.
-const fn has_msn(wqe: &SendWqe) -> bool {
-    !matches!(wqe.op, SendOp::Write { .. }) || wqe.imm.is_some()
 }
 
 /// Whether a segment with this header can be part of a write request.

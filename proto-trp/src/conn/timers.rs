@@ -4,43 +4,11 @@ use super::congestion::CongestionControl;
 use super::host::Host;
 use super::state::State;
 use super::time::Time;
-use super::txwindow::SegmentSource;
 use super::types::{Event, Status};
 use super::Connection;
-use crate::wire::{RnrTimer, TrpHeader};
 
-/// The `rnr_retry` that stands for no bound.
-const RNR_RETRY_FOREVER: u8 = 7;
 /// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the application hears of the end first.
 const CLOSED_PATIENCE_NS: u64 = 500_000_000;
-
-/// Pause after the peer refused a packet for want of a receive request.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RnrPause {
-    /// When the packet is sent again; not set when there is no pause.
-    until: Time,
-    /// Refusals in a row.
-    pub(super) retries: u32,
-    /// The packet refused.
-    pub(super) seq: u64,
-}
-
-impl RnrPause {
-    pub(super) const NONE: Self = Self {
-        until: Time::NEVER,
-        retries: 0,
-        seq: 0,
-    };
-
-    #[inline]
-    pub(super) fn is_pausing(&self) -> bool {
-        self.until != Time::NEVER
-    }
-
-    pub(super) fn clear(&mut self) {
-        *self = Self::NONE;
-    }
-}
 
 /// Whether the peer of an idle connection lives.
 #[derive(Clone, Copy, Debug, Default)]
@@ -170,46 +138,6 @@ impl Connection {
         }
         self.keepalive.unanswered += 1;
         self.controls.probe = true;
-    }
-
-    /// The peer has no receive request for the oldest packet.
-    #[cold]
-    pub(super) fn on_rnr<H: Host>(
-        &mut self,
-        now: Time,
-        trp: &TrpHeader,
-        timer: RnrTimer,
-        host: &mut H,
-    ) {
-        let refused = self.tx.una;
-        if self.tx.is_empty() || trp.psn != self.tx.psn(refused) {
-            return;
-        }
-        let until = now.plus_ns(u64::from(timer.as_us()) * 1_000);
-        if self.rnr.is_pausing() {
-            // Said again: the peer may have become ready in the meantime.
-            self.rnr.until = self.rnr.until.earlier(until);
-            return;
-        }
-        let index = match self.tx.get(refused).spec.source {
-            SegmentSource::Message(index) | SegmentSource::Immediate(index) => index,
-            SegmentSource::Request(_) | SegmentSource::Response(_) => return,
-        };
-        self.stats.rnr_received += 1;
-        self.rnr.retries += 1;
-        let limit = self.peer.rnr_retry;
-        if limit < RNR_RETRY_FOREVER && self.rnr.retries > u32::from(limit) {
-            self.flush(Some((index, Status::RnrRetryExceeded)), None, host);
-            return;
-        }
-        self.recovery.on_progress(now);
-        self.rnr.seq = refused;
-        self.rnr.until = until;
-        for seq in refused..self.tx.next {
-            if !self.tx.get(seq).spec.source.is_response() {
-                self.tx.mark_lost(seq);
-            }
-        }
     }
 
     /// The peer destroys its queue pair in order. Receives stay posted; sends have nobody left to take them.

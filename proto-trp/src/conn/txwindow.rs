@@ -3,6 +3,8 @@
 use super::num::{low32, slot64};
 use super::time::Time;
 use crate::addr::Psn;
+use crate::wire::WINDOW_UNIT_PACKETS;
+use std::collections::VecDeque;
 
 /// What a sequence number carries; together with the record's numbers it never changes once sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,14 +17,8 @@ pub(super) enum SegmentSource {
     Request(u32),
     /// Part of the response in this entry of the responder's table.
     Response(u16),
-}
-
-impl SegmentSource {
-    /// Whether it is held back while the peer is not ready to receive messages.
-    #[inline]
-    pub(super) const fn is_response(self) -> bool {
-        matches!(self, SegmentSource::Response(_))
-    }
+    /// Part of a request that the peer has refused: it will be sent again under another number, and this one has nothing to carry.
+    Void,
 }
 
 /// What is cut off a work request or response for one datagram.
@@ -97,25 +93,48 @@ pub(super) struct TxWindow {
     pub(super) peer_window: u32,
     /// Transmissions so far.
     transmissions: u32,
+    /// No record before this number is in flight for the first time and not judged by loss detection.
+    pub(super) unjudged: u64,
+    /// Records sent again, oldest first, with the count of that transmission.
+    pub(super) resent: VecDeque<(u64, u32)>,
 }
 
-/// Packets that a peer has room for at least, before it has said how many.
-const FIRST_PEER_WINDOW: u32 = 64;
+/// Records for which there is room from the start.
+pub(super) const FIRST_CAPACITY: u32 = 64;
 
 impl TxWindow {
-    pub(super) fn new(packets: u32) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            records: vec![TxRecord::EMPTY; packets as usize].into(),
-            mask: packets - 1,
+            records: vec![TxRecord::EMPTY; FIRST_CAPACITY as usize].into(),
+            mask: FIRST_CAPACITY - 1,
             initial: Psn::new(0),
             una: 0,
             next: 0,
             in_flight: 0,
             lost: 0,
             lost_from: 0,
-            peer_window: FIRST_PEER_WINDOW,
+            peer_window: WINDOW_UNIT_PACKETS,
             transmissions: 0,
+            unjudged: 0,
+            resent: VecDeque::new(),
         }
+    }
+
+    /// Makes room for `packets` records, a power of two, unless there is as much already.
+    #[cold]
+    pub(super) fn grow(&mut self, packets: u32) {
+        let mut records: Box<[TxRecord]> = vec![TxRecord::EMPTY; packets as usize].into();
+        for seq in self.una..self.next {
+            records[slot64(seq, packets - 1)] = *self.get(seq);
+        }
+        self.records = records;
+        self.mask = packets - 1;
+    }
+
+    /// Records for which there is room.
+    #[inline]
+    pub(super) const fn capacity(&self) -> u32 {
+        self.mask + 1
     }
 
     /// Forgets everything and begins with `initial`.
@@ -123,7 +142,9 @@ impl TxWindow {
         self.initial = initial;
         (self.una, self.next, self.lost_from) = (0, 0, 0);
         (self.in_flight, self.lost, self.transmissions) = (0, 0, 0);
-        self.peer_window = FIRST_PEER_WINDOW;
+        self.peer_window = WINDOW_UNIT_PACKETS;
+        self.unjudged = 0;
+        self.resent.clear();
     }
 
     /// The first PSN of the stream.
@@ -148,6 +169,13 @@ impl TxWindow {
         let ahead = ack.distance(self.psn(self.una));
         let seq = self.una + u64::from(ahead.max(0).unsigned_abs());
         (seq <= self.next).then_some(seq)
+    }
+
+    /// The sequence number in the window that the wire names so.
+    pub(super) fn seq_of(&self, psn: Psn) -> Option<u64> {
+        let ahead = u32::try_from(psn.distance(self.psn(self.una))).ok()?;
+        let seq = self.una + u64::from(ahead);
+        (seq < self.next).then_some(seq)
     }
 
     #[inline]
@@ -200,6 +228,7 @@ impl TxWindow {
         record.fate = Fate::InFlight;
         self.lost -= 1;
         self.in_flight += 1;
+        self.resent.push_back((seq, transmission));
     }
 
     #[inline]
@@ -242,17 +271,15 @@ impl TxWindow {
     pub(super) fn abandon(&mut self) {
         self.una = self.next;
         (self.in_flight, self.lost) = (0, 0);
+        self.resent.clear();
     }
 
-    /// The oldest lost record, of responses only if so asked.
-    pub(super) fn first_lost(&self, responses_only: bool) -> Option<u64> {
+    /// The oldest lost record.
+    pub(super) fn first_lost(&self) -> Option<u64> {
         if self.lost == 0 {
             return None;
         }
-        (self.lost_from.max(self.una)..self.next).find(|&seq| {
-            let record = self.get(seq);
-            record.fate == Fate::Lost && (!responses_only || record.spec.source.is_response())
-        })
+        (self.lost_from.max(self.una)..self.next).find(|&seq| self.get(seq).fate == Fate::Lost)
     }
 
     /// No record before `seq` is lost.

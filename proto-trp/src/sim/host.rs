@@ -171,7 +171,7 @@ impl SimHost {
         })
     }
 
-    fn remote(
+    fn granted(
         &self,
         remote: RemoteAddr,
         len: u64,
@@ -181,12 +181,12 @@ impl SimHost {
         if region.foreign {
             return Err(ProtectionError::NotAssociated);
         }
-        let granted = match access {
+        let allowed = match access {
             RemoteAccess::Write => region.rights.remote_write,
             RemoteAccess::Read => region.rights.remote_read,
             RemoteAccess::Atomic => region.rights.remote_atomic,
         };
-        if !granted {
+        if !allowed {
             return Err(ProtectionError::Access);
         }
         region.slice(remote.to, len)?;
@@ -240,7 +240,7 @@ impl Host for SimHost {
         len: u64,
         access: RemoteAccess,
     ) -> Result<(), ProtectionError> {
-        self.remote(remote, len, access).map(|_| ())
+        self.granted(remote, len, access).map(|_| ())
     }
 
     fn write_remote(
@@ -250,7 +250,7 @@ impl Host for SimHost {
         at: usize,
         len: usize,
     ) -> Result<(), ProtectionError> {
-        self.remote(remote, len as u64, RemoteAccess::Write)?;
+        self.granted(remote, len as u64, RemoteAccess::Write)?;
         let region = self.region_mut(remote.stag)?;
         let range = region.slice(remote.to, len as u64)?;
         region.octets[range].copy_from_slice(&body[at..at + len]);
@@ -258,13 +258,13 @@ impl Host for SimHost {
     }
 
     fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {
-        let region = self.remote(remote, out.len() as u64, RemoteAccess::Read)?;
+        let region = self.granted(remote, out.len() as u64, RemoteAccess::Read)?;
         out.copy_from_slice(&region.octets[region.slice(remote.to, out.len() as u64)?]);
         Ok(())
     }
 
     fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError> {
-        self.remote(remote, 8, RemoteAccess::Atomic)?;
+        self.granted(remote, 8, RemoteAccess::Atomic)?;
         if remote.to & 7 != 0 {
             return Err(ProtectionError::Misaligned);
         }

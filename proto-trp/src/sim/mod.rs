@@ -8,6 +8,7 @@ mod host;
 mod link;
 mod rng;
 mod traffic;
+mod verbs;
 mod world;
 
 pub use fuzz::fuzz_operations;
@@ -15,6 +16,7 @@ pub use host::{Rights, SimHost};
 pub use link::{Link, LinkModel};
 pub use rng::Rng;
 pub use traffic::{Exchange, ExchangePlan};
+pub use verbs::SIGNALED;
 pub use world::{End, Setup, World};
 
 /// Runs `test` on each seed of this run: the one of `URDMA_SEED`, or as many as `URDMA_SIM_SEEDS` says, or `usual`.

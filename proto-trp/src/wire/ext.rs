@@ -26,8 +26,10 @@ pub const KIND_RNR_TIMER: u8 = 3;
 
 /// The most words that a SACK bitmap may have.
 pub const SACK_WORDS_MAX: usize = 16;
-/// The most packets beyond the cumulative acknowledgement that a SACK can speak of.
+/// The most packets that a SACK can speak of.
 pub const SACK_BITS_MAX: u32 = 512;
+/// Packets that one word of the bitmap stands for.
+pub const SACK_WORD_BITS: u32 = 32;
 
 const WORD_LEN: usize = 4;
 const TIMESTAMP_WORDS: u8 = 2;
@@ -37,35 +39,48 @@ const _: () =
 
 /// Selective acknowledgement: which packets after the first missing one have arrived.
 ///
-/// Bit `i` stands for the packet with sequence number `ack + 1 + i`; the packet `ack` itself is missing by definition.
+/// Bit `i` stands for the packet with sequence number `ack + 1 + i`; the packet `ack` itself is missing by definition. The bitmap
+/// speaks of up to [`SACK_BITS_MAX`] packets in a row, of which the first is a multiple of [`SACK_WORD_BITS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sack {
     words: [u32; SACK_WORDS_MAX],
     len: u8,
+    /// Words left out before the first.
+    first: u16,
 }
 
 impl Default for Sack {
     fn default() -> Self {
-        Self::new()
+        Self::starting_at(0)
     }
 }
 
 impl Sack {
-    /// A bitmap without a bit.
+    /// A bitmap that begins with bit `SACK_WORD_BITS * first`; `first` is at most 65535.
     #[inline]
-    pub const fn new() -> Self {
+    pub fn starting_at(first: u32) -> Self {
         Self {
             words: [0; SACK_WORDS_MAX],
             len: 0,
+            first: u16::try_from(first).unwrap_or(u16::MAX),
         }
     }
 
-    /// Notes that packet `ack + 1 + bit` has arrived; bits from [`SACK_BITS_MAX`] on are left out.
+    /// Adds the next word: the bits of 32 packets, the most significant for the first; there is room for [`SACK_WORDS_MAX`].
+    #[inline]
+    pub fn push(&mut self, word: u32) {
+        if let Some(slot) = self.words.get_mut(usize::from(self.len)) {
+            *slot = word;
+            self.len += 1;
+        }
+    }
+
+    /// Notes that packet `ack + 1 + bit` has arrived; bits out of reach are left out.
     #[inline]
     pub fn insert(&mut self, bit: u32) {
-        let word = bit / 32;
+        let word = (bit / SACK_WORD_BITS).wrapping_sub(u32::from(self.first));
         if let (Some(slot), Ok(word)) = (self.words.get_mut(word as usize), u8::try_from(word)) {
-            *slot |= 1 << (31 - bit % 32);
+            *slot |= 1 << (31 - bit % SACK_WORD_BITS);
             self.len = self.len.max(word + 1);
         }
     }
@@ -73,9 +88,10 @@ impl Sack {
     /// Whether packet `ack + 1 + bit` has arrived.
     #[inline]
     pub fn contains(&self, bit: u32) -> bool {
+        let word = (bit / SACK_WORD_BITS).wrapping_sub(u32::from(self.first));
         self.words
-            .get((bit / 32) as usize)
-            .is_some_and(|word| word & (1 << (31 - bit % 32)) != 0)
+            .get(word as usize)
+            .is_some_and(|word| word & (1 << (31 - bit % SACK_WORD_BITS)) != 0)
     }
 
     /// Whether no packet is marked.
@@ -84,10 +100,16 @@ impl Sack {
         self.words().iter().all(|&word| word == 0)
     }
 
-    /// The words of the bitmap; the most significant bit of the first is bit 0.
+    /// The words of the bitmap; the most significant bit of the first is bit 32 * [`Sack::first_word`].
     #[inline]
     pub fn words(&self) -> &[u32] {
         &self.words[..usize::from(self.len)]
+    }
+
+    /// Words left out before the first.
+    #[inline]
+    pub fn first_word(&self) -> u16 {
+        self.first
     }
 
     /// The bits that are set, in ascending order.
@@ -100,16 +122,14 @@ impl Sack {
     }
 
     #[inline]
-    fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        let mut sack = Self::new();
+    fn parse(first: u16, body: &[u8]) -> Result<Self, ParseError> {
+        let mut sack = Self::starting_at(first.into());
         let words = body.chunks_exact(WORD_LEN);
-        sack.len = u8::try_from(words.len()).map_err(|_| ParseError::Extension)?;
-        let room = sack
-            .words
-            .get_mut(..words.len())
-            .ok_or(ParseError::Extension)?;
-        for (word, octets) in room.iter_mut().zip(words) {
-            *word = be32::<WORD_LEN>(chunk(octets, 0)?, 0);
+        if words.len() > SACK_WORDS_MAX {
+            return Err(ParseError::Extension);
+        }
+        for octets in words {
+            sack.push(be32::<WORD_LEN>(chunk(octets, 0)?, 0));
         }
         Ok(sack)
     }
@@ -141,7 +161,7 @@ impl Iterator for SackBits {
             if *word != 0 {
                 let bit = word.leading_zeros();
                 *word &= !(1 << (31 - bit));
-                return Some(self.word * 32 + bit);
+                return Some((u32::from(self.sack.first) + self.word) * SACK_WORD_BITS + bit);
             }
             self.word += 1;
         }
@@ -217,7 +237,10 @@ impl Extensions {
             let end = field::BODY + WORD_LEN * usize::from(first[field::WORDS]);
             let body = rest.get(field::BODY..end).ok_or(ParseError::Extension)?;
             match first[field::KIND] {
-                KIND_SACK => found.sack = Some(Sack::parse(body)?),
+                KIND_SACK => {
+                    let skipped = be16(first, field::ARGUMENT);
+                    found.sack = Some(Sack::parse(skipped, body)?);
+                }
                 KIND_TIMESTAMP => found.timestamp = Some(parse_timestamp(body)?),
                 KIND_RNR_TIMER => {
                     let [_, code] = be16(first, field::ARGUMENT).to_be_bytes();
@@ -245,7 +268,8 @@ impl Extensions {
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
         let mut at = 0;
         if let Some(sack) = &self.sack {
-            at = put_word(buf, at, [KIND_SACK, sack.len, 0, 0])?;
+            let [high, low] = sack.first.to_be_bytes();
+            at = put_word(buf, at, [KIND_SACK, sack.len, high, low])?;
             for word in sack.words() {
                 at = put_word(buf, at, word.to_be_bytes())?;
             }

@@ -22,13 +22,13 @@ pub mod trp;
 
 pub use ddp::{Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader};
 pub use error::{EncodeError, ParseError};
-pub use ext::{Extensions, RnrTimer, Sack, Timestamp};
+pub use ext::{Extensions, RnrTimer, Sack, Timestamp, SACK_BITS_MAX, SACK_WORD_BITS};
 pub use rdmap::{
     AtomicOperation, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest,
 };
 pub use segment::{encode, Segment, SegmentKind};
 pub use terminate::{Terminate, TerminateCause};
-pub use trp::{connection_id, ConnectionId, Flags, PacketType, TrpHeader};
+pub use trp::{connection_id, ConnectionId, Flags, PacketType, TrpHeader, WINDOW_UNIT_PACKETS};
 
 /// The octets of a datagram that [`Segment::parse`] may need: the longest TRP header, DDP header and RDMAP header.
 pub const HEAD_LEN_MAX: usize = 192;

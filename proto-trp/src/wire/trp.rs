@@ -11,7 +11,7 @@ pub const HEADER_LEN: usize = 16;
 /// The most extension octets a packet may have, in words of 4 octets.
 pub const EXTENSION_WORDS_MAX: usize = 24;
 /// Packets that one unit of the window field stands for.
-pub const WINDOW_UNIT_PACKETS: u32 = 64;
+pub const WINDOW_UNIT_PACKETS: u32 = 256;
 
 /// Positions of the fields.
 pub mod field {
@@ -23,7 +23,7 @@ pub mod field {
     pub const DESTINATION_INDEX: usize = 2;
     /// Connection id, 4 octets.
     pub const CONNECTION_ID: usize = 4;
-    /// Receive window in units of 64 packets.
+    /// Receive window in units of 256 packets.
     pub const WINDOW: usize = 8;
     /// Packet sequence number, 3 octets.
     pub const PSN: usize = 9;
@@ -115,11 +115,13 @@ impl Flags {
     pub const IMMEDIATE: Flags = Flags(0x02);
     /// ECE: packets of the acknowledged stream arrived with the ECN codepoint CE.
     pub const ECN_ECHO: Flags = Flags(0x04);
+    /// EP: the requests of this packet are of an odd epoch; each refusal that is heard of (RNR) begins a new one.
+    pub const EPOCH: Flags = Flags(0x08);
 
     /// The flags of an octet as received; bits that version 1 does not define are dropped.
     #[inline]
     pub const fn from_octet(octet: u8) -> Self {
-        Flags(octet & 0x07)
+        Flags(octet & 0x0f)
     }
 
     /// The octet on the wire.
@@ -135,10 +137,26 @@ impl Flags {
         Flags(self.0 | other.0)
     }
 
+    /// The flags that are in both sets.
+    #[inline]
+    #[must_use]
+    pub const fn and(self, other: Flags) -> Self {
+        Flags(self.0 & other.0)
+    }
+
     /// Whether every flag of `other` is set.
     #[inline]
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
+    }
+}
+
+impl std::ops::BitXor for Flags {
+    type Output = Flags;
+
+    #[inline]
+    fn bitxor(self, other: Flags) -> Flags {
+        Flags(self.0 ^ other.0)
     }
 }
 

@@ -1,0 +1,102 @@
+//! Which packets are lost (RFC 9002 section 6.1), by order of transmission, so that it holds for retransmissions too.
+
+use super::congestion::CongestionControl;
+use super::time::Time;
+use super::txwindow::{Fate, TxRecord};
+use super::Connection;
+
+/// Packets sent later that must arrive before a packet counts as lost (RFC 9002 section 6.1.1).
+const PACKET_THRESHOLD: u32 = 3;
+
+/// What is known of a packet in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing that was sent later has arrived.
+    Open,
+    /// Lost, if it is not heard of until then.
+    Late(Time),
+    Lost,
+}
+
+impl Connection {
+    /// Finds what is lost: sent well before something that has arrived.
+    ///
+    /// Packets sent once are in order of transmission as they are in order of their numbers, those sent again are queued in it. Both are judged up to the
+    /// first that is not lost, so that each is looked at a few times only, however large the window.
+    #[cold]
+    pub(super) fn detect_loss(&mut self, now: Time) {
+        let delay_ns = self.recovery.loss_delay_ns();
+        let (fresh, found) = self.judge_fresh(now, delay_ns);
+        let (resent, found_again) = self.judge_resent(now, delay_ns);
+        self.recovery.loss_deadline = fresh.earlier(resent);
+        if found + found_again > 0 {
+            self.control.on_loss(found + found_again);
+        }
+    }
+
+    fn judge_fresh(&mut self, now: Time, delay_ns: u64) -> (Time, u32) {
+        let mut found = 0;
+        let mut seq = self.tx.unjudged.max(self.tx.una);
+        let mut deadline = Time::NEVER;
+        while seq < self.tx.next {
+            let record = self.tx.get(seq);
+            if record.fate == Fate::InFlight && !record.retransmitted {
+                match self.judge(record, now, delay_ns) {
+                    Verdict::Lost => {
+                        self.tx.mark_lost(seq);
+                        found += 1;
+                    }
+                    Verdict::Late(until) => {
+                        deadline = until;
+                        break;
+                    }
+                    Verdict::Open => break,
+                }
+            }
+            seq += 1;
+        }
+        self.tx.unjudged = seq;
+        (deadline, found)
+    }
+
+    fn judge_resent(&mut self, now: Time, delay_ns: u64) -> (Time, u32) {
+        let mut found = 0;
+        while let Some(&(seq, transmission)) = self.tx.resent.front() {
+            let record = self.tx.get(seq);
+            let stands = seq >= self.tx.una
+                && record.fate == Fate::InFlight
+                && record.transmission == transmission;
+            if stands {
+                match self.judge(record, now, delay_ns) {
+                    Verdict::Lost => {
+                        self.tx.mark_lost(seq);
+                        found += 1;
+                    }
+                    Verdict::Late(until) => return (until, found),
+                    Verdict::Open => break,
+                }
+            }
+            self.tx.resent.pop_front();
+        }
+        (Time::NEVER, found)
+    }
+
+    fn judge(&self, record: &TxRecord, now: Time, delay_ns: u64) -> Verdict {
+        let largest = self.recovery.largest_transmission;
+        if !is_later(largest, record.transmission) {
+            return Verdict::Open;
+        }
+        let lost_at = record.sent_at.plus_ns(delay_ns);
+        if largest.wrapping_sub(record.transmission) >= PACKET_THRESHOLD || lost_at <= now {
+            Verdict::Lost
+        } else {
+            Verdict::Late(lost_at)
+        }
+    }
+}
+
+/// Whether transmission `a` was after `b`.
+#[inline]
+pub(super) const fn is_later(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}

@@ -1,0 +1,209 @@
+//! Receiver not ready: what both ends do when a message finds no receive request (doc/spec/trp.md, section 7.9).
+//!
+//! The refusing end goes on acknowledging, so that answers to its own reads pass, but takes no request until the peer has heard of the refusal and begins
+//! again from the refused one, under new sequence numbers and in the other epoch.
+
+use super::host::Host;
+use super::receive::Refusal;
+use super::rxwindow::Commit;
+use super::terminate::Offender;
+use super::time::Time;
+use super::txwindow::SegmentSource;
+use super::types::{SendOp, Status};
+use super::{Connection, Datagram};
+use crate::addr::Psn;
+use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
+
+/// The `rnr_retry` that stands for no bound.
+const RNR_RETRY_FOREVER: u8 = 7;
+
+/// A request of this end's that the peer has refused.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RnrPause {
+    /// When it is sent again; not set when there is no pause.
+    pub(super) until: Time,
+    /// Refusals in a row; 0 when nothing is refused.
+    pub(super) retries: u32,
+    /// Its number when it was refused last.
+    refused: Psn,
+    /// Its number since it was sent again, alone.
+    pub(super) retry: Option<u64>,
+}
+
+impl RnrPause {
+    pub(super) const NONE: Self = Self {
+        until: Time::NEVER,
+        retries: 0,
+        refused: Psn::new(0),
+        retry: None,
+    };
+
+    /// Whether the refused request may be sent again now.
+    #[inline]
+    pub(super) fn may_retry(&self) -> bool {
+        self.until == Time::NEVER && self.retry.is_none()
+    }
+
+    /// Everything before `una` has been taken.
+    pub(super) fn on_taken(&mut self, una: u64) {
+        if self.retry.is_some_and(|retry| retry < una) {
+            *self = Self::NONE;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::NONE;
+    }
+}
+
+/// Whether a segment asks for something, unlike an answer to this end's reads and atomics.
+fn is_request(segment: &Segment) -> bool {
+    !matches!(
+        segment.kind,
+        SegmentKind::ReadResponse { .. } | SegmentKind::AtomicResponse { .. }
+    )
+}
+
+impl Connection {
+    /// The expected request finds no receive request: it and those after it are refused until the peer begins again.
+    #[cold]
+    pub(super) fn begin_refusing(&mut self, segment: &Segment) {
+        self.stats.rx_deferred += 1;
+        self.refused = true;
+        self.refused_epoch = epoch_of(segment);
+        self.controls.rnr = true;
+        self.rx.refuse_from_here();
+        self.pass_refused();
+    }
+
+    /// Whether a segment is the first request after the peer heard of the refusal.
+    #[cold]
+    pub(super) fn begins_again(&self, segment: &Segment) -> bool {
+        is_request(segment) && epoch_of(segment) != self.refused_epoch
+    }
+
+    /// The expected packet while requests are refused: an answer is taken, a request passed over.
+    #[cold]
+    pub(super) fn on_expected_refusing<H: Host>(
+        &mut self,
+        segment: &Segment,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) {
+        if !is_request(segment) {
+            if let Err(refusal) = self.place(segment, datagram, host) {
+                self.refuse(refusal, &Offender::Segment(segment), host);
+                return;
+            }
+        }
+        self.pass_refused();
+    }
+
+    /// The expected packet is passed over, and with it what has arrived after it.
+    fn pass_refused(&mut self) {
+        self.rx.pass();
+        while let Some(commit) = self.rx.take_expected() {
+            if let Commit::Request { entry } = commit {
+                self.responder.release(entry);
+            }
+            self.rx.pass();
+        }
+        self.acks.due = true;
+    }
+
+    /// As `place`, of a packet ahead of a missing one while requests are refused.
+    #[cold]
+    pub(super) fn place_refusing<H: Host>(
+        &mut self,
+        segment: &Segment,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> Result<Commit, Refusal> {
+        if !is_request(segment) {
+            self.place(segment, datagram, host)
+        } else if self.begins_again(segment) {
+            Err(Refusal::Later)
+        } else {
+            Ok(Commit::Nothing)
+        }
+    }
+
+    /// The peer has no receive request: everything that was asked from the refused request on is void. Called before the acknowledgement of the
+    /// same packet is looked at, which covers what was passed over.
+    #[cold]
+    pub(super) fn on_rnr<H: Host>(
+        &mut self,
+        now: Time,
+        trp: &TrpHeader,
+        timer: RnrTimer,
+        host: &mut H,
+    ) {
+        let until = now.plus_ns(u64::from(timer.as_us()) * 1_000);
+        if self.rnr.until != Time::NEVER && trp.psn == self.rnr.refused {
+            // Said again: the peer may have become ready in the meantime.
+            self.rnr.until = self.rnr.until.earlier(until);
+            return;
+        }
+        let Some(refused) = self.tx.seq_of(trp.psn) else {
+            return;
+        };
+        let spec = self.tx.get(refused).spec;
+        let (SegmentSource::Message(index) | SegmentSource::Immediate(index)) = spec.source else {
+            return;
+        };
+        self.stats.rnr_received += 1;
+        let retries = self.rnr.retries + 1;
+        let limit = self.peer.rnr_retry;
+        if limit < RNR_RETRY_FOREVER && retries > u32::from(limit) {
+            self.flush(Some((index, Status::RnrRetryExceeded)), None, host);
+            return;
+        }
+        self.recovery.on_progress(now);
+        self.void_requests(refused);
+        self.rewind(index, spec.offset);
+        self.epoch = self.epoch ^ Flags::EPOCH;
+        self.rnr = RnrPause {
+            until,
+            retries,
+            refused: trp.psn,
+            retry: None,
+        };
+    }
+
+    /// The requests from a sequence number on will be sent under others.
+    fn void_requests(&mut self, refused: u64) {
+        for seq in refused..self.tx.next {
+            let spec = &mut self.tx.get_mut(seq).spec;
+            if !matches!(spec.source, SegmentSource::Response(_)) {
+                spec.source = SegmentSource::Void;
+                (spec.len, spec.last) = (0, true);
+            }
+        }
+    }
+
+    /// The send queue goes on from `offset` in the request with this index, as if nothing after that had been sent.
+    fn rewind(&mut self, index: u32, offset: u32) {
+        let refused = self.sq.get_mut(index);
+        refused.segmented = false;
+        if refused.progress > offset && !matches!(refused.op, SendOp::Write { .. }) {
+            refused.progress = offset;
+        }
+        let mut later = index.wrapping_add(1);
+        while later != self.sq.tail && self.sq.get(later).started {
+            let wqe = self.sq.get_mut(later);
+            (wqe.started, wqe.segmented, wqe.progress) = (false, false, 0);
+            if wqe.is_request() {
+                self.request_msn = self.request_msn.wrapping_sub(1);
+                self.reads_outstanding -= 1;
+            } else if wqe.has_msn() {
+                self.message_msn = self.message_msn.wrapping_sub(1);
+            }
+            later = later.wrapping_add(1);
+        }
+        self.sq.next = index;
+    }
+}
+
+const fn epoch_of(segment: &Segment) -> Flags {
+    segment.trp.flags.and(Flags::EPOCH)
+}
