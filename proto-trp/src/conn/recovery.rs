@@ -36,6 +36,9 @@ impl PathTiming {
 
 /// One unit of the acknowledge timeout, 4.096 us, in nanoseconds.
 const TIMEOUT_UNIT_NS: u64 = 4_096;
+/// The InfiniBand specification (section 9.7.6.1.3) lets a timeout take up to four times its nominal time. All of it is used: the peer here is a
+/// process, which may have to wait for a processor longer than an adapter ever does.
+const TIMEOUT_STRETCH: u64 = 4;
 /// Probe timeouts double up to this at most, so that a path that comes back is noticed.
 const MAX_PROBE_INTERVAL_NS: u64 = 250_000_000;
 /// The smallest round trip is forgotten after this.
@@ -112,12 +115,12 @@ impl Recovery {
         self.budget_ns = None;
         self.max_interval_ns = MAX_PROBE_INTERVAL_NS;
         if params.timeout != 0 {
-            let timeout_ns = TIMEOUT_UNIT_NS << params.timeout;
+            let timeout_ns = (TIMEOUT_UNIT_NS * TIMEOUT_STRETCH) << params.timeout;
             let budget_ns = timeout_ns * u64::from(self.min_probes);
             let budget_ns = budget_ns.max(self.timing.min_budget_ns);
             self.budget_ns = Some(budget_ns);
-            // Twice as many probes as there may be timeouts fit into the time.
-            let fitting_ns = budget_ns / u64::from(2 * self.min_probes);
+            // Two probes fit into the nominal time of a timeout.
+            let fitting_ns = budget_ns / (2 * TIMEOUT_STRETCH * u64::from(self.min_probes));
             self.max_interval_ns = MAX_PROBE_INTERVAL_NS.min(fitting_ns);
         }
     }

@@ -61,6 +61,13 @@ const POLLS_TO_YIELD: (u32, u32) = (1024, 16);
 const YIELD_IDLE_NS: u64 = 1_000;
 /// A yield that comes back in less had given way to somebody who yields too, like the peer of this very conversation.
 const YIELD_HELPED_NS: u64 = 50_000;
+/// A yield that takes longer went to somebody who computes.
+const YIELD_COMPUTES_NS: u64 = 500_000;
+/// How long an application that polls in vain then sleeps for moments instead of yielding: who sleeps is served as soon as he wakes, who spins or
+/// yields waits for a whole time slice of everybody else.
+const DOZE_FOR_NS: u64 = 50_000_000;
+/// Such a moment.
+const DOZE_NS: u64 = 20_000;
 /// Bounds of the sleep while a queue is leased.
 const LEASE_NAP_NS: (u64, u64) = (5_000, 3_000_000);
 /// Slice that the thread asks of the scheduler (Linux 6.12 and later): shorter than the usual one, so that its wake-ups are served at once, and
@@ -87,6 +94,8 @@ pub(super) struct Rest {
     mode: AtomicU8,
     /// Vain polls until the application's thread yields.
     polls_to_yield: AtomicU32,
+    /// Until when it sleeps for moments instead, nanoseconds.
+    doze_until: AtomicU64,
 }
 
 impl Rest {
@@ -99,6 +108,7 @@ impl Rest {
             kicked: AtomicBool::new(false),
             mode: AtomicU8::new(MODE_POLL),
             polls_to_yield: AtomicU32::new(POLLS_TO_YIELD.0),
+            doze_until: AtomicU64::new(0),
         }
     }
 
@@ -140,12 +150,24 @@ impl Rest {
     ///
     /// Two programs that poll for one another on one processor lose a time slice, milliseconds, at every message unless they yield; then
     /// it is microseconds, so if the yield comes back soon, the next one comes sooner. If it comes back late, it went to somebody who
-    /// computes, and yielding is no better than being preempted.
+    /// computes: for a while it sleeps for moments instead.
     #[cold]
     pub(super) fn give_way(&self) {
         let before = clock::now_ns();
+        if before < self.doze_until.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_nanos(DOZE_NS));
+            return;
+        }
         std::thread::yield_now();
-        let away_ns = clock::now_ns().saturating_sub(before);
+        let after = clock::now_ns();
+        let away_ns = after.saturating_sub(before);
+        if away_ns >= YIELD_COMPUTES_NS {
+            self.doze_until
+                .store(after + DOZE_FOR_NS, Ordering::Relaxed);
+            self.polls_to_yield
+                .store(POLLS_TO_YIELD.1, Ordering::Relaxed);
+            return;
+        }
         let polls = if (YIELD_IDLE_NS..YIELD_HELPED_NS).contains(&away_ns) {
             POLLS_TO_YIELD.1
         } else {

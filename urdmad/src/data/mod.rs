@@ -130,7 +130,10 @@ impl DataPlane {
             }
             let has_commands = Arc::clone(&self.inbox.has_some);
             match self.rest(now_ns) {
-                Some(Rest::Yield) => thread::yield_now(),
+                Some(Rest::Yield) => {
+                    thread::yield_now();
+                    self.pace.yielded(now_ns, self.now_ns());
+                }
                 Some(Rest::Sleep(sleep)) => {
                     parker.park(Some(sleep), || has_commands.load(Ordering::SeqCst));
                 }

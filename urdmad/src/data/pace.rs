@@ -4,6 +4,10 @@ use std::time::Duration;
 
 /// How long it polls on after the last packet.
 const SPIN_NS: u64 = 50_000;
+/// A yield that takes longer went to somebody who computes.
+const CONTENDED_NS: u64 = 500_000;
+/// How long it does not yield after that: each yield is worth a time slice then, while one who sleeps is served as soon as he wakes.
+const NO_YIELD_NS: u64 = 50_000_000;
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 /// A port without receive interrupts is looked at this often while a conversation may go on.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
@@ -25,6 +29,7 @@ pub(crate) enum Rest {
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     last_work_ns: u64,
+    no_yield_until_ns: u64,
     sleep: Duration,
 }
 
@@ -36,11 +41,23 @@ impl Pace {
         self.sleep = Duration::ZERO;
     }
 
+    /// A yield began at `before_ns` and has come back.
+    #[inline]
+    pub(crate) fn yielded(&mut self, before_ns: u64, now_ns: u64) {
+        if now_ns.saturating_sub(before_ns) > CONTENDED_NS {
+            self.no_yield_until_ns = now_ns + NO_YIELD_NS;
+        }
+    }
+
     /// There was not.
     pub(crate) fn rest(&mut self, now_ns: u64) -> Rest {
         let idle_ns = now_ns.saturating_sub(self.last_work_ns);
         if idle_ns < SPIN_NS {
-            return Rest::Yield;
+            return if now_ns < self.no_yield_until_ns {
+                Rest::Sleep(FIRST_SLEEP)
+            } else {
+                Rest::Yield
+            };
         }
         if idle_ns >= QUIET_NS {
             return Rest::Sleep(QUIET_SLEEP);
@@ -73,5 +90,19 @@ mod tests {
         assert_eq!(pace.rest(now_ns + QUIET_NS), Rest::Sleep(QUIET_SLEEP));
         pace.worked(now_ns);
         assert_eq!(pace.rest(now_ns + 1), Rest::Yield);
+    }
+    #[test]
+    fn rest_after_a_yield_to_somebody_who_computes_sleeps() {
+        let mut pace = Pace::default();
+        let begin_ns = 1_000_000_000;
+        pace.worked(begin_ns);
+        pace.yielded(begin_ns, begin_ns + 10_000);
+        assert_eq!(pace.rest(begin_ns + 10_000), Rest::Yield);
+        let back_ns = begin_ns + 3_000_000;
+        pace.yielded(begin_ns, back_ns);
+        pace.worked(back_ns);
+        assert_eq!(pace.rest(back_ns + 1), Rest::Sleep(FIRST_SLEEP));
+        pace.worked(back_ns + NO_YIELD_NS);
+        assert_eq!(pace.rest(back_ns + NO_YIELD_NS + 1), Rest::Yield);
     }
 }
