@@ -48,6 +48,16 @@ pub struct Job {
 }
 
 impl Job {
+    /// The same job with more flags at both ends.
+    #[must_use]
+    pub fn with(mut self, flags: &[&str]) -> Self {
+        for command in [&mut self.server, &mut self.client] {
+            command.splice(1..1, flags.iter().map(ToString::to_string));
+        }
+        self.label = format!("{} {}", self.label, flags.join(" "));
+        self
+    }
+
     /// Whether the server ended as it does after a good run.
     pub(crate) fn server_is_content(&self, ended: &Ended) -> bool {
         ended.succeeded() || (self.label == "rping" && ended.output.contains(RPING_RACE))
@@ -118,7 +128,12 @@ pub fn perftest(tool: &str, size_octets: u32, rdma_cm: bool, port: u16, server: 
 
 /// `ibv_rc_pingpong`, polling or by events, with GID index 1 (the IPv4 GID).
 pub fn rc_pingpong(events: bool, port: u16, server: &str) -> Job {
-    let mut common: Vec<String> = ["ibv_rc_pingpong", "-g", "1", "-c", "-p"]
+    pingpong("ibv_rc_pingpong", events, port, server)
+}
+
+/// One of the pingpong programs of ibverbs-utils, polling or by events, with GID index 1 (the IPv4 GID); it checks what it receives.
+pub fn pingpong(program: &str, events: bool, port: u16, server: &str) -> Job {
+    let mut common: Vec<String> = [program, "-g", "1", "-c", "-p"]
         .iter()
         .map(ToString::to_string)
         .collect();
@@ -130,9 +145,9 @@ pub fn rc_pingpong(events: bool, port: u16, server: &str) -> Job {
     client.push(server.to_owned());
     Job {
         label: if events {
-            "ibv_rc_pingpong -e".to_owned()
+            format!("{program} -e")
         } else {
-            "ibv_rc_pingpong".to_owned()
+            program.to_owned()
         },
         size_octets: 4096,
         server: common,

@@ -8,10 +8,13 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::verbs::{
-    ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
-    ibv_device, ibv_device_attr_ex, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr,
-    ibv_wc, verbs_context,
+    ibv_alloc_dm_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
+    ibv_cq_init_attr_ex, ibv_device, ibv_device_attr_ex, ibv_dm, ibv_mr, ibv_mw, ibv_mw_bind,
+    ibv_mw_type, ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attr,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_query_device_ex_input,
+    ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wc, ibv_xrcd,
+    ibv_xrcd_init_attr, verbs_context,
 };
 
 /// A node of rdma-core's intrusive lists.
@@ -157,22 +160,27 @@ pub type UnusedOp = Option<unsafe extern "C" fn()>;
 #[derive(Clone, Copy)]
 #[allow(missing_docs)]
 pub struct verbs_context_ops {
-    pub advise_mr: UnusedOp,
+    pub advise_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, c_uint, u32, *mut ibv_sge, u32) -> c_int>,
     #[cfg(pabi_64)]
     pub alloc_buf: UnusedOp,
-    pub alloc_dm: UnusedOp,
+    pub alloc_dm:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
     #[cfg(pabi_59)]
     pub alloc_dmah: UnusedOp,
-    pub alloc_mw: UnusedOp,
-    pub alloc_null_mr: UnusedOp,
-    pub alloc_parent_domain: UnusedOp,
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, ibv_mw_type) -> *mut ibv_mw>,
+    pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
+    pub alloc_parent_domain: Option<
+        unsafe extern "C" fn(*mut ibv_context, *mut ibv_parent_domain_init_attr) -> *mut ibv_pd,
+    >,
     pub alloc_pd: Option<unsafe extern "C" fn(*mut ibv_context) -> *mut ibv_pd>,
-    pub alloc_td: UnusedOp,
+    pub alloc_td:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_td_init_attr) -> *mut ibv_td>,
     pub async_event: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_async_event)>,
     pub attach_counters_point_flow: UnusedOp,
     pub attach_mcast: UnusedOp,
-    pub bind_mw: UnusedOp,
-    pub close_xrcd: UnusedOp,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
+    pub close_xrcd: Option<unsafe extern "C" fn(*mut ibv_xrcd) -> c_int>,
     pub cq_event: Option<unsafe extern "C" fn(*mut ibv_cq)>,
     pub create_ah: UnusedOp,
     pub create_counters: UnusedOp,
@@ -187,14 +195,16 @@ pub struct verbs_context_ops {
     pub create_qp_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp>,
     pub create_rwq_ind_table: UnusedOp,
-    pub create_srq: UnusedOp,
-    pub create_srq_ex: UnusedOp,
+    pub create_srq:
+        Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq>,
+    pub create_srq_ex:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
     pub create_wq: UnusedOp,
     #[cfg(pabi_59)]
     pub dealloc_dmah: UnusedOp,
-    pub dealloc_mw: UnusedOp,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub dealloc_pd: Option<unsafe extern "C" fn(*mut ibv_pd) -> c_int>,
-    pub dealloc_td: UnusedOp,
+    pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
     pub dereg_mr: Option<unsafe extern "C" fn(*mut verbs_mr) -> c_int>,
     pub destroy_ah: UnusedOp,
     pub destroy_counters: UnusedOp,
@@ -203,7 +213,7 @@ pub struct verbs_context_ops {
     pub destroy_flow_action: UnusedOp,
     pub destroy_qp: Option<unsafe extern "C" fn(*mut ibv_qp) -> c_int>,
     pub destroy_rwq_ind_table: UnusedOp,
-    pub destroy_srq: UnusedOp,
+    pub destroy_srq: Option<unsafe extern "C" fn(*mut ibv_srq) -> c_int>,
     pub destroy_wq: UnusedOp,
     pub detach_mcast: UnusedOp,
     #[cfg(pabi_64)]
@@ -211,26 +221,30 @@ pub struct verbs_context_ops {
     #[cfg(pabi_64)]
     pub free_buf: UnusedOp,
     pub free_context: Option<unsafe extern "C" fn(*mut ibv_context)>,
-    pub free_dm: UnusedOp,
-    pub get_srq_num: UnusedOp,
+    pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
+    pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
     pub import_dm: UnusedOp,
-    pub import_mr: UnusedOp,
-    pub import_pd: UnusedOp,
+    pub import_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mr>,
+    pub import_pd: Option<unsafe extern "C" fn(*mut ibv_context, u32) -> *mut ibv_pd>,
     pub modify_cq: UnusedOp,
     pub modify_flow_action_esp: UnusedOp,
     pub modify_qp: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int>,
     pub modify_qp_rate_limit: UnusedOp,
-    pub modify_srq: UnusedOp,
+    pub modify_srq: Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_srq_attr, c_int) -> c_int>,
     pub modify_wq: UnusedOp,
-    pub open_qp: UnusedOp,
-    pub open_xrcd: UnusedOp,
+    pub open_qp:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_open_attr) -> *mut ibv_qp>,
+    pub open_xrcd:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd>,
     pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
     pub post_recv:
         Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
     pub post_send:
         Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
     pub post_srq_ops: UnusedOp,
-    pub post_srq_recv: UnusedOp,
+    pub post_srq_recv: Option<
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    >,
     pub query_device_ex: Option<
         unsafe extern "C" fn(
             *mut ibv_context,
@@ -247,10 +261,12 @@ pub struct verbs_context_ops {
         unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
     >,
     pub query_qp_data_in_order: UnusedOp,
-    pub query_rt_values: UnusedOp,
-    pub query_srq: UnusedOp,
+    pub query_rt_values:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
+    pub query_srq: Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_srq_attr) -> c_int>,
     pub read_counters: UnusedOp,
-    pub reg_dm_mr: UnusedOp,
+    pub reg_dm_mr:
+        Option<unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr>,
     pub reg_dmabuf_mr: UnusedOp,
     pub reg_mr:
         Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_int) -> *mut ibv_mr>,
@@ -263,8 +279,8 @@ pub struct verbs_context_ops {
     pub resize_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     pub set_ece: UnusedOp,
     pub unimport_dm: UnusedOp,
-    pub unimport_mr: UnusedOp,
-    pub unimport_pd: UnusedOp,
+    pub unimport_mr: Option<unsafe extern "C" fn(*mut ibv_mr)>,
+    pub unimport_pd: Option<unsafe extern "C" fn(*mut ibv_pd)>,
 }
 
 impl verbs_context_ops {
@@ -431,6 +447,9 @@ layout! {
     verbs_mr, 56, mr_type @ 48;
     ibv_mr, 48;
     ibv_pd, 16;
+    ibv_srq, 128, events_completed @ 120;
+    ibv_mw, 32, rkey @ 16;
+    ibv_dm, 32, memcpy_to_dm @ 8;
     crate::verbs::ibv_comp_channel, 16;
     ibv_wc, 48;
     ibv_send_wr, 128;

@@ -361,6 +361,11 @@ impl RecvQueue {
         Some(self.head.wrapping_add(ahead))
     }
 
+    /// Whether requests come from a shared queue.
+    pub(super) const fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     /// Takes requests from the shared queue until there is one for the message `ahead` after the expected one.
     #[cold]
     fn pull_shared<H: Host>(&mut self, ahead: u32, host: &mut H) -> bool {

@@ -316,6 +316,7 @@ impl Connection {
         recv_status: Option<Status>,
         host: &mut H,
     ) {
+        let had_failed = self.state == State::Error;
         self.state = State::Error;
         for ahead in 0..self.sq.len() {
             let index = self.sq.head.wrapping_add(ahead);
@@ -341,6 +342,9 @@ impl Connection {
             self.rq.pop();
         }
         self.silence();
+        if self.rq.is_shared() && !had_failed {
+            host.event(Event::LastRecvReached);
+        }
     }
 
     /// Nothing is owed and no timer runs any more.

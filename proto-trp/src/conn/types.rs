@@ -216,4 +216,6 @@ pub enum Event {
     PeerClosed,
     /// The send queue has drained in SQD (`IBV_EVENT_SQ_DRAINED`).
     SqDrained,
+    /// The connection has failed and takes no more requests off the shared receive queue (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+    LastRecvReached,
 }

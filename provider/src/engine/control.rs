@@ -85,7 +85,7 @@ impl Engine {
         for sink in sinks.iter().filter_map(std::sync::Weak::upgrade) {
             sink.async_event(AsyncEvent {
                 kind: AsyncKind::DeviceFatal,
-                qp: None,
+                element: None,
             });
         }
         drop(sinks);

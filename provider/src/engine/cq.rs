@@ -2,7 +2,8 @@
 //!
 //! Each attached send or receive queue of depth d reserves d entries, and a queue takes a request only while its outstanding requests and
 //! its completions that nobody has polled yet are fewer than d together. So a push always finds room, whatever depth the application
-//! asked for. Pushes come under the engine's lock, pops do not; both take the queue's own lock (order: engine, queue).
+//! asked for. Completions of requests from a shared receive queue, which no queue pair can reserve, are bounded when the request is taken:
+//! none is while as many completions wait as the application asked for, and its sender is told to wait. Pushes come under the engine's lock, pops do not; both take the queue's own lock (order: engine, queue).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -53,6 +54,8 @@ struct Ring {
     depth: u32,
     /// What the attached queues need.
     reserved: u32,
+    /// Attached queue pairs that take requests off a shared receive queue.
+    shared_users: u32,
 }
 
 fn is_depth(depth: u32) -> bool {
@@ -77,6 +80,7 @@ impl Cq {
                 armed: None,
                 depth: config.depth,
                 reserved: 0,
+                shared_users: 0,
             }),
         }))
     }
@@ -92,6 +96,7 @@ impl Cq {
             return Err(EngineError::Invalid);
         }
         ring.depth = depth;
+        ring.fit();
         Ok(())
     }
 
@@ -104,13 +109,32 @@ impl Cq {
         let mut ring = self.ring.lock();
         let reserved = ring.reserved.checked_add(entries);
         let reserved = reserved.ok_or(EngineError::NoMemory)?;
-        let needed = (reserved as usize).next_power_of_two().max(16);
-        if needed > ring.entries.len() {
-            ring.grow(needed);
-        }
         ring.reserved = reserved;
+        ring.fit();
         self.users.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Takes the receive queue of a queue pair in that takes requests off a shared one, at most `entries` of them before they complete.
+    pub(super) fn attach_shared(&self, entries: u32) -> Result<(), EngineError> {
+        self.ring.lock().shared_users += 1;
+        let attached = self.attach(entries);
+        if attached.is_err() {
+            self.ring.lock().shared_users -= 1;
+        }
+        attached
+    }
+
+    /// Undoes [`Cq::attach_shared`].
+    pub(super) fn detach_shared(&self, entries: u32) {
+        self.ring.lock().shared_users -= 1;
+        self.detach(entries);
+    }
+
+    /// Whether there is room for the completion of one more request from a shared receive queue, beside all that is reserved.
+    pub(super) fn takes_shared(&self) -> bool {
+        let ring = self.ring.lock();
+        ring.len < ring.depth as usize
     }
 
     /// Lets go of a queue of `entries`; its completions must have been purged.
@@ -197,6 +221,17 @@ impl Cq {
 }
 
 impl Ring {
+    /// Makes room for all that may wait.
+    fn fit(&mut self) {
+        let shared = if self.shared_users > 0 { self.depth } else { 0 };
+        let needed = (self.reserved as usize + shared as usize)
+            .next_power_of_two()
+            .max(16);
+        if needed > self.entries.len() {
+            self.grow(needed);
+        }
+    }
+
     fn grow(&mut self, room: usize) {
         let mut entries = vec![WorkCompletion::NONE; room].into_boxed_slice();
         for (offset, place) in entries.iter_mut().take(self.len).enumerate() {
@@ -252,6 +287,27 @@ mod tests {
         cq.detach(10);
         cq.detach(100);
         assert!(!cq.is_used());
+    }
+
+    #[test]
+    fn shared_requests_are_taken_until_the_depth_waits() {
+        let cq = cq(None);
+        cq.attach(2).unwrap();
+        cq.attach_shared(2).unwrap();
+        cq.resize(20).unwrap();
+        for id in 0..20 {
+            assert!(cq.takes_shared());
+            cq.push(&wc(id, false));
+        }
+        assert!(!cq.takes_shared());
+        // What was reserved, and what was taken before, still finds room.
+        for id in 20..24 {
+            cq.push(&wc(id, false));
+        }
+        cq.pop(5, |_| {});
+        assert!(cq.takes_shared());
+        cq.detach_shared(2);
+        assert_eq!(drain(&cq), (5..24).collect::<Vec<_>>());
     }
 
     #[test]

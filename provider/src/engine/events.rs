@@ -16,6 +16,10 @@ pub enum AsyncKind {
     QpAccessError,
     /// IBV_EVENT_SQ_DRAINED
     SqDrained,
+    /// IBV_EVENT_QP_LAST_WQE_REACHED
+    LastRecvReached,
+    /// IBV_EVENT_SRQ_LIMIT_REACHED
+    SrqLimitReached,
     /// IBV_EVENT_DEVICE_FATAL: urdmad is gone.
     DeviceFatal,
 }
@@ -25,8 +29,8 @@ pub enum AsyncKind {
 pub struct AsyncEvent {
     /// What happened.
     pub kind: AsyncKind,
-    /// [`super::QpConfig::cookie`] of the queue pair it happened to; `None` for the device.
-    pub qp: Option<u64>,
+    /// [`super::QpConfig::cookie`] of the queue pair, or [`super::SrqConfig::cookie`] of the queue, it happened to; `None` for the device.
+    pub element: Option<u64>,
 }
 
 /// Takes asynchronous events; one per opened device context.

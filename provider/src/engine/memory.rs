@@ -7,7 +7,8 @@
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use proto_trp::conn::{
-    AtomicOp, Completion, Event, Host, ProtectionError, RemoteAccess, RemoteAddr, Sge, HEAD_OCTETS,
+    AtomicOp, Completion, Event, Host, ProtectionError, RemoteAccess, RemoteAddr, Sge, SharedRecv,
+    HEAD_OCTETS,
 };
 
 use super::events::{AsyncEvent, AsyncKind};
@@ -312,6 +313,15 @@ impl Host for QpHost<'_> {
         Err(ProtectionError::CannotInvalidate)
     }
 
+    #[cold]
+    fn take_shared_recv(&mut self, sges: &mut [Sge]) -> Option<SharedRecv> {
+        let srq = self.qp.srq()?;
+        if !self.qp.recv_cq().takes_shared() {
+            return None;
+        }
+        srq.take(sges)
+    }
+
     #[inline]
     fn complete(&mut self, completion: Completion) {
         let cq = if completion.is_send() {
@@ -340,6 +350,7 @@ impl Host for QpHost<'_> {
             Event::RemoteInvalidRequest => AsyncKind::QpRequestError,
             Event::RemoteAccessError => AsyncKind::QpAccessError,
             Event::SqDrained => AsyncKind::SqDrained,
+            Event::LastRecvReached => AsyncKind::LastRecvReached,
             Event::PeerGone => {
                 self.notes.push(Note::QpGone(qpn));
                 AsyncKind::QpFatal
@@ -352,7 +363,7 @@ impl Host for QpHost<'_> {
         };
         self.qp.events().async_event(AsyncEvent {
             kind,
-            qp: Some(self.qp.cookie()),
+            element: Some(self.qp.cookie()),
         });
     }
 }

@@ -9,7 +9,7 @@
 //! | `types` | what callers say and hear |
 //! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
 //! | `progress` | packets in, packets out |
-//! | `qp`, `cq`, `mr` | queue pairs as callers hold them, completion rings, regions and their checks |
+//! | `qp`, `cq`, `srq`, `mr` | queue pairs as callers hold them, completion rings, shared receive queues, regions and their checks |
 //! | `memory` | every copy to and from application memory (unsafe) |
 //! | `path` | how a peer is reached; `lease`: the leased queue pair (unsafe) |
 //! | `background` | the thread that progresses when the application does not, and who may rest when |
@@ -45,6 +45,7 @@ mod path;
 mod progress;
 mod qp;
 mod shard;
+mod srq;
 mod timer;
 mod types;
 
@@ -61,6 +62,7 @@ pub use proto_trp::conn::{
     Sge, State, Status,
 };
 pub use qp::Qp;
+pub use srq::{Srq, SrqConfig};
 pub use types::{
     Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
     QpAttributes, QpCaps, QpConfig, QpModify, WorkCompletion, LIMITS,

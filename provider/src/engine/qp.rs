@@ -7,6 +7,7 @@ use proto_trp::addr::Qpn;
 
 use super::cq::Cq;
 use super::events::EventSink;
+use super::srq::Srq;
 use super::types::{Pd, QpCaps, QpConfig};
 
 /// A queue pair; made by [`super::Engine::create_qp`].
@@ -16,6 +17,7 @@ pub struct Qp {
     pd: Pd,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
     cookie: u64,
     events: Arc<dyn EventSink>,
 }
@@ -37,6 +39,7 @@ impl Qp {
             pd: config.pd,
             send_cq: Arc::clone(&config.send_cq),
             recv_cq: Arc::clone(&config.recv_cq),
+            srq: config.srq.clone(),
             cookie: config.cookie,
             events: Arc::clone(&config.events),
         })
@@ -70,6 +73,12 @@ impl Qp {
     #[inline]
     pub fn recv_cq(&self) -> &Arc<Cq> {
         &self.recv_cq
+    }
+
+    /// Where its receive requests come from, if not from a queue of its own.
+    #[inline]
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        self.srq.as_ref()
     }
 
     pub(super) fn cookie(&self) -> u64 {

@@ -22,6 +22,9 @@ use super::types::{EngineError, QpAttributes, QpCaps, QpConfig, LIMITS};
 /// Indices of destroyed queue pairs that must pile up before one is used again, so that late packets find nobody.
 const REUSE_DELAY: usize = 256;
 
+/// Requests of a shared receive queue that half-arrived messages of one connection may use.
+const SHARED_IN_USE_MAX: u32 = 64;
+
 /// Silence after which a connection to another host asks whether its peer lives: a peer's urdmad answers at once for a process that is gone.
 const KEEPALIVE_NS: u64 = 3_000_000_000;
 
@@ -83,6 +86,7 @@ pub(super) struct Shard {
     pub(super) notes: Vec<Note>,
     pub(super) counters: Counters,
     pub(super) cq_count: u32,
+    pub(super) srq_count: u32,
     /// Queue pairs in the ready list wait for the application's next call.
     pub(super) is_put_off: bool,
     /// Something could not be sent because a ring was full or frames were short: to be tried again soon.
@@ -131,6 +135,7 @@ impl Shard {
             notes: Vec::new(),
             counters: Counters::default(),
             cq_count: 0,
+            srq_count: 0,
             is_put_off: false,
             is_blocked: false,
             polls_since_armed: 0,
@@ -181,7 +186,7 @@ impl Shard {
         let number = Qpn::new(self.slot, index);
         let conn = Connection::new(conn_config(number, config));
         let caps = caps_of(conn.config());
-        if let Err(error) = attach_cqs(config, caps) {
+        if let Err(error) = attach(config, caps) {
             self.free.push_back(index);
             return Err(error);
         }
@@ -211,8 +216,7 @@ impl Shard {
         };
         self.wheel.cancel(index);
         purge(&entry.qp);
-        entry.qp.send_cq().detach(entry.qp.caps().max_send_wr);
-        entry.qp.recv_cq().detach(entry.qp.caps().max_recv_wr);
+        detach(&entry.qp);
         self.pds.release(entry.qp.pd());
         self.free.push_back(index);
         self.qp_count -= 1;
@@ -365,6 +369,10 @@ fn purge(qp: &Qp) {
 }
 
 fn check_sizes(config: &QpConfig) -> Result<(), EngineError> {
+    // The lists of a shared queue are checked against the queue pair's protection domain.
+    if config.srq.as_ref().is_some_and(|srq| srq.pd() != config.pd) {
+        return Err(EngineError::Invalid);
+    }
     let fits = (1..=LIMITS.max_qp_wr).contains(&config.max_send_wr)
         && config.max_recv_wr <= LIMITS.max_qp_wr
         && config.max_send_sge <= LIMITS.max_sge
@@ -384,9 +392,16 @@ fn sges(count: u32) -> u8 {
 fn conn_config(number: Qpn, config: &QpConfig) -> ConnConfig {
     ConnConfig {
         sq_depth: config.max_send_wr,
-        rq_depth: config.max_recv_wr,
+        rq_depth: match &config.srq {
+            Some(_) => SHARED_IN_USE_MAX,
+            None => config.max_recv_wr,
+        },
+        shared_recv: config.srq.is_some(),
         max_send_sge: sges(config.max_send_sge),
-        max_recv_sge: sges(config.max_recv_sge),
+        max_recv_sge: sges(match &config.srq {
+            Some(srq) => srq.max_sge(),
+            None => config.max_recv_sge,
+        }),
         max_inline: config.max_inline,
         max_dest_rd_atomic_cap: LIMITS.max_rd_atomic,
         seed: random_u64(),
@@ -404,13 +419,34 @@ fn caps_of(config: &ConnConfig) -> QpCaps {
     }
 }
 
-fn attach_cqs(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError> {
+/// Reserves room for completions, and keeps the shared receive queue.
+fn attach(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError> {
     config.send_cq.attach(caps.max_send_wr)?;
-    if let Err(error) = config.recv_cq.attach(caps.max_recv_wr) {
+    let received = match &config.srq {
+        Some(_) => config.recv_cq.attach_shared(caps.max_recv_wr),
+        None => config.recv_cq.attach(caps.max_recv_wr),
+    };
+    if received.is_err() {
         config.send_cq.detach(caps.max_send_wr);
-        return Err(error);
+        return received;
+    }
+    if let Some(srq) = &config.srq {
+        srq.acquire();
     }
     Ok(())
+}
+
+/// Undoes [`attach`].
+fn detach(qp: &Qp) {
+    let caps = qp.caps();
+    qp.send_cq().detach(caps.max_send_wr);
+    match qp.srq() {
+        Some(srq) => {
+            qp.recv_cq().detach_shared(caps.max_recv_wr);
+            srq.release();
+        }
+        None => qp.recv_cq().detach(caps.max_recv_wr),
+    }
 }
 
 fn rtr_params(entry: &QpEntry, max_datagram: u32) -> Option<RtrParams> {

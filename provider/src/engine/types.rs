@@ -8,6 +8,7 @@ use proto_trp::conn::{Completion, CompletionOp, State, Status};
 
 use super::cq::Cq;
 use super::events::EventSink;
+use super::srq::Srq;
 
 bitflags::bitflags! {
     /// Rights to memory; the bits are those of `ibv_access_flags`.
@@ -88,6 +89,10 @@ pub struct Limits {
     pub max_mr_octets: u64,
     /// Protection domains.
     pub max_pd: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Work requests of one shared receive queue.
+    pub max_srq_wr: u32,
     /// Reads and atomics in progress per queue pair and direction.
     pub max_rd_atomic: u8,
     /// Octets of one message.
@@ -105,6 +110,8 @@ pub const LIMITS: Limits = Limits {
     max_mr: (1 << 18) - 1,
     max_mr_octets: 1 << 47,
     max_pd: 65_536,
+    max_srq: 65_536,
+    max_srq_wr: 32_768,
     max_rd_atomic: 128,
     max_message_octets: 1 << 31,
 };
@@ -138,6 +145,8 @@ pub struct QpConfig {
     pub send_cq: Arc<Cq>,
     /// Where receives complete; may be the same.
     pub recv_cq: Arc<Cq>,
+    /// Where receive requests come from; if anywhere, `max_recv_wr` and `max_recv_sge` do not count.
+    pub srq: Option<Arc<Srq>>,
     /// Send work requests, 1..; rounded up.
     pub max_send_wr: u32,
     /// Receive work requests, 0..; rounded up.

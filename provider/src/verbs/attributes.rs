@@ -124,7 +124,7 @@ fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsError> {
 pub(super) fn answer(
     state: State,
     attributes: &QpAttributes,
-    caps: QpCaps,
+    cap: ibv_qp_cap,
     ah: Option<&ibv_ah_attr>,
 ) -> ibv_qp_attr {
     let number = state_number(state);
@@ -138,7 +138,7 @@ pub(super) fn answer(
         sq_psn: attributes.sq_psn,
         dest_qp_num: attributes.remote_qpn,
         qp_access_flags: attributes.access.bits(),
-        cap: caps_answer(caps),
+        cap,
         pkey_index: PKEY_INDEX,
         port_num: if has_port { PORT } else { 0 },
         max_rd_atomic: attributes.max_rd_atomic,
@@ -159,13 +159,13 @@ pub(super) fn answer(
     attr
 }
 
-/// Sizes as verbs say them.
-pub(super) const fn caps_answer(caps: QpCaps) -> ibv_qp_cap {
+/// Sizes as verbs say them; with a shared receive queue there is no receive queue to say sizes of.
+pub(super) const fn caps_answer(caps: QpCaps, is_shared: bool) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: caps.max_send_wr,
-        max_recv_wr: caps.max_recv_wr,
+        max_recv_wr: if is_shared { 0 } else { caps.max_recv_wr },
         max_send_sge: caps.max_send_sge,
-        max_recv_sge: caps.max_recv_sge,
+        max_recv_sge: if is_shared { 0 } else { caps.max_recv_sge },
         max_inline_data: caps.max_inline,
     }
 }
@@ -288,7 +288,12 @@ mod tests {
             max_recv_sge: 2,
             max_inline: 64,
         };
-        let attr = answer(State::Rtr, &attributes, caps, Some(&valid().ah_attr));
+        let attr = answer(
+            State::Rtr,
+            &attributes,
+            caps_answer(caps, false),
+            Some(&valid().ah_attr),
+        );
         assert_eq!(
             (attr.qp_state, attr.cur_qp_state),
             (IBV_QPS_RTR, IBV_QPS_RTR)

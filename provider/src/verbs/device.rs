@@ -14,7 +14,7 @@ use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
-use super::{cq, event, ffi, mr, post, qp, query};
+use super::{cq, event, ffi, mr, post, qp, query, srq};
 use crate::engine::{Engine, EventSink};
 use crate::front;
 
@@ -58,18 +58,23 @@ const OPS: verbs_context_ops = verbs_context_ops {
     create_cq_ex: Some(cq::create_cq_ex),
     create_qp: Some(qp::create_qp),
     create_qp_ex: Some(qp::create_qp_ex),
+    create_srq: Some(srq::create_srq),
     dealloc_pd: Some(mr::dealloc_pd),
     dereg_mr: Some(mr::dereg_mr),
     destroy_cq: Some(cq::destroy_cq),
     destroy_qp: Some(qp::destroy_qp),
+    destroy_srq: Some(srq::destroy_srq),
     free_context: Some(free_context),
     modify_qp: Some(qp::modify_qp),
+    modify_srq: Some(srq::modify_srq),
     poll_cq: Some(post::poll_cq),
     post_recv: Some(post::post_recv),
     post_send: Some(post::post_send),
+    post_srq_recv: Some(post::post_srq_recv),
     query_device_ex: Some(query::query_device_ex),
     query_port: Some(query::query_port),
     query_qp: Some(qp::query_qp),
+    query_srq: Some(srq::query_srq),
     reg_mr: Some(mr::reg_mr),
     req_notify_cq: Some(cq::req_notify_cq),
     resize_cq: Some(cq::resize_cq),

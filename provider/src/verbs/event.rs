@@ -13,11 +13,12 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 use rdma_core_sys::verbs::{
     ibv_async_event, ibv_context, ibv_event_type, IBV_EVENT_COMM_EST, IBV_EVENT_DEVICE_FATAL,
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
-    IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED,
+    IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED,
 };
 
 use super::errno::VerbsError;
 use super::qp::QueuePair;
+use super::srq::SharedReceiveQueue;
 use crate::engine::{AsyncEvent, AsyncKind, EventSink};
 
 /// Octets of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`): the element, 8 octets, its type, 4, and
@@ -53,7 +54,7 @@ impl AsyncQueue {
         send_nowait(self.write_end.as_raw_fd(), octets);
     }
 
-    /// Takes back the unread events of a queue pair.
+    /// Takes back the unread events of a queue pair or shared receive queue.
     pub(super) fn discard(&self, read_end: RawFd, element: u64) {
         discard::<ASYNC_OCTETS>(
             read_end,
@@ -66,7 +67,7 @@ impl AsyncQueue {
 impl EventSink for AsyncQueue {
     fn async_event(&self, event: AsyncEvent) {
         let mut record = [0; ASYNC_OCTETS];
-        record[..8].copy_from_slice(&event.qp.unwrap_or(0).to_ne_bytes());
+        record[..8].copy_from_slice(&event.element.unwrap_or(0).to_ne_bytes());
         record[8..12].copy_from_slice(&event_type(event.kind).to_ne_bytes());
         self.write(&record);
     }
@@ -79,6 +80,8 @@ const fn event_type(kind: AsyncKind) -> ibv_event_type {
         AsyncKind::QpRequestError => IBV_EVENT_QP_REQ_ERR,
         AsyncKind::QpAccessError => IBV_EVENT_QP_ACCESS_ERR,
         AsyncKind::SqDrained => IBV_EVENT_SQ_DRAINED,
+        AsyncKind::LastRecvReached => IBV_EVENT_QP_LAST_WQE_REACHED,
+        AsyncKind::SrqLimitReached => IBV_EVENT_SRQ_LIMIT_REACHED,
         AsyncKind::DeviceFatal => IBV_EVENT_DEVICE_FATAL,
     }
 }
@@ -98,11 +101,15 @@ const fn names_qp(kind: ibv_event_type) -> bool {
 
 /// libibverbs has read an event and is about to give it to the application.
 pub(super) unsafe extern "C" fn async_event(_: *mut ibv_context, event: *mut ibv_async_event) {
-    // SAFETY: libibverbs passes the event that it has filled in; the union holds a queue pair when the type says so, and
-    // that queue pair lives because its events are discarded before it is freed.
+    // SAFETY: libibverbs passes the event that it has filled in; the union holds a queue pair or a shared receive queue when the
+    // type says so, and that lives because its events are discarded before it is freed.
     unsafe {
         if names_qp((*event).event_type) {
             QueuePair::from_ptr((*event).element.qp)
+                .unacknowledged
+                .count();
+        } else if (*event).event_type == IBV_EVENT_SRQ_LIMIT_REACHED {
+            SharedReceiveQueue::from_ptr((*event).element.srq)
                 .unacknowledged
                 .count();
         }
@@ -191,8 +198,11 @@ fn send_nowait(write_end: RawFd, octets: &[u8]) {
 mod tests {
     use super::*;
 
-    fn event(kind: AsyncKind, qp: u64) -> AsyncEvent {
-        AsyncEvent { kind, qp: Some(qp) }
+    fn event(kind: AsyncKind, element: u64) -> AsyncEvent {
+        AsyncEvent {
+            kind,
+            element: Some(element),
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! - [`device`]: registration, opening and closing the device, the table of operations;
 //! - [`query`]: what the device and its port say of themselves;
-//! - [`mr`]: protection domains and memory regions; [`cq`], [`poll_ex`]: completion queues; [`qp`]: queue pairs, with
+//! - [`mr`]: protection domains and memory regions; [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues; [`qp`]: queue pairs, with
 //!   [`attributes`] (`ibv_qp_attr` checked and translated) and [`transitions`] (the state table);
 //! - [`post`]: the data path: each request validated, then executed;
 //! - [`event`]: asynchronous events, and what destroying an object does to events that nobody has read;
@@ -22,4 +22,5 @@ mod poll_ex;
 mod post;
 mod qp;
 mod query;
+mod srq;
 mod transitions;

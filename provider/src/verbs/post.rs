@@ -6,21 +6,22 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 
 use rdma_core_sys::verbs::{
-    ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc, ibv_wc_opcode, ibv_wc_status,
-    IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_COMP_SWAP,
-    IBV_WC_FETCH_ADD, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR,
-    IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM,
-    IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR,
-    IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
-    IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
-    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-    IBV_WR_SEND_WITH_INV,
+    ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, ibv_wc_opcode,
+    ibv_wc_status, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
+    IBV_WC_LOC_QP_OP_ERR, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
+    IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
+    IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
+    IBV_WC_WITH_INV, IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
 use super::cq::CompletionQueue;
 use super::errno::VerbsError;
 use super::ffi;
 use super::qp::QueuePair;
+use super::srq::SharedReceiveQueue;
 use crate::engine::{
     CompletionOp, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
     WorkCompletion, LIMITS,
@@ -66,7 +67,34 @@ pub(super) unsafe extern "C" fn post_recv(
         let object = unsafe { QueuePair::from_ptr(qp) };
         // SAFETY: the application passes a list that ends with null.
         while let Some(request) = unsafe { wr.as_ref() } {
-            recv_one(object, request)?;
+            with_recv_wr(request, object.max_recv_sge, |wr| {
+                Ok(object.engine.post_recv(&object.qp, wr)?)
+            })?;
+            wr = request.next;
+        }
+        Ok(())
+    });
+    if result != 0 {
+        // SAFETY: the application passes a place for the pointer.
+        unsafe { bad_wr.write(wr) };
+    }
+    result
+}
+
+/// `ibv_post_srq_recv`: as [`post_send`].
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    mut wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let result = ffi::status(|| {
+        // SAFETY: the application passes a shared receive queue of ours.
+        let object = unsafe { SharedReceiveQueue::from_ptr(srq) };
+        // SAFETY: the application passes a list that ends with null.
+        while let Some(request) = unsafe { wr.as_ref() } {
+            with_recv_wr(request, object.srq.max_sge(), |wr| {
+                Ok(object.engine.post_srq_recv(&object.srq, wr)?)
+            })?;
             wr = request.next;
         }
         Ok(())
@@ -136,15 +164,19 @@ fn send_inline(
     Ok(qp.engine.post_send(&qp.qp, &wr)?)
 }
 
+/// Hands `post` a copy of a receive request of at most `max_sge` elements.
 #[inline]
-fn recv_one(qp: &QueuePair, request: &ibv_recv_wr) -> Result<(), VerbsError> {
-    let count = sge_count(request.num_sge, qp.max_recv_sge)?;
+fn with_recv_wr(
+    request: &ibv_recv_wr,
+    max_sge: u32,
+    post: impl FnOnce(&RecvWr<'_>) -> Result<(), VerbsError>,
+) -> Result<(), VerbsError> {
+    let count = sge_count(request.num_sge, max_sge)?;
     let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
-    let wr = RecvWr {
+    post(&RecvWr {
         wr_id: request.wr_id,
         sges: copy_sges(request.sg_list, count, &mut list),
-    };
-    Ok(qp.engine.post_recv(&qp.qp, &wr)?)
+    })
 }
 
 /// What a request does, and its immediate data in host order.

@@ -18,6 +18,7 @@ use super::device::Context;
 use super::errno::VerbsError;
 use super::event::{AsyncQueue, Unacknowledged};
 use super::mr::ProtectionDomain;
+use super::srq::SharedReceiveQueue;
 use super::{attributes, ffi, transitions};
 use crate::engine::{Engine, Limits, Qp, QpConfig};
 
@@ -65,7 +66,13 @@ impl QueuePair {
         attr: &mut ibv_qp_init_attr,
     ) -> Result<Box<Self>, VerbsError> {
         let limits = &context.engine.info().limits;
+        if !attr.srq.is_null() {
+            // Sizes of a receive queue that the queue pair does not have.
+            (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
+        }
         check_init(attr, limits)?;
+        // SAFETY: the application passes null or a queue of ours that lives.
+        let srq = (!attr.srq.is_null()).then(|| unsafe { SharedReceiveQueue::from_ptr(attr.srq) });
         // SAFETY: check_init has found both queues, which the application says live.
         let (send, recv) = unsafe {
             (
@@ -78,6 +85,7 @@ impl QueuePair {
             pd: pd.pd,
             send_cq: send.cq.clone(),
             recv_cq: recv.cq.clone(),
+            srq: srq.map(|object| object.srq.clone()),
             max_send_wr: attr.cap.max_send_wr.max(1),
             max_recv_wr: attr.cap.max_recv_wr,
             max_send_sge: attr.cap.max_send_sge.max(1),
@@ -88,11 +96,12 @@ impl QueuePair {
         };
         let qp = context.engine.create_qp(&config)?;
         let caps = qp.caps();
-        attr.cap = attributes::caps_answer(caps);
+        attr.cap = attributes::caps_answer(caps, srq.is_some());
         let verbs = ibv_qp {
             qp_context: attr.qp_context,
             send_cq: attr.send_cq,
             recv_cq: attr.recv_cq,
+            srq: attr.srq,
             handle: qp.number().to_u32(),
             qp_num: qp.number().to_u32(),
             state: IBV_QPS_RESET,
@@ -109,7 +118,7 @@ impl QueuePair {
                 engine: context.engine.clone(),
                 qp,
                 max_send_sge: caps.max_send_sge,
-                max_recv_sge: caps.max_recv_sge,
+                max_recv_sge: attr.cap.max_recv_sge,
                 max_inline: caps.max_inline,
                 sq_sig_all: attr.sq_sig_all != 0,
                 unacknowledged: Unacknowledged::default(),
@@ -153,7 +162,7 @@ impl QueuePair {
 /// [`VerbsError::NotSupported`] for services and queues that the device does not have; [`VerbsError::Invalid`] for sizes beyond
 /// what `ibv_query_device` says.
 fn check_init(attr: &ibv_qp_init_attr, limits: &Limits) -> Result<(), VerbsError> {
-    if attr.qp_type != IBV_QPT_RC || !attr.srq.is_null() {
+    if attr.qp_type != IBV_QPT_RC {
         return Err(VerbsError::NotSupported);
     }
     let cap = &attr.cap;
@@ -267,7 +276,8 @@ pub(super) unsafe extern "C" fn query_qp(
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let (state, attributes) = object.engine.query_qp(&object.qp);
-        let answer = attributes::answer(state, &attributes, object.qp.caps(), address.as_ref());
+        let caps = attributes::caps_answer(object.qp.caps(), object.qp.srq().is_some());
+        let answer = attributes::answer(state, &attributes, caps, address.as_ref());
         // SAFETY: the application passes room for both; the fields read never change.
         unsafe {
             attr.write(answer);
@@ -367,9 +377,6 @@ mod tests {
             attr.qp_type = service;
             assert_eq!(check_init(&attr, &LIMITS), Err(VerbsError::NotSupported));
         }
-        let mut attr = valid();
-        attr.srq = NonNull::dangling().as_ptr();
-        assert_eq!(check_init(&attr, &LIMITS), Err(VerbsError::NotSupported));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::mem::size_of;
 
 use rdma_core_sys::verbs::{
     ibv_context, ibv_device_attr_ex, ibv_mtu, ibv_port_attr, ibv_query_device_ex_input,
-    IBV_ATOMIC_HCA, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_RC_RNR_NAK_GEN,
+    IBV_ATOMIC_HCA, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
     IBV_LINK_LAYER_ETHERNET, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_256, IBV_MTU_4096, IBV_MTU_512,
     IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS,
 };
@@ -90,7 +90,8 @@ fn int(count: u32) -> c_int {
 fn device_attr(info: &Info) -> ibv_device_attr_ex {
     let limits = &info.limits;
     let rd_atomic = c_int::from(limits.max_rd_atomic);
-    let capabilities = IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD;
+    let capabilities =
+        IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE;
     let mut attr = ibv_device_attr_ex::default();
     let basic = &mut attr.orig_attr;
     for (to, from) in basic
@@ -115,6 +116,9 @@ fn device_attr(info: &Info) -> ibv_device_attr_ex {
     basic.max_cqe = int(limits.max_cqe);
     basic.max_mr = int(limits.max_mr);
     basic.max_pd = int(limits.max_pd);
+    basic.max_srq = int(limits.max_srq);
+    basic.max_srq_wr = int(limits.max_srq_wr);
+    basic.max_srq_sge = int(limits.max_sge);
     basic.max_qp_rd_atom = rd_atomic;
     basic.max_res_rd_atom = rd_atomic.saturating_mul(int(limits.max_qp));
     basic.max_qp_init_rd_atom = rd_atomic;
@@ -196,7 +200,7 @@ pub(super) mod tests {
             [2, 0, 0, 0xff, 0xfe, 0, 0, 1]
         );
         assert_eq!(basic.phys_port_cnt, 1);
-        assert_eq!((basic.max_srq, basic.max_ah, basic.max_mw), (0, 0, 0));
+        assert_eq!((basic.max_ah, basic.max_mw), (0, 0));
         assert!(basic.max_res_rd_atom > 0);
     }
 

@@ -28,7 +28,7 @@ fn write_outside_the_region_touches_nothing_and_ends_both() {
     let events = b.events.0.lock().unwrap();
     assert!(events
         .iter()
-        .any(|event| event.kind == AsyncKind::QpAccessError && event.qp == Some(5)));
+        .any(|event| event.kind == AsyncKind::QpAccessError && event.element == Some(5)));
 }
 
 #[test]

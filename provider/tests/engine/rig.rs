@@ -79,6 +79,7 @@ impl End {
                 pd,
                 send_cq: Arc::clone(&cq),
                 recv_cq: Arc::clone(&cq),
+                srq: None,
                 max_send_wr: DEPTH,
                 max_recv_wr: DEPTH,
                 max_send_sge: 4,

@@ -1,0 +1,418 @@
+//! Shared receive queues: requests that any of several queue pairs takes when a message for it begins to arrive.
+//!
+//! Posting takes the queue's own lock and not the engine's: no queue pair waits to be told, since a sender that found the queue empty asks again
+//! by itself. Taking happens under the engine's lock (order: engine, queue).
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use proto_trp::conn::{PostError, RecvWr, Sge, SharedRecv};
+
+use super::events::{AsyncEvent, AsyncKind, EventSink};
+use super::lock::SpinLock;
+use super::types::{EngineError, Pd, LIMITS};
+use super::Engine;
+
+/// What a shared receive queue is created with.
+#[derive(Clone)]
+pub struct SrqConfig {
+    /// Protection domain of its lists and of the queue pairs that use it.
+    pub pd: Pd,
+    /// Work requests, 1..
+    pub max_wr: u32,
+    /// Elements of a work request.
+    pub max_sge: u32,
+    /// Fewer requests than this raise an event once; 0 for never.
+    pub limit: u32,
+    /// What the caller calls it in [`AsyncEvent`].
+    pub cookie: u64,
+    /// Where its events go.
+    pub events: Arc<dyn EventSink>,
+}
+
+/// A shared receive queue; made by [`Engine::create_srq`].
+pub struct Srq {
+    pd: Pd,
+    max_sge: u32,
+    cookie: u64,
+    events: Arc<dyn EventSink>,
+    /// Queue pairs that use it.
+    users: AtomicU32,
+    ring: SpinLock<Ring>,
+}
+
+impl std::fmt::Debug for Srq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Srq")
+            .field("pd", &self.pd)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Requests in the order in which they were posted, each with `max_sge` elements.
+struct Ring {
+    requests: Box<[SharedRecv]>,
+    sges: Box<[Sge]>,
+    head: usize,
+    len: usize,
+    limit: u32,
+}
+
+impl Ring {
+    fn new(max_wr: u32, max_sge: u32, limit: u32) -> Self {
+        let entries = max_wr as usize;
+        Self {
+            requests: vec![SharedRecv::default(); entries].into(),
+            sges: vec![Sge::default(); entries * max_sge as usize].into(),
+            head: 0,
+            len: 0,
+            limit,
+        }
+    }
+
+    /// The place `ahead` of the oldest.
+    fn place(&self, ahead: usize) -> usize {
+        let at = self.head + ahead;
+        if at >= self.requests.len() {
+            at - self.requests.len()
+        } else {
+            at
+        }
+    }
+
+    /// Whether fewer requests are left than were to be told of; that is told once.
+    fn falls_below_limit(&mut self) -> bool {
+        let falls = self.len < self.limit as usize;
+        if falls {
+            self.limit = 0;
+        }
+        falls
+    }
+}
+
+fn is_size(max_wr: u32) -> bool {
+    (1..=LIMITS.max_srq_wr).contains(&max_wr)
+}
+
+impl Srq {
+    /// An empty queue.
+    fn new(config: SrqConfig) -> Result<Arc<Self>, EngineError> {
+        if !is_size(config.max_wr)
+            || !(1..=LIMITS.max_sge).contains(&config.max_sge)
+            || config.limit > config.max_wr
+        {
+            return Err(EngineError::Invalid);
+        }
+        Ok(Arc::new(Self {
+            pd: config.pd,
+            max_sge: config.max_sge,
+            cookie: config.cookie,
+            events: config.events,
+            users: AtomicU32::new(0),
+            ring: SpinLock::new(Ring::new(config.max_wr, config.max_sge, config.limit)),
+        }))
+    }
+
+    /// Its protection domain.
+    pub fn pd(&self) -> Pd {
+        self.pd
+    }
+
+    /// Elements of a work request.
+    pub fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
+    /// Work requests that it holds, and the armed limit.
+    pub fn size_and_limit(&self) -> (u32, u32) {
+        let ring = self.ring.lock();
+        let size = u32::try_from(ring.requests.len()).unwrap_or(u32::MAX);
+        (size, ring.limit)
+    }
+
+    /// One more queue pair uses it.
+    pub(super) fn acquire(&self) {
+        self.users.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One queue pair less uses it.
+    pub(super) fn release(&self) {
+        self.users.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let max_sge = self.max_sge as usize;
+        let count = wr.sges.len();
+        if count > max_sge {
+            return Err(PostError::TooManySges);
+        }
+        let mut ring = self.ring.lock();
+        if ring.len == ring.requests.len() {
+            return Err(PostError::QueueFull);
+        }
+        let place = ring.place(ring.len);
+        let at = place * max_sge;
+        ring.sges[at..at + count].copy_from_slice(wr.sges);
+        ring.requests[place] = SharedRecv {
+            wr_id: wr.wr_id,
+            sge_count: u8::try_from(count).map_err(|_| PostError::TooManySges)?,
+        };
+        ring.len += 1;
+        Ok(())
+    }
+
+    /// Takes the oldest request off; `sges` has room for its list.
+    pub(super) fn take(&self, sges: &mut [Sge]) -> Option<SharedRecv> {
+        let mut ring = self.ring.lock();
+        if ring.len == 0 {
+            return None;
+        }
+        let place = ring.head;
+        let taken = ring.requests[place];
+        let (at, count) = (place * self.max_sge as usize, usize::from(taken.sge_count));
+        sges[..count].copy_from_slice(&ring.sges[at..at + count]);
+        ring.head = ring.place(1);
+        ring.len -= 1;
+        let falls = ring.falls_below_limit();
+        drop(ring);
+        if falls {
+            self.tell_limit();
+        }
+        Some(taken)
+    }
+
+    #[cold]
+    fn tell_limit(&self) {
+        self.events.async_event(AsyncEvent {
+            kind: AsyncKind::SrqLimitReached,
+            element: Some(self.cookie),
+        });
+    }
+
+    /// Sets size and limit; one that is not given stays. A queue that already holds fewer requests than the limit says so at once.
+    fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), EngineError> {
+        let mut ring = self.ring.lock();
+        let size = max_wr.map_or(ring.requests.len(), |wr| wr as usize);
+        if max_wr.is_some_and(|wr| !is_size(wr))
+            || size < ring.len
+            || limit.is_some_and(|limit| limit as usize > size)
+        {
+            return Err(EngineError::Invalid);
+        }
+        if let Some(max_wr) = max_wr {
+            let mut other = Ring::new(max_wr, self.max_sge, ring.limit);
+            let max_sge = self.max_sge as usize;
+            for ahead in 0..ring.len {
+                let from = ring.place(ahead);
+                other.requests[ahead] = ring.requests[from];
+                other.sges[ahead * max_sge..][..max_sge]
+                    .copy_from_slice(&ring.sges[from * max_sge..][..max_sge]);
+            }
+            other.len = ring.len;
+            *ring = other;
+        }
+        if let Some(limit) = limit {
+            ring.limit = limit;
+        }
+        let falls = ring.falls_below_limit();
+        drop(ring);
+        if falls {
+            self.tell_limit();
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// A new shared receive queue.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] for sizes out of range, [`EngineError::NoMemory`] when there are too many.
+    pub fn create_srq(&self, config: SrqConfig) -> Result<Arc<Srq>, EngineError> {
+        self.usable()?;
+        let mut shard = self.shard.lock();
+        if shard.srq_count >= LIMITS.max_srq {
+            return Err(EngineError::NoMemory);
+        }
+        let srq = Srq::new(config)?;
+        shard.pds.acquire(srq.pd)?;
+        shard.srq_count += 1;
+        Ok(srq)
+    }
+
+    /// Sets size and limit; one that is not given stays.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: out of range, or smaller than what is posted.
+    pub fn modify_srq(
+        &self,
+        srq: &Srq,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<(), EngineError> {
+        self.usable()?;
+        srq.modify(max_wr, limit)
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    pub fn post_srq_recv(&self, srq: &Srq, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.is_forked() {
+            return Err(PostError::InvalidState);
+        }
+        srq.post(wr)
+    }
+
+    /// Ends a shared receive queue; requests that nobody took vanish.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] while queue pairs use it.
+    pub fn destroy_srq(&self, srq: &Srq) -> Result<(), EngineError> {
+        self.not_forked()?;
+        let mut shard = self.shard.lock();
+        if srq.users.load(Ordering::Relaxed) > 0 {
+            return Err(EngineError::Busy);
+        }
+        shard.pds.release(srq.pd);
+        shard.srq_count -= 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct Sink(Mutex<Vec<AsyncEvent>>);
+
+    impl EventSink for Sink {
+        fn async_event(&self, event: AsyncEvent) {
+            self.0.lock().unwrap().push(event);
+        }
+    }
+
+    fn srq(max_wr: u32, limit: u32) -> (Arc<Srq>, Arc<Sink>) {
+        let sink = Arc::new(Sink::default());
+        let config = SrqConfig {
+            pd: Pd(1),
+            max_wr,
+            max_sge: 2,
+            limit,
+            cookie: 7,
+            events: sink.clone(),
+        };
+        (Srq::new(config).unwrap(), sink)
+    }
+
+    fn post(srq: &Srq, wr_id: u64) -> Result<(), PostError> {
+        let sge = Sge {
+            addr: wr_id,
+            length: 8,
+            lkey: 1,
+        };
+        srq.post(&RecvWr {
+            wr_id,
+            sges: &[sge],
+        })
+    }
+
+    fn take(srq: &Srq) -> Option<u64> {
+        let mut sges = [Sge::default(); 2];
+        let taken = srq.take(&mut sges)?;
+        assert_eq!((sges[0].addr, taken.sge_count), (taken.wr_id, 1));
+        Some(taken.wr_id)
+    }
+
+    #[test]
+    fn requests_come_out_in_order_round_the_ring() {
+        let (srq, _) = srq(3, 0);
+        let mut next = 0;
+        for wr_id in 0..3 {
+            post(&srq, wr_id).unwrap();
+        }
+        assert_eq!(post(&srq, 9), Err(PostError::QueueFull));
+        for wr_id in 3..20 {
+            assert_eq!(take(&srq), Some(next));
+            next += 1;
+            post(&srq, wr_id).unwrap();
+        }
+        assert_eq!(
+            (take(&srq), take(&srq), take(&srq), take(&srq)),
+            (Some(17), Some(18), Some(19), None)
+        );
+    }
+
+    #[test]
+    fn limit_is_told_once_when_fewer_are_left() {
+        let (srq, sink) = srq(4, 2);
+        for wr_id in 0..4 {
+            post(&srq, wr_id).unwrap();
+        }
+        let told = || sink.0.lock().unwrap().len();
+        take(&srq);
+        take(&srq);
+        assert_eq!(told(), 0);
+        take(&srq);
+        assert_eq!((told(), srq.size_and_limit()), (1, (4, 0)));
+        take(&srq);
+        assert_eq!(told(), 1);
+        let event = sink.0.lock().unwrap()[0];
+        assert_eq!(
+            (event.kind, event.element),
+            (AsyncKind::SrqLimitReached, Some(7))
+        );
+    }
+
+    #[test]
+    fn modify_keeps_what_is_posted_and_refuses_less_room() {
+        let (srq, sink) = srq(4, 0);
+        for wr_id in 0..4 {
+            post(&srq, wr_id).unwrap();
+        }
+        take(&srq);
+        post(&srq, 4).unwrap();
+        assert_eq!(srq.modify(Some(3), None), Err(EngineError::Invalid));
+        assert_eq!(srq.modify(None, Some(5)), Err(EngineError::Invalid));
+        assert_eq!(
+            srq.modify(Some(LIMITS.max_srq_wr + 1), None),
+            Err(EngineError::Invalid)
+        );
+        srq.modify(Some(6), Some(5)).unwrap();
+        // Four are posted: fewer than the limit, which is told at once and disarmed.
+        assert_eq!(srq.size_and_limit(), (6, 0));
+        assert_eq!(sink.0.lock().unwrap().len(), 1);
+        post(&srq, 5).unwrap();
+        post(&srq, 6).unwrap();
+        let order: Vec<_> = std::iter::from_fn(|| take(&srq)).collect();
+        assert_eq!(order, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn sizes_out_of_range_are_refused() {
+        let (_, sink) = srq(1, 0);
+        for (max_wr, max_sge, limit) in [
+            (0, 1, 0),
+            (LIMITS.max_srq_wr + 1, 1, 0),
+            (1, LIMITS.max_sge + 1, 0),
+            (1, 1, 2),
+        ] {
+            let config = SrqConfig {
+                pd: Pd(1),
+                max_wr,
+                max_sge,
+                limit,
+                cookie: 0,
+                events: sink.clone(),
+            };
+            assert_eq!(Srq::new(config).unwrap_err(), EngineError::Invalid);
+        }
+    }
+}

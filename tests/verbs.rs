@@ -1,0 +1,33 @@
+//! Verbs beyond the main job, on one host: other people's programs with the flags that use them, and `verbs-check`.
+#![allow(clippy::unwrap_used)]
+
+use urdma_harness::instance::Lease;
+use urdma_harness::programs::{perftest, pingpong, Job};
+use urdma_tests::{alone, ports, run_all, OneHost};
+
+/// Makes a job for a port and the server's address.
+type MakeJob<'a> = &'a dyn Fn(u16, &str) -> Job;
+
+/// Runs jobs, each made for a port of its own, over one host.
+fn run_jobs(jobs: &[MakeJob<'_>]) {
+    let _alone = alone();
+    let one = OneHost::up();
+    let jobs: Vec<Job> = (ports()..)
+        .zip(jobs)
+        .map(|(port, job)| job(port, one.host.address()))
+        .collect();
+    run_all(&jobs, &one.host, &one.host, Lease::Never);
+    one.down();
+}
+
+#[test]
+fn shared_receive_queue_serves_many_queue_pairs() {
+    run_jobs(&[
+        &|port, server| pingpong("ibv_srq_pingpong", false, port, server),
+        &|port, server| pingpong("ibv_srq_pingpong", true, port, server).with(&["-q", "20"]),
+        &|port, server| perftest("ib_send_lat", 64, false, port, server).with(&["--use-srq"]),
+        &|port, server| {
+            perftest("ib_send_bw", 65536, false, port, server).with(&["--use-srq", "-q", "4"])
+        },
+    ]);
+}
