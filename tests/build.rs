@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-const SOURCES: [&str; 4] = ["main.c", "end.c", "scenarios.c", "limits.c"];
+const SOURCES: [&str; 5] = ["main.c", "end.c", "scenarios.c", "limits.c", "datagram.c"];
 
 fn main() {
     println!("cargo:rerun-if-changed=verbs-check");

@@ -126,15 +126,32 @@ fn full_queue_refuses_and_loses_nothing() {
     one.down();
 }
 
-#[test]
-fn limits_hold_exactly_where_the_device_says() {
+/// Runs a check of `verbs-check` that needs one process only.
+fn check_alone(scenario: &str) {
     let _alone = alone();
     let one = OneHost::up();
-    let mut command = one
-        .host
-        .run(Lease::Never, &[VERBS_CHECK, "limits"])
-        .unwrap();
+    let argv = [VERBS_CHECK, scenario];
+    let mut command = one.host.run(Lease::Never, &argv).unwrap();
     let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
+    one.down();
+}
+
+#[test]
+fn limits_hold_exactly_where_the_device_says() {
+    check_alone("limits");
+}
+
+#[test]
+fn datagrams_arrive_with_addresses_that_can_be_answered() {
+    check_alone("datagram");
+}
+
+#[test]
+fn datagram_programs_on_one_host_pass() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let jobs = programs::datagrams(ports(), one.host.address());
+    run_all(&jobs, &one.host, &one.host, Lease::Never);
     one.down();
 }

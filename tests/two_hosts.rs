@@ -26,6 +26,8 @@ const SCENARIOS: [&str; 6] = [
 fn everything(hosts: &TwoHosts, lease: Lease, scratch: &Scratch) {
     let jobs = programs::main_job(ports(), hosts.a.address());
     run_all(&jobs, &hosts.a, &hosts.b, lease);
+    let jobs = programs::lossy_datagrams(ports(), hosts.a.address());
+    run_all(&jobs, &hosts.a, &hosts.b, lease);
     for scenario in SCENARIOS {
         check(scenario, &hosts.a, &hosts.b, lease, scratch.path());
     }

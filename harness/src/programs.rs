@@ -157,6 +157,22 @@ pub fn pingpong(program: &str, events: bool, port: u16, server: &str) -> Job {
     }
 }
 
+/// Datagram programs that have one message under way at a time, and so pass where a burst may lose some.
+pub fn lossy_datagrams(first_port: u16, server: &str) -> Vec<Job> {
+    vec![
+        pingpong("ibv_ud_pingpong", false, first_port, server).with(&["-s", "1024"]),
+        pingpong("ibv_ud_pingpong", true, first_port + 1, server).with(&["-s", "1024"]),
+        perftest("ib_send_lat", 64, false, first_port + 2, server).with(&["-c", "UD"]),
+    ]
+}
+
+/// Datagram programs for paths that lose nothing while both ends run.
+pub fn datagrams(first_port: u16, server: &str) -> Vec<Job> {
+    let mut jobs = lossy_datagrams(first_port, server);
+    jobs.push(perftest("ib_send_bw", 4096, false, first_port + 10, server).with(&["-c", "UD"]));
+    jobs
+}
+
 /// `rping`, 100 rounds with the data checked by rping.
 pub fn rping(port: u16, server: &str) -> Job {
     let port_text = port.to_string();

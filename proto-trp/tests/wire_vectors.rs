@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::addr::{Psn, Qpn};
+use proto_trp::wire::datagram::group_of;
 use proto_trp::wire::{
-    self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, ConnectionId, Extensions,
-    Flags, ImmediateData, Msn, Opcode, PacketType, ParseError, ReadRequest, RnrTimer, Sack,
-    Segment, SegmentKind, Stag, TaggedOffset, Terminate, TerminateCause, Timestamp, TrpHeader,
+    self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, ConnectionId,
+    DatagramHeader, Extensions, Flags, ImmediateData, Msn, Opcode, PacketType, ParseError,
+    ReadRequest, RnrTimer, Sack, Segment, SegmentKind, Stag, TaggedOffset, Terminate,
+    TerminateCause, Timestamp, TrpHeader,
 };
 
 /// TRP of every vector: DATA to index 0x0203, id 0xdeadbeef, window 5, PSN 0x0a0b0c, ACK 0x0d0e0f.
@@ -464,11 +466,67 @@ fn refuse(good: &[u8], at: usize, octet: u8, error: ParseError) {
 }
 
 #[test]
+fn datagram_header_is_48_octets_in_this_order() {
+    let header = DatagramHeader {
+        destination_index: 0x0203,
+        qkey: 0x1122_3344,
+        traffic_class: 0x55,
+        source_qpn: 0x01_002a,
+        imm: Some(0xdead_beef),
+        solicited: true,
+        source_gid: [0xaa; 16],
+        destination_gid: [0xbb; 16],
+    };
+    #[rustfmt::skip]
+    let expected = [
+        &[0x18, 0x0a, 0x02, 0x03, 0x11, 0x22, 0x33, 0x44, 0x55, 0x01, 0x00, 0x2a, 0xde, 0xad, 0xbe, 0xef][..],
+        &[0xaa; 16],
+        &[0xbb; 16],
+    ].concat();
+    let mut buf = [0xee; 64];
+    assert_eq!(header.encode(&mut buf), Ok(48));
+    assert_eq!((&buf[..48], buf[48]), (&expected[..], 0xee));
+    assert_eq!(DatagramHeader::parse(&expected, 100), Ok(header));
+    let mut plain = expected.clone();
+    plain[1] = 0;
+    let parsed = DatagramHeader::parse(&plain, 48).unwrap();
+    assert_eq!((parsed.imm, parsed.solicited), (None, false));
+}
+
+#[test]
+fn datagram_that_is_cut_long_or_of_another_type_is_refused() {
+    let mut octets = [0; 48];
+    octets[0] = 0x18;
+    let parse = |octets: &[u8], len| DatagramHeader::parse(octets, len);
+    assert!(parse(&octets, 48 + 4096).is_ok());
+    assert_eq!(parse(&octets, 48 + 4097), Err(ParseError::Trailing));
+    assert_eq!(parse(&octets[..47], 47), Err(ParseError::Truncated));
+    octets[0] = 0x28;
+    assert_eq!(parse(&octets, 48), Err(ParseError::Version));
+    octets[0] = 0x10;
+    assert_eq!(parse(&octets, 48), Err(ParseError::PacketType));
+}
+
+#[test]
+fn datagram_for_a_group_names_it() {
+    let mut octets = [0; 48];
+    octets[0] = 0x18;
+    assert_eq!(group_of(&octets, 48), None);
+    octets[32..36].copy_from_slice(&[0xff, 0x0e, 0, 0]);
+    assert_eq!(group_of(&octets, 48).unwrap()[..2], [0xff, 0x0e]);
+    octets[32..].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
+    assert_eq!(group_of(&octets, 48).unwrap()[12..], [239, 1, 2, 3]);
+    octets[0] = 0x10;
+    assert_eq!(group_of(&octets, 48), None);
+}
+
+#[test]
 fn packet_with_bad_trp_field_is_refused_without_terminate() {
     let good = datagram(&[&TRP, &send_octets(0x43, [0; 4])]);
     refuse(&good, 0, 0x20, ParseError::Version);
     refuse(&good, 0, 0x00, ParseError::Version);
     refuse(&good, 0, 0x18, ParseError::PacketType);
+    refuse(&good, 0, 0x19, ParseError::PacketType);
     refuse(&good, 0, 0x17, ParseError::ConnectionManagement);
     refuse(&good, 0, 0x11, ParseError::Trailing);
     refuse(&good, 8, 0, ParseError::Window);

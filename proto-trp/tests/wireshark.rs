@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 use std::fs;
+use std::net::Ipv6Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,9 @@ use std::process::{Command, Output};
 use proto_trp::addr::{self, Psn, Qpn, SlotId};
 use proto_trp::pcapng::Capture;
 use proto_trp::wire::{
-    self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, Extensions, Flags,
-    ImmediateData, Msn, Opcode, PacketType, ReadRequest, RnrTimer, Sack, SegmentKind, Stag,
-    TaggedOffset, Terminate, TerminateCause, Timestamp, TrpHeader,
+    self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, DatagramHeader,
+    Extensions, Flags, ImmediateData, Msn, Opcode, PacketType, ReadRequest, RnrTimer, Sack,
+    SegmentKind, Stag, TaggedOffset, Terminate, TerminateCause, Timestamp, TrpHeader,
 };
 
 /// User and group `nobody` and `nogroup` of Debian.
@@ -563,6 +564,55 @@ fn tshark_decodes_connection_management() {
 }
 
 #[test]
+fn tshark_decodes_datagrams() {
+    let scratch = Scratch::new("wireshark-datagram");
+    let header = DatagramHeader {
+        destination_index: 7,
+        qkey: 0x1122_3344,
+        traffic_class: 3,
+        source_qpn: 0x01_002a,
+        imm: None,
+        solicited: true,
+        source_gid: "::ffff:127.0.0.1".parse::<Ipv6Addr>().unwrap().octets(),
+        destination_gid: "fe80::2".parse::<Ipv6Addr>().unwrap().octets(),
+    };
+    let packet = |imm, message: &[u8]| {
+        let mut octets = [0; 48];
+        DatagramHeader { imm, ..header }
+            .encode(&mut octets)
+            .unwrap();
+        [&octets[..], message].concat()
+    };
+    let packets = [packet(None, b""), packet(Some(0xdead_beef), b"hello")];
+    let fields = [
+        "frame.number",
+        "trp.qpn",
+        "trp.ud.source_qpn",
+        "trp.ud.qkey",
+        "trp.ud.source_gid",
+        "trp.ud.destination_gid",
+        "trp.immediate",
+        "trp.ud.message",
+    ];
+    let mut arguments = vec!["-T", "fields", "-E", "separator=,"];
+    fields
+        .iter()
+        .for_each(|field| arguments.extend(["-e", field]));
+    let found = lines(&tshark(&scratch.0, &packets, &arguments));
+    let ends = "0x020007,0x01002a,0x11223344,::ffff:127.0.0.1,fe80::2";
+    let expected = [
+        format!("1,{ends},,"),
+        format!("2,{ends},0xdeadbeef,68656c6c6f"),
+    ];
+    assert_eq!(found, expected);
+    let bad = lines(&tshark(&scratch.0, &packets, &["-Y", MALFORMED]));
+    assert_eq!(bad, Vec::<String>::new());
+    let cut = [packets[0][..47].to_vec()];
+    let marked = lines(&tshark(&scratch.0, &cut, &["-Y", "trp.broken"]));
+    assert_eq!(marked.len(), 1);
+}
+
+#[test]
 fn tshark_marks_bad_packets_and_survives_them() {
     let scratch = Scratch::new("wireshark-bad");
     let good = frames();
@@ -573,7 +623,7 @@ fn tshark_marks_bad_packets_and_survives_them() {
         }
     }
     packets.push(vec![0x20; 16]);
-    packets.push(vec![0x18; 16]);
+    packets.push(vec![0x19; 16]);
     let shown = lines(&tshark(&scratch.0, &packets, &["-Y", "trp"]));
     assert_eq!(shown.len(), packets.len());
     let lua = lines(&tshark(&scratch.0, &packets, &["-Y", "_ws.lua.error"]));

@@ -2,7 +2,7 @@
  * verbs-check: a verbs program that checks what perftest does not: every octet, every error.
  *
  *   verbs-check SCENARIO server|client PATH [SEED]     two ends that meet at the socket PATH
- *   verbs-check limits                                 one process alone
+ *   verbs-check limits|datagram                        one process alone
  *
  * Prints "SCENARIO: ok" and exits with 0 when everything was as verbs promise.
  */
@@ -19,8 +19,13 @@ int main(int argc, char **argv)
 		printf("limits: ok\n");
 		return 0;
 	}
+	if (argc == 2 && !strcmp(argv[1], "datagram")) {
+		check_datagram();
+		printf("datagram: ok\n");
+		return 0;
+	}
 	if (argc < 4 || (strcmp(argv[2], "server") && strcmp(argv[2], "client"))) {
-		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED] | verbs-check limits\n");
+		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED] | verbs-check limits|datagram\n");
 		return 2;
 	}
 	const struct scenario *scenario = scenario_find(argv[1]);

@@ -17,4 +17,7 @@ const struct scenario *scenario_find(const char *name);
 /* Every limit that query_device names, and one past it. */
 void check_limits(void);
 
+/* Two datagram queue pairs of one process. */
+void check_datagram(void);
+
 #endif

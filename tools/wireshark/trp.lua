@@ -8,10 +8,12 @@ local trp = Proto("trp", "Thin Reliable Protocol")
 local PORT_BASE, PORT_LAST = 21504, 21757
 local HEADER_LEN, EXTENSION_WORDS_MAX = 16, 24
 local VERSION = 1
-local DATA, RNR, RESET, CM = 0, 2, 3, 7
+local DATAGRAM_HEADER_LEN = 48
+local DATA, RNR, RESET, CM, DATAGRAM = 0, 2, 3, 7, 8
 
 local TYPES = {
   [0] = "DATA", [1] = "ACK", [2] = "RNR", [3] = "RESET", [4] = "FIN", [5] = "FIN_ACK", [6] = "PROBE", [7] = "CM",
+  [8] = "DATAGRAM",
 }
 
 local OPCODES = {
@@ -108,8 +110,18 @@ local c = {
   mra_ms = ProtoField.uint32("trp.cm.mra_ms", "Time asked for, ms", base.DEC),
 }
 
+local u = {
+  se = ProtoField.bool("trp.flags.se", "Solicited event", 8, nil, 0x08),
+  qkey = ProtoField.uint32("trp.ud.qkey", "Q_Key", base.HEX),
+  class = ProtoField.uint8("trp.ud.traffic_class", "Traffic class", base.HEX),
+  source_qpn = ProtoField.uint24("trp.ud.source_qpn", "Source QP number", base.HEX),
+  source_gid = ProtoField.ipv6("trp.ud.source_gid", "Source GID"),
+  target_gid = ProtoField.ipv6("trp.ud.destination_gid", "Destination GID"),
+  message = ProtoField.bytes("trp.ud.message", "Message"),
+}
+
 trp.fields = {}
-for _, group in ipairs({ f, c }) do
+for _, group in ipairs({ f, c, u }) do
   for _, field in pairs(group) do
     table.insert(trp.fields, field)
   end
@@ -282,12 +294,7 @@ local function dissect_cm(tvb, pinfo, t)
   pinfo.cols.info = "CM " .. CM_KINDS[kind]
 end
 
-local function add_header(tvb, pinfo, t, kind)
-  local flags = t:add(f.flags, tvb(1, 1))
-  flags:add(f.ar, tvb(1, 1))
-  flags:add(f.imm, tvb(1, 1))
-  flags:add(f.ece, tvb(1, 1))
-  flags:add(f.ep, tvb(1, 1))
+local function add_destination(tvb, pinfo, t)
   t:add(f.index, tvb(2, 2))
   if pinfo.dst_port >= PORT_BASE and pinfo.dst_port <= PORT_LAST then
     local slot = pinfo.dst_port - PORT_BASE
@@ -297,6 +304,40 @@ local function add_header(tvb, pinfo, t, kind)
   if pinfo.src_port >= 0xc000 then
     t:add(f.source_slot, pinfo.src_port % 256):set_generated()
   end
+end
+
+local function dissect_datagram(tvb, pinfo, t)
+  if tvb:len() < DATAGRAM_HEADER_LEN then
+    broken(t, "datagram cut short")
+    return
+  end
+  local flags = t:add(f.flags, tvb(1, 1))
+  flags:add(f.imm, tvb(1, 1))
+  flags:add(u.se, tvb(1, 1))
+  add_destination(tvb, pinfo, t)
+  t:add(u.qkey, tvb(4, 4))
+  t:add(u.class, tvb(8, 1))
+  t:add(u.source_qpn, tvb(9, 3))
+  if tvb(1, 1):bitfield(6, 1) == 1 then
+    t:add(f.immediate, tvb(12, 4))
+  end
+  t:add(u.source_gid, tvb(16, 16))
+  t:add(u.target_gid, tvb(32, 16))
+  if tvb:len() > DATAGRAM_HEADER_LEN then
+    t:add(u.message, tvb(DATAGRAM_HEADER_LEN))
+  end
+  local summary = string.format("DATAGRAM, QP %d, from 0x%06x, %d octets", tvb(2, 2):uint(), tvb(9, 3):uint(), tvb:len() - DATAGRAM_HEADER_LEN)
+  t:append_text(", " .. summary)
+  pinfo.cols.info = summary
+end
+
+local function add_header(tvb, pinfo, t, kind)
+  local flags = t:add(f.flags, tvb(1, 1))
+  flags:add(f.ar, tvb(1, 1))
+  flags:add(f.imm, tvb(1, 1))
+  flags:add(f.ece, tvb(1, 1))
+  flags:add(f.ep, tvb(1, 1))
+  add_destination(tvb, pinfo, t)
   t:add(f.id, tvb(4, 4))
   t:add(f.window, tvb(8, 1)):append_text(" (" .. 256 * tvb(8, 1):uint() .. " packets)")
   t:add(kind == RESET and f.unknown_index or f.psn, tvb(9, 3))
@@ -319,6 +360,9 @@ function trp.dissector(tvb, pinfo, root)
   t:add(f.type, tvb(0, 1))
   if kind == CM then
     dissect_cm(tvb, pinfo, t)
+    return tvb:len()
+  elseif kind == DATAGRAM then
+    dissect_datagram(tvb, pinfo, t)
     return tvb:len()
   end
   local words = tvb:len() >= HEADER_LEN and tvb(12, 1):uint() or EXTENSION_WORDS_MAX + 1

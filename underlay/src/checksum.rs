@@ -1,5 +1,10 @@
 //! The Internet checksum (RFC 1071), summed in the machine's own byte order and turned only at the end.
 
+/// The checksum over `octets`, among which the checksum's own place is 0; 0 over octets that hold a right one.
+pub fn internet_checksum(octets: &[u8]) -> u16 {
+    Sum::default().octets(octets).finish()
+}
+
 /// A running one's complement sum.
 ///
 /// Every piece but the last must have an even number of octets.

@@ -23,6 +23,7 @@ mod solicit;
 pub use addr::{
     from_octets, to_octets, Endpoint, IpVersion, MacAddr, TooManyAddresses, MAX_ADDRESSES,
 };
+pub use checksum::internet_checksum;
 pub use frame::{
     header_octets, max_datagram, Checksum, Ecn, Oversize, Route, RouteError, Template, UdpPorts,
     ETHERNET_OCTETS, IPV4_OCTETS, IPV6_OCTETS, MAX_HEADER_OCTETS, UDP_OCTETS,

@@ -1,4 +1,4 @@
-//! Octets on the wire: TRP ([`trp`], [`ext`]), DDP ([`ddp`]) and RDMAP ([`rdmap`], [`terminate`]).
+//! Octets on the wire: TRP ([`trp`], [`ext`]), DDP ([`ddp`]) and RDMAP ([`rdmap`], [`terminate`]); [`datagram`] stands beside them.
 //!
 //! Every layout is a set of named positions plus a plain struct that can only hold what makes sense; `parse` checks the
 //! length once and judges, `encode` cannot fail but for lack of room. Receivers take one of two ways:
@@ -12,6 +12,7 @@
 //! `head` is a private copy of the first octets of the datagram ([`HEAD_LEN_MAX`] or all of them, if fewer): payload
 //! beyond it is never looked at here.
 
+pub mod datagram;
 pub mod ddp;
 mod error;
 pub mod ext;
@@ -20,6 +21,7 @@ mod segment;
 pub mod terminate;
 pub mod trp;
 
+pub use datagram::DatagramHeader;
 pub use ddp::{Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader};
 pub use error::{EncodeError, ParseError};
 pub use ext::{Extensions, RnrTimer, Sack, Timestamp, SACK_BITS_MAX, SACK_WORD_BITS};

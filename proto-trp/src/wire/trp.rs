@@ -53,6 +53,8 @@ pub enum PacketType {
     Probe = 6,
     /// Connection management; the crate `cm` defines octets 2 and up.
     Cm = 7,
+    /// A message of an unreliable datagram queue pair; [`super::datagram`] defines octets 1 and up.
+    Datagram = 8,
 }
 
 impl PacketType {
@@ -68,6 +70,7 @@ impl PacketType {
             5 => PacketType::FinAck,
             6 => PacketType::Probe,
             7 => PacketType::Cm,
+            8 => PacketType::Datagram,
             _ => return None,
         })
     }
@@ -210,7 +213,7 @@ const fn mix64(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The fixed header of every TRP packet but those of connection management.
+/// The fixed header of every TRP packet but those of connection management and DATAGRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrpHeader {
     /// Type of the packet.
@@ -272,6 +275,8 @@ impl TrpHeader {
     fn check_without_segment(self, datagram_len: usize) -> Result<Self, ParseError> {
         if self.kind == PacketType::Cm {
             Err(ParseError::ConnectionManagement)
+        } else if self.kind == PacketType::Datagram {
+            Err(ParseError::PacketType)
         } else if self.window == 0 && self.kind != PacketType::Reset {
             Err(ParseError::Window)
         } else if datagram_len != self.len() {
@@ -328,9 +333,12 @@ impl TrpHeader {
 
     /// The RESET that answers a packet whose first 16 octets could be read, for a receiver that keeps no state.
     ///
-    /// `None` when the packet is a RESET or of connection management, which are never answered so.
+    /// `None` when the packet is a RESET or no connection's, which are never answered so.
     pub fn reset_for(offender: &TrpHeader) -> Option<Self> {
-        if matches!(offender.kind, PacketType::Reset | PacketType::Cm) {
+        if matches!(
+            offender.kind,
+            PacketType::Reset | PacketType::Cm | PacketType::Datagram
+        ) {
             return None;
         }
         Some(Self {

@@ -176,16 +176,18 @@ fn start(
     if let Some(&ip) = parts.addresses.first() {
         shard.capture = Capture::from_environment(ip)?;
     }
+    let info = Info {
+        slot: parts.slot,
+        node_guid: parts.node_guid,
+        gids: parts.gids,
+        addresses: parts.addresses,
+        mtu: parts.mtu,
+        lease: lease_state,
+        limits: LIMITS,
+    };
+    shard.datagrams.path_mtu_octets = info.path_mtu_octets();
     let engine = Arc::new_cyclic(|myself| Engine {
-        info: Info {
-            slot: parts.slot,
-            node_guid: parts.node_guid,
-            gids: parts.gids,
-            addresses: parts.addresses,
-            mtu: parts.mtu,
-            lease: lease_state,
-            limits: LIMITS,
-        },
+        info,
         shard: SpinLock::new(shard),
         polled: PolledTable::new(),
         rest: Rest::new(parker),

@@ -39,17 +39,6 @@ impl Engine {
             Err(libc::ENODEV)
         }
     }
-
-    /// The code of the largest `ibv_mtu` that fits the port, 4096 when there is none.
-    fn path_mtu_code(&self) -> u8 {
-        match self.info.mtu {
-            0 | 4196.. => 5,
-            2148.. => 4,
-            1124.. => 3,
-            612.. => 2,
-            _ => 1,
-        }
-    }
 }
 
 impl Surroundings {
@@ -92,7 +81,7 @@ impl Driver for Surroundings {
             node_guid: info.node_guid.to_be_bytes(),
             addresses: info.addresses.clone(),
             gids: info.gids.iter().map(|entry| entry.gid.0).collect(),
-            path_mtu: engine.path_mtu_code(),
+            path_mtu: info.path_mtu_code(),
         }
     }
 
@@ -119,6 +108,9 @@ impl Driver for Surroundings {
             return true;
         };
         let shard = engine.shard.lock();
+        if shard.datagrams.is_before_rtr(qpn.index()) {
+            return false;
+        }
         let entry = shard.qps.get(usize::from(qpn.index()));
         entry
             .and_then(Option::as_deref)

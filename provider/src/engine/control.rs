@@ -112,6 +112,7 @@ impl Engine {
             ("datagrams_handed_on", counters.forwarded),
             ("no_frame", counters.no_frame),
             ("ring_full", counters.ring_full),
+            ("messages_dropped", counters.datagrams_dropped),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))

@@ -184,6 +184,26 @@ impl QpHost<'_> {
         }
         self.pieces(sges, offset, len, needed, piece)
     }
+
+    /// Copies `octets`, which are none of the application's, to the beginning of the concatenation of `sges`.
+    pub(super) fn scatter_octets(
+        &mut self,
+        sges: &[Sge],
+        octets: &[u8],
+    ) -> Result<(), ProtectionError> {
+        let mut pieces = |address: u64, begin: usize, len: usize| {
+            let from = octets[begin..begin + len].as_ptr();
+            // SAFETY: the octets are registered with local write access, and `octets` is no registered memory.
+            unsafe { std::ptr::copy_nonoverlapping(from, pointer(address), len) };
+        };
+        self.checked_pieces(sges, 0, octets.len(), Access::LOCAL_WRITE, &mut pieces)
+    }
+
+    /// A datagram was received.
+    pub(super) fn complete_datagram(&mut self, completion: &WorkCompletion) {
+        self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
+        self.qp.recv_cq().push(completion);
+    }
 }
 
 #[inline]
@@ -235,13 +255,7 @@ impl Host for QpHost<'_> {
     }
 
     fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError> {
-        let octets = value.to_ne_bytes();
-        let mut pieces = |address: u64, begin: usize, len: usize| {
-            let from = octets[begin..begin + len].as_ptr();
-            // SAFETY: the octets are registered with local write access, and `octets` is a local array.
-            unsafe { std::ptr::copy_nonoverlapping(from, pointer(address), len) };
-        };
-        self.checked_pieces(sges, 0, octets.len(), Access::LOCAL_WRITE, &mut pieces)
+        self.scatter_octets(sges, &value.to_ne_bytes())
     }
 
     #[inline]
@@ -335,6 +349,7 @@ impl Host for QpHost<'_> {
             completion,
             qpn: self.qp.number(),
             remote_qpn: self.remote_qpn,
+            has_grh: false,
         });
     }
 

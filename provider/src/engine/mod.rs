@@ -13,6 +13,7 @@
 //! | `memory` | every copy to and from application memory (unsafe) |
 //! | `path` | how a peer is reached; `lease`: the leased queue pair (unsafe) |
 //! | `background` | the thread that progresses when the application does not, and who may rest when |
+//! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
 //! | `control` | the thread that listens to urdmad |
 //! | `cm` | what connection management needs of the engine |
 //! | `timer`, `clock`, `lock`, `events`, `capture` | what they say |
@@ -36,6 +37,7 @@ mod clock;
 mod cm;
 mod control;
 mod cq;
+mod datagram;
 mod events;
 mod lease;
 mod lock;
@@ -55,6 +57,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 pub use attach::Parts;
 pub use cq::{Cq, CqConfig, Notify};
+pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramState, DatagramWr};
 pub use events::{AsyncEvent, AsyncKind, CompletionChannel, EventSink};
 pub use proto_trp::addr::{Qpn, SlotId};
 pub use proto_trp::conn::{

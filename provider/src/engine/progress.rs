@@ -199,6 +199,7 @@ impl Shard {
         };
         let index = match PacketType::of(fixed[trp::field::VERSION_TYPE]) {
             Ok(PacketType::Cm) => return self.dispatch_cm(info, body, origin),
+            Ok(PacketType::Datagram) => return self.dispatch_datagram(info, head, body),
             Ok(PacketType::Reset) => self.index_of_reset(fixed),
             Ok(_) => u16::from_be_bytes([fixed[2], fixed[3]]),
             Err(_) => {
@@ -321,6 +322,8 @@ impl Shard {
             if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
                 entry.is_queued = false;
                 self.transmit(index, now);
+            } else {
+                self.transmit_datagrams(index, now);
             }
         }
     }

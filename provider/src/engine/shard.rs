@@ -12,18 +12,19 @@ use proto_trp::wire::connection_id;
 use urdma_arena::{Endpoint, TxFrame};
 
 use super::capture::Capture;
+use super::datagram::DatagramTable;
 use super::lease::Lease;
 use super::mr::{MrTable, PdTable};
 use super::path::Path;
 use super::qp::{Counts, PolledTable, Qp};
 use super::timer::Wheel;
-use super::types::{EngineError, QpAttributes, QpCaps, QpConfig, LIMITS};
+use super::types::{EngineError, Pd, QpAttributes, QpCaps, QpConfig, LIMITS};
 
 /// Indices of destroyed queue pairs that must pile up before one is used again, so that late packets find nobody.
 const REUSE_DELAY: usize = 256;
 
 /// Requests of a shared receive queue that half-arrived messages of one connection may use.
-const SHARED_IN_USE_MAX: u32 = 64;
+pub(super) const SHARED_IN_USE_MAX: u32 = 64;
 
 /// Silence after which a connection to another host asks whether its peer lives: a peer's urdmad answers at once for a process that is gone.
 const KEEPALIVE_NS: u64 = 3_000_000_000;
@@ -66,6 +67,8 @@ pub(super) struct Counters {
     pub(super) forwarded: u64,
     pub(super) no_frame: u64,
     pub(super) ring_full: u64,
+    /// Datagrams without a receive request, for nobody, or with another `Q_Key`.
+    pub(super) datagrams_dropped: u64,
 }
 
 /// See the module.
@@ -76,6 +79,8 @@ pub(super) struct Shard {
     pub(super) capture: Option<Box<Capture>>,
     pub(super) qps: Vec<Option<Box<QpEntry>>>,
     free: VecDeque<u16>,
+    /// Datagram queue pairs, whose indices are empty places of `qps`.
+    pub(super) datagrams: DatagramTable,
     pub(super) qp_count: u32,
     pub(super) regions: MrTable,
     pub(super) pds: PdTable,
@@ -126,6 +131,7 @@ impl Shard {
             // Index 0 is never used.
             qps: vec![None],
             free: VecDeque::new(),
+            datagrams: DatagramTable::default(),
             qp_count: 0,
             regions: MrTable::new(random_u32),
             pds: PdTable::default(),
@@ -153,7 +159,8 @@ impl Shard {
             .filter(|entry| std::ptr::eq(&*entry.qp, qp))
     }
 
-    fn take_index(&mut self) -> Result<u16, EngineError> {
+    /// An index that no queue pair has.
+    pub(super) fn take_index(&mut self) -> Result<u16, EngineError> {
         let next = u16::try_from(self.qps.len());
         match next {
             Ok(next) if self.free.len() < REUSE_DELAY => {
@@ -166,6 +173,11 @@ impl Shard {
         }
     }
 
+    /// Gives an index back.
+    pub(super) fn give_index(&mut self, index: u16) {
+        self.free.push_back(index);
+    }
+
     /// A new queue pair in RESET.
     pub(super) fn create_qp(
         &mut self,
@@ -173,10 +185,19 @@ impl Shard {
         polled: &PolledTable,
     ) -> Result<Arc<Qp>, EngineError> {
         check_sizes(config)?;
-        self.pds.acquire(config.pd)?;
-        let made = self.add_qp(config, polled);
+        self.in_domain(config.pd, |shard| shard.add_qp(config, polled))
+    }
+
+    /// Makes something that belongs to a protection domain and keeps it busy.
+    pub(super) fn in_domain<T>(
+        &mut self,
+        pd: Pd,
+        make: impl FnOnce(&mut Self) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        self.pds.acquire(pd)?;
+        let made = make(self);
         if made.is_err() {
-            self.pds.release(config.pd);
+            self.pds.release(pd);
         }
         made
     }
@@ -187,7 +208,7 @@ impl Shard {
         let conn = Connection::new(conn_config(number, config));
         let caps = caps_of(conn.config());
         if let Err(error) = attach(config, caps) {
-            self.free.push_back(index);
+            self.give_index(index);
             return Err(error);
         }
         let qp = Qp::new(number, caps, config);
@@ -218,7 +239,7 @@ impl Shard {
         purge(&entry.qp);
         detach(&entry.qp);
         self.pds.release(entry.qp.pd());
-        self.free.push_back(index);
+        self.give_index(index);
         self.qp_count -= 1;
     }
 
@@ -346,6 +367,7 @@ impl Shard {
                 self.fail_qp(index);
             }
         }
+        self.fail_datagrams();
     }
 }
 
@@ -362,13 +384,15 @@ pub(super) fn random_u64() -> u64 {
     u64::from(random_u32()) << 32 | u64::from(random_u32())
 }
 
-fn purge(qp: &Qp) {
+/// Forgets the completions of a queue pair that nobody has polled.
+pub(super) fn purge(qp: &Qp) {
     let number = qp.number();
     qp.send_cq().purge(|wc| wc.qpn == number);
     qp.recv_cq().purge(|wc| wc.qpn == number);
 }
 
-fn check_sizes(config: &QpConfig) -> Result<(), EngineError> {
+/// Whether there can be a queue pair of these sizes.
+pub(super) fn check_sizes(config: &QpConfig) -> Result<(), EngineError> {
     // The lists of a shared queue are checked against the queue pair's protection domain.
     if config.srq.as_ref().is_some_and(|srq| srq.pd() != config.pd) {
         return Err(EngineError::Invalid);
@@ -419,8 +443,8 @@ fn caps_of(config: &ConnConfig) -> QpCaps {
     }
 }
 
-/// Reserves room for completions, and keeps the shared receive queue.
-fn attach(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError> {
+/// Reserves room for all completions of a queue pair, and keeps the shared receive queue.
+pub(super) fn attach(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError> {
     config.send_cq.attach(caps.max_send_wr)?;
     let received = match &config.srq {
         Some(_) => config.recv_cq.attach_shared(caps.max_recv_wr),
@@ -437,7 +461,7 @@ fn attach(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError> {
 }
 
 /// Undoes [`attach`].
-fn detach(qp: &Qp) {
+pub(super) fn detach(qp: &Qp) {
     let caps = qp.caps();
     qp.send_cq().detach(caps.max_send_wr);
     match qp.srq() {

@@ -57,6 +57,31 @@ pub struct Info {
     pub limits: Limits,
 }
 
+/// Octets of IPv6, UDP and TRP headers before a message or a segment's payload, at most, rounded up.
+const HEADER_OCTETS: u16 = 100;
+
+impl Info {
+    /// The largest MTU of InfiniBand's, as `ibv_mtu` numbers them, that a datagram of the port holds: 1 is 256 octets, 5 is 4096. Messages of
+    /// datagram queue pairs are no longer than that; connections use all of the datagram nevertheless.
+    pub fn path_mtu_code(&self) -> u8 {
+        if self.mtu == 0 {
+            return 5;
+        }
+        match self.mtu.saturating_sub(HEADER_OCTETS) {
+            4096.. => 5,
+            2048.. => 4,
+            1024.. => 3,
+            512.. => 2,
+            _ => 1,
+        }
+    }
+
+    /// [`Info::path_mtu_code`] in octets.
+    pub fn path_mtu_octets(&self) -> u32 {
+        128 << self.path_mtu_code()
+    }
+}
+
 /// Whether packets to other hosts leave through a queue pair of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseState {
@@ -97,6 +122,8 @@ pub struct Limits {
     pub max_rd_atomic: u8,
     /// Octets of one message.
     pub max_message_octets: u32,
+    /// Address handles.
+    pub max_ah: u32,
 }
 
 /// The limits of this engine.
@@ -114,6 +141,7 @@ pub const LIMITS: Limits = Limits {
     max_srq_wr: 32_768,
     max_rd_atomic: 128,
     max_message_octets: 1 << 31,
+    max_ah: 65_536,
 };
 
 /// A protection domain.
@@ -249,6 +277,8 @@ pub struct WorkCompletion {
     pub qpn: Qpn,
     /// The peer's queue pair.
     pub remote_qpn: u32,
+    /// The first 40 octets of the receive buffer are a GRH.
+    pub has_grh: bool,
 }
 
 impl WorkCompletion {
@@ -265,6 +295,7 @@ impl WorkCompletion {
         },
         qpn: Qpn::new(SlotId::DAEMON, 0),
         remote_qpn: 0,
+        has_grh: false,
     };
 }
 

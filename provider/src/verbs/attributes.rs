@@ -16,7 +16,7 @@ use crate::engine::{Access, Gid, Info, QpAttributes, QpCaps, QpModify, State};
 /// Largest value of fields of 3, 5 and 24 bits.
 const THREE_BITS: u8 = 7;
 const FIVE_BITS: u8 = 31;
-const BITS_24: u32 = 0x00ff_ffff;
+pub(super) const BITS_24: u32 = 0x00ff_ffff;
 
 /// A state as verbs number it.
 pub(super) const fn state_number(state: State) -> ibv_qp_state {
@@ -106,7 +106,10 @@ fn taken<T>(
 }
 
 /// The peer's GID and the index of ours. An Ethernet port reaches nobody without a GID.
-fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsError> {
+///
+/// # Errors
+/// [`VerbsError::Invalid`]: without a GID, or of another port, or with an index beyond the table.
+pub(super) fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsError> {
     let index = ah.grh.sgid_index;
     // SAFETY: every bit pattern of the union is 16 octets.
     let remote = unsafe { ah.grh.dgid.raw };

@@ -14,7 +14,7 @@ use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
-use super::{cq, event, ffi, mr, post, qp, query, srq};
+use super::{ah, cq, event, ffi, mr, post, qp, query, srq};
 use crate::engine::{Engine, EventSink};
 use crate::front;
 
@@ -54,6 +54,7 @@ const OPS: verbs_context_ops = verbs_context_ops {
     alloc_pd: Some(mr::alloc_pd),
     async_event: Some(event::async_event),
     cq_event: Some(cq::cq_event),
+    create_ah: Some(ah::create_ah),
     create_cq: Some(cq::create_cq),
     create_cq_ex: Some(cq::create_cq_ex),
     create_qp: Some(qp::create_qp),
@@ -61,6 +62,7 @@ const OPS: verbs_context_ops = verbs_context_ops {
     create_srq: Some(srq::create_srq),
     dealloc_pd: Some(mr::dealloc_pd),
     dereg_mr: Some(mr::dereg_mr),
+    destroy_ah: Some(ah::destroy_ah),
     destroy_cq: Some(cq::destroy_cq),
     destroy_qp: Some(qp::destroy_qp),
     destroy_srq: Some(srq::destroy_srq),

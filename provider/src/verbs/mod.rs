@@ -4,6 +4,7 @@
 //! - [`query`]: what the device and its port say of themselves;
 //! - [`mr`]: protection domains and memory regions; [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues; [`qp`]: queue pairs, with
 //!   [`attributes`] (`ibv_qp_attr` checked and translated) and [`transitions`] (the state table);
+//! - [`ah`]: address handles; [`datagram`]: what is different for the datagram service;
 //! - [`post`]: the data path: each request validated, then executed;
 //! - [`event`]: asynchronous events, and what destroying an object does to events that nobody has read;
 //! - [`errno`]: errors to errno; [`ffi`]: what every thunk does at the C boundary.
@@ -11,8 +12,10 @@
 //! Every object of libibverbs is the first field of one of ours, allocated in a box whose address libibverbs and the application keep.
 //! What C may write to is inside an `UnsafeCell`. Nothing is logged on the data path.
 
+mod ah;
 mod attributes;
 mod cq;
+mod datagram;
 mod device;
 mod errno;
 mod event;

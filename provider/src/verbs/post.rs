@@ -18,6 +18,7 @@ use rdma_core_sys::verbs::{
 };
 
 use super::cq::CompletionQueue;
+use super::datagram;
 use super::errno::VerbsError;
 use super::ffi;
 use super::qp::QueuePair;
@@ -68,7 +69,12 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: the application passes a list that ends with null.
         while let Some(request) = unsafe { wr.as_ref() } {
             with_recv_wr(request, object.max_recv_sge, |wr| {
-                Ok(object.engine.post_recv(&object.qp, wr)?)
+                if object.is_datagram {
+                    object.engine.post_datagram_recv(&object.qp, wr)?;
+                } else {
+                    object.engine.post_recv(&object.qp, wr)?;
+                }
+                Ok(())
             })?;
             wr = request.next;
         }
@@ -108,43 +114,37 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 
 #[inline]
 fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
+    if qp.is_datagram {
+        return datagram::send_one(qp, request);
+    }
     let (op, imm) = operation(request)?;
     let flags = send_flags(request.send_flags, qp.sq_sig_all)?;
-    let count = sge_count(request.num_sge, qp.max_send_sge)?;
-    if request.send_flags & IBV_SEND_INLINE != 0 {
-        return send_inline(qp, request, op, imm, flags, count);
-    }
-    let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
-    let sges = copy_sges(request.sg_list, count, &mut list);
-    check_local(op, sges)?;
-    let wr = SendWr {
-        wr_id: request.wr_id,
-        op,
-        imm,
-        flags,
-        payload: Payload::Sges(sges),
-    };
-    Ok(qp.engine.post_send(&qp.qp, &wr)?)
+    with_payload(qp, request, |payload| {
+        check_local(op, payload)?;
+        let wr = SendWr {
+            wr_id: request.wr_id,
+            op,
+            imm,
+            flags,
+            payload,
+        };
+        Ok(qp.engine.post_send(&qp.qp, &wr)?)
+    })
 }
 
-/// A request whose octets are taken now, from memory that needs no registration.
+/// Calls `post` with a request's octets: its list, or what is there now if it is inline, which needs no registration.
 #[inline]
-fn send_inline(
+pub(super) fn with_payload(
     qp: &QueuePair,
     request: &ibv_send_wr,
-    op: SendOp,
-    imm: Option<u32>,
-    flags: SendFlags,
-    count: usize,
+    post: impl FnOnce(Payload<'_>) -> Result<(), VerbsError>,
 ) -> Result<(), VerbsError> {
-    if !matches!(
-        op,
-        SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. }
-    ) {
-        return Err(VerbsError::Invalid);
-    }
+    let count = sge_count(request.num_sge, qp.max_send_sge)?;
     let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
     let sges = copy_sges(request.sg_list, count, &mut list);
+    if request.send_flags & IBV_SEND_INLINE == 0 {
+        return post(Payload::Sges(sges));
+    }
     let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
     if octets > u64::from(qp.max_inline) {
         return Err(VerbsError::Invalid);
@@ -154,14 +154,7 @@ fn send_inline(
         // SAFETY: the application says that it may be read there, and nobody writes to it during the call.
         *part = unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) };
     }
-    let wr = SendWr {
-        wr_id: request.wr_id,
-        op,
-        imm,
-        flags,
-        payload: Payload::Inline(&parts[..count]),
-    };
-    Ok(qp.engine.post_send(&qp.qp, &wr)?)
+    post(Payload::Inline(&parts[..count]))
 }
 
 /// Hands `post` a copy of a receive request of at most `max_sge` elements.
@@ -225,8 +218,9 @@ fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), VerbsError>
     })
 }
 
+/// Modifiers of a request; all are signaled in a queue that signals all.
 #[inline]
-fn send_flags(flags: u32, sq_sig_all: bool) -> Result<SendFlags, VerbsError> {
+pub(super) fn send_flags(flags: u32, sq_sig_all: bool) -> Result<SendFlags, VerbsError> {
     if flags & !SEND_FLAGS != 0 {
         return Err(VerbsError::Invalid);
     }
@@ -246,22 +240,26 @@ fn sge_count(count: c_int, max: u32) -> Result<usize, VerbsError> {
     }
 }
 
-/// An atomic's answer needs 8 octets, its operand an aligned place.
+/// What is read needs a place, which inline octets are not; an atomic's answer needs 8 octets, its operand an aligned place.
 #[inline]
-fn check_local(op: SendOp, sges: &[Sge]) -> Result<(), VerbsError> {
-    match op {
-        SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. } => {
+fn check_local(op: SendOp, payload: Payload<'_>) -> Result<(), VerbsError> {
+    let fits = match (op, payload) {
+        (SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. }, _)
+        | (SendOp::Read { .. }, Payload::Sges(_)) => true,
+        (
+            SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. },
+            Payload::Sges(sges),
+        ) => {
             let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-            if octets < 8 || remote.to % 8 != 0 {
-                return Err(VerbsError::Invalid);
-            }
+            octets >= 8 && remote.to % 8 == 0
         }
-        SendOp::Send
-        | SendOp::SendInvalidate { .. }
-        | SendOp::Write { .. }
-        | SendOp::Read { .. } => {}
+        (_, Payload::Inline(_)) => false,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(VerbsError::Invalid)
     }
-    Ok(())
 }
 
 /// Copies the caller's list into `list`; `count` is at most [`SGE_MAX`].
@@ -317,6 +315,8 @@ pub(super) fn work_completion(from: &WorkCompletion) -> ibv_wc {
         byte_len: completion.byte_len,
         qp_num: from.qpn.to_u32(),
         src_qp: from.remote_qpn,
+        // IBV_WC_GRH is 1.
+        wc_flags: u32::from(from.has_grh),
         ..ibv_wc::default()
     };
     if let Some(imm) = completion.imm {
@@ -363,7 +363,9 @@ const fn opcode(op: CompletionOp) -> ibv_wc_opcode {
 mod tests {
     use super::*;
     use crate::engine::{Completion, Qpn, SlotId};
-    use rdma_core_sys::verbs::{IBV_SEND_IP_CSUM, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_TSO};
+    use rdma_core_sys::verbs::{
+        IBV_SEND_IP_CSUM, IBV_WC_GRH, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_TSO,
+    };
 
     fn request(opcode: u32) -> ibv_send_wr {
         let mut wr = ibv_send_wr {
@@ -466,10 +468,14 @@ mod tests {
                 lkey: 1,
             }]
         };
-        assert_eq!(check_local(op(16), &list(8)), Ok(()));
-        assert_eq!(check_local(op(16), &list(7)), Err(VerbsError::Invalid));
-        assert_eq!(check_local(op(12), &list(8)), Err(VerbsError::Invalid));
-        assert_eq!(check_local(SendOp::Send, &[]), Ok(()));
+        let check = |op, sges: &[Sge]| check_local(op, Payload::Sges(sges));
+        assert_eq!(check(op(16), &list(8)), Ok(()));
+        assert_eq!(check(op(16), &list(7)), Err(VerbsError::Invalid));
+        assert_eq!(check(op(12), &list(8)), Err(VerbsError::Invalid));
+        assert_eq!(check(SendOp::Send, &[]), Ok(()));
+        let inline = Payload::Inline(&[b"12345678"]);
+        assert_eq!(check_local(op(16), inline), Err(VerbsError::Invalid));
+        assert_eq!(check_local(SendOp::Send, inline), Ok(()));
     }
 
     #[test]
@@ -500,7 +506,17 @@ mod tests {
             },
             qpn: Qpn::new(SlotId::new(3).unwrap(), 17),
             remote_qpn: 0x0002_0001,
+            has_grh: false,
         }
+    }
+
+    #[test]
+    fn work_completion_of_a_datagram_says_that_there_is_a_grh() {
+        let from = WorkCompletion {
+            has_grh: true,
+            ..completion()
+        };
+        assert_eq!(work_completion(&from).wc_flags, IBV_WC_GRH);
     }
 
     #[test]

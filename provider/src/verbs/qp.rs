@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
     ibv_ah_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    ibv_qp_state, IBV_QPS_RESET, IBV_QPT_RC, IBV_QP_AV, IBV_QP_CUR_STATE,
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_STATE,
+    IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UD, IBV_QP_AV, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_PD,
 };
 
 use super::cq::CompletionQueue;
@@ -19,7 +19,8 @@ use super::errno::VerbsError;
 use super::event::{AsyncQueue, Unacknowledged};
 use super::mr::ProtectionDomain;
 use super::srq::SharedReceiveQueue;
-use super::{attributes, ffi, transitions};
+use super::transitions::{self, Service};
+use super::{attributes, datagram, ffi};
 use crate::engine::{Engine, Limits, Qp, QpConfig};
 
 /// Room for a `verbs_qp` of any libibverbs. What is behind the plain `ibv_qp` stays zero, which says in each of the layouts that
@@ -36,6 +37,8 @@ pub(super) struct QueuePair {
     verbs: UnsafeCell<VerbsPart>,
     pub(super) engine: Arc<Engine>,
     pub(super) qp: Arc<Qp>,
+    /// Of the datagram service, else connected.
+    pub(super) is_datagram: bool,
     pub(super) max_send_sge: u32,
     pub(super) max_recv_sge: u32,
     pub(super) max_inline: u32,
@@ -94,7 +97,12 @@ impl QueuePair {
             cookie: memory.as_mut_ptr() as u64,
             events: context.events.clone(),
         };
-        let qp = context.engine.create_qp(&config)?;
+        let is_datagram = attr.qp_type == IBV_QPT_UD;
+        let qp = if is_datagram {
+            context.engine.create_datagram_qp(&config)?
+        } else {
+            context.engine.create_qp(&config)?
+        };
         let caps = qp.caps();
         attr.cap = attributes::caps_answer(caps, srq.is_some());
         let verbs = ibv_qp {
@@ -117,6 +125,7 @@ impl QueuePair {
                 }),
                 engine: context.engine.clone(),
                 qp,
+                is_datagram,
                 max_send_sge: caps.max_send_sge,
                 max_recv_sge: attr.cap.max_recv_sge,
                 max_inline: caps.max_inline,
@@ -130,17 +139,13 @@ impl QueuePair {
 
     fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), VerbsError> {
         let mut address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_datagram {
+            return datagram::modify(self, attr, mask);
+        }
         let (state, _) = self.engine.query_qp(&self.qp);
         let from = attributes::state_number(state);
-        let to: ibv_qp_state = if mask & IBV_QP_STATE == 0 {
-            from
-        } else {
-            attr.qp_state
-        };
-        if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
-            return Err(VerbsError::Invalid);
-        }
-        transitions::check(from, to, mask)?;
+        let to = transitions::target(from, attr, mask)?;
+        transitions::check(Service::Connection, from, to, mask)?;
         let mut change = attributes::change(attr, mask, self.engine.info())?;
         let target = attributes::state_of(to)?;
         // The state of before is no step but for those two, which flush or forget again.
@@ -154,6 +159,25 @@ impl QueuePair {
         }
         Ok(())
     }
+
+    fn query(&self) -> ibv_qp_attr {
+        let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
+        let caps = attributes::caps_answer(self.qp.caps(), self.qp.srq().is_some());
+        if self.is_datagram {
+            return datagram::query(self, caps);
+        }
+        let (state, attributes) = self.engine.query_qp(&self.qp);
+        attributes::answer(state, &attributes, caps, address.as_ref())
+    }
+
+    fn destroy(&self) -> Result<(), VerbsError> {
+        if self.is_datagram {
+            self.engine.destroy_datagram_qp(&self.qp)?;
+        } else {
+            self.engine.destroy_qp(&self.qp)?;
+        }
+        Ok(())
+    }
 }
 
 /// Whether there can be such a queue pair.
@@ -162,7 +186,7 @@ impl QueuePair {
 /// [`VerbsError::NotSupported`] for services and queues that the device does not have; [`VerbsError::Invalid`] for sizes beyond
 /// what `ibv_query_device` says.
 fn check_init(attr: &ibv_qp_init_attr, limits: &Limits) -> Result<(), VerbsError> {
-    if attr.qp_type != IBV_QPT_RC {
+    if !matches!(attr.qp_type, IBV_QPT_RC | IBV_QPT_UD) {
         return Err(VerbsError::NotSupported);
     }
     let cap = &attr.cap;
@@ -271,13 +295,7 @@ pub(super) unsafe extern "C" fn query_qp(
     ffi::status(|| {
         // SAFETY: libibverbs passes a queue pair of ours.
         let object = unsafe { QueuePair::from_ptr(qp) };
-        let address = object
-            .address
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let (state, attributes) = object.engine.query_qp(&object.qp);
-        let caps = attributes::caps_answer(object.qp.caps(), object.qp.srq().is_some());
-        let answer = attributes::answer(state, &attributes, caps, address.as_ref());
+        let answer = object.query();
         // SAFETY: the application passes room for both; the fields read never change.
         unsafe {
             attr.write(answer);
@@ -300,7 +318,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs passes a queue pair of ours.
         let object = unsafe { QueuePair::from_ptr(qp) };
-        object.engine.destroy_qp(&object.qp)?;
+        object.destroy()?;
         // SAFETY: the context outlives its objects, by the contract of ibv_close_device.
         let read_end = unsafe { (*(*qp).context).async_fd };
         object.events.discard(read_end, qp as u64);
@@ -328,7 +346,8 @@ mod tests {
     use super::*;
     use crate::engine::LIMITS;
     use rdma_core_sys::verbs::{
-        ibv_qp_cap, IBV_QPT_UC, IBV_QPT_UD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
+        ibv_qp_cap, IBV_QPT_RAW_PACKET, IBV_QPT_UC, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        IBV_QP_INIT_ATTR_XRCD,
     };
     use std::ptr::NonNull;
 
@@ -372,7 +391,7 @@ mod tests {
 
     #[test]
     fn check_init_of_other_services_is_not_supported() {
-        for service in [IBV_QPT_UD, IBV_QPT_UC, 99] {
+        for service in [IBV_QPT_UC, IBV_QPT_RAW_PACKET, 99] {
             let mut attr = valid();
             attr.qp_type = service;
             assert_eq!(check_init(&attr, &LIMITS), Err(VerbsError::NotSupported));

@@ -4,10 +4,10 @@ use std::ffi::c_int;
 use std::mem::size_of;
 
 use rdma_core_sys::verbs::{
-    ibv_context, ibv_device_attr_ex, ibv_mtu, ibv_port_attr, ibv_query_device_ex_input,
-    IBV_ATOMIC_HCA, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
-    IBV_LINK_LAYER_ETHERNET, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_256, IBV_MTU_4096, IBV_MTU_512,
-    IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS,
+    ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, IBV_ATOMIC_HCA,
+    IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
+    IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
+    IBV_PORT_IP_BASED_GIDS,
 };
 
 use super::device::Context;
@@ -33,9 +33,6 @@ const GRH_REQUIRED: u8 = 1;
 
 /// A vendor must have a number of 24 bits that is not 0: "urd", which is nobody's.
 const VENDOR: u32 = 0x0075_7264;
-
-/// Octets of IPv4, UDP, TRP and DDP headers before a segment's payload, at most.
-const HEADER_OCTETS: u16 = 100;
 
 /// `ibv_query_device` and `ibv_query_device_ex`
 pub(super) unsafe extern "C" fn query_device_ex(
@@ -119,6 +116,7 @@ fn device_attr(info: &Info) -> ibv_device_attr_ex {
     basic.max_srq = int(limits.max_srq);
     basic.max_srq_wr = int(limits.max_srq_wr);
     basic.max_srq_sge = int(limits.max_sge);
+    basic.max_ah = int(limits.max_ah);
     basic.max_qp_rd_atom = rd_atomic;
     basic.max_res_rd_atom = rd_atomic.saturating_mul(int(limits.max_qp));
     basic.max_qp_init_rd_atom = rd_atomic;
@@ -135,7 +133,7 @@ fn port_attr(info: &Info) -> ibv_port_attr {
     ibv_port_attr {
         state: IBV_PORT_ACTIVE,
         max_mtu: IBV_MTU_4096,
-        active_mtu: active_mtu(info.mtu),
+        active_mtu: info.path_mtu_code().into(),
         gid_tbl_len: c_int::try_from(info.gids.len()).unwrap_or(c_int::MAX),
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: info.limits.max_message_octets,
@@ -152,24 +150,11 @@ fn port_attr(info: &Info) -> ibv_port_attr {
     }
 }
 
-/// The largest MTU of InfiniBand's that a datagram of the port holds; the wire uses all of the datagram nevertheless.
-fn active_mtu(ip_mtu: u16) -> ibv_mtu {
-    if ip_mtu == 0 {
-        return IBV_MTU_4096;
-    }
-    match ip_mtu.saturating_sub(HEADER_OCTETS) {
-        4096.. => IBV_MTU_4096,
-        2048.. => IBV_MTU_2048,
-        1024.. => IBV_MTU_1024,
-        512.. => IBV_MTU_512,
-        _ => IBV_MTU_256,
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use crate::engine::{Gid, GidEntry, LeaseState, SlotId, LIMITS};
+    use rdma_core_sys::verbs::{IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_256};
 
     /// What an engine on one host says.
     pub(in super::super) fn info() -> Info {
@@ -200,7 +185,7 @@ pub(super) mod tests {
             [2, 0, 0, 0xff, 0xfe, 0, 0, 1]
         );
         assert_eq!(basic.phys_port_cnt, 1);
-        assert_eq!((basic.max_ah, basic.max_mw), (0, 0));
+        assert_eq!(basic.max_mw, 0);
         assert!(basic.max_res_rd_atom > 0);
     }
 
@@ -219,11 +204,16 @@ pub(super) mod tests {
 
     #[test]
     fn active_mtu_leaves_room_for_headers() {
-        assert_eq!(active_mtu(0), IBV_MTU_4096);
-        assert_eq!(active_mtu(9000), IBV_MTU_4096);
-        assert_eq!(active_mtu(4096), IBV_MTU_2048);
-        assert_eq!(active_mtu(1500), IBV_MTU_1024);
-        assert_eq!(active_mtu(576), IBV_MTU_256);
-        assert_eq!(active_mtu(68), IBV_MTU_256);
+        for (mtu, active) in [
+            (0, IBV_MTU_4096),
+            (9000, IBV_MTU_4096),
+            (4096, IBV_MTU_2048),
+            (1500, IBV_MTU_1024),
+            (576, IBV_MTU_256),
+            (68, IBV_MTU_256),
+        ] {
+            let attr = port_attr(&Info { mtu, ..info() });
+            assert_eq!(attr.active_mtu, active, "{mtu}");
+        }
     }
 }

@@ -5,18 +5,29 @@
 //!             |^             |^      |^
 //!             +'             +'      +'        (a state to itself: attributes only)
 //! ```
-//! The table is InfiniBand Architecture 1.4, volume 1, table 96 for reliable connections, without alternate
-//! paths, which this device does not have.
+//! The tables are those of InfiniBand Architecture 1.4, volume 1, table 96 for reliable connections and for datagrams, without alternate
+//! paths, which this device does not have. A datagram queue pair has SQE, too, in which its send queue has failed and from which it goes back
+//! to RTS.
 
 use rdma_core_sys::verbs::{
-    ibv_qp_attr_mask, ibv_qp_state, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
-    IBV_QPS_RTS, IBV_QPS_SQD, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN,
-    IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC,
-    IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU, IBV_QP_PKEY_INDEX, IBV_QP_PORT,
-    IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN, IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
+    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET,
+    IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QP_ACCESS_FLAGS, IBV_QP_AV,
+    IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU,
+    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN,
+    IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
 };
 
 use super::errno::VerbsError;
+
+/// What kind of service a queue pair gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    /// Reliable connection.
+    Connection,
+    /// Unreliable datagram.
+    Datagram,
+}
 
 /// A step of the state machine with the attributes that go with it.
 struct Step {
@@ -30,7 +41,7 @@ struct Step {
 const RUNNING: ibv_qp_attr_mask =
     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE;
 
-const STEPS: [Step; 8] = [
+const CONNECTION: [Step; 8] = [
     Step {
         from: IBV_QPS_RESET,
         to: IBV_QPS_INIT,
@@ -90,21 +101,107 @@ const STEPS: [Step; 8] = [
     },
 ];
 
-/// Checks a call of `ibv_modify_qp` on a queue pair in `from`; gives the state it leads to.
+/// What may be changed whenever a datagram queue pair works.
+const DATAGRAM_RUNNING: ibv_qp_attr_mask = IBV_QP_CUR_STATE | IBV_QP_QKEY;
+
+const DATAGRAM: [Step; 9] = [
+    Step {
+        from: IBV_QPS_RESET,
+        to: IBV_QPS_INIT,
+        required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+        optional: 0,
+    },
+    Step {
+        from: IBV_QPS_INIT,
+        to: IBV_QPS_INIT,
+        required: 0,
+        optional: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
+    },
+    Step {
+        from: IBV_QPS_INIT,
+        to: IBV_QPS_RTR,
+        required: 0,
+        optional: IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+    },
+    Step {
+        from: IBV_QPS_RTR,
+        to: IBV_QPS_RTS,
+        required: IBV_QP_SQ_PSN,
+        optional: DATAGRAM_RUNNING,
+    },
+    Step {
+        from: IBV_QPS_RTS,
+        to: IBV_QPS_RTS,
+        required: 0,
+        optional: DATAGRAM_RUNNING,
+    },
+    Step {
+        from: IBV_QPS_RTS,
+        to: IBV_QPS_SQD,
+        required: 0,
+        optional: IBV_QP_EN_SQD_ASYNC_NOTIFY,
+    },
+    Step {
+        from: IBV_QPS_SQD,
+        to: IBV_QPS_RTS,
+        required: 0,
+        optional: DATAGRAM_RUNNING,
+    },
+    Step {
+        from: IBV_QPS_SQD,
+        to: IBV_QPS_SQD,
+        required: 0,
+        optional: IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
+    },
+    Step {
+        from: IBV_QPS_SQE,
+        to: IBV_QPS_RTS,
+        required: 0,
+        optional: DATAGRAM_RUNNING,
+    },
+];
+
+/// The state that a call of `ibv_modify_qp` on a queue pair in `from` asks for.
+///
+/// # Errors
+/// [`VerbsError::Invalid`]: the caller takes the queue pair for one in another state.
+pub(super) fn target(
+    from: ibv_qp_state,
+    attr: &ibv_qp_attr,
+    mask: ibv_qp_attr_mask,
+) -> Result<ibv_qp_state, VerbsError> {
+    if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
+        return Err(VerbsError::Invalid);
+    }
+    Ok(if mask & IBV_QP_STATE == 0 {
+        from
+    } else {
+        attr.qp_state
+    })
+}
+
+/// Checks a step that a call of `ibv_modify_qp` asks for.
 ///
 /// # Errors
 /// [`VerbsError::Invalid`]: no such step, an attribute is missing, or one does not belong to the step.
 pub(super) fn check(
+    service: Service,
     from: ibv_qp_state,
     to: ibv_qp_state,
     mask: ibv_qp_attr_mask,
 ) -> Result<(), VerbsError> {
-    if mask & IBV_QP_CUR_STATE != 0 && !matches!(from, IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD) {
+    if mask & IBV_QP_CUR_STATE != 0
+        && !matches!(from, IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE)
+    {
         return Err(VerbsError::Invalid);
     }
+    let steps = match service {
+        Service::Connection => &CONNECTION[..],
+        Service::Datagram => &DATAGRAM[..],
+    };
     let (required, optional) = match to {
         IBV_QPS_RESET | IBV_QPS_ERR => (0, IBV_QP_CUR_STATE),
-        _ => STEPS
+        _ => steps
             .iter()
             .find(|step| step.from == from && step.to == to)
             .map(|step| (step.required, step.optional))
@@ -119,7 +216,15 @@ pub(super) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdma_core_sys::verbs::{IBV_QPS_SQE, IBV_QP_ALT_PATH, IBV_QP_QKEY};
+    use rdma_core_sys::verbs::IBV_QP_ALT_PATH;
+
+    fn check(
+        from: ibv_qp_state,
+        to: ibv_qp_state,
+        mask: ibv_qp_attr_mask,
+    ) -> Result<(), VerbsError> {
+        super::check(Service::Connection, from, to, mask)
+    }
 
     const TO_INIT: ibv_qp_attr_mask =
         IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
@@ -127,15 +232,15 @@ mod tests {
     #[test]
     fn usual_way_to_rts_is_taken() {
         assert_eq!(check(IBV_QPS_RESET, IBV_QPS_INIT, TO_INIT), Ok(()));
-        let rtr = STEPS[2].required | IBV_QP_STATE;
+        let rtr = CONNECTION[2].required | IBV_QP_STATE;
         assert_eq!(check(IBV_QPS_INIT, IBV_QPS_RTR, rtr), Ok(()));
-        let rts = STEPS[3].required | IBV_QP_STATE;
+        let rts = CONNECTION[3].required | IBV_QP_STATE;
         assert_eq!(check(IBV_QPS_RTR, IBV_QPS_RTS, rts), Ok(()));
     }
 
     #[test]
     fn step_without_a_required_attribute_is_refused() {
-        for step in &STEPS {
+        for step in &CONNECTION {
             let full = step.required | IBV_QP_STATE;
             assert_eq!(check(step.from, step.to, full), Ok(()));
             for bit in (0..25)
@@ -152,7 +257,7 @@ mod tests {
 
     #[test]
     fn step_with_a_foreign_attribute_is_refused() {
-        for step in &STEPS {
+        for step in &CONNECTION {
             for foreign in [IBV_QP_QKEY, IBV_QP_ALT_PATH, 1 << 30] {
                 let mask = step.required | IBV_QP_STATE | foreign;
                 assert_eq!(check(step.from, step.to, mask), Err(VerbsError::Invalid));

@@ -1,0 +1,36 @@
+//! Address handles: a destination and the way there.
+
+use super::super::path::Way;
+use super::super::types::{EngineError, Gid, Pd};
+use super::super::Engine;
+use proto_trp::wire::datagram::is_group;
+
+/// An address handle; made by [`Engine::create_ah`].
+#[derive(Debug)]
+pub struct AddressHandle {
+    pub(super) pd: Pd,
+    pub(super) source: Gid,
+    pub(super) destination: Gid,
+    pub(super) traffic_class: u8,
+    pub(super) reach: Reach,
+}
+
+/// How datagrams get to where a handle points.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Reach {
+    /// One host.
+    Host(Way),
+    /// All members of a multicast group: urdmad copies.
+    Group,
+}
+
+impl Engine {
+    /// How `destination` is reached; may ask urdmad, so not under the engine's lock.
+    pub(super) fn find_reach(&self, destination: Gid) -> Result<Reach, EngineError> {
+        if is_group(&destination.0) {
+            Ok(Reach::Group)
+        } else {
+            self.find_way(destination).map(Reach::Host)
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The rings of posted work requests. Nothing allocates after `new`.
+
+use std::sync::Arc;
+
+use proto_trp::conn::{Payload, PostError, RecvWr, Sge};
+
+use super::{AddressHandle, DatagramWr};
+
+/// A posted send request.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SendRequest {
+    pub(super) wr_id: u64,
+    pub(super) imm: Option<u32>,
+    pub(super) signaled: bool,
+    pub(super) solicited: bool,
+    /// Octets of the message.
+    pub(super) length: u64,
+    sge_count: usize,
+    is_inline: bool,
+    pub(super) handle: Option<Arc<AddressHandle>>,
+    pub(super) remote_qpn: u32,
+    pub(super) remote_qkey: u32,
+}
+
+/// Where the octets of a request are.
+pub(super) enum Source<'a> {
+    Sges(&'a [Sge]),
+    Inline(&'a [u8]),
+}
+
+/// Ring of send requests.
+#[derive(Debug)]
+pub(super) struct SendRing {
+    requests: Box<[SendRequest]>,
+    sges: Box<[Sge]>,
+    inline: Box<[u8]>,
+    max_sge: usize,
+    max_inline: usize,
+    head: usize,
+    len: usize,
+}
+
+impl SendRing {
+    pub(super) fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
+        let (depth, max_sge, max_inline) = (depth as usize, max_sge as usize, max_inline as usize);
+        Self {
+            requests: vec![SendRequest::default(); depth].into(),
+            sges: vec![Sge::default(); depth * max_sge].into(),
+            inline: vec![0; depth * max_inline].into(),
+            max_sge,
+            max_inline,
+            head: 0,
+            len: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn push(&mut self, wr: &DatagramWr<'_>) -> Result<(), PostError> {
+        if self.len == self.requests.len() {
+            return Err(PostError::QueueFull);
+        }
+        let slot = (self.head + self.len) % self.requests.len();
+        let (length, sge_count, is_inline) = match wr.payload {
+            Payload::Sges(sges) => {
+                let room = &mut self.sges[slot * self.max_sge..][..self.max_sge];
+                let room = room.get_mut(..sges.len()).ok_or(PostError::TooManySges)?;
+                room.copy_from_slice(sges);
+                let length = sges.iter().map(|sge| u64::from(sge.length)).sum();
+                (length, sges.len(), false)
+            }
+            Payload::Inline(parts) => {
+                let mut room = &mut self.inline[slot * self.max_inline..][..self.max_inline];
+                let mut length = 0;
+                for part in parts {
+                    let (into, rest) = room
+                        .split_at_mut_checked(part.len())
+                        .ok_or(PostError::InlineTooLong)?;
+                    into.copy_from_slice(part);
+                    length += part.len() as u64;
+                    room = rest;
+                }
+                (length, 0, true)
+            }
+        };
+        self.requests[slot] = SendRequest {
+            wr_id: wr.wr_id,
+            imm: wr.imm,
+            signaled: wr.flags.signaled,
+            solicited: wr.flags.solicited,
+            length,
+            sge_count,
+            is_inline,
+            handle: Some(Arc::clone(wr.handle)),
+            remote_qpn: wr.remote_qpn,
+            remote_qkey: wr.remote_qkey,
+        };
+        self.len += 1;
+        Ok(())
+    }
+
+    /// The oldest request and its octets.
+    pub(super) fn front(&self) -> Option<(&SendRequest, Source<'_>)> {
+        if self.len == 0 {
+            return None;
+        }
+        let request = &self.requests[self.head];
+        let source = if request.is_inline {
+            let octets = &self.inline[self.head * self.max_inline..];
+            // What was pushed fits, so its length is one of an array.
+            Source::Inline(&octets[..usize::try_from(request.length).unwrap_or(0)])
+        } else {
+            Source::Sges(&self.sges[self.head * self.max_sge..][..request.sge_count])
+        };
+        Some((request, source))
+    }
+
+    /// Takes the oldest request out.
+    pub(super) fn pop(&mut self) -> Option<SendRequest> {
+        if self.len == 0 {
+            return None;
+        }
+        let request = std::mem::take(&mut self.requests[self.head]);
+        self.head = (self.head + 1) % self.requests.len();
+        self.len -= 1;
+        Some(request)
+    }
+}
+
+/// A posted receive request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RecvRequest {
+    pub(super) wr_id: u64,
+    sge_count: usize,
+}
+
+/// Ring of receive requests.
+#[derive(Debug)]
+pub(super) struct RecvRing {
+    requests: Box<[RecvRequest]>,
+    sges: Box<[Sge]>,
+    max_sge: usize,
+    head: usize,
+    len: usize,
+}
+
+impl RecvRing {
+    pub(super) fn new(depth: u32, max_sge: u32) -> Self {
+        let (depth, max_sge) = (depth as usize, max_sge as usize);
+        Self {
+            requests: vec![RecvRequest::default(); depth].into(),
+            sges: vec![Sge::default(); depth * max_sge].into(),
+            max_sge,
+            head: 0,
+            len: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        if self.len == self.requests.len() {
+            return Err(PostError::QueueFull);
+        }
+        let slot = (self.head + self.len) % self.requests.len();
+        let room = &mut self.sges[slot * self.max_sge..][..self.max_sge];
+        let room = room
+            .get_mut(..wr.sges.len())
+            .ok_or(PostError::TooManySges)?;
+        room.copy_from_slice(wr.sges);
+        self.requests[slot] = RecvRequest {
+            wr_id: wr.wr_id,
+            sge_count: wr.sges.len(),
+        };
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Takes the oldest request out; its list stays where it is until the next push.
+    pub(super) fn pop(&mut self) -> Option<(RecvRequest, &[Sge])> {
+        if self.len == 0 {
+            return None;
+        }
+        let slot = self.head;
+        let request = self.requests[slot];
+        self.head = (self.head + 1) % self.requests.len();
+        self.len -= 1;
+        Some((
+            request,
+            &self.sges[slot * self.max_sge..][..request.sge_count],
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(lengths: &[u32]) -> Vec<Sge> {
+        let sge = |&length: &u32| Sge {
+            addr: 0,
+            length,
+            lkey: 1,
+        };
+        lengths.iter().map(sge).collect()
+    }
+
+    #[test]
+    fn recv_ring_keeps_order_across_its_end() {
+        let mut ring = RecvRing::new(3, 2);
+        for id in 0..10 {
+            ring.push(&RecvWr {
+                wr_id: id,
+                sges: &list(&[1, 2]),
+            })
+            .unwrap();
+            if id > 0 {
+                let (request, sges) = ring.pop().unwrap();
+                assert_eq!((request.wr_id, sges.len()), (id - 1, 2));
+            }
+        }
+        assert_eq!(ring.len(), 1);
+    }
+
+    #[test]
+    fn recv_ring_refuses_what_does_not_fit() {
+        let mut ring = RecvRing::new(1, 1);
+        let (one, two) = (list(&[1]), list(&[1, 1]));
+        let wr = |sges| RecvWr { wr_id: 1, sges };
+        assert_eq!(ring.push(&wr(&two)), Err(PostError::TooManySges));
+        ring.push(&wr(&one)).unwrap();
+        assert_eq!(ring.push(&wr(&one)), Err(PostError::QueueFull));
+    }
+
+    #[test]
+    fn recv_ring_of_no_depth_takes_nothing() {
+        let mut ring = RecvRing::new(0, 1);
+        let wr = RecvWr {
+            wr_id: 1,
+            sges: &[],
+        };
+        assert_eq!(ring.push(&wr), Err(PostError::QueueFull));
+        assert!(ring.pop().is_none());
+    }
+}

@@ -1,0 +1,178 @@
+//! Messages in.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use proto_trp::conn::{Completion, CompletionOp, Host, ProtectionError, Sge, Status};
+use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
+use urdma_underlay::internet_checksum;
+
+use super::super::memory::{Body, QpHost};
+use super::super::path::ip_of;
+use super::super::shard::Shard;
+use super::super::types::{Gid, Info, WorkCompletion};
+use super::pair::SGE_MAX;
+use super::table::split;
+
+/// Octets before the message in a receive buffer, as verbs have it.
+const GRH_LEN: usize = 40;
+/// Hop limit that the header in the receive buffer says: packets do not tell.
+const HOP_LIMIT: u8 = 64;
+/// UDP's number in IP headers.
+const UDP: u8 = 17;
+const UDP_HEADER_LEN: usize = 8;
+const IPV4_HEADER_LEN: usize = 20;
+
+impl Shard {
+    /// Takes a DATAGRAM packet in. Whatever does not fit is dropped and counted, without an answer.
+    #[inline(never)]
+    pub(in super::super) fn dispatch_datagram(&mut self, info: &Info, head: &[u8], body: &Body) {
+        let Ok(header) = DatagramHeader::parse(head, body.len()) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let destination = Gid(header.destination_gid);
+        if is_group(&destination.0) || !is_ours(info, destination) {
+            self.counters.datagrams_dropped += 1;
+            return;
+        }
+        self.deliver_datagram(header.destination_index, &header, body);
+    }
+
+    fn deliver_datagram(&mut self, index: u16, header: &DatagramHeader, body: &Body) {
+        let Some(entry) = self
+            .datagrams
+            .get(index)
+            .filter(|entry| entry.state.receives() && entry.attributes.qkey == header.qkey)
+        else {
+            self.counters.datagrams_dropped += 1;
+            return;
+        };
+        let (mut queues, mut host) = split(entry, &self.regions, &mut self.notes);
+        let len = body.len() - HEADER_LEN;
+        let mut list = [Sge::default(); SGE_MAX];
+        let Some((wr_id, sges)) = queues.take_recv(&mut host, &mut list) else {
+            self.counters.datagrams_dropped += 1;
+            return;
+        };
+        let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        let placed = if room < (GRH_LEN + len) as u64 {
+            Err(Status::LocalLengthError)
+        } else {
+            place(&mut host, sges, &grh(header, len), body, len)
+                .map_err(|_| Status::LocalProtectionError)
+        };
+        match placed {
+            Ok(()) => complete(&mut host, wr_id, header, len),
+            Err(status) => queues.fail_recv(&mut host, wr_id, status),
+        }
+    }
+}
+
+fn is_ours(info: &Info, gid: Gid) -> bool {
+    info.gids.iter().any(|entry| entry.gid == gid) || info.addresses.contains(&ip_of(gid))
+}
+
+fn place(
+    host: &mut QpHost<'_>,
+    sges: &[Sge],
+    grh: &[u8; GRH_LEN],
+    body: &Body,
+    len: usize,
+) -> Result<(), ProtectionError> {
+    host.scatter_octets(sges, grh)?;
+    host.scatter(sges, GRH_LEN as u64, body, HEADER_LEN, len)
+}
+
+fn complete(host: &mut QpHost<'_>, wr_id: u64, header: &DatagramHeader, len: usize) {
+    host.complete_datagram(&WorkCompletion {
+        completion: Completion {
+            wr_id,
+            status: Status::Success,
+            op: CompletionOp::Recv,
+            // A datagram is at most some thousand octets long.
+            byte_len: u32::try_from(GRH_LEN + len).unwrap_or(u32::MAX),
+            imm: header.imm,
+            invalidated: None,
+            solicited: header.solicited,
+        },
+        qpn: host.qp.number(),
+        remote_qpn: header.source_qpn,
+        has_grh: true,
+    });
+}
+
+/// What stands before the message in the receive buffer: an IPv6 header, or 20 octets of nothing and an IPv4 header.
+fn grh(header: &DatagramHeader, len: usize) -> [u8; GRH_LEN] {
+    let udp_octets = UDP_HEADER_LEN + HEADER_LEN + len;
+    // At most some thousand octets.
+    let length = |octets: usize| u16::try_from(octets).unwrap_or(u16::MAX).to_be_bytes();
+    let mut grh = [0; GRH_LEN];
+    let ends = [header.source_gid, header.destination_gid].map(|gid| ip_of(Gid(gid)));
+    if let [IpAddr::V4(source), IpAddr::V4(destination)] = ends {
+        let ip = &mut grh[GRH_LEN - IPV4_HEADER_LEN..];
+        // Version 4, 5 words.
+        ip[0] = 0x45;
+        ip[1] = header.traffic_class;
+        ip[2..4].copy_from_slice(&length(IPV4_HEADER_LEN + udp_octets));
+        // Do not fragment.
+        ip[6] = 0x40;
+        ip[8] = HOP_LIMIT;
+        ip[9] = UDP;
+        ip[12..16].copy_from_slice(&source.octets());
+        ip[16..20].copy_from_slice(&destination.octets());
+        let checksum = internet_checksum(ip);
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    } else {
+        // Version 6, traffic class, no flow label.
+        grh[0] = 0x60 | header.traffic_class >> 4;
+        grh[1] = header.traffic_class << 4;
+        grh[4..6].copy_from_slice(&length(udp_octets));
+        grh[6] = UDP;
+        grh[7] = HOP_LIMIT;
+        grh[8..24].copy_from_slice(&Ipv6Addr::from(header.source_gid).octets());
+        grh[24..40].copy_from_slice(&Ipv6Addr::from(header.destination_gid).octets());
+    }
+    grh
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(source: &str, destination: &str) -> DatagramHeader {
+        let gid = |text: &str| match text.parse().unwrap() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        DatagramHeader {
+            destination_index: 1,
+            qkey: 2,
+            traffic_class: 0x12,
+            source_qpn: 3,
+            imm: None,
+            solicited: false,
+            source_gid: gid(source),
+            destination_gid: gid(destination),
+        }
+    }
+
+    #[test]
+    fn grh_of_ipv4_is_a_valid_header_in_the_last_20_octets() {
+        let grh = grh(&header("192.0.2.1", "192.0.2.2"), 100);
+        assert_eq!(grh[..20], [0; 20]);
+        let ip = &grh[20..];
+        assert_eq!(ip[..4], [0x45, 0x12, 0, 176]);
+        assert_eq!(ip[12..20], [192, 0, 2, 1, 192, 0, 2, 2]);
+        // A header with its checksum in place sums up to nothing.
+        assert_eq!(internet_checksum(ip), 0);
+    }
+
+    #[test]
+    fn grh_of_ipv6_has_both_gids() {
+        let header = header("2001:db8::1", "fe80::2");
+        let grh = grh(&header, 4);
+        assert_eq!(grh[..8], [0x61, 0x20, 0, 0, 0, 60, 17, 64]);
+        assert_eq!(grh[8..24], header.source_gid);
+        assert_eq!(grh[24..], header.destination_gid);
+    }
+}

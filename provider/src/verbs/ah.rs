@@ -1,0 +1,58 @@
+//! Address handles.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use rdma_core_sys::verbs::{ibv_ah, ibv_ah_attr, ibv_pd};
+
+use super::attributes;
+use super::ffi;
+use super::mr::ProtectionDomain;
+use crate::engine::{AddressHandle, Engine};
+
+/// An address handle; libibverbs' part first.
+#[repr(C)]
+pub(super) struct Handle {
+    verbs: UnsafeCell<ibv_ah>,
+    engine: Arc<Engine>,
+    pub(super) handle: Arc<AddressHandle>,
+}
+
+impl Handle {
+    /// The object that contains what the application calls an address handle, unless that is null.
+    ///
+    /// # Safety
+    /// `ah` is null or came from [`create_ah`] and lives while the reference does.
+    pub(super) unsafe fn from_ptr<'a>(ah: *mut ibv_ah) -> Option<&'a Self> {
+        // SAFETY: the caller's promise; the public part is the first field.
+        unsafe { ah.cast::<Self>().as_ref() }
+    }
+}
+
+/// `ibv_create_ah`; libibverbs fills in context and domain.
+pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes a protection domain of ours, the application its attributes.
+        let (domain, attr) = unsafe { (ProtectionDomain::from_ptr(pd), &*attr) };
+        let engine = &domain.engine;
+        let (destination, sgid_index) = attributes::address(attr, engine.info())?;
+        let traffic_class = attr.grh.traffic_class;
+        let handle = engine.create_ah(domain.pd, sgid_index, destination, traffic_class)?;
+        let object = Box::new(Handle {
+            verbs: UnsafeCell::new(ibv_ah::default()),
+            engine: engine.clone(),
+            handle,
+        });
+        Ok(Box::into_raw(object).cast())
+    })
+}
+
+/// `ibv_destroy_ah`
+pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes an address handle that create_ah has put into a box, and nobody uses it any more.
+        let object = unsafe { Box::from_raw(ah.cast::<Handle>()) };
+        Ok(object.engine.destroy_ah(&object.handle)?)
+    })
+}

@@ -1,0 +1,167 @@
+//! What is different for queue pairs of the datagram service: attributes, states and send requests.
+
+use rdma_core_sys::verbs::{
+    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_send_wr, IBV_MIG_MIGRATED,
+    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
+    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_SQ_PSN, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+};
+
+use super::ah::Handle;
+use super::attributes::BITS_24;
+use super::errno::VerbsError;
+use super::post;
+use super::qp::QueuePair;
+use super::query::{PKEY_INDEX, PORT};
+use super::transitions::{self, Service};
+use crate::engine::{DatagramAttributes, DatagramModify, DatagramState, DatagramWr, Payload};
+
+/// A state as verbs number it.
+const fn state_number(state: DatagramState) -> ibv_qp_state {
+    match state {
+        DatagramState::Reset => IBV_QPS_RESET,
+        DatagramState::Init => IBV_QPS_INIT,
+        DatagramState::Rtr => IBV_QPS_RTR,
+        DatagramState::Rts => IBV_QPS_RTS,
+        DatagramState::Sqd => IBV_QPS_SQD,
+        DatagramState::Sqe => IBV_QPS_SQE,
+        DatagramState::Error => IBV_QPS_ERR,
+    }
+}
+
+const fn state_of(number: ibv_qp_state) -> Result<DatagramState, VerbsError> {
+    Ok(match number {
+        IBV_QPS_RESET => DatagramState::Reset,
+        IBV_QPS_INIT => DatagramState::Init,
+        IBV_QPS_RTR => DatagramState::Rtr,
+        IBV_QPS_RTS => DatagramState::Rts,
+        IBV_QPS_SQD => DatagramState::Sqd,
+        IBV_QPS_ERR => DatagramState::Error,
+        // Nobody asks for SQE: it befalls a queue pair.
+        _ => return Err(VerbsError::Invalid),
+    })
+}
+
+/// `ibv_modify_qp` of a datagram queue pair.
+pub(super) fn modify(
+    qp: &QueuePair,
+    attr: &ibv_qp_attr,
+    mask: ibv_qp_attr_mask,
+) -> Result<(), VerbsError> {
+    let (state, _) = qp.engine.query_datagram_qp(&qp.qp);
+    let from = state_number(state);
+    let to = transitions::target(from, attr, mask)?;
+    transitions::check(Service::Datagram, from, to, mask)?;
+    let given = |bit: ibv_qp_attr_mask| mask & bit != 0;
+    if (given(IBV_QP_PORT) && attr.port_num != PORT)
+        || (given(IBV_QP_PKEY_INDEX) && attr.pkey_index != PKEY_INDEX)
+    {
+        return Err(VerbsError::Invalid);
+    }
+    let target = state_of(to)?;
+    let change = DatagramModify {
+        // The state of before is no step but for the one that forgets again.
+        state: (from != to || to == IBV_QPS_RESET).then_some(target),
+        qkey: given(IBV_QP_QKEY).then_some(attr.qkey),
+        sq_psn: given(IBV_QP_SQ_PSN).then_some(attr.sq_psn & BITS_24),
+    };
+    Ok(qp.engine.modify_datagram_qp(&qp.qp, &change)?)
+}
+
+/// What `ibv_query_qp` says of a datagram queue pair with these sizes.
+pub(super) fn query(qp: &QueuePair, cap: ibv_qp_cap) -> ibv_qp_attr {
+    let (state, attributes) = qp.engine.query_datagram_qp(&qp.qp);
+    answer(state, &attributes, cap)
+}
+
+fn answer(state: DatagramState, attributes: &DatagramAttributes, cap: ibv_qp_cap) -> ibv_qp_attr {
+    let number = state_number(state);
+    let port_num = if state == DatagramState::Reset {
+        0
+    } else {
+        PORT
+    };
+    ibv_qp_attr {
+        qp_state: number,
+        cur_qp_state: number,
+        path_mig_state: IBV_MIG_MIGRATED,
+        qkey: attributes.qkey,
+        sq_psn: attributes.sq_psn,
+        cap,
+        pkey_index: PKEY_INDEX,
+        port_num,
+        ..ibv_qp_attr::default()
+    }
+}
+
+/// Posts one send request.
+#[inline(never)]
+pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
+    // SAFETY: all members of the unions are integers and pointers, for which every bit pattern is valid.
+    let (target, word) = unsafe { (request.wr.ud, request.__bindgen_anon_1.imm_data) };
+    let imm = match request.opcode {
+        IBV_WR_SEND => None,
+        IBV_WR_SEND_WITH_IMM => Some(u32::from_be(word)),
+        _ => return Err(VerbsError::Invalid),
+    };
+    let flags = post::send_flags(request.send_flags, qp.sq_sig_all)?;
+    // SAFETY: the application passes an address handle that lives, or null.
+    let handle = unsafe { Handle::from_ptr(target.ah) }.ok_or(VerbsError::Invalid)?;
+    post::with_payload(qp, request, |payload: Payload<'_>| {
+        let wr = DatagramWr {
+            wr_id: request.wr_id,
+            imm,
+            flags,
+            payload,
+            handle: &handle.handle,
+            remote_qpn: target.remote_qpn & BITS_24,
+            remote_qkey: target.remote_qkey,
+        };
+        Ok(qp.engine.post_datagram(&qp.qp, &wr)?)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_core_sys::verbs::{IBV_QP_CUR_STATE, IBV_QP_STATE};
+
+    #[test]
+    fn state_number_of_each_state_maps_back_but_for_sqe() {
+        for number in 0..=7 {
+            match state_of(number) {
+                Ok(state) => assert_eq!(state_number(state), number),
+                Err(error) => {
+                    assert!(matches!(number, IBV_QPS_SQE | 7));
+                    assert_eq!(error, VerbsError::Invalid);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn usual_way_to_rts_is_taken() {
+        let check = |from, to, mask| transitions::check(Service::Datagram, from, to, mask);
+        let to_init = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+        assert_eq!(check(IBV_QPS_RESET, IBV_QPS_INIT, to_init), Ok(()));
+        assert_eq!(check(IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_STATE), Ok(()));
+        let to_rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
+        assert_eq!(check(IBV_QPS_RTR, IBV_QPS_RTS, to_rts), Ok(()));
+        let again = IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_QKEY;
+        assert_eq!(check(IBV_QPS_SQE, IBV_QPS_RTS, again), Ok(()));
+        for missing in [IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY] {
+            let short = to_init & !missing;
+            assert!(check(IBV_QPS_RESET, IBV_QPS_INIT, short).is_err());
+        }
+    }
+
+    #[test]
+    fn answer_says_what_was_set() {
+        let attributes = DatagramAttributes {
+            qkey: 0x1234,
+            sq_psn: 5,
+        };
+        let attr = answer(DatagramState::Sqe, &attributes, ibv_qp_cap::default());
+        assert_eq!((attr.qp_state, attr.qkey), (IBV_QPS_SQE, 0x1234));
+        assert_eq!((attr.sq_psn, attr.port_num), (5, 1));
+    }
+}
