@@ -16,7 +16,7 @@ use crate::park::{self, Bell, Parked};
 use crate::pool::{Pool, Taken};
 use crate::ring::{Descriptor, Full, Peek, Ring};
 use crate::slot::{count, SlotEntry};
-use crate::state::{self, State};
+use crate::state;
 use crate::steps::{Live, Steps};
 use crate::sync::Ordering;
 use crate::{futex, SlotId};
@@ -389,15 +389,28 @@ impl<S: Steps> EndpointWith<S> {
     #[inline]
     fn prefetch_burst(&self, room: usize) {
         for ahead in 0..room as u64 {
-            match self.ring.peek(self.head.wrapping_add(ahead)) {
-                Peek::Entry(descriptor) => {
-                    if let Some(header) = self.arena.frame_header(descriptor.frame) {
-                        header.prefetch_for_receiver();
-                    }
-                }
-                Peek::Empty | Peek::Corrupt => break,
+            if !self.prefetch(self.head.wrapping_add(ahead)) {
+                break;
             }
         }
+    }
+
+    /// Starts loading the frame that [`EndpointWith::recv`] will give next, if it has arrived: to be called before the last one is looked at.
+    #[inline]
+    pub fn prefetch_next(&self) {
+        self.prefetch(self.head);
+    }
+
+    /// Starts loading the frame that the entry at `position` names; false when there is none yet.
+    #[inline]
+    fn prefetch(&self, position: u64) -> bool {
+        let Peek::Entry(descriptor) = self.ring.peek(position) else {
+            return false;
+        };
+        if let Some(header) = self.arena.frame_header(descriptor.frame) {
+            header.prefetch_for_receiver();
+        }
+        true
     }
 
     #[inline]
@@ -516,7 +529,7 @@ fn narrow(count: u32) -> u16 {
 fn free_generation(arena: &Arena, owner: SlotId, k: u16) -> Option<(&'static FrameHeader, u32)> {
     let header = arena.frame_header(FrameIndex::new(owner, k))?;
     let word = state::load(&header.state);
-    (word.state() == State::Free).then_some((header, word.generation()))
+    word.is_free().then_some((header, word.generation()))
 }
 
 /// Puts the slot's consumer to sleep and wakes it; usable without the endpoint's lock.

@@ -107,26 +107,20 @@ impl<'a> Ring<'a> {
         for _ in 0..4 * self.cells.len() {
             let tail = self.tail.load(Ordering::Acquire);
             let lap = self.lap(tail);
-            let cell = self.cell(tail);
-            let seen = cell.load(Ordering::Acquire);
-            if seen == empty_word(lap) {
-                S::at("ring: empty cell seen");
-                let claimed = cell
-                    .compare_exchange(
-                        seen,
-                        entry_word(lap, descriptor),
-                        Ordering::SeqCst,
-                        Ordering::Relaxed,
-                    )
-                    .is_ok();
-                if claimed {
-                    S::at("ring: entry published");
-                    self.advance(tail);
-                    S::at("ring: tail moved");
-                    return Ok(());
-                }
-                continue;
-            }
+            S::at("ring: tail seen");
+            // Without a look at the cell first: the consumer, who looks at it all the time, would have to give the line away twice.
+            let claimed = self.cell(tail).compare_exchange(
+                empty_word(lap),
+                entry_word(lap, descriptor),
+                Ordering::SeqCst,
+                Ordering::Acquire,
+            );
+            let Err(seen) = claimed else {
+                S::at("ring: entry published");
+                self.advance(tail);
+                S::at("ring: tail moved");
+                return Ok(());
+            };
             let ahead = lap_of(seen).wrapping_sub(lap) as i32;
             if ahead < 0 {
                 return Err(Full);

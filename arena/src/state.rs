@@ -104,6 +104,12 @@ impl Word {
         self.0
     }
 
+    /// Whether it says FREE.
+    #[inline]
+    pub const fn is_free(self) -> bool {
+        low32(self.0) == 0
+    }
+
     /// How often the frame has been published, modulo 2^32.
     #[inline]
     pub const fn generation(self) -> u32 {
@@ -158,11 +164,9 @@ pub fn unpublish(word: &AtomicU64, generation: u32, from: SlotId, to: SlotId) ->
 #[inline]
 pub fn take(word: &AtomicU64, generation_low: u8, me: SlotId) -> Option<(SlotId, u32)> {
     let seen = load(word);
-    let State::InFlight { from, to } = seen.state() else {
-        return None;
-    };
-    let generation = seen.generation();
-    if to != me || generation & 0xff != u32::from(generation_low) {
+    let (from, generation) = (SlotId::new(low8(seen.bits() >> 16))?, seen.generation());
+    let named = Word::in_flight(generation, from, me);
+    if seen != named || generation & 0xff != u32::from(generation_low) {
         return None;
     }
     swap(word, seen, Word::held(generation, me)).then_some((from, generation))

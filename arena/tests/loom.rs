@@ -139,7 +139,7 @@ fn ring_at_the_end_of_a_lap_refuses_or_delivers_but_never_loses() {
 /// Ends the thread, as SIGKILL would, at its first arrival at one label.
 struct StopAt<const LABEL: usize>;
 const LABELS: [&str; 4] = [
-    "ring: empty cell seen",
+    "ring: tail seen",
     "ring: entry published",
     "ring: tail moved",
     "send: in flight",

@@ -333,6 +333,17 @@ fn send_without_receive_fails_after_rnr_retries() {
 }
 
 #[test]
+fn rnr_timer_changed_while_connected_is_the_one_that_counts() {
+    let mut world = World::new(&Setup::default(), 1);
+    let source = region(&mut world, 0, Rights::ALL);
+    // Code 24 is 40.96 ms.
+    world.conn(1).set_min_rnr_timer(24);
+    world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 0)]);
+    world.run_until(30 * MS, |_| false);
+    assert_eq!(world.stats(0).rnr_received, 1);
+}
+
+#[test]
 fn reads_of_a_peer_that_waits_for_a_receive_are_answered() {
     let mut world = World::new(&Setup::default(), 1);
     let memory = [

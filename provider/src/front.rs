@@ -36,6 +36,9 @@ pub(crate) fn channel(read_fd: c_int) -> Option<Arc<CompletionChannel>> {
     channels().as_ref()?.get(&read_fd).cloned()
 }
 
+/// The engine that connection management used last, so that not every call has to find it by its run directory.
+static CM_ENGINE: Mutex<Option<Arc<Engine>>> = Mutex::new(None);
+
 /// The engine of the instance that the environment names; says on standard error why there is none.
 ///
 /// # Errors
@@ -78,8 +81,14 @@ fn answer(call: impl FnOnce() -> Result<i64, Errno>) -> i64 {
 }
 
 fn ucma() -> Result<Arc<Ucma>, Errno> {
-    let engine = attach()?;
-    engine.ucma().cloned().map_err(|error| error.errno())
+    let mut cached = CM_ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+    let engine = match cached.take().filter(|engine| engine.is_usable()) {
+        Some(engine) => engine,
+        None => attach()?,
+    };
+    let ucma = engine.ucma().cloned().map_err(|error| error.errno());
+    *cached = Some(engine);
+    ucma
 }
 
 unsafe extern "C" fn cm_open(event_fd: c_int) -> i64 {

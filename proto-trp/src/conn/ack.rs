@@ -62,7 +62,8 @@ impl AckState {
 struct Tally {
     packets: u32,
     retransmitted: bool,
-    latest: Option<TxRecord>,
+    /// The latest transmission among the records acknowledged, and its record's number.
+    latest: Option<(u32, u64)>,
 }
 
 impl Connection {
@@ -109,9 +110,10 @@ impl Connection {
                 self.ack_record(seq, &mut tally);
             }
         }
-        let Some(latest) = tally.latest else {
+        let Some((_, latest)) = tally.latest else {
             return;
         };
+        let latest = *self.tx.get(latest);
         let rtt_ns = self.note_latest(now, &latest);
         self.recovery.on_progress(now);
         if self.rnr.retries > 0 {
@@ -138,15 +140,15 @@ impl Connection {
         if !self.tx.mark_acked(seq) {
             return;
         }
-        let record = *self.tx.get(seq);
+        let record = self.tx.get(seq);
         if let SegmentSource::Response(entry) = record.spec.source {
             self.responder.acked(entry);
         }
         tally.packets += 1;
         tally.retransmitted |= record.retransmitted;
-        match &tally.latest {
-            Some(latest) if !is_later(record.transmission, latest.transmission) => {}
-            _ => tally.latest = Some(record),
+        match tally.latest {
+            Some((latest, _)) if !is_later(record.transmission, latest) => {}
+            _ => tally.latest = Some((record.transmission, seq)),
         }
     }
 

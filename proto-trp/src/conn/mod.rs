@@ -337,6 +337,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Changes the code of the delay that RNR answers ask for (`min_rnr_timer`, of which the low five bits count).
+    pub fn set_min_rnr_timer(&mut self, code: u8) {
+        self.peer.min_rnr_timer = code;
+    }
+
     /// Begins to send DATA: numbers, window and timers of the stream.
     fn start_stream(&mut self, remote_qpn: crate::addr::Qpn, params: &RtsParams) {
         self.sends_stream = true;
@@ -460,10 +465,14 @@ impl Connection {
         None
     }
 
-    /// Whether `poll_transmit` has something to give.
+    /// Whether there is anything that `poll_transmit` may give now or, when a window opens or a pause ends, later: a few comparisons.
     #[inline]
-    pub fn has_pending_tx(&self) -> bool {
-        self.plan().is_some()
+    pub fn may_have_tx(&self) -> bool {
+        self.acks.due
+            || self.sq.next != self.sq.tail
+            || self.responder.has_answers()
+            || self.tx.lost > 0
+            || self.controls.any()
     }
 
     /// Whether an acknowledgement is owed that the peer waits for.

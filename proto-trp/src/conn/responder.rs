@@ -183,10 +183,16 @@ impl Responder {
         self.order_len += 1;
     }
 
+    /// Whether a response is to be sent.
+    #[inline]
+    pub(super) fn has_answers(&self) -> bool {
+        self.order_len > 0
+    }
+
     /// The next segment of a response, if one is to be sent; `max_len` octets of payload fit a datagram.
     #[inline]
     pub(super) fn next_segment(&self, max_len: u32) -> Option<SegmentSpec> {
-        if self.order_len == 0 {
+        if !self.has_answers() {
             return None;
         }
         let entry = self.order[self.order_head];

@@ -54,8 +54,13 @@ pub(super) struct Controls {
 
 impl Controls {
     #[inline]
+    pub(super) fn any(self) -> bool {
+        self.terminate | self.rnr | self.fin | self.fin_ack | self.probe
+    }
+
+    #[inline]
     fn next(self) -> Option<Next> {
-        if !(self.terminate | self.rnr | self.fin | self.fin_ack | self.probe) {
+        if !self.any() {
             None
         } else if self.terminate {
             Some(Next::Terminate)
@@ -106,6 +111,9 @@ impl Connection {
     /// What would be sent next.
     #[inline]
     pub(super) fn plan(&self) -> Option<TransmitPlan> {
+        if !self.may_have_tx() {
+            return None;
+        }
         let next = match self.controls.next() {
             Some(control) => control,
             None if !self.state.receives() => return None,

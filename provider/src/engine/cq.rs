@@ -37,7 +37,7 @@ pub enum Notify {
 pub struct Cq {
     channel: Option<Arc<CompletionChannel>>,
     cookie: u64,
-    /// Completions that wait; to be looked at without the lock.
+    /// Completions that wait; written under the lock, to be looked at without it.
     waiting: AtomicU32,
     /// Queue pairs that use it, counted once per queue.
     users: AtomicU32,
@@ -152,7 +152,7 @@ impl Cq {
         let at = (ring.head + ring.len) & (room - 1);
         ring.entries[at] = *completion;
         ring.len += 1;
-        self.waiting.fetch_add(1, Ordering::Release);
+        self.waiting.store(ring.waiting(), Ordering::Release);
         let solicited = completion.completion.solicited;
         if ring.armed.is_some() {
             if ring.armed == Some(Notify::Solicited) && !solicited {
@@ -187,9 +187,7 @@ impl Cq {
             ring.head = (ring.head + 1) & (ring.entries.len() - 1);
         }
         ring.len -= count;
-        // Completions fit in 32 bits, their room does.
-        let left = u32::try_from(ring.len).unwrap_or(u32::MAX);
-        self.waiting.store(left, Ordering::Release);
+        self.waiting.store(ring.waiting(), Ordering::Release);
         count
     }
 
@@ -215,8 +213,7 @@ impl Cq {
             }
         }
         ring.len = kept;
-        self.waiting
-            .store(u32::try_from(kept).unwrap_or(u32::MAX), Ordering::Release);
+        self.waiting.store(ring.waiting(), Ordering::Release);
     }
 }
 
@@ -230,6 +227,12 @@ impl Ring {
         if needed > self.entries.len() {
             self.grow(needed);
         }
+    }
+
+    /// Completions that wait; they fit in 32 bits, since their room does.
+    #[inline]
+    fn waiting(&self) -> u32 {
+        u32::try_from(self.len).unwrap_or(u32::MAX)
     }
 
     fn grow(&mut self, room: usize) {

@@ -15,7 +15,7 @@ use super::events::{AsyncEvent, AsyncKind};
 use super::mr::MrTable;
 use super::qp::{Counts, Qp};
 use super::shard::Note;
-use super::types::{Access, EngineError, Pd, WorkCompletion};
+use super::types::{Access, EngineError, WorkCompletion};
 
 /// A received datagram that lies in shared or DMA memory.
 #[derive(Clone, Copy, Debug)]
@@ -94,12 +94,10 @@ impl Body {
 pub(super) struct QpHost<'a> {
     /// All regions.
     pub(super) regions: &'a MrTable,
-    /// The queue pair's protection domain.
-    pub(super) pd: Pd,
-    /// What the queue pair grants to its peer.
-    pub(super) access: Access,
     /// The queue pair.
     pub(super) qp: &'a Qp,
+    /// What it grants to its peer.
+    pub(super) access: Access,
     /// The peer's queue pair.
     pub(super) remote_qpn: u32,
     /// Completions pushed so far.
@@ -112,7 +110,8 @@ impl QpHost<'_> {
     #[inline]
     fn local(&self, sge: &Sge, at: u64, len: u64, needed: Access) -> Result<u64, ProtectionError> {
         let address = sge.addr.checked_add(at).ok_or(ProtectionError::Wrap)?;
-        self.regions.check(sge.lkey, address, len, self.pd, needed)
+        self.regions
+            .check(sge.lkey, address, len, self.qp.pd(), needed)
     }
 
     #[inline]
@@ -131,7 +130,7 @@ impl QpHost<'_> {
             return Err(ProtectionError::Access);
         }
         self.regions
-            .check(remote.stag, remote.to, len, self.pd, needed)
+            .check(remote.stag, remote.to, len, self.qp.pd(), needed)
     }
 
     /// Splits `len` octets from `offset` of the list into pieces: calls `piece(address, begin, octets)` for each, in order.

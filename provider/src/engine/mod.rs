@@ -120,6 +120,11 @@ impl Engine {
         !self.is_dead.load(Ordering::Acquire)
     }
 
+    /// Whether urdmad lives and this is the process that attached to it.
+    pub fn is_usable(&self) -> bool {
+        self.usable().is_ok()
+    }
+
     fn usable(&self) -> Result<(), EngineError> {
         if self.is_forked() {
             Err(EngineError::Forked)
@@ -374,10 +379,12 @@ impl Engine {
             _ if to == state && state != State::Init => Ok(()),
             _ => self.step(shard, qp, to, way),
         };
-        if outcome.is_err() {
-            if let Some(entry) = shard.entry(qp) {
+        if let Some(entry) = shard.entry(qp) {
+            if outcome.is_err() {
                 entry.attributes = before;
             }
+            // The one attribute that may change in any state.
+            entry.conn.set_min_rnr_timer(entry.attributes.min_rnr_timer);
         }
         outcome
     }
@@ -462,24 +469,15 @@ impl Engine {
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
         let now = clock::now();
-        let Shard {
-            qps,
-            regions,
-            notes,
-            ..
-        } = &mut *shard;
-        let entry = qps
-            .get_mut(usize::from(index))
-            .and_then(Option::as_deref_mut)
-            .filter(|entry| std::ptr::eq(&*entry.qp, qp))
-            .ok_or(PostError::InvalidState)?;
+        let found = shard.entry_and_host(qp);
+        let (entry, regions, notes) = found.ok_or(PostError::InvalidState)?;
         let waiting = self.polled.get(index).send_waiting(&entry.counts);
         if entry.conn.sends_outstanding() + waiting >= qp.caps().max_send_wr {
             return Err(PostError::QueueFull);
         }
         let mut host = host!(entry, *regions, *notes);
         entry.conn.post_send(now, wr, &mut host)?;
-        shard.transmit(index, now);
+        shard.transmit_posted(index, now);
         self.rest.look(&mut shard);
         Ok(())
     }
@@ -500,24 +498,15 @@ impl Engine {
     pub fn post_recv(&self, qp: &Qp, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
-        let Shard {
-            qps,
-            regions,
-            notes,
-            ..
-        } = &mut *shard;
-        let entry = qps
-            .get_mut(usize::from(index))
-            .and_then(Option::as_deref_mut)
-            .filter(|entry| std::ptr::eq(&*entry.qp, qp))
-            .ok_or(PostError::InvalidState)?;
+        let found = shard.entry_and_host(qp);
+        let (entry, regions, notes) = found.ok_or(PostError::InvalidState)?;
         let waiting = self.polled.get(index).recv_waiting(&entry.counts);
         if entry.conn.recvs_outstanding() + waiting >= qp.caps().max_recv_wr {
             return Err(PostError::QueueFull);
         }
         let mut host = host!(entry, *regions, *notes);
         entry.conn.post_recv(wr, &mut host)?;
-        if !entry.is_queued && entry.conn.has_pending_tx() {
+        if !entry.is_queued && entry.conn.may_have_tx() {
             shard.transmit(index, clock::now());
         }
         Ok(())

@@ -7,11 +7,10 @@
 //! receiver's ring full, or no free frame, keeps what it has to send and stays in the list; `is_blocked` makes the background thread try again
 //! soon, so that nothing is lost and nobody spins.
 
-use arrayvec::ArrayVec;
 use proto_trp::addr::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 use proto_trp::conn::{Datagram, Time};
 use proto_trp::wire::{trp, PacketType, TrpHeader};
-use urdma_arena::{Meta, RxFrame, SendError, SMALL_CAPACITY};
+use urdma_arena::{Meta, SendError, SMALL_CAPACITY};
 
 use super::clock;
 use super::lease::{self, Route};
@@ -91,6 +90,18 @@ impl Shard {
         }
     }
 
+    /// Sends what a request that was just posted lets out, and what was put off for this call.
+    #[inline]
+    pub(super) fn transmit_posted(&mut self, index: u16, now: Time) {
+        if self.is_put_off {
+            self.is_put_off = false;
+            self.make_ready(index);
+            self.transmit_ready(now);
+        } else {
+            self.transmit(index, now);
+        }
+    }
+
     #[inline]
     fn take(&mut self, info: &Info) -> usize {
         let taken = self.receive(info);
@@ -114,7 +125,7 @@ impl Shard {
                 entry.conn.handle_timeout(now, &mut host);
             }
             self.wheel.set(index, entry.conn.next_deadline());
-            if entry.conn.has_pending_tx() {
+            if entry.conn.may_have_tx() {
                 self.make_ready(index);
             }
         }
@@ -125,14 +136,13 @@ impl Shard {
 
     #[inline]
     fn receive(&mut self, info: &Info) -> usize {
-        let mut burst: ArrayVec<RxFrame, BURST> = ArrayVec::new();
-        if self.endpoint.recv_burst(&mut burst) == 0 {
+        let Some(mut frame) = self.endpoint.recv() else {
             return 0;
-        }
+        };
         let now = clock::now();
-        let taken = burst.len();
-        self.counters.received += taken as u64;
-        for frame in burst {
+        let mut taken = 1;
+        loop {
+            self.endpoint.prefetch_next();
             // SAFETY: the frame is held, so readable, until the end of this turn of the loop, and no frame is smaller than a small one.
             let body = unsafe { Body::new(frame.data_ptr(), frame.len(), SMALL_CAPACITY) };
             let origin = if frame.from() == urdma_arena::SlotId::DAEMON {
@@ -143,7 +153,17 @@ impl Shard {
                     .map_or(Origin::Remote(frame.meta()), Origin::Local)
             };
             self.dispatch(info, now, &body, &origin);
+            self.endpoint.release(frame);
+            if taken == BURST {
+                break;
+            }
+            frame = match self.endpoint.recv() {
+                Some(next) => next,
+                None => break,
+            };
+            taken += 1;
         }
+        self.counters.received += taken as u64;
         taken
     }
 
@@ -223,7 +243,7 @@ impl Shard {
         let mut host = host!(entry, self.regions, self.notes);
         entry.conn.handle_datagram(now, &datagram, &mut host);
         self.wheel.set(index, entry.conn.next_deadline());
-        if !entry.is_queued && entry.conn.has_pending_tx() {
+        if !entry.is_queued && entry.conn.may_have_tx() {
             entry.is_queued = true;
             self.ready.push_back(index);
         }

@@ -109,9 +109,8 @@ macro_rules! host {
     ($entry:expr, $regions:expr, $notes:expr) => {
         $crate::engine::memory::QpHost {
             regions: &$regions,
-            pd: $entry.qp.pd(),
-            access: $entry.attributes.access,
             qp: &$entry.qp,
+            access: $entry.attributes.access,
             remote_qpn: $entry.attributes.remote_qpn,
             counts: &mut $entry.counts,
             notes: &mut $notes,
@@ -150,13 +149,24 @@ impl Shard {
         }
     }
 
+    /// The entry of a queue pair that exists, and what its host needs beside it.
+    #[inline]
+    pub(super) fn entry_and_host(
+        &mut self,
+        qp: &Qp,
+    ) -> Option<(&mut QpEntry, &MrTable, &mut Vec<Note>)> {
+        let entry = self
+            .qps
+            .get_mut(usize::from(qp.number().index()))?
+            .as_deref_mut()
+            .filter(|entry| std::ptr::eq(&*entry.qp, qp))?;
+        Some((entry, &self.regions, &mut self.notes))
+    }
+
     /// The entry of a queue pair that exists.
     #[inline]
     pub(super) fn entry(&mut self, qp: &Qp) -> Option<&mut QpEntry> {
-        self.qps
-            .get_mut(usize::from(qp.number().index()))?
-            .as_deref_mut()
-            .filter(|entry| std::ptr::eq(&*entry.qp, qp))
+        self.entry_and_host(qp).map(|(entry, ..)| entry)
     }
 
     /// An index that no queue pair has.

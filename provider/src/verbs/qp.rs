@@ -23,6 +23,9 @@ use super::transitions::{self, Service};
 use super::{attributes, datagram, ffi};
 use crate::engine::{Engine, Limits, Qp, QpConfig};
 
+/// Inline octets that every queue pair takes: there are programs that ask for none and use a few.
+const MIN_INLINE: u32 = 64;
+
 /// Room for a `verbs_qp` of any libibverbs. What is behind the plain `ibv_qp` stays zero, which says in each of the layouts that
 /// the queue pair has no extended calls.
 #[repr(C)]
@@ -93,7 +96,7 @@ impl QueuePair {
             max_recv_wr: attr.cap.max_recv_wr,
             max_send_sge: attr.cap.max_send_sge.max(1),
             max_recv_sge: attr.cap.max_recv_sge.max(1),
-            max_inline: attr.cap.max_inline_data,
+            max_inline: attr.cap.max_inline_data.max(MIN_INLINE),
             cookie: memory.as_mut_ptr() as u64,
             events: context.events.clone(),
         };

@@ -2,9 +2,11 @@
 
 use std::io::Read;
 
-use urdma_provider::engine::{CompletionOp, Notify, Payload, SendFlags, SendOp, SendWr, Status};
+use urdma_provider::engine::{
+    Access, CompletionOp, Notify, Payload, SendFlags, SendOp, SendWr, Status,
+};
 
-use crate::rig::{pair, until, End, DEPTH};
+use crate::rig::{arena, pair, pair_in, until, End, DEPTH};
 
 fn fill(end: &mut End, seed: u8) {
     for (at, octet) in end.memory.iter_mut().enumerate() {
@@ -169,6 +171,42 @@ fn stream_of_sends_both_ways_keeps_order_and_loses_nothing() {
             });
         }
     });
+}
+
+/// Datagrams that `rounds` of question and answer take.
+fn datagrams_of_ping_pong(rounds: u64) -> u64 {
+    let arena = arena();
+    let (a, b) = pair_in(arena, 64, Access::all());
+    let sent = || {
+        let slots = [1, 2].map(|slot| urdma_arena::SlotId::new(slot).unwrap());
+        slots
+            .map(|slot| arena.status(slot).unwrap().sent)
+            .iter()
+            .sum::<u64>()
+    };
+    let before = sent();
+    for round in 0..rounds {
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            to.receive(round, &[to.sge(0, 64)]).unwrap();
+            from.post(round, SendOp::Send, &[from.sge(0, 64)]).unwrap();
+            // Completions of what this end has sent come with the question.
+            until("the message", || {
+                to.poll().iter().any(|wc| !wc.completion.is_send())
+            });
+        }
+    }
+    sent() - before
+}
+
+#[test]
+fn acknowledgements_of_ping_pong_ride_on_the_answers() {
+    const ROUNDS: u64 = 200;
+    // On a busy machine the background threads may be quicker than the answers now and then.
+    let fewest = (0..20).map(|_| datagrams_of_ping_pong(ROUNDS)).min();
+    assert!(
+        (2 * ROUNDS..2 * ROUNDS + ROUNDS / 4).contains(&fewest.unwrap()),
+        "{fewest:?}"
+    );
 }
 
 #[test]

@@ -247,7 +247,11 @@ pub(crate) fn pair(octets: usize) -> (End, End) {
 }
 
 pub(crate) fn pair_with(octets: usize, access: Access) -> (End, End) {
-    let arena = arena();
+    pair_in(arena(), octets, access)
+}
+
+/// Two connected ends in slots 1 and 2 of `arena`.
+pub(crate) fn pair_in(arena: Arena, octets: usize, access: Access) -> (End, End) {
     let a = End::new(engine(arena, 1), octets);
     let b = End::new(engine(arena, 2), octets);
     for end in [&a, &b] {

@@ -59,7 +59,6 @@ pub(super) fn split<'a>(
     let (queues, counts, qp) = entry.parts();
     let host = QpHost {
         regions,
-        pd: qp.pd(),
         access: Access::empty(),
         qp,
         remote_qpn: 0,
