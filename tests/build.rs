@@ -2,7 +2,14 @@
 
 use std::path::PathBuf;
 
-const SOURCES: [&str; 5] = ["main.c", "end.c", "scenarios.c", "limits.c", "datagram.c"];
+const SOURCES: [&str; 6] = [
+    "main.c",
+    "end.c",
+    "scenarios.c",
+    "mix.c",
+    "limits.c",
+    "datagram.c",
+];
 
 fn main() {
     println!("cargo:rerun-if-changed=verbs-check");

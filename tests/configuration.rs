@@ -10,7 +10,7 @@ use urdma_harness::instance::{binary_dir, Lease, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{alone, OneHost};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 fn page() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../doc/configuration.md");

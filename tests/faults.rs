@@ -2,14 +2,13 @@
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{urdma, Instance, Lease, Scratch};
 use urdma_harness::process::{Ended, Process};
-use urdma_tests::{alone, expect_all_taken_back, stream, OneHost, NOTICE};
-
-const SHORT: Duration = Duration::from_secs(10);
+use urdma_tests::{
+    alone, expect_all_taken_back, expect_stream_ended, kill_one_end, stream, OneHost, SHORT,
+};
 
 fn run(command: &mut Command) -> Ended {
     Process::run(command, SHORT).unwrap()
@@ -102,7 +101,7 @@ fn lease_without_port_falls_back_and_says_so() {
 }
 
 #[test]
-fn connect_where_nobody_listens_is_rejected_at_once() {
+fn connect_where_nobody_listens_is_rejected() {
     let _alone = alone();
     let one = OneHost::up();
     let mut command = one
@@ -112,9 +111,8 @@ fn connect_where_nobody_listens_is_rejected_at_once() {
             &["rping", "-c", "-a", "127.0.0.1", "-p", "7999", "-C", "1"],
         )
         .unwrap();
-    let begin = std::time::Instant::now();
+    // Not UNREACHABLE, which is what nobody's answer would become.
     expect_sentence(&run(&mut command), &["REJECTED"]);
-    assert!(begin.elapsed() < Duration::from_secs(2));
     one.down();
 }
 
@@ -134,38 +132,12 @@ fn connect_to_address_of_no_host_fails_with_an_error_event() {
 }
 
 #[test]
-fn kill_of_target_fails_the_initiator_and_everything_is_taken_back() {
+fn kill_of_either_end_is_told_to_the_other_and_everything_is_taken_back() {
     let _alone = alone();
     let one = OneHost::up();
-    for _ in 0..5 {
-        let (serving, asking) = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
-        serving.signal(Signal::SIGKILL).unwrap();
-        let asked = asking.wait(NOTICE).unwrap();
-        assert!(
-            asked.output.contains("stream ended"),
-            "{}",
-            asked.describe()
-        );
-        drop(serving);
-        expect_all_taken_back(&one.host);
-    }
-    one.down();
-}
-
-#[test]
-fn kill_of_initiator_wakes_the_target_and_everything_is_taken_back() {
-    let _alone = alone();
-    let one = OneHost::up();
-    for _ in 0..5 {
-        let (serving, asking) = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
-        asking.signal(Signal::SIGKILL).unwrap();
-        let served = serving.wait(NOTICE).unwrap();
-        assert!(
-            served.output.contains("stream ended"),
-            "{}",
-            served.describe()
-        );
-        drop(asking);
+    for victim_is_target in [true, false].into_iter().cycle().take(10) {
+        let ends = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
+        kill_one_end(ends, victim_is_target);
         expect_all_taken_back(&one.host);
     }
     one.down();
@@ -179,12 +151,7 @@ fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
     let daemon = i32::try_from(one.host.daemon_pid().unwrap()).unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
     for process in [asking, serving] {
-        let ended = process.wait(NOTICE).unwrap();
-        assert!(
-            ended.output.contains("stream ended"),
-            "{}",
-            ended.describe()
-        );
+        expect_stream_ended(process);
     }
     // A new daemon takes over what the dead one left.
     let again = Instance::up(one.scratch.path(), "one", "127.0.0.1", "").unwrap();

@@ -1,16 +1,16 @@
 //! One host without a port: Debian's programs and `verbs-check` over shared memory.
 #![allow(clippy::unwrap_used)]
 
-use std::time::Duration;
-
 use urdma_harness::instance::Lease;
 use urdma_harness::process::Process;
 use urdma_harness::programs;
-use urdma_tests::{alone, check, ports, run_all, OneHost, CHECK_LIMIT, VERBS_CHECK};
+use urdma_tests::{
+    alone, check_on_one_host, ports, run_all, OneHost, CHECK_LIMIT, SHORT, VERBS_CHECK,
+};
 
 fn print_of(one: &OneHost, argv: &[&str]) -> String {
     let mut command = one.host.run(Lease::Never, argv).unwrap();
-    let ended = Process::run(&mut command, Duration::from_secs(10)).unwrap();
+    let ended = Process::run(&mut command, SHORT).unwrap();
     assert!(ended.succeeded(), "{argv:?}: {}", ended.describe());
     ended.output
 }
@@ -43,23 +43,12 @@ fn programs_on_one_host_pass() {
 
 #[test]
 fn random_operations_move_every_octet() {
-    let _alone = alone();
-    let one = OneHost::up();
-    check(
-        "data",
-        &one.host,
-        &one.host,
-        Lease::Never,
-        one.scratch.path(),
-    );
-    one.down();
+    check_on_one_host(&["data", "mix"]);
 }
 
 #[test]
 fn forbidden_access_fails_both_ends_and_writes_nothing() {
-    let _alone = alone();
-    let one = OneHost::up();
-    for scenario in [
+    check_on_one_host(&[
         "wrong-rkey",
         "bounds",
         "wrap",
@@ -68,62 +57,22 @@ fn forbidden_access_fails_both_ends_and_writes_nothing() {
         "no-remote-read",
         "no-remote-atomic",
         "wrong-lkey",
-    ] {
-        check(
-            scenario,
-            &one.host,
-            &one.host,
-            Lease::Never,
-            one.scratch.path(),
-        );
-    }
-    one.down();
+    ]);
 }
 
 #[test]
 fn receive_queue_short_or_empty_ends_as_verbs_say() {
-    let _alone = alone();
-    let one = OneHost::up();
-    for scenario in ["long-message", "rnr-late", "rnr-never"] {
-        check(
-            scenario,
-            &one.host,
-            &one.host,
-            Lease::Never,
-            one.scratch.path(),
-        );
-    }
-    one.down();
+    check_on_one_host(&["long-message", "slow-receiver", "rnr-late", "rnr-never"]);
 }
 
 #[test]
 fn exit_with_completion_in_hand_does_not_fail_the_sender() {
-    let _alone = alone();
-    let one = OneHost::up();
-    for _ in 0..20 {
-        check(
-            "exit-with-completion",
-            &one.host,
-            &one.host,
-            Lease::Never,
-            one.scratch.path(),
-        );
-    }
-    one.down();
+    check_on_one_host(&["exit-with-completion"; 20]);
 }
 
 #[test]
 fn full_queue_refuses_and_loses_nothing() {
-    let _alone = alone();
-    let one = OneHost::up();
-    check(
-        "full",
-        &one.host,
-        &one.host,
-        Lease::Never,
-        one.scratch.path(),
-    );
-    one.down();
+    check_on_one_host(&["full"]);
 }
 
 /// Runs a check of `verbs-check` that needs one process only.

@@ -1,8 +1,6 @@
 //! Two hosts joined by net_memif: forwarded by urdmad, and with leased queues.
 #![allow(clippy::unwrap_used)]
 
-use std::time::Duration;
-
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use urdma_harness::hugepages::Hugepages;
@@ -10,12 +8,15 @@ use urdma_harness::instance::{Lease, Queues, Scratch, TwoHosts};
 use urdma_harness::process::Process;
 use urdma_harness::programs;
 use urdma_tests::{
-    alone, check, expect_all_taken_back, free_mbufs, ports, run_all, stream, NOTICE,
+    alone, check, expect_all_taken_back, free_mbufs, kill_one_end, ports, run_all, stream, NOTICE,
+    SHORT,
 };
 
 const HUGEPAGES: u64 = 512;
-const SCENARIOS: [&str; 6] = [
+const SCENARIOS: [&str; 8] = [
     "data",
+    "mix",
+    "slow-receiver",
     "wrong-rkey",
     "no-remote-read",
     "long-message",
@@ -65,20 +66,8 @@ fn kill_of_lessee_gives_queue_and_buffers_back() {
     };
     let before = settled();
     for victim_is_target in [true, false, true, false] {
-        let (serving, asking) = stream(&hosts.a, &hosts.b, Lease::Require, scratch.path());
-        let (victim, survivor) = if victim_is_target {
-            (serving, asking)
-        } else {
-            (asking, serving)
-        };
-        victim.signal(Signal::SIGKILL).unwrap();
-        let ended = survivor.wait(NOTICE).unwrap();
-        assert!(
-            ended.output.contains("stream ended"),
-            "{}",
-            ended.describe()
-        );
-        drop(victim);
+        let ends = stream(&hosts.a, &hosts.b, Lease::Require, scratch.path());
+        kill_one_end(ends, victim_is_target);
         assert_eq!(settled(), before);
     }
     hosts.down().unwrap();
@@ -115,7 +104,7 @@ fn lease_that_cannot_be_had_is_forwarded_and_says_so() {
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
     let mut command = hosts.a.subcommand("run").unwrap();
     command.args(["--lease", "try", "--", "ibv_devinfo"]);
-    let ended = Process::run(&mut command, Duration::from_secs(10)).unwrap();
+    let ended = Process::run(&mut command, SHORT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
     assert!(
         ended.output.contains("lease") && ended.output.contains("forward"),

@@ -13,7 +13,7 @@ use urdma_tests::alone;
 
 /// Debian's `nobody` and `nogroup`.
 const NOBODY: u32 = 65_534;
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 const FILES: [&str; 4] = [
     "urdma",
     "urdmad",
@@ -28,11 +28,11 @@ cd "$HOME"
 ./urdma up
 ./urdma run -- ibv_devinfo | grep PORT_ACTIVE
 ./urdma run -- ib_write_bw -F -n 1000 -p 18990 >server.out 2>&1 &
-for i in $(seq 100); do grep -q ':4A2E .* 0A ' /proc/net/tcp && break; sleep 0.05; done
+for i in $(seq 600); do grep -q ':4A2E .* 0A ' /proc/net/tcp && break; sleep 0.05; done
 ./urdma run -- ib_write_bw -F -n 1000 -p 18990 127.0.0.1
 wait
 ./urdma run -- rping -s -a 127.0.0.1 -p 7001 -C 10 >/dev/null 2>&1 &
-for i in $(seq 100); do ./urdma status | grep -q 'port 7001' && break; sleep 0.05; done
+for i in $(seq 600); do ./urdma status | grep -q 'port 7001' && break; sleep 0.05; done
 ./urdma run -- rping -c -v -a 127.0.0.1 -p 7001 -C 10
 wait
 ./urdma down

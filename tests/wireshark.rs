@@ -1,30 +1,21 @@
 //! Real traffic, captured by urdmad and by the provider, through Debian's tshark with `tools/wireshark/trp.lua`: every frame decodes, none is
 //! malformed.
-//!
-//! tshark loads no Lua scripts for root, so as root the tests run it as nobody.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
 use urdma_harness::process::{Ended, Process};
+use urdma_harness::tshark::{self, MALFORMED};
 use urdma_harness::{pair, programs};
 use urdma_tests::{alone, ports, OneHost, VERBS_CHECK};
 
-/// User and group `nobody` and `nogroup` of Debian.
-const NOBODY: u32 = 65_534;
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// What must never appear.
-const BAD: &str = "!trp or trp.broken or trp.trailing or _ws.malformed or _ws.lua.error or ip.checksum.status == 0 \
-    or udp.checksum.status == 0 or _ws.expert.group == \"Malformed\"";
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// RDMAP opcodes (doc/spec/trp.md) of the programs below.
 const READ_REQUEST: &str = "1";
@@ -81,51 +72,14 @@ fn end_well(what: &str, ended: &Ended) {
     assert!(ended.succeeded(), "{what}: {}", ended.describe());
 }
 
-/// tshark over one capture as a user for whom it loads scripts; what it printed.
-fn tshark(directory: &Path, capture: &Path, arguments: &[&str]) -> Vec<String> {
-    // The tree may be where nobody may look.
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/wireshark/trp.lua");
-    let script = directory.join("trp.lua");
-    fs::write(&script, fs::read(source).unwrap()).unwrap();
-    for path in [directory, capture] {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    let mut command = Command::new("tshark");
-    command
-        .env("HOME", directory)
-        .env("LC_ALL", "C.UTF-8")
-        .current_dir(directory)
-        .arg(format!("-Xlua_script:{}", script.display()))
-        .args(["-o", "iwarp_ddp_rdmap.reassemble_iwarp_rdma_send:FALSE"])
-        .args([
-            "-o",
-            "udp.check_checksum:TRUE",
-            "-o",
-            "ip.check_checksum:TRUE",
-        ])
-        .args(["--disable-heuristic", "rpcrdma_iwarp", "-n", "-r"])
-        .arg(capture)
-        .args(arguments);
-    if nix::unistd::geteuid().is_root() {
-        command.uid(NOBODY).gid(NOBODY);
-    }
-    let output = command
-        .output()
-        .expect("tshark is needed: scripts/install-deps.sh installs it");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "tshark failed: {errors}");
-    assert!(!errors.contains("Lua"), "{errors}");
-    let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().map(str::to_owned).collect()
-}
-
 /// Checks one capture; the values of `trp.opcode` and `trp.cm.kind` in it.
 fn check(directory: &Path, capture: &Path, skip: &str) -> [BTreeSet<String>; 2] {
-    let bad = format!("({BAD}){skip}");
-    let broken = tshark(directory, capture, &["-Y", &bad]);
+    let bad = format!("(!trp or {MALFORMED}){skip}");
+    let broken = tshark::read(directory, capture, &["-Y", &bad]).unwrap();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
     let fields = ["-T", "fields", "-e", "trp.opcode", "-e", "trp.cm.kind"];
-    let shown = tshark(directory, capture, &[&fields[..], &["-Y", "trp"]].concat());
+    let arguments = [&fields[..], &["-Y", "trp"]].concat();
+    let shown = tshark::read(directory, capture, &arguments).unwrap();
     assert!(!shown.is_empty(), "{} is empty", capture.display());
     [0, 1].map(|column| {
         let values = shown.iter().filter_map(|line| line.split('\t').nth(column));
@@ -165,7 +119,7 @@ fn daemons_capture_of_two_hosts_decodes_in_tshark() {
     // Between the hosts there is ARP and neighbour discovery too.
     let [opcodes, cm_kinds] = check(scratch.path(), &capture, " and not (arp or icmpv6)");
     expect_mix(&opcodes, &cm_kinds);
-    let frames = tshark(scratch.path(), &capture, &[]).len();
+    let frames = tshark::read(scratch.path(), &capture, &[]).unwrap().len();
     assert!(
         ended.output.contains(&format!("{frames} frames in ")),
         "{frames}: {}",

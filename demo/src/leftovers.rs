@@ -2,20 +2,32 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The state of the machine before the run, as far as a run of ours could change it.
 #[derive(Debug)]
-pub(crate) struct Before(BTreeSet<String>);
+pub(crate) struct Before {
+    scratch: PathBuf,
+    things: BTreeSet<String>,
+}
 
 impl Before {
-    pub(crate) fn take() -> Self {
-        Self(things())
+    /// `scratch` is the directory of the run, which tells its processes from those of others.
+    pub(crate) fn take(scratch: &Path) -> Self {
+        Self {
+            scratch: scratch.to_path_buf(),
+            things: things(),
+        }
     }
 
     /// What is there now and was not before.
     pub(crate) fn compare(&self) -> Vec<String> {
-        things().difference(&self.0).cloned().collect()
+        let mut left: Vec<String> = things().difference(&self.things).cloned().collect();
+        left.extend(processes(&self.scratch));
+        if self.scratch.exists() {
+            left.push(self.scratch.display().to_string());
+        }
+        left
     }
 }
 
@@ -23,14 +35,12 @@ fn things() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (directory, prefix) in [
         ("/dev/hugepages", ""),
-        ("/tmp", "urdma-"),
         ("/dev/shm", "urdma"),
         ("/run/urdma", ""),
         ("/var/run/dpdk", ""),
     ] {
         found.extend(entries(Path::new(directory), prefix));
     }
-    found.extend(processes());
     if let Ok(count) = fs::read_to_string("/proc/sys/vm/nr_hugepages") {
         found.insert(format!("{} reserved hugepages", count.trim()));
     }
@@ -48,31 +58,31 @@ fn entries(directory: &Path, prefix: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every process called urdmad, or one that maps our plugin.
-fn processes() -> Vec<String> {
+/// Every process that was told of `scratch`: a daemon by its command line, a program by its environment.
+fn processes(scratch: &Path) -> Vec<String> {
     let Ok(listing) = fs::read_dir("/proc") else {
         return Vec::new();
     };
     listing
         .flatten()
-        .filter(|entry| runs_something_of_ours(&entry.path()))
+        .filter(|entry| was_told_of(scratch, &entry.path()))
         .map(|entry| format!("process {}", entry.file_name().to_string_lossy()))
         .collect()
 }
 
-/// Whether the process of this directory of /proc is one of ours and runs: one that has ended maps nothing, even if its parent, often the
-/// container's init, has not waited for it yet.
-fn runs_something_of_ours(process: &Path) -> bool {
-    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-    let maps = fs::read_to_string(process.join("maps")).unwrap_or_default();
-    maps.contains("liburdma") || (name.trim() == "urdmad" && !maps.is_empty())
+/// Whether the process of this directory of /proc runs with `scratch` in its command line or environment. Both are empty once it has ended,
+/// even if its parent, often a container's init, has not waited for it yet.
+fn was_told_of(scratch: &Path, process: &Path) -> bool {
+    let needle = scratch.display().to_string();
+    ["cmdline", "environ"].iter().any(|file| {
+        fs::read(process.join(file))
+            .is_ok_and(|octets| String::from_utf8_lossy(&octets).contains(&needle))
+    })
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::os::unix::fs::symlink;
-    use std::path::PathBuf;
     use std::process::Command;
 
     use nix::sys::wait::{waitid, Id, WaitPidFlag};
@@ -82,18 +92,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_daemon_counts_and_ended_one_does_not_before_anybody_waited_for_it() {
+    fn running_process_counts_and_ended_one_does_not_before_anybody_waited_for_it() {
         let scratch = Scratch::new("leftovers").unwrap();
-        let program = scratch.path().join("urdmad");
-        symlink("/bin/sleep", &program).unwrap();
-        let mut child = Command::new(&program).arg("60").spawn().unwrap();
-        let process = PathBuf::from(format!("/proc/{}", child.id()));
-        assert!(runs_something_of_ours(&process));
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .env("URDMA_RUN_DIR", scratch.path().join("one"))
+            .spawn()
+            .unwrap();
+        let expected = format!("process {}", child.id());
+        assert_eq!(processes(scratch.path()), [expected]);
         child.kill().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
         waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
-        assert!(process.exists());
-        assert!(!runs_something_of_ours(&process));
+        assert!(Path::new(&format!("/proc/{pid}")).exists());
+        assert_eq!(processes(scratch.path()), Vec::<String>::new());
         child.wait().unwrap();
     }
 }

@@ -23,12 +23,20 @@ const MTU: u16 = 9000;
 const LEASE_QUEUES: u16 = 2;
 /// 2 MB pages for two hosts with leases.
 const HUGEPAGES: u64 = 512;
-const SHORT_LIMIT: Duration = Duration::from_secs(10);
+const SHORT_LIMIT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    let before = Before::take();
+    let scratch = match Scratch::new("demo") {
+        Ok(scratch) => scratch,
+        Err(failure) => {
+            eprintln!("urdma demo: {failure}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let before = Before::take(scratch.path());
     let mut table = Table::new();
-    let outcome = run_all(&mut table);
+    let outcome = run_all(&mut table, &scratch);
+    drop(scratch);
     println!("\n{table}");
     let left = before.compare();
     if let Err(failure) = &outcome {
@@ -45,9 +53,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_all(table: &mut Table) -> Result<(), Failure> {
-    let scratch = Scratch::new("demo")?;
-    one_host(table, &scratch)?;
+fn run_all(table: &mut Table, scratch: &Scratch) -> Result<(), Failure> {
+    one_host(table, scratch)?;
     let hugepages = Hugepages::reserve(HUGEPAGES)?;
     let hosts = TwoHosts::up(scratch.path(), Queues::Leased(LEASE_QUEUES), MTU)?;
     for (path, lease, first_port) in [

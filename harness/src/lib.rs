@@ -6,7 +6,8 @@
 //! - [`instance`]: `urdma up` with a configuration, `urdma run`, `urdma down`;
 //! - [`namespace`]: network namespaces as hosts;
 //! - [`programs`]: the catalogue of programs, how they are called and what they print;
-//! - [`pair`]: a server and a client of one program over a path.
+//! - [`pair`]: a server and a client of one program over a path;
+//! - [`tshark`]: a capture as Wireshark reads it.
 
 pub mod hugepages;
 pub mod instance;
@@ -14,6 +15,7 @@ pub mod namespace;
 pub mod pair;
 pub mod process;
 pub mod programs;
+pub mod tshark;
 
 /// What went wrong in a run, as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

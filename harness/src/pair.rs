@@ -9,11 +9,11 @@ use crate::programs::{Figure, Job, Ready};
 use crate::Failure;
 
 /// How long a server may take until it listens.
-const READY_LIMIT: Duration = Duration::from_secs(10);
+const READY_LIMIT: Duration = Duration::from_secs(30);
 /// How long a client may run.
-const CLIENT_LIMIT: Duration = Duration::from_secs(60);
+const CLIENT_LIMIT: Duration = Duration::from_secs(120);
 /// How long a server may outlive its client.
-const SERVER_LIMIT: Duration = Duration::from_secs(15);
+const SERVER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `job` with its server on `server` and its client on `client`.
 ///

@@ -11,15 +11,21 @@ use crate::Failure;
 
 /// How often a waiting loop looks again.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// How long a pipe is read after its program has ended.
+const READER_LIMIT: Duration = Duration::from_secs(2);
 
 /// A started program whose standard output and error are collected.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
-    output: Arc<Mutex<String>>,
+    output: Printed,
+    errors: Printed,
     readers: Vec<JoinHandle<()>>,
 }
+
+/// What was printed so far.
+type Printed = Arc<Mutex<String>>;
 
 /// How a program ended and what it printed (standard output and error as they came).
 #[derive(Debug, Clone)]
@@ -28,6 +34,8 @@ pub struct Ended {
     pub status: ExitStatus,
     /// Everything that it printed.
     pub output: String,
+    /// What of it came from standard error.
+    pub errors: String,
 }
 
 impl Ended {
@@ -36,19 +44,24 @@ impl Ended {
         self.status.success()
     }
 
-    /// "exit status 1" or "killed by signal 9", with the last lines printed.
+    /// "exit status 1" or "killed by signal 9", with the last lines of standard error, or of everything if that is empty.
     pub fn describe(&self) -> String {
         let how = match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("exit status {code}"),
             (None, Some(signal)) => format!("killed by signal {signal}"),
             (None, None) => "ended".to_owned(),
         };
-        let lines: Vec<&str> = self
-            .output
+        let said = |text: &'_ str| text.lines().any(|line| !line.trim().is_empty());
+        let text = if said(&self.errors) {
+            &self.errors
+        } else {
+            &self.output
+        };
+        let lines: Vec<&str> = text
             .lines()
             .filter(|line| !line.trim().is_empty())
             .collect();
-        let tail = lines[lines.len().saturating_sub(3)..].join(" / ");
+        let tail = lines[lines.len().saturating_sub(12)..].join(" / ");
         if tail.is_empty() {
             how
         } else {
@@ -78,18 +91,20 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| Failure::new(format!("cannot start {name}: {error}")))?;
-        let output = Arc::new(Mutex::new(String::new()));
+        let (output, errors) = (Printed::default(), Printed::default());
         let mut readers = Vec::new();
         if let Some(stdout) = child.stdout.take() {
-            readers.push(collect(stdout, Arc::clone(&output)));
+            readers.push(collect(stdout, vec![Arc::clone(&output)]));
         }
         if let Some(stderr) = child.stderr.take() {
-            readers.push(collect(stderr, Arc::clone(&output)));
+            let into = vec![Arc::clone(&output), Arc::clone(&errors)];
+            readers.push(collect(stderr, into));
         }
         Ok(Self {
             name,
             child,
             output,
+            errors,
             readers,
         })
     }
@@ -109,10 +124,7 @@ impl Process {
 
     /// What it has printed so far.
     pub fn printed(&self) -> String {
-        self.output
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        text_of(&self.output)
     }
 
     /// Whether it still runs.
@@ -139,6 +151,10 @@ impl Process {
         let start = Instant::now();
         while !self.printed().contains(text) {
             if !self.is_running() {
+                self.read_to_the_end();
+                if self.printed().contains(text) {
+                    break;
+                }
                 return Err(Failure::new(format!(
                     "{} ended before it printed '{text}': {}",
                     self.name,
@@ -165,11 +181,12 @@ impl Process {
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => {
-                    for reader in self.readers.drain(..) {
-                        wait_for_reader(reader, Duration::from_secs(2));
-                    }
-                    let output = self.printed();
-                    return Ok(Ended { status, output });
+                    self.read_to_the_end();
+                    return Ok(Ended {
+                        status,
+                        output: self.printed(),
+                        errors: text_of(&self.errors),
+                    });
                 }
                 Ok(None) if start.elapsed() > limit => {
                     self.kill_group();
@@ -184,6 +201,13 @@ impl Process {
                 Ok(None) => std::thread::sleep(POLL_INTERVAL),
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    /// Waits until everything that it printed has been read; it has ended.
+    fn read_to_the_end(&mut self) {
+        for reader in self.readers.drain(..) {
+            wait_for_reader(reader, READER_LIMIT);
         }
     }
 
@@ -215,13 +239,24 @@ fn wait_for_reader(reader: JoinHandle<()>, limit: Duration) {
     }
 }
 
-fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<String>>) -> JoinHandle<()> {
+fn text_of(printed: &Printed) -> String {
+    printed
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
+}
+
+fn collect(mut from: impl Read + Send + 'static, into: Vec<Printed>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut chunk = [0; 4096];
         while let Ok(count @ 1..) = from.read(&mut chunk) {
-            into.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push_str(&String::from_utf8_lossy(&chunk[..count]));
+            let text = String::from_utf8_lossy(&chunk[..count]);
+            for printed in &into {
+                printed
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push_str(&text);
+            }
         }
     })
 }
@@ -252,25 +287,35 @@ pub fn wait_until(
 mod tests {
     use super::*;
 
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn text_of_a_process_that_has_ended_is_found() {
+        let mut process = Process::start(Command::new("sh").args(["-c", "echo done"])).unwrap();
+        wait_until("the end", LIMIT, || !process.is_running()).unwrap();
+        process.wait_for_text("done", LIMIT).unwrap();
+        assert!(process.wait_for_text("more", LIMIT).is_err());
+    }
+
     #[test]
     fn run_collects_both_streams_and_status() {
         let ended = Process::run(
             Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]),
-            Duration::from_secs(5),
+            LIMIT,
         )
         .unwrap();
         assert_eq!(ended.status.code(), Some(3));
         assert!(ended.output.contains("out") && ended.output.contains("err"));
         assert!(!ended.succeeded());
+        assert_eq!(ended.describe(), "exit status 3: err");
     }
 
     #[test]
     fn wait_past_limit_kills_and_says_so() {
-        let failure = Process::run(
-            Command::new("sh").args(["-c", "echo begun; sleep 60"]),
-            Duration::from_millis(300),
-        )
-        .unwrap_err();
+        let mut process =
+            Process::start(Command::new("sh").args(["-c", "echo begun; sleep 60"])).unwrap();
+        process.wait_for_text("begun", LIMIT).unwrap();
+        let failure = process.wait(Duration::ZERO).unwrap_err();
         assert!(failure.0.contains("did not end") && failure.0.contains("begun"));
     }
 

@@ -1,14 +1,8 @@
 //! Debian's tshark with tools/wireshark/trp.lua reads what the encoder writes: every packet type, opcode and extension.
-//!
-//! tshark loads no Lua scripts for root, so as root the test runs it as nobody.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 use std::fs;
 use std::net::Ipv6Addr;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use proto_trp::addr::{self, Psn, Qpn, SlotId};
 use proto_trp::pcapng::Capture;
@@ -17,9 +11,8 @@ use proto_trp::wire::{
     Extensions, Flags, ImmediateData, Msn, Opcode, PacketType, ReadRequest, RnrTimer, Sack,
     SegmentKind, Stag, TaggedOffset, Terminate, TerminateCause, Timestamp, TrpHeader,
 };
-
-/// User and group `nobody` and `nogroup` of Debian.
-const NOBODY: u32 = 65534;
+use urdma_harness::instance::Scratch;
+use urdma_harness::tshark::{self, MALFORMED};
 
 fn sender() -> Qpn {
     Qpn::new(SlotId::new(1).unwrap(), 0x2a)
@@ -329,82 +322,21 @@ fn frames() -> Vec<Expected> {
     frames
 }
 
-/// A directory that every user may read, removed at the end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("urdma-{name}-{}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Writes the capture and the script to `dir` and runs tshark over them.
-fn tshark(dir: &Path, packets: &[Vec<u8>], arguments: &[&str]) -> Output {
-    let capture = dir.join("capture.pcapng");
+/// Writes a capture of `packets` to `scratch` and shows it to tshark.
+fn tshark(scratch: &Scratch, packets: &[Vec<u8>], arguments: &[&str]) -> Vec<String> {
+    let capture = scratch.path().join("capture.pcapng");
     let mut out = Capture::new(fs::File::create(&capture).unwrap()).unwrap();
     for (i, packet) in packets.iter().enumerate() {
         let time_ns = 1_700_000_000_000_000_000 + i as u64 * 1_001;
         out.frame(time_ns, &ethernet(packet, i % 3 == 2)).unwrap();
     }
     out.finish().unwrap();
-    // The tree may be where nobody may look.
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/wireshark/trp.lua");
-    let script = dir.join("trp.lua");
-    fs::write(&script, fs::read(source).unwrap()).unwrap();
-
-    let mut command = Command::new("tshark");
-    command
-        .env("HOME", dir)
-        .env("LC_ALL", "C.UTF-8")
-        .current_dir(dir)
-        .arg(format!("-Xlua_script:{}", script.display()))
-        .args(["-o", "iwarp_ddp_rdmap.reassemble_iwarp_rdma_send:FALSE"])
-        .args([
-            "-o",
-            "udp.check_checksum:TRUE",
-            "-o",
-            "ip.check_checksum:TRUE",
-        ])
-        .args(["--disable-heuristic", "rpcrdma_iwarp", "-n", "-r"])
-        .arg(&capture)
-        .args(arguments);
-    if fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0) {
-        command.uid(NOBODY).gid(NOBODY);
-    }
-    let output = command
-        .output()
-        .expect("tshark is needed: scripts/install-deps.sh installs it");
-    assert!(output.status.success(), "tshark failed: {output:?}");
-    assert!(
-        !String::from_utf8_lossy(&output.stderr).contains("Lua"),
-        "{output:?}"
-    );
-    output
+    tshark::read(scratch.path(), &capture, arguments).unwrap()
 }
-
-fn lines(output: &Output) -> Vec<String> {
-    String::from_utf8(output.stdout.clone())
-        .unwrap()
-        .lines()
-        .map(str::to_owned)
-        .collect()
-}
-
-const MALFORMED: &str = "trp.broken or trp.trailing or _ws.malformed or _ws.lua.error \
-    or udp.checksum.status == 0 or ip.checksum.status == 0 or _ws.expert.group == \"Malformed\"";
 
 #[test]
 fn tshark_decodes_every_type_and_opcode() {
-    let scratch = Scratch::new("wireshark");
+    let scratch = Scratch::new("wireshark").unwrap();
     let frames = frames();
     let packets: Vec<Vec<u8>> = frames.iter().map(|frame| frame.packet.clone()).collect();
     let fields = [
@@ -421,7 +353,7 @@ fn tshark_decodes_every_type_and_opcode() {
         .chain(&msn)
         .for_each(|field| arguments.extend(["-e", field]));
 
-    let found = lines(&tshark(&scratch.0, &packets, &arguments));
+    let found = tshark(&scratch, &packets, &arguments);
     assert_eq!(found.len(), frames.len());
     for (line, frame) in found.iter().zip(&frames) {
         let values: Vec<&str> = line.split('\t').collect();
@@ -448,15 +380,15 @@ fn tshark_decodes_every_type_and_opcode() {
             );
         }
     }
-    let bad = lines(&tshark(&scratch.0, &packets, &["-V", "-Y", MALFORMED]));
+    let bad = tshark(&scratch, &packets, &["-V", "-Y", MALFORMED]);
     assert_eq!(bad, Vec::<String>::new());
 }
 
 #[test]
 fn tshark_shows_names_and_extensions() {
-    let scratch = Scratch::new("wireshark-names");
+    let scratch = Scratch::new("wireshark").unwrap();
     let packets: Vec<Vec<u8>> = frames().into_iter().map(|frame| frame.packet).collect();
-    let text = lines(&tshark(&scratch.0, &packets, &["-V"])).join("\n");
+    let text = tshark(&scratch, &packets, &["-V"]).join("\n");
     for wanted in [
         "DATA RDMA Write",
         "DATA RDMA Read Request",
@@ -505,7 +437,7 @@ fn cm(kind: u8, body: &[u8], private: &[u8]) -> Vec<u8> {
 
 #[test]
 fn tshark_decodes_connection_management() {
-    let scratch = Scratch::new("wireshark-cm");
+    let scratch = Scratch::new("wireshark").unwrap();
     let mut source = [0; 16];
     source[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
     #[rustfmt::skip]
@@ -541,7 +473,7 @@ fn tshark_decodes_connection_management() {
     fields
         .iter()
         .for_each(|field| arguments.extend(["-e", field]));
-    let found = lines(&tshark(&scratch.0, &packets, &arguments));
+    let found = tshark(&scratch, &packets, &arguments);
     let expected = [
         "1,0x0001002a,1193046,7,6,::ffff:127.0.0.1,7261,0x0106,,68656c6c6f,",
         "2,0x00020007,5,,7,,,,,,",
@@ -552,20 +484,20 @@ fn tshark_decodes_connection_management() {
         "7,,,,,,,,,,250",
     ];
     assert_eq!(found, expected);
-    let bad = lines(&tshark(&scratch.0, &packets, &["-Y", MALFORMED]));
+    let bad = tshark(&scratch, &packets, &["-Y", MALFORMED]);
     assert_eq!(bad, Vec::<String>::new());
 
     let mut cut = packets
         .map(|packet| packet[..packet.len() - 1].to_vec())
         .to_vec();
     cut.push(cm(8, b"", b""));
-    let marked = lines(&tshark(&scratch.0, &cut, &["-Y", "trp.broken"]));
+    let marked = tshark(&scratch, &cut, &["-Y", "trp.broken"]);
     assert_eq!(marked.len(), cut.len());
 }
 
 #[test]
 fn tshark_decodes_datagrams() {
-    let scratch = Scratch::new("wireshark-datagram");
+    let scratch = Scratch::new("wireshark").unwrap();
     let header = DatagramHeader {
         destination_index: 7,
         qkey: 0x1122_3344,
@@ -598,23 +530,23 @@ fn tshark_decodes_datagrams() {
     fields
         .iter()
         .for_each(|field| arguments.extend(["-e", field]));
-    let found = lines(&tshark(&scratch.0, &packets, &arguments));
+    let found = tshark(&scratch, &packets, &arguments);
     let ends = "0x020007,0x01002a,0x11223344,::ffff:127.0.0.1,fe80::2";
     let expected = [
         format!("1,{ends},,"),
         format!("2,{ends},0xdeadbeef,68656c6c6f"),
     ];
     assert_eq!(found, expected);
-    let bad = lines(&tshark(&scratch.0, &packets, &["-Y", MALFORMED]));
+    let bad = tshark(&scratch, &packets, &["-Y", MALFORMED]);
     assert_eq!(bad, Vec::<String>::new());
     let cut = [packets[0][..47].to_vec()];
-    let marked = lines(&tshark(&scratch.0, &cut, &["-Y", "trp.broken"]));
+    let marked = tshark(&scratch, &cut, &["-Y", "trp.broken"]);
     assert_eq!(marked.len(), 1);
 }
 
 #[test]
 fn tshark_marks_bad_packets_and_survives_them() {
-    let scratch = Scratch::new("wireshark-bad");
+    let scratch = Scratch::new("wireshark").unwrap();
     let good = frames();
     let mut packets = vec![];
     for frame in good.iter().step_by(7) {
@@ -624,14 +556,14 @@ fn tshark_marks_bad_packets_and_survives_them() {
     }
     packets.push(vec![0x20; 16]);
     packets.push(vec![0x19; 16]);
-    let shown = lines(&tshark(&scratch.0, &packets, &["-Y", "trp"]));
+    let shown = tshark(&scratch, &packets, &["-Y", "trp"]);
     assert_eq!(shown.len(), packets.len());
-    let lua = lines(&tshark(&scratch.0, &packets, &["-Y", "_ws.lua.error"]));
+    let lua = tshark(&scratch, &packets, &["-Y", "_ws.lua.error"]);
     assert_eq!(lua, Vec::<String>::new());
-    let version = lines(&tshark(
-        &scratch.0,
+    let version = tshark(
+        &scratch,
         &packets[packets.len() - 2..],
         &["-Y", "trp.broken"],
-    ));
+    );
     assert_eq!(version.len(), 2);
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use urdma_harness::instance::{Instance, Lease, Scratch};
 use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_harness::programs::Job;
@@ -14,13 +15,19 @@ use urdma_harness::{pair, Failure};
 /// `verbs-check`, built from `tests/verbs-check`.
 pub const VERBS_CHECK: &str = env!("VERBS_CHECK");
 /// How long one end of `verbs-check` may run.
-pub const CHECK_LIMIT: Duration = Duration::from_secs(60);
+pub const CHECK_LIMIT: Duration = Duration::from_secs(180);
 /// Longest time a peer may take to notice a death.
-pub const NOTICE: Duration = Duration::from_secs(20);
-const SHORT: Duration = Duration::from_secs(10);
+pub const NOTICE: Duration = Duration::from_secs(60);
+/// How long what is quick may take on a busy machine.
+pub const SHORT: Duration = Duration::from_secs(30);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-static NEXT_PORT: AtomicU16 = AtomicU16::new(19_000);
+/// Where the ports of the tests begin; each run takes another range, so that two at a time do not disturb one another.
+const PORT_BASE: u16 = 19_000;
+const PORT_RANGES: u32 = 12;
+const PORT_RANGE: u16 = 1_000;
+
+static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
 /// Two cores serve one pair of programs: tests of one binary run one after the other while they hold this.
 pub fn alone() -> MutexGuard<'static, ()> {
@@ -29,7 +36,8 @@ pub fn alone() -> MutexGuard<'static, ()> {
 
 /// The first of 100 ports that no other test of this binary uses.
 pub fn ports() -> u16 {
-    NEXT_PORT.fetch_add(100, Ordering::Relaxed)
+    let range = u16::try_from(std::process::id() % PORT_RANGES).unwrap_or(0);
+    PORT_BASE + range * PORT_RANGE + NEXT_PORT.fetch_add(100, Ordering::Relaxed) % PORT_RANGE
 }
 
 /// A host without a port, at 127.0.0.1.
@@ -124,8 +132,39 @@ pub fn stream(
     let mut asking = check_end("stream", "client", client, lease, scratch, 1).unwrap();
     asking.wait_for_text("streaming", SHORT).unwrap();
     serving.wait_for_text("waiting", SHORT).unwrap();
-    std::thread::sleep(Duration::from_millis(200));
     (serving, asking)
+}
+
+/// Kills the target or the initiator of a stream and expects that the other end is told.
+pub fn kill_one_end((serving, asking): (Process, Process), victim_is_target: bool) {
+    let (victim, survivor) = if victim_is_target {
+        (serving, asking)
+    } else {
+        (asking, serving)
+    };
+    victim.signal(Signal::SIGKILL).unwrap();
+    expect_stream_ended(survivor);
+}
+
+/// Expects that an end of a stream is told of the stream's end, and ends.
+pub fn expect_stream_ended(end: Process) {
+    let ended = end.wait(NOTICE).unwrap();
+    assert!(
+        ended.output.contains("stream ended"),
+        "{}",
+        ended.describe()
+    );
+}
+
+/// Runs scenarios of `verbs-check` on one host, one after the other.
+pub fn check_on_one_host(scenarios: &[&str]) {
+    let _alone = alone();
+    let one = OneHost::up();
+    for scenario in scenarios {
+        let scratch = one.scratch.path();
+        check(scenario, &one.host, &one.host, Lease::Never, scratch);
+    }
+    one.down();
 }
 
 /// Waits until nobody is attached, no queue is leased, and every frame is free.

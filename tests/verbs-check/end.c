@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LIMIT_S 20
+#define LIMIT_S 60
 #define GID_INDEX 1
 
 void fail(const char *format, ...)
@@ -145,7 +145,7 @@ void end_connect(struct end *e, const char *path, bool server, const struct wish
 	};
 	modify(e, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTS, .sq_psn = mine.psn, .timeout = 14, .retry_cnt = 7, .rnr_retry = wish->rnr_retry, .max_rd_atomic = 4,
+		.qp_state = IBV_QPS_RTS, .sq_psn = mine.psn, .timeout = wish->timeout, .retry_cnt = 7, .rnr_retry = wish->rnr_retry, .max_rd_atomic = 4,
 	};
 	modify(e, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
 	end_meet(e);
@@ -200,15 +200,25 @@ int end_recv(struct end *e, uint64_t wr_id, size_t offset, uint32_t length)
 	return error;
 }
 
+double end_deadline(void)
+{
+	return now_s() + LIMIT_S;
+}
+
+void end_check_deadline(double deadline)
+{
+	if (now_s() > deadline)
+		fail("no completion within %d s", LIMIT_S);
+}
+
 struct ibv_wc end_wait(struct end *e)
 {
-	double deadline = now_s() + LIMIT_S;
+	double deadline = end_deadline();
 	struct ibv_wc wc;
 	int count;
 
 	while ((count = ibv_poll_cq(e->cq, 1, &wc)) == 0) {
-		if (now_s() > deadline)
-			fail("no completion within %d s", LIMIT_S);
+		end_check_deadline(deadline);
 		sched_yield();
 	}
 	if (count < 0)

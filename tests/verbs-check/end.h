@@ -28,12 +28,14 @@ struct end {
 	struct ibv_mr *mr, *foreign_mr;
 	uint8_t *region;
 	struct hello peer;
+	uint64_t seed;
+	uint32_t operations;	/* of scenarios that take as many as one likes */
 };
 
 /* How a connection is wished for. */
 struct wish {
 	int access;		/* rights of the region */
-	uint8_t rnr_retry, min_rnr_timer;
+	uint8_t rnr_retry, min_rnr_timer, timeout;
 };
 
 /* Ends the program with a sentence; never returns. */
@@ -53,7 +55,10 @@ void end_close(struct end *e);
 int end_send(struct end *e, struct ibv_send_wr *wr, size_t offset, uint32_t length, uint32_t lkey);
 int end_recv(struct end *e, uint64_t wr_id, size_t offset, uint32_t length);
 
-/* Polls until a completion comes; fails after 20 s. */
+/* When a wait that begins now has taken too long; fails if that time has come. */
+double end_deadline(void);
+void end_check_deadline(double deadline);
+/* Polls until a completion comes; fails after a minute. */
 struct ibv_wc end_wait(struct end *e);
 /* Waits for a completion and fails unless it has this status. */
 struct ibv_wc end_expect(struct end *e, enum ibv_wc_status status);

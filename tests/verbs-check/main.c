@@ -1,8 +1,8 @@
 /*
  * verbs-check: a verbs program that checks what perftest does not: every octet, every error.
  *
- *   verbs-check SCENARIO server|client PATH [SEED]     two ends that meet at the socket PATH
- *   verbs-check limits|datagram                        one process alone
+ *   verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]]     two ends that meet at the socket PATH
+ *   verbs-check limits|datagram                                     one process alone
  *
  * Prints "SCENARIO: ok" and exits with 0 when everything was as verbs promise.
  */
@@ -11,6 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Operations of each end in scenarios that take any number. */
+#define OPERATIONS 10000
 
 int main(int argc, char **argv)
 {
@@ -25,7 +28,7 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (argc < 4 || (strcmp(argv[2], "server") && strcmp(argv[2], "client"))) {
-		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED] | verbs-check limits|datagram\n");
+		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]] | verbs-check limits|datagram\n");
 		return 2;
 	}
 	const struct scenario *scenario = scenario_find(argv[1]);
@@ -37,9 +40,11 @@ int main(int argc, char **argv)
 	struct end end;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	srand48(argc > 4 ? atol(argv[4]) : 1);
 	end_open(&end, scenario->access[server]);
-	end_connect(&end, argv[3], server, &(struct wish){ .access = scenario->access[server], .rnr_retry = scenario->rnr_retry, .min_rnr_timer = 12 });
+	end.seed = argc > 4 ? strtoul(argv[4], NULL, 10) : 1;
+	end.operations = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : OPERATIONS;
+	srand48((long)end.seed);
+	end_connect(&end, argv[3], server, &(struct wish){ .access = scenario->access[server], .rnr_retry = scenario->rnr_retry, .min_rnr_timer = 12, .timeout = scenario->timeout });
 	(server ? scenario->server : scenario->client)(&end);
 	end_close(&end);
 	printf("%s: ok\n", scenario->name);

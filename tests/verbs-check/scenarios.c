@@ -318,6 +318,50 @@ static void meeting_server(struct end *e)
 	end_meet(e);
 }
 
+/* ---- a receiver that has one request at a time, now and then ---- */
+
+#define SLOW_MESSAGES 200
+#define SLOW_OCTETS 20000
+
+static void slow_client(struct end *e)
+{
+	struct ibv_send_wr wr = remote_wr(e, IBV_WR_SEND_WITH_IMM, 0);
+
+	end_meet(e);
+	for (unsigned posted = 0, done = 0; done < SLOW_MESSAGES;) {
+		if (posted < SLOW_MESSAGES && posted - done < SEND_DEPTH) {
+			wr.wr_id = posted;
+			wr.imm_data = htobe32(posted);
+			memset(e->region + (posted % SEND_DEPTH) * SLOW_OCTETS, (int)posted, SLOW_OCTETS);
+			if (end_send(e, &wr, (posted % SEND_DEPTH) * SLOW_OCTETS, SLOW_OCTETS, e->mr->lkey))
+				fail("ibv_post_send refused");
+			posted++;
+			continue;
+		}
+		if (end_expect(e, IBV_WC_SUCCESS).wr_id != done++)
+			fail("sends completed out of order");
+	}
+	end_meet(e);
+}
+
+static void slow_server(struct end *e)
+{
+	end_meet(e);
+	for (unsigned i = 0; i < SLOW_MESSAGES; i++) {
+		if (i % 8 == 0)
+			usleep(5000);
+		if (end_recv(e, i, 0, SLOW_OCTETS))
+			fail("a receive request was refused");
+		struct ibv_wc wc = end_expect(e, IBV_WC_SUCCESS);
+		if (wc.byte_len != SLOW_OCTETS || be32toh(wc.imm_data) != i)
+			fail("message %u came as %u with %u octets", i, be32toh(wc.imm_data), wc.byte_len);
+		for (unsigned at = 0; at < SLOW_OCTETS; at++)
+			if (e->region[at] != (uint8_t)i)
+				fail("message %u arrived with other octets", i);
+	}
+	end_meet(e);
+}
+
 /* ---- queues that are full: the post is refused, names its request, and nothing is lost ---- */
 
 static void full_client(struct end *e)
@@ -343,20 +387,25 @@ static void full_client(struct end *e)
 
 /* ---- life and death: run until the other end or urdmad is gone ---- */
 
+/* Writes after which a stream is in full swing. */
+#define UNDER_WAY 1000
+
 static void stream_client(struct end *e)
 {
 	struct ibv_send_wr wr = remote_wr(e, IBV_WR_RDMA_WRITE, 0);
 	struct ibv_wc wc;
 
 	end_meet(e);
-	printf("streaming\n");
-	for (unsigned outstanding = 0;;) {
+	for (unsigned outstanding = 0, completed = 0;;) {
 		while (outstanding < SEND_DEPTH && !end_send(e, &wr, 0, 65536, e->mr->lkey))
 			outstanding++;
 		wc = end_wait(e);
 		outstanding--;
-		if (wc.status == IBV_WC_SUCCESS)
+		if (wc.status == IBV_WC_SUCCESS) {
+			if (++completed == UNDER_WAY)
+				printf("streaming\n");
 			continue;
+		}
 		for (; outstanding; outstanding--)
 			end_expect(e, IBV_WC_WR_FLUSH_ERR);
 		printf("stream ended: %s\n", ibv_wc_status_str(wc.status));
@@ -401,22 +450,28 @@ static void exit_server(struct end *e)
 	exit(wc.status);
 }
 
+/* Acknowledge timeouts, 4.096 us * 2^n: a peer that is silent for two seconds is gone, or one that is silent for half a minute. */
+#define QUICK 14
+#define PATIENT 18
+
 static const struct scenario scenarios[] = {
-	{ "data", { ALL, ALL }, 7, data_client, data_server },
-	{ "wrong-rkey", { ALL, ALL }, 7, wrong_rkey_client, victim },
-	{ "bounds", { ALL, ALL }, 7, bounds_client, victim },
-	{ "wrap", { ALL, ALL }, 7, wrap_client, victim },
-	{ "foreign-pd", { ALL, ALL }, 7, foreign_pd_client, victim },
-	{ "no-remote-write", { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ }, 7, write_client, victim },
-	{ "no-remote-read", { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE }, 7, read_client, victim },
-	{ "no-remote-atomic", { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ }, 7, atomic_client, victim },
-	{ "wrong-lkey", { ALL, ALL }, 7, wrong_lkey_client, bystander },
-	{ "long-message", { ALL, ALL }, 7, long_client, long_server },
-	{ "rnr-late", { ALL, ALL }, 7, rnr_client, rnr_late_server },
-	{ "rnr-never", { ALL, ALL }, 2, rnr_never_client, meeting_server },
-	{ "full", { ALL, ALL }, 7, full_client, meeting_server },
-	{ "exit-with-completion", { ALL, ALL }, 7, exit_client, exit_server },
-	{ "stream", { ALL, ALL }, 7, stream_client, stream_server },
+	{ "data", { ALL, ALL }, 7, QUICK, data_client, data_server },
+	{ "mix", { ALL, ALL }, 7, PATIENT, mix_client, mix_server },
+	{ "wrong-rkey", { ALL, ALL }, 7, QUICK, wrong_rkey_client, victim },
+	{ "bounds", { ALL, ALL }, 7, QUICK, bounds_client, victim },
+	{ "wrap", { ALL, ALL }, 7, QUICK, wrap_client, victim },
+	{ "foreign-pd", { ALL, ALL }, 7, QUICK, foreign_pd_client, victim },
+	{ "no-remote-write", { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ }, 7, QUICK, write_client, victim },
+	{ "no-remote-read", { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE }, 7, QUICK, read_client, victim },
+	{ "no-remote-atomic", { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ }, 7, QUICK, atomic_client, victim },
+	{ "wrong-lkey", { ALL, ALL }, 7, QUICK, wrong_lkey_client, bystander },
+	{ "long-message", { ALL, ALL }, 7, QUICK, long_client, long_server },
+	{ "rnr-late", { ALL, ALL }, 7, QUICK, rnr_client, rnr_late_server },
+	{ "rnr-never", { ALL, ALL }, 2, QUICK, rnr_never_client, meeting_server },
+	{ "slow-receiver", { ALL, ALL }, 7, QUICK, slow_client, slow_server },
+	{ "full", { ALL, ALL }, 7, QUICK, full_client, meeting_server },
+	{ "exit-with-completion", { ALL, ALL }, 7, QUICK, exit_client, exit_server },
+	{ "stream", { ALL, ALL }, 7, QUICK, stream_client, stream_server },
 };
 
 const struct scenario *scenario_find(const char *name)

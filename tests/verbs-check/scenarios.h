@@ -7,12 +7,16 @@
 struct scenario {
 	const char *name;
 	int access[2];			/* rights of the client's and of the server's region */
-	uint8_t rnr_retry;
+	uint8_t rnr_retry, timeout;
 	void (*client)(struct end *e);
 	void (*server)(struct end *e);
 };
 
 const struct scenario *scenario_find(const char *name);
+
+/* Random operations both ways. */
+void mix_client(struct end *e);
+void mix_server(struct end *e);
 
 /* Every limit that query_device names, and one past it. */
 void check_limits(void);

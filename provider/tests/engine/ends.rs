@@ -102,40 +102,57 @@ fn forked_child_is_refused() {
     assert!(a.poll().is_empty());
 }
 
-/// Processor time of a thread of this process with this name, in nanoseconds.
-fn thread_time_ns(name: &str) -> u64 {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    tasks
-        .map(|task| task.unwrap().path())
-        .filter(|path| {
-            std::fs::read_to_string(path.join("comm"))
-                .unwrap_or_default()
-                .trim()
-                == name
-        })
-        .map(|path| {
-            let stat = std::fs::read_to_string(path.join("schedstat")).unwrap_or_default();
-            let time = stat.split_whitespace().next().unwrap_or("0");
-            time.parse::<u64>().unwrap()
-        })
-        .sum()
+/// What the engine threads of this process have used so far: processor time in nanoseconds, and how often they went to sleep.
+fn engine_threads() -> (u64, u64) {
+    let mut sum = (0, 0);
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let path = task.unwrap().path();
+        let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
+        if read("comm").trim() != "urdma-engine" {
+            continue;
+        }
+        let number = |text: Option<&str>| text.unwrap_or("0").trim().parse::<u64>().unwrap();
+        sum.0 += number(read("schedstat").split_whitespace().next());
+        let status = read("status");
+        let mut lines = status.lines();
+        sum.1 += number(lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")));
+    }
+    sum
 }
 
+/// Set for the process in which the idle test has the engine threads for itself.
+const ALONE: &str = "URDMA_TEST_ALONE";
+/// Windows of a second; one in which nothing disturbs is enough.
+const WINDOWS: usize = 30;
+/// An idle engine looks up for a keep-alive or at the end of a spell of polling, not more often.
+const SLEEPS_MAX: u64 = 10;
+const CPU_MAX_NS: u64 = 4_000_000;
+
 #[test]
-#[ignore = "measures processor time of the whole process: run it alone"]
-fn idle_engines_use_no_processor_time() {
+fn idle_engines_sleep() {
+    if std::env::var_os(ALONE).is_none() {
+        // Other tests of this binary have engines too.
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "ends::idle_engines_sleep", "--nocapture"])
+            .env(ALONE, "1")
+            .status()
+            .unwrap();
+        assert!(status.success(), "{status}");
+        return;
+    }
     let (a, b) = pair(64);
     b.receive(1, &[b.sge(0, 8)]).unwrap();
     a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     b.expect(1, Status::Success);
     a.expect(1, Status::Success);
-    std::thread::sleep(Duration::from_millis(100));
-    let before = thread_time_ns("urdma-engine");
-    std::thread::sleep(Duration::from_secs(1));
-    let used = thread_time_ns("urdma-engine") - before;
-    assert!(
-        used < 2 * 2_000_000,
-        "{used} ns of processor time in a second"
-    );
+    let idle = (0..WINDOWS).any(|_| {
+        let before = engine_threads();
+        std::thread::sleep(Duration::from_secs(1));
+        let after = engine_threads();
+        let (cpu_ns, sleeps) = (after.0 - before.0, after.1 - before.1);
+        println!("in a second: {sleeps} sleeps, {cpu_ns} ns");
+        sleeps <= SLEEPS_MAX && cpu_ns <= CPU_MAX_NS
+    });
+    assert!(idle, "never a quiet second");
     until("that it still works", || a.poll().is_empty());
 }

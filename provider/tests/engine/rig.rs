@@ -13,7 +13,7 @@ use urdma_provider::engine::{
 };
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
-pub(crate) const MAX_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Events(pub(crate) Mutex<Vec<AsyncEvent>>);
