@@ -3,11 +3,10 @@
 
 use std::process::Command;
 
-use nix::sys::signal::Signal;
 use urdma_harness::instance::{urdma, Instance, Lease, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{
-    alone, expect_all_taken_back, expect_stream_ended, kill_one_end, stream, OneHost, SHORT,
+    alone, check, expect_all_taken_back, expect_stream_ended, kill_one_end, stream, OneHost, SHORT,
 };
 
 fn run(command: &mut Command) -> Ended {
@@ -148,13 +147,17 @@ fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
     let _alone = alone();
     let one = OneHost::up();
     let (serving, asking) = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
-    let daemon = i32::try_from(one.host.daemon_pid().unwrap()).unwrap();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    // The new daemon takes over what the dead one left.
+    one.host.kill_and_restart().unwrap();
     for process in [asking, serving] {
         expect_stream_ended(process);
     }
-    // A new daemon takes over what the dead one left.
-    let again = Instance::up(one.scratch.path(), "one", "127.0.0.1", "").unwrap();
-    again.down().unwrap();
-    std::mem::forget(one.host);
+    check(
+        "data",
+        &one.host,
+        &one.host,
+        Lease::Never,
+        one.scratch.path(),
+    );
+    one.down();
 }

@@ -1,10 +1,15 @@
 //! Hosts in two network namespaces, joined by a veth pair whose traffic the kernel sees: AF_XDP and TAP, forwarded by urdmad.
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use urdma_harness::instance::{Instance, Lease, Scratch};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::programs::{self, Job};
-use urdma_tests::{alone, ports, run_all};
+use urdma_tests::{alone, check, expect_stream_ended, mix_while, ports, run_all, stream, NOTICE};
+
+/// Operations that take longer than two cuts of the link.
+const OPERATIONS: u32 = 20_000;
 
 /// The instances' addresses.
 const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
@@ -75,12 +80,9 @@ fn af_xdp_ports_share_interface_address_and_neighbours_with_the_kernel() {
     assert!(!link.contains("xdp"), "urdma down left a program: {link}");
 }
 
-#[test]
-fn tap_ports_behind_bridges_reach_one_another() {
-    let _alone = alone();
-    let scratch = Scratch::new("test").unwrap();
-    let spaces = Namespaces::new().unwrap();
-    let hosts = up(&spaces, &scratch, |_| {
+/// Hosts whose TAP ports lie in bridges with the ends of the veth pair.
+fn up_behind_bridges(spaces: &Namespaces, scratch: &Scratch) -> [Instance; 2] {
+    let hosts = up(spaces, scratch, |_| {
         "[port]\nkind = \"tap\"\nnetdev = \"tap0\"\n".to_owned()
     });
     for (end, address) in KERNEL_ADDRESSES.iter().enumerate() {
@@ -97,5 +99,52 @@ fn tap_ports_behind_bridges_reach_one_another() {
             spaces.ip(end, arguments).unwrap();
         }
     }
+    hosts
+}
+
+#[test]
+fn tap_ports_behind_bridges_reach_one_another() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let spaces = Namespaces::new().unwrap();
+    let hosts = up_behind_bridges(&spaces, &scratch);
     run_over(hosts, KERNEL_ADDRESSES[0]);
+}
+
+#[test]
+fn link_that_is_cut_for_a_while_or_for_too_long_and_comes_back() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let spaces = Namespaces::new().unwrap();
+    let hosts = up_behind_bridges(&spaces, &scratch);
+    let [a, b] = &hosts;
+    let set_link = |state: &str| {
+        let netdev = spaces.netdev(0);
+        spaces.ip(0, &["link", "set", netdev, state]).unwrap();
+    };
+    // For half a minute the queue pairs wait; the link is cut for a second, twice.
+    mix_while((a, b), scratch.path(), OPERATIONS, |_, _| {
+        for _ in 0..2 {
+            set_link("down");
+            std::thread::sleep(Duration::from_secs(1));
+            set_link("up");
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
+    let (serving, asking) = stream(a, b, Lease::Never, scratch.path());
+    set_link("down");
+    let asked = asking.wait(NOTICE).unwrap();
+    assert!(
+        asked
+            .output
+            .contains("stream ended: transport retry counter exceeded"),
+        "{}",
+        asked.describe()
+    );
+    set_link("up");
+    expect_stream_ended(serving);
+    check("mix", a, b, Lease::Never, scratch.path());
+    for host in hosts {
+        host.down().unwrap();
+    }
 }

@@ -9,7 +9,7 @@ use crate::process::{Ended, Process};
 use crate::Failure;
 
 /// How long `urdma up` and `urdma down` may take.
-const CONTROL_LIMIT: Duration = Duration::from_secs(30);
+const CONTROL_LIMIT: Duration = Duration::from_secs(60);
 
 /// How a program's packets leave its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,7 @@ pub fn urdma() -> Result<Command, Failure> {
 #[derive(Debug)]
 pub struct Instance {
     run_dir: PathBuf,
+    config: PathBuf,
     address: String,
     namespace: Option<String>,
     is_up: bool,
@@ -108,27 +109,45 @@ impl Instance {
         )?;
         let instance = Self {
             run_dir,
+            config,
             address: address.to_owned(),
             namespace,
             is_up: true,
         };
-        let ended = Process::run(
-            instance
-                .subcommand("up")?
-                .arg("--instance")
-                .arg(name)
-                .arg("--config")
-                .arg(&config),
-            CONTROL_LIMIT,
-        )?;
+        instance.start_daemon()?;
+        Ok(instance)
+    }
+
+    fn start_daemon(&self) -> Result<(), Failure> {
+        let mut command = self.subcommand("up")?;
+        // The run directory is called as the instance is.
+        let name = self.run_dir.file_name().unwrap_or_default();
+        command.arg("--instance").arg(name);
+        command.arg("--config").arg(&self.config);
+        let ended = Process::run(&mut command, CONTROL_LIMIT)?;
         if ended.succeeded() {
-            Ok(instance)
+            Ok(())
         } else {
             Err(Failure::new(format!(
                 "urdma up failed, {}",
                 ended.describe()
             )))
         }
+    }
+
+    /// Kills its urdmad and starts another, which takes over what the dead one left.
+    ///
+    /// # Errors
+    /// There was none, or what `urdma up` said.
+    pub fn kill_and_restart(&self) -> Result<(), Failure> {
+        let pid = i32::try_from(self.daemon_pid()?)
+            .map_err(|_| Failure::new("process id out of range"))?;
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(pid),
+            nix::sys::signal::Signal::SIGKILL,
+        )
+        .map_err(|error| Failure::new(format!("cannot kill urdmad: {error}")))?;
+        self.start_daemon()
     }
 
     /// The instance's address, as programs name it.

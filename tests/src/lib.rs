@@ -75,23 +75,20 @@ pub fn run_all(jobs: &[Job], server: &Instance, client: &Instance, lease: Lease)
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// One end of a scenario of `verbs-check`, started.
+/// One end of a scenario of `verbs-check`, started; `numbers` are its seed and, for `mix`, how many operations each end posts.
 pub fn check_end(
     scenario: &str,
     role: &str,
     host: &Instance,
     lease: Lease,
     scratch: &Path,
-    seed: u32,
+    numbers: &[u32],
 ) -> Result<Process, Failure> {
-    let socket = scratch.join("meet");
-    let argv = [
-        VERBS_CHECK,
-        scenario,
-        role,
-        &socket.to_string_lossy(),
-        &seed.to_string(),
-    ];
+    let socket = scratch.join("meet").to_string_lossy().into_owned();
+    let mut argv = [VERBS_CHECK, scenario, role, &socket]
+        .map(str::to_owned)
+        .to_vec();
+    argv.extend(numbers.iter().map(ToString::to_string));
     Process::start(&mut host.run(lease, &argv)?)
 }
 
@@ -101,8 +98,32 @@ pub fn check(scenario: &str, server: &Instance, client: &Instance, lease: Lease,
         .ok()
         .and_then(|seed| seed.parse().ok())
         .unwrap_or_else(std::process::id);
-    let serving = check_end(scenario, "server", server, lease, scratch, seed).unwrap();
-    let asking = check_end(scenario, "client", client, lease, scratch, seed).unwrap();
+    let serving = check_end(scenario, "server", server, lease, scratch, &[seed]).unwrap();
+    let asking = check_end(scenario, "client", client, lease, scratch, &[seed]).unwrap();
+    expect_content(scenario, seed, serving, asking);
+}
+
+/// Runs `mix` with so many operations at each end, does something to the two processes (server, client) when they are under way, and fails
+/// unless both are content in the end.
+pub fn mix_while(
+    (server, client): (&Instance, &Instance),
+    scratch: &Path,
+    operations: u32,
+    do_something: impl FnOnce(&Process, &Process),
+) {
+    let numbers = [std::process::id(), operations];
+    let start = |role, host| check_end("mix", role, host, Lease::Never, scratch, &numbers).unwrap();
+    let (mut serving, mut asking) = (start("server", server), start("client", client));
+    for end in [&mut serving, &mut asking] {
+        end.wait_for_text("mixing", SHORT).unwrap();
+        assert!(end.is_running(), "{}", end.printed());
+    }
+    do_something(&serving, &asking);
+    expect_content("mix", numbers[0], serving, asking);
+}
+
+/// Waits for both ends of a scenario and fails with what they said unless both are content.
+fn expect_content(scenario: &str, seed: u32, serving: Process, asking: Process) {
     let asked = asking.wait(CHECK_LIMIT);
     let served = serving.wait(CHECK_LIMIT);
     let content = |ended: &Result<Ended, Failure>| match ended {
@@ -128,8 +149,8 @@ pub fn stream(
     lease: Lease,
     scratch: &Path,
 ) -> (Process, Process) {
-    let mut serving = check_end("stream", "server", server, lease, scratch, 1).unwrap();
-    let mut asking = check_end("stream", "client", client, lease, scratch, 1).unwrap();
+    let mut serving = check_end("stream", "server", server, lease, scratch, &[1]).unwrap();
+    let mut asking = check_end("stream", "client", client, lease, scratch, &[1]).unwrap();
     asking.wait_for_text("streaming", SHORT).unwrap();
     serving.wait_for_text("waiting", SHORT).unwrap();
     (serving, asking)

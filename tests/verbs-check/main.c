@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* Operations of each end in scenarios that take any number. */
-#define OPERATIONS 10000
+#define OPERATIONS 5000
 
 int main(int argc, char **argv)
 {
