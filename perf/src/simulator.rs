@@ -1,134 +1,128 @@
 //! The protocol alone, in `proto-trp`'s simulator and its virtual time: what loss costs, and whether a lossy link is ever taken for dead.
 
-use proto_trp::conn::{Payload, PostError, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status};
-use proto_trp::sim::{LinkModel, Rights, Rng, Setup, SimHost, World};
+use proto_trp::conn::Status;
+use proto_trp::sim::{Flood, LinkCase, LinkModel, LinkResult, LossCase, Rng, Setup, World};
 
 use crate::samples::Sample;
 
-const LENGTH: u32 = 65_536;
-const GOODPUT_NS: u32 = 100_000_000;
-const OUTSTANDING: u32 = 64;
-/// Link seeds of the lossy run, whose median counts.
+const GOODPUT_NS: u64 = 100_000_000;
+/// Link seeds of a lossy run, whose median counts.
 const LOSSY_SEEDS: u64 = 5;
 const LOSSY_PPM: u32 = 10_000;
+/// The loss rates of the sweep.
+const SWEEP_PPM: [u32; 6] = [0, 100, 1_000, 10_000, 30_000, 50_000];
+/// The lengths of writes of the sweep.
+const SWEEP_OCTETS: [u32; 2] = [65_536, 1 << 20];
 
 /// Seeds of the search for spurious failures.
 pub const RETRY_SEEDS: u64 = 10_000;
 const RETRY_LOSS_MAX_PPM: u64 = 50_000;
-const RETRY_WRITES: u64 = 8;
+const RETRY_WRITES: u32 = 8;
 const RETRY_LENGTH: u32 = 8_192;
 const RETRY_LIMIT_NS: u64 = 60_000_000_000;
 
-/// One end writes from its memory into the other's.
-struct Writer {
-    world: World,
-    source: u32,
-    target: u32,
-    length: u32,
-}
-
-impl Writer {
-    fn new(setup: &Setup, seed: u64, length: u32) -> Self {
-        let mut world = World::new(setup, seed);
-        let memory = vec![0x55; length as usize];
-        let source = world.ends[0].host.register(memory.clone(), Rights::ALL);
-        let target = world.ends[1].host.register(memory, Rights::ALL);
-        Self {
-            world,
-            source,
-            target,
-            length,
-        }
-    }
-
-    /// Posts writes until `outstanding` are; `most` bounds how many in this call.
-    fn post(&mut self, outstanding: u32, most: u64) -> Result<u64, PostError> {
-        let sges = [Sge {
-            addr: SimHost::base(self.source),
-            length: self.length,
-            lkey: self.source,
-        }];
-        let remote = RemoteAddr {
-            stag: self.target,
-            to: SimHost::base(self.target),
-        };
-        let wr = SendWr {
-            wr_id: 0,
-            op: SendOp::Write { remote },
-            imm: None,
-            flags: SendFlags {
-                signaled: true,
-                ..SendFlags::default()
-            },
-            payload: Payload::Sges(&sges),
-        };
-        let now = self.world.now;
-        let (connection, host) = self.world.split(0);
-        let mut posted = 0;
-        while connection.sends_outstanding() < outstanding && posted < most {
-            connection.post_send(now, &wr, host)?;
-            posted += 1;
-        }
-        Ok(posted)
+const fn loss_case(length: u32, loss_ppm: u32, reorders: bool) -> LossCase {
+    LossCase {
+        length,
+        loss_ppm,
+        reorders,
+        run_ns: GOODPUT_NS,
     }
 }
 
-/// 10 Gb/s, round trip 100 us, MTU 1500.
-fn link(loss_ppm: u32) -> Setup {
-    Setup {
-        link: LinkModel {
-            bits_per_second: 10_000_000_000,
-            delay_ns: 50_000,
-            loss_ppm,
-            queue_octets: 1_000_000,
-            ..LinkModel::default()
-        },
-        ..Setup::default()
-    }
+/// GB/s, the middle of several seeds.
+fn goodput(octets: impl Fn(u64) -> u64) -> f64 {
+    let mut seen: Vec<u64> = (1..=LOSSY_SEEDS).map(octets).collect();
+    seen.sort_unstable();
+    let middle = seen.get(seen.len() / 2).copied().unwrap_or(0);
+    per_second(middle)
 }
 
-/// GB/s of writes that completed in virtual time with the send queue kept full.
-fn goodput(setup: &Setup, seed: u64) -> Sample {
-    let mut writer = Writer::new(setup, seed, LENGTH);
-    let mut octets = 0.0;
-    let end = writer.world.now.plus_ns(GOODPUT_NS.into());
-    while writer.world.now < end {
-        writer
-            .post(OUTSTANDING, u64::MAX)
-            .map_err(|error| format!("the simulated queue refuses: {error:?}"))?;
-        if !writer.world.step() {
-            return Err("the simulation stands still".into());
-        }
-        for completion in writer.world.ends[0].host.completions.drain(..) {
-            if completion.status != Status::Success {
-                return Err(format!("seed {seed}: {:?}", completion.status));
-            }
-            octets += f64::from(LENGTH);
-        }
-    }
-    Ok(octets / f64::from(GOODPUT_NS))
+#[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+fn per_second(octets: u64) -> f64 {
+    octets as f64 / GOODPUT_NS as f64
 }
 
 /// GB/s over a link that loses nothing.
 ///
 /// # Errors
-/// The simulation failed.
+/// None: it is computed.
 pub fn lossless() -> Sample {
-    goodput(&link(0), 1)
+    Ok(per_second(
+        loss_case(SWEEP_OCTETS[0], 0, false).completed_octets(1),
+    ))
 }
 
 /// GB/s over the same link with 1 % loss, the middle of several seeds.
 ///
 /// # Errors
-/// The simulation failed.
+/// None: it is computed.
 pub fn lossy() -> Sample {
-    let mut seen = (1..=LOSSY_SEEDS)
-        .map(|seed| goodput(&link(LOSSY_PPM), seed))
-        .collect::<Result<Vec<f64>, String>>()?;
-    seen.sort_by(f64::total_cmp);
-    seen.get(seen.len() / 2)
-        .copied()
-        .ok_or_else(|| "no seed".into())
+    let case = loss_case(SWEEP_OCTETS[0], LOSSY_PPM, false);
+    Ok(goodput(|seed| case.completed_octets(seed)))
+}
+
+/// One point of the loss sweep: goodput in GB/s over 10 Gb/s and 100 us at MTU 1500, the middle of several seeds.
+#[derive(Clone, Copy, Debug)]
+pub struct LossRow {
+    /// What was lost and written.
+    pub case: LossCase,
+    /// TRP's.
+    pub trp: f64,
+    /// The same relative to TRP's own without loss and reordering.
+    pub trp_kept: f64,
+    /// Go-back-N's, as soft-RoCE does it.
+    pub go_back_n: f64,
+    /// The same relative to its own without loss and reordering.
+    pub go_back_n_kept: f64,
+}
+
+/// Goodput at each rate of loss, for each length, without and with reordering; some seconds of computation.
+pub fn loss_sweep() -> Vec<LossRow> {
+    let mut rows = Vec::new();
+    for length in SWEEP_OCTETS {
+        let trp = |case: LossCase| goodput(|seed| case.completed_octets(seed));
+        let beside = |case: LossCase| goodput(|seed| case.completed_octets_go_back_n(seed));
+        let clean = loss_case(length, 0, false);
+        let (all, all_beside) = (trp(clean), beside(clean));
+        for reorders in [false, true] {
+            for loss_ppm in SWEEP_PPM {
+                let case = loss_case(length, loss_ppm, reorders);
+                let (trp, go_back_n) = (trp(case), beside(case));
+                rows.push(LossRow {
+                    case,
+                    trp,
+                    trp_kept: trp / all,
+                    go_back_n,
+                    go_back_n_kept: go_back_n / all_beside,
+                });
+            }
+        }
+    }
+    rows
+}
+
+/// Every link of the goals at this MTU: 1 and 10 Gb/s, 0.1 to 48 ms, one queue pair and eight, that begin together or one after another; a minute of
+/// computation.
+pub fn link_table(mtu: u32, marks: bool) -> Vec<(LinkCase, LinkResult)> {
+    let mut rows = Vec::new();
+    for mbps in [1_000, 10_000] {
+        for rtt_us in [100, 1_000, 10_000, 48_000] {
+            for (flows, stagger) in [(1, 0), (8, 0), (8, 50_000)] {
+                let case = LinkCase {
+                    mbps,
+                    rtt_us,
+                    mtu,
+                    flows,
+                    stagger_ns: rtt_us * stagger,
+                    marks,
+                    run_ns: 1_000_000_000.max(rtt_us * 250_000),
+                };
+                rows.push((case, case.run()));
+            }
+        }
+    }
+    rows
 }
 
 /// In how many of [`RETRY_SEEDS`] runs with up to 5 % loss and reordering a living peer was given up.
@@ -159,21 +153,16 @@ fn gives_up(seed: u64) -> Result<bool, String> {
         },
         ..Setup::default()
     };
-    let mut writer = Writer::new(&setup, seed, RETRY_LENGTH);
-    let posted = writer
-        .post(OUTSTANDING, RETRY_WRITES)
-        .map_err(|error| format!("the simulated queue refuses: {error:?}"))?;
-    let done = |world: &mut World| world.ends[0].host.completions.len() as u64 >= posted;
-    if !writer.world.run_until(RETRY_LIMIT_NS, done) {
+    let mut world = World::new(&setup, seed);
+    Flood::new(&mut world, RETRY_LENGTH, RETRY_WRITES).refill(&mut world);
+    let done = |world: &mut World| world.ends[0].host.completions.len() >= RETRY_WRITES as usize;
+    if !world.run_until(RETRY_LIMIT_NS, done) {
         return Err(format!(
             "seed {seed}: not done after a minute of virtual time"
         ));
     }
-    Ok(writer.world.ends[0]
-        .host
-        .completions
-        .iter()
-        .any(|completion| completion.status != Status::Success))
+    let mut completions = world.ends[0].host.completions.iter();
+    Ok(completions.any(|completion| completion.status != Status::Success))
 }
 
 #[cfg(test)]
@@ -185,6 +174,13 @@ mod tests {
     fn lossless_link_is_nearly_filled() {
         let rate = lossless().unwrap();
         assert!((1.0..=1.25).contains(&rate), "{rate} GB/s of 1.25");
+    }
+
+    #[test]
+    fn loss_costs_little_and_go_back_n_more() {
+        let case = loss_case(SWEEP_OCTETS[0], LOSSY_PPM, false);
+        let (trp, beside) = (case.completed_octets(1), case.completed_octets_go_back_n(1));
+        assert!(trp > 2 * beside, "{trp} and {beside}");
     }
 
     #[test]

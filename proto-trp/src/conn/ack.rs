@@ -4,7 +4,7 @@ use super::congestion::{AckInfo, CongestionControl};
 use super::host::Host;
 use super::loss::is_later;
 use super::time::Time;
-use super::txwindow::{SegmentSource, TxRecord};
+use super::txwindow::SegmentSource;
 use super::Connection;
 use crate::wire::{Flags, Sack, TrpHeader};
 
@@ -61,9 +61,10 @@ impl AckState {
 #[derive(Debug, Default)]
 struct Tally {
     packets: u32,
-    retransmitted: bool,
-    /// The latest transmission among the records acknowledged, and its record's number.
-    latest: Option<(u32, u64)>,
+    /// The number of the latest that was sent once: when it was sent is certain.
+    once: Option<u64>,
+    /// The latest transmission of those that were sent again, and its number: which transmission has arrived is not certain (Karn).
+    again: Option<(u32, u64)>,
 }
 
 impl Connection {
@@ -110,19 +111,18 @@ impl Connection {
                 self.ack_record(seq, &mut tally);
             }
         }
-        let Some((_, latest)) = tally.latest else {
+        if tally.packets == 0 {
             return;
-        };
-        let latest = *self.tx.get(latest);
-        let rtt_ns = self.note_latest(now, &latest);
-        self.recovery.on_progress(now);
+        }
+        let rtt_ns = self.note_arrival(now, &tally);
         if self.rnr.retries > 0 {
             self.rnr.on_taken(acked);
         }
         let window = self.control.on_ack(&AckInfo {
             now,
             packets: tally.packets,
-            rtt_ns: rtt_ns.filter(|_| latest.ack_requested),
+            in_flight: self.tx.in_flight,
+            rtt_ns,
             min_rtt_ns: self.recovery.min_rtt_ns(),
             smoothed_rtt_ns: self.recovery.smoothed_rtt_ns(),
             marked,
@@ -130,7 +130,8 @@ impl Connection {
         if let Some(window) = window {
             self.follow_window(window);
         }
-        if sack.is_some() || tally.retransmitted || self.recovery.loss_deadline != Time::NEVER {
+        let again = tally.again.is_some();
+        if sack.is_some() || again || self.recovery.loss_deadline != Time::NEVER {
             self.detect_loss(now);
         }
     }
@@ -141,31 +142,57 @@ impl Connection {
             return;
         }
         let record = self.tx.get(seq);
+        tally.packets += 1;
+        if record.retransmitted {
+            tally.note_again(record.transmission, seq);
+        } else {
+            // Those are in order of transmission as they are in order of their numbers.
+            tally.once = Some(seq);
+        }
         if let SegmentSource::Response(entry) = record.spec.source {
             self.responder.acked(entry);
         }
-        tally.packets += 1;
-        tally.retransmitted |= record.retransmitted;
-        match tally.latest {
-            Some((latest, _)) if !is_later(record.transmission, latest) => {}
-            _ => tally.latest = Some((record.transmission, seq)),
-        }
     }
 
-    /// Learns from the latest transmission that has arrived; gives the round trip if it is certain (Karn).
+    /// Learns from what has arrived; gives the round trip if it is certain and the peer did not lengthen it.
     #[inline]
-    fn note_latest(&mut self, now: Time, latest: &TxRecord) -> Option<u64> {
-        let elapsed_ns = now.since_ns(latest.sent_at);
-        let certain = !latest.retransmitted;
-        if (certain || self.recovery.is_plausible(elapsed_ns))
-            && is_later(latest.transmission, self.recovery.largest_transmission)
-        {
-            self.recovery.largest_transmission = latest.transmission;
-        }
-        if !certain {
+    fn note_arrival(&mut self, now: Time, tally: &Tally) -> Option<u64> {
+        self.recovery.on_progress(now);
+        let Some(seq) = tally.once else {
+            if let Some((_, seq)) = tally.again {
+                self.note_uncertain(now, seq);
+            }
             return None;
+        };
+        let record = self.tx.get(seq);
+        let elapsed_ns = now.since_ns(record.sent_at);
+        let prompt = record.ack_requested;
+        self.recovery.on_arrival(record.transmission);
+        self.recovery.backoff = 0;
+        self.recovery.sample(now, elapsed_ns, prompt);
+        prompt.then_some(elapsed_ns)
+    }
+
+    /// Only packets that were sent again have arrived: if it cannot be an earlier transmission it is the latest. The probe timeout stays as long as it
+    /// is, since it may have been too short. Beside packets sent once nothing is learnt from those sent again: a probe that was sent too early would
+    /// make everything before it look lost.
+    #[cold]
+    fn note_uncertain(&mut self, now: Time, seq: u64) {
+        let record = self.tx.get(seq);
+        if self.recovery.is_plausible(now.since_ns(record.sent_at)) {
+            self.recovery.on_arrival(record.transmission);
         }
-        self.recovery.sample(now, elapsed_ns, latest.ack_requested);
-        Some(elapsed_ns)
+    }
+}
+
+impl Tally {
+    #[cold]
+    fn note_again(&mut self, transmission: u32, seq: u64) {
+        if self
+            .again
+            .is_none_or(|(latest, _)| is_later(transmission, latest))
+        {
+            self.again = Some((transmission, seq));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! How many packets may be in flight: congestion control behind a trait.
 
 use super::config::MAX_WINDOW_PACKETS;
+use super::num::low32;
 use super::time::Time;
 use super::{Connection, NETWORK_ACK_REQUEST_INTERVAL};
 
@@ -14,6 +15,8 @@ pub(super) struct AckInfo {
     pub(super) now: Time,
     /// Packets newly acknowledged.
     pub(super) packets: u32,
+    /// Packets still in flight.
+    pub(super) in_flight: u32,
     /// The round trip, if one was measured that the peer did not lengthen.
     pub(super) rtt_ns: Option<u64>,
     /// The smallest round trip of late.
@@ -64,29 +67,67 @@ impl CongestionControl for FixedWindow {
     fn on_silence(&mut self) {}
 }
 
-const MIN_WINDOW: u32 = 4;
-/// Delay alone shrinks the window to no less: at software ends it may as well be the wait for a processor, which a smaller window only makes worse.
-const MIN_WINDOW_BY_DELAY: u32 = 64;
-const FIRST_WINDOW: u32 = 64;
-/// Queueing delay that is always tolerated: what software at the ends may add.
-const TOLERATED_DELAY_NS: u64 = 1_000_000;
+/// Packets in flight at the least.
+const MIN_WINDOW: u32 = 1;
+const FIRST_WINDOW: u32 = 32;
+/// On a path with a round trip below this, both ends are near and made of software: what looks like a queue is most likely the wait for a processor.
+const SHORT_PATH_NS: u64 = 100_000;
+/// Delay that is tolerated on a short path, as if the path were that much longer.
+const SHORT_PATH_NOISE_NS: u64 = 1_000_000;
+/// Delay alone shrinks the window to no less on a short path, where it would only lengthen the wait.
+const SHORT_PATH_WINDOW: u32 = 64;
+/// Samples in a row above the threshold that end the doubling.
+const SLOW_START_SAMPLES: u32 = 4;
+/// Rounds in a row in which every sample shows a queue before it counts as one.
+const STANDING_ROUNDS: u32 = 2;
+/// Rounds in a row without a queue after which the growth doubles with each.
+const EMPTY_ROUNDS: u32 = 3;
+/// A queue that never goes away hides the true round trip: each connection lets go of the path for a moment once in this time, or in this many round trips if
+/// those take longer.
+const DRAIN_EVERY_NS: u64 = 500_000_000;
+const DRAIN_EVERY_ROUNDS: u64 = 128;
+/// Rounds for which it does so, that others can join.
+const DRAIN_ROUNDS: u32 = 4;
 /// Loss is taken for congestion when more than one packet in this many is lost in a round: below, it is noise.
 const LOSS_SHIFT: u32 = 3;
+/// Packets that are lost in a round at least when it is congestion.
+const LOSS_LEAST: u32 = 4;
 
-/// Delay-based control in the manner of Swift (SIGCOMM 2020): grows by a packet per round trip while the delay is below a target, shrinks in proportion
-/// to the excess, at most once per round trip. Random loss alone does not shrink it; ECN marks do as in DCTCP.
+/// Delay-based control: the window grows per round trip by half its square root in packets, and when a queue of half a round trip stands, shrinks to what the
+/// path holds without one. So the queue is empty once in each cycle, all see the same smallest round trip, and shares become equal, since a small window grows
+/// by a larger part of itself than a large one and both shrink by the same. Marks shrink it as in DCTCP, loss only when it is heavy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DelayBased {
     window: u32,
     max: u32,
     slow_start: bool,
-    /// Packets acknowledged since the window last grew.
+    /// Samples in a row that would end the doubling.
+    late_samples: u32,
+    /// Growth that does not make a packet yet, in 1/16 of a packet times the window.
     credit: u32,
+    /// Growth per round in 1/16 of a packet.
+    step: u32,
     round_end: Time,
     round_acked: u32,
     round_lost: u32,
     round_marked: u32,
-    round_max_rtt_ns: u64,
+    /// The smallest round trip of the round; `u64::MAX` when none was measured.
+    round_rtt_ns: u64,
+    /// Rounds in a row that showed a queue.
+    standing: u32,
+    /// Rounds in a row that showed none.
+    empty: u32,
+    /// The round is one in which packets sent before the last cut are acknowledged.
+    settling: bool,
+    /// When the path is let go of next.
+    drain_at: Time,
+    /// It was let go of since then because another connection did.
+    joined: bool,
+    /// The smallest round trip of the round before.
+    last_rtt_ns: u64,
+    /// Rounds for which the path is still let go of, and window and round trip before.
+    drain_rounds: u32,
+    before_drain: (u32, u64),
     /// Share of marked packets, in 1/1024.
     marked_share: u32,
 }
@@ -97,12 +138,22 @@ impl DelayBased {
             window: FIRST_WINDOW.min(max),
             max,
             slow_start: true,
+            late_samples: 0,
             credit: 0,
+            step: 16,
             round_end: Time::ZERO,
             round_acked: 0,
             round_lost: 0,
             round_marked: 0,
-            round_max_rtt_ns: 0,
+            round_rtt_ns: u64::MAX,
+            standing: 0,
+            settling: false,
+            empty: 0,
+            drain_at: Time::NEVER,
+            joined: false,
+            last_rtt_ns: 0,
+            drain_rounds: 0,
+            before_drain: (0, 0),
             marked_share: 0,
         }
     }
@@ -112,9 +163,9 @@ impl DelayBased {
             self.window = (self.window + packets).min(self.max);
             return;
         }
-        self.credit += packets;
-        if self.credit >= self.window {
-            self.credit -= self.window;
+        self.credit += packets.min(self.window) * self.step;
+        while self.credit >= 16 * self.window {
+            self.credit -= 16 * self.window;
             self.window = (self.window + 1).min(self.max);
         }
     }
@@ -122,33 +173,124 @@ impl DelayBased {
     /// Scales the window to `keep` in 1024, but not below `least`.
     fn shrink(&mut self, keep: u32, least: u32) {
         self.slow_start = false;
-        let scaled = (self.window * keep) >> 10;
-        self.window = scaled.max(least.min(self.window));
+        let scaled = (u64::from(self.window) * u64::from(keep)) >> 10;
+        self.window = low32(scaled).max(least.min(self.window));
+        self.credit = 0;
+        (self.standing, self.empty) = (0, 0);
+        self.settling = true;
+    }
+
+    /// While the window doubles: packets sent a round trip ago, under half the window, have met a queue.
+    fn look_for_queue(&mut self, ack: &AckInfo, rtt_ns: u64) {
+        let base_ns = base_ns(ack.min_rtt_ns);
+        if rtt_ns <= base_ns + base_ns / 4 {
+            self.late_samples = 0;
+            return;
+        }
+        self.late_samples += 1;
+        if self.late_samples >= SLOW_START_SAMPLES {
+            self.shrink(512, least_by_delay(ack.min_rtt_ns));
+        }
     }
 
     /// Once per round trip: looks at what the round has shown.
     #[cold]
     fn end_round(&mut self, ack: &AckInfo) {
-        let target_ns = ack
-            .min_rtt_ns
-            .saturating_mul(2)
-            .saturating_add(TOLERATED_DELAY_NS);
         let share = (self.round_marked << 10).checked_div(self.round_acked);
         let share = share.unwrap_or(0);
         self.marked_share = self.marked_share - self.marked_share / 16 + share / 16;
-        if self.round_max_rtt_ns > target_ns {
-            let excess = self.round_max_rtt_ns - target_ns;
-            let cut = (excess * 820 / self.round_max_rtt_ns).min(512);
-            let keep = 1024 - u32::try_from(cut).unwrap_or(512);
-            self.shrink(keep, MIN_WINDOW_BY_DELAY);
-        } else if self.round_lost > 4 && self.round_lost << LOSS_SHIFT > self.round_acked {
+        let heavy =
+            self.round_lost > LOSS_LEAST && self.round_lost << LOSS_SHIFT > self.round_acked;
+        let settled = !std::mem::take(&mut self.settling);
+        if heavy {
             self.shrink(717, MIN_WINDOW);
         } else if self.round_marked > 0 {
-            self.shrink(1024 - self.marked_share / 2, MIN_WINDOW);
+            let keep = if self.slow_start {
+                512
+            } else {
+                1024 - self.marked_share / 2
+            };
+            self.shrink(keep, MIN_WINDOW);
+        } else if settled && self.round_rtt_ns != u64::MAX {
+            self.judge_delay(ack);
         }
+        let usual = (8 * self.window.isqrt()).min(4 * self.window);
+        let doubled = usual << self.empty.saturating_sub(EMPTY_ROUNDS).min(12);
+        self.step = doubled.min(2 * self.window).max(usual);
         self.round_end = ack.now.plus_ns(ack.smoothed_rtt_ns);
         (self.round_acked, self.round_lost, self.round_marked) = (0, 0, 0);
-        self.round_max_rtt_ns = 0;
+        self.round_rtt_ns = u64::MAX;
+    }
+
+    /// Shrinks the window to what the path holds when every sample of some rounds has shown a queue.
+    fn judge_delay(&mut self, ack: &AckInfo) {
+        let base_ns = base_ns(ack.min_rtt_ns);
+        let least = least_by_delay(ack.min_rtt_ns);
+        let last_ns = std::mem::replace(&mut self.last_rtt_ns, self.round_rtt_ns);
+        if self.drain_rounds > 0 {
+            self.drain_rounds -= 1;
+            if self.drain_rounds == 0 {
+                let (window, rtt_ns) = self.before_drain;
+                self.window = window;
+                self.shrink(share_of(base_ns, rtt_ns), least);
+            }
+            return;
+        }
+        let queue_ns = self.round_rtt_ns.saturating_sub(base_ns);
+        if queue_ns <= base_ns / 32 {
+            self.empty += 1;
+        } else {
+            self.empty = 0;
+        }
+        // A power of two, so that all of a host, which have one clock, do it at the same time.
+        let pause_ns = DRAIN_EVERY_NS
+            .max(DRAIN_EVERY_ROUNDS * base_ns)
+            .next_power_of_two();
+        let next_drain = Time::from_ns((ack.now.as_ns() | (pause_ns - 1)).saturating_add(1));
+        if self.drain_at == Time::NEVER {
+            self.drain_at = next_drain;
+        }
+        let due = self.drain_at <= ack.now;
+        // Another connection has let go of the path: if all do so together, all see the true round trip.
+        let joins = !self.joined
+            && self.round_rtt_ns < last_ns - last_ns / 32
+            && self.drain_at <= ack.now.plus_ns(pause_ns / 2);
+        if joins || due {
+            self.joined = !due;
+            self.drain_at = next_drain;
+            self.before_drain = (self.window, self.round_rtt_ns);
+            self.drain_rounds = DRAIN_ROUNDS;
+            self.shrink(256, least);
+        } else if queue_ns <= base_ns / 2 {
+            self.standing = 0;
+        } else {
+            self.standing += 1;
+            if self.standing >= STANDING_ROUNDS {
+                self.shrink(share_of(base_ns, self.round_rtt_ns), least);
+            }
+        }
+    }
+}
+
+/// What remains of a window in 1024 when a round trip is to become the one without a queue, and a little less, so that the queue is surely empty.
+fn share_of(base_ns: u64, rtt_ns: u64) -> u32 {
+    low32((base_ns * 922).checked_div(rtt_ns).unwrap_or(512)).clamp(256, 1024)
+}
+
+/// The round trip without a queue.
+fn base_ns(min_rtt_ns: u64) -> u64 {
+    if min_rtt_ns < SHORT_PATH_NS {
+        min_rtt_ns + SHORT_PATH_NOISE_NS
+    } else {
+        min_rtt_ns
+    }
+}
+
+fn least_by_delay(min_rtt_ns: u64) -> u32 {
+    if min_rtt_ns < SHORT_PATH_NS {
+        SHORT_PATH_WINDOW
+    } else {
+        MIN_WINDOW
     }
 }
 
@@ -165,9 +307,15 @@ impl CongestionControl for DelayBased {
             self.round_marked += ack.packets;
         }
         if let Some(rtt_ns) = ack.rtt_ns {
-            self.round_max_rtt_ns = self.round_max_rtt_ns.max(rtt_ns);
+            self.round_rtt_ns = self.round_rtt_ns.min(rtt_ns);
+            if self.slow_start {
+                self.look_for_queue(ack, rtt_ns);
+            }
         }
-        self.grow(ack.packets);
+        let uses_window = ack.in_flight + ack.packets >= self.window - self.window / 4;
+        if uses_window && self.drain_rounds == 0 {
+            self.grow(ack.packets);
+        }
         if ack.now >= self.round_end {
             self.end_round(ack);
         }
@@ -240,46 +388,90 @@ impl Connection {
 mod tests {
     use super::*;
 
-    fn run(control: &mut DelayBased, rounds: u64, rtt_ns: u64, lost_of_100: u32, marked: bool) {
-        for round in 0..rounds {
-            let now = Time::from_ns(round * rtt_ns * 2);
+    /// Rounds in which the whole window is acknowledged by one packet; begins at the round with the number `from`.
+    fn run(
+        control: &mut DelayBased,
+        rounds: std::ops::Range<u64>,
+        ack: &AckInfo,
+        lost_of_100: u32,
+    ) {
+        for round in rounds {
+            let rtt_ns = ack.rtt_ns.unwrap_or(0);
             control.on_loss(control.window() * lost_of_100 / 100);
             control.on_ack(&AckInfo {
-                now,
+                now: Time::from_ns(round * rtt_ns * 2),
                 packets: control.window(),
-                rtt_ns: Some(rtt_ns),
-                min_rtt_ns: 50_000,
                 smoothed_rtt_ns: rtt_ns,
-                marked,
+                ..*ack
             });
+        }
+    }
+
+    fn ack(rtt_ns: u64, min_rtt_ns: u64) -> AckInfo {
+        AckInfo {
+            now: Time::ZERO,
+            packets: 0,
+            in_flight: 0,
+            rtt_ns: Some(rtt_ns),
+            min_rtt_ns,
+            smoothed_rtt_ns: rtt_ns,
+            marked: false,
         }
     }
 
     #[test]
     fn delay_based_one_percent_loss_keeps_the_window_open() {
         let mut control = DelayBased::new(256);
-        run(&mut control, 100, 60_000, 1, false);
+        run(&mut control, 0..100, &ack(60_000, 50_000), 1);
         assert_eq!(control.window(), 256);
     }
 
     #[test]
     fn delay_based_heavy_loss_closes_the_window() {
         let mut control = DelayBased::new(256);
-        run(&mut control, 100, 60_000, 20, false);
-        assert!(control.window() < 64, "{}", control.window());
+        run(&mut control, 0..100, &ack(60_000, 50_000), 20);
+        assert!(control.window() < 32, "{}", control.window());
     }
 
     #[test]
     fn delay_based_standing_queue_closes_the_window() {
-        let mut control = DelayBased::new(256);
-        run(&mut control, 50, 3_000_000, 0, false);
-        assert_eq!(control.window(), MIN_WINDOW_BY_DELAY);
+        for (min_rtt_ns, least) in [(50_000, SHORT_PATH_WINDOW), (1_000_000, MIN_WINDOW)] {
+            let mut control = DelayBased::new(256);
+            run(&mut control, 0..100, &ack(3_000_000, min_rtt_ns), 0);
+            assert!(
+                (least..=least + least / 4 + 4).contains(&control.window()),
+                "{}",
+                control.window()
+            );
+        }
     }
 
     #[test]
     fn delay_based_marks_shrink_the_window() {
         let mut control = DelayBased::new(256);
-        run(&mut control, 100, 60_000, 0, true);
+        let marked = AckInfo {
+            marked: true,
+            ..ack(60_000, 50_000)
+        };
+        run(&mut control, 0..100, &marked, 0);
         assert!(control.window() < 64, "{}", control.window());
+    }
+
+    #[test]
+    fn delay_based_lets_go_of_the_path_now_and_then_and_comes_back() {
+        let mut control = DelayBased::new(256);
+        let clear = ack(1_000_000, 1_000_000);
+        let mut windows = Vec::new();
+        for round in 0..1000 {
+            run(&mut control, round..round + 1, &clear, 0);
+            windows.push(control.window());
+        }
+        let low = windows
+            .iter()
+            .skip(100)
+            .filter(|&&window| window < 128)
+            .count();
+        assert!((3..100).contains(&low), "{low} rounds of 900");
+        assert!(windows.iter().filter(|&&window| window == 256).count() > 800);
     }
 }

@@ -352,7 +352,8 @@ impl Connection {
             self.control = Controller::Fixed(FixedWindow::new(MEMORY_WINDOW_PACKETS));
             PathTiming::MEMORY
         } else {
-            self.peer.ack_request_interval = u64::from(NETWORK_ACK_REQUEST_INTERVAL);
+            // The first packets all ask, before they queue behind one another.
+            self.peer.ack_request_interval = 1;
             self.control = Controller::Delay(DelayBased::new(self.config.window_packets));
             PathTiming::NETWORK
         };

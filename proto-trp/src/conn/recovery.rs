@@ -1,6 +1,7 @@
 //! Round-trip times, probe timeouts, and the time bounds of verbs (RFC 9002, with the bounds of `ibv_modify_qp`).
 
 use super::config::RtsParams;
+use super::loss::is_later;
 use super::time::Time;
 
 /// What the path allows timers to be.
@@ -41,7 +42,7 @@ const TIMEOUT_UNIT_NS: u64 = 4_096;
 const TIMEOUT_STRETCH: u64 = 4;
 /// Probe timeouts double up to this at most, so that a path that comes back is noticed.
 const MAX_PROBE_INTERVAL_NS: u64 = 250_000_000;
-/// The smallest round trip is forgotten after this.
+/// The smallest round trip is forgotten after one to two times this.
 const MIN_RTT_AGE_NS: u64 = 10_000_000_000;
 
 /// Timers and estimates of the sending half.
@@ -51,14 +52,17 @@ pub(super) struct Recovery {
     smoothed_ns: u64,
     variance_ns: u64,
     latest_ns: u64,
+    /// The smallest round trip of this age and the one before.
     min_rtt_ns: u64,
-    min_rtt_at: Time,
+    /// The smallest of this age alone, which began at `age_began`.
+    age_min_rtt_ns: u64,
+    age_began: Time,
     has_sample: bool,
     /// The transmission count of the latest transmission known to have arrived.
     pub(super) largest_transmission: u32,
     /// When the probe timeout counts from: the latest transmission or progress.
     probe_base: Time,
-    /// Probe timeouts in a row.
+    /// Probe timeouts since a packet that was sent once was acknowledged.
     pub(super) backoff: u32,
     /// When the peer was last heard of, or the first packet was sent after everything had been acknowledged.
     silent_since: Time,
@@ -84,7 +88,8 @@ impl Recovery {
             variance_ns: 0,
             latest_ns: 0,
             min_rtt_ns: u64::MAX,
-            min_rtt_at: Time::ZERO,
+            age_min_rtt_ns: u64::MAX,
+            age_began: Time::ZERO,
             has_sample: false,
             largest_transmission: 0,
             probe_base: Time::ZERO,
@@ -130,6 +135,11 @@ impl Recovery {
         self.budget_ns
     }
 
+    /// Whether a round trip was ever measured.
+    pub(super) const fn has_sample(&self) -> bool {
+        self.has_sample
+    }
+
     /// The smallest round trip of late.
     pub(super) const fn min_rtt_ns(&self) -> u64 {
         self.min_rtt_ns
@@ -143,9 +153,14 @@ impl Recovery {
     /// A round trip was measured; `prompt` when the peer was asked to answer at once.
     pub(super) fn sample(&mut self, now: Time, rtt_ns: u64, prompt: bool) {
         self.latest_ns = rtt_ns;
-        if prompt && (rtt_ns < self.min_rtt_ns || now.since_ns(self.min_rtt_at) > MIN_RTT_AGE_NS) {
-            self.min_rtt_ns = rtt_ns;
-            self.min_rtt_at = now;
+        if prompt {
+            if now.since_ns(self.age_began) > MIN_RTT_AGE_NS {
+                self.min_rtt_ns = self.age_min_rtt_ns;
+                self.age_min_rtt_ns = rtt_ns;
+                self.age_began = now;
+            }
+            self.age_min_rtt_ns = self.age_min_rtt_ns.min(rtt_ns);
+            self.min_rtt_ns = self.min_rtt_ns.min(rtt_ns);
         }
         if self.has_sample {
             let deviation = self.smoothed_ns.abs_diff(rtt_ns);
@@ -160,7 +175,7 @@ impl Recovery {
 
     /// Whether an acknowledgement that comes `elapsed_ns` after a retransmission can be for that and not for an earlier transmission.
     pub(super) const fn is_plausible(&self, elapsed_ns: u64) -> bool {
-        self.min_rtt_ns == u64::MAX || elapsed_ns >= self.min_rtt_ns - self.min_rtt_ns / 4
+        elapsed_ns >= self.min_rtt_ns - self.min_rtt_ns / 4
     }
 
     /// Time after which a packet older than one that has arrived counts as lost (RFC 9002 section 6.1.2).
@@ -175,7 +190,6 @@ impl Recovery {
         self.probe_base = now;
         if window_was_empty {
             self.on_heard(now);
-            self.backoff = 0;
         }
     }
 
@@ -190,8 +204,15 @@ impl Recovery {
     #[inline]
     pub(super) fn on_progress(&mut self, now: Time) {
         self.probe_base = now;
-        self.backoff = 0;
         self.probe_credit = 0;
+    }
+
+    /// A transmission has arrived.
+    #[inline]
+    pub(super) fn on_arrival(&mut self, transmission: u32) {
+        if is_later(transmission, self.largest_transmission) {
+            self.largest_transmission = transmission;
+        }
     }
 
     /// The probe timeout.

@@ -110,7 +110,7 @@ impl Connection {
             return;
         }
         self.stats.probe_timeouts += 1;
-        if self.recovery.backoff > 1 {
+        if self.recovery.backoff > 1 && self.recovery.has_sample() {
             self.control.on_silence();
         }
         if let Some(seq) = self.tx.first_in_flight() {

@@ -12,7 +12,7 @@ pub struct LinkModel {
     pub delay_ns: u64,
     /// Every datagram is delayed by up to this in addition, so that they overtake one another.
     pub jitter_ns: u64,
-    /// Lost.
+    /// Lost, after they have taken their time on the line.
     pub loss_ppm: u32,
     /// Delivered twice.
     pub duplicate_ppm: u32,
@@ -40,6 +40,37 @@ pub struct Link {
     pub dropped: u64,
     /// Octets that reached the other end.
     pub delivered_octets: u64,
+    /// How long datagrams have waited for the line.
+    pub waits: Waits,
+}
+
+/// How long datagrams have waited for a line.
+#[derive(Clone, Debug, Default)]
+pub struct Waits {
+    /// Of each, in microseconds.
+    us: Vec<u32>,
+}
+
+impl Waits {
+    fn note(&mut self, ns: u64) {
+        self.us.push(u32::try_from(ns / 1_000).unwrap_or(u32::MAX));
+    }
+
+    /// Forgets them.
+    pub fn clear(&mut self) {
+        self.us.clear();
+    }
+
+    /// The wait in nanoseconds that `share` in 1000 of the datagrams did not exceed; 0 when there were none.
+    pub fn quantile_ns(&self, share: usize) -> u64 {
+        let mut us = self.us.clone();
+        let at = (us.len() * share / 1000).min(us.len().saturating_sub(1));
+        if us.is_empty() {
+            return 0;
+        }
+        let (_, &mut wait, _) = us.select_nth_unstable(at);
+        u64::from(wait) * 1_000
+    }
 }
 
 /// A datagram on its way.
@@ -51,7 +82,7 @@ pub(super) struct Flight {
 }
 
 /// Octets of Ethernet, IP and UDP that a datagram costs on the line.
-const FRAMING_OCTETS: u64 = 66;
+pub(super) const FRAMING_OCTETS: u64 = 66;
 
 impl Link {
     /// A link that follows a model.
@@ -62,6 +93,7 @@ impl Link {
             line_free: Time::ZERO,
             dropped: 0,
             delivered_octets: 0,
+            waits: Waits::default(),
         }
     }
 
@@ -70,17 +102,21 @@ impl Link {
         let model = self.model;
         let waiting_ns = self.line_free.since_ns(now);
         let waiting = octets_in(waiting_ns, model.bits_per_second);
-        if now < self.down_until
-            || rng.happens(model.loss_ppm)
-            || (model.queue_octets != 0 && waiting > model.queue_octets)
-        {
+        if now < self.down_until || (model.queue_octets != 0 && waiting > model.queue_octets) {
             self.dropped += 1;
             return Vec::new();
+        }
+        if model.bits_per_second != 0 {
+            self.waits.note(waiting_ns);
         }
         let marked = model.mark_octets != 0 && waiting > model.mark_octets;
         let start = if waiting_ns > 0 { self.line_free } else { now };
         let length = octets.len() as u64 + FRAMING_OCTETS;
         self.line_free = start.plus_ns(ns_for(length, model.bits_per_second));
+        if rng.happens(model.loss_ppm) {
+            self.dropped += 1;
+            return Vec::new();
+        }
         let copies = 1 + usize::from(rng.happens(model.duplicate_ppm));
         let mut flights = Vec::with_capacity(copies);
         for _ in 0..copies {

@@ -3,17 +3,23 @@
 //! Everything that happens follows from one seed. A test that fails prints it, and `URDMA_SEED=n cargo test -p proto-trp` runs that one again;
 //! `URDMA_SIM_SEEDS=n` runs that many seeds instead of the few of an ordinary test run.
 
+mod flood;
 mod fuzz;
+mod gobackn;
 mod host;
 mod link;
+mod measure;
 mod rng;
 mod traffic;
 mod verbs;
 mod world;
 
+pub use flood::{Bottleneck, Flood};
 pub use fuzz::fuzz_operations;
+pub use gobackn::GoBackN;
 pub use host::{Rights, SimHost};
-pub use link::{Link, LinkModel};
+pub use link::{Link, LinkModel, Waits};
+pub use measure::{LinkCase, LinkResult, LossCase};
 pub use rng::Rng;
 pub use traffic::{Exchange, ExchangePlan};
 pub use verbs::SIGNALED;

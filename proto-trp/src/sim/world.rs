@@ -69,7 +69,14 @@ pub struct End {
     pub conn: Option<Connection>,
     /// Its memory and what it was told.
     pub host: SimHost,
+    /// Its process is stopped.
+    frozen: bool,
+    /// What has arrived since.
+    waiting: Vec<Flight>,
 }
+
+/// Datagrams that are kept for a process that is stopped.
+const FROZEN_QUEUE: usize = 1024;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Arrival {
@@ -127,6 +134,8 @@ impl World {
             End {
                 conn: Some(conn),
                 host: SimHost::default(),
+                frozen: false,
+                waiting: Vec::new(),
             }
         };
         Self {
@@ -238,7 +247,8 @@ impl World {
         let mut buf = std::mem::take(&mut self.buf);
         loop {
             let (now, room) = (self.now, self.setup.max_datagram_octets as usize);
-            let Some(conn) = self.ends[end].conn.as_mut() else {
+            let frozen = self.ends[end].frozen;
+            let Some(conn) = self.ends[end].conn.as_mut().filter(|_| !frozen) else {
                 break;
             };
             let Some(plan) = conn.plan_transmit() else {
@@ -273,7 +283,7 @@ impl World {
     /// Hands a datagram to an end as if it had arrived.
     pub fn deliver(&mut self, to: usize, octets: &[u8], marked: bool) {
         let now = self.now;
-        let End { conn, host } = &mut self.ends[to];
+        let End { conn, host, .. } = &mut self.ends[to];
         let Some(conn) = conn else {
             self.answer_reset(to, octets);
             return;
@@ -315,36 +325,78 @@ impl World {
     }
 
     /// As [`World::step`], but what happens after `end` waits.
-    fn step_before(&mut self, end: Time) -> bool {
-        self.flush(0);
-        self.flush(1);
-        let arrival = self.arrivals.peek().map(|Reverse(arrival)| arrival.at);
-        let deadline = |end: &End| end.conn.as_ref().and_then(Connection::next_deadline);
-        let next = [arrival, deadline(&self.ends[0]), deadline(&self.ends[1])];
-        let Some(next) = next.into_iter().flatten().min() else {
+    pub(super) fn step_before(&mut self, end: Time) -> bool {
+        self.flush_both();
+        let Some(next) = self.next_event() else {
             return false;
         };
         if next > end {
             self.now = end;
             return false;
         }
+        self.happen(next);
+        true
+    }
+
+    /// Sends what both ends have to send.
+    pub(super) fn flush_both(&mut self) {
+        self.flush(0);
+        self.flush(1);
+    }
+
+    /// When something happens next, after both ends have sent what they have to.
+    pub(super) fn next_event(&self) -> Option<Time> {
+        let arrival = self.arrivals.peek().map(|Reverse(arrival)| arrival.at);
+        let deadline = |end: &End| {
+            let conn = end.conn.as_ref().filter(|_| !end.frozen);
+            conn.and_then(Connection::next_deadline)
+        };
+        let next = [arrival, deadline(&self.ends[0]), deadline(&self.ends[1])];
+        next.into_iter().flatten().min()
+    }
+
+    /// Moves the clock to the next event and lets everything happen that is due.
+    pub(super) fn happen(&mut self, next: Time) {
         self.now = self.now.max(next);
         while let Some(Reverse(arrival)) = self.arrivals.peek() {
             if arrival.at > self.now {
                 break;
             }
             if let Some(Reverse(arrival)) = self.arrivals.pop() {
-                self.deliver(arrival.to, &arrival.flight.octets, arrival.flight.marked);
+                self.arrive(arrival.to, arrival.flight);
             }
         }
-        for End { conn, host } in &mut self.ends {
-            if let Some(conn) = conn {
+        for end in &mut self.ends {
+            if let (Some(conn), false) = (&mut end.conn, end.frozen) {
                 if conn.next_deadline().is_some_and(|due| due <= self.now) {
-                    conn.handle_timeout(self.now, host);
+                    conn.handle_timeout(self.now, &mut end.host);
                 }
             }
         }
-        true
+    }
+
+    /// Something comes off the link: to the connection, or to the socket's queue of a process that is stopped.
+    fn arrive(&mut self, to: usize, flight: Flight) {
+        if !self.ends[to].frozen {
+            self.deliver(to, &flight.octets, flight.marked);
+        } else if self.ends[to].waiting.len() < FROZEN_QUEUE {
+            self.ends[to].waiting.push(flight);
+        } else {
+            self.links[1 - to].dropped += 1;
+        }
+    }
+
+    /// Stops the process of an end (SIGSTOP): it neither takes datagrams nor looks at its timers.
+    pub fn freeze(&mut self, end: usize) {
+        self.ends[end].frozen = true;
+    }
+
+    /// Lets the process of an end go on (SIGCONT): it finds what its queue has kept.
+    pub fn thaw(&mut self, end: usize) {
+        self.ends[end].frozen = false;
+        for flight in std::mem::take(&mut self.ends[end].waiting) {
+            self.deliver(end, &flight.octets, flight.marked);
+        }
     }
 
     /// What both ends have counted and wait for.
