@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: all build demo test perf deps check fmt lint loom clean install
+.PHONY: all build demo test test-all perf deps check fmt lint loom clean install
 
 all: build
 
@@ -18,6 +18,11 @@ demo: build
 # The programs under test are the release build; the tests themselves are quicker to build than to run, so they are not optimised.
 test: build lint loom
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
+
+# Beside `make test`: applications whose packages are large.
+test-all: test
+	@scripts/install-deps.sh all
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications -- --ignored
 
 lint:
 	@$(CARGO) fmt --all --check

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that urdma needs, and only those that are missing.
 #   install-deps.sh          what building, `make demo` and `make test` need
+#   install-deps.sh all      also the applications that `make test-all` runs
 #   install-deps.sh perf     also the peers that `make perf` measures beside us
 set -eu
 
@@ -8,12 +9,14 @@ build="build-essential pkg-config clang libclang-dev libdpdk-dev libibverbs-dev 
 run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
 test="bubblewrap tshark util-linux"
 perf="qperf ucx-utils"
+all="ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio"
 
 want="$build $run $test"
 case "${1:-}" in
     "") ;;
+    all) want="$want $all" ;;
     perf) want="$want $perf" ;;
-    *) echo "usage: $0 [perf]" >&2; exit 2 ;;
+    *) echo "usage: $0 [all|perf]" >&2; exit 2 ;;
 esac
 
 missing=""

@@ -48,6 +48,24 @@ pub struct Job {
 }
 
 impl Job {
+    /// A program whose client prints `text` when all is well.
+    pub fn saying(
+        label: &str,
+        server: Vec<String>,
+        client: Vec<String>,
+        ready: Ready,
+        text: &'static str,
+    ) -> Self {
+        Self {
+            label: label.to_owned(),
+            size_octets: 0,
+            server,
+            client,
+            ready,
+            reading: Reading::Says(text),
+        }
+    }
+
     /// The same job with more flags at both ends.
     #[must_use]
     pub fn with(mut self, flags: &[&str]) -> Self {

@@ -348,7 +348,7 @@ impl Host for QpHost<'_> {
             completion,
             qpn: self.qp.number(),
             remote_qpn: self.remote_qpn,
-            has_grh: false,
+            packet_type: 0,
         });
     }
 

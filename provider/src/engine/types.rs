@@ -277,8 +277,9 @@ pub struct WorkCompletion {
     pub qpn: Qpn,
     /// The peer's queue pair.
     pub remote_qpn: u32,
-    /// The first 40 octets of the receive buffer are a GRH.
-    pub has_grh: bool,
+    /// What came before a datagram's message, as RoCE devices say it in `ibv_wc.sl`, which programs read (UCX): 8 for UDP, plus 1 for IPv6 or 2
+    /// for IPv4. 0: nothing, else the first 40 octets of the receive buffer are a GRH.
+    pub packet_type: u8,
 }
 
 impl WorkCompletion {
@@ -295,7 +296,7 @@ impl WorkCompletion {
         },
         qpn: Qpn::new(SlotId::DAEMON, 0),
         remote_qpn: 0,
-        has_grh: false,
+        packet_type: 0,
     };
 }
 

@@ -315,8 +315,9 @@ pub(super) fn work_completion(from: &WorkCompletion) -> ibv_wc {
         byte_len: completion.byte_len,
         qp_num: from.qpn.to_u32(),
         src_qp: from.remote_qpn,
+        sl: from.packet_type,
         // IBV_WC_GRH is 1.
-        wc_flags: u32::from(from.has_grh),
+        wc_flags: u32::from(from.packet_type != 0),
         ..ibv_wc::default()
     };
     if let Some(imm) = completion.imm {
@@ -506,17 +507,18 @@ mod tests {
             },
             qpn: Qpn::new(SlotId::new(3).unwrap(), 17),
             remote_qpn: 0x0002_0001,
-            has_grh: false,
+            packet_type: 0,
         }
     }
 
     #[test]
     fn work_completion_of_a_datagram_says_that_there_is_a_grh() {
         let from = WorkCompletion {
-            has_grh: true,
+            packet_type: 10,
             ..completion()
         };
-        assert_eq!(work_completion(&from).wc_flags, IBV_WC_GRH);
+        let wc = work_completion(&from);
+        assert_eq!((wc.wc_flags, wc.sl), (IBV_WC_GRH, 10));
     }
 
     #[test]

@@ -97,8 +97,18 @@ fn complete(host: &mut QpHost<'_>, wr_id: u64, header: &DatagramHeader, len: usi
         },
         qpn: host.qp.number(),
         remote_qpn: header.source_qpn,
-        has_grh: true,
+        packet_type: packet_type(header),
     });
+}
+
+/// See [`WorkCompletion::packet_type`].
+fn packet_type(header: &DatagramHeader) -> u8 {
+    const OVER_UDP: u8 = 8;
+    OVER_UDP | if is_ipv4(header) { 2 } else { 1 }
+}
+
+fn is_ipv4(header: &DatagramHeader) -> bool {
+    [header.source_gid, header.destination_gid].map(|gid| ip_of(Gid(gid)).is_ipv4()) == [true; 2]
 }
 
 /// What stands before the message in the receive buffer: an IPv6 header, or 20 octets of nothing and an IPv4 header.
@@ -169,6 +179,9 @@ mod tests {
 
     #[test]
     fn grh_of_ipv6_has_both_gids() {
+        assert_eq!(packet_type(&header("2001:db8::1", "fe80::2")), 9);
+        assert_eq!(packet_type(&header("192.0.2.1", "fe80::2")), 9);
+        assert_eq!(packet_type(&header("192.0.2.1", "192.0.2.2")), 10);
         let header = header("2001:db8::1", "fe80::2");
         let grh = grh(&header, 4);
         assert_eq!(grh[..8], [0x61, 0x20, 0, 0, 0, 60, 17, 64]);

@@ -1,0 +1,145 @@
+//! Applications that others wrote, over one host: UCX, libfabric, Open MPI, MPICH, fio.
+//!
+//! `make test-all` installs their packages and runs these tests; `make test` leaves them out, since the packages are large.
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+use std::time::Duration;
+
+use urdma_harness::instance::Lease;
+use urdma_harness::process::Process;
+use urdma_harness::programs::{Job, Ready};
+use urdma_tests::{alone, ports, run_all, OneHost};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What UCX may use: nothing but our device, so that a test cannot pass over TCP or shared memory.
+const DATAGRAMS: &str = "UCX_TLS=ud_verbs,self";
+const CONNECTIONS: &str = "UCX_TLS=rc_verbs,ud_verbs:aux,self";
+
+fn words(line: &str) -> Vec<String> {
+    line.split(' ').map(str::to_owned).collect()
+}
+
+/// `ucx_perftest` with the transports that `tls` allows.
+fn ucx(tls: &str, test: &str, size_octets: u32) -> Job {
+    let port = ports();
+    let common = format!("env {tls} ucx_perftest -p {port}");
+    let client = format!("{common} 127.0.0.1 -t {test} -n 2000 -w 100 -s {size_octets}");
+    let label = format!("ucx_perftest {tls} {test}");
+    Job::saying(
+        &label,
+        words(&common),
+        words(&client),
+        Ready::Tcp(port),
+        "Final:",
+    )
+}
+
+/// `fi_pingpong`, which checks what it receives (`-c`).
+fn libfabric(provider: &str, endpoint: &str) -> Job {
+    let port = ports();
+    let common = format!("fi_pingpong -p {provider} -e {endpoint} -I 50 -c");
+    let label = format!("fi_pingpong {provider}");
+    let server = words(&format!("{common} -B {port}"));
+    let client = words(&format!("{common} -P {port} 127.0.0.1"));
+    Job::saying(&label, server, client, Ready::Tcp(port), "1m")
+}
+
+/// fio's rdma engine, the client writing by `verb`.
+fn fio(verb: &str) -> Job {
+    let port = ports();
+    let common = format!("fio --ioengine=rdma --port={port} --bs=64k --size=16m --verb={verb}");
+    let server = words(&format!("{common} --name=server --rw=read"));
+    let client = format!("{common} --name=client --rw=write --hostname=127.0.0.1 --iodepth=8");
+    let label = format!("fio {verb}");
+    Job::saying(
+        &label,
+        server,
+        words(&client),
+        Ready::Cm(port),
+        "WRITE: bw=",
+    )
+}
+
+fn run(jobs: &[Job]) {
+    let _alone = alone();
+    let one = OneHost::up();
+    run_all(jobs, &one.host, &one.host, Lease::Never);
+    one.down();
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn ucx_over_datagrams_passes() {
+    run(&[
+        ucx(DATAGRAMS, "tag_lat", 64),
+        ucx(DATAGRAMS, "tag_bw", 65_536),
+        ucx(DATAGRAMS, "ucp_am_lat", 1024),
+    ]);
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn ucx_over_connections_passes() {
+    run(&[
+        ucx(CONNECTIONS, "tag_lat", 64),
+        ucx(CONNECTIONS, "tag_bw", 65_536),
+        ucx(CONNECTIONS, "ucp_put_lat", 64),
+        ucx(CONNECTIONS, "ucp_get", 65_536),
+        ucx(CONNECTIONS, "ucp_fadd", 8),
+    ]);
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn libfabric_reliable_datagrams_over_connections_pass() {
+    run(&[libfabric("verbs;ofi_rxm", "rdm")]);
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn fio_writes_and_reads_remote_memory() {
+    run(&[fio("write"), fio("read")]);
+}
+
+/// Builds `mpi-check` with an MPI's compiler and runs two ranks over our device.
+fn mpi(compiler: &str, launcher: &[&str]) {
+    let _alone = alone();
+    let one = OneHost::up();
+    let program = one.scratch.path().join("mpi-check");
+    let built = Command::new(compiler)
+        .args(["-O1", "-o"])
+        .arg(&program)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/mpi-check/main.c"))
+        .status()
+        .expect("no MPI compiler: scripts/install-deps.sh all");
+    assert!(built.success(), "mpi-check does not build");
+    let program = program.to_string_lossy();
+    for tls in [
+        "UCX_TLS=ud_verbs,self",
+        "UCX_TLS=rc_verbs,ud_verbs:aux,self",
+    ] {
+        let argv = [&["env", tls], launcher, &[&*program]].concat();
+        let mut command = one.host.run(Lease::Never, &argv).unwrap();
+        let ended = Process::run(&mut command, LIMIT).unwrap();
+        assert!(ended.succeeded(), "{argv:?}: {}", ended.describe());
+        let said = ended.output.contains("mpi-check: 2 ranks ok");
+        assert!(said, "{argv:?}: {}", ended.output);
+    }
+    one.down();
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn open_mpi_over_ucx_passes() {
+    let launcher =
+        "mpirun.openmpi --allow-run-as-root --oversubscribe -n 2 --mca pml ucx --mca osc ucx";
+    mpi("mpicc.openmpi", &launcher.split(' ').collect::<Vec<_>>());
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn mpich_over_ucx_passes() {
+    mpi("mpicc.mpich", &["mpirun.mpich", "-n", "2"]);
+}
