@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: all build demo test test-all perf deps check fmt lint loom clean install
+.PHONY: all build demo test test-all test-kernel perf deps check fmt lint loom clean install
 
 all: build
 
@@ -23,6 +23,11 @@ test: build lint loom
 test-all: test
 	@scripts/install-deps.sh all
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications -- --ignored
+
+# The kernel module on a stock Debian kernel under QEMU.
+test-kernel:
+	@scripts/install-deps.sh kernel
+	@kernel-stub/bed/test.sh
 
 lint:
 	@$(CARGO) fmt --all --check

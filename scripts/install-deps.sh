@@ -3,6 +3,7 @@
 #   install-deps.sh          what building, `make demo` and `make test` need
 #   install-deps.sh all      also the applications that `make test-all` runs
 #   install-deps.sh perf     also the peers that `make perf` measures beside us
+#   install-deps.sh kernel   also what builds the kernel module and boots a kernel to test it
 set -eu
 
 build="build-essential pkg-config clang libclang-dev libdpdk-dev libibverbs-dev librdmacm-dev libnuma-dev"
@@ -10,13 +11,15 @@ run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
 test="bubblewrap tshark util-linux"
 perf="qperf ucx-utils"
 all="ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio"
+kernel="qemu-system-x86 linux-headers-amd64 sparse kmod busybox-static cpio xz-utils binutils"
 
 want="$build $run $test"
 case "${1:-}" in
     "") ;;
     all) want="$want $all" ;;
     perf) want="$want $perf" ;;
-    *) echo "usage: $0 [all|perf]" >&2; exit 2 ;;
+    kernel) want="$want $kernel" ;;
+    *) echo "usage: $0 [all|perf|kernel]" >&2; exit 2 ;;
 esac
 
 missing=""

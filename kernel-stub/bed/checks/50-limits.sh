@@ -1,0 +1,19 @@
+# Pinned memory counts against the user's limit; strangers cannot serve a device.
+. "$BED/checks/lib.sh"
+add_device
+mkdir -p /run/urdma/check
+"$check" hold >/run/hold.$$ &
+holder=$!
+until grep -q ready /run/hold.$$; do sleep 0.1; done
+chmod 666 /dev/infiniband/uverbs*
+
+as_nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all -- "$@"; }
+
+ulimit -l 1024
+[ "$(as_nobody "$check" limit 500000)" = registered ]
+# ENOMEM
+[ "$(as_nobody "$check" limit 5000000)" = "refused 12" ]
+refused as_nobody cat /dev/urdma
+kill -9 $holder
+wait $holder || true
+remove_device

@@ -1,0 +1,55 @@
+# For the checks: the module, its device urdma0 on a network device of its own, and what must be true afterwards.
+check=$PROGRAMS/examples/module_check
+counters=/sys/class/infiniband/urdma0/hw_counters
+
+# What a check that failed has left must not make the next one fail.
+clean_up() {
+    kill -9 $(jobs -p)
+    wait
+    rdma link delete urdma0
+    ip link delete urdmanet
+    rmmod urdma
+} >/dev/null 2>&1
+trap 'clean_up || true' EXIT
+
+load_module() {
+    modprobe -a ib_core ib_uverbs rdma_cm iw_cm rdma_ucm
+    [ -d /sys/module/urdma ] || insmod "$MODULE"
+}
+
+add_device() {
+    load_module
+    ip link add urdmanet type dummy
+    ip address add 10.8.0.1/24 dev urdmanet
+    ip link set urdmanet up
+    rdma link add urdma0 type urdma netdev urdmanet
+}
+
+# Fails unless every object is gone; then takes device and module away.
+remove_device() {
+    assert_nothing_left
+    rdma link delete urdma0
+    ip link delete urdmanet
+    rmmod urdma
+}
+
+assert_nothing_left() {
+    local counter tries
+    for counter in contexts pds mrs pinned_pages cqs qps srqs; do
+        # A killed process is cleaned up behind its parent's back.
+        for tries in $(seq 100); do
+            [ "$(cat $counters/$counter)" = 0 ] && continue 2
+            sleep 0.1
+        done
+        echo "$(cat $counters/$counter) $counter left"
+        return 1
+    done
+}
+
+# Fails if a command that must fail does not.
+refused() {
+    if "$@"; then
+        echo "not refused: $*"
+        return 1
+    fi
+}

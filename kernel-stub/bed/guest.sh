@@ -1,0 +1,53 @@
+#!/bin/bash
+# The guest's process 1 from the host's root on: prepares the system, runs the checks that lie in /mnt/checks one after the other, leaves in
+# /mnt/results what became of each and in /mnt/kernel.log what the kernel said, and powers off. It must never end.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C
+
+argument() { tr ' ' '\n' </proc/cmdline | sed -n "s|^bed\.$1=||p"; }
+
+power_off() {
+    sync
+    echo o >/proc/sysrq-trigger
+    while :; do sleep 1; done
+}
+
+prepare() {
+    local release
+    release=$(uname -r)
+    mount -t tmpfs tmpfs /run
+    mkdir -p /run/lock /dev/shm /dev/pts
+    mount -t tmpfs tmpfs /dev/shm
+    mount -t devpts devpts /dev/pts
+    mount -t debugfs debugfs /sys/kernel/debug
+    mount -t 9p -o trans=virtio,version=9p2000.L,cache=none,msize=512000 share /mnt
+    mkdir -p "/lib/modules/$release"
+    mount --bind "$(argument image)/lib/modules/$release" "/lib/modules/$release"
+    ip link set lo up
+    hostname guest
+    ulimit -l unlimited
+}
+
+# Runs one check: its first comment line may say how many seconds it may take ("# seconds: 60").
+run_check() {
+    local file=$1 name seconds start outcome
+    name=$(basename "$file" .sh)
+    seconds=$(sed -n 's/^# seconds: //p' "$file")
+    start=$(cut -d' ' -f1 /proc/uptime)
+    echo "bed: $name" >/dev/kmsg
+    if timeout --kill-after=5 "${seconds:-30}" bash -eux -o pipefail "$file" >"/mnt/$name.log" 2>&1 </dev/null; then
+        outcome=passed
+    else
+        outcome=failed
+    fi
+    awk -v name="$name" -v outcome="$outcome" -v start="$start" '{printf "%s %s %.1f\n", name, outcome, $1 - start}' /proc/uptime >>/mnt/results
+}
+
+prepare
+# Where the module and the programs under test are.
+. /mnt/environment
+echo "booted $(uname -r) in $(cut -d' ' -f1 /proc/uptime) s" >/mnt/booted
+for file in /mnt/checks/*.sh; do
+    run_check "$file"
+done
+dmesg >/mnt/kernel.log
+power_off

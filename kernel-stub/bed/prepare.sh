@@ -1,0 +1,71 @@
+#!/bin/bash
+# prepare.sh DIR: fills DIR with what boot.sh needs: Debian's kernel (fetched, not installed: nothing appears under /boot), its modules, and an
+# initial file system that mounts the host's root. Does nothing when DIR is ready. The kernel is the one whose headers are installed.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+dir=$(mkdir -p "$1" && cd "$1" && pwd)
+release=$("$here/release.sh")
+
+if [ "$(cat "$dir/release" 2>/dev/null || true)" = "$release" ] && [ "$dir/initrd" -nt "$here/init" ]; then
+    exit 0
+fi
+
+# The kernel inside a bzImage, unpacked: unpacking it in the emulator takes as long as booting it.
+unpack_kernel() {
+    local image=$1 offset
+    for offset in $(LC_ALL=C grep -aobP '\xfd7zXZ\x00' "$image" | cut -d: -f1); do
+        # What follows the compressed kernel makes xz end with an error after it has written all of it.
+        tail -c +$((offset + 1)) "$image" | xz -dc >"$dir/vmlinux" 2>/dev/null || true
+        if readelf -h "$dir/vmlinux" >/dev/null 2>&1; then
+            return
+        fi
+    done
+    echo "prepare.sh: no kernel found in $image" >&2
+    return 1
+}
+
+fetch_kernel() {
+    local work
+    work=$(mktemp -d "$dir/fetch.XXXXXX")
+    # The sandbox user of apt must be able to write here, else it warns.
+    chmod 755 "$work"
+    if ! (cd "$work" && timeout 300 apt-get download -q "linux-image-$release" >log 2>&1); then
+        cat "$work/log" >&2
+        rm -rf "$work"
+        return 1
+    fi
+    rm -rf "$dir/image"
+    dpkg -x "$work"/linux-image-*.deb "$dir/image"
+    rm -rf "$work"
+}
+
+# The modules that mount the host's root, in the order in which they must be loaded.
+modules_of_the_root() {
+    local module
+    for module in virtio_pci 9pnet_virtio 9p overlay; do
+        modprobe -d "$dir/image" -S "$release" --show-depends "$module"
+    done | awk '$1 == "insmod" && !seen[$2]++ {print $2}'
+}
+
+make_initrd() {
+    local root file
+    root=$(mktemp -d "$dir/initrd.XXXXXX")
+    mkdir -p "$root"/{bin,dev,proc,sys,modules,host,top,root}
+    cp "$(command -v busybox)" "$root/bin/busybox"
+    ln -s busybox "$root/bin/sh"
+    modules_of_the_root | while read -r file; do
+        cp "$file" "$root/modules/"
+        basename "$file" >>"$root/modules/order"
+    done
+    install -m755 "$here/init" "$root/init"
+    (cd "$root" && find . | cpio -o -H newc --quiet) >"$dir/initrd"
+    rm -rf "$root"
+}
+
+rm -f "$dir/release"
+fetch_kernel
+depmod -b "$dir/image" "$release"
+unpack_kernel "$dir/image/boot/vmlinuz-$release"
+make_initrd
+echo "$release" >"$dir/release"

@@ -1,0 +1,84 @@
+#!/bin/bash
+# test.sh [CHECK...]: builds the module, boots a stock Debian kernel under QEMU's software emulation, runs the checks in it (all of checks/, or those whose
+# names begin as the arguments do) and prints what became of them. Fails if one fails or if the kernel complains. Leaves nothing behind but a cache
+# in target/kernel.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+cache=$root/target/kernel
+# The guest may take so long in all, boot included; an emulated boot takes about 10 s on two idle cores.
+seconds=${URDMA_BED_SECONDS:-900}
+# What the kernel writes when something is wrong with a module.
+complaints='WARNING:|BUG:|Oops|general protection|Call Trace|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
+
+share=$(mktemp -d "${TMPDIR:-/tmp}/urdma-bed.XXXXXX")
+trap 'rm -rf "$share"' EXIT
+trap 'exit 130' INT TERM
+
+choose_checks() {
+    local file prefix
+    mkdir "$share/checks"
+    for file in "$here"/checks/[0-9]*.sh; do
+        for prefix in "${@:-}"; do
+            case $(basename "$file") in "$prefix"*) cp "$file" "$share/checks/" ;; esac
+        done
+    done
+    ls "$share/checks/"*.sh >/dev/null
+}
+
+# Prints each check, and the log of those that failed; fails if one did, or if one did not end.
+report() {
+    local name outcome time bad=0 file
+    cat "$share/booted"
+    while read -r name outcome time; do
+        printf '  %-28s %s  %6s s\n' "$name" "$outcome" "$time"
+        if [ "$outcome" != passed ]; then
+            bad=1
+            sed 's/^/      /' "$share/$name.log"
+        fi
+    done <"$share/results"
+    for file in "$share"/checks/*.sh; do
+        name=$(basename "$file" .sh)
+        if ! grep -q "^$name " "$share/results"; then
+            echo "  $name did not end"
+            bad=1
+        fi
+    done
+    return "$bad"
+}
+
+# Fails if the kernel has complained; shows where.
+kernel_is_content() {
+    if [ ! -s "$share/kernel.log" ]; then
+        echo "no kernel log came back; the console said:"
+        tail -n 40 "$share/console" | sed 's/^/      /'
+        return 1
+    fi
+    if grep -E -B 2 -A 30 "$complaints" "$share/kernel.log"; then
+        echo "the kernel complained"
+        return 1
+    fi
+}
+
+choose_checks "$@"
+make -s -C "$here/../module"
+cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" -p urdma-kernel --example module_check
+"$here/prepare.sh" "$cache"
+touch "$share/results"
+cat >"$share/environment" <<ENVIRONMENT
+export MODULE=$(ls "$cache/module-$("$here/release.sh")/urdma.ko")
+export PROGRAMS=$root/target/release
+export BED=$here
+ENVIRONMENT
+status=0
+"$here/boot.sh" "$cache" "$share" "$seconds" >"$share/console" 2>&1 || status=$?
+if [ ! -s "$share/booted" ]; then
+    cat "$share/console"
+    echo "the guest did not boot (status $status)"
+    exit 1
+fi
+verdict=0
+report || verdict=1
+kernel_is_content || verdict=1
+exit "$verdict"

@@ -1,0 +1,264 @@
+//! Layouts that the module and user space share, and those of the kernel's uverbs commands that are used.
+
+use std::mem::{offset_of, size_of};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// `URDMA_KERNEL_ABI`: version of everything here that is not the kernel's own.
+pub const KERNEL_ABI: u32 = 1;
+/// `URDMA_DRIVER_ID`: what libibverbs reads as the driver's number of a device of the module.
+pub const DRIVER_ID: u32 = 0x7572_6d61;
+/// Longest path of a run directory, with its final zero.
+pub const RUN_DIR_OCTETS: usize = 104;
+/// Longest device name, with its final zero.
+pub const DEVICE_OCTETS: usize = 64;
+
+/// Private part of the answer to GET_CONTEXT.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes)]
+pub struct ContextAnswer {
+    /// [`KERNEL_ABI`] of the module.
+    pub abi: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Run directory of the urdmad that serves the device.
+    pub run_dir: [u8; RUN_DIR_OCTETS],
+}
+
+/// Argument of `URDMA_IOC_SERVE`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes)]
+pub struct Serve {
+    /// [`KERNEL_ABI`].
+    pub abi: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The device's name.
+    pub device: [u8; DEVICE_OCTETS],
+    /// The caller's run directory, an absolute path.
+    pub run_dir: [u8; RUN_DIR_OCTETS],
+}
+
+const fn iow(number: u64, octets: usize) -> u64 {
+    // _IOW of asm-generic/ioctl.h; x86-64 and aarch64 have this form.
+    (1 << 30) | ((octets as u64) << 16) | (0xb7 << 8) | number
+}
+
+/// `URDMA_IOC_SERVE`
+pub const IOC_SERVE: u64 = iow(0, size_of::<Serve>());
+
+/// First number of a driver's own methods and attributes.
+pub const DRIVER_NAMESPACE: u16 = 1 << 12;
+
+/// Head of a command that is written to uverbs.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
+pub struct CommandHead {
+    /// `IB_USER_VERBS_CMD_*`
+    pub command: u32,
+    /// Length of head and command in words of 4 octets.
+    pub in_words: u16,
+    /// Length of the answer in such words.
+    pub out_words: u16,
+}
+
+/// GET_CONTEXT and ALLOC_PD; both only say where the answer goes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, Immutable, IntoBytes)]
+pub struct Answered {
+    /// Address of the answer.
+    pub response: u64,
+}
+
+/// Answer to GET_CONTEXT.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes)]
+pub struct GetContextAnswer {
+    /// Descriptor from which asynchronous events are read.
+    pub async_fd: i32,
+    /// Completion vectors.
+    pub num_comp_vectors: u32,
+    /// The module's part.
+    pub private: ContextAnswer,
+}
+
+/// Argument of DEALLOC_PD and DEREG_MR.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
+pub struct Handle {
+    /// The object.
+    pub handle: u32,
+}
+
+/// REG_MR
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
+pub struct RegMr {
+    /// Address of the answer.
+    pub response: u64,
+    /// First octet.
+    pub start: u64,
+    /// Octets.
+    pub length: u64,
+    /// Address by which remote ends name the first octet.
+    pub hca_va: u64,
+    /// The protection domain.
+    pub pd_handle: u32,
+    /// `IBV_ACCESS_*`
+    pub access_flags: u32,
+    /// The engine's key.
+    pub key: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Answer to REG_MR.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes)]
+pub struct RegMrAnswer {
+    /// The region.
+    pub handle: u32,
+    /// As was asked for.
+    pub lkey: u32,
+    /// As was asked for.
+    pub rkey: u32,
+}
+
+/// CREATE_CQ
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
+pub struct CreateCq {
+    /// Address of the answer.
+    pub response: u64,
+    /// What an event of the queue says.
+    pub user_handle: u64,
+    /// Entries.
+    pub cqe: u32,
+    /// Completion vector.
+    pub comp_vector: u32,
+    /// Descriptor of the completion channel, -1 for none.
+    pub comp_channel: i32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// CREATE_QP
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
+pub struct CreateQp {
+    /// Address of the answer.
+    pub response: u64,
+    /// What an event of the queue pair says.
+    pub user_handle: u64,
+    /// The protection domain.
+    pub pd_handle: u32,
+    /// Completion queue of the send queue.
+    pub send_cq_handle: u32,
+    /// Completion queue of the receive queue.
+    pub recv_cq_handle: u32,
+    /// Shared receive queue, if `is_srq`.
+    pub srq_handle: u32,
+    /// Send requests, receive requests, their gather and scatter entries, octets in line.
+    pub capacity: [u32; 5],
+    /// All sends are signalled.
+    pub sq_sig_all: u8,
+    /// `IBV_QPT_*`
+    pub qp_type: u8,
+    /// There is a shared receive queue.
+    pub is_srq: u8,
+    /// 0.
+    pub reserved: u8,
+    /// The engine's number of the queue pair.
+    pub qpn: u32,
+    /// 0.
+    pub private_reserved: u32,
+}
+
+/// CREATE_SRQ
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
+pub struct CreateSrq {
+    /// Address of the answer.
+    pub response: u64,
+    /// What an event of the queue says.
+    pub user_handle: u64,
+    /// The protection domain.
+    pub pd_handle: u32,
+    /// Receive requests.
+    pub max_wr: u32,
+    /// Scatter entries of each.
+    pub max_sge: u32,
+    /// Limit.
+    pub srq_limit: u32,
+}
+
+/// DESTROY_CQ, DESTROY_QP, DESTROY_SRQ
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
+pub struct Destroy {
+    /// Address of the answer.
+    pub response: u64,
+    /// The object.
+    pub handle: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Head of `RDMA_VERBS_IOCTL`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
+pub struct MethodHead {
+    /// Octets of head and attributes.
+    pub length: u16,
+    /// `UVERBS_OBJECT_*`
+    pub object_id: u16,
+    /// The method.
+    pub method_id: u16,
+    /// Attributes that follow.
+    pub num_attrs: u16,
+    /// 0.
+    pub reserved1: u64,
+    /// [`DRIVER_ID`]
+    pub driver_id: u32,
+    /// 0.
+    pub reserved2: u32,
+}
+
+/// An attribute of a method.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
+pub struct MethodAttr {
+    /// Which.
+    pub attr_id: u16,
+    /// Octets of a value; 0 for a handle.
+    pub len: u16,
+    /// 1: must be understood.
+    pub flags: u16,
+    /// 0.
+    pub reserved: u16,
+    /// The handle, or a value of up to 8 octets.
+    pub data: u64,
+}
+
+/// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`
+pub const VERBS_IOCTL: u64 = (3 << 30) | ((size_of::<MethodHead>() as u64) << 16) | (0x1b << 8) | 1;
+
+// Sizes and offsets as a C compiler gives them for the headers of Linux 6.1 and for kernel-stub/uapi/urdma.h.
+const _: () = {
+    assert!(size_of::<ContextAnswer>() == 112);
+    assert!(size_of::<Serve>() == 176);
+    assert!(offset_of!(Serve, run_dir) == 72);
+    assert!(size_of::<CommandHead>() == 8);
+    assert!(size_of::<GetContextAnswer>() == 8 + 112);
+    assert!(size_of::<RegMr>() == 40 + 8);
+    assert!(size_of::<RegMrAnswer>() == 12);
+    assert!(size_of::<CreateCq>() == 32);
+    assert!(size_of::<CreateQp>() == 56 + 8);
+    assert!(offset_of!(CreateQp, qpn) == 56);
+    assert!(size_of::<CreateSrq>() == 32);
+    assert!(size_of::<Destroy>() == 16);
+    assert!(size_of::<MethodHead>() == 24);
+    assert!(size_of::<MethodAttr>() == 16);
+    assert!(IOC_SERVE == 0x40b0_b700);
+    assert!(VERBS_IOCTL == 0xc018_1b01);
+};

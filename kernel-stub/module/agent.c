@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * /dev/urdma: an urdmad opens it and says which device it serves. A device that nobody serves has its port down and cannot be opened.
+ */
+#include <linux/fs.h>
+#include <linux/miscdevice.h>
+#include <linux/module.h>
+#include <linux/poll.h>
+#include <linux/slab.h>
+
+#include "urdma.h"
+
+/* One open file. */
+struct urdma_agent {
+	/* The device that it serves, NULL before it has said so and after the device is gone; under urdma_agents_lock. */
+	struct urdma_dev *dev;
+	u8 run_dir[URDMA_RUN_DIR_OCTETS];
+	/* The device is gone, there is nothing left to do. */
+	bool is_over;
+	wait_queue_head_t wait;
+};
+
+/* Who serves what: both directions change together. */
+static DEFINE_SPINLOCK(urdma_agents_lock);
+
+bool urdma_agent_is_there(struct urdma_dev *dev)
+{
+	return READ_ONCE(dev->agent) != NULL;
+}
+
+/* Where the device's urdmad is; -ENODEV if it has none. */
+int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS])
+{
+	int ret = -ENODEV;
+
+	spin_lock(&urdma_agents_lock);
+	if (dev->agent) {
+		memcpy(run_dir, dev->agent->run_dir, URDMA_RUN_DIR_OCTETS);
+		ret = 0;
+	}
+	spin_unlock(&urdma_agents_lock);
+	return ret;
+}
+
+/* The device is about to be freed. */
+void urdma_agent_dev_gone(struct urdma_dev *dev)
+{
+	struct urdma_agent *agent;
+
+	spin_lock(&urdma_agents_lock);
+	agent = dev->agent;
+	if (agent) {
+		dev->agent = NULL;
+		agent->dev = NULL;
+		agent->is_over = true;
+		wake_up_interruptible(&agent->wait);
+	}
+	spin_unlock(&urdma_agents_lock);
+}
+
+static int urdma_agent_open(struct inode *inode, struct file *file)
+{
+	struct urdma_agent *agent = kzalloc(sizeof(*agent), GFP_KERNEL);
+
+	if (!agent)
+		return -ENOMEM;
+	init_waitqueue_head(&agent->wait);
+	file->private_data = agent;
+	return nonseekable_open(inode, file);
+}
+
+static int urdma_agent_release(struct inode *inode, struct file *file)
+{
+	struct urdma_agent *agent = file->private_data;
+	struct urdma_dev *dev;
+	struct ib_event fatal = { .event = IB_EVENT_DEVICE_FATAL };
+
+	spin_lock(&urdma_agents_lock);
+	dev = agent->dev;
+	/* A device that is on its way out takes no reference; it will find no agent. */
+	if (dev) {
+		dev->agent = NULL;
+		if (!ib_device_try_get(&dev->ib))
+			dev = NULL;
+	}
+	spin_unlock(&urdma_agents_lock);
+	if (dev) {
+		fatal.device = &dev->ib;
+		ib_dispatch_event(&fatal);
+		urdma_dev_port_event(dev);
+		ib_device_put(&dev->ib);
+	}
+	kfree(agent);
+	return 0;
+}
+
+static bool is_terminated(const u8 *octets, size_t len)
+{
+	return strnlen((const char *)octets, len) < len;
+}
+
+static int urdma_agent_serve(struct urdma_agent *agent, const struct urdma_serve __user *from)
+{
+	struct urdma_serve serve;
+	struct urdma_dev *dev;
+	int ret = 0;
+
+	if (copy_from_user(&serve, from, sizeof(serve)))
+		return -EFAULT;
+	if (serve.abi != URDMA_KERNEL_ABI) {
+		pr_warn_ratelimited("urdma: process %d speaks version %u of the ABI, this module %u: install a urdmad and a module of one release\n",
+				    current->tgid, serve.abi, URDMA_KERNEL_ABI);
+		return -EPROTO;
+	}
+	if (serve.reserved || !is_terminated(serve.device, sizeof(serve.device)) ||
+	    !is_terminated(serve.run_dir, sizeof(serve.run_dir)) || serve.run_dir[0] != '/')
+		return -EINVAL;
+	dev = urdma_dev_find((const char *)serve.device);
+	if (!dev)
+		return -ENODEV;
+	spin_lock(&urdma_agents_lock);
+	if (agent->dev || agent->is_over) {
+		ret = -EINVAL;
+	} else if (dev->agent) {
+		ret = -EBUSY;
+	} else {
+		memcpy(agent->run_dir, serve.run_dir, sizeof(agent->run_dir));
+		agent->dev = dev;
+		dev->agent = agent;
+	}
+	spin_unlock(&urdma_agents_lock);
+	if (!ret)
+		urdma_dev_port_event(dev);
+	ib_device_put(&dev->ib);
+	return ret;
+}
+
+static long urdma_agent_ioctl(struct file *file, unsigned int command, unsigned long arg)
+{
+	switch (command) {
+	case URDMA_IOC_SERVE:
+		return urdma_agent_serve(file->private_data, (const struct urdma_serve __user *)arg);
+	default:
+		return -ENOTTY;
+	}
+}
+
+static __poll_t urdma_agent_poll(struct file *file, poll_table *table)
+{
+	struct urdma_agent *agent = file->private_data;
+
+	poll_wait(file, &agent->wait, table);
+	return READ_ONCE(agent->is_over) ? EPOLLHUP : 0;
+}
+
+static const struct file_operations urdma_agent_fops = {
+	.owner = THIS_MODULE,
+	.open = urdma_agent_open,
+	.release = urdma_agent_release,
+	.unlocked_ioctl = urdma_agent_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
+	.poll = urdma_agent_poll,
+	.llseek = noop_llseek,
+};
+
+static struct miscdevice urdma_agent_misc = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "urdma",
+	.fops = &urdma_agent_fops,
+	.mode = 0600,
+};
+
+int urdma_agent_init(void)
+{
+	return misc_register(&urdma_agent_misc);
+}
+
+void urdma_agent_exit(void)
+{
+	misc_deregister(&urdma_agent_misc);
+}

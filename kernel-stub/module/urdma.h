@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+#ifndef URDMA_MODULE_H
+#define URDMA_MODULE_H
+
+#include <linux/completion.h>
+#include <linux/netdevice.h>
+#include <linux/refcount.h>
+#include <linux/xarray.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
+
+#include "../uapi/urdma.h"
+
+/* Highest queue pair number. */
+#define URDMA_QPN_MAX 0xffffff
+
+/* Counted per device and shown below hw_counters; the order of urdma_counters. */
+enum urdma_counter {
+	URDMA_CONTEXTS,
+	URDMA_PDS,
+	URDMA_MRS,
+	URDMA_PINNED_PAGES,
+	URDMA_CQS,
+	URDMA_QPS,
+	URDMA_SRQS,
+	URDMA_CQ_EVENTS,
+	URDMA_QP_EVENTS,
+	URDMA_COUNTERS,
+};
+
+struct urdma_agent;
+
+/* One RDMA device over one network device. */
+struct urdma_dev {
+	struct ib_device ib;
+	struct net_device *netdev;
+	/* Queue pairs by number. An entry holds a reference. */
+	struct xarray qps;
+	atomic64_t counters[URDMA_COUNTERS];
+	/* Who serves the device, or NULL; under urdma_agents_lock. */
+	struct urdma_agent *agent;
+};
+
+struct urdma_context {
+	struct ib_ucontext ib;
+};
+
+struct urdma_pd {
+	struct ib_pd ib;
+};
+
+struct urdma_cq {
+	struct ib_cq ib;
+};
+
+struct urdma_srq {
+	struct ib_srq ib;
+};
+
+struct urdma_mr {
+	struct ib_mr ib;
+	struct ib_umem *umem;
+};
+
+struct urdma_qp {
+	struct ib_qp ib;
+	refcount_t refs;
+	/* Nobody has a reference. */
+	struct completion unused;
+};
+
+static inline struct urdma_dev *to_urdma_dev(struct ib_device *ib)
+{
+	return container_of(ib, struct urdma_dev, ib);
+}
+
+static inline void urdma_count(struct ib_device *ib, enum urdma_counter which, long by)
+{
+	atomic64_add(by, &to_urdma_dev(ib)->counters[which]);
+}
+
+/* main.c */
+struct urdma_dev *urdma_dev_find(const char *name);
+void urdma_dev_port_event(struct urdma_dev *dev);
+
+/* verbs.c */
+extern const struct ib_device_ops urdma_device_ops;
+extern const struct uapi_definition urdma_uapi_definitions[];
+
+/* agent.c */
+int urdma_agent_init(void);
+void urdma_agent_exit(void);
+bool urdma_agent_is_there(struct urdma_dev *dev);
+int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS]);
+void urdma_agent_dev_gone(struct urdma_dev *dev);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR MIT) */
+/*
+ * What the urdma module and user space say to each other: the provider over uverbs (private parts of commands, driver methods), urdmad over
+ * /dev/urdma. kernel-stub/client/src/abi.rs mirrors it for Rust. Whoever changes a layout or a meaning raises URDMA_KERNEL_ABI.
+ */
+#ifndef URDMA_UAPI_H
+#define URDMA_UAPI_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+#include <rdma/ib_user_ioctl_cmds.h>
+
+/* Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse it. */
+#define URDMA_KERNEL_ABI 1
+
+/* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
+#define URDMA_DRIVER_ID 0x75726d61
+
+/* Longest path of an instance's run directory, with its final zero. */
+#define URDMA_RUN_DIR_OCTETS 104
+
+/* Private part of the answer to GET_CONTEXT. */
+struct urdma_context_answer {
+	__u32 abi;
+	__u32 reserved;
+	/* Where the urdmad that serves the device has its control socket. */
+	__u8 run_dir[URDMA_RUN_DIR_OCTETS];
+};
+
+/* Private part of REG_MR. */
+struct urdma_reg_mr {
+	/* The engine's key, which is both lkey and rkey. */
+	__u32 key;
+	__u32 reserved;
+};
+
+/* Private part of CREATE_QP. */
+struct urdma_create_qp {
+	/* The engine's number of the queue pair, 24 bits, not 0. */
+	__u32 qpn;
+	__u32 reserved;
+};
+
+/* A method of UVERBS_OBJECT_CQ: tells the completion channel of the queue. */
+enum urdma_cq_methods {
+	URDMA_METHOD_CQ_RAISE = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum urdma_cq_raise_attrs {
+	URDMA_ATTR_CQ_RAISE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+/* A method of UVERBS_OBJECT_QP: an asynchronous event of the queue pair. */
+enum urdma_qp_methods {
+	URDMA_METHOD_QP_RAISE = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum urdma_qp_raise_attrs {
+	URDMA_ATTR_QP_RAISE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+	/* __u32, one of enum ib_event_type that names a queue pair. */
+	URDMA_ATTR_QP_RAISE_EVENT,
+};
+
+/* A method of UVERBS_OBJECT_SRQ: the limit of the shared receive queue was reached. */
+enum urdma_srq_methods {
+	URDMA_METHOD_SRQ_RAISE = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+enum urdma_srq_raise_attrs {
+	URDMA_ATTR_SRQ_RAISE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
+};
+
+/* Longest device name, with its final zero (IB_DEVICE_NAME_MAX). */
+#define URDMA_DEVICE_OCTETS 64
+
+/* URDMA_IOC_SERVE: the caller, an urdmad, serves a device from now on, until it closes the file. */
+struct urdma_serve {
+	__u32 abi;
+	__u32 reserved;
+	__u8 device[URDMA_DEVICE_OCTETS];
+	__u8 run_dir[URDMA_RUN_DIR_OCTETS];
+};
+
+#define URDMA_IOC_MAGIC 0xb7
+#define URDMA_IOC_SERVE _IOW(URDMA_IOC_MAGIC, 0, struct urdma_serve)
+
+#endif
