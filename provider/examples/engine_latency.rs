@@ -66,6 +66,7 @@ impl End {
             depth: DEPTH,
             channel: None,
             cookie: 0,
+            keeps_time: false,
         })?;
         let qp = engine.create_qp(&QpConfig {
             pd,

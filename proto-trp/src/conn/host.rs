@@ -1,6 +1,6 @@
 //! What a connection asks of its driver: the application's memory, and places for completions and events.
 
-use super::types::{Completion, Event, RemoteAddr, Sge, SharedRecv};
+use super::types::{Completion, Event, RemoteAddr, Sge, SharedRecv, WindowBind};
 
 /// Why memory may not be touched; RFC 5040 section 4.8 has one code for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +157,24 @@ pub trait Host {
     /// # Errors
     /// The key cannot be invalidated by this peer.
     fn invalidate(&mut self, stag: u32) -> Result<(), ProtectionError>;
+
+    /// Invalidates a key for this end.
+    ///
+    /// # Errors
+    /// The key is none that this queue pair may invalidate.
+    fn invalidate_local(&mut self, stag: u32) -> Result<(), ProtectionError> {
+        let _ = stag;
+        Err(ProtectionError::CannotInvalidate)
+    }
+
+    /// Binds a memory window.
+    ///
+    /// # Errors
+    /// Why it cannot be bound so.
+    fn bind_window(&mut self, bind: &WindowBind) -> Result<(), ProtectionError> {
+        let _ = bind;
+        Err(ProtectionError::InvalidStag)
+    }
 
     /// Takes the next work request of the shared receive queue, if any: fills `sges` and says how many.
     ///

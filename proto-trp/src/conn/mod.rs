@@ -43,7 +43,7 @@ pub use stats::ConnStats;
 pub use time::Time;
 pub use types::{
     Completion, CompletionOp, Event, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, Sge, SharedRecv, Status,
+    SendWr, Sge, SharedRecv, Status, WindowBind,
 };
 
 use ack::AckState;

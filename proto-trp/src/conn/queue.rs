@@ -68,7 +68,7 @@ impl SendWqe {
     /// Whether it has a message number, of queue 0 or queue 1.
     #[inline]
     pub(super) const fn has_msn(&self) -> bool {
-        !matches!(self.op, SendOp::Write { .. }) || self.imm.is_some()
+        (!matches!(self.op, SendOp::Write { .. }) || self.imm.is_some()) && !self.op.is_local()
     }
 
     /// Whether it is done when everything before sequence number `una` is acknowledged.
@@ -90,6 +90,8 @@ impl SendWqe {
             SendOp::Read { .. } => CompletionOp::Read,
             SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
             SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
+            SendOp::LocalInvalidate { .. } => CompletionOp::LocalInvalidate,
+            SendOp::BindWindow(_) => CompletionOp::BindWindow,
         }
     }
 }
@@ -255,6 +257,7 @@ fn check_operation(wr: &SendWr<'_>, length: u32, inline: bool) -> Result<(), Pos
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
             wr.imm.is_none() && !inline && length >= 8
         }
+        SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => wr.imm.is_none() && length == 0,
     };
     if fits {
         Ok(())

@@ -191,6 +191,11 @@ impl Connection {
         let mut later = index.wrapping_add(1);
         while later != self.sq.tail && self.sq.get(later).started {
             let wqe = self.sq.get_mut(later);
+            later = later.wrapping_add(1);
+            if wqe.op.is_local() {
+                // Done once and for all.
+                continue;
+            }
             (wqe.started, wqe.segmented, wqe.progress) = (false, false, 0);
             if wqe.is_request() {
                 self.request_msn = self.request_msn.wrapping_sub(1);
@@ -198,7 +203,6 @@ impl Connection {
             } else if wqe.has_msn() {
                 self.message_msn = self.message_msn.wrapping_sub(1);
             }
-            later = later.wrapping_add(1);
         }
         self.sq.next = index;
     }

@@ -92,9 +92,9 @@ impl Connection {
             return Err(PostError::InvalidState);
         }
         if self.peer.max_rd_atomic == 0
-            && !matches!(
+            && matches!(
                 wr.op,
-                SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. }
+                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
             )
         {
             return Err(PostError::InvalidRequest);
@@ -231,6 +231,12 @@ impl Connection {
                     last: true,
                 }
             }
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => SegmentSpec {
+                source: SegmentSource::Local(index),
+                offset: 0,
+                len: 0,
+                last: true,
+            },
         })
     }
 
@@ -244,7 +250,8 @@ impl Connection {
 
     /// Writes what [`Connection::plan_transmit`] has just named into `buf`.
     ///
-    /// `None` when the payload could not be gathered (the request then ends with an error, and there may be more to send).
+    /// `None` when the payload could not be gathered (the request then ends with an error), or when the request was done here and nothing is to
+    /// be sent for it; there may be more to send.
     ///
     /// # Panics
     /// When `buf` is shorter than the plan.
@@ -340,7 +347,10 @@ impl Connection {
                 wqe.imm.is_none() || !matches!(wqe.op, SendOp::Write { .. })
             }
             SegmentSource::Immediate(_) => true,
-            SegmentSource::Request(_) | SegmentSource::Response(_) | SegmentSource::Void => false,
+            SegmentSource::Request(_)
+            | SegmentSource::Local(_)
+            | SegmentSource::Response(_)
+            | SegmentSource::Void => false,
         };
         ends && (wqe.flags.signaled || self.sq.is_half_full())
     }
@@ -361,7 +371,7 @@ impl Connection {
                 (index, spec.last && !more)
             }
             SegmentSource::Immediate(index) | SegmentSource::Request(index) => (index, true),
-            SegmentSource::Void => return,
+            SegmentSource::Local(_) | SegmentSource::Void => return,
         };
         self.answers_turn = true;
         if ends {
@@ -421,6 +431,10 @@ impl Connection {
                 self.put_headers(&trp, &kind, true, buf)
             }
             SegmentSource::Response(entry) => self.write_response(&trp, entry, spec, buf, host),
+            SegmentSource::Local(index) => {
+                self.do_local(index, host);
+                None
+            }
             SegmentSource::Void => {
                 // Refused in the epoch before: a write of nothing.
                 trp.flags = trp.flags ^ Flags::EPOCH;
@@ -540,7 +554,11 @@ impl Connection {
             SendOp::FetchAdd { remote, add } => {
                 atomic(remote, AtomicOperation::FetchAdd { add, mask: 0 })
             }
-            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
+            SendOp::Send
+            | SendOp::SendInvalidate { .. }
+            | SendOp::Write { .. }
+            | SendOp::LocalInvalidate { .. }
+            | SendOp::BindWindow(_) => {
                 debug_assert!(matches!(spec.source, SegmentSource::Immediate(_)));
                 SegmentKind::Immediate {
                     msn,
@@ -684,6 +702,31 @@ impl Connection {
         match self.sq.poisoned {
             Some((index, status)) if index == self.sq.head => self.fail_locally(status, host),
             _ => self.note_drained(host),
+        }
+    }
+
+    /// Does a request that concerns this end alone; one that was done before a rewind is not done again.
+    #[cold]
+    fn do_local<H: Host>(&mut self, index: u32, host: &mut H) {
+        let wqe = self.sq.get_mut(index);
+        wqe.started = true;
+        let done = match wqe.op {
+            _ if wqe.segmented => Ok(()),
+            SendOp::LocalInvalidate { stag } => host
+                .invalidate_local(stag)
+                .map_err(|_| Status::LocalQpOperationError),
+            SendOp::BindWindow(bind) => {
+                host.bind_window(&bind).map_err(|_| Status::WindowBindError)
+            }
+            _ => Ok(()),
+        };
+        match done {
+            Ok(()) => {
+                wqe.segmented = true;
+                self.sq.next = index.wrapping_add(1);
+                self.complete_sends(host);
+            }
+            Err(status) => self.poison(index, status, host),
         }
     }
 

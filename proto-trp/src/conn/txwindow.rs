@@ -15,6 +15,8 @@ pub(super) enum SegmentSource {
     Immediate(u32),
     /// A read or atomic request.
     Request(u32),
+    /// A request that is done here; never sent.
+    Local(u32),
     /// Part of the response in this entry of the responder's table.
     Response(u16),
     /// Part of a request that the peer has refused: it will be sent again under another number, and this one has nothing to carry.

@@ -47,6 +47,36 @@ pub enum SendOp {
         /// Value to add.
         add: u64,
     },
+    /// Takes the rights of a key of this end away; nothing is sent.
+    LocalInvalidate {
+        /// The key.
+        stag: u32,
+    },
+    /// Gives a memory window of this end a new range; nothing is sent.
+    BindWindow(WindowBind),
+}
+
+impl SendOp {
+    /// Whether it is done here, without the peer.
+    #[inline]
+    pub(super) const fn is_local(&self) -> bool {
+        matches!(self, SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_))
+    }
+}
+
+/// What a memory window gets; only the host looks into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct WindowBind {
+    /// The key that the window gets.
+    pub key: u32,
+    /// Local key of the region that it opens.
+    pub lkey: u32,
+    /// Rights that the peer gets, as the host numbers them.
+    pub access: u32,
+    /// Address of the first octet.
+    pub addr: u64,
+    /// Octets.
+    pub len: u64,
 }
 
 /// A place in the peer's memory.
@@ -151,6 +181,8 @@ pub enum Status {
     RetryExceeded,
     /// The peer had no receive buffer for too long.
     RnrRetryExceeded,
+    /// A memory window that could not be bound.
+    WindowBindError,
 }
 
 /// What kind of work request ended; the names are those of `ibv_wc_opcode`.
@@ -166,6 +198,10 @@ pub enum CompletionOp {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// Local invalidation.
+    LocalInvalidate,
+    /// Memory window bound.
+    BindWindow,
     /// Message received.
     Recv,
     /// Write with immediate data received.

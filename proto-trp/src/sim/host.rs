@@ -2,6 +2,7 @@
 
 use crate::conn::{
     AtomicOp, Completion, Event, Host, ProtectionError, RemoteAccess, RemoteAddr, Sge, SharedRecv,
+    WindowBind,
 };
 use std::collections::VecDeque;
 
@@ -49,6 +50,10 @@ pub struct SimHost {
     pub shared_recvs: VecDeque<(u64, Vec<Sge>)>,
     /// Keys that the peer has invalidated.
     pub invalidated: Vec<u32>,
+    /// Keys that this end has invalidated; 0 is refused.
+    pub invalidated_here: Vec<u32>,
+    /// Keys of memory windows in the order in which they were bound; 0 is refused.
+    pub bound: Vec<u32>,
     /// Atomics executed.
     pub atomics: u64,
 }
@@ -281,6 +286,22 @@ impl Host for SimHost {
         self.region(stag)
             .map_err(|_| ProtectionError::CannotInvalidate)?;
         self.invalidated.push(stag);
+        Ok(())
+    }
+
+    fn invalidate_local(&mut self, stag: u32) -> Result<(), ProtectionError> {
+        if stag == 0 {
+            return Err(ProtectionError::CannotInvalidate);
+        }
+        self.invalidated_here.push(stag);
+        Ok(())
+    }
+
+    fn bind_window(&mut self, bind: &WindowBind) -> Result<(), ProtectionError> {
+        if bind.key == 0 {
+            return Err(ProtectionError::InvalidStag);
+        }
+        self.bound.push(bind.key);
         Ok(())
     }
 

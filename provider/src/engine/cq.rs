@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
+use super::clock;
 use super::events::CompletionChannel;
 use super::lock::SpinLock;
 use super::types::{EngineError, WorkCompletion, LIMITS};
@@ -21,6 +22,8 @@ pub struct CqConfig {
     pub channel: Option<Arc<CompletionChannel>>,
     /// What the channel's reader gets: the address of the `ibv_cq`.
     pub cookie: u64,
+    /// The time of each completion is kept.
+    pub keeps_time: bool,
 }
 
 /// Which completions raise an event.
@@ -47,9 +50,16 @@ pub struct Cq {
 #[derive(Debug)]
 struct Ring {
     entries: Box<[WorkCompletion]>,
+    /// When each of them came, as [`clock::now_ns`] says it; empty when nobody wants to know.
+    times_ns: Box<[u64]>,
+    keeps_time: bool,
+    /// When the completion came that was taken last.
+    taken_ns: u64,
     head: usize,
     len: usize,
     armed: Option<Notify>,
+    /// A push has more to do than to store: the queue is armed or keeps times.
+    is_watched: bool,
     /// What the application asked for.
     depth: u32,
     /// What the attached queues need.
@@ -75,9 +85,13 @@ impl Cq {
             users: AtomicU32::new(0),
             ring: SpinLock::new(Ring {
                 entries: Box::default(),
+                times_ns: Box::default(),
+                keeps_time: config.keeps_time,
+                taken_ns: 0,
                 head: 0,
                 len: 0,
                 armed: None,
+                is_watched: config.keeps_time,
                 depth: config.depth,
                 reserved: 0,
                 shared_users: 0,
@@ -153,14 +167,12 @@ impl Cq {
         ring.entries[at] = *completion;
         ring.len += 1;
         self.waiting.store(ring.waiting(), Ordering::Release);
-        let solicited = completion.completion.solicited;
-        if ring.armed.is_some() {
-            if ring.armed == Some(Notify::Solicited) && !solicited {
-                return;
-            }
-            ring.armed = None;
+        if ring.is_watched {
+            let raises_event = ring.note_pushed(at, completion.completion.solicited);
             drop(ring);
-            self.notify();
+            if raises_event {
+                self.notify();
+            }
         }
     }
 
@@ -182,6 +194,10 @@ impl Cq {
     pub(super) fn pop(&self, max: usize, mut take: impl FnMut(&WorkCompletion)) -> usize {
         let mut ring = self.ring.lock();
         let count = ring.len.min(max);
+        if ring.keeps_time && count > 0 {
+            let last = (ring.head + count - 1) & (ring.entries.len() - 1);
+            ring.taken_ns = ring.times_ns[last];
+        }
         for _ in 0..count {
             take(&ring.entries[ring.head]);
             ring.head = (ring.head + 1) & (ring.entries.len() - 1);
@@ -191,12 +207,18 @@ impl Cq {
         count
     }
 
+    /// When the completion came that was taken last, as [`clock::now_ns`] says it; 0 if the queue does not keep times.
+    pub fn taken_ns(&self) -> u64 {
+        self.ring.lock().taken_ns
+    }
+
     /// Asks for an event with the next completion of a kind. A wish for any completion is not weakened by a later one for solicited ones.
     pub(super) fn arm(&self, notify: Notify) {
         let mut ring = self.ring.lock();
         if ring.armed != Some(Notify::Any) {
             ring.armed = Some(notify);
         }
+        ring.is_watched = true;
     }
 
     /// Forgets the completions for which `is_gone` holds.
@@ -209,6 +231,9 @@ impl Cq {
             let entry = ring.entries[(head + offset) & mask];
             if !is_gone(&entry) {
                 ring.entries[(head + kept) & mask] = entry;
+                if ring.keeps_time {
+                    ring.times_ns[(head + kept) & mask] = ring.times_ns[(head + offset) & mask];
+                }
                 kept += 1;
             }
         }
@@ -235,10 +260,36 @@ impl Ring {
         u32::try_from(self.len).unwrap_or(u32::MAX)
     }
 
+    /// Keeps the time of what was stored at `at`, and says whether it raises an event.
+    #[cold]
+    fn note_pushed(&mut self, at: usize, solicited: bool) -> bool {
+        if self.keeps_time {
+            self.times_ns[at] = clock::now_ns();
+        }
+        let raises_event = match self.armed {
+            Some(Notify::Any) => true,
+            Some(Notify::Solicited) => solicited,
+            None => false,
+        };
+        if raises_event {
+            self.armed = None;
+            self.is_watched = self.keeps_time;
+        }
+        raises_event
+    }
+
     fn grow(&mut self, room: usize) {
         let mut entries = vec![WorkCompletion::NONE; room].into_boxed_slice();
+        let from = |offset| (self.head + offset) & self.entries.len().wrapping_sub(1);
         for (offset, place) in entries.iter_mut().take(self.len).enumerate() {
-            *place = self.entries[(self.head + offset) & (self.entries.len() - 1)];
+            *place = self.entries[from(offset)];
+        }
+        if self.keeps_time {
+            let mut times = vec![0; room].into_boxed_slice();
+            for (offset, place) in times.iter_mut().take(self.len).enumerate() {
+                *place = self.times_ns[from(offset)];
+            }
+            self.times_ns = times;
         }
         self.entries = entries;
         self.head = 0;
@@ -264,6 +315,7 @@ mod tests {
             depth: 1,
             channel,
             cookie: 0xabcd,
+            keeps_time: false,
         })
         .unwrap()
     }
@@ -354,6 +406,31 @@ mod tests {
         cq.arm(Notify::Solicited);
         cq.push(&wc(5, false));
         assert_eq!(read.read(&mut octets).unwrap(), 8);
+    }
+
+    #[test]
+    fn times_are_those_of_the_push_through_growth_and_purge() {
+        let cq = Cq::new(CqConfig {
+            depth: 1,
+            channel: None,
+            cookie: 0,
+            keeps_time: true,
+        })
+        .unwrap();
+        cq.attach(16).unwrap();
+        let begin = clock::now_ns();
+        for id in 0..16 {
+            cq.push(&wc(id, false));
+        }
+        let end = clock::now_ns();
+        cq.attach(100).unwrap();
+        cq.purge(|wc| wc.completion.wr_id % 2 == 0);
+        let mut last = begin;
+        for _ in 0..8 {
+            assert_eq!(cq.pop(1, |_| {}), 1);
+            assert!((last..=end).contains(&cq.taken_ns()));
+            last = cq.taken_ns();
+        }
     }
 
     #[test]

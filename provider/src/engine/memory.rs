@@ -1,16 +1,17 @@
 //! The application's memory: every copy between it and packets, with the checks before each. The only file of the engine, beside the lock
-//! and system calls, that needs unsafe code.
+//! and system calls, that needs unsafe code, with `careful.rs` for memory that may be missing.
 //!
 //! What may be touched is what the application has registered; that the registered octets stay mapped while they are registered is the
 //! application's duty, as it is with any device. [`populate`] checks at registration that they are mapped at all.
 
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, ProtectionError, RemoteAccess, RemoteAddr, Sge, SharedRecv,
-    HEAD_OCTETS,
+    WindowBind, HEAD_OCTETS,
 };
 
+use super::careful::atomic_at;
 use super::events::{AsyncEvent, AsyncKind};
 use super::mr::MrTable;
 use super::qp::{Counts, Qp};
@@ -73,18 +74,24 @@ impl Body {
         octets
     }
 
+    /// Where the `len` octets from `at` are.
+    #[inline]
+    pub(super) fn piece(&self, at: usize, len: usize) -> *const u8 {
+        assert!(
+            at <= self.len && len <= self.len - at,
+            "a segment beyond its datagram"
+        );
+        // SAFETY: within the datagram as just checked.
+        unsafe { self.data.add(at) }
+    }
+
     /// Copies `len` octets from `at` to `to`.
     ///
     /// # Safety
     /// `to` is writable for `len` octets.
     #[inline]
     unsafe fn copy_to(&self, at: usize, to: *mut u8, len: usize) {
-        assert!(
-            at <= self.len && len <= self.len - at,
-            "a segment beyond its datagram"
-        );
-        // SAFETY: within the datagram as just checked.
-        let from = unsafe { self.data.add(at) };
+        let from = self.piece(at, len);
         // SAFETY: readable as said above, writable by the caller's promise; packet memory and registered memory do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
     }
@@ -93,7 +100,7 @@ impl Body {
 /// What a connection may do to this process while it handles one call.
 pub(super) struct QpHost<'a> {
     /// All regions.
-    pub(super) regions: &'a MrTable,
+    pub(super) regions: &'a mut MrTable,
     /// The queue pair.
     pub(super) qp: &'a Qp,
     /// What it grants to its peer.
@@ -115,17 +122,22 @@ impl QpHost<'_> {
     }
 
     #[inline]
+    pub(super) const fn rights(access: RemoteAccess) -> Access {
+        match access {
+            RemoteAccess::Write => Access::REMOTE_WRITE,
+            RemoteAccess::Read => Access::REMOTE_READ,
+            RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
+        }
+    }
+
+    #[inline]
     fn remote(
         &self,
         remote: RemoteAddr,
         len: u64,
         access: RemoteAccess,
     ) -> Result<u64, ProtectionError> {
-        let needed = match access {
-            RemoteAccess::Write => Access::REMOTE_WRITE,
-            RemoteAccess::Read => Access::REMOTE_READ,
-            RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
-        };
+        let needed = Self::rights(access);
         if !self.access.contains(needed) {
             return Err(ProtectionError::Access);
         }
@@ -190,12 +202,7 @@ impl QpHost<'_> {
         sges: &[Sge],
         octets: &[u8],
     ) -> Result<(), ProtectionError> {
-        let mut pieces = |address: u64, begin: usize, len: usize| {
-            let from = octets[begin..begin + len].as_ptr();
-            // SAFETY: the octets are registered with local write access, and `octets` is no registered memory.
-            unsafe { std::ptr::copy_nonoverlapping(from, pointer(address), len) };
-        };
-        self.checked_pieces(sges, 0, octets.len(), Access::LOCAL_WRITE, &mut pieces)
+        self.scatter_carefully(sges, 0, octets.as_ptr(), octets.len())
     }
 
     /// A datagram was received.
@@ -206,7 +213,7 @@ impl QpHost<'_> {
 }
 
 #[inline]
-fn pointer(address: u64) -> *mut u8 {
+pub(super) fn pointer(address: u64) -> *mut u8 {
     // Addresses that do not fit are none of this process; registration has refused them.
     std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX))
 }
@@ -217,19 +224,23 @@ impl Host for QpHost<'_> {
     #[inline]
     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError> {
         let len = out.len();
-        let out = out.as_mut_ptr();
-        self.pieces(
+        let to = out.as_mut_ptr();
+        let gathered = self.pieces(
             sges,
             offset,
             len,
-            Access::empty(),
+            Access::LOCAL,
             |address, begin, octets| {
                 // SAFETY: the pieces together are `len` octets, so `begin` is within `out`.
-                let to = unsafe { out.add(begin) };
+                let to = unsafe { to.add(begin) };
                 // SAFETY: the octets are registered memory, so readable; `out` is packet memory, which nobody registers.
                 unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), to, octets) };
             },
-        )
+        );
+        match gathered {
+            Ok(()) => Ok(()),
+            Err(_) => self.gather_carefully(sges, offset, out),
+        }
     }
 
     #[inline]
@@ -241,7 +252,7 @@ impl Host for QpHost<'_> {
         at: usize,
         len: usize,
     ) -> Result<(), ProtectionError> {
-        self.checked_pieces(
+        let scattered = self.checked_pieces(
             sges,
             offset,
             len,
@@ -250,7 +261,11 @@ impl Host for QpHost<'_> {
                 // SAFETY: the octets are registered with local write access.
                 unsafe { body.copy_to(at + begin, pointer(address), octets) };
             },
-        )
+        );
+        match scattered {
+            Ok(()) => Ok(()),
+            Err(_) => self.scatter_carefully(sges, offset, body.piece(at, len), len),
+        }
     }
 
     fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError> {
@@ -264,7 +279,10 @@ impl Host for QpHost<'_> {
         len: u64,
         access: RemoteAccess,
     ) -> Result<(), ProtectionError> {
-        self.remote(remote, len, access).map(|_| ())
+        match self.remote(remote, len, access) {
+            Ok(_) => Ok(()),
+            Err(_) => self.find_remote(remote, len, access).map(|_| ()),
+        }
     }
 
     #[inline]
@@ -275,7 +293,9 @@ impl Host for QpHost<'_> {
         at: usize,
         len: usize,
     ) -> Result<(), ProtectionError> {
-        let address = self.remote(remote, len as u64, RemoteAccess::Write)?;
+        let Ok(address) = self.remote(remote, len as u64, RemoteAccess::Write) else {
+            return self.write_carefully(remote, body, at, len);
+        };
         let Some(last) = len.checked_sub(1) else {
             return Ok(());
         };
@@ -293,7 +313,9 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {
-        let address = self.remote(remote, out.len() as u64, RemoteAccess::Read)?;
+        let Ok(address) = self.remote(remote, out.len() as u64, RemoteAccess::Read) else {
+            return self.read_carefully(remote, out);
+        };
         let from = pointer(address).cast_const();
         // SAFETY: the octets are registered with remote read access; `out` is packet memory.
         unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
@@ -301,29 +323,29 @@ impl Host for QpHost<'_> {
     }
 
     fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError> {
-        let address = self.remote(remote, 8, RemoteAccess::Atomic)?;
+        let address = match self.remote(remote, 8, RemoteAccess::Atomic) {
+            Ok(address) => address,
+            Err(_) => self.word_carefully(remote)?,
+        };
         if address % 8 != 0 {
             return Err(ProtectionError::Misaligned);
         }
-        // SAFETY: eight aligned octets of registered memory with remote atomic access.
-        let word = unsafe { AtomicU64::from_ptr(pointer(address).cast()) };
-        let mut old = word.load(Ordering::Acquire);
-        loop {
-            match word.compare_exchange_weak(
-                old,
-                op.apply(old),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
-                Ok(old) => return Ok(old),
-                Err(current) => old = current,
-            }
-        }
+        // SAFETY: eight octets of registered memory with remote atomic access.
+        Ok(unsafe { atomic_at(address, op) })
     }
 
-    fn invalidate(&mut self, _stag: u32) -> Result<(), ProtectionError> {
-        // Only memory windows and fast-registered regions can be invalidated, and there are none.
-        Err(ProtectionError::CannotInvalidate)
+    fn invalidate(&mut self, stag: u32) -> Result<(), ProtectionError> {
+        self.invalidate_local(stag)
+    }
+
+    fn invalidate_local(&mut self, stag: u32) -> Result<(), ProtectionError> {
+        let qpn = self.qp.number().to_u32();
+        self.regions.invalidate(stag, self.qp.pd(), qpn)
+    }
+
+    fn bind_window(&mut self, bind: &WindowBind) -> Result<(), ProtectionError> {
+        let qpn = self.qp.number().to_u32();
+        self.regions.bind(bind, self.qp.pd(), qpn)
     }
 
     #[cold]

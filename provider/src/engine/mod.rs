@@ -10,7 +10,8 @@
 //! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
 //! | `progress` | packets in, packets out |
 //! | `qp`, `cq`, `srq`, `mr` | queue pairs as callers hold them, completion rings, shared receive queues, regions and their checks |
-//! | `memory` | every copy to and from application memory (unsafe) |
+//! | `window` | memory windows |
+//! | `memory` | every copy to and from application memory (unsafe); `careful`: memory that may be missing (unsafe) |
 //! | `path` | how a peer is reached; `lease`: the leased queue pair (unsafe) |
 //! | `background` | the thread that progresses when the application does not, and who may rest when |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
@@ -33,6 +34,7 @@
 mod attach;
 mod background;
 mod capture;
+mod careful;
 mod clock;
 mod cm;
 mod control;
@@ -50,6 +52,7 @@ mod shard;
 mod srq;
 mod timer;
 mod types;
+mod window;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -59,10 +62,12 @@ pub use attach::Parts;
 pub use cq::{Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramState, DatagramWr};
 pub use events::{AsyncEvent, AsyncKind, CompletionChannel, EventSink};
+pub use mr::MrChange;
+use mr::Place;
 pub use proto_trp::addr::{Qpn, SlotId};
 pub use proto_trp::conn::{
     Completion, CompletionOp, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
-    Sge, State, Status,
+    Sge, State, Status, WindowBind,
 };
 pub use qp::Qp;
 pub use srq::{Srq, SrqConfig};
@@ -125,6 +130,11 @@ impl Engine {
         self.usable().is_ok()
     }
 
+    /// Now, on the clock of [`Cq::taken_ns`]: nanoseconds.
+    pub fn clock_ns(&self) -> u64 {
+        clock::now_ns()
+    }
+
     fn usable(&self) -> Result<(), EngineError> {
         if self.is_forked() {
             Err(EngineError::Forked)
@@ -181,7 +191,9 @@ impl Engine {
         access: Access,
     ) -> Result<MrKeys, EngineError> {
         self.usable()?;
-        memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+        if !access.contains(Access::ON_DEMAND) {
+            memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+        }
         let mut shard = self.shard.lock();
         shard.pds.acquire(pd)?;
         let keys = shard.regions.register(pd, addr, len, iova, access);
@@ -191,10 +203,91 @@ impl Engine {
         keys
     }
 
+    /// Registers the region that reads as zeroes everywhere and keeps nothing.
+    ///
+    /// # Errors
+    /// [`EngineError::NoMemory`]: too many regions.
+    pub fn register_null_mr(&self, pd: Pd) -> Result<MrKeys, EngineError> {
+        self.usable()?;
+        let mut shard = self.shard.lock();
+        shard.pds.acquire(pd)?;
+        let keys = shard.regions.register_null(pd);
+        if keys.is_err() {
+            shard.pds.release(pd);
+        }
+        keys
+    }
+
+    /// Changes a region, which keeps its keys.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] while windows are bound to it; else as [`Engine::register_mr`]. Nothing has changed.
+    pub fn reregister_mr(&self, lkey: u32, change: &MrChange) -> Result<(), EngineError> {
+        self.usable()?;
+        let before = self.shard.lock().regions.access_of(lkey)?;
+        let access = change.access.unwrap_or(before);
+        if !access.contains(Access::ON_DEMAND) {
+            if let Some((addr, len, _)) = change.translation {
+                memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+            }
+        }
+        let mut shard = self.shard.lock();
+        if let Some(pd) = change.pd {
+            shard.pds.acquire(pd)?;
+        }
+        let outcome = shard.regions.reregister(lkey, change);
+        if let Some(pd) = change.pd {
+            shard.pds.release(*outcome.as_ref().unwrap_or(&pd));
+        }
+        outcome.map(|_| ())
+    }
+
+    /// Brings the pages of a part of an on-demand region into memory, for writing if `write`.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: no such region, or not that part of it; [`EngineError::Fault`]: there is a hole.
+    pub fn prefetch(&self, pd: Pd, sge: &Sge, write: bool) -> Result<(), EngineError> {
+        self.usable()?;
+        let needed = if write {
+            Access::LOCAL_WRITE
+        } else {
+            Access::LOCAL
+        };
+        let len = u64::from(sge.length);
+        let found = self
+            .shard
+            .lock()
+            .regions
+            .find(sge.lkey, sge.addr, len, (pd, 0), needed);
+        match found {
+            Ok(Place::OnDemand(addr)) => memory::populate(addr, len, write),
+            _ => Err(EngineError::Invalid),
+        }
+    }
+
+    /// One more user of a protection domain.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: it has ended.
+    pub fn share_pd(&self, pd: Pd) -> Result<(), EngineError> {
+        self.usable()?;
+        self.shard.lock().pds.acquire(pd)
+    }
+
+    /// Undoes [`Engine::share_pd`].
+    ///
+    /// # Errors
+    /// [`EngineError::Forked`].
+    pub fn unshare_pd(&self, pd: Pd) -> Result<(), EngineError> {
+        self.not_forked()?;
+        self.shard.lock().pds.release(pd);
+        Ok(())
+    }
+
     /// Ends a region; when this returns nobody touches its memory any more.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: there is no such region.
+    /// [`EngineError::Invalid`]: there is no such region; [`EngineError::Busy`]: windows are bound to it.
     pub fn deregister_mr(&self, lkey: u32) -> Result<(), EngineError> {
         self.not_forked()?;
         let mut shard = self.shard.lock();
@@ -458,6 +551,21 @@ impl Engine {
         shard.transmit(qp.number().index(), now);
         shard.remove_qp(qp);
         Ok(())
+    }
+
+    /// Send requests that [`Engine::post_send`] would take now, one after the other.
+    ///
+    /// # Errors
+    /// [`PostError::InvalidState`]: none, in this state.
+    pub fn send_room(&self, qp: &Qp) -> Result<u32, PostError> {
+        let mut shard = self.lock_for_post()?;
+        let entry = shard.entry(qp).ok_or(PostError::InvalidState)?;
+        if !entry.conn.state().takes_send() {
+            return Err(PostError::InvalidState);
+        }
+        let waiting = self.polled.get(qp.number().index());
+        let used = entry.conn.sends_outstanding() + waiting.send_waiting(&entry.counts);
+        Ok(qp.caps().max_send_wr.saturating_sub(used))
     }
 
     /// Posts a send request and transmits what may go now.

@@ -1,7 +1,10 @@
 //! Protection domains and memory regions: who may touch which octets.
 //!
 //! A key is `index << 14 | random part`: the region is found by index in one step, and a key of an earlier region with the same index, or a
-//! guessed one, does not match. Indices of ended regions are used again last.
+//! guessed one, does not match. Indices of ended regions are used again last. Memory windows (see [`super::window`]) are in the same table.
+//!
+//! The fast check grants access to memory that is simply there. Regions whose pages may be missing, the null region, and windows that belong to one
+//! queue pair grant nothing to it: [`MrTable::find`], which the callers ask when the check has refused, knows them.
 
 use std::collections::VecDeque;
 
@@ -9,24 +12,81 @@ use proto_trp::conn::ProtectionError;
 
 use super::types::{Access, EngineError, MrKeys, Pd, LIMITS};
 
+const _: () = assert!(LIMITS.max_mr + LIMITS.max_mw + 1 == 1 << INDEX_BITS);
+
 /// Bits of a key that are random.
 const RANDOM_BITS: u32 = 14;
+/// The other bits.
+pub(super) const INDEX_BITS: u32 = 32 - RANDOM_BITS;
 /// Freed indices that must pile up before one is used again.
 const REUSE_DELAY: usize = 64;
 
-/// One region.
+/// One region or window, as far as the fast check looks at it.
 #[derive(Clone, Copy, Debug)]
-struct Region {
+pub(super) struct Region {
     /// 0 when there is none.
-    key: u32,
-    pd: u32,
-    access: Access,
-    addr: u64,
-    len: u64,
-    iova: u64,
+    pub(super) key: u32,
+    pub(super) pd: u32,
+    /// What is granted without a further look.
+    pub(super) access: Access,
+    pub(super) addr: u64,
+    pub(super) len: u64,
+    pub(super) iova: u64,
 }
 
-const NO_REGION: Region = Region {
+/// What a key stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing.
+    Free,
+    /// Memory that was there at registration.
+    Memory,
+    /// Memory whose pages may be missing when they are touched.
+    OnDemand,
+    /// No memory: reads as zeroes, what is written vanishes.
+    Null,
+    /// A memory window.
+    Window(Window),
+}
+
+/// A memory window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Window {
+    /// Bound by requests of a queue pair, for this queue pair, and to be invalidated before it is bound again (type 2).
+    pub(super) is_type_2: bool,
+    /// Index of the region that it opens, 0 while it is not bound.
+    pub(super) region: u32,
+    /// The queue pair that may use a bound one of type 2.
+    pub(super) qpn: u32,
+}
+
+/// What only the second look needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Detail {
+    pub(super) kind: Kind,
+    pub(super) access: Access,
+    /// Windows that are bound to it.
+    pub(super) windows: u32,
+}
+
+/// Where the octets of an access are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// At this address.
+    Memory(u64),
+    /// At this address, if they are there at all.
+    OnDemand(u64),
+    /// Nowhere.
+    Null,
+}
+
+const NO_DETAIL: Detail = Detail {
+    kind: Kind::Free,
+    access: Access::empty(),
+    windows: 0,
+};
+
+pub(super) const NO_REGION: Region = Region {
     key: 0,
     pd: 0,
     access: Access::empty(),
@@ -38,10 +98,12 @@ const NO_REGION: Region = Region {
 /// All regions of the process.
 #[derive(Debug)]
 pub(super) struct MrTable {
-    regions: Vec<Region>,
+    pub(super) regions: Vec<Region>,
+    pub(super) details: Vec<Detail>,
     free: VecDeque<u32>,
     random: fn() -> u32,
     count: u32,
+    pub(super) windows: u32,
 }
 
 impl MrTable {
@@ -50,9 +112,11 @@ impl MrTable {
         Self {
             // Index 0 is never used, so that no key is 0.
             regions: vec![NO_REGION],
+            details: vec![NO_DETAIL],
             free: VecDeque::new(),
             random,
             count: 0,
+            windows: 0,
         }
     }
 
@@ -61,7 +125,7 @@ impl MrTable {
         self.count
     }
 
-    /// Adds a region.
+    /// Adds a region; with [`Access::ON_DEMAND`] its pages may come and go.
     pub(super) fn register(
         &mut self,
         pd: Pd,
@@ -70,53 +134,154 @@ impl MrTable {
         iova: u64,
         access: Access,
     ) -> Result<MrKeys, EngineError> {
-        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(EngineError::Invalid);
-        }
+        check_rights(access)?;
         if len > LIMITS.max_mr_octets || wraps(addr, len) || wraps(iova, len) {
             return Err(EngineError::Invalid);
         }
-        let index = self.take_index()?;
-        let key = index << RANDOM_BITS | (self.random)() & ((1 << RANDOM_BITS) - 1);
-        self.regions[index as usize] = Region {
-            key,
+        let kind = if access.contains(Access::ON_DEMAND) {
+            Kind::OnDemand
+        } else {
+            Kind::Memory
+        };
+        let region = Region {
+            key: 0,
             pd: pd.0,
             access,
             addr,
             len,
             iova,
         };
+        self.add_region(region, kind)
+    }
+
+    /// Adds the region that is no memory; peers cannot use it.
+    pub(super) fn register_null(&mut self, pd: Pd) -> Result<MrKeys, EngineError> {
+        let everywhere = Region {
+            key: 0,
+            pd: pd.0,
+            access: Access::LOCAL_WRITE,
+            addr: 0,
+            len: u64::MAX,
+            iova: 0,
+        };
+        self.add_region(everywhere, Kind::Null)
+    }
+
+    fn add_region(&mut self, region: Region, kind: Kind) -> Result<MrKeys, EngineError> {
+        if self.count >= LIMITS.max_mr {
+            return Err(EngineError::NoMemory);
+        }
+        let keys = self.add(region, kind)?;
         self.count += 1;
+        Ok(keys)
+    }
+
+    /// Gives a region or window an index and a key.
+    pub(super) fn add(&mut self, region: Region, kind: Kind) -> Result<MrKeys, EngineError> {
+        let index = self.take_index()?;
+        let key = index << RANDOM_BITS | (self.random)() & ((1 << RANDOM_BITS) - 1);
+        self.put(index, Region { key, ..region }, kind);
         Ok(MrKeys {
             lkey: key,
             rkey: key,
         })
     }
 
+    /// Stores what the key at `index` stands for from now on.
+    fn put(&mut self, index: u32, region: Region, kind: Kind) {
+        let access = match kind {
+            Kind::Free | Kind::Window(_) => region.access,
+            Kind::Memory | Kind::OnDemand | Kind::Null => region.access | Access::LOCAL,
+        };
+        let granted = match kind {
+            Kind::Memory => access,
+            _ => Access::empty(),
+        };
+        self.details[index as usize] = Detail {
+            kind,
+            access,
+            windows: 0,
+        };
+        self.regions[index as usize] = Region {
+            access: granted,
+            ..region
+        };
+    }
+
     fn take_index(&mut self) -> Result<u32, EngineError> {
-        let room = self.regions.len() <= LIMITS.max_mr as usize;
+        let room = self.regions.len() < 1 << INDEX_BITS;
         if self.free.len() > REUSE_DELAY || !room {
             return self.free.pop_front().ok_or(EngineError::NoMemory);
         }
         let index = u32::try_from(self.regions.len()).map_err(|_| EngineError::NoMemory)?;
         self.regions.push(NO_REGION);
+        self.details.push(NO_DETAIL);
         Ok(index)
     }
 
-    /// Removes a region and gives its protection domain.
+    /// The index of a key that exists.
+    pub(super) fn index_of(&self, key: u32) -> Option<usize> {
+        let index = (key >> RANDOM_BITS) as usize;
+        (self.regions.get(index)?.key == key && key != 0).then_some(index)
+    }
+
+    /// The index of a key that exists and is a region's.
+    fn region_of(&self, key: u32) -> Result<usize, EngineError> {
+        self.index_of(key)
+            .filter(|&index| !matches!(self.details[index].kind, Kind::Window(_)))
+            .ok_or(EngineError::Invalid)
+    }
+
+    /// Takes what is at `index` out.
+    pub(super) fn take_out(&mut self, index: usize) -> Region {
+        self.details[index] = NO_DETAIL;
+        // An index has as many bits as a key has room for.
+        self.free.push_back(u32::try_from(index).unwrap_or(0));
+        std::mem::replace(&mut self.regions[index], NO_REGION)
+    }
+
+    /// Removes a region that no window opens, and gives its protection domain.
     pub(super) fn deregister(&mut self, key: u32) -> Result<Pd, EngineError> {
-        let index = key >> RANDOM_BITS;
-        match self.regions.get_mut(index as usize) {
-            Some(region) if region.key == key && key != 0 => {
-                let pd = Pd(region.pd);
-                *region = NO_REGION;
-                self.free.push_back(index);
-                self.count -= 1;
-                Ok(pd)
-            }
-            _ => Err(EngineError::Invalid),
+        let index = self.region_of(key)?;
+        if self.details[index].windows > 0 {
+            return Err(EngineError::Busy);
         }
+        self.count -= 1;
+        Ok(Pd(self.take_out(index).pd))
+    }
+
+    /// The rights of a region.
+    pub(super) fn access_of(&self, key: u32) -> Result<Access, EngineError> {
+        let index = self.region_of(key)?;
+        Ok(self.details[index].access - Access::LOCAL)
+    }
+
+    /// Changes a region that no window opens: what is `None` stays, and so does the key. Gives the protection domain of before.
+    pub(super) fn reregister(&mut self, key: u32, change: &MrChange) -> Result<Pd, EngineError> {
+        let access = change.access.unwrap_or(self.access_of(key)?);
+        let index = self.region_of(key)?;
+        let (region, detail) = (self.regions[index], self.details[index]);
+        if detail.windows > 0 {
+            return Err(EngineError::Busy);
+        }
+        check_rights(access)?;
+        let translation = (region.addr, region.len, region.iova);
+        let (addr, len, iova) = change.translation.unwrap_or(translation);
+        let keeps_kind = access.contains(Access::ON_DEMAND) == (detail.kind == Kind::OnDemand);
+        let fits = len <= LIMITS.max_mr_octets && !wraps(addr, len) && !wraps(iova, len);
+        if detail.kind == Kind::Null || !keeps_kind || !fits {
+            return Err(EngineError::Invalid);
+        }
+        let changed = Region {
+            key,
+            pd: change.pd.map_or(region.pd, |pd| pd.0),
+            access,
+            addr,
+            len,
+            iova,
+        };
+        self.put(key >> RANDOM_BITS, changed, detail.kind);
+        Ok(Pd(region.pd))
     }
 
     /// Where `len` octets at `at` of region `key` lie, if `pd` has the region and it grants `needed`.
@@ -142,13 +307,80 @@ impl MrTable {
         if wraps(at, len) {
             return Err(ProtectionError::Wrap);
         }
-        match at.checked_sub(region.iova) {
-            Some(offset) if offset <= region.len && len <= region.len - offset => {
-                Ok(region.addr + offset)
+        region.place(at, len)
+    }
+
+    /// As [`MrTable::check`], for keys of every kind; `qpn` is the queue pair that asks.
+    #[cold]
+    pub(super) fn find(
+        &self,
+        key: u32,
+        at: u64,
+        len: u64,
+        (pd, qpn): (Pd, u32),
+        needed: Access,
+    ) -> Result<Place, ProtectionError> {
+        let index = self.index_of(key).ok_or(ProtectionError::InvalidStag)?;
+        let (region, detail) = (&self.regions[index], &self.details[index]);
+        if region.pd != pd.0 {
+            return Err(ProtectionError::NotAssociated);
+        }
+        let memory = match detail.kind {
+            Kind::Window(window) if window.region == 0 => return Err(ProtectionError::InvalidStag),
+            Kind::Window(window) if window.is_type_2 && window.qpn != qpn => {
+                return Err(ProtectionError::NotAssociated)
+            }
+            Kind::Window(window) => self.details[window.region as usize].kind,
+            kind => kind,
+        };
+        if !detail.access.contains(needed) {
+            return Err(ProtectionError::Access);
+        }
+        if wraps(at, len) {
+            return Err(ProtectionError::Wrap);
+        }
+        let address = region.place(at, len)?;
+        Ok(match memory {
+            Kind::OnDemand => Place::OnDemand(address),
+            Kind::Null => Place::Null,
+            Kind::Free | Kind::Memory | Kind::Window(_) => Place::Memory(address),
+        })
+    }
+}
+
+impl Region {
+    /// Where `len` octets at `at` are.
+    #[inline]
+    pub(super) fn place(&self, at: u64, len: u64) -> Result<u64, ProtectionError> {
+        match at.checked_sub(self.iova) {
+            Some(offset) if offset <= self.len && len <= self.len - offset => {
+                Ok(self.addr + offset)
             }
             _ => Err(ProtectionError::Bounds),
         }
     }
+}
+
+/// Whether peers may change only what this process may.
+///
+/// # Errors
+/// [`EngineError::Invalid`]
+fn check_rights(access: Access) -> Result<(), EngineError> {
+    if access.intersects(Access::REMOTE_CHANGE) && !access.contains(Access::LOCAL_WRITE) {
+        return Err(EngineError::Invalid);
+    }
+    Ok(())
+}
+
+/// A change of a region; `None` leaves what it is about as it was.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MrChange {
+    /// Protection domain.
+    pub pd: Option<Pd>,
+    /// Address, octets, and the address that lists and peers use for the first.
+    pub translation: Option<(u64, u64, u64)>,
+    /// Rights.
+    pub access: Option<Access>,
 }
 
 /// Whether `len` octets at `at` run over the end of the address space.
@@ -217,7 +449,7 @@ mod tests {
     use super::*;
 
     const PD: Pd = Pd(1);
-    const ALL: Access = Access::all();
+    const ALL: Access = Access::REMOTE.union(Access::LOCAL_WRITE);
 
     fn table() -> MrTable {
         MrTable::new(|| 0x2a5a_5a5a)
@@ -340,6 +572,79 @@ mod tests {
         table.deregister(key).unwrap();
         let again = table.register(PD, 0, 8, 0, ALL).unwrap().lkey;
         assert_ne!(again >> RANDOM_BITS, key >> RANDOM_BITS);
+    }
+
+    #[test]
+    fn reregister_changes_what_is_asked_and_keeps_the_key() {
+        let (mut table, key) = region(ALL, 0x10_000, 100, 0x500);
+        let change = MrChange {
+            access: Some(Access::LOCAL_WRITE),
+            ..MrChange::default()
+        };
+        assert_eq!(table.reregister(key, &change), Ok(PD));
+        let read = table.check(key, 0x500, 8, PD, Access::REMOTE_READ);
+        assert_eq!(read, Err(ProtectionError::Access));
+        let change = MrChange {
+            pd: Some(Pd(2)),
+            translation: Some((0x20_000, 50, 0x900)),
+            access: None,
+        };
+        assert_eq!(table.reregister(key, &change), Ok(PD));
+        assert_eq!(
+            table.check(key, 0x900, 50, Pd(2), Access::LOCAL_WRITE),
+            Ok(0x20_000)
+        );
+        for (change, error) in [
+            (
+                MrChange {
+                    access: Some(Access::REMOTE_WRITE),
+                    ..MrChange::default()
+                },
+                EngineError::Invalid,
+            ),
+            (
+                MrChange {
+                    translation: Some((u64::MAX, 2, 0)),
+                    ..MrChange::default()
+                },
+                EngineError::Invalid,
+            ),
+        ] {
+            assert_eq!(table.reregister(key, &change), Err(error));
+        }
+        assert_eq!(
+            table.check(key, 0x900, 50, Pd(2), Access::LOCAL_WRITE),
+            Ok(0x20_000)
+        );
+    }
+
+    #[test]
+    fn on_demand_and_null_regions_are_left_to_the_second_look() {
+        let mut table = table();
+        let on_demand = ALL | Access::ON_DEMAND;
+        let paged = table
+            .register(PD, 0x1000, 8, 0x1000, on_demand)
+            .unwrap()
+            .lkey;
+        let null = table.register_null(PD).unwrap().lkey;
+        for (key, place) in [(paged, Place::OnDemand(0x1000)), (null, Place::Null)] {
+            let fast = table.check(key, 0x1000, 8, PD, Access::LOCAL_WRITE);
+            assert_eq!(fast, Err(ProtectionError::Access));
+            let found = table.find(key, 0x1000, 8, (PD, 0), Access::LOCAL_WRITE);
+            assert_eq!(found, Ok(place));
+            let foreign = table.find(key, 0x1000, 8, (Pd(2), 0), Access::LOCAL_WRITE);
+            assert_eq!(foreign, Err(ProtectionError::NotAssociated));
+        }
+        let beyond = table.find(paged, 0x1000, 9, (PD, 0), Access::LOCAL_WRITE);
+        assert_eq!(beyond, Err(ProtectionError::Bounds));
+        for right in [
+            Access::REMOTE_READ,
+            Access::REMOTE_WRITE,
+            Access::REMOTE_ATOMIC,
+        ] {
+            let remote = table.find(null, 0, 8, (PD, 0), right);
+            assert_eq!(remote, Err(ProtectionError::Access));
+        }
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub(super) struct Shard {
 macro_rules! host {
     ($entry:expr, $regions:expr, $notes:expr) => {
         $crate::engine::memory::QpHost {
-            regions: &$regions,
+            regions: &mut $regions,
             qp: &$entry.qp,
             access: $entry.attributes.access,
             remote_qpn: $entry.attributes.remote_qpn,
@@ -154,13 +154,13 @@ impl Shard {
     pub(super) fn entry_and_host(
         &mut self,
         qp: &Qp,
-    ) -> Option<(&mut QpEntry, &MrTable, &mut Vec<Note>)> {
+    ) -> Option<(&mut QpEntry, &mut MrTable, &mut Vec<Note>)> {
         let entry = self
             .qps
             .get_mut(usize::from(qp.number().index()))?
             .as_deref_mut()
             .filter(|entry| std::ptr::eq(&*entry.qp, qp))?;
-        Some((entry, &self.regions, &mut self.notes))
+        Some((entry, &mut self.regions, &mut self.notes))
     }
 
     /// The entry of a queue pair that exists.
@@ -246,6 +246,7 @@ impl Shard {
             return;
         };
         self.wheel.cancel(index);
+        self.regions.close_windows_of(qp.number().to_u32());
         purge(&entry.qp);
         detach(&entry.qp);
         self.pds.release(entry.qp.pd());

@@ -10,8 +10,17 @@ use super::cq::Cq;
 use super::events::EventSink;
 use super::srq::Srq;
 
+impl Access {
+    /// What peers may be allowed.
+    pub const REMOTE: Self = Self::REMOTE_WRITE
+        .union(Self::REMOTE_READ)
+        .union(Self::REMOTE_ATOMIC);
+    /// What allows peers to change memory, and so needs [`Access::LOCAL_WRITE`] too.
+    pub const REMOTE_CHANGE: Self = Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC);
+}
+
 bitflags::bitflags! {
-    /// Rights to memory; the bits are those of `ibv_access_flags`.
+    /// Rights to memory; the bits are those of `ibv_access_flags` but for the last.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Access: u32 {
         /// The process itself may write (receive, sink of a read or an atomic).
@@ -22,6 +31,14 @@ bitflags::bitflags! {
         const REMOTE_READ = 1 << 2;
         /// Peers may do atomics.
         const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound to it.
+        const MW_BIND = 1 << 4;
+        /// A window's first octet has address 0.
+        const ZERO_BASED = 1 << 5;
+        /// Its pages may come and go.
+        const ON_DEMAND = 1 << 6;
+        /// Scatter-gather lists of this process may name it; no flag of verbs, and what a window never has.
+        const LOCAL = 1 << 31;
     }
 }
 
@@ -112,6 +129,8 @@ pub struct Limits {
     pub max_mr: u32,
     /// Octets of one memory region.
     pub max_mr_octets: u64,
+    /// Memory windows.
+    pub max_mw: u32,
     /// Protection domains.
     pub max_pd: u32,
     /// Shared receive queues.
@@ -134,8 +153,10 @@ pub const LIMITS: Limits = Limits {
     max_inline: 1024,
     max_cq: 65_536,
     max_cqe: 1 << 22,
-    max_mr: (1 << 18) - 1,
+    // Together with windows all indices that a key has room for, but for 0.
+    max_mr: (3 << 16) - 1,
     max_mr_octets: 1 << 47,
+    max_mw: 1 << 16,
     max_pd: 65_536,
     max_srq: 65_536,
     max_srq_wr: 32_768,

@@ -8,7 +8,7 @@ use rdma_core_sys::verbs::{ibv_ah, ibv_ah_attr, ibv_pd};
 
 use super::attributes;
 use super::ffi;
-use super::mr::ProtectionDomain;
+use super::pd::ProtectionDomain;
 use crate::engine::{AddressHandle, Engine};
 
 /// An address handle; libibverbs' part first.

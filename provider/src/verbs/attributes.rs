@@ -10,8 +10,9 @@ use rdma_core_sys::verbs::{
 };
 
 use super::errno::VerbsError;
+use super::mr;
 use super::query::{PKEY_INDEX, PORT};
-use crate::engine::{Access, Gid, Info, QpAttributes, QpCaps, QpModify, State};
+use crate::engine::{Gid, Info, QpAttributes, QpCaps, QpModify, State};
 
 /// Largest value of fields of 3, 5 and 24 bits.
 const THREE_BITS: u8 = 7;
@@ -71,7 +72,8 @@ pub(super) fn change(
     Ok(QpModify {
         state: None,
         access: taken(given(IBV_QP_ACCESS_FLAGS), || {
-            Access::from_bits(attr.qp_access_flags).ok_or(VerbsError::Invalid)
+            // Those of its flags that say how memory is registered change nothing here.
+            mr::rights_of(attr.qp_access_flags).ok_or(VerbsError::Invalid)
         })?,
         path_mtu: taken(given(IBV_QP_PATH_MTU), || match attr.path_mtu {
             IBV_MTU_256..=IBV_MTU_4096 => Ok(attr.path_mtu),
@@ -177,6 +179,7 @@ pub(super) const fn caps_answer(caps: QpCaps, is_shared: bool) -> ibv_qp_cap {
 mod tests {
     use super::super::query::tests::info;
     use super::*;
+    use crate::engine::Access;
 
     const ALL: ibv_qp_attr_mask = IBV_QP_ACCESS_FLAGS
         | IBV_QP_AV
@@ -222,7 +225,7 @@ mod tests {
         assert_eq!(change.address, Some((Gid([7; 16]), 1)));
         assert_eq!(change.remote_qpn, Some(BITS_24));
         assert_eq!((change.rq_psn, change.sq_psn), (Some(5), Some(6)));
-        assert_eq!(change.access, Some(Access::all()));
+        assert_eq!(change.access, Some(Access::REMOTE | Access::LOCAL_WRITE));
         assert_eq!((change.timeout, change.rnr_retry), (Some(14), Some(7)));
         assert_eq!(change.path_mtu, Some(IBV_MTU_4096));
     }
@@ -247,7 +250,8 @@ mod tests {
         };
         refused(|attr| attr.port_num = 2);
         refused(|attr| attr.pkey_index = 1);
-        refused(|attr| attr.qp_access_flags = 1 << 4);
+        refused(|attr| attr.qp_access_flags = 1 << 30);
+        refused(|attr| attr.qp_access_flags = 1 << 31);
         refused(|attr| attr.path_mtu = 0);
         refused(|attr| attr.path_mtu = 6);
         refused(|attr| attr.dest_qp_num = 1 << 24);

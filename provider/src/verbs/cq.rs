@@ -7,14 +7,16 @@ use std::ptr::addr_of_mut;
 use std::sync::Arc;
 
 use rdma_core_sys::verbs::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
-    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
-    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_STANDARD_FLAGS,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_pd,
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS,
 };
 
 use super::device::Context;
 use super::errno::VerbsError;
 use super::event::{discard, Unacknowledged, COMPLETION_OCTETS};
+use super::pd::ProtectionDomain;
 use super::poll_ex::Cursor;
 use super::{ffi, poll_ex};
 use crate::engine::{CompletionChannel, Cq, CqConfig, Engine, Notify};
@@ -73,6 +75,7 @@ impl CompletionQueue {
         depth: u32,
         comp_vector: u32,
         channel: *const ibv_comp_channel,
+        keeps_time: bool,
     ) -> Result<Box<Self>, VerbsError> {
         let limits = &engine.info().limits;
         if depth == 0 || depth > limits.max_cqe || comp_vector != 0 {
@@ -87,6 +90,7 @@ impl CompletionQueue {
             depth,
             channel: channel.clone(),
             cookie: memory.as_mut_ptr() as u64,
+            keeps_time,
         };
         let cq = engine.create_cq(config)?;
         let verbs = ibv_cq_ex {
@@ -119,7 +123,7 @@ pub(super) unsafe extern "C" fn create_cq(
         let context = unsafe { Context::from_ptr(context) };
         let depth = u32::try_from(depth).map_err(|_| VerbsError::Invalid)?;
         let vector = u32::try_from(comp_vector).map_err(|_| VerbsError::Invalid)?;
-        let object = CompletionQueue::create(&context.engine, depth, vector, channel)?;
+        let object = CompletionQueue::create(&context.engine, depth, vector, channel, false)?;
         Ok(Box::into_raw(object).cast())
     })
 }
@@ -133,20 +137,33 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         // SAFETY: libibverbs passes an open context of ours, the application its attributes.
         let (context, attr) = unsafe { (Context::from_ptr(context), attr.read()) };
         check_extended(&attr)?;
+        let (depth, vector) = (attr.cqe, attr.comp_vector);
+        let keeps_time = attr.wc_flags & TIMES != 0;
         let object =
-            CompletionQueue::create(&context.engine, attr.cqe, attr.comp_vector, attr.channel)?;
+            CompletionQueue::create(&context.engine, depth, vector, attr.channel, keeps_time)?;
         // SAFETY: nobody else has the new object yet.
         unsafe { poll_ex::install(&mut *object.verbs()) };
         Ok(Box::into_raw(object).cast())
     })
 }
 
+/// The times of a completion, as `wc_flags` ask for them.
+const TIMES: u64 =
+    (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
+
 /// Whether the attributes ask only for what there is. Flags that allow to do less are taken.
 fn check_extended(attr: &ibv_cq_init_attr_ex) -> Result<(), VerbsError> {
     let flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     let has_flags = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
-    if attr.wc_flags & !u64::from(IBV_WC_STANDARD_FLAGS) != 0
-        || attr.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
+    let has_domain = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0;
+    // SAFETY: with this flag the application passes null or a protection domain of ours.
+    let is_parent =
+        |pd: *mut ibv_pd| !pd.is_null() && unsafe { ProtectionDomain::from_ptr(pd) }.is_parent();
+    if has_domain && !is_parent(attr.parent_domain) {
+        return Err(VerbsError::Invalid);
+    }
+    if attr.wc_flags & !(u64::from(IBV_WC_STANDARD_FLAGS) | TIMES) != 0
+        || attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
         || (has_flags && attr.flags & !flags != 0)
     {
         return Err(VerbsError::NotSupported);
@@ -232,15 +249,13 @@ fn event_cookie(record: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdma_core_sys::verbs::{
-        IBV_CQ_INIT_ATTR_MASK_PD, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_IMM,
-    };
+    use rdma_core_sys::verbs::{IBV_WC_EX_WITH_CVLAN, IBV_WC_EX_WITH_IMM};
 
     #[test]
     fn check_extended_takes_what_there_is() {
         let mut attr = ibv_cq_init_attr_ex::default();
         assert_eq!(check_extended(&attr), Ok(()));
-        attr.wc_flags = u64::from(IBV_WC_EX_WITH_IMM);
+        attr.wc_flags = u64::from(IBV_WC_EX_WITH_IMM) | TIMES;
         attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
         attr.flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
         assert_eq!(check_extended(&attr), Ok(()));
@@ -253,8 +268,8 @@ mod tests {
             change(&mut attr);
             assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
         };
-        refused(|attr| attr.wc_flags = u64::from(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP));
-        refused(|attr| attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD);
+        refused(|attr| attr.wc_flags = u64::from(IBV_WC_EX_WITH_CVLAN));
+        refused(|attr| attr.comp_mask = 1 << 9);
         refused(|attr| {
             attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS;
             attr.flags = 1 << 9;

@@ -14,7 +14,7 @@ use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
-use super::{ah, cq, event, ffi, mr, post, qp, query, srq};
+use super::{ah, cq, dm, event, ffi, mr, mw, pd, post, qp, query, srq};
 use crate::engine::{Engine, EventSink};
 use crate::front;
 
@@ -51,8 +51,15 @@ impl Context {
 }
 
 const OPS: verbs_context_ops = verbs_context_ops {
-    alloc_pd: Some(mr::alloc_pd),
+    advise_mr: Some(mr::advise_mr),
+    alloc_dm: Some(dm::alloc_dm),
+    alloc_mw: Some(mw::alloc_mw),
+    alloc_null_mr: Some(mr::alloc_null_mr),
+    alloc_parent_domain: Some(pd::alloc_parent_domain),
+    alloc_pd: Some(pd::alloc_pd),
+    alloc_td: Some(pd::alloc_td),
     async_event: Some(event::async_event),
+    bind_mw: Some(mw::bind_mw),
     cq_event: Some(cq::cq_event),
     create_ah: Some(ah::create_ah),
     create_cq: Some(cq::create_cq),
@@ -60,13 +67,16 @@ const OPS: verbs_context_ops = verbs_context_ops {
     create_qp: Some(qp::create_qp),
     create_qp_ex: Some(qp::create_qp_ex),
     create_srq: Some(srq::create_srq),
-    dealloc_pd: Some(mr::dealloc_pd),
+    dealloc_mw: Some(mw::dealloc_mw),
+    dealloc_pd: Some(pd::dealloc_pd),
+    dealloc_td: Some(pd::dealloc_td),
     dereg_mr: Some(mr::dereg_mr),
     destroy_ah: Some(ah::destroy_ah),
     destroy_cq: Some(cq::destroy_cq),
     destroy_qp: Some(qp::destroy_qp),
     destroy_srq: Some(srq::destroy_srq),
     free_context: Some(free_context),
+    free_dm: Some(dm::free_dm),
     modify_qp: Some(qp::modify_qp),
     modify_srq: Some(srq::modify_srq),
     poll_cq: Some(post::poll_cq),
@@ -76,9 +86,12 @@ const OPS: verbs_context_ops = verbs_context_ops {
     query_device_ex: Some(query::query_device_ex),
     query_port: Some(query::query_port),
     query_qp: Some(qp::query_qp),
+    query_rt_values: Some(query::query_rt_values),
     query_srq: Some(srq::query_srq),
+    reg_dm_mr: Some(mr::reg_dm_mr),
     reg_mr: Some(mr::reg_mr),
     req_notify_cq: Some(cq::req_notify_cq),
+    rereg_mr: Some(mr::rereg_mr),
     resize_cq: Some(cq::resize_cq),
     ..verbs_context_ops::EMPTY
 };

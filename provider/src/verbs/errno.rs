@@ -11,10 +11,10 @@ pub(super) enum VerbsError {
     Invalid,
     /// Something the device does not have.
     NotSupported,
+    /// Something still uses the object.
+    Busy,
     /// A full queue, or no memory.
     NoMemory,
-    /// Memory that is not mapped, or not with the rights asked for.
-    Fault,
     /// The engine refused.
     Engine(EngineError),
     /// The system refused.
@@ -29,8 +29,8 @@ impl VerbsError {
         match self {
             VerbsError::Invalid => libc::EINVAL,
             VerbsError::NotSupported => libc::EOPNOTSUPP,
+            VerbsError::Busy => libc::EBUSY,
             VerbsError::NoMemory => libc::ENOMEM,
-            VerbsError::Fault => libc::EFAULT,
             VerbsError::Engine(error) => error.errno(),
             VerbsError::System(errno) => errno,
             VerbsError::Internal => libc::EIO,

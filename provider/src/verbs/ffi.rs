@@ -41,10 +41,10 @@ mod tests {
 
     #[test]
     fn pointer_of_a_refusal_is_null_with_errno() {
-        assert!(pointer::<u8>(|| Err(VerbsError::Fault)).is_null());
+        assert!(pointer::<u8>(|| Err(VerbsError::Busy)).is_null());
         assert_eq!(
             std::io::Error::last_os_error().raw_os_error(),
-            Some(libc::EFAULT)
+            Some(libc::EBUSY)
         );
     }
 }

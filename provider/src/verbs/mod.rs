@@ -2,10 +2,10 @@
 //!
 //! - [`device`]: registration, opening and closing the device, the table of operations;
 //! - [`query`]: what the device and its port say of themselves;
-//! - [`mr`]: protection domains and memory regions; [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues; [`qp`]: queue pairs, with
+//! - [`pd`], [`mr`], [`mw`], [`dm`]: protection domains, memory regions, memory windows, device memory; [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues; [`qp`]: queue pairs, with
 //!   [`attributes`] (`ibv_qp_attr` checked and translated) and [`transitions`] (the state table);
 //! - [`ah`]: address handles; [`datagram`]: what is different for the datagram service;
-//! - [`post`]: the data path: each request validated, then executed;
+//! - [`post`]: the data path: each request validated, then executed; [`post_ex`]: requests put together by calls;
 //! - [`event`]: asynchronous events, and what destroying an object does to events that nobody has read;
 //! - [`errno`]: errors to errno; [`ffi`]: what every thunk does at the C boundary.
 //!
@@ -17,12 +17,16 @@ mod attributes;
 mod cq;
 mod datagram;
 mod device;
+mod dm;
 mod errno;
 mod event;
 mod ffi;
 mod mr;
+mod mw;
+mod pd;
 mod poll_ex;
 mod post;
+mod post_ex;
 mod qp;
 mod query;
 mod srq;

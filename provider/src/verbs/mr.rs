@@ -1,68 +1,26 @@
-//! Protection domains and memory regions.
+//! Memory regions, as objects.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use rdma_core_sys::private::verbs_mr;
 use rdma_core_sys::verbs::{
-    ibv_context, ibv_mr, ibv_pd, IBV_ACCESS_HUGETLB, IBV_ACCESS_RELAXED_ORDERING,
+    ibv_dm, ibv_mr, ibv_pd, ibv_sge, IBV_ACCESS_HUGETLB, IBV_ACCESS_RELAXED_ORDERING,
+    IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
+    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, IB_UVERBS_ADVISE_MR_FLAG_FLUSH,
 };
 
-use super::device::Context;
+use super::dm::{self, DevicePages};
 use super::errno::VerbsError;
 use super::ffi;
-use crate::engine::{Access, Engine, Pd};
+use super::pd::ProtectionDomain;
+use crate::engine::{Access, Engine, EngineError, MrChange, MrKeys, Sge};
 
-/// A protection domain; libibverbs' part first.
-#[repr(C)]
-pub(super) struct ProtectionDomain {
-    verbs: UnsafeCell<ibv_pd>,
-    pub(super) engine: Arc<Engine>,
-    pub(super) pd: Pd,
-}
-
-impl ProtectionDomain {
-    /// The object that contains what the application calls a protection domain.
-    ///
-    /// # Safety
-    /// `pd` came from [`alloc_pd`] and lives while the reference does.
-    pub(super) unsafe fn from_ptr<'a>(pd: *mut ibv_pd) -> &'a Self {
-        // SAFETY: the caller's promise; the public part is the first field.
-        unsafe { &*pd.cast() }
-    }
-}
-
-/// `ibv_alloc_pd`; libibverbs fills in the context.
-pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours.
-        let context = unsafe { Context::from_ptr(context) };
-        let pd = context.engine.alloc_pd()?;
-        let verbs = ibv_pd {
-            handle: pd.number(),
-            ..ibv_pd::default()
-        };
-        let object = Box::new(ProtectionDomain {
-            verbs: UnsafeCell::new(verbs),
-            engine: context.engine.clone(),
-            pd,
-        });
-        Ok(Box::into_raw(object).cast())
-    })
-}
-
-/// `ibv_dealloc_pd`
-pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes a protection domain of ours.
-        let object = unsafe { ProtectionDomain::from_ptr(pd) };
-        object.engine.dealloc_pd(object.pd)?;
-        // SAFETY: the object came out of a box, and with the engine's consent nobody uses it any more.
-        drop(unsafe { Box::from_raw(pd.cast::<ProtectionDomain>()) });
-        Ok(())
-    })
-}
+/// `enum ibv_mr_type` of libibverbs: what it does about fork when a region ends.
+const MR_PLAIN: c_int = 0;
+const MR_NULL: c_int = 1;
 
 /// A memory region; libibverbs' part first.
 #[repr(C)]
@@ -70,6 +28,45 @@ struct MemoryRegion {
     verbs: UnsafeCell<verbs_mr>,
     engine: Arc<Engine>,
     lkey: u32,
+    /// Device memory that the region is in.
+    device: Option<Arc<DevicePages>>,
+}
+
+impl MemoryRegion {
+    /// A region of `pd`, with what libibverbs does not always fill in.
+    fn create(
+        pd: *mut ibv_pd,
+        keys: MrKeys,
+        length: usize,
+        (mr_type, access): (c_int, c_int),
+        device: Option<Arc<DevicePages>>,
+    ) -> *mut ibv_mr {
+        // SAFETY: the callers have a protection domain of ours, whose context is set.
+        let (context, engine) = unsafe {
+            let domain = ProtectionDomain::from_ptr(pd);
+            ((*pd).context, domain.engine.clone())
+        };
+        let public = ibv_mr {
+            context,
+            pd,
+            length,
+            handle: keys.lkey,
+            lkey: keys.lkey,
+            rkey: keys.rkey,
+            ..ibv_mr::default()
+        };
+        let object = Box::new(Self {
+            verbs: UnsafeCell::new(verbs_mr {
+                ibv_mr: public,
+                mr_type,
+                access,
+            }),
+            engine,
+            lkey: keys.lkey,
+            device,
+        });
+        Box::into_raw(object).cast()
+    }
 }
 
 /// `ibv_reg_mr` and `ibv_reg_mr_iova`; libibverbs fills in context, domain, address and length.
@@ -82,28 +79,95 @@ pub(super) unsafe extern "C" fn reg_mr(
 ) -> *mut ibv_mr {
     ffi::pointer(|| {
         // SAFETY: libibverbs passes a protection domain of ours.
-        let pd = unsafe { ProtectionDomain::from_ptr(pd) };
-        let rights = region_rights(access)?;
-        populate(addr as usize, length, rights.contains(Access::LOCAL_WRITE))?;
-        let keys = pd
-            .engine
-            .register_mr(pd.pd, addr as u64, length as u64, iova, rights)?;
-        let public = ibv_mr {
-            handle: keys.lkey,
-            lkey: keys.lkey,
-            rkey: keys.rkey,
-            ..ibv_mr::default()
+        let domain = unsafe { ProtectionDomain::from_ptr(pd) };
+        let rights = region_rights(access.cast_unsigned())?;
+        let iova = if rights.contains(Access::ZERO_BASED) {
+            0
+        } else {
+            iova
         };
-        let object = Box::new(MemoryRegion {
-            verbs: UnsafeCell::new(verbs_mr {
-                ibv_mr: public,
-                mr_type: 0,
-                access,
-            }),
-            engine: pd.engine.clone(),
-            lkey: keys.lkey,
-        });
-        Ok(Box::into_raw(object).cast())
+        let is_everything = addr.is_null() && length == usize::MAX;
+        let octets = match length {
+            0 => return Err(VerbsError::Invalid),
+            // The whole address space, which on-demand paging alone can have ("implicit").
+            _ if is_everything && rights.contains(Access::ON_DEMAND) => {
+                domain.engine.info().limits.max_mr_octets
+            }
+            _ => length as u64,
+        };
+        let keys = domain
+            .engine
+            .register_mr(domain.pd, addr as u64, octets, iova, rights)?;
+        let kind = (MR_PLAIN, access);
+        Ok(MemoryRegion::create(pd, keys, length, kind, None))
+    })
+}
+
+/// `ibv_alloc_null_mr`
+pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes a protection domain of ours.
+        let domain = unsafe { ProtectionDomain::from_ptr(pd) };
+        let keys = domain.engine.register_null_mr(domain.pd)?;
+        Ok(MemoryRegion::create(pd, keys, 0, (MR_NULL, 0), None))
+    })
+}
+
+/// `ibv_reg_dm_mr`: addresses count from the region's first octet.
+pub(super) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes a protection domain of ours, the application device memory of ours.
+        let (domain, pages) = unsafe { (ProtectionDomain::from_ptr(pd), dm::pages(dm)) };
+        let rights = region_rights(access)?;
+        if !rights.contains(Access::ZERO_BASED) || rights.contains(Access::ON_DEMAND) {
+            return Err(VerbsError::Invalid);
+        }
+        let addr = pages.range(offset, length)?;
+        let keys = domain
+            .engine
+            .register_mr(domain.pd, addr as u64, length as u64, 0, rights)?;
+        let kind = (MR_NULL, access.cast_signed());
+        let pages = Some(pages.clone());
+        Ok(MemoryRegion::create(pd, keys, length, kind, pages))
+    })
+}
+
+/// `ibv_rereg_mr`; libibverbs then writes domain, address and length into its part.
+pub(super) unsafe extern "C" fn rereg_mr(
+    mr: *mut verbs_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a region of ours; its public part is the first field.
+        let object = unsafe { &*mr.cast::<MemoryRegion>() };
+        let flags = flags.cast_unsigned();
+        let given = |bit| flags & bit != 0;
+        if object.device.is_some() || (given(IBV_REREG_MR_CHANGE_TRANSLATION) && length == 0) {
+            return Err(VerbsError::Invalid);
+        }
+        let change = MrChange {
+            // SAFETY: with this flag libibverbs passes a protection domain of ours.
+            pd: given(IBV_REREG_MR_CHANGE_PD).then(|| unsafe { ProtectionDomain::from_ptr(pd) }.pd),
+            translation: given(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((
+                addr as u64,
+                length as u64,
+                addr as u64,
+            )),
+            access: given(IBV_REREG_MR_CHANGE_ACCESS)
+                .then(|| region_rights(access.cast_unsigned()))
+                .transpose()?,
+        };
+        Ok(object.engine.reregister_mr(object.lkey, &change)?)
     })
 }
 
@@ -119,87 +183,71 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     })
 }
 
+/// `ibv_advise_mr`: brings pages of on-demand regions into memory. Without the flush flag nobody waits for it, so holes are no error.
+pub(super) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: c_uint,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a protection domain of ours.
+        let domain = unsafe { ProtectionDomain::from_ptr(pd) };
+        if flags & !IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0 || sg_list.is_null() || count == 0 {
+            return Err(VerbsError::Invalid);
+        }
+        let (write, waits) = match advice {
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => {
+                (false, flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0)
+            }
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => {
+                (true, flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0)
+            }
+            // Only what is there already: pages that are not are no error.
+            IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => (false, false),
+            _ => return Err(VerbsError::NotSupported),
+        };
+        for index in 0..count as usize {
+            // SAFETY: the application passes a list of `count` elements.
+            let sge = unsafe { &*sg_list.add(index) };
+            let sge = Sge {
+                addr: sge.addr,
+                length: sge.length,
+                lkey: sge.lkey,
+            };
+            match domain.engine.prefetch(domain.pd, &sge, write) {
+                Err(EngineError::Fault) if !waits => {}
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Rights among `ibv_access_flags`; `None` for flags of things the device does not have.
+pub(super) fn rights_of(flags: u32) -> Option<Access> {
+    // Neither hint changes what memory holds, so ignoring them is correct.
+    Access::from_bits(flags & !(IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING))
+        .filter(|rights| !rights.contains(Access::LOCAL))
+}
+
 /// The rights that `ibv_access_flags` ask for.
 ///
 /// # Errors
 /// [`VerbsError::NotSupported`] for flags of things the device does not have; [`VerbsError::Invalid`] for remote write or atomics
 /// without local write.
-fn region_rights(access: c_int) -> Result<Access, VerbsError> {
-    // Neither hint changes what memory holds, so ignoring them is correct.
-    let asked = access.cast_unsigned() & !(IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING);
-    let rights = Access::from_bits(asked).ok_or(VerbsError::NotSupported)?;
-    if rights.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
-        && !rights.contains(Access::LOCAL_WRITE)
-    {
+fn region_rights(access: u32) -> Result<Access, VerbsError> {
+    let rights = rights_of(access).ok_or(VerbsError::NotSupported)?;
+    if rights.intersects(Access::REMOTE_CHANGE) && !rights.contains(Access::LOCAL_WRITE) {
         return Err(VerbsError::Invalid);
     }
     Ok(rights)
 }
 
-/// Makes sure that the pages of a region are there and grant the rights asked for, as pinning does in a kernel driver: a peer's
-/// request must not be what finds a hole.
-fn populate(addr: usize, length: usize, write: bool) -> Result<(), VerbsError> {
-    let end = addr.checked_add(length).ok_or(VerbsError::Invalid)?;
-    if length == 0 {
-        return Err(VerbsError::Invalid);
-    }
-    let advice = if write {
-        libc::MADV_POPULATE_WRITE
-    } else {
-        libc::MADV_POPULATE_READ
-    };
-    let page = page_octets();
-    let start = addr & !(page - 1);
-    loop {
-        // SAFETY: populating changes no content, and a range that is not mapped is an error, not a fault.
-        if unsafe { libc::madvise(start as *mut c_void, end - start, advice) } == 0 {
-            return Ok(());
-        }
-        match std::io::Error::last_os_error().raw_os_error() {
-            Some(libc::EINTR | libc::EAGAIN) => {}
-            // Kernels before 5.14 do not know the advice; others say so of memory without the right.
-            Some(libc::EINVAL) if !knows_advice(advice) => return Ok(()),
-            _ => return Err(VerbsError::Fault),
-        }
-    }
-}
-
-/// Whether the kernel knows an advice, which it tells even about no memory at all.
-fn knows_advice(advice: c_int) -> bool {
-    // SAFETY: the range is empty.
-    unsafe { libc::madvise(std::ptr::null_mut(), 0, advice) == 0 }
-}
-
-fn page_octets() -> usize {
-    // SAFETY: sysconf has no precondition.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A mapping of `pages` pages that is unmapped at the end.
-    struct Mapping(*mut c_void, usize);
-
-    impl Mapping {
-        fn new(pages: usize, protection: c_int) -> Self {
-            let octets = pages * page_octets();
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            // SAFETY: an anonymous mapping at an address of the kernel's choice.
-            let start =
-                unsafe { libc::mmap(std::ptr::null_mut(), octets, protection, flags, -1, 0) };
-            assert_ne!(start, libc::MAP_FAILED);
-            Self(start, octets)
-        }
-    }
-
-    impl Drop for Mapping {
-        fn drop(&mut self) {
-            // SAFETY: the mapping is ours.
-            unsafe { libc::munmap(self.0, self.1) };
-        }
-    }
 
     #[test]
     fn region_rights_of_remote_write_without_local_write_is_invalid() {
@@ -213,36 +261,10 @@ mod tests {
 
     #[test]
     fn region_rights_of_unknown_flags_is_not_supported() {
-        for access in [1 << 4, 1 << 5, 1 << 6, 1 << 8, 1 << 30] {
+        for access in [1 << 8, 1 << 9, 1 << 30, 1 << 31] {
             assert_eq!(region_rights(access), Err(VerbsError::NotSupported));
         }
         assert_eq!(region_rights(1 << 20 | 1 << 7), Ok(Access::empty()));
-    }
-
-    #[test]
-    fn populate_mapped_memory_is_taken() {
-        let memory = Mapping::new(2, libc::PROT_READ | libc::PROT_WRITE);
-        assert_eq!(populate(memory.0 as usize + 5, 100, true), Ok(()));
-    }
-
-    #[test]
-    fn populate_memory_without_the_right_or_the_mapping_is_a_fault() {
-        let read_only = Mapping::new(1, libc::PROT_READ);
-        assert_eq!(populate(read_only.0 as usize, 8, false), Ok(()));
-        assert_eq!(
-            populate(read_only.0 as usize, 8, true),
-            Err(VerbsError::Fault)
-        );
-        let hole = {
-            let gone = Mapping::new(1, libc::PROT_READ);
-            gone.0 as usize
-        };
-        assert_eq!(populate(hole, 8, false), Err(VerbsError::Fault));
-    }
-
-    #[test]
-    fn populate_nothing_or_beyond_the_end_is_invalid() {
-        assert_eq!(populate(0x1000, 0, false), Err(VerbsError::Invalid));
-        assert_eq!(populate(usize::MAX, 2, false), Err(VerbsError::Invalid));
+        assert_eq!(region_rights(1 << 6), Ok(Access::ON_DEMAND));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rdma_core_sys::verbs::{ibv_cq_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode};
 
@@ -31,6 +32,8 @@ pub(super) fn install(verbs: &mut ibv_cq_ex) {
     verbs.read_slid = Some(read_slid);
     verbs.read_sl = Some(read_sl);
     verbs.read_dlid_path_bits = Some(read_dlid_path_bits);
+    verbs.read_completion_ts = Some(read_completion_ts);
+    verbs.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
 /// `ibv_start_poll`: ENOENT when there is nothing.
@@ -114,4 +117,25 @@ unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
 
 unsafe extern "C" fn read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 {
     current(cq).dlid_path_bits
+}
+
+/// When the completion came, in ticks of `hca_core_clock`: nanoseconds of the engine's clock.
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the calls are installed in queues of ours only.
+    unsafe { CompletionQueue::from_ex_ptr(cq) }.cq.taken_ns()
+}
+
+/// When the completion came, in nanoseconds since 1970.
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: the calls are installed in queues of ours only.
+    let object = unsafe { CompletionQueue::from_ex_ptr(cq) };
+    let ago = object
+        .engine
+        .clock_ns()
+        .saturating_sub(object.cq.taken_ns());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_ns = now.map_or(0, |now| now.as_nanos());
+    u64::try_from(now_ns)
+        .unwrap_or(u64::MAX)
+        .saturating_sub(ago)
 }

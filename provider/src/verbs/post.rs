@@ -7,13 +7,14 @@ use std::mem::MaybeUninit;
 
 use rdma_core_sys::verbs::{
     ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, ibv_wc_opcode,
-    ibv_wc_status, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-    IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
-    IBV_WC_LOC_QP_OP_ERR, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
-    IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
-    IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
-    IBV_WC_WITH_INV, IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    ibv_wc_status, IBV_MW_TYPE_2, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
+    IBV_SEND_SOLICITED, IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOCAL_INV,
+    IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR,
+    IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM,
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR,
+    IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
+    IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW,
+    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
@@ -21,6 +22,7 @@ use super::cq::CompletionQueue;
 use super::datagram;
 use super::errno::VerbsError;
 use super::ffi;
+use super::mw;
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
 use crate::engine::{
@@ -113,7 +115,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 }
 
 #[inline]
-fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
+pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
     if qp.is_datagram {
         return datagram::send_one(qp, request);
     }
@@ -174,7 +176,7 @@ fn with_recv_wr(
 
 /// What a request does, and its immediate data in host order.
 #[inline]
-fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), VerbsError> {
+pub(super) fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), VerbsError> {
     // SAFETY: all members of the unions are integers, for which every bit pattern is valid.
     let (rdma, atomic, word) = unsafe {
         (
@@ -214,8 +216,25 @@ fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), VerbsError>
             },
             None,
         ),
+        IBV_WR_LOCAL_INV => (SendOp::LocalInvalidate { stag: word }, None),
+        IBV_WR_BIND_MW => (bind_operation(request)?, None),
         _ => return Err(VerbsError::Invalid),
     })
+}
+
+/// The binding of a window of type 2; those of type 1 have a call of their own.
+#[cold]
+fn bind_operation(request: &ibv_send_wr) -> Result<SendOp, VerbsError> {
+    // SAFETY: with this opcode the application has filled in this member, whose objects live.
+    unsafe {
+        let bind = &request.__bindgen_anon_2.bind_mw;
+        match bind.mw.as_ref() {
+            Some(window) if window.type_ == IBV_MW_TYPE_2 => {
+                Ok(mw::binding(bind.rkey, &bind.bind_info))
+            }
+            _ => Err(VerbsError::Invalid),
+        }
+    }
 }
 
 /// Modifiers of a request; all are signaled in a queue that signals all.
@@ -233,7 +252,7 @@ pub(super) fn send_flags(flags: u32, sq_sig_all: bool) -> Result<SendFlags, Verb
 
 /// The number of elements, if the queue takes as many.
 #[inline]
-fn sge_count(count: c_int, max: u32) -> Result<usize, VerbsError> {
+pub(super) fn sge_count(count: c_int, max: u32) -> Result<usize, VerbsError> {
     match usize::try_from(count) {
         Ok(count) if count <= max as usize && count <= SGE_MAX => Ok(count),
         _ => Err(VerbsError::Invalid),
@@ -253,6 +272,8 @@ fn check_local(op: SendOp, payload: Payload<'_>) -> Result<(), VerbsError> {
             let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
             octets >= 8 && remote.to % 8 == 0
         }
+        // These have no octets, which the connection checks.
+        (SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_), Payload::Sges(_)) => true,
         (_, Payload::Inline(_)) => false,
     };
     if fits {
@@ -344,6 +365,7 @@ const fn status(status: Status) -> ibv_wc_status {
         Status::RemoteOperationError => IBV_WC_REM_OP_ERR,
         Status::RetryExceeded => IBV_WC_RETRY_EXC_ERR,
         Status::RnrRetryExceeded => IBV_WC_RNR_RETRY_EXC_ERR,
+        Status::WindowBindError => IBV_WC_MW_BIND_ERR,
     }
 }
 
@@ -355,6 +377,8 @@ const fn opcode(op: CompletionOp) -> ibv_wc_opcode {
         CompletionOp::Read => IBV_WC_RDMA_READ,
         CompletionOp::CompareSwap => IBV_WC_COMP_SWAP,
         CompletionOp::FetchAdd => IBV_WC_FETCH_ADD,
+        CompletionOp::LocalInvalidate => IBV_WC_LOCAL_INV,
+        CompletionOp::BindWindow => IBV_WC_BIND_MW,
         CompletionOp::Recv => IBV_WC_RECV,
         CompletionOp::RecvWriteImm => IBV_WC_RECV_RDMA_WITH_IMM,
     }
@@ -363,9 +387,9 @@ const fn opcode(op: CompletionOp) -> ibv_wc_opcode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Completion, Qpn, SlotId};
+    use crate::engine::{Completion, Qpn, SlotId, WindowBind};
     use rdma_core_sys::verbs::{
-        IBV_SEND_IP_CSUM, IBV_WC_GRH, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_TSO,
+        ibv_mr, ibv_mw, ibv_mw_bind_info, IBV_MW_TYPE_1, IBV_SEND_IP_CSUM, IBV_WC_GRH, IBV_WR_TSO,
     };
 
     fn request(opcode: u32) -> ibv_send_wr {
@@ -427,9 +451,50 @@ mod tests {
 
     #[test]
     fn operation_of_an_unknown_opcode_is_invalid() {
-        for opcode in [IBV_WR_LOCAL_INV, IBV_WR_BIND_MW, IBV_WR_TSO, 99, u32::MAX] {
+        for opcode in [IBV_WR_TSO, 99, u32::MAX] {
             assert_eq!(operation(&request(opcode)), Err(VerbsError::Invalid));
         }
+    }
+
+    #[test]
+    fn operation_of_a_binding_is_for_windows_of_type_2() {
+        let mut region = ibv_mr {
+            lkey: 5,
+            ..ibv_mr::default()
+        };
+        let mut window = ibv_mw {
+            type_: IBV_MW_TYPE_2,
+            ..ibv_mw::default()
+        };
+        let mut wr = request(IBV_WR_BIND_MW);
+        wr.__bindgen_anon_2.bind_mw.mw = &raw mut window;
+        wr.__bindgen_anon_2.bind_mw.rkey = 9;
+        wr.__bindgen_anon_2.bind_mw.bind_info = ibv_mw_bind_info {
+            mr: &raw mut region,
+            addr: 0x1000,
+            length: 16,
+            mw_access_flags: 2,
+        };
+        let bound = SendOp::BindWindow(WindowBind {
+            key: 9,
+            lkey: 5,
+            access: 2,
+            addr: 0x1000,
+            len: 16,
+        });
+        assert_eq!(operation(&wr), Ok((bound, None)));
+        let mut type_1 = ibv_mw {
+            type_: IBV_MW_TYPE_1,
+            ..ibv_mw::default()
+        };
+        wr.__bindgen_anon_2.bind_mw.mw = &raw mut type_1;
+        assert_eq!(operation(&wr), Err(VerbsError::Invalid));
+        wr.__bindgen_anon_2.bind_mw.mw = std::ptr::null_mut();
+        assert_eq!(operation(&wr), Err(VerbsError::Invalid));
+        let mut invalidate = request(IBV_WR_LOCAL_INV);
+        invalidate.__bindgen_anon_1.invalidate_rkey = 7;
+        let invalidated = SendOp::LocalInvalidate { stag: 7 };
+        assert_eq!(operation(&invalidate), Ok((invalidated, None)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::mem::offset_of;
+use std::mem::{offset_of, ManuallyDrop};
 use std::ptr::addr_of_mut;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,14 +10,15 @@ use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
     ibv_ah_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
     IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UD, IBV_QP_AV, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 };
 
 use super::cq::CompletionQueue;
 use super::device::Context;
 use super::errno::VerbsError;
 use super::event::{AsyncQueue, Unacknowledged};
-use super::mr::ProtectionDomain;
+use super::pd::ProtectionDomain;
+use super::post_ex::{self, Builder};
 use super::srq::SharedReceiveQueue;
 use super::transitions::{self, Service};
 use super::{attributes, datagram, ffi};
@@ -26,12 +27,12 @@ use crate::engine::{Engine, Limits, Qp, QpConfig};
 /// Inline octets that every queue pair takes: there are programs that ask for none and use a few.
 const MIN_INLINE: u32 = 64;
 
-/// Room for a `verbs_qp` of any libibverbs. What is behind the plain `ibv_qp` stays zero, which says in each of the layouts that
-/// the queue pair has no extended calls.
+/// Room for a `verbs_qp` of any libibverbs. Behind the plain `ibv_qp` all is zero, which says in each of the layouts that the queue pair has no
+/// extended calls, unless [`post_ex::install`] has put them there.
 #[repr(C)]
-struct VerbsPart {
-    qp: ibv_qp,
-    reserve: [u64; (VERBS_QP_RESERVE - size_of::<ibv_qp>()) / 8],
+union VerbsPart {
+    qp: ManuallyDrop<ibv_qp>,
+    all: [u64; VERBS_QP_RESERVE / 8],
 }
 
 /// A queue pair; libibverbs' part first.
@@ -48,6 +49,8 @@ pub(super) struct QueuePair {
     /// Every send request is signaled.
     pub(super) sq_sig_all: bool,
     pub(super) unacknowledged: Unacknowledged,
+    /// Requests that are being put together by the extended calls.
+    pub(super) builder: Builder,
     events: Arc<AsyncQueue>,
     /// The address vector as it was set last; held while the queue pair is modified.
     address: Mutex<Option<ibv_ah_attr>>,
@@ -119,13 +122,14 @@ impl QueuePair {
             qp_type: attr.qp_type,
             ..verbs
         };
+        let mut part = VerbsPart {
+            all: [0; VERBS_QP_RESERVE / 8],
+        };
+        part.qp = ManuallyDrop::new(verbs);
         Ok(Box::write(
             memory,
             Self {
-                verbs: UnsafeCell::new(VerbsPart {
-                    qp: verbs,
-                    reserve: [0; _],
-                }),
+                verbs: UnsafeCell::new(part),
                 engine: context.engine.clone(),
                 qp,
                 is_datagram,
@@ -134,6 +138,7 @@ impl QueuePair {
                 max_inline: caps.max_inline,
                 sq_sig_all: attr.sq_sig_all != 0,
                 unacknowledged: Unacknowledged::default(),
+                builder: Builder::default(),
                 events: context.events.clone(),
                 address: Mutex::new(None),
             },
@@ -237,7 +242,7 @@ pub(super) unsafe extern "C" fn create_qp(
     })
 }
 
-/// `ibv_create_qp_ex`: the attributes of [`create_qp`] are all there is.
+/// `ibv_create_qp_ex`: the attributes of [`create_qp`], and the extended calls for those who want them.
 pub(super) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -257,14 +262,27 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             qp_type: attr.qp_type,
             sq_sig_all: attr.sq_sig_all,
         };
-        let object = QueuePair::create(owner, domain, public_part(context, attr.pd), &mut plain)?;
+        let mut object =
+            QueuePair::create(owner, domain, public_part(context, attr.pd), &mut plain)?;
+        if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
+            // SAFETY: every bit pattern is one of these integers.
+            let installed = post_ex::install(unsafe { &mut object.verbs.get_mut().all });
+            if installed.is_err() {
+                object.engine.destroy_qp(&object.qp)?;
+                installed?;
+            }
+        }
         attr.cap = plain.cap;
         Ok(Box::into_raw(object).cast())
     })
 }
 
 fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
-    if attr.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS) != 0
+    let known =
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let wants_calls = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    if attr.comp_mask & !known != 0
+        || (wants_calls && attr.send_ops_flags & !post_ex::SEND_OPS != 0)
         || (attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0)
     {
         return Err(VerbsError::NotSupported);
@@ -349,8 +367,7 @@ mod tests {
     use super::*;
     use crate::engine::LIMITS;
     use rdma_core_sys::verbs::{
-        ibv_qp_cap, IBV_QPT_RAW_PACKET, IBV_QPT_UC, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-        IBV_QP_INIT_ATTR_XRCD,
+        ibv_qp_cap, IBV_QPT_RAW_PACKET, IBV_QPT_UC, IBV_QP_EX_WITH_TSO, IBV_QP_INIT_ATTR_XRCD,
     };
     use std::ptr::NonNull;
 
@@ -409,10 +426,13 @@ mod tests {
             ..ibv_qp_init_attr_ex::default()
         };
         assert_eq!(check_extended(&attr), Ok(()));
-        for more in [IBV_QP_INIT_ATTR_XRCD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS] {
-            attr.comp_mask = IBV_QP_INIT_ATTR_PD | more;
-            assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
-        }
+        attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
+        assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
+        attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attr.send_ops_flags = post_ex::SEND_OPS;
+        assert_eq!(check_extended(&attr), Ok(()));
+        attr.send_ops_flags |= u64::from(IBV_QP_EX_WITH_TSO);
+        assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
         attr.comp_mask = 0;
         assert_eq!(check_extended(&attr), Err(VerbsError::Invalid));
     }

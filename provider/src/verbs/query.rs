@@ -4,13 +4,17 @@ use std::ffi::c_int;
 use std::mem::size_of;
 
 use rdma_core_sys::verbs::{
-    ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, IBV_ATOMIC_HCA,
-    IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
-    IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
-    IBV_PORT_IP_BASED_GIDS,
+    ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
+    IBV_ATOMIC_HCA, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_MGT_EXTENSIONS,
+    IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN,
+    IBV_DEVICE_SRQ_RESIZE, IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_ODP_SUPPORT,
+    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
+    IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE,
+    IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, IBV_VALUES_MASK_RAW_CLOCK,
 };
 
 use super::device::Context;
+use super::dm::MAX_DM_OCTETS;
 use super::errno::VerbsError;
 use super::ffi;
 use crate::engine::Info;
@@ -30,6 +34,20 @@ const _: () = assert!(IBV_LINK_LAYER_ETHERNET == 2);
 
 /// The kernel's `IB_UVERBS_QPF_GRH_REQUIRED`: without a GID nobody is reached.
 const GRH_REQUIRED: u8 = 1;
+
+/// What on-demand memory may be used for on a reliable connection: everything.
+const ODP_RC: u32 = IBV_ODP_SUPPORT_SEND
+    | IBV_ODP_SUPPORT_RECV
+    | IBV_ODP_SUPPORT_WRITE
+    | IBV_ODP_SUPPORT_READ
+    | IBV_ODP_SUPPORT_ATOMIC
+    | IBV_ODP_SUPPORT_SRQ_RECV;
+
+/// And for datagrams: everything that they do.
+const ODP_UD: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+
+/// Pace of the clock of completions: a tick is a nanosecond.
+const CLOCK_KHZ: u64 = 1_000_000;
 
 /// A vendor must have a number of 24 bits that is not 0: "urd", which is nobody's.
 const VENDOR: u32 = 0x0075_7264;
@@ -87,8 +105,12 @@ fn int(count: u32) -> c_int {
 fn device_attr(info: &Info) -> ibv_device_attr_ex {
     let limits = &info.limits;
     let rd_atomic = c_int::from(limits.max_rd_atomic);
-    let capabilities =
-        IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SRQ_RESIZE;
+    let capabilities = IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_CURR_QP_STATE_MOD
+        | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS;
     let mut attr = ibv_device_attr_ex::default();
     let basic = &mut attr.orig_attr;
     for (to, from) in basic
@@ -112,6 +134,7 @@ fn device_attr(info: &Info) -> ibv_device_attr_ex {
     basic.max_cq = int(limits.max_cq);
     basic.max_cqe = int(limits.max_cqe);
     basic.max_mr = int(limits.max_mr);
+    basic.max_mw = int(limits.max_mw);
     basic.max_pd = int(limits.max_pd);
     basic.max_srq = int(limits.max_srq);
     basic.max_srq_wr = int(limits.max_srq_wr);
@@ -126,7 +149,31 @@ fn device_attr(info: &Info) -> ibv_device_attr_ex {
     basic.phys_port_cnt = PORT;
     attr.device_cap_flags_ex = u64::from(capabilities);
     attr.phys_port_cnt_ex = u32::from(PORT);
+    attr.odp_caps.general_caps = u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
+    attr.odp_caps.per_transport_caps.rc_odp_caps = ODP_RC;
+    attr.odp_caps.per_transport_caps.ud_odp_caps = ODP_UD;
+    attr.completion_timestamp_mask = u64::MAX;
+    attr.hca_core_clock = CLOCK_KHZ;
+    attr.max_dm_size = MAX_DM_OCTETS;
     attr
+}
+
+/// `ibv_query_rt_values_ex`
+pub(super) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes an open context of ours, the application its structure.
+        let (context, values) = unsafe { (Context::from_ptr(context), &mut *values) };
+        if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            return Err(VerbsError::Invalid);
+        }
+        // The ticks of the clock are in the field for nanoseconds, whatever a tick is.
+        values.raw_clock.tv_sec = 0;
+        values.raw_clock.tv_nsec = context.engine.clock_ns().cast_signed();
+        Ok(())
+    })
 }
 
 fn port_attr(info: &Info) -> ibv_port_attr {
@@ -185,7 +232,6 @@ pub(super) mod tests {
             [2, 0, 0, 0xff, 0xfe, 0, 0, 1]
         );
         assert_eq!(basic.phys_port_cnt, 1);
-        assert_eq!(basic.max_mw, 0);
         assert!(basic.max_res_rd_atom > 0);
     }
 

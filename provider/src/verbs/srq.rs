@@ -13,7 +13,7 @@ use super::device::Context;
 use super::errno::VerbsError;
 use super::event::{AsyncQueue, Unacknowledged};
 use super::ffi;
-use super::mr::ProtectionDomain;
+use super::pd::ProtectionDomain;
 use crate::engine::{Engine, Srq, SrqConfig};
 
 /// A shared receive queue; libibverbs' part first.

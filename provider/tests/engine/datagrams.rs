@@ -34,6 +34,7 @@ impl Port {
             depth: 16,
             channel: None,
             cookie: 0,
+            keeps_time: false,
         };
         let cq = engine.create_cq(config).unwrap();
         let events = Arc::new(Events::default());

@@ -71,6 +71,7 @@ impl End {
                 depth: 16,
                 channel: Some(CompletionChannel::new(OwnedFd::from(write_end))),
                 cookie: 77,
+                keeps_time: false,
             })
             .unwrap();
         let events = Arc::new(Events::default());

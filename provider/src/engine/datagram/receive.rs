@@ -47,7 +47,7 @@ impl Shard {
             self.counters.datagrams_dropped += 1;
             return;
         };
-        let (mut queues, mut host) = split(entry, &self.regions, &mut self.notes);
+        let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
         let len = body.len() - HEADER_LEN;
         let mut list = [Sge::default(); SGE_MAX];
         let Some((wr_id, sges)) = queues.take_recv(&mut host, &mut list) else {

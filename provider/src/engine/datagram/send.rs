@@ -77,7 +77,7 @@ impl Shard {
             let Some(entry) = self.datagrams.get(index) else {
                 return;
             };
-            let (mut queues, mut host) = split(entry, &self.regions, &mut self.notes);
+            let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
             queues.complete_send(&mut host, status);
         }
         if let Some(lease) = &mut self.lease {
@@ -178,7 +178,7 @@ impl Shard {
         let (Some(entry), Some(room)) = (self.datagrams.get(index), room) else {
             return Err(ProtectionError::Bounds);
         };
-        let (queues, mut host) = split(entry, &self.regions, &mut self.notes);
+        let (queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
         let Some((_, source)) = queues.sends.front() else {
             return Err(ProtectionError::Bounds);
         };

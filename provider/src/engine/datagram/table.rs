@@ -53,7 +53,7 @@ impl DatagramTable {
 /// What a queue pair may do to this process, beside its queues.
 pub(super) fn split<'a>(
     entry: &'a mut DatagramEntry,
-    regions: &'a MrTable,
+    regions: &'a mut MrTable,
     notes: &'a mut Vec<Note>,
 ) -> (Queues<'a>, QpHost<'a>) {
     let (queues, counts, qp) = entry.parts();
@@ -85,7 +85,7 @@ impl Shard {
     /// The queues of a datagram queue pair that exists, and its host.
     pub(super) fn datagram_host(&mut self, qp: &Qp) -> Option<(Queues<'_>, QpHost<'_>)> {
         let entry = self.datagrams.entry(qp)?;
-        Some(split(entry, &self.regions, &mut self.notes))
+        Some(split(entry, &mut self.regions, &mut self.notes))
     }
 
     pub(super) fn create_datagram_qp(
@@ -152,11 +152,11 @@ impl Shard {
                 polled.get(qp.number().index()).reset(&entry.counts);
             }
             Some(DatagramState::Error) => {
-                let (mut queues, mut host) = split(entry, &self.regions, &mut self.notes);
+                let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
                 queues.fail(&mut host);
             }
             Some(DatagramState::Sqd) => {
-                let (_, mut host) = split(entry, &self.regions, &mut self.notes);
+                let (_, mut host) = split(entry, &mut self.regions, &mut self.notes);
                 host.event(Event::SqDrained);
             }
             _ => {}
@@ -167,7 +167,7 @@ impl Shard {
     /// urdmad is gone: every datagram queue pair fails.
     pub(in super::super) fn fail_datagrams(&mut self) {
         for entry in self.datagrams.entries.iter_mut().flatten() {
-            let (mut queues, mut host) = split(entry, &self.regions, &mut self.notes);
+            let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
             queues.fail(&mut host);
         }
     }

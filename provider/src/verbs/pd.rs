@@ -1,0 +1,173 @@
+//! Protection domains, parent domains and thread domains.
+//!
+//! A parent domain is a protection domain with hints: a thread domain, which allows a driver to leave out locks, and allocators for its queues. Both
+//! may be ignored, and are: the engine's lock is needed by its own thread, and queues lie in memory that the application cannot reach.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use rdma_core_sys::verbs::{
+    ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+};
+
+use super::device::Context;
+use super::errno::VerbsError;
+use super::ffi;
+use crate::engine::{Engine, Pd};
+
+/// A protection domain; libibverbs' part first.
+#[repr(C)]
+pub(super) struct ProtectionDomain {
+    verbs: UnsafeCell<ibv_pd>,
+    pub(super) engine: Arc<Engine>,
+    pub(super) pd: Pd,
+    kind: Kind,
+}
+
+enum Kind {
+    /// It is the domain.
+    Own,
+    /// A parent domain, which counts as a user of its domain, and of its thread domain if it has one.
+    Parent { thread: Option<Arc<AtomicU32>> },
+}
+
+impl ProtectionDomain {
+    /// The object that contains what the application calls a protection domain.
+    ///
+    /// # Safety
+    /// `pd` came from this file and lives while the reference does.
+    pub(super) unsafe fn from_ptr<'a>(pd: *mut ibv_pd) -> &'a Self {
+        // SAFETY: the caller's promise; the public part is the first field.
+        unsafe { &*pd.cast() }
+    }
+
+    /// Whether it is a parent domain.
+    pub(super) fn is_parent(&self) -> bool {
+        matches!(self.kind, Kind::Parent { .. })
+    }
+
+    fn create(context: *mut ibv_context, engine: &Arc<Engine>, pd: Pd, kind: Kind) -> *mut ibv_pd {
+        let verbs = ibv_pd {
+            context,
+            handle: pd.number(),
+        };
+        let object = Box::new(Self {
+            verbs: UnsafeCell::new(verbs),
+            engine: engine.clone(),
+            pd,
+            kind,
+        });
+        Box::into_raw(object).cast()
+    }
+
+    /// Gives up what the object stands for.
+    fn release(&self) -> Result<(), VerbsError> {
+        match &self.kind {
+            Kind::Own => self.engine.dealloc_pd(self.pd)?,
+            Kind::Parent { thread } => {
+                self.engine.unshare_pd(self.pd)?;
+                if let Some(users) = thread {
+                    users.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `ibv_alloc_pd`
+pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes an open context of ours.
+        let engine = unsafe { &Context::from_ptr(context).engine };
+        let pd = engine.alloc_pd()?;
+        Ok(ProtectionDomain::create(context, engine, pd, Kind::Own))
+    })
+}
+
+/// `ibv_alloc_parent_domain`
+pub(super) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        let (engine, attr) = unsafe { (&Context::from_ptr(context).engine, &*attr) };
+        let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+        if attr.comp_mask & !known != 0 {
+            return Err(VerbsError::NotSupported);
+        }
+        if attr.pd.is_null() {
+            return Err(VerbsError::Invalid);
+        }
+        // SAFETY: both are null or objects of ours that live.
+        let (domain, thread) = unsafe {
+            let thread = attr.td.cast::<ThreadDomain>().as_ref();
+            (ProtectionDomain::from_ptr(attr.pd), thread)
+        };
+        if domain.is_parent() {
+            return Err(VerbsError::Invalid);
+        }
+        engine.share_pd(domain.pd)?;
+        let thread = thread.map(|thread| thread.users.clone());
+        if let Some(users) = &thread {
+            users.fetch_add(1, Ordering::Relaxed);
+        }
+        let kind = Kind::Parent { thread };
+        Ok(ProtectionDomain::create(context, engine, domain.pd, kind))
+    })
+}
+
+/// `ibv_dealloc_pd`
+pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a protection domain of ours.
+        unsafe { ProtectionDomain::from_ptr(pd) }.release()?;
+        // SAFETY: the object came out of a box, and with the engine's consent nobody uses it any more.
+        drop(unsafe { Box::from_raw(pd.cast::<ProtectionDomain>()) });
+        Ok(())
+    })
+}
+
+/// A thread domain; libibverbs' part first.
+#[repr(C)]
+struct ThreadDomain {
+    verbs: UnsafeCell<ibv_td>,
+    /// Parent domains that were made with it.
+    users: Arc<AtomicU32>,
+}
+
+/// `ibv_alloc_td`
+pub(super) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    ffi::pointer(|| {
+        // SAFETY: the application passes its attributes.
+        if unsafe { (*attr).comp_mask } != 0 {
+            return Err(VerbsError::NotSupported);
+        }
+        let object = Box::new(ThreadDomain {
+            verbs: UnsafeCell::new(ibv_td { context }),
+            users: Arc::default(),
+        });
+        Ok(Box::into_raw(object).cast())
+    })
+}
+
+/// `ibv_dealloc_td`
+pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a thread domain of ours.
+        let object = unsafe { &*td.cast::<ThreadDomain>() };
+        if object.users.load(Ordering::Relaxed) > 0 {
+            return Err(VerbsError::Busy);
+        }
+        // SAFETY: the object came out of a box, and nobody uses it.
+        drop(unsafe { Box::from_raw(td.cast::<ThreadDomain>()) });
+        Ok(())
+    })
+}

@@ -1,0 +1,439 @@
+//! Posting through `ibv_qp_ex`: requests are put together by calls and posted all at once, or none of them.
+//!
+//! Between `ibv_wr_start` and `ibv_wr_complete` or `ibv_wr_abort` one thread has the queue pair's builder. A request is kept as an `ibv_send_wr` and
+//! then goes the way of every other.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+
+use rdma_core_sys::private::VERBS_QP_RESERVE;
+use rdma_core_sys::verbs::{
+    ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_qp_to_qp_ex,
+    ibv_send_wr, ibv_sge, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ,
+    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
+    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, IBV_SEND_INLINE,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+};
+
+use super::errno::VerbsError;
+use super::ffi;
+use super::post;
+use super::qp::QueuePair;
+
+/// The operations that a queue pair can be asked to have calls for.
+pub(super) const SEND_OPS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_LOCAL_INV
+    | IBV_QP_EX_WITH_BIND_MW
+    | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
+
+/// The bit of `verbs_qp.comp_mask` that says that the queue pair has extended calls.
+const VERBS_QP_EX: u32 = 1 << 1;
+
+/// Where `comp_mask` may be, by version of libibverbs: right behind a public part of 344, 352 or 360 octets.
+const COMP_MASK_CANDIDATES: [usize; 3] = [344, 352, 360];
+
+/// Puts the extended calls into libibverbs' part of a new queue pair.
+///
+/// # Errors
+/// [`VerbsError::NotSupported`]: this libibverbs is none that is known.
+pub(super) fn install(part: &mut [u64; VERBS_QP_RESERVE / 8]) -> Result<(), VerbsError> {
+    static FOUND: OnceLock<Option<usize>> = OnceLock::new();
+    let found = *FOUND.get_or_init(comp_mask_offset);
+    let offset = found.ok_or(VerbsError::NotSupported)?;
+    // SAFETY: the part is larger than the structure of any version, which has no more alignment. The calls installed are those that all versions have.
+    let calls = unsafe { &mut *part.as_mut_ptr().cast::<ibv_qp_ex>() };
+    calls.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    calls.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    calls.wr_bind_mw = Some(wr_bind_mw);
+    calls.wr_local_inv = Some(wr_local_inv);
+    calls.wr_rdma_read = Some(wr_rdma_read);
+    calls.wr_rdma_write = Some(wr_rdma_write);
+    calls.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    calls.wr_send = Some(wr_send);
+    calls.wr_send_imm = Some(wr_send_imm);
+    calls.wr_send_inv = Some(wr_send_inv);
+    calls.wr_set_ud_addr = Some(wr_set_ud_addr);
+    calls.wr_set_inline_data = Some(wr_set_inline_data);
+    calls.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    calls.wr_set_sge = Some(wr_set_sge);
+    calls.wr_set_sge_list = Some(wr_set_sge_list);
+    calls.wr_start = Some(wr_start);
+    calls.wr_complete = Some(wr_complete);
+    calls.wr_abort = Some(wr_abort);
+    set_mask(part, offset);
+    Ok(())
+}
+
+fn set_mask(part: &mut [u64; VERBS_QP_RESERVE / 8], offset: usize) {
+    // SAFETY: every candidate is within the part.
+    unsafe {
+        part.as_mut_ptr()
+            .byte_add(offset)
+            .cast::<u32>()
+            .write(VERBS_QP_EX)
+    };
+}
+
+/// Asks the libibverbs that runs where it looks for the bit.
+fn comp_mask_offset() -> Option<usize> {
+    COMP_MASK_CANDIDATES.into_iter().find(|&candidate| {
+        let mut part = [0; VERBS_QP_RESERVE / 8];
+        set_mask(&mut part, candidate);
+        // SAFETY: libibverbs only looks at the bit of a queue pair that is large enough for any version.
+        !unsafe { ibv_qp_to_qp_ex(part.as_mut_ptr().cast::<ibv_qp>()) }.is_null()
+    })
+}
+
+/// Requests that are being put together.
+#[derive(Default)]
+pub(super) struct Builder {
+    /// A thread is between start and complete.
+    taken: AtomicBool,
+    draft: UnsafeCell<Draft>,
+}
+
+// SAFETY: the flag lets one thread at a time reach the draft.
+unsafe impl Sync for Builder {}
+// SAFETY: the pointers in a draft are the application's, and only used while a call that it made runs.
+unsafe impl Send for Builder {}
+
+#[derive(Default)]
+struct Draft {
+    requests: Vec<Request>,
+    sges: Vec<ibv_sge>,
+    inline: Vec<u8>,
+}
+
+struct Request {
+    wr: ibv_send_wr,
+    /// Its elements; those of an inline request say where in `inline` its octets begin.
+    sges: Range<usize>,
+}
+
+impl Draft {
+    fn clear(&mut self) {
+        self.requests.clear();
+        self.sges.clear();
+        self.inline.clear();
+    }
+
+    fn set_sges(&mut self, sges: impl Iterator<Item = ibv_sge>) {
+        let begin = self.sges.len();
+        self.sges.extend(sges);
+        let end = self.sges.len();
+        if let Some(request) = self.requests.last_mut() {
+            request.sges = begin..end;
+        }
+    }
+
+    /// Takes a copy of what the request carries.
+    fn set_inline<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) {
+        let begin = self.inline.len();
+        for part in parts {
+            self.inline.extend_from_slice(part);
+        }
+        let length = self.inline.len() - begin;
+        let sge = ibv_sge {
+            addr: begin as u64,
+            // More than any queue pair takes, so refused by its limit.
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+            lkey: 0,
+        };
+        self.set_sges(std::iter::once(sge));
+        if let Some(request) = self.requests.last_mut() {
+            request.wr.send_flags |= IBV_SEND_INLINE;
+        }
+    }
+
+    /// Lets every request point at its elements, which do not move any more.
+    fn finish(&mut self) {
+        let base = self.inline.as_ptr() as u64;
+        for request in &mut self.requests {
+            let sges = &mut self.sges[request.sges.clone()];
+            if request.wr.send_flags & IBV_SEND_INLINE != 0 {
+                sges.iter_mut().for_each(|sge| sge.addr += base);
+            }
+            request.wr.sg_list = sges.as_mut_ptr();
+            request.wr.num_sge = c_int::try_from(sges.len()).unwrap_or(c_int::MAX);
+        }
+    }
+
+    /// Posts everything or nothing, as far as no other thread fills the queue in between.
+    fn post(&mut self, qp: &QueuePair) -> Result<(), VerbsError> {
+        self.finish();
+        if let [_, _, ..] = self.requests[..] {
+            for request in &self.requests {
+                post::operation(&request.wr)?;
+                post::send_flags(request.wr.send_flags, qp.sq_sig_all)?;
+                post::sge_count(request.wr.num_sge, qp.max_send_sge)?;
+            }
+            if (qp.engine.send_room(&qp.qp)? as usize) < self.requests.len() {
+                return Err(VerbsError::NoMemory);
+            }
+        }
+        self.requests
+            .iter()
+            .try_for_each(|request| post::send_one(qp, &request.wr))
+    }
+}
+
+impl Builder {
+    fn take(&self) {
+        while self.taken.swap(true, Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn give_back(&self) {
+        self.taken.store(false, Ordering::Release);
+    }
+}
+
+/// The queue pair of an extended one.
+fn object<'a>(qp: *mut ibv_qp_ex) -> &'a QueuePair {
+    // SAFETY: the calls are installed in queue pairs of ours only, whose public part is the first field.
+    unsafe { QueuePair::from_ptr(qp.cast()) }
+}
+
+/// What is being put together.
+///
+/// # Safety
+/// The caller is between start and complete, as the application must be.
+unsafe fn draft<'a>(qp: *mut ibv_qp_ex) -> &'a mut Draft {
+    // SAFETY: by the caller's promise this thread has the builder.
+    unsafe { &mut *object(qp).builder.draft.get() }
+}
+
+/// Begins a request with the identity and flags that the application has set, and lets `fill` say what it is.
+fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
+    // SAFETY: the application sets both fields before the call, and is between start and complete.
+    let (draft, wr_id, send_flags) = unsafe { (draft(qp), (*qp).wr_id, (*qp).wr_flags) };
+    let mut wr = ibv_send_wr {
+        wr_id,
+        opcode,
+        send_flags: send_flags & !IBV_SEND_INLINE,
+        ..ibv_send_wr::default()
+    };
+    fill(&mut wr);
+    draft.requests.push(Request { wr, sges: 0..0 });
+}
+
+fn set_remote(wr: &mut ibv_send_wr, rkey: u32, remote_addr: u64) {
+    wr.wr.rdma.rkey = rkey;
+    wr.wr.rdma.remote_addr = remote_addr;
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    object(qp).builder.take();
+    // SAFETY: the builder has just been taken.
+    unsafe { draft(qp) }.clear();
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    let object = object(qp);
+    // SAFETY: the application is between start and complete.
+    let result = ffi::status(|| unsafe { draft(qp) }.post(object));
+    object.builder.give_back();
+    result
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    object(qp).builder.give_back();
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    begin(qp, IBV_WR_SEND, |_| {});
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm: u32) {
+    begin(qp, IBV_WR_SEND_WITH_IMM, |wr| {
+        wr.__bindgen_anon_1.imm_data = imm
+    });
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    begin(qp, IBV_WR_SEND_WITH_INV, |wr| {
+        wr.__bindgen_anon_1.invalidate_rkey = rkey;
+    });
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
+    begin(qp, IBV_WR_LOCAL_INV, |wr| {
+        wr.__bindgen_anon_1.invalidate_rkey = rkey;
+    });
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    begin(qp, IBV_WR_RDMA_READ, |wr| set_remote(wr, rkey, remote_addr));
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    begin(qp, IBV_WR_RDMA_WRITE, |wr| {
+        set_remote(wr, rkey, remote_addr);
+    });
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm: u32) {
+    begin(qp, IBV_WR_RDMA_WRITE_WITH_IMM, |wr| {
+        set_remote(wr, rkey, remote_addr);
+        wr.__bindgen_anon_1.imm_data = imm;
+    });
+}
+
+fn begin_atomic(qp: *mut ibv_qp_ex, opcode: u32, rkey: u32, remote_addr: u64, operands: [u64; 2]) {
+    begin(qp, opcode, |wr| {
+        wr.wr.atomic.rkey = rkey;
+        wr.wr.atomic.remote_addr = remote_addr;
+        [wr.wr.atomic.compare_add, wr.wr.atomic.swap] = operands;
+    });
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    let operands = [compare, swap];
+    begin_atomic(qp, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, remote_addr, operands);
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    add: u64,
+) {
+    begin_atomic(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, remote_addr, [add, 0]);
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    begin(qp, IBV_WR_BIND_MW, |wr| {
+        wr.__bindgen_anon_2.bind_mw.mw = mw;
+        wr.__bindgen_anon_2.bind_mw.rkey = rkey;
+        // SAFETY: the application passes what to bind.
+        wr.__bindgen_anon_2.bind_mw.bind_info = unsafe { *info };
+    });
+}
+
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    // SAFETY: the application is between start and complete.
+    if let Some(request) = unsafe { draft(qp) }.requests.last_mut() {
+        request.wr.wr.ud.ah = ah;
+        request.wr.wr.ud.remote_qpn = remote_qpn;
+        request.wr.wr.ud.remote_qkey = remote_qkey;
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let sge = ibv_sge { addr, length, lkey };
+    // SAFETY: the application is between start and complete.
+    unsafe { draft(qp) }.set_sges(std::iter::once(sge));
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: the application passes a list of `count` elements, and is between start and complete.
+    unsafe { draft(qp).set_sges((0..count).map(|index| *list.add(index))) };
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: as below.
+    unsafe { draft(qp).set_inline(std::iter::once(octets(addr, length))) };
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: the application passes a list of `count` buffers that may be read, and is between start and complete.
+    unsafe {
+        let buffers = (0..count).map(|index| *list.add(index));
+        draft(qp).set_inline(buffers.map(|buffer| octets(buffer.addr, buffer.length)));
+    }
+}
+
+/// # Safety
+/// `length` octets at `addr` may be read as long as the value is used.
+unsafe fn octets<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
+    if length == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(addr.cast(), length) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn installed_calls_are_found_by_the_libibverbs_that_runs() {
+        let mut part = [0; VERBS_QP_RESERVE / 8];
+        let qp = part.as_mut_ptr().cast::<ibv_qp>();
+        // SAFETY: the part is large enough for a queue pair of any version.
+        assert!(unsafe { ibv_qp_to_qp_ex(qp) }.is_null());
+        install(&mut part).unwrap();
+        // SAFETY: as above.
+        let found = unsafe { ibv_qp_to_qp_ex(part.as_mut_ptr().cast::<ibv_qp>()).as_ref() };
+        assert!(found.is_some_and(|calls| calls.wr_complete.is_some()));
+    }
+
+    #[test]
+    fn draft_points_every_request_at_its_own_elements() {
+        let mut draft = Draft::default();
+        let request = || Request {
+            wr: ibv_send_wr::default(),
+            sges: 0..0,
+        };
+        draft.requests.push(request());
+        draft.set_inline([&b"ab"[..], b"", b"cd"].into_iter());
+        draft.requests.push(request());
+        draft.set_sges((1..4).map(|addr| ibv_sge {
+            addr,
+            length: 1,
+            lkey: 2,
+        }));
+        draft.requests.push(request());
+        draft.set_inline([&b"efg"[..]].into_iter());
+        draft.finish();
+        let counts: Vec<_> = draft.requests.iter().map(|r| r.wr.num_sge).collect();
+        assert_eq!(counts, [1, 3, 1]);
+        let read = |request: &Request| {
+            // SAFETY: `finish` has let it point at an element, which points at octets of the draft.
+            unsafe {
+                let sge = *request.wr.sg_list;
+                std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
+            }
+        };
+        assert_eq!(read(&draft.requests[0]), b"abcd");
+        assert_eq!(read(&draft.requests[2]), b"efg");
+        // SAFETY: as above.
+        assert_eq!(unsafe { (*draft.requests[1].wr.sg_list.add(2)).addr }, 3);
+        draft.clear();
+        assert!(draft.requests.is_empty() && draft.inline.is_empty());
+    }
+}
