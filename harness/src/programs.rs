@@ -17,7 +17,7 @@ pub enum Ready {
 pub struct Figure {
     /// The number.
     pub value: f64,
-    /// Its unit as we print it: `us` (typical or half round trip) or `MB/s` (1 MB = 2^20 octets, as perftest).
+    /// Its unit as we print it: `us` (typical or half round trip), `MB/s` (1 MB = 2^20 octets, as perftest) or `M/s` (millions of messages).
     pub unit: &'static str,
 }
 
@@ -26,6 +26,7 @@ pub struct Figure {
 enum Reading {
     PerftestLatency,
     PerftestBandwidth,
+    PerftestRate,
     Pingpong,
     /// The client's output must hold this text.
     Says(&'static str),
@@ -76,6 +77,26 @@ impl Job {
         self
     }
 
+    /// The same perftest job with another number of iterations.
+    #[must_use]
+    pub fn with_iterations(mut self, iterations: u32) -> Self {
+        for argv in [&mut self.server, &mut self.client] {
+            if let Some(at) = argv.iter().position(|argument| argument == "-n") {
+                if let Some(value) = argv.get_mut(at + 1) {
+                    *value = iterations.to_string();
+                }
+            }
+        }
+        self
+    }
+
+    /// A bandwidth job whose figure is the message rate instead, in millions a second.
+    #[must_use]
+    pub fn as_message_rate(mut self) -> Self {
+        self.reading = Reading::PerftestRate;
+        self
+    }
+
     /// Whether the server ended as it does after a good run.
     pub(crate) fn server_is_content(&self, ended: &Ended) -> bool {
         ended.succeeded() || (self.label == "rping" && ended.output.contains(RPING_RACE))
@@ -89,6 +110,7 @@ impl Job {
         let figure = match self.reading {
             Reading::PerftestLatency => perftest_column(client_output, "#bytes", 4, "us"),
             Reading::PerftestBandwidth => perftest_column(client_output, "#bytes", 3, "MB/s"),
+            Reading::PerftestRate => perftest_column(client_output, "#bytes", 4, "M/s"),
             Reading::Pingpong => pingpong_half_round_trip(client_output),
             Reading::Says(text) => {
                 return if client_output.contains(text) {
@@ -322,6 +344,8 @@ mod tests {
         let output = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n 65536      1000             9000.0            8000.5\t\t   0.13\n";
         let job = perftest("ib_write_bw", 65536, true, 1, "127.0.0.1");
         assert!((job.read(output).unwrap().unwrap().value - 8000.5).abs() < 1e-9);
+        let rate = job.as_message_rate().read(output).unwrap().unwrap();
+        assert!((rate.value - 0.13).abs() < 1e-9);
     }
 
     #[test]

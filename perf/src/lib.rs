@@ -7,10 +7,12 @@
 //! | [`peers`] | qperf over loopback TCP, UCX over shared memory |
 //! | [`product`] | Debian's perftest through `urdma run` |
 //! | [`simulator`] | the protocol alone, in virtual time |
-//! | [`cpu`] | processor time of idle processes |
+//! | [`idle`] | processor time and memory of idle processes |
 //! | [`attach`] | what opening the device costs |
+//! | [`probes`] | every probe's name and unit |
+//! | [`workloads`] | what perftest is asked to do |
 //! | [`plan`] | what is measured, in which order |
-//! | [`rows`] | what is compared with what, and the goals |
+//! | [`goals`], [`rows`] | what is compared with what, the goals, the verdicts |
 //! | [`report`], [`plot`] | table, JSON, SVG |
 //!
 //! Every number is what a program printed or a clock said in this call; what cannot be measured is reported as not available, with the
@@ -18,13 +20,16 @@
 //! median counts.
 
 pub mod attach;
-pub mod cpu;
+mod goals;
+pub mod idle;
 pub mod peers;
 pub mod plan;
 pub mod plot;
+pub mod probes;
 pub mod product;
 pub mod raw;
 pub mod report;
 pub mod rows;
 pub mod samples;
 pub mod simulator;
+pub mod workloads;

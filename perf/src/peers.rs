@@ -143,6 +143,14 @@ pub fn ucx_stream(test: &str, octets: usize) -> Sample {
     ucx(test, octets, 20_000, 4).map(|mebioctets| mebioctets * 1_048_576.0 / 1e9)
 }
 
+/// UCX's message rate over shared memory with matched tags, millions a second.
+///
+/// # Errors
+/// UCX is not there or failed.
+pub fn ucx_rate(octets: usize) -> Sample {
+    ucx("tag_bw", octets, 2_000_000, 6).map(|messages| messages / 1e6)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,24 +1,167 @@
 //! What is measured in each round, in which order: what is compared lies close together in time.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use urdma_harness::hugepages::Hugepages;
 use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
 use urdma_harness::Failure;
 
+use crate::probes;
 use crate::raw::memif::{self, Mode, Pages, HEADERS_OCTETS};
-use crate::rows::probes;
 use crate::samples::{Probe, Sample, Samples};
-use crate::{attach, cpu, peers, product, raw, simulator};
+use crate::workloads::{Path, WORKLOADS};
+use crate::{attach, idle, peers, product, raw, simulator};
 
-const MESSAGE_OCTETS: u32 = 64;
-const WRITE_OCTETS: u32 = 65_536;
-const MTU: u16 = 9000;
+const SMALL: usize = 64;
+const KB_64: usize = 65_536;
+const MB_1: usize = 1 << 20;
+const JUMBO: u16 = 9000;
+const STANDARD: u16 = 1500;
 /// Two leases a host: its server and its client may both be there.
 const LEASE_QUEUES: u16 = 2;
 /// 2 MB pages for two hosts with leases.
 const HUGEPAGES: u64 = 512;
 const FIRST_PORT: u16 = 18_910;
+const PORTS: u16 = 80;
+const ETHERNET_OCTETS: usize = 14;
+
+/// What can be measured by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// 64-octet latencies
+    Latency,
+    /// 64-octet message rates
+    Rate,
+    /// 64 KB and 1 MB bandwidths, MTU 9000 and 1500
+    Bandwidth,
+    /// Message rate over 1 to 4000 queue pairs
+    Qps,
+    /// Processor time of idle processes
+    Idle,
+    /// Resident memory of idle processes and queue pairs
+    Memory,
+    /// Opening the device
+    Attach,
+    /// The protocol in virtual time
+    Simulation,
+}
+
+impl Part {
+    /// All parts.
+    pub const ALL: [Self; 8] = [
+        Self::Latency,
+        Self::Rate,
+        Self::Bandwidth,
+        Self::Qps,
+        Self::Idle,
+        Self::Memory,
+        Self::Attach,
+        Self::Simulation,
+    ];
+}
+
+/// A measurement of the machine or a peer.
+type Measure = fn() -> Sample;
+
+/// Limits and peers of one host that are measured beside a part's workloads.
+const BESIDE: &[(Part, Probe, Measure)] = &[
+    (Part::Latency, probes::RAW_RING, raw::ring::half_round_trip),
+    (Part::Latency, probes::ARENA, raw::arena::half_round_trip),
+    (
+        Part::Latency,
+        probes::RAW_WAKE_UPS,
+        raw::eventfd::two_wake_ups,
+    ),
+    (Part::Latency, probes::UCX_LATENCY, || {
+        peers::ucx_latency(SMALL)
+    }),
+    (Part::Latency, probes::TCP_LATENCY, || {
+        peers::tcp_latency(SMALL)
+    }),
+    (
+        Part::Rate,
+        probes::RAW_RING_RATE,
+        raw::ring::entries_a_second,
+    ),
+    (Part::Rate, probes::UCX_RATE, || peers::ucx_rate(SMALL)),
+    (Part::Bandwidth, probes::TCP_STREAM, || {
+        peers::tcp_stream(KB_64)
+    }),
+    (
+        Part::Bandwidth,
+        probes::RAW_STREAM,
+        raw::ring::two_copy_stream,
+    ),
+    (Part::Bandwidth, probes::UCX_PUT, || {
+        peers::ucx_stream("ucp_put_bw", KB_64)
+    }),
+    (Part::Bandwidth, probes::UCX_STREAM, || {
+        peers::ucx_stream("tag_bw", KB_64)
+    }),
+    (Part::Bandwidth, probes::UCX_STREAM_1M, || {
+        peers::ucx_stream("tag_bw", MB_1)
+    }),
+    (Part::Attach, probes::DEVINFO_PLAIN, attach::plain),
+];
+
+/// net_memif beside the workloads of two hosts: a frame as long as ours, whose IP packet fills the MTU.
+const MEMIF: &[(Part, Path, Probe, Mode, usize)] = &[
+    (
+        Part::Latency,
+        Path::Leased,
+        probes::MEMIF_LATENCY,
+        Mode::Latency,
+        SMALL,
+    ),
+    (
+        Part::Rate,
+        Path::Leased,
+        probes::MEMIF_RATE,
+        Mode::Stream,
+        SMALL,
+    ),
+    (
+        Part::Bandwidth,
+        Path::Leased,
+        probes::MEMIF_STREAM,
+        Mode::Stream,
+        payload(JUMBO),
+    ),
+    (
+        Part::Bandwidth,
+        Path::Leased1500,
+        probes::MEMIF_STREAM_1500,
+        Mode::Stream,
+        payload(STANDARD),
+    ),
+];
+
+const fn payload(mtu: u16) -> usize {
+    mtu as usize + ETHERNET_OCTETS - HEADERS_OCTETS
+}
+
+/// The instances of a path.
+enum Hosts {
+    One(Instance),
+    Two(TwoHosts),
+}
+
+impl Hosts {
+    /// Server and client.
+    fn ends(&self) -> (&Instance, &Instance) {
+        match self {
+            Self::One(host) => (host, host),
+            Self::Two(hosts) => (&hosts.a, &hosts.b),
+        }
+    }
+
+    fn down(self) -> Result<(), Failure> {
+        match self {
+            Self::One(host) => host.down(),
+            Self::Two(hosts) => hosts.down(),
+        }
+    }
+}
 
 /// One call of `make perf`.
 #[derive(Debug)]
@@ -27,22 +170,27 @@ pub struct Plan {
     /// Where this program's companions are: beside it.
     programs: PathBuf,
     hugepages: Result<Hugepages, Failure>,
+    parts: Vec<Part>,
     samples: Samples,
     port: u16,
 }
 
 impl Plan {
-    /// Finds the programs and reserves hugepages; without them leases are reported as not available.
+    /// Finds the programs and reserves hugepages; without them leases are reported as not available. No parts means all.
     ///
     /// # Errors
     /// There is no room for temporary files, or this program does not know where it is.
-    pub fn new() -> Result<Self, Failure> {
+    pub fn new(parts: &[Part]) -> Result<Self, Failure> {
         let program = std::env::current_exe()?;
-        let programs = program.parent().unwrap_or(Path::new(".")).to_path_buf();
+        let programs = program.parent().map(std::path::Path::to_path_buf);
         Ok(Self {
             scratch: Scratch::new("perf")?,
-            programs,
+            programs: programs.unwrap_or_default(),
             hugepages: Hugepages::reserve(HUGEPAGES),
+            parts: match parts {
+                [] => Part::ALL.to_vec(),
+                some => some.to_vec(),
+            },
             samples: Samples::default(),
             port: FIRST_PORT,
         })
@@ -55,157 +203,184 @@ impl Plan {
 
     /// Measures what does not depend on the machine or the moment: the simulations.
     pub fn simulate(&mut self) {
-        self.take(probes::SIM_LOSSLESS, simulator::lossless);
-        self.take(probes::SIM_LOSSY, simulator::lossy);
-        self.take(probes::SIM_GIVEN_UP, simulator::spurious_failures);
+        if self.parts.contains(&Part::Simulation) {
+            self.take(probes::SIM_LOSSLESS, simulator::lossless);
+            self.take(probes::SIM_LOSSY, simulator::lossy);
+            self.take(probes::SIM_GIVEN_UP, simulator::spurious_failures);
+        }
     }
 
     /// Measures everything else once.
     pub fn round(&mut self) {
-        self.raw_and_peers();
-        self.one_host();
-        self.two_hosts();
+        for paths in [
+            &[Path::OneHost][..],
+            &[Path::Leased, Path::Forwarded],
+            &[Path::Leased1500],
+        ] {
+            let parts: Vec<Part> = self
+                .parts
+                .iter()
+                .copied()
+                .filter(|part| is_measured_over(*part, paths))
+                .collect();
+            if parts.is_empty() {
+                continue;
+            }
+            let hosts = self.up(paths[0]).map_err(|failure| failure.to_string());
+            for part in parts {
+                for path in paths {
+                    self.limits(part, *path);
+                    self.workloads(part, *path, &hosts);
+                    self.at_rest(part, *path, &hosts);
+                }
+            }
+            if let Ok(hosts) = hosts {
+                if let Err(failure) = hosts.down() {
+                    eprintln!("  {failure}");
+                }
+            }
+        }
     }
 
     fn take(&mut self, probe: Probe, measure: impl FnOnce() -> Sample) {
         let sample = measure();
         match &sample {
             Ok(value) => eprintln!("  {:44} {value:10.2} {}", probe.name, probe.unit.sign()),
-            Err(reason) => eprintln!("  {:44} not available: {}", probe.name, first_line(reason)),
+            Err(reason) => {
+                let line = reason.lines().next().unwrap_or("");
+                eprintln!("  {:44} not available: {line}", probe.name);
+            }
         }
         self.samples.add(probe, sample);
     }
 
     fn next_port(&mut self) -> u16 {
-        self.port = if self.port >= FIRST_PORT + 80 {
-            FIRST_PORT
-        } else {
-            self.port + 1
-        };
+        self.port = FIRST_PORT + (self.port - FIRST_PORT + 1) % PORTS;
         self.port
     }
 
-    fn raw_and_peers(&mut self) {
-        self.take(probes::ARENA, raw::arena::half_round_trip);
-        self.take(probes::UCX_LATENCY, || {
-            peers::ucx_latency(MESSAGE_OCTETS as usize)
-        });
-        self.take(probes::TCP_LATENCY, || {
-            peers::tcp_latency(MESSAGE_OCTETS as usize)
-        });
-        self.take(probes::UCX_PUT, || {
-            peers::ucx_stream("ucp_put_bw", WRITE_OCTETS as usize)
-        });
-        self.take(probes::UCX_STREAM, || {
-            peers::ucx_stream("tag_bw", WRITE_OCTETS as usize)
-        });
-        self.take(probes::DEVINFO_PLAIN, attach::plain);
-    }
-
-    fn one_host(&mut self) {
-        let host =
-            Instance::up(self.scratch.path(), "one", "127.0.0.1", "").map_err(|f| f.to_string());
-        let with = |measure: &dyn Fn(&Instance) -> Sample| match &host {
-            Ok(host) => measure(host),
-            Err(reason) => Err(reason.clone()),
-        };
-        let (first, second) = (self.next_port(), self.next_port());
-        self.take(probes::RAW_RING, raw::ring::half_round_trip);
-        self.take(probes::SEND_ONE_HOST, || {
-            with(&|h| product::latency("ib_send_lat", MESSAGE_OCTETS, first, (h, h), Lease::Never))
-        });
-        self.take(probes::TCP_STREAM, || {
-            peers::tcp_stream(WRITE_OCTETS as usize)
-        });
-        self.take(probes::WRITE_ONE_HOST, || {
-            with(&|h| product::bandwidth("ib_write_bw", WRITE_OCTETS, second, (h, h), Lease::Never))
-        });
-        self.take(probes::RAW_STREAM, raw::ring::two_copy_stream);
-        self.take(probes::DEVINFO_URDMA, || {
-            with(&|h| attach::through_urdma(h, Lease::Never))
-        });
-        let (application, daemon) = match &host {
-            Ok(host) => cpu::application_and_daemon(host, &self.programs),
-            Err(reason) => (Err(reason.clone()), Err(reason.clone())),
-        };
-        self.take(probes::IDLE_APPLICATION, || application);
-        self.take(probes::IDLE_DAEMON, || daemon);
-        if let Ok(host) = host {
-            complain(host.down());
-        }
-    }
-
-    fn raw_memif(&mut self, probe: Probe, mode: Mode, payload_octets: usize) {
-        let socket = self.scratch.path().join("raw.sock");
-        let programs = self.programs.clone();
-        let pages = match self.hugepages {
-            Ok(_) => Pages::Huge,
-            Err(_) => Pages::Plain,
-        };
-        self.take(probe, || {
-            memif::measure(&programs, &socket, mode, payload_octets, pages)
-        });
-    }
-
-    fn two_hosts(&mut self) {
-        self.raw_memif(
-            probes::MEMIF_LATENCY,
-            Mode::Latency,
-            MESSAGE_OCTETS as usize,
-        );
-        // A frame as long as ours: the IP packet fills the MTU.
-        self.raw_memif(
-            probes::MEMIF_STREAM,
-            Mode::Stream,
-            usize::from(MTU) + 14 - HEADERS_OCTETS,
-        );
+    fn up(&self, path: Path) -> Result<Hosts, Failure> {
+        let directory = self.scratch.path();
         let queues = match self.hugepages {
             Ok(_) => Queues::Leased(LEASE_QUEUES),
             Err(_) => Queues::Forwarded,
         };
-        let no_lease = self.hugepages.as_ref().err().map(ToString::to_string);
-        let hosts = TwoHosts::up(self.scratch.path(), queues, MTU).map_err(|f| f.to_string());
-        let paths = [
-            (Lease::Require, probes::SEND_LEASED, probes::WRITE_LEASED),
-            (
-                Lease::Never,
-                probes::SEND_FORWARDED,
-                probes::WRITE_FORWARDED,
-            ),
-        ];
-        for (lease, send, write) in paths {
-            let ends = match (&hosts, &no_lease, lease) {
-                (Err(reason), _, _) | (_, Some(reason), Lease::Require) => Err(reason.clone()),
-                (Ok(hosts), _, _) => Ok((&hosts.a, &hosts.b)),
-            };
-            let (first, second) = (self.next_port(), self.next_port());
-            self.take(send, || {
-                product::latency("ib_send_lat", MESSAGE_OCTETS, first, ends.clone()?, lease)
-            });
-            self.take(write, || {
-                product::bandwidth("ib_write_bw", WRITE_OCTETS, second, ends.clone()?, lease)
-            });
-            if lease == Lease::Require {
-                self.take(probes::DEVINFO_LEASED, || {
-                    attach::through_urdma(ends?.0, lease)
-                });
+        let mtu = match path {
+            Path::OneHost => {
+                return Instance::up(directory, "one", "127.0.0.1", "").map(Hosts::One)
+            }
+            Path::Leased1500 => STANDARD,
+            Path::Leased | Path::Forwarded => JUMBO,
+        };
+        TwoHosts::up(directory, queues, mtu).map(Hosts::Two)
+    }
+
+    /// Raw limits and peers.
+    fn limits(&mut self, part: Part, path: Path) {
+        if path == Path::OneHost {
+            for (_, probe, measure) in BESIDE.iter().filter(|(of, ..)| *of == part) {
+                self.take(*probe, measure);
             }
         }
-        self.take(probes::IDLE_DAEMON_PORT, || {
-            cpu::daemon(&hosts.as_ref().map_err(Clone::clone)?.a)
-        });
-        if let Ok(hosts) = hosts {
-            complain(hosts.down());
+        for (_, _, probe, mode, octets) in MEMIF
+            .iter()
+            .filter(|(of, over, ..)| (*of, *over) == (part, path))
+        {
+            let socket = self.scratch.path().join("raw.sock");
+            let programs = self.programs.clone();
+            let pages = match self.hugepages {
+                Ok(_) => Pages::Huge,
+                Err(_) => Pages::Plain,
+            };
+            let is_rate = probe.unit == crate::samples::Unit::MillionsPerSecond;
+            self.take(*probe, || {
+                let value = memif::measure(&programs, &socket, *mode, *octets, pages)?;
+                // GB/s of payload.
+                Ok(if is_rate {
+                    value * 1e3 / *octets as f64
+                } else {
+                    value
+                })
+            });
+        }
+    }
+
+    /// Why there is no lease.
+    fn no_lease(&self) -> Option<String> {
+        self.hugepages.as_ref().err().map(ToString::to_string)
+    }
+
+    /// Server and client of a path, or why it cannot be used.
+    fn ends<'a>(
+        &self,
+        path: Path,
+        hosts: &'a Result<Hosts, String>,
+    ) -> Result<(&'a Instance, &'a Instance), String> {
+        let is_leased = matches!(path, Path::Leased | Path::Leased1500);
+        match self.no_lease().filter(|_| is_leased) {
+            Some(reason) => Err(reason),
+            None => hosts.as_ref().map(Hosts::ends).map_err(Clone::clone),
+        }
+    }
+
+    fn workloads(&mut self, part: Part, path: Path, hosts: &Result<Hosts, String>) {
+        for workload in WORKLOADS
+            .iter()
+            .filter(|workload| (workload.part, workload.path) == (part, path))
+        {
+            let (port, ends) = (self.next_port(), self.ends(path, hosts));
+            self.take(workload.probe, || {
+                let (server, client) = ends?;
+                product::measure(workload, port, server, client)
+            });
+        }
+    }
+
+    /// What is measured while nothing moves.
+    fn at_rest(&mut self, part: Part, path: Path, hosts: &Result<Hosts, String>) {
+        let programs = self.programs.clone();
+        let ends = self.ends(path, hosts);
+        match (part, path) {
+            (Part::Attach, Path::OneHost) => self.take(probes::DEVINFO_URDMA, || {
+                attach::through_urdma(ends?.0, Lease::Never)
+            }),
+            (Part::Attach, Path::Leased) => self.take(probes::DEVINFO_LEASED, || {
+                attach::through_urdma(ends?.0, Lease::Require)
+            }),
+            (Part::Idle, Path::OneHost) => {
+                let (application, daemon) = match ends {
+                    Ok((host, _)) => idle::application_and_daemon(host, &programs),
+                    Err(reason) => (Err(reason.clone()), Err(reason)),
+                };
+                self.take(probes::IDLE_APPLICATION, || application);
+                self.take(probes::IDLE_DAEMON, || daemon);
+            }
+            (Part::Idle, Path::Forwarded) => {
+                self.take(probes::IDLE_DAEMON_PORT, || idle::daemon(ends?.0));
+            }
+            (Part::Memory, Path::OneHost) => {
+                self.take(probes::RESIDENT_PLAIN, || idle::plain_memory(&programs));
+                self.take(probes::RESIDENT_ATTACHED, || {
+                    idle::attached_memory(ends.clone()?.0, Lease::Never, &programs)
+                });
+                self.take(probes::RESIDENT_QP, || {
+                    idle::queue_pair_memory(ends?.0, &programs)
+                });
+            }
+            (Part::Memory, Path::Leased) => self.take(probes::RESIDENT_LEASED, || {
+                idle::attached_memory(ends?.0, Lease::Require, &programs)
+            }),
+            _ => {}
         }
     }
 }
 
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or("")
-}
-
-fn complain(outcome: Result<(), Failure>) {
-    if let Err(failure) = outcome {
-        eprintln!("  {failure}");
+/// Whether `part` has anything to measure over these paths.
+fn is_measured_over(part: Part, paths: &[Path]) -> bool {
+    match part {
+        Part::Idle | Part::Memory | Part::Attach => paths[0] != Path::Leased1500,
+        _ => WORKLOADS
+            .iter()
+            .any(|workload| workload.part == part && paths.contains(&workload.path)),
     }
 }

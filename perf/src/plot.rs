@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::rows::probes;
+use crate::probes;
 use crate::samples::{Probe, Samples};
 
 const WIDTH: f64 = 860.0;
@@ -46,7 +46,10 @@ const PANELS: &[Panel] = &[
             ours(probes::ARENA),
             other(probes::UCX_LATENCY),
             ours(probes::SEND_ONE_HOST),
+            ours(probes::WRITE_LAT_ONE_HOST),
             other(probes::TCP_LATENCY),
+            other(probes::RAW_WAKE_UPS),
+            ours(probes::EVENTS_ONE_HOST),
         ],
     },
     Panel {
@@ -55,24 +58,64 @@ const PANELS: &[Panel] = &[
             other(probes::MEMIF_LATENCY),
             ours(probes::SEND_LEASED),
             ours(probes::SEND_FORWARDED),
+            ours(probes::EVENTS_FORWARDED),
         ],
     },
     Panel {
-        title: "64 KB writes, one host: bandwidth (GB/s, longer is better)",
+        title: "64-octet messages: millions a second, longer is better",
+        bars: &[
+            other(probes::RAW_RING_RATE),
+            other(probes::UCX_RATE),
+            ours(probes::SEND_RATE_ONE_HOST),
+            ours(probes::WRITE_RATE_ONE_HOST),
+            other(probes::MEMIF_RATE),
+            ours(probes::SEND_RATE_LEASED),
+            ours(probes::WRITE_RATE_LEASED),
+        ],
+    },
+    Panel {
+        title: "64-octet writes over several queue pairs, one host: millions a second",
+        bars: &[
+            ours(probes::QPS_1),
+            ours(probes::QPS_10),
+            ours(probes::QPS_100),
+            ours(probes::QPS_1000),
+            ours(probes::QPS_4000),
+        ],
+    },
+    Panel {
+        title: "64 KB and 1 MB, one host: bandwidth (GB/s)",
         bars: &[
             other(probes::RAW_STREAM),
             other(probes::UCX_PUT),
             other(probes::UCX_STREAM),
             ours(probes::WRITE_ONE_HOST),
+            other(probes::UCX_STREAM_1M),
+            ours(probes::WRITE_1M_ONE_HOST),
             other(probes::TCP_STREAM),
         ],
     },
     Panel {
-        title: "64 KB writes, two hosts over net_memif, MTU 9000: bandwidth (GB/s)",
+        title: "64 KB and 1 MB, two hosts over net_memif, MTU 9000: bandwidth (GB/s)",
         bars: &[
             other(probes::MEMIF_STREAM),
             ours(probes::WRITE_LEASED),
+            ours(probes::WRITE_1M_LEASED),
+            ours(probes::READ_LEASED),
+            ours(probes::READ_1M_LEASED),
+            ours(probes::SEND_BW_LEASED),
+            ours(probes::SEND_BW_1M_LEASED),
             ours(probes::WRITE_FORWARDED),
+        ],
+    },
+    Panel {
+        title: "64 KB and 1 MB, two hosts over net_memif, MTU 1500: bandwidth (GB/s)",
+        bars: &[
+            other(probes::MEMIF_STREAM_1500),
+            ours(probes::WRITE_1500),
+            ours(probes::WRITE_1M_1500),
+            ours(probes::READ_1500),
+            ours(probes::SEND_BW_1500),
         ],
     },
 ];

@@ -4,82 +4,103 @@ use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::pair;
 use urdma_harness::programs::{self, Job};
 
-use crate::samples::Sample;
+use crate::samples::{Sample, Unit};
+use crate::workloads::{Path, Workload};
 
 /// How often the operation is repeated: enough for a typical value, few enough where four processes share two cores.
-const ITERATIONS: u32 = 20_000;
-const ITERATIONS_FORWARDED: u32 = 4_000;
+const LATENCIES: u32 = 20_000;
+const LATENCIES_FORWARDED: u32 = 4_000;
+const MESSAGES: u32 = 200_000;
+/// Octets that a measurement of bandwidth moves.
+const OCTETS: u32 = 1 << 29;
+const OCTETS_FORWARDED: u32 = 1 << 27;
+/// perftest wants so many.
+const ITERATIONS_MIN: u32 = 50;
+/// Requests under way on each queue pair of the sweep: not more than its iterations.
+const SWEEP_DEPTH: u32 = 50;
 
-/// `job` with another number of iterations than the catalogue's.
-fn with_iterations(mut job: Job, iterations: u32) -> Job {
-    for argv in [&mut job.server, &mut job.client] {
-        if let Some(at) = argv.iter().position(|argument| argument == "-n") {
-            if let Some(value) = argv.get_mut(at + 1) {
-                *value = iterations.to_string();
-            }
-        }
-    }
-    job
+/// The value behind `flag` in the workload's flags.
+fn flag(workload: &Workload, flag: &str) -> Option<u32> {
+    let at = workload.flags.iter().position(|given| *given == flag)?;
+    workload.flags.get(at + 1)?.parse().ok()
 }
 
-fn run(job: Job, server: &Instance, client: &Instance, lease: Lease) -> Sample {
-    let is_forwarded = lease == Lease::Never && server.run_dir() != client.run_dir();
-    let iterations = if is_forwarded {
-        ITERATIONS_FORWARDED
-    } else {
-        ITERATIONS
+fn iterations(workload: &Workload) -> u32 {
+    let is_forwarded = workload.path == Path::Forwarded;
+    let total = match (workload.probe.unit, is_forwarded) {
+        (Unit::Microseconds, false) => LATENCIES,
+        (Unit::Microseconds, true) => LATENCIES_FORWARDED,
+        (Unit::MillionsPerSecond, _) => MESSAGES,
+        (_, false) => OCTETS / workload.octets,
+        (_, true) => OCTETS_FORWARDED / workload.octets,
     };
-    let job = with_iterations(job, iterations);
-    pair::run(&job, server, client, lease)
+    (total / flag(workload, "-q").unwrap_or(1)).max(ITERATIONS_MIN)
+}
+
+/// The workload as a job on `port`.
+fn job(workload: &Workload, port: u16, server: &str) -> Job {
+    let mut job = programs::perftest(workload.tool, workload.octets, false, port, server)
+        .with_iterations(iterations(workload));
+    if !workload.flags.is_empty() {
+        job = job.with(workload.flags);
+    }
+    if flag(workload, "-q").is_some() {
+        job = job.with(&["-t", &SWEEP_DEPTH.to_string()]);
+    }
+    match workload.probe.unit {
+        Unit::MillionsPerSecond => job.as_message_rate(),
+        _ => job,
+    }
+}
+
+/// Runs the workload between `server` and `client`, in the unit of its probe.
+///
+/// # Errors
+/// What went wrong with the program.
+pub fn measure(workload: &Workload, port: u16, server: &Instance, client: &Instance) -> Sample {
+    let lease = match workload.path {
+        Path::OneHost | Path::Forwarded => Lease::Never,
+        Path::Leased | Path::Leased1500 => Lease::Require,
+    };
+    let job = job(workload, port, server.address());
+    let figure = pair::run(&job, server, client, lease)
         .map_err(|failure| failure.to_string())?
-        .map(|figure| figure.value)
-        .ok_or_else(|| format!("{} printed no figure", job.label))
-}
-
-/// Typical latency of `tool`, one way, in microseconds.
-///
-/// # Errors
-/// What went wrong with the program.
-pub fn latency(
-    tool: &str,
-    octets: u32,
-    port: u16,
-    (server, client): (&Instance, &Instance),
-    lease: Lease,
-) -> Sample {
-    let job = programs::perftest(tool, octets, false, port, server.address());
-    run(job, server, client, lease)
-}
-
-/// Average bandwidth of `tool`, GB/s.
-///
-/// # Errors
-/// What went wrong with the program.
-pub fn bandwidth(
-    tool: &str,
-    octets: u32,
-    port: u16,
-    (server, client): (&Instance, &Instance),
-    lease: Lease,
-) -> Sample {
-    let job = programs::perftest(tool, octets, false, port, server.address());
-    // perftest's MB are 2^20 octets.
-    run(job, server, client, lease).map(|mebioctets| mebioctets * 1_048_576.0 / 1e9)
+        .ok_or_else(|| format!("{} printed no figure", job.label))?;
+    Ok(match workload.probe.unit {
+        // perftest's MB are 2^20 octets.
+        Unit::GigabytesPerSecond => figure.value * 1_048_576.0 / 1e9,
+        _ => figure.value,
+    })
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::workloads::WORKLOADS;
+
+    fn value(argv: &[String], flag: &str) -> String {
+        let at = argv.iter().position(|argument| argument == flag).unwrap();
+        argv[at + 1].clone()
+    }
 
     #[test]
-    fn iterations_are_replaced_on_both_sides() {
-        let job = with_iterations(programs::perftest("ib_send_lat", 64, false, 1, "h"), 77);
-        for argv in [&job.server, &job.client] {
-            let at = argv.iter().position(|argument| argument == "-n");
-            assert_eq!(
-                at.and_then(|at| argv.get(at + 1)).map(String::as_str),
-                Some("77")
-            );
+    fn jobs_have_the_same_iterations_and_flags_at_both_ends() {
+        for workload in WORKLOADS {
+            let job = job(workload, 1, "h");
+            for flag in ["-n", "-s", "-p"] {
+                assert_eq!(value(&job.server, flag), value(&job.client, flag));
+            }
+            assert_eq!(value(&job.client, "-n"), iterations(workload).to_string());
+        }
+    }
+
+    #[test]
+    fn sweep_moves_as_many_messages_over_any_number_of_queue_pairs() {
+        let sweep = WORKLOADS.iter().filter(|w| flag(w, "-q").is_some());
+        for workload in sweep {
+            let total = iterations(workload) * flag(workload, "-q").unwrap();
+            assert_eq!(total, MESSAGES);
         }
     }
 }

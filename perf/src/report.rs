@@ -92,7 +92,8 @@ impl Display for Report<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::{evaluate, probes};
+    use crate::probes;
+    use crate::rows::evaluate;
 
     #[test]
     fn report_shows_values_verdicts_and_reasons() {

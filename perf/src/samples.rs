@@ -7,6 +7,9 @@ use serde::Serialize;
 /// One measurement: the value in the probe's unit, or a sentence saying why there is none.
 pub type Sample = Result<f64, String>;
 
+/// Why there is no value of a probe that was not asked for.
+pub const NOT_MEASURED: &str = "not measured";
+
 /// What is measured; the name is the key in the JSON report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
@@ -25,8 +28,14 @@ pub enum Unit {
     Microseconds,
     /// 10^9 octets a second.
     GigabytesPerSecond,
+    /// 10^6 messages a second.
+    MillionsPerSecond,
     /// Milliseconds.
     Milliseconds,
+    /// 10^6 octets.
+    Megabytes,
+    /// 10^3 octets.
+    Kilobytes,
     /// Per cent of one core.
     PercentOfCore,
     /// Runs of the simulator.
@@ -39,7 +48,10 @@ impl Unit {
         match self {
             Self::Microseconds => "us",
             Self::GigabytesPerSecond => "GB/s",
+            Self::MillionsPerSecond => "M/s",
             Self::Milliseconds => "ms",
+            Self::Megabytes => "MB",
+            Self::Kilobytes => "KB",
             Self::PercentOfCore => "% of a core",
             Self::Runs => "runs",
         }
@@ -64,10 +76,7 @@ impl Series {
         let mut sorted = self.values.clone();
         sorted.sort_by(f64::total_cmp);
         match sorted.get(sorted.len() / 2) {
-            None => Err(self
-                .failure
-                .clone()
-                .unwrap_or_else(|| "not measured".into())),
+            None => Err(self.failure.clone().unwrap_or_else(|| NOT_MEASURED.into())),
             Some(_) if sorted.len().is_multiple_of(2) => {
                 let upper = sorted.len() / 2;
                 Ok((sorted[upper - 1] + sorted[upper]) / 2.0)
@@ -99,7 +108,7 @@ impl Samples {
     pub fn median(&self, probe: Probe) -> Result<f64, String> {
         self.0
             .get(probe.name)
-            .ok_or_else(|| "not measured".to_owned())
+            .ok_or_else(|| NOT_MEASURED.to_owned())
             .and_then(Series::median)
     }
 

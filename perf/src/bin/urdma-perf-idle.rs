@@ -1,4 +1,5 @@
-//! A verbs application that waits: one connected queue pair, one completion queue with a channel, and nothing ever completes.
+//! A verbs application that waits: connected queue pairs, one completion queue with a channel, and nothing ever completes.
+//! `urdma-perf-idle QUEUE_PAIRS`, or `urdma-perf-idle plain` for one that has no device and sleeps.
 //!
 //! Prints a line when it is about to wait; ends when it is killed.
 
@@ -7,20 +8,41 @@ use std::process::ExitCode;
 use std::ptr;
 
 use rdma_core_sys::verbs;
-use urdma_perf::cpu::WAITING;
+use urdma_perf::idle::{PLAIN, WAITING};
 
-const DEPTH: u32 = 16;
+const CQ_DEPTH: i32 = 16;
+/// Work requests that a queue pair has room for, each way.
+const DEPTH: u32 = 1;
 const PORT: u8 = 1;
 /// The IPv4 GID.
 const GID_INDEX: u8 = 1;
 
 fn main() -> ExitCode {
-    match wait() {
+    let outcome = match std::env::args().nth(1).as_deref() {
+        Some(PLAIN) => sleep_without_device(),
+        Some(count) => count
+            .parse()
+            .map_err(|_| "usage: urdma-perf-idle QUEUE_PAIRS|plain".to_owned())
+            .and_then(wait),
+        None => wait(1),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             eprintln!("urdma-perf-idle: {reason}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// libibverbs is loaded and has looked for devices, nothing else.
+fn sleep_without_device() -> Result<(), String> {
+    // SAFETY: the count may be omitted.
+    let list = unsafe { verbs::ibv_get_device_list(ptr::null_mut()) };
+    println!("{WAITING}");
+    std::hint::black_box(list);
+    loop {
+        std::thread::park();
     }
 }
 
@@ -46,7 +68,7 @@ fn made<T>(what: &str, object: *mut T) -> Result<*mut T, String> {
 }
 
 /// All objects live until the process ends.
-fn wait() -> Result<(), String> {
+fn wait(queue_pairs: u32) -> Result<(), String> {
     let context = open()?;
     // SAFETY: the context is open.
     let pd = made("ibv_alloc_pd", unsafe { verbs::ibv_alloc_pd(context) })?;
@@ -55,10 +77,11 @@ fn wait() -> Result<(), String> {
         verbs::ibv_create_comp_channel(context)
     })?;
     // SAFETY: context and channel are valid; no user context is given.
-    let cq =
-        unsafe { verbs::ibv_create_cq(context, DEPTH.cast_signed(), ptr::null_mut(), channel, 0) };
+    let cq = unsafe { verbs::ibv_create_cq(context, CQ_DEPTH, ptr::null_mut(), channel, 0) };
     let cq = made("ibv_create_cq", cq)?;
-    connect_to_itself(context, pd, cq)?;
+    for _ in 0..queue_pairs {
+        connect_to_itself(context, pd, cq)?;
+    }
     request_notification(cq)?;
     println!("{WAITING}");
     let (mut event_cq, mut event_context): (*mut verbs::ibv_cq, *mut c_void) =

@@ -6,8 +6,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use urdma_harness::Failure;
-use urdma_perf::plan::Plan;
+use urdma_perf::plan::{Part, Plan};
 use urdma_perf::report::{machine, Report};
+use urdma_perf::samples::NOT_MEASURED;
 use urdma_perf::{plot, rows};
 
 /// Measures urdma beside raw limits of this machine and beside its peers.
@@ -17,6 +18,9 @@ struct Arguments {
     /// How often everything is measured; the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
+    /// Only these parts; all without it
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    only: Vec<Part>,
     /// Where perf.json and perf.svg go
     #[arg(long, default_value = "perf/out")]
     out: PathBuf,
@@ -33,14 +37,16 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut plan = Plan::new()?;
-    eprintln!("simulations");
+    let mut plan = Plan::new(&arguments.only)?;
     plan.simulate();
     for round in 1..=arguments.rounds {
         eprintln!("round {round} of {}", arguments.rounds);
         plan.round();
     }
-    let rows = rows::evaluate(plan.samples());
+    let mut rows = rows::evaluate(plan.samples());
+    if !arguments.only.is_empty() {
+        rows.retain(|row| row.why_not() != Some(NOT_MEASURED));
+    }
     let report = Report {
         machine: machine(),
         rounds: arguments.rounds.into(),

@@ -9,6 +9,8 @@ use crate::samples::Sample;
 
 const ENTRIES: usize = 1024;
 
+const RATE_ENTRIES: usize = 10_000_000;
+
 const BLOCK_OCTETS: usize = 65_536;
 const BLOCKS: usize = 16;
 const MESSAGE_BLOCKS: usize = 16;
@@ -85,6 +87,31 @@ pub fn half_round_trip() -> Sample {
                 poll(|| there.push(&[mark.octet().into(); 8]));
                 std::hint::black_box(poll(|| back.pop()));
             })
+        },
+    )
+}
+
+/// Entries of 64 octets a second, in millions, with the ring as full as the producer keeps it.
+///
+/// # Errors
+/// The second process could not run.
+pub fn entries_a_second() -> Sample {
+    let memory = SharedMemory::new(2 * size_of::<Ring>())?;
+    let (there, back) = rings(&memory);
+    two_processes(
+        || {
+            for _ in 0..RATE_ENTRIES {
+                std::hint::black_box(poll(|| there.pop()));
+            }
+            poll(|| back.push(&[0; 8]));
+        },
+        || {
+            let start = Instant::now();
+            for i in 0..RATE_ENTRIES {
+                poll(|| there.push(&[i; 8]));
+            }
+            poll(|| back.pop());
+            RATE_ENTRIES as f64 / start.elapsed().as_secs_f64() / 1e6
         },
     )
 }

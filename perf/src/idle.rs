@@ -1,0 +1,173 @@
+//! What a program costs that does nothing: processor time of all its threads, from the scheduler's accounts in nanoseconds, and resident memory.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::process::Process;
+
+use crate::samples::Sample;
+
+/// How long starting up may take.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// What happens right after the start is not idleness.
+const SETTLE: Duration = Duration::from_millis(1500);
+const WATCH: Duration = Duration::from_secs(3);
+/// What `urdma-perf-idle` prints when it is about to wait.
+pub const WAITING: &str = "waiting";
+/// Its argument for a process without a device.
+pub const PLAIN: &str = "plain";
+/// Queue pairs over which the memory of one is averaged.
+const MANY: u32 = 1000;
+
+fn text(failure: urdma_harness::Failure) -> String {
+    failure.to_string()
+}
+
+/// Nanoseconds that all threads of `pid` have run.
+fn run_time_ns(pid: u32) -> Result<u64, String> {
+    let threads =
+        fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| format!("process {pid}: {e}"))?;
+    let of_thread = |directory: &Path| -> Option<u64> {
+        let line = fs::read_to_string(directory.join("schedstat")).ok()?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    Ok(threads
+        .flatten()
+        .filter_map(|thread| of_thread(&thread.path()))
+        .sum())
+}
+
+/// Octets of memory that `pid` has resident.
+fn resident_octets(pid: u32) -> Result<f64, String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))
+        .map_err(|e| format!("process {pid}: {e}"))?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok())
+        .map(|kibioctets| kibioctets * 1024.0)
+        .ok_or_else(|| format!("process {pid} has ended"))
+}
+
+/// What each process uses while nothing happens, per cent of one core.
+fn use_of_core(pids: &[u32]) -> Result<Vec<f64>, String> {
+    let all = || pids.iter().map(|pid| run_time_ns(*pid));
+    sleep(SETTLE);
+    let before = all().collect::<Result<Vec<_>, _>>()?;
+    let start = Instant::now();
+    sleep(WATCH);
+    let after = all().collect::<Result<Vec<_>, _>>()?;
+    let watched_ns = start.elapsed().as_secs_f64() * 1e9;
+    let share =
+        |(after, before): (&u64, &u64)| after.saturating_sub(*before) as f64 / watched_ns * 100.0;
+    Ok(after.iter().zip(&before).map(share).collect())
+}
+
+fn start(mut command: Command) -> Result<Process, String> {
+    let mut process = Process::start(&mut command).map_err(text)?;
+    process.wait_for_text(WAITING, START_LIMIT).map_err(text)?;
+    Ok(process)
+}
+
+/// `urdma-perf-idle` with `queue_pairs` on `host`, waiting on its completion channel.
+fn attached(
+    host: &Instance,
+    lease: Lease,
+    programs: &Path,
+    queue_pairs: u32,
+) -> Result<Process, String> {
+    let program = programs.join("urdma-perf-idle").display().to_string();
+    start(
+        host.run(lease, &[program, queue_pairs.to_string()])
+            .map_err(text)?,
+    )
+}
+
+/// Processor time of a process that waits on a completion channel of `host`, and of the host's urdmad.
+///
+/// # Errors
+/// The application did not come so far.
+pub fn application_and_daemon(host: &Instance, programs: &Path) -> (Sample, Sample) {
+    let measure = || -> Result<Vec<f64>, String> {
+        let application = attached(host, Lease::Never, programs, 1)?;
+        use_of_core(&[application.id(), host.daemon_pid().map_err(text)?])
+    };
+    match measure().as_deref() {
+        Ok([application, daemon]) => (Ok(*application), Ok(*daemon)),
+        Ok(_) => (Err("not measured".into()), Err("not measured".into())),
+        Err(reason) => (Err(reason.to_string()), Err(reason.to_string())),
+    }
+}
+
+/// Processor time of urdmad of `host` alone.
+///
+/// # Errors
+/// It is gone.
+pub fn daemon(host: &Instance) -> Sample {
+    let pid = host.daemon_pid().map_err(text)?;
+    use_of_core(&[pid])?
+        .first()
+        .copied()
+        .ok_or_else(|| "not measured".into())
+}
+
+/// Resident memory in MB of a process that has loaded libibverbs and found no device.
+///
+/// # Errors
+/// It did not start.
+pub fn plain_memory(programs: &Path) -> Sample {
+    let mut command = Command::new(programs.join("urdma-perf-idle"));
+    command.arg(PLAIN);
+    let process = start(command)?;
+    resident_octets(process.id()).map(|octets| octets / 1e6)
+}
+
+/// Resident memory in MB of a process that waits on a completion channel of `host`.
+///
+/// # Errors
+/// It did not come so far.
+pub fn attached_memory(host: &Instance, lease: Lease, programs: &Path) -> Sample {
+    let process = attached(host, lease, programs, 1)?;
+    resident_octets(process.id()).map(|octets| octets / 1e6)
+}
+
+/// Resident memory in KB of one queue pair more, with room for one work request each way.
+///
+/// # Errors
+/// The application did not come so far.
+pub fn queue_pair_memory(host: &Instance, programs: &Path) -> Sample {
+    let memory = |queue_pairs| -> Sample {
+        let process = attached(host, Lease::Never, programs, queue_pairs)?;
+        resident_octets(process.id())
+    };
+    let (one, many) = (memory(1)?, memory(1 + MANY)?);
+    Ok((many - one) / f64::from(MANY) / 1e3)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_time_of_a_busy_process_grows() {
+        let me = std::process::id();
+        let before = run_time_ns(me).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while run_time_ns(me).unwrap() == before {
+            assert!(Instant::now() < deadline);
+        }
+        assert!(run_time_ns(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn memory_of_this_process_is_resident() {
+        let octets = resident_octets(std::process::id()).unwrap();
+        assert!(octets > 100_000.0);
+        assert!(resident_octets(u32::MAX).is_err());
+    }
+}

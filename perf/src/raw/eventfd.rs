@@ -1,0 +1,51 @@
+//! Two processes that wake one another: what a message costs at least when both applications sleep.
+
+use std::os::fd::AsRawFd;
+
+use nix::sys::eventfd::EventFd;
+
+use super::fork::{two_processes, typical_half_round_trip, Mark};
+use crate::samples::Sample;
+
+/// The value that ends the other process; any other asks for an answer.
+const LAST: u64 = 1 << 32;
+
+fn signal(fd: &EventFd, value: u64) {
+    // SAFETY: writes the eight octets of our value.
+    unsafe { libc::write(fd.as_raw_fd(), (&raw const value).cast(), size_of::<u64>()) };
+}
+
+fn wait(fd: &EventFd) -> u64 {
+    let mut value = 0u64;
+    // SAFETY: reads eight octets into our value.
+    let read = unsafe { libc::read(fd.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
+    // Interrupted counts as the end: neither side may wait for ever.
+    if read < 0 {
+        LAST
+    } else {
+        value
+    }
+}
+
+/// Microseconds of a round trip, which is two wake-ups.
+///
+/// # Errors
+/// No eventfd, or the second process could not run.
+pub fn two_wake_ups() -> Sample {
+    let make = || EventFd::new().map_err(|errno| format!("eventfd: {errno}"));
+    let (there, back) = (make()?, make()?);
+    two_processes(
+        || {
+            while wait(&there) < LAST {
+                signal(&back, 1);
+            }
+            signal(&back, 1);
+        },
+        || {
+            2.0 * typical_half_round_trip(|mark| {
+                signal(&there, if mark == Mark::Last { LAST } else { 1 });
+                wait(&back);
+            })
+        },
+    )
+}

@@ -1,0 +1,112 @@
+//! What Debian's perftest is asked to do through urdma: tool, size, path, and whose probe the figure is.
+
+use crate::plan::Part;
+use crate::probes::*;
+use crate::samples::Probe;
+
+/// How the two programs reach one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// On one host, through its memory.
+    OneHost,
+    /// On two hosts, through both daemons, MTU 9000.
+    Forwarded,
+    /// On two hosts, with queues of their own, MTU 9000.
+    Leased,
+    /// The same, MTU 1500.
+    Leased1500,
+}
+
+/// One call of perftest.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// Whose figure it is; the unit says which.
+    pub probe: Probe,
+    /// The part of the plan that it belongs to.
+    pub part: Part,
+    /// How the ends reach one another.
+    pub path: Path,
+    /// Which program.
+    pub tool: &'static str,
+    /// Size of a message.
+    pub octets: u32,
+    /// Flags at both ends.
+    pub flags: &'static [&'static str],
+}
+
+const fn work(part: Part, path: Path, probe: Probe, tool: &'static str, octets: u32) -> Workload {
+    Workload {
+        probe,
+        part,
+        path,
+        tool,
+        octets,
+        flags: &[],
+    }
+}
+
+const fn with(mut workload: Workload, flags: &'static [&'static str]) -> Workload {
+    workload.flags = flags;
+    workload
+}
+
+const SMALL: u32 = 64;
+const KB_64: u32 = 65_536;
+const MB_1: u32 = 1 << 20;
+
+/// All of them, in the order in which they are measured.
+pub const WORKLOADS: &[Workload] = {
+    use Part::{Bandwidth, Latency, Qps, Rate};
+    use Path::{Forwarded, Leased, Leased1500, OneHost};
+    &[
+        work(Latency, OneHost, SEND_ONE_HOST, "ib_send_lat", SMALL),
+        work(Latency, OneHost, WRITE_LAT_ONE_HOST, "ib_write_lat", SMALL),
+        with(
+            work(Latency, OneHost, EVENTS_ONE_HOST, "ib_send_lat", SMALL),
+            &["-e"],
+        ),
+        work(Rate, OneHost, SEND_RATE_ONE_HOST, "ib_send_bw", SMALL),
+        work(Rate, OneHost, WRITE_RATE_ONE_HOST, "ib_write_bw", SMALL),
+        work(Bandwidth, OneHost, WRITE_ONE_HOST, "ib_write_bw", KB_64),
+        work(Bandwidth, OneHost, WRITE_1M_ONE_HOST, "ib_write_bw", MB_1),
+        with(
+            work(Qps, OneHost, QPS_1, "ib_write_bw", SMALL),
+            &["-q", "1"],
+        ),
+        with(
+            work(Qps, OneHost, QPS_10, "ib_write_bw", SMALL),
+            &["-q", "10"],
+        ),
+        with(
+            work(Qps, OneHost, QPS_100, "ib_write_bw", SMALL),
+            &["-q", "100"],
+        ),
+        with(
+            work(Qps, OneHost, QPS_1000, "ib_write_bw", SMALL),
+            &["-q", "1000"],
+        ),
+        with(
+            work(Qps, OneHost, QPS_4000, "ib_write_bw", SMALL),
+            &["-q", "4000"],
+        ),
+        work(Latency, Leased, SEND_LEASED, "ib_send_lat", SMALL),
+        work(Rate, Leased, SEND_RATE_LEASED, "ib_send_bw", SMALL),
+        work(Rate, Leased, WRITE_RATE_LEASED, "ib_write_bw", SMALL),
+        work(Bandwidth, Leased, WRITE_LEASED, "ib_write_bw", KB_64),
+        work(Bandwidth, Leased, WRITE_1M_LEASED, "ib_write_bw", MB_1),
+        work(Bandwidth, Leased, READ_LEASED, "ib_read_bw", KB_64),
+        work(Bandwidth, Leased, READ_1M_LEASED, "ib_read_bw", MB_1),
+        work(Bandwidth, Leased, SEND_BW_LEASED, "ib_send_bw", KB_64),
+        work(Bandwidth, Leased, SEND_BW_1M_LEASED, "ib_send_bw", MB_1),
+        work(Latency, Forwarded, SEND_FORWARDED, "ib_send_lat", SMALL),
+        with(
+            work(Latency, Forwarded, EVENTS_FORWARDED, "ib_send_lat", SMALL),
+            &["-e"],
+        ),
+        work(Bandwidth, Forwarded, WRITE_FORWARDED, "ib_write_bw", KB_64),
+        work(Bandwidth, Leased1500, WRITE_1500, "ib_write_bw", KB_64),
+        work(Bandwidth, Leased1500, WRITE_1M_1500, "ib_write_bw", MB_1),
+        work(Bandwidth, Leased1500, READ_1500, "ib_read_bw", KB_64),
+        work(Bandwidth, Leased1500, SEND_BW_1500, "ib_send_bw", KB_64),
+    ]
+};
