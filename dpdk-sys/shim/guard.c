@@ -5,16 +5,23 @@
  * once, even while another thread is in the middle of a burst that reads it: the daemon would die of its peer's death. Here its
  * callbacks run under the lock that urdma_rx_burst and urdma_tx_burst take too.
  *
+ * The driver also registers the control channel of a client that connects before it greets it, and when the client is gone by
+ * then it closes the channel and forgets to unregister it: DPDK's interrupt thread would abort the process on the bad
+ * descriptor. Here what a callback registers is passed on when the callback is over, if its descriptor is still open.
+ *
  * Linked into programs with shared DPDK only, where these definitions come before DPDK's. Secondaries unmap in the thread
  * that bursts, and need none of this.
  */
 #define _GNU_SOURCE
+/* For rte_intr_fd_get. */
+#define ALLOW_EXPERIMENTAL_API
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "shim.h"
 
@@ -27,9 +34,19 @@ struct entry {
 	void *argument;
 };
 
+/* What a callback has registered: one client at most, which a listener accepts. */
+struct late {
+	struct entry *entry;
+	const struct rte_intr_handle *handle;
+	int descriptor;
+	struct stat file;
+};
+
 static pthread_mutex_t bursts = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t list = PTHREAD_MUTEX_INITIALIZER;
 static struct entry *entries;
+/* Where this thread's callback leaves what it registers; null when none runs. */
+static __thread struct late *late;
 
 static int (*next_register)(const struct rte_intr_handle *, rte_intr_callback_fn, void *);
 static int (*next_unregister)(const struct rte_intr_handle *, rte_intr_callback_fn, void *);
@@ -50,17 +67,6 @@ static bool is_memif(rte_intr_callback_fn callback)
 
 	return dladdr((void *)callback, &info) != 0 && info.dli_fname != NULL &&
 	       strstr(info.dli_fname, "librte_net_memif") != NULL;
-}
-
-static void guarded(void *argument)
-{
-	struct entry *entry = argument;
-
-	pthread_mutex_lock(&bursts);
-	/* The port may have been stopped, even closed, while this waited. */
-	if (entry->ended == NULL)
-		entry->callback(entry->argument);
-	pthread_mutex_unlock(&bursts);
 }
 
 static struct entry *find(rte_intr_callback_fn callback, void *argument)
@@ -89,6 +95,33 @@ static void forget(struct entry *entry)
 	free(entry);
 }
 
+/* Whether the descriptor is still the one that was registered: its number may be another file's by now. */
+static bool is_open(const struct late *registered)
+{
+	struct stat now;
+
+	return fstat(registered->descriptor, &now) == 0 && now.st_dev == registered->file.st_dev &&
+	       now.st_ino == registered->file.st_ino;
+}
+
+static void guarded(void *argument)
+{
+	struct entry *entry = argument;
+	struct late registered = { .entry = NULL };
+
+	pthread_mutex_lock(&bursts);
+	/* The port may have been stopped, even closed, while this waited. */
+	if (entry->ended == NULL) {
+		late = &registered;
+		entry->callback(entry->argument);
+		late = NULL;
+	}
+	if (registered.entry != NULL &&
+	    (!is_open(&registered) || next_register(registered.handle, guarded, registered.entry) < 0))
+		forget(registered.entry);
+	pthread_mutex_unlock(&bursts);
+}
+
 static void guarded_end(struct rte_intr_handle *handle, void *argument)
 {
 	struct entry *entry = argument;
@@ -113,6 +146,14 @@ int rte_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_ca
 	entry->next = entries;
 	entries = entry;
 	pthread_mutex_unlock(&list);
+	if (late != NULL && late->entry == NULL) {
+		late->entry = entry;
+		late->handle = handle;
+		late->descriptor = rte_intr_fd_get(handle);
+		if (fstat(late->descriptor, &late->file) == 0)
+			return 0;
+		late->entry = NULL;
+	}
 	result = next_register(handle, guarded, entry);
 	if (result < 0)
 		forget(entry);

@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// Between two looks at a link that is down. Connecting takes a few milliseconds.
+/// Between two looks at a link that is down. Connecting takes a few milliseconds, but as long as it likes on a busy machine.
 const DOWN_PERIOD: Duration = Duration::from_millis(50);
+
+/// The longest time that a server which is there has to answer: each attempt gets twice as long as the one before.
+const DOWN_PERIOD_MAX: Duration = Duration::from_secs(2);
 
 /// Between two looks at a link that is up.
 const UP_PERIOD: Duration = Duration::from_millis(250);
@@ -28,16 +31,22 @@ impl Connector {
         let thread = thread::Builder::new()
             .name("urdma-connect".into())
             .spawn(move || {
-                let mut period = DOWN_PERIOD;
+                let mut patience = DOWN_PERIOD;
+                let mut period = patience;
                 while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
                     if connected && is_up(port) {
-                        period = UP_PERIOD;
+                        (patience, period) = (DOWN_PERIOD, UP_PERIOD);
                         continue;
                     }
-                    period = DOWN_PERIOD;
                     // SAFETY: the port exists as long as the thread runs; bursts are kept away meanwhile.
                     unsafe { dpdk_sys::urdma_port_stop(port) };
                     connected = try_start(port);
+                    patience = if connected {
+                        (patience * 2).min(DOWN_PERIOD_MAX)
+                    } else {
+                        DOWN_PERIOD
+                    };
+                    period = patience;
                 }
             })
             .map_err(|error| Error::new(libc::EAGAIN, format!("cannot start a thread: {error}")))?;

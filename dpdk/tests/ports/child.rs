@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{channel, Receiver};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
@@ -46,8 +46,38 @@ impl Role {
     pub(crate) fn line(&self) -> String {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => line,
-            Err(_) => panic!("{}: no answer", self.name),
+            Err(why) => panic!("{}: no answer, {why}", self.name),
         }
+    }
+
+    /// The next line if it comes within a second.
+    pub(crate) fn line_soon(&self) -> Option<String> {
+        match self.lines.recv_timeout(Duration::from_secs(1)) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => panic!("{}: it has ended", self.name),
+        }
+    }
+
+    /// Stops all its threads.
+    pub(crate) fn stop(&self) {
+        let pid = self.signal(libc::SIGSTOP);
+        let mut status = 0;
+        // SAFETY: the child is ours, and the place for its status too.
+        let stopped = unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) };
+        assert!(stopped == pid && libc::WIFSTOPPED(status), "{}", self.name);
+    }
+
+    /// Lets them run again.
+    pub(crate) fn go_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    fn signal(&self, signal: i32) -> i32 {
+        let pid = self.child.id().try_into().unwrap();
+        // SAFETY: the child is ours and has not been waited for.
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+        pid
     }
 
     pub(crate) fn expect(&self, want: &str) {

@@ -8,8 +8,10 @@ mod child;
 mod end;
 mod veth;
 
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::panic::catch_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
@@ -28,6 +30,10 @@ const CASES: &[Case] = &[
     (
         "memif_peer_killed_in_mid_traffic_does_no_harm_and_a_new_one_connects",
         killed_peer,
+    ),
+    (
+        "memif_server_outlives_a_client_that_is_gone_before_it_is_accepted",
+        client_gone_early,
     ),
     ("af_packet_on_a_veth_passes_frames", af_packet),
     ("af_xdp_on_a_veth_passes_frames", af_xdp),
@@ -101,6 +107,30 @@ impl Drop for Directory {
     }
 }
 
+/// Connects to a memif server as a client does, and closes the connection at once.
+fn connect_and_leave(server: &Path) {
+    let mut address = libc::sockaddr_un {
+        sun_family: libc::sa_family_t::try_from(libc::AF_UNIX).unwrap(),
+        sun_path: [0; 108],
+    };
+    for (to, from) in address
+        .sun_path
+        .iter_mut()
+        .zip(server.as_os_str().as_bytes())
+    {
+        *to = libc::c_char::from_ne_bytes([*from]);
+    }
+    let octets = u32::try_from(size_of_val(&address)).unwrap();
+    // SAFETY: opens a socket.
+    let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0) };
+    assert!(socket >= 0);
+    // SAFETY: the descriptor is ours alone.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: the address has that size and its path ends with a zero.
+    let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), octets) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Frames of these lengths pass both ways.
 fn pass(a: &mut Role, b: &mut Role, lengths: &[usize]) {
     for role in [&mut *a, &mut *b] {
@@ -109,8 +139,14 @@ fn pass(a: &mut Role, b: &mut Role, lengths: &[usize]) {
     for octets in lengths {
         for _ in 0..2 {
             assert_eq!(b.ask(&format!("receive {octets}")), "receiving");
-            assert_eq!(a.ask(&format!("send {octets}")), "sent");
-            b.expect("received");
+            // What is sent while a link comes up may be lost.
+            loop {
+                assert_eq!(a.ask(&format!("send {octets}")), "sent");
+                if let Some(line) = b.line_soon() {
+                    assert_eq!(line, "received");
+                    break;
+                }
+            }
             std::mem::swap(a, b);
         }
     }
@@ -131,6 +167,19 @@ fn client_first() {
     sleep(Duration::from_millis(200));
     let mut a = directory.end("a", &directory.memif("server"), 9000, "");
     pass(&mut a, &mut b, &[60, 9014]);
+}
+
+fn client_gone_early() {
+    let directory = Directory::new();
+    let mut a = directory.end("a", &directory.memif("server"), 9000, "");
+    a.stop();
+    // As many as its backlog holds.
+    for _ in 0..2 {
+        connect_and_leave(&directory.0.join("memif"));
+    }
+    a.go_on();
+    let mut b = directory.end("b", &directory.memif("client"), 9000, "");
+    pass(&mut a, &mut b, &[60]);
 }
 
 fn killed_peer() {
