@@ -5,10 +5,12 @@
 //! - `run`: [`run`], a program with the environment that makes libibverbs find our device;
 //! - `status`: [`status`], what an instance knows, as a table or as JSON;
 //! - `capture`: [`capture`], frames into a file that Wireshark reads;
+//! - `fault`: [`fault`], what happens to packets at an instance's port;
 //! - [`libraries`]: where the plugin, the stand-in and the lease library are.
 
 mod capture;
 mod daemon;
+mod fault;
 mod libraries;
 mod run;
 mod status;
@@ -42,6 +44,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Write the frames that pass the daemon into a pcapng file
     Capture(capture::CaptureArgs),
+    /// Lose, double, delay, reorder, change packets at an instance's port, or show what happens there
+    Fault(fault::FaultArgs),
 }
 
 /// Which instance is meant.
@@ -87,6 +91,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Status(args) => status::status(&args),
         Command::Capture(args) => capture::capture(&args),
+        Command::Fault(args) => fault::fault(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

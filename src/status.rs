@@ -5,7 +5,7 @@ use std::fmt::Write;
 use clap::Args;
 use urdma_ipc::Status;
 
-use crate::{Error, Target};
+use crate::{fault, Error, Target};
 
 /// Options of `urdma status`.
 #[derive(Debug, Args)]
@@ -64,6 +64,9 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
     }
     if let (Some(_), Some(reason)) = (&status.port, &status.no_leases_because) {
         writeln!(text, "leases   none: {reason}")?;
+    }
+    if let Some(faults) = &status.faults {
+        text.push_str(&fault::render(faults, false));
     }
     writeln!(
         text,

@@ -37,14 +37,20 @@ fn has_row(page: &str, name: &str) -> bool {
 fn page_has_a_row_for_every_key() {
     let page = page();
     let mut keys = 0;
-    for table in ["", "[frames]\n", "[quota]\n", "[port]\nkind = \"none\"\n"] {
+    for table in [
+        "",
+        "[frames]\n",
+        "[quota]\n",
+        "[port]\nkind = \"none\"\n",
+        "[fault]\n",
+    ] {
         let said = check_config(&format!("{table}no_such_key = 1\n"));
         assert!(!said.succeeded());
         // "... unknown field `no_such_key`, expected one of `a`, `b`, ..."
         let (_, expected) = said.output.split_once("expected").unwrap();
         for key in expected.split('`').skip(1).step_by(2) {
             keys += 1;
-            let is_table = ["frames", "quota", "port"].contains(&key);
+            let is_table = ["frames", "quota", "port", "fault"].contains(&key);
             let is_there =
                 has_row(&page, key) || is_table && page.contains(&format!("## `[{key}]`"));
             assert!(is_there, "no row for \"{key}\" of {table:?}");

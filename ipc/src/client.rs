@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use crate::error::{ControlError, Refusal, RefusalKind};
+use crate::fault::{Direction, Impairment};
 use crate::message::{
     Answer, Attached, Event, FromClient, FromDaemon, PortSpace, ProcessReport, Request, Resolution,
 };
@@ -218,6 +219,23 @@ impl ControlClient {
             (Answer::CaptureStopped { frames }, _) => Ok(frames),
             (other, _) => Err(unexpected(&other)),
         }
+    }
+
+    /// Changes what happens to frames at the port; without a seed it stays as it was.
+    ///
+    /// # Errors
+    /// There is no port, a queue pair is leased, or this user may not.
+    pub fn set_faults(
+        &self,
+        direction: Direction,
+        impairment: Impairment,
+        seed: Option<u64>,
+    ) -> Result<(), ControlError> {
+        self.call_done(Request::SetFaults {
+            direction,
+            impairment,
+            seed,
+        })
     }
 
     /// Ends urdmad and waits until it has removed what it made.

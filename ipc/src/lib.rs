@@ -1,7 +1,7 @@
 //! What urdmad, provider processes and the command line say to each other, and where an instance's files are.
 //!
 //! - [`paths`]: the run directory of an instance.
-//! - [`message`]: requests, answers and events; [`status`]: what `urdma status` shows.
+//! - [`message`]: requests, answers and events; [`status`]: what `urdma status` shows; [`fault`]: what `urdma fault` can ask for.
 //! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, file descriptors beside it.
 //! - [`client`]: the blocking client of providers and of the command line; [`error`]: what can go wrong, as sentences.
 //!
@@ -12,6 +12,7 @@
 
 pub mod client;
 pub mod error;
+pub mod fault;
 pub mod message;
 pub mod packet;
 pub mod paths;

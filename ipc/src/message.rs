@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Refusal;
+use crate::fault::{Direction, Impairment};
 use crate::status::Status;
 
 /// One packet from a client.
@@ -97,6 +98,15 @@ pub enum Request {
     },
     /// Ends the capture. Answer: [`Answer::CaptureStopped`].
     CaptureStop,
+    /// Changes what happens to frames at the port. Answer: [`Answer::Done`].
+    SetFaults {
+        /// To which; the others stay as they are.
+        direction: Direction,
+        /// What; the default for nothing.
+        impairment: Impairment,
+        /// The seed of both directions; nothing: as before.
+        seed: Option<u64>,
+    },
     /// Ends urdmad. Answer: [`Answer::Done`], then the socket is closed when all is removed.
     Shutdown,
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fault::Impairment;
 use crate::message::{PortSpace, ProcessReport};
 
 /// The state of an instance.
@@ -35,6 +36,8 @@ pub struct Status {
     pub bound: Vec<ListenerStatus>,
     /// The port, if the instance has one.
     pub port: Option<PortStatus>,
+    /// Faults made at the port, if the instance has one.
+    pub faults: Option<FaultStatus>,
     /// What slot 0 did.
     pub counters: Counters,
     /// Frames of the whole arena.
@@ -119,6 +122,51 @@ pub struct PortStatus {
     pub hardware: BTreeMap<String, u64>,
     /// Packet buffers free and in all, by pool.
     pub mbufs: Vec<PoolStatus>,
+}
+
+/// Faults made at the port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultStatus {
+    /// From which they are drawn.
+    pub seed: u64,
+    /// To frames that arrive; nothing: none.
+    pub inbound: Option<LineStatus>,
+    /// To frames that are sent; nothing: none.
+    pub outbound: Option<LineStatus>,
+}
+
+/// Faults of one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LineStatus {
+    /// What was asked for.
+    pub impairment: Impairment,
+    /// What was done.
+    pub counts: FaultCounts,
+    /// Frames under way.
+    pub held_packets: u64,
+    /// Their octets.
+    pub held_octets: u64,
+}
+
+/// What was done to frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultCounts {
+    /// Frames that came.
+    pub offered: u64,
+    /// Lost.
+    pub lost: u64,
+    /// Sent twice.
+    pub duplicated: u64,
+    /// Made late.
+    pub reordered: u64,
+    /// Changed.
+    pub corrupted: u64,
+    /// Marked as having met congestion.
+    pub marked: u64,
+    /// Lost because the link's queue was full.
+    pub queue_full: u64,
+    /// Lost because too much is under way.
+    pub no_room: u64,
 }
 
 /// One pool of packet buffers.

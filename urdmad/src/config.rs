@@ -13,6 +13,7 @@ use nix::unistd::{Gid, Group};
 use serde::Deserialize;
 use toml::Spanned;
 use urdma_arena::ArenaConfig;
+use urdma_ipc::fault::{self, Direction, Faults, Impairment};
 use urdma_ipc::paths::{is_instance_name, DEFAULT_INSTANCE};
 
 /// Largest MTU that a port may have: what fits one packet buffer with its headers.
@@ -35,6 +36,8 @@ pub struct Config {
     pub quota: Quota,
     /// How packets leave the host, if they do.
     pub port: Option<PortConfig>,
+    /// What happens to them at the port.
+    pub faults: Faults,
 }
 
 /// What one user or process may have.
@@ -133,6 +136,7 @@ impl Default for Config {
             group: None,
             quota: Quota::default(),
             port: None,
+            faults: Faults::default(),
         }
     }
 }
@@ -173,6 +177,23 @@ impl Config {
             source.error_in(error.span(), message)
         })?;
         raw.validate(&source)
+    }
+
+    /// Whether such faults can be made here.
+    ///
+    /// # Errors
+    /// Why not, as a sentence.
+    pub fn allows(&self, faults: &Faults) -> Result<(), String> {
+        let Some(port) = &self.port else {
+            return Err("this instance has no port at which faults could be made".to_owned());
+        };
+        if faults.corrupt() && !port.checksum {
+            return Err(
+                "without checksums a changed octet would reach programs: set checksum = true in [port], at both hosts"
+                    .to_owned(),
+            );
+        }
+        Ok(())
     }
 
     /// The instance's name.
@@ -236,6 +257,7 @@ struct RawConfig {
     #[serde(default)]
     quota: RawQuota,
     port: Option<RawPort>,
+    fault: Option<Spanned<RawFault>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -266,6 +288,22 @@ struct RawPort {
     lease_queues: Option<Spanned<u16>>,
     hugepages_mb: Option<Spanned<u32>>,
     checksum: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFault {
+    direction: Option<Direction>,
+    seed: Option<u64>,
+    loss: Option<Spanned<String>>,
+    duplicate: Option<Spanned<String>>,
+    reorder: Option<Spanned<String>>,
+    reorder_by: Option<Spanned<String>>,
+    corrupt: Option<Spanned<String>>,
+    delay: Option<Spanned<String>>,
+    rate: Option<Spanned<String>>,
+    queue: Option<Spanned<String>>,
+    mark: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
@@ -312,6 +350,13 @@ impl RawConfig {
         if let Some(port) = self.port {
             config.port = port.validate(source)?;
         }
+        if let Some(fault) = self.fault {
+            let span = fault.span();
+            config.faults = fault.into_inner().validate(source)?;
+            config
+                .allows(&config.faults)
+                .map_err(|message| source.error_in(Some(span), message))?;
+        }
         Ok(config)
     }
 }
@@ -346,6 +391,51 @@ impl RawQuota {
             quota.connections = in_range(source, &connections, 2, 4096)?;
         }
         Ok(())
+    }
+}
+
+impl RawFault {
+    fn validate(self, source: &Source<'_>) -> Result<Faults, ConfigError> {
+        let none = Impairment::default();
+        let share = |text| value(source, text, 0, fault::parse_share);
+        let impairment = Impairment {
+            loss_ppm: share(&self.loss)?,
+            duplicate_ppm: share(&self.duplicate)?,
+            reorder_ppm: share(&self.reorder)?,
+            reorder_by_ns: value(
+                source,
+                &self.reorder_by,
+                none.reorder_by_ns,
+                fault::parse_time,
+            )?,
+            corrupt_ppm: share(&self.corrupt)?,
+            delay_ns: value(source, &self.delay, 0, fault::parse_time)?,
+            rate_bit_s: value(source, &self.rate, None, |text| {
+                fault::parse_rate(text).map(Some)
+            })?,
+            queue_octets: value(source, &self.queue, none.queue_octets, fault::parse_octets)?,
+            mark_octets: value(source, &self.mark, None, |text| {
+                fault::parse_octets(text).map(Some)
+            })?,
+        };
+        let faults = Faults {
+            seed: self.seed.unwrap_or(0),
+            ..Faults::default()
+        };
+        Ok(faults.with(self.direction.unwrap_or_default(), impairment))
+    }
+}
+
+/// A value with a unit, or the default.
+fn value<T>(
+    source: &Source<'_>,
+    text: &Option<Spanned<String>>,
+    default: T,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Result<T, ConfigError> {
+    match text {
+        Some(text) => parse(text.get_ref()).map_err(|message| source.error(text, message)),
+        None => Ok(default),
     }
 }
 
@@ -589,6 +679,14 @@ mod tests {
             (
                 "[port]\nkind = \"tap\"\nnetdev = \"t\"\nmtu = 100",
                 "a.toml, line 4, key \"port.mtu\": must be 1280 to 9600, not 100",
+            ),
+            (
+                "[port]\nkind = \"tap\"\nnetdev = \"t\"\n[fault]\nloss = \"1\"",
+                "a.toml, line 5, key \"fault.loss\": \"1\" is no share of packets: write",
+            ),
+            (
+                "[fault]\nloss = \"1%\"",
+                "a.toml, line 1, key \"fault\": this instance has no port",
             ),
             ("slots 3", "a.toml, line 1"),
         ] {

@@ -16,6 +16,7 @@ use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signalfd::SignalFd;
 use urdma_arena::{Arena, Reaper};
+use urdma_ipc::fault::Faults;
 use urdma_ipc::message::FromClient;
 use urdma_ipc::packet::PacketListener;
 use urdma_ipc::status::Counters;
@@ -57,6 +58,8 @@ pub(crate) struct Control {
     pub(crate) data: DataHandle,
     pub(crate) slots: Slots,
     pub(crate) leases: Leases,
+    /// What the data thread does to the port's frames.
+    pub(crate) faults: Faults,
     /// Name and Ethernet address of the port's device.
     pub(crate) device: Option<(String, String)>,
     pub(crate) clients: BTreeMap<Token, Client>,

@@ -126,6 +126,9 @@ fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError>
         data_port,
     )
     .map_err(system("start the data thread"))?;
+    if !config.faults.are_none() && data.set_faults(config.faults).is_none() {
+        return Err(DaemonError::DataThread(run_dir.log_file()));
+    }
     Ok(Control {
         instance: config
             .instance
@@ -140,6 +143,7 @@ fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError>
         shared,
         data,
         leases,
+        faults: config.faults,
         device,
         clients: std::collections::BTreeMap::new(),
         next_token: 1,

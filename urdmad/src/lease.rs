@@ -96,6 +96,12 @@ impl Leases {
         u16::try_from(index + 1).ok()
     }
 
+    /// How many queue pairs processes have.
+    pub fn leased(&self) -> usize {
+        let is_leased = |queue: &&Queue| matches!(queue, Queue::Leased(_));
+        self.queues.iter().filter(is_leased).count()
+    }
+
     /// The queue is free again, or lost if it could not be taken back.
     pub fn release(&mut self, queue: u16, is_usable: bool) {
         let index = usize::from(queue).checked_sub(1);

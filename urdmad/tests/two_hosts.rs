@@ -6,7 +6,7 @@ mod support;
 
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proto_trp::addr::{source_port, Psn, Qpn, SlotId as WireSlot};
 use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
@@ -15,6 +15,7 @@ use support::{
     LIMIT,
 };
 use urdma_arena::{Meta, SlotId};
+use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::{LeaseAnswer, PortSpace, Resolution};
 
 const A: &str = "127.0.0.1";
@@ -273,6 +274,55 @@ fn capture_holds_what_passes_and_tshark_reads_it() {
         5,
         "{ports}"
     );
+}
+
+#[test]
+fn faults_begin_and_end_at_run_time_and_keep_leases_away() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    let client = hosts.a.client();
+    let set = |impairment| client.set_faults(Direction::Out, impairment, Some(7));
+    from_a_to_b(&mut a, &mut b, b"first");
+
+    set(Impairment {
+        loss_ppm: 1_000_000,
+        ..Impairment::default()
+    })
+    .unwrap();
+    let there = meta(B, b.attached.slot);
+    a.send(SlotId::DAEMON, &there, b"lost");
+    eventually("it is lost", || {
+        let faults = hosts.a.status().faults.unwrap();
+        assert!(faults.inbound.is_none() && faults.seed == 7);
+        faults.outbound.unwrap().counts.lost == 1
+    });
+    let (attached, _fd) = hosts.a.client().attach(true).unwrap();
+    match attached.lease {
+        LeaseAnswer::Refused(reason) => assert!(reason.contains("urdma fault --off"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+
+    let delay = Duration::from_millis(300);
+    set(Impairment {
+        delay_ns: delay.as_nanos().try_into().unwrap(),
+        ..Impairment::default()
+    })
+    .unwrap();
+    let sent = Instant::now();
+    from_a_to_b(&mut a, &mut b, b"late");
+    assert!(sent.elapsed() >= delay);
+
+    let corrupting = set(Impairment {
+        corrupt_ppm: 1,
+        ..Impairment::default()
+    });
+    let said = corrupting.unwrap_err().to_string();
+    assert!(said.contains("checksum = true"), "{said}");
+
+    set(Impairment::default()).unwrap();
+    assert_eq!(hosts.a.status().faults.unwrap().outbound, None);
+    from_a_to_b(&mut a, &mut b, b"last");
 }
 
 #[test]

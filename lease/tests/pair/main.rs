@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod cases;
+#[allow(dead_code)] // not each of the programs that share it uses all of it
 #[path = "../../../dpdk/tests/ports/child.rs"]
 mod child;
 mod host;

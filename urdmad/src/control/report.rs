@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use urdma_arena::{Accounting, SlotId};
-use urdma_ipc::status::{FrameCounts, PortStatus, SlotStatus};
+use urdma_ipc::status::{FaultStatus, FrameCounts, PortStatus, SlotStatus};
 use urdma_ipc::{Answer, Event, ProcessReport, Status};
 
 use super::Control;
@@ -70,6 +70,7 @@ impl Control {
             })
             .collect();
         slots.sort_by_key(|slot| slot.slot);
+        let (port, faults) = self.port_status().unzip();
         Status {
             instance: self.instance.clone(),
             pid: std::process::id(),
@@ -82,7 +83,8 @@ impl Control {
             slots,
             listeners,
             bound,
-            port: self.port_status(),
+            port,
+            faults,
             counters,
             frames: frame_counts(&accounting),
             leases: self.leases.status(),
@@ -129,11 +131,11 @@ impl Control {
         .collect()
     }
 
-    fn port_status(&self) -> Option<PortStatus> {
+    fn port_status(&self) -> Option<(PortStatus, FaultStatus)> {
         let port = self.config.port.as_ref()?;
         let (device, mac) = self.device.clone()?;
-        let report = self.data.report().unwrap_or_default();
-        Some(PortStatus {
+        let (report, faults) = self.data.report().unwrap_or_default();
+        let status = PortStatus {
             kind: port.kind.name().to_owned(),
             device,
             mac,
@@ -142,7 +144,8 @@ impl Control {
             queues: port.lease_queues + 1,
             hardware: report.hardware,
             mbufs: report.pools,
-        })
+        };
+        Some((status, faults))
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use nix::unistd::Uid;
 use urdma_arena::SlotId;
+use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::message::{FromClient, FromDaemon};
 use urdma_ipc::{
     Answer, ArenaParams, Attached, LeaseAnswer, PortSpace, Refusal, RefusalKind, Request,
@@ -61,6 +62,11 @@ impl Control {
             Request::Report(report) => return self.take_report(token, report),
             Request::CaptureStart { file } => self.capture_start(token, &file),
             Request::CaptureStop => self.capture_stop(token),
+            Request::SetFaults {
+                direction,
+                impairment,
+                seed,
+            } => self.set_faults(token, direction, impairment, seed),
             Request::Shutdown => self.may_control(token).map(|()| {
                 self.is_ending = true;
                 Answer::Done
@@ -167,6 +173,11 @@ impl Control {
     fn lease_for(&mut self, slot: SlotId, want_lease: bool) -> LeaseAnswer {
         if !want_lease {
             return LeaseAnswer::NotAsked;
+        }
+        if !self.faults.are_none() {
+            return LeaseAnswer::Refused(
+                "faults are made at the port, which packets of a queue pair of its own would not meet: `urdma fault --off` first".to_owned(),
+            );
         }
         let params = match self.leases.grant(slot) {
             Ok(params) => params,
@@ -276,6 +287,44 @@ impl Control {
                 format!("the capture in {} is incomplete: {error}", file.display()),
             ),
         }
+    }
+
+    fn set_faults(
+        &mut self,
+        token: Token,
+        direction: Direction,
+        impairment: Impairment,
+        seed: Option<u64>,
+    ) -> Outcome {
+        self.may_control(token)?;
+        let mut faults = self.faults.with(direction, impairment);
+        faults.seed = seed.unwrap_or(faults.seed);
+        if let Err(reason) = self.config.allows(&faults) {
+            return refuse(RefusalKind::Invalid, reason);
+        }
+        let leased = self.leases.leased();
+        if leased > 0 && !faults.are_none() {
+            let message = format!(
+                "{leased} queue pairs are leased, whose packets would not meet any fault: end their programs or run them with --lease never"
+            );
+            return refuse(RefusalKind::Invalid, message);
+        }
+        match self.data.set_faults(faults) {
+            Some(()) => self.faults = faults,
+            None => {
+                return refuse(
+                    RefusalKind::Internal,
+                    "the data thread does not answer: look into urdmad's log",
+                )
+            }
+        }
+        tracing::info!(
+            "faults: in: {}; out: {}; seed {}",
+            faults.inbound,
+            faults.outbound,
+            faults.seed
+        );
+        Ok(Answer::Done)
     }
 
     /// Ends the capture of a client that is gone.

@@ -8,8 +8,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use urdma_arena::Parker;
+use urdma_ipc::fault::Faults;
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::packet::PacketSocket;
+use urdma_ipc::status::FaultStatus;
 use urdma_ipc::{Answer, Resolution};
 
 use crate::port::PortReport;
@@ -34,7 +36,14 @@ pub(crate) enum Command {
         done: SyncSender<Result<(), String>>,
     },
     /// Say how the port is.
-    Report { done: SyncSender<PortReport> },
+    Report {
+        done: SyncSender<(PortReport, FaultStatus)>,
+    },
+    /// Do this to the port's frames from now on.
+    SetFaults {
+        faults: Faults,
+        done: SyncSender<()>,
+    },
     /// Send what is to be sent and end.
     Stop,
 }
@@ -113,8 +122,13 @@ impl DataHandle {
     }
 
     /// How the port is; nothing if the data thread did not answer.
-    pub(crate) fn report(&self) -> Option<PortReport> {
+    pub(crate) fn report(&self) -> Option<(PortReport, FaultStatus)> {
         self.ask(|done| Command::Report { done })
+    }
+
+    /// Changes what happens to the port's frames; nothing if there is no port or the data thread did not answer.
+    pub(crate) fn set_faults(&self, faults: Faults) -> Option<()> {
+        self.ask(|done| Command::SetFaults { faults, done })
     }
 
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Option<T> {

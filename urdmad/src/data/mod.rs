@@ -2,6 +2,7 @@
 //!
 //! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to slots.
 //! - [`own`]: connection requests and RESETs.
+//! - [`wire`]: the port, and `fault` what is done to its frames when somebody wants to see how things go then.
 //! - [`command`]: what the control thread asks.
 //!
 //! Without a port the thread sleeps on slot 0's park word until a process sends. With one it polls: it spins for a short time after the
@@ -9,6 +10,7 @@
 
 pub(crate) mod command;
 mod doorbells;
+mod fault;
 mod inbound;
 mod kernel_neighbours;
 mod limit;
@@ -17,6 +19,7 @@ mod network;
 mod own;
 mod pace;
 mod routes;
+mod wire;
 
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -264,7 +267,11 @@ impl DataPlane {
             (Command::Report { done }, Some(network)) => {
                 let _ = done.send(network.report());
             }
-            (Command::Report { .. } | Command::Stop, _) => {}
+            (Command::SetFaults { faults, done }, Some(network)) => {
+                network.set_faults(&faults);
+                let _ = done.send(());
+            }
+            (Command::Report { .. } | Command::SetFaults { .. } | Command::Stop, _) => {}
         }
     }
 }

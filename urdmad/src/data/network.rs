@@ -6,6 +6,8 @@ use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 use urdma_arena::{Meta, RxFrame};
+use urdma_ipc::fault::Faults;
+use urdma_ipc::status::FaultStatus;
 use urdma_ipc::Resolution;
 use urdma_underlay::{
     max_datagram, parse, Checksum, Dropped, Ecn, Endpoint, UdpPorts, MAX_SOLICITATION_OCTETS,
@@ -16,6 +18,7 @@ use super::inbound::Inbound;
 use super::neighbours::Neighbours;
 use super::own::Answer;
 use super::routes::{source_for, NoRoute, Routes};
+use super::wire::Wire;
 use crate::identity::Identity;
 use crate::port::{Port, PortReport};
 use crate::shared::Shared;
@@ -27,7 +30,7 @@ const ANSWERS_MAX: usize = 64;
 
 /// A port with all that surrounds it.
 pub(crate) struct Network {
-    port: Box<dyn Port>,
+    wire: Wire,
     local: Endpoint,
     neighbours: Neighbours,
     routes: Routes,
@@ -56,7 +59,7 @@ impl Network {
         let neighbours = Neighbours::new(local.clone(), port.netdev())?;
         Ok(Self {
             mtu: port.mtu(),
-            port,
+            wire: Wire::new(port),
             routes: Routes::new(local.clone(), checksum),
             neighbours,
             local,
@@ -70,21 +73,17 @@ impl Network {
     /// Takes a burst from the port; how many frames there were.
     pub(crate) fn receive(&mut self, inbound: &mut Inbound<'_>) -> usize {
         let (local, neighbours, answers) = (&self.local, &mut self.neighbours, &mut self.answers);
-        let counters = &inbound.shared.counters;
-        let mut octets = 0;
-        let now_ns = inbound.now_ns;
-        let count = self.port.receive(&mut |frame| {
-            octets += frame.len() as u64;
-            inbound.shared.with_capture(|capture| capture.add(frame));
+        let (now_ns, shared) = (inbound.now_ns, inbound.shared);
+        let count = self.wire.receive(now_ns, shared, &mut |frame| {
             let answer = match parse(frame, local) {
                 Ok(received) => inbound.deliver(&received, &frame[received.payload.clone()]),
                 Err(Dropped::NeighbourTraffic) => {
                     neighbours.handle_frame(now_ns, frame);
-                    inbound.shared.counters.rx_neighbour.bump();
+                    shared.counters.rx_neighbour.bump();
                     None
                 }
                 Err(reason) => {
-                    inbound.shared.counters.rx_dropped[reason.index()].bump();
+                    shared.counters.rx_dropped[reason.index()].bump();
                     None
                 }
             };
@@ -93,12 +92,8 @@ impl Network {
                 let _ = answers.try_push(answer);
             }
         });
-        if count > 0 {
-            counters.rx_packets.add(count as u64);
-            counters.rx_octets.add(octets);
-        }
         for answer in std::mem::take(&mut self.answers) {
-            self.send_answer(now_ns, &answer, inbound.shared);
+            self.send_answer(now_ns, &answer, shared);
         }
         count
     }
@@ -108,15 +103,11 @@ impl Network {
         let mut question = [0; MAX_SOLICITATION_OCTETS];
         let mut worked = false;
         while let Some(octets) = self.neighbours.poll_transmit(now_ns, &mut question) {
-            let sent = self.port.transmit(octets, &mut |frame| {
-                frame.copy_from_slice(&question[..octets]);
-                shared.with_capture(|capture| capture.add(frame));
-            });
-            if sent.is_err() {
-                shared.counters.drop_tx_no_buffer.bump();
-            }
+            let write = |frame: &mut [u8]| frame.copy_from_slice(&question[..octets]);
+            self.wire.transmit(now_ns, octets, &write, shared);
             worked = true;
         }
+        worked |= self.wire.release_due(now_ns, shared);
         if self.seen_changes != self.neighbours.changes() {
             self.seen_changes = self.neighbours.changes();
             self.neighbours_changed(now_ns, shared);
@@ -130,7 +121,8 @@ impl Network {
 
     /// When [`Self::maintain`] must be called next.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        self.neighbours.next_deadline()
+        let due = [self.neighbours.next_deadline(), self.wire.next_due_ns()];
+        due.into_iter().flatten().min()
     }
 
     #[cold]
@@ -209,27 +201,18 @@ impl Network {
             return Ok(());
         }
         let headers = template.header_octets();
-        let sent = self.port.transmit(headers + octets, &mut |frame| {
+        let write = |frame: &mut [u8]| {
             fill(&mut frame[headers..]);
             // It fits: its length was checked against the MTU.
             let _ = template.write(frame, ports, Ecn::from_bits(ecn));
-            shared.with_capture(|capture| capture.add(frame));
-        });
-        if sent.is_ok() {
-            counters.tx_packets.bump();
-            counters.tx_octets.add((headers + octets) as u64);
-        } else {
-            counters.drop_tx_no_buffer.bump();
-        }
+        };
+        self.wire.transmit(now_ns, headers + octets, &write, shared);
         Ok(())
     }
 
     /// Gives the port what was collected.
     pub(crate) fn flush(&mut self, shared: &Shared) {
-        let dropped = self.port.flush();
-        if dropped > 0 {
-            shared.counters.drop_tx_port_full.add(dropped as u64);
-        }
+        self.wire.flush(shared);
     }
 
     /// Answers how `ip` can be reached, now or when the neighbour has answered or not.
@@ -246,18 +229,22 @@ impl Network {
 
     /// The data thread begins.
     pub(crate) fn enter(&mut self) {
-        self.port.enter();
+        self.wire.port().enter();
     }
 
     pub(crate) fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), String> {
-        self.port.lend(queue, udp_port)
+        self.wire.port().lend(queue, udp_port)
     }
 
     pub(crate) fn reclaim(&mut self, queue: u16) -> Result<(), String> {
-        self.port.reclaim(queue)
+        self.wire.port().reclaim(queue)
     }
 
-    pub(crate) fn report(&mut self) -> PortReport {
-        self.port.report()
+    pub(crate) fn set_faults(&mut self, faults: &Faults) {
+        self.wire.set_faults(faults);
+    }
+
+    pub(crate) fn report(&mut self) -> (PortReport, FaultStatus) {
+        self.wire.report()
     }
 }

@@ -1,0 +1,276 @@
+//! Faults that urdmad makes at its port when it is told to: what can be asked for, in words and numbers.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A million, in which shares of packets are counted.
+const MILLION: u32 = 1_000_000;
+/// Longest delay: longer than any path on Earth.
+const DELAY_MAX: Duration = Duration::from_secs(10);
+const RATE_BIT_S_MIN: u64 = 1000;
+const RATE_BIT_S_MAX: u64 = 1_000_000_000_000;
+const QUEUE_OCTETS_MAX: u64 = 1 << 32;
+
+/// What is done to the packets of one direction; the default is nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Impairment {
+    /// Packets that are lost, of a million.
+    pub loss_ppm: u32,
+    /// Packets that arrive twice, of a million.
+    pub duplicate_ppm: u32,
+    /// Packets that others overtake, of a million.
+    pub reorder_ppm: u32,
+    /// Longest time by which such a packet is late, nanoseconds.
+    pub reorder_by_ns: u64,
+    /// Packets of which one bit is changed, of a million.
+    pub corrupt_ppm: u32,
+    /// Time that every packet takes, nanoseconds.
+    pub delay_ns: u64,
+    /// Rate of the link, bits of frames a second; nothing: no limit.
+    pub rate_bit_s: Option<u64>,
+    /// Octets of frames that wait for such a link; more are lost.
+    pub queue_octets: u64,
+    /// Octets that wait from which on packets get a congestion mark instead of none; nothing: never.
+    pub mark_octets: Option<u64>,
+}
+
+impl Default for Impairment {
+    fn default() -> Self {
+        Self {
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            reorder_ppm: 0,
+            reorder_by_ns: 100_000,
+            corrupt_ppm: 0,
+            delay_ns: 0,
+            rate_bit_s: None,
+            queue_octets: 1 << 20,
+            mark_octets: None,
+        }
+    }
+}
+
+impl Impairment {
+    /// Whether nothing happens to packets.
+    pub fn is_none(&self) -> bool {
+        self.loss_ppm == 0
+            && self.duplicate_ppm == 0
+            && self.reorder_ppm == 0
+            && self.corrupt_ppm == 0
+            && self.delay_ns == 0
+            && self.rate_bit_s.is_none()
+    }
+}
+
+impl fmt::Display for Impairment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return f.write_str("none");
+        }
+        let mut parts = Vec::new();
+        let mut share = |name: &str, ppm: u32, more: String| {
+            if ppm > 0 {
+                parts.push(format!("{name} {}%{more}", f64::from(ppm) / 1e4));
+            }
+        };
+        share("loss", self.loss_ppm, String::new());
+        share("duplicate", self.duplicate_ppm, String::new());
+        let by = Duration::from_nanos(self.reorder_by_ns);
+        share("reorder", self.reorder_ppm, format!(" by up to {by:?}"));
+        share("corrupt", self.corrupt_ppm, String::new());
+        if self.delay_ns > 0 {
+            parts.push(format!("delay {:?}", Duration::from_nanos(self.delay_ns)));
+        }
+        if let Some(rate) = self.rate_bit_s {
+            parts.push(format!("rate {rate} bit/s, queue {} B", self.queue_octets));
+        }
+        if let Some(mark) = self.mark_octets {
+            parts.push(format!("marks from {mark} B"));
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// Which packets are meant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Direction {
+    /// Those that arrive.
+    In,
+    /// Those that are sent.
+    Out,
+    /// All.
+    #[default]
+    Both,
+}
+
+/// What happens to the packets of a port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Faults {
+    /// From which all that happens by chance is drawn.
+    pub seed: u64,
+    /// To packets that arrive.
+    pub inbound: Impairment,
+    /// To packets that are sent.
+    pub outbound: Impairment,
+}
+
+impl Faults {
+    /// The same impairment for the packets that are meant, as it was for the others.
+    #[must_use]
+    pub fn with(mut self, direction: Direction, impairment: Impairment) -> Self {
+        if direction != Direction::Out {
+            self.inbound = impairment;
+        }
+        if direction != Direction::In {
+            self.outbound = impairment;
+        }
+        self
+    }
+
+    /// Whether nothing happens.
+    pub fn are_none(&self) -> bool {
+        self.inbound.is_none() && self.outbound.is_none()
+    }
+
+    /// Whether octets of packets are changed.
+    pub fn corrupt(&self) -> bool {
+        self.inbound.corrupt_ppm > 0 || self.outbound.corrupt_ppm > 0
+    }
+}
+
+/// A share of packets like `1%` or `0.01%`, in millionths.
+///
+/// # Errors
+/// What is wrong, as a sentence.
+pub fn parse_share(text: &str) -> Result<u32, String> {
+    let wrong = || format!("\"{text}\" is no share of packets: write 0% to 100%, such as \"0.1%\"");
+    let number = text.trim().strip_suffix('%').ok_or_else(wrong)?;
+    let millionths = scaled(number, f64::from(MILLION) / 100.0).ok_or_else(wrong)?;
+    u32::try_from(millionths)
+        .ok()
+        .filter(|ppm| *ppm <= MILLION)
+        .ok_or_else(wrong)
+}
+
+/// A time like `1ms`, `250us` or `0.5s`, in nanoseconds.
+///
+/// # Errors
+/// What is wrong, as a sentence.
+pub fn parse_time(text: &str) -> Result<u64, String> {
+    let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
+    let most = u64::try_from(DELAY_MAX.as_nanos()).unwrap_or(u64::MAX);
+    with_unit(text, &units)
+        .filter(|ns| *ns <= most)
+        .ok_or_else(|| {
+            format!("\"{text}\" is no time: write 0s to {DELAY_MAX:?} with ns, us, ms or s, such as \"1ms\"")
+        })
+}
+
+/// A rate like `10Gbit/s` or `100Mbit/s`, in bits a second.
+///
+/// # Errors
+/// What is wrong, as a sentence.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
+    let units = [
+        ("Gbit/s", 1e9),
+        ("Mbit/s", 1e6),
+        ("kbit/s", 1e3),
+        ("bit/s", 1.0),
+    ];
+    with_unit(text, &units)
+        .filter(|rate| (RATE_BIT_S_MIN..=RATE_BIT_S_MAX).contains(rate))
+        .ok_or_else(|| {
+            format!("\"{text}\" is no rate: write 1kbit/s to 1000Gbit/s, such as \"10Gbit/s\"")
+        })
+}
+
+/// A number of octets like `64kB` or `1MB`.
+///
+/// # Errors
+/// What is wrong, as a sentence.
+pub fn parse_octets(text: &str) -> Result<u64, String> {
+    let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)];
+    with_unit(text, &units)
+        .filter(|octets| *octets <= QUEUE_OCTETS_MAX)
+        .ok_or_else(|| {
+            format!("\"{text}\" is no number of octets: write 0B to 4GB, such as \"64kB\"")
+        })
+}
+
+fn with_unit(text: &str, units: &[(&str, f64)]) -> Option<u64> {
+    let text = text.trim();
+    let (number, factor) = units
+        .iter()
+        .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)))?;
+    scaled(number, factor)
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked to be in range
+fn scaled(number: &str, factor: f64) -> Option<u64> {
+    let value = number.trim().parse::<f64>().ok()? * factor;
+    (0.0..1e15).contains(&value).then(|| value.round() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_with_units_are_understood() {
+        assert_eq!(parse_share("1%"), Ok(10_000));
+        assert_eq!(parse_share("0.01%"), Ok(100));
+        assert_eq!(parse_share("100%"), Ok(1_000_000));
+        assert_eq!(parse_time("1ms"), Ok(1_000_000));
+        assert_eq!(parse_time("0.5us"), Ok(500));
+        assert_eq!(parse_time("2s"), Ok(2_000_000_000));
+        assert_eq!(parse_rate("10Gbit/s"), Ok(10_000_000_000));
+        assert_eq!(parse_rate("2.5Mbit/s"), Ok(2_500_000));
+        assert_eq!(parse_octets("64kB"), Ok(64_000));
+        assert_eq!(parse_octets("0B"), Ok(0));
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_an_example() {
+        for said in [
+            parse_share("1").unwrap_err(),
+            parse_share("101%").unwrap_err(),
+            parse_share("-1%").unwrap_err(),
+            parse_share("NaN%").unwrap_err(),
+        ] {
+            assert!(said.contains("such as \"0.1%\""), "{said}");
+        }
+        assert!(parse_time("11s").unwrap_err().contains("such as \"1ms\""));
+        assert!(parse_time("1 hour").is_err());
+        assert!(parse_rate("10Gb").is_err());
+        assert!(parse_rate("0bit/s").is_err());
+        assert!(parse_octets("1e30B").is_err());
+    }
+
+    #[test]
+    fn impairment_says_what_it_does() {
+        let impairment = Impairment {
+            loss_ppm: 100,
+            delay_ns: 1_000_000,
+            ..Impairment::default()
+        };
+        assert_eq!(impairment.to_string(), "loss 0.01%, delay 1ms");
+        assert_eq!(Impairment::default().to_string(), "none");
+    }
+
+    #[test]
+    fn direction_says_whose_impairment_changes() {
+        let lossy = Impairment {
+            loss_ppm: 1,
+            ..Impairment::default()
+        };
+        let faults = Faults::default().with(Direction::Out, lossy);
+        assert!(faults.inbound.is_none() && faults.outbound == lossy);
+        let faults = faults.with(Direction::Both, Impairment::default());
+        assert!(faults.are_none());
+    }
+}

@@ -1,0 +1,176 @@
+//! `urdma fault`: loss, delay and other faults at the port of an instance.
+
+use clap::{Args, ValueEnum};
+use urdma_ipc::fault::{parse_octets, parse_rate, parse_share, parse_time, Direction, Impairment};
+use urdma_ipc::status::{FaultStatus, LineStatus};
+
+use crate::{Error, Target};
+
+/// Options of `urdma fault`.
+#[derive(Debug, Args)]
+pub(crate) struct FaultArgs {
+    #[command(flatten)]
+    target: Target,
+    /// End all faults
+    #[arg(long, conflicts_with = "Wanted")]
+    off: bool,
+    #[command(flatten)]
+    wanted: Wanted,
+}
+
+/// What is to happen; what is not named does not happen.
+#[derive(Debug, Args)]
+struct Wanted {
+    /// Whose frames are meant; the other direction stays as it is
+    #[arg(long, value_enum)]
+    direction: Option<CliDirection>,
+    /// From which all that happens by chance is drawn
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Share of packets that are lost, such as 1%
+    #[arg(long, value_parser = parse_share)]
+    loss: Option<u32>,
+    /// Share of packets that arrive twice
+    #[arg(long, value_parser = parse_share)]
+    duplicate: Option<u32>,
+    /// Share of packets that others overtake
+    #[arg(long, value_parser = parse_share)]
+    reorder: Option<u32>,
+    /// Longest time by which those are late [default: 100us]
+    #[arg(long, value_parser = parse_time)]
+    reorder_by: Option<u64>,
+    /// Share of packets of which one bit is changed; needs checksums
+    #[arg(long, value_parser = parse_share)]
+    corrupt: Option<u32>,
+    /// Time that every packet takes, such as 1ms
+    #[arg(long, value_parser = parse_time)]
+    delay: Option<u64>,
+    /// Rate of the link, such as 10Gbit/s
+    #[arg(long, value_parser = parse_rate)]
+    rate: Option<u64>,
+    /// Octets that wait for the link at most, such as 1MB
+    #[arg(long, value_parser = parse_octets, requires = "rate")]
+    queue: Option<u64>,
+    /// Octets that wait from which on packets get a congestion mark (ECN), such as 100kB
+    #[arg(long, value_parser = parse_octets, requires = "rate")]
+    mark: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum CliDirection {
+    /// Packets that arrive
+    In,
+    /// Packets that are sent
+    Out,
+    Both,
+}
+
+impl Wanted {
+    fn is_nothing(&self) -> bool {
+        self.direction.is_none() && self.seed.is_none() && self.impairment().is_none()
+    }
+
+    fn direction(&self) -> Direction {
+        match self.direction {
+            Some(CliDirection::In) => Direction::In,
+            Some(CliDirection::Out) => Direction::Out,
+            Some(CliDirection::Both) | None => Direction::Both,
+        }
+    }
+
+    fn impairment(&self) -> Impairment {
+        let none = Impairment::default();
+        Impairment {
+            loss_ppm: self.loss.unwrap_or(0),
+            duplicate_ppm: self.duplicate.unwrap_or(0),
+            reorder_ppm: self.reorder.unwrap_or(0),
+            reorder_by_ns: self.reorder_by.unwrap_or(none.reorder_by_ns),
+            corrupt_ppm: self.corrupt.unwrap_or(0),
+            delay_ns: self.delay.unwrap_or(0),
+            rate_bit_s: self.rate,
+            queue_octets: self.queue.unwrap_or(none.queue_octets),
+            mark_octets: self.mark,
+        }
+    }
+}
+
+/// Changes the faults if there is something to change, and shows them.
+pub(crate) fn fault(args: &FaultArgs) -> Result<(), Error> {
+    let client = args.target.connect()?;
+    if args.off {
+        client.set_faults(Direction::Both, Impairment::default(), None)?;
+    } else if !args.wanted.is_nothing() {
+        let (direction, impairment) = (args.wanted.direction(), args.wanted.impairment());
+        client.set_faults(direction, impairment, args.wanted.seed)?;
+    }
+    let faults = client.status()?.faults;
+    let faults = faults.ok_or_else(|| Error::sentence("this instance has no port"))?;
+    print!("{}", render(&faults, true));
+    Ok(())
+}
+
+/// A line for each direction; one without faults is left out unless `all` are wanted.
+pub(crate) fn render(faults: &FaultStatus, all: bool) -> String {
+    [("in ", &faults.inbound), ("out", &faults.outbound)]
+        .into_iter()
+        .filter(|(_, line)| all || line.is_some())
+        .map(|(direction, line)| match line {
+            None => format!("faults   {direction} none\n"),
+            Some(line) => format!("faults   {direction} {}\n", sentence(line, faults.seed)),
+        })
+        .collect()
+}
+
+fn sentence(line: &LineStatus, seed: u64) -> String {
+    let counts = &line.counts;
+    let mut text = format!(
+        "{}, seed {seed}; of {} packets",
+        line.impairment, counts.offered
+    );
+    for (what, count) in [
+        ("lost", counts.lost),
+        ("doubled", counts.duplicated),
+        ("reordered", counts.reordered),
+        ("corrupted", counts.corrupted),
+        ("marked", counts.marked),
+        ("lost to a full queue", counts.queue_full),
+        ("lost for want of room", counts.no_room),
+        ("under way", line.held_packets),
+    ] {
+        if count > 0 {
+            text.push_str(&format!(", {count} {what}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urdma_ipc::status::FaultCounts;
+
+    #[test]
+    fn render_shows_what_was_asked_for_and_what_was_done() {
+        let faults = FaultStatus {
+            seed: 7,
+            inbound: None,
+            outbound: Some(LineStatus {
+                impairment: Impairment {
+                    loss_ppm: 10_000,
+                    ..Impairment::default()
+                },
+                counts: FaultCounts {
+                    offered: 100,
+                    lost: 2,
+                    ..FaultCounts::default()
+                },
+                ..LineStatus::default()
+            }),
+        };
+        assert_eq!(
+            render(&faults, false),
+            "faults   out loss 1%, seed 7; of 100 packets, 2 lost\n"
+        );
+        assert!(render(&faults, true).starts_with("faults   in  none\n"));
+    }
+}

@@ -1,0 +1,100 @@
+//! Programs over a link that loses, doubles, delays, reorders, changes and marks packets: what urdmad does at its port when it is told to.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::process::{Ended, Process};
+use urdma_harness::programs;
+use urdma_tests::{alone, check, ports, run_all};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Hosts a and b, with checksums, so that a changed octet is noticed.
+fn up(scratch: &Scratch, fault: &str) -> [Instance; 2] {
+    let socket = scratch.path().join("memif.sock");
+    [("a", "127.0.0.1", "server"), ("b", "127.0.0.2", "client")].map(|(name, address, role)| {
+        let port = format!(
+            "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\nmtu = 1500\nchecksum = true\n{fault}",
+            socket.display()
+        );
+        Instance::up(scratch.path(), name, address, &port).unwrap()
+    })
+}
+
+fn fault(host: &Instance, options: &[&str]) -> Ended {
+    let mut command = host.subcommand("fault").unwrap();
+    Process::run(command.args(options), LIMIT).unwrap()
+}
+
+fn count(host: &Instance, direction: &str, name: &str) -> u64 {
+    let status = host.status().unwrap();
+    let count = status["faults"][direction]["counts"][name].as_u64();
+    count.unwrap_or_else(|| panic!("no {name}: {status}"))
+}
+
+fn rping([a, b]: &[Instance; 2]) {
+    let job = programs::rping(ports(), a.address());
+    run_all(&[job], a, b, Lease::Never);
+}
+
+#[test]
+fn programs_do_not_notice_a_bad_link() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let hosts = up(
+        &scratch,
+        "[fault]\nloss = \"2%\"\nduplicate = \"2%\"\nreorder = \"2%\"\ncorrupt = \"1%\"\nseed = 3\n",
+    );
+    rping(&hosts);
+    let [a, b] = &hosts;
+    check("data", a, b, Lease::Never, scratch.path());
+    for host in &hosts {
+        for direction in ["inbound", "outbound"] {
+            for name in ["lost", "duplicated", "reordered", "corrupted"] {
+                assert!(count(host, direction, name) > 0, "{direction} {name}");
+            }
+        }
+    }
+    for host in hosts {
+        host.down().unwrap();
+    }
+}
+
+#[test]
+fn slow_link_is_shown_and_can_be_ended() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let hosts = up(&scratch, "");
+    let options = [
+        "--delay",
+        "1ms",
+        "--rate",
+        "1Gbit/s",
+        "--queue",
+        "300kB",
+        "--mark",
+        "20kB",
+        "--direction",
+        "out",
+    ];
+    for host in &hosts {
+        let said = fault(host, &options);
+        assert!(said.succeeded(), "{}", said.describe());
+        let expected = "faults   in  none\nfaults   out delay 1ms, rate 1000000000 bit/s, queue 300000 B, marks from 20000 B, seed 0; of ";
+        assert!(said.output.starts_with(expected), "{}", said.output);
+    }
+    rping(&hosts);
+    assert!(count(&hosts[0], "outbound", "offered") > 100);
+    let off = fault(&hosts[0], &["--off"]);
+    assert_eq!(off.output, "faults   in  none\nfaults   out none\n");
+    let wrong = fault(&hosts[0], &["--loss", "1"]);
+    assert!(
+        !wrong.succeeded() && wrong.output.contains("such as \"0.1%\""),
+        "{}",
+        wrong.output
+    );
+    for host in hosts {
+        host.down().unwrap();
+    }
+}
