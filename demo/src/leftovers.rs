@@ -84,10 +84,12 @@ fn was_told_of(scratch: &Path, process: &Path) -> bool {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::process::Command;
+    use std::time::Duration;
 
     use nix::sys::wait::{waitid, Id, WaitPidFlag};
     use nix::unistd::Pid;
     use urdma_harness::instance::Scratch;
+    use urdma_harness::process::wait_until;
 
     use super::*;
 
@@ -100,7 +102,11 @@ mod tests {
             .spawn()
             .unwrap();
         let expected = format!("process {}", child.id());
-        assert_eq!(processes(scratch.path()), [expected]);
+        // `spawn` may return before readers of /proc find the new environment.
+        wait_until("the process in the list", Duration::from_secs(30), || {
+            processes(scratch.path()) == [expected.as_str()]
+        })
+        .unwrap();
         child.kill().unwrap();
         let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
         waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT).unwrap();
