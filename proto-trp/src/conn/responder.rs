@@ -111,7 +111,7 @@ impl Responder {
         (self.expected_msn, self.response_msn) = (Msn::FIRST, Msn::FIRST);
     }
 
-    #[cfg(test)]
+    /// The queues begin with this number.
     pub(super) fn number_from(&mut self, msn: Msn) {
         (self.expected_msn, self.response_msn) = (msn, msn);
     }

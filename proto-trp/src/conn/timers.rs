@@ -96,6 +96,8 @@ impl Connection {
             self.probe(now, host);
         }
         if self.fail_deadline <= now {
+            // The sends that it was set for may have been acknowledged by then.
+            self.fail_deadline = Time::NEVER;
             self.give_up(host);
         }
         if self.keepalive.deadline() <= now {

@@ -154,7 +154,7 @@ impl TxWindow {
         self.initial
     }
 
-    #[cfg(test)]
+    /// Begins to count transmissions with `count`.
     pub(super) fn count_transmissions_from(&mut self, count: u32) {
         self.transmissions = count;
     }

@@ -1,7 +1,7 @@
 //! A deterministic simulator: two connections, a link that loses, repeats, reorders, corrupts, delays and queues, and virtual time.
 //!
-//! Everything that happens follows from one seed. A test that fails prints it, and `URDMA_SEED=n cargo test -p proto-trp` runs that one again;
-//! `URDMA_SIM_SEEDS=n` runs that many seeds instead of the few of an ordinary test run.
+//! Everything that happens follows from one seed. A test that fails prints the command that runs that one again;
+//! `URDMA_SIM_SEEDS=n` runs that many seeds instead of those of an ordinary test run.
 
 mod flood;
 mod fuzz;
@@ -21,7 +21,7 @@ pub use host::{Rights, SimHost};
 pub use link::{Link, LinkModel, Waits};
 pub use measure::{LinkCase, LinkResult, LossCase};
 pub use rng::Rng;
-pub use traffic::{Exchange, ExchangePlan};
+pub use traffic::{Breakage, Exchange, ExchangePlan};
 pub use verbs::SIGNALED;
 pub use world::{End, Setup, World};
 
@@ -41,8 +41,21 @@ pub fn for_each_seed(usual: u64, test: impl Fn(u64) + std::panic::RefUnwindSafe)
     };
     for seed in seeds {
         if let Err(panic) = std::panic::catch_unwind(|| test(seed)) {
-            eprintln!("failed with URDMA_SEED={seed}");
+            eprintln!("to see this again: {}", replay_command(seed));
             std::panic::resume_unwind(panic);
         }
     }
+}
+
+/// What runs one seed of the present test again.
+fn replay_command(seed: u64) -> String {
+    let thread = std::thread::current();
+    let test = thread.name().filter(|&name| name != "main").unwrap_or("");
+    let program = std::env::current_exe().unwrap_or_default();
+    let stem = program.file_stem().unwrap_or_default().to_string_lossy();
+    let target = match stem.rsplit_once('-') {
+        Some((name, _)) if name != "proto_trp" => format!("--test {name}"),
+        _ => "--lib".to_owned(),
+    };
+    format!("URDMA_SEED={seed} cargo test -p proto-trp {target} {test}")
 }

@@ -69,6 +69,9 @@ struct Side {
     posted: usize,
     receives_posted: usize,
     received: usize,
+    /// Sends that have failed, all those from one on.
+    sends_failed: usize,
+    receives_failed: usize,
     /// Signaled operations that have not completed.
     awaited: VecDeque<usize>,
     /// Writes of the peer before this operation have been checked.
@@ -81,9 +84,26 @@ pub struct Exchange {
     sides: [Side; 2],
     rng: Rng,
     late_receives: bool,
+    /// The connection was broken on purpose: requests may fail.
+    broken: bool,
+}
+
+/// How a connection is broken in the middle of an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Breakage {
+    /// An end is moved to ERROR by its application.
+    Error(usize),
+    /// The process of an end dies.
+    Kill(usize),
+    /// An end destroys its queue pair in order.
+    Close(usize),
+    /// Nothing passes any more.
+    Cut,
 }
 
 const WORDS: usize = 4;
+/// Virtual time after which both ends of a broken connection have noticed.
+const BROKEN_NS: u64 = 2_000_000_000;
 
 /// A random length: mostly short, sometimes 0, sometimes long.
 fn random_len(rng: &mut Rng, max: usize) -> usize {
@@ -207,6 +227,7 @@ impl Exchange {
             sides: [a, b],
             rng,
             late_receives: plan.late_receives,
+            broken: false,
         }
     }
 
@@ -265,6 +286,8 @@ impl Exchange {
             posted: 0,
             receives_posted: 0,
             received: 0,
+            sends_failed: 0,
+            receives_failed: 0,
             awaited: VecDeque::new(),
             writes_checked: 0,
         }
@@ -288,6 +311,9 @@ impl Exchange {
     pub fn pump(&mut self, world: &mut World) {
         for end in 0..2 {
             self.check_completions(world, end);
+            if world.ends[end].conn.is_none() {
+                continue;
+            }
             self.post_receives(world, end);
             self.post_sends(world, end);
         }
@@ -380,15 +406,45 @@ impl Exchange {
 
     fn check_completions(&mut self, world: &mut World, end: usize) {
         while let Some(completion) = world.ends[end].host.completions.pop_front() {
-            assert_eq!(completion.status, Status::Success, "{completion:?}");
-            if completion.is_send() {
+            if completion.status != Status::Success {
+                self.check_failure(end, &completion);
+            } else if completion.is_send() {
                 self.check_send(world, end, &completion);
             } else {
                 self.check_receive(world, end, &completion);
             }
         }
         let events = &world.ends[end].host.events;
-        assert!(events.is_empty(), "{events:?}");
+        assert!(self.broken || events.is_empty(), "{events:?}");
+    }
+
+    /// A request of a broken connection has failed: none after it has succeeded, and none fails twice.
+    fn check_failure(&mut self, end: usize, completion: &Completion) {
+        assert!(self.broken, "{completion:?}");
+        let side = &mut self.sides[end];
+        let index = usize::try_from(completion.wr_id).expect("an index");
+        let (posted, failed, succeeded) = if completion.is_send() {
+            let next = side.awaited.front().copied().unwrap_or(side.posted);
+            (side.posted, &mut side.sends_failed, next)
+        } else {
+            (
+                side.receives_posted,
+                &mut side.receives_failed,
+                side.received,
+            )
+        };
+        let first = index - *failed;
+        assert!(
+            first <= succeeded && index < posted,
+            "{completion:?} after {succeeded}"
+        );
+        *failed += 1;
+        let may_be_first = matches!(
+            completion.status,
+            Status::RetryExceeded | Status::RnrRetryExceeded
+        );
+        let flushed = completion.status == Status::WorkRequestFlushed;
+        assert!(flushed || (may_be_first && *failed == 1), "{completion:?}");
     }
 
     fn check_send(&mut self, world: &World, end: usize, completion: &Completion) {
@@ -493,6 +549,71 @@ impl Exchange {
                 .collect();
             assert_eq!(words, model, "atomics ran not exactly once");
         }
+    }
+
+    /// Runs a part of the exchange, breaks the connection, and looks at what is left.
+    ///
+    /// # Panics
+    /// When a request is lost or ends twice, or memory holds what nobody sent.
+    pub fn run_and_break(&mut self, world: &mut World, after_ns: u64, how: Breakage) {
+        world.run_until(after_ns, |world| {
+            self.pump(world);
+            false
+        });
+        self.broken = true;
+        match how {
+            Breakage::Error(end) => {
+                let (conn, host) = world.split(end);
+                conn.to_error(host);
+            }
+            Breakage::Kill(end) => world.kill(end),
+            Breakage::Close(end) => world.conn(end).close(),
+            Breakage::Cut => world.blackout(u64::MAX),
+        }
+        world.run_until(BROKEN_NS, |world| {
+            self.pump(world);
+            false
+        });
+        for end in 0..2 {
+            if let Some(conn) = &mut world.ends[end].conn {
+                conn.to_error(&mut world.ends[end].host);
+                self.check_completions(world, end);
+                let side = &self.sides[end];
+                let unsuccessful = side
+                    .awaited
+                    .iter()
+                    .all(|&op| op + side.sends_failed >= side.posted);
+                assert!(unsuccessful, "a send was lost: {:?}", side.awaited);
+                let ended = side.received + side.receives_failed;
+                assert_eq!(ended, side.receives_posted, "a receive was lost");
+            }
+            self.check_partial_memory(world, end);
+        }
+    }
+
+    /// What the peer wrote is what it sent, as far as it came; its atomics ran in their order, each once.
+    fn check_partial_memory(&self, world: &World, end: usize) {
+        let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
+        let source = world.ends[1 - end].host.octets(peer.source);
+        let inbox = world.ends[end].host.octets(side.inbox);
+        for op in peer.operations.iter().filter(|op| op.kind == Kind::Write) {
+            let got = &inbox[op.remote..op.remote + op.len];
+            let sent = &source[op.local..op.local + op.len];
+            let fits = got
+                .iter()
+                .zip(sent)
+                .all(|(got, sent)| got == sent || *got == 0xdd);
+            assert!(fits, "octets that nobody sent");
+        }
+        let words = world.ends[end].host.octets(side.words);
+        let reached = (0..=peer.operations.len()).any(|count| {
+            let model = final_words(&peer.operations[..count]);
+            words
+                .chunks(8)
+                .zip(model)
+                .all(|(got, word)| got == word.to_ne_bytes())
+        });
+        assert!(reached, "atomics out of order or twice");
     }
 
     /// Runs the whole exchange.

@@ -22,8 +22,12 @@ pub struct Setup {
     pub link: LinkModel,
     /// The same-host variant of the protocol.
     pub reliable_path: bool,
+    /// Queue pair numbers of both ends.
+    pub qpn: [Qpn; 2],
     /// Initial sequence numbers of both ends.
     pub psn: [u32; 2],
+    /// What all other counters of both ends begin with; 1 for a connection as it is made.
+    pub count_from: u32,
     /// Reads and atomics outstanding, as requester and as responder.
     pub rd_atomic: u8,
     /// Acknowledge timeout code.
@@ -50,7 +54,9 @@ impl Default for Setup {
                 ..LinkModel::default()
             },
             reliable_path: false,
+            qpn: [0x0101, 0x0202].map(|index| Qpn::new(SlotId::DAEMON, index)),
             psn: [0x00ff_fff0, 77],
+            count_from: 1,
             rd_atomic: 4,
             timeout: 14,
             retry_cnt: 7,
@@ -115,18 +121,12 @@ pub struct World {
     buf: Vec<u8>,
 }
 
-/// The number of an end's queue pair.
-fn qpn(end: usize) -> Qpn {
-    let index = if end == 0 { 0x0101 } else { 0x0202 };
-    Qpn::new(SlotId::DAEMON, index)
-}
-
 impl World {
     /// Two connections in INIT.
     pub fn unconnected(setup: &Setup, seed: u64) -> Self {
         let end = |end: usize| {
             let mut conn = Connection::new(ConnConfig {
-                local_qpn: qpn(end),
+                local_qpn: setup.qpn[end],
                 seed: seed ^ end as u64,
                 ..setup.config
             });
@@ -177,6 +177,9 @@ impl World {
     pub fn connect_with(&mut self, end: usize, setup: &Setup) {
         self.to_rtr(end, setup);
         self.to_rts(end, setup);
+        if setup.count_from != 1 {
+            self.conn(end).count_from(setup.count_from);
+        }
     }
 
     /// Brings an end from INIT to RTR.
@@ -186,7 +189,7 @@ impl World {
     pub fn to_rtr(&mut self, end: usize, setup: &Setup) {
         let now = self.now;
         let rtr = RtrParams {
-            remote_qpn: qpn(1 - end),
+            remote_qpn: setup.qpn[1 - end],
             remote_psn: Psn::new(setup.psn[1 - end]),
             max_datagram_octets: setup.max_datagram_octets,
             max_dest_rd_atomic: setup.rd_atomic,
