@@ -181,6 +181,12 @@ impl Connection {
         let record = self.tx.get(seq);
         if self.recovery.is_plausible(now.since_ns(record.sent_at)) {
             self.recovery.on_arrival(record.transmission);
+        } else if self.recovery.gropes() {
+            // Whatever is still in flight is sent again, at the pace of a new path, so that it does not take a probe for each packet.
+            for seq in self.tx.una..self.tx.next {
+                self.tx.mark_lost(seq);
+            }
+            self.control.on_silence();
         }
     }
 }

@@ -178,6 +178,15 @@ impl Recovery {
         elapsed_ns >= self.min_rtt_ns - self.min_rtt_ns / 4
     }
 
+    /// Whether only probes have been answered so far, so that no round trip could be measured, and this is the second of late.
+    pub(super) fn gropes(&mut self) -> bool {
+        let gropes = !self.has_sample && self.backoff >= 2;
+        if gropes {
+            self.backoff = 1;
+        }
+        gropes
+    }
+
     /// Time after which a packet older than one that has arrived counts as lost (RFC 9002 section 6.1.2).
     pub(super) fn loss_delay_ns(&self) -> u64 {
         let rtt = self.smoothed_ns.max(self.latest_ns);
