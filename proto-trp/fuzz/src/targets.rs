@@ -12,7 +12,7 @@ use proto_trp::wire::{
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const ALL: [Target; 7] = [
+pub const ALL: [Target; 8] = [
     ("trp_header", trp_header),
     ("extensions", extensions),
     ("ddp", ddp),
@@ -20,6 +20,7 @@ pub const ALL: [Target; 7] = [
     ("terminate", terminate),
     ("segment", segment),
     ("operations", operations),
+    ("cm_message", cm_message),
 ];
 
 /// [`proto_trp::sim::fuzz_operations`].
@@ -141,4 +142,25 @@ pub fn segment(octets: &[u8]) {
     assert_eq!((again.kind, again.last), (segment.kind, segment.last));
     assert_eq!(again.payload_len, segment.payload_len);
     assert_eq!(again.trp.flags, segment.trp.flags);
+}
+
+/// [`urdma_cm::wire::Message::parse`], and what urdmad makes of a REQ.
+pub fn cm_message(octets: &[u8]) {
+    use urdma_cm::wire::{reject_no_listener, Body, Message, ReqRoute, MAX_MESSAGE};
+    let route = ReqRoute::parse(octets);
+    let Ok(message) = Message::parse(octets) else {
+        assert!(route.is_none());
+        return;
+    };
+    let mut buf = [0; MAX_MESSAGE];
+    let len = message.write(&mut buf);
+    assert_eq!(len, octets.len());
+    assert_eq!(Message::parse(&buf[..len]), Ok(message));
+    assert_eq!(route.is_some(), matches!(message.body, Body::Req(_)));
+    if let Some(route) = route {
+        let len = reject_no_listener(&route, &mut buf);
+        let answer = Message::parse(&buf[..len]).expect("an answer that can be read");
+        assert_eq!(answer.head.remote_id, message.head.local_id);
+        assert!(matches!(answer.body, Body::Rej(_)));
+    }
 }
