@@ -44,7 +44,7 @@ perf:
 
 PREFIX ?= /usr/local
 install: build
-	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad
+	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad target/release/urdma-bench
 	install -Dm755 target/release/liburdma_provider.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma-rdmav34.so
 	install -Dm755 target/release/liburdma_standin.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_standin.so
 	install -Dm755 target/release/liburdma_lease.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_lease.so

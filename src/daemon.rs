@@ -37,7 +37,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
             run_dir.instance()
         )));
     }
-    let mut command = Command::new(libraries::urdmad()?);
+    let mut command = Command::new(libraries::companion("urdmad")?);
     command.arg("--run-dir").arg(run_dir.path());
     if let Some(instance) = &args.target.instance {
         command.arg("--instance").arg(instance);

@@ -48,9 +48,9 @@ impl Libraries {
     }
 }
 
-/// The `urdmad` that belongs to this `urdma`.
-pub(crate) fn urdmad() -> Result<PathBuf, Error> {
-    let path = executable_dir()?.join("urdmad");
+/// The program called `name` that belongs to this `urdma`.
+pub(crate) fn companion(name: &str) -> Result<PathBuf, Error> {
+    let path = executable_dir()?.join(name);
     if path.is_file() {
         Ok(path)
     } else {

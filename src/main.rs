@@ -4,10 +4,12 @@
 //! - `up` and `down`: [`daemon`], start and end an instance of urdmad;
 //! - `run`: [`run`], a program with the environment that makes libibverbs find our device;
 //! - `status`: [`status`], what an instance knows, as a table or as JSON;
+//! - `bench`: [`bench`], sweeps on this machine, by a program of its own;
 //! - `capture`: [`capture`], frames into a file that Wireshark reads;
 //! - `fault`: [`fault`], what happens to packets at an instance's port;
 //! - [`libraries`]: where the plugin, the stand-in and the lease library are.
 
+mod bench;
 mod capture;
 mod daemon;
 mod fault;
@@ -46,6 +48,8 @@ enum Command {
     Capture(capture::CaptureArgs),
     /// Lose, double, delay, reorder, change packets at an instance's port, or show what happens there
     Fault(fault::FaultArgs),
+    /// Measure latency, bandwidth, queue pairs and loss on this machine
+    Bench(bench::BenchArgs),
 }
 
 /// Which instance is meant.
@@ -92,6 +96,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::status(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Fault(args) => fault::fault(&args),
+        Command::Bench(args) => bench::bench(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,14 +14,17 @@
 //! | [`plan`] | what is measured, in which order |
 //! | [`goals`], [`rows`] | what is compared with what, the goals, the verdicts |
 //! | [`report`], [`plot`] | table, JSON, SVG |
+//! | [`bench`], [`lines`] | the sweeps of `urdma bench`, line charts |
 //!
 //! Every number is what a program printed or a clock said in this call; what cannot be measured is reported as not available, with the
 //! reason. The machine is shared with whatever else runs on it, so each probe runs several times, in turn with the others, and the
 //! median counts.
 
 pub mod attach;
+pub mod bench;
 mod goals;
 pub mod idle;
+pub mod lines;
 pub mod peers;
 pub mod plan;
 pub mod plot;

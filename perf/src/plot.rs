@@ -188,7 +188,8 @@ fn draw(out: &mut String, panel: &Panel, samples: &Samples, top: f64) {
     }
 }
 
-fn text(out: &mut String, x: f64, y: f64, anchor: &str, colour: &str, text: &str) {
+/// Adds a line of text.
+pub(crate) fn text(out: &mut String, x: f64, y: f64, anchor: &str, colour: &str, text: &str) {
     let escaped = text.replace('&', "&amp;").replace('<', "&lt;");
     let _ = writeln!(
         out,

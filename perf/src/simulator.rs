@@ -12,7 +12,7 @@ const LOSSY_PPM: u32 = 10_000;
 /// The loss rates of the sweep.
 const SWEEP_PPM: [u32; 6] = [0, 100, 1_000, 10_000, 30_000, 50_000];
 /// The lengths of writes of the sweep.
-const SWEEP_OCTETS: [u32; 2] = [65_536, 1 << 20];
+pub const SWEEP_OCTETS: [u32; 2] = [65_536, 1 << 20];
 
 /// Seeds of the search for spurious failures.
 pub const RETRY_SEEDS: u64 = 10_000;

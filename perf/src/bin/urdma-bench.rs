@@ -1,0 +1,106 @@
+//! `urdma bench`: sweeps on the user's own machine, with a progress bar, a table, JSON and an SVG plot.
+
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Parser;
+use urdma_harness::instance::{Instance, Scratch};
+use urdma_harness::Failure;
+use urdma_perf::bench::{self, Point, Sweep};
+use urdma_perf::lines;
+use urdma_perf::report::machine;
+
+const BAR: usize = 30;
+const PERFTEST: &str = "ib_write_bw";
+
+/// Measures latency, bandwidth, queue pairs and loss on this machine, over an instance of its own.
+#[derive(Debug, Parser)]
+#[command(name = "urdma bench", version, about)]
+struct Arguments {
+    /// Only these sweeps; all without it
+    #[arg(long, value_name = "SWEEP", value_delimiter = ',')]
+    only: Vec<Sweep>,
+    /// Where bench.json and bench.svg go
+    #[arg(long, default_value = ".")]
+    out: PathBuf,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("urdma bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether everything could be measured.
+fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    let sweeps = match arguments.only.as_slice() {
+        [] => &Sweep::ALL,
+        some => some,
+    };
+    let mut points = measure(sweeps)?;
+    if sweeps.contains(&Sweep::Loss) {
+        eprintln!("simulating loss");
+        points.extend(bench::simulated_loss());
+    }
+    println!("{}{}", machine(), bench::table(&points));
+    write(&arguments.out, &points)?;
+    Ok(points.iter().all(|point| point.value.is_ok()))
+}
+
+fn measure(sweeps: &[Sweep]) -> Result<Vec<Point>, Failure> {
+    let steps = bench::steps(sweeps);
+    if steps.is_empty() {
+        return Ok(Vec::new());
+    }
+    if !is_installed(PERFTEST) {
+        return Err(Failure::new(
+            "the sweeps use Debian's perftest, which is not installed: apt-get install perftest",
+        ));
+    }
+    let scratch = Scratch::new("bench")?;
+    let host = Instance::up(scratch.path(), "bench", "127.0.0.1", "")?;
+    let mut points = Vec::new();
+    for (number, step) in steps.iter().enumerate() {
+        progress(number, steps.len(), &step.label());
+        points.push(step.measure(&host, bench::port(number)));
+    }
+    progress(steps.len(), steps.len(), "");
+    eprintln!();
+    host.down()?;
+    Ok(points)
+}
+
+/// A bar that is drawn over itself on a terminal, and a line each elsewhere.
+fn progress(done: usize, of: usize, what: &str) {
+    let filled = BAR * done / of.max(1);
+    let bar = format!("[{}{}]", "#".repeat(filled), ".".repeat(BAR - filled));
+    let mut out = std::io::stderr();
+    if out.is_terminal() {
+        let _ = write!(out, "\r{bar} {done:3} of {of} {what:24}");
+        let _ = out.flush();
+    } else {
+        let _ = writeln!(out, "{bar} {done:3} of {of} {what}");
+    }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+fn write(directory: &Path, points: &[Point]) -> Result<(), Failure> {
+    fs::create_dir_all(directory)?;
+    let (json_path, svg_path) = (directory.join("bench.json"), directory.join("bench.svg"));
+    let report = serde_json::json!({ "machine": machine(), "points": points });
+    fs::write(&json_path, format!("{report:#}\n"))?;
+    fs::write(&svg_path, lines::svg(&bench::charts(points), &machine()))?;
+    println!("written: {}, {}", json_path.display(), svg_path.display());
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! `urdma bench`: what it says without perftest, and the files that it writes.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::time::Duration;
+
+use urdma_harness::instance::{urdma, Scratch};
+use urdma_harness::process::Process;
+use urdma_tests::SHORT;
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+#[test]
+fn bench_without_perftest_says_what_to_install() {
+    let mut command = urdma().unwrap();
+    command
+        .args(["bench", "--only", "latency"])
+        .env("PATH", "/nonexistent");
+    let ended = Process::run(&mut command, SHORT).unwrap();
+    assert!(!ended.succeeded());
+    assert!(
+        ended.output.contains("apt-get install perftest"),
+        "{}",
+        ended.output
+    );
+}
+
+#[test]
+fn bench_writes_table_json_and_plot() {
+    let scratch = Scratch::new("test").unwrap();
+    let mut command = urdma().unwrap();
+    command
+        .args(["bench", "--only", "loss", "--out"])
+        .arg(scratch.path());
+    let ended = Process::run(&mut command, LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    assert!(ended.output.contains("go-back-N"), "{}", ended.output);
+    let json = fs::read(scratch.path().join("bench.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert!(report["points"].as_array().unwrap().len() >= 24);
+    let svg = fs::read_to_string(scratch.path().join("bench.svg")).unwrap();
+    assert_eq!(svg.matches("<polyline").count(), 4);
+}
