@@ -79,6 +79,58 @@ static void count_of_regions(struct end *e, int max_mr)
 	free(made);
 }
 
+static void count_of_windows(struct end *e, int max_mw)
+{
+	struct ibv_mw **made = calloc((size_t)max_mw + 1, sizeof(*made));
+	int count = 0;
+
+	for (; count <= max_mw; count++)
+		if (!(made[count] = ibv_alloc_mw(e->pd, count % 2 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2)))
+			break;
+	if (count != max_mw)
+		fail("%d memory windows could be made where the device says %d", count, max_mw);
+	if (errno != ENOMEM)
+		fail("one memory window too many gave '%s'", strerror(errno));
+	while (count--)
+		ibv_dealloc_mw(made[count]);
+	free(made);
+}
+
+static void shared_receive_queues(struct end *e, const struct ibv_device_attr *device)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = (uint32_t)device->max_srq_wr, .max_sge = (uint32_t)device->max_srq_sge } };
+	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
+	struct ibv_srq *srq = ibv_create_srq(e->pd, &attr);
+
+	if (!srq)
+		fail("a shared receive queue of %d requests: %s", device->max_srq_wr, strerror(errno));
+	for (int i = 0; i < device->max_srq_wr; i++)
+		if (ibv_post_srq_recv(srq, &wr, &bad))
+			fail("request %d of %d was refused", i, device->max_srq_wr);
+	if (ibv_post_srq_recv(srq, &wr, &bad) != ENOMEM || bad != &wr)
+		fail("one request more than a shared receive queue holds was not refused with ENOMEM");
+	ibv_destroy_srq(srq);
+	attr.attr.max_wr = (uint32_t)device->max_srq_wr + 1;
+	expect_errno("a shared receive queue with too many requests", ibv_create_srq(e->pd, &attr), EINVAL);
+	attr.attr = (struct ibv_srq_attr){ .max_wr = 1, .max_sge = (uint32_t)device->max_srq_sge + 1 };
+	expect_errno("a shared receive queue with too many SGEs", ibv_create_srq(e->pd, &attr), EINVAL);
+}
+
+static void device_memory(struct end *e)
+{
+	struct ibv_device_attr_ex device;
+
+	if (ibv_query_device_ex(e->context, NULL, &device))
+		fail("ibv_query_device_ex: %s", strerror(errno));
+	struct ibv_alloc_dm_attr attr = { .length = device.max_dm_size };
+	struct ibv_dm *dm = ibv_alloc_dm(e->context, &attr);
+	if (!dm)
+		fail("device memory of %lu octets: %s", (unsigned long)attr.length, strerror(errno));
+	ibv_free_dm(dm);
+	attr.length++;
+	expect_errno("too much device memory", ibv_alloc_dm(e->context, &attr), EINVAL);
+}
+
 static void requests(struct end *e)
 {
 	struct ibv_sge sges[5] = { { 0 } };
@@ -102,6 +154,9 @@ void check_limits(void)
 	sizes(&e, &device);
 	count_of_queue_pairs(&e, device.max_qp);
 	count_of_regions(&e, device.max_mr);
+	count_of_windows(&e, device.max_mw);
+	shared_receive_queues(&e, &device);
+	device_memory(&e);
 	requests(&e);
 	errno = 0;
 	expect_errno("remote write without local write", ibv_reg_mr(e.pd, e.region, 64, IBV_ACCESS_REMOTE_WRITE), EINVAL);
