@@ -1,8 +1,10 @@
 //! Hugepages for leased queues: reserved for as long as the guard lives, then given back.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{mount, umount, MsFlags};
 
 use crate::Failure;
@@ -13,35 +15,29 @@ const MOUNT_POINT: &str = "/dev/hugepages";
 /// Reserved hugepages of 2 MB and a mounted hugetlbfs.
 #[derive(Debug)]
 pub struct Hugepages {
-    count_before: Option<u64>,
+    /// Pages that were added to the kernel's.
+    added: u64,
     mounted_here: bool,
     directory: PathBuf,
 }
 
 impl Hugepages {
-    /// Makes sure that `wanted` pages are free and that hugetlbfs is mounted.
+    /// Reserves `wanted` pages beside those that there are, which others may count on, and makes sure that hugetlbfs is mounted.
     ///
     /// # Errors
     /// The caller is not root, or the kernel has not enough free memory in one piece.
     pub fn reserve(wanted: u64) -> Result<Self, Failure> {
-        let (total, free) = (meminfo("HugePages_Total")?, meminfo("HugePages_Free")?);
         let mut guard = Self {
-            count_before: None,
+            added: 0,
             mounted_here: false,
             directory: PathBuf::from(MOUNT_POINT),
         };
-        if free < wanted {
-            let target = total + wanted - free;
-            fs::write(COUNT_FILE, target.to_string()).map_err(|error| {
-                Failure::new(format!("cannot reserve hugepages in {COUNT_FILE}: {error}"))
-            })?;
-            guard.count_before = Some(total);
-            let now_free = meminfo("HugePages_Free")?;
-            if now_free < wanted {
-                return Err(Failure::new(format!(
-                    "only {now_free} of {wanted} hugepages of 2 MB could be reserved: free some memory and try again"
-                )));
-            }
+        guard.added = change_count(|before| before + wanted)?;
+        let (added, free) = (guard.added, meminfo("HugePages_Free")?);
+        if added < wanted && free < wanted {
+            return Err(Failure::new(format!(
+                "only {free} of {wanted} hugepages of 2 MB could be reserved: free some memory and try again"
+            )));
         }
         match mounted_hugetlbfs()? {
             Some(directory) => guard.directory = directory,
@@ -80,12 +76,29 @@ impl Drop for Hugepages {
                 let _ = fs::remove_dir(MOUNT_POINT);
             }
         }
-        if let Some(count) = self.count_before {
-            if let Err(error) = fs::write(COUNT_FILE, count.to_string()) {
-                eprintln!("cannot give hugepages back in {COUNT_FILE}: {error}");
-            }
+        let added = self.added;
+        if let Err(error) = change_count(|count| count.saturating_sub(added)) {
+            eprintln!("{error}");
         }
     }
+}
+
+/// Sets the number of reserved pages, which other runs may do at the same time; gives by how many it has grown.
+fn change_count(change: impl FnOnce(u64) -> u64) -> Result<u64, Failure> {
+    let explain = |error: std::io::Error| {
+        Failure::new(format!("cannot reserve hugepages in {COUNT_FILE}: {error}"))
+    };
+    let file = File::options()
+        .write(true)
+        .open(COUNT_FILE)
+        .map_err(explain)?;
+    let mut locked =
+        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| explain(errno.into()))?;
+    let before = meminfo("HugePages_Total")?;
+    locked
+        .write_all(change(before).to_string().as_bytes())
+        .map_err(explain)?;
+    Ok(meminfo("HugePages_Total")?.saturating_sub(before))
 }
 
 fn meminfo(field: &str) -> Result<u64, Failure> {
