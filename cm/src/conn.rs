@@ -5,6 +5,7 @@
 //! passive:  REQ -> ReqRcvd --accept--> [RepGated --QP in RTR-->] RepSent --RTU or data--> Established
 //! both:     Established --disconnect--> DreqSent --DREP or DREQ--> TimeWait --time--> Closed
 //!           Established --DREQ or peer gone--> TimeWait --time--> Closed
+//! datagram: connect -> ReqSent --REP--> Closed;  REQ -> ReqRcvd --accept--> Answered (and the REP again for each REQ)
 //! failure:  ReqSent, RepSent --REJ, silence--> Closed;  ReqRcvd --reject--> Closed
 //! ```
 
@@ -53,6 +54,8 @@ pub enum State {
     TimeWait,
     /// Over; kept only until the application lets go of it.
     Closed,
+    /// A datagram service has sent its REP; kept for a while to answer duplicates of the REQ.
+    Answered,
 }
 
 /// Private data of the application, up to 255 octets.

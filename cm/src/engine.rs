@@ -112,7 +112,7 @@ pub struct ConnectRequest {
 pub enum Event {
     /// Somebody wants to connect.
     ConnectRequest(ConnectRequest),
-    /// The REP came: set the QP to RTR and RTS, then call [`Engine::establish`].
+    /// The REP came: set the QP to RTR and RTS, then call [`Engine::establish`]. Of a datagram service: that is all.
     Response {
         /// The connection.
         conn: ConnId,
@@ -314,7 +314,7 @@ impl Engine {
         }
     }
 
-    /// Accepts a REQ: sends the REP, now or when the QP is in RTR.
+    /// Accepts a REQ: sends the REP, now or when the QP is in RTR; of a datagram service at once.
     ///
     /// # Errors
     /// [`Error::State`] if the REQ was withdrawn or decided already.
@@ -324,6 +324,10 @@ impl Engine {
         let conn = self.expect(id, &[State::ReqRcvd])?;
         conn.local = info_of(&params.qp, psn);
         conn.private_data = params.private_data;
+        if conn.req.port_space.is_datagram() {
+            self.answer(now, id.0);
+            return Ok(());
+        }
         conn.state = State::RepGated;
         self.by_qpn.insert(params.qp.qpn, id.0);
         if params.qp_ready {
@@ -397,8 +401,8 @@ impl Engine {
             State::Established => {
                 let _ = self.disconnect(now, id);
             }
-            State::Closed if conn.deadline.is_none() => self.forget(id.0),
-            State::DreqSent | State::TimeWait | State::Closed => {}
+            State::Closed | State::Answered if conn.deadline.is_none() => self.forget(id.0),
+            State::DreqSent | State::TimeWait | State::Closed | State::Answered => {}
         }
     }
 

@@ -102,6 +102,11 @@ impl PortSpace {
     pub const UDP: Self = Self(0x0111);
     /// IPoIB's datagram services (`RDMA_PS_IPOIB`).
     pub const IPOIB: Self = Self(0x0002);
+
+    /// Whether its services are datagram ones: REQ and REP only tell where the other is, and no connection follows.
+    pub fn is_datagram(self) -> bool {
+        matches!(self, Self::UDP | Self::IPOIB)
+    }
 }
 
 /// Why a connection is refused: the codes of the InfiniBand specification, table 111.

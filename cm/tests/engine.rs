@@ -37,8 +37,9 @@ const QPN_B: u32 = 0x02_0001;
 impl Pair {
     fn new() -> Self {
         let mut b = Engine::new(Config::new(2, 22));
-        b.listen("0.0.0.0:7".parse().unwrap(), PortSpace::TCP, 2)
-            .unwrap();
+        for space in [PortSpace::TCP, PortSpace::UDP] {
+            b.listen("0.0.0.0:7".parse().unwrap(), space, 2).unwrap();
+        }
         Self {
             now: 0,
             a: Engine::new(Config::new(1, 11)),
@@ -47,10 +48,14 @@ impl Pair {
     }
 
     fn connect(&mut self) -> ConnId {
+        self.connect_in(PortSpace::TCP)
+    }
+
+    fn connect_in(&mut self, port_space: PortSpace) -> ConnId {
         let params = ConnectParams {
             src: (ip(1), 1000).into(),
             dst: (ip(2), 7).into(),
-            port_space: PortSpace::TCP,
+            port_space,
             qp: qp(QPN_A),
             retry_count: 7,
             ack_timeout: 14,
@@ -389,6 +394,48 @@ fn client_that_gave_up_makes_accept_fail_late() {
 }
 
 #[test]
+fn datagram_service_answers_once_and_no_connection_follows() {
+    let mut pair = Pair::new();
+    let a = pair.connect_in(PortSpace::UDP);
+    pair.carry();
+    let b = pair.request();
+    // The answer does not wait for the queue pair.
+    pair.accept(b, false).unwrap();
+    pair.carry();
+    match pair.a.poll_event() {
+        Some(Event::Response { qp, .. }) => assert_eq!(qp.qpn, QPN_B),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(pair.a.state(a), Some(State::Closed));
+    pair.a.destroy(pair.now, a);
+    pair.b.destroy(pair.now, b);
+    pair.carry();
+    assert!(pair.a.poll_event().is_none() && pair.b.poll_event().is_none());
+    while let Some(at) = pair.b.next_deadline() {
+        pair.b.handle_timeout(at);
+    }
+    assert_eq!((pair.a.connections(), pair.b.connections()), (0, 0));
+    assert!(pair.b.poll_event().is_none());
+}
+
+#[test]
+fn datagram_service_whose_answer_was_lost_answers_the_repeated_request() {
+    let mut pair = Pair::new();
+    pair.connect_in(PortSpace::UDP);
+    pair.carry();
+    let b = pair.request();
+    pair.accept(b, true).unwrap();
+    // Lost, and the service has let go of the id already.
+    assert_eq!(Pair::outgoing(&mut pair.b).len(), 1);
+    pair.b.destroy(pair.now, b);
+    pair.now = pair.a.next_deadline().unwrap();
+    pair.a.handle_timeout(pair.now);
+    pair.carry();
+    assert!(matches!(pair.a.poll_event(), Some(Event::Response { .. })));
+    assert!(pair.b.poll_event().is_none());
+}
+
+#[test]
 fn forged_nonce_is_ignored() {
     let mut pair = Pair::new();
     let (a, b) = pair.established();
@@ -426,26 +473,28 @@ fn second_listener_at_the_same_place_is_refused() {
         pair.b.listen(addr, PortSpace::TCP, 1),
         Err(Error::AddrInUse)
     );
-    assert!(pair.b.listen(addr, PortSpace::UDP, 1).is_ok());
+    assert!(pair.b.listen(addr, PortSpace::IPOIB, 1).is_ok());
 }
 
 #[test]
 fn service_between_two_listeners_is_asked_again() {
-    let mut pair = Pair::new();
-    pair.established();
-    pair.b = Engine::new(Config::new(2, 33));
-    let second = pair.connect();
-    pair.carry();
-    assert!(pair.a.poll_event().is_none());
-    pair.b
-        .listen("0.0.0.0:7".parse().unwrap(), PortSpace::TCP, 1)
-        .unwrap();
-    pair.now = pair.a.next_deadline().unwrap();
-    assert!(pair.now < S / 100);
-    pair.a.handle_timeout(pair.now);
-    pair.carry();
-    pair.request();
-    pair.a.destroy(pair.now, second);
+    for space in [PortSpace::TCP, PortSpace::UDP] {
+        let mut pair = Pair::new();
+        pair.established();
+        pair.b = Engine::new(Config::new(2, 33));
+        let second = pair.connect_in(space);
+        pair.carry();
+        assert!(pair.a.poll_event().is_none());
+        pair.b
+            .listen("0.0.0.0:7".parse().unwrap(), space, 1)
+            .unwrap();
+        pair.now = pair.a.next_deadline().unwrap();
+        assert!(pair.now < S / 100);
+        pair.a.handle_timeout(pair.now);
+        pair.carry();
+        pair.request();
+        pair.a.destroy(pair.now, second);
+    }
 }
 
 #[test]

@@ -203,6 +203,8 @@ pub fn lossy_datagrams(first_port: u16, server: &str) -> Vec<Job> {
         pingpong("ibv_ud_pingpong", false, first_port, server).with(&["-s", "1024"]),
         pingpong("ibv_ud_pingpong", true, first_port + 1, server).with(&["-s", "1024"]),
         perftest("ib_send_lat", 64, false, first_port + 2, server).with(&["-c", "UD"]),
+        perftest("ib_send_lat", 64, true, first_port + 3, server).with(&["-c", "UD"]),
+        udaddy(server),
     ]
 }
 
@@ -215,21 +217,12 @@ pub fn datagrams(first_port: u16, server: &str) -> Vec<Job> {
 
 /// `rping`, 100 rounds with the data checked by rping.
 pub fn rping(port: u16, server: &str) -> Job {
-    let port_text = port.to_string();
-    let call = |role: &str, more: &[&str]| -> Vec<String> {
-        [
-            "rping", role, "-a", server, "-p", &port_text, "-C", "100", "-V",
-        ]
-        .iter()
-        .chain(more)
-        .map(ToString::to_string)
-        .collect()
-    };
+    let call = |role: &str| words(&format!("rping {role} -a {server} -p {port} -C 100 -V"));
     Job {
         label: "rping".to_owned(),
         size_octets: 64,
-        server: call("-s", &[]),
-        client: call("-c", &["-v"]),
+        server: call("-s"),
+        client: call("-v -c"),
         ready: Ready::Cm(port),
         reading: Reading::Says("ping data: rdma-ping-99"),
     }
@@ -237,18 +230,27 @@ pub fn rping(port: u16, server: &str) -> Job {
 
 /// `ucmatose`: 10 connections with 10 messages each way.
 pub fn ucmatose(port: u16, server: &str) -> Job {
-    let port_text = port.to_string();
-    let call = |role: &str| -> Vec<String> {
-        [
-            "ucmatose", role, server, "-p", &port_text, "-c", "10", "-C", "10", "-S", "4096",
-        ]
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    let mut job = messages("ucmatose", 4096, port, server);
+    for argv in [&mut job.server, &mut job.client] {
+        argv.extend(["-p".to_owned(), port.to_string()]);
+    }
+    job
+}
+
+/// `udaddy`: the same for datagrams, at the port that it cannot be told to change.
+pub fn udaddy(server: &str) -> Job {
+    messages("udaddy", 1024, 7174, server)
+}
+
+fn messages(program: &str, size_octets: u32, port: u16, server: &str) -> Job {
+    let call = |role: &str| {
+        words(&format!(
+            "{program} {role} {server} -c 10 -C 10 -S {size_octets}"
+        ))
     };
     Job {
-        label: "ucmatose".to_owned(),
-        size_octets: 4096,
+        label: program.to_owned(),
+        size_octets,
         server: call("-b"),
         client: call("-s"),
         ready: Ready::Cm(port),
@@ -256,15 +258,14 @@ pub fn ucmatose(port: u16, server: &str) -> Job {
     }
 }
 
+/// A command line without quoting.
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
 /// `rdma_server` and `rdma_client`: one message each way.
 pub fn rdma_client(port: u16, server: &str) -> Job {
-    let port_text = port.to_string();
-    let call = |program: &str| -> Vec<String> {
-        [program, "-s", server, "-p", &port_text]
-            .iter()
-            .map(ToString::to_string)
-            .collect()
-    };
+    let call = |program: &str| words(&format!("{program} -s {server} -p {port}"));
     Job {
         label: "rdma_client".to_owned(),
         size_octets: 16,

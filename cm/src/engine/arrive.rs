@@ -95,7 +95,7 @@ impl Engine {
         };
         match (conn.state, conn.rejected) {
             (State::ReqRcvd | State::RepGated, _) => self.send_mra(id),
-            (State::RepSent, _) => self.send_current(id),
+            (State::RepSent | State::Answered, _) => self.send_current(id),
             (State::Closed, Some(_)) => self.send_current(id),
             _ => {}
         }
@@ -112,12 +112,16 @@ impl Engine {
                 conn.peer.slot = head.slot;
                 conn.remote = *qp;
                 conn.state = State::RepRcvd;
+                let is_datagram = conn.req.port_space.is_datagram();
                 self.arm(id, None);
                 self.events.push_back(Event::Response {
                     conn: ConnId(id),
                     qp: *qp,
                     private_data: PrivateData::new(private_data).unwrap_or(PrivateData::EMPTY),
                 });
+                if is_datagram {
+                    self.close(id);
+                }
             }
             State::RepRcvd | State::RtuGated => {
                 self.counters.duplicates += 1;
@@ -135,7 +139,11 @@ impl Engine {
                 };
                 self.push(to, answer, Body::Rej(RejReason::INVALID_COMM_ID), &[]);
             }
-            State::ReqRcvd | State::RepGated | State::RepSent | State::DreqSent => {}
+            State::ReqRcvd
+            | State::RepGated
+            | State::RepSent
+            | State::DreqSent
+            | State::Answered => {}
         }
     }
 
@@ -165,18 +173,18 @@ impl Engine {
                 self.close(id);
             }
             State::Established | State::DreqSent => self.end(now, id, false),
-            State::TimeWait | State::Closed => self.counters.duplicates += 1,
+            State::TimeWait | State::Closed | State::Answered => self.counters.duplicates += 1,
         }
     }
 
-    /// Nobody listens, but there is a connection to the very same service: its server is most likely between two
-    /// listeners (perftest's is, between its first and its second connection), so the REQ is sent again
-    /// soon. False if the refusal is to be believed.
+    /// Nobody listens, but there is a connection to the very same address and port, in whatever port space: its server is most
+    /// likely between two listeners (perftest's is, between its first connection and the second, or the datagram service), so
+    /// the REQ is sent again soon. False if the refusal is to be believed.
     fn ask_again(&mut self, now: u64, id: u32) -> bool {
-        let dst = self.conns.get(&id).map(|c| (c.req.dst, c.req.port_space));
+        let dst = self.conns.get(&id).map(|c| c.req.dst);
         let is_served = |c: &Conn| {
             let is_up = matches!(c.state, State::Established | State::DreqSent);
-            c.role == Role::Active && is_up && Some((c.req.dst, c.req.port_space)) == dst
+            c.role == Role::Active && is_up && Some(c.req.dst) == dst
         };
         if !self.conns.values().any(is_served) {
             return false;
@@ -213,7 +221,7 @@ impl Engine {
             }
             State::ReqSent => self.handle_rej(now, id, RejReason::CONSUMER_DEFINED, &[]),
             State::ReqRcvd | State::RepGated => return,
-            State::TimeWait | State::Closed => self.counters.duplicates += 1,
+            State::TimeWait | State::Closed | State::Answered => self.counters.duplicates += 1,
         }
         self.send(id, Body::Drep);
     }

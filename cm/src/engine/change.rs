@@ -66,6 +66,17 @@ impl Engine {
         self.arm(id, Some(keep_until));
     }
 
+    /// A datagram service says where it is, and says it again as long as the REQ may come again.
+    pub(super) fn answer(&mut self, now: u64, id: u32) {
+        let longest = backoff(self.config.retry_ns, u32::MAX);
+        let keep_ns = longest.saturating_mul(u64::from(self.config.max_tries));
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.state = State::Answered;
+        }
+        self.arm(id, Some(now.saturating_add(keep_ns)));
+        self.send_current(id);
+    }
+
     /// The peer is gone without a word.
     pub(super) fn lose(&mut self, now: u64, id: u32) {
         let Some(conn) = self.conns.get(&id) else {
@@ -79,7 +90,7 @@ impl Engine {
                 self.emit(id, Event::Unreachable { conn: ConnId(id) });
                 self.close(id);
             }
-            State::TimeWait | State::Closed => {}
+            State::TimeWait | State::Closed | State::Answered => {}
         }
     }
 
@@ -147,7 +158,7 @@ impl Engine {
                 self.emit(id, Event::TimeWaitExit { conn: ConnId(id) });
                 self.close(id);
             }
-            State::Closed if !owned => self.forget(id),
+            State::Closed | State::Answered if !owned => self.forget(id),
             _ => {}
         }
     }
@@ -179,7 +190,7 @@ impl Engine {
         };
         match (conn.state, conn.rejected) {
             (State::ReqSent, _) => self.send(id, Body::Req(conn.req)),
-            (State::RepSent, _) => self.send(id, Body::Rep(conn.local)),
+            (State::RepSent | State::Answered, _) => self.send(id, Body::Rep(conn.local)),
             (State::DreqSent, _) => self.send(id, Body::Dreq(conn.remote.qpn)),
             (State::Closed, Some(reason)) => self.send(id, Body::Rej(reason)),
             _ => {}

@@ -486,6 +486,21 @@ layouts! {
         /// Where the answer goes.
         response: u64,
     }
+    /// Parameters of a datagram service.
+    UdParam = 304 {
+        /// QP number.
+        qp_num: u32,
+        /// Q_Key.
+        qkey: u32,
+        /// The way to the QP.
+        ah_attr: AhAttr,
+        /// Private data.
+        private_data: [u8; PRIVATE_DATA_FIELD],
+        /// Octets of private data.
+        private_data_len: u8,
+        /// Zero.
+        reserved: [u8; 7],
+    }
     /// Answer to GET_EVENT; the parameters of datagram events are longer than [`ConnParam`].
     EventResp = 336 {
         /// The application's name for the id.

@@ -1,6 +1,6 @@
 //! What queries answer: addresses, routes, and the attributes for a QP on its way to RTS.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use urdma_cm::wire::gid_of;
 use urdma_cm::{ConnId, PortSpace};
@@ -20,7 +20,7 @@ const PORT: u8 = 1;
 /// `ibdev_index` when devices were not found through netlink.
 const NO_INDEX: u32 = u32::MAX;
 /// `RDMA_UDP_QKEY`.
-const UDP_QKEY: u32 = 0x0123_4567;
+pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
 /// How long the receiver asks the sender to wait when no receive is posted: code 12, 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 /// Hop limit in address handles.
@@ -133,10 +133,16 @@ fn ready_to_receive(
     attr.max_dest_rd_atomic = remote.qp.initiator_depth;
     attr.min_rnr_timer = MIN_RNR_TIMER;
     attr.port_num = PORT;
+    attr.ah_attr = way(state, src, remote.peer.ip);
+    Ok(attr)
+}
+
+/// The way from an id to a host.
+pub(crate) fn way(state: &State, src: Option<SocketAddr>, to: IpAddr) -> AhAttr {
     let own = src.map(|src| gid_of(src.ip()));
     let index = state.device.gids.iter().position(|gid| Some(*gid) == own);
-    attr.ah_attr = AhAttr {
-        dgid: gid_of(remote.peer.ip),
+    AhAttr {
+        dgid: gid_of(to),
         flow_label: 0,
         sgid_index: index.and_then(|i| u8::try_from(i).ok()).unwrap_or(0),
         hop_limit: HOP_LIMIT,
@@ -149,8 +155,7 @@ fn ready_to_receive(
         is_global: 1,
         port_num: PORT,
         reserved: 0,
-    };
-    Ok(attr)
+    }
 }
 
 fn datagram_attr(mut attr: QpAttr, wanted: u32) -> Result<QpAttr, Errno> {

@@ -287,9 +287,6 @@ impl Command<'_> {
         self.require_device()?;
         let path_mtu = self.state.device.path_mtu;
         let id = self.state.id(self.file, body.id)?;
-        if id.space != PortSpace::TCP {
-            return Err(libc::EOPNOTSUPP);
-        }
         let (Some(src), Some(dst)) = (id.src, id.dst) else {
             return Err(libc::EINVAL);
         };
@@ -320,9 +317,6 @@ impl Command<'_> {
         let body: abi::Listen = body_of(self.body)?;
         self.require_device()?;
         let id = self.state.id(self.file, body.id)?;
-        if id.space != PortSpace::TCP {
-            return Err(libc::EOPNOTSUPP);
-        }
         if id.state == IdState::Idle {
             let any = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
             self.bind(body.id, Some(any))?;

@@ -9,11 +9,17 @@ use std::sync::Arc;
 use urdma_cm::wire::{gid_of, QpInfo};
 use urdma_cm::{ConnId, ConnectRequest, Engine, Event, ListenId, PortSpace, PrivateData};
 
-use crate::abi::{event, ConnParam, Ece, EventResp, PRIVATE_DATA_FIELD};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp, UdParam, PRIVATE_DATA_FIELD};
+use crate::answers;
 use crate::driver::{Device, Driver, Errno};
 
 /// First local port of active ids that never asked for one; such ports are not reserved.
 const ANONYMOUS_PORTS: u16 = 49152;
+
+/// Octets by which a datagram service's parameters are longer than a connection's.
+const REST: usize = size_of::<UdParam>() - size_of::<ConnParam>();
 
 /// How far an id has come, as in the kernel's `enum rdma_cm_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +77,8 @@ struct Queued {
     event: u32,
     status: i32,
     conn: ConnParam,
+    /// The rest of a datagram service's parameters, which are longer.
+    rest: [u8; REST],
     ece: Ece,
     /// For a CONNECT_REQUEST, the new connection and its REQ.
     request: Option<(ConnId, SocketAddr, SocketAddr)>,
@@ -296,10 +304,45 @@ impl State {
             event,
             status,
             conn,
+            rest: [0; REST],
             ece,
             request: None,
         };
         self.enqueue(id.file, queued);
+    }
+
+    /// Queues what the answer of a datagram service said: where to send.
+    fn post_service(&mut self, conn: ConnId, qp: &QpInfo, private_data: &PrivateData) {
+        let Some(&number) = self.conns.get(&conn) else {
+            return;
+        };
+        let src = self.ids.get(&number).and_then(|id| id.src);
+        let Some(remote) = self.engine.remote(conn) else {
+            return;
+        };
+        let way = answers::way(self, src, remote.peer.ip);
+        let (param, rest) = datagram_param(qp.qpn, way, private_data);
+        let Some(id) = self.ids.get(&number).filter(|id| id.uid != 0) else {
+            return;
+        };
+        let queued = Queued {
+            id: number,
+            event: event::ESTABLISHED,
+            status: 0,
+            conn: param,
+            rest,
+            ece: no_ece(),
+            request: None,
+        };
+        self.enqueue(id.file, queued);
+    }
+
+    fn is_datagram(&self, conn: ConnId) -> bool {
+        let id = self
+            .conns
+            .get(&conn)
+            .and_then(|number| self.ids.get(number));
+        id.is_some_and(|id| id.space.is_datagram())
     }
 
     fn enqueue(&mut self, file: i64, queued: Queued) {
@@ -350,7 +393,7 @@ impl State {
             event: queued.event,
             status: queued.status.cast_unsigned(),
             conn: queued.conn,
-            rest: [0; 32],
+            rest: queued.rest,
             reserved: 0,
             ece: queued.ece,
         }))
@@ -366,6 +409,11 @@ impl State {
     fn translate(&mut self, event: Event) {
         match event {
             Event::ConnectRequest(request) => self.queue_request(&request),
+            Event::Response {
+                conn,
+                qp,
+                private_data,
+            } if self.is_datagram(conn) => self.post_service(conn, &qp, &private_data),
             Event::Response {
                 conn,
                 qp,
@@ -414,11 +462,19 @@ impl State {
             return;
         };
         let qp = &request.req.qp;
+        let (conn, rest) = if request.req.port_space.is_datagram() {
+            // The kernel tells no more of a datagram's sender either.
+            datagram_param(0, AhAttr::new_zeroed(), &request.private_data)
+        } else {
+            let param = param_of(qp, request.req.retry_count, &request.private_data);
+            (param, [0; REST])
+        };
         let queued = Queued {
             id: number,
             event: event::CONNECT_REQUEST,
             status: 0,
-            conn: param_of(qp, request.req.retry_count, &request.private_data),
+            conn,
+            rest,
             ece: ece_of(qp),
             request: Some((request.conn, request.req.dst, request.req.src)),
         };
@@ -455,6 +511,27 @@ fn param_of(qp: &QpInfo, retry_count: u8, private_data: &PrivateData) -> ConnPar
     param.retry_count = retry_count;
     param.rnr_retry_count = qp.rnr_retry;
     param
+}
+
+/// A datagram service's parameters, in the two parts of [`EventResp`].
+fn datagram_param(
+    qp_num: u32,
+    ah_attr: AhAttr,
+    private_data: &PrivateData,
+) -> (ConnParam, [u8; REST]) {
+    let octets = private_data.as_slice();
+    let mut param = UdParam {
+        qp_num,
+        qkey: if qp_num == 0 { 0 } else { answers::UDP_QKEY },
+        ah_attr,
+        private_data: [0; PRIVATE_DATA_FIELD],
+        private_data_len: u8::try_from(octets.len()).unwrap_or(u8::MAX),
+        reserved: [0; 7],
+    };
+    param.private_data[..octets.len()].copy_from_slice(octets);
+    let (conn, rest) = param.as_bytes().split_at(size_of::<ConnParam>());
+    let conn = ConnParam::read_from_bytes(conn).unwrap_or_else(|_| empty_param());
+    (conn, rest.try_into().unwrap_or([0; REST]))
 }
 
 fn empty_param() -> ConnParam {

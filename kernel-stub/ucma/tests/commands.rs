@@ -593,6 +593,45 @@ fn wrong_order_and_wrong_ids_are_refused() {
     assert_eq!(pair.client.create_in(1, abi::PS_IB), Err(libc::EINVAL));
 }
 
+/// What an event of a datagram service says.
+fn datagram_param(event: &EventResp) -> abi::UdParam {
+    let octets = [event.conn.as_bytes(), &event.rest].concat();
+    abi::UdParam::read_from_bytes(&octets).unwrap()
+}
+
+#[test]
+fn datagram_service_tells_where_to_send() {
+    let pair = Pair::new();
+    let listener = pair.server.create_in(100, PortSpace::UDP.0).unwrap();
+    pair.server.bind(listener, "0.0.0.0:7471").unwrap();
+    pair.server.listen(listener, 0).unwrap();
+    let id = pair.client.create_in(200, PortSpace::UDP.0).unwrap();
+    pair.client.resolve(id, "127.0.0.1:7471").unwrap();
+    pair.client.expect(event::ADDR_RESOLVED);
+    pair.client.resolve_route(id).unwrap();
+    pair.client.expect(event::ROUTE_RESOLVED);
+    pair.client.connect(id, 0x02_0001).unwrap();
+    pair.carry();
+    let request = pair.server.expect(event::CONNECT_REQUEST);
+    let asked = datagram_param(&request);
+    assert_eq!(&asked.private_data[..11], b"from client");
+    assert_eq!(asked.private_data_len, 11);
+    pair.server.accept(request.id, 300, 0x01_0001, 1).unwrap();
+    pair.carry();
+    let answer = pair.client.expect(event::ESTABLISHED);
+    let told = datagram_param(&answer);
+    // RDMA_UDP_QKEY of rdma/rdma_cma.h.
+    assert_eq!((told.qp_num, told.qkey), (0x01_0001, 0x0123_4567));
+    assert_eq!(&told.private_data[..11], b"from server");
+    let way = told.ah_attr;
+    assert_eq!((way.dgid, way.sgid_index), (gid_of(HOST), 1));
+    assert_eq!((way.is_global, way.port_num), (1, 1));
+    assert_eq!(pair.client.destroy(id), Ok(3));
+    assert_eq!(pair.server.destroy(request.id), Ok(0));
+    pair.carry();
+    assert_eq!(pair.server.event().err(), Some(libc::EAGAIN));
+}
+
 #[test]
 fn malformed_writes_are_refused() {
     let pair = Pair::new();
