@@ -103,6 +103,17 @@ impl Engine {
         start(parts, LeaseState::NotAsked, None)
     }
 
+    /// As [`Engine::start`], but nothing happens except in calls, and timers stand still: what a call costs can be counted so.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_without_thread(parts: Parts) -> Result<Arc<Engine>, AttachError> {
+        let engine = Self::start(parts)?;
+        // As if it ran already.
+        let _ = engine.background.set(());
+        Ok(engine)
+    }
+
     /// Whether the calling process is a fork of the one that attached.
     #[inline]
     pub(super) fn is_forked(&self) -> bool {

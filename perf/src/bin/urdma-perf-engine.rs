@@ -1,0 +1,138 @@
+//! The engine without verbs: latency between two processes, or the processor's work for one message with both ends in one thread, which
+//! `perf/tests/instructions.rs` counts.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use urdma_perf::engine::{arena, End};
+
+const WARM_UP: usize = 2000;
+
+/// What one message costs in the engine.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    mode: Mode,
+}
+
+#[derive(Debug, Subcommand)]
+enum Mode {
+    /// Half the round trip of SENDs between two processes
+    Latency {
+        #[arg(default_value_t = 64)]
+        octets: u32,
+        #[arg(default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+    },
+    /// Both ends in one thread, nobody waits for anybody, no other thread takes part
+    Alone {
+        operation: Operation,
+        octets: u32,
+        messages: u32,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Operation {
+    /// Question and answer
+    Send,
+    /// One way
+    Write,
+}
+
+fn meet(mut socket: &UnixStream) -> Result<(), String> {
+    socket
+        .write_all(b"x")
+        .and_then(|()| socket.read_exact(&mut [0]))
+        .map_err(|error| error.to_string())
+}
+
+/// Nanoseconds of each round trip.
+fn run(end: &mut End, rounds: usize, begins: bool) -> Vec<u128> {
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        end.receive();
+        let begin = Instant::now();
+        if begins {
+            end.send();
+            end.wait();
+        } else {
+            end.wait();
+            end.send();
+        }
+        times.push(begin.elapsed().as_nanos());
+    }
+    times
+}
+
+fn latency(octets: u32, rounds: usize) -> Result<(), String> {
+    let arena = arena()?;
+    let (one, two) = UnixStream::pair().map_err(|error| error.to_string())?;
+    // SAFETY: the process has one thread yet.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut end = End::new(arena, 1, octets)?;
+        // The first receive must be there before the first message.
+        end.receive();
+        meet(&two)?;
+        run(&mut end, WARM_UP + rounds, false);
+        return meet(&two);
+    }
+    let mut end = End::new(arena, 0, octets)?;
+    meet(&one)?;
+    run(&mut end, WARM_UP, true);
+    let mut times = run(&mut end, rounds, true);
+    meet(&one)?;
+    times.sort_unstable();
+    for (name, share) in [("min", 0), ("p50", 50), ("p90", 90), ("p99", 99)] {
+        let at = (rounds - 1) * share / 100;
+        println!("{octets} octets one way, {name}: {} ns", times[at] / 2);
+    }
+    Ok(())
+}
+
+fn alone(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
+    let arena = arena()?;
+    let mut one = End::without_thread(arena, 0, octets)?;
+    let mut two = End::without_thread(arena, 1, octets)?;
+    let begin = Instant::now();
+    for _ in 0..messages {
+        match operation {
+            Operation::Send => {
+                two.receive();
+                one.send();
+                two.wait();
+                std::mem::swap(&mut one, &mut two);
+            }
+            Operation::Write => {
+                one.write(&two);
+                one.wait_sent(&mut two)?;
+            }
+        }
+    }
+    let each = begin.elapsed().as_nanos() / u128::from(messages.max(1));
+    println!("{octets} octets, processor time of both ends: {each} ns");
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().mode {
+        Mode::Latency { octets, rounds } => latency(octets, rounds as usize),
+        Mode::Alone {
+            operation,
+            octets,
+            messages,
+        } => alone(operation, octets, messages),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("urdma-perf-engine: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Two engines on one arena, without verbs, urdmad and, if wanted, without a second process: what the engine itself costs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use urdma_arena::{Arena, ArenaConfig};
+use urdma_provider::engine::{
+    Access, AsyncEvent, AttachError, Cq, CqConfig, Engine, EngineError, EventSink, Gid, GidEntry,
+    Parts, Payload, Qp, QpConfig, QpModify, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
+    Sge, SlotId, State,
+};
+
+const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+const DEPTH: u32 = 64;
+/// The slots of the two ends, whose queue pairs have index 1 each.
+pub const SLOTS: [SlotId; 2] = [slot(1), slot(2)];
+/// How long a message may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const fn slot(number: u8) -> SlotId {
+    match SlotId::new(number) {
+        Some(slot) => slot,
+        None => SlotId::DAEMON,
+    }
+}
+
+struct Nowhere;
+
+impl EventSink for Nowhere {
+    fn async_event(&self, event: AsyncEvent) {
+        eprintln!("{event:?}");
+    }
+}
+
+/// An arena for two ends.
+///
+/// # Errors
+/// It cannot be made.
+pub fn arena() -> Result<Arena, String> {
+    Arena::create(&ArenaConfig {
+        slots: 3,
+        ..ArenaConfig::default()
+    })
+    .map_err(|error| error.to_string())
+}
+
+fn parts(arena: Arena, which: usize) -> Parts {
+    Parts {
+        arena,
+        slot: SLOTS[which],
+        node_guid: 1,
+        gids: vec![GidEntry {
+            gid: GID,
+            netdev: None,
+        }],
+        addresses: Vec::new(),
+        mtu: 0,
+        control: None,
+    }
+}
+
+/// One end: a connected queue pair and a registered buffer.
+pub struct End {
+    engine: Arc<Engine>,
+    cq: Arc<Cq>,
+    qp: Arc<Qp>,
+    sge: Sge,
+    received: usize,
+    sent: usize,
+    _memory: Vec<u8>,
+}
+
+impl End {
+    /// The end in slot `SLOTS[which]`, connected with the other, whose process makes it; messages have `octets` octets.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn new(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
+        Self::with(Engine::start(parts(arena, which)), which, octets)
+    }
+
+    /// As [`End::new`], without the engine's own thread.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn without_thread(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
+        let engine = Engine::start_without_thread(parts(arena, which));
+        Self::with(engine, which, octets)
+    }
+
+    fn with(
+        engine: Result<Arc<Engine>, AttachError>,
+        which: usize,
+        octets: u32,
+    ) -> Result<Self, String> {
+        let engine = engine.map_err(|error| error.to_string())?;
+        let peer = Qpn::new(SLOTS[1 - which], 1);
+        Self::connect(engine, peer, octets).map_err(|error| error.to_string())
+    }
+
+    fn connect(engine: Arc<Engine>, peer: Qpn, octets: u32) -> Result<Self, EngineError> {
+        let pd = engine.alloc_pd()?;
+        let cq = engine.create_cq(CqConfig {
+            depth: DEPTH,
+            channel: None,
+            cookie: 0,
+            keeps_time: false,
+        })?;
+        let qp = engine.create_qp(&QpConfig {
+            pd,
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+            srq: None,
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            cookie: 0,
+            events: Arc::new(Nowhere),
+        })?;
+        let memory = vec![0u8; octets as usize];
+        let addr = memory.as_ptr() as u64;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let keys = engine.register_mr(pd, addr, octets.into(), addr, access)?;
+        for state in [State::Init, State::Rtr, State::Rts] {
+            let change = QpModify {
+                state: Some(state),
+                address: Some((GID, 0)),
+                access: Some(access),
+                remote_qpn: Some(peer.to_u32()),
+                timeout: Some(14),
+                retry_cnt: Some(7),
+                rnr_retry: Some(7),
+                ..QpModify::default()
+            };
+            engine.modify_qp(&qp, &change)?;
+        }
+        let sge = Sge {
+            addr,
+            length: octets,
+            lkey: keys.lkey,
+        };
+        Ok(Self {
+            engine,
+            cq,
+            qp,
+            sge,
+            received: 0,
+            sent: 0,
+            _memory: memory,
+        })
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub fn receive(&self) {
+        let sges = [self.sge];
+        let wr = RecvWr {
+            wr_id: 0,
+            sges: &sges,
+        };
+        self.engine
+            .post_recv(&self.qp, &wr)
+            .expect("a receive is taken");
+    }
+
+    /// Sends the buffer.
+    ///
+    /// # Panics
+    /// When the request is refused.
+    pub fn send(&self) {
+        self.post(SendOp::Send);
+    }
+
+    /// Writes the buffer over that of an end in the same process.
+    ///
+    /// # Panics
+    /// When the request is refused.
+    pub fn write(&self, peer: &End) {
+        let remote = RemoteAddr {
+            stag: peer.sge.lkey,
+            to: peer.sge.addr,
+        };
+        self.post(SendOp::Write { remote });
+    }
+
+    fn post(&self, op: SendOp) {
+        let sges = [self.sge];
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            imm: None,
+            flags: SendFlags {
+                signaled: true,
+                ..SendFlags::default()
+            },
+            payload: Payload::Sges(&sges),
+        };
+        self.engine
+            .post_send(&self.qp, &wr)
+            .expect("a send is taken");
+    }
+
+    /// Polls once.
+    ///
+    /// # Panics
+    /// When the queue cannot be polled.
+    #[inline]
+    pub fn poll(&mut self) {
+        let (sent, received) = (&mut self.sent, &mut self.received);
+        self.engine
+            .poll_cq(&self.cq, 4, |wc| {
+                let is_send = wc.completion.is_send();
+                *(if is_send { &mut *sent } else { &mut *received }) += 1;
+            })
+            .expect("the queue is polled");
+    }
+
+    /// Polls until one more message has come.
+    pub fn wait(&mut self) {
+        while self.received == 0 {
+            self.poll();
+        }
+        self.received -= 1;
+    }
+
+    /// Polls until what `self` has sent is complete, as does `peer`.
+    ///
+    /// # Errors
+    /// It takes too long.
+    pub fn wait_sent(&mut self, peer: &mut End) -> Result<(), String> {
+        let begin = Instant::now();
+        while self.sent == 0 {
+            peer.poll();
+            self.poll();
+            if begin.elapsed() > LIMIT {
+                return Err("a request did not complete".into());
+            }
+        }
+        self.sent -= 1;
+        Ok(())
+    }
+}
