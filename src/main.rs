@@ -6,12 +6,14 @@
 //! - `status`: [`status`], what an instance knows, as a table or as JSON;
 //! - `bench`: [`bench`], sweeps on this machine, by a program of its own;
 //! - `capture`: [`capture`], frames into a file that Wireshark reads;
+//! - `doctor`: [`doctor`], what the machine offers and what to do next;
 //! - `fault`: [`fault`], what happens to packets at an instance's port;
 //! - [`libraries`]: where the plugin, the stand-in and the lease library are.
 
 mod bench;
 mod capture;
 mod daemon;
+mod doctor;
 mod fault;
 mod libraries;
 mod run;
@@ -48,6 +50,8 @@ enum Command {
     Capture(capture::CaptureArgs),
     /// Lose, double, delay, reorder, change packets at an instance's port, or show what happens there
     Fault(fault::FaultArgs),
+    /// Say what this machine offers and what to do next
+    Doctor(doctor::DoctorArgs),
     /// Measure latency, bandwidth, queue pairs and loss on this machine
     Bench(bench::BenchArgs),
 }
@@ -96,6 +100,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::status(&args),
         Command::Capture(args) => capture::capture(&args),
         Command::Fault(args) => fault::fault(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
         Command::Bench(args) => bench::bench(&args),
     };
     match outcome {

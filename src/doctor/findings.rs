@@ -1,0 +1,348 @@
+//! What is looked at.
+
+use super::{may_write, Finding, Machine};
+
+/// PCI classes begin so: network controllers.
+const PCI_NETWORK: &str = "0x02";
+/// Drivers that give a PCI device to user space.
+const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
+/// Where Debian's and other systems' dynamic libraries are.
+const LIBRARY_DIRS: [&str; 4] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+];
+
+/// Everything but the instance, in the order of the report.
+pub(super) fn all(machine: &Machine) -> Vec<Finding> {
+    vec![
+        libibverbs(machine),
+        librdmacm(machine),
+        kernel_rdma(machine),
+        module(machine),
+        front_door(machine),
+        hugepages(machine),
+        iommu(machine),
+        pci_drivers(machine),
+        nics(machine),
+        xdp(machine),
+    ]
+}
+
+fn library(machine: &Machine, name: &str) -> Option<String> {
+    LIBRARY_DIRS
+        .iter()
+        .map(|dir| format!("{dir}/{name}"))
+        .find(|path| machine.has(path))
+}
+
+fn libibverbs(machine: &Machine) -> Finding {
+    const WHAT: &str = "libibverbs";
+    match library(machine, "libibverbs.so.1") {
+        Some(path) => Finding::good(WHAT, path),
+        None => Finding::bad(
+            WHAT,
+            "verbs programs need it",
+            "apt-get install libibverbs1 ibverbs-utils",
+        ),
+    }
+}
+
+fn librdmacm(machine: &Machine) -> Finding {
+    const WHAT: &str = "librdmacm";
+    match library(machine, "librdmacm.so.1") {
+        Some(path) => Finding::good(WHAT, path),
+        None => Finding::without(
+            WHAT,
+            "programs that connect by rdma_cm need it",
+            "apt-get install librdmacm1 rdmacm-utils",
+        ),
+    }
+}
+
+fn kernel_rdma(machine: &Machine) -> Finding {
+    const WHAT: &str = "kernel RDMA";
+    let devices = machine.names("/sys/class/infiniband");
+    let uverbs = machine.has("/sys/class/infiniband_verbs");
+    if !devices.is_empty() {
+        Finding::good(WHAT, format!("devices {}", devices.join(", ")))
+    } else if uverbs {
+        Finding::good(WHAT, "loaded, no device")
+    } else {
+        Finding::without(
+            WHAT,
+            "this kernel has none, or its modules are not loaded",
+            "none is needed: `urdma run` brings a stand-in; where the kernel has modules: modprobe ib_uverbs rdma_ucm",
+        )
+    }
+}
+
+fn module(machine: &Machine) -> Finding {
+    const WHAT: &str = "kernel module";
+    if machine.has("/sys/module/urdma") {
+        return Finding::good(WHAT, "urdma is loaded");
+    }
+    let advice = if machine.has("/sys/class/infiniband_verbs") {
+        "with it programs need no `urdma run`: see README, \"With the kernel module\""
+    } else {
+        "not needed; it wants a kernel with RDMA"
+    };
+    Finding::without(WHAT, "urdma is not loaded", advice)
+}
+
+/// Which way programs come to the provider.
+fn front_door(machine: &Machine) -> Finding {
+    const WHAT: &str = "front door";
+    let ours = machine
+        .names("/sys/class/infiniband")
+        .into_iter()
+        .find(|device| device.starts_with("urdma"));
+    match ours {
+        Some(device) => Finding::good(
+            WHAT,
+            format!("the kernel's {device}: programs run as they are"),
+        ),
+        None => Finding::good(
+            WHAT,
+            "the stand-in: programs run through `urdma run -- PROGRAM`",
+        ),
+    }
+}
+
+/// The number behind `name` in /proc/meminfo.
+fn meminfo(machine: &Machine, name: &str) -> u64 {
+    machine
+        .text("/proc/meminfo")
+        .lines()
+        .find_map(|line| {
+            let value = line.strip_prefix(name)?.strip_prefix(':')?;
+            value.split_whitespace().next()?.parse().ok()
+        })
+        .unwrap_or(0)
+}
+
+fn hugepages(machine: &Machine) -> Finding {
+    const WHAT: &str = "hugepages";
+    let advice = "for leased queues, as root: echo 512 > /proc/sys/vm/nr_hugepages";
+    let free = meminfo(machine, "HugePages_Free");
+    let size_mb = meminfo(machine, "Hugepagesize") / 1024;
+    if free == 0 {
+        return Finding::without(
+            WHAT,
+            "none is free; packets of other hosts are forwarded by urdmad",
+            advice,
+        );
+    }
+    let mounts = machine.text("/proc/mounts");
+    let mount = mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let directory = fields.next()?;
+        (fields.next()? == "hugetlbfs").then_some(directory)
+    });
+    match mount {
+        None => Finding::without(
+            WHAT,
+            format!("{free} pages of {size_mb} MB are free, but hugetlbfs is not mounted"),
+            "as root: mkdir -p /dev/hugepages; mount -t hugetlbfs none /dev/hugepages",
+        ),
+        Some(directory) if !may_write(&machine.path(directory)) => Finding::without(
+            WHAT,
+            format!(
+                "{free} pages of {size_mb} MB are free, but this user may not write to {directory}"
+            ),
+            "start urdmad as root for leased queues",
+        ),
+        Some(directory) => Finding::good(
+            WHAT,
+            format!("{free} pages of {size_mb} MB are free at {directory}"),
+        ),
+    }
+}
+
+fn iommu(machine: &Machine) -> Finding {
+    const WHAT: &str = "IOMMU";
+    let groups = machine.names("/sys/kernel/iommu_groups").len();
+    if groups > 0 {
+        return Finding::good(WHAT, format!("{groups} groups"));
+    }
+    Finding::without(
+        WHAT,
+        "none",
+        "only PCI NICs want one: intel_iommu=on or amd_iommu=on on the kernel's command line; without it, root may set vfio's enable_unsafe_noiommu_mode",
+    )
+}
+
+fn pci_drivers(machine: &Machine) -> Finding {
+    const WHAT: &str = "PCI in user space";
+    let loaded: Vec<&str> = USER_SPACE_DRIVERS
+        .into_iter()
+        .filter(|driver| machine.has(&format!("/sys/bus/pci/drivers/{driver}")))
+        .collect();
+    if loaded.is_empty() {
+        Finding::without(
+            WHAT,
+            "no driver that gives a PCI NIC to user space is loaded",
+            "for a NIC of urdmad's own, as root: modprobe vfio-pci",
+        )
+    } else {
+        Finding::good(WHAT, loaded.join(", "))
+    }
+}
+
+fn nics(machine: &Machine) -> Finding {
+    const WHAT: &str = "NICs";
+    let list: Vec<String> = machine
+        .names("/sys/bus/pci/devices")
+        .into_iter()
+        .filter_map(|address| nic(machine, &address))
+        .collect();
+    if list.is_empty() {
+        return Finding::without(
+            WHAT,
+            "no PCI NIC",
+            "between hosts use [port] kind \"af_xdp\" or \"tap\" on a network interface, or \"memif\" on one machine",
+        );
+    }
+    Finding::good(WHAT, list.join(", "))
+}
+
+/// Address and driver of a PCI device that is a NIC.
+fn nic(machine: &Machine, address: &str) -> Option<String> {
+    let device = format!("/sys/bus/pci/devices/{address}");
+    if !machine
+        .text(&format!("{device}/class"))
+        .starts_with(PCI_NETWORK)
+    {
+        return None;
+    }
+    let driver = machine.link_name(&format!("{device}/driver"));
+    let driver = driver.as_deref().unwrap_or("no driver");
+    let netdevs = machine.names(&format!("{device}/net")).join(" ");
+    Some(
+        match (USER_SPACE_DRIVERS.contains(&driver), netdevs.is_empty()) {
+            (true, _) => format!("{address} ({driver}: ready for urdmad)"),
+            (false, true) => format!("{address} ({driver})"),
+            (false, false) => format!("{address} ({driver}, {netdevs})"),
+        },
+    )
+}
+
+fn xdp(machine: &Machine) -> Finding {
+    const WHAT: &str = "AF_XDP";
+    // The kernel's list of protocol families that sockets may have.
+    let has = machine
+        .text("/proc/net/protocols")
+        .lines()
+        .any(|line| line.starts_with("XDP "));
+    if has {
+        Finding::good(WHAT, "a network interface can be shared with the kernel")
+    } else {
+        Finding::without(
+            WHAT,
+            "this kernel has no XDP sockets",
+            "use [port] kind \"tap\", \"memif\" or a PCI NIC",
+        )
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::super::Grade;
+    use super::*;
+
+    /// A machine of these files, in a directory of the test's own.
+    fn machine(name: &str, files: &[(&str, &str)]) -> Machine {
+        let root = std::env::temp_dir().join(format!("urdma-doctor-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let machine = Machine { root };
+        fs::create_dir_all(&machine.root).unwrap();
+        for (path, text) in files {
+            let path = machine.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        machine
+    }
+
+    fn grade(machine: &Machine, what: &str) -> Grade {
+        let found = all(machine);
+        found.iter().find(|f| f.what == what).unwrap().grade
+    }
+
+    #[test]
+    fn bare_machine_lacks_only_libibverbs_badly() {
+        let machine = machine("bare", &[]);
+        let bad: Vec<&str> = all(&machine)
+            .into_iter()
+            .filter(|finding| finding.grade == Grade::Bad)
+            .map(|finding| finding.what)
+            .collect();
+        assert_eq!(bad, ["libibverbs"]);
+        assert!(all(&machine)
+            .iter()
+            .all(|finding| finding.grade == Grade::Good || !finding.advice.is_empty()));
+        fs::remove_dir_all(&machine.root).unwrap();
+    }
+
+    #[test]
+    fn kernel_device_of_ours_is_the_front_door() {
+        let machine = machine(
+            "module",
+            &[
+                ("/sys/class/infiniband/urdma0/node_type", "4: RNIC"),
+                ("/sys/module/urdma/refcnt", "0"),
+            ],
+        );
+        assert_eq!(grade(&machine, "kernel module"), Grade::Good);
+        assert!(front_door(&machine).detail.contains("urdma0"));
+        assert!(kernel_rdma(&machine).detail.contains("urdma0"));
+        fs::remove_dir_all(&machine.root).unwrap();
+    }
+
+    #[test]
+    fn hugepages_need_pages_and_a_mount() {
+        let pages = "HugePages_Free:      512\nHugepagesize:       2048 kB\n";
+        let unmounted = machine("pages", &[("/proc/meminfo", pages)]);
+        assert!(hugepages(&unmounted).detail.contains("not mounted"));
+        let mounted = machine(
+            "mounted",
+            &[
+                ("/proc/meminfo", pages),
+                ("/proc/mounts", "none /dev/hugepages hugetlbfs rw 0 0\n"),
+                ("/dev/hugepages/file", ""),
+            ],
+        );
+        assert_eq!(hugepages(&mounted).grade, Grade::Good);
+        for machine in [unmounted, mounted] {
+            fs::remove_dir_all(&machine.root).unwrap();
+        }
+    }
+
+    #[test]
+    fn nics_are_named_with_their_drivers_and_others_left_out() {
+        let machine = machine(
+            "nics",
+            &[
+                ("/sys/bus/pci/devices/0000:00:03.0/class", "0x020000\n"),
+                ("/sys/bus/pci/devices/0000:00:03.0/net/eth0/mtu", "1500"),
+                ("/sys/bus/pci/devices/0000:00:04.0/class", "0x020000\n"),
+                ("/sys/bus/pci/devices/0000:00:05.0/class", "0x010000\n"),
+            ],
+        );
+        symlink(
+            "../../../bus/pci/drivers/vfio-pci",
+            machine.path("/sys/bus/pci/devices/0000:00:04.0/driver"),
+        )
+        .unwrap();
+        assert_eq!(
+            nics(&machine).detail,
+            "0000:00:03.0 (no driver, eth0), 0000:00:04.0 (vfio-pci: ready for urdmad)"
+        );
+        fs::remove_dir_all(&machine.root).unwrap();
+    }
+}

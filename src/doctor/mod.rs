@@ -1,0 +1,188 @@
+//! `urdma doctor`: what this machine offers, and what to do next.
+//!
+//! Every finding is read from files under a root, [`Machine`], so that tests can show it machines that they make up.
+
+mod findings;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::{Error, Target};
+
+/// Options of `urdma doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    target: Target,
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// How much something matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grade {
+    /// It is there.
+    Good,
+    /// It is not, and only some uses need it.
+    Without,
+    /// It is not, and nothing runs.
+    Bad,
+}
+
+impl Grade {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Good => "yes",
+            Self::Without => "no",
+            Self::Bad => "MISSING",
+        }
+    }
+}
+
+/// One line of the report.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    what: &'static str,
+    grade: Grade,
+    /// What was found, as a sentence or a list.
+    detail: String,
+    /// What to do to have it; empty if nothing need be done.
+    advice: String,
+}
+
+impl Finding {
+    fn good(what: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            what,
+            grade: Grade::Good,
+            detail: detail.into(),
+            advice: String::new(),
+        }
+    }
+
+    fn without(what: &'static str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            what,
+            grade: Grade::Without,
+            detail: detail.into(),
+            advice: advice.into(),
+        }
+    }
+
+    fn bad(what: &'static str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            grade: Grade::Bad,
+            ..Self::without(what, detail, advice)
+        }
+    }
+}
+
+/// A machine as its files show it.
+#[derive(Debug)]
+struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    fn has(&self, path: &str) -> bool {
+        self.path(path).exists()
+    }
+
+    /// The text of a file without white space around it; empty if there is none.
+    fn text(&self, path: &str) -> String {
+        let text = fs::read_to_string(self.path(path)).unwrap_or_default();
+        text.trim().to_owned()
+    }
+
+    /// What a directory has, in order; nothing if there is none.
+    fn names(&self, path: &str) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(self.path(path))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// The name that a link ends in.
+    fn link_name(&self, path: &str) -> Option<String> {
+        let target = fs::read_link(self.path(path)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+}
+
+/// Prints the findings; fails if something is missing without which nothing runs.
+pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Error> {
+    let machine = Machine {
+        root: PathBuf::from("/"),
+    };
+    let mut found = findings::all(&machine);
+    found.push(instance(&args.target));
+    if args.json {
+        let list: Vec<serde_json::Value> = found.iter().map(as_json).collect();
+        let text = serde_json::to_string_pretty(&list)
+            .map_err(|error| Error::sentence(error.to_string()))?;
+        println!("{text}");
+    } else {
+        print!("{}", render(&found));
+    }
+    match found.iter().find(|finding| finding.grade == Grade::Bad) {
+        Some(finding) => Err(Error::sentence(format!(
+            "{}: {}; {}",
+            finding.what, finding.detail, finding.advice
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Whether the instance that programs would use runs.
+fn instance(target: &Target) -> Finding {
+    const WHAT: &str = "instance";
+    match target.connect().and_then(|client| client.status()) {
+        Ok(status) => Finding::good(
+            WHAT,
+            format!("\"{}\" runs, process {}", status.instance, status.pid),
+        ),
+        Err(error) => Finding::without(WHAT, error.to_string(), ""),
+    }
+}
+
+fn as_json(finding: &Finding) -> serde_json::Value {
+    serde_json::json!({
+        "what": finding.what,
+        "grade": finding.grade.as_str(),
+        "detail": finding.detail,
+        "advice": finding.advice,
+    })
+}
+
+fn render(found: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in found {
+        let Finding {
+            what,
+            grade,
+            detail,
+            advice,
+        } = finding;
+        text.push_str(&format!("{what:<18} {:<8} {detail}\n", grade.as_str()));
+        if !advice.is_empty() {
+            text.push_str(&format!("{:<18} {:<8} -> {advice}\n", "", ""));
+        }
+    }
+    text
+}
+
+/// Whether a path can be opened for writing by this user.
+fn may_write(path: &Path) -> bool {
+    nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok()
+}
