@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
+use urdma_ipc::status::KernelStatus;
 use urdma_ipc::Status;
 
 use crate::{fault, Error, Target};
@@ -64,6 +65,17 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
     }
     if let (Some(_), Some(reason)) = (&status.port, &status.no_leases_because) {
         writeln!(text, "leases   none: {reason}")?;
+    }
+    match &status.kernel {
+        None => writeln!(text, "door     urdma run")?,
+        Some(KernelStatus {
+            device,
+            not_served_because: None,
+        }) => writeln!(text, "door     kernel module, device {device}")?,
+        Some(KernelStatus {
+            not_served_because: Some(reason),
+            ..
+        }) => writeln!(text, "door     urdma run; not the kernel module: {reason}")?,
     }
     if let Some(faults) = &status.faults {
         text.push_str(&fault::render(faults, false));

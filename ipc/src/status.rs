@@ -46,8 +46,19 @@ pub struct Status {
     pub leases: Vec<LeaseStatus>,
     /// Why no queue pair can be leased, if so.
     pub no_leases_because: Option<String>,
+    /// The kernel module's device, if the instance is to serve one.
+    pub kernel: Option<KernelStatus>,
     /// File of the running capture.
     pub capture: Option<PathBuf>,
+}
+
+/// The kernel module's device of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelStatus {
+    /// Its name.
+    pub device: String,
+    /// Why it is not served at the moment, as a sentence; nothing if it is.
+    pub not_served_because: Option<String>,
 }
 
 /// One attached process.

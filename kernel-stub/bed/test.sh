@@ -63,6 +63,7 @@ kernel_is_content() {
 
 choose_checks "$@"
 make -s -C "$here/../module"
+cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" -p urdma -p urdmad -p urdma-provider --bins --lib
 cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" -p urdma-kernel --example module_check
 "$here/prepare.sh" "$cache"
 touch "$share/results"

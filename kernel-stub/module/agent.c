@@ -15,6 +15,8 @@ struct urdma_agent {
 	/* The device that it serves, NULL before it has said so and after the device is gone; under urdma_agents_lock. */
 	struct urdma_dev *dev;
 	u8 run_dir[URDMA_RUN_DIR_OCTETS];
+	u32 gid_count;
+	u8 gids[URDMA_GIDS][16];
 	/* The device is gone, there is nothing left to do. */
 	bool is_over;
 	wait_queue_head_t wait;
@@ -40,6 +42,16 @@ int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS])
 	}
 	spin_unlock(&urdma_agents_lock);
 	return ret;
+}
+
+/* The instance's GID of this index, zero if there is none. */
+void urdma_agent_gid(struct urdma_dev *dev, unsigned int index, u8 gid[16])
+{
+	memset(gid, 0, 16);
+	spin_lock(&urdma_agents_lock);
+	if (dev->agent && index < dev->agent->gid_count)
+		memcpy(gid, dev->agent->gids[index], 16);
+	spin_unlock(&urdma_agents_lock);
 }
 
 /* The device is about to be freed. */
@@ -88,6 +100,7 @@ static int urdma_agent_release(struct inode *inode, struct file *file)
 		fatal.device = &dev->ib;
 		ib_dispatch_event(&fatal);
 		urdma_dev_port_event(dev);
+		urdma_dev_gid_event(dev);
 		ib_device_put(&dev->ib);
 	}
 	kfree(agent);
@@ -112,7 +125,7 @@ static int urdma_agent_serve(struct urdma_agent *agent, const struct urdma_serve
 				    current->tgid, serve.abi, URDMA_KERNEL_ABI);
 		return -EPROTO;
 	}
-	if (serve.reserved || !is_terminated(serve.device, sizeof(serve.device)) ||
+	if (serve.gid_count > URDMA_GIDS || !is_terminated(serve.device, sizeof(serve.device)) ||
 	    !is_terminated(serve.run_dir, sizeof(serve.run_dir)) || serve.run_dir[0] != '/')
 		return -EINVAL;
 	dev = urdma_dev_find((const char *)serve.device);
@@ -125,12 +138,16 @@ static int urdma_agent_serve(struct urdma_agent *agent, const struct urdma_serve
 		ret = -EBUSY;
 	} else {
 		memcpy(agent->run_dir, serve.run_dir, sizeof(agent->run_dir));
+		memcpy(agent->gids, serve.gids, sizeof(agent->gids));
+		agent->gid_count = serve.gid_count;
 		agent->dev = dev;
 		dev->agent = agent;
 	}
 	spin_unlock(&urdma_agents_lock);
-	if (!ret)
+	if (!ret) {
+		urdma_dev_gid_event(dev);
 		urdma_dev_port_event(dev);
+	}
 	ib_device_put(&dev->ib);
 	return ret;
 }

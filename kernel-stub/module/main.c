@@ -36,6 +36,18 @@ void urdma_dev_port_event(struct urdma_dev *dev)
 	ib_dispatch_event(&event);
 }
 
+/* Tells everybody that the GID table is another one. */
+void urdma_dev_gid_event(struct urdma_dev *dev)
+{
+	struct ib_event event = {
+		.device = &dev->ib,
+		.element.port_num = 1,
+		.event = IB_EVENT_GID_CHANGE,
+	};
+
+	ib_dispatch_event(&event);
+}
+
 static int urdma_dev_add(const char *name, struct net_device *netdev)
 {
 	struct urdma_dev *dev;
@@ -86,17 +98,6 @@ static struct rdma_link_ops urdma_link_ops = {
 	.newlink = urdma_newlink,
 };
 
-static void urdma_gid_event(struct urdma_dev *dev)
-{
-	struct ib_event event = {
-		.device = &dev->ib,
-		.element.port_num = 1,
-		.event = IB_EVENT_GID_CHANGE,
-	};
-
-	ib_dispatch_event(&event);
-}
-
 /* Follows what happens to the network device. */
 static int urdma_netdev_event(struct notifier_block *block, unsigned long event, void *arg)
 {
@@ -112,7 +113,7 @@ static int urdma_netdev_event(struct notifier_block *block, unsigned long event,
 		urdma_dev_port_event(to_urdma_dev(ib));
 		break;
 	case NETDEV_CHANGEADDR:
-		urdma_gid_event(to_urdma_dev(ib));
+		urdma_dev_gid_event(to_urdma_dev(ib));
 		break;
 	case NETDEV_UNREGISTER:
 		ib_unregister_device_queued(ib);

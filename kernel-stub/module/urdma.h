@@ -83,6 +83,7 @@ static inline void urdma_count(struct ib_device *ib, enum urdma_counter which, l
 /* main.c */
 struct urdma_dev *urdma_dev_find(const char *name);
 void urdma_dev_port_event(struct urdma_dev *dev);
+void urdma_dev_gid_event(struct urdma_dev *dev);
 
 /* verbs.c */
 extern const struct ib_device_ops urdma_device_ops;
@@ -93,6 +94,7 @@ int urdma_agent_init(void);
 void urdma_agent_exit(void);
 bool urdma_agent_is_there(struct urdma_dev *dev);
 int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS]);
+void urdma_agent_gid(struct urdma_dev *dev, unsigned int index, u8 gid[16]);
 void urdma_agent_dev_gone(struct urdma_dev *dev);
 
 #endif

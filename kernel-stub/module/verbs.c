@@ -61,7 +61,7 @@ static int urdma_query_port(struct ib_device *ib, u32 port, struct ib_port_attr 
 	attr->state = is_up ? IB_PORT_ACTIVE : IB_PORT_DOWN;
 	attr->phys_state = is_up ? IB_PORT_PHYS_STATE_LINK_UP : IB_PORT_PHYS_STATE_DISABLED;
 	attr->port_cap_flags = IB_PORT_CM_SUP | IB_PORT_DEVICE_MGMT_SUP;
-	attr->gid_tbl_len = 1;
+	attr->gid_tbl_len = 1 + URDMA_GIDS;
 	attr->max_msg_sz = U32_MAX;
 	/* As other software devices say; nobody can know what carries the packets. */
 	attr->active_width = IB_WIDTH_4X;
@@ -71,16 +71,22 @@ static int urdma_query_port(struct ib_device *ib, u32 port, struct ib_port_attr 
 
 static int urdma_get_port_immutable(struct ib_device *ib, u32 port, struct ib_port_immutable *immutable)
 {
-	immutable->gid_tbl_len = 1;
+	immutable->gid_tbl_len = 1 + URDMA_GIDS;
 	immutable->core_cap_flags = RDMA_CORE_PORT_IWARP;
 	return 0;
 }
 
-/* An RNIC's one GID is its Ethernet address. */
+/* An RNIC's GID is its Ethernet address, by which rdma_cm finds it. Behind it are those by which the engine knows itself. */
 static int urdma_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
 {
-	memset(gid, 0, sizeof(*gid));
-	memcpy(gid->raw, to_urdma_dev(ib)->netdev->dev_addr, ETH_ALEN);
+	struct urdma_dev *dev = to_urdma_dev(ib);
+
+	if (index > 0) {
+		urdma_agent_gid(dev, index - 1, gid->raw);
+	} else {
+		memset(gid, 0, sizeof(*gid));
+		memcpy(gid->raw, dev->netdev->dev_addr, ETH_ALEN);
+	}
 	return 0;
 }
 

@@ -44,7 +44,15 @@ static CM_ENGINE: Mutex<Option<Arc<Engine>>> = Mutex::new(None);
 /// # Errors
 /// The errno that says why.
 pub(crate) fn attach() -> Result<Arc<Engine>, Errno> {
-    let engine = Engine::attach(&RunDir::find(None, None)).map_err(|error| {
+    attach_to(&RunDir::find(None, None))
+}
+
+/// The engine of the instance with this run directory; says on standard error why there is none.
+///
+/// # Errors
+/// The errno that says why.
+pub(crate) fn attach_to(run_dir: &RunDir) -> Result<Arc<Engine>, Errno> {
+    let engine = Engine::attach(run_dir).map_err(|error| {
         eprintln!("urdma: {error}");
         error.errno()
     })?;

@@ -58,6 +58,29 @@ pub struct verbs_match_ent {
     pub kind: u8,
 }
 
+// SAFETY: what an entry of a static table points to is immutable.
+unsafe impl Sync for verbs_match_ent {}
+
+impl verbs_match_ent {
+    /// Ends a table.
+    pub const SENTINEL: Self = Self::new(0, 0);
+
+    /// Fits devices whose kernel driver has this number.
+    pub const fn driver(driver_id: u32) -> Self {
+        Self::new(driver_id as u64, 3)
+    }
+
+    const fn new(modalias_or_driver_id: u64, kind: u8) -> Self {
+        Self {
+            driver_data: std::ptr::null_mut(),
+            modalias_or_driver_id,
+            vendor: 0,
+            device: 0,
+            kind,
+        }
+    }
+}
+
 /// A device as sysfs describes it.
 #[repr(C)]
 pub struct verbs_sysfs_dev {

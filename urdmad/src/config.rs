@@ -15,6 +15,7 @@ use toml::Spanned;
 use urdma_arena::ArenaConfig;
 use urdma_ipc::fault::{self, Direction, Faults, Impairment};
 use urdma_ipc::paths::{is_instance_name, DEFAULT_INSTANCE};
+use urdma_kernel::abi::DEVICE_OCTETS;
 
 /// Largest MTU that a port may have: what fits one packet buffer with its headers.
 pub const MTU_MAX: u16 = 9600;
@@ -38,6 +39,8 @@ pub struct Config {
     pub port: Option<PortConfig>,
     /// What happens to them at the port.
     pub faults: Faults,
+    /// The kernel module's device that the instance serves, if any.
+    pub kernel_device: Option<String>,
 }
 
 /// What one user or process may have.
@@ -137,6 +140,7 @@ impl Default for Config {
             quota: Quota::default(),
             port: None,
             faults: Faults::default(),
+            kernel_device: None,
         }
     }
 }
@@ -258,6 +262,7 @@ struct RawConfig {
     quota: RawQuota,
     port: Option<RawPort>,
     fault: Option<Spanned<RawFault>>,
+    kernel: Option<RawKernel>,
 }
 
 #[derive(Default, Deserialize)]
@@ -288,6 +293,12 @@ struct RawPort {
     lease_queues: Option<Spanned<u16>>,
     hugepages_mb: Option<Spanned<u32>>,
     checksum: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawKernel {
+    device: Spanned<String>,
 }
 
 #[derive(Deserialize)]
@@ -356,6 +367,13 @@ impl RawConfig {
             config
                 .allows(&config.faults)
                 .map_err(|message| source.error_in(Some(span), message))?;
+        }
+        if let Some(kernel) = self.kernel {
+            let device = kernel.device;
+            if !is_instance_name(device.get_ref()) || device.get_ref().len() >= DEVICE_OCTETS {
+                return Err(source.error(&device, "is not a name that an RDMA device can have"));
+            }
+            config.kernel_device = Some(device.into_inner());
         }
         Ok(config)
     }
@@ -617,6 +635,16 @@ mod tests {
                 socket: "/tmp/m.sock".into()
             }
         );
+    }
+
+    #[test]
+    fn config_kernel_device_must_be_a_name() {
+        let config = parse("[kernel]\ndevice = \"urdma0\"\n").unwrap();
+        assert_eq!(config.kernel_device.as_deref(), Some("urdma0"));
+        for name in ["", "a/b", &"x".repeat(64)] {
+            let text = sentence(&format!("[kernel]\ndevice = \"{name}\"\n"));
+            assert!(text.contains("kernel.device"), "{text}");
+        }
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::client::{Client, PendingStatus};
 use crate::config::Config;
 use crate::data::command::DataHandle;
 use crate::identity::Identity;
+use crate::kernel::KernelDoor;
 use crate::lease::Leases;
 use crate::shared::Shared;
 use crate::slots::{Slots, Token};
@@ -58,6 +59,8 @@ pub(crate) struct Control {
     pub(crate) data: DataHandle,
     pub(crate) slots: Slots,
     pub(crate) leases: Leases,
+    /// The kernel module's device that this instance serves.
+    pub(crate) kernel: KernelDoor,
     /// What the data thread does to the port's frames.
     pub(crate) faults: Faults,
     /// Name and Ethernet address of the port's device.
@@ -85,12 +88,16 @@ impl Control {
         signals: &SignalFd,
     ) -> Result<Ended, Errno> {
         loop {
+            self.kernel.keep_served(Instant::now());
             let (common, ready) = self.wait(listener, signals)?;
             if common[0] && matches!(signals.read_signal(), Ok(Some(_))) {
                 return Ok(Ended::Asked);
             }
             if common[1] {
                 self.shared.silence_bell();
+            }
+            if common[3] {
+                self.kernel.device_is_gone(Instant::now());
             }
             if self.data.has_ended() {
                 return Ok(Ended::DataThreadLost);
@@ -114,13 +121,17 @@ impl Control {
         &self,
         listener: &PacketListener,
         signals: &SignalFd,
-    ) -> Result<([bool; 3], Vec<Ready>), Errno> {
+    ) -> Result<([bool; 4], Vec<Ready>), Errno> {
         let bell = self.shared.bell();
         let mut fds = vec![
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(bell.as_fd(), PollFlags::POLLIN),
             PollFd::new(listener.as_fd(), PollFlags::POLLIN),
         ];
+        let kernel_place = self.kernel.agent().map(|agent| {
+            fds.push(PollFd::new(agent.as_fd(), PollFlags::empty()));
+            fds.len() - 1
+        });
         // By client: where its socket is among the descriptors; its death notice, if any, follows.
         let mut places = Vec::with_capacity(self.clients.len());
         for (token, client) in &self.clients {
@@ -144,11 +155,13 @@ impl Control {
             })
             .filter(|ready| ready.has_packets || ready.is_dead)
             .collect();
-        Ok(([is_set(0), is_set(1), is_set(2)], ready))
+        let kernel = kernel_place.is_some_and(is_set);
+        Ok(([is_set(0), is_set(1), is_set(2), kernel], ready))
     }
 
     fn timeout(&self) -> PollTimeout {
-        let Some(deadline) = self.pending.iter().map(|status| status.deadline).min() else {
+        let statuses = self.pending.iter().map(|status| status.deadline);
+        let Some(deadline) = statuses.chain(self.kernel.next_try()).min() else {
             return PollTimeout::NONE;
         };
         let left = deadline.saturating_duration_since(Instant::now());

@@ -21,6 +21,7 @@ use crate::config::Config;
 use crate::control::{Control, Ended};
 use crate::data;
 use crate::identity::Identity;
+use crate::kernel::KernelDoor;
 use crate::lease::Leases;
 use crate::notify::notify;
 use crate::port::{self, OpenPort, PortRequest};
@@ -129,6 +130,7 @@ fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError>
     if !config.faults.are_none() && data.set_faults(config.faults).is_none() {
         return Err(DaemonError::DataThread(run_dir.log_file()));
     }
+    let kernel = KernelDoor::new(config.kernel_device.clone(), path.clone(), &identity);
     Ok(Control {
         instance: config
             .instance
@@ -140,6 +142,7 @@ fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError>
         identity,
         arena,
         reaper: Reaper::new(&arena),
+        kernel,
         shared,
         data,
         leases,

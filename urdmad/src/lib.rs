@@ -8,6 +8,7 @@
 //! | `control`, `client` | the control thread: socket, clients, requests, reaping, status |
 //! | [`slots`], [`listeners`], [`lease`] | who has which slot, CM port, queue pair |
 //! | `data` | the data thread: slot 0's ring, the port, neighbours, CM requests, RESETs |
+//! | `kernel` | the kernel module's device that the instance serves |
 //! | [`port`] | how packets leave the host |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
 //!
@@ -24,6 +25,7 @@ pub mod counters;
 pub mod daemon;
 mod data;
 pub mod identity;
+mod kernel;
 pub mod lease;
 pub mod listeners;
 pub mod notify;

@@ -53,3 +53,51 @@ refused() {
         return 1
     fi
 }
+
+# A urdmad that serves the device, and the provider where libibverbs looks for it by itself.
+start_instance() {
+    run_dir=/run/urdma/bed
+    cat >/run/bed.toml <<CONFIG
+instance = "bed"
+address = ["10.8.0.1"]
+[kernel]
+device = "urdma0"
+CONFIG
+    echo "driver urdma" >/etc/libibverbs.d/urdma.driver
+    cp "$PROGRAMS/liburdma-rdmav34.so" /usr/lib/*/libibverbs/
+    unset LD_PRELOAD IBV_DRIVERS SYSFS_PATH URDMA_RUN_DIR
+    "$PROGRAMS/urdma" up --run-dir "$run_dir" --config /run/bed.toml
+    wait_until port_is_active
+}
+
+stop_instance() { "$PROGRAMS/urdma" down --run-dir "$run_dir"; }
+
+port_is_active() { grep -q ACTIVE /sys/class/infiniband/urdma0/ports/1/state; }
+
+# Waits up to 60 s for a command to succeed.
+wait_until() {
+    local tries
+    for tries in $(seq 600); do
+        "$@" && return
+        sleep 0.1
+    done
+    echo "did not come true: $*"
+    return 1
+}
+
+# server_and_client 'SERVER' 'CLIENT': runs both, the client again while the server is not ready.
+server_and_client() {
+    local server tries
+    timeout 120 $1 >/run/server.log 2>&1 &
+    server=$!
+    for tries in $(seq 20); do
+        if timeout 120 $2 >/run/client.log 2>&1; then
+            wait $server
+            return
+        fi
+        kill -0 $server 2>/dev/null || break
+        sleep 0.3
+    done
+    cat /run/server.log /run/client.log
+    return 1
+}

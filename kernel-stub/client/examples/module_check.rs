@@ -20,6 +20,13 @@ const LOCAL_WRITE: u32 = 1;
 const ENODEV: i32 = 19;
 const EBUSY: i32 = 16;
 
+/// The GID that the served device shows at index 1.
+const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 8, 0, 1];
+
+fn serve() -> std::io::Result<Agent> {
+    Agent::serve(DEVICE, Path::new(RUN_DIR), &[GID])
+}
+
 fn uverbs_file() -> File {
     let name = std::fs::read_dir("/sys/class/infiniband_verbs")
         .unwrap()
@@ -84,8 +91,8 @@ fn objects() {
     // Nobody serves the device: it cannot be opened.
     let refused = Uverbs::open(uverbs_file().as_fd()).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(ENODEV), "{refused}");
-    let agent = Agent::serve(DEVICE, Path::new(RUN_DIR)).unwrap();
-    assert!(Agent::serve(DEVICE, Path::new(RUN_DIR)).is_err());
+    let agent = serve().unwrap();
+    assert!(serve().is_err());
     let Opened { uverbs, async_fd } = open();
     assert_eq!(uverbs.run_dir(), Path::new(RUN_DIR));
 
@@ -147,7 +154,7 @@ fn assert_async(events: &mut File, element: u64, kind: u32) {
 }
 
 fn hold() {
-    let agent = Agent::serve(DEVICE, Path::new(RUN_DIR)).ok();
+    let agent = serve().ok();
     let Opened { uverbs, async_fd } = open();
     let channel = uverbs.create_comp_channel().unwrap();
     let memory = vec![7_u8; 1_000_000];
@@ -163,7 +170,7 @@ fn hold() {
 }
 
 fn limit(octets: usize) {
-    let _agent = Agent::serve(DEVICE, Path::new(RUN_DIR)).ok();
+    let _agent = serve().ok();
     let opened = open();
     let memory = vec![7_u8; octets];
     let request = MrRequest {
@@ -188,7 +195,7 @@ fn garbage(seed: u64) {
         state ^= state << 17;
         state
     };
-    let _agent = Agent::serve(DEVICE, Path::new(RUN_DIR)).ok();
+    let _agent = serve().ok();
     for round in 0..3000_u32 {
         let mut file = uverbs_file();
         let opened = (round % 2 == 0).then(|| Uverbs::open(file.as_fd()).unwrap());

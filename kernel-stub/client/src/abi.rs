@@ -5,13 +5,17 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// `URDMA_KERNEL_ABI`: version of everything here that is not the kernel's own.
-pub const KERNEL_ABI: u32 = 1;
+pub const KERNEL_ABI: u32 = 2;
 /// `URDMA_DRIVER_ID`: what libibverbs reads as the driver's number of a device of the module.
 pub const DRIVER_ID: u32 = 0x7572_6d61;
 /// Longest path of a run directory, with its final zero.
 pub const RUN_DIR_OCTETS: usize = 104;
 /// Longest device name, with its final zero.
 pub const DEVICE_OCTETS: usize = 64;
+/// GIDs of an instance; the device shows them from index 1 on.
+pub const GIDS: usize = 15;
+/// GIDs of the device.
+pub const GID_TABLE_LEN: i32 = 16;
 
 /// Private part of the answer to GET_CONTEXT.
 #[repr(C)]
@@ -31,12 +35,14 @@ pub struct ContextAnswer {
 pub struct Serve {
     /// [`KERNEL_ABI`].
     pub abi: u32,
-    /// 0.
-    pub reserved: u32,
+    /// How many of `gids` count.
+    pub gid_count: u32,
     /// The device's name.
     pub device: [u8; DEVICE_OCTETS],
     /// The caller's run directory, an absolute path.
     pub run_dir: [u8; RUN_DIR_OCTETS],
+    /// The instance's GIDs.
+    pub gids: [[u8; 16]; GIDS],
 }
 
 const fn iow(number: u64, octets: usize) -> u64 {
@@ -245,8 +251,10 @@ pub const VERBS_IOCTL: u64 = (3 << 30) | ((size_of::<MethodHead>() as u64) << 16
 
 // Sizes and offsets as a C compiler gives them for the headers of Linux 6.1 and for kernel-stub/uapi/urdma.h.
 const _: () = {
+    assert!(GID_TABLE_LEN as usize == 1 + GIDS);
     assert!(size_of::<ContextAnswer>() == 112);
-    assert!(size_of::<Serve>() == 176);
+    assert!(size_of::<Serve>() == 416);
+    assert!(offset_of!(Serve, gids) == 176);
     assert!(offset_of!(Serve, run_dir) == 72);
     assert!(size_of::<CommandHead>() == 8);
     assert!(size_of::<GetContextAnswer>() == 8 + 112);
@@ -259,6 +267,6 @@ const _: () = {
     assert!(size_of::<Destroy>() == 16);
     assert!(size_of::<MethodHead>() == 24);
     assert!(size_of::<MethodAttr>() == 16);
-    assert!(IOC_SERVE == 0x40b0_b700);
+    assert!(IOC_SERVE == 0x41a0_b700);
     assert!(VERBS_IOCTL == 0xc018_1b01);
 };

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::abi::{Serve, DEVICE_OCTETS, IOC_SERVE, KERNEL_ABI, RUN_DIR_OCTETS};
+use crate::abi::{Serve, DEVICE_OCTETS, GIDS, IOC_SERVE, KERNEL_ABI, RUN_DIR_OCTETS};
 
 /// The file that the module makes.
 pub const AGENT_FILE: &str = "/dev/urdma";
@@ -18,18 +18,25 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Serves a device for an instance with its control socket in `run_dir`.
+    /// Serves a device for an instance with its control socket in `run_dir` and these GIDs, of which those beyond [`GIDS`] are not shown.
     ///
     /// # Errors
     /// ENOENT without the module, ENODEV without the device, EBUSY if another urdmad serves it, EPROTO for a module of another version,
     /// ENAMETOOLONG for a path beyond 103 octets.
-    pub fn serve(device: &str, run_dir: &Path) -> io::Result<Self> {
+    pub fn serve(device: &str, run_dir: &Path, gids: &[[u8; 16]]) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(AGENT_FILE)?;
+        let mut table = [[0; 16]; GIDS];
+        let mut gid_count = 0;
+        for (entry, gid) in table.iter_mut().zip(gids) {
+            *entry = *gid;
+            gid_count += 1;
+        }
         let serve = Serve {
             abi: KERNEL_ABI,
-            reserved: 0,
+            gid_count,
             device: terminated::<DEVICE_OCTETS>(device.as_bytes())?,
             run_dir: terminated::<RUN_DIR_OCTETS>(run_dir.as_os_str().as_bytes())?,
+            gids: table,
         };
         // SAFETY: the kernel reads as many octets as the argument's type has.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), IOC_SERVE, &raw const serve) };
@@ -54,6 +61,21 @@ fn terminated<const OCTETS: usize>(text: &[u8]) -> io::Result<[u8; OCTETS]> {
     }
     octets[..text.len()].copy_from_slice(text);
     Ok(octets)
+}
+
+/// A sentence about why [`Agent::serve`] failed and what helps.
+pub fn explain(error: &io::Error, device: &str) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => "the kernel module is not loaded: modprobe urdma".to_owned(),
+        Some(libc::ENODEV) => format!(
+            "there is no device {device}: rdma link add {device} type urdma netdev ..."
+        ),
+        Some(libc::EBUSY) => format!("another urdmad serves {device}"),
+        Some(libc::EPROTO) => format!(
+            "the kernel module speaks another version than {KERNEL_ABI}: install module and urdmad of one release"
+        ),
+        _ => format!("cannot serve {device}: {error}"),
+    }
 }
 
 #[cfg(test)]

@@ -334,6 +334,19 @@ impl Uverbs {
     }
 }
 
+/// A sentence about why [`Uverbs::open`] failed and what helps.
+pub fn explain(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENODEV) => {
+            "no urdmad serves this device: name it in urdmad's configuration ([kernel] device)".to_owned()
+        }
+        Some(libc::EPROTO | libc::EINVAL) => format!(
+            "the kernel module speaks another version than {KERNEL_ABI}: install module and provider of one release"
+        ),
+        _ => format!("cannot open the kernel's device: {error}"),
+    }
+}
+
 /// The handle that is the first attribute of each of our methods.
 fn handle_attr(handle: u32) -> MethodAttr {
     MethodAttr {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use super::clock;
-use super::events::CompletionChannel;
+use super::events::CompletionSink;
 use super::lock::SpinLock;
 use super::types::{EngineError, WorkCompletion, LIMITS};
 
@@ -19,7 +19,7 @@ pub struct CqConfig {
     /// Entries that the application asks for, 1..; more are reserved when the queues attached to it need them, so that it cannot overrun.
     pub depth: u32,
     /// Where its events go, if anywhere.
-    pub channel: Option<Arc<CompletionChannel>>,
+    pub channel: Option<Arc<dyn CompletionSink>>,
     /// What the channel's reader gets: the address of the `ibv_cq`.
     pub cookie: u64,
     /// The time of each completion is kept.
@@ -38,7 +38,7 @@ pub enum Notify {
 /// A completion queue; made by [`super::Engine::create_cq`].
 #[derive(Debug)]
 pub struct Cq {
-    channel: Option<Arc<CompletionChannel>>,
+    channel: Option<Arc<dyn CompletionSink>>,
     cookie: u64,
     /// Completions that wait; written under the lock, to be looked at without it.
     waiting: AtomicU32,
@@ -298,6 +298,7 @@ impl Ring {
 
 #[cfg(test)]
 mod tests {
+    use super::super::events::CompletionChannel;
     use super::*;
     use std::io::Read;
     use std::os::fd::OwnedFd;
@@ -310,7 +311,7 @@ mod tests {
         wc
     }
 
-    fn cq(channel: Option<Arc<CompletionChannel>>) -> Arc<Cq> {
+    fn cq(channel: Option<Arc<dyn CompletionSink>>) -> Arc<Cq> {
         Cq::new(CqConfig {
             depth: 1,
             channel,

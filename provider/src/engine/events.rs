@@ -39,7 +39,13 @@ pub trait EventSink: Send + Sync {
     fn async_event(&self, event: AsyncEvent);
 }
 
-/// The engine's end of a completion channel.
+/// Tells the application's completion channel that a completion queue has something.
+pub trait CompletionSink: Send + Sync + std::fmt::Debug {
+    /// Tells it of the queue with this cookie. Is called under the queue's lock: must not block and must not call the engine.
+    fn notify(&self, cookie: u64);
+}
+
+/// The engine's end of a completion channel that is a socket.
 #[derive(Debug)]
 pub struct CompletionChannel {
     write_end: OwnedFd,
@@ -50,10 +56,11 @@ impl CompletionChannel {
     pub fn new(write_end: OwnedFd) -> Arc<Self> {
         Arc::new(Self { write_end })
     }
+}
 
-    /// Tells the reader that the completion queue with this cookie has a completion; an event that finds the pipe full is lost, which
-    /// needs more unread events than completion queues that are armed.
-    pub(crate) fn notify(&self, cookie: u64) {
+impl CompletionSink for CompletionChannel {
+    /// An event that finds the socket full is lost, which needs more unread events than completion queues that are armed.
+    fn notify(&self, cookie: u64) {
         let octets = cookie.to_ne_bytes();
         // SAFETY: the descriptor is open as long as `self` lives, and `octets` holds the 8 octets that are written.
         let _ = unsafe {

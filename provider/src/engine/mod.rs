@@ -61,7 +61,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 pub use attach::Parts;
 pub use cq::{Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramState, DatagramWr};
-pub use events::{AsyncEvent, AsyncKind, CompletionChannel, EventSink};
+pub use events::{AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, EventSink};
 pub use mr::MrChange;
 use mr::Place;
 pub use proto_trp::addr::{Qpn, SlotId};

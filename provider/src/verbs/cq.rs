@@ -13,14 +13,16 @@ use rdma_core_sys::verbs::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS,
 };
 
+use urdma_kernel::Kind;
+
 use super::device::Context;
+use super::door::{self, Counterpart};
 use super::errno::VerbsError;
 use super::event::{discard, Unacknowledged, COMPLETION_OCTETS};
 use super::pd::ProtectionDomain;
 use super::poll_ex::Cursor;
 use super::{ffi, poll_ex};
-use crate::engine::{CompletionChannel, Cq, CqConfig, Engine, Notify};
-use crate::front;
+use crate::engine::{CompletionSink, Cq, CqConfig, Engine, Notify};
 
 /// A completion queue; libibverbs' part first.
 #[repr(C)]
@@ -30,7 +32,8 @@ pub(super) struct CompletionQueue {
     pub(super) cq: Arc<Cq>,
     /// Where the extended polling calls are.
     pub(super) cursor: Cursor,
-    channel: Option<Arc<CompletionChannel>>,
+    channel: Option<Arc<dyn CompletionSink>>,
+    pub(super) kernel: Option<Arc<Counterpart>>,
     unacknowledged: Unacknowledged,
 }
 
@@ -71,27 +74,32 @@ impl CompletionQueue {
 
     /// A completion queue of at least `depth` entries whose events go to `channel`.
     fn create(
-        engine: &Arc<Engine>,
+        context: &Context,
         depth: u32,
         comp_vector: u32,
         channel: *const ibv_comp_channel,
         keeps_time: bool,
     ) -> Result<Box<Self>, VerbsError> {
+        let engine = &context.engine;
         let limits = &engine.info().limits;
         if depth == 0 || depth > limits.max_cqe || comp_vector != 0 {
             return Err(VerbsError::Invalid);
         }
         // SAFETY: the application passes null or a channel that lives.
-        let channel = unsafe { channel.as_ref() }
-            .map(|channel| front::channel(channel.fd).ok_or(VerbsError::Invalid))
-            .transpose()?;
+        let channel = unsafe { channel.as_ref() };
+        let kernel = context.door.counterpart(Kind::Cq);
+        let sink = door::completion_sink(channel, kernel.as_ref())?;
         let mut memory = Box::<Self>::new_uninit();
         let config = CqConfig {
             depth,
-            channel: channel.clone(),
+            channel: sink.clone(),
             cookie: memory.as_mut_ptr() as u64,
             keeps_time,
         };
+        if let Some(kernel) = &kernel {
+            let fd = channel.map(|channel| channel.fd);
+            kernel.make(|uverbs| uverbs.create_cq(config.cookie, depth, fd))?;
+        }
         let cq = engine.create_cq(config)?;
         let verbs = ibv_cq_ex {
             cqe: c_int::try_from(depth).unwrap_or(c_int::MAX),
@@ -104,7 +112,8 @@ impl CompletionQueue {
                 engine: engine.clone(),
                 cq,
                 cursor: Cursor::default(),
-                channel,
+                channel: sink,
+                kernel,
                 unacknowledged: Unacknowledged::default(),
             },
         ))
@@ -123,7 +132,7 @@ pub(super) unsafe extern "C" fn create_cq(
         let context = unsafe { Context::from_ptr(context) };
         let depth = u32::try_from(depth).map_err(|_| VerbsError::Invalid)?;
         let vector = u32::try_from(comp_vector).map_err(|_| VerbsError::Invalid)?;
-        let object = CompletionQueue::create(&context.engine, depth, vector, channel, false)?;
+        let object = CompletionQueue::create(context, depth, vector, channel, false)?;
         Ok(Box::into_raw(object).cast())
     })
 }
@@ -139,8 +148,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         check_extended(&attr)?;
         let (depth, vector) = (attr.cqe, attr.comp_vector);
         let keeps_time = attr.wc_flags & TIMES != 0;
-        let object =
-            CompletionQueue::create(&context.engine, depth, vector, attr.channel, keeps_time)?;
+        let object = CompletionQueue::create(context, depth, vector, attr.channel, keeps_time)?;
         // SAFETY: nobody else has the new object yet.
         unsafe { poll_ex::install(&mut *object.verbs()) };
         Ok(Box::into_raw(object).cast())
@@ -215,7 +223,9 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         // SAFETY: libibverbs passes a completion queue of ours.
         let object = unsafe { CompletionQueue::from_ptr(cq) };
         object.engine.destroy_cq(&object.cq)?;
-        if let Some(channel) = &object.channel {
+        if let Some(kernel) = &object.kernel {
+            kernel.destroy();
+        } else if let Some(channel) = &object.channel {
             let own = (cq as u64).to_ne_bytes();
             // SAFETY: a channel lives as long as a completion queue uses it, and this queue has one.
             let read_end = unsafe { (*(*cq).channel).fd };

@@ -3,15 +3,21 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::mem::{offset_of, size_of};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{addr_of_mut, null_mut};
 use std::sync::Arc;
 
 use rdma_core_sys::private::{
     _verbs_init_and_alloc_context, verbs_context_ops, verbs_device, verbs_device_ops,
-    verbs_register_driver, verbs_set_ops, verbs_sysfs_dev, verbs_uninit_context,
+    verbs_match_ent, verbs_register_driver, verbs_set_ops, verbs_sysfs_dev, verbs_uninit_context,
 };
 use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
+use urdma_ipc::RunDir;
+use urdma_kernel::abi::DRIVER_ID;
+use urdma_kernel::{uverbs, Uverbs};
+
+use super::door::Door;
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
 use super::{ah, cq, dm, event, ffi, mr, mw, pd, post, qp, query, srq};
@@ -30,8 +36,8 @@ pub(super) struct Context {
     verbs: UnsafeCell<verbs_context>,
     /// The engine of this process.
     pub(super) engine: Arc<Engine>,
-    /// Where asynchronous events of this context go.
-    pub(super) events: Arc<AsyncQueue>,
+    /// The way by which objects are made and events arrive.
+    pub(super) door: Door,
 }
 
 impl Context {
@@ -96,11 +102,17 @@ const OPS: verbs_context_ops = verbs_context_ops {
     ..verbs_context_ops::EMPTY
 };
 
+/// libibverbs looks through every plugin's table for a device with a kernel driver, also through one that is not there.
+static MATCHES: [verbs_match_ent; 2] = [
+    verbs_match_ent::driver(DRIVER_ID),
+    verbs_match_ent::SENTINEL,
+];
+
 static DRIVER: verbs_device_ops = verbs_device_ops {
     name: c"urdma".as_ptr(),
     match_min_abi_version: 0,
     match_max_abi_version: u32::MAX,
-    match_table: std::ptr::null(),
+    match_table: MATCHES.as_ptr(),
     static_providers: std::ptr::null(),
     match_device: Some(match_device),
     alloc_context: Some(alloc_context),
@@ -119,16 +131,37 @@ extern "C" fn register() {
 #[link_section = ".init_array"]
 static REGISTER: extern "C" fn() = register;
 
-/// Whether a device is ours: by its name, since without a kernel driver there is nothing else.
+/// A device that libibverbs found; its part first.
+#[repr(C)]
+struct Device {
+    verbs: verbs_device,
+    /// It is the kernel module's.
+    is_kernel: bool,
+}
+
+/// Driver number of a device that has no kernel driver (`RDMA_DRIVER_UNKNOWN`).
+const NO_DRIVER: u32 = 0;
+
+/// Whether a device is ours: by the module's driver number, or by its name where there is no kernel driver.
 unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
     // SAFETY: libibverbs passes a device it has read, whose name it has terminated.
     let name = unsafe { CStr::from_ptr(addr_of_mut!((*sysfs).ibdev_name).cast::<c_char>()) };
-    name.to_bytes().starts_with(DEVICE_PREFIX)
+    // SAFETY: as above.
+    match unsafe { (*sysfs).driver_id } {
+        DRIVER_ID => true,
+        NO_DRIVER => name.to_bytes().starts_with(DEVICE_PREFIX),
+        _ => false,
+    }
 }
 
-unsafe extern "C" fn alloc_device(_sysfs: *mut verbs_sysfs_dev) -> *mut verbs_device {
+unsafe extern "C" fn alloc_device(sysfs: *mut verbs_sysfs_dev) -> *mut verbs_device {
     // SAFETY: calloc has no precondition; zero is a valid value of every field.
-    unsafe { libc::calloc(1, size_of::<verbs_device>()).cast() }
+    let device: *mut Device = unsafe { libc::calloc(1, size_of::<Device>()).cast() };
+    if !device.is_null() {
+        // SAFETY: both live, and nobody else has the new one yet.
+        unsafe { (*device).is_kernel = (*sysfs).driver_id == DRIVER_ID };
+    }
+    device.cast()
 }
 
 unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
@@ -142,8 +175,15 @@ unsafe extern "C" fn alloc_context(
     cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut verbs_context {
-    let attached = ffi::caught(attach);
-    let (engine, events, read_end) = match attached {
+    // SAFETY: libibverbs passes a device that alloc_device made; the file is open.
+    let opened = ffi::caught(|| unsafe {
+        if (*device.cast::<Device>()).is_kernel {
+            open_kernel(BorrowedFd::borrow_raw(cmd_fd))
+        } else {
+            open_stand_in()
+        }
+    });
+    let (engine, door, read_end) = match opened {
         Ok(parts) => parts,
         Err(error) => {
             if cmd_fd >= 0 {
@@ -154,9 +194,15 @@ unsafe extern "C" fn alloc_context(
             return null_mut();
         }
     };
+    // The kernel answers libibverbs' own questions only to who names the driver.
+    let driver = match door {
+        Door::Kernel(_) => DRIVER_ID,
+        Door::StandIn(_) => NO_DRIVER,
+    };
     // SAFETY: the device came from libibverbs, and its part is at the start of ours.
     let context: *mut Context = unsafe {
-        _verbs_init_and_alloc_context(device, cmd_fd, size_of::<Context>(), null_mut(), 0).cast()
+        _verbs_init_and_alloc_context(device, cmd_fd, size_of::<Context>(), null_mut(), driver)
+            .cast()
     };
     if context.is_null() {
         return null_mut();
@@ -166,7 +212,7 @@ unsafe extern "C" fn alloc_context(
     // here before anybody sees them, and nobody else has the pointer yet.
     unsafe {
         addr_of_mut!((*context).engine).write(engine);
-        addr_of_mut!((*context).events).write(events);
+        addr_of_mut!((*context).door).write(door);
         (*verbs).context.async_fd = std::os::fd::IntoRawFd::into_raw_fd(read_end);
         (*verbs).context.num_comp_vectors = COMP_VECTORS;
         verbs_set_ops(verbs, &OPS);
@@ -174,13 +220,32 @@ unsafe extern "C" fn alloc_context(
     verbs
 }
 
+/// What an opened context is made of; the descriptor is where libibverbs reads asynchronous events.
+type Opened = (Arc<Engine>, Door, OwnedFd);
+
+/// Makes a context of the module and attaches to the urdmad that serves the device; says on standard error why it failed.
+fn open_kernel(cmd_fd: BorrowedFd<'_>) -> Result<Opened, VerbsError> {
+    let opened = Uverbs::open(cmd_fd).map_err(|error| {
+        eprintln!("urdma: {}", uverbs::explain(&error));
+        VerbsError::System(error.raw_os_error().unwrap_or(libc::EIO))
+    })?;
+    let run_dir = RunDir::at(opened.uverbs.run_dir());
+    let engine = front::attach_to(&run_dir).map_err(VerbsError::System)?;
+    // That urdmad is gone the kernel says itself.
+    Ok((
+        engine,
+        Door::Kernel(Arc::new(opened.uverbs)),
+        opened.async_fd,
+    ))
+}
+
 /// Attaches to urdmad and makes the way for asynchronous events; says on standard error why it failed.
-fn attach() -> Result<(Arc<Engine>, Arc<AsyncQueue>, std::os::fd::OwnedFd), VerbsError> {
+fn open_stand_in() -> Result<Opened, VerbsError> {
     let engine = front::attach().map_err(VerbsError::System)?;
     let (events, read_end) = AsyncQueue::new()?;
     let sink: Arc<dyn EventSink> = events.clone();
     engine.add_device_sink(&sink);
-    Ok((engine, events, read_end))
+    Ok((engine, Door::StandIn(events), read_end))
 }
 
 /// Closes the device. Objects that the application has not destroyed keep the engine, and leave with the process.
@@ -191,7 +256,7 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
             .byte_sub(offset_of!(verbs_context, context))
             .cast::<Context>();
         std::ptr::drop_in_place(addr_of_mut!((*context).engine));
-        std::ptr::drop_in_place(addr_of_mut!((*context).events));
+        std::ptr::drop_in_place(addr_of_mut!((*context).door));
         verbs_uninit_context(context.cast());
         libc::free(context.cast());
     }
@@ -201,22 +266,26 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
 mod tests {
     use super::*;
 
-    fn device_named(name: &[u8]) -> bool {
+    fn device_named(name: &[u8], driver_id: u32) -> bool {
         // SAFETY: zero is a valid value of every field.
         let mut sysfs: verbs_sysfs_dev = unsafe { std::mem::zeroed() };
         for (to, from) in sysfs.ibdev_name.iter_mut().zip(name) {
             *to = from.cast_signed();
         }
+        sysfs.driver_id = driver_id;
         // SAFETY: the name is terminated.
         unsafe { match_device(&mut sysfs) }
     }
 
     #[test]
     fn match_device_takes_ours_and_no_other() {
-        assert!(device_named(b"urdma0"));
-        assert!(device_named(b"urdma_b"));
-        assert!(!device_named(b"mlx5_0"));
-        assert!(!device_named(b""));
+        assert!(device_named(b"urdma0", NO_DRIVER));
+        assert!(device_named(b"urdma_b", NO_DRIVER));
+        assert!(!device_named(b"mlx5_0", NO_DRIVER));
+        assert!(!device_named(b"", NO_DRIVER));
+        // With a kernel driver, its number says whose the device is, whatever it is called.
+        assert!(device_named(b"rnic0", DRIVER_ID));
+        assert!(!device_named(b"urdma0", 1));
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl EventSink for AsyncQueue {
     }
 }
 
-const fn event_type(kind: AsyncKind) -> ibv_event_type {
+pub(super) const fn event_type(kind: AsyncKind) -> ibv_event_type {
     match kind {
         AsyncKind::CommunicationEstablished => IBV_EVENT_COMM_EST,
         AsyncKind::QpFatal => IBV_EVENT_QP_FATAL,

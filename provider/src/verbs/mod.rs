@@ -1,5 +1,6 @@
 //! The plugin's face to libibverbs: C entry points, validation, verbs objects.
 //!
+//! - [`door`]: the stand-in and the kernel module, as far as objects and events are concerned;
 //! - [`device`]: registration, opening and closing the device, the table of operations;
 //! - [`query`]: what the device and its port say of themselves;
 //! - [`pd`], [`mr`], [`mw`], [`dm`]: protection domains, memory regions, memory windows, device memory; [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues; [`qp`]: queue pairs, with
@@ -18,6 +19,7 @@ mod cq;
 mod datagram;
 mod device;
 mod dm;
+mod door;
 mod errno;
 mod event;
 mod ffi;

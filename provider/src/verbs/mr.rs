@@ -2,17 +2,23 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_core_sys::private::verbs_mr;
 use rdma_core_sys::verbs::{
-    ibv_dm, ibv_mr, ibv_pd, ibv_sge, IBV_ACCESS_HUGETLB, IBV_ACCESS_RELAXED_ORDERING,
-    IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
-    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
-    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE, IB_UVERBS_ADVISE_MR_FLAG_FLUSH,
+    ibv_dm, ibv_mr, ibv_pd, ibv_sge, IBV_ACCESS_HUGETLB, IBV_ACCESS_LOCAL_WRITE,
+    IBV_ACCESS_ON_DEMAND, IBV_ACCESS_RELAXED_ORDERING, IBV_ACCESS_REMOTE_ATOMIC,
+    IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_REREG_MR_CHANGE_ACCESS,
+    IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH,
+    IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT, IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+    IB_UVERBS_ADVISE_MR_FLAG_FLUSH,
 };
 
+use urdma_kernel::uverbs::MrRequest;
+use urdma_kernel::Kind;
+
 use super::dm::{self, DevicePages};
+use super::door::Counterpart;
 use super::errno::VerbsError;
 use super::ffi;
 use super::pd::ProtectionDomain;
@@ -30,6 +36,8 @@ struct MemoryRegion {
     lkey: u32,
     /// Device memory that the region is in.
     device: Option<Arc<DevicePages>>,
+    /// Has the kernel keep the pages where they are; only of a plain region that is not paged on demand.
+    pins: Mutex<Option<Arc<Counterpart>>>,
 }
 
 impl MemoryRegion {
@@ -40,6 +48,7 @@ impl MemoryRegion {
         length: usize,
         (mr_type, access): (c_int, c_int),
         device: Option<Arc<DevicePages>>,
+        pins: Option<Arc<Counterpart>>,
     ) -> *mut ibv_mr {
         // SAFETY: the callers have a protection domain of ours, whose context is set.
         let (context, engine) = unsafe {
@@ -64,6 +73,7 @@ impl MemoryRegion {
             engine,
             lkey: keys.lkey,
             device,
+            pins: Mutex::new(pins),
         });
         Box::into_raw(object).cast()
     }
@@ -98,8 +108,12 @@ pub(super) unsafe extern "C" fn reg_mr(
         let keys = domain
             .engine
             .register_mr(domain.pd, addr as u64, octets, iova, rights)?;
+        let pins = pin(domain, addr as u64, octets, access, keys.lkey).inspect_err(|_| {
+            // Nobody has the key yet, so nothing can be in the way.
+            let _ = domain.engine.deregister_mr(keys.lkey);
+        })?;
         let kind = (MR_PLAIN, access);
-        Ok(MemoryRegion::create(pd, keys, length, kind, None))
+        Ok(MemoryRegion::create(pd, keys, length, kind, None, pins))
     })
 }
 
@@ -109,7 +123,8 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         // SAFETY: libibverbs passes a protection domain of ours.
         let domain = unsafe { ProtectionDomain::from_ptr(pd) };
         let keys = domain.engine.register_null_mr(domain.pd)?;
-        Ok(MemoryRegion::create(pd, keys, 0, (MR_NULL, 0), None))
+        let kind = (MR_NULL, 0);
+        Ok(MemoryRegion::create(pd, keys, 0, kind, None, None))
     })
 }
 
@@ -134,7 +149,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
             .register_mr(domain.pd, addr as u64, length as u64, 0, rights)?;
         let kind = (MR_NULL, access.cast_signed());
         let pages = Some(pages.clone());
-        Ok(MemoryRegion::create(pd, keys, length, kind, pages))
+        Ok(MemoryRegion::create(pd, keys, length, kind, pages, None))
     })
 }
 
@@ -155,9 +170,15 @@ pub(super) unsafe extern "C" fn rereg_mr(
         if object.device.is_some() || (given(IBV_REREG_MR_CHANGE_TRANSLATION) && length == 0) {
             return Err(VerbsError::Invalid);
         }
+        // SAFETY: the region's own domain lives as long as it does; with the flag libibverbs passes another one of ours.
+        let (domain, before) = unsafe {
+            let before = &*object.verbs.get();
+            let changes_pd = given(IBV_REREG_MR_CHANGE_PD);
+            let pd = if changes_pd { pd } else { before.ibv_mr.pd };
+            (ProtectionDomain::from_ptr(pd), before)
+        };
         let change = MrChange {
-            // SAFETY: with this flag libibverbs passes a protection domain of ours.
-            pd: given(IBV_REREG_MR_CHANGE_PD).then(|| unsafe { ProtectionDomain::from_ptr(pd) }.pd),
+            pd: given(IBV_REREG_MR_CHANGE_PD).then_some(domain.pd),
             translation: given(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((
                 addr as u64,
                 length as u64,
@@ -167,7 +188,19 @@ pub(super) unsafe extern "C" fn rereg_mr(
                 .then(|| region_rights(access.cast_unsigned()))
                 .transpose()?,
         };
-        Ok(object.engine.reregister_mr(object.lkey, &change)?)
+        let (start, octets) = match change.translation {
+            Some((start, octets, _)) => (start, octets),
+            None => (before.ibv_mr.addr as u64, before.ibv_mr.length as u64),
+        };
+        let access = if change.access.is_some() {
+            access
+        } else {
+            before.access
+        };
+        let pins = pin(domain, start, octets, access, object.lkey)?;
+        object.engine.reregister_mr(object.lkey, &change)?;
+        *object.pins.lock().unwrap_or_else(PoisonError::into_inner) = pins;
+        Ok(())
     })
 }
 
@@ -181,6 +214,40 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
         drop(unsafe { Box::from_raw(mr.cast::<MemoryRegion>()) });
         Ok(())
     })
+}
+
+/// Rights that the kernel is told of: whether it must make pages writable depends on them.
+const PINNED_RIGHTS: u32 = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC;
+
+/// Has the kernel, if it is there for that, keep a region's pages where they are; one that is paged on demand has none to keep.
+fn pin(
+    domain: &ProtectionDomain,
+    start: u64,
+    length: u64,
+    access: c_int,
+    key: u32,
+) -> Result<Option<Arc<Counterpart>>, VerbsError> {
+    let access = access.cast_unsigned();
+    let Some(domain) = domain
+        .kernel
+        .as_ref()
+        .filter(|_| access & IBV_ACCESS_ON_DEMAND == 0)
+    else {
+        return Ok(None);
+    };
+    let region = domain.sibling(Kind::Mr);
+    let request = MrRequest {
+        pd: domain.handle()?,
+        start,
+        length,
+        access: access & PINNED_RIGHTS,
+        key,
+    };
+    region.make(|uverbs| uverbs.reg_mr(&request))?;
+    Ok(Some(region))
 }
 
 /// `ibv_advise_mr`: brings pages of on-demand regions into memory. Without the flush flag nobody waits for it, so holes are no error.

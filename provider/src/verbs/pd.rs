@@ -13,7 +13,10 @@ use rdma_core_sys::verbs::{
     IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
 };
 
+use urdma_kernel::Uverbs;
+
 use super::device::Context;
+use super::door::Counterpart;
 use super::errno::VerbsError;
 use super::ffi;
 use crate::engine::{Engine, Pd};
@@ -24,6 +27,8 @@ pub(super) struct ProtectionDomain {
     verbs: UnsafeCell<ibv_pd>,
     pub(super) engine: Arc<Engine>,
     pub(super) pd: Pd,
+    /// What the kernel knows of the domain; a parent domain has its domain's.
+    pub(super) kernel: Option<Arc<Counterpart>>,
     kind: Kind,
 }
 
@@ -49,7 +54,13 @@ impl ProtectionDomain {
         matches!(self.kind, Kind::Parent { .. })
     }
 
-    fn create(context: *mut ibv_context, engine: &Arc<Engine>, pd: Pd, kind: Kind) -> *mut ibv_pd {
+    fn create(
+        context: *mut ibv_context,
+        engine: &Arc<Engine>,
+        pd: Pd,
+        kernel: Option<Arc<Counterpart>>,
+        kind: Kind,
+    ) -> *mut ibv_pd {
         let verbs = ibv_pd {
             context,
             handle: pd.number(),
@@ -58,6 +69,7 @@ impl ProtectionDomain {
             verbs: UnsafeCell::new(verbs),
             engine: engine.clone(),
             pd,
+            kernel,
             kind,
         });
         Box::into_raw(object).cast()
@@ -66,7 +78,12 @@ impl ProtectionDomain {
     /// Gives up what the object stands for.
     fn release(&self) -> Result<(), VerbsError> {
         match &self.kind {
-            Kind::Own => self.engine.dealloc_pd(self.pd)?,
+            Kind::Own => {
+                self.engine.dealloc_pd(self.pd)?;
+                if let Some(kernel) = &self.kernel {
+                    kernel.destroy();
+                }
+            }
             Kind::Parent { thread } => {
                 self.engine.unshare_pd(self.pd)?;
                 if let Some(users) = thread {
@@ -82,9 +99,22 @@ impl ProtectionDomain {
 pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     ffi::pointer(|| {
         // SAFETY: libibverbs passes an open context of ours.
-        let engine = unsafe { &Context::from_ptr(context).engine };
+        let (engine, door) = unsafe {
+            let object = Context::from_ptr(context);
+            (&object.engine, &object.door)
+        };
+        let kernel = door.counterpart(urdma_kernel::Kind::Pd);
+        if let Some(kernel) = &kernel {
+            kernel.make(Uverbs::alloc_pd)?;
+        }
         let pd = engine.alloc_pd()?;
-        Ok(ProtectionDomain::create(context, engine, pd, Kind::Own))
+        Ok(ProtectionDomain::create(
+            context,
+            engine,
+            pd,
+            kernel,
+            Kind::Own,
+        ))
     })
 }
 
@@ -117,7 +147,10 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
             users.fetch_add(1, Ordering::Relaxed);
         }
         let kind = Kind::Parent { thread };
-        Ok(ProtectionDomain::create(context, engine, domain.pd, kind))
+        let kernel = domain.kernel.clone();
+        Ok(ProtectionDomain::create(
+            context, engine, domain.pd, kernel, kind,
+        ))
     })
 }
 

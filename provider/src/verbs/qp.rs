@@ -13,10 +13,14 @@ use rdma_core_sys::verbs::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 };
 
+use urdma_kernel::uverbs::QpRequest;
+use urdma_kernel::Kind;
+
 use super::cq::CompletionQueue;
 use super::device::Context;
+use super::door::{Counterpart, Door, Events};
 use super::errno::VerbsError;
-use super::event::{AsyncQueue, Unacknowledged};
+use super::event::Unacknowledged;
 use super::pd::ProtectionDomain;
 use super::post_ex::{self, Builder};
 use super::srq::SharedReceiveQueue;
@@ -51,7 +55,7 @@ pub(super) struct QueuePair {
     pub(super) unacknowledged: Unacknowledged,
     /// Requests that are being put together by the extended calls.
     pub(super) builder: Builder,
-    events: Arc<AsyncQueue>,
+    events: Events,
     /// The address vector as it was set last; held while the queue pair is modified.
     address: Mutex<Option<ibv_ah_attr>>,
 }
@@ -90,6 +94,7 @@ impl QueuePair {
             )
         };
         let mut memory = Box::<Self>::new_uninit();
+        let events = context.door.events(Kind::Qp);
         let config = QpConfig {
             pd: pd.pd,
             send_cq: send.cq.clone(),
@@ -101,14 +106,26 @@ impl QueuePair {
             max_recv_sge: attr.cap.max_recv_sge.max(1),
             max_inline: attr.cap.max_inline_data.max(MIN_INLINE),
             cookie: memory.as_mut_ptr() as u64,
-            events: context.events.clone(),
+            events: events.sink(),
         };
         let is_datagram = attr.qp_type == IBV_QPT_UD;
+        if is_datagram && matches!(context.door, Door::Kernel(_)) {
+            // The module's device is an RNIC.
+            return Err(VerbsError::NotSupported);
+        }
         let qp = if is_datagram {
             context.engine.create_datagram_qp(&config)?
         } else {
             context.engine.create_qp(&config)?
         };
+        if let Some(kernel) = events.counterpart() {
+            let made = kernel_request(pd, send, recv, srq, &config, qp.number().to_u32())
+                .and_then(|request| kernel.make(|uverbs| uverbs.create_qp(&request)));
+            made.inspect_err(|_| {
+                // Nobody has seen it, so nothing can be in the way.
+                let _ = context.engine.destroy_qp(&qp);
+            })?;
+        }
         let caps = qp.caps();
         attr.cap = attributes::caps_answer(caps, srq.is_some());
         let verbs = ibv_qp {
@@ -139,7 +156,7 @@ impl QueuePair {
                 sq_sig_all: attr.sq_sig_all != 0,
                 unacknowledged: Unacknowledged::default(),
                 builder: Builder::default(),
-                events: context.events.clone(),
+                events,
                 address: Mutex::new(None),
             },
         ))
@@ -186,6 +203,32 @@ impl QueuePair {
         }
         Ok(())
     }
+}
+
+/// What the kernel is told of a queue pair.
+fn kernel_request(
+    pd: &ProtectionDomain,
+    send: &CompletionQueue,
+    recv: &CompletionQueue,
+    srq: Option<&SharedReceiveQueue>,
+    config: &QpConfig,
+    qpn: u32,
+) -> Result<QpRequest, VerbsError> {
+    let handle = |counterpart: Option<&Counterpart>| {
+        counterpart
+            .ok_or(VerbsError::Invalid)
+            .and_then(Counterpart::handle)
+    };
+    Ok(QpRequest {
+        qpn,
+        user_handle: config.cookie,
+        pd: handle(pd.kernel.as_deref())?,
+        send_cq: handle(send.kernel.as_deref())?,
+        recv_cq: handle(recv.kernel.as_deref())?,
+        srq: srq
+            .map(|srq| handle(srq.events.counterpart()))
+            .transpose()?,
+    })
 }
 
 /// Whether there can be such a queue pair.
@@ -342,7 +385,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         object.destroy()?;
         // SAFETY: the context outlives its objects, by the contract of ibv_close_device.
         let read_end = unsafe { (*(*qp).context).async_fd };
-        object.events.discard(read_end, qp as u64);
+        object.events.retire(read_end, qp as u64);
         // SAFETY: the lock was initialized when the object was made, and the counter is what it guards.
         unsafe {
             object.unacknowledged.wait(

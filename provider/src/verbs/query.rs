@@ -15,6 +15,7 @@ use rdma_core_sys::verbs::{
 
 use super::device::Context;
 use super::dm::MAX_DM_OCTETS;
+use super::door::Door;
 use super::errno::VerbsError;
 use super::ffi;
 use crate::engine::Info;
@@ -91,8 +92,14 @@ pub(super) unsafe extern "C" fn query_port(
         }
         // SAFETY: libibverbs passes an open context of ours.
         let context = unsafe { Context::from_ptr(context) };
+        let mut answer = port_attr(context.engine.info());
+        if let Door::Kernel(_) = context.door {
+            // Those of the module: index 0 is an Ethernet address, the engine's own follow.
+            answer.gid_tbl_len = urdma_kernel::abi::GID_TABLE_LEN;
+            answer.port_cap_flags &= !IBV_PORT_IP_BASED_GIDS;
+        }
         // SAFETY: libibverbs passes a structure at least as long as the one this was built against, and has zeroed it.
-        unsafe { attr.write(port_attr(context.engine.info())) };
+        unsafe { attr.write(answer) };
         Ok(())
     })
 }

@@ -9,9 +9,12 @@ use rdma_core_sys::verbs::{
     ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR,
 };
 
+use urdma_kernel::Kind;
+
 use super::device::Context;
+use super::door::Events;
 use super::errno::VerbsError;
-use super::event::{AsyncQueue, Unacknowledged};
+use super::event::Unacknowledged;
 use super::ffi;
 use super::pd::ProtectionDomain;
 use crate::engine::{Engine, Srq, SrqConfig};
@@ -23,7 +26,7 @@ pub(super) struct SharedReceiveQueue {
     pub(super) engine: Arc<Engine>,
     pub(super) srq: Arc<Srq>,
     pub(super) unacknowledged: Unacknowledged,
-    events: Arc<AsyncQueue>,
+    pub(super) events: Events,
 }
 
 impl SharedReceiveQueue {
@@ -44,15 +47,21 @@ impl SharedReceiveQueue {
         attr: &ibv_srq_attr,
     ) -> Result<Box<Self>, VerbsError> {
         let mut memory = Box::<Self>::new_uninit();
+        let cookie = memory.as_mut_ptr() as u64;
+        let events = context.door.events(Kind::Srq);
         let srq = context.engine.create_srq(SrqConfig {
             pd: pd.pd,
             max_wr: attr.max_wr.max(1),
             max_sge: attr.max_sge.max(1),
             // A limit is armed by ibv_modify_srq alone.
             limit: 0,
-            cookie: memory.as_mut_ptr() as u64,
-            events: context.events.clone(),
+            cookie,
+            events: events.sink(),
         })?;
+        if let (Some(kernel), Some(domain)) = (events.counterpart(), &pd.kernel) {
+            let domain = domain.handle()?;
+            kernel.make(|uverbs| uverbs.create_srq(cookie, domain))?;
+        }
         Ok(Box::write(
             memory,
             Self {
@@ -60,7 +69,7 @@ impl SharedReceiveQueue {
                 engine: context.engine.clone(),
                 srq,
                 unacknowledged: Unacknowledged::default(),
-                events: context.events.clone(),
+                events,
             },
         ))
     }
@@ -135,7 +144,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         object.engine.destroy_srq(&object.srq)?;
         // SAFETY: the context outlives its objects, by the contract of ibv_close_device.
         let read_end = unsafe { (*(*srq).context).async_fd };
-        object.events.discard(read_end, srq as u64);
+        object.events.retire(read_end, srq as u64);
         // SAFETY: libibverbs has initialized the lock, and the counter is what it guards.
         unsafe {
             object.unacknowledged.wait(

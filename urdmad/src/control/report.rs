@@ -89,6 +89,7 @@ impl Control {
             frames: frame_counts(&accounting),
             leases: self.leases.status(),
             no_leases_because: self.leases.impossible_because().map(str::to_owned),
+            kernel: self.kernel.status(),
             capture: self.shared.capture_file(),
         }
     }

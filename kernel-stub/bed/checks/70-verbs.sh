@@ -1,0 +1,39 @@
+# seconds: 300
+# libibverbs and its programs, as Debian has them, over the module: nothing preloaded, nothing in the environment.
+. "$BED/checks/lib.sh"
+add_device
+start_instance
+"$PROGRAMS/urdma" status --run-dir $run_dir | grep "^door     kernel module, device urdma0"
+
+ibv_devices | grep -w urdma0
+ibv_devinfo -d urdma0 -v >/run/devinfo
+grep "transport:.*iWARP" /run/devinfo
+grep "state:.*PORT_ACTIVE" /run/devinfo
+wait_until grep -q ffff:0a08:0001 /sys/class/infiniband/urdma0/ports/1/gids/1
+ibv_devinfo -d urdma0 -v | grep 'GID\[ *1\]'
+
+ping() { server_and_client "ibv_rc_pingpong -d urdma0 -g 1 $*" "ibv_rc_pingpong -d urdma0 -g 1 $* 127.0.0.1"; }
+ping -n 500
+ping -n 500 -e
+[ "$(cat $counters/cq_events)" -gt 0 ]
+ping -n 100 -s 1000000 -c
+
+# A process that is killed in the middle of its work leaves nothing.
+ibv_rc_pingpong -d urdma0 -g 1 &
+victim=$!
+wait_until grep -q 1 $counters/qps
+kill -9 $victim
+wait $victim || true
+assert_nothing_left
+
+# The device's urdmad is gone: it cannot be opened; another one can serve it.
+stop_instance
+wait_until eval '! port_is_active'
+refused ibv_devinfo -d urdma0
+start_instance
+ibv_devinfo -d urdma0
+stop_instance
+"$PROGRAMS/urdma" up --run-dir $run_dir
+"$PROGRAMS/urdma" status --run-dir $run_dir | grep "^door     urdma run"
+stop_instance
+remove_device

@@ -1,0 +1,116 @@
+//! The kernel module's device that the instance serves. It may come and go while urdmad runs: it is tried again every second.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use urdma_ipc::status::KernelStatus;
+use urdma_kernel::{agent, Agent};
+
+use crate::identity::Identity;
+
+/// Time between two tries.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The door into this instance that the kernel module is; closed if the configuration names no device.
+pub(crate) struct KernelDoor {
+    device: Option<String>,
+    run_dir: PathBuf,
+    gids: Vec<[u8; 16]>,
+    state: State,
+}
+
+enum State {
+    Served(Agent),
+    Waiting { because: String, next_try: Instant },
+}
+
+impl KernelDoor {
+    /// A door that [`KernelDoor::keep_served`] will open.
+    pub(crate) fn new(device: Option<String>, run_dir: PathBuf, identity: &Identity) -> Self {
+        // The device has a GID 0 of its own.
+        let gids = identity.gids.iter().skip(1).map(|entry| entry.gid);
+        Self {
+            device,
+            run_dir,
+            gids: gids.collect(),
+            state: State::Waiting {
+                because: "urdmad is starting".to_owned(),
+                next_try: Instant::now(),
+            },
+        }
+    }
+
+    /// Serves the device if it can be; to be called when the control socket is there, and again when [`KernelDoor::next_try`] has come.
+    pub(crate) fn keep_served(&mut self, now: Instant) {
+        let (Some(device), State::Waiting { because, next_try }) = (&self.device, &self.state)
+        else {
+            return;
+        };
+        if now < *next_try {
+            return;
+        }
+        match Agent::serve(device, &self.run_dir, &self.gids) {
+            Ok(agent) => {
+                tracing::info!("serves the kernel's device {device}");
+                self.state = State::Served(agent);
+            }
+            Err(error) => {
+                let reason = agent::explain(&error, device);
+                if reason != *because {
+                    log(&error, &reason);
+                }
+                self.wait(reason, now);
+            }
+        }
+    }
+
+    /// The agent's descriptor has hung up.
+    pub(crate) fn device_is_gone(&mut self, now: Instant) {
+        tracing::info!("the kernel's device is gone");
+        self.wait("the device is gone".to_owned(), now);
+    }
+
+    fn wait(&mut self, because: String, now: Instant) {
+        self.state = State::Waiting {
+            because,
+            next_try: now + RETRY,
+        };
+    }
+
+    /// What to watch for its hanging up.
+    pub(crate) fn agent(&self) -> Option<&Agent> {
+        match &self.state {
+            State::Served(agent) => Some(agent),
+            State::Waiting { .. } => None,
+        }
+    }
+
+    /// When to try again.
+    pub(crate) fn next_try(&self) -> Option<Instant> {
+        match &self.state {
+            State::Waiting { next_try, .. } => self.device.as_ref().map(|_| *next_try),
+            State::Served(_) => None,
+        }
+    }
+
+    /// What `urdma status` shows.
+    pub(crate) fn status(&self) -> Option<KernelStatus> {
+        Some(KernelStatus {
+            device: self.device.clone()?,
+            not_served_because: match &self.state {
+                State::Served(_) => None,
+                State::Waiting { because, .. } => Some(because.clone()),
+            },
+        })
+    }
+}
+
+/// Says why the device is not served; that it is not there yet is no fault.
+fn log(error: &io::Error, reason: &str) {
+    if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) {
+        tracing::info!("{reason}");
+    } else {
+        tracing::warn!("{reason}");
+    }
+}
