@@ -21,8 +21,8 @@ pub mod status;
 pub use client::ControlClient;
 pub use error::{ControlError, Refusal, RefusalKind};
 pub use message::{
-    Answer, ArenaParams, Attached, Event, GidEntry, LeaseAnswer, LeaseParams, PortSpace,
-    ProcessReport, Request, Resolution,
+    gid_table_len, Answer, ArenaParams, Attached, Event, GidEntry, LeaseAnswer, LeaseParams,
+    PortSpace, ProcessReport, Request, Resolution,
 };
 pub use paths::RunDir;
 pub use status::Status;

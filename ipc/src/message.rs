@@ -185,6 +185,14 @@ pub struct GidEntry {
     pub netdev: Option<String>,
 }
 
+/// Entries that a GID table has at least; those without an address are empty.
+const GID_TABLE_LEN_MIN: usize = 16;
+
+/// Length of the GID table of a device that has `gids` GIDs.
+pub fn gid_table_len(gids: usize) -> usize {
+    gids.max(GID_TABLE_LEN_MIN)
+}
+
 /// The arena's shape, as `urdma_arena` wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaParams {

@@ -4,6 +4,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use urdma_ipc::gid_table_len;
+
 use crate::identity::{colon_groups, Identity};
 
 /// Name of the device.
@@ -49,6 +51,14 @@ pub fn write(root: &Path, identity: &Identity) -> io::Result<()> {
     ] {
         put(&device, name, text)?;
     }
+    if let Some(netdev) = identity
+        .gids
+        .iter()
+        .find_map(|entry| entry.netdev.as_deref())
+    {
+        // Programs find a device's network interface by this folder's contents.
+        fs::create_dir_all(device.join("device/net").join(netdev))?;
+    }
     write_port(&device.join("ports/1"), identity)
 }
 
@@ -67,10 +77,13 @@ fn write_port(port: &Path, identity: &Identity) -> io::Result<()> {
     ] {
         put(port, name, text)?;
     }
-    for (index, entry) in identity.gids.iter().enumerate() {
-        put(port, &format!("gids/{index}"), &colon_groups(&entry.gid))?;
+    for index in 0..gid_table_len(identity.gids.len()) {
+        let entry = identity.gids.get(index);
+        // Empty entries have a GID of zeroes, and a type, without which libibverbs takes none of the table.
+        let gid = entry.map_or([0; 16], |entry| entry.gid);
+        put(port, &format!("gids/{index}"), &colon_groups(&gid))?;
         put(port, &format!("gid_attrs/types/{index}"), "RoCE v2")?;
-        if let Some(netdev) = &entry.netdev {
+        if let Some(netdev) = entry.and_then(|entry| entry.netdev.as_ref()) {
             put(port, &format!("gid_attrs/ndevs/{index}"), netdev)?;
         }
     }
