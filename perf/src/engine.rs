@@ -7,7 +7,7 @@ use urdma_arena::{Arena, ArenaConfig};
 use urdma_provider::engine::{
     Access, AsyncEvent, AttachError, Cq, CqConfig, Engine, EngineError, EventSink, Gid, GidEntry,
     Parts, Payload, Qp, QpConfig, QpModify, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
-    Sge, SlotId, State,
+    Sge, SlotId, State, XrcRole,
 };
 
 const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
@@ -111,6 +111,7 @@ impl End {
             send_cq: Arc::clone(&cq),
             recv_cq: Arc::clone(&cq),
             srq: None,
+            xrc: XrcRole::None,
             max_send_wr: DEPTH,
             max_recv_wr: DEPTH,
             max_send_sge: 1,
@@ -197,6 +198,7 @@ impl End {
                 signaled: true,
                 ..SendFlags::default()
             },
+            shared_queue: 0,
             payload: Payload::Sges(&sges),
         };
         self.engine

@@ -200,6 +200,7 @@ fn measure(name: &str, op: SendOp, length: u32, signal_every: u64, rounds: u64) 
                 signaled: round % signal_every == signal_every - 1,
                 ..SendFlags::default()
             },
+            shared_queue: 0,
             payload: Payload::Sges(&sge),
         };
         a.0.post_send(now, black_box(&send), &mut a.1)

@@ -269,6 +269,7 @@ fn read_then_write(fence: bool) -> u8 {
                 fence: fence && at > 0,
                 solicited: false,
             },
+            shared_queue: 0,
             payload: Payload::Sges(&piece(at)),
         };
         let (conn, host) = world.split(0);
@@ -319,6 +320,7 @@ fn reads_outstanding_never_exceed_the_limit() {
             signaled: true,
             ..SendFlags::default()
         },
+        shared_queue: 0,
         payload: Payload::Sges(&sges),
     };
     let now = world.now;

@@ -161,6 +161,35 @@ fn read_and_atomic_without_permission_are_refused_with_terminate() {
 }
 
 #[test]
+fn atomic_write_needs_the_right_to_write_and_no_other() {
+    let write_only = Rights {
+        local_write: true,
+        remote_write: true,
+        ..Rights::default()
+    };
+    let octets = [1, 2, 3, 4, 5, 6, 7, 8];
+    for_each_seed(10, |seed| {
+        let mut world = World::new(&lossy(50_000), seed);
+        let target = region(&mut world, 1, write_only);
+        let remote = SimHost::remote(target, 16);
+        world.post(0, 1, SendOp::AtomicWrite { remote, octets }, &[]);
+        world.run(1_000 * MS);
+        assert_eq!(world.outcome(0), [(1, Status::Success)]);
+        assert_eq!(world.ends[1].host.octets(target)[16..24], octets);
+        let refused = |world: &mut World| {
+            let rights = Rights {
+                remote_write: false,
+                ..Rights::ALL
+            };
+            let remote = SimHost::remote(region(world, 1, rights), 0);
+            (SendOp::AtomicWrite { remote, octets }, vec![])
+        };
+        let (status, event) = (Status::RemoteAccessError, Event::RemoteAccessError);
+        check_refused(seed, refused, status, event);
+    });
+}
+
+#[test]
 fn read_beyond_what_the_responder_allows_is_refused() {
     let mut world = World::unconnected(&Setup::default(), 1);
     world.connect(0);
@@ -566,6 +595,7 @@ fn post_beyond_the_queue_is_refused() {
         op: SendOp::Send,
         imm: None,
         flags: SIGNALED,
+        shared_queue: 0,
         payload: Payload::Sges(&[]),
     };
     assert_eq!(conn.post_send(now, &wr, host), Err(PostError::QueueFull));
@@ -656,6 +686,63 @@ fn shared_receive_queue_feeds_messages_in_order() {
         assert_eq!(world.outcome(1), wanted);
         assert_eq!(world.outcome(0), wanted);
     });
+}
+
+#[test]
+fn named_shared_receive_queue_takes_every_kind_of_message() {
+    for_each_seed(10, |seed| {
+        let mut setup = lossy(50_000);
+        setup.config.shared_recv = true;
+        setup.config.names_shared_queue = true;
+        setup.config.rq_depth = 1;
+        let mut world = World::new(&setup, seed);
+        let source = region(&mut world, 0, Rights::ALL);
+        let target = region(&mut world, 1, Rights::ALL);
+        world.ends[1].host.shared_queue = 7;
+        for wr_id in 0..20 {
+            let list = vec![SimHost::sge(target, 0, 4096)];
+            world.ends[1].host.shared_recvs.push_back((wr_id, list));
+        }
+        let remote = RemoteAddr {
+            stag: target,
+            to: SimHost::base(target),
+        };
+        // The longest that fits a datagram is among them.
+        for (wr_id, length) in (0..20).zip((1400..).step_by(100)) {
+            let (op, imm) = match wr_id % 3 {
+                0 => (SendOp::Send, None),
+                1 => (SendOp::Send, Some(5)),
+                _ => (SendOp::Write { remote }, Some(6)),
+            };
+            let wr = SendWr {
+                wr_id,
+                op,
+                imm,
+                flags: SIGNALED,
+                shared_queue: 7,
+                payload: Payload::Sges(&[SimHost::sge(source, 0, length)]),
+            };
+            let now = world.now;
+            let (conn, host) = world.split(0);
+            conn.post_send(now, &wr, host).unwrap();
+        }
+        world.run(5_000 * MS);
+        let wanted: Vec<_> = (0..20).map(|wr_id| (wr_id, Status::Success)).collect();
+        assert_eq!(world.outcome(1), wanted);
+        assert_eq!(world.outcome(0), wanted);
+    });
+}
+
+#[test]
+fn message_for_a_shared_receive_queue_that_does_not_exist_is_an_invalid_request() {
+    let mut setup = Setup::default();
+    setup.config.shared_recv = true;
+    let mut world = World::new(&setup, 1);
+    // The queue is called 0 by a peer that names none.
+    world.ends[1].host.shared_queue = 9;
+    world.post(0, 1, SendOp::Send, &[]);
+    world.run(100 * MS);
+    assert_eq!(world.outcome(0), [(1, Status::RemoteInvalidRequestError)]);
 }
 
 #[test]

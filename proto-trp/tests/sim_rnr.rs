@@ -79,6 +79,7 @@ fn requests_behind_a_refused_send_wait_for_it() {
             },
             imm: Some(9),
             flags: SIGNALED,
+            shared_queue: 0,
             payload: Payload::Sges(&[SimHost::sge(memory[0], 4096, 3000)]),
         };
         world.post_send(0, &immediate);

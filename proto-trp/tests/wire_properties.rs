@@ -55,26 +55,28 @@ fn extensions() -> impl Strategy<Value = Extensions> {
         proptest::option::of(sack()),
         proptest::option::of(timestamp),
         proptest::option::of((0u8..32).prop_map(RnrTimer::new)),
+        proptest::option::of(any::<u32>()),
     )
-        .prop_map(|(sack, timestamp, rnr_timer)| Extensions {
+        .prop_map(|(sack, timestamp, rnr_timer, shared_queue)| Extensions {
             sack,
             timestamp,
             rnr_timer,
+            shared_queue,
         })
 }
 
 fn operation() -> impl Strategy<Value = AtomicOperation> {
-    any::<(bool, u64, u64, u64, u64)>().prop_map(|(add, a, b, c, d)| {
-        if add {
-            AtomicOperation::FetchAdd { add: a, mask: b }
-        } else {
-            AtomicOperation::CompareSwap {
-                swap: a,
-                swap_mask: b,
-                compare: c,
-                compare_mask: d,
-            }
-        }
+    (0..3, any::<(u64, u64, u64, u64)>()).prop_map(|(which, (a, b, c, d))| match which {
+        0 => AtomicOperation::FetchAdd { add: a, mask: b },
+        1 => AtomicOperation::Write {
+            octets: a.to_be_bytes(),
+        },
+        _ => AtomicOperation::CompareSwap {
+            swap: a,
+            swap_mask: b,
+            compare: c,
+            compare_mask: d,
+        },
     })
 }
 

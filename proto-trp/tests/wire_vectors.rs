@@ -367,6 +367,7 @@ fn acknowledgement_with_extensions_matches_the_specification() {
             echo_us: 0x0506_0708,
         }),
         rnr_timer: Some(RnrTimer::new(12)),
+        shared_queue: Some(0x00ab_cdef),
     };
     let header = TrpHeader {
         kind: PacketType::Ack,
@@ -375,10 +376,11 @@ fn acknowledgement_with_extensions_matches_the_specification() {
     };
     #[rustfmt::skip]
     let expected = [
-        0x11, 0x04, 0x02, 0x03, 0xde, 0xad, 0xbe, 0xef, 0x05, 0x0a, 0x0b, 0x0c, 0x07, 0x0d, 0x0e, 0x0f,
+        0x11, 0x04, 0x02, 0x03, 0xde, 0xad, 0xbe, 0xef, 0x05, 0x0a, 0x0b, 0x0c, 0x09, 0x0d, 0x0e, 0x0f,
         1, 2, 0, 0, 0x80, 0, 0, 0, 0x40, 0, 0, 0, // SACK
         2, 2, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, // TIMESTAMP
         3, 0, 0, 12, // RNR timer
+        4, 1, 0, 0, 0, 0xab, 0xcd, 0xef, // SHARED_QUEUE
     ];
     let mut buf = [0; 64];
     let len = wire::encode(&header, &extensions, &SegmentKind::Absent, true, &mut buf).unwrap();

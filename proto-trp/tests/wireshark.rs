@@ -267,6 +267,7 @@ fn frames() -> Vec<Expected> {
             echo_us: 999_000,
         }),
         rnr_timer: Some(RnrTimer::new(12)),
+        shared_queue: Some(0x01_0007),
     };
     let stamped = Extensions {
         sack: None,
@@ -276,6 +277,7 @@ fn frames() -> Vec<Expected> {
     let rnr = Extensions {
         sack: None,
         timestamp: None,
+        shared_queue: None,
         ..all
     };
     let mut frames = vec![];
@@ -417,6 +419,7 @@ fn tshark_shows_names_and_extensions() {
         "Echo, us: 999000",
         "RNR timer code: 12",
         "Wait, us: 640",
+        "Shared receive queue: 0x00010007",
         "Length of the RDMA Write: 1000",
     ] {
         assert!(text.contains(wanted), "tshark does not print \"{wanted}\"");

@@ -22,7 +22,7 @@ local OPCODES = {
   [9] = "Immediate Data with SE", [10] = "Atomic Request", [11] = "Atomic Response",
 }
 
-local KINDS = { [1] = "SACK", [2] = "Timestamp", [3] = "RNR timer" }
+local KINDS = { [1] = "SACK", [2] = "Timestamp", [3] = "RNR timer", [4] = "Shared receive queue" }
 
 -- ibv_modify_qp(3), min_rnr_timer, in microseconds.
 local RNR_US = {
@@ -56,6 +56,7 @@ local f = {
   ts_value = ProtoField.uint32("trp.ts.value", "Sender's clock, us", base.DEC),
   ts_echo = ProtoField.uint32("trp.ts.echo", "Echo, us", base.DEC),
   rnr_timer = ProtoField.uint16("trp.rnr_timer", "RNR timer code", base.DEC, nil, 0x1f),
+  shared_queue = ProtoField.uint32("trp.shared_queue", "Shared receive queue", base.HEX),
   rnr_us = ProtoField.uint32("trp.rnr_us", "Wait, us", base.DEC),
   body = ProtoField.bytes("trp.ext.body", "Body"),
   opcode = ProtoField.uint8("trp.opcode", "RDMAP opcode", base.DEC, OPCODES, 0x0f),
@@ -171,7 +172,9 @@ local function dissect_extension(tvb, tree, ack)
   elseif kind == 3 then
     t:add(f.rnr_timer, tvb(2, 2))
     t:add(f.rnr_us, tvb(2, 2), RNR_US[tvb(3, 1):uint() % 32]):set_generated()
-  elseif kind >= 1 and kind <= 3 then
+  elseif kind == 4 and len == 8 then
+    t:add(f.shared_queue, tvb(4, 4))
+  elseif kind >= 1 and kind <= 4 then
     broken(t, "wrong length for this kind")
   else
     t:add(f.argument, tvb(2, 2))

@@ -15,6 +15,8 @@ pub struct ConnConfig {
     /// Receive work requests come from a shared queue through [`super::Host::take_shared_recv`], and `rq_depth` bounds how many may
     /// be in use by half-arrived messages.
     pub shared_recv: bool,
+    /// Requests name a shared receive queue of the peer ([`super::SendWr::shared_queue`]); the packets have an extension for that.
+    pub names_shared_queue: bool,
     /// Scatter-gather elements of one send work request, 1..=[`MAX_SGE`].
     pub max_send_sge: u8,
     /// Scatter-gather elements of one receive work request, 1..=[`MAX_SGE`].
@@ -39,6 +41,7 @@ impl ConnConfig {
             sq_depth: 128,
             rq_depth: 128,
             shared_recv: false,
+            names_shared_queue: false,
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline: 256,

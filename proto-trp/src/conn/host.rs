@@ -1,6 +1,6 @@
 //! What a connection asks of its driver: the application's memory, and places for completions and events.
 
-use super::types::{Completion, Event, RemoteAddr, Sge, SharedRecv, WindowBind};
+use super::types::{Completion, Event, NoSharedRecv, RemoteAddr, Sge, SharedRecv, WindowBind};
 
 /// Why memory may not be touched; RFC 5040 section 4.8 has one code for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +53,23 @@ pub enum AtomicOp {
         /// Bits that are stored.
         swap_mask: u64,
     },
+    /// Stores these octets; the right to write is enough.
+    Write {
+        /// The new value.
+        octets: [u8; 8],
+    },
 }
 
 impl AtomicOp {
+    /// The right that it needs.
+    #[inline]
+    pub const fn access(self) -> RemoteAccess {
+        match self {
+            AtomicOp::FetchAdd { .. } | AtomicOp::CompareSwap { .. } => RemoteAccess::Atomic,
+            AtomicOp::Write { .. } => RemoteAccess::Write,
+        }
+    }
+
     /// The value that replaces `old` in memory.
     #[inline]
     pub const fn apply(self, old: u64) -> u64 {
@@ -73,6 +87,7 @@ impl AtomicOp {
                     old
                 }
             }
+            AtomicOp::Write { octets } => u64::from_ne_bytes(octets),
         }
     }
 }
@@ -176,12 +191,25 @@ pub trait Host {
         Err(ProtectionError::InvalidStag)
     }
 
-    /// Takes the next work request of the shared receive queue, if any: fills `sges` and says how many.
+    /// Takes the next work request of the shared receive queue that the peer named last, 0 if it names none: fills `sges` and says how many.
     ///
     /// Only asked of connections with [`super::ConnConfig::shared_recv`].
-    fn take_shared_recv(&mut self, sges: &mut [Sge]) -> Option<SharedRecv> {
-        let _ = sges;
-        None
+    ///
+    /// # Errors
+    /// [`NoSharedRecv`].
+    fn take_shared_recv(
+        &mut self,
+        queue: u32,
+        sges: &mut [Sge],
+    ) -> Result<SharedRecv, NoSharedRecv> {
+        let _ = (queue, sges);
+        Err(NoSharedRecv::NoQueue)
+    }
+
+    /// As [`Host::complete`], for a work request that was taken off this shared receive queue.
+    fn complete_shared(&mut self, queue: u32, completion: Completion) {
+        let _ = queue;
+        self.complete(completion);
     }
 
     /// A work request has ended, and its status is to be shown to the application.

@@ -42,8 +42,8 @@ pub use state::{State, TransitionError};
 pub use stats::ConnStats;
 pub use time::Time;
 pub use types::{
-    Completion, CompletionOp, Event, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, Sge, SharedRecv, Status, WindowBind,
+    Completion, CompletionOp, Event, NoSharedRecv, Payload, PostError, RecvWr, RemoteAddr,
+    SendFlags, SendOp, SendWr, Sge, SharedRecv, Status, WindowBind,
 };
 
 use ack::AckState;
@@ -289,7 +289,12 @@ impl Connection {
             return Err(TransitionError);
         }
         self.step(State::Rtr)?;
-        let overhead = |octets: usize| params.max_datagram_octets - num::len32(octets);
+        let naming = if self.config.names_shared_queue {
+            wire::SHARED_QUEUE_LEN
+        } else {
+            0
+        };
+        let overhead = |octets: usize| params.max_datagram_octets - num::len32(octets + naming);
         self.peer = Peer {
             index: params.remote_qpn.index(),
             rx_id: connection_id(params.remote_qpn, self.config.local_qpn, params.remote_psn),

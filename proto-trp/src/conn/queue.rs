@@ -4,7 +4,7 @@ use super::config::MAX_MESSAGE_OCTETS;
 use super::host::Host;
 use super::num::{low32, slot32};
 use super::types::{
-    CompletionOp, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Status,
+    CompletionOp, NoSharedRecv, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Status,
 };
 
 /// A posted send request and how far it has come.
@@ -22,6 +22,7 @@ pub(super) struct SendWqe {
     /// One past the last segment's sequence number, once `segmented`; of a read or atomic: one past the request's.
     pub(super) end: u64,
     pub(super) flags: SendFlags,
+    pub(super) shared_queue: u32,
     pub(super) sge_count: u8,
     pub(super) inline: bool,
     /// The first segment has been sent.
@@ -48,6 +49,7 @@ impl SendWqe {
             fence: false,
             solicited: false,
         },
+        shared_queue: 0,
         sge_count: 0,
         inline: false,
         started: false,
@@ -59,10 +61,7 @@ impl SendWqe {
     /// Whether the peer answers it with data (queue 1).
     #[inline]
     pub(super) const fn is_request(&self) -> bool {
-        matches!(
-            self.op,
-            SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
-        )
+        self.op.is_request()
     }
 
     /// Whether it has a message number, of queue 0 or queue 1.
@@ -90,6 +89,7 @@ impl SendWqe {
             SendOp::Read { .. } => CompletionOp::Read,
             SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
             SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
+            SendOp::AtomicWrite { .. } => CompletionOp::AtomicWrite,
             SendOp::LocalInvalidate { .. } => CompletionOp::LocalInvalidate,
             SendOp::BindWindow(_) => CompletionOp::BindWindow,
         }
@@ -213,6 +213,7 @@ impl SendQueue {
             imm: wr.imm,
             length,
             flags: wr.flags,
+            shared_queue: wr.shared_queue,
             sge_count: u8::try_from(sge_count).map_err(|_| PostError::TooManySges)?,
             inline,
             ..SendWqe::EMPTY
@@ -257,7 +258,9 @@ fn check_operation(wr: &SendWr<'_>, length: u32, inline: bool) -> Result<(), Pos
         SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
             wr.imm.is_none() && !inline && length >= 8
         }
-        SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => wr.imm.is_none() && length == 0,
+        SendOp::AtomicWrite { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => {
+            wr.imm.is_none() && length == 0
+        }
     };
     if fits {
         Ok(())
@@ -273,6 +276,8 @@ pub(super) struct RecvWqe {
     /// Octets that its scatter-gather list holds.
     pub(super) capacity: u64,
     pub(super) sge_count: u8,
+    /// The shared queue that it came from; 0 if there is but one, or none.
+    pub(super) shared_queue: u32,
 }
 
 /// Ring of receive requests, or of those taken from the shared queue. The request at `head` belongs to message `head_msn`.
@@ -284,6 +289,8 @@ pub(super) struct RecvQueue {
     depth: u32,
     max_sge: usize,
     shared: bool,
+    /// The shared queue that the peer named last.
+    pub(super) named: u32,
     pub(super) head: u32,
     pub(super) tail: u32,
     /// The message of queue 0 that is expected next, or is arriving.
@@ -302,6 +309,7 @@ impl RecvQueue {
             depth,
             max_sge: usize::from(max_sge),
             shared,
+            named: 0,
             head: 0,
             tail: 0,
             head_msn: 1,
@@ -312,6 +320,7 @@ impl RecvQueue {
     pub(super) fn clear(&mut self) {
         (self.head, self.tail) = (0, 0);
         (self.head_msn, self.head_offset) = (1, 0);
+        self.named = 0;
     }
 
     #[inline]
@@ -349,19 +358,26 @@ impl RecvQueue {
             wr_id: wr.wr_id,
             capacity: wr.sges.iter().map(|sge| u64::from(sge.length)).sum(),
             sge_count: u8::try_from(wr.sges.len()).map_err(|_| PostError::TooManySges)?,
+            shared_queue: 0,
         };
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
 
-    /// The request for message `msn` of queue 0, if one is posted.
+    /// The request for message `msn` of queue 0.
+    ///
+    /// # Errors
+    /// None is posted.
     #[inline]
-    pub(super) fn for_msn<H: Host>(&mut self, msn: u32, host: &mut H) -> Option<u32> {
+    pub(super) fn for_msn<H: Host>(&mut self, msn: u32, host: &mut H) -> Result<u32, NoSharedRecv> {
         let ahead = msn.wrapping_sub(self.head_msn);
-        if ahead >= self.len() && !(self.shared && self.pull_shared(ahead, host)) {
-            return None;
+        if ahead >= self.len() {
+            if !self.shared {
+                return Err(NoSharedRecv::Empty);
+            }
+            self.pull_shared(ahead, host)?;
         }
-        Some(self.head.wrapping_add(ahead))
+        Ok(self.head.wrapping_add(ahead))
     }
 
     /// Whether requests come from a shared queue.
@@ -371,26 +387,25 @@ impl RecvQueue {
 
     /// Takes requests from the shared queue until there is one for the message `ahead` after the expected one.
     #[cold]
-    fn pull_shared<H: Host>(&mut self, ahead: u32, host: &mut H) -> bool {
+    fn pull_shared<H: Host>(&mut self, ahead: u32, host: &mut H) -> Result<(), NoSharedRecv> {
         if ahead >= self.depth {
-            return false;
+            return Err(NoSharedRecv::Empty);
         }
         while self.len() <= ahead {
             let slot = slot32(self.tail, self.mask);
             let at = slot * self.max_sge;
             let room = &mut self.sges[at..at + self.max_sge];
-            let Some(taken) = host.take_shared_recv(room) else {
-                return false;
-            };
+            let taken = host.take_shared_recv(self.named, room)?;
             let used = usize::from(taken.sge_count).min(room.len());
             self.wqes[slot] = RecvWqe {
                 wr_id: taken.wr_id,
                 capacity: room[..used].iter().map(|sge| u64::from(sge.length)).sum(),
                 sge_count: u8::try_from(used).unwrap_or(0),
+                shared_queue: self.named,
             };
             self.tail = self.tail.wrapping_add(1);
         }
-        true
+        Ok(())
     }
 
     /// The expected message is complete: the next one is expected.

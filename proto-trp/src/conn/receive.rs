@@ -7,7 +7,7 @@ use super::state::State;
 use super::terminate::{tagged_cause, untagged_cause, Offender};
 use super::time::Time;
 use super::types::{
-    Completion, CompletionOp, Event, PostError, RecvWr, RemoteAddr, SendOp, Status,
+    Completion, CompletionOp, Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, SendOp, Status,
 };
 use super::{Connection, Datagram};
 use crate::wire::{
@@ -154,6 +154,9 @@ impl Connection {
             self.stats.rx_malformed += 1;
             return false;
         };
+        if let Some(queue) = extensions.shared_queue {
+            self.rq.named = queue;
+        }
         if let (PacketType::Rnr, Some(timer)) = (trp.kind, extensions.rnr_timer) {
             self.on_rnr(now, trp, timer, host);
         }
@@ -378,7 +381,10 @@ impl Connection {
         if msn.distance(Msn(self.rq.head_msn)) < 0 {
             return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
         }
-        self.rq.for_msn(msn.0, host).ok_or(Refusal::NotReady)
+        self.rq.for_msn(msn.0, host).map_err(|error| match error {
+            NoSharedRecv::Empty => Refusal::NotReady,
+            NoSharedRecv::NoQueue => Refusal::Fault(TerminateCause::INVALID_QUEUE_NUMBER),
+        })
     }
 
     fn place_immediate<H: Host>(
@@ -470,9 +476,11 @@ impl Connection {
             .asked_by(response.request_id)
             .filter(|&index| !matches!(self.sq.get(index).op, SendOp::Read { .. }))
             .ok_or(Refusal::Fault(TerminateCause::UNEXPECTED_OPCODE))?;
-        if host
-            .scatter_u64(self.sq.sges(index), response.original)
-            .is_err()
+        let tells_original = !matches!(self.sq.get(index).op, SendOp::AtomicWrite { .. });
+        if tells_original
+            && host
+                .scatter_u64(self.sq.sges(index), response.original)
+                .is_err()
         {
             return Err(Refusal::Sink(index));
         }
@@ -559,15 +567,20 @@ impl Connection {
         (imm, invalidated): (Option<u32>, Option<u32>),
         host: &mut H,
     ) {
-        host.complete(Completion {
-            wr_id: self.rq.get(self.rq.head).wr_id,
+        let wqe = self.rq.get(self.rq.head);
+        let completion = Completion {
+            wr_id: wqe.wr_id,
             status: Status::Success,
             op,
             byte_len,
             imm,
             invalidated,
             solicited,
-        });
+        };
+        match wqe.shared_queue {
+            0 => host.complete(completion),
+            queue => host.complete_shared(queue, completion),
+        }
         self.rq.pop();
     }
 
@@ -601,7 +614,13 @@ impl Connection {
                     stag: atomic.stag.0,
                     to: atomic.offset.0,
                 };
-                host.atomic(operand, atomic_op(atomic.operation))
+                let op = atomic_op(atomic.operation);
+                let original = host.atomic(operand, op)?;
+                // Who may write may not therefore read.
+                Ok(match op.access() {
+                    RemoteAccess::Atomic => original,
+                    RemoteAccess::Write | RemoteAccess::Read => 0,
+                })
             }
         }
     }

@@ -287,6 +287,7 @@ pub(super) const fn atomic_op(operation: AtomicOperation) -> AtomicOp {
             swap,
             swap_mask,
         },
+        AtomicOperation::Write { octets } => AtomicOp::Write { octets },
     }
 }
 

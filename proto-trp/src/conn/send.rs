@@ -91,12 +91,7 @@ impl Connection {
         if !self.state.takes_send() {
             return Err(PostError::InvalidState);
         }
-        if self.peer.max_rd_atomic == 0
-            && matches!(
-                wr.op,
-                SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }
-            )
-        {
+        if self.peer.max_rd_atomic == 0 && wr.op.is_request() {
             return Err(PostError::InvalidRequest);
         }
         self.sq.push(wr)?;
@@ -223,14 +218,15 @@ impl Connection {
                     last: len == left,
                 }
             }
-            SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
-                SegmentSpec {
-                    source: SegmentSource::Request(index),
-                    offset: 0,
-                    len: 0,
-                    last: true,
-                }
-            }
+            SendOp::Read { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. } => SegmentSpec {
+                source: SegmentSource::Request(index),
+                offset: 0,
+                len: 0,
+                last: true,
+            },
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => SegmentSpec {
                 source: SegmentSource::Local(index),
                 offset: 0,
@@ -428,7 +424,8 @@ impl Connection {
             SegmentSource::Message(index) => self.write_message(&trp, index, spec, buf, host),
             SegmentSource::Immediate(index) | SegmentSource::Request(index) => {
                 let kind = self.request_kind(index, spec);
-                self.put_headers(&trp, &kind, true, buf)
+                let extensions = self.naming(index);
+                self.put_headers(&trp, &extensions, &kind, true, buf)
             }
             SegmentSource::Response(entry) => self.write_response(&trp, entry, spec, buf, host),
             SegmentSource::Local(index) => {
@@ -442,7 +439,7 @@ impl Connection {
                     stag: Stag(0),
                     offset: TaggedOffset(0),
                 };
-                self.put_headers(&trp, &nothing, true, buf)
+                self.put_headers(&trp, &Extensions::NONE, &nothing, true, buf)
             }
         }
     }
@@ -474,7 +471,8 @@ impl Connection {
             },
         };
         let inline = wqe.inline;
-        let at = self.put_headers(trp, &kind, spec.last, buf)?;
+        let extensions = self.naming(index);
+        let at = self.put_headers(trp, &extensions, &kind, spec.last, buf)?;
         let end = at + spec.len as usize;
         let payload = &mut buf[at..end];
         if inline {
@@ -499,7 +497,7 @@ impl Connection {
         host: &mut H,
     ) -> Option<usize> {
         let (kind, source) = self.responder.segment_kind(entry, spec);
-        let at = self.put_headers(trp, &kind, spec.last, buf)?;
+        let at = self.put_headers(trp, &Extensions::NONE, &kind, spec.last, buf)?;
         let Some(source) = source.filter(|_| spec.len > 0) else {
             return Some(at + spec.len as usize);
         };
@@ -510,6 +508,16 @@ impl Connection {
                 self.refuse_read(entry, error, host);
                 None
             }
+        }
+    }
+
+    /// What the packets of a request say beside their segments.
+    #[inline]
+    fn naming(&self, index: u32) -> Extensions {
+        if self.config.names_shared_queue {
+            Extensions::for_shared_queue(self.sq.get(index).shared_queue)
+        } else {
+            Extensions::NONE
         }
     }
 
@@ -553,6 +561,9 @@ impl Connection {
             ),
             SendOp::FetchAdd { remote, add } => {
                 atomic(remote, AtomicOperation::FetchAdd { add, mask: 0 })
+            }
+            SendOp::AtomicWrite { remote, octets } => {
+                atomic(remote, AtomicOperation::Write { octets })
             }
             SendOp::Send
             | SendOp::SendInvalidate { .. }
@@ -601,6 +612,7 @@ impl Connection {
     fn put_headers(
         &mut self,
         trp: &TrpHeader,
+        extensions: &Extensions,
         kind: &SegmentKind,
         last: bool,
         buf: &mut [u8],
@@ -608,7 +620,7 @@ impl Connection {
         if !self.rx.has_gap() {
             self.acks.on_sent();
         }
-        wire::encode(trp, &Extensions::NONE, kind, last, buf).ok()
+        wire::encode(trp, extensions, kind, last, buf).ok()
     }
 
     fn write_control(&mut self, now: Time, control: Next, buf: &mut [u8]) -> Transmit {

@@ -329,15 +329,20 @@ impl Connection {
         self.sq.clear();
         let mut status = recv_status.unwrap_or(Status::WorkRequestFlushed);
         while self.rq.len() > 0 {
-            host.complete(Completion {
-                wr_id: self.rq.get(self.rq.head).wr_id,
+            let wqe = self.rq.get(self.rq.head);
+            let completion = Completion {
+                wr_id: wqe.wr_id,
                 status,
                 op: CompletionOp::Recv,
                 byte_len: 0,
                 imm: None,
                 invalidated: None,
                 solicited: true,
-            });
+            };
+            match wqe.shared_queue {
+                0 => host.complete(completion),
+                queue => host.complete_shared(queue, completion),
+            }
             status = Status::WorkRequestFlushed;
             self.rq.pop();
         }

@@ -47,6 +47,13 @@ pub enum SendOp {
         /// Value to add.
         add: u64,
     },
+    /// Replaces a 64-bit word of the peer's memory at once, after all that was done before it.
+    AtomicWrite {
+        /// The word's place.
+        remote: RemoteAddr,
+        /// The new value, as it lies in memory.
+        octets: [u8; 8],
+    },
     /// Takes the rights of a key of this end away; nothing is sent.
     LocalInvalidate {
         /// The key.
@@ -57,6 +64,18 @@ pub enum SendOp {
 }
 
 impl SendOp {
+    /// Whether the peer answers it with data, on queue 1.
+    #[inline]
+    pub(super) const fn is_request(&self) -> bool {
+        matches!(
+            self,
+            SendOp::Read { .. }
+                | SendOp::CompareSwap { .. }
+                | SendOp::FetchAdd { .. }
+                | SendOp::AtomicWrite { .. }
+        )
+    }
+
     /// Whether it is done here, without the peer.
     #[inline]
     pub(super) const fn is_local(&self) -> bool {
@@ -119,6 +138,8 @@ pub struct SendWr<'a> {
     pub imm: Option<u32>,
     /// Modifiers.
     pub flags: SendFlags,
+    /// The peer's shared receive queue, on a connection that names one with each request; else ignored.
+    pub shared_queue: u32,
     /// The octets.
     pub payload: Payload<'a>,
 }
@@ -139,6 +160,15 @@ pub struct SharedRecv {
     pub wr_id: u64,
     /// Elements filled in.
     pub sge_count: u8,
+}
+
+/// Why a shared receive queue has no work request to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSharedRecv {
+    /// There is none at the moment.
+    Empty,
+    /// There is no such queue.
+    NoQueue,
 }
 
 /// Why a work request was not taken.
@@ -198,6 +228,8 @@ pub enum CompletionOp {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// Atomic write.
+    AtomicWrite,
     /// Local invalidation.
     LocalInvalidate,
     /// Memory window bound.

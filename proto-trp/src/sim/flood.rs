@@ -46,6 +46,7 @@ impl Flood {
                 },
                 imm: None,
                 flags: SIGNALED,
+                shared_queue: 0,
                 payload: Payload::Sges(&[SimHost::sge(self.source, 0, self.length)]),
             };
             world.post_send(0, &wr);

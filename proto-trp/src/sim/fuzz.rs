@@ -193,6 +193,10 @@ fn post_send(world: &mut World, ledgers: &mut [Ledger; 2], end: usize, choices: 
         0..=2 => SendOp::Send,
         3 | 4 => SendOp::Write { remote },
         5 => SendOp::Read { remote },
+        6 if value % 2 == 0 => SendOp::AtomicWrite {
+            remote,
+            octets: value.to_be_bytes(),
+        },
         6 => SendOp::FetchAdd { remote, add: value },
         _ => SendOp::CompareSwap {
             remote,
@@ -215,8 +219,11 @@ fn post_send(world: &mut World, ledgers: &mut [Ledger; 2], end: usize, choices: 
         op,
         imm: (choice & 32 != 0 && carries).then_some(7),
         flags,
+        shared_queue: 0,
         payload: if choice & 64 != 0 && carries {
             Payload::Inline(&[&[1; 40], &[2; 9]])
+        } else if matches!(op, SendOp::AtomicWrite { .. }) {
+            Payload::Sges(&[])
         } else {
             Payload::Sges(&sges)
         },

@@ -1,8 +1,8 @@
 //! Memory, completions and events of one simulated end.
 
 use crate::conn::{
-    AtomicOp, Completion, Event, Host, ProtectionError, RemoteAccess, RemoteAddr, Sge, SharedRecv,
-    WindowBind,
+    AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,
+    Sge, SharedRecv, WindowBind,
 };
 use std::collections::VecDeque;
 
@@ -48,6 +48,8 @@ pub struct SimHost {
     pub events: VecDeque<Event>,
     /// The shared receive queue.
     pub shared_recvs: VecDeque<(u64, Vec<Sge>)>,
+    /// What the peer has to call that queue.
+    pub shared_queue: u32,
     /// Keys that the peer has invalidated.
     pub invalidated: Vec<u32>,
     /// Keys that this end has invalidated; 0 is refused.
@@ -269,7 +271,7 @@ impl Host for SimHost {
     }
 
     fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError> {
-        self.granted(remote, 8, RemoteAccess::Atomic)?;
+        self.granted(remote, 8, op.access())?;
         if remote.to & 7 != 0 {
             return Err(ProtectionError::Misaligned);
         }
@@ -305,13 +307,26 @@ impl Host for SimHost {
         Ok(())
     }
 
-    fn take_shared_recv(&mut self, sges: &mut [Sge]) -> Option<SharedRecv> {
-        let (wr_id, list) = self.shared_recvs.pop_front()?;
+    fn take_shared_recv(
+        &mut self,
+        queue: u32,
+        sges: &mut [Sge],
+    ) -> Result<SharedRecv, NoSharedRecv> {
+        if queue != self.shared_queue {
+            return Err(NoSharedRecv::NoQueue);
+        }
+        let taken = self.shared_recvs.pop_front();
+        let (wr_id, list) = taken.ok_or(NoSharedRecv::Empty)?;
         sges[..list.len()].copy_from_slice(&list);
-        Some(SharedRecv {
+        Ok(SharedRecv {
             wr_id,
             sge_count: u8::try_from(list.len()).unwrap_or(0),
         })
+    }
+
+    fn complete_shared(&mut self, queue: u32, completion: Completion) {
+        assert_eq!(queue, self.shared_queue);
+        self.complete(completion);
     }
 
     fn complete(&mut self, completion: Completion) {

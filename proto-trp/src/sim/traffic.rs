@@ -386,6 +386,7 @@ impl Exchange {
                 op: wire_op,
                 imm: op.imm,
                 flags: op.flags,
+                shared_queue: 0,
                 payload: match &parts {
                     Some(parts) => Payload::Inline(parts),
                     None => Payload::Sges(&sges),

@@ -43,6 +43,7 @@ impl World {
             op,
             imm: None,
             flags: SIGNALED,
+            shared_queue: 0,
             payload: Payload::Sges(sges),
         };
         self.post_send(end, &wr);

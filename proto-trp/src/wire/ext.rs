@@ -1,4 +1,4 @@
-//! TRP extensions (doc/spec/trp.md, section 6): selective acknowledgement, time stamps, the RNR timer.
+//! TRP extensions (doc/spec/trp.md, section 6): selective acknowledgement, time stamps, the RNR timer, the shared receive queue.
 //!
 //! Each extension begins with a word: kind (1 octet), number of words that follow (1 octet), argument (2 octets).
 
@@ -23,6 +23,8 @@ pub const KIND_SACK: u8 = 1;
 pub const KIND_TIMESTAMP: u8 = 2;
 /// Kind of [`RnrTimer`].
 pub const KIND_RNR_TIMER: u8 = 3;
+/// Kind of [`Extensions::shared_queue`].
+pub const KIND_SHARED_QUEUE: u8 = 4;
 
 /// The most words that a SACK bitmap may have.
 pub const SACK_WORDS_MAX: usize = 16;
@@ -33,9 +35,14 @@ pub const SACK_WORD_BITS: u32 = 32;
 
 const WORD_LEN: usize = 4;
 const TIMESTAMP_WORDS: u8 = 2;
+const SHARED_QUEUE_WORDS: u8 = 1;
+/// Octets of a packet's extensions that name a shared receive queue and say nothing else.
+pub const SHARED_QUEUE_LEN: usize = WORD_LEN * (1 + SHARED_QUEUE_WORDS as usize);
 
-const _: () =
-    assert!(SACK_WORDS_MAX + TIMESTAMP_WORDS as usize + 3 <= super::trp::EXTENSION_WORDS_MAX);
+const _: () = assert!(
+    SACK_WORDS_MAX + TIMESTAMP_WORDS as usize + SHARED_QUEUE_WORDS as usize + 4
+        <= super::trp::EXTENSION_WORDS_MAX
+);
 
 /// Selective acknowledgement: which packets after the first missing one have arrived.
 ///
@@ -215,6 +222,8 @@ pub struct Extensions {
     pub timestamp: Option<Timestamp>,
     /// How long to wait before a refused packet is sent again.
     pub rnr_timer: Option<RnrTimer>,
+    /// The receiver's shared receive queue that the message of this packet is for (XRC).
+    pub shared_queue: Option<u32>,
 }
 
 impl Extensions {
@@ -223,7 +232,17 @@ impl Extensions {
         sack: None,
         timestamp: None,
         rnr_timer: None,
+        shared_queue: None,
     };
+
+    /// A packet of a message for the receiver's shared receive queue `number`.
+    #[inline]
+    pub const fn for_shared_queue(number: u32) -> Self {
+        Self {
+            shared_queue: Some(number),
+            ..Self::NONE
+        }
+    }
 
     /// Reads extensions ([`super::TrpHeader::extension_octets`]); unknown kinds are skipped, of repeated ones the last counts.
     ///
@@ -246,6 +265,7 @@ impl Extensions {
                     let [_, code] = be16(first, field::ARGUMENT).to_be_bytes();
                     found.rnr_timer = Some(RnrTimer::new(code));
                 }
+                KIND_SHARED_QUEUE => found.shared_queue = Some(parse_shared_queue(body)?),
                 _ => {}
             }
             rest = &rest[end..];
@@ -258,7 +278,8 @@ impl Extensions {
     pub fn words(&self) -> u8 {
         let sack = self.sack.as_ref().map_or(0, |sack| 1 + sack.len);
         let timestamp = self.timestamp.map_or(0, |_| 1 + TIMESTAMP_WORDS);
-        sack + timestamp + u8::from(self.rnr_timer.is_some())
+        let shared_queue = self.shared_queue.map_or(0, |_| 1 + SHARED_QUEUE_WORDS);
+        sack + timestamp + u8::from(self.rnr_timer.is_some()) + shared_queue
     }
 
     /// Writes the extensions to the start of `buf` and returns their length in octets.
@@ -282,6 +303,10 @@ impl Extensions {
         if let Some(timer) = self.rnr_timer {
             at = put_word(buf, at, [KIND_RNR_TIMER, 0, 0, timer.0])?;
         }
+        if let Some(number) = self.shared_queue {
+            at = put_word(buf, at, [KIND_SHARED_QUEUE, SHARED_QUEUE_WORDS, 0, 0])?;
+            at = put_word(buf, at, number.to_be_bytes())?;
+        }
         Ok(at)
     }
 }
@@ -290,6 +315,12 @@ impl Extensions {
 fn put_word(buf: &mut [u8], at: usize, word: [u8; WORD_LEN]) -> Result<usize, EncodeError> {
     put(chunk_mut::<WORD_LEN>(buf, at)?, 0, word);
     Ok(at + WORD_LEN)
+}
+
+fn parse_shared_queue(body: &[u8]) -> Result<u32, ParseError> {
+    <[u8; WORD_LEN]>::try_from(body)
+        .map(u32::from_be_bytes)
+        .map_err(|_| ParseError::Extension)
 }
 
 fn parse_timestamp(body: &[u8]) -> Result<Timestamp, ParseError> {

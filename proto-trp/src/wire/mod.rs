@@ -24,7 +24,9 @@ pub mod trp;
 pub use datagram::DatagramHeader;
 pub use ddp::{Msn, QueueNumber, Stag, TaggedHeader, TaggedOffset, UntaggedHeader};
 pub use error::{EncodeError, ParseError};
-pub use ext::{Extensions, RnrTimer, Sack, Timestamp, SACK_BITS_MAX, SACK_WORD_BITS};
+pub use ext::{
+    Extensions, RnrTimer, Sack, Timestamp, SACK_BITS_MAX, SACK_WORD_BITS, SHARED_QUEUE_LEN,
+};
 pub use rdmap::{
     AtomicOperation, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest,
 };

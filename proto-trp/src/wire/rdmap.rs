@@ -247,8 +247,15 @@ pub enum AtomicOperation {
         /// Which bits are compared.
         compare_mask: u64,
     },
+    /// Replaces the value, which needs the right to write only and tells nothing of the old value (TRP's own; verbs: ATOMIC_WRITE).
+    Write {
+        /// The new value, as it lies in memory.
+        octets: [u8; 8],
+    },
 }
 
+/// Atomic opcode of Write, which RFC 7306 does not have.
+const ATOMIC_WRITE: u32 = 15;
 /// Atomic opcode of FetchAdd.
 const ATOMIC_FETCH_ADD: u32 = 0;
 /// Atomic opcode of CmpSwap.
@@ -285,6 +292,9 @@ impl AtomicRequest {
                 compare: be64(octets, atomic_request::COMPARE),
                 compare_mask: be64(octets, atomic_request::COMPARE_MASK),
             },
+            ATOMIC_WRITE => AtomicOperation::Write {
+                octets: data.to_be_bytes(),
+            },
             _ => return Err(ParseError::AtomicOperation),
         };
         Ok(Self {
@@ -310,6 +320,9 @@ impl AtomicRequest {
                 compare,
                 compare_mask,
             } => (ATOMIC_COMPARE_SWAP, swap, swap_mask, compare, compare_mask),
+            AtomicOperation::Write { octets } => {
+                (ATOMIC_WRITE, u64::from_be_bytes(octets), u64::MAX, 0, 0)
+            }
         };
         put(octets, atomic_request::OPERATION, operation.to_be_bytes());
         put(

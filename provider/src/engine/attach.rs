@@ -208,6 +208,7 @@ fn start(
         sinks: Mutex::new(Vec::new()),
         ucma: OnceLock::new(),
         background: OnceLock::new(),
+        xrc_domains: Mutex::default(),
         forks: FORKS.load(Ordering::Relaxed),
         myself: myself.clone(),
     });

@@ -197,8 +197,12 @@ impl QpHost<'_> {
 
     /// The word that an atomic of the peer works on; it is there at this moment.
     #[cold]
-    pub(super) fn word_carefully(&self, remote: RemoteAddr) -> Result<u64, ProtectionError> {
-        match self.find_remote(remote, 8, RemoteAccess::Atomic)? {
+    pub(super) fn word_carefully(
+        &self,
+        remote: RemoteAddr,
+        access: RemoteAccess,
+    ) -> Result<u64, ProtectionError> {
+        match self.find_remote(remote, 8, access)? {
             Place::Memory(at) => Ok(at),
             Place::OnDemand(at) => {
                 populate(at, 8, true).map_err(|_| ProtectionError::Bounds)?;

@@ -120,11 +120,7 @@ impl Cq {
 
     /// Takes a queue of `entries` in: reserves room for all of its completions.
     pub(super) fn attach(&self, entries: u32) -> Result<(), EngineError> {
-        let mut ring = self.ring.lock();
-        let reserved = ring.reserved.checked_add(entries);
-        let reserved = reserved.ok_or(EngineError::NoMemory)?;
-        ring.reserved = reserved;
-        ring.fit();
+        self.reserve(entries)?;
         self.users.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -145,6 +141,20 @@ impl Cq {
         self.detach(entries);
     }
 
+    /// Reserves room for `entries` more completions of a queue that is attached.
+    pub(super) fn reserve(&self, entries: u32) -> Result<(), EngineError> {
+        let mut ring = self.ring.lock();
+        let reserved = ring.reserved.checked_add(entries);
+        ring.reserved = reserved.ok_or(EngineError::NoMemory)?;
+        ring.fit();
+        Ok(())
+    }
+
+    /// Undoes [`Cq::reserve`].
+    pub(super) fn unreserve(&self, entries: u32) {
+        self.ring.lock().reserved -= entries;
+    }
+
     /// Whether there is room for the completion of one more request from a shared receive queue, beside all that is reserved.
     pub(super) fn takes_shared(&self) -> bool {
         let ring = self.ring.lock();
@@ -153,7 +163,7 @@ impl Cq {
 
     /// Lets go of a queue of `entries`; its completions must have been purged.
     pub(super) fn detach(&self, entries: u32) {
-        self.ring.lock().reserved -= entries;
+        self.unreserve(entries);
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 

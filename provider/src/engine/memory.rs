@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use proto_trp::conn::{
-    AtomicOp, Completion, Event, Host, ProtectionError, RemoteAccess, RemoteAddr, Sge, SharedRecv,
-    WindowBind, HEAD_OCTETS,
+    AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,
+    Sge, SharedRecv, WindowBind, HEAD_OCTETS,
 };
 
 use super::careful::atomic_at;
@@ -17,6 +17,7 @@ use super::mr::MrTable;
 use super::qp::{Counts, Qp};
 use super::shard::Note;
 use super::types::{Access, EngineError, WorkCompletion};
+use super::xrc::XrcRole;
 
 /// A received datagram that lies in shared or DMA memory.
 #[derive(Clone, Copy, Debug)]
@@ -205,6 +206,17 @@ impl QpHost<'_> {
         self.scatter_carefully(sges, 0, octets.as_ptr(), octets.len())
     }
 
+    /// A completion of a connection with what the application is told beside.
+    #[inline]
+    fn work_completion(&self, completion: Completion) -> WorkCompletion {
+        WorkCompletion {
+            completion,
+            qpn: self.qp.number(),
+            remote_qpn: self.remote_qpn,
+            packet_type: 0,
+        }
+    }
+
     /// A datagram was received.
     pub(super) fn complete_datagram(&mut self, completion: &WorkCompletion) {
         self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
@@ -323,14 +335,14 @@ impl Host for QpHost<'_> {
     }
 
     fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError> {
-        let address = match self.remote(remote, 8, RemoteAccess::Atomic) {
+        let address = match self.remote(remote, 8, op.access()) {
             Ok(address) => address,
-            Err(_) => self.word_carefully(remote)?,
+            Err(_) => self.word_carefully(remote, op.access())?,
         };
         if address % 8 != 0 {
             return Err(ProtectionError::Misaligned);
         }
-        // SAFETY: eight octets of registered memory with remote atomic access.
+        // SAFETY: eight octets of registered memory with the remote access that the operation needs.
         Ok(unsafe { atomic_at(address, op) })
     }
 
@@ -349,12 +361,29 @@ impl Host for QpHost<'_> {
     }
 
     #[cold]
-    fn take_shared_recv(&mut self, sges: &mut [Sge]) -> Option<SharedRecv> {
-        let srq = self.qp.srq()?;
-        if !self.qp.recv_cq().takes_shared() {
-            return None;
+    fn take_shared_recv(
+        &mut self,
+        queue: u32,
+        sges: &mut [Sge],
+    ) -> Result<SharedRecv, NoSharedRecv> {
+        if let XrcRole::Target(domain) = self.qp.xrc() {
+            return domain.take(queue, sges);
         }
-        srq.take(sges)
+        let srq = self.qp.srq().ok_or(NoSharedRecv::NoQueue)?;
+        if !self.qp.recv_cq().takes_shared() {
+            return Err(NoSharedRecv::Empty);
+        }
+        srq.take(sges).ok_or(NoSharedRecv::Empty)
+    }
+
+    fn complete_shared(&mut self, queue: u32, completion: Completion) {
+        if let XrcRole::Target(domain) = self.qp.xrc() {
+            self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
+            let completion = self.work_completion(completion);
+            domain.complete(queue, &completion);
+        } else {
+            self.complete(completion);
+        }
     }
 
     #[inline]
@@ -366,12 +395,7 @@ impl Host for QpHost<'_> {
             self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
             self.qp.recv_cq()
         };
-        cq.push(&WorkCompletion {
-            completion,
-            qpn: self.qp.number(),
-            remote_qpn: self.remote_qpn,
-            packet_type: 0,
-        });
+        cq.push(&self.work_completion(completion));
     }
 
     #[cold]

@@ -11,6 +11,7 @@
 //! | `progress` | packets in, packets out |
 //! | `qp`, `cq`, `srq`, `mr` | queue pairs as callers hold them, completion rings, shared receive queues, regions and their checks |
 //! | `window` | memory windows |
+//! | `xrc` | domains of extended reliable connections |
 //! | `memory` | every copy to and from application memory (unsafe); `careful`: memory that may be missing (unsafe) |
 //! | `path` | how a peer is reached; `lease`: the leased queue pair (unsafe) |
 //! | `background` | the thread that progresses when the application does not, and who may rest when |
@@ -53,6 +54,7 @@ mod srq;
 mod timer;
 mod types;
 mod window;
+mod xrc;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -75,6 +77,7 @@ pub use types::{
     Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
     QpAttributes, QpCaps, QpConfig, QpModify, WorkCompletion, LIMITS,
 };
+pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};
 
 use background::Rest;
 use lock::{Held, SpinLock};
@@ -99,6 +102,7 @@ pub struct Engine {
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
     ucma: OnceLock<Arc<Ucma>>,
     background: OnceLock<()>,
+    xrc_domains: xrc::XrcDomains,
     /// [`attach::forks`] when it was made.
     forks: u32,
     /// For threads and drivers that must find it again.

@@ -9,6 +9,7 @@ use super::cq::Cq;
 use super::events::EventSink;
 use super::srq::Srq;
 use super::types::{Pd, QpCaps, QpConfig};
+use super::xrc::XrcRole;
 
 /// A queue pair; made by [`super::Engine::create_qp`].
 pub struct Qp {
@@ -18,6 +19,7 @@ pub struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
+    xrc: XrcRole,
     cookie: u64,
     events: Arc<dyn EventSink>,
 }
@@ -40,6 +42,7 @@ impl Qp {
             send_cq: Arc::clone(&config.send_cq),
             recv_cq: Arc::clone(&config.recv_cq),
             srq: config.srq.clone(),
+            xrc: config.xrc.clone(),
             cookie: config.cookie,
             events: Arc::clone(&config.events),
         })
@@ -60,7 +63,16 @@ impl Qp {
     /// Its protection domain.
     #[inline]
     pub fn pd(&self) -> Pd {
-        self.pd
+        match &self.xrc {
+            XrcRole::None | XrcRole::Initiator => self.pd,
+            XrcRole::Target(domain) => domain.pd(),
+        }
+    }
+
+    /// What it is in extended reliable connections.
+    #[inline]
+    pub fn xrc(&self) -> &XrcRole {
+        &self.xrc
     }
 
     /// Where its sends complete.

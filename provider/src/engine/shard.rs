@@ -19,6 +19,7 @@ use super::path::Path;
 use super::qp::{Counts, PolledTable, Qp};
 use super::timer::Wheel;
 use super::types::{EngineError, Pd, QpAttributes, QpCaps, QpConfig, LIMITS};
+use super::xrc::{self, XrcRole};
 
 /// Indices of destroyed queue pairs that must pile up before one is used again, so that late packets find nobody.
 const REUSE_DELAY: usize = 256;
@@ -195,6 +196,9 @@ impl Shard {
         polled: &PolledTable,
     ) -> Result<Arc<Qp>, EngineError> {
         check_sizes(config)?;
+        if matches!(config.xrc, XrcRole::Target(_)) {
+            return self.add_qp(config, polled);
+        }
         self.in_domain(config.pd, |shard| shard.add_qp(config, polled))
     }
 
@@ -249,7 +253,9 @@ impl Shard {
         self.regions.close_windows_of(qp.number().to_u32());
         purge(&entry.qp);
         detach(&entry.qp);
-        self.pds.release(entry.qp.pd());
+        if !matches!(entry.qp.xrc(), XrcRole::Target(_)) {
+            self.pds.release(entry.qp.pd());
+        }
         self.give_index(index);
         self.qp_count -= 1;
     }
@@ -400,6 +406,9 @@ pub(super) fn purge(qp: &Qp) {
     let number = qp.number();
     qp.send_cq().purge(|wc| wc.qpn == number);
     qp.recv_cq().purge(|wc| wc.qpn == number);
+    if let XrcRole::Target(domain) = qp.xrc() {
+        domain.purge(number);
+    }
 }
 
 /// Whether there can be a queue pair of these sizes.
@@ -425,16 +434,20 @@ fn sges(count: u32) -> u8 {
 }
 
 fn conn_config(number: Qpn, config: &QpConfig) -> ConnConfig {
+    let is_target = matches!(config.xrc, XrcRole::Target(_));
     ConnConfig {
         sq_depth: config.max_send_wr,
-        rq_depth: match &config.srq {
-            Some(_) => SHARED_IN_USE_MAX,
-            None => config.max_recv_wr,
+        rq_depth: match (&config.xrc, &config.srq) {
+            (XrcRole::Target(_), _) => xrc::IN_USE_MAX,
+            (_, Some(_)) => SHARED_IN_USE_MAX,
+            (_, None) => config.max_recv_wr,
         },
-        shared_recv: config.srq.is_some(),
+        shared_recv: config.srq.is_some() || is_target,
+        names_shared_queue: matches!(config.xrc, XrcRole::Initiator),
         max_send_sge: sges(config.max_send_sge),
         max_recv_sge: sges(match &config.srq {
             Some(srq) => srq.max_sge(),
+            None if is_target => LIMITS.max_sge,
             None => config.max_recv_sge,
         }),
         max_inline: config.max_inline,
@@ -456,6 +469,9 @@ fn caps_of(config: &ConnConfig) -> QpCaps {
 
 /// Reserves room for all completions of a queue pair, and keeps the shared receive queue.
 pub(super) fn attach(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError> {
+    if let XrcRole::Target(domain) = &config.xrc {
+        return domain.attach_target();
+    }
     config.send_cq.attach(caps.max_send_wr)?;
     let received = match &config.srq {
         Some(_) => config.recv_cq.attach_shared(caps.max_recv_wr),
@@ -473,6 +489,9 @@ pub(super) fn attach(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError>
 
 /// Undoes [`attach`].
 pub(super) fn detach(qp: &Qp) {
+    if let XrcRole::Target(domain) = qp.xrc() {
+        return domain.detach_target();
+    }
     let caps = qp.caps();
     qp.send_cq().detach(caps.max_send_wr);
     match qp.srq() {

@@ -96,7 +96,7 @@ fn is_size(max_wr: u32) -> bool {
 
 impl Srq {
     /// An empty queue.
-    fn new(config: SrqConfig) -> Result<Arc<Self>, EngineError> {
+    pub(super) fn new(config: SrqConfig) -> Result<Arc<Self>, EngineError> {
         if !is_size(config.max_wr)
             || !(1..=LIMITS.max_sge).contains(&config.max_sge)
             || config.limit > config.max_wr

@@ -9,6 +9,7 @@ use proto_trp::conn::{Completion, CompletionOp, State, Status};
 use super::cq::Cq;
 use super::events::EventSink;
 use super::srq::Srq;
+use super::xrc::XrcRole;
 
 impl Access {
     /// What peers may be allowed.
@@ -170,6 +171,9 @@ pub const LIMITS: Limits = Limits {
 pub struct Pd(pub(super) u32);
 
 impl Pd {
+    /// No protection domain.
+    pub const NONE: Self = Self(0);
+
     /// Its number, unique in the process while it lives.
     pub fn number(self) -> u32 {
         self.0
@@ -188,7 +192,7 @@ pub struct MrKeys {
 /// What a queue pair is created with.
 #[derive(Clone)]
 pub struct QpConfig {
-    /// Protection domain.
+    /// Protection domain; does not count for the target of extended reliable connections.
     pub pd: Pd,
     /// Where sends complete.
     pub send_cq: Arc<Cq>,
@@ -196,6 +200,8 @@ pub struct QpConfig {
     pub recv_cq: Arc<Cq>,
     /// Where receive requests come from; if anywhere, `max_recv_wr` and `max_recv_sge` do not count.
     pub srq: Option<Arc<Srq>>,
+    /// What it is in extended reliable connections.
+    pub xrc: XrcRole,
     /// Send work requests, 1..; rounded up.
     pub max_send_wr: u32,
     /// Receive work requests, 0..; rounded up.
@@ -336,6 +342,9 @@ pub enum EngineError {
     /// Memory that is not mapped, or not with the rights asked for.
     #[error("the memory is not mapped with the rights asked for")]
     Fault,
+    /// Not at this moment.
+    #[error("not now")]
+    Again,
     /// No host has the address.
     #[error("no host has the address")]
     HostUnreachable,
@@ -358,6 +367,7 @@ impl EngineError {
             EngineError::Busy => libc::EBUSY,
             EngineError::NoMemory => libc::ENOMEM,
             EngineError::Fault => libc::EFAULT,
+            EngineError::Again => libc::EAGAIN,
             EngineError::HostUnreachable => libc::EHOSTUNREACH,
             EngineError::NetUnreachable => libc::ENETUNREACH,
             EngineError::DeviceGone | EngineError::Forked => libc::EIO,

@@ -20,7 +20,7 @@ use urdma_kernel::{uverbs, Uverbs};
 use super::door::Door;
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
-use super::{ah, cq, dm, event, ffi, mr, mw, pd, post, qp, query, srq};
+use super::{ah, cq, dm, event, ffi, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::engine::{Engine, EventSink};
 use crate::front;
 
@@ -66,6 +66,7 @@ const OPS: verbs_context_ops = verbs_context_ops {
     alloc_td: Some(pd::alloc_td),
     async_event: Some(event::async_event),
     bind_mw: Some(mw::bind_mw),
+    close_xrcd: Some(xrc::close_xrcd),
     cq_event: Some(cq::cq_event),
     create_ah: Some(ah::create_ah),
     create_cq: Some(cq::create_cq),
@@ -73,6 +74,7 @@ const OPS: verbs_context_ops = verbs_context_ops {
     create_qp: Some(qp::create_qp),
     create_qp_ex: Some(qp::create_qp_ex),
     create_srq: Some(srq::create_srq),
+    create_srq_ex: Some(srq::create_srq_ex),
     dealloc_mw: Some(mw::dealloc_mw),
     dealloc_pd: Some(pd::dealloc_pd),
     dealloc_td: Some(pd::dealloc_td),
@@ -83,8 +85,10 @@ const OPS: verbs_context_ops = verbs_context_ops {
     destroy_srq: Some(srq::destroy_srq),
     free_context: Some(free_context),
     free_dm: Some(dm::free_dm),
+    get_srq_num: Some(srq::get_srq_num),
     modify_qp: Some(qp::modify_qp),
     modify_srq: Some(srq::modify_srq),
+    open_xrcd: Some(xrc::open_xrcd),
     poll_cq: Some(post::poll_cq),
     post_recv: Some(post::post_recv),
     post_send: Some(post::post_send),

@@ -33,3 +33,4 @@ mod qp;
 mod query;
 mod srq;
 mod transitions;
+mod xrc;

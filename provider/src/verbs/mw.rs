@@ -83,6 +83,7 @@ pub(super) unsafe extern "C" fn bind_mw(
             op,
             imm: None,
             flags: post::send_flags(bind.send_flags, object.sq_sig_all)?,
+            shared_queue: 0,
             payload: Payload::Sges(&[]),
         };
         object.engine.post_send(&object.qp, &wr)?;

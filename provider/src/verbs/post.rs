@@ -8,14 +8,14 @@ use std::mem::MaybeUninit;
 use rdma_core_sys::verbs::{
     ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, ibv_wc_opcode,
     ibv_wc_status, IBV_MW_TYPE_2, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
-    IBV_SEND_SOLICITED, IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOCAL_INV,
-    IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR,
-    IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM,
-    IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR, IBV_WC_RETRY_EXC_ERR,
-    IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
-    IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW,
-    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    IBV_SEND_SOLICITED, IBV_WC_ATOMIC_WRITE, IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD,
+    IBV_WC_LOCAL_INV, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR,
+    IBV_WC_MW_BIND_ERR, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
+    IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
+    IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
+    IBV_WC_WITH_INV, IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
+    IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
 use super::cq::CompletionQueue;
@@ -25,6 +25,7 @@ use super::ffi;
 use super::mw;
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
+use super::transitions::Service;
 use crate::engine::{
     CompletionOp, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
     WorkCompletion, LIMITS,
@@ -32,6 +33,9 @@ use crate::engine::{
 
 /// Elements of a scatter-gather list at most.
 const SGE_MAX: usize = LIMITS.max_sge as usize;
+
+/// What requests of `ibv_wr_atomic_write` are kept as, with the new value as it lies in memory for an operand: a plain request has no place for it.
+pub(super) const WR_ATOMIC_WRITE: u32 = IBV_WR_ATOMIC_WRITE | 1 << 31;
 
 /// The flags that a send request may have.
 const SEND_FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
@@ -71,10 +75,10 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: the application passes a list that ends with null.
         while let Some(request) = unsafe { wr.as_ref() } {
             with_recv_wr(request, object.max_recv_sge, |wr| {
-                if object.is_datagram {
-                    object.engine.post_datagram_recv(&object.qp, wr)?;
-                } else {
-                    object.engine.post_recv(&object.qp, wr)?;
+                match object.service {
+                    Service::Connection => object.engine.post_recv(&object.qp, wr)?,
+                    Service::Datagram => object.engine.post_datagram_recv(&object.qp, wr)?,
+                    Service::XrcInitiator | Service::XrcTarget => return Err(VerbsError::Invalid),
                 }
                 Ok(())
             })?;
@@ -116,9 +120,13 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 
 #[inline]
 pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
-    if qp.is_datagram {
-        return datagram::send_one(qp, request);
-    }
+    let shared_queue = match qp.service {
+        Service::Connection => 0,
+        Service::Datagram => return datagram::send_one(qp, request),
+        // SAFETY: the application has named a queue of the peer; every bit pattern is an integer.
+        Service::XrcInitiator => unsafe { request.qp_type.xrc.remote_srqn },
+        Service::XrcTarget => return Err(VerbsError::Invalid),
+    };
     let (op, imm) = operation(request)?;
     let flags = send_flags(request.send_flags, qp.sq_sig_all)?;
     with_payload(qp, request, |payload| {
@@ -128,6 +136,7 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
             op,
             imm,
             flags,
+            shared_queue,
             payload,
         };
         Ok(qp.engine.post_send(&qp.qp, &wr)?)
@@ -216,6 +225,13 @@ pub(super) fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), 
             },
             None,
         ),
+        WR_ATOMIC_WRITE => (
+            SendOp::AtomicWrite {
+                remote: operand,
+                octets: atomic.compare_add.to_ne_bytes(),
+            },
+            None,
+        ),
         IBV_WR_LOCAL_INV => (SendOp::LocalInvalidate { stag: word }, None),
         IBV_WR_BIND_MW => (bind_operation(request)?, None),
         _ => return Err(VerbsError::Invalid),
@@ -273,7 +289,10 @@ fn check_local(op: SendOp, payload: Payload<'_>) -> Result<(), VerbsError> {
             octets >= 8 && remote.to % 8 == 0
         }
         // These have no octets, which the connection checks.
-        (SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_), Payload::Sges(_)) => true,
+        (
+            SendOp::AtomicWrite { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_),
+            Payload::Sges(_),
+        ) => true,
         (_, Payload::Inline(_)) => false,
     };
     if fits {
@@ -377,6 +396,7 @@ const fn opcode(op: CompletionOp) -> ibv_wc_opcode {
         CompletionOp::Read => IBV_WC_RDMA_READ,
         CompletionOp::CompareSwap => IBV_WC_COMP_SWAP,
         CompletionOp::FetchAdd => IBV_WC_FETCH_ADD,
+        CompletionOp::AtomicWrite => IBV_WC_ATOMIC_WRITE,
         CompletionOp::LocalInvalidate => IBV_WC_LOCAL_INV,
         CompletionOp::BindWindow => IBV_WC_BIND_MW,
         CompletionOp::Recv => IBV_WC_RECV,

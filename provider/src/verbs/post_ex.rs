@@ -13,11 +13,11 @@ use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
     ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_qp_to_qp_ex,
     ibv_send_wr, ibv_sge, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ,
-    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
-    IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, IBV_SEND_INLINE,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_LOCAL_INV,
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
+    IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW,
+    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
     IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
@@ -34,6 +34,7 @@ pub(super) const SEND_OPS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_ATOMIC_WRITE
     | IBV_QP_EX_WITH_LOCAL_INV
     | IBV_QP_EX_WITH_BIND_MW
     | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
@@ -65,6 +66,7 @@ pub(super) fn install(part: &mut [u64; VERBS_QP_RESERVE / 8]) -> Result<(), Verb
     calls.wr_send_imm = Some(wr_send_imm);
     calls.wr_send_inv = Some(wr_send_inv);
     calls.wr_set_ud_addr = Some(wr_set_ud_addr);
+    calls.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     calls.wr_set_inline_data = Some(wr_set_inline_data);
     calls.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     calls.wr_set_sge = Some(wr_set_sge);
@@ -72,6 +74,10 @@ pub(super) fn install(part: &mut [u64; VERBS_QP_RESERVE / 8]) -> Result<(), Verb
     calls.wr_start = Some(wr_start);
     calls.wr_complete = Some(wr_complete);
     calls.wr_abort = Some(wr_abort);
+    if offset > COMP_MASK_CANDIDATES[0] {
+        // Where the oldest version has its mask the others have this call.
+        calls.wr_atomic_write = Some(wr_atomic_write);
+    }
     set_mask(part, offset);
     Ok(())
 }
@@ -320,6 +326,17 @@ unsafe extern "C" fn wr_atomic_fetch_add(
     begin_atomic(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, remote_addr, [add, 0]);
 }
 
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    octets: *const c_void,
+) {
+    // SAFETY: the application passes eight octets.
+    let value = unsafe { octets.cast::<u64>().read_unaligned() };
+    begin_atomic(qp, post::WR_ATOMIC_WRITE, rkey, remote_addr, [value, 0]);
+}
+
 unsafe extern "C" fn wr_bind_mw(
     qp: *mut ibv_qp_ex,
     mw: *mut ibv_mw,
@@ -345,6 +362,13 @@ unsafe extern "C" fn wr_set_ud_addr(
         request.wr.wr.ud.ah = ah;
         request.wr.wr.ud.remote_qpn = remote_qpn;
         request.wr.wr.ud.remote_qkey = remote_qkey;
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+    // SAFETY: the application is between start and complete.
+    if let Some(request) = unsafe { draft(qp) }.requests.last_mut() {
+        request.wr.qp_type.xrc.remote_srqn = remote_srqn;
     }
 }
 

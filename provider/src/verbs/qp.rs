@@ -3,14 +3,14 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::{offset_of, ManuallyDrop};
-use std::ptr::addr_of_mut;
+use std::ptr::{addr_of_mut, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
-    ibv_ah_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
-    IBV_QPS_RESET, IBV_QPT_RC, IBV_QPT_UD, IBV_QP_AV, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    ibv_ah_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, IBV_QPS_RESET, IBV_QPT_XRC_RECV, IBV_QP_AV, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
 };
 
 use urdma_kernel::uverbs::QpRequest;
@@ -25,8 +25,9 @@ use super::pd::ProtectionDomain;
 use super::post_ex::{self, Builder};
 use super::srq::SharedReceiveQueue;
 use super::transitions::{self, Service};
+use super::xrc::XrcDomainObject;
 use super::{attributes, datagram, ffi};
-use crate::engine::{Engine, Limits, Qp, QpConfig};
+use crate::engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, XrcRole};
 
 /// Inline octets that every queue pair takes: there are programs that ask for none and use a few.
 const MIN_INLINE: u32 = 64;
@@ -45,8 +46,7 @@ pub(super) struct QueuePair {
     verbs: UnsafeCell<VerbsPart>,
     pub(super) engine: Arc<Engine>,
     pub(super) qp: Arc<Qp>,
-    /// Of the datagram service, else connected.
-    pub(super) is_datagram: bool,
+    pub(super) service: Service,
     pub(super) max_send_sge: u32,
     pub(super) max_recv_sge: u32,
     pub(super) max_inline: u32,
@@ -74,32 +74,33 @@ impl QueuePair {
     /// A queue pair as `attr` wants it, in RESET; sets the sizes in `attr` to those that it has.
     fn create(
         context: &Context,
-        pd: &ProtectionDomain,
+        domain: Domain<'_>,
         verbs: ibv_qp,
         attr: &mut ibv_qp_init_attr,
     ) -> Result<Box<Self>, VerbsError> {
-        let limits = &context.engine.info().limits;
-        if !attr.srq.is_null() {
-            // Sizes of a receive queue that the queue pair does not have.
-            (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
+        let service = Service::of(attr.qp_type)?;
+        if service != Service::Connection && matches!(context.door, Door::Kernel(_)) {
+            // The module's device is an RNIC.
+            return Err(VerbsError::NotSupported);
         }
-        check_init(attr, limits)?;
+        leave_out_unused(service, attr);
+        check_init(service, attr, &context.engine.info().limits)?;
         // SAFETY: the application passes null or a queue of ours that lives.
         let srq = (!attr.srq.is_null()).then(|| unsafe { SharedReceiveQueue::from_ptr(attr.srq) });
-        // SAFETY: check_init has found both queues, which the application says live.
-        let (send, recv) = unsafe {
-            (
-                CompletionQueue::from_ptr(attr.send_cq),
-                CompletionQueue::from_ptr(attr.recv_cq),
-            )
-        };
+        let Belongings {
+            pd,
+            send_cq,
+            recv_cq,
+            xrc,
+        } = belongings(service, domain, attr)?;
         let mut memory = Box::<Self>::new_uninit();
         let events = context.door.events(Kind::Qp);
         let config = QpConfig {
-            pd: pd.pd,
-            send_cq: send.cq.clone(),
-            recv_cq: recv.cq.clone(),
+            pd,
+            send_cq,
+            recv_cq,
             srq: srq.map(|object| object.srq.clone()),
+            xrc,
             max_send_wr: attr.cap.max_send_wr.max(1),
             max_recv_wr: attr.cap.max_recv_wr,
             max_send_sge: attr.cap.max_send_sge.max(1),
@@ -108,18 +109,13 @@ impl QueuePair {
             cookie: memory.as_mut_ptr() as u64,
             events: events.sink(),
         };
-        let is_datagram = attr.qp_type == IBV_QPT_UD;
-        if is_datagram && matches!(context.door, Door::Kernel(_)) {
-            // The module's device is an RNIC.
-            return Err(VerbsError::NotSupported);
-        }
-        let qp = if is_datagram {
+        let qp = if service == Service::Datagram {
             context.engine.create_datagram_qp(&config)?
         } else {
             context.engine.create_qp(&config)?
         };
         if let Some(kernel) = events.counterpart() {
-            let made = kernel_request(pd, send, recv, srq, &config, qp.number().to_u32())
+            let made = kernel_request(domain, attr, srq, &config, qp.number().to_u32())
                 .and_then(|request| kernel.make(|uverbs| uverbs.create_qp(&request)));
             made.inspect_err(|_| {
                 // Nobody has seen it, so nothing can be in the way.
@@ -127,7 +123,7 @@ impl QueuePair {
             })?;
         }
         let caps = qp.caps();
-        attr.cap = attributes::caps_answer(caps, srq.is_some());
+        attr.cap = self::caps(service, caps, srq.is_some());
         let verbs = ibv_qp {
             qp_context: attr.qp_context,
             send_cq: attr.send_cq,
@@ -149,7 +145,7 @@ impl QueuePair {
                 verbs: UnsafeCell::new(part),
                 engine: context.engine.clone(),
                 qp,
-                is_datagram,
+                service,
                 max_send_sge: caps.max_send_sge,
                 max_recv_sge: attr.cap.max_recv_sge,
                 max_inline: caps.max_inline,
@@ -164,13 +160,13 @@ impl QueuePair {
 
     fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), VerbsError> {
         let mut address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.is_datagram {
+        if self.service == Service::Datagram {
             return datagram::modify(self, attr, mask);
         }
         let (state, _) = self.engine.query_qp(&self.qp);
         let from = attributes::state_number(state);
         let to = transitions::target(from, attr, mask)?;
-        transitions::check(Service::Connection, from, to, mask)?;
+        transitions::check(self.service, from, to, mask)?;
         let mut change = attributes::change(attr, mask, self.engine.info())?;
         let target = attributes::state_of(to)?;
         // The state of before is no step but for those two, which flush or forget again.
@@ -187,8 +183,8 @@ impl QueuePair {
 
     fn query(&self) -> ibv_qp_attr {
         let address = self.address.lock().unwrap_or_else(PoisonError::into_inner);
-        let caps = attributes::caps_answer(self.qp.caps(), self.qp.srq().is_some());
-        if self.is_datagram {
+        let caps = caps(self.service, self.qp.caps(), self.qp.srq().is_some());
+        if self.service == Service::Datagram {
             return datagram::query(self, caps);
         }
         let (state, attributes) = self.engine.query_qp(&self.qp);
@@ -196,7 +192,7 @@ impl QueuePair {
     }
 
     fn destroy(&self) -> Result<(), VerbsError> {
-        if self.is_datagram {
+        if self.service == Service::Datagram {
             self.engine.destroy_datagram_qp(&self.qp)?;
         } else {
             self.engine.destroy_qp(&self.qp)?;
@@ -205,15 +201,24 @@ impl QueuePair {
     }
 }
 
-/// What the kernel is told of a queue pair.
+/// What the kernel is told of a queue pair, whose attributes [`check_init`] has checked.
 fn kernel_request(
-    pd: &ProtectionDomain,
-    send: &CompletionQueue,
-    recv: &CompletionQueue,
+    domain: Domain<'_>,
+    attr: &ibv_qp_init_attr,
     srq: Option<&SharedReceiveQueue>,
     config: &QpConfig,
     qpn: u32,
 ) -> Result<QpRequest, VerbsError> {
+    let Domain::Protection(pd) = domain else {
+        return Err(VerbsError::NotSupported);
+    };
+    // SAFETY: both are there, and the application says that they live.
+    let (send, recv) = unsafe {
+        (
+            CompletionQueue::from_ptr(attr.send_cq),
+            CompletionQueue::from_ptr(attr.recv_cq),
+        )
+    };
     let handle = |counterpart: Option<&Counterpart>| {
         counterpart
             .ok_or(VerbsError::Invalid)
@@ -231,18 +236,94 @@ fn kernel_request(
     })
 }
 
+/// Sizes as verbs say them, of the queues that the queue pair has.
+fn caps(service: Service, caps: QpCaps, has_srq: bool) -> ibv_qp_cap {
+    match service {
+        Service::XrcTarget => ibv_qp_cap::default(),
+        _ => attributes::caps_answer(caps, has_srq || !service.has_receive_queue()),
+    }
+}
+
+/// What a queue pair is made in.
+#[derive(Clone, Copy)]
+enum Domain<'a> {
+    Protection(&'a ProtectionDomain),
+    Xrc(&'a XrcDomainObject),
+}
+
+/// What the engine makes a queue pair with.
+struct Belongings {
+    pd: Pd,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    xrc: XrcRole,
+}
+
+/// Forgets sizes and objects of queues that the queue pair does not have, whatever the application has written there.
+fn leave_out_unused(service: Service, attr: &mut ibv_qp_init_attr) {
+    if !service.has_receive_queue() {
+        attr.srq = null_mut();
+        attr.recv_cq = null_mut();
+    }
+    if !attr.srq.is_null() || !service.has_receive_queue() {
+        (attr.cap.max_recv_wr, attr.cap.max_recv_sge) = (0, 0);
+    }
+    if service == Service::XrcTarget {
+        attr.send_cq = null_mut();
+        attr.cap = ibv_qp_cap::default();
+    }
+}
+
+/// The objects behind what the application has named, which [`check_init`] has found.
+///
+/// # Errors
+/// [`VerbsError::Invalid`]: the domain is of the other kind.
+fn belongings(
+    service: Service,
+    domain: Domain<'_>,
+    attr: &ibv_qp_init_attr,
+) -> Result<Belongings, VerbsError> {
+    let pd = match (service, domain) {
+        (Service::XrcTarget, Domain::Xrc(object)) => {
+            let domain = &object.domain;
+            return Ok(Belongings {
+                pd: Pd::NONE,
+                send_cq: domain.unused_cq().clone(),
+                recv_cq: domain.unused_cq().clone(),
+                xrc: XrcRole::Target(domain.clone()),
+            });
+        }
+        (Service::XrcTarget, _) | (_, Domain::Xrc(_)) => return Err(VerbsError::Invalid),
+        (_, Domain::Protection(domain)) => domain.pd,
+    };
+    // SAFETY: the queues are there, and the application says that they live.
+    let cq_of = |cq| unsafe { CompletionQueue::from_ptr(cq) }.cq.clone();
+    let send_cq = cq_of(attr.send_cq);
+    let (recv_cq, xrc) = if service == Service::XrcInitiator {
+        (send_cq.clone(), XrcRole::Initiator)
+    } else {
+        (cq_of(attr.recv_cq), XrcRole::None)
+    };
+    Ok(Belongings {
+        pd,
+        send_cq,
+        recv_cq,
+        xrc,
+    })
+}
+
 /// Whether there can be such a queue pair.
 ///
 /// # Errors
-/// [`VerbsError::NotSupported`] for services and queues that the device does not have; [`VerbsError::Invalid`] for sizes beyond
-/// what `ibv_query_device` says.
-fn check_init(attr: &ibv_qp_init_attr, limits: &Limits) -> Result<(), VerbsError> {
-    if !matches!(attr.qp_type, IBV_QPT_RC | IBV_QPT_UD) {
-        return Err(VerbsError::NotSupported);
-    }
+/// [`VerbsError::Invalid`] without completion queues, or for sizes beyond what `ibv_query_device` says.
+fn check_init(
+    service: Service,
+    attr: &ibv_qp_init_attr,
+    limits: &Limits,
+) -> Result<(), VerbsError> {
     let cap = &attr.cap;
-    if attr.send_cq.is_null()
-        || attr.recv_cq.is_null()
+    if (attr.send_cq.is_null() && service != Service::XrcTarget)
+        || (attr.recv_cq.is_null() && service.has_receive_queue())
         || cap.max_send_wr.max(cap.max_recv_wr) > limits.max_qp_wr
         || cap.max_send_sge.max(cap.max_recv_sge) > limits.max_sge
         || cap.max_inline_data > limits.max_inline
@@ -280,6 +361,7 @@ pub(super) unsafe extern "C" fn create_qp(
                 context,
             )
         };
+        let domain = Domain::Protection(domain);
         let object = QueuePair::create(context, domain, public_part(context_ptr, pd), attr)?;
         Ok(Box::into_raw(object).cast())
     })
@@ -294,8 +376,21 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         // SAFETY: libibverbs passes an open context of ours, the application its attributes.
         let (owner, attr) = unsafe { (Context::from_ptr(context), &mut *attr) };
         check_extended(attr)?;
-        // SAFETY: check_extended has found the protection domain, which the application says lives.
-        let domain = unsafe { ProtectionDomain::from_ptr(attr.pd) };
+        let is_target = attr.qp_type == IBV_QPT_XRC_RECV;
+        // SAFETY: check_extended has found the domain, which the application says lives.
+        let (domain, pd) = unsafe {
+            if is_target {
+                (
+                    Domain::Xrc(XrcDomainObject::from_ptr(attr.xrcd)),
+                    null_mut(),
+                )
+            } else {
+                (
+                    Domain::Protection(ProtectionDomain::from_ptr(attr.pd)),
+                    attr.pd,
+                )
+            }
+        };
         let mut plain = ibv_qp_init_attr {
             qp_context: attr.qp_context,
             send_cq: attr.send_cq,
@@ -305,13 +400,12 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             qp_type: attr.qp_type,
             sq_sig_all: attr.sq_sig_all,
         };
-        let mut object =
-            QueuePair::create(owner, domain, public_part(context, attr.pd), &mut plain)?;
+        let mut object = QueuePair::create(owner, domain, public_part(context, pd), &mut plain)?;
         if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
             // SAFETY: every bit pattern is one of these integers.
             let installed = post_ex::install(unsafe { &mut object.verbs.get_mut().all });
             if installed.is_err() {
-                object.engine.destroy_qp(&object.qp)?;
+                object.destroy()?;
                 installed?;
             }
         }
@@ -321,8 +415,12 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 }
 
 fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
-    let known =
-        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let (needed, domain_is_null) = if attr.qp_type == IBV_QPT_XRC_RECV {
+        (IBV_QP_INIT_ATTR_XRCD, attr.xrcd.is_null())
+    } else {
+        (IBV_QP_INIT_ATTR_PD, attr.pd.is_null())
+    };
+    let known = needed | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let wants_calls = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     if attr.comp_mask & !known != 0
         || (wants_calls && attr.send_ops_flags & !post_ex::SEND_OPS != 0)
@@ -330,7 +428,7 @@ fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
     {
         return Err(VerbsError::NotSupported);
     }
-    if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+    if attr.comp_mask & needed == 0 || domain_is_null {
         return Err(VerbsError::Invalid);
     }
     Ok(())
@@ -409,9 +507,7 @@ const _: () = {
 mod tests {
     use super::*;
     use crate::engine::LIMITS;
-    use rdma_core_sys::verbs::{
-        ibv_qp_cap, IBV_QPT_RAW_PACKET, IBV_QPT_UC, IBV_QP_EX_WITH_TSO, IBV_QP_INIT_ATTR_XRCD,
-    };
+    use rdma_core_sys::verbs::{IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC, IBV_QP_EX_WITH_TSO};
     use std::ptr::NonNull;
 
     /// Attributes that [`check_init`] takes; the queues are never looked at.
@@ -433,7 +529,7 @@ mod tests {
 
     #[test]
     fn check_init_at_the_limits_is_taken() {
-        assert_eq!(check_init(&valid(), &LIMITS), Ok(()));
+        assert_eq!(check_init(Service::Connection, &valid(), &LIMITS), Ok(()));
     }
 
     #[test]
@@ -441,7 +537,8 @@ mod tests {
         let refused = |spoil: fn(&mut ibv_qp_init_attr)| {
             let mut attr = valid();
             spoil(&mut attr);
-            assert_eq!(check_init(&attr, &LIMITS), Err(VerbsError::Invalid));
+            let checked = check_init(Service::Connection, &attr, &LIMITS);
+            assert_eq!(checked, Err(VerbsError::Invalid));
         };
         refused(|attr| attr.cap.max_send_wr += 1);
         refused(|attr| attr.cap.max_recv_wr = LIMITS.max_qp_wr + 1);
@@ -453,12 +550,23 @@ mod tests {
     }
 
     #[test]
-    fn check_init_of_other_services_is_not_supported() {
+    fn other_services_are_not_supported() {
         for service in [IBV_QPT_UC, IBV_QPT_RAW_PACKET, 99] {
-            let mut attr = valid();
-            attr.qp_type = service;
-            assert_eq!(check_init(&attr, &LIMITS), Err(VerbsError::NotSupported));
+            assert_eq!(Service::of(service), Err(VerbsError::NotSupported));
         }
+    }
+
+    #[test]
+    fn ends_of_extended_connections_need_the_queues_that_they_have() {
+        let mut attr = valid();
+        attr.recv_cq = null_mut();
+        leave_out_unused(Service::XrcInitiator, &mut attr);
+        let check = |service, attr: &ibv_qp_init_attr| check_init(service, attr, &LIMITS);
+        assert_eq!(check(Service::XrcInitiator, &attr), Ok(()));
+        leave_out_unused(Service::XrcTarget, &mut attr);
+        assert_eq!(check(Service::XrcTarget, &attr), Ok(()));
+        assert!(check(Service::XrcInitiator, &attr).is_err());
+        assert_eq!(attr.cap.max_send_wr, 0);
     }
 
     #[test]
@@ -478,5 +586,10 @@ mod tests {
         assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
         attr.comp_mask = 0;
         assert_eq!(check_extended(&attr), Err(VerbsError::Invalid));
+        attr.qp_type = IBV_QPT_XRC_RECV;
+        attr.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+        assert_eq!(check_extended(&attr), Err(VerbsError::Invalid));
+        attr.xrcd = NonNull::dangling().as_ptr();
+        assert_eq!(check_extended(&attr), Ok(()));
     }
 }

@@ -7,7 +7,7 @@ use rdma_core_sys::verbs::{
     ibv_context, ibv_device_attr_ex, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
     IBV_ATOMIC_HCA, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_MGT_EXTENSIONS,
     IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN,
-    IBV_DEVICE_SRQ_RESIZE, IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_ODP_SUPPORT,
+    IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET, IBV_MTU_4096, IBV_ODP_SUPPORT,
     IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
     IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE,
     IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, IBV_VALUES_MASK_RAW_CLOCK,
@@ -19,6 +19,7 @@ use super::door::Door;
 use super::errno::VerbsError;
 use super::ffi;
 use crate::engine::Info;
+use urdma_ipc::gid_table_len;
 
 /// The number of the only port.
 pub(super) const PORT: u8 = 1;
@@ -67,7 +68,13 @@ pub(super) unsafe extern "C" fn query_device_ex(
         }
         // SAFETY: libibverbs passes an open context of ours.
         let context = unsafe { Context::from_ptr(context) };
-        let answer = device_attr(context.engine.info());
+        let mut answer = device_attr(context.engine.info());
+        if let Door::Kernel(_) = context.door {
+            // The module's device is an RNIC.
+            answer.orig_attr.device_cap_flags &= !IBV_DEVICE_XRC;
+            answer.device_cap_flags_ex &= !u64::from(IBV_DEVICE_XRC);
+            answer.xrc_odp_caps = 0;
+        }
         let known = attr_octets.min(size_of::<ibv_device_attr_ex>());
         // SAFETY: the caller's structure has `attr_octets` octets, and `known` are at most those of `answer`. It may be
         // shorter than the type, so it is not turned into a reference.
@@ -117,7 +124,8 @@ fn device_attr(info: &Info) -> ibv_device_attr_ex {
         | IBV_DEVICE_SRQ_RESIZE
         | IBV_DEVICE_MEM_WINDOW
         | IBV_DEVICE_MEM_WINDOW_TYPE_2B
-        | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS
+        | IBV_DEVICE_XRC;
     let mut attr = ibv_device_attr_ex::default();
     let basic = &mut attr.orig_attr;
     for (to, from) in basic
@@ -159,6 +167,7 @@ fn device_attr(info: &Info) -> ibv_device_attr_ex {
     attr.odp_caps.general_caps = u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT);
     attr.odp_caps.per_transport_caps.rc_odp_caps = ODP_RC;
     attr.odp_caps.per_transport_caps.ud_odp_caps = ODP_UD;
+    attr.xrc_odp_caps = ODP_RC;
     attr.completion_timestamp_mask = u64::MAX;
     attr.hca_core_clock = CLOCK_KHZ;
     attr.max_dm_size = MAX_DM_OCTETS;
@@ -188,7 +197,7 @@ fn port_attr(info: &Info) -> ibv_port_attr {
         state: IBV_PORT_ACTIVE,
         max_mtu: IBV_MTU_4096,
         active_mtu: info.path_mtu_code().into(),
-        gid_tbl_len: c_int::try_from(info.gids.len()).unwrap_or(c_int::MAX),
+        gid_tbl_len: c_int::try_from(gid_table_len(info.gids.len())).unwrap_or(c_int::MAX),
         port_cap_flags: IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS,
         max_msg_sz: info.limits.max_message_octets,
         pkey_tbl_len: 1,
@@ -251,7 +260,7 @@ pub(super) mod tests {
     fn port_attr_is_an_active_ethernet_port_with_gids() {
         let attr = port_attr(&info());
         assert_eq!((attr.state, attr.link_layer, attr.phys_state), (4, 2, 5));
-        assert_eq!((attr.gid_tbl_len, attr.pkey_tbl_len), (2, 1));
+        assert_eq!((attr.gid_tbl_len, attr.pkey_tbl_len), (16, 1));
         assert_eq!(attr.max_msg_sz, 1 << 31);
     }
 

@@ -6,18 +6,22 @@ use std::ptr::addr_of_mut;
 use std::sync::Arc;
 
 use rdma_core_sys::verbs::{
-    ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR,
+    ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    IBV_SRQT_XRC, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR,
 };
 
 use urdma_kernel::Kind;
 
+use super::cq::CompletionQueue;
 use super::device::Context;
 use super::door::Events;
 use super::errno::VerbsError;
 use super::event::Unacknowledged;
 use super::ffi;
 use super::pd::ProtectionDomain;
-use crate::engine::{Engine, Srq, SrqConfig};
+use super::xrc::XrcDomainObject;
+use crate::engine::{Engine, Srq, SrqConfig, XrcMembership};
 
 /// A shared receive queue; libibverbs' part first.
 #[repr(C)]
@@ -25,6 +29,8 @@ pub(super) struct SharedReceiveQueue {
     verbs: UnsafeCell<ibv_srq>,
     pub(super) engine: Arc<Engine>,
     pub(super) srq: Arc<Srq>,
+    /// Of a queue of extended reliable connections.
+    xrc: Option<XrcMembership>,
     pub(super) unacknowledged: Unacknowledged,
     pub(super) events: Events,
 }
@@ -40,16 +46,19 @@ impl SharedReceiveQueue {
         unsafe { &*srq.cast() }
     }
 
-    /// A queue as `attr` wants it.
+    /// A queue as `attr` wants it; one of extended reliable connections if it gets a domain and a completion queue.
     fn create(
         context: &Context,
         pd: &ProtectionDomain,
+        verbs: ibv_srq,
         attr: &ibv_srq_attr,
+        xrc: Option<(&XrcDomainObject, &CompletionQueue)>,
     ) -> Result<Box<Self>, VerbsError> {
         let mut memory = Box::<Self>::new_uninit();
+        let engine = &context.engine;
         let cookie = memory.as_mut_ptr() as u64;
         let events = context.door.events(Kind::Srq);
-        let srq = context.engine.create_srq(SrqConfig {
+        let config = SrqConfig {
             pd: pd.pd,
             max_wr: attr.max_wr.max(1),
             max_sge: attr.max_sge.max(1),
@@ -57,7 +66,14 @@ impl SharedReceiveQueue {
             limit: 0,
             cookie,
             events: events.sink(),
-        })?;
+        };
+        let (srq, xrc) = match xrc {
+            None => (engine.create_srq(config)?, None),
+            Some((xrcd, cq)) => {
+                let (srq, xrc) = engine.create_xrc_srq(&xrcd.domain, &cq.cq, config)?;
+                (srq, Some(xrc))
+            }
+        };
         if let (Some(kernel), Some(domain)) = (events.counterpart(), &pd.kernel) {
             let domain = domain.handle()?;
             kernel.make(|uverbs| uverbs.create_srq(cookie, domain))?;
@@ -65,9 +81,10 @@ impl SharedReceiveQueue {
         Ok(Box::write(
             memory,
             Self {
-                verbs: UnsafeCell::new(ibv_srq::default()),
-                engine: context.engine.clone(),
+                verbs: UnsafeCell::new(verbs),
+                engine: engine.clone(),
                 srq,
+                xrc,
                 unacknowledged: Unacknowledged::default(),
                 events,
             },
@@ -98,9 +115,65 @@ pub(super) unsafe extern "C" fn create_srq(
                 &mut (*attr).attr,
             )
         };
-        let object = SharedReceiveQueue::create(context, domain, attr)?;
+        let verbs = ibv_srq::default();
+        let object = SharedReceiveQueue::create(context, domain, verbs, attr, None)?;
         *attr = object.answer();
         Ok(Box::into_raw(object).cast())
+    })
+}
+
+/// `ibv_create_srq_ex` for a queue of extended reliable connections; libibverbs turns other kinds that there are into [`create_srq`].
+pub(super) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        let (owner, attr) = unsafe { (Context::from_ptr(context), &mut *attr) };
+        let all = IBV_SRQ_INIT_ATTR_TYPE
+            | IBV_SRQ_INIT_ATTR_PD
+            | IBV_SRQ_INIT_ATTR_CQ
+            | IBV_SRQ_INIT_ATTR_XRCD;
+        let has_type = attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0;
+        if attr.comp_mask & !all != 0 || !has_type || attr.srq_type != IBV_SRQT_XRC {
+            return Err(VerbsError::NotSupported);
+        }
+        if attr.comp_mask != all || attr.pd.is_null() || attr.cq.is_null() || attr.xrcd.is_null() {
+            return Err(VerbsError::Invalid);
+        }
+        // SAFETY: the application names objects of ours that live.
+        let (domain, xrcd, cq) = unsafe {
+            (
+                ProtectionDomain::from_ptr(attr.pd),
+                XrcDomainObject::from_ptr(attr.xrcd),
+                CompletionQueue::from_ptr(attr.cq),
+            )
+        };
+        let verbs = ibv_srq {
+            context,
+            srq_context: attr.srq_context,
+            pd: attr.pd,
+            // The initializers that pthread.h has for static objects.
+            mutex: libc::PTHREAD_MUTEX_INITIALIZER,
+            cond: libc::PTHREAD_COND_INITIALIZER,
+            ..ibv_srq::default()
+        };
+        let xrc = Some((xrcd, cq));
+        let object = SharedReceiveQueue::create(owner, domain, verbs, &attr.attr, xrc)?;
+        attr.attr = object.answer();
+        Ok(Box::into_raw(object).cast())
+    })
+}
+
+/// `ibv_get_srq_num`
+pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a queue of ours.
+        let object = unsafe { SharedReceiveQueue::from_ptr(srq) };
+        let xrc = object.xrc.as_ref().ok_or(VerbsError::NotSupported)?;
+        // SAFETY: the application passes room for the number.
+        unsafe { number.write(xrc.number()) };
+        Ok(())
     })
 }
 
@@ -141,7 +214,10 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs passes a queue of ours.
         let object = unsafe { SharedReceiveQueue::from_ptr(srq) };
-        object.engine.destroy_srq(&object.srq)?;
+        match &object.xrc {
+            None => object.engine.destroy_srq(&object.srq)?,
+            Some(xrc) => object.engine.destroy_xrc_srq(&object.srq, xrc)?,
+        }
         // SAFETY: the context outlives its objects, by the contract of ibv_close_device.
         let read_end = unsafe { (*(*srq).context).async_fd };
         object.events.retire(read_end, srq as u64);

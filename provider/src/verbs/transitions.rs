@@ -6,13 +6,14 @@
 //!             +'             +'      +'        (a state to itself: attributes only)
 //! ```
 //! The tables are those of InfiniBand Architecture 1.4, volume 1, table 96 for reliable connections and for datagrams, without alternate
-//! paths, which this device does not have. A datagram queue pair has SQE, too, in which its send queue has failed and from which it goes back
+//! paths, which this device does not have. The ends of extended reliable connections leave out what belongs to the other end. A datagram queue pair has SQE, too, in which its send queue has failed and from which it goes back
 //! to RTS.
 
 use rdma_core_sys::verbs::{
-    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET,
-    IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QP_ACCESS_FLAGS, IBV_QP_AV,
-    IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
+    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type, IBV_QPS_ERR, IBV_QPS_INIT,
+    IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPT_RC, IBV_QPT_UD,
+    IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_CUR_STATE,
+    IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
     IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU,
     IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN,
     IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
@@ -27,6 +28,40 @@ pub(super) enum Service {
     Connection,
     /// Unreliable datagram.
     Datagram,
+    /// The end of an extended reliable connection that sends.
+    XrcInitiator,
+    /// The end of an extended reliable connection that receives.
+    XrcTarget,
+}
+
+impl Service {
+    /// The service of queue pairs of this type.
+    ///
+    /// # Errors
+    /// [`VerbsError::NotSupported`].
+    pub(super) const fn of(qp_type: ibv_qp_type) -> Result<Self, VerbsError> {
+        match qp_type {
+            IBV_QPT_RC => Ok(Service::Connection),
+            IBV_QPT_UD => Ok(Service::Datagram),
+            IBV_QPT_XRC_SEND => Ok(Service::XrcInitiator),
+            IBV_QPT_XRC_RECV => Ok(Service::XrcTarget),
+            _ => Err(VerbsError::NotSupported),
+        }
+    }
+
+    /// Whether messages are received into requests that are posted for the queue pair alone or taken off one shared queue.
+    pub(super) const fn has_receive_queue(self) -> bool {
+        matches!(self, Service::Connection | Service::Datagram)
+    }
+
+    /// The attributes of steps of connections that this end has no use for, so that nobody has to give them.
+    const fn unused(self) -> ibv_qp_attr_mask {
+        match self {
+            Service::Connection | Service::Datagram => 0,
+            Service::XrcInitiator => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
+            Service::XrcTarget => IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
+        }
+    }
 }
 
 /// A step of the state machine with the attributes that go with it.
@@ -196,15 +231,18 @@ pub(super) fn check(
         return Err(VerbsError::Invalid);
     }
     let steps = match service {
-        Service::Connection => &CONNECTION[..],
         Service::Datagram => &DATAGRAM[..],
+        Service::Connection | Service::XrcInitiator | Service::XrcTarget => &CONNECTION[..],
     };
     let (required, optional) = match to {
         IBV_QPS_RESET | IBV_QPS_ERR => (0, IBV_QP_CUR_STATE),
         _ => steps
             .iter()
             .find(|step| step.from == from && step.to == to)
-            .map(|step| (step.required, step.optional))
+            .map(|step| {
+                let used = !service.unused();
+                (step.required & used, step.optional & used)
+            })
             .ok_or(VerbsError::Invalid)?,
     };
     if mask & required != required || mask & !(required | optional | IBV_QP_STATE) != 0 {
@@ -276,6 +314,26 @@ mod tests {
             (IBV_QPS_RTS, 99),
         ] {
             assert_eq!(check(from, to, IBV_QP_STATE), Err(VerbsError::Invalid));
+        }
+    }
+
+    #[test]
+    fn ends_of_extended_connections_leave_out_what_the_other_end_has() {
+        let rtr = CONNECTION[2].required | IBV_QP_STATE;
+        let rts = CONNECTION[3].required | IBV_QP_STATE;
+        for service in [Service::XrcInitiator, Service::XrcTarget] {
+            let needed = |mask| mask & !service.unused();
+            for (from, to, mask) in [
+                (IBV_QPS_INIT, IBV_QPS_RTR, rtr),
+                (IBV_QPS_RTR, IBV_QPS_RTS, rts),
+            ] {
+                let check = |mask| super::check(service, from, to, mask);
+                assert_eq!(check(needed(mask)), Ok(()));
+                if needed(mask) != mask {
+                    assert_eq!(check(mask), Err(VerbsError::Invalid));
+                }
+                assert!(check(needed(mask) & !(IBV_QP_AV | IBV_QP_SQ_PSN)).is_err());
+            }
         }
     }
 

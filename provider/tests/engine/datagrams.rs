@@ -5,7 +5,7 @@ use std::sync::Arc;
 use urdma_provider::engine::{
     Access, AddressHandle, CompletionOp, Cq, CqConfig, DatagramModify, DatagramState, DatagramWr,
     Engine, EngineError, Gid, Payload, Pd, PostError, Qp, QpConfig, RecvWr, SendFlags, Sge, Status,
-    WorkCompletion,
+    WorkCompletion, XrcRole,
 };
 
 use crate::rig::{arena, engine, until, Events, GID};
@@ -51,6 +51,7 @@ impl Port {
                 cookie: 5,
                 events: events.clone(),
                 srq: None,
+                xrc: XrcRole::None,
             })
             .unwrap();
         let memory: Vec<u8> = (0..OCTETS).map(|at| (at % 251) as u8).collect();

@@ -66,6 +66,7 @@ fn send_with_lists_inline_and_immediate_data_arrives() {
                     signaled: true,
                     ..SendFlags::default()
                 },
+                shared_queue: 0,
                 payload: Payload::Inline(&inline),
             },
         )

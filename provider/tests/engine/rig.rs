@@ -9,7 +9,7 @@ use urdma_arena::{Arena, ArenaConfig};
 use urdma_provider::engine::{
     Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, GidEntry, Parts,
     Payload, Pd, PostError, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
-    Sge, SlotId, State, Status, WorkCompletion,
+    Sge, SlotId, State, Status, WorkCompletion, XrcRole,
 };
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
@@ -81,6 +81,7 @@ impl End {
                 send_cq: Arc::clone(&cq),
                 recv_cq: Arc::clone(&cq),
                 srq: None,
+                xrc: XrcRole::None,
                 max_send_wr: DEPTH,
                 max_recv_wr: DEPTH,
                 max_send_sge: 4,
@@ -190,6 +191,7 @@ impl End {
                     signaled,
                     ..SendFlags::default()
                 },
+                shared_queue: 0,
                 payload: Payload::Sges(sges),
             },
         )

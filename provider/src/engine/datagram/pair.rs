@@ -176,7 +176,7 @@ impl Queues<'_> {
         list: &'l mut [Sge; SGE_MAX],
     ) -> Option<(u64, &'l [Sge])> {
         let (wr_id, count) = if host.qp.srq().is_some() {
-            let taken = host.take_shared_recv(list)?;
+            let taken = host.take_shared_recv(0, list).ok()?;
             (taken.wr_id, usize::from(taken.sge_count))
         } else {
             let (request, sges) = self.recvs.pop()?;

@@ -1,0 +1,92 @@
+//! Domains of extended reliable connections (XRC), as objects.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use rdma_core_sys::verbs::{
+    ibv_context, ibv_xrcd, ibv_xrcd_init_attr, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS,
+};
+
+use super::device::Context;
+use super::door::Door;
+use super::errno::VerbsError;
+use super::ffi;
+use crate::engine::{FileId, XrcDomain};
+
+/// A domain; libibverbs' part first.
+#[repr(C)]
+pub(super) struct XrcDomainObject {
+    verbs: UnsafeCell<ibv_xrcd>,
+    pub(super) domain: Arc<XrcDomain>,
+}
+
+impl XrcDomainObject {
+    /// The object that contains what the application calls a domain.
+    ///
+    /// # Safety
+    /// `xrcd` came from this file and lives while the reference does.
+    pub(super) unsafe fn from_ptr<'a>(xrcd: *mut ibv_xrcd) -> &'a Self {
+        // SAFETY: the caller's promise; the public part is the first field.
+        unsafe { &*xrcd.cast() }
+    }
+}
+
+/// What the kernel knows a file by, whatever it was opened as; none for -1.
+fn file_of(fd: c_int) -> Result<Option<FileId>, VerbsError> {
+    if fd == -1 {
+        return Ok(None);
+    }
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: there is room for the answer.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        return Err(VerbsError::last_os_error());
+    }
+    // SAFETY: fstat has filled it in.
+    let stat = unsafe { stat.assume_init() };
+    Ok(Some((stat.st_dev, stat.st_ino)))
+}
+
+/// `ibv_open_xrcd`
+pub(super) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        let (owner, attr) = unsafe { (Context::from_ptr(context), &*attr) };
+        if matches!(owner.door, Door::Kernel(_)) {
+            // The module's device is an RNIC.
+            return Err(VerbsError::NotSupported);
+        }
+        let both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+        if attr.comp_mask & !both != 0 {
+            return Err(VerbsError::NotSupported);
+        }
+        if attr.comp_mask != both || attr.oflags & !(libc::O_CREAT | libc::O_EXCL) != 0 {
+            return Err(VerbsError::Invalid);
+        }
+        let domain = owner.engine.open_xrc_domain(
+            file_of(attr.fd)?,
+            attr.oflags & libc::O_CREAT != 0,
+            attr.oflags & libc::O_EXCL != 0,
+        )?;
+        let object = Box::new(XrcDomainObject {
+            verbs: UnsafeCell::new(ibv_xrcd { context }),
+            domain,
+        });
+        Ok(Box::into_raw(object).cast())
+    })
+}
+
+/// `ibv_close_xrcd`
+pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    ffi::status(|| {
+        // SAFETY: libibverbs passes a domain of ours.
+        unsafe { XrcDomainObject::from_ptr(xrcd) }.domain.close()?;
+        // SAFETY: the object came out of a box, and the application has closed it.
+        drop(unsafe { Box::from_raw(xrcd.cast::<XrcDomainObject>()) });
+        Ok(())
+    })
+}
