@@ -6,9 +6,18 @@ use std::time::Duration;
 use urdma_harness::instance::{Instance, Lease, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_harness::programs;
-use urdma_tests::{alone, check, ports, run_all};
+use urdma_tests::{alone, check, mix_while, ports, run_all};
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// Operations that each end posts under each fault: some thousand packets.
+const OPERATIONS: u32 = 200;
+/// Faults that are each made alone, then all of them at once: what is asked for, and what counts it.
+const FAULTS: [(&[&str], &str); 4] = [
+    (&["--loss", "5%"], "lost"),
+    (&["--duplicate", "10%"], "duplicated"),
+    (&["--reorder", "10%", "--reorder-by", "1ms"], "reordered"),
+    (&["--corrupt", "5%"], "corrupted"),
+];
 
 /// Hosts a and b, with checksums, so that a changed octet is noticed.
 fn up(scratch: &Scratch, fault: &str) -> [Instance; 2] {
@@ -57,6 +66,31 @@ fn programs_do_not_notice_a_bad_link() {
         }
     }
     for host in hosts {
+        host.down().unwrap();
+    }
+}
+
+#[test]
+fn every_octet_is_right_under_each_fault_and_all_of_them() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let [a, b] = up(&scratch, "");
+    let under = |options: &[&str], counters: &[&str]| {
+        let said = fault(&b, options);
+        assert!(said.succeeded(), "{}", said.describe());
+        mix_while((&a, &b), scratch.path(), OPERATIONS, |_, _| ());
+        for direction in ["inbound", "outbound"] {
+            for counter in counters {
+                assert!(count(&b, direction, counter) > 0, "{direction} {counter}");
+            }
+        }
+    };
+    for (options, counter) in FAULTS {
+        under(options, &[counter]);
+    }
+    let all = FAULTS.map(|(options, _)| options).concat();
+    under(&all, &FAULTS.map(|(_, counter)| counter));
+    for host in [a, b] {
         host.down().unwrap();
     }
 }

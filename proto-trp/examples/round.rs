@@ -79,6 +79,14 @@ impl Host for Flat {
         Ok(())
     }
 
+    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&body[at..at + len]);
+    }
+
+    fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {
+        self.write_remote(remote, octets, 0, octets.len())
+    }
+
     fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {
         let range = self.range(remote.to, out.len())?;
         out.copy_from_slice(&self.memory[range]);

@@ -24,7 +24,8 @@ pub struct ConnConfig {
     /// Octets of inline data that one send work request may carry, 0..=[`MAX_INLINE`].
     pub max_inline: u32,
     /// Packets in flight per direction at most, a multiple of 256 in 256..=[`MAX_WINDOW_PACKETS`]. Memory is taken as a path proves to
-    /// need it: 40 octets a packet in flight, 32 octets and a bit for a message's packet that arrives ahead of a missing one.
+    /// need it: 40 octets a packet in flight, 32 octets and a bit for one that arrives ahead of a missing one, and
+    /// its payload if it is a write's.
     pub window_packets: u32,
     /// Reads and atomics of the peer that may be in progress here at most, whatever [`RtrParams::max_dest_rd_atomic`] says
     /// later, 0..=[`MAX_RD_ATOMIC`].

@@ -155,6 +155,15 @@ pub trait Host {
         len: usize,
     ) -> Result<(), ProtectionError>;
 
+    /// Appends `len` octets of `body` from `at` to `out`, which has room for them.
+    fn keep(&mut self, body: &Self::Body, at: usize, len: usize, out: &mut Vec<u8>);
+
+    /// As [`Host::write_remote`], of octets that were kept.
+    ///
+    /// # Errors
+    /// The peer may not write there.
+    fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError>;
+
     /// Reads `out.len()` octets of memory that the peer names.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ mod bits;
 mod config;
 mod congestion;
 mod host;
+mod kept;
 mod loss;
 mod num;
 mod queue;

@@ -1,4 +1,5 @@
-//! The receiving half: checks, placement as segments arrive, effects in the order of their sequence numbers.
+//! The receiving half: checks, placement, effects in the order of their sequence numbers. Where nobody looks before the effect, in receive buffers and sinks of
+//! reads, payload is placed as it arrives; writes wait for their turn.
 
 use super::host::{Host, RemoteAccess};
 use super::responder::{atomic_op, Asked, Granted, NotAdmitted};
@@ -268,7 +269,7 @@ impl Connection {
         }
     }
 
-    /// A segment ahead of a missing one: its payload is placed now, its effect waits. What is wrong with it is found again when its turn comes,
+    /// A segment ahead of a missing one: its payload is placed now or kept, its effect waits. What is wrong with it is found again when its turn comes,
     /// since it then was not taken.
     #[cold]
     fn on_ahead<H: Host>(
@@ -282,6 +283,8 @@ impl Connection {
         self.acks.due = true;
         let placed = if self.refused {
             self.place_refusing(segment, datagram, host)
+        } else if let SegmentKind::Write { stag, offset } = segment.kind {
+            self.keep_write(stag, offset, segment, datagram, host)
         } else {
             self.place(segment, datagram, host)
         };
@@ -289,6 +292,33 @@ impl Connection {
             Ok(commit) => self.rx.store(seq, commit),
             Err(_) => self.stats.rx_deferred += 1,
         }
+    }
+
+    /// Puts the payload of a write aside until everything before it has arrived.
+    fn keep_write<H: Host>(
+        &mut self,
+        stag: Stag,
+        offset: TaggedOffset,
+        segment: &Segment,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> Placed {
+        let len = segment.payload_len;
+        if len == 0 {
+            return Ok(Commit::Nothing);
+        }
+        let (stag, to) = (stag.0, offset.0);
+        host.check_remote(RemoteAddr { stag, to }, len as u64, RemoteAccess::Write)
+            .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
+        let (kept, buffer) = self.rx.kept.take(len).ok_or(Refusal::Later)?;
+        host.keep(datagram.body, segment.payload_offset, len, buffer);
+        Ok(Commit::Write {
+            stag,
+            to,
+            kept,
+            len: super::num::len32(len),
+            last: segment.last,
+        })
     }
 
     /// Puts the payload of a segment where it belongs and says what remains to be done when its turn comes.
@@ -501,6 +531,12 @@ impl Connection {
     fn commit<H: Host>(&mut self, commit: Commit, host: &mut H) -> Result<(), (Commit, Refusal)> {
         let done = match commit {
             Commit::Nothing => Ok(()),
+            Commit::Write { stag, to, kept, .. } => {
+                let octets = self.rx.kept.octets(kept);
+                let written = host.write_kept(RemoteAddr { stag, to }, octets);
+                self.rx.kept.release(kept);
+                written.map_err(|error| Refusal::Fault(tagged_cause(error)))
+            }
             Commit::Message {
                 msn,
                 offset,

@@ -103,8 +103,10 @@ impl Connection {
     fn pass_refused(&mut self) {
         self.rx.pass();
         while let Some(commit) = self.rx.take_expected() {
-            if let Commit::Request { entry } = commit {
-                self.responder.release(entry);
+            match commit {
+                Commit::Request { entry } => self.responder.release(entry),
+                Commit::Write { kept, .. } => self.rx.kept.release(kept),
+                _ => {}
             }
             self.rx.pass();
         }

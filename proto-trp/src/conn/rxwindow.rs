@@ -1,15 +1,24 @@
 //! The receiving half of the packet window: what has arrived ahead of a missing packet, and what is to happen when its turn comes.
 
 use super::bits::BitRing;
+use super::kept::Kept;
 use super::num::{low32, slot64};
 use crate::addr::Psn;
 use crate::wire::{Sack, SACK_BITS_MAX, SACK_WORD_BITS, WINDOW_UNIT_PACKETS};
 
-/// What a segment does when everything before it has arrived; its payload is in place by then.
+/// What a segment does when everything before it has arrived. By then the payload of all but writes is in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Commit {
-    /// Nothing: a write, or part of a response.
+    /// Nothing: part of a response, or a write that was the expected one.
     Nothing,
+    /// A write, whose payload is kept at this index.
+    Write {
+        stag: u32,
+        to: u64,
+        kept: u32,
+        len: u32,
+        last: bool,
+    },
     /// Part of a message of queue 0.
     Message {
         msn: u32,
@@ -56,6 +65,8 @@ pub(super) struct RxWindow {
     arrived: BitRing,
     /// What packets that came ahead will do; empty as long as none does anything.
     commits: Box<[Commit]>,
+    /// Payloads of the writes among them.
+    pub(super) kept: Kept,
     /// Packets that the peer may be ahead, in units of the TRP header.
     units: u8,
     initial: Psn,
@@ -77,6 +88,7 @@ impl RxWindow {
         Self {
             arrived: BitRing::new(FIRST_CAPACITY),
             commits: Box::default(),
+            kept: Kept::default(),
             units: u8::try_from(packets / WINDOW_UNIT_PACKETS).unwrap_or(u8::MAX),
             initial: Psn::new(0),
             expected: 0,
@@ -97,6 +109,7 @@ impl RxWindow {
     /// Forgets what has arrived ahead of the missing packet.
     pub(super) fn abandon(&mut self) {
         self.arrived.clear();
+        self.kept.clear();
         self.highest = self.expected;
         self.aside = None;
     }

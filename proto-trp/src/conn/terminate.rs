@@ -14,7 +14,7 @@ use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::terminate::TerminatedDdp;
 use crate::wire::{
     self, Extensions, ImmediateData, Msn, PacketType, QueueNumber, Segment, SegmentKind, Stag,
-    Terminate, TerminateCause, TrpHeader,
+    TaggedOffset, Terminate, TerminateCause, TrpHeader,
 };
 
 /// The segment that an error is about.
@@ -244,6 +244,19 @@ impl Connection {
             Offender::Octets(octets, len) => return Terminate::about(cause, octets, *len),
             Offender::Segment(segment) => (segment.kind, segment.last, segment.payload_len),
             Offender::Commit(Commit::Nothing) => return Terminate::new(cause),
+            Offender::Commit(Commit::Write {
+                stag,
+                to,
+                len,
+                last,
+                ..
+            }) => {
+                let kind = SegmentKind::Write {
+                    stag: Stag(*stag),
+                    offset: TaggedOffset(*to),
+                };
+                (kind, *last, *len as usize)
+            }
             Offender::Commit(Commit::Message {
                 msn,
                 offset,

@@ -264,6 +264,14 @@ impl Host for SimHost {
         Ok(())
     }
 
+    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&body[at..at + len]);
+    }
+
+    fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {
+        self.write_remote(remote, octets, 0, octets.len())
+    }
+
     fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {
         let region = self.granted(remote, out.len() as u64, RemoteAccess::Read)?;
         out.copy_from_slice(&region.octets[region.slice(remote.to, out.len() as u64)?]);

@@ -323,6 +323,21 @@ impl Host for QpHost<'_> {
         Ok(())
     }
 
+    fn keep(&mut self, body: &Body, at: usize, len: usize, out: &mut Vec<u8>) {
+        out.reserve(len);
+        // SAFETY: there is room for `len` octets more behind those of the vector, which nobody registers.
+        unsafe {
+            body.copy_to(at, out.as_mut_ptr().add(out.len()), len);
+            out.set_len(out.len() + len);
+        }
+    }
+
+    fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {
+        // SAFETY: a slice is readable for its length, and borrowed until this returns.
+        let body = unsafe { Body::new(octets.as_ptr(), octets.len(), octets.len()) };
+        self.write_remote(remote, &body, 0, octets.len())
+    }
+
     #[inline]
     fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {
         let Ok(address) = self.remote(remote, out.len() as u64, RemoteAccess::Read) else {
