@@ -4,5 +4,7 @@
 mod datagrams;
 mod ends;
 mod errors;
+mod faults;
 mod operations;
 mod rig;
+mod rights;

@@ -65,6 +65,11 @@ pub(crate) const DEPTH: u32 = 128;
 impl End {
     pub(crate) fn new(engine: Arc<Engine>, octets: usize) -> End {
         let pd = engine.alloc_pd().unwrap();
+        End::in_domain(engine, pd, octets)
+    }
+
+    /// A queue pair and memory in a protection domain that there is.
+    pub(crate) fn in_domain(engine: Arc<Engine>, pd: Pd, octets: usize) -> End {
         let (channel, write_end) = UnixStream::pair().unwrap();
         let cq = engine
             .create_cq(CqConfig {
@@ -122,6 +127,11 @@ impl End {
     }
 
     pub(crate) fn connect(&self, remote: u32) {
+        self.connect_at(remote, 100);
+    }
+
+    /// From INIT to RTS, with `psn` for the first packet either way.
+    pub(crate) fn connect_at(&self, remote: u32, psn: u32) {
         self.engine
             .modify_qp(
                 &self.qp,
@@ -129,7 +139,7 @@ impl End {
                     state: Some(State::Rtr),
                     address: Some((GID, 0)),
                     remote_qpn: Some(remote),
-                    rq_psn: Some(100),
+                    rq_psn: Some(psn),
                     max_dest_rd_atomic: Some(128),
                     min_rnr_timer: Some(12),
                     path_mtu: Some(5),
@@ -142,7 +152,7 @@ impl End {
                 &self.qp,
                 &QpModify {
                     state: Some(State::Rts),
-                    sq_psn: Some(100),
+                    sq_psn: Some(psn),
                     max_rd_atomic: Some(128),
                     timeout: Some(14),
                     retry_cnt: Some(7),
