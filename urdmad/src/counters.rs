@@ -74,6 +74,8 @@ counters! {
     cm_requests,
     /// Connection requests that nobody listens for, answered with REJ.
     cm_rejected,
+    /// Connection requests left unanswered, for they will come again: the port is bound but not listened on yet, or the listener is behind.
+    cm_unanswered,
     /// RESETs sent for slots that are not attached.
     resets_sent,
     /// Received: the UDP port is none of ours.

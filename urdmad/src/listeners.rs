@@ -33,6 +33,17 @@ impl Binding {
     }
 }
 
+/// What is at a place that somebody wants to connect to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// A listener of this slot.
+    Listening(u8),
+    /// A port that a process has bound. It is most likely about to listen: programs such as qperf tell the other end their port before they do.
+    Bound,
+    /// Nothing.
+    Nobody,
+}
+
 /// The bound ports of an instance.
 #[derive(Debug, Default)]
 pub struct Listeners {
@@ -132,20 +143,22 @@ impl Listeners {
         self.bindings.retain(|binding| binding.slot != slot);
     }
 
-    /// Whose listener a request for `address` and `port` is for: the exact address first, then the wildcard.
-    pub fn find(&self, space: PortSpace, address: IpAddr, port: u16) -> Option<u8> {
-        let listening = |b: &&Binding| b.space == space && b.port == port && b.backlog.is_some();
-        self.bindings
-            .iter()
-            .filter(listening)
-            .find(|b| b.address == address)
-            .or_else(|| {
-                self.bindings
-                    .iter()
-                    .filter(listening)
-                    .find(|b| b.address.is_unspecified() && covers(b.address, address))
-            })
-            .map(|binding| binding.slot)
+    /// What a request for `address` and `port` is for: a listener of the exact address first, then one of the wildcard.
+    pub fn find(&self, space: PortSpace, address: IpAddr, port: u16) -> Service {
+        let at_port = || {
+            let bindings = self.bindings.iter();
+            bindings.filter(move |b| b.space == space && b.port == port)
+        };
+        let covers = |b: &&Binding| {
+            b.address == address || (b.address.is_unspecified() && covers(b.address, address))
+        };
+        let listening = || at_port().filter(|b| b.backlog.is_some());
+        let exact = listening().find(|b| b.address == address);
+        match exact.or_else(|| listening().find(covers)) {
+            Some(binding) => Service::Listening(binding.slot),
+            None if at_port().any(|b| covers(&b)) => Service::Bound,
+            None => Service::Nobody,
+        }
     }
 
     /// Those that are listened on, then those that are only bound.
@@ -227,17 +240,27 @@ mod tests {
     }
 
     #[test]
-    fn find_prefers_the_exact_address_and_ignores_bound_ports() {
+    fn find_prefers_the_exact_address_and_knows_bound_ports() {
         let mut listeners = Listeners::default();
         listeners.bind(1, TCP, ip("127.0.0.1"), 5, 9).unwrap();
-        assert_eq!(listeners.find(TCP, ip("127.0.0.1"), 5), None);
+        assert_eq!(listeners.find(TCP, ip("127.0.0.1"), 5), Service::Bound);
+        assert_eq!(listeners.find(TCP, ip("127.0.0.2"), 5), Service::Nobody);
         listeners.listen(1, TCP, ip("127.0.0.1"), 5, 0, 9).unwrap();
         listeners.listen(2, TCP, ip("127.0.0.2"), 5, 0, 9).unwrap();
         listeners.listen(3, TCP, ip("::"), 6, 0, 9).unwrap();
-        assert_eq!(listeners.find(TCP, ip("127.0.0.1"), 5), Some(1));
-        assert_eq!(listeners.find(TCP, ip("127.0.0.2"), 5), Some(2));
-        assert_eq!(listeners.find(TCP, ip("127.0.0.2"), 6), Some(3));
-        assert_eq!(listeners.find(TCP, ip("127.0.0.2"), 7), None);
+        assert_eq!(
+            listeners.find(TCP, ip("127.0.0.1"), 5),
+            Service::Listening(1)
+        );
+        assert_eq!(
+            listeners.find(TCP, ip("127.0.0.2"), 5),
+            Service::Listening(2)
+        );
+        assert_eq!(
+            listeners.find(TCP, ip("127.0.0.2"), 6),
+            Service::Listening(3)
+        );
+        assert_eq!(listeners.find(TCP, ip("127.0.0.2"), 7), Service::Nobody);
     }
 
     #[test]
@@ -254,9 +277,12 @@ mod tests {
         listeners.listen(1, TCP, ip("127.0.0.1"), 5, 0, 9).unwrap();
         let refusal = listeners.release(2, TCP, ip("127.0.0.1"), 5).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::NotFound);
-        assert_eq!(listeners.find(TCP, ip("127.0.0.1"), 5), Some(1));
+        assert_eq!(
+            listeners.find(TCP, ip("127.0.0.1"), 5),
+            Service::Listening(1)
+        );
         listeners.release_all(1);
-        assert_eq!(listeners.find(TCP, ip("127.0.0.1"), 5), None);
+        assert_eq!(listeners.find(TCP, ip("127.0.0.1"), 5), Service::Nobody);
     }
 
     #[test]

@@ -104,6 +104,28 @@ fn request_for_a_listener_reaches_its_slot_and_otherwise_is_rejected() {
 }
 
 #[test]
+fn request_for_a_port_that_is_bound_waits_for_its_listener() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let (mut server, mut client) = (daemon.attach(), daemon.attach());
+    let any = [0, 0, 0, 0].into();
+    let port = server.client.cm_bind_port(PortSpace::Tcp, any, 7471);
+    assert_eq!(port.unwrap(), 7471);
+    let wanted = request("127.0.0.1:40000", client.attached.slot, "127.0.0.1:7471");
+    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &wanted);
+    eventually("the request is left unanswered", || {
+        daemon.status().counters.data["cm_unanswered"] == 1
+    });
+    server
+        .client
+        .cm_listen(PortSpace::Tcp, any, 7471, 5)
+        .unwrap();
+    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &wanted);
+    assert_eq!(octets(&server.receive().unwrap()), wanted);
+    assert_eq!(daemon.status().counters.data["cm_rejected"], 0);
+}
+
+#[test]
 fn cm_ports_taken_or_foreign_are_refused_with_the_right_errno() {
     let scratch = Scratch::new();
     let daemon = Daemon::start(scratch.path(), "a", "");

@@ -113,14 +113,9 @@ impl Inbound<'_> {
             counters.drop_not_for_daemon.bump();
             return None;
         };
-        let delivered = own::find_listener(self.shared, &request)
-            .is_some_and(|slot| self.put(slot, received, datagram).is_ok());
-        if delivered {
-            counters.cm_requests.bump();
-            return None;
-        }
-        counters.cm_rejected.bump();
-        Some(Answer::reject(&request))
+        own::dispatch(self.shared, &request, |slot| {
+            self.put(slot, received, datagram).is_ok()
+        })
     }
 
     #[cold]

@@ -204,15 +204,11 @@ impl DataPlane {
 
     /// A connection request from a process of this host, or passed on by one that polls a leased queue.
     fn local_request(&mut self, now_ns: u64, request: &urdma_cm::wire::ReqRoute, frame: RxFrame) {
-        let counters = &self.shared.counters;
-        let listener = own::find_listener(&self.shared, request);
-        let forwarded = listener.is_some_and(|slot| self.endpoint.forward(slot, frame).is_ok());
-        if forwarded {
-            counters.cm_requests.bump();
+        let endpoint = &mut self.endpoint;
+        let put = |slot| endpoint.forward(slot, frame).is_ok();
+        let Some(reject) = own::dispatch(&self.shared, request, put) else {
             return;
-        }
-        counters.cm_rejected.bump();
-        let reject = own::Answer::reject(request);
+        };
         if self.identity.owns(request.src.ip()) {
             own::send_to_slot(&mut self.endpoint, &reject, &self.identity);
         } else if let Some(network) = &mut self.network {

@@ -11,6 +11,7 @@ use urdma_ipc::PortSpace;
 use urdma_underlay::UdpPorts;
 
 use crate::identity::Identity;
+use crate::listeners::Service;
 use crate::shared::Shared;
 
 /// A datagram that urdmad itself sends.
@@ -26,7 +27,7 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// "Nobody listens there."
-    pub(crate) fn reject(request: &ReqRoute) -> Self {
+    fn reject(request: &ReqRoute) -> Self {
         let mut datagram = ArrayVec::from([0; MAX_MESSAGE]);
         let octets = reject_no_listener(request, &mut datagram);
         datagram.truncate(octets);
@@ -86,13 +87,32 @@ pub(crate) fn request_for_us(
     identity.owns(route.dst.ip()).then_some(route)
 }
 
-/// The slot that listens for a request.
-pub(crate) fn find_listener(shared: &Shared, request: &ReqRoute) -> Option<SlotId> {
-    let space = PortSpace::from_number(request.port_space.0)?;
-    let slot = shared
-        .listeners()
-        .find(space, request.dst.ip(), request.dst.port())?;
-    SlotId::new(slot)
+/// What is to become of a request, after `put` was tried with the slot that listens for it: an answer that refuses it, or nothing,
+/// for it was delivered or its sender will send it again.
+pub(crate) fn dispatch(
+    shared: &Shared,
+    request: &ReqRoute,
+    put: impl FnOnce(SlotId) -> bool,
+) -> Option<Answer> {
+    let service = PortSpace::from_number(request.port_space.0).map_or(Service::Nobody, |space| {
+        let listeners = shared.listeners();
+        listeners.find(space, request.dst.ip(), request.dst.port())
+    });
+    let counters = &shared.counters;
+    match service {
+        Service::Listening(slot) if SlotId::new(slot).is_some_and(put) => {
+            counters.cm_requests.bump();
+            None
+        }
+        Service::Listening(_) | Service::Bound => {
+            counters.cm_unanswered.bump();
+            None
+        }
+        Service::Nobody => {
+            counters.cm_rejected.bump();
+            Some(Answer::reject(request))
+        }
+    }
 }
 
 /// Sends an answer to a process of this host; one whose ring is full will ask again.
