@@ -19,10 +19,10 @@ demo: build
 test: build lint loom
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
 
-# Beside `make test`: applications whose packages are large.
+# Beside `make test`: applications whose packages are large, and perftest's tools with every flag.
 test-all: test
 	@scripts/install-deps.sh all
-	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications -- --ignored
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications --test programs -- --ignored
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use urdma_harness::instance::Lease;
 use urdma_harness::process::Process;
-use urdma_harness::programs::{Job, Ready};
+use urdma_harness::programs::{words, Job, Ready};
 use urdma_tests::{alone, ports, run_all, OneHost};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -16,10 +16,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// What UCX may use: nothing but our device, so that a test cannot pass over TCP or shared memory.
 const DATAGRAMS: &str = "UCX_TLS=ud_verbs,self";
 const CONNECTIONS: &str = "UCX_TLS=rc_verbs,ud_verbs:aux,self";
-
-fn words(line: &str) -> Vec<String> {
-    line.split(' ').map(str::to_owned).collect()
-}
 
 /// `ucx_perftest` with the transports that `tls` allows.
 fn ucx(tls: &str, test: &str, size_octets: u32) -> Job {

@@ -77,7 +77,15 @@ impl Instance {
     /// # Errors
     /// What `urdma up` said.
     pub fn up(dir: &Path, name: &str, address: &str, port: &str) -> Result<Self, Failure> {
-        Self::start(dir, name, address, port, None)
+        Self::start(dir, name, &[address], port, None)
+    }
+
+    /// The same with several addresses, of which programs are given the first.
+    ///
+    /// # Errors
+    /// What `urdma up` said.
+    pub fn up_at(dir: &Path, name: &str, addresses: &[&str], port: &str) -> Result<Self, Failure> {
+        Self::start(dir, name, addresses, port, None)
     }
 
     /// The same in the network namespace `namespace`, as are the programs that it runs.
@@ -91,13 +99,13 @@ impl Instance {
         address: &str,
         port: &str,
     ) -> Result<Self, Failure> {
-        Self::start(dir, name, address, port, Some(namespace.to_owned()))
+        Self::start(dir, name, &[address], port, Some(namespace.to_owned()))
     }
 
     fn start(
         dir: &Path,
         name: &str,
-        address: &str,
+        addresses: &[&str],
         port: &str,
         namespace: Option<String>,
     ) -> Result<Self, Failure> {
@@ -105,12 +113,12 @@ impl Instance {
         let config = dir.join(format!("{name}.toml"));
         fs::write(
             &config,
-            format!("instance = \"{name}\"\naddress = [\"{address}\"]\n{port}"),
+            format!("instance = \"{name}\"\naddress = {addresses:?}\n{port}"),
         )?;
         let instance = Self {
             run_dir,
             config,
-            address: address.to_owned(),
+            address: addresses.first().copied().unwrap_or_default().to_owned(),
             namespace,
             is_up: true,
         };
@@ -308,6 +316,19 @@ impl TwoHosts {
     /// # Errors
     /// What `urdma up` said.
     pub fn up(dir: &Path, queues: Queues, mtu: u16) -> Result<Self, Failure> {
+        Self::up_at(dir, queues, mtu, [&["127.0.0.1"], &["127.0.0.2"]])
+    }
+
+    /// The same with other addresses, or more.
+    ///
+    /// # Errors
+    /// What `urdma up` said.
+    pub fn up_at(
+        dir: &Path,
+        queues: Queues,
+        mtu: u16,
+        addresses: [&[&str]; 2],
+    ) -> Result<Self, Failure> {
         let socket = dir.join("memif.sock");
         let lease_queues = match queues {
             Queues::Forwarded => 0,
@@ -319,8 +340,8 @@ impl TwoHosts {
                 socket.display()
             )
         };
-        let a = Instance::up(dir, "a", "127.0.0.1", &port("server"))?;
-        let b = Instance::up(dir, "b", "127.0.0.2", &port("client"))?;
+        let a = Instance::up_at(dir, "a", addresses[0], &port("server"))?;
+        let b = Instance::up_at(dir, "b", addresses[1], &port("client"))?;
         Ok(Self { a, b })
     }
 

@@ -1,7 +1,17 @@
 //! The catalogue: Debian's verbs programs, how a server and a client of each are called, and what they print when all is well.
 
+mod ibverbs;
+mod perftest;
+mod qperf;
+mod rdmacm;
+
 use crate::process::Ended;
 use crate::Failure;
+
+pub use ibverbs::{pingpong, rc_pingpong};
+pub use perftest::{perftest, perftest_matrix, Selection};
+pub use qperf::qperf;
+pub use rdmacm::{rdma_client, rdmacm_utils, rping, ucmatose, udaddy};
 
 /// When a server is ready for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +35,8 @@ pub struct Figure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reading {
     PerftestLatency,
+    /// Latency as it is printed when the duration was given.
+    PerftestAverage,
     PerftestBandwidth,
     PerftestRate,
     Pingpong,
@@ -46,6 +58,7 @@ pub struct Job {
     /// When the client may start.
     pub ready: Ready,
     reading: Reading,
+    serves_forever: bool,
 }
 
 impl Job {
@@ -64,7 +77,20 @@ impl Job {
             client,
             ready,
             reading: Reading::Says(text),
+            serves_forever: false,
         }
+    }
+
+    /// The same job with a server that does not end by itself.
+    #[must_use]
+    pub fn served_forever(mut self) -> Self {
+        self.serves_forever = true;
+        self
+    }
+
+    /// Whether the server is to be ended when its client has.
+    pub(crate) fn serves_forever(&self) -> bool {
+        self.serves_forever
     }
 
     /// The same job with more flags at both ends.
@@ -99,7 +125,7 @@ impl Job {
 
     /// Whether the server ended as it does after a good run.
     pub(crate) fn server_is_content(&self, ended: &Ended) -> bool {
-        ended.succeeded() || (self.label == "rping" && ended.output.contains(RPING_RACE))
+        ended.succeeded() || (self.label == "rping" && ended.output.contains(rdmacm::RPING_RACE))
     }
 
     /// The figure in what the client printed.
@@ -109,6 +135,7 @@ impl Job {
     pub fn read(&self, client_output: &str) -> Result<Option<Figure>, Failure> {
         let figure = match self.reading {
             Reading::PerftestLatency => perftest_column(client_output, "#bytes", 4, "us"),
+            Reading::PerftestAverage => perftest_column(client_output, "#bytes", 2, "us"),
             Reading::PerftestBandwidth => perftest_column(client_output, "#bytes", 3, "MB/s"),
             Reading::PerftestRate => perftest_column(client_output, "#bytes", 4, "M/s"),
             Reading::Pingpong => pingpong_half_round_trip(client_output),
@@ -126,75 +153,9 @@ impl Job {
     }
 }
 
-/// rping's server closes its event channel while its own thread may be about to read from it, and then exits with 255, on any device.
-const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
-
-/// Latency or bandwidth of one operation, by a perftest tool such as `ib_send_lat`.
-pub fn perftest(tool: &str, size_octets: u32, rdma_cm: bool, port: u16, server: &str) -> Job {
-    let latency = tool.ends_with("_lat");
-    let iterations = if latency { "1000" } else { "2000" };
-    let mut common: Vec<String> = [tool, "-F", "-n", iterations, "-s"]
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    common.push(size_octets.to_string());
-    common.extend(["-p".to_owned(), port.to_string()]);
-    if rdma_cm {
-        common.push("-R".to_owned());
-    }
-    let mut client = common.clone();
-    client.push(server.to_owned());
-    Job {
-        label: if rdma_cm {
-            format!("{tool} -R")
-        } else {
-            tool.to_owned()
-        },
-        size_octets,
-        server: common,
-        client,
-        ready: if rdma_cm {
-            Ready::Cm(port)
-        } else {
-            Ready::Tcp(port)
-        },
-        reading: if latency {
-            Reading::PerftestLatency
-        } else {
-            Reading::PerftestBandwidth
-        },
-    }
-}
-
-/// `ibv_rc_pingpong`, polling or by events, with GID index 1 (the IPv4 GID).
-pub fn rc_pingpong(events: bool, port: u16, server: &str) -> Job {
-    pingpong("ibv_rc_pingpong", events, port, server)
-}
-
-/// One of the pingpong programs of ibverbs-utils, polling or by events, with GID index 1 (the IPv4 GID); it checks what it receives.
-pub fn pingpong(program: &str, events: bool, port: u16, server: &str) -> Job {
-    let mut common: Vec<String> = [program, "-g", "1", "-c", "-p"]
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    common.push(port.to_string());
-    if events {
-        common.push("-e".to_owned());
-    }
-    let mut client = common.clone();
-    client.push(server.to_owned());
-    Job {
-        label: if events {
-            format!("{program} -e")
-        } else {
-            program.to_owned()
-        },
-        size_octets: 4096,
-        server: common,
-        client,
-        ready: Ready::Tcp(port),
-        reading: Reading::Pingpong,
-    }
+/// A command line without quoting.
+pub fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Datagram programs that have one message under way at a time, and so pass where a burst may lose some.
@@ -213,67 +174,6 @@ pub fn datagrams(first_port: u16, server: &str) -> Vec<Job> {
     let mut jobs = lossy_datagrams(first_port, server);
     jobs.push(perftest("ib_send_bw", 4096, false, first_port + 10, server).with(&["-c", "UD"]));
     jobs
-}
-
-/// `rping`, 100 rounds with the data checked by rping.
-pub fn rping(port: u16, server: &str) -> Job {
-    let call = |role: &str| words(&format!("rping {role} -a {server} -p {port} -C 100 -V"));
-    Job {
-        label: "rping".to_owned(),
-        size_octets: 64,
-        server: call("-s"),
-        client: call("-v -c"),
-        ready: Ready::Cm(port),
-        reading: Reading::Says("ping data: rdma-ping-99"),
-    }
-}
-
-/// `ucmatose`: 10 connections with 10 messages each way.
-pub fn ucmatose(port: u16, server: &str) -> Job {
-    let mut job = messages("ucmatose", 4096, port, server);
-    for argv in [&mut job.server, &mut job.client] {
-        argv.extend(["-p".to_owned(), port.to_string()]);
-    }
-    job
-}
-
-/// `udaddy`: the same for datagrams, at the port that it cannot be told to change.
-pub fn udaddy(server: &str) -> Job {
-    messages("udaddy", 1024, 7174, server)
-}
-
-fn messages(program: &str, size_octets: u32, port: u16, server: &str) -> Job {
-    let call = |role: &str| {
-        words(&format!(
-            "{program} {role} {server} -c 10 -C 10 -S {size_octets}"
-        ))
-    };
-    Job {
-        label: program.to_owned(),
-        size_octets,
-        server: call("-b"),
-        client: call("-s"),
-        ready: Ready::Cm(port),
-        reading: Reading::Says("return status 0"),
-    }
-}
-
-/// A command line without quoting.
-fn words(line: &str) -> Vec<String> {
-    line.split_whitespace().map(str::to_owned).collect()
-}
-
-/// `rdma_server` and `rdma_client`: one message each way.
-pub fn rdma_client(port: u16, server: &str) -> Job {
-    let call = |program: &str| words(&format!("{program} -s {server} -p {port}"));
-    Job {
-        label: "rdma_client".to_owned(),
-        size_octets: 16,
-        server: call("rdma_server"),
-        client: call("rdma_client"),
-        ready: Ready::Cm(port),
-        reading: Reading::Says("rdma_client: end 0"),
-    }
 }
 
 /// Everything that the main job shows on each path, on ports from `first_port` on.

@@ -1,0 +1,160 @@
+//! Every program of rdmacm-utils, ibverbs-utils, perftest and qperf that works on an Ethernet port, over one host and over two, over both versions of IP.
+//!
+//! doc/conformance.md lists them, with those that are refused and why.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+
+use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
+use urdma_harness::process::Process;
+use urdma_harness::programs::{self, words, Job, Ready, Selection};
+use urdma_tests::{alone, ports, run_all, OneHost, SHORT};
+
+/// The GID index of the second address.
+const SECOND_GID: &str = "2";
+
+/// Runs jobs, which `make` makes for a first port and the server's address, over one host that has `addresses`.
+fn run_at(addresses: &[&str], make: impl FnOnce(u16, &str) -> Vec<Job>) {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let host = Instance::up_at(scratch.path(), "one", addresses, "").unwrap();
+    let jobs = make(ports(), host.address());
+    run_all(&jobs, &host, &host, Lease::Never);
+    host.down().unwrap();
+}
+
+/// Verbs over the second address' GID; the programs meet by TCP at the first.
+fn over_second_gid(first_port: u16, server: &str) -> Vec<Job> {
+    let tools = ["ib_send_lat", "ib_write_bw", "ib_read_lat", "ib_atomic_bw"];
+    let perftest = (first_port..).zip(tools).map(|(port, tool)| {
+        let size_octets = if tool == "ib_atomic_bw" { 8 } else { 4096 };
+        programs::perftest(tool, size_octets, false, port, server).with(&["-x", SECOND_GID])
+    });
+    let datagrams = programs::perftest("ib_send_lat", 64, false, first_port + 10, server)
+        .with(&["-c", "UD", "-x", SECOND_GID]);
+    let pingpong = ["ibv_rc_pingpong", "ibv_ud_pingpong"]
+        .into_iter()
+        .zip(first_port + 11..)
+        .map(|(program, port)| {
+            // The last of two `-g` counts.
+            let mut job = programs::pingpong(program, true, port, server);
+            for argv in [&mut job.server, &mut job.client] {
+                argv.extend(["-g", SECOND_GID, "-s", "1024"].map(str::to_owned));
+            }
+            job
+        });
+    perftest.chain([datagrams]).chain(pingpong).collect()
+}
+
+/// What connects through rdma_cm at `server`.
+fn through_rdma_cm(first_port: u16, server: &str) -> Vec<Job> {
+    vec![
+        programs::rping(first_port, server),
+        programs::ucmatose(first_port + 1, server),
+        programs::udaddy(server),
+        programs::rdma_client(first_port + 2, server),
+    ]
+}
+
+#[test]
+fn rdmacm_utils_pass() {
+    run_at(&["127.0.0.1"], programs::rdmacm_utils);
+}
+
+#[test]
+fn rdmacm_utils_pass_over_ipv6() {
+    run_at(&["::1"], programs::rdmacm_utils);
+}
+
+#[test]
+fn verbs_over_an_ipv6_gid_pass() {
+    run_at(&["127.0.0.1", "::1"], over_second_gid);
+}
+
+#[test]
+fn two_hosts_with_ipv6_addresses_talk() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let addresses: [&[&str]; 2] = [&["127.0.0.1", "fd00::1"], &["127.0.0.2", "fd00::2"]];
+    let hosts = TwoHosts::up_at(scratch.path(), Queues::Forwarded, 1500, addresses).unwrap();
+    let mut jobs = over_second_gid(ports(), hosts.a.address());
+    jobs.extend(through_rdma_cm(ports(), addresses[0][1]));
+    run_all(&jobs, &hosts.a, &hosts.b, Lease::Never);
+    hosts.down().unwrap();
+}
+
+#[test]
+fn pingpong_over_extended_connections_passes() {
+    let job = |port: u16, flags: &str, server: &str| {
+        let serve = format!("ibv_xsrq_pingpong -g 1 -p {port}{flags}");
+        let ask = format!("{serve} {server}");
+        Job::saying(
+            &serve,
+            words(&serve),
+            words(&ask),
+            Ready::Tcp(port),
+            "success",
+        )
+    };
+    run_at(&["127.0.0.1"], |port, server| {
+        vec![job(port, "", server), job(port + 1, " -e", server)]
+    });
+}
+
+#[test]
+fn perftest_takes_every_flag() {
+    run_at(&["127.0.0.1"], |first_port, server| {
+        programs::perftest_matrix(Selection::Fast, first_port, server)
+    });
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn perftest_takes_every_flag_with_every_tool() {
+    run_at(&["127.0.0.1"], |first_port, server| {
+        programs::perftest_matrix(Selection::All, first_port, server)
+    });
+}
+
+#[test]
+fn qperf_measures_and_verifies_over_rdma_cm() {
+    run_at(&["127.0.0.1"], programs::qperf);
+}
+
+#[test]
+fn rcopy_copies_every_octet() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let port = ports();
+    let [source, copy] = ["source", "copy"].map(|name| one.scratch.path().join(name));
+    let octets: Vec<u8> = (0..1_000_003_u64)
+        .map(|i| ((i * i) >> 7).to_le_bytes()[0])
+        .collect();
+    fs::write(&source, &octets).unwrap();
+    let target = format!("{}:{}", one.host.address(), copy.display());
+    let job = Job::saying(
+        "rcopy",
+        words(&format!("rcopy -p {port}")),
+        words(&format!("rcopy {} {target} -p {port}", source.display())),
+        Ready::Cm(port),
+        "1000003 bytes",
+    );
+    run_all(&[job.served_forever()], &one.host, &one.host, Lease::Never);
+    assert!(fs::read(&copy).unwrap() == octets, "the copy differs");
+    one.down();
+}
+
+#[test]
+fn asyncwatch_shows_the_loss_of_the_daemon() {
+    let _alone = alone();
+    let one = OneHost::up();
+    // Its output is a pipe here, which it would only write to when it has much to say.
+    let argv = ["stdbuf", "-oL", "ibv_asyncwatch"];
+    let mut command = one.host.run(Lease::Never, &argv).unwrap();
+    let mut watching = Process::start(&mut command).unwrap();
+    watching.wait_for_text("async event FD", SHORT).unwrap();
+    one.host.kill_and_restart().unwrap();
+    watching.wait_for_text("event_type", SHORT).unwrap();
+    drop(watching);
+    one.down();
+}
