@@ -1,14 +1,15 @@
-//! Builds `verbs-check`, a verbs program in C as users write them, against the installed libibverbs.
+//! Builds `verbs-check`, a verbs program in C as users write them, against the installed libibverbs and librdmacm.
 
 use std::path::PathBuf;
 
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "main.c",
     "end.c",
     "scenarios.c",
     "mix.c",
     "limits.c",
     "datagram.c",
+    "cm.c",
 ];
 
 fn main() {
@@ -25,12 +26,12 @@ fn main() {
         .args(SOURCES.map(|source| format!("verbs-check/{source}")))
         .arg("-o")
         .arg(&program)
-        .arg("-libverbs")
+        .args(["-lrdmacm", "-libverbs"])
         .status()
         .expect("no C compiler: apt-get install build-essential");
     assert!(
         status.success(),
-        "verbs-check does not build: apt-get install libibverbs-dev"
+        "verbs-check does not build: apt-get install libibverbs-dev librdmacm-dev"
     );
     println!("cargo:rustc-env=VERBS_CHECK={}", program.display());
 }

@@ -97,6 +97,11 @@ fn datagrams_arrive_with_addresses_that_can_be_answered() {
 }
 
 #[test]
+fn process_connects_to_itself_through_rdma_cm() {
+    check_alone("cm");
+}
+
+#[test]
 fn datagram_programs_on_one_host_pass() {
     let _alone = alone();
     let one = OneHost::up();

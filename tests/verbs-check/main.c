@@ -2,7 +2,7 @@
  * verbs-check: a verbs program that checks what perftest does not: every octet, every error.
  *
  *   verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]]     two ends that meet at the socket PATH
- *   verbs-check limits|datagram                                     one process alone
+ *   verbs-check limits|datagram|cm                                  one process alone
  *
  * Prints "SCENARIO: ok" and exits with 0 when everything was as verbs promise.
  */
@@ -15,20 +15,23 @@
 /* Operations of each end in scenarios that take any number. */
 #define OPERATIONS 5000
 
+/* What one process checks alone. */
+static const struct {
+	const char *name;
+	void (*check)(void);
+} alone[] = { { "limits", check_limits }, { "datagram", check_datagram }, { "cm", check_cm } };
+
 int main(int argc, char **argv)
 {
-	if (argc == 2 && !strcmp(argv[1], "limits")) {
-		check_limits();
-		printf("limits: ok\n");
-		return 0;
-	}
-	if (argc == 2 && !strcmp(argv[1], "datagram")) {
-		check_datagram();
-		printf("datagram: ok\n");
-		return 0;
+	for (size_t i = 0; argc == 2 && i < sizeof(alone) / sizeof(*alone); i++) {
+		if (!strcmp(argv[1], alone[i].name)) {
+			alone[i].check();
+			printf("%s: ok\n", alone[i].name);
+			return 0;
+		}
 	}
 	if (argc < 4 || (strcmp(argv[2], "server") && strcmp(argv[2], "client"))) {
-		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]] | verbs-check limits|datagram\n");
+		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]] | verbs-check limits|datagram|cm\n");
 		return 2;
 	}
 	const struct scenario *scenario = scenario_find(argv[1]);

@@ -24,4 +24,7 @@ void check_limits(void);
 /* Two datagram queue pairs of one process. */
 void check_datagram(void);
 
+/* Connections of a process to itself through rdma_cm. */
+void check_cm(void);
+
 #endif
