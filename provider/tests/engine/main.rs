@@ -5,6 +5,7 @@ mod datagrams;
 mod ends;
 mod errors;
 mod faults;
+mod long_messages;
 mod operations;
 mod rig;
 mod rights;
