@@ -63,7 +63,8 @@ impl Pool {
         }
         if let Some(&k) = self.out.front() {
             if is_free(k) {
-                self.out.rotate_left(1);
+                self.out.pop_front();
+                self.out.push_back(k);
                 return Some(Taken::Used(k));
             }
         }

@@ -10,6 +10,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 use urdma_perf::engine::{arena, End};
 
 const WARM_UP: usize = 2000;
+/// Messages of a stream that are posted at once.
+const BATCH: u32 = 16;
 
 /// What one message costs in the engine.
 #[derive(Debug, Parser)]
@@ -42,6 +44,8 @@ enum Operation {
     Send,
     /// One way
     Write,
+    /// One way, 16 at once
+    Stream,
 }
 
 fn meet(mut socket: &UnixStream) -> Result<(), String> {
@@ -100,7 +104,11 @@ fn alone(operation: Operation, octets: u32, messages: u32) -> Result<(), String>
     let mut one = End::without_thread(arena, 0, octets)?;
     let mut two = End::without_thread(arena, 1, octets)?;
     let begin = Instant::now();
-    for _ in 0..messages {
+    let turns = match operation {
+        Operation::Send | Operation::Write => messages,
+        Operation::Stream => messages / BATCH,
+    };
+    for _ in 0..turns {
         match operation {
             Operation::Send => {
                 two.receive();
@@ -111,6 +119,12 @@ fn alone(operation: Operation, octets: u32, messages: u32) -> Result<(), String>
             Operation::Write => {
                 one.write(&two);
                 one.wait_sent(&mut two)?;
+            }
+            Operation::Stream => {
+                (0..BATCH).for_each(|_| two.receive());
+                (0..BATCH).for_each(|_| one.send());
+                (0..BATCH).for_each(|_| two.wait());
+                (0..BATCH).try_for_each(|_| one.wait_sent(&mut two))?;
             }
         }
     }

@@ -20,6 +20,8 @@
 //!   any more, the mode goes back.
 //! - When nobody polls, the thread does all the work: it spins with sched_yield for [`SPIN_NS`] after the last datagram, unless a yield shows that
 //!   somebody else wants the processor, and then sleeps until the bell or the next timer.
+//! - Many datagrams at one wake-up are a stream: the sleeps are naps of [`STREAM_NAP_NS`] until one after which nothing has come, so that its
+//!   sender need not wake the thread for every few packets, which costs both more than the packets do.
 //! - A leased queue has no bell: while there is one, every sleep is bounded, by a share of the time since the last datagram ([`lease_nap_ns`])
 //!   when nobody polls, and as above when somebody does.
 //!
@@ -34,6 +36,7 @@ use urdma_arena::{Parked, Parker};
 
 use super::attach::spawn_quiet;
 use super::clock;
+use super::progress::BURST;
 use super::shard::{Note, Shard};
 use super::types::EngineError;
 use super::Engine;
@@ -46,6 +49,9 @@ const NAP_MAX_NS: u64 = 1_000_000;
 const RETRY_MIN_NS: u64 = 20_000;
 /// How long a datagram may wait for an application that polls.
 const STALE_NS: u64 = 20_000;
+/// Datagrams at one wake-up that are a stream, and how long the thread then naps instead of waiting for the bell.
+const STREAM_DATAGRAMS: usize = 4;
+const STREAM_NAP_NS: u64 = 20_000;
 /// How long the thread spins after the last datagram.
 const SPIN_NS: u64 = 20_000;
 /// A yield that takes longer shows that somebody else wants the processor.
@@ -252,7 +258,9 @@ struct Turns {
     score: u32,
     /// A queue is leased, which has no bell.
     has_lease: bool,
-    /// The next sleep is a nap, beside an application that polls.
+    /// A stream comes in; until a nap after which nothing had come.
+    has_stream: bool,
+    /// The next sleep is a nap, beside an application that polls or during a stream.
     naps: bool,
 }
 
@@ -286,6 +294,7 @@ impl Engine {
             no_spin_until_ns: 0,
             score: 0,
             has_lease: false,
+            has_stream: false,
             naps: false,
         };
         loop {
@@ -306,7 +315,12 @@ impl Engine {
         turns.has_lease = shard.lease.is_some();
         let now = clock::now();
         shard.is_blocked = false;
-        let worked = !shard.is_dead && shard.progress(&self.info) > 0;
+        let taken = if shard.is_dead {
+            0
+        } else {
+            shard.progress(&self.info)
+        };
+        let worked = taken > 0;
         shard.run_timers(now);
         let notes = std::mem::take(&mut shard.notes);
         let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
@@ -316,12 +330,15 @@ impl Engine {
         if worked {
             turns.last_work_ns = now_ns;
         }
+        let idle_ns = now_ns.saturating_sub(turns.last_work_ns);
+        turns.has_stream =
+            taken >= STREAM_DATAGRAMS || (turns.has_stream && idle_ns < STREAM_NAP_NS);
         if application_polls {
             turns.no_spin_until_ns = now_ns + NO_SPIN_NS;
         }
-        let spins =
-            now_ns >= turns.no_spin_until_ns && now_ns.saturating_sub(turns.last_work_ns) < SPIN_NS;
-        if !notes.is_empty() || spins {
+        let spins = now_ns >= turns.no_spin_until_ns && idle_ns < SPIN_NS;
+        // After a full burst there is most likely more.
+        if !notes.is_empty() || spins || taken >= BURST {
             drop(shard);
             self.deliver(notes);
             if spins {
@@ -343,13 +360,16 @@ impl Engine {
             RETRY_MIN_NS
         };
         if turns.has_lease && !application_polls {
-            until = until.min(now_ns + lease_nap_ns(now_ns.saturating_sub(turns.last_work_ns)));
+            until = until.min(now_ns + lease_nap_ns(idle_ns));
         }
-        let is_bounded = application_polls || shard.is_blocked || turns.has_lease;
-        turns.naps = application_polls;
+        turns.naps = application_polls || turns.has_stream;
         if application_polls {
             until = until.min(now_ns + turns.nap_ns);
         }
+        if turns.has_stream {
+            until = until.min(now_ns + STREAM_NAP_NS);
+        }
+        let is_bounded = turns.naps || shard.is_blocked || turns.has_lease;
         self.rest.is_bounded.store(is_bounded, Ordering::SeqCst);
         self.rest.wake_at.store(until, Ordering::SeqCst);
         until.max(1)

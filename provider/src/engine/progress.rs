@@ -20,7 +20,7 @@ use super::shard::{host, Note, Shard};
 use super::types::{Gid, Info};
 
 /// Datagrams that one call takes from the arena.
-const BURST: usize = 32;
+pub(super) const BURST: usize = 32;
 /// Bursts that empty a ring of the largest size.
 const DRAIN_BURSTS: usize = 65_536 / BURST;
 /// Datagrams that a queue pair may send before it is the next one's turn.

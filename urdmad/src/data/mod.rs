@@ -6,7 +6,7 @@
 //! - [`command`]: what the control thread asks.
 //!
 //! Without a port the thread sleeps on slot 0's park word until a process sends. With one it polls: it spins for a short time after the
-//! last packet, letting others run, then sleeps longer and longer, at most a millisecond; a process that sends wakes it at once.
+//! last packet, letting others run, then sleeps longer and longer, at most some milliseconds; a process that sends wakes it at once.
 
 pub(crate) mod command;
 mod doorbells;
@@ -44,6 +44,9 @@ use pace::{Pace, Rest};
 
 /// Frames taken from slot 0's ring at a time.
 const BURST: usize = 32;
+
+/// How late a sleep of the data thread may end.
+const TIMER_SLACK_NS: u64 = 1_000;
 
 /// Everything the data thread has.
 struct DataPlane {
@@ -106,6 +109,8 @@ pub(crate) fn start(
 impl DataPlane {
     fn run(&mut self) {
         let parker = self.endpoint.parker();
+        // Linux ends sleeps up to 50 us late by default, which would be most of a round trip; a kernel that refuses does just that.
+        let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK_NS);
         if let Some(network) = &mut self.network {
             network.enter();
         }
