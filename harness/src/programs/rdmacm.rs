@@ -95,7 +95,7 @@ fn rsocket(program: &str, option: &str, port: u16, server: &str) -> Job {
 
 /// Every program of rdmacm-utils that can be told where to run, with its options.
 ///
-/// Not among them is `-T a` of the streams: they take for an error that the other end has closed, though it has sent everything before.
+/// Not among them are `rping -q`, whose server may still wait for an acknowledgement when the client is gone, and `-T a` of the streams: they take for an error that the other end has closed, though it has sent everything before.
 pub fn rdmacm_utils(first_port: u16, server: &str) -> Vec<Job> {
     const STREAM: [&str; 8] = ["", "-T s", "-T b", "-T n", "-T r", "-T v", "-T f", "-k 5"];
     const IO_STREAM: [&str; 4] = ["", "-T b", "-T n", "-T v"];
@@ -103,7 +103,6 @@ pub fn rdmacm_utils(first_port: u16, server: &str) -> Vec<Job> {
     let mut port = move || ports.next().unwrap_or(first_port);
     let mut jobs = vec![
         rping(port(), server),
-        rping(port(), server).with(&["-q"]),
         ucmatose(port(), server),
         ucmatose(port(), server).with(&["-m"]),
         ucmatose(port(), server).with(&["-a", "14", "-t", "8"]),
