@@ -1,14 +1,10 @@
 //! Programs over a link that loses, doubles, delays, reorders, changes and marks packets: what urdmad does at its port when it is told to.
 #![allow(clippy::unwrap_used)]
 
-use std::time::Duration;
-
 use urdma_harness::instance::{Instance, Lease, Scratch};
-use urdma_harness::process::{Ended, Process};
 use urdma_harness::programs;
 use urdma_tests::{alone, check, mix_while, ports, run_all};
 
-const LIMIT: Duration = Duration::from_secs(30);
 /// Operations that each end posts under each fault: some thousand packets.
 const OPERATIONS: u32 = 200;
 /// Faults that are each made alone, then all of them at once: what is asked for, and what counts it.
@@ -29,11 +25,6 @@ fn up(scratch: &Scratch, fault: &str) -> [Instance; 2] {
         );
         Instance::up(scratch.path(), name, address, &port).unwrap()
     })
-}
-
-fn fault(host: &Instance, options: &[&str]) -> Ended {
-    let mut command = host.subcommand("fault").unwrap();
-    Process::run(command.args(options), LIMIT).unwrap()
 }
 
 fn count(host: &Instance, direction: &str, name: &str) -> u64 {
@@ -76,7 +67,7 @@ fn every_octet_is_right_under_each_fault_and_all_of_them() {
     let scratch = Scratch::new("test").unwrap();
     let [a, b] = up(&scratch, "");
     let under = |options: &[&str], counters: &[&str]| {
-        let said = fault(&b, options);
+        let said = b.fault(options).unwrap();
         assert!(said.succeeded(), "{}", said.describe());
         mix_while((&a, &b), scratch.path(), OPERATIONS, |_, _| ());
         for direction in ["inbound", "outbound"] {
@@ -113,16 +104,16 @@ fn slow_link_is_shown_and_can_be_ended() {
         "out",
     ];
     for host in &hosts {
-        let said = fault(host, &options);
+        let said = host.fault(&options).unwrap();
         assert!(said.succeeded(), "{}", said.describe());
         let expected = "faults   in  none\nfaults   out delay 1ms, rate 1000000000 bit/s, queue 300000 B, marks from 20000 B, seed 0; of ";
         assert!(said.output.starts_with(expected), "{}", said.output);
     }
     rping(&hosts);
     assert!(count(&hosts[0], "outbound", "offered") > 100);
-    let off = fault(&hosts[0], &["--off"]);
+    let off = hosts[0].fault(&["--off"]).unwrap();
     assert_eq!(off.output, "faults   in  none\nfaults   out none\n");
-    let wrong = fault(&hosts[0], &["--loss", "1"]);
+    let wrong = hosts[0].fault(&["--loss", "1"]).unwrap();
     assert!(
         !wrong.succeeded() && wrong.output.contains("such as \"0.1%\""),
         "{}",

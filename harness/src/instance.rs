@@ -214,6 +214,14 @@ impl Instance {
             .map_err(|error| Failure::new(format!("status is no JSON: {error}")))
     }
 
+    /// What `urdma fault` with these options does and says.
+    ///
+    /// # Errors
+    /// It does not end in time.
+    pub fn fault<S: AsRef<std::ffi::OsStr>>(&self, options: &[S]) -> Result<Ended, Failure> {
+        Process::run(self.subcommand("fault")?.args(options), CONTROL_LIMIT)
+    }
+
     /// The process id of its urdmad.
     ///
     /// # Errors

@@ -6,7 +6,9 @@ use urdma_harness::pair;
 use urdma_harness::programs;
 
 use crate::lines::{Chart, Scale, Series};
-use crate::simulator;
+use crate::lossy;
+use crate::samples::Samples;
+use crate::simulator::SWEEP_OCTETS;
 
 /// Sizes of messages in octets.
 const SIZES: [u32; 8] = [2, 64, 512, 4096, 16_384, 65_536, 262_144, 1_048_576];
@@ -31,7 +33,7 @@ pub enum Sweep {
     Bandwidth,
     /// Rate of 64-octet writes over 1 to 4000 queue pairs
     Qps,
-    /// Goodput over loss, in virtual time, beside go-back-N
+    /// Goodput over loss between two instances, beside go-back-N in the simulator
     Loss,
 }
 
@@ -62,7 +64,11 @@ impl Sweep {
             Self::Latency => ("Latency one way", "octets", "us"),
             Self::Bandwidth => ("Bandwidth", "octets", "GB/s"),
             Self::Qps => ("64-octet writes", "queue pairs", "M/s"),
-            Self::Loss => ("Simulated goodput of 64 KB writes", "% lost", "GB/s"),
+            Self::Loss => (
+                "64 KB writes, share of the lossless goodput",
+                "% lost",
+                "share",
+            ),
         }
     }
 }
@@ -150,22 +156,30 @@ pub fn port(number: usize) -> u16 {
     FIRST_PORT + u16::try_from(number % usize::from(PORTS)).unwrap_or(0)
 }
 
-/// The simulated loss sweep: TRP and go-back-N, without and with reordering.
-pub fn simulated_loss() -> Vec<Point> {
+/// What of the loss sweep is measured here.
+pub fn loss_sweep() -> Vec<lossy::Point> {
+    let mut points = lossy::POINTS.to_vec();
+    points.retain(|point| point.length == SWEEP_OCTETS[0]);
+    points
+}
+
+/// The loss sweep: TRP as measured, TRP and go-back-N as simulated, without and with reordering; and what could not be measured.
+pub fn loss_points(samples: &Samples) -> Vec<Point> {
+    let point = |line: &str, at, value| Point {
+        sweep: Sweep::Loss,
+        line: line.to_owned(),
+        at,
+        value,
+    };
     let mut points = Vec::new();
-    for row in simulator::loss_sweep() {
-        if row.case.length != simulator::SWEEP_OCTETS[0] {
-            continue;
+    for chart in lossy::charts(samples) {
+        for line in chart.series {
+            let kept = line.points.iter();
+            points.extend(kept.map(|(at, kept)| point(&line.name, *at, Ok(*kept))));
         }
-        let order = if row.case.reorders { ", reordered" } else { "" };
-        for (protocol, value) in [("TRP", row.trp), ("go-back-N", row.go_back_n)] {
-            points.push(Point {
-                sweep: Sweep::Loss,
-                line: format!("{protocol}{order}"),
-                at: f64::from(row.case.loss_ppm) / 1e4,
-                value: Ok(value),
-            });
-        }
+    }
+    for (name, reason) in samples.failures() {
+        points.push(point(name, 0.0, Err(reason.to_owned())));
     }
     points
 }
@@ -209,16 +223,16 @@ pub fn table(points: &[Point]) -> String {
         let (title, x, y) = sweep.texts();
         for (number, point) in points.iter().filter(|p| p.sweep == sweep).enumerate() {
             if number == 0 {
-                text += &format!("\n{title}\n{:24} {x:>12} {y:>12}\n", "");
+                text += &format!("\n{title}\n{:32} {x:>12} {y:>12}\n", "");
             }
             text += &match &point.value {
                 Ok(value) => {
                     let decimals = if *value < 1.0 { 4 } else { 2 };
-                    format!("{:24} {:>12} {value:>12.decimals$}\n", point.line, point.at)
+                    format!("{:32} {:>12} {value:>12.decimals$}\n", point.line, point.at)
                 }
                 Err(reason) => {
                     let line = reason.lines().next().unwrap_or("");
-                    format!("{:24} {:>12} {:>12} {line}\n", point.line, point.at, "-")
+                    format!("{:32} {:>12} {:>12} {line}\n", point.line, point.at, "-")
                 }
             };
         }

@@ -15,6 +15,8 @@
 //! | [`plan`] | what is measured, in which order |
 //! | [`goals`], [`rows`] | what is compared with what, the goals, the verdicts |
 //! | [`report`], [`plot`] | table, JSON, SVG |
+//! | [`lossy`] | goodput of perftest over ports that lose, beside go-back-N |
+//! | [`links`] | perftest over links of limited rate that take time |
 //! | [`bench`], [`lines`] | the sweeps of `urdma bench`, line charts |
 //!
 //! Every number is what a program printed or a clock said in this call; what cannot be measured is reported as not available, with the
@@ -27,6 +29,8 @@ pub mod engine;
 mod goals;
 pub mod idle;
 pub mod lines;
+pub mod links;
+pub mod lossy;
 pub mod peers;
 pub mod plan;
 pub mod plot;

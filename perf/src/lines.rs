@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
 use crate::plot::text;
 
 const WIDTH: f64 = 860.0;
@@ -17,7 +19,7 @@ const COLOURS: [&str; 6] = [
 const GRID: u32 = 4;
 
 /// How values are laid along an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Scale {
     /// Each value that occurs has the same room.
     Evenly,
@@ -28,7 +30,7 @@ pub enum Scale {
 }
 
 /// One line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Series {
     /// What the legend calls it.
     pub name: String,
@@ -37,7 +39,7 @@ pub struct Series {
 }
 
 /// One chart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Chart {
     /// Its heading, with units.
     pub title: String,

@@ -10,7 +10,7 @@ use crate::probes;
 use crate::raw::memif::{self, Mode, Pages, HEADERS_OCTETS};
 use crate::samples::{Probe, Sample, Samples};
 use crate::workloads::{Path, WORKLOADS};
-use crate::{attach, idle, peers, product, raw, simulator};
+use crate::{attach, idle, links, lossy, peers, product, raw, simulator};
 
 const SMALL: usize = 64;
 const KB_64: usize = 65_536;
@@ -36,6 +36,10 @@ pub enum Part {
     Bandwidth,
     /// Message rate over 1 to 4000 queue pairs
     Qps,
+    /// Goodput over loss, between two hosts
+    Loss,
+    /// Links of limited rate that take time
+    Links,
     /// Processor time of idle processes
     Idle,
     /// Resident memory of idle processes and queue pairs
@@ -48,16 +52,27 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
         Self::Qps,
+        Self::Loss,
+        Self::Links,
         Self::Idle,
         Self::Memory,
         Self::Attach,
         Self::Simulation,
     ];
+
+    /// In how many rounds it is measured at most.
+    const fn rounds_max(self) -> u16 {
+        match self {
+            Self::Loss => 3,
+            Self::Links => 1,
+            _ => u16::MAX,
+        }
+    }
 }
 
 /// A measurement of the machine or a peer.
@@ -210,8 +225,8 @@ impl Plan {
         }
     }
 
-    /// Measures everything else once.
-    pub fn round(&mut self) {
+    /// Measures everything else once; what takes long in the first rounds only.
+    pub fn round(&mut self, number: u16) {
         for paths in [
             &[Path::OneHost][..],
             &[Path::Leased, Path::Forwarded],
@@ -221,7 +236,7 @@ impl Plan {
                 .parts
                 .iter()
                 .copied()
-                .filter(|part| is_measured_over(*part, paths))
+                .filter(|part| number <= part.rounds_max() && is_measured_over(*part, paths))
                 .collect();
             if parts.is_empty() {
                 continue;
@@ -232,6 +247,11 @@ impl Plan {
                     self.limits(part, *path);
                     self.workloads(part, *path, &hosts);
                     self.at_rest(part, *path, &hosts);
+                    match (part, *path) {
+                        (Part::Loss, Path::Leased1500) => self.loss(&hosts),
+                        (Part::Links, Path::Forwarded) => self.links(&hosts),
+                        _ => {}
+                    }
                 }
             }
             if let Ok(hosts) = hosts {
@@ -336,6 +356,38 @@ impl Plan {
         }
     }
 
+    /// The loss sweep; nothing is leased, so that all packets pass the daemons.
+    fn loss(&mut self, hosts: &Result<Hosts, String>) {
+        let ends = hosts.as_ref().map(Hosts::ends).map_err(Clone::clone);
+        for point in lossy::POINTS {
+            let port = self.next_port();
+            self.take(point.probe, || {
+                let (server, client) = ends.clone()?;
+                point.measure(server, client, port)
+            });
+        }
+        self.end_faults(hosts);
+    }
+
+    /// The links; nothing is leased here either.
+    fn links(&mut self, hosts: &Result<Hosts, String>) {
+        let ends = hosts.as_ref().map(Hosts::ends).map_err(Clone::clone);
+        for link in links::LINKS {
+            let port = self.next_port();
+            self.take(link.probe, || {
+                let (server, client) = ends.clone()?;
+                link.measure(server, client, port)
+            });
+        }
+        self.end_faults(hosts);
+    }
+
+    fn end_faults(&self, hosts: &Result<Hosts, String>) {
+        if let Some(Err(reason)) = hosts.as_ref().ok().map(|hosts| lossy::end(hosts.ends().0)) {
+            eprintln!("  {reason}");
+        }
+    }
+
     /// What is measured while nothing moves.
     fn at_rest(&mut self, part: Part, path: Path, hosts: &Result<Hosts, String>) {
         let programs = self.programs.clone();
@@ -378,6 +430,8 @@ impl Plan {
 /// Whether `part` has anything to measure over these paths.
 fn is_measured_over(part: Part, paths: &[Path]) -> bool {
     match part {
+        Part::Links => paths.contains(&Path::Forwarded),
+        Part::Loss => paths[0] == Path::Leased1500,
         Part::Idle | Part::Memory | Part::Attach => paths[0] != Path::Leased1500,
         _ => WORKLOADS
             .iter()

@@ -5,6 +5,8 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::Serialize;
 
+use crate::lines::Chart;
+use crate::lossy;
 use crate::rows::{Goal, Row};
 use crate::samples::Samples;
 
@@ -17,6 +19,8 @@ pub struct Report<'a> {
     pub rounds: usize,
     /// The comparisons.
     pub rows: &'a [Row],
+    /// The loss sweep beside go-back-N.
+    pub loss: &'a [Chart],
     /// All values.
     pub samples: &'a Samples,
 }
@@ -78,6 +82,7 @@ impl Display for Report<'_> {
                 verdict(row)
             )?;
         }
+        f.write_str(&lossy::table(self.loss))?;
         let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (probe, reason) in self.samples.failures() {
             reasons.entry(reason.trim()).or_default().push(probe);
@@ -105,6 +110,7 @@ mod tests {
         let report = Report {
             machine: "m".into(),
             rounds: 1,
+            loss: &[],
             rows: &rows,
             samples: &samples,
         };

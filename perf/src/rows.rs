@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::goals::SPECS;
 use crate::samples::{Probe, Samples, NOT_MEASURED};
+use crate::{links, lossy};
 
 /// How a row's value comes from its probes.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +95,8 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
     SPECS
         .iter()
         .map(|spec| evaluate_one(spec, samples))
+        .chain(links::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(lossy::specs().map(|spec| evaluate_one(&spec, samples)))
         .collect()
 }
 

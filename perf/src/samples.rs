@@ -38,6 +38,8 @@ pub enum Unit {
     Kilobytes,
     /// Per cent of one core.
     PercentOfCore,
+    /// Share of a link's rate.
+    Share,
     /// Runs of the simulator.
     Runs,
 }
@@ -53,6 +55,7 @@ impl Unit {
             Self::Megabytes => "MB",
             Self::Kilobytes => "KB",
             Self::PercentOfCore => "% of a core",
+            Self::Share => "of the rate",
             Self::Runs => "runs",
         }
     }

@@ -77,10 +77,10 @@ pub struct LossRow {
     pub go_back_n_kept: f64,
 }
 
-/// Goodput at each rate of loss, for each length, without and with reordering; some seconds of computation.
-pub fn loss_sweep() -> Vec<LossRow> {
+/// Goodput at each rate of loss, for each of `lengths`, without and with reordering; some seconds of computation.
+pub fn loss_sweep(lengths: &[u32]) -> Vec<LossRow> {
     let mut rows = Vec::new();
-    for length in SWEEP_OCTETS {
+    for &length in lengths {
         let trp = |case: LossCase| goodput(|seed| case.completed_octets(seed));
         let beside = |case: LossCase| goodput(|seed| case.completed_octets_go_back_n(seed));
         let clean = loss_case(length, 0, false);

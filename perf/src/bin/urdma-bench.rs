@@ -6,14 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use urdma_harness::instance::{Instance, Scratch};
+use urdma_harness::instance::{Instance, Queues, Scratch, TwoHosts};
 use urdma_harness::Failure;
 use urdma_perf::bench::{self, Point, Sweep};
 use urdma_perf::lines;
 use urdma_perf::report::machine;
+use urdma_perf::samples::Samples;
 
 const BAR: usize = 30;
 const PERFTEST: &str = "ib_write_bw";
+/// Of the two instances between which packets are lost.
+const MTU: u16 = 1500;
 
 /// Measures latency, bandwidth, queue pairs and loss on this machine, over an instance of its own.
 #[derive(Debug, Parser)]
@@ -44,10 +47,14 @@ fn run(arguments: &Arguments) -> Result<bool, Failure> {
         [] => &Sweep::ALL,
         some => some,
     };
+    if !is_installed(PERFTEST) {
+        return Err(Failure::new(
+            "the sweeps use Debian's perftest, which is not installed: apt-get install perftest",
+        ));
+    }
     let mut points = measure(sweeps)?;
     if sweeps.contains(&Sweep::Loss) {
-        eprintln!("simulating loss");
-        points.extend(bench::simulated_loss());
+        points.extend(measure_loss()?);
     }
     println!("{}{}", machine(), bench::table(&points));
     write(&arguments.out, &points)?;
@@ -58,11 +65,6 @@ fn measure(sweeps: &[Sweep]) -> Result<Vec<Point>, Failure> {
     let steps = bench::steps(sweeps);
     if steps.is_empty() {
         return Ok(Vec::new());
-    }
-    if !is_installed(PERFTEST) {
-        return Err(Failure::new(
-            "the sweeps use Debian's perftest, which is not installed: apt-get install perftest",
-        ));
     }
     let scratch = Scratch::new("bench")?;
     let host = Instance::up(scratch.path(), "bench", "127.0.0.1", "")?;
@@ -77,13 +79,30 @@ fn measure(sweeps: &[Sweep]) -> Result<Vec<Point>, Failure> {
     Ok(points)
 }
 
+/// The loss sweep, between two instances.
+fn measure_loss() -> Result<Vec<Point>, Failure> {
+    let scratch = Scratch::new("bench")?;
+    let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, MTU)?;
+    let sweep = bench::loss_sweep();
+    let mut samples = Samples::default();
+    for (number, point) in sweep.iter().enumerate() {
+        progress(number, sweep.len(), point.probe.name);
+        let sample = point.measure(&hosts.a, &hosts.b, bench::port(number));
+        samples.add(point.probe, sample);
+    }
+    progress(sweep.len(), sweep.len(), "");
+    eprintln!();
+    hosts.down()?;
+    Ok(bench::loss_points(&samples))
+}
+
 /// A bar that is drawn over itself on a terminal, and a line each elsewhere.
 fn progress(done: usize, of: usize, what: &str) {
     let filled = BAR * done / of.max(1);
     let bar = format!("[{}{}]", "#".repeat(filled), ".".repeat(BAR - filled));
     let mut out = std::io::stderr();
     if out.is_terminal() {
-        let _ = write!(out, "\r{bar} {done:3} of {of} {what:24}");
+        let _ = write!(out, "\r{bar} {done:3} of {of} {what:36}");
         let _ = out.flush();
     } else {
         let _ = writeln!(out, "{bar} {done:3} of {of} {what}");

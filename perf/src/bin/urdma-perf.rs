@@ -9,7 +9,7 @@ use urdma_harness::Failure;
 use urdma_perf::plan::{Part, Plan};
 use urdma_perf::report::{machine, Report};
 use urdma_perf::samples::NOT_MEASURED;
-use urdma_perf::{plot, rows};
+use urdma_perf::{lines, lossy, plot, rows};
 
 /// Measures urdma beside raw limits of this machine and beside its peers.
 #[derive(Debug, Parser)]
@@ -41,16 +41,18 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     plan.simulate();
     for round in 1..=arguments.rounds {
         eprintln!("round {round} of {}", arguments.rounds);
-        plan.round();
+        plan.round(round);
     }
     let mut rows = rows::evaluate(plan.samples());
     if !arguments.only.is_empty() {
         rows.retain(|row| row.why_not() != Some(NOT_MEASURED));
     }
+    let loss = lossy::charts(plan.samples());
     let report = Report {
         machine: machine(),
         rounds: arguments.rounds.into(),
         rows: &rows,
+        loss: &loss,
         samples: plan.samples(),
     };
     println!("\n{report}");
@@ -66,5 +68,10 @@ fn write(directory: &Path, report: &Report<'_>) -> Result<(), Failure> {
     let subtitle = format!("{}; medians of {} rounds", report.machine, report.rounds);
     fs::write(&svg_path, plot::svg(report.samples, &subtitle))?;
     println!("written: {}, {}", json_path.display(), svg_path.display());
+    if !report.loss.is_empty() {
+        let loss_path = directory.join("loss.svg");
+        fs::write(&loss_path, lines::svg(report.loss, &subtitle))?;
+        println!("written: {}", loss_path.display());
+    }
     Ok(())
 }

@@ -1,0 +1,141 @@
+//! One queue pair over links of limited rate that take time, made at the port of the real daemon: how much of the rate perftest's writes get.
+//!
+//! Fairness among queue pairs and the wait in the queue are computed by the simulator (`proto-trp/tests/sim_links.rs`), for whose
+//! hosts processors are no limit.
+
+use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::{pair, programs};
+
+use crate::lossy::{said_ok, MIB};
+use crate::rows::{Compare, Goal, Spec};
+use crate::samples::{Probe, Sample, Unit};
+
+const LENGTH: u32 = 1 << 20;
+/// Octets of a full Ethernet frame at an MTU of 9000, which the link counts, and of the write in it.
+const FRAME_OCTETS: f64 = 9_014.0;
+const PAYLOAD_OCTETS: f64 = 8_942.0;
+/// A link is watched for two seconds and this many round trips, if the processors can fill it.
+const WATCH_US: u64 = 2_000_000;
+const WATCH_ROUND_TRIPS: u64 = 100;
+const OCTETS_MAX: u64 = 1_500_000_000;
+
+/// One link.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// The share of its rate that is used.
+    pub probe: Probe,
+    mbps: u64,
+    rtt_us: u64,
+    marks: bool,
+}
+
+const fn link(name: &'static str, mbps: u64, rtt_us: u64, marks: bool) -> Link {
+    Link {
+        probe: Probe {
+            name,
+            unit: Unit::Share,
+        },
+        mbps,
+        rtt_us,
+        marks,
+    }
+}
+
+/// The links of issue 3, and two that mark.
+pub const LINKS: [Link; 10] = [
+    link("1 Gbit/s, 0.1 ms", 1_000, 100, false),
+    link("1 Gbit/s, 1 ms", 1_000, 1_000, false),
+    link("1 Gbit/s, 10 ms", 1_000, 10_000, false),
+    link("1 Gbit/s, 48 ms", 1_000, 48_000, false),
+    link("10 Gbit/s, 0.1 ms", 10_000, 100, false),
+    link("10 Gbit/s, 1 ms", 10_000, 1_000, false),
+    link("10 Gbit/s, 10 ms", 10_000, 10_000, false),
+    link("10 Gbit/s, 48 ms", 10_000, 48_000, false),
+    link("1 Gbit/s, 1 ms, marks", 1_000, 1_000, true),
+    link("1 Gbit/s, 10 ms, marks", 1_000, 10_000, true),
+];
+
+impl Link {
+    /// Octets that the path holds without a queue.
+    const fn held(&self) -> u64 {
+        self.mbps * self.rtt_us / 8
+    }
+
+    /// What `urdma fault` is asked for at one port, for both directions: queue and marks as in the simulator.
+    fn options(&self) -> Vec<String> {
+        let mut options = vec![
+            "--rate".to_owned(),
+            format!("{}Mbit/s", self.mbps),
+            "--delay".to_owned(),
+            format!("{}us", self.rtt_us / 2),
+            "--queue".to_owned(),
+            format!("{}B", (3 * self.held()).max(400_000)),
+        ];
+        if self.marks {
+            let from = (self.held() / 4).max(20_000);
+            options.extend(["--mark".to_owned(), format!("{from}B")]);
+        }
+        options
+    }
+
+    fn iterations(&self) -> u32 {
+        let us = WATCH_US + WATCH_ROUND_TRIPS * self.rtt_us;
+        let octets = (self.mbps * us / 8).min(OCTETS_MAX);
+        u32::try_from(octets / u64::from(LENGTH)).unwrap_or(u32::MAX)
+    }
+
+    /// Share of the link's rate that writes of `client` to `server` use, headers included.
+    ///
+    /// # Errors
+    /// What went wrong with `urdma fault` or perftest; a link that is to mark has not.
+    pub fn measure(&self, server: &Instance, client: &Instance, port: u16) -> Sample {
+        said_ok(server.fault(&self.options()))?;
+        let job = programs::perftest("ib_write_bw", LENGTH, false, port, server.address())
+            .with_iterations(self.iterations());
+        let figure =
+            pair::run(&job, server, client, Lease::Never).map_err(|error| error.to_string())?;
+        let figure = figure.ok_or("ib_write_bw printed no figure")?;
+        if self.marks {
+            let status = server.status().map_err(|error| error.to_string())?;
+            let marked = status["faults"]["inbound"]["counts"]["marked"].as_u64();
+            if marked.unwrap_or(0) == 0 {
+                return Err("the link's queue never grew so long that it marked".into());
+            }
+        }
+        let octets_s = figure.value * MIB * FRAME_OCTETS / PAYLOAD_OCTETS;
+        Ok(octets_s * 8.0 / (self.mbps as f64 * 1e6))
+    }
+}
+
+/// A row of the report for each link.
+pub(crate) fn specs() -> impl Iterator<Item = Spec> {
+    LINKS.iter().map(|link| Spec {
+        name: link.probe.name,
+        ours: link.probe,
+        compare: Compare::Alone,
+        goal: Goal::AtLeast(0.9),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_watched_long_enough_and_not_too_long() {
+        for link in LINKS {
+            let octets = u64::from(link.iterations()) * u64::from(LENGTH);
+            assert!(octets > 4 * link.held(), "{}", link.probe.name);
+            assert!(octets <= OCTETS_MAX, "{}", link.probe.name);
+        }
+    }
+
+    #[test]
+    fn link_is_asked_for_by_rate_delay_and_queue() {
+        let options = LINKS[8].options().join(" ");
+        assert_eq!(
+            options,
+            "--rate 1000Mbit/s --delay 500us --queue 400000B --mark 31250B"
+        );
+    }
+}

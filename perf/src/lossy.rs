@@ -1,0 +1,279 @@
+//! Goodput of perftest's writes between two hosts whose port loses packets, relative to the same without loss, beside go-back-N in the simulator.
+//!
+//! All points, the lossless too, take the same way: through both daemons and through the place where faults are made. The link has neither rate
+//! nor delay, so that nothing but the processors bounds it.
+
+use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::process::Ended;
+use urdma_harness::{pair, programs, Failure};
+
+use crate::lines::{Chart, Scale, Series};
+use crate::rows::{Compare, Goal, Spec};
+use crate::samples::{Probe, Sample, Samples, Unit};
+use crate::simulator::{self, LossRow, SWEEP_OCTETS};
+
+/// perftest's MB.
+pub(crate) const MIB: f64 = 1_048_576.0;
+/// Octets that a measurement moves.
+const OCTETS: u32 = 1 << 27;
+/// Every packet passes where faults are made, whether there are some or not.
+const NO_DELAY: &str = "1ns";
+/// As in the simulator: one in a hundred is late.
+const REORDERING: [&str; 4] = ["--reorder", "1%", "--reorder-by", "50us"];
+
+/// One point of the sweep.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    /// Its goodput.
+    pub probe: Probe,
+    /// Octets of a write.
+    pub length: u32,
+    /// Lost, in parts per million, in each direction.
+    pub loss_ppm: u32,
+    /// Some are late.
+    pub reorders: bool,
+}
+
+const fn point(name: &'static str, length: u32, loss_ppm: u32, reorders: bool) -> Point {
+    Point {
+        probe: Probe {
+            name,
+            unit: Unit::GigabytesPerSecond,
+        },
+        length,
+        loss_ppm,
+        reorders,
+    }
+}
+
+const KB_64: u32 = SWEEP_OCTETS[0];
+const MB_1: u32 = SWEEP_OCTETS[1];
+
+/// The sweep, in the order in which it is measured: lossless first.
+pub const POINTS: [Point; 24] = [
+    point("64 KB write, lossless", KB_64, 0, false),
+    point("64 KB write, 0.01 % lost", KB_64, 100, false),
+    point("64 KB write, 0.1 % lost", KB_64, 1_000, false),
+    point("64 KB write, 1 % lost", KB_64, 10_000, false),
+    point("64 KB write, 3 % lost", KB_64, 30_000, false),
+    point("64 KB write, 5 % lost", KB_64, 50_000, false),
+    point("64 KB write, reordered", KB_64, 0, true),
+    point("64 KB write, reordered, 0.01 % lost", KB_64, 100, true),
+    point("64 KB write, reordered, 0.1 % lost", KB_64, 1_000, true),
+    point("64 KB write, reordered, 1 % lost", KB_64, 10_000, true),
+    point("64 KB write, reordered, 3 % lost", KB_64, 30_000, true),
+    point("64 KB write, reordered, 5 % lost", KB_64, 50_000, true),
+    point("1 MB write, lossless", MB_1, 0, false),
+    point("1 MB write, 0.01 % lost", MB_1, 100, false),
+    point("1 MB write, 0.1 % lost", MB_1, 1_000, false),
+    point("1 MB write, 1 % lost", MB_1, 10_000, false),
+    point("1 MB write, 3 % lost", MB_1, 30_000, false),
+    point("1 MB write, 5 % lost", MB_1, 50_000, false),
+    point("1 MB write, reordered", MB_1, 0, true),
+    point("1 MB write, reordered, 0.01 % lost", MB_1, 100, true),
+    point("1 MB write, reordered, 0.1 % lost", MB_1, 1_000, true),
+    point("1 MB write, reordered, 1 % lost", MB_1, 10_000, true),
+    point("1 MB write, reordered, 3 % lost", MB_1, 30_000, true),
+    point("1 MB write, reordered, 5 % lost", MB_1, 50_000, true),
+];
+
+impl Point {
+    /// Whether it is what the others of its length are compared with.
+    fn is_lossless(&self) -> bool {
+        self.loss_ppm == 0 && !self.reorders
+    }
+
+    /// The lossless point of the same length.
+    fn lossless(&self) -> Probe {
+        let same = |other: &&Point| other.length == self.length && other.is_lossless();
+        POINTS
+            .iter()
+            .find(same)
+            .map_or(self.probe, |point| point.probe)
+    }
+
+    fn goal(&self) -> Goal {
+        match self.loss_ppm {
+            100 => Goal::AtLeast(0.98),
+            1_000 => Goal::AtLeast(0.95),
+            10_000 => Goal::AtLeast(0.8),
+            50_000 => Goal::AtLeast(0.5),
+            _ => Goal::None,
+        }
+    }
+
+    /// GB/s of writes of `client` to `server`, at whose port the packets of both directions are lost.
+    ///
+    /// # Errors
+    /// What went wrong with `urdma fault` or perftest.
+    pub fn measure(&self, server: &Instance, client: &Instance, port: u16) -> Sample {
+        let loss = format!("{}%", percent(self.loss_ppm));
+        let seed = port.to_string();
+        let mut options = vec!["--delay", NO_DELAY, "--loss", &loss, "--seed", &seed];
+        if self.reorders {
+            options.extend(REORDERING);
+        }
+        said_ok(server.fault(&options))?;
+        let job = programs::perftest("ib_write_bw", self.length, false, port, server.address())
+            .with_iterations(OCTETS / self.length);
+        let figure =
+            pair::run(&job, server, client, Lease::Never).map_err(|error| error.to_string())?;
+        let figure = figure.ok_or("ib_write_bw printed no figure")?;
+        Ok(figure.value * MIB / 1e9)
+    }
+}
+
+/// Ends all faults.
+///
+/// # Errors
+/// What went wrong with `urdma fault`.
+pub fn end(server: &Instance) -> Result<(), String> {
+    said_ok(server.fault(&["--off"]))
+}
+
+/// Whether `urdma fault` has done what it was asked for.
+pub(crate) fn said_ok(said: Result<Ended, Failure>) -> Result<(), String> {
+    let said = said.map_err(|error| error.to_string())?;
+    if said.succeeded() {
+        Ok(())
+    } else {
+        Err(format!("urdma fault: {}", said.describe()))
+    }
+}
+
+fn percent(ppm: u32) -> f64 {
+    f64::from(ppm) / 1e4
+}
+
+/// A row of the report for each point but the lossless.
+pub(crate) fn specs() -> impl Iterator<Item = Spec> {
+    let lossy = POINTS.iter().filter(|point| !point.is_lossless());
+    lossy.map(|point| Spec {
+        name: point.probe.name,
+        ours: point.probe,
+        compare: Compare::With(point.lossless()),
+        goal: point.goal(),
+    })
+}
+
+/// Share of the lossless goodput over loss, a chart for each length of which something was measured: ours as measured, both protocols as simulated.
+pub fn charts(samples: &Samples) -> Vec<Chart> {
+    let lengths: Vec<u32> = SWEEP_OCTETS
+        .into_iter()
+        .filter(|length| {
+            let measured = |point: &Point| samples.median(point.probe).is_ok();
+            POINTS
+                .iter()
+                .any(|point| point.length == *length && measured(point))
+        })
+        .collect();
+    if lengths.is_empty() {
+        return Vec::new();
+    }
+    let simulated = simulator::loss_sweep(&lengths);
+    let chart = |length: u32| {
+        let mut series = Vec::new();
+        for (reorders, order) in [(false, ""), (true, ", reordered")] {
+            let rows = simulated
+                .iter()
+                .filter(|row| row.case.length == length && row.case.reorders == reorders);
+            let of = |kept: fn(&LossRow) -> f64| -> Vec<(f64, f64)> {
+                let at = |row: &LossRow| (percent(row.case.loss_ppm), kept(row));
+                rows.clone().map(at).collect()
+            };
+            for (name, points) in [
+                ("TRP", measured(samples, length, reorders)),
+                ("TRP, simulated", of(|row| row.trp_kept)),
+                ("go-back-N, simulated", of(|row| row.go_back_n_kept)),
+            ] {
+                let name = format!("{name}{order}");
+                series.push(Series { name, points });
+            }
+        }
+        Chart {
+            title: format!(
+                "{} KB writes: share of the lossless goodput over % lost",
+                length >> 10
+            ),
+            x_scale: Scale::Evenly,
+            y_scale: Scale::FromZero,
+            series,
+        }
+    };
+    lengths.into_iter().map(chart).collect()
+}
+
+/// Per cent lost and share kept.
+fn measured(samples: &Samples, length: u32, reorders: bool) -> Vec<(f64, f64)> {
+    POINTS
+        .iter()
+        .filter(|point| (point.length, point.reorders) == (length, reorders))
+        .filter_map(|point| {
+            let (ours, all) = (
+                samples.median(point.probe),
+                samples.median(point.lossless()),
+            );
+            Some((percent(point.loss_ppm), ours.ok()? / all.ok()?))
+        })
+        .collect()
+}
+
+/// The charts as text.
+pub fn table(charts: &[Chart]) -> String {
+    let mut text = String::new();
+    for chart in charts {
+        text += &format!("\n{}\n", chart.title);
+        for line in &chart.series {
+            text += &format!("{:34}", line.name);
+            for (at, kept) in &line.points {
+                text += &format!("  {at} %: {kept:.2}");
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_point_is_compared_with_the_lossless_of_its_length() {
+        assert_eq!(specs().count(), POINTS.len() - 2);
+        for spec in specs() {
+            let Compare::With(lossless) = spec.compare else {
+                panic!("{}", spec.name)
+            };
+            let length = spec.name.split(',').next().unwrap();
+            assert_eq!(lossless.name, format!("{length}, lossless"));
+        }
+        let with_goal = specs().filter(|spec| spec.goal != Goal::None).count();
+        assert_eq!(with_goal, 16);
+    }
+
+    #[test]
+    fn chart_shows_measured_and_simulated_shares() {
+        assert!(charts(&Samples::default()).is_empty());
+        let mut samples = Samples::default();
+        samples.add(POINTS[0].probe, Ok(0.5));
+        samples.add(POINTS[3].probe, Ok(0.4));
+        let charts = charts(&samples);
+        assert_eq!(charts.len(), 1);
+        let names: Vec<&str> = charts[0]
+            .series
+            .iter()
+            .map(|line| line.name.as_str())
+            .collect();
+        assert_eq!(names.len(), 6);
+        assert_eq!(charts[0].series[0].points, [(0.0, 1.0), (1.0, 0.8)]);
+        let text = table(&charts);
+        assert!(
+            text.contains("1 %: 0.80") && text.contains("go-back-N"),
+            "{text}"
+        );
+        // What go-back-N keeps of 1 % loss is what the difference is about.
+        assert!(charts[0].series[2].points[3].1 < 0.5, "{text}");
+    }
+}
