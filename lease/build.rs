@@ -21,6 +21,22 @@ const ARCHIVES: &[&str] = &[
     "hash",
     "bus_vdev",
     "net_ring",
+    "pci",
+    "bus_pci",
+    "net_e1000",
+    "net_ena",
+    "net_gve",
+    "common_iavf",
+    "net_i40e",
+    "net_iavf",
+    "net_ice",
+    "net_igc",
+    "net_ixgbe",
+    "net_virtio",
+    "net_vmxnet3",
+    "cryptodev",
+    "security",
+    "timer",
 ];
 
 /// Functions of libc and DPDK that the shim replaces inside the library.

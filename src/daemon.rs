@@ -13,7 +13,7 @@ use urdma_ipc::{ControlClient, ControlError, RunDir};
 use crate::{libraries, Error, Target};
 
 /// How long urdmad may take until it answers; a port with hugepages takes longest.
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long it may take to remove everything.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);

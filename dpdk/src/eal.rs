@@ -87,13 +87,21 @@ pub enum Drivers {
 }
 
 impl Drivers {
-    /// What is needed for devices with these arguments: only their drivers if all are virtual, else all.
+    /// What is needed for devices with these arguments: only their drivers if those are known, else all.
     ///
-    /// The device `net_memif0,role=server` has the driver `net_memif`.
+    /// The device `net_memif0,role=server` has the driver `net_memif`; that of a PCI device follows from its vendor.
     pub fn of_devices<'a>(devices: impl IntoIterator<Item = &'a str>) -> Self {
         let mut names = vec!["bus_vdev".to_owned(), "mempool_ring".to_owned()];
         for device in devices {
             let name = device.split(',').next().unwrap_or(device);
+            if is_pci_address(name) {
+                let Some(drivers) = drivers_of_pci(name) else {
+                    return Self::All;
+                };
+                names.push("bus_pci".to_owned());
+                names.extend(drivers.iter().map(|&driver| driver.to_owned()));
+                continue;
+            }
             let driver = name.trim_end_matches(|digit: char| digit.is_ascii_digit());
             if !driver.starts_with("net_") || driver.contains(':') {
                 return Self::All;
@@ -121,8 +129,8 @@ pub struct EalOptions {
     pub memory: Memory,
     /// Drivers to load.
     pub drivers: Drivers,
-    /// Whether PCI devices are looked for.
-    pub pci: bool,
+    /// The one PCI device that is looked at, by its address and with its arguments.
+    pub pci: Option<String>,
     /// Where messages go.
     pub log: Log,
 }
@@ -299,8 +307,9 @@ fn arguments(options: &EalOptions) -> Result<Vec<CString>, Error> {
     if options.process == Process::Primary && matches!(options.memory, Memory::Plain { .. }) {
         list.push("--no-huge".into());
     }
-    if !options.pci {
-        list.push("--no-pci".into());
+    match &options.pci {
+        Some(device) => list.extend(["-a".into(), device.clone()]),
+        None => list.push("--no-pci".into()),
     }
     list.push("--no-telemetry".into());
     list.into_iter()
@@ -309,6 +318,48 @@ fn arguments(options: &EalOptions) -> Result<Vec<CString>, Error> {
                 .map_err(|_| Error::new(libc::EINVAL, "an option contains a zero octet"))
         })
         .collect()
+}
+
+/// The drivers that devices of one vendor may have; loading all that there are takes seconds.
+const DRIVERS_OF_VENDORS: &[(u16, &[&str])] = &[
+    (0x14e4, &["net_bnxt"]),
+    (0x15ad, &["net_vmxnet3"]),
+    (0x1ae0, &["net_gve"]),
+    (0x1af4, &["net_virtio"]),
+    (0x1d0f, &["net_ena"]),
+    (
+        0x8086,
+        &[
+            "net_e1000",
+            "net_i40e",
+            "net_iavf",
+            "net_ice",
+            "net_igc",
+            "net_ixgbe",
+        ],
+    ),
+];
+
+/// The drivers for the PCI device at this address, by what the kernel says of its vendor.
+fn drivers_of_pci(address: &str) -> Option<&'static [&'static str]> {
+    let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{address}/vendor")).ok()?;
+    let vendor = u16::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()?;
+    DRIVERS_OF_VENDORS
+        .iter()
+        .find(|(known, _)| *known == vendor)
+        .map(|(_, drivers)| *drivers)
+}
+
+/// Whether device arguments begin with the full address of a PCI device, as in `0000:3b:00.0`.
+pub fn is_pci_address(device: &str) -> bool {
+    let address = device.split(',').next().unwrap_or(device);
+    let mut parts = address.split([':', '.']);
+    let mut hex = |digits: std::ops::RangeInclusive<usize>| {
+        parts.next().is_some_and(|part| {
+            digits.contains(&part.len()) && part.chars().all(|digit| digit.is_ascii_hexdigit())
+        })
+    };
+    hex(4..=8) && hex(2..=2) && hex(2..=2) && hex(1..=1) && parts.next().is_none()
 }
 
 fn plugin_directory() -> String {
@@ -342,6 +393,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pci_addresses_are_told_from_other_devices() {
+        for device in ["0000:3b:00.0", "0000:00:1f.6,mode=1", "10000:01:00.1"] {
+            assert!(is_pci_address(device), "{device}");
+        }
+        for device in [
+            "net_tap0,iface=tap0",
+            "3b:00.0",
+            "0000:3b:00",
+            "net_vhost0,iface=/a:b:c.d",
+        ] {
+            assert!(!is_pci_address(device), "{device}");
+        }
+    }
+
+    #[test]
     fn drivers_of_virtual_devices_are_only_theirs() {
         assert_eq!(
             Drivers::of_devices(["net_memif0,role=server", "net_memif1", "net_tap0,iface=x"]),
@@ -352,7 +418,8 @@ mod tests {
                 "net_tap".into()
             ])
         );
-        assert_eq!(Drivers::of_devices(["0000:03:00.0"]), Drivers::All);
+        // There is no such device, so its vendor is not known.
+        assert_eq!(Drivers::of_devices(["ffff:ff:1f.7"]), Drivers::All);
     }
 
     #[test]

@@ -32,7 +32,7 @@ mod mempool;
 mod port;
 mod queue;
 
-pub use eal::{Drivers, Eal, EalOptions, LcoreId, Memory, Process};
+pub use eal::{is_pci_address, Drivers, Eal, EalOptions, LcoreId, Memory, Process};
 pub use error::Error;
 pub use files::remove_leftovers;
 pub use flow::{FlowRule, FlowVersion};

@@ -10,11 +10,18 @@ seconds=$3
 shift 3
 
 options="console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr tsc=reliable no_timer_check nowatchdog audit=0 apparmor=0 cryptomgr.notests"
-exec timeout --foreground --kill-after=5 "$seconds" qemu-system-x86_64 \
+# NICs of four queue pairs each; network.sh has made what they end in.
+nics=()
+for nic in nic0 nic1; do
+    nics+=(-netdev "tap,id=$nic,ifname=$nic,script=no,downscript=no,vhost=off,queues=4")
+    nics+=(-device "virtio-net-pci,netdev=$nic,mac=02:00:00:00:00:0${nic#nic},mq=on,vectors=10,romfile=")
+done
+
+exec "$here/network.sh" timeout --foreground --kill-after=5 "$seconds" qemu-system-x86_64 \
     -M q35 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 \
     -nodefaults -no-user-config -display none -no-reboot -serial stdio \
     -kernel "$dir/vmlinux" -initrd "$dir/initrd" \
     -append "$options bed.guest=$here/guest.sh bed.image=$dir/image" \
     -fsdev local,id=root,path=/,security_model=none,readonly=on,multidevs=remap -device virtio-9p-pci,fsdev=root,mount_tag=root \
     -fsdev local,id=share,path="$share",security_model=none -device virtio-9p-pci,fsdev=share,mount_tag=share \
-    "$@" </dev/null
+    "${nics[@]}" "$@" </dev/null

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dpdk::{Drivers, Eal, EalOptions, Error, LcoreId, Log, Memory, Process};
+use dpdk::{is_pci_address, Drivers, Eal, EalOptions, Error, LcoreId, Log, Memory, Process};
 
 const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
@@ -33,6 +33,7 @@ pub(crate) fn attach(
     file_prefix: &str,
     runtime_directory: CString,
     lcore: LcoreId,
+    device: &str,
 ) -> Result<Eal, Error> {
     let mut slot = attachment();
     if let Some(attachment) = &*slot {
@@ -56,7 +57,7 @@ pub(crate) fn attach(
         lcore,
         memory: Memory::Plain { megabytes: 0 },
         drivers: Drivers::Linked,
-        pci: false,
+        pci: is_pci_address(device).then(|| device.to_owned()),
         log: Log::Off,
     })?;
     *slot = Some(Attachment {

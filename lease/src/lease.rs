@@ -61,7 +61,12 @@ pub(crate) struct LeaseState {
 impl LeaseState {
     /// Attaches to the primary and takes the pair over.
     pub(crate) fn open(params: Params) -> Result<Self, Error> {
-        let eal = attach(&params.file_prefix, params.runtime_directory, params.lcore)?;
+        let eal = attach(
+            &params.file_prefix,
+            params.runtime_directory,
+            params.lcore,
+            &params.device,
+        )?;
         let port = Port::find(&eal, &params.device)?;
         let pair = port.borrow_pair(params.queue, params.lcore, &params.mempool)?;
         // net_memif fetches its shared memory here, rather than in the first burst.

@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         lcore: LcoreId::PRIMARY,
         memory: Memory::Plain { megabytes: 96 },
         drivers: Drivers::of_devices([device.as_str()]),
-        pci: false,
+        pci: None,
         log: Log::File(Path::new(directory).join(format!("{name}.log"))),
     })
     .unwrap();

@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             directory: Some(PathBuf::from(pages)),
         },
         drivers: Drivers::of_devices([device.as_str()]),
-        pci: false,
+        pci: None,
         log: Log::Off,
     })
     .unwrap();

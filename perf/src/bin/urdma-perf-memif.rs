@@ -100,7 +100,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         lcore: LcoreId::PRIMARY,
         memory: arguments.memory.clone(),
         drivers: Drivers::of_devices([device.as_str()]),
-        pci: false,
+        pci: None,
         log: Log::Off,
     })
     .map_err(text)?;

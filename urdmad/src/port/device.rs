@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use ::dpdk::is_pci_address;
 use nix::unistd::{access, AccessFlags};
 
 use crate::config::{PortConfig, PortKind};
@@ -47,7 +48,17 @@ pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> String {
         }
         PortKind::Tap { netdev } => format!("net_tap0,iface={netdev},mac={mac}"),
         PortKind::AfXdp { netdev } => format!("net_af_xdp0,iface={netdev}"),
-        PortKind::Device { device } => device.clone(),
+        PortKind::Device { device } => full_address(device),
+    }
+}
+
+/// PCI addresses without a domain are in domain 0; DPDK finds ports by the whole address only.
+fn full_address(device: &str) -> String {
+    let full = format!("0000:{device}");
+    if is_pci_address(&full) {
+        full
+    } else {
+        device.to_owned()
     }
 }
 
@@ -75,11 +86,6 @@ pub(super) fn no_lease_because(device: &str, queues: u16) -> Option<String> {
 /// Whether the device keeps no packet buffers in descriptors.
 pub(super) fn is_software(device: &str) -> bool {
     device.starts_with("net_memif") || device.starts_with("net_ring")
-}
-
-/// Whether the device is found by DPDK's own virtual bus and not among PCI devices.
-pub(super) fn is_virtual(device: &str) -> bool {
-    device.starts_with("net_")
 }
 
 /// Data room of a packet buffer for frames of this MTU.

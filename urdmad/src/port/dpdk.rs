@@ -8,9 +8,9 @@ use std::path::Path;
 use std::thread;
 
 use ::dpdk::{
-    free_bulk, remove_leftovers as remove_files_of, Burst, Drivers, Eal, EalOptions, FlowRule,
-    FlowVersion, LcoreId, Lent, Log, Memory, Mempool, PoolConfig, Port as DpdkPort, PortStats,
-    Process, QueueIndex, QueuePair, HEADROOM_OCTETS, MAX_BURST,
+    free_bulk, is_pci_address, remove_leftovers as remove_files_of, Burst, Drivers, Eal,
+    EalOptions, FlowRule, FlowVersion, LcoreId, Lent, Log, Memory, Mempool, PoolConfig,
+    Port as DpdkPort, PortStats, Process, QueueIndex, QueuePair, HEADROOM_OCTETS, MAX_BURST,
 };
 use arrayvec::ArrayVec;
 use nix::net::if_::if_nametoindex;
@@ -123,6 +123,7 @@ pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
         tap::set_kernel_mac(netdev, MacAddr(mac))
             .map_err(|error| format!("cannot set the address of {netdev}: {error}"))?;
     }
+    let leasable = leasable.and_then(|()| steers(&port, &device));
     let device_name = device.split(',').next().unwrap_or(&device).to_owned();
     let leases = leasable.map(|()| LeaseOffer {
         file_prefix: file_prefix(request.run_dir),
@@ -162,6 +163,18 @@ fn leasable(wanted: u16, device: &str, megabytes: u32) -> Result<(), String> {
     }
 }
 
+/// Whether a NIC brings the packets of a leased queue there and nobody else's. Virtual devices do without: their peers choose the queue.
+fn steers(port: &DpdkPort, device: &str) -> Result<(), String> {
+    if !is_pci_address(device) {
+        return Ok(());
+    }
+    port.steer(proto_trp::addr::PORT_BASE, FlowVersion::V4, QueueIndex(1))
+        .map(drop)
+        .map_err(|error| {
+            format!("this NIC cannot steer packets to a leased queue ({error}); they are forwarded")
+        })
+}
+
 fn start_dpdk(request: &PortRequest<'_>, device: &str, memory: Memory) -> Result<Eal, String> {
     Eal::init(&EalOptions {
         process: Process::Primary,
@@ -170,7 +183,7 @@ fn start_dpdk(request: &PortRequest<'_>, device: &str, memory: Memory) -> Result
         lcore: LcoreId::PRIMARY,
         memory,
         drivers: Drivers::of_devices([device]),
-        pci: !device::is_virtual(device),
+        pci: is_pci_address(device).then(|| device.to_owned()),
         log: request
             .log
             .map_or(Log::Off, |log| Log::File(log.to_owned())),

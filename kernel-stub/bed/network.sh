@@ -1,0 +1,16 @@
+#!/bin/bash
+# network.sh COMMAND...: runs COMMAND in a network namespace of its own, in which a bridge joins two TAP interfaces of several queues, nic0 and nic1:
+# the far ends of the guest's NICs. Nothing of it is seen outside, and it is gone with the command.
+set -euo pipefail
+
+if [ "${URDMA_BED_NETWORK:-}" != inside ]; then
+    URDMA_BED_NETWORK=inside exec unshare --net "$0" "$@"
+fi
+ip link add wire type bridge
+ip link set wire up
+for nic in nic0 nic1; do
+    ip tuntap add "$nic" mode tap multi_queue
+    ip link set "$nic" master wire
+    ip link set "$nic" up
+done
+exec "$@"
