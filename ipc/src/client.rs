@@ -202,6 +202,18 @@ impl ControlClient {
         Ok(self.socket.try_send(&message, &[])?)
     }
 
+    /// Tells urdmad what came of [`Event::SetQp`].
+    ///
+    /// # Errors
+    /// urdmad is gone or does not read.
+    pub fn qp_is_set(&self, qpn: u32, succeeded: bool) -> Result<(), ControlError> {
+        let message = FromClient {
+            id: self.take_id(),
+            request: Request::QpIsSet { qpn, succeeded },
+        };
+        Ok(self.socket.try_send(&message, &[])?)
+    }
+
     /// Starts to write what passes urdmad into `file`.
     ///
     /// # Errors

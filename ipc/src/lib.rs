@@ -28,4 +28,4 @@ pub use paths::RunDir;
 pub use status::Status;
 
 /// Version of the control protocol; both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;

@@ -107,6 +107,13 @@ pub enum Request {
         /// The seed of both directions; nothing: as before.
         seed: Option<u64>,
     },
+    /// What came of [`Event::SetQp`]. Answer: none.
+    QpIsSet {
+        /// The queue pair.
+        qpn: u32,
+        /// It is in RTS.
+        succeeded: bool,
+    },
     /// Ends urdmad. Answer: [`Answer::Done`], then the socket is closed when all is removed.
     Shutdown,
 }
@@ -155,6 +162,40 @@ pub enum Event {
     Shutdown,
     /// Somebody asks for the status: answer with [`Request::Report`] (see [`crate::ControlClient::report`]).
     ReportWanted,
+    /// A connection that came through the kernel needs a queue pair in RTS: answer with [`Request::QpIsSet`].
+    SetQp(QpTarget),
+    /// The connection of a queue pair that came through the kernel has ended: the queue pair fails, as an RNIC's does.
+    EndQp {
+        /// The queue pair.
+        qpn: u32,
+    },
+}
+
+/// How a queue pair of a connection that urdmad manages is to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpTarget {
+    /// The queue pair.
+    pub qpn: u32,
+    /// The peer's address.
+    pub remote_ip: IpAddr,
+    /// The peer's queue pair.
+    pub remote_qpn: u32,
+    /// First PSN of the peer.
+    pub remote_psn: u32,
+    /// First PSN of this end.
+    pub local_psn: u32,
+    /// Largest path MTU that the ends want, as `ibv_mtu` has it.
+    pub path_mtu: u8,
+    /// Transport retries.
+    pub retry_count: u8,
+    /// RNR retries.
+    pub rnr_retry: u8,
+    /// Local acknowledgement timeout code.
+    pub ack_timeout: u8,
+    /// Reads and atomics that this end may have outstanding.
+    pub max_rd_atomic: u8,
+    /// Reads and atomics that the peer may have outstanding.
+    pub max_dest_rd_atomic: u8,
 }
 
 /// A slot and all that its process needs to use it.

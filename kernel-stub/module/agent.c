@@ -16,6 +16,8 @@ struct urdma_agent {
 	struct urdma_dev *dev;
 	u8 run_dir[URDMA_RUN_DIR_OCTETS];
 	u32 gid_count;
+	/* Notes that it has not read; under urdma_agents_lock. */
+	struct list_head notes;
 	u8 gids[URDMA_GIDS][16];
 	/* The device is gone, there is nothing left to do. */
 	bool is_over;
@@ -54,6 +56,23 @@ void urdma_agent_gid(struct urdma_dev *dev, unsigned int index, u8 gid[16])
 	spin_unlock(&urdma_agents_lock);
 }
 
+/* Gives a note to the device's urdmad, or frees it if there is none (-ENODEV). */
+int urdma_agent_send(struct urdma_dev *dev, struct urdma_note *note)
+{
+	int ret = -ENODEV;
+
+	spin_lock(&urdma_agents_lock);
+	if (dev->agent) {
+		list_add_tail(&note->list, &dev->agent->notes);
+		wake_up_interruptible(&dev->agent->wait);
+		ret = 0;
+	}
+	spin_unlock(&urdma_agents_lock);
+	if (ret)
+		kfree(note);
+	return ret;
+}
+
 /* The device is about to be freed. */
 void urdma_agent_dev_gone(struct urdma_dev *dev)
 {
@@ -76,6 +95,7 @@ static int urdma_agent_open(struct inode *inode, struct file *file)
 
 	if (!agent)
 		return -ENOMEM;
+	INIT_LIST_HEAD(&agent->notes);
 	init_waitqueue_head(&agent->wait);
 	file->private_data = agent;
 	return nonseekable_open(inode, file);
@@ -84,6 +104,7 @@ static int urdma_agent_open(struct inode *inode, struct file *file)
 static int urdma_agent_release(struct inode *inode, struct file *file)
 {
 	struct urdma_agent *agent = file->private_data;
+	struct urdma_note *note, *next;
 	struct urdma_dev *dev;
 	struct ib_event fatal = { .event = IB_EVENT_DEVICE_FATAL };
 
@@ -96,7 +117,10 @@ static int urdma_agent_release(struct inode *inode, struct file *file)
 			dev = NULL;
 	}
 	spin_unlock(&urdma_agents_lock);
+	list_for_each_entry_safe(note, next, &agent->notes, list)
+		kfree(note);
 	if (dev) {
+		urdma_cm_agent_gone(dev);
 		fatal.device = &dev->ib;
 		ib_dispatch_event(&fatal);
 		urdma_dev_port_event(dev);
@@ -166,8 +190,70 @@ static __poll_t urdma_agent_poll(struct file *file, poll_table *table)
 {
 	struct urdma_agent *agent = file->private_data;
 
+	__poll_t events = 0;
+
 	poll_wait(file, &agent->wait, table);
-	return READ_ONCE(agent->is_over) ? EPOLLHUP : 0;
+	spin_lock(&urdma_agents_lock);
+	if (agent->is_over)
+		events |= EPOLLHUP;
+	if (!list_empty(&agent->notes))
+		events |= EPOLLIN | EPOLLRDNORM;
+	spin_unlock(&urdma_agents_lock);
+	return events;
+}
+
+/* One note; -EAGAIN if there is none. */
+static ssize_t urdma_agent_read(struct file *file, char __user *to, size_t octets, loff_t *offset)
+{
+	struct urdma_agent *agent = file->private_data;
+	struct urdma_note *note;
+	ssize_t ret = sizeof(note->message);
+
+	if (octets < sizeof(note->message))
+		return -EINVAL;
+	spin_lock(&urdma_agents_lock);
+	note = list_first_entry_or_null(&agent->notes, struct urdma_note, list);
+	if (note)
+		list_del(&note->list);
+	spin_unlock(&urdma_agents_lock);
+	if (!note)
+		return -EAGAIN;
+	if (copy_to_user(to, &note->message, sizeof(note->message)))
+		ret = -EFAULT;
+	kfree(note);
+	return ret;
+}
+
+/* The device that this agent serves, with a reference; NULL if it serves none, or one on its way out. */
+static struct urdma_dev *urdma_agent_dev(struct urdma_agent *agent)
+{
+	struct urdma_dev *dev;
+
+	spin_lock(&urdma_agents_lock);
+	dev = agent->dev;
+	if (dev && !ib_device_try_get(&dev->ib))
+		dev = NULL;
+	spin_unlock(&urdma_agents_lock);
+	return dev;
+}
+
+/* One message. */
+static ssize_t urdma_agent_write(struct file *file, const char __user *from, size_t octets, loff_t *offset)
+{
+	struct urdma_cm_message message;
+	struct urdma_dev *dev;
+	int ret;
+
+	if (octets != sizeof(message))
+		return -EINVAL;
+	if (copy_from_user(&message, from, sizeof(message)))
+		return -EFAULT;
+	dev = urdma_agent_dev(file->private_data);
+	if (!dev)
+		return -ENODEV;
+	ret = urdma_cm_take(dev, &message);
+	ib_device_put(&dev->ib);
+	return ret ? ret : octets;
 }
 
 static const struct file_operations urdma_agent_fops = {
@@ -177,6 +263,8 @@ static const struct file_operations urdma_agent_fops = {
 	.unlocked_ioctl = urdma_agent_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.poll = urdma_agent_poll,
+	.read = urdma_agent_read,
+	.write = urdma_agent_write,
 	.llseek = noop_llseek,
 };
 

@@ -58,6 +58,8 @@ static int urdma_dev_add(const char *name, struct net_device *netdev)
 		return -ENOMEM;
 	dev->netdev = netdev;
 	xa_init(&dev->qps);
+	xa_init_flags(&dev->eps, XA_FLAGS_ALLOC);
+	spin_lock_init(&dev->cm_lock);
 	dev->ib.node_type = RDMA_NODE_RNIC;
 	dev->ib.phys_port_cnt = 1;
 	dev->ib.num_comp_vectors = 1;

@@ -3,8 +3,11 @@
 #define URDMA_MODULE_H
 
 #include <linux/completion.h>
+#include <linux/list.h>
 #include <linux/netdevice.h>
 #include <linux/refcount.h>
+#include <linux/spinlock.h>
+#include <linux/uidgid.h>
 #include <linux/xarray.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
@@ -26,10 +29,14 @@ enum urdma_counter {
 	URDMA_SRQS,
 	URDMA_CQ_EVENTS,
 	URDMA_QP_EVENTS,
+	URDMA_ENDPOINTS,
 	URDMA_COUNTERS,
 };
 
 struct urdma_agent;
+struct urdma_ep;
+struct iw_cm_conn_param;
+struct iw_cm_id;
 
 /* One RDMA device over one network device. */
 struct urdma_dev {
@@ -37,6 +44,11 @@ struct urdma_dev {
 	struct net_device *netdev;
 	/* Queue pairs by number. An entry holds a reference. */
 	struct xarray qps;
+	/* Listeners and connections by number. */
+	struct xarray eps;
+	u32 next_ep;
+	/* Guards eps and what is in them, and every queue pair's ep. */
+	spinlock_t cm_lock;
 	atomic64_t counters[URDMA_COUNTERS];
 	/* Who serves the device, or NULL; under urdma_agents_lock. */
 	struct urdma_agent *agent;
@@ -68,6 +80,16 @@ struct urdma_qp {
 	refcount_t refs;
 	/* Nobody has a reference. */
 	struct completion unused;
+	/* Whose it is. */
+	kuid_t owner;
+	/* Its connection; under cm_lock. */
+	struct urdma_ep *ep;
+};
+
+/* A message on its way to urdmad. */
+struct urdma_note {
+	struct list_head list;
+	struct urdma_cm_message message;
 };
 
 static inline struct urdma_dev *to_urdma_dev(struct ib_device *ib)
@@ -95,6 +117,18 @@ void urdma_agent_exit(void);
 bool urdma_agent_is_there(struct urdma_dev *dev);
 int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS]);
 void urdma_agent_gid(struct urdma_dev *dev, unsigned int index, u8 gid[16]);
+int urdma_agent_send(struct urdma_dev *dev, struct urdma_note *note);
 void urdma_agent_dev_gone(struct urdma_dev *dev);
+
+/* cm.c */
+int urdma_iw_connect(struct iw_cm_id *cm_id, struct iw_cm_conn_param *param);
+int urdma_iw_accept(struct iw_cm_id *cm_id, struct iw_cm_conn_param *param);
+int urdma_iw_reject(struct iw_cm_id *cm_id, const void *data, u8 len);
+int urdma_iw_create_listen(struct iw_cm_id *cm_id, int backlog);
+int urdma_iw_destroy_listen(struct iw_cm_id *cm_id);
+void urdma_cm_disconnect(struct urdma_qp *qp);
+void urdma_cm_qp_gone(struct urdma_qp *qp);
+void urdma_cm_agent_gone(struct urdma_dev *dev);
+int urdma_cm_take(struct urdma_dev *dev, const struct urdma_cm_message *message);
 
 #endif

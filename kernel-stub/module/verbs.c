@@ -218,6 +218,7 @@ static int urdma_create_qp(struct ib_qp *ib, struct ib_qp_init_attr *attr, struc
 		return -EINVAL;
 	refcount_set(&qp->refs, 1);
 	init_completion(&qp->unused);
+	qp->owner = current_euid();
 	ib->qp_num = request.qpn;
 	/* -EBUSY if another queue pair has the number. */
 	ret = xa_insert(&to_urdma_dev(ib->device)->qps, request.qpn, qp, GFP_KERNEL);
@@ -237,6 +238,7 @@ static int urdma_destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 	struct urdma_qp *qp = container_of(ib, struct urdma_qp, ib);
 
 	xa_erase(&to_urdma_dev(ib->device)->qps, ib->qp_num);
+	urdma_cm_qp_gone(qp);
 	urdma_qp_put(qp);
 	wait_for_completion(&qp->unused);
 	urdma_count(ib->device, URDMA_QPS, -1);
@@ -268,10 +270,14 @@ static void urdma_iw_rem_ref(struct ib_qp *ib)
 	urdma_qp_put(container_of(ib, struct urdma_qp, ib));
 }
 
-/* User space changes states by itself; only connection management comes here. */
+/* User space changes states by itself; only iw_cm comes here, which ends connections this way. */
 static int urdma_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, struct ib_udata *udata)
 {
-	return -EOPNOTSUPP;
+	if (udata)
+		return -EOPNOTSUPP;
+	if (mask & IB_QP_STATE && (attr->qp_state == IB_QPS_SQD || attr->qp_state == IB_QPS_ERR))
+		urdma_cm_disconnect(container_of(ib, struct urdma_qp, ib));
+	return 0;
 }
 
 /* There are no kernel users. The core wants the operations all the same, before it lets rdma_cm use a device. */
@@ -312,6 +318,7 @@ static const struct rdma_stat_desc urdma_counter_descs[URDMA_COUNTERS] = {
 	[URDMA_SRQS] = { .name = "srqs" },
 	[URDMA_CQ_EVENTS] = { .name = "cq_events" },
 	[URDMA_QP_EVENTS] = { .name = "qp_events" },
+	[URDMA_ENDPOINTS] = { .name = "cm_endpoints" },
 };
 
 static struct rdma_hw_stats *urdma_alloc_hw_device_stats(struct ib_device *ib)
@@ -338,6 +345,8 @@ static void urdma_dealloc_driver(struct ib_device *ib)
 	urdma_agent_dev_gone(dev);
 	WARN_ON(!xa_empty(&dev->qps));
 	xa_destroy(&dev->qps);
+	WARN_ON(!xa_empty(&dev->eps));
+	xa_destroy(&dev->eps);
 }
 
 const struct ib_device_ops urdma_device_ops = {
@@ -362,8 +371,13 @@ const struct ib_device_ops urdma_device_ops = {
 	.get_dma_mr = urdma_get_dma_mr,
 	.get_hw_stats = urdma_get_hw_stats,
 	.get_port_immutable = urdma_get_port_immutable,
+	.iw_accept = urdma_iw_accept,
 	.iw_add_ref = urdma_iw_add_ref,
+	.iw_connect = urdma_iw_connect,
+	.iw_create_listen = urdma_iw_create_listen,
+	.iw_destroy_listen = urdma_iw_destroy_listen,
 	.iw_get_qp = urdma_iw_get_qp,
+	.iw_reject = urdma_iw_reject,
 	.iw_rem_ref = urdma_iw_rem_ref,
 	.modify_qp = urdma_modify_qp,
 	.poll_cq = urdma_poll_cq,

@@ -11,7 +11,7 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 
 /* Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse it. */
-#define URDMA_KERNEL_ABI 2
+#define URDMA_KERNEL_ABI 3
 
 /* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
 #define URDMA_DRIVER_ID 0x75726d61
@@ -83,6 +83,58 @@ struct urdma_serve {
 	__u8 device[URDMA_DEVICE_OCTETS];
 	__u8 run_dir[URDMA_RUN_DIR_OCTETS];
 	__u8 gids[URDMA_GIDS][16];
+};
+
+/* Longest private data of a connection, and one. */
+#define URDMA_PRIVATE_OCTETS 256
+
+/*
+ * Connection management: who serves a device reads what is to be done, and writes what came of it, one message a call. `id` names a listener
+ * or a connection; those of requests are urdmad's choice and have bit 31 set, all others are the module's.
+ */
+enum urdma_cm_kind {
+	/* To urdmad. Connect a queue pair: REPLY follows. */
+	URDMA_CM_CONNECT = 1,
+	/* To urdmad. Listen: LISTENING follows. */
+	URDMA_CM_LISTEN,
+	/* To urdmad. Accept a request: ESTABLISHED or CLOSED follows. */
+	URDMA_CM_ACCEPT,
+	/* To urdmad. Refuse a request. */
+	URDMA_CM_REJECT,
+	/* To urdmad. End a listener or a connection, whatever it is doing; of a connection CLOSED or a REPLY with an error follows. */
+	URDMA_CM_END,
+
+	/* From urdmad. A listener is there, or `status` says why not. */
+	URDMA_CM_LISTENING = 0x100,
+	/* From urdmad. Somebody wants to connect to `listener`. */
+	URDMA_CM_REQUEST,
+	/* From urdmad. What came of a CONNECT: `status` is 0 or a negative errno. */
+	URDMA_CM_REPLY,
+	/* From urdmad. The other end of an accepted request is there. */
+	URDMA_CM_ESTABLISHED,
+	/* From urdmad. The connection is over. */
+	URDMA_CM_CLOSED,
+};
+
+struct urdma_cm_message {
+	/* enum urdma_cm_kind */
+	__u32 kind;
+	__u32 id;
+	__u32 listener;
+	__s32 status;
+	__u32 qpn;
+	__u32 backlog;
+	__u16 local_port;
+	__u16 remote_port;
+	/* Outstanding reads and atomics that the speaker sends, and that it answers. */
+	__u8 ord;
+	__u8 ird;
+	__u8 private_len;
+	__u8 reserved;
+	/* IPv6 addresses, or IPv4-mapped ones. */
+	__u8 local[16];
+	__u8 remote[16];
+	__u8 private_data[URDMA_PRIVATE_OCTETS];
 };
 
 #define URDMA_IOC_MAGIC 0xb7

@@ -1,8 +1,10 @@
 //! The control thread: the socket, its clients, signals, and the data thread's bell.
 //!
 //! Nothing here waits for a client: packets are taken and sent without blocking, and a client that does not read is dropped. `requests` does
-//! what clients ask, `reap` takes back what they had, `report` answers status requests.
+//! what clients ask, `reap` takes back what they had, `report` answers status requests, `kernel` does
+//! what the kernel module wants.
 
+mod kernel;
 mod reap;
 mod report;
 mod requests;
@@ -97,7 +99,7 @@ impl Control {
                 self.shared.silence_bell();
             }
             if common[3] {
-                self.kernel.device_is_gone(Instant::now());
+                self.kernel_device_is_gone();
             }
             if self.data.has_ended() {
                 return Ok(Ended::DataThreadLost);
@@ -108,6 +110,7 @@ impl Control {
             if common[2] {
                 self.accept_all(listener);
             }
+            self.serve_kernel();
             self.drop_broken();
             self.answer_due_statuses(Instant::now());
             if self.is_ending {
@@ -129,7 +132,7 @@ impl Control {
             PollFd::new(listener.as_fd(), PollFlags::POLLIN),
         ];
         let kernel_place = self.kernel.agent().map(|agent| {
-            fds.push(PollFd::new(agent.as_fd(), PollFlags::empty()));
+            fds.push(PollFd::new(agent.as_fd(), PollFlags::POLLIN));
             fds.len() - 1
         });
         // By client: where its socket is among the descriptors; its death notice, if any, follows.
@@ -155,13 +158,22 @@ impl Control {
             })
             .filter(|ready| ready.has_packets || ready.is_dead)
             .collect();
-        let kernel = kernel_place.is_some_and(is_set);
+        let has_hung_up = |place: usize| {
+            let events = fds[place].revents();
+            events.is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        };
+        let kernel = kernel_place.is_some_and(has_hung_up);
         Ok(([is_set(0), is_set(1), is_set(2), kernel], ready))
     }
 
     fn timeout(&self) -> PollTimeout {
         let statuses = self.pending.iter().map(|status| status.deadline);
-        let Some(deadline) = statuses.chain(self.kernel.next_try()).min() else {
+        let kernel = self
+            .kernel
+            .next_try()
+            .into_iter()
+            .chain(self.kernel_deadline());
+        let Some(deadline) = statuses.chain(kernel).min() else {
             return PollTimeout::NONE;
         };
         let left = deadline.saturating_duration_since(Instant::now());

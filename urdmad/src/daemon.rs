@@ -130,7 +130,15 @@ fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError>
     if !config.faults.are_none() && data.set_faults(config.faults).is_none() {
         return Err(DaemonError::DataThread(run_dir.log_file()));
     }
-    let kernel = KernelDoor::new(config.kernel_device.clone(), path.clone(), &identity);
+    let kernel = KernelDoor::new(
+        config.kernel_device.clone(),
+        path.clone(),
+        &identity,
+        random_seed().map_err(system("get random numbers"))?,
+    );
+    if config.kernel_device.is_some() {
+        shared.manage_connections();
+    }
     Ok(Control {
         instance: config
             .instance
@@ -189,6 +197,13 @@ fn open_port(options: &Options, path: &Path, identity: &Identity) -> Result<Open
         Some(device),
         Leases::new(leases),
     ))
+}
+
+/// A number that nobody can guess.
+fn random_seed() -> io::Result<u64> {
+    let mut octets = [0; 8];
+    io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut octets)?;
+    Ok(u64::from_ne_bytes(octets))
 }
 
 /// SIGTERM, SIGINT and SIGHUP arrive at the control thread's descriptor, in every thread to come.

@@ -5,12 +5,17 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use urdma_ipc::status::KernelStatus;
+use urdma_kernel::abi::CmMessage;
 use urdma_kernel::{agent, Agent};
 
 use crate::identity::Identity;
+use crate::kernel_cm::KernelCm;
 
 /// Time between two tries.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// What `ibv_mtu` calls 4096 octets; processes know how much less fits their port.
+const PATH_MTU: u8 = 5;
 
 /// The door into this instance that the kernel module is; closed if the configuration names no device.
 pub(crate) struct KernelDoor {
@@ -18,6 +23,8 @@ pub(crate) struct KernelDoor {
     run_dir: PathBuf,
     gids: Vec<[u8; 16]>,
     state: State,
+    /// What the kernel's rdma_cm wants.
+    pub(crate) cm: KernelCm,
 }
 
 enum State {
@@ -27,7 +34,12 @@ enum State {
 
 impl KernelDoor {
     /// A door that [`KernelDoor::keep_served`] will open.
-    pub(crate) fn new(device: Option<String>, run_dir: PathBuf, identity: &Identity) -> Self {
+    pub(crate) fn new(
+        device: Option<String>,
+        run_dir: PathBuf,
+        identity: &Identity,
+        seed: u64,
+    ) -> Self {
         // The device has a GID 0 of its own.
         let gids = identity.gids.iter().skip(1).map(|entry| entry.gid);
         Self {
@@ -38,6 +50,7 @@ impl KernelDoor {
                 because: "urdmad is starting".to_owned(),
                 next_try: Instant::now(),
             },
+            cm: KernelCm::new(seed, PATH_MTU),
         }
     }
 
@@ -69,6 +82,12 @@ impl KernelDoor {
     pub(crate) fn device_is_gone(&mut self, now: Instant) {
         tracing::info!("the kernel's device is gone");
         self.wait("the device is gone".to_owned(), now);
+    }
+
+    /// What the module wants done next.
+    pub(crate) fn receive(&self) -> Option<CmMessage> {
+        // A device that is gone has hung up as well.
+        self.agent()?.receive().ok().flatten()
     }
 
     fn wait(&mut self, because: String, now: Instant) {

@@ -8,7 +8,7 @@
 //! | `control`, `client` | the control thread: socket, clients, requests, reaping, status |
 //! | [`slots`], [`listeners`], [`lease`] | who has which slot, CM port, queue pair |
 //! | `data` | the data thread: slot 0's ring, the port, neighbours, CM requests, RESETs |
-//! | `kernel` | the kernel module's device that the instance serves |
+//! | `kernel`, `kernel_cm` | the kernel module's device that the instance serves; its connection management |
 //! | [`port`] | how packets leave the host |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
 //!
@@ -26,6 +26,7 @@ pub mod daemon;
 mod data;
 pub mod identity;
 mod kernel;
+mod kernel_cm;
 pub mod lease;
 pub mod listeners;
 pub mod notify;

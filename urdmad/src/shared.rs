@@ -1,5 +1,6 @@
 //! What the control thread and the data thread both use.
 
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +8,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use urdma_cm::wire::MAX_MESSAGE;
 
 use crate::capture::Capture;
 use crate::counters::DataCounters;
 use crate::listeners::Listeners;
+
+/// Datagrams for slot 0 that wait for the control thread.
+const CM_DATAGRAMS_MAX: usize = 4096;
 
 /// Shared state of the daemon's threads. Locks are held for a few microseconds and never two at a time.
 #[derive(Debug)]
@@ -19,6 +24,10 @@ pub struct Shared {
     pub counters: DataCounters,
     listeners: Mutex<Listeners>,
     capture: Mutex<Option<Capture>>,
+    /// Connection management's datagrams for slot 0, with who sent them.
+    cm_datagrams: Mutex<Vec<(IpAddr, Vec<u8>)>>,
+    /// Whether slot 0 manages connections.
+    manages_connections: AtomicBool,
     /// Whether there is a capture, so that the data path need not look behind the lock.
     is_capturing: AtomicBool,
     /// Wakes the control thread.
@@ -35,6 +44,8 @@ impl Shared {
             counters: DataCounters::default(),
             listeners: Mutex::default(),
             capture: Mutex::default(),
+            cm_datagrams: Mutex::default(),
+            manages_connections: AtomicBool::new(false),
             is_capturing: AtomicBool::new(false),
             bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
         })
@@ -43,6 +54,38 @@ impl Shared {
     /// The bound CM ports.
     pub fn listeners(&self) -> MutexGuard<'_, Listeners> {
         self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Slot 0 manages connections from now on, for the kernel module.
+    pub fn manage_connections(&self) {
+        self.manages_connections.store(true, Ordering::Relaxed);
+    }
+
+    /// Gives the control thread a datagram of connection management that is for slot 0; false if it is none or nobody wants it.
+    pub fn give_cm_datagram(&self, from: IpAddr, datagram: &[u8]) -> bool {
+        if !self.manages_connections.load(Ordering::Relaxed) || datagram.len() > MAX_MESSAGE {
+            return false;
+        }
+        let mut waiting = self.lock_cm_datagrams();
+        // What is lost is sent again.
+        if waiting.len() >= CM_DATAGRAMS_MAX {
+            return false;
+        }
+        waiting.push((from, datagram.to_vec()));
+        drop(waiting);
+        self.ring_control();
+        true
+    }
+
+    /// For the control thread: what was given.
+    pub fn take_cm_datagrams(&self) -> Vec<(IpAddr, Vec<u8>)> {
+        std::mem::take(&mut *self.lock_cm_datagrams())
+    }
+
+    fn lock_cm_datagrams(&self) -> MutexGuard<'_, Vec<(IpAddr, Vec<u8>)>> {
+        self.cm_datagrams
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }

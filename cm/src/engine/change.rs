@@ -209,7 +209,7 @@ impl Engine {
         let mut to = conn.peer;
         if body.kind() == Kind::Req {
             to.slot = 0;
-        } else if to.slot == 0 {
+        } else if to.slot == 0 && conn.remote_id == 0 {
             return; // nobody has answered the REQ yet, so nobody is to be told
         }
         let head = Head {

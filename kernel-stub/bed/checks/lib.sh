@@ -35,7 +35,7 @@ remove_device() {
 
 assert_nothing_left() {
     local counter tries
-    for counter in contexts pds mrs pinned_pages cqs qps srqs; do
+    for counter in contexts pds mrs pinned_pages cqs qps srqs cm_endpoints; do
         # A killed process is cleaned up behind its parent's back.
         for tries in $(seq 100); do
             [ "$(cat $counters/$counter)" = 0 ] && continue 2
@@ -87,17 +87,37 @@ wait_until() {
 
 # server_and_client 'SERVER' 'CLIENT': runs both, the client again while the server is not ready.
 server_and_client() {
-    local server tries
+    start_server "$1"
+    run_client "$2"
+    wait $server || said_and_failed
+}
+
+# The same with a server that never ends by itself.
+endless_server_and_client() {
+    start_server "$1"
+    run_client "$2"
+    kill $server
+    wait $server || true
+}
+
+start_server() {
     timeout 120 $1 >/run/server.log 2>&1 &
     server=$!
+}
+
+run_client() {
+    local tries
+    : >/run/client.log
     for tries in $(seq 20); do
-        if timeout 120 $2 >/run/client.log 2>&1; then
-            wait $server
-            return
-        fi
+        timeout 120 $1 >>/run/client.log 2>&1 && return
         kill -0 $server 2>/dev/null || break
         sleep 0.3
     done
+    said_and_failed
+}
+
+# What server and client have written, for the log.
+said_and_failed() {
     cat /run/server.log /run/client.log
     return 1
 }

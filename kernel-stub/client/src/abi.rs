@@ -2,10 +2,10 @@
 
 use std::mem::{offset_of, size_of};
 
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `URDMA_KERNEL_ABI`: version of everything here that is not the kernel's own.
-pub const KERNEL_ABI: u32 = 2;
+pub const KERNEL_ABI: u32 = 3;
 /// `URDMA_DRIVER_ID`: what libibverbs reads as the driver's number of a device of the module.
 pub const DRIVER_ID: u32 = 0x7572_6d61;
 /// Longest path of a run directory, with its final zero.
@@ -43,6 +43,75 @@ pub struct Serve {
     pub run_dir: [u8; RUN_DIR_OCTETS],
     /// The instance's GIDs.
     pub gids: [[u8; 16]; GIDS],
+}
+
+/// Longest private data of a connection, and one.
+pub const PRIVATE_OCTETS: usize = 256;
+
+/// `enum urdma_cm_kind`: what a [`CmMessage`] is.
+pub mod cm_kind {
+    /// To urdmad: connect a queue pair.
+    pub const CONNECT: u32 = 1;
+    /// To urdmad: listen.
+    pub const LISTEN: u32 = 2;
+    /// To urdmad: accept a request.
+    pub const ACCEPT: u32 = 3;
+    /// To urdmad: refuse a request.
+    pub const REJECT: u32 = 4;
+    /// To urdmad: end a listener or a connection.
+    pub const END: u32 = 5;
+    /// From urdmad: a listener is there, or not.
+    pub const LISTENING: u32 = 0x100;
+    /// From urdmad: somebody wants to connect.
+    pub const REQUEST: u32 = 0x101;
+    /// From urdmad: what came of a connect.
+    pub const REPLY: u32 = 0x102;
+    /// From urdmad: the other end of an accepted request is there.
+    pub const ESTABLISHED: u32 = 0x103;
+    /// From urdmad: the connection is over.
+    pub const CLOSED: u32 = 0x104;
+}
+
+/// One message of connection management, in either direction.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes)]
+pub struct CmMessage {
+    /// One of [`cm_kind`].
+    pub kind: u32,
+    /// The listener or connection.
+    pub id: u32,
+    /// Of a request: whose it is.
+    pub listener: u32,
+    /// 0 or a negative errno.
+    pub status: i32,
+    /// The queue pair.
+    pub qpn: u32,
+    /// Requests that may wait.
+    pub backlog: u32,
+    /// Port of `local`.
+    pub local_port: u16,
+    /// Port of `remote`.
+    pub remote_port: u16,
+    /// Reads and atomics that the speaker has outstanding.
+    pub ord: u8,
+    /// Reads and atomics that it answers.
+    pub ird: u8,
+    /// How many of `private_data` count.
+    pub private_len: u8,
+    /// 0.
+    pub reserved: u8,
+    /// This end's address.
+    pub local: [u8; 16],
+    /// The other end's.
+    pub remote: [u8; 16],
+    /// What the applications tell one another.
+    pub private_data: [u8; PRIVATE_OCTETS],
+}
+
+impl Default for CmMessage {
+    fn default() -> Self {
+        Self::new_zeroed()
+    }
 }
 
 const fn iow(number: u64, octets: usize) -> u64 {
@@ -256,6 +325,8 @@ const _: () = {
     assert!(size_of::<Serve>() == 416);
     assert!(offset_of!(Serve, gids) == 176);
     assert!(offset_of!(Serve, run_dir) == 72);
+    assert!(size_of::<CmMessage>() == 320);
+    assert!(offset_of!(CmMessage, private_data) == 64);
     assert!(size_of::<CommandHead>() == 8);
     assert!(size_of::<GetContextAnswer>() == 8 + 112);
     assert!(size_of::<RegMr>() == 40 + 8);

@@ -1,12 +1,14 @@
 //! `/dev/urdma`: how an urdmad says which device it serves.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::abi::{Serve, DEVICE_OCTETS, GIDS, IOC_SERVE, KERNEL_ABI, RUN_DIR_OCTETS};
+use zerocopy::IntoBytes;
+
+use crate::abi::{CmMessage, Serve, DEVICE_OCTETS, GIDS, IOC_SERVE, KERNEL_ABI, RUN_DIR_OCTETS};
 
 /// The file that the module makes.
 pub const AGENT_FILE: &str = "/dev/urdma";
@@ -44,6 +46,27 @@ impl Agent {
             return Err(io::Error::last_os_error());
         }
         Ok(Self { file })
+    }
+
+    /// What the module wants done next; nothing when there is nothing.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn receive(&self) -> io::Result<Option<CmMessage>> {
+        let mut message = CmMessage::default();
+        match (&self.file).read(message.as_mut_bytes()) {
+            Ok(_) => Ok(Some(message)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells the module what came of something.
+    ///
+    /// # Errors
+    /// ENOENT for a listener or connection that is over, ENOMEM when a listener has no room for the request, ENODEV without the device.
+    pub fn send(&self, message: &CmMessage) -> io::Result<()> {
+        (&self.file).write(message.as_bytes()).map(drop)
     }
 }
 

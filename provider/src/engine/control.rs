@@ -3,19 +3,26 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use proto_trp::addr::SlotId;
+use proto_trp::addr::{Qpn, SlotId};
 use proto_trp::conn::State;
+use urdma_ipc::message::QpTarget;
 use urdma_ipc::{Event, ProcessReport};
 
 use super::attach::spawn_quiet;
 use super::events::{AsyncEvent, AsyncKind};
+use super::path::octets_of;
+use super::qp::Qp;
+use super::types::{Access, EngineError, Gid, QpModify};
 use super::{clock, Engine};
 
 /// How often the thread looks whether its engine still exists; only engines of tests ever end.
 const LOOK: Duration = Duration::from_secs(60);
+
+/// How long a sender that finds no receive is asked to wait: code 12, 0.64 ms, as the stand-in's rdma_cm has it.
+const MIN_RNR_TIMER: u8 = 12;
 
 impl Engine {
     /// Starts the thread, if there is an urdmad.
@@ -51,11 +58,92 @@ impl Engine {
                 let _ = control.report(self.report());
                 true
             }
+            Ok(Some(Event::SetQp(target))) => {
+                self.set_qp_for_daemon(target);
+                true
+            }
+            Ok(Some(Event::EndQp { qpn })) => {
+                self.end_qp(qpn);
+                true
+            }
             Ok(Some(Event::Shutdown)) | Err(_) => {
                 self.device_gone();
                 false
             }
         }
+    }
+
+    /// Sets a queue pair of a connection that came through the kernel, and tells urdmad. Aside, since it may have to find out the way.
+    fn set_qp_for_daemon(&self, target: QpTarget) {
+        let Some(engine) = self.myself.upgrade() else {
+            return;
+        };
+        // urdmad takes silence for a failure.
+        let _ = spawn_quiet("urdma-connect", move || {
+            let outcome = engine.set_qp(&target);
+            if let Some(control) = &engine.control {
+                // If it cannot be sent, urdmad is gone.
+                let _ = control.qp_is_set(target.qpn, outcome.is_ok());
+            }
+        });
+    }
+
+    /// A connection that came through the kernel has ended, and its queue pair with it.
+    fn end_qp(&self, qpn: u32) {
+        if let Some(qp) = self.own_qp(qpn) {
+            let failed = QpModify {
+                state: Some(State::Error),
+                ..QpModify::default()
+            };
+            // A queue pair that cannot fail has been reset or destroyed.
+            let _ = self.modify_qp(&qp, &failed);
+        }
+    }
+
+    /// The queue pair of this process that has a number.
+    fn own_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        let qpn = Qpn::from_u32(qpn).filter(|qpn| qpn.slot() == self.info.slot)?;
+        let shard = self.shard.lock();
+        let entry = shard.qps.get(usize::from(qpn.index()))?.as_deref()?;
+        Some(Arc::clone(&entry.qp))
+    }
+
+    /// Takes a queue pair from INIT to RTS.
+    fn set_qp(&self, target: &QpTarget) -> Result<(), EngineError> {
+        let qp = self.own_qp(target.qpn).ok_or(EngineError::Invalid)?;
+        let remote = octets_of(target.remote_ip);
+        let is_v4 = |gid: &[u8; 16]| gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+        let gids = &self.info.gids;
+        let own = gids
+            .iter()
+            .position(|entry| is_v4(&entry.gid.0) == is_v4(&remote));
+        // As RNICs do: the kernel tells the end that connects of no rights before it has connected, and applications know of none to ask for.
+        let (_, attributes) = self.query_qp(&qp);
+        let ready_to_receive = QpModify {
+            state: Some(State::Rtr),
+            access: Some(attributes.access | Access::REMOTE_READ | Access::REMOTE_WRITE),
+            path_mtu: Some(u32::from(target.path_mtu.min(self.info.path_mtu_code()))),
+            address: Some((
+                Gid(remote),
+                own.and_then(|index| u8::try_from(index).ok()).unwrap_or(0),
+            )),
+            remote_qpn: Some(target.remote_qpn),
+            rq_psn: Some(target.remote_psn),
+            max_dest_rd_atomic: Some(target.max_dest_rd_atomic),
+            min_rnr_timer: Some(MIN_RNR_TIMER),
+            ..QpModify::default()
+        };
+        self.modify_qp(&qp, &ready_to_receive)?;
+        let ready_to_send = QpModify {
+            state: Some(State::Rts),
+            sq_psn: Some(target.local_psn),
+            max_rd_atomic: Some(target.max_rd_atomic),
+            timeout: Some(target.ack_timeout),
+            retry_cnt: Some(target.retry_count),
+            rnr_retry: Some(target.rnr_retry),
+            ..QpModify::default()
+        };
+        self.modify_qp(&qp, &ready_to_send)
     }
 
     /// The process in `slot` has ended: what leads there fails, unless its queue pair said goodbye before.

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
     ibv_ah_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, IBV_QPS_RESET, IBV_QPT_XRC_RECV, IBV_QP_AV, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
+    ibv_qp_init_attr_ex, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPT_XRC_RECV, IBV_QP_AV,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_STATE,
 };
 
 use urdma_kernel::uverbs::QpRequest;
@@ -23,6 +24,7 @@ use super::errno::VerbsError;
 use super::event::Unacknowledged;
 use super::pd::ProtectionDomain;
 use super::post_ex::{self, Builder};
+use super::query::PORT;
 use super::srq::SharedReceiveQueue;
 use super::transitions::{self, Service};
 use super::xrc::XrcDomainObject;
@@ -166,6 +168,20 @@ impl QueuePair {
         let (state, _) = self.engine.query_qp(&self.qp);
         let from = attributes::state_number(state);
         let to = transitions::target(from, attr, mask)?;
+        let mut rnic_attr;
+        let (mut attr, mut mask) = (attr, mask);
+        if self.events.counterpart().is_some() && mask & IBV_QP_STATE != 0 {
+            if to == IBV_QPS_RTR && mask & IBV_QP_AV == 0 {
+                // The kernel's rdma_cm knows no address vector: urdmad has the queue pair set when the connection is made.
+                return Ok(());
+            }
+            if to == IBV_QPS_INIT && mask & IBV_QP_PKEY_INDEX == 0 {
+                // It says nothing of what an RNIC has not.
+                rnic_attr = *attr;
+                (rnic_attr.port_num, rnic_attr.pkey_index) = (PORT, 0);
+                (attr, mask) = (&rnic_attr, mask | IBV_QP_PORT | IBV_QP_PKEY_INDEX);
+            }
+        }
         transitions::check(self.service, from, to, mask)?;
         let mut change = attributes::change(attr, mask, self.engine.info())?;
         let target = attributes::state_of(to)?;

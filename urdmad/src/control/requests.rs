@@ -60,6 +60,9 @@ impl Control {
             Request::Resolve { ip } => return self.resolve(token, id, ip),
             Request::Status => return self.ask_for_status(token, id),
             Request::Report(report) => return self.take_report(token, report),
+            Request::QpIsSet { qpn, succeeded } => {
+                return self.qp_is_set(token, qpn, succeeded);
+            }
             Request::CaptureStart { file } => self.capture_start(token, &file),
             Request::CaptureStop => self.capture_stop(token),
             Request::SetFaults {

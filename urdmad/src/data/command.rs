@@ -14,6 +14,7 @@ use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::status::FaultStatus;
 use urdma_ipc::{Answer, Resolution};
 
+use super::own::Answer as Datagram;
 use crate::port::PortReport;
 
 /// The data thread looks at its commands at least once a millisecond; longer means that it hangs.
@@ -24,6 +25,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) enum Command {
     /// Answer `reply` when it is known how to reach `ip`.
     Resolve { ip: IpAddr, reply: Reply },
+    /// Send this.
+    Send(Box<Datagram>),
     /// Leave a queue to a lessee that has this UDP port.
     Lend {
         queue: u16,

@@ -104,17 +104,24 @@ impl Inbound<'_> {
         None
     }
 
-    /// Only connection requests are for slot 0.
+    /// Only connection management is for slot 0.
     #[cold]
     fn for_daemon(&mut self, received: &Received, datagram: &[u8]) -> Option<Answer> {
         let counters = &self.shared.counters;
-        let request = ReqRoute::parse(datagram).filter(|r| self.identity.owns(r.dst.ip()));
-        let Some(request) = request else {
-            counters.drop_not_for_daemon.bump();
+        let remote = urdma_underlay::from_octets(received.source);
+        let Some(request) = ReqRoute::parse(datagram) else {
+            if !self.shared.give_cm_datagram(remote, datagram) {
+                counters.drop_not_for_daemon.bump();
+            }
             return None;
         };
-        own::dispatch(self.shared, &request, |slot| {
-            self.put(slot, received, datagram).is_ok()
+        if !self.identity.owns(request.dst.ip()) {
+            counters.drop_not_for_daemon.bump();
+            return None;
+        }
+        own::dispatch(self.shared, &request, |slot| match slot {
+            SlotId::DAEMON => self.shared.give_cm_datagram(remote, datagram),
+            slot => self.put(slot, received, datagram).is_ok(),
         })
     }
 

@@ -17,6 +17,7 @@ mod limit;
 mod neighbours;
 mod network;
 mod own;
+pub(crate) use own::Answer;
 mod pace;
 mod routes;
 mod wire;
@@ -209,22 +210,33 @@ impl DataPlane {
 
     /// A connection request from a process of this host, or passed on by one that polls a leased queue.
     fn local_request(&mut self, now_ns: u64, request: &urdma_cm::wire::ReqRoute, frame: RxFrame) {
-        let endpoint = &mut self.endpoint;
-        let put = |slot| endpoint.forward(slot, frame).is_ok();
-        let Some(reject) = own::dispatch(&self.shared, request, put) else {
-            return;
+        let (endpoint, shared) = (&mut self.endpoint, &self.shared);
+        let put = |slot| match slot {
+            SlotId::DAEMON => own::give_to_control(&frame, shared),
+            slot => endpoint.forward(slot, frame).is_ok(),
         };
-        if self.identity.owns(request.src.ip()) {
-            own::send_to_slot(&mut self.endpoint, &reject, &self.identity);
+        if let Some(reject) = own::dispatch(shared, request, put) {
+            self.send_own(now_ns, &reject);
+        }
+    }
+
+    /// Sends a datagram of slot 0's own.
+    fn send_own(&mut self, now_ns: u64, answer: &own::Answer) {
+        if self.identity.owns(answer.remote) {
+            own::send_to_slot(&mut self.endpoint, answer, &self.identity);
         } else if let Some(network) = &mut self.network {
-            network.send_answer(now_ns, &reject, &self.shared);
+            network.send_answer(now_ns, answer, &self.shared);
         }
     }
 
     /// A process should send these itself; urdmad passes them on all the same.
     fn pass_on(&mut self, dst_port: u16, frame: RxFrame) {
-        let slot = own::arena_slot_of_port(dst_port).filter(|slot| *slot != SlotId::DAEMON);
-        if slot.is_none_or(|slot| self.endpoint.forward(slot, frame).is_err()) {
+        let passed = match own::arena_slot_of_port(dst_port) {
+            Some(SlotId::DAEMON) => own::give_to_control(&frame, &self.shared),
+            Some(slot) => self.endpoint.forward(slot, frame).is_ok(),
+            None => false,
+        };
+        if !passed {
             self.shared.counters.drop_not_for_daemon.bump();
         }
     }
@@ -248,6 +260,7 @@ impl DataPlane {
         // Whoever asked may have given up waiting: an answer that cannot be sent is not missed.
         match (command, &mut self.network) {
             (Command::Resolve { ip, reply }, Some(network)) => network.resolve(now_ns, ip, reply),
+            (Command::Send(answer), _) => self.send_own(now_ns, &answer),
             (Command::Resolve { reply, .. }, None) => reply.resolved(Resolution::NoHost),
             (
                 Command::Lend {

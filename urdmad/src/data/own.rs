@@ -26,6 +26,20 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
+    /// A datagram of connection management to a slot of a host; nothing if it is too long.
+    pub(crate) fn of_cm(remote: IpAddr, slot: u8, octets: &[u8]) -> Option<Self> {
+        let mut datagram = ArrayVec::new();
+        datagram.try_extend_from_slice(octets).ok()?;
+        Some(Self {
+            remote,
+            ports: UdpPorts {
+                source: udp_port(proto_trp::addr::SlotId::DAEMON),
+                destination: proto_trp::addr::PORT_BASE + u16::from(slot),
+            },
+            datagram,
+        })
+    }
+
     /// "Nobody listens there."
     fn reject(request: &ReqRoute) -> Self {
         let mut datagram = ArrayVec::from([0; MAX_MESSAGE]);
@@ -59,6 +73,16 @@ impl Answer {
             datagram: octets,
         })
     }
+}
+
+/// Gives the control thread a frame of connection management that is for slot 0; false if it does not want it.
+pub(crate) fn give_to_control(frame: &RxFrame, shared: &Shared) -> bool {
+    let mut copy = [0; MAX_MESSAGE];
+    let Some(datagram) = copy.get_mut(..frame.len()) else {
+        return false;
+    };
+    let remote = urdma_underlay::from_octets(frame.meta().remote_ip);
+    frame.copy_to_slice(0, datagram) && shared.give_cm_datagram(remote, datagram)
 }
 
 /// The arena's slot whose packets go to a UDP destination port.

@@ -1,0 +1,126 @@
+//! The kernel module's door: what it asks, and what connection management wants done for it.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use proto_trp::addr::Qpn;
+use urdma_arena::SlotId;
+use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
+use urdma_cm::Peer;
+use urdma_ipc::{Event, PortSpace};
+use urdma_kernel::abi::CmMessage;
+
+use super::Control;
+use crate::data::command::Command;
+use crate::data::Answer;
+use crate::kernel_cm::Output;
+use crate::listeners::Service;
+use crate::slots::Token;
+
+impl Control {
+    /// Does all there is to do for the kernel module.
+    pub(super) fn serve_kernel(&mut self) {
+        let now = self.now_ns();
+        while let Some(message) = self.kernel.receive() {
+            self.kernel.cm.take(now, &message, &self.shared);
+        }
+        for (from, datagram) in self.shared.take_cm_datagrams() {
+            self.kernel.cm.handle_datagram(now, from, &datagram);
+        }
+        self.kernel.cm.handle_timeout(now);
+        while let Some(output) = self.kernel.cm.next_output(now) {
+            match output {
+                Output::Kernel(message) => self.tell_kernel(now, &message),
+                Output::SetQp(target) => {
+                    if !self.tell_owner(target.qpn, Event::SetQp(target)) {
+                        self.kernel.cm.qp_is_set(now, target.qpn, false);
+                    }
+                }
+                Output::EndQp(qpn) => {
+                    // The queue pair of a process that is gone has ended.
+                    self.tell_owner(qpn, Event::EndQp { qpn });
+                }
+                Output::Send(to, datagram) => self.send_cm(now, to, &datagram),
+            }
+        }
+    }
+
+    /// When [`Control::serve_kernel`] must be called at the latest.
+    pub(super) fn kernel_deadline(&self) -> Option<Instant> {
+        let deadline = self.kernel.cm.next_deadline()?;
+        Some(self.ready_at + Duration::from_nanos(deadline))
+    }
+
+    /// The device is gone, and what it had with it.
+    pub(super) fn kernel_device_is_gone(&mut self) {
+        self.kernel.cm.clear(self.now_ns(), &self.shared);
+        self.kernel.device_is_gone(Instant::now());
+    }
+
+    /// A process has set a queue pair of its own, or could not.
+    pub(super) fn qp_is_set(&mut self, token: Token, qpn: u32, succeeded: bool) {
+        let slot = self.clients.get(&token).and_then(|client| client.slot());
+        if slot.is_some() && slot == slot_of(qpn) {
+            self.kernel.cm.qp_is_set(self.now_ns(), qpn, succeeded);
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.ready_at.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn tell_kernel(&mut self, now: u64, message: &CmMessage) {
+        let told = self.kernel.agent().is_some_and(|a| a.send(message).is_ok());
+        if !told {
+            self.kernel.cm.not_taken(now, message);
+        }
+    }
+
+    /// Tells the process that has a queue pair; false if there is none.
+    fn tell_owner(&mut self, qpn: u32, event: Event) -> bool {
+        let slot = slot_of(qpn);
+        let is_its = |client: &&mut crate::client::Client| slot.is_some() && client.slot() == slot;
+        let owner = self.clients.values_mut().find(is_its);
+        owner.map(|client| client.tell(event)).is_some()
+    }
+
+    /// Sends a datagram: to itself if it is for slot 0 of this host, else by the data thread.
+    fn send_cm(&mut self, now: u64, to: Peer, datagram: &[u8]) {
+        let is_own = self.identity.owns(to.ip);
+        let mut slot = to.slot;
+        if is_own && slot == 0 {
+            match ReqRoute::parse(datagram).map(|route| (self.service_of(&route), route)) {
+                None | Some((Service::Listening(0), _)) => {
+                    return self.kernel.cm.handle_datagram(now, to.ip, datagram);
+                }
+                Some((Service::Listening(listener), _)) => slot = listener,
+                // It will be sent again, and find the listener.
+                Some((Service::Bound, _)) => return,
+                Some((Service::Nobody, route)) => return self.refuse(now, to.ip, &route),
+            }
+        }
+        if let Some(answer) = Answer::of_cm(to.ip, slot, datagram) {
+            self.data.send(Command::Send(Box::new(answer)));
+        }
+    }
+
+    fn service_of(&self, route: &ReqRoute) -> Service {
+        PortSpace::from_number(route.port_space.0).map_or(Service::Nobody, |space| {
+            let listeners = self.shared.listeners();
+            listeners.find(space, route.dst.ip(), route.dst.port())
+        })
+    }
+
+    /// Nobody listens on this host.
+    fn refuse(&mut self, now: u64, from: IpAddr, route: &ReqRoute) {
+        let mut octets = [0; MAX_MESSAGE];
+        let length = reject_no_listener(route, &mut octets);
+        let cm = &mut self.kernel.cm;
+        cm.handle_datagram(now, from, &octets[..length]);
+    }
+}
+
+/// The slot whose process has a queue pair.
+fn slot_of(qpn: u32) -> Option<SlotId> {
+    SlotId::new(Qpn::from_u32(qpn)?.slot().number())
+}

@@ -1,0 +1,624 @@
+//! Connection management for the kernel module: what `iw_cm` asks, done by the same engine (crate `cm`) that the stand-in uses, in slot 0.
+//!
+//! The module names listeners and connections by numbers; queue pairs are in processes, which set them to RTR and RTS when they are told to.
+//! Neither REP nor RTU leaves before that is done. Nothing here waits or sends: [`KernelCm::next_output`] says what is to be done.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use urdma_cm::wire::{QpInfo, MAX_MESSAGE};
+use urdma_cm::{
+    AcceptParams, Config, ConnId, ConnectParams, ConnectRequest, Engine, Event, ListenId, LocalQp,
+    Peer, PortSpace, PrivateData, RejReason,
+};
+use urdma_ipc::message::QpTarget;
+use urdma_kernel::abi::{cm_kind, CmMessage};
+
+use crate::shared::Shared;
+
+/// How long a process may take to set a queue pair, ns. The kernel keeps a dying process waiting as long.
+const QP_PATIENCE_NS: u64 = 3_000_000_000;
+/// What the stand-in takes when an application does not say (`librdmacm` neither).
+const RETRIES: u8 = 7;
+const ACK_TIMEOUT: u8 = 16;
+/// The module's numbers are below, ours from here on.
+const FIRST_REQUEST: u32 = 1 << 31;
+/// Listeners of all processes together.
+const LISTENERS_MAX: u32 = 65_535;
+
+/// Something to do.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// Tell the module.
+    Kernel(Box<CmMessage>),
+    /// Have the process whose queue pair it is set it.
+    SetQp(QpTarget),
+    /// Have the process whose queue pair it is let it fail.
+    EndQp(u32),
+    /// Send a datagram.
+    Send(Peer, Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Listener {
+    id: ListenId,
+    address: SocketAddr,
+}
+
+#[derive(Debug)]
+struct Connection {
+    conn: ConnId,
+    /// The queue pair, 0 before an accept.
+    qpn: u32,
+    /// Until when the queue pair has to be set.
+    set_by: Option<u64>,
+    /// The REP, to be shown when the queue pair is set.
+    response: Option<(QpInfo, PrivateData)>,
+}
+
+/// All listeners and connections of the kernel's device.
+#[derive(Debug)]
+pub(crate) struct KernelCm {
+    engine: Engine,
+    path_mtu: u8,
+    listeners: HashMap<u32, Listener>,
+    connections: HashMap<u32, Connection>,
+    /// Numbers by the engine's names.
+    of_listener: HashMap<ListenId, u32>,
+    of_conn: HashMap<ConnId, u32>,
+    next_request: u32,
+    outputs: VecDeque<Output>,
+}
+
+impl KernelCm {
+    /// None of either; `seed` must be unpredictable.
+    pub(crate) fn new(seed: u64, path_mtu: u8) -> Self {
+        let [a, b, c, d, ..] = seed.to_be_bytes();
+        Self {
+            engine: Engine::new(Config::new(0, seed)),
+            path_mtu,
+            listeners: HashMap::new(),
+            connections: HashMap::new(),
+            of_listener: HashMap::new(),
+            of_conn: HashMap::new(),
+            // Requests of an earlier urdmad, which the module may still name, shall not be taken for ours.
+            next_request: u32::from_ne_bytes([a, b, c, d]),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// The module asks for something.
+    pub(crate) fn take(&mut self, now: u64, message: &CmMessage, shared: &Shared) {
+        match message.kind {
+            cm_kind::CONNECT => self.connect(now, message),
+            cm_kind::LISTEN => self.listen(message, shared),
+            cm_kind::ACCEPT => self.accept(now, message),
+            cm_kind::REJECT => self.reject(now, message),
+            cm_kind::END => self.end(now, message.id, shared),
+            kind => tracing::warn!("the kernel module says {kind:#x}, which nobody understands"),
+        }
+    }
+
+    /// A datagram came from a host.
+    pub(crate) fn handle_datagram(&mut self, now: u64, from: IpAddr, datagram: &[u8]) {
+        self.engine.handle_datagram(now, from, datagram);
+    }
+
+    /// Fires the timers that are due.
+    pub(crate) fn handle_timeout(&mut self, now: u64) {
+        self.engine.handle_timeout(now);
+        let is_late = |c: &Connection| c.set_by.is_some_and(|set_by| set_by <= now);
+        let late = self.connections.iter().filter(|(_, c)| is_late(c));
+        for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.give_up(now, id);
+        }
+    }
+
+    /// When [`KernelCm::handle_timeout`] must be called next.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let set_by = self.connections.values().filter_map(|c| c.set_by);
+        set_by.chain(self.engine.next_deadline()).min()
+    }
+
+    /// A process has set a queue pair, or could not.
+    pub(crate) fn qp_is_set(&mut self, now: u64, qpn: u32, succeeded: bool) {
+        let waiting = |(_, c): &(&u32, &mut Connection)| c.qpn == qpn && c.set_by.is_some();
+        let Some((&id, connection)) = self.connections.iter_mut().find(waiting) else {
+            return;
+        };
+        connection.set_by = None;
+        if !succeeded {
+            return self.give_up(now, id);
+        }
+        let conn = connection.conn;
+        let Some((qp, private_data)) = connection.response.take() else {
+            return self.engine.qp_ready(now, qpn);
+        };
+        if self.engine.establish(now, conn, true).is_err() {
+            return self.give_up(now, id);
+        }
+        let mut reply = message(cm_kind::REPLY, id);
+        // What one end asks for, the other has to answer.
+        (reply.ord, reply.ird) = (qp.initiator_depth, qp.responder_resources);
+        set_private(&mut reply, &private_data);
+        self.tell(reply);
+    }
+
+    /// The module has not taken what [`Output::Kernel`] said; a request that it has no room for is refused.
+    pub(crate) fn not_taken(&mut self, now: u64, refused: &CmMessage) {
+        if refused.kind == cm_kind::REQUEST {
+            self.forget(now, refused.id);
+        }
+    }
+
+    /// The module is gone, with all that it had.
+    pub(crate) fn clear(&mut self, now: u64, shared: &Shared) {
+        for id in self.connections.keys().copied().collect::<Vec<_>>() {
+            self.forget(now, id);
+        }
+        for id in self.listeners.keys().copied().collect::<Vec<_>>() {
+            self.unlisten(id, shared);
+        }
+    }
+
+    /// What is to be done next.
+    pub(crate) fn next_output(&mut self, now: u64) -> Option<Output> {
+        while let Some(event) = self.engine.poll_event() {
+            self.translate(now, event);
+        }
+        if let Some(output) = self.outputs.pop_front() {
+            return Some(output);
+        }
+        let mut octets = [0; MAX_MESSAGE];
+        let transmit = self.engine.poll_transmit(&mut octets)?;
+        Some(Output::Send(transmit.to, octets[..transmit.len].to_vec()))
+    }
+
+    fn tell(&mut self, message: CmMessage) {
+        self.outputs.push_back(Output::Kernel(Box::new(message)));
+    }
+
+    fn connect(&mut self, now: u64, request: &CmMessage) {
+        let Some(private_data) = private_of(request) else {
+            return self.tell(message(cm_kind::CLOSED, request.id));
+        };
+        let params = ConnectParams {
+            src: SocketAddr::new(address(request.local), request.local_port),
+            dst: SocketAddr::new(address(request.remote), request.remote_port),
+            port_space: PortSpace::TCP,
+            qp: local_qp(request),
+            retry_count: RETRIES,
+            ack_timeout: ACK_TIMEOUT,
+            path_mtu: self.path_mtu,
+            private_data,
+        };
+        let conn = self.engine.connect(now, &params);
+        self.add(request.id, conn, request.qpn);
+    }
+
+    fn add(&mut self, id: u32, conn: ConnId, qpn: u32) {
+        self.of_conn.insert(conn, id);
+        let connection = Connection {
+            conn,
+            qpn,
+            set_by: None,
+            response: None,
+        };
+        self.connections.insert(id, connection);
+    }
+
+    fn listen(&mut self, request: &CmMessage, shared: &Shared) {
+        let mut answer = message(cm_kind::LISTENING, request.id);
+        let (ip, port) = (address(request.local), request.local_port);
+        let backlog = request.backlog.max(1);
+        let space = urdma_ipc::PortSpace::Tcp;
+        let bound = shared
+            .listeners()
+            .listen(0, space, ip, port, backlog, LISTENERS_MAX);
+        let listened = bound
+            .map_err(|refusal| refusal.to_string())
+            .and_then(|port| {
+                let address = SocketAddr::new(ip, port);
+                let id = self.engine.listen(address, PortSpace::TCP, backlog);
+                id.map(|id| Listener { id, address })
+                    .map_err(|_| format!("{address} is listened on already"))
+            });
+        match listened {
+            Ok(listener) => {
+                self.of_listener.insert(listener.id, request.id);
+                self.listeners.insert(request.id, listener);
+            }
+            Err(reason) => {
+                tracing::info!("the kernel cannot listen: {reason}");
+                answer.status = -libc::EADDRINUSE;
+            }
+        }
+        self.tell(answer);
+    }
+
+    fn unlisten(&mut self, id: u32, shared: &Shared) {
+        if let Some(listener) = self.listeners.remove(&id) {
+            self.of_listener.remove(&listener.id);
+            self.engine.close_listener(listener.id);
+            let (ip, port) = (listener.address.ip(), listener.address.port());
+            // It was bound by us; nobody else gives it back.
+            let _ = shared
+                .listeners()
+                .release(0, urdma_ipc::PortSpace::Tcp, ip, port);
+        }
+    }
+
+    fn accept(&mut self, now: u64, request: &CmMessage) {
+        let conn = self.connections.get(&request.id).map(|c| c.conn);
+        let (Some(conn), Some(private_data)) = (conn, private_of(request)) else {
+            return self.tell(message(cm_kind::CLOSED, request.id));
+        };
+        let params = AcceptParams {
+            qp: local_qp(request),
+            private_data,
+            qp_ready: false,
+        };
+        if self.engine.accept(now, conn, &params).is_err() {
+            // It was withdrawn in the meantime.
+            return self.give_up(now, request.id);
+        }
+        if let Some(connection) = self.connections.get_mut(&request.id) {
+            connection.qpn = request.qpn;
+        }
+        self.set_qp(now, request.id);
+    }
+
+    fn reject(&mut self, now: u64, request: &CmMessage) {
+        let Some(connection) = self.connections.get(&request.id) else {
+            return;
+        };
+        let private_data = private_of(request).unwrap_or(PrivateData::EMPTY);
+        // A request that was withdrawn needs no refusal.
+        let _ = self.engine.reject(
+            now,
+            connection.conn,
+            RejReason::CONSUMER_DEFINED,
+            &private_data,
+        );
+        self.forget(now, request.id);
+    }
+
+    fn end(&mut self, now: u64, id: u32, shared: &Shared) {
+        self.unlisten(id, shared);
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        // The event says when it has ended.
+        if self.engine.disconnect(now, connection.conn).is_err() {
+            self.give_up(now, id);
+        }
+    }
+
+    /// Asks the process to set its queue pair as the connection wants it.
+    fn set_qp(&mut self, now: u64, id: u32) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let Some(remote) = self.engine.remote(connection.conn) else {
+            return;
+        };
+        connection.set_by = Some(now + QP_PATIENCE_NS);
+        self.outputs.push_back(Output::SetQp(QpTarget {
+            qpn: connection.qpn,
+            remote_ip: remote.peer.ip,
+            remote_qpn: remote.qp.qpn,
+            remote_psn: remote.qp.psn,
+            local_psn: remote.local_psn,
+            path_mtu: remote.path_mtu.min(self.path_mtu),
+            retry_count: remote.retry_count,
+            rnr_retry: remote.qp.rnr_retry,
+            ack_timeout: remote.ack_timeout,
+            max_rd_atomic: remote.qp.responder_resources,
+            max_dest_rd_atomic: remote.qp.initiator_depth,
+        }));
+    }
+
+    /// Ends a connection that cannot go on, and says so, to its queue pair too: librdmacm has only stopped an RNIC's from sending,
+    /// and applications wait for their receives to be flushed.
+    fn give_up(&mut self, now: u64, id: u32) {
+        let qpn = self.connections.get(&id).map_or(0, |c| c.qpn);
+        if qpn != 0 {
+            self.outputs.push_back(Output::EndQp(qpn));
+        }
+        self.forget(now, id);
+        self.tell(message(cm_kind::CLOSED, id));
+    }
+
+    /// Lets go of a connection; the peer is told if it has to be.
+    fn forget(&mut self, now: u64, id: u32) {
+        if let Some(connection) = self.connections.remove(&id) {
+            self.of_conn.remove(&connection.conn);
+            self.engine.destroy(now, connection.conn);
+        }
+    }
+
+    fn translate(&mut self, now: u64, event: Event) {
+        match event {
+            Event::ConnectRequest(request) => self.bring_request(now, &request),
+            Event::Response {
+                conn,
+                qp,
+                private_data,
+            } => {
+                let Some(&id) = self.of_conn.get(&conn) else {
+                    return;
+                };
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.response = Some((qp, private_data));
+                }
+                self.set_qp(now, id);
+            }
+            Event::Established { conn } => {
+                if let Some(&id) = self.of_conn.get(&conn) {
+                    self.tell(message(cm_kind::ESTABLISHED, id));
+                }
+            }
+            Event::Rejected {
+                conn, private_data, ..
+            } => self.fail(now, conn, libc::ECONNREFUSED, &private_data),
+            Event::Unreachable { conn } => {
+                self.fail(now, conn, libc::ETIMEDOUT, &PrivateData::EMPTY);
+            }
+            Event::Disconnected { conn, .. } => {
+                if let Some(&id) = self.of_conn.get(&conn) {
+                    self.give_up(now, id);
+                }
+            }
+            Event::TimeWaitExit { .. } => {}
+        }
+    }
+
+    /// There will be no connection. Of an accepted request iw_cm only wants to hear that it is over.
+    fn fail(&mut self, now: u64, conn: ConnId, errno: i32, private_data: &PrivateData) {
+        let Some(&id) = self.of_conn.get(&conn) else {
+            return;
+        };
+        self.forget(now, id);
+        let mut answer = if id < FIRST_REQUEST {
+            message(cm_kind::REPLY, id)
+        } else {
+            message(cm_kind::CLOSED, id)
+        };
+        answer.status = -errno;
+        set_private(&mut answer, private_data);
+        self.tell(answer);
+    }
+
+    fn bring_request(&mut self, now: u64, request: &ConnectRequest) {
+        let Some(&listener) = self.of_listener.get(&request.listener) else {
+            return self.engine.destroy(now, request.conn);
+        };
+        self.next_request = self.next_request.wrapping_add(1) | FIRST_REQUEST;
+        let id = self.next_request;
+        self.add(id, request.conn, 0);
+        self.engine.take_request(request.conn);
+        let mut asked = message(cm_kind::REQUEST, id);
+        asked.listener = listener;
+        (asked.local, asked.local_port) = octets(request.req.dst);
+        (asked.remote, asked.remote_port) = octets(request.req.src);
+        asked.ord = request.req.qp.initiator_depth;
+        asked.ird = request.req.qp.responder_resources;
+        set_private(&mut asked, &request.private_data);
+        self.tell(asked);
+    }
+}
+
+fn message(kind: u32, id: u32) -> CmMessage {
+    CmMessage {
+        kind,
+        id,
+        ..CmMessage::default()
+    }
+}
+
+fn address(octets: [u8; 16]) -> IpAddr {
+    urdma_underlay::from_octets(octets)
+}
+
+fn octets(address: SocketAddr) -> ([u8; 16], u16) {
+    (urdma_underlay::to_octets(address.ip()), address.port())
+}
+
+fn private_of(message: &CmMessage) -> Option<PrivateData> {
+    PrivateData::new(&message.private_data[..usize::from(message.private_len)])
+}
+
+fn set_private(message: &mut CmMessage, private_data: &PrivateData) {
+    let octets = private_data.as_slice();
+    message.private_data[..octets.len()].copy_from_slice(octets);
+    message.private_len = u8::try_from(octets.len()).unwrap_or(u8::MAX);
+}
+
+fn local_qp(message: &CmMessage) -> LocalQp {
+    LocalQp {
+        qpn: message.qpn,
+        responder_resources: message.ird,
+        initiator_depth: message.ord,
+        rnr_retry: RETRIES,
+        ..LocalQp::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 1));
+    const ACTIVE_QPN: u32 = 0x01_0001;
+    const PASSIVE_QPN: u32 = 0x02_0001;
+    const LISTENER: u32 = 1;
+    const ACTIVE: u32 = 2;
+
+    struct Bed {
+        cm: KernelCm,
+        shared: Shared,
+        now: u64,
+        told: Vec<CmMessage>,
+        targets: Vec<QpTarget>,
+        ended: Vec<u32>,
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            Self {
+                cm: KernelCm::new(7, 5),
+                shared: Shared::new().unwrap(),
+                now: 1,
+                told: Vec::new(),
+                targets: Vec::new(),
+                ended: Vec::new(),
+            }
+        }
+
+        /// Does what is to be done on one host: datagrams come back, the rest is kept.
+        fn turn(&mut self) {
+            while let Some(output) = self.cm.next_output(self.now) {
+                match output {
+                    Output::Kernel(message) => self.told.push(*message),
+                    Output::SetQp(target) => self.targets.push(target),
+                    Output::EndQp(qpn) => self.ended.push(qpn),
+                    Output::Send(to, datagram) => {
+                        assert_eq!((to.ip, to.slot), (HOST, 0));
+                        self.cm.handle_datagram(self.now, HOST, &datagram);
+                    }
+                }
+            }
+        }
+
+        fn ask(&mut self, message: CmMessage) {
+            self.cm.take(self.now, &message, &self.shared);
+            self.turn();
+        }
+
+        fn listen(&mut self) {
+            let mut listen = message(cm_kind::LISTEN, LISTENER);
+            (listen.local, listen.local_port) = octets(SocketAddr::new(HOST, 7174));
+            self.ask(listen);
+            assert_eq!(self.last().status, 0);
+        }
+
+        fn connect(&mut self) {
+            let mut connect = message(cm_kind::CONNECT, ACTIVE);
+            connect.qpn = ACTIVE_QPN;
+            (connect.local, connect.local_port) = octets(SocketAddr::new(HOST, 50_000));
+            (connect.remote, connect.remote_port) = octets(SocketAddr::new(HOST, 7174));
+            connect.private_data[..2].copy_from_slice(b"hi");
+            connect.private_len = 2;
+            self.ask(connect);
+        }
+
+        fn accept(&mut self) -> u32 {
+            let request = *self.last();
+            assert_eq!(
+                (request.kind, request.listener),
+                (cm_kind::REQUEST, LISTENER)
+            );
+            let mut accept = message(cm_kind::ACCEPT, request.id);
+            accept.qpn = PASSIVE_QPN;
+            self.ask(accept);
+            request.id
+        }
+
+        fn set_qp(&mut self, qpn: u32, remote_qpn: u32, succeeded: bool) {
+            let target = self.targets.pop().unwrap();
+            assert_eq!((target.qpn, target.remote_qpn), (qpn, remote_qpn));
+            self.cm.qp_is_set(self.now, qpn, succeeded);
+            self.turn();
+        }
+
+        fn last(&self) -> &CmMessage {
+            self.told.last().unwrap()
+        }
+
+        fn kinds_of(&self, id: u32) -> Vec<u32> {
+            let of_id = self.told.iter().filter(|message| message.id == id);
+            of_id.map(|message| message.kind).collect()
+        }
+    }
+
+    #[test]
+    fn connect_to_a_listener_sets_both_queue_pairs_before_either_end_hears_of_it() {
+        let mut bed = Bed::new();
+        bed.listen();
+        bed.connect();
+        assert_eq!(bed.last().private_data[..3], *b"hi\0");
+        let request = bed.accept();
+        assert!(bed.kinds_of(ACTIVE).is_empty());
+        bed.set_qp(PASSIVE_QPN, ACTIVE_QPN, true);
+        assert!(bed.kinds_of(ACTIVE).is_empty());
+        bed.set_qp(ACTIVE_QPN, PASSIVE_QPN, true);
+        assert_eq!(bed.kinds_of(ACTIVE), [cm_kind::REPLY]);
+        assert_eq!(
+            bed.kinds_of(request),
+            [cm_kind::REQUEST, cm_kind::ESTABLISHED]
+        );
+        bed.ask(message(cm_kind::END, ACTIVE));
+        assert_eq!(bed.kinds_of(ACTIVE), [cm_kind::REPLY, cm_kind::CLOSED]);
+        assert_eq!(bed.last().kind, cm_kind::CLOSED);
+        assert_eq!(bed.kinds_of(request)[2..], [cm_kind::CLOSED]);
+        bed.ended.sort_unstable();
+        let mut both = [ACTIVE_QPN, PASSIVE_QPN];
+        both.sort_unstable();
+        assert_eq!(bed.ended, both);
+    }
+
+    #[test]
+    fn queue_pair_that_is_not_set_ends_both_ends() {
+        for succeeded in [true, false] {
+            let mut bed = Bed::new();
+            bed.listen();
+            bed.connect();
+            let request = bed.accept();
+            if succeeded {
+                // The process says nothing at all.
+                bed.now += QP_PATIENCE_NS;
+                bed.cm.handle_timeout(bed.now);
+                bed.turn();
+            } else {
+                bed.set_qp(PASSIVE_QPN, ACTIVE_QPN, false);
+            }
+            assert_eq!(bed.kinds_of(request)[1..], [cm_kind::CLOSED]);
+            assert_eq!(bed.kinds_of(ACTIVE), [cm_kind::REPLY]);
+            assert_ne!(bed.last().status, 0);
+        }
+    }
+
+    #[test]
+    fn listen_on_the_port_of_a_process_is_refused_and_end_gives_the_port_back() {
+        let mut bed = Bed::new();
+        let space = urdma_ipc::PortSpace::Tcp;
+        bed.listen();
+        let taken = bed.shared.listeners().bind(3, space, HOST, 7174, 9);
+        assert!(taken.is_err());
+        bed.ask(message(cm_kind::END, LISTENER));
+        bed.shared
+            .listeners()
+            .bind(3, space, HOST, 7174, 9)
+            .unwrap();
+        let mut listen = message(cm_kind::LISTEN, LISTENER);
+        (listen.local, listen.local_port) = octets(SocketAddr::new(HOST, 7174));
+        bed.ask(listen);
+        assert_eq!(bed.last().status, -libc::EADDRINUSE);
+    }
+
+    #[test]
+    fn reject_carries_private_data_to_the_active_end() {
+        let mut bed = Bed::new();
+        bed.listen();
+        bed.connect();
+        let mut reject = message(cm_kind::REJECT, bed.last().id);
+        reject.private_data[..2].copy_from_slice(b"no");
+        reject.private_len = 2;
+        bed.ask(reject);
+        let reply = bed.last();
+        assert_eq!((reply.kind, reply.id), (cm_kind::REPLY, ACTIVE));
+        assert_eq!(reply.status, -libc::ECONNREFUSED);
+        assert_eq!(reply.private_data[..3], *b"no\0");
+    }
+}
