@@ -40,82 +40,82 @@ pub(super) const WR_ATOMIC_WRITE: u32 = IBV_WR_ATOMIC_WRITE | 1 << 31;
 /// The flags that a send request may have.
 const SEND_FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
-/// `ibv_post_send`: takes the requests up to the first that is refused, which `bad_wr` then names.
+/// Takes the requests of a list up to the first that is refused, which `bad_wr` then names.
+///
+/// # Safety
+/// `first` begins a list that `next` leads through and null ends; `bad_wr` is a place for a pointer.
+#[inline]
+unsafe fn post_list<T>(
+    first: *mut T,
+    bad_wr: *mut *mut T,
+    next: impl Fn(&T) -> *mut T,
+    post: impl Fn(&T) -> Result<(), VerbsError>,
+) -> c_int {
+    let mut wr = first;
+    let result = ffi::status(|| {
+        // SAFETY: as the caller promises.
+        while let Some(request) = unsafe { wr.as_ref() } {
+            post(request)?;
+            wr = next(request);
+        }
+        Ok(())
+    });
+    if result != 0 {
+        // SAFETY: as the caller promises.
+        unsafe { bad_wr.write(wr) };
+    }
+    result
+}
+
+/// `ibv_post_send`.
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
-    mut wr: *mut ibv_send_wr,
+    wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    let result = ffi::status(|| {
-        // SAFETY: the application passes a queue pair of ours.
-        let object = unsafe { QueuePair::from_ptr(qp) };
-        // SAFETY: the application passes a list that ends with null.
-        while let Some(request) = unsafe { wr.as_ref() } {
-            send_one(object, request)?;
-            wr = request.next;
-        }
-        Ok(())
-    });
-    if result != 0 {
-        // SAFETY: the application passes a place for the pointer.
-        unsafe { bad_wr.write(wr) };
-    }
-    result
+    // SAFETY: the application passes a queue pair of ours.
+    let object = unsafe { QueuePair::from_ptr(qp) };
+    // SAFETY: the application passes a list that ends with null, and a place for the pointer.
+    unsafe { post_list(wr, bad_wr, |wr| wr.next, |wr| send_one(object, wr)) }
 }
 
-/// `ibv_post_recv`: as [`post_send`].
+/// `ibv_post_recv`.
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
-    mut wr: *mut ibv_recv_wr,
+    wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let result = ffi::status(|| {
-        // SAFETY: the application passes a queue pair of ours.
-        let object = unsafe { QueuePair::from_ptr(qp) };
-        // SAFETY: the application passes a list that ends with null.
-        while let Some(request) = unsafe { wr.as_ref() } {
-            with_recv_wr(request, object.max_recv_sge, |wr| {
-                match object.service {
-                    Service::Connection => object.engine.post_recv(&object.qp, wr)?,
-                    Service::Datagram => object.engine.post_datagram_recv(&object.qp, wr)?,
-                    Service::XrcInitiator | Service::XrcTarget => return Err(VerbsError::Invalid),
-                }
-                Ok(())
-            })?;
-            wr = request.next;
-        }
-        Ok(())
-    });
-    if result != 0 {
-        // SAFETY: the application passes a place for the pointer.
-        unsafe { bad_wr.write(wr) };
-    }
-    result
+    // SAFETY: the application passes a queue pair of ours.
+    let object = unsafe { QueuePair::from_ptr(qp) };
+    let post = |wr: &ibv_recv_wr| {
+        with_recv_wr(wr, object.max_recv_sge, |wr| {
+            match object.service {
+                Service::Connection => object.engine.post_recv(&object.qp, wr)?,
+                Service::Datagram => object.engine.post_datagram_recv(&object.qp, wr)?,
+                Service::XrcInitiator | Service::XrcTarget => return Err(VerbsError::Invalid),
+            }
+            Ok(())
+        })
+    };
+    // SAFETY: as in `post_send`.
+    unsafe { post_list(wr, bad_wr, |wr| wr.next, post) }
 }
 
-/// `ibv_post_srq_recv`: as [`post_send`].
+/// `ibv_post_srq_recv`.
 pub(super) unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
-    mut wr: *mut ibv_recv_wr,
+    wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let result = ffi::status(|| {
-        // SAFETY: the application passes a shared receive queue of ours.
-        let object = unsafe { SharedReceiveQueue::from_ptr(srq) };
-        // SAFETY: the application passes a list that ends with null.
-        while let Some(request) = unsafe { wr.as_ref() } {
-            with_recv_wr(request, object.srq.max_sge(), |wr| {
-                Ok(object.engine.post_srq_recv(&object.srq, wr)?)
-            })?;
-            wr = request.next;
-        }
-        Ok(())
-    });
-    if result != 0 {
-        // SAFETY: the application passes a place for the pointer.
-        unsafe { bad_wr.write(wr) };
-    }
-    result
+    // SAFETY: the application passes a shared receive queue of ours.
+    let object = unsafe { SharedReceiveQueue::from_ptr(srq) };
+    let post = |wr: &ibv_recv_wr| {
+        with_recv_wr(wr, object.srq.max_sge(), |wr| {
+            Ok(object.engine.post_srq_recv(&object.srq, wr)?)
+        })
+    };
+    // SAFETY: as in `post_send`.
+    unsafe { post_list(wr, bad_wr, |wr| wr.next, post) }
 }
 
 #[inline]
