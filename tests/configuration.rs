@@ -42,6 +42,7 @@ fn page_has_a_row_for_every_key() {
         "[frames]\n",
         "[quota]\n",
         "[port]\nkind = \"none\"\n",
+        "[kernel]\n",
         "[fault]\n",
     ] {
         let said = check_config(&format!("{table}no_such_key = 1\n"));
@@ -50,7 +51,7 @@ fn page_has_a_row_for_every_key() {
         let (_, expected) = said.output.split_once("expected").unwrap();
         for key in expected.split('`').skip(1).step_by(2) {
             keys += 1;
-            let is_table = ["frames", "quota", "port", "fault"].contains(&key);
+            let is_table = ["frames", "quota", "kernel", "port", "fault"].contains(&key);
             let is_there =
                 has_row(&page, key) || is_table && page.contains(&format!("## `[{key}]`"));
             assert!(is_there, "no row for \"{key}\" of {table:?}");
