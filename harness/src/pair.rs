@@ -37,7 +37,7 @@ pub fn run(
         )));
     }
     let client_ended = Process::start(&mut client.run(lease, &job.client)?)?.wait(CLIENT_LIMIT)?;
-    if !client_ended.succeeded() {
+    if !job.is_content(&client_ended) {
         return Err(Failure::new(format!("client {}", client_ended.describe())));
     }
     let figure = job.read(&client_ended.output)?;
@@ -50,7 +50,7 @@ pub fn run(
         };
     }
     let server_ended = listening.wait(SERVER_LIMIT)?;
-    if !job.server_is_content(&server_ended) {
+    if !job.is_content(&server_ended) {
         return Err(Failure::new(format!("server {}", server_ended.describe())));
     }
     Ok(figure)

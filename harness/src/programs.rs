@@ -123,9 +123,10 @@ impl Job {
         self
     }
 
-    /// Whether the server ended as it does after a good run.
-    pub(crate) fn server_is_content(&self, ended: &Ended) -> bool {
-        ended.succeeded() || (self.label == "rping" && ended.output.contains(rdmacm::RPING_RACE))
+    /// Whether server or client ended as they do after a good run.
+    pub(crate) fn is_content(&self, ended: &Ended) -> bool {
+        ended.succeeded()
+            || self.label.starts_with("rping") && ended.output.contains(rdmacm::RPING_RACE)
     }
 
     /// The figure in what the client printed.

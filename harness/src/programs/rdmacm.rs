@@ -2,7 +2,8 @@
 
 use super::{words, Job, Ready};
 
-/// rping's server closes its event channel while its own thread may be about to read from it, and then exits with 255, on any device.
+/// Both ends of rping close their event channel when they are done, while a thread of theirs may be about to read from it, which then exits with 255, on
+/// any device.
 pub(super) const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
 
 /// A program whose client prints `text` when all is well.
