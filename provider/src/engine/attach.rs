@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use proto_trp::addr::SlotId;
 use urdma_arena::{Arena, Endpoint};
@@ -264,15 +265,25 @@ fn watch_exit() {
     });
 }
 
+/// How long an exit waits for a thread that is in the middle of something. If it takes longer, that is the exiting thread itself, in a signal handler.
+const EXIT_PATIENCE: Duration = Duration::from_millis(100);
+
 /// An acknowledgement that rides on the application's next call (see `progress.rs`) must not be lost when that call is `exit`: the peer
-/// would take a message that arrived for one that did not.
+/// would take a message that arrived for one that did not. A capture ends here too, so that its last packet is whole.
 extern "C" fn send_what_was_put_off() {
     let Ok(engines) = ENGINES.try_lock() else {
         return;
     };
+    let begin = Instant::now();
     for (_, engine) in engines.iter().filter(|(_, engine)| !engine.is_forked()) {
-        if let Some(mut shard) = engine.shard.try_lock() {
+        let mut shard = engine.shard.try_lock();
+        while shard.is_none() && begin.elapsed() < EXIT_PATIENCE {
+            std::thread::yield_now();
+            shard = engine.shard.try_lock();
+        }
+        if let Some(shard) = &mut shard {
             shard.flush();
+            shard.capture = None;
         }
     }
 }
