@@ -1,6 +1,7 @@
 # seconds: 240
 # PCI NICs driven by DPDK in two urdmads. Nothing of the kernel's RDMA is loaded. QEMU's NICs cannot steer packets, so that no queue is leased: the
 # daemon says so, and forwards.
+. "$BED/checks/lib.sh"
 urdma=$PROGRAMS/urdma
 modprobe uio_pci_generic
 echo 256 >/proc/sys/vm/nr_hugepages
@@ -31,30 +32,20 @@ CONFIG
     "$urdma" up --run-dir /run/nic$host --config /run/nic$host.toml
 done
 
-# Waits up to 60 s for a command to print something.
-wait_for() {
-    local tries
-    for tries in $(seq 600); do
-        [ -n "$("$@")" ] && return
-        sleep 0.1
-    done
-    echo "nothing came of: $*"
-    return 1
-}
-listening_by_tcp() { ss -Hltn 'sport = :18515'; }
-listening_by_cm() { "$urdma" status --run-dir /run/nic0 | grep ^listens; }
+listening_by_tcp() { ss -Hltn 'sport = :18515' | grep -q LISTEN; }
+listening_by_cm() { "$urdma" status --run-dir /run/nic0 | grep -q ^listens; }
 all_free() {
     local host
     for host in 0 1; do
         "$urdma" status --run-dir /run/nic$host
-    done | grep -c "^slots *0 of" | grep 2
+    done | grep -c "^slots *0 of" | grep -qx 2
 }
 
 # over LISTENING 'SERVER' 'CLIENT'
 over() {
-    wait_for all_free
+    wait_until all_free
     timeout 100 "$urdma" run --run-dir /run/nic0 -- $2 &
-    wait_for "$1"
+    wait_until "$1"
     if ! timeout 100 "$urdma" run --run-dir /run/nic1 -- $3; then
         "$urdma" status --run-dir /run/nic0
         "$urdma" status --run-dir /run/nic1
