@@ -6,7 +6,6 @@
 //! | [`raw`] | limits: a shared-memory ring and a copied stream between two processes; net_memif; our own arena alone |
 //! | [`peers`] | qperf over loopback TCP, UCX over shared memory |
 //! | [`product`] | Debian's perftest through `urdma run` |
-//! | [`engine`] | two engines without verbs: their latency, and their instructions, which a test counts |
 //! | [`simulator`] | the protocol alone, in virtual time |
 //! | [`idle`] | processor time and memory of idle processes |
 //! | [`attach`] | what opening the device costs |
@@ -25,7 +24,6 @@
 
 pub mod attach;
 pub mod bench;
-pub mod engine;
 mod goals;
 pub mod idle;
 pub mod lines;

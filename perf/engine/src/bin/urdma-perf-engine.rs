@@ -1,5 +1,5 @@
 //! The engine without verbs: latency between two processes, or the processor's work for one message with both ends in one thread, which
-//! `perf/tests/instructions.rs` counts.
+//! `perf/engine/tests/instructions.rs` counts.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use urdma_perf::engine::{arena, End};
+use urdma_perf_engine::{arena, End};
 
 const WARM_UP: usize = 2000;
 /// Messages of a stream that are posted at once.
