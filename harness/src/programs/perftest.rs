@@ -24,7 +24,8 @@ pub enum Selection {
 }
 
 /// Flags of perftest that are not of one operation only.
-const COMMON: [&str; 7] = [
+const COMMON: [&str; 8] = [
+    "-c XRC",
     "-R",
     "-e",
     "-m 256",
@@ -34,9 +35,10 @@ const COMMON: [&str; 7] = [
     "-s 1048576",
 ];
 /// Flags of tools that measure bandwidth.
-const BANDWIDTH: [&str; 4] = ["-a", "-b", "-q 16", "-b -q 4 -R"];
+const BANDWIDTH: [&str; 5] = ["-a", "-b", "-q 16", "-b -q 4 -R", "-c XRC -b -q 4"];
 /// Flags of Send.
-const SEND: [&str; 5] = [
+const SEND: [&str; 6] = [
+    "-c XRC -e",
     "-c UD -s 1024",
     "-c UD -R -s 1024",
     "-R -e",
@@ -46,7 +48,7 @@ const SEND: [&str; 5] = [
 
 /// perftest's eight tools with their flags.
 ///
-/// Not among them is what perftest itself refuses: Writes with `-e`, atomics of another size, latency with `-b` and `-q`. `-a` of the latency tools
+/// Not among them is what perftest itself refuses: Writes with `-e`, atomics of another size, latency with `-b` and `-q`, `-c XRC` with `-R`. `-a` of the latency tools
 /// is left out: perftest measures the processor's frequency again for each of 23 sizes, for seconds each on a busy machine.
 pub fn perftest_matrix(selection: Selection, first_port: u16, server: &str) -> Vec<Job> {
     let mut all = Vec::new();

@@ -169,7 +169,7 @@ impl QueuePair {
         let from = attributes::state_number(state);
         let to = transitions::target(from, attr, mask)?;
         let mut rnic_attr;
-        let (mut attr, mut mask) = (attr, mask);
+        let (mut attr, mut mask) = (attr, transitions::heard(self.service, mask));
         if self.events.counterpart().is_some() && mask & IBV_QP_STATE != 0 {
             if to == IBV_QPS_RTR && mask & IBV_QP_AV == 0 {
                 // The kernel's rdma_cm knows no address vector: urdmad has the queue pair set when the connection is made.
