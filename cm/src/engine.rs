@@ -364,6 +364,25 @@ impl Engine {
         Ok(())
     }
 
+    /// The listener of a REQ was closed before its application saw the REQ: says that nobody listens, and remembers nothing, so that
+    /// the REQ may come again and find the next listener. What is no such REQ is destroyed.
+    pub fn turn_away(&mut self, now: u64, id: ConnId) {
+        if self.state(id) == Some(State::ReqRcvd) {
+            self.send(id.0, Body::Rej(RejReason::INVALID_SERVICE_ID));
+            self.drop_request(id);
+        } else {
+            self.destroy(now, id);
+        }
+    }
+
+    /// Forgets a REQ without a word, as if it had been lost: the peer will send it again.
+    pub fn drop_request(&mut self, id: ConnId) {
+        if self.state(id) == Some(State::ReqRcvd) {
+            self.take_request(id);
+            self.forget(id.0);
+        }
+    }
+
     /// Sends a DREQ; ends in [`Event::Disconnected`]. Does nothing where that is under way or over.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use urdma_cm::wire::{Body, Message, MAX_MESSAGE};
+use urdma_cm::wire::{reject_no_listener, Body, Message, ReqRoute, MAX_MESSAGE};
 use urdma_cm::{
     AcceptParams, Config, ConnId, ConnectParams, Engine, Error, Event, LocalQp, Peer, PortSpace,
     PrivateData, RejReason, State,
@@ -494,6 +494,35 @@ fn service_between_two_listeners_is_asked_again() {
         pair.carry();
         pair.request();
         pair.a.destroy(pair.now, second);
+    }
+}
+
+#[test]
+fn repeated_req_that_finds_no_listener_does_not_undo_the_rep() {
+    for is_established in [false, true] {
+        let mut pair = Pair::new();
+        let a = pair.connect();
+        let (_, req) = Pair::outgoing(&mut pair.a).remove(0);
+        pair.b.handle_datagram(pair.now, ip(1), &req);
+        let b = pair.request();
+        pair.accept(b, true).unwrap();
+        pair.carry();
+        assert!(matches!(pair.a.poll_event(), Some(Event::Response { .. })));
+        if is_established {
+            pair.a.establish(pair.now, a, true).unwrap();
+            pair.carry();
+        }
+        let mut rej = [0; MAX_MESSAGE];
+        let len = reject_no_listener(&ReqRoute::parse(&req).unwrap(), &mut rej);
+        pair.a.handle_datagram(pair.now, ip(2), &rej[..len]);
+        assert!(pair.a.poll_event().is_none());
+        if !is_established {
+            pair.a.establish(pair.now, a, true).unwrap();
+            pair.carry();
+        }
+        let event = pair.b.poll_event();
+        assert!(matches!(event, Some(Event::Established { .. })));
+        assert_eq!(pair.a.state(a), Some(State::Established));
     }
 }
 

@@ -73,7 +73,11 @@ export PROGRAMS=$root/target/release
 export BED=$here
 ENVIRONMENT
 status=0
-"$here/boot.sh" "$cache" "$share" "$seconds" >"$share/console" 2>&1 || status=$?
+# Once in a while QEMU ends with an assertion of its own before the guest is up.
+for attempt in 1 2 3; do
+    "$here/boot.sh" "$cache" "$share" "$seconds" >"$share/console" 2>&1 || status=$?
+    [ -s "$share/booted" ] && break
+done
 if [ ! -s "$share/booted" ]; then
     cat "$share/console"
     echo "the guest did not boot (status $status)"

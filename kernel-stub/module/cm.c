@@ -274,19 +274,26 @@ static u32 urdma_request_id(const struct iw_cm_id *cm_id)
 	return (u32)(uintptr_t)cm_id->provider_data;
 }
 
-int urdma_iw_reject(struct iw_cm_id *cm_id, const void *data, u8 len)
+static int urdma_reject(struct iw_cm_id *cm_id, int status, const void *data, u8 len)
 {
 	struct urdma_note *note = urdma_note(URDMA_CM_REJECT, urdma_request_id(cm_id));
 	int ret;
 
 	if (!note)
 		return -ENOMEM;
+	note->message.status = status;
 	ret = urdma_put_private(&note->message, data, len);
 	if (ret) {
 		kfree(note);
 		return ret;
 	}
 	return urdma_agent_send(to_urdma_dev(cm_id->device), note);
+}
+
+/* Who refuses for an application names private data, even if there is none; iw_cm, whose listener is gone, does not. */
+int urdma_iw_reject(struct iw_cm_id *cm_id, const void *data, u8 len)
+{
+	return urdma_reject(cm_id, data ? 0 : -ECONNABORTED, data, len);
 }
 
 int urdma_iw_accept(struct iw_cm_id *cm_id, struct iw_cm_conn_param *param)
@@ -317,7 +324,7 @@ int urdma_iw_accept(struct iw_cm_id *cm_id, struct iw_cm_conn_param *param)
 discard:
 	urdma_ep_discard(ep);
 refuse:
-	urdma_iw_reject(cm_id, NULL, 0);
+	urdma_reject(cm_id, 0, NULL, 0);
 	return ret;
 }
 

@@ -11,7 +11,7 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 
 /* Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse it. */
-#define URDMA_KERNEL_ABI 3
+#define URDMA_KERNEL_ABI 4
 
 /* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
 #define URDMA_DRIVER_ID 0x75726d61
@@ -99,7 +99,7 @@ enum urdma_cm_kind {
 	URDMA_CM_LISTEN,
 	/* To urdmad. Accept a request: ESTABLISHED or CLOSED follows. */
 	URDMA_CM_ACCEPT,
-	/* To urdmad. Refuse a request. */
+	/* To urdmad. Refuse a request: the application wants it so, or, with a `status`, its listener was gone before an application saw it. */
 	URDMA_CM_REJECT,
 	/* To urdmad. End a listener or a connection, whatever it is doing; of a connection CLOSED or a REPLY with an error follows. */
 	URDMA_CM_END,

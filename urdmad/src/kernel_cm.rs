@@ -18,6 +18,9 @@ use crate::shared::Shared;
 
 /// How long a process may take to set a queue pair, ns. The kernel keeps a dying process waiting as long.
 const QP_PATIENCE_NS: u64 = 3_000_000_000;
+/// How long an application may think about a request whose listener it has closed, ns. The kernel drops requests that it has not brought to
+/// the listener yet without a word.
+const DECISION_PATIENCE_NS: u64 = 3_000_000_000;
 /// What the stand-in takes when an application does not say (`librdmacm` neither).
 const RETRIES: u8 = 7;
 const ACK_TIMEOUT: u8 = 16;
@@ -50,8 +53,10 @@ struct Connection {
     conn: ConnId,
     /// The queue pair, 0 before an accept.
     qpn: u32,
-    /// Until when the queue pair has to be set.
-    set_by: Option<u64>,
+    /// The listener that brought it, 0 for none.
+    listener: u32,
+    /// Until when the queue pair has to be set, or a request without a listener be decided.
+    deadline: Option<u64>,
     /// The REP, to be shown when the queue pair is set.
     response: Option<(QpInfo, PrivateData)>,
 }
@@ -107,26 +112,31 @@ impl KernelCm {
     /// Fires the timers that are due.
     pub(crate) fn handle_timeout(&mut self, now: u64) {
         self.engine.handle_timeout(now);
-        let is_late = |c: &Connection| c.set_by.is_some_and(|set_by| set_by <= now);
+        let is_late = |c: &Connection| c.deadline.is_some_and(|deadline| deadline <= now);
         let late = self.connections.iter().filter(|(_, c)| is_late(c));
-        for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.give_up(now, id);
+        let late: Vec<_> = late.map(|(id, c)| (*id, c.qpn != 0)).collect();
+        for (id, is_decided) in late {
+            if is_decided {
+                self.give_up(now, id);
+            } else {
+                self.turn_away(now, id);
+            }
         }
     }
 
     /// When [`KernelCm::handle_timeout`] must be called next.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let set_by = self.connections.values().filter_map(|c| c.set_by);
-        set_by.chain(self.engine.next_deadline()).min()
+        let own = self.connections.values().filter_map(|c| c.deadline);
+        own.chain(self.engine.next_deadline()).min()
     }
 
     /// A process has set a queue pair, or could not.
     pub(crate) fn qp_is_set(&mut self, now: u64, qpn: u32, succeeded: bool) {
-        let waiting = |(_, c): &(&u32, &mut Connection)| c.qpn == qpn && c.set_by.is_some();
+        let waiting = |(_, c): &(&u32, &mut Connection)| c.qpn == qpn && c.deadline.is_some();
         let Some((&id, connection)) = self.connections.iter_mut().find(waiting) else {
             return;
         };
-        connection.set_by = None;
+        connection.deadline = None;
         if !succeeded {
             return self.give_up(now, id);
         }
@@ -144,10 +154,17 @@ impl KernelCm {
         self.tell(reply);
     }
 
-    /// The module has not taken what [`Output::Kernel`] said; a request that it has no room for is refused.
-    pub(crate) fn not_taken(&mut self, now: u64, refused: &CmMessage) {
-        if refused.kind == cm_kind::REQUEST {
-            self.forget(now, refused.id);
+    /// The module has not taken what [`Output::Kernel`] said. A request that it has no room for (ENOMEM) will come again; otherwise its
+    /// listener is gone.
+    pub(crate) fn not_taken(&mut self, now: u64, message: &CmMessage, errno: i32) {
+        if message.kind != cm_kind::REQUEST {
+            return;
+        }
+        if errno != libc::ENOMEM {
+            return self.turn_away(now, message.id);
+        }
+        if let Some(conn) = self.remove(message.id) {
+            self.engine.drop_request(conn);
         }
     }
 
@@ -193,15 +210,16 @@ impl KernelCm {
             private_data,
         };
         let conn = self.engine.connect(now, &params);
-        self.add(request.id, conn, request.qpn);
+        self.add(request.id, conn, request.qpn, 0);
     }
 
-    fn add(&mut self, id: u32, conn: ConnId, qpn: u32) {
+    fn add(&mut self, id: u32, conn: ConnId, qpn: u32, listener: u32) {
         self.of_conn.insert(conn, id);
         let connection = Connection {
             conn,
             qpn,
-            set_by: None,
+            listener,
+            deadline: None,
             response: None,
         };
         self.connections.insert(id, connection);
@@ -248,6 +266,14 @@ impl KernelCm {
         }
     }
 
+    /// Limits how long the requests that a listener brought may stay undecided, because it is gone.
+    fn hurry(&mut self, now: u64, listener: u32) {
+        let is_undecided = |c: &&mut Connection| c.listener == listener && c.qpn == 0;
+        for request in self.connections.values_mut().filter(is_undecided) {
+            request.deadline = Some(now + DECISION_PATIENCE_NS);
+        }
+    }
+
     fn accept(&mut self, now: u64, request: &CmMessage) {
         let conn = self.connections.get(&request.id).map(|c| c.conn);
         let (Some(conn), Some(private_data)) = (conn, private_of(request)) else {
@@ -264,11 +290,15 @@ impl KernelCm {
         }
         if let Some(connection) = self.connections.get_mut(&request.id) {
             connection.qpn = request.qpn;
+            connection.deadline = None;
         }
         self.set_qp(now, request.id);
     }
 
     fn reject(&mut self, now: u64, request: &CmMessage) {
+        if request.status != 0 {
+            return self.turn_away(now, request.id);
+        }
         let Some(connection) = self.connections.get(&request.id) else {
             return;
         };
@@ -284,7 +314,10 @@ impl KernelCm {
     }
 
     fn end(&mut self, now: u64, id: u32, shared: &Shared) {
-        self.unlisten(id, shared);
+        if self.listeners.contains_key(&id) {
+            self.unlisten(id, shared);
+            return self.hurry(now, id);
+        }
         let Some(connection) = self.connections.get(&id) else {
             return;
         };
@@ -302,7 +335,7 @@ impl KernelCm {
         let Some(remote) = self.engine.remote(connection.conn) else {
             return;
         };
-        connection.set_by = Some(now + QP_PATIENCE_NS);
+        connection.deadline = Some(now + QP_PATIENCE_NS);
         self.outputs.push_back(Output::SetQp(QpTarget {
             qpn: connection.qpn,
             remote_ip: remote.peer.ip,
@@ -331,10 +364,22 @@ impl KernelCm {
 
     /// Lets go of a connection; the peer is told if it has to be.
     fn forget(&mut self, now: u64, id: u32) {
-        if let Some(connection) = self.connections.remove(&id) {
-            self.of_conn.remove(&connection.conn);
-            self.engine.destroy(now, connection.conn);
+        if let Some(conn) = self.remove(id) {
+            self.engine.destroy(now, conn);
         }
+    }
+
+    /// The listener of a request went before anybody could decide: whoever asks may find the next one.
+    fn turn_away(&mut self, now: u64, id: u32) {
+        if let Some(conn) = self.remove(id) {
+            self.engine.turn_away(now, conn);
+        }
+    }
+
+    fn remove(&mut self, id: u32) -> Option<ConnId> {
+        let conn = self.connections.remove(&id)?.conn;
+        self.of_conn.remove(&conn);
+        Some(conn)
     }
 
     fn translate(&mut self, now: u64, event: Event) {
@@ -395,7 +440,7 @@ impl KernelCm {
         };
         self.next_request = self.next_request.wrapping_add(1) | FIRST_REQUEST;
         let id = self.next_request;
-        self.add(id, request.conn, 0);
+        self.add(id, request.conn, 0, listener);
         self.engine.take_request(request.conn);
         let mut asked = message(cm_kind::REQUEST, id);
         asked.listener = listener;
@@ -454,6 +499,7 @@ mod tests {
     const PASSIVE_QPN: u32 = 0x02_0001;
     const LISTENER: u32 = 1;
     const ACTIVE: u32 = 2;
+    const SECOND: u32 = 3;
 
     struct Bed {
         cm: KernelCm,
@@ -491,6 +537,17 @@ mod tests {
             }
         }
 
+        /// Lets time pass, and fires every timer when it is due.
+        fn pass(&mut self, ns: u64) {
+            let end = self.now + ns;
+            while let Some(deadline) = self.cm.next_deadline().filter(|&d| d <= end) {
+                self.now = deadline;
+                self.cm.handle_timeout(deadline);
+                self.turn();
+            }
+            self.now = end;
+        }
+
         fn ask(&mut self, message: CmMessage) {
             self.cm.take(self.now, &message, &self.shared);
             self.turn();
@@ -504,8 +561,12 @@ mod tests {
         }
 
         fn connect(&mut self) {
-            let mut connect = message(cm_kind::CONNECT, ACTIVE);
-            connect.qpn = ACTIVE_QPN;
+            self.connect_as(ACTIVE, ACTIVE_QPN);
+        }
+
+        fn connect_as(&mut self, id: u32, qpn: u32) {
+            let mut connect = message(cm_kind::CONNECT, id);
+            connect.qpn = qpn;
             (connect.local, connect.local_port) = octets(SocketAddr::new(HOST, 50_000));
             (connect.remote, connect.remote_port) = octets(SocketAddr::new(HOST, 7174));
             connect.private_data[..2].copy_from_slice(b"hi");
@@ -620,5 +681,68 @@ mod tests {
         assert_eq!((reply.kind, reply.id), (cm_kind::REPLY, ACTIVE));
         assert_eq!(reply.status, -libc::ECONNREFUSED);
         assert_eq!(reply.private_data[..3], *b"no\0");
+    }
+
+    /// The kernel had the request when its listener was closed, and then another listener comes: the application on the other end, which has a connection
+    /// to the first, must not hear a refusal (perftest connects twice).
+    fn second_request_after_the_listener(then: impl FnOnce(&mut Bed, CmMessage)) {
+        let mut bed = Bed::new();
+        bed.listen();
+        bed.connect();
+        bed.accept();
+        bed.set_qp(PASSIVE_QPN, ACTIVE_QPN, true);
+        bed.set_qp(ACTIVE_QPN, PASSIVE_QPN, true);
+        bed.connect_as(SECOND, ACTIVE_QPN + 1);
+        let request = *bed.last();
+        assert_eq!(request.kind, cm_kind::REQUEST);
+        bed.ask(message(cm_kind::END, LISTENER));
+        then(&mut bed, request);
+        assert!(bed.kinds_of(SECOND).is_empty());
+
+        bed.listen();
+        bed.pass(1_000_000_000);
+        let again = *bed.last();
+        assert_eq!((again.kind, again.listener), (cm_kind::REQUEST, LISTENER));
+        assert_ne!(again.id, request.id);
+        bed.accept();
+        bed.set_qp(PASSIVE_QPN, ACTIVE_QPN + 1, true);
+        bed.set_qp(ACTIVE_QPN + 1, PASSIVE_QPN, true);
+        assert_eq!(bed.kinds_of(SECOND), [cm_kind::REPLY]);
+        assert_eq!(bed.last().status, 0);
+    }
+
+    #[test]
+    fn request_that_the_kernel_refuses_by_itself_finds_the_next_listener() {
+        second_request_after_the_listener(|bed, request| {
+            let mut reject = message(cm_kind::REJECT, request.id);
+            reject.status = -libc::ECONNABORTED;
+            bed.ask(reject);
+        });
+    }
+
+    #[test]
+    fn request_that_the_module_does_not_take_finds_the_next_listener() {
+        second_request_after_the_listener(|bed, request| {
+            bed.cm.not_taken(bed.now, &request, libc::ENOENT);
+            bed.turn();
+        });
+    }
+
+    #[test]
+    fn request_that_the_kernel_drops_with_its_listener_finds_the_next_one() {
+        second_request_after_the_listener(|bed, _| bed.pass(DECISION_PATIENCE_NS));
+    }
+
+    #[test]
+    fn request_for_which_a_listener_has_no_room_is_brought_again() {
+        let mut bed = Bed::new();
+        bed.listen();
+        bed.connect();
+        let request = *bed.last();
+        bed.cm.not_taken(bed.now, &request, libc::ENOMEM);
+        bed.pass(1_000_000_000);
+        assert!(bed.kinds_of(ACTIVE).is_empty());
+        assert_eq!(bed.last().kind, cm_kind::REQUEST);
+        assert_ne!(bed.last().id, request.id);
     }
 }

@@ -148,13 +148,20 @@ impl Engine {
     }
 
     pub(super) fn handle_rej(&mut self, now: u64, id: u32, reason: RejReason, private_data: &[u8]) {
-        if reason == RejReason::INVALID_SERVICE_ID && self.ask_again(now, id) {
+        let has_no_listener = reason == RejReason::INVALID_SERVICE_ID;
+        if has_no_listener && self.ask_again(now, id) {
             return;
         }
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
         match conn.state {
+            // The answer to a REQ that was sent again, and came after the listener had taken the first and gone.
+            State::RepRcvd | State::RtuGated | State::Established | State::DreqSent
+                if has_no_listener =>
+            {
+                self.counters.duplicates += 1;
+            }
             State::ReqSent
             | State::ReqRcvd
             | State::RepGated

@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `URDMA_KERNEL_ABI`: version of everything here that is not the kernel's own.
-pub const KERNEL_ABI: u32 = 3;
+pub const KERNEL_ABI: u32 = 4;
 /// `URDMA_DRIVER_ID`: what libibverbs reads as the driver's number of a device of the module.
 pub const DRIVER_ID: u32 = 0x7572_6d61;
 /// Longest path of a run directory, with its final zero.

@@ -257,7 +257,7 @@ impl State {
         };
         for queued in self.remove_events(id.file, number) {
             if let Some((conn, ..)) = queued.request {
-                self.engine.destroy(now, conn);
+                self.engine.turn_away(now, conn);
             }
         }
         match id.state {

@@ -506,6 +506,17 @@ fn nobody_listening_is_rejected_with_reason_8() {
 }
 
 #[test]
+fn listener_that_goes_before_it_saw_a_request_was_no_listener() {
+    let pair = Pair::new();
+    let listener = pair.listening();
+    pair.connecting();
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    pair.server.destroy(listener).unwrap();
+    pair.carry();
+    assert_eq!(pair.client.expect(event::REJECTED).status, 8);
+}
+
+#[test]
 fn application_that_rejects_is_heard_with_its_data() {
     let pair = Pair::new();
     pair.listening();

@@ -1,11 +1,10 @@
 //! The kernel module's door: what it asks, and what connection management wants done for it.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use proto_trp::addr::Qpn;
 use urdma_arena::SlotId;
-use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
+use urdma_cm::wire::ReqRoute;
 use urdma_cm::Peer;
 use urdma_ipc::{Event, PortSpace};
 use urdma_kernel::abi::CmMessage;
@@ -70,9 +69,13 @@ impl Control {
     }
 
     fn tell_kernel(&mut self, now: u64, message: &CmMessage) {
-        let told = self.kernel.agent().is_some_and(|a| a.send(message).is_ok());
-        if !told {
-            self.kernel.cm.not_taken(now, message);
+        let told = match self.kernel.agent() {
+            Some(agent) => agent.send(message),
+            None => Err(std::io::Error::from_raw_os_error(libc::ENODEV)),
+        };
+        if let Err(error) = told {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            self.kernel.cm.not_taken(now, message, errno);
         }
     }
 
@@ -89,14 +92,14 @@ impl Control {
         let is_own = self.identity.owns(to.ip);
         let mut slot = to.slot;
         if is_own && slot == 0 {
-            match ReqRoute::parse(datagram).map(|route| (self.service_of(&route), route)) {
-                None | Some((Service::Listening(0), _)) => {
+            match ReqRoute::parse(datagram).map(|route| self.service_of(&route)) {
+                // The engine knows a request that it has, even if the listener is gone, and refuses others.
+                None | Some(Service::Listening(0) | Service::Nobody) => {
                     return self.kernel.cm.handle_datagram(now, to.ip, datagram);
                 }
-                Some((Service::Listening(listener), _)) => slot = listener,
+                Some(Service::Listening(listener)) => slot = listener,
                 // It will be sent again, and find the listener.
-                Some((Service::Bound, _)) => return,
-                Some((Service::Nobody, route)) => return self.refuse(now, to.ip, &route),
+                Some(Service::Bound) => return,
             }
         }
         if let Some(answer) = Answer::of_cm(to.ip, slot, datagram) {
@@ -109,14 +112,6 @@ impl Control {
             let listeners = self.shared.listeners();
             listeners.find(space, route.dst.ip(), route.dst.port())
         })
-    }
-
-    /// Nobody listens on this host.
-    fn refuse(&mut self, now: u64, from: IpAddr, route: &ReqRoute) {
-        let mut octets = [0; MAX_MESSAGE];
-        let length = reject_no_listener(route, &mut octets);
-        let cm = &mut self.kernel.cm;
-        cm.handle_datagram(now, from, &octets[..length]);
     }
 }
 
