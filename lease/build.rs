@@ -52,9 +52,9 @@ const REPLACED: &[&str] = &[
 ];
 
 fn main() {
-    println!("cargo:rerun-if-changed=shim/shim.c");
+    println!("cargo:rerun-if-changed=shim");
     let mut shim = cc::Build::new();
-    shim.file("shim/shim.c")
+    shim.files(["shim/shim.c", "shim/memif.c"])
         .opt_level(2)
         .flag("-fvisibility=hidden");
     let cflags = env::var("DEP_URDMA_DPDK_CFLAGS").expect("dpdk says how to compile for DPDK");
@@ -121,7 +121,8 @@ fn library_directory() -> PathBuf {
 }
 
 /// net_memif rings doorbells by descriptor numbers that it keeps in shared memory. They are numbers of the primary: in
-/// this process they may name any file of the host program. In this copy of the driver they are never touched.
+/// this process they may name any file of the host program. In this copy of the driver they are never touched. Where it maps
+/// the shared memory is noted, for `src/memif.rs`.
 fn quiet_memif(directory: &Path) -> PathBuf {
     let from = directory.join("librte_net_memif.a");
     let to = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"))
@@ -129,6 +130,8 @@ fn quiet_memif(directory: &Path) -> PathBuf {
     let status = Command::new("objcopy")
         .args(["--redefine-sym", "read=urdma_lease_no_read"])
         .args(["--redefine-sym", "write=urdma_lease_no_write"])
+        .args(["--redefine-sym", "mmap64=urdma_lease_mmap"])
+        .args(["--redefine-sym", "munmap=urdma_lease_munmap"])
         .arg(&from)
         .arg(&to)
         .status();

@@ -8,11 +8,12 @@ use urdma_underlay::lease_abi::{
     LeaseCounters, LeaseRoute, RxDatagram, TxBuffer, TxDatagram, MAX_ROUTES,
 };
 use urdma_underlay::{
-    from_octets, header_octets, max_datagram, parse, Checksum, Ecn, Endpoint, IpVersion, MacAddr,
-    Route, Template, UdpPorts, MAX_HEADER_OCTETS,
+    from_octets, header_octets, max_datagram, parse, Checksum, Dropped, Ecn, Endpoint, IpVersion,
+    MacAddr, Route, Template, UdpPorts, MAX_HEADER_OCTETS,
 };
 
 use crate::attach::attach;
+use crate::memif::{self, handle, index_of, Arrived, Rings};
 
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENOSPC: i32 = 28;
@@ -34,6 +35,7 @@ pub(crate) struct Params {
     pub(crate) mtu: u16,
     pub(crate) local: Endpoint,
     pub(crate) checksum: Checksum,
+    pub(crate) by_driver: bool,
 }
 
 /// Where a route's packets go, ready to be written.
@@ -48,6 +50,9 @@ pub(crate) struct LeaseState {
     lcore: LcoreId,
     port: Port,
     pair: QueuePair,
+    /// The pair's rings, where they can be used without the driver.
+    rings: Option<Rings>,
+    by_driver: bool,
     local: Endpoint,
     checksum: Checksum,
     mtu: u16,
@@ -73,10 +78,12 @@ impl LeaseState {
         port.link()?;
         let room = usize::from(pair.pool.buffer_octets()).saturating_sub(DATAGRAM_OFFSET);
         let capacity = room.min(max_datagram(params.mtu, IpVersion::V4));
-        Ok(Self {
+        let mut lease = Self {
             lcore: params.lcore,
             port,
             pair,
+            rings: None,
+            by_driver: params.by_driver,
             local: params.local,
             checksum: params.checksum,
             mtu: params.mtu,
@@ -85,7 +92,18 @@ impl LeaseState {
             free_routes: Vec::new(),
             idle_polls: 0,
             counters: LeaseCounters::default(),
-        })
+        };
+        lease.find_rings();
+        Ok(lease)
+    }
+
+    /// Finds the rings, which are where the port's link has last been seen.
+    fn find_rings(&mut self) {
+        self.rings = None;
+        if !self.by_driver {
+            let longest = MAX_HEADER_OCTETS + max_datagram(self.mtu, IpVersion::V4);
+            self.rings = Rings::find(self.port.id(), self.pair.rx.index(), longest);
+        }
     }
 
     fn route(&self, route: &LeaseRoute) -> Option<OpenRoute> {
@@ -145,13 +163,28 @@ impl LeaseState {
         }
     }
 
-    /// Fills `buffers` with buffers to write into, all or none.
+    /// Fills `buffers` with buffers for datagrams of a route, all or none.
     #[inline]
-    pub(crate) fn tx_alloc(&mut self, buffers: &mut [TxBuffer]) -> usize {
+    pub(crate) fn tx_alloc(&mut self, route: u32, buffers: &mut [TxBuffer]) -> usize {
+        let filled = match &mut self.rings {
+            Some(rings) if rings.is_current() => {
+                let Some(Some(route)) = self.routes.get(route as usize) else {
+                    return 0;
+                };
+                reserve(rings, route, self.capacity, buffers)
+            }
+            _ => self.alloc_mbufs(buffers),
+        };
+        if filled == 0 {
+            self.counters.tx_no_buffer += 1;
+        }
+        filled
+    }
+
+    fn alloc_mbufs(&mut self, buffers: &mut [TxBuffer]) -> usize {
         self.use_caches();
         let mut burst = Burst::new();
         if !self.pair.pool.alloc_bulk(&mut burst, buffers.len()) {
-            self.counters.tx_no_buffer += 1;
             return 0;
         }
         for (out, mbuf) in buffers.iter_mut().zip(burst) {
@@ -170,6 +203,55 @@ impl LeaseState {
     /// The buffers came from `tx_alloc` of this lease and were not given back since.
     #[inline]
     pub(crate) unsafe fn tx_burst(&mut self, datagrams: &[TxDatagram]) -> usize {
+        // Buffers of both kinds meet only where the peer has just come or gone.
+        match datagrams
+            .iter()
+            .position(|one| index_of(one.buffer).is_none())
+        {
+            Some(0) => {
+                let others = datagrams
+                    .iter()
+                    .position(|one| index_of(one.buffer).is_some());
+                // SAFETY: the caller vouches for the buffers.
+                unsafe { self.send_mbufs(&datagrams[..others.unwrap_or(datagrams.len())]) }
+            }
+            others => self.send_slots(&datagrams[..others.unwrap_or(datagrams.len())]),
+        }
+    }
+
+    /// Sends what was written into slots of the rings; all of it is consumed.
+    #[inline]
+    fn send_slots(&mut self, datagrams: &[TxDatagram]) -> usize {
+        let Some(rings) = &mut self.rings else {
+            // They went with the peer.
+            return datagrams.len();
+        };
+        for datagram in datagrams {
+            let Some(index) = index_of(datagram.buffer) else {
+                continue;
+            };
+            let octets = stamp(&self.routes, self.capacity, datagram, |_, octets| {
+                rings.frame(index, octets)
+            });
+            match octets {
+                Some(octets) => {
+                    rings.complete(index, octets);
+                    self.counters.tx_datagrams += 1;
+                    self.counters.tx_octets += u64::from(datagram.octets);
+                }
+                None => {
+                    rings.discard(index);
+                    self.counters.tx_refused += 1;
+                }
+            }
+        }
+        rings.publish();
+        datagrams.len()
+    }
+
+    /// # Safety
+    /// As [`LeaseState::tx_burst`]; all buffers are mbufs.
+    unsafe fn send_mbufs(&mut self, datagrams: &[TxDatagram]) -> usize {
         self.use_caches();
         let mut burst = Burst::new();
         let mut octets = [0u32; dpdk::MAX_BURST];
@@ -179,7 +261,10 @@ impl LeaseState {
             let Some(mut mbuf) = (unsafe { Mbuf::from_raw(datagram.buffer) }) else {
                 break;
             };
-            if self.stamp(&mut mbuf, datagram).is_none() {
+            let stamped = stamp(&self.routes, self.capacity, datagram, |headers, octets| {
+                mbuf.set_frame(DATAGRAM_OFFSET - headers, octets)
+            });
+            if stamped.is_none() {
                 refused = Some(mbuf);
                 break;
             }
@@ -212,74 +297,67 @@ impl LeaseState {
         }
     }
 
-    /// Writes the headers in front of the datagram in its buffer.
-    #[inline]
-    fn stamp(&self, mbuf: &mut Mbuf, datagram: &TxDatagram) -> Option<()> {
-        let route = self.routes.get(datagram.route as usize)?.as_ref()?;
-        let octets = datagram.octets as usize;
-        if octets > route.max_octets || datagram.octets > self.capacity {
-            return None;
-        }
-        let headers = header_octets(route.template.version());
-        let frame = mbuf.set_frame(DATAGRAM_OFFSET - headers, headers + octets)?;
-        let ecn = Ecn::from_bits(datagram.ecn);
-        route.template.write(frame, route.ports, ecn).ok()
-    }
-
     /// Receives datagrams into `out`; returns how many.
     #[inline]
     pub(crate) fn rx_burst(&mut self, out: &mut [RxDatagram]) -> usize {
-        self.use_caches();
-        let mut burst = Burst::new();
-        if self.pair.rx.burst_of(&mut burst, out.len()) == 0 {
+        let count = match &mut self.rings {
+            Some(rings) if rings.is_current() => read(rings, &self.local, out, &mut self.counters),
+            _ => self.receive_mbufs(out),
+        };
+        if count == 0 {
             self.idle();
             return 0;
         }
+        self.idle_polls = 0;
+        self.counters.rx_datagrams += count as u64;
+        count
+    }
+
+    fn receive_mbufs(&mut self, out: &mut [RxDatagram]) -> usize {
+        self.use_caches();
+        let mut burst = Burst::new();
+        self.pair.rx.burst_of(&mut burst, out.len());
         let mut count = 0;
         for mbuf in burst {
             if !mbuf.is_contiguous() {
                 self.counters.rx_scattered += 1;
                 continue;
             }
-            let data = mbuf.data();
-            match parse(data, &self.local) {
-                Ok(received) => {
-                    let octets = received.payload.len();
-                    self.counters.rx_octets += octets as u64;
-                    out[count] = RxDatagram {
-                        data: data[received.payload].as_ptr(),
-                        buffer: mbuf.into_raw(),
-                        octets: u32::try_from(octets).unwrap_or(0),
-                        source_port: received.source_port,
-                        destination_port: received.destination_port,
-                        source: received.source,
-                        ecn: received.ecn.bits(),
-                    };
-                    count += 1;
-                }
-                Err(reason) => self.counters.rx_dropped[reason.index()] += 1,
+            if let Some(received) = check(mbuf.data(), &self.local, &mut self.counters) {
+                out[count] = RxDatagram {
+                    buffer: mbuf.into_raw(),
+                    ..received
+                };
+                count += 1;
             }
         }
-        self.counters.rx_datagrams += count as u64;
         count
     }
 
-    /// Gives buffers back.
+    /// Gives buffers back that were not sent, or were received.
     ///
     /// # Safety
-    /// They came from `tx_alloc` or `rx_burst` of this lease and were not given back since.
+    /// They came from `tx_alloc` (`are_received` false) or `rx_burst` (true) of this lease and were not given back since.
     #[inline]
-    pub(crate) unsafe fn free(&mut self, buffers: &[*mut c_void]) {
-        self.use_caches();
-        let mut burst: Burst = ArrayVec::new();
-        for pointers in buffers.chunks(dpdk::MAX_BURST) {
-            // SAFETY: the caller vouches for the buffers.
-            burst.extend(
-                pointers
-                    .iter()
-                    .filter_map(|one| unsafe { Mbuf::from_raw(*one) }),
-            );
-            dpdk::free_bulk(&mut burst);
+    pub(crate) unsafe fn free(&mut self, buffers: &[*mut c_void], are_received: bool) {
+        let mut mbufs: ArrayVec<Mbuf, { dpdk::MAX_BURST }> = ArrayVec::new();
+        let mut packets = 0;
+        for buffer in buffers.iter().take(dpdk::MAX_BURST) {
+            match (index_of(*buffer), &mut self.rings) {
+                (Some(_), Some(_)) if are_received => packets += 1,
+                (Some(index), Some(rings)) => rings.discard(index),
+                // The peer that it belonged to is gone.
+                (Some(_), None) => {}
+                // SAFETY: the caller vouches for the buffer.
+                (None, _) => mbufs.extend(unsafe { Mbuf::from_raw(*buffer) }),
+            }
+        }
+        if let (1.., Some(rings)) = (packets, &mut self.rings) {
+            rings.give_back(packets);
+        }
+        if !mbufs.is_empty() {
+            self.use_caches();
+            dpdk::free_bulk(&mut mbufs);
         }
     }
 
@@ -295,8 +373,16 @@ impl LeaseState {
 
     #[cold]
     fn look_at_link(&mut self) {
-        // The driver acts on what it sees; a port that is gone shows in the daemon.
+        // Whoever holds a packet may still look at it.
+        if self.rings.as_ref().is_some_and(Rings::is_held) {
+            return;
+        }
+        let before = memif::changes();
+        // The driver acts on what it sees, and may unmap the rings; a port that is gone shows in the daemon.
         let _ = self.port.link();
+        if self.rings.is_none() || memif::changes() != before {
+            self.find_rings();
+        }
     }
 
     /// The calling thread uses the pool's cache of this lease: without it every buffer would cost an atomic operation.
@@ -304,5 +390,114 @@ impl LeaseState {
     fn use_caches(&self) {
         // SAFETY: the id is this process' alone, and calls on the one lease of a process come one at a time.
         unsafe { self.lcore.adopt() };
+    }
+}
+
+/// Slots of the rings as buffers for datagrams of a route, all or none.
+#[inline]
+fn reserve(rings: &mut Rings, route: &OpenRoute, capacity: u32, buffers: &mut [TxBuffer]) -> usize {
+    let headers = header_octets(route.template.version());
+    let capacity = capacity.min(u32::try_from(route.max_octets).unwrap_or(0));
+    let frame_octets = u32::try_from(headers).unwrap_or(0) + capacity;
+    for filled in 0..buffers.len() {
+        let Some((index, frame)) = rings.reserve(frame_octets) else {
+            for buffer in buffers[..filled].iter().rev() {
+                index_of(buffer.buffer)
+                    .into_iter()
+                    .for_each(|index| rings.discard(index));
+            }
+            return 0;
+        };
+        buffers[filled] = TxBuffer {
+            buffer: handle(index),
+            data: frame.wrapping_add(headers),
+            capacity,
+        };
+    }
+    buffers.len()
+}
+
+/// Writes the headers in front of a datagram into the frame that `frame` finds when told the octets of the headers and of the whole frame;
+/// gives the latter. `None` when route or length are wrong.
+#[inline]
+fn stamp<'f>(
+    routes: &[Option<OpenRoute>],
+    capacity: u32,
+    datagram: &TxDatagram,
+    frame: impl FnOnce(usize, usize) -> Option<&'f mut [u8]>,
+) -> Option<u32> {
+    let route = routes.get(datagram.route as usize)?.as_ref()?;
+    let octets = datagram.octets as usize;
+    if octets > route.max_octets || datagram.octets > capacity {
+        return None;
+    }
+    let headers = header_octets(route.template.version());
+    let frame = frame(headers, headers + octets)?;
+    let whole = u32::try_from(frame.len()).ok()?;
+    let ecn = Ecn::from_bits(datagram.ecn);
+    route.template.write(frame, route.ports, ecn).ok()?;
+    Some(whole)
+}
+
+/// Takes what has arrived in the rings.
+#[inline]
+fn read(
+    rings: &mut Rings,
+    local: &Endpoint,
+    out: &mut [RxDatagram],
+    counters: &mut LeaseCounters,
+) -> usize {
+    let mut count = 0;
+    while count < out.len() {
+        let dropped = match rings.take() {
+            None => break,
+            Some(Arrived::Packet(index, data, octets)) => {
+                // SAFETY: the octets are mapped until the slot is given back.
+                let frame = unsafe { std::slice::from_raw_parts(data, octets) };
+                if let Some(received) = check(frame, local, counters) {
+                    out[count] = RxDatagram {
+                        buffer: handle(index),
+                        ..received
+                    };
+                    count += 1;
+                    continue;
+                }
+                1
+            }
+            Some(Arrived::Scattered) => {
+                counters.rx_scattered += 1;
+                0
+            }
+            Some(Arrived::Outside) => {
+                counters.rx_dropped[Dropped::Truncated.index()] += 1;
+                0
+            }
+        };
+        rings.give_back(dropped);
+    }
+    count
+}
+
+/// The datagram in a received frame, without its buffer, if it is one for us.
+#[inline]
+fn check(frame: &[u8], local: &Endpoint, counters: &mut LeaseCounters) -> Option<RxDatagram> {
+    match parse(frame, local) {
+        Ok(received) => {
+            let octets = received.payload.len();
+            counters.rx_octets += octets as u64;
+            Some(RxDatagram {
+                buffer: std::ptr::null_mut(),
+                data: frame[received.payload].as_ptr(),
+                octets: u32::try_from(octets).unwrap_or(0),
+                source_port: received.source_port,
+                destination_port: received.destination_port,
+                source: received.source,
+                ecn: received.ecn.bits(),
+            })
+        }
+        Err(reason) => {
+            counters.rx_dropped[reason.index()] += 1;
+            None
+        }
     }
 }

@@ -5,10 +5,12 @@
 //! - `attach`: joining the primary, once a process, without a trace in the host program: no signal handler, no changed affinity,
 //!   nothing on its outputs or in the system's log, its environment untouched;
 //! - `lease`: routes, bursts and counters of one leased pair;
+//! - `memif`: the rings of a net_memif pair, which is used without the driver's bursts and their copies;
 //! - `table`: the C functions, which turn pointers into references and panics into refusals.
 
 mod attach;
 mod lease;
+mod memif;
 mod table;
 
 pub use table::urdma_lease_table;

@@ -31,9 +31,9 @@ static TABLE: LeaseTable = LeaseTable {
     route_close,
     tx_alloc,
     tx_burst,
-    tx_free: free,
+    tx_free,
     rx_burst,
-    rx_free: free,
+    rx_free,
     counters,
 };
 
@@ -143,6 +143,7 @@ unsafe fn checked(params: &LeaseParams) -> Result<Params, Error> {
         } else {
             Checksum::Full
         },
+        by_driver: params.by_driver != 0,
     })
 }
 
@@ -219,12 +220,17 @@ unsafe extern "C" fn route_close(lease: *mut Lease, number: u32) {
     unsafe { with(lease, (), |state| state.route_close(number)) }
 }
 
-unsafe extern "C" fn tx_alloc(lease: *mut Lease, buffers: *mut TxBuffer, count: u32) -> u32 {
+unsafe extern "C" fn tx_alloc(
+    lease: *mut Lease,
+    route: u32,
+    buffers: *mut TxBuffer,
+    count: u32,
+) -> u32 {
     let count = count.min(MAX_BURST);
     // SAFETY: the caller gives room for `count` buffers, which are plain data.
     let buffers = unsafe { slice::from_raw_parts_mut(buffers, count as usize) };
     // SAFETY: the caller passes an open lease that no other call uses.
-    let stored = unsafe { with(lease, 0, |state| state.tx_alloc(buffers)) };
+    let stored = unsafe { with(lease, 0, |state| state.tx_alloc(route, buffers)) };
     if stored == 0 {
         0
     } else {
@@ -254,18 +260,32 @@ unsafe extern "C" fn rx_burst(lease: *mut Lease, datagrams: *mut RxDatagram, cou
     u32::try_from(stored).unwrap_or(0)
 }
 
-unsafe extern "C" fn free(lease: *mut Lease, buffers: *const *mut c_void, count: u32) {
+unsafe extern "C" fn tx_free(lease: *mut Lease, buffers: *const *mut c_void, count: u32) {
+    // SAFETY: the caller passes `count` unsent buffers of the lease, which no other call uses.
+    unsafe { free(lease, buffers, count, false) };
+}
+
+unsafe extern "C" fn rx_free(lease: *mut Lease, buffers: *const *mut c_void, count: u32) {
+    // SAFETY: the caller passes `count` received buffers of the lease, which no other call uses.
+    unsafe { free(lease, buffers, count, true) };
+}
+
+/// # Safety
+/// `buffers` are `count` of an open lease that no other call uses, all received or all unsent.
+unsafe fn free(lease: *mut Lease, buffers: *const *mut c_void, count: u32, are_received: bool) {
     if count == 0 {
         return;
     }
     // SAFETY: the caller passes `count` buffers.
     let buffers = unsafe { slice::from_raw_parts(buffers, count as usize) };
-    let call = |state: &mut LeaseState| {
-        // SAFETY: the caller passes buffers of this lease that are its own.
-        unsafe { state.free(buffers) };
-    };
-    // SAFETY: the caller passes an open lease that no other call uses.
-    unsafe { with(lease, (), call) }
+    for buffers in buffers.chunks(MAX_BURST as usize) {
+        let call = |state: &mut LeaseState| {
+            // SAFETY: the caller passes buffers of this lease that are its own.
+            unsafe { state.free(buffers, are_received) };
+        };
+        // SAFETY: the caller passes an open lease that no other call uses.
+        unsafe { with(lease, (), call) };
+    }
 }
 
 unsafe extern "C" fn counters(lease: *const Lease, counters: *mut LeaseCounters) {

@@ -8,7 +8,8 @@
 //! `open`, `close` and the route functions allocate or log.
 //!
 //! A buffer belongs to the caller from `tx_alloc` until `tx_burst` accepts it or `tx_free`, and from `rx_burst`
-//! until `rx_free`. Closing the lease gives everything back, whoever held it.
+//! until `rx_free`. Buffers are sent in the order in which they were given out, but for those that go back unsent; what was
+//! received goes back as a burst, for the peer may get the room only when all of it has. Closing the lease gives everything back, whoever held it.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 
@@ -19,7 +20,7 @@ pub const TABLE_SYMBOL: &CStr = c"urdma_lease_table";
 pub type TableFn = unsafe extern "C" fn() -> *const LeaseTable;
 
 /// Version of everything declared here; another version is not usable.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Buffers in one burst at most; longer ones are cut to this.
 pub const MAX_BURST: u32 = 32;
@@ -64,8 +65,8 @@ pub struct LeaseParams {
     pub mac: [u8; 6],
     /// Not 0: send UDP checksums (IPv4; IPv6 always does).
     pub checksum: u8,
-    /// 0.
-    pub reserved: u8,
+    /// Not 0: packets go through the driver's bursts, even where the library could do without.
+    pub by_driver: u8,
 }
 
 /// Where the datagrams of one route go.
@@ -88,9 +89,9 @@ pub struct LeaseRoute {
 pub struct TxBuffer {
     /// Names the buffer in later calls.
     pub buffer: *mut c_void,
-    /// Where the datagram starts, on a cache line.
+    /// Where the datagram starts.
     pub data: *mut u8,
-    /// Longest datagram that fits the buffer and the MTU over IPv4; over IPv6 it is 20 octets less.
+    /// Longest datagram that fits the buffer and the MTU.
     pub capacity: u32,
 }
 
@@ -140,7 +141,7 @@ pub struct LeaseCounters {
     pub tx_refused: u64,
     /// Calls in which the port did not take everything.
     pub tx_busy: u64,
-    /// Calls of `tx_alloc` that found the pool empty.
+    /// Calls of `tx_alloc` that found the pool empty, or the peer's ring full.
     pub tx_no_buffer: u64,
     /// Datagrams handed to the caller.
     pub rx_datagrams: u64,
@@ -187,9 +188,13 @@ pub struct LeaseTable {
     /// Ends a route; its number may be given out again.
     pub route_close: unsafe extern "C" fn(lease: *mut Lease, number: u32),
 
-    /// Takes up to `count` buffers; returns how many it stored: all (of at most [`MAX_BURST`]) or none.
-    pub tx_alloc:
-        unsafe extern "C" fn(lease: *mut Lease, buffers: *mut TxBuffer, count: u32) -> u32,
+    /// Takes up to `count` buffers for datagrams of a route; returns how many it stored: all (of at most [`MAX_BURST`]) or none.
+    pub tx_alloc: unsafe extern "C" fn(
+        lease: *mut Lease,
+        route: u32,
+        buffers: *mut TxBuffer,
+        count: u32,
+    ) -> u32,
     /// Sends datagrams in order; returns how many of the first were consumed. The rest still belong to the caller, who
     /// may try them again unchanged.
     pub tx_burst:

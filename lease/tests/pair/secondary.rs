@@ -37,6 +37,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Set while measuring: each host has a CPU for itself.
 pub(crate) const PIN_VARIABLE: &str = "URDMA_TEST_PIN";
 
+/// Set while packets are to go through the driver's bursts.
+pub(crate) const DRIVER_VARIABLE: &str = "URDMA_TEST_BY_DRIVER";
+
 pub(crate) struct Leased {
     table: &'static LeaseTable,
     lease: *mut Lease,
@@ -86,6 +89,8 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             "drain" => leased.drain(),
             "sink" => leased.sink(words[1].parse().unwrap()),
             "refusals" => leased.refusals(name),
+            "gaps" => leased.gaps(),
+            "collect" => leased.collect(words[1].parse().unwrap()),
             "reopen" => {
                 let refused = open(table, name, directory, queue, lcore).unwrap_err();
                 // SAFETY: the lease is open and not used by anyone else.
@@ -165,7 +170,7 @@ fn open(
         mtu: host::MTU,
         mac: host::mac(name),
         checksum: u8::from(std::env::var_os("URDMA_TEST_NO_CHECKSUM").is_none()),
-        reserved: 0,
+        by_driver: u8::from(std::env::var_os(DRIVER_VARIABLE).is_some()),
     };
     let mut lease = null_mut();
     let mut message = [0 as c_char; 512];
@@ -202,7 +207,8 @@ impl Leased {
     fn alloc(&self) -> Option<TxBuffer> {
         let mut buffer = EMPTY_TX;
         // SAFETY: the lease is open; there is room for one buffer.
-        (unsafe { (self.table.tx_alloc)(self.lease, &mut buffer, 1) } == 1).then_some(buffer)
+        (unsafe { (self.table.tx_alloc)(self.lease, self.route, &mut buffer, 1) } == 1)
+            .then_some(buffer)
     }
 
     /// Sends `octets` octets of `fill`, trying for [`PATIENCE`]; false when nobody took them.
@@ -321,7 +327,8 @@ impl Leased {
         while Instant::now() < deadline {
             let mut buffers = [EMPTY_TX; 32];
             // SAFETY: the lease is open; there is room for 32 buffers.
-            let count = unsafe { (self.table.tx_alloc)(self.lease, buffers.as_mut_ptr(), 32) };
+            let count =
+                unsafe { (self.table.tx_alloc)(self.lease, self.route, buffers.as_mut_ptr(), 32) };
             let datagrams = buffers.map(|buffer| TxDatagram {
                 buffer: buffer.buffer,
                 octets: 8972,
@@ -429,6 +436,62 @@ impl Leased {
         assert_eq!(after.tx_refused - before.tx_refused, 4);
         assert_eq!(after.tx_datagrams, before.tx_datagrams);
         println!("refused");
+    }
+
+    /// Takes six buffers: the first, the fourth and the last are sent, the second and the fifth go back, the third is too long.
+    fn gaps(&self) {
+        let mut buffers = [EMPTY_TX; 6];
+        // SAFETY: the lease is open; there is room for six buffers.
+        let count =
+            unsafe { (self.table.tx_alloc)(self.lease, self.route, buffers.as_mut_ptr(), 6) };
+        assert_eq!(count, 6);
+        for (fill, buffer) in (1..).zip(&buffers) {
+            // SAFETY: the buffer has room for a longest datagram.
+            unsafe { buffer.data.write_bytes(fill, 8972) };
+        }
+        let back = [buffers[1].buffer, buffers[4].buffer];
+        // SAFETY: both are ours.
+        unsafe { (self.table.tx_free)(self.lease, back.as_ptr(), 2) };
+        let datagrams = [0, 2, 3, 5].map(|at| TxDatagram {
+            buffer: buffers[at].buffer,
+            octets: if at == 2 { 8973 } else { 8972 },
+            route: self.route,
+            ecn: 0,
+        });
+        let mut consumed = 0;
+        let deadline = Instant::now() + PATIENCE;
+        while consumed < datagrams.len() {
+            assert!(Instant::now() < deadline, "nobody takes packets");
+            let left = &datagrams[consumed..];
+            let count = u32::try_from(left.len()).unwrap();
+            // SAFETY: the buffers are ours.
+            let taken = unsafe { (self.table.tx_burst)(self.lease, left.as_ptr(), count) };
+            consumed += taken as usize;
+        }
+        println!("sent");
+    }
+
+    /// Receives datagrams of one octet's value each and says the values.
+    fn collect(&self, count: usize) {
+        let mut datagrams = [EMPTY_RX; 32];
+        let mut fills = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        while fills.len() < count {
+            assert!(Instant::now() < deadline, "datagrams are missing");
+            let got = self.receive(&mut datagrams);
+            for datagram in &datagrams[..got] {
+                // SAFETY: the datagram is ours until it is released.
+                let data =
+                    unsafe { std::slice::from_raw_parts(datagram.data, datagram.octets as usize) };
+                assert!(data.len() == 8972 && data.iter().all(|octet| *octet == data[0]));
+                fills.push(data[0].to_string());
+            }
+            self.release(&datagrams[..got]);
+            if got == 0 {
+                yield_now();
+            }
+        }
+        println!("collected {}", fills.join(" "));
     }
 
     fn counters(&self) -> LeaseCounters {

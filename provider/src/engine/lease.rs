@@ -170,9 +170,9 @@ impl Lease {
         unsafe { (self.table.tx_free)(self.lease.as_ptr(), buffers.as_ptr(), count) };
     }
 
-    /// A buffer to fill, unless the pool is empty or the port has fallen behind.
+    /// A buffer to fill with a datagram of a route, unless the pool is empty or the port has fallen behind.
     #[inline]
-    pub(super) fn alloc(&mut self) -> Option<Buffer> {
+    pub(super) fn alloc(&mut self, route: Route) -> Option<Buffer> {
         if self.outgoing.is_full() {
             self.flush();
             if self.outgoing.is_full() {
@@ -185,7 +185,8 @@ impl Lease {
             capacity: 0,
         };
         // SAFETY: there is room for one buffer.
-        let count = unsafe { (self.table.tx_alloc)(self.lease.as_ptr(), &raw mut buffer, 1) };
+        let count =
+            unsafe { (self.table.tx_alloc)(self.lease.as_ptr(), route.0, &raw mut buffer, 1) };
         (count == 1).then_some(Buffer(buffer))
     }
 
@@ -313,7 +314,7 @@ impl Strings {
             mtu: params.mtu,
             mac: params.mac,
             checksum: params.checksum.into(),
-            reserved: 0,
+            by_driver: 0,
         }
     }
 }

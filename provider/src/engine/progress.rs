@@ -459,7 +459,7 @@ impl Shard {
                 turn = Turn::Done;
                 break;
             };
-            let Some(mut buffer) = lease.alloc() else {
+            let Some(mut buffer) = lease.alloc(route) else {
                 counters.no_frame += 1;
                 turn = Turn::Blocked;
                 break;

@@ -150,7 +150,7 @@ impl Shard {
     }
 
     fn send_datagram_leased(&mut self, index: u16, letter: &Letter, route: Route) -> Sent {
-        let Some(mut buffer) = self.lease.as_mut().and_then(|lease| lease.alloc()) else {
+        let Some(mut buffer) = self.lease.as_mut().and_then(|lease| lease.alloc(route)) else {
             self.counters.no_frame += 1;
             return Sent::NoRoom;
         };
