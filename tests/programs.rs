@@ -32,7 +32,7 @@ fn over_second_gid(first_port: u16, server: &str) -> Vec<Job> {
     });
     let datagrams = programs::perftest("ib_send_lat", 64, false, first_port + 10, server)
         .with(&["-c", "UD", "-x", SECOND_GID]);
-    let pingpong = ["ibv_rc_pingpong", "ibv_ud_pingpong"]
+    let pingpong = ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong"]
         .into_iter()
         .zip(first_port + 11..)
         .map(|(program, port)| {

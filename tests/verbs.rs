@@ -23,6 +23,8 @@ fn run_jobs(jobs: &[MakeJob<'_>]) {
 #[test]
 fn shared_receive_queue_serves_many_queue_pairs() {
     run_jobs(&[
+        &|port, server| pingpong("ibv_uc_pingpong", false, port, server),
+        &|port, server| pingpong("ibv_uc_pingpong", true, port, server),
         &|port, server| pingpong("ibv_srq_pingpong", false, port, server),
         &|port, server| pingpong("ibv_srq_pingpong", true, port, server).with(&["-q", "20"]),
         &|port, server| perftest("ib_send_lat", 64, false, port, server).with(&["--use-srq"]),

@@ -157,12 +157,14 @@ fn carries_payload(kind: &SegmentKind) -> bool {
 proptest! {
     #[test]
     fn data_packet_round_trips(
+        carrier in proptest::sample::select(&[PacketType::Data, PacketType::UnreliableData][..]),
         trp in header(PacketType::Data),
         extensions in extensions(),
         kind in kind(),
         last in any::<bool>(),
         payload_len in 0usize..70_000,
     ) {
+        let trp = TrpHeader { kind: carrier, ..trp };
         let mut buf = [0; HEAD_LEN_MAX];
         let len = wire::encode(&trp, &extensions, &kind, last, &mut buf).unwrap();
         let payload_len = if carries_payload(&kind) { payload_len } else { 0 };

@@ -356,6 +356,36 @@ fn terminate_causes_have_the_codes_of_rfc_5040_section_4_8() {
 }
 
 #[test]
+fn packet_of_an_unreliable_connection_is_a_data_packet_of_another_type() {
+    let kind = SegmentKind::Write {
+        stag: Stag(0x1122_3344),
+        offset: TaggedOffset(0x0102_0304_0506_0708),
+    };
+    let header = TrpHeader {
+        kind: PacketType::UnreliableData,
+        ..trp()
+    };
+    #[rustfmt::skip]
+    let expected = [
+        0x19, 0x00, 0x02, 0x03, 0xde, 0xad, 0xbe, 0xef, 0x05, 0x0a, 0x0b, 0x0c, 0x00, 0x0d, 0x0e, 0x0f,
+        0xc1, 0x40, 0x11, 0x22, 0x33, 0x44, 1, 2, 3, 4, 5, 6, 7, 8,
+    ];
+    let mut buf = [0; 64];
+    let len = wire::encode(&header, &Extensions::NONE, &kind, true, &mut buf).unwrap();
+    assert_eq!(buf[..len], expected);
+    let segment = Segment::parse(&expected, expected.len() + 100).unwrap();
+    assert_eq!(
+        (segment.kind, segment.last, segment.payload_len),
+        (kind, true, 100)
+    );
+    assert_eq!(segment.trp, header);
+    assert_eq!(TrpHeader::reset_for(&header), None);
+    let mut closed = expected;
+    closed[8] = 0;
+    assert_eq!(Segment::parse(&closed, 130), Err(ParseError::Window));
+}
+
+#[test]
 fn acknowledgement_with_extensions_matches_the_specification() {
     let mut sack = Sack::default();
     sack.insert(0);
@@ -528,7 +558,7 @@ fn packet_with_bad_trp_field_is_refused_without_terminate() {
     refuse(&good, 0, 0x20, ParseError::Version);
     refuse(&good, 0, 0x00, ParseError::Version);
     refuse(&good, 0, 0x18, ParseError::PacketType);
-    refuse(&good, 0, 0x19, ParseError::PacketType);
+    refuse(&good, 0, 0x1a, ParseError::PacketType);
     refuse(&good, 0, 0x17, ParseError::ConnectionManagement);
     refuse(&good, 0, 0x11, ParseError::Trailing);
     refuse(&good, 8, 0, ParseError::Window);

@@ -296,6 +296,10 @@ fn frames() -> Vec<Expected> {
             ));
         }
     }
+    for (kind, payload) in segments() {
+        let trp = next(PacketType::UnreliableData);
+        frames.push(expected(trp, &Extensions::NONE, &kind, &payload));
+    }
     for kind in terminates() {
         frames.push(expected(
             next(PacketType::Data),
@@ -558,7 +562,7 @@ fn tshark_marks_bad_packets_and_survives_them() {
         }
     }
     packets.push(vec![0x20; 16]);
-    packets.push(vec![0x19; 16]);
+    packets.push(vec![0x1a; 16]);
     let shown = tshark(&scratch, &packets, &["-Y", "trp"]);
     assert_eq!(shown.len(), packets.len());
     let lua = tshark(&scratch, &packets, &["-Y", "_ws.lua.error"]);

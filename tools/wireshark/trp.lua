@@ -1,6 +1,6 @@
 -- TRP, the transport of urdma: UDP ports 21504..21757, as doc/spec/trp.md has it.
 --
--- The TRP header, its extensions and connection management are decoded here; the DDP segment of a DATA packet goes to
+-- The TRP header, its extensions and connection management are decoded here; the DDP segment of a DATA or UDATA packet goes to
 -- Wireshark's own iwarp_ddp_rdmap, but for Immediate Data (RDMAP opcodes 8 and 9), which that does not know.
 
 local trp = Proto("trp", "Thin Reliable Protocol")
@@ -9,11 +9,11 @@ local PORT_BASE, PORT_LAST = 21504, 21757
 local HEADER_LEN, EXTENSION_WORDS_MAX = 16, 24
 local VERSION = 1
 local DATAGRAM_HEADER_LEN = 48
-local DATA, RNR, RESET, CM, DATAGRAM = 0, 2, 3, 7, 8
+local DATA, RNR, RESET, CM, DATAGRAM, UDATA = 0, 2, 3, 7, 8, 9
 
 local TYPES = {
   [0] = "DATA", [1] = "ACK", [2] = "RNR", [3] = "RESET", [4] = "FIN", [5] = "FIN_ACK", [6] = "PROBE", [7] = "CM",
-  [8] = "DATAGRAM",
+  [8] = "DATAGRAM", [9] = "UDATA",
 }
 
 local OPCODES = {
@@ -382,9 +382,9 @@ function trp.dissector(tvb, pinfo, root)
   end
   t:set_len(header_len)
   local name = TYPES[kind]
-  if kind == DATA then
+  if kind == DATA or kind == UDATA then
     if tvb:len() == header_len then
-      broken(t, "DATA without a segment")
+      broken(t, name .. " without a segment")
     else
       local has_immediate = tvb(1, 1):bitfield(6, 1) == 1
       name = name .. " " .. dissect_segment(tvb(header_len):tvb(), pinfo, root, t, has_immediate)

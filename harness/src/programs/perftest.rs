@@ -36,19 +36,22 @@ const COMMON: [&str; 8] = [
 ];
 /// Flags of tools that measure bandwidth.
 const BANDWIDTH: [&str; 5] = ["-a", "-b", "-q 16", "-b -q 4 -R", "-c XRC -b -q 4"];
+/// Flags of Send and Write, which unreliable connections have.
+const ONE_WAY: [&str; 2] = ["-c UC", "-I 64 -s 64"];
 /// Flags of Send.
-const SEND: [&str; 6] = [
+const SEND: [&str; 7] = [
     "-c XRC -e",
+    "-c UC -e",
+    "-c UC --use-srq",
     "-c UD -s 1024",
     "-c UD -R -s 1024",
     "-R -e",
     "--use-srq",
-    "-I 64 -s 64",
 ];
 
 /// perftest's eight tools with their flags.
 ///
-/// Not among them is what perftest itself refuses: Writes with `-e`, atomics of another size, latency with `-b` and `-q`, `-c XRC` with `-R`. `-a` of the latency tools
+/// Not among them is what perftest itself refuses: Writes with `-e`, atomics of another size, latency with `-b` and `-q`, `-c XRC` and `-c UC` with `-R`. `-a` of the latency tools
 /// is left out: perftest measures the processor's frequency again for each of 23 sizes, for seconds each on a busy machine.
 pub fn perftest_matrix(selection: Selection, first_port: u16, server: &str) -> Vec<Job> {
     let mut all = Vec::new();
@@ -108,8 +111,8 @@ fn flags_of(operation: &str, measure: &str) -> Vec<&'static str> {
     if operation == "send" {
         flags.extend(SEND);
     }
-    if operation == "write" {
-        flags.push("-I 64 -s 64");
+    if matches!(operation, "send" | "write") {
+        flags.extend(ONE_WAY);
     }
     flags.retain(|flags| has(flags));
     // Two seconds, all of which count.

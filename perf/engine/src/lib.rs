@@ -112,6 +112,7 @@ impl End {
             recv_cq: Arc::clone(&cq),
             srq: None,
             xrc: XrcRole::None,
+            unreliable: false,
             max_send_wr: DEPTH,
             max_recv_wr: DEPTH,
             max_send_sge: 1,

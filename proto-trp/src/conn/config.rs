@@ -17,6 +17,8 @@ pub struct ConnConfig {
     pub shared_recv: bool,
     /// Requests name a shared receive queue of the peer ([`super::SendWr::shared_queue`]); the packets have an extension for that.
     pub names_shared_queue: bool,
+    /// Nothing is acknowledged or sent again (verbs: UC). There are no reads and atomics then.
+    pub unreliable: bool,
     /// Scatter-gather elements of one send work request, 1..=[`MAX_SGE`].
     pub max_send_sge: u8,
     /// Scatter-gather elements of one receive work request, 1..=[`MAX_SGE`].
@@ -43,6 +45,7 @@ impl ConnConfig {
             rq_depth: 128,
             shared_recv: false,
             names_shared_queue: false,
+            unreliable: false,
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline: 256,

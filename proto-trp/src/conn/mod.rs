@@ -30,6 +30,7 @@ mod time;
 mod timers;
 mod txwindow;
 mod types;
+mod unreliable;
 
 use crate::addr::Psn;
 use crate::wire::{self, connection_id, ConnectionId, Flags, Terminate};
@@ -58,6 +59,7 @@ use send::{Controls, Next};
 use terminate::TerminateRepeat;
 use timers::KeepAlive;
 use txwindow::TxWindow;
+use unreliable::Arrived;
 
 /// Octets at the start of a datagram that the driver copies out of shared memory before it asks [`Connection::handle_datagram`].
 pub const HEAD_OCTETS: usize = wire::HEAD_LEN_MAX;
@@ -152,6 +154,8 @@ impl Peer {
 #[derive(Debug)]
 pub struct Connection {
     state: State,
+    /// See [`ConnConfig::unreliable`].
+    unreliable: bool,
     /// RTS has been reached: this end has a stream of its own.
     sends_stream: bool,
     /// The peer has destroyed its queue pair.
@@ -197,6 +201,8 @@ pub struct Connection {
     /// What the peer is told in ERROR.
     terminate: Option<Terminate>,
     terminate_repeat: TerminateRepeat,
+    /// What of an unreliable stream has arrived.
+    arrived: Arrived,
     stats: ConnStats,
     config: ConnConfig,
 }
@@ -220,6 +226,7 @@ impl Connection {
         let window = config.window_packets;
         Self {
             state: State::Reset,
+            unreliable: config.unreliable,
             sends_stream: false,
             peer_closed: false,
             closing: false,
@@ -249,6 +256,7 @@ impl Connection {
             fail_deadline: Time::NEVER,
             terminate: None,
             terminate_repeat: TerminateRepeat::NONE,
+            arrived: Arrived::default(),
             stats: ConnStats::default(),
             config,
         }
@@ -308,6 +316,7 @@ impl Connection {
             ..Peer::NONE
         };
         self.rx.start(params.remote_psn);
+        self.arrived = Arrived::from(params.remote_psn);
         self.responder.start(params.max_dest_rd_atomic);
         let (every, timing) = if params.reliable_path {
             (MEMORY_WINDOW_PACKETS / 4, PathTiming::MEMORY)
@@ -332,6 +341,10 @@ impl Connection {
         }
         self.step(State::Rts)?;
         self.peer.rnr_retry = params.rnr_retry;
+        if self.unreliable {
+            self.start_unreliable_stream(remote_qpn, params.local_psn);
+            return Ok(());
+        }
         self.peer.max_rd_atomic = u32::from(params.max_rd_atomic.min(MAX_RD_ATOMIC));
         if self.sends_stream && self.tx.initial() == params.local_psn {
             self.recovery.bound(params);
@@ -447,7 +460,7 @@ impl Connection {
 
     /// The owner destroys the queue pair: `poll_transmit` then gives what is owed (acknowledgement, FIN), after which the connection may be dropped.
     pub fn close(&mut self) {
-        if self.state.receives() && self.sends_stream && !self.peer_closed {
+        if self.state.receives() && self.sends_stream && !self.peer_closed && !self.unreliable {
             self.controls.fin = true;
         }
         self.closing = true;

@@ -77,6 +77,10 @@ impl Connection {
             self.stats.rx_wrong_id += 1;
             return;
         }
+        if self.unreliable {
+            self.handle_unreliable(&trp, datagram, host);
+            return;
+        }
         if !self.sends_stream && trp.kind == PacketType::Data {
             self.learn_stream(trp.ack);
         }
@@ -173,11 +177,19 @@ impl Connection {
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) {
-        if trp.kind == PacketType::Reset {
-            if !self.peer_closed {
-                self.peer_gone(host);
+        match trp.kind {
+            PacketType::Reset => {
+                if !self.peer_closed {
+                    self.peer_gone(host);
+                }
+                return;
             }
-            return;
+            // The peer takes this connection for one of the other service.
+            PacketType::UnreliableData => {
+                self.stats.rx_malformed += 1;
+                return;
+            }
+            _ => {}
         }
         if trp.extension_words == 0 {
             self.on_ack(now, trp, None, host);
@@ -528,7 +540,11 @@ impl Connection {
 
     /// Does what a segment does when everything before it has arrived.
     #[inline]
-    fn commit<H: Host>(&mut self, commit: Commit, host: &mut H) -> Result<(), (Commit, Refusal)> {
+    pub(super) fn commit<H: Host>(
+        &mut self,
+        commit: Commit,
+        host: &mut H,
+    ) -> Result<(), (Commit, Refusal)> {
         let done = match commit {
             Commit::Nothing => Ok(()),
             Commit::Write { stag, to, kept, .. } => {
@@ -681,7 +697,7 @@ impl Connection {
     }
 
     #[inline]
-    fn note_established<H: Host>(&mut self, host: &mut H) {
+    pub(super) fn note_established<H: Host>(&mut self, host: &mut H) {
         if !self.established {
             self.established = true;
             if self.state == State::Rtr {

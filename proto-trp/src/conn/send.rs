@@ -296,9 +296,12 @@ impl Connection {
             self.last_ack_request = seq;
         }
         self.note_sent(seq, &spec);
+        if self.unreliable {
+            self.forget_sent(host);
+        }
         Some(Transmit {
             len,
-            ecn_capable: true,
+            ecn_capable: !self.unreliable,
         })
     }
 
@@ -348,7 +351,7 @@ impl Connection {
             | SegmentSource::Response(_)
             | SegmentSource::Void => false,
         };
-        ends && (wqe.flags.signaled || self.sq.is_half_full())
+        ends && !self.unreliable && (wqe.flags.signaled || self.sq.is_half_full())
     }
 
     /// Moves the work request or response on by the segment that was sent.
@@ -420,6 +423,9 @@ impl Connection {
         };
         let mut trp = self.header(PacketType::Data, flags | self.epoch);
         trp.psn = self.tx.psn(seq);
+        if self.unreliable {
+            trp.kind = PacketType::UnreliableData;
+        }
         match spec.source {
             SegmentSource::Message(index) => self.write_message(&trp, index, spec, buf, host),
             SegmentSource::Immediate(index) | SegmentSource::Request(index) => {

@@ -31,6 +31,8 @@ pub struct ConnStats {
     pub rx_out_of_order: u64,
     /// Segments put aside because a table was full or no receive was posted.
     pub rx_deferred: u64,
+    /// Packets of unreliable messages that cannot be received any more: one before them is lost, or nothing is there to receive them.
+    pub rx_dropped_messages: u64,
     /// RNR answers sent.
     pub rnr_sent: u64,
     /// RNR answers received.

@@ -112,9 +112,10 @@ impl Connection {
         self.flush(None, None, host);
     }
 
-    /// The driver knows that the peer's process is gone: as if a RESET had arrived. After a FIN that is nothing new.
+    /// The driver knows that the peer's process is gone: as if a RESET had arrived. After a FIN that is nothing new, and an unreliable connection
+    /// does not want to know.
     pub fn peer_gone<H: Host>(&mut self, host: &mut H) {
-        if !self.state.receives() || self.peer_closed {
+        if !self.state.receives() || self.peer_closed || self.unreliable {
             return;
         }
         let blame = (self.sq.len() > 0).then_some((self.sq.head, Status::RetryExceeded));
@@ -188,7 +189,7 @@ impl Connection {
 
     /// The peer is told why the connection has ended; again and again until it answers or enough is enough.
     fn tell(&mut self, terminate: Terminate) {
-        if self.sends_stream {
+        if self.sends_stream && !self.unreliable {
             self.terminate = Some(terminate);
             self.controls.terminate = true;
             self.terminate_repeat = TerminateRepeat::start();

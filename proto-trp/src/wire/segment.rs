@@ -7,13 +7,13 @@ use super::error::{EncodeError, ParseError};
 use super::ext::Extensions;
 use super::rdmap::{self, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest};
 use super::terminate::Terminate;
-use super::trp::{Flags, PacketType, TrpHeader};
+use super::trp::{Flags, TrpHeader};
 use super::{TAGGED_OVERHEAD, UNTAGGED_OVERHEAD};
 
 /// What a DDP segment is a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentKind {
-    /// The packet has no segment: every TRP type but DATA.
+    /// The packet has no segment: every TRP type but DATA and UDATA.
     Absent,
     /// Part of an RDMA Write.
     Write {
@@ -170,7 +170,7 @@ impl Segment {
         datagram_len: usize,
     ) -> Result<Self, ParseError> {
         let at = trp.len();
-        if trp.kind != PacketType::Data {
+        if !trp.kind.has_segment() {
             return Ok(Self {
                 trp,
                 kind: SegmentKind::Absent,

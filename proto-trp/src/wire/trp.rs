@@ -55,6 +55,8 @@ pub enum PacketType {
     Cm = 7,
     /// A message of an unreliable datagram queue pair; [`super::datagram`] defines octets 1 and up.
     Datagram = 8,
+    /// UDATA: exactly one DDP segment, of a connection that neither acknowledges nor repeats anything.
+    UnreliableData = 9,
 }
 
 impl PacketType {
@@ -71,6 +73,7 @@ impl PacketType {
             6 => PacketType::Probe,
             7 => PacketType::Cm,
             8 => PacketType::Datagram,
+            9 => PacketType::UnreliableData,
             _ => return None,
         })
     }
@@ -94,6 +97,12 @@ impl PacketType {
             Some(kind) => Ok(kind),
             None => Err(ParseError::PacketType),
         }
+    }
+
+    /// Whether packets of this type carry a segment.
+    #[inline]
+    pub const fn has_segment(self) -> bool {
+        matches!(self, PacketType::Data | PacketType::UnreliableData)
     }
 
     /// Whether packets of this type carry the id of the stream that the receiver sends.
@@ -268,18 +277,18 @@ impl TrpHeader {
                 Ok(header)
             };
         }
-        header.check_without_segment(datagram_len)
+        header.check_other_types(datagram_len)
     }
 
     #[inline]
-    fn check_without_segment(self, datagram_len: usize) -> Result<Self, ParseError> {
+    fn check_other_types(self, datagram_len: usize) -> Result<Self, ParseError> {
         if self.kind == PacketType::Cm {
             Err(ParseError::ConnectionManagement)
         } else if self.kind == PacketType::Datagram {
             Err(ParseError::PacketType)
         } else if self.window == 0 && self.kind != PacketType::Reset {
             Err(ParseError::Window)
-        } else if datagram_len != self.len() {
+        } else if datagram_len != self.len() && !self.kind.has_segment() {
             Err(ParseError::Trailing)
         } else {
             Ok(self)
@@ -333,11 +342,11 @@ impl TrpHeader {
 
     /// The RESET that answers a packet whose first 16 octets could be read, for a receiver that keeps no state.
     ///
-    /// `None` when the packet is a RESET or no connection's, which are never answered so.
+    /// `None` when the packet is a RESET, no connection's or an unreliable one's, which are never answered so.
     pub fn reset_for(offender: &TrpHeader) -> Option<Self> {
         if matches!(
             offender.kind,
-            PacketType::Reset | PacketType::Cm | PacketType::Datagram
+            PacketType::Reset | PacketType::Cm | PacketType::Datagram | PacketType::UnreliableData
         ) {
             return None;
         }

@@ -427,6 +427,8 @@ impl Shard {
                     entry.unsent = Some((frame, len));
                     return Turn::Blocked;
                 }
+                // Nobody is there: lost.
+                Err((_, SendError::Dead)) if entry.conn.is_unreliable() => {}
                 Err((_, SendError::Dead)) => {
                     // What the dead process sent last may still wait in the ring, so this is not the moment to fail.
                     notes.push(Note::SlotDead(to));

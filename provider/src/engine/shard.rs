@@ -444,6 +444,7 @@ fn conn_config(number: Qpn, config: &QpConfig) -> ConnConfig {
         },
         shared_recv: config.srq.is_some() || is_target,
         names_shared_queue: matches!(config.xrc, XrcRole::Initiator),
+        unreliable: config.unreliable,
         max_send_sge: sges(config.max_send_sge),
         max_recv_sge: sges(match &config.srq {
             Some(srq) => srq.max_sge(),

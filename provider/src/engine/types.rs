@@ -202,6 +202,8 @@ pub struct QpConfig {
     pub srq: Option<Arc<Srq>>,
     /// What it is in extended reliable connections.
     pub xrc: XrcRole,
+    /// Nothing is acknowledged or sent again (UC).
+    pub unreliable: bool,
     /// Send work requests, 1..; rounded up.
     pub max_send_wr: u32,
     /// Receive work requests, 0..; rounded up.

@@ -90,7 +90,9 @@ pub(super) unsafe extern "C" fn post_recv(
     let post = |wr: &ibv_recv_wr| {
         with_recv_wr(wr, object.max_recv_sge, |wr| {
             match object.service {
-                Service::Connection => object.engine.post_recv(&object.qp, wr)?,
+                Service::Connection | Service::UnreliableConnection => {
+                    object.engine.post_recv(&object.qp, wr)?;
+                }
                 Service::Datagram => object.engine.post_datagram_recv(&object.qp, wr)?,
                 Service::XrcInitiator | Service::XrcTarget => return Err(VerbsError::Invalid),
             }
@@ -121,7 +123,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
 #[inline]
 pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
     let shared_queue = match qp.service {
-        Service::Connection => 0,
+        Service::Connection | Service::UnreliableConnection => 0,
         Service::Datagram => return datagram::send_one(qp, request),
         // SAFETY: the application has named a queue of the peer; every bit pattern is an integer.
         Service::XrcInitiator => unsafe { request.qp_type.xrc.remote_srqn },

@@ -103,6 +103,7 @@ impl QueuePair {
             recv_cq,
             srq: srq.map(|object| object.srq.clone()),
             xrc,
+            unreliable: service == Service::UnreliableConnection,
             max_send_wr: attr.cap.max_send_wr.max(1),
             max_recv_wr: attr.cap.max_recv_wr,
             max_send_sge: attr.cap.max_send_sge.max(1),
@@ -523,7 +524,7 @@ const _: () = {
 mod tests {
     use super::*;
     use crate::engine::LIMITS;
-    use rdma_core_sys::verbs::{IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC, IBV_QP_EX_WITH_TSO};
+    use rdma_core_sys::verbs::{IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QP_EX_WITH_TSO};
     use std::ptr::NonNull;
 
     /// Attributes that [`check_init`] takes; the queues are never looked at.
@@ -567,7 +568,7 @@ mod tests {
 
     #[test]
     fn other_services_are_not_supported() {
-        for service in [IBV_QPT_UC, IBV_QPT_RAW_PACKET, 99] {
+        for service in [IBV_QPT_RAW_PACKET, 99] {
             assert_eq!(Service::of(service), Err(VerbsError::NotSupported));
         }
     }

@@ -6,14 +6,15 @@
 //!             +'             +'      +'        (a state to itself: attributes only)
 //! ```
 //! The tables are those of InfiniBand Architecture 1.4, volume 1, table 96 for reliable connections and for datagrams, without alternate
-//! paths, which this device does not have. The ends of extended reliable connections leave out what belongs to the other end. A datagram queue pair has SQE, too, in which its send queue has failed and from which it goes back
+//! paths, which this device does not have. The ends of extended reliable connections leave out what belongs to the other end, unreliable
+//! connections what is about acknowledgements and reads. A datagram queue pair has SQE, too, in which its send queue has failed and from which it goes back
 //! to RTS.
 
 use rdma_core_sys::verbs::{
     ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type, IBV_QPS_ERR, IBV_QPS_INIT,
-    IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPT_RC, IBV_QPT_UD,
-    IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, IBV_QP_ACCESS_FLAGS, IBV_QP_AV, IBV_QP_CUR_STATE,
-    IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
+    IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QPT_RC, IBV_QPT_UC,
+    IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, IBV_QP_ACCESS_FLAGS, IBV_QP_AV,
+    IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_EN_SQD_ASYNC_NOTIFY, IBV_QP_MAX_DEST_RD_ATOMIC,
     IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_PATH_MIG_STATE, IBV_QP_PATH_MTU,
     IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_RQ_PSN,
     IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT,
@@ -26,6 +27,8 @@ use super::errno::VerbsError;
 pub(super) enum Service {
     /// Reliable connection.
     Connection,
+    /// Unreliable connection.
+    UnreliableConnection,
     /// Unreliable datagram.
     Datagram,
     /// The end of an extended reliable connection that sends.
@@ -42,6 +45,7 @@ impl Service {
     pub(super) const fn of(qp_type: ibv_qp_type) -> Result<Self, VerbsError> {
         match qp_type {
             IBV_QPT_RC => Ok(Service::Connection),
+            IBV_QPT_UC => Ok(Service::UnreliableConnection),
             IBV_QPT_UD => Ok(Service::Datagram),
             IBV_QPT_XRC_SEND => Ok(Service::XrcInitiator),
             IBV_QPT_XRC_RECV => Ok(Service::XrcTarget),
@@ -51,22 +55,37 @@ impl Service {
 
     /// Whether messages are received into requests that are posted for the queue pair alone or taken off one shared queue.
     pub(super) const fn has_receive_queue(self) -> bool {
-        matches!(self, Service::Connection | Service::Datagram)
+        match self {
+            Service::Connection | Service::UnreliableConnection | Service::Datagram => true,
+            Service::XrcInitiator | Service::XrcTarget => false,
+        }
     }
 
     /// The attributes of steps of connections that this end has no use for, so that nobody has to give them.
     const fn unused(self) -> ibv_qp_attr_mask {
         match self {
             Service::Connection | Service::Datagram => 0,
+            Service::UnreliableConnection => {
+                IBV_QP_MAX_DEST_RD_ATOMIC
+                    | IBV_QP_MIN_RNR_TIMER
+                    | IBV_QP_TIMEOUT
+                    | IBV_QP_RETRY_CNT
+                    | IBV_QP_RNR_RETRY
+                    | IBV_QP_MAX_QP_RD_ATOMIC
+            }
             Service::XrcInitiator => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
             Service::XrcTarget => IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
         }
     }
 }
 
-/// The attributes of a call of `ibv_modify_qp` that count. What belongs to the other end only is ignored, as the kernel's uverbs do: perftest names it.
+/// The attributes of a call of `ibv_modify_qp` that count. What belongs only to the other end of an extended connection is ignored, as the kernel's
+/// uverbs do: perftest names it.
 pub(super) const fn heard(service: Service, mask: ibv_qp_attr_mask) -> ibv_qp_attr_mask {
-    mask & !service.unused()
+    match service {
+        Service::XrcInitiator | Service::XrcTarget => mask & !service.unused(),
+        Service::Connection | Service::UnreliableConnection | Service::Datagram => mask,
+    }
 }
 
 /// A step of the state machine with the attributes that go with it.
@@ -237,14 +256,20 @@ pub(super) fn check(
     }
     let steps = match service {
         Service::Datagram => &DATAGRAM[..],
-        Service::Connection | Service::XrcInitiator | Service::XrcTarget => &CONNECTION[..],
+        Service::Connection
+        | Service::UnreliableConnection
+        | Service::XrcInitiator
+        | Service::XrcTarget => &CONNECTION[..],
     };
     let (required, optional) = match to {
         IBV_QPS_RESET | IBV_QPS_ERR => (0, IBV_QP_CUR_STATE),
         _ => steps
             .iter()
             .find(|step| step.from == from && step.to == to)
-            .map(|step| (heard(service, step.required), heard(service, step.optional)))
+            .map(|step| {
+                let used = !service.unused();
+                (step.required & used, step.optional & used)
+            })
             .ok_or(VerbsError::Invalid)?,
     };
     if mask & required != required || mask & !(required | optional | IBV_QP_STATE) != 0 {
@@ -320,6 +345,21 @@ mod tests {
     }
 
     #[test]
+    fn unreliable_connections_have_no_attributes_of_acknowledgements() {
+        let check = |from, to, mask| super::check(Service::UnreliableConnection, from, to, mask);
+        let rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+        assert_eq!(check(IBV_QPS_INIT, IBV_QPS_RTR, rtr), Ok(()));
+        let rts = IBV_QP_STATE | IBV_QP_SQ_PSN;
+        assert_eq!(check(IBV_QPS_RTR, IBV_QPS_RTS, rts), Ok(()));
+        for foreign in [IBV_QP_MIN_RNR_TIMER, IBV_QP_MAX_DEST_RD_ATOMIC] {
+            assert!(check(IBV_QPS_INIT, IBV_QPS_RTR, rtr | foreign).is_err());
+        }
+        for foreign in [IBV_QP_TIMEOUT, IBV_QP_RETRY_CNT, IBV_QP_MAX_QP_RD_ATOMIC] {
+            assert!(check(IBV_QPS_RTR, IBV_QPS_RTS, rts | foreign).is_err());
+        }
+    }
+
+    #[test]
     fn ends_of_extended_connections_leave_out_what_the_other_end_has() {
         let rtr = CONNECTION[2].required | IBV_QP_STATE;
         let rts = CONNECTION[3].required | IBV_QP_STATE;
@@ -331,6 +371,7 @@ mod tests {
             ] {
                 let check = |mask| super::check(service, from, to, mask);
                 assert_eq!(check(needed(mask)), Ok(()));
+                assert_eq!(check(mask).is_ok(), needed(mask) == mask);
                 assert!(check(needed(mask) & !(IBV_QP_AV | IBV_QP_SQ_PSN)).is_err());
             }
         }

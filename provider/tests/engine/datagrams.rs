@@ -52,6 +52,7 @@ impl Port {
                 events: events.clone(),
                 srq: None,
                 xrc: XrcRole::None,
+                unreliable: false,
             })
             .unwrap();
         let memory: Vec<u8> = (0..OCTETS).map(|at| (at % 251) as u8).collect();

@@ -9,3 +9,4 @@ mod long_messages;
 mod operations;
 mod rig;
 mod rights;
+mod unreliable;

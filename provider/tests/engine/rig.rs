@@ -68,8 +68,18 @@ impl End {
         End::in_domain(engine, pd, octets)
     }
 
+    /// One that acknowledges nothing and sends nothing again.
+    pub(crate) fn unreliable(engine: Arc<Engine>, octets: usize) -> End {
+        let pd = engine.alloc_pd().unwrap();
+        End::with(engine, pd, octets, true)
+    }
+
     /// A queue pair and memory in a protection domain that there is.
     pub(crate) fn in_domain(engine: Arc<Engine>, pd: Pd, octets: usize) -> End {
+        End::with(engine, pd, octets, false)
+    }
+
+    fn with(engine: Arc<Engine>, pd: Pd, octets: usize, unreliable: bool) -> End {
         let (channel, write_end) = UnixStream::pair().unwrap();
         let cq = engine
             .create_cq(CqConfig {
@@ -87,6 +97,7 @@ impl End {
                 recv_cq: Arc::clone(&cq),
                 srq: None,
                 xrc: XrcRole::None,
+                unreliable,
                 max_send_wr: DEPTH,
                 max_recv_wr: DEPTH,
                 max_send_sge: 4,

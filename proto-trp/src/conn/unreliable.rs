@@ -1,0 +1,173 @@
+//! Connections that acknowledge nothing and send nothing again (verbs: UC; doc/spec/trp.md, section 13): what of [`Connection`] is different for them.
+//!
+//! A request is done when its last packet is written. The receiver counts packets: what comes behind its turn is dropped, and a packet that is
+//! missing takes its whole message with it, without a word to anybody.
+
+use super::congestion::FixedWindow;
+use super::host::Host;
+use super::receive::Refusal;
+use super::rxwindow::Commit;
+use super::types::{Event, Status};
+use super::{Connection, Controller, Datagram};
+use crate::addr::{Psn, Qpn};
+use crate::wire::{connection_id, PacketType, Segment, SegmentKind, TrpHeader};
+
+/// A packet that is behind its turn by no more than this is late. One that seems to be further behind is far ahead: sequence numbers are half used up
+/// when so much has been lost.
+const LATE_PACKETS: i32 = 1 << 16;
+
+/// What of the peer's stream has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    /// The number that the next packet has if none is lost.
+    expected: Psn,
+    /// Octets of the write that is arriving, none of them missing from the last gap on.
+    write_octets: u32,
+    /// As many of the last write that has ended.
+    ended_write_octets: u32,
+}
+
+impl Default for Arrived {
+    fn default() -> Self {
+        Self::from(Psn::new(0))
+    }
+}
+
+impl From<Psn> for Arrived {
+    fn from(expected: Psn) -> Self {
+        Self {
+            expected,
+            write_octets: 0,
+            ended_write_octets: 0,
+        }
+    }
+}
+
+impl Arrived {
+    /// Counts a packet in; false for one whose turn is over.
+    fn admit(&mut self, psn: Psn) -> bool {
+        let ahead = psn.distance(self.expected);
+        if (-LATE_PACKETS..0).contains(&ahead) {
+            return false;
+        }
+        if ahead != 0 {
+            *self = Self::from(psn);
+        }
+        self.expected = psn.add(1);
+        true
+    }
+
+    /// Octets of a write have been placed.
+    fn note_write(&mut self, octets: usize, last: bool) {
+        self.write_octets = self.write_octets.saturating_add(super::num::len32(octets));
+        if last {
+            self.ended_write_octets = std::mem::take(&mut self.write_octets);
+        }
+    }
+}
+
+impl Connection {
+    /// Nothing is acknowledged or sent again.
+    #[inline]
+    pub fn is_unreliable(&self) -> bool {
+        self.unreliable
+    }
+
+    /// Begins to send: there is no window, no timer and no congestion control.
+    pub(super) fn start_unreliable_stream(&mut self, remote_qpn: Qpn, local_psn: Psn) {
+        self.sends_stream = true;
+        self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, local_psn);
+        self.tx.start(local_psn);
+        self.peer.ack_request_interval = u64::MAX;
+        self.control = Controller::Fixed(FixedWindow::new(self.config.window_packets));
+    }
+
+    /// What was sent is out of this end's hands: requests whose packets are all sent are done.
+    #[cold]
+    pub(super) fn forget_sent<H: Host>(&mut self, host: &mut H) {
+        self.tx.abandon();
+        self.complete_sends(host);
+    }
+
+    /// Takes a packet of the peer, whose connection id is right.
+    #[cold]
+    pub(super) fn handle_unreliable<H: Host>(
+        &mut self,
+        trp: &TrpHeader,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) {
+        let segment = Segment::parse_after(*trp, datagram.head, datagram.len);
+        let segment = match segment {
+            Ok(segment) if trp.kind == PacketType::UnreliableData => segment,
+            _ => {
+                self.stats.rx_malformed += 1;
+                return;
+            }
+        };
+        if !self.arrived.admit(trp.psn) {
+            self.stats.rx_duplicates += 1;
+            return;
+        }
+        self.note_established(host);
+        let refusal = match self.begin(&segment) {
+            Ok(()) => self.take_unreliable(&segment, datagram, host).err(),
+            Err(refusal) => Some(refusal),
+        };
+        match refusal {
+            None => {}
+            // Its own memory fails this end, of which it tells nobody.
+            Some(Refusal::Receive(Status::LocalProtectionError, _)) => {
+                self.flush(None, Some(Status::LocalProtectionError), host);
+                host.event(Event::Fatal);
+            }
+            Some(_) => self.stats.rx_dropped_messages += 1,
+        }
+    }
+
+    /// Whether a segment begins a message or continues the one that is arriving.
+    fn begin(&mut self, segment: &Segment) -> Result<(), Refusal> {
+        match segment.kind {
+            SegmentKind::Write { .. } => Ok(()),
+            SegmentKind::Send { msn, offset: 0, .. } => {
+                (self.rq.head_msn, self.rq.head_offset) = (msn.0, 0);
+                Ok(())
+            }
+            SegmentKind::Send { msn, offset, .. }
+                if (msn.0, offset) == (self.rq.head_msn, self.rq.head_offset) =>
+            {
+                Ok(())
+            }
+            // All of its write has arrived.
+            SegmentKind::Immediate { msn, data, .. }
+                if data.write_len_octets == 0
+                    || data.write_len_octets == self.arrived.ended_write_octets =>
+            {
+                (self.rq.head_msn, self.rq.head_offset) = (msn.0, 0);
+                Ok(())
+            }
+            _ => Err(Refusal::Later),
+        }
+    }
+
+    fn take_unreliable<H: Host>(
+        &mut self,
+        segment: &Segment,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let placed = self.place(segment, datagram, host);
+        if matches!(segment.kind, SegmentKind::Write { .. }) {
+            let octets = if placed.is_ok() {
+                segment.payload_len
+            } else {
+                0
+            };
+            self.arrived.note_write(octets, segment.last);
+        }
+        match placed? {
+            Commit::Nothing => Ok(()),
+            commit => self.commit(commit, host).map_err(|(_, refusal)| refusal),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Unreliable connections: what is lost is lost with its whole message, and what is received is whole, right and in order.
+
+#![allow(clippy::unwrap_used)]
+
+use proto_trp::conn::{Event, Payload, PostError, SendFlags, SendOp, SendWr, State, Status};
+use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
+
+const SECOND: u64 = 1_000_000_000;
+/// Longest message of these tests.
+const ROOM: u32 = 6_000;
+
+fn unreliable(link: LinkModel) -> Setup {
+    let mut setup = Setup {
+        link,
+        ..Setup::default()
+    };
+    setup.config.unreliable = true;
+    setup
+}
+
+fn perfect() -> Setup {
+    unreliable(Setup::default().link)
+}
+
+/// A region of the peer's for each message, and one to send from.
+fn region(world: &mut World, end: usize, len: usize) -> u32 {
+    world.ends[end].host.register(vec![0; len], Rights::ALL)
+}
+
+/// What message `n` consists of.
+fn octet(n: u32) -> u8 {
+    1 + u8::try_from(n % 251).unwrap()
+}
+
+/// Length of message `n`: from none to several packets.
+fn length(n: u32) -> u32 {
+    n * 1_237 % ROOM
+}
+
+/// Whether message `n` is a Send; else it is a Write with immediate data.
+fn is_send(n: u32) -> bool {
+    n & 1 == 0
+}
+
+/// Posts message `n` with its number as immediate data: a Send, or a Write to the place `n` of `sink`.
+fn post(world: &mut World, n: u32, source: u32, sink: u32) {
+    let len = length(n);
+    world.ends[0].host.octets_mut(source).fill(octet(n));
+    let op = if is_send(n) {
+        SendOp::Send
+    } else {
+        let remote = SimHost::remote(sink, u64::from(n) * u64::from(ROOM));
+        SendOp::Write { remote }
+    };
+    let wr = SendWr {
+        wr_id: u64::from(n),
+        op,
+        imm: Some(n),
+        flags: SIGNALED,
+        shared_queue: 0,
+        payload: Payload::Sges(&[SimHost::sge(source, 0, len)]),
+    };
+    world.post_send(0, &wr);
+}
+
+/// Sends `count` messages one after another over a link and gives the numbers of those that were received, each of which is checked.
+fn send_messages(link: LinkModel, seed: u64, count: u32) -> Vec<u32> {
+    let mut world = World::new(&unreliable(link), seed);
+    let source = region(&mut world, 0, ROOM as usize);
+    let sink = region(&mut world, 1, (count * ROOM) as usize);
+    let buffer = region(&mut world, 1, ROOM as usize);
+    world.post_recv(1, 0, &[SimHost::sge(buffer, 0, ROOM)]);
+    let mut received = Vec::new();
+    for n in 0..count {
+        post(&mut world, n, source, sink);
+        world.run(SECOND / 1_000);
+        assert_eq!(world.outcome(0), [(u64::from(n), Status::Success)]);
+        while let Some(completion) = world.ends[1].host.completions.pop_front() {
+            assert_eq!(completion.status, Status::Success);
+            let got = completion.imm.unwrap();
+            assert_eq!(completion.byte_len, length(got));
+            let len = length(got) as usize;
+            let octets = if is_send(got) {
+                &world.ends[1].host.octets(buffer)[..len]
+            } else {
+                &world.ends[1].host.octets(sink)[(got * ROOM) as usize..][..len]
+            };
+            assert!(octets.iter().all(|&o| o == octet(got)), "message {got}");
+            received.push(got);
+            world.post_recv(1, 0, &[SimHost::sge(buffer, 0, ROOM)]);
+        }
+    }
+    // Of messages that were lost there may be a part, and nothing else.
+    for n in 0..count {
+        let place = &world.ends[1].host.octets(sink)[(n * ROOM) as usize..][..ROOM as usize];
+        assert!(place.iter().all(|&o| o == 0 || o == octet(n)), "place {n}");
+    }
+    assert_eq!(world.conn(0).next_deadline(), None);
+    assert_eq!(world.events(0), []);
+    received
+}
+
+#[test]
+fn messages_all_arrive_where_nothing_is_lost() {
+    let received = send_messages(Setup::default().link, 1, 60);
+    assert_eq!(received, (0..60).collect::<Vec<_>>());
+}
+
+#[test]
+fn lost_packets_take_their_messages_with_them_and_no_others() {
+    for_each_seed(100, |seed| {
+        let received = send_messages(
+            LinkModel {
+                delay_ns: 10_000,
+                loss_ppm: 100_000,
+                duplicate_ppm: 50_000,
+                reorder_ppm: 50_000,
+                reorder_ns: 40_000,
+                ..LinkModel::default()
+            },
+            seed,
+            60,
+        );
+        assert!(received.is_sorted_by(|a, b| a < b), "{received:?}");
+        // Messages have three packets on average.
+        assert!((5..60).contains(&received.len()), "{}", received.len());
+    });
+}
+
+#[test]
+fn sender_completes_without_a_peer() {
+    let mut world = World::new(&perfect(), 3);
+    let memory = region(&mut world, 0, 4096);
+    world.kill(1);
+    for wr_id in 0..3 {
+        world.post(0, wr_id, SendOp::Send, &[SimHost::sge(memory, 0, 4096)]);
+    }
+    world.run(SECOND);
+    let all = [0, 1, 2].map(|wr_id| (wr_id, Status::Success));
+    assert_eq!(world.outcome(0), all);
+    assert_eq!(world.conn(0).state(), State::Rts);
+    assert_eq!(world.conn(0).next_deadline(), None);
+}
+
+#[test]
+fn message_that_cannot_be_received_is_dropped_and_the_next_is_not() {
+    let mut world = World::new(&perfect(), 4);
+    let source = region(&mut world, 0, 4096);
+    let buffer = region(&mut world, 1, 4096);
+    let shut = Rights {
+        remote_write: false,
+        ..Rights::ALL
+    };
+    let shut = world.ends[1].host.register(vec![0; 4096], shut);
+    world.ends[0].host.octets_mut(source).fill(7);
+    let send = |world: &mut World, len| {
+        world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, len)]);
+        world.run(SECOND);
+        assert_eq!(world.outcome(0), [(1, Status::Success)]);
+    };
+    // Nothing is posted.
+    send(&mut world, 4096);
+    // What is posted is too short for it, and is there for the next.
+    world.post_recv(1, 20, &[SimHost::sge(buffer, 0, 2000)]);
+    send(&mut world, 4096);
+    assert_eq!(world.outcome(1), []);
+    // No right to write, and so nothing for the immediate data to complete.
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::Write {
+            remote: SimHost::remote(shut, 0),
+        },
+        imm: Some(5),
+        flags: SIGNALED,
+        shared_queue: 0,
+        payload: Payload::Sges(&[SimHost::sge(source, 0, 4096)]),
+    };
+    world.post_send(0, &wr);
+    world.run(SECOND);
+    assert_eq!(world.outcome(0), [(1, Status::Success)]);
+    assert_eq!(world.outcome(1), []);
+    assert!(world.ends[1].host.octets(shut).iter().all(|&o| o == 0));
+    send(&mut world, 2000);
+    assert_eq!(world.outcome(1), [(20, Status::Success)]);
+    assert!(world.stats(1).rx_dropped_messages > 0);
+    assert_eq!((world.events(0), world.events(1)), (vec![], vec![]));
+}
+
+#[test]
+fn shared_receive_requests_outlive_messages_that_are_lost() {
+    let mut setup = perfect();
+    setup.config.shared_recv = true;
+    let mut world = World::new(&setup, 5);
+    let source = region(&mut world, 0, 8192);
+    let buffer = region(&mut world, 1, 4096);
+    let room = vec![SimHost::sge(buffer, 0, 4096)];
+    world.ends[1].host.shared_recvs.push_back((30, room));
+    for len in [8192, 8192, 4096] {
+        world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, len)]);
+        world.run(SECOND);
+    }
+    assert_eq!(world.outcome(1), [(30, Status::Success)]);
+}
+
+#[test]
+fn memory_of_this_end_that_fails_ends_this_end_only() {
+    let mut world = World::new(&perfect(), 6);
+    let source = region(&mut world, 0, 64);
+    world.post_recv(1, 20, &[SimHost::sge(0xbad, 0, 64)]);
+    world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
+    world.run(SECOND);
+    assert_eq!(world.outcome(1), [(20, Status::LocalProtectionError)]);
+    assert_eq!(world.events(1), [Event::Fatal]);
+    assert_eq!(world.conn(1).state(), State::Error);
+    world.post(0, 2, SendOp::Send, &[SimHost::sge(0xbad, 0, 64)]);
+    world.run(SECOND);
+    let outcome = [(1, Status::Success), (2, Status::LocalProtectionError)];
+    assert_eq!(world.outcome(0), outcome);
+    assert_eq!(world.conn(0).state(), State::Error);
+}
+
+#[test]
+fn reads_and_atomics_are_refused() {
+    let mut world = World::new(&perfect(), 7);
+    let memory = region(&mut world, 0, 64);
+    let now = world.now;
+    let (conn, host) = world.split(0);
+    let remote = SimHost::remote(memory, 0);
+    for op in [SendOp::Read { remote }, SendOp::FetchAdd { remote, add: 1 }] {
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            imm: None,
+            flags: SendFlags::default(),
+            shared_queue: 0,
+            payload: Payload::Sges(&[SimHost::sge(memory, 0, 8)]),
+        };
+        let posted = conn.post_send(now, &wr, host);
+        assert_eq!(posted, Err(PostError::InvalidRequest));
+    }
+}
+
+/// A reliable end and an unreliable one do not understand one another, and neither does anything wrong.
+#[test]
+fn ends_of_different_services_take_nothing_from_one_another() {
+    let reliable = Setup {
+        retry_cnt: 1,
+        ..Setup::default()
+    };
+    let mut world = World::unconnected(&reliable, 8);
+    let mut config = *world.conn(1).config();
+    config.unreliable = true;
+    *world.conn(1) = proto_trp::conn::Connection::new(config);
+    world.conn(1).to_init().unwrap();
+    world.connect(0);
+    world.connect(1);
+    let memory = [0, 1].map(|end| region(&mut world, end, 4096));
+    for end in [0, 1] {
+        world.post_recv(end, 20, &[SimHost::sge(memory[end], 0, 4096)]);
+        world.post(end, 1, SendOp::Send, &[SimHost::sge(memory[end], 0, 64)]);
+    }
+    world.run(10 * SECOND);
+    assert_eq!(world.outcome(1), [(1, Status::Success)]);
+    let failed = [(1, Status::RetryExceeded), (20, Status::WorkRequestFlushed)];
+    assert_eq!(world.outcome(0), failed);
+    assert_eq!(world.conn(1).state(), State::Rts);
+}
+
+/// A gap of any length is only a gap.
+#[test]
+fn stream_goes_on_after_a_long_silence() {
+    let mut world = World::new(&perfect(), 9);
+    let memory = [0, 1].map(|end| region(&mut world, end, 64));
+    world.links[0].model.loss_ppm = 1_000_000;
+    for wr_id in 0..100_000 {
+        world.post(0, wr_id, SendOp::Send, &[SimHost::sge(memory[0], 0, 64)]);
+        world.flush(0);
+        world.ends[0].host.completions.clear();
+    }
+    world.links[0].model.loss_ppm = 0;
+    world.post_recv(1, 20, &[SimHost::sge(memory[1], 0, 64)]);
+    world.post(0, 1, SendOp::Send, &[SimHost::sge(memory[0], 0, 64)]);
+    world.run(SECOND);
+    assert_eq!(world.outcome(1), [(20, Status::Success)]);
+}

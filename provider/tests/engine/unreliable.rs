@@ -1,0 +1,71 @@
+//! Unreliable connections: over shared memory everything arrives, and nobody waits for a peer that is not there.
+
+use urdma_provider::engine::{Access, SendOp, State, Status};
+
+use crate::rig::{arena, engine, until, End, DEPTH};
+
+fn pair(octets: usize) -> (End, End) {
+    let arena = arena();
+    let a = End::unreliable(engine(arena, 1), octets);
+    let b = End::unreliable(engine(arena, 2), octets);
+    for end in [&a, &b] {
+        end.init(Access::all());
+    }
+    a.connect(b.qp.number().to_u32());
+    b.connect(a.qp.number().to_u32());
+    (a, b)
+}
+
+const LONG: usize = 1_000_000;
+
+#[test]
+fn sends_and_writes_of_many_frames_arrive_whole() {
+    let (mut a, b) = pair(LONG);
+    a.memory.fill(7);
+    b.receive(1, &[b.sge(0, LONG)]).unwrap();
+    a.post(1, SendOp::Send, &[a.sge(0, LONG)]).unwrap();
+    a.expect(1, Status::Success);
+    let received = b.expect(1, Status::Success);
+    assert_eq!(received.completion.byte_len as usize, LONG);
+    assert_eq!((b.octet(0), b.octet(LONG - 1)), (7, 7));
+    a.memory.fill(8);
+    b.receive(2, &[]).unwrap();
+    let remote = b.remote(0);
+    let write = SendOp::Write { remote };
+    a.post_with(2, write, Some(9), true, &[a.sge(0, LONG)])
+        .unwrap();
+    a.expect(2, Status::Success);
+    let received = b.expect(2, Status::Success);
+    assert_eq!(received.completion.imm, Some(9));
+    assert_eq!((b.octet(0), b.octet(LONG - 1)), (8, 8));
+}
+
+#[test]
+fn nobody_waits_for_a_peer_that_is_gone() {
+    let (a, b) = pair(64);
+    b.engine.destroy_qp(&b.qp).unwrap();
+    a.engine.peer_slot_gone(b.engine.info().slot);
+    drop(b);
+    for wr_id in 0..u64::from(2 * DEPTH) {
+        a.post(wr_id, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+        a.expect(wr_id, Status::Success);
+    }
+    assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+}
+
+#[test]
+fn messages_without_a_receive_request_are_dropped_in_silence() {
+    let (a, b) = pair(64);
+    a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    a.expect(1, Status::Success);
+    b.receive(2, &[b.sge(0, 8)]).unwrap();
+    let mut received = Vec::new();
+    until("a message arrives", || {
+        a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+        a.expect(2, Status::Success);
+        received.extend(b.poll());
+        !received.is_empty()
+    });
+    assert_eq!(received.len(), 1);
+    assert_eq!(b.engine.query_qp(&b.qp).0, State::Rts);
+}
