@@ -45,7 +45,7 @@ impl Default for ArenaConfig {
             slots: MAX_SLOTS,
             ring_cells: 1024,
             small_frames: 512,
-            large_frames: 128,
+            large_frames: 512,
         }
     }
 }

@@ -128,6 +128,9 @@ pub(super) struct DelayBased {
     /// Rounds for which the path is still let go of, and window and round trip before.
     drain_rounds: u32,
     before_drain: (u32, u64),
+    /// Round trips of the last rounds of letting go, and the middle one of the last time: what a round takes when no queue lengthens it, processors included.
+    drained_rtts_ns: [u64; 3],
+    unloaded_ns: u64,
     /// Share of marked packets, in 1/1024.
     marked_share: u32,
 }
@@ -154,6 +157,8 @@ impl DelayBased {
             last_rtt_ns: 0,
             drain_rounds: 0,
             before_drain: (0, 0),
+            drained_rtts_ns: [0; 3],
+            unloaded_ns: 0,
             marked_share: 0,
         }
     }
@@ -182,7 +187,7 @@ impl DelayBased {
 
     /// While the window doubles: packets sent a round trip ago, under half the window, have met a queue.
     fn look_for_queue(&mut self, ack: &AckInfo, rtt_ns: u64) {
-        let base_ns = base_ns(ack.min_rtt_ns);
+        let base_ns = self.base_ns(ack.min_rtt_ns);
         if rtt_ns <= base_ns + base_ns / 4 {
             self.late_samples = 0;
             return;
@@ -190,6 +195,16 @@ impl DelayBased {
         self.late_samples += 1;
         if self.late_samples >= SLOW_START_SAMPLES {
             self.shrink(512, least_by_delay(ack.min_rtt_ns));
+        }
+    }
+
+    /// The round trip without a queue. The smallest of late was seen when no processor had to be waited for; no queue, but we can bring about that there is none.
+    fn base_ns(&self, min_rtt_ns: u64) -> u64 {
+        if min_rtt_ns < SHORT_PATH_NS {
+            min_rtt_ns + SHORT_PATH_NOISE_NS
+        } else {
+            let most = min_rtt_ns + min_rtt_ns.min(SHORT_PATH_NOISE_NS);
+            self.unloaded_ns.clamp(min_rtt_ns, most)
         }
     }
 
@@ -224,12 +239,18 @@ impl DelayBased {
 
     /// Shrinks the window to what the path holds when every sample of some rounds has shown a queue.
     fn judge_delay(&mut self, ack: &AckInfo) {
-        let base_ns = base_ns(ack.min_rtt_ns);
+        let base_ns = self.base_ns(ack.min_rtt_ns);
         let least = least_by_delay(ack.min_rtt_ns);
         let last_ns = std::mem::replace(&mut self.last_rtt_ns, self.round_rtt_ns);
         if self.drain_rounds > 0 {
             self.drain_rounds -= 1;
+            self.drained_rtts_ns.rotate_left(1);
+            self.drained_rtts_ns[2] = self.round_rtt_ns;
             if self.drain_rounds == 0 {
+                let mut rtts_ns = self.drained_rtts_ns;
+                rtts_ns.sort_unstable();
+                self.unloaded_ns = rtts_ns[1];
+                let base_ns = self.base_ns(ack.min_rtt_ns);
                 let (window, rtt_ns) = self.before_drain;
                 self.window = window;
                 self.shrink(share_of(base_ns, rtt_ns), least);
@@ -275,15 +296,6 @@ impl DelayBased {
 /// What remains of a window in 1024 when a round trip is to become the one without a queue, and a little less, so that the queue is surely empty.
 fn share_of(base_ns: u64, rtt_ns: u64) -> u32 {
     low32((base_ns * 922).checked_div(rtt_ns).unwrap_or(512)).clamp(256, 1024)
-}
-
-/// The round trip without a queue.
-fn base_ns(min_rtt_ns: u64) -> u64 {
-    if min_rtt_ns < SHORT_PATH_NS {
-        min_rtt_ns + SHORT_PATH_NOISE_NS
-    } else {
-        min_rtt_ns
-    }
 }
 
 fn least_by_delay(min_rtt_ns: u64) -> u32 {
@@ -444,6 +456,14 @@ mod tests {
                 control.window()
             );
         }
+    }
+
+    // It closed the window: the smallest round trip was seen when no processor had to be waited for, and passed for the path's.
+    #[test]
+    fn delay_based_round_trip_that_no_smaller_window_shortens_is_no_queue() {
+        let mut control = DelayBased::new(256);
+        run(&mut control, 0..12_000, &ack(200_000, 120_000), 0);
+        assert!(control.window() > 128, "{}", control.window());
     }
 
     #[test]
