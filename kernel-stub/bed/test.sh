@@ -10,7 +10,7 @@ cache=$root/target/kernel
 # The guest may take so long in all, boot included; an emulated boot takes about 10 s on two idle cores.
 seconds=${URDMA_BED_SECONDS:-900}
 # What the kernel writes when something is wrong with a module.
-complaints='WARNING:|BUG:|Oops|general protection|Call Trace|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
+complaints='WARNING:|BUG:|Oops|\] general protection|Call Trace|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
 
 share=$(mktemp -d "${TMPDIR:-/tmp}/urdma-bed.XXXXXX")
 trap 'rm -rf "$share"' EXIT

@@ -2,6 +2,7 @@
 /*
  * /dev/urdma: an urdmad opens it and says which device it serves. A device that nobody serves has its port down and cannot be opened.
  */
+#include <linux/cred.h>
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
@@ -15,6 +16,9 @@ struct urdma_agent {
 	/* The device that it serves, NULL before it has said so and after the device is gone; under urdma_agents_lock. */
 	struct urdma_dev *dev;
 	u8 run_dir[URDMA_RUN_DIR_OCTETS];
+	kuid_t owner;
+	/* May be invalid: none. */
+	kgid_t group;
 	u32 gid_count;
 	/* Notes that it has not read; under urdma_agents_lock. */
 	struct list_head notes;
@@ -32,14 +36,25 @@ bool urdma_agent_is_there(struct urdma_dev *dev)
 	return READ_ONCE(dev->agent) != NULL;
 }
 
-/* Where the device's urdmad is; -ENODEV if it has none. */
+/* As with the control socket of an urdmad: its user, its group, and who overrides permissions. */
+static bool urdma_agent_admits_caller(const struct urdma_agent *agent)
+{
+	return uid_eq(current_euid(), agent->owner) || (gid_valid(agent->group) && in_egroup_p(agent->group)) ||
+	       capable(CAP_DAC_OVERRIDE);
+}
+
+/* Where the device's urdmad is; -ENODEV if it has none, -EACCES if the caller may not use it. */
 int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS])
 {
+	struct urdma_agent *agent;
 	int ret = -ENODEV;
 
 	spin_lock(&urdma_agents_lock);
-	if (dev->agent) {
-		memcpy(run_dir, dev->agent->run_dir, URDMA_RUN_DIR_OCTETS);
+	agent = dev->agent;
+	if (agent && !urdma_agent_admits_caller(agent)) {
+		ret = -EACCES;
+	} else if (agent) {
+		memcpy(run_dir, agent->run_dir, URDMA_RUN_DIR_OCTETS);
 		ret = 0;
 	}
 	spin_unlock(&urdma_agents_lock);
@@ -149,7 +164,7 @@ static int urdma_agent_serve(struct urdma_agent *agent, const struct urdma_serve
 				    current->tgid, serve.abi, URDMA_KERNEL_ABI);
 		return -EPROTO;
 	}
-	if (serve.gid_count > URDMA_GIDS || !is_terminated(serve.device, sizeof(serve.device)) ||
+	if (serve.gid_count > URDMA_GIDS || serve.reserved || !is_terminated(serve.device, sizeof(serve.device)) ||
 	    !is_terminated(serve.run_dir, sizeof(serve.run_dir)) || serve.run_dir[0] != '/')
 		return -EINVAL;
 	dev = urdma_dev_find((const char *)serve.device);
@@ -162,6 +177,8 @@ static int urdma_agent_serve(struct urdma_agent *agent, const struct urdma_serve
 		ret = -EBUSY;
 	} else {
 		memcpy(agent->run_dir, serve.run_dir, sizeof(agent->run_dir));
+		agent->owner = current_euid();
+		agent->group = make_kgid(current_user_ns(), serve.group);
 		memcpy(agent->gids, serve.gids, sizeof(agent->gids));
 		agent->gid_count = serve.gid_count;
 		agent->dev = dev;

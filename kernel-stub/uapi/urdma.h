@@ -11,7 +11,7 @@
 #include <rdma/ib_user_ioctl_cmds.h>
 
 /* Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse it. */
-#define URDMA_KERNEL_ABI 4
+#define URDMA_KERNEL_ABI 5
 
 /* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
 #define URDMA_DRIVER_ID 0x75726d61
@@ -75,11 +75,17 @@ enum urdma_srq_raise_attrs {
 /* GIDs of an instance. The device shows them from index 1 on; index 0 is an RNIC's Ethernet address. */
 #define URDMA_GIDS 15
 
+/* No group. */
+#define URDMA_GROUP_NONE 0xffffffffU
+
 /* URDMA_IOC_SERVE: the caller, an urdmad, serves a device from now on, until it closes the file. */
 struct urdma_serve {
 	__u32 abi;
 	/* How many of `gids` count. */
 	__u32 gid_count;
+	/* Whose members may use the device, beside the caller and who may override files' permissions. */
+	__u32 group;
+	__u32 reserved;
 	__u8 device[URDMA_DEVICE_OCTETS];
 	__u8 run_dir[URDMA_RUN_DIR_OCTETS];
 	__u8 gids[URDMA_GIDS][16];

@@ -131,7 +131,7 @@ fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError>
         return Err(DaemonError::DataThread(run_dir.log_file()));
     }
     let kernel = KernelDoor::new(
-        config.kernel_device.clone(),
+        config,
         path.clone(),
         &identity,
         random_seed().map_err(system("get random numbers"))?,

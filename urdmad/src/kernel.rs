@@ -4,10 +4,12 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use nix::unistd::Gid;
 use urdma_ipc::status::KernelStatus;
 use urdma_kernel::abi::CmMessage;
 use urdma_kernel::{agent, Agent};
 
+use crate::config::Config;
 use crate::identity::Identity;
 use crate::kernel_cm::KernelCm;
 
@@ -22,6 +24,8 @@ pub(crate) struct KernelDoor {
     device: Option<String>,
     run_dir: PathBuf,
     gids: Vec<[u8; 16]>,
+    /// Who may use the device beside this process' user.
+    group: Option<u32>,
     state: State,
     /// What the kernel's rdma_cm wants.
     pub(crate) cm: KernelCm,
@@ -34,18 +38,14 @@ enum State {
 
 impl KernelDoor {
     /// A door that [`KernelDoor::keep_served`] will open.
-    pub(crate) fn new(
-        device: Option<String>,
-        run_dir: PathBuf,
-        identity: &Identity,
-        seed: u64,
-    ) -> Self {
+    pub(crate) fn new(config: &Config, run_dir: PathBuf, identity: &Identity, seed: u64) -> Self {
         // The device has a GID 0 of its own.
         let gids = identity.gids.iter().skip(1).map(|entry| entry.gid);
         Self {
-            device,
+            device: config.kernel_device.clone(),
             run_dir,
             gids: gids.collect(),
+            group: config.group.map(Gid::as_raw),
             state: State::Waiting {
                 because: "urdmad is starting".to_owned(),
                 next_try: Instant::now(),
@@ -63,7 +63,7 @@ impl KernelDoor {
         if now < *next_try {
             return;
         }
-        match Agent::serve(device, &self.run_dir, &self.gids) {
+        match Agent::serve(device, &self.run_dir, &self.gids, self.group) {
             Ok(agent) => {
                 tracing::info!("serves the kernel's device {device}");
                 self.state = State::Served(agent);

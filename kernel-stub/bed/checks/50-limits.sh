@@ -14,6 +14,11 @@ ulimit -l 1024
 # ENOMEM
 [ "$(as_nobody "$check" limit 5000000)" = "refused 12" ]
 refused as_nobody cat /dev/urdma
+
+# The device is for the urdmad's user and group; users of one device have nothing to do with one another.
+as_nobody "$check" neighbour
+setpriv --reuid=65533 --regid=65533 --clear-groups --bounding-set=-all --inh-caps=-all -- "$check" stranger
+[ "$(cat $counters/qps)" = 1 ]
 kill -9 $holder
 wait $holder || true
 remove_device

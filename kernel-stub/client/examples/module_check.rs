@@ -1,8 +1,9 @@
 //! Runs in the guest of `kernel-stub/bed` as root: looks at the module through its files, without libibverbs.
 //!
 //! `module_check objects` makes one of everything and raises events; `module_check hold` makes objects, says `ready` and waits to be killed;
-//! `module_check limit OCTETS` registers that much and says what came of it; `module_check garbage SEED` writes random octets to the files.
-//! Each but `garbage` first serves the device `urdma0` if nobody does.
+//! `module_check limit OCTETS` registers that much and says what came of it; `module_check stranger` is refused, `module_check neighbour` may
+//! use the device, but not what others have; `module_check garbage SEED` writes random octets to the files, and random commands, some of them
+//! almost right. Each first serves the device `urdma0` if nobody does.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{File, OpenOptions};
@@ -10,8 +11,10 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
+use urdma_kernel::abi::{cm_kind, CmMessage, MethodAttr, MethodHead, DRIVER_ID, VERBS_IOCTL};
 use urdma_kernel::uverbs::{MrRequest, Opened, QpRequest};
 use urdma_kernel::{Agent, Kind, Uverbs};
+use zerocopy::{FromZeros, IntoBytes};
 
 const DEVICE: &str = "urdma0";
 const RUN_DIR: &str = "/run/urdma/check";
@@ -19,12 +22,17 @@ const RUN_DIR: &str = "/run/urdma/check";
 const LOCAL_WRITE: u32 = 1;
 const ENODEV: i32 = 19;
 const EBUSY: i32 = 16;
+const EACCES: i32 = 13;
+/// The group whose members may use the device: Debian's `nogroup`.
+const GROUP: u32 = 65534;
+/// The number of a queue pair of `hold`.
+const HELD_QPN: u32 = 0x02_0001;
 
 /// The GID that the served device shows at index 1.
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 8, 0, 1];
 
 fn serve() -> std::io::Result<Agent> {
-    Agent::serve(DEVICE, Path::new(RUN_DIR), &[GID])
+    Agent::serve(DEVICE, Path::new(RUN_DIR), &[GID], Some(GROUP))
 }
 
 fn uverbs_file() -> File {
@@ -158,8 +166,7 @@ fn hold() {
     let Opened { uverbs, async_fd } = open();
     let channel = uverbs.create_comp_channel().unwrap();
     let memory = vec![7_u8; 1_000_000];
-    let qpn = std::process::id() & 0xff_ffff;
-    let objects = make_all(&uverbs, &memory, channel.as_raw_fd(), qpn);
+    let objects = make_all(&uverbs, &memory, channel.as_raw_fd(), HELD_QPN);
     uverbs.raise_cq(handle_of(&objects, Kind::Cq)).unwrap();
     println!("ready");
     std::io::stdout().flush().unwrap();
@@ -186,38 +193,176 @@ fn limit(octets: usize) {
     }
 }
 
-/// Random octets, most of them after the head of a command that exists.
-fn garbage(seed: u64) {
-    let mut state = seed | 1;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
+/// Somebody who is neither the urdmad's user nor in its group, nor root.
+fn stranger() {
+    let refused = Uverbs::open(uverbs_file().as_fd()).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(EACCES), "{refused}");
+}
+
+/// Another user of the device: what `hold` has cannot be named, and not be taken.
+fn neighbour() {
+    let Opened { uverbs, .. } = open();
+    for handle in 0..64 {
+        assert!(uverbs.raise_cq(handle).is_err());
+        assert!(uverbs.raise_qp(handle, 1).is_err());
+        assert!(uverbs.raise_srq(handle).is_err());
+        for kind in [Kind::Pd, Kind::Mr, Kind::Cq, Kind::Srq, Kind::Qp] {
+            assert!(uverbs.destroy(kind, handle).is_err());
+        }
+    }
+    let pd = uverbs.alloc_pd().unwrap();
+    let cq = uverbs.create_cq(0, 16, None).unwrap();
+    let request = QpRequest {
+        qpn: HELD_QPN,
+        user_handle: 0,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq: None,
     };
-    let _agent = serve().ok();
-    for round in 0..3000_u32 {
-        let mut file = uverbs_file();
+    let refused = uverbs.create_qp(&request).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(EBUSY), "{refused}");
+}
+
+/// Numbers that look random and are the same for the same seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, limit: u16) -> u16 {
+        u16::try_from(self.next() % u64::from(limit)).unwrap()
+    }
+
+    fn fill(&mut self, octets: &mut [u8]) {
+        octets.fill_with(|| self.next().to_le_bytes()[0]);
+    }
+}
+
+/// A command of uverbs' write interface: the head of one that exists, then anything. Answers go to no address that exists.
+fn write_garbage(random: &mut Random, mut file: &File) {
+    let words = 2 + random.below(30);
+    let mut octets = vec![0; usize::from(words) * 4];
+    random.fill(&mut octets);
+    octets[..4].copy_from_slice(&u32::from(random.below(45)).to_ne_bytes());
+    octets[4..6].copy_from_slice(&words.to_ne_bytes());
+    octets[6..8].copy_from_slice(&random.below(40).to_ne_bytes());
+    let _ = file.write(&octets);
+}
+
+/// A command of uverbs' ioctl interface: an object and a method that exist, the driver's own among them, with attributes that may be right.
+fn ioctl_garbage(random: &mut Random, file: &File) {
+    let mut octets = Vec::new();
+    let count = random.below(5);
+    let own = |random: &mut Random| random.below(2) << 12;
+    let head = MethodHead {
+        length: u16::try_from(size_of::<MethodHead>()).unwrap()
+            + count * u16::try_from(size_of::<MethodAttr>()).unwrap()
+            + u16::from(random.below(20) == 0),
+        object_id: random.below(20),
+        method_id: random.below(4) | own(random),
+        num_attrs: count,
+        reserved1: 0,
+        driver_id: DRIVER_ID,
+        reserved2: 0,
+    };
+    octets.extend_from_slice(head.as_bytes());
+    for _ in 0..count {
+        let attr = MethodAttr {
+            attr_id: random.below(8) | own(random),
+            len: random.below(3) * 4,
+            flags: random.below(2),
+            reserved: 0,
+            data: random.next() >> random.below(64),
+        };
+        octets.extend_from_slice(attr.as_bytes());
+    }
+    octets.push(0);
+    // SAFETY: the kernel reads and writes as many octets as the head says, which is at most what is there.
+    let _ = unsafe { libc::ioctl(file.as_raw_fd(), VERBS_IOCTL, octets.as_mut_ptr()) };
+}
+
+/// What an urdmad that has lost its mind could say: each message that exists, about endpoints that may exist.
+fn agent_garbage(random: &mut Random, agent: Option<&Agent>) {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/urdma")
+        .unwrap();
+    let _ = file.write(&random.next().to_ne_bytes());
+    let mut message = CmMessage::new_zeroed();
+    random.fill(message.as_mut_bytes());
+    let _ = file.write(message.as_bytes());
+    let Some(agent) = agent else {
+        return;
+    };
+    let asked = agent.receive().unwrap();
+    message.id = asked.map_or(u32::from(random.below(100)), |asked| asked.id);
+    message.listener = u32::from(random.below(100));
+    message.kind = cm_kind::LISTENING + u32::from(random.below(6));
+    if message.kind == cm_kind::REQUEST {
+        message.id |= u32::from(random.below(2)) << 31;
+    }
+    message.status = -i32::from(random.below(3) * 111);
+    let _ = agent.send(&message);
+}
+
+/// Listens through the kernel's rdma_cm once, until the file is closed: the layouts are those of `rdma/rdma_user_cm.h`.
+fn listen(port: u16) -> std::io::Result<()> {
+    const CREATE_ID: u32 = 0;
+    const BIND_IP: u32 = 2;
+    const LISTEN: u32 = 7;
+    const TCP: u64 = 0x106;
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/infiniband/rdma_cm")?;
+    let mut command = |number: u32, body: &[u8]| {
+        let length = u16::try_from(body.len()).unwrap();
+        let mut octets = number.to_ne_bytes().to_vec();
+        octets.extend_from_slice(&length.to_ne_bytes());
+        // Room for an answer.
+        octets.extend_from_slice(&4_u16.to_ne_bytes());
+        octets.extend_from_slice(body);
+        file.write(&octets).map(drop)
+    };
+    let mut id = 0_u32;
+    let answer = &raw mut id as u64;
+    command(CREATE_ID, [0, answer, TCP].as_bytes())?;
+    let mut body = [0; 40];
+    // The address is an IPv4 one in the place of an IPv6 one.
+    body[8..10].copy_from_slice(&2_u16.to_ne_bytes());
+    body[10..12].copy_from_slice(&port.to_be_bytes());
+    body[12..16].copy_from_slice(&GID[12..]);
+    body[36..].copy_from_slice(&id.to_ne_bytes());
+    command(BIND_IP, &body)?;
+    command(LISTEN, [id, 16].as_bytes())
+}
+
+/// While the kernel listens now and then: nonsense comes from all sides.
+fn garbage(seed: u64) {
+    let mut random = Random(seed | 1);
+    let agent = serve().ok();
+    std::thread::spawn(|| {
+        for port in 7000.. {
+            // What comes of it is in the hands of the nonsense.
+            let _ = listen(port);
+        }
+    });
+    for round in 0..2000_u32 {
+        let file = uverbs_file();
         let opened = (round % 2 == 0).then(|| Uverbs::open(file.as_fd()).unwrap());
         for _ in 0..8 {
-            let words = 2 + random() % 30;
-            let mut octets: Vec<u8> = (0..words * 4).map(|_| random().to_le_bytes()[0]).collect();
-            octets[..4].copy_from_slice(&u32::try_from(random() % 45).unwrap().to_ne_bytes());
-            octets[4..6].copy_from_slice(&u16::try_from(words).unwrap().to_ne_bytes());
-            octets[6..8].copy_from_slice(&u16::try_from(random() % 40).unwrap().to_ne_bytes());
-            // Answers go to no address that exists.
-            if octets.len() >= 16 {
-                octets[8..16].copy_from_slice(&random().to_ne_bytes());
-            }
-            let _ = file.write(&octets);
+            write_garbage(&mut random, &file);
+            ioctl_garbage(&mut random, &file);
+            agent_garbage(&mut random, agent.as_ref());
         }
         drop(opened);
-        let mut agent = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/urdma")
-            .unwrap();
-        let _ = agent.write(&random().to_ne_bytes());
     }
 }
 
@@ -227,7 +372,11 @@ fn main() {
         ["objects"] => objects(),
         ["hold"] => hold(),
         ["limit", octets] => limit(octets.parse().unwrap()),
+        ["stranger"] => stranger(),
+        ["neighbour"] => neighbour(),
         ["garbage", seed] => garbage(seed.parse().unwrap()),
-        _ => panic!("module_check objects | hold | limit OCTETS | garbage SEED"),
+        _ => panic!(
+            "module_check objects | hold | limit OCTETS | stranger | neighbour | garbage SEED"
+        ),
     }
 }

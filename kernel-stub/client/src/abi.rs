@@ -5,7 +5,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// `URDMA_KERNEL_ABI`: version of everything here that is not the kernel's own.
-pub const KERNEL_ABI: u32 = 4;
+pub const KERNEL_ABI: u32 = 5;
 /// `URDMA_DRIVER_ID`: what libibverbs reads as the driver's number of a device of the module.
 pub const DRIVER_ID: u32 = 0x7572_6d61;
 /// Longest path of a run directory, with its final zero.
@@ -14,6 +14,8 @@ pub const RUN_DIR_OCTETS: usize = 104;
 pub const DEVICE_OCTETS: usize = 64;
 /// GIDs of an instance; the device shows them from index 1 on.
 pub const GIDS: usize = 15;
+/// No group.
+pub const GROUP_NONE: u32 = u32::MAX;
 /// GIDs of the device.
 pub const GID_TABLE_LEN: i32 = 16;
 
@@ -37,6 +39,10 @@ pub struct Serve {
     pub abi: u32,
     /// How many of `gids` count.
     pub gid_count: u32,
+    /// Whose members may use the device too, or [`GROUP_NONE`].
+    pub group: u32,
+    /// 0.
+    pub reserved: u32,
     /// The device's name.
     pub device: [u8; DEVICE_OCTETS],
     /// The caller's run directory, an absolute path.
@@ -322,9 +328,9 @@ pub const VERBS_IOCTL: u64 = (3 << 30) | ((size_of::<MethodHead>() as u64) << 16
 const _: () = {
     assert!(GID_TABLE_LEN as usize == 1 + GIDS);
     assert!(size_of::<ContextAnswer>() == 112);
-    assert!(size_of::<Serve>() == 416);
-    assert!(offset_of!(Serve, gids) == 176);
-    assert!(offset_of!(Serve, run_dir) == 72);
+    assert!(size_of::<Serve>() == 424);
+    assert!(offset_of!(Serve, gids) == 184);
+    assert!(offset_of!(Serve, run_dir) == 80);
     assert!(size_of::<CmMessage>() == 320);
     assert!(offset_of!(CmMessage, private_data) == 64);
     assert!(size_of::<CommandHead>() == 8);
@@ -338,6 +344,6 @@ const _: () = {
     assert!(size_of::<Destroy>() == 16);
     assert!(size_of::<MethodHead>() == 24);
     assert!(size_of::<MethodAttr>() == 16);
-    assert!(IOC_SERVE == 0x41a0_b700);
+    assert!(IOC_SERVE == 0x41a8_b700);
     assert!(VERBS_IOCTL == 0xc018_1b01);
 };

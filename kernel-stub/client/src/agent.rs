@@ -8,7 +8,9 @@ use std::path::Path;
 
 use zerocopy::IntoBytes;
 
-use crate::abi::{CmMessage, Serve, DEVICE_OCTETS, GIDS, IOC_SERVE, KERNEL_ABI, RUN_DIR_OCTETS};
+use crate::abi::{
+    CmMessage, Serve, DEVICE_OCTETS, GIDS, GROUP_NONE, IOC_SERVE, KERNEL_ABI, RUN_DIR_OCTETS,
+};
 
 /// The file that the module makes.
 pub const AGENT_FILE: &str = "/dev/urdma";
@@ -21,11 +23,17 @@ pub struct Agent {
 
 impl Agent {
     /// Serves a device for an instance with its control socket in `run_dir` and these GIDs, of which those beyond [`GIDS`] are not shown.
+    /// This process' user, root, and the members of `group` may use it.
     ///
     /// # Errors
     /// ENOENT without the module, ENODEV without the device, EBUSY if another urdmad serves it, EPROTO for a module of another version,
     /// ENAMETOOLONG for a path beyond 103 octets.
-    pub fn serve(device: &str, run_dir: &Path, gids: &[[u8; 16]]) -> io::Result<Self> {
+    pub fn serve(
+        device: &str,
+        run_dir: &Path,
+        gids: &[[u8; 16]],
+        group: Option<u32>,
+    ) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(AGENT_FILE)?;
         let mut table = [[0; 16]; GIDS];
         let mut gid_count = 0;
@@ -36,6 +44,8 @@ impl Agent {
         let serve = Serve {
             abi: KERNEL_ABI,
             gid_count,
+            group: group.unwrap_or(GROUP_NONE),
+            reserved: 0,
             device: terminated::<DEVICE_OCTETS>(device.as_bytes())?,
             run_dir: terminated::<RUN_DIR_OCTETS>(run_dir.as_os_str().as_bytes())?,
             gids: table,
