@@ -540,6 +540,31 @@ fn datagram_that_is_cut_long_or_of_another_type_is_refused() {
 }
 
 #[test]
+fn datagram_to_a_group_is_the_specifications() {
+    #[rustfmt::skip]
+    let vector = [
+        0x18, 0x00, 0x00, 0x00, 0x01, 0x23, 0x45, 0x67, 0x00, 0x01, 0x00, 0x2a, 0, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3,
+    ];
+    let header = DatagramHeader {
+        destination_index: 0,
+        qkey: 0x0123_4567,
+        traffic_class: 0,
+        source_qpn: 0x01_002a,
+        imm: None,
+        solicited: false,
+        source_gid: vector[16..32].try_into().unwrap(),
+        destination_gid: vector[32..].try_into().unwrap(),
+    };
+    let mut octets = [0xee; 48];
+    header.encode(&mut octets).unwrap();
+    assert_eq!(octets, vector);
+    assert_eq!(DatagramHeader::parse(&vector, 48 + 4096), Ok(header));
+    assert_eq!(group_of(&vector, 48), Some(header.destination_gid));
+}
+
+#[test]
 fn datagram_for_a_group_names_it() {
     let mut octets = [0; 48];
     octets[0] = 0x18;

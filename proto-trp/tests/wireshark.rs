@@ -522,9 +522,21 @@ fn tshark_decodes_datagrams() {
             .unwrap();
         [&octets[..], message].concat()
     };
-    let packets = [packet(None, b""), packet(Some(0xdead_beef), b"hello")];
+    let to_group = |text: &str| {
+        let mut octets = packet(None, b"hi");
+        octets[2..4].fill(0);
+        octets[32..48].copy_from_slice(&text.parse::<Ipv6Addr>().unwrap().octets());
+        octets
+    };
+    let packets = [
+        packet(None, b""),
+        packet(Some(0xdead_beef), b"hello"),
+        to_group("::ffff:239.1.2.3"),
+        to_group("ff02::7"),
+    ];
     let fields = [
         "frame.number",
+        "trp.ud.group",
         "trp.qpn",
         "trp.ud.source_qpn",
         "trp.ud.qkey",
@@ -539,9 +551,13 @@ fn tshark_decodes_datagrams() {
         .for_each(|field| arguments.extend(["-e", field]));
     let found = tshark(&scratch, &packets, &arguments);
     let ends = "0x020007,0x01002a,0x11223344,::ffff:127.0.0.1,fe80::2";
+    // A group has no queue pair number.
+    let from = "0x01002a,0x11223344,::ffff:127.0.0.1";
     let expected = [
-        format!("1,{ends},,"),
-        format!("2,{ends},0xdeadbeef,68656c6c6f"),
+        format!("1,,{ends},,"),
+        format!("2,,{ends},0xdeadbeef,68656c6c6f"),
+        format!("3,1,,{from},::ffff:239.1.2.3,,6869"),
+        format!("4,1,,{from},ff02::7,,6869"),
     ];
     assert_eq!(found, expected);
     let bad = tshark(&scratch, &packets, &["-Y", MALFORMED]);

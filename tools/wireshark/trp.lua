@@ -118,6 +118,7 @@ local u = {
   source_qpn = ProtoField.uint24("trp.ud.source_qpn", "Source QP number", base.HEX),
   source_gid = ProtoField.ipv6("trp.ud.source_gid", "Source GID"),
   target_gid = ProtoField.ipv6("trp.ud.destination_gid", "Destination GID"),
+  group = ProtoField.bool("trp.ud.group", "To all members of a multicast group"),
   message = ProtoField.bytes("trp.ud.message", "Message"),
 }
 
@@ -309,6 +310,12 @@ local function add_destination(tvb, pinfo, t)
   end
 end
 
+-- Whether a GID is an IPv6 multicast address, or an IPv4-mapped one.
+local function is_group(gid)
+  local is_v4 = gid(0, 8):uint64() == UInt64(0) and gid(8, 4):uint() == 0xffff
+  return gid(0, 1):uint() == 0xff or (is_v4 and gid(12, 1):bitfield(0, 4) == 0xe)
+end
+
 local function dissect_datagram(tvb, pinfo, t)
   if tvb:len() < DATAGRAM_HEADER_LEN then
     broken(t, "datagram cut short")
@@ -317,7 +324,13 @@ local function dissect_datagram(tvb, pinfo, t)
   local flags = t:add(f.flags, tvb(1, 1))
   flags:add(f.imm, tvb(1, 1))
   flags:add(u.se, tvb(1, 1))
-  add_destination(tvb, pinfo, t)
+  local to_group = is_group(tvb(32, 16))
+  if to_group then
+    t:add(f.index, tvb(2, 2))
+    t:add(u.group, tvb(32, 16), true):set_generated()
+  else
+    add_destination(tvb, pinfo, t)
+  end
   t:add(u.qkey, tvb(4, 4))
   t:add(u.class, tvb(8, 1))
   t:add(u.source_qpn, tvb(9, 3))
@@ -329,7 +342,8 @@ local function dissect_datagram(tvb, pinfo, t)
   if tvb:len() > DATAGRAM_HEADER_LEN then
     t:add(u.message, tvb(DATAGRAM_HEADER_LEN))
   end
-  local summary = string.format("DATAGRAM, QP %d, from 0x%06x, %d octets", tvb(2, 2):uint(), tvb(9, 3):uint(), tvb:len() - DATAGRAM_HEADER_LEN)
+  local target = to_group and "a group" or "QP " .. tvb(2, 2):uint()
+  local summary = string.format("DATAGRAM, %s, from 0x%06x, %d octets", target, tvb(9, 3):uint(), tvb:len() - DATAGRAM_HEADER_LEN)
   t:append_text(", " .. summary)
   pinfo.cols.info = summary
 end

@@ -30,6 +30,20 @@ impl MacAddr {
         let octets = group.octets();
         Self([0x33, 0x33, octets[12], octets[13], octets[14], octets[15]])
     }
+
+    /// The group that an IPv4 multicast address is sent to (RFC 1112 section 6.4).
+    pub const fn of_ipv4_group(group: Ipv4Addr) -> Self {
+        let octets = group.octets();
+        Self([0x01, 0x00, 0x5e, octets[1] & 0x7f, octets[2], octets[3]])
+    }
+
+    /// The group that a multicast address of either version is sent to.
+    pub fn of_group(group: IpAddr) -> Self {
+        match group.to_canonical() {
+            IpAddr::V4(v4) => Self::of_ipv4_group(v4),
+            IpAddr::V6(v6) => Self::of_ipv6_group(v6),
+        }
+    }
 }
 
 impl fmt::Display for MacAddr {
@@ -206,6 +220,14 @@ mod tests {
         assert!(!MacAddr::BROADCAST.is_unicast());
         assert!(!MacAddr::default().is_unicast());
         assert!(!MacAddr([0x33, 0x33, 0, 0, 0, 1]).is_unicast());
+    }
+
+    #[test]
+    fn mac_of_a_group_has_the_low_bits_of_its_address() {
+        let of = |text: &str| MacAddr::of_group(text.parse().unwrap()).to_string();
+        assert_eq!(of("239.129.2.3"), "01:00:5e:01:02:03");
+        assert_eq!(of("::ffff:224.0.0.1"), "01:00:5e:00:00:01");
+        assert_eq!(of("ff0e::1:203"), "33:33:00:01:02:03");
     }
 
     #[test]

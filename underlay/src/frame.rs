@@ -100,7 +100,7 @@ pub struct Route {
     pub destination_mac: MacAddr,
     /// Own IP address.
     pub source: IpAddr,
-    /// IP address of the remote host.
+    /// IP address of the remote host, or of a group.
     pub destination: IpAddr,
     /// Whether UDP checksums are computed.
     pub checksum: Checksum,
@@ -112,9 +112,9 @@ pub enum RouteError {
     /// One address is IPv4, the other IPv6.
     #[error("source and destination are of different IP versions")]
     MixedVersions,
-    /// The source or destination is a group's, the unspecified or the broadcast address.
-    #[error("source and destination must be addresses of single hosts")]
-    NotUnicast,
+    /// The source is no address of a single host, or the destination neither that nor a group's.
+    #[error("the source must be the address of a single host, the destination that or a group's")]
+    NoAddress,
 }
 
 /// A datagram is longer than the length field of its IP header can say.
@@ -138,7 +138,7 @@ impl Template {
     /// The template of a route.
     ///
     /// # Errors
-    /// The addresses do not go together or are not unicast.
+    /// The addresses do not go together, or cannot be the ends of a datagram.
     pub fn new(route: &Route) -> Result<Self, RouteError> {
         let addresses = (
             route.source.to_canonical(),
@@ -174,8 +174,9 @@ impl Template {
             }
             _ => return Err(RouteError::MixedVersions),
         };
-        if !is_host(addresses.0) || !is_host(addresses.1) {
-            return Err(RouteError::NotUnicast);
+        let to_group = addresses.1.is_multicast();
+        if !is_host(addresses.0) || !(to_group || is_host(addresses.1)) {
+            return Err(RouteError::NoAddress);
         }
         header[12..14].copy_from_slice(&ethertype);
         Ok(Self {
@@ -381,12 +382,13 @@ mod tests {
             Template::new(&route(source, destination, Checksum::Full)).map(|_| ())
         };
         assert_eq!(new("10.0.0.1", "fe80::1"), Err(RouteError::MixedVersions));
-        assert_eq!(new("10.0.0.1", "224.0.0.1"), Err(RouteError::NotUnicast));
-        assert_eq!(new("0.0.0.0", "10.0.0.1"), Err(RouteError::NotUnicast));
+        assert_eq!(new("224.0.0.1", "10.0.0.1"), Err(RouteError::NoAddress));
+        assert_eq!(new("0.0.0.0", "10.0.0.1"), Err(RouteError::NoAddress));
         assert_eq!(
             new("10.0.0.1", "255.255.255.255"),
-            Err(RouteError::NotUnicast)
+            Err(RouteError::NoAddress)
         );
+        assert_eq!(new("10.0.0.1", "224.0.0.1"), Ok(()));
         assert_eq!(new("::ffff:10.0.0.1", "10.0.0.2"), Ok(()));
     }
 

@@ -3,19 +3,21 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-use crate::addr::{to_octets, Endpoint};
+use proto_trp::addr::{udp_port, SlotId};
+
+use crate::addr::{to_octets, Endpoint, MacAddr};
 use crate::checksum::Sum;
 use crate::frame::{
     is_host, Ecn, ETHERNET_OCTETS, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_OCTETS,
     IPV6_OCTETS, PROTOCOL_ICMPV6, PROTOCOL_UDP, UDP_OCTETS,
 };
 
-/// A UDP datagram for one of our addresses.
+/// A UDP datagram for one of our addresses, or for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The sender's IP address, IPv4 as IPv4-mapped.
     pub source: [u8; 16],
-    /// Which of our addresses it was sent to, IPv4 as IPv4-mapped.
+    /// Which of our addresses or which group it was sent to, IPv4 as IPv4-mapped.
     pub destination: [u8; 16],
     /// The sender's UDP port.
     pub source_port: u16,
@@ -36,7 +38,7 @@ pub enum Dropped {
     Truncated,
     /// Neither IPv4, IPv6 nor ARP.
     NotIp,
-    /// Its Ethernet or IP destination is not ours.
+    /// Its Ethernet or IP destination is neither ours nor a group's, or it is to a group and names a single slot.
     NotForUs,
     /// A version, header length or total length that cannot be.
     BadIpHeader,
@@ -94,7 +96,7 @@ impl Dropped {
     }
 }
 
-/// Checks every header of a frame and finds the UDP datagram that it carries to `local`.
+/// Checks every header of a frame and finds the UDP datagram that it carries to `local`, or to a group of which `local` may be a member.
 ///
 /// Octets behind the IP packet (Ethernet padding) are ignored.
 ///
@@ -106,17 +108,39 @@ pub fn parse(frame: &[u8], local: &Endpoint) -> Result<Received, Dropped> {
         .split_first_chunk::<ETHERNET_OCTETS>()
         .ok_or(Dropped::Truncated)?;
     match [header[12], header[13]] {
-        ETHERTYPE_IPV4 if header[..6] == local.mac().0 => parse_ipv4(packet, local),
-        ETHERTYPE_IPV6 if header[..6] == local.mac().0 => parse_ipv6(packet, local),
+        ETHERTYPE_IPV4 if header[..6] == local.mac().0 => {
+            parse_ipv4(packet, |destination| local.owns_v4(destination))
+        }
+        ETHERTYPE_IPV6 if header[..6] == local.mac().0 => {
+            parse_ipv6(packet, |destination| local.owns_v6(destination))
+        }
         ETHERTYPE_IPV6 if packet.get(6) == Some(&PROTOCOL_ICMPV6) => Err(Dropped::NeighbourTraffic),
+        ETHERTYPE_IPV4 if header[0] & 1 == 1 => to_all_slots(parse_ipv4(packet, |group| {
+            group.is_multicast() && header[..6] == MacAddr::of_ipv4_group(group).0
+        })),
+        ETHERTYPE_IPV6 if header[0] & 1 == 1 => to_all_slots(parse_ipv6(packet, |group| {
+            group.is_multicast() && header[..6] == MacAddr::of_ipv6_group(group).0
+        })),
         ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Err(Dropped::NotForUs),
         ETHERTYPE_ARP => Err(Dropped::NeighbourTraffic),
         _ => Err(Dropped::NotIp),
     }
 }
 
+/// A datagram to a group is the daemon's, who knows the members: were it any slot's, each host would answer it.
+#[cold]
+fn to_all_slots(parsed: Result<Received, Dropped>) -> Result<Received, Dropped> {
+    parsed.and_then(|received| {
+        if received.destination_port == udp_port(SlotId::DAEMON) {
+            Ok(received)
+        } else {
+            Err(Dropped::NotForUs)
+        }
+    })
+}
+
 #[inline]
-fn parse_ipv4(packet: &[u8], local: &Endpoint) -> Result<Received, Dropped> {
+fn parse_ipv4(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Received, Dropped> {
     let header = packet
         .first_chunk::<IPV4_OCTETS>()
         .ok_or(Dropped::Truncated)?;
@@ -135,7 +159,7 @@ fn parse_ipv4(packet: &[u8], local: &Endpoint) -> Result<Received, Dropped> {
     }
     let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
     let destination = Ipv4Addr::new(header[16], header[17], header[18], header[19]);
-    if !local.owns_v4(destination) {
+    if !is_ours(destination) {
         return Err(Dropped::NotForUs);
     }
     if header[9] != PROTOCOL_UDP {
@@ -153,7 +177,7 @@ fn parse_ipv4(packet: &[u8], local: &Endpoint) -> Result<Received, Dropped> {
 }
 
 #[inline]
-fn parse_ipv6(packet: &[u8], local: &Endpoint) -> Result<Received, Dropped> {
+fn parse_ipv6(packet: &[u8], is_ours: impl Fn(Ipv6Addr) -> bool) -> Result<Received, Dropped> {
     let header = packet
         .first_chunk::<IPV6_OCTETS>()
         .ok_or(Dropped::Truncated)?;
@@ -176,7 +200,7 @@ fn parse_ipv6(packet: &[u8], local: &Endpoint) -> Result<Received, Dropped> {
         Ipv6Addr::from(octets)
     };
     let (source, destination) = (address(8), address(24));
-    if !local.owns_v6(destination) {
+    if !is_ours(destination) {
         return Err(Dropped::NotForUs);
     }
     let pseudo = Sum::default().octets(&header[8..40]);
@@ -262,19 +286,23 @@ mod tests {
             false => ("127.0.0.1", "127.0.0.2"),
             true => ("fe80::1", "fe80::2"),
         };
-        let template = Template::new(&Route {
+        let route = Route {
             source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
             destination_mac: OURS,
             source: source.parse().unwrap(),
             destination: destination.parse().unwrap(),
             checksum,
-        })
-        .unwrap();
+        };
+        written(&route, 21505, datagram)
+    }
+
+    fn written(route: &Route, port: u16, datagram: &[u8]) -> Vec<u8> {
+        let template = Template::new(route).unwrap();
         let mut frame = vec![0; template.header_octets()];
         frame.extend(datagram);
         let ports = UdpPorts {
             source: 7,
-            destination: 21505,
+            destination: port,
         };
         template.write(&mut frame, ports, Ecn::Capable0).unwrap();
         frame
@@ -303,6 +331,37 @@ mod tests {
                     assert_eq!(crate::from_octets(received.source).to_string(), source);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn parse_of_a_frame_to_a_group_wants_the_groups_ethernet_address() {
+        for (source, group) in [("127.0.0.1", "239.129.2.3"), ("fe80::1", "ff02::1:203")] {
+            let mut route = Route {
+                source_mac: MacAddr([2, 0, 0, 0, 0, 1]),
+                destination_mac: MacAddr::of_group(group.parse().unwrap()),
+                source: source.parse().unwrap(),
+                destination: group.parse().unwrap(),
+                checksum: Checksum::Full,
+            };
+            let received = parse(&written(&route, 21504, b"to all"), &local()).unwrap();
+            assert_eq!(crate::from_octets(received.destination), route.destination);
+            let to_slot = parse(&written(&route, 21505, b"to all"), &local());
+            assert_eq!(to_slot, Err(Dropped::NotForUs));
+            for mac in [OURS, MacAddr::BROADCAST, MacAddr([0x33; 6])] {
+                route.destination_mac = mac;
+                let parsed = parse(&written(&route, 21504, b"to all"), &local());
+                assert_eq!(parsed, Err(Dropped::NotForUs), "{group} at {mac}");
+            }
+            // A host's address in a frame to a group is not the group's business.
+            route.destination_mac = MacAddr::of_group(group.parse().unwrap());
+            route.destination = if route.source.is_ipv4() {
+                "127.0.0.2".parse().unwrap()
+            } else {
+                "fe80::2".parse().unwrap()
+            };
+            let parsed = parse(&written(&route, 21504, b"to one"), &local());
+            assert_eq!(parsed, Err(Dropped::NotForUs));
         }
     }
 

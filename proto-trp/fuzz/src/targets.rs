@@ -4,21 +4,22 @@
 //! The same functions replay `corpus/` in `tests/fuzz_corpus.rs`, with a stable compiler.
 
 use proto_trp::wire::{
-    self, AtomicRequest, AtomicResponse, Extensions, ImmediateData, Opcode, ReadRequest, Segment,
-    TaggedHeader, Terminate, TrpHeader, UntaggedHeader, HEAD_LEN_MAX,
+    self, AtomicRequest, AtomicResponse, DatagramHeader, Extensions, ImmediateData, Opcode,
+    ReadRequest, Segment, TaggedHeader, Terminate, TrpHeader, UntaggedHeader, HEAD_LEN_MAX,
 };
 
 /// A parser under test, by the name of its target and of its directory in `corpus/`.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const ALL: [Target; 8] = [
+pub const ALL: [Target; 9] = [
     ("trp_header", trp_header),
     ("extensions", extensions),
     ("ddp", ddp),
     ("rdmap", rdmap),
     ("terminate", terminate),
     ("segment", segment),
+    ("datagram", datagram),
     ("operations", operations),
     ("cm_message", cm_message),
 ];
@@ -142,6 +143,21 @@ pub fn segment(octets: &[u8]) {
     assert_eq!((again.kind, again.last), (segment.kind, segment.last));
     assert_eq!(again.payload_len, segment.payload_len);
     assert_eq!(again.trp.flags, segment.trp.flags);
+}
+
+/// [`DatagramHeader::parse`], and the group that urdmad finds.
+pub fn datagram(octets: &[u8]) {
+    let group = wire::datagram::group_of(octets, octets.len());
+    let Ok(header) = DatagramHeader::parse(octets, octets.len()) else {
+        assert!(group.is_none());
+        return;
+    };
+    let is_group = wire::datagram::is_group(&header.destination_gid);
+    assert_eq!(group, is_group.then_some(header.destination_gid));
+    let mut buf = [0; wire::datagram::HEADER_LEN];
+    header.encode(&mut buf).expect("the header fits");
+    let again = DatagramHeader::parse(&buf, octets.len());
+    assert_eq!(again, Ok(header));
 }
 
 /// [`urdma_cm::wire::Message::parse`], and what urdmad makes of a REQ.
