@@ -87,6 +87,7 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
     )?;
     render_slots(text, status)?;
     render_listeners(text, status)?;
+    render_groups(text, status)?;
     for (name, value) in &status.counters.data {
         if *value > 0 {
             writeln!(text, "{name:<28} {value}")?;
@@ -131,6 +132,14 @@ fn render_slots(text: &mut String, status: &Status) -> std::fmt::Result {
     Ok(())
 }
 
+fn render_groups(text: &mut String, status: &Status) -> std::fmt::Result {
+    for group in &status.groups {
+        let slots: Vec<String> = group.slots.iter().map(ToString::to_string).collect();
+        writeln!(text, "group    {}, slots {}", group.group, slots.join(", "))?;
+    }
+    Ok(())
+}
+
 fn render_listeners(text: &mut String, status: &Status) -> std::fmt::Result {
     for listener in &status.listeners {
         writeln!(
@@ -145,7 +154,7 @@ fn render_listeners(text: &mut String, status: &Status) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urdma_ipc::status::SlotStatus;
+    use urdma_ipc::status::{GroupStatus, SlotStatus};
 
     #[test]
     fn render_of_portless_instance_names_address_and_slots() {
@@ -158,12 +167,17 @@ mod tests {
                 program: "ib_send_lat".to_owned(),
                 ..SlotStatus::default()
             }],
+            groups: vec![GroupStatus {
+                group: [239, 1, 2, 3].into(),
+                slots: vec![3, 17],
+            }],
             ..Status::default()
         };
         let text = render(&status);
         assert!(text.contains("127.0.0.1"));
         assert!(text.contains("this host's own traffic only"));
         assert!(text.contains("ib_send_lat"));
+        assert!(text.contains("group    239.1.2.3, slots 3, 17"));
         assert!(text.contains("1 of 253 attached"));
     }
 }

@@ -79,6 +79,11 @@ fn two_hosts_with_ipv6_addresses_talk() {
     let hosts = TwoHosts::up_at(scratch.path(), Queues::Forwarded, 1500, addresses).unwrap();
     let mut jobs = over_second_gid(ports(), hosts.a.address());
     jobs.extend(through_rdma_cm(ports(), addresses[0][1]));
+    jobs.extend(
+        addresses[0]
+            .iter()
+            .map(|address| programs::mckey(address, "", "")),
+    );
     run_all(&jobs, &hosts.a, &hosts.b, Lease::Never);
     hosts.down().unwrap();
 }

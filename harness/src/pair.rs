@@ -1,6 +1,7 @@
 //! A server and a client of one program, each on its host.
 
 use std::fs;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::instance::{Instance, Lease};
@@ -61,6 +62,7 @@ fn is_ready(ready: Ready, server: &Instance) -> bool {
         Ready::Tcp(port) => server
             .daemon_pid()
             .is_ok_and(|daemon| listens_on_tcp(daemon, port)),
+        Ready::Group(group) => has_member(server, group),
         Ready::Cm(port) => server.status().is_ok_and(|status| {
             status["listeners"].as_array().is_some_and(|listeners| {
                 listeners.iter().any(|listener| {
@@ -70,6 +72,16 @@ fn is_ready(ready: Ready, server: &Instance) -> bool {
             })
         }),
     }
+}
+
+/// Whether a process of an instance is a member of a multicast group.
+fn has_member(instance: &Instance, group: IpAddr) -> bool {
+    let group = group.to_string();
+    instance.status().is_ok_and(|status| {
+        status["groups"]
+            .as_array()
+            .is_some_and(|groups| groups.iter().any(|known| known["group"] == group.as_str()))
+    })
 }
 
 /// Whether any socket in the network namespace of `process` is in LISTEN (state 0A) on `port`.

@@ -5,13 +5,15 @@ mod perftest;
 mod qperf;
 mod rdmacm;
 
+use std::net::IpAddr;
+
 use crate::process::Ended;
 use crate::Failure;
 
 pub use ibverbs::{pingpong, rc_pingpong};
 pub use perftest::{perftest, perftest_matrix, Selection};
 pub use qperf::qperf;
-pub use rdmacm::{rdma_client, rdmacm_utils, rping, ucmatose, udaddy};
+pub use rdmacm::{mckey, rdma_client, rdmacm_utils, rping, ucmatose, udaddy};
 
 /// When a server is ready for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub enum Ready {
     Tcp(u16),
     /// It listens on this port through rdma_cm.
     Cm(u16),
+    /// It is a member of this multicast group.
+    Group(IpAddr),
 }
 
 /// A figure that a program printed.

@@ -168,6 +168,22 @@ impl ControlClient {
         self.call_done(Request::CmUnlisten { space, addr, port })
     }
 
+    /// Has datagrams to a multicast group copied to this process.
+    ///
+    /// # Errors
+    /// No multicast group, or one too many ([`crate::GROUPS_PER_PROCESS_MAX`]).
+    pub fn join_group(&self, group: IpAddr) -> Result<(), ControlError> {
+        self.call_done(Request::JoinGroup { group })
+    }
+
+    /// Undoes [`Self::join_group`].
+    ///
+    /// # Errors
+    /// This process is no member.
+    pub fn leave_group(&self, group: IpAddr) -> Result<(), ControlError> {
+        self.call_done(Request::LeaveGroup { group })
+    }
+
     /// How to reach `ip`; takes up to two seconds when nobody answers for it.
     ///
     /// # Errors

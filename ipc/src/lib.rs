@@ -22,10 +22,10 @@ pub use client::ControlClient;
 pub use error::{ControlError, Refusal, RefusalKind};
 pub use message::{
     gid_table_len, Answer, ArenaParams, Attached, Event, GidEntry, LeaseAnswer, LeaseParams,
-    PortSpace, ProcessReport, Request, Resolution,
+    PortSpace, ProcessReport, Request, Resolution, GROUPS_PER_PROCESS_MAX,
 };
 pub use paths::RunDir;
 pub use status::Status;
 
 /// Version of the control protocol; both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;

@@ -10,6 +10,9 @@ use crate::error::Refusal;
 use crate::fault::{Direction, Impairment};
 use crate::status::Status;
 
+/// Multicast groups that a process can be a member of at the same time.
+pub const GROUPS_PER_PROCESS_MAX: u32 = 256;
+
 /// One packet from a client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,6 +84,17 @@ pub enum Request {
         addr: IpAddr,
         /// The port.
         port: u16,
+    },
+    /// Datagrams to a multicast group are to be copied to this process from now on, however often it asks. Answer: [`Answer::Done`]; refused
+    /// with QuotaExceeded beyond [`GROUPS_PER_PROCESS_MAX`] groups.
+    JoinGroup {
+        /// The group, IPv4 or IPv6.
+        group: IpAddr,
+    },
+    /// Undoes [`Request::JoinGroup`]. Answer: [`Answer::Done`].
+    LeaveGroup {
+        /// The group.
+        group: IpAddr,
     },
     /// Asks how to reach an address. Answered within two seconds. Answer: [`Answer::Resolved`].
     Resolve {

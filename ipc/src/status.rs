@@ -34,6 +34,8 @@ pub struct Status {
     pub listeners: Vec<ListenerStatus>,
     /// CM ports that are bound and not listened on.
     pub bound: Vec<ListenerStatus>,
+    /// Multicast groups with the processes that are members.
+    pub groups: Vec<GroupStatus>,
     /// The port, if the instance has one.
     pub port: Option<PortStatus>,
     /// Faults made at the port, if the instance has one.
@@ -112,6 +114,15 @@ pub struct ListenerStatus {
     pub slot: u8,
     /// Requests that may wait; 0 if it is only bound.
     pub backlog: u32,
+}
+
+/// One multicast group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// The group.
+    pub group: IpAddr,
+    /// Its members.
+    pub slots: Vec<u8>,
 }
 
 /// The instance's port.

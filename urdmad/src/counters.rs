@@ -76,6 +76,12 @@ counters! {
     cm_rejected,
     /// Connection requests left unanswered, for they will come again: the port is bound but not listened on yet, or the listener is behind.
     cm_unanswered,
+    /// Datagrams to multicast groups, from processes and from the port.
+    group_datagrams,
+    /// Copies of those handed to members.
+    group_copies,
+    /// Copies that members lost: no free frame, or a member that is behind.
+    drop_group_copies,
     /// RESETs sent for slots that are not attached.
     resets_sent,
     /// Received: the UDP port is none of ours.

@@ -6,8 +6,8 @@
 //! | [`daemon`] | starts everything in order, ends everything in order |
 //! | [`rundir`], [`sysfs`], [`identity`] | the run directory, what libibverbs reads in it, GUID and GIDs |
 //! | `control`, `client` | the control thread: socket, clients, requests, reaping, status |
-//! | [`slots`], [`listeners`], [`lease`] | who has which slot, CM port, queue pair |
-//! | `data` | the data thread: slot 0's ring, the port, neighbours, CM requests, RESETs |
+//! | [`slots`], [`listeners`], [`groups`], [`lease`] | who has which slot, CM port, membership, queue pair |
+//! | `data` | the data thread: slot 0's ring, the port, neighbours, CM requests, multicast, RESETs |
 //! | `kernel`, `kernel_cm` | the kernel module's device that the instance serves; its connection management |
 //! | [`port`] | how packets leave the host |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
@@ -24,6 +24,7 @@ mod control;
 pub mod counters;
 pub mod daemon;
 mod data;
+pub mod groups;
 pub mod identity;
 mod kernel;
 mod kernel_cm;

@@ -12,6 +12,7 @@ use urdma_cm::wire::MAX_MESSAGE;
 
 use crate::capture::Capture;
 use crate::counters::DataCounters;
+use crate::groups::Groups;
 use crate::listeners::Listeners;
 
 /// Datagrams for slot 0 that wait for the control thread.
@@ -23,6 +24,7 @@ pub struct Shared {
     /// What the data path counts.
     pub counters: DataCounters,
     listeners: Mutex<Listeners>,
+    groups: Mutex<Groups>,
     capture: Mutex<Option<Capture>>,
     /// Connection management's datagrams for slot 0, with who sent them.
     cm_datagrams: Mutex<Vec<(IpAddr, Vec<u8>)>>,
@@ -43,6 +45,7 @@ impl Shared {
         Ok(Self {
             counters: DataCounters::default(),
             listeners: Mutex::default(),
+            groups: Mutex::default(),
             capture: Mutex::default(),
             cm_datagrams: Mutex::default(),
             manages_connections: AtomicBool::new(false),
@@ -56,6 +59,11 @@ impl Shared {
         self.listeners
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The multicast groups.
+    pub fn groups(&self) -> MutexGuard<'_, Groups> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Slot 0 manages connections from now on, for the kernel module.

@@ -5,9 +5,11 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};
 use support::{eventually, is_reject, meta, octets, request, Daemon, Process, Scratch, LIMIT};
 use urdma_arena::{Meta, SlotId};
 use urdma_ipc::{
@@ -51,6 +53,70 @@ fn attach_gives_slots_gids_and_an_arena_that_carries_datagrams() {
     );
     assert_eq!(status.frames.free, status.frames.total);
     daemon.stop();
+}
+
+/// A datagram to a multicast group.
+fn to_group(group: IpAddr, message: &[u8]) -> Vec<u8> {
+    let header = DatagramHeader {
+        destination_index: 0,
+        qkey: 1,
+        traffic_class: 0,
+        source_qpn: 0x01_0001,
+        imm: None,
+        solicited: false,
+        source_gid: urdma_underlay::to_octets([127, 0, 0, 1].into()),
+        destination_gid: urdma_underlay::to_octets(group),
+    };
+    let mut octets = [0; HEADER_LEN];
+    header.encode(&mut octets).unwrap();
+    [&octets[..], message].concat()
+}
+
+#[test]
+fn members_of_a_group_get_copies_until_they_leave_or_end() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let [mut a, mut b, mut sender] = [(); 3].map(|()| daemon.attach());
+    let group = IpAddr::from([239, 1, 2, 3]);
+    for member in [&a, &b] {
+        member.client.join_group(group).unwrap();
+    }
+    assert_eq!(
+        b.client
+            .join_group([10, 0, 0, 1].into())
+            .unwrap_err()
+            .errno(),
+        nix::libc::EINVAL
+    );
+    let shown = daemon.status().groups;
+    assert_eq!(shown.len(), 1);
+    assert_eq!((shown[0].group, shown[0].slots.len()), (group, 2));
+    let where_to = Meta {
+        dst_port: support::udp_port(0),
+        ..meta("239.1.2.3", 0)
+    };
+    let first = to_group(group, &[7; 4096]);
+    sender.send(SlotId::DAEMON, &where_to, &first);
+    for member in [&mut a, &mut b] {
+        assert_eq!(octets(&member.receive().unwrap()), first);
+    }
+    // Each copy is taken in order, so what comes next says that nothing came in between.
+    b.client.leave_group(group).unwrap();
+    assert!(b.client.leave_group(group).is_err());
+    let second = to_group(group, b"second");
+    sender.send(SlotId::DAEMON, &where_to, &second);
+    assert_eq!(octets(&a.receive().unwrap()), second);
+    b.client.join_group(group).unwrap();
+    drop(a);
+    eventually("the membership has ended", || {
+        daemon.status().groups[0].slots == [b.attached.slot]
+    });
+    let third = to_group(group, b"third");
+    sender.send(SlotId::DAEMON, &where_to, &third);
+    assert_eq!(octets(&b.receive().unwrap()), third);
+    let data = daemon.status().counters.data;
+    assert_eq!((data["group_datagrams"], data["group_copies"]), (3, 4));
+    assert_eq!(data["drop_tx_no_port"], 0);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! rdmacm-utils.
 
+use std::net::IpAddr;
+
 use super::{words, Job, Ready};
 
 /// Both ends of rping close their event channel when they are done, while a thread of theirs may be about to read from it, which then exits with 255, on
@@ -47,6 +49,24 @@ pub fn udaddy(server: &str) -> Job {
         1024,
         7174,
         [call("-b"), call("-s")],
+        "return status 0",
+    )
+}
+
+/// `mckey`: 10 messages to a group of the same version of IP as `server`, each end with flags of its own.
+pub fn mckey(server: &str, receiver_flags: &str, sender_flags: &str) -> Job {
+    let group = if server.contains(':') {
+        IpAddr::from([0xff0e, 0, 0, 0, 0, 0, 0x7572, 0x646d])
+    } else {
+        IpAddr::from([239, 117, 114, 100])
+    };
+    let call = |flags: &str| format!("mckey -m {group} {flags}");
+    let receiver = call(receiver_flags);
+    Job::saying(
+        receiver.trim(),
+        words(&receiver),
+        words(&format!("{} -s", call(sender_flags))),
+        Ready::Group(group),
         "return status 0",
     )
 }
@@ -110,6 +130,8 @@ pub fn rdmacm_utils(first_port: u16, server: &str) -> Vec<Job> {
         udaddy(server),
         rdma_client(port(), server),
         cmtime(port(), server),
+        mckey(server, "", "-o"),
+        mckey(server, "-l", "-l"),
     ];
     if !server.contains(':') {
         jobs.push(rdma_xclient(port(), server));

@@ -61,6 +61,7 @@ pub mod event {
     pub const ESTABLISHED: u32 = 9;
     pub const DISCONNECTED: u32 = 10;
     pub const DEVICE_REMOVAL: u32 = 11;
+    pub const MULTICAST_JOIN: u32 = 12;
     pub const TIMEWAIT_EXIT: u32 = 15;
 }
 
@@ -82,6 +83,13 @@ pub mod option {
     pub const ID_AFONLY: u32 = 2;
     pub const ID_ACK_TIMEOUT: u32 = 3;
     pub const IB_PATH: u32 = 1;
+}
+
+/// `enum rdma_mc_join_flags` as JOIN_MCAST has it.
+#[allow(missing_docs)]
+pub mod join {
+    pub const FULL_MEMBER: u16 = 0;
+    pub const SEND_ONLY: u16 = 1;
 }
 
 /// `RDMA_PS_IB`.
@@ -552,5 +560,20 @@ layouts! {
         addr: SockaddrIn6,
         /// The id.
         id: u32,
+    }
+    /// JOIN_MCAST.
+    JoinMcast = 152 {
+        /// Where the answer goes.
+        response: u64,
+        /// The application's name for the group.
+        uid: u64,
+        /// The id.
+        id: u32,
+        /// Octets of the address.
+        addr_size: u16,
+        /// See [`join`].
+        join_flags: u16,
+        /// The group.
+        addr: SockaddrStorage,
     }
 }

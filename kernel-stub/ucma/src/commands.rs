@@ -109,15 +109,16 @@ impl Command<'_> {
             cmd::INIT_QP_ATTR => self.init_qp_attr(),
             cmd::SET_OPTION => self.set_option(),
             cmd::NOTIFY => self.notify(),
-            cmd::JOIN_IP_MCAST | cmd::JOIN_MCAST => Err(libc::EOPNOTSUPP),
-            cmd::LEAVE_MCAST => Err(libc::ENOENT),
+            cmd::JOIN_IP_MCAST => self.join_ip_mcast(),
+            cmd::JOIN_MCAST => self.join_mcast(),
+            cmd::LEAVE_MCAST => self.leave_mcast(),
             cmd::MIGRATE_ID => self.migrate_id(),
             _ => Err(libc::ENOSYS),
         }?;
         Ok(After::Done)
     }
 
-    fn room_for<T>(&self) -> Result<usize, Errno> {
+    pub(crate) fn room_for<T>(&self) -> Result<usize, Errno> {
         let room = usize::from(self.header.output);
         if room < size_of::<T>() {
             return Err(libc::ENOSPC);
@@ -126,7 +127,7 @@ impl Command<'_> {
     }
 
     /// For commands that begin something: not after urdmad's death.
-    fn require_device(&self) -> Result<(), Errno> {
+    pub(crate) fn require_device(&self) -> Result<(), Errno> {
         if self.state.removed {
             return Err(libc::ENODEV);
         }
@@ -230,12 +231,13 @@ impl Command<'_> {
         id.state = IdState::AddrQuery;
         id.dst = Some(dst);
         let mut ip = dst.ip();
+        if ip.is_multicast() {
+            let source = self.state.own_like(ip).ok_or(libc::ENETUNREACH);
+            self.state.resolved(number, ip, source);
+            return Ok(After::Done);
+        }
         if ip.is_unspecified() {
-            let own = self.state.device.addresses.iter().copied();
-            ip = own
-                .into_iter()
-                .find(|own| sockaddr::same_family(*own, ip))
-                .unwrap_or(ip);
+            ip = self.state.own_like(ip).unwrap_or(ip);
         }
         if self.state.is_own(ip) {
             self.state.resolved(number, ip, Ok(ip));

@@ -14,6 +14,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp, UdParam, PRIVATE_DATA_FIELD};
 use crate::answers;
 use crate::driver::{Device, Driver, Errno};
+use crate::multicast::Membership;
+use crate::sockaddr;
 
 /// First local port of active ids that never asked for one; such ports are not reserved.
 const ANONYMOUS_PORTS: u16 = 49152;
@@ -71,17 +73,19 @@ struct Reservation {
 
 /// An event that waits for GET_EVENT.
 #[derive(Debug)]
-struct Queued {
+pub(crate) struct Queued {
     /// The id that it counts for: for a CONNECT_REQUEST the listener.
-    id: u32,
-    event: u32,
-    status: i32,
-    conn: ConnParam,
+    pub(crate) id: u32,
+    /// The membership that it is about and counts for too.
+    pub(crate) membership: Option<u32>,
+    pub(crate) event: u32,
+    pub(crate) status: i32,
+    pub(crate) conn: ConnParam,
     /// The rest of a datagram service's parameters, which are longer.
-    rest: [u8; REST],
-    ece: Ece,
+    pub(crate) rest: [u8; REST],
+    pub(crate) ece: Ece,
     /// For a CONNECT_REQUEST, the new connection and its REQ.
-    request: Option<(ConnId, SocketAddr, SocketAddr)>,
+    pub(crate) request: Option<(ConnId, SocketAddr, SocketAddr)>,
 }
 
 /// One opened rdma_cm file.
@@ -106,8 +110,10 @@ pub(crate) struct State {
     ids: BTreeMap<u32, Id>,
     conns: HashMap<ConnId, u32>,
     listeners: BTreeMap<ListenId, u32>,
+    pub(crate) memberships: BTreeMap<u32, Membership>,
     ports: HashMap<PortKey, Reservation>,
     next_id: u32,
+    pub(crate) next_membership: u32,
     next_file: i64,
     next_port: u16,
 }
@@ -123,11 +129,22 @@ impl State {
             ids: BTreeMap::new(),
             conns: HashMap::new(),
             listeners: BTreeMap::new(),
+            memberships: BTreeMap::new(),
             ports: HashMap::new(),
             next_id: 0,
+            next_membership: 0,
             next_file: 0,
             next_port: 0,
         }
+    }
+
+    /// The first of this host's addresses that is of the same family; its link-local GID if that is all there is.
+    pub(crate) fn own_like(&self, ip: IpAddr) -> Option<IpAddr> {
+        let gids = self.device.gids.iter();
+        let gids = gids.map(|gid| IpAddr::from(*gid).to_canonical());
+        let own = self.device.addresses.iter().copied().chain(gids);
+        own.into_iter()
+            .find(|own| sockaddr::same_family(*own, ip) && !own.is_unspecified())
     }
 
     /// Whether the address is one of this host's.
@@ -255,7 +272,9 @@ impl State {
         let Some(id) = self.ids.remove(&number) else {
             return 0;
         };
-        for queued in self.remove_events(id.file, number) {
+        self.memberships
+            .retain(|_, membership| membership.id != number);
+        for queued in self.remove_events(id.file, |queued| queued.id == number) {
             if let Some((conn, ..)) = queued.request {
                 self.engine.turn_away(now, conn);
             }
@@ -283,7 +302,7 @@ impl State {
         let from = std::mem::replace(&mut id.file, to);
         let reported = id.events_reported;
         if from != to {
-            for queued in self.remove_events(from, number) {
+            for queued in self.remove_events(from, |queued| queued.id == number) {
                 self.enqueue(to, queued);
             }
         }
@@ -301,6 +320,7 @@ impl State {
         };
         let queued = Queued {
             id: number,
+            membership: None,
             event,
             status,
             conn,
@@ -327,6 +347,7 @@ impl State {
         };
         let queued = Queued {
             id: number,
+            membership: None,
             event: event::ESTABLISHED,
             status: 0,
             conn: param,
@@ -345,18 +366,23 @@ impl State {
         id.is_some_and(|id| id.space.is_datagram())
     }
 
-    fn enqueue(&mut self, file: i64, queued: Queued) {
+    pub(crate) fn enqueue(&mut self, file: i64, queued: Queued) {
         if let Some(file) = self.files.get_mut(&file) {
             file.queue.push_back(queued);
             add_token(&file.event_fd);
         }
     }
 
-    fn remove_events(&mut self, file: i64, number: u32) -> Vec<Queued> {
+    /// Takes events out of a file's queue, in order.
+    pub(crate) fn remove_events(
+        &mut self,
+        file: i64,
+        is_meant: impl Fn(&Queued) -> bool,
+    ) -> Vec<Queued> {
         let Some(file) = self.files.get_mut(&file) else {
             return Vec::new();
         };
-        let removed = extract(&mut file.queue, number);
+        let removed = extract(&mut file.queue, is_meant);
         for _ in &removed {
             take_token(&file.event_fd);
         }
@@ -376,6 +402,13 @@ impl State {
             (uid, space) = (id.uid, id.space);
         }
         let mut number = queued.id;
+        if let Some(membership) = queued.membership {
+            if let Some(known) = self.memberships.get_mut(&membership) {
+                known.events_reported += 1;
+                uid = known.uid;
+            }
+            number = membership;
+        }
         if let Some((conn, src, dst)) = queued.request {
             number = self.add_id(file, 0, space);
             self.engine.take_request(conn);
@@ -471,6 +504,7 @@ impl State {
         };
         let queued = Queued {
             id: number,
+            membership: None,
             event: event::CONNECT_REQUEST,
             status: 0,
             conn,
@@ -482,12 +516,11 @@ impl State {
     }
 }
 
-/// Takes the events of one id out of a queue, in order.
-fn extract(queue: &mut VecDeque<Queued>, number: u32) -> Vec<Queued> {
+fn extract(queue: &mut VecDeque<Queued>, is_meant: impl Fn(&Queued) -> bool) -> Vec<Queued> {
     let mut removed = Vec::new();
     for _ in 0..queue.len() {
         if let Some(queued) = queue.pop_front() {
-            if queued.id == number {
+            if is_meant(&queued) {
                 removed.push(queued);
             } else {
                 queue.push_back(queued);
@@ -514,7 +547,7 @@ fn param_of(qp: &QpInfo, retry_count: u8, private_data: &PrivateData) -> ConnPar
 }
 
 /// A datagram service's parameters, in the two parts of [`EventResp`].
-fn datagram_param(
+pub(crate) fn datagram_param(
     qp_num: u32,
     ah_attr: AhAttr,
     private_data: &PrivateData,
@@ -557,7 +590,7 @@ fn ece_of(qp: &QpInfo) -> Ece {
     }
 }
 
-fn no_ece() -> Ece {
+pub(crate) fn no_ece() -> Ece {
     Ece {
         vendor_id: 0,
         attr_mod: 0,

@@ -5,11 +5,10 @@
 //!
 //! Files: [`driver`] is what the surroundings must offer; [`abi`] the layouts; [`ucma`] the locks,
 //! the opened files and the waiting; `ids` the rdma_cm ids and what the engine's events mean for
-//! them; `commands` the commands; `answers` what queries answer; `user` the copies
+//! them; `commands` the commands, `multicast` those of groups; `answers` what queries answer; `user` the copies
 //! to and from the application's memory.
 //!
-//! What is refused today: AF_IB addresses and RDMA_PS_IB (EINVAL, as by a kernel without them), and
-//! connecting, listening and multicast on datagram ids (EOPNOTSUPP).
+//! What is refused: AF_IB addresses and RDMA_PS_IB (EINVAL, as by a kernel without them).
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 pub mod abi;
@@ -17,6 +16,7 @@ mod answers;
 mod commands;
 pub mod driver;
 mod ids;
+mod multicast;
 mod sockaddr;
 pub mod ucma;
 mod user;

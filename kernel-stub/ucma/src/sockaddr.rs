@@ -33,6 +33,12 @@ pub(crate) fn parse(octets: &[u8]) -> Result<Option<SocketAddr>, Errno> {
     }
 }
 
+/// Reads a group's address, with the size that its family has.
+pub(crate) fn group(octets: &[u8]) -> Result<(IpAddr, u16), Errno> {
+    let addr = parse(octets)?.ok_or(libc::EINVAL)?;
+    Ok((addr.ip().to_canonical(), size_of(Some(addr))))
+}
+
 /// Octets of an address of this family, as `rdma_addr_size` has it.
 pub(crate) fn size_of(addr: Option<SocketAddr>) -> u16 {
     match addr {
@@ -102,6 +108,16 @@ mod tests {
             assert_eq!(parse(&to_storage(Some(addr)).octets), Ok(Some(addr)));
         }
         assert_eq!(parse(&to_in6(None).octets), Ok(None));
+    }
+
+    #[test]
+    fn group_of_each_family_has_its_size() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (text, size) in [("239.1.2.3", 16), ("ff02::9", 28)] {
+            let octets = to_storage(Some(SocketAddr::new(ip(text), 0))).octets;
+            assert_eq!(group(&octets), Ok((ip(text), size)));
+        }
+        assert_eq!(group(&[0; 28]), Err(libc::EINVAL));
     }
 
     #[test]

@@ -118,6 +118,7 @@ impl End {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 0,
+            hears_itself: true,
             cookie: 0,
             events: Arc::new(Nowhere),
         })?;

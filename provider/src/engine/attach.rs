@@ -210,6 +210,7 @@ fn start(
         ucma: OnceLock::new(),
         background: OnceLock::new(),
         xrc_domains: Mutex::default(),
+        memberships: Mutex::default(),
         forks: FORKS.load(Ordering::Relaxed),
         myself: myself.clone(),
     });

@@ -103,6 +103,8 @@ pub struct Engine {
     ucma: OnceLock<Arc<Ucma>>,
     background: OnceLock<()>,
     xrc_domains: xrc::XrcDomains,
+    /// Held while a queue pair is attached to a multicast group or detached.
+    memberships: Mutex<()>,
     /// [`attach::forks`] when it was made.
     forks: u32,
     /// For threads and drivers that must find it again.

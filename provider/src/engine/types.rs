@@ -144,6 +144,10 @@ pub struct Limits {
     pub max_message_octets: u32,
     /// Address handles.
     pub max_ah: u32,
+    /// Multicast groups that queue pairs of this process are attached to.
+    pub max_mcast_grp: u32,
+    /// Queue pairs of this process that are attached to one group.
+    pub max_mcast_qp_attach: u32,
 }
 
 /// The limits of this engine.
@@ -164,6 +168,8 @@ pub const LIMITS: Limits = Limits {
     max_rd_atomic: 128,
     max_message_octets: 1 << 31,
     max_ah: 65_536,
+    max_mcast_grp: urdma_ipc::GROUPS_PER_PROCESS_MAX,
+    max_mcast_qp_attach: 256,
 };
 
 /// A protection domain.
@@ -214,6 +220,8 @@ pub struct QpConfig {
     pub max_recv_sge: u32,
     /// Inline octets of a send work request.
     pub max_inline: u32,
+    /// A datagram queue pair gets what it sends to a multicast group that it is attached to.
+    pub hears_itself: bool,
     /// What the caller calls it in [`super::AsyncEvent`].
     pub cookie: u64,
     /// Where its asynchronous events go.

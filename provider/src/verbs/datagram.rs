@@ -1,19 +1,25 @@
 //! What is different for queue pairs of the datagram service: attributes, states and send requests.
 
+use std::ffi::c_int;
+
 use rdma_core_sys::verbs::{
-    ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_send_wr, IBV_MIG_MIGRATED,
-    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
-    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_SQ_PSN, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_send_wr,
+    IBV_MIG_MIGRATED, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS,
+    IBV_QPS_SQD, IBV_QPS_SQE, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_SQ_PSN,
+    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
 };
 
 use super::ah::Handle;
 use super::attributes::BITS_24;
 use super::errno::VerbsError;
-use super::post;
 use super::qp::QueuePair;
 use super::query::{PKEY_INDEX, PORT};
 use super::transitions::{self, Service};
-use crate::engine::{DatagramAttributes, DatagramModify, DatagramState, DatagramWr, Payload};
+use super::{ffi, post};
+use crate::engine::{
+    DatagramAttributes, DatagramModify, DatagramState, DatagramWr, Engine, EngineError, Gid,
+    Payload, Qp,
+};
 
 /// A state as verbs number it.
 const fn state_number(state: DatagramState) -> ibv_qp_state {
@@ -91,6 +97,45 @@ fn answer(state: DatagramState, attributes: &DatagramAttributes, cap: ibv_qp_cap
         port_num,
         ..ibv_qp_attr::default()
     }
+}
+
+/// `ibv_attach_mcast`; the LID is InfiniBand's.
+pub(super) unsafe extern "C" fn attach_mcast(
+    qp: *mut ibv_qp,
+    group: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: as libibverbs calls us.
+    unsafe { of_group(qp, group, Engine::attach_to_group) }
+}
+
+/// `ibv_detach_mcast`
+pub(super) unsafe extern "C" fn detach_mcast(
+    qp: *mut ibv_qp,
+    group: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: as libibverbs calls us.
+    unsafe { of_group(qp, group, Engine::detach_from_group) }
+}
+
+/// Does something with a queue pair and a group.
+///
+/// # Safety
+/// `qp` is a queue pair of ours that lives, `group` points to a GID.
+unsafe fn of_group(
+    qp: *mut ibv_qp,
+    group: *const ibv_gid,
+    work: impl FnOnce(&Engine, &Qp, Gid) -> Result<(), EngineError>,
+) -> c_int {
+    ffi::status(|| {
+        // SAFETY: the caller's promise; every bit pattern is a GID.
+        let (object, gid) = unsafe { (QueuePair::from_ptr(qp), (*group).raw) };
+        if object.service != Service::Datagram {
+            return Err(VerbsError::Invalid);
+        }
+        Ok(work(&object.engine, &object.qp, Gid(gid))?)
+    })
 }
 
 /// Posts one send request.

@@ -20,7 +20,7 @@ use urdma_kernel::{uverbs, Uverbs};
 use super::door::Door;
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
-use super::{ah, cq, dm, event, ffi, mr, mw, pd, post, qp, query, srq, xrc};
+use super::{ah, cq, datagram, dm, event, ffi, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::engine::{Engine, EventSink};
 use crate::front;
 
@@ -65,6 +65,7 @@ const OPS: verbs_context_ops = verbs_context_ops {
     alloc_pd: Some(pd::alloc_pd),
     alloc_td: Some(pd::alloc_td),
     async_event: Some(event::async_event),
+    attach_mcast: Some(datagram::attach_mcast),
     bind_mw: Some(mw::bind_mw),
     close_xrcd: Some(xrc::close_xrcd),
     cq_event: Some(cq::cq_event),
@@ -83,6 +84,7 @@ const OPS: verbs_context_ops = verbs_context_ops {
     destroy_cq: Some(cq::destroy_cq),
     destroy_qp: Some(qp::destroy_qp),
     destroy_srq: Some(srq::destroy_srq),
+    detach_mcast: Some(datagram::detach_mcast),
     free_context: Some(free_context),
     free_dm: Some(dm::free_dm),
     get_srq_num: Some(srq::get_srq_num),

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
     ibv_ah_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPT_XRC_RECV, IBV_QP_AV,
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QP_INIT_ATTR_XRCD, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_STATE,
+    ibv_qp_init_attr_ex, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPT_UD, IBV_QPT_XRC_RECV,
+    IBV_QP_AV, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_PKEY_INDEX,
+    IBV_QP_PORT, IBV_QP_STATE,
 };
 
 use urdma_kernel::uverbs::QpRequest;
@@ -79,6 +80,7 @@ impl QueuePair {
         domain: Domain<'_>,
         verbs: ibv_qp,
         attr: &mut ibv_qp_init_attr,
+        create_flags: u32,
     ) -> Result<Box<Self>, VerbsError> {
         let service = Service::of(attr.qp_type)?;
         if service != Service::Connection && matches!(context.door, Door::Kernel(_)) {
@@ -109,6 +111,7 @@ impl QueuePair {
             max_send_sge: attr.cap.max_send_sge.max(1),
             max_recv_sge: attr.cap.max_recv_sge.max(1),
             max_inline: attr.cap.max_inline_data.max(MIN_INLINE),
+            hears_itself: create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0,
             cookie: memory.as_mut_ptr() as u64,
             events: events.sink(),
         };
@@ -379,7 +382,7 @@ pub(super) unsafe extern "C" fn create_qp(
             )
         };
         let domain = Domain::Protection(domain);
-        let object = QueuePair::create(context, domain, public_part(context_ptr, pd), attr)?;
+        let object = QueuePair::create(context, domain, public_part(context_ptr, pd), attr, 0)?;
         Ok(Box::into_raw(object).cast())
     })
 }
@@ -417,7 +420,9 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             qp_type: attr.qp_type,
             sq_sig_all: attr.sq_sig_all,
         };
-        let mut object = QueuePair::create(owner, domain, public_part(context, pd), &mut plain)?;
+        let verbs = public_part(context, pd);
+        let flags = create_flags(attr);
+        let mut object = QueuePair::create(owner, domain, verbs, &mut plain, flags)?;
         if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
             // SAFETY: every bit pattern is one of these integers.
             let installed = post_ex::install(unsafe { &mut object.verbs.get_mut().all });
@@ -431,6 +436,14 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     })
 }
 
+/// The flags of the extended attributes, as far as they count.
+fn create_flags(attr: &ibv_qp_init_attr_ex) -> u32 {
+    match attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS {
+        0 => 0,
+        _ => attr.create_flags,
+    }
+}
+
 fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
     let (needed, domain_is_null) = if attr.qp_type == IBV_QPT_XRC_RECV {
         (IBV_QP_INIT_ATTR_XRCD, attr.xrcd.is_null())
@@ -438,10 +451,14 @@ fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
         (IBV_QP_INIT_ATTR_PD, attr.pd.is_null())
     };
     let known = needed | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let known_flags = match attr.qp_type {
+        IBV_QPT_UD => IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+        _ => 0,
+    };
     let wants_calls = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     if attr.comp_mask & !known != 0
         || (wants_calls && attr.send_ops_flags & !post_ex::SEND_OPS != 0)
-        || (attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && attr.create_flags != 0)
+        || create_flags(attr) & !known_flags != 0
     {
         return Err(VerbsError::NotSupported);
     }
@@ -595,6 +612,12 @@ mod tests {
         };
         assert_eq!(check_extended(&attr), Ok(()));
         attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD;
+        assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
+        attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+        attr.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+        attr.qp_type = IBV_QPT_UD;
+        assert_eq!(check_extended(&attr), Ok(()));
+        attr.qp_type = IBV_QPT_RC;
         assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
         attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         attr.send_ops_flags = post_ex::SEND_OPS;

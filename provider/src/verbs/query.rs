@@ -74,6 +74,9 @@ pub(super) unsafe extern "C" fn query_device_ex(
             answer.orig_attr.device_cap_flags &= !IBV_DEVICE_XRC;
             answer.device_cap_flags_ex &= !u64::from(IBV_DEVICE_XRC);
             answer.xrc_odp_caps = 0;
+            answer.orig_attr.max_mcast_grp = 0;
+            answer.orig_attr.max_mcast_qp_attach = 0;
+            answer.orig_attr.max_total_mcast_qp_attach = 0;
         }
         let known = attr_octets.min(size_of::<ibv_device_attr_ex>());
         // SAFETY: the caller's structure has `attr_octets` octets, and `known` are at most those of `answer`. It may be
@@ -155,6 +158,9 @@ fn device_attr(info: &Info) -> ibv_device_attr_ex {
     basic.max_srq_wr = int(limits.max_srq_wr);
     basic.max_srq_sge = int(limits.max_sge);
     basic.max_ah = int(limits.max_ah);
+    basic.max_mcast_grp = int(limits.max_mcast_grp);
+    basic.max_mcast_qp_attach = int(limits.max_mcast_qp_attach);
+    basic.max_total_mcast_qp_attach = int(limits.max_mcast_grp * limits.max_mcast_qp_attach);
     basic.max_qp_rd_atom = rd_atomic;
     basic.max_res_rd_atom = rd_atomic.saturating_mul(int(limits.max_qp));
     basic.max_qp_init_rd_atom = rd_atomic;

@@ -12,23 +12,28 @@ use crate::rig::{arena, engine, until, Events, GID};
 
 const QKEY: u32 = 0x1111_2222;
 /// Octets before a message in the receive buffer.
-const GRH: usize = 40;
+pub(crate) const GRH: usize = 40;
 const OCTETS: usize = 16_384;
-const MTU: usize = 4096;
+pub(crate) const MTU: usize = 4096;
 
 /// A datagram queue pair in RTS, and memory for it.
-struct Port {
-    engine: Arc<Engine>,
-    pd: Pd,
+pub(crate) struct Port {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) pd: Pd,
     cq: Arc<Cq>,
-    qp: Arc<Qp>,
+    pub(crate) qp: Arc<Qp>,
     events: Arc<Events>,
-    memory: Vec<u8>,
+    pub(crate) memory: Vec<u8>,
     key: u32,
 }
 
 impl Port {
-    fn new(engine: &Arc<Engine>) -> Self {
+    pub(crate) fn new(engine: &Arc<Engine>) -> Self {
+        Self::with(engine, |_| ())
+    }
+
+    /// One that is made with other attributes.
+    pub(crate) fn with(engine: &Arc<Engine>, change: impl FnOnce(&mut QpConfig)) -> Self {
         let pd = engine.alloc_pd().unwrap();
         let config = CqConfig {
             depth: 16,
@@ -38,23 +43,24 @@ impl Port {
         };
         let cq = engine.create_cq(config).unwrap();
         let events = Arc::new(Events::default());
-        let qp = engine
-            .create_datagram_qp(&QpConfig {
-                pd,
-                send_cq: Arc::clone(&cq),
-                recv_cq: Arc::clone(&cq),
-                max_send_wr: 8,
-                max_recv_wr: 8,
-                max_send_sge: 2,
-                max_recv_sge: 3,
-                max_inline: 64,
-                cookie: 5,
-                events: events.clone(),
-                srq: None,
-                xrc: XrcRole::None,
-                unreliable: false,
-            })
-            .unwrap();
+        let mut config = QpConfig {
+            pd,
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+            max_send_wr: 8,
+            max_recv_wr: 8,
+            max_send_sge: 2,
+            max_recv_sge: 3,
+            max_inline: 64,
+            hears_itself: true,
+            cookie: 5,
+            events: events.clone(),
+            srq: None,
+            xrc: XrcRole::None,
+            unreliable: false,
+        };
+        change(&mut config);
+        let qp = engine.create_datagram_qp(&config).unwrap();
         let memory: Vec<u8> = (0..OCTETS).map(|at| (at % 251) as u8).collect();
         let addr = memory.as_ptr() as u64;
         let keys = engine
@@ -88,7 +94,7 @@ impl Port {
         self.engine.query_datagram_qp(&self.qp).0
     }
 
-    fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.qp.number().to_u32()
     }
 
@@ -96,7 +102,7 @@ impl Port {
         self.engine.create_ah(self.pd, 0, GID, 0).unwrap()
     }
 
-    fn sge(&self, at: usize, len: usize) -> Sge {
+    pub(crate) fn sge(&self, at: usize, len: usize) -> Sge {
         assert!(at + len <= OCTETS);
         Sge {
             addr: self.memory.as_ptr() as u64 + at as u64,
@@ -105,7 +111,7 @@ impl Port {
         }
     }
 
-    fn receive(&self, wr_id: u64, sges: &[Sge]) {
+    pub(crate) fn receive(&self, wr_id: u64, sges: &[Sge]) {
         let wr = RecvWr { wr_id, sges };
         self.engine.post_datagram_recv(&self.qp, &wr).unwrap();
     }
@@ -138,7 +144,30 @@ impl Port {
         self.engine.post_datagram(&self.qp, &wr)
     }
 
-    fn poll(&self) -> Vec<WorkCompletion> {
+    /// Sends to where a handle points.
+    pub(crate) fn send_to(
+        &self,
+        wr_id: u64,
+        handle: &Arc<AddressHandle>,
+        remote_qpn: u32,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        let wr = DatagramWr {
+            wr_id,
+            imm: None,
+            flags: SendFlags {
+                signaled: true,
+                ..SendFlags::default()
+            },
+            payload,
+            handle,
+            remote_qpn,
+            remote_qkey: QKEY,
+        };
+        self.engine.post_datagram(&self.qp, &wr)
+    }
+
+    pub(crate) fn poll(&self) -> Vec<WorkCompletion> {
         let mut found = Vec::new();
         let take = |wc: &WorkCompletion| found.push(*wc);
         self.engine.poll_cq(&self.cq, 16, take).unwrap();
@@ -146,7 +175,7 @@ impl Port {
     }
 
     /// Waits for one completion, which must be of `wr_id` with `status`.
-    fn expect(&self, wr_id: u64, status: Status) -> WorkCompletion {
+    pub(crate) fn expect(&self, wr_id: u64, status: Status) -> WorkCompletion {
         let mut found = None;
         until("a completion", || {
             let mut polled = self.poll();

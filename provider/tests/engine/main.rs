@@ -5,6 +5,7 @@ mod datagrams;
 mod ends;
 mod errors;
 mod faults;
+mod groups;
 mod long_messages;
 mod operations;
 mod rig;

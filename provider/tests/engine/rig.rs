@@ -103,6 +103,7 @@ impl End {
                 max_send_sge: 4,
                 max_recv_sge: 4,
                 max_inline: 128,
+                hears_itself: true,
                 cookie: 5,
                 events: events.clone(),
             })

@@ -21,6 +21,7 @@ impl Control {
         // First of all, so that nobody sends to it any more.
         self.reaper.mark_dead(slot);
         self.shared.listeners().release_all(slot.index());
+        self.shared.groups().leave_all(slot);
         self.take_back_lease(slot);
         let report = self.reaper.reap(slot);
         let frames = report.to_dead + report.held + report.unfinished + report.corrupt;

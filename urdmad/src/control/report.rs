@@ -83,6 +83,7 @@ impl Control {
             slots,
             listeners,
             bound,
+            groups: self.shared.groups().status(),
             port,
             faults,
             counters,

@@ -57,6 +57,14 @@ impl Control {
                     .release(slot.index(), space, addr, port)
                     .map(|()| Answer::Done)
             }),
+            Request::JoinGroup { group } => self
+                .slot_of(token)
+                .and_then(|slot| self.shared.groups().join(slot, group))
+                .map(|()| Answer::Done),
+            Request::LeaveGroup { group } => self
+                .slot_of(token)
+                .and_then(|slot| self.shared.groups().leave(slot, group))
+                .map(|()| Answer::Done),
             Request::Resolve { ip } => return self.resolve(token, id, ip),
             Request::Status => return self.ask_for_status(token, id),
             Request::Report(report) => return self.take_report(token, report),

@@ -1,5 +1,6 @@
 //! Frames from the port: checked, then into the ring of the slot that their UDP port names.
 
+use proto_trp::wire::datagram::group_of;
 use urdma_arena::{Arena, Endpoint, Meta, SendError, SlotId, MAX_SLOTS, SMALL_CAPACITY};
 use urdma_cm::wire::ReqRoute;
 use urdma_underlay::Received;
@@ -91,7 +92,7 @@ impl Inbound<'_> {
         if slot == SlotId::DAEMON {
             return self.for_daemon(received, datagram);
         }
-        match self.put(slot, received, datagram) {
+        match self.put(slot, &metadata(received), datagram) {
             Ok(()) => counters.to_processes.bump(),
             Err(Undelivered::NoFrame) => counters.drop_rx_no_frame.bump(),
             Err(Undelivered::Behind) => counters.drop_rx_slot_behind.bump(),
@@ -104,10 +105,18 @@ impl Inbound<'_> {
         None
     }
 
-    /// Only connection management is for slot 0.
+    /// Only connection management is for slot 0, and what it copies to the members of a group.
     #[cold]
     fn for_daemon(&mut self, received: &Received, datagram: &[u8]) -> Option<Answer> {
         let counters = &self.shared.counters;
+        if let Some(group) = group_of(datagram, datagram.len()) {
+            if group == received.destination {
+                self.copy_to_members(&group, &metadata(received), datagram);
+            } else {
+                counters.drop_not_for_daemon.bump();
+            }
+            return None;
+        }
         let remote = urdma_underlay::from_octets(received.source);
         let Some(request) = ReqRoute::parse(datagram) else {
             if !self.shared.give_cm_datagram(remote, datagram) {
@@ -121,8 +130,24 @@ impl Inbound<'_> {
         }
         own::dispatch(self.shared, &request, |slot| match slot {
             SlotId::DAEMON => self.shared.give_cm_datagram(remote, datagram),
-            slot => self.put(slot, received, datagram).is_ok(),
+            slot => self.put(slot, &metadata(received), datagram).is_ok(),
         })
+    }
+
+    /// Gives every member of a group on this host a copy.
+    #[inline(never)]
+    pub(crate) fn copy_to_members(&mut self, group: &[u8; 16], meta: &Meta, datagram: &[u8]) {
+        let counters = &self.shared.counters;
+        counters.group_datagrams.bump();
+        let members = self.shared.groups().members(group);
+        for slot in members.iter() {
+            match self.put(slot, meta, datagram) {
+                Ok(()) => counters.group_copies.bump(),
+                // It is ending, and its membership with it.
+                Err(Undelivered::Unattached) => {}
+                Err(_) => counters.drop_group_copies.bump(),
+            }
+        }
     }
 
     #[cold]
@@ -138,12 +163,7 @@ impl Inbound<'_> {
     }
 
     #[inline]
-    fn put(
-        &mut self,
-        slot: SlotId,
-        received: &Received,
-        datagram: &[u8],
-    ) -> Result<(), Undelivered> {
+    fn put(&mut self, slot: SlotId, meta: &Meta, datagram: &[u8]) -> Result<(), Undelivered> {
         let arena = self.endpoint.arena();
         if !self.allowances.take(&arena, slot, datagram.len()) {
             return Err(if arena.is_alive(slot) {
@@ -157,12 +177,7 @@ impl Inbound<'_> {
             .alloc(datagram.len())
             .ok_or(Undelivered::NoFrame)?;
         frame.data_mut()[..datagram.len()].copy_from_slice(datagram);
-        frame.set_meta(&Meta {
-            remote_ip: received.source,
-            src_port: received.source_port,
-            dst_port: received.destination_port,
-            ecn: received.ecn.bits(),
-        });
+        frame.set_meta(meta);
         match self.endpoint.send_quiet(slot, frame, datagram.len()) {
             Ok(()) => {
                 self.doorbells.note(slot);
@@ -171,6 +186,17 @@ impl Inbound<'_> {
             Err((_, SendError::Full)) => Err(Undelivered::Full),
             Err((_, SendError::Dead)) => Err(Undelivered::Unattached),
         }
+    }
+}
+
+/// Where a datagram from the port came from, as metadata of a frame.
+#[inline]
+fn metadata(received: &Received) -> Meta {
+    Meta {
+        remote_ip: received.source,
+        src_port: received.source_port,
+        dst_port: received.destination_port,
+        ecn: received.ecn.bits(),
     }
 }
 

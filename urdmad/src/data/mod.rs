@@ -1,6 +1,6 @@
 //! The data thread: slot 0's ring, the port, and slot 0's own traffic.
 //!
-//! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to slots.
+//! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to slots, and copies for members of groups.
 //! - [`own`]: connection requests and RESETs.
 //! - [`wire`]: the port, and `fault` what is done to its frames when somebody wants to see how things go then.
 //! - [`command`]: what the control thread asks.
@@ -31,7 +31,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
-use urdma_arena::{Arena, Endpoint, RxFrame, SlotId};
+use proto_trp::wire::datagram::{group_of, HEADER_LEN, MESSAGE_MAX};
+use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId};
 use urdma_ipc::Resolution;
 
 use crate::identity::Identity;
@@ -39,12 +40,16 @@ use crate::port::Port;
 use crate::shared::Shared;
 use command::{Command, DataHandle, Inbox};
 use doorbells::Doorbells;
+use inbound::{Allowances, Inbound};
 use limit::RateLimit;
 use network::Network;
 use pace::{Pace, Rest};
 
 /// Frames taken from slot 0's ring at a time.
 const BURST: usize = 32;
+
+/// Octets of the longest datagram to a group.
+const DATAGRAM_OCTETS_MAX: usize = HEADER_LEN + MESSAGE_MAX;
 
 /// How late a sleep of the data thread may end.
 const TIMER_SLACK_NS: u64 = 1_000;
@@ -56,7 +61,7 @@ struct DataPlane {
     identity: Arc<Identity>,
     inbox: Inbox,
     network: Option<Network>,
-    allowances: inbound::Allowances,
+    allowances: Allowances,
     doorbells: Doorbells,
     resets: RateLimit,
     pace: Pace,
@@ -90,7 +95,7 @@ pub(crate) fn start(
             has_some: Arc::clone(&has_some),
         },
         network,
-        allowances: inbound::Allowances::default(),
+        allowances: Allowances::default(),
         doorbells: Doorbells::default(),
         resets: RateLimit::default(),
         pace: Pace::default(),
@@ -117,20 +122,11 @@ impl DataPlane {
         }
         while self.handle_commands() {
             let now_ns = self.now_ns();
+            self.allowances.forget();
             let mut worked = self.take_burst(now_ns);
-            if let Some(network) = &mut self.network {
-                self.allowances.forget();
-                let mut inbound = inbound::Inbound {
-                    endpoint: &mut self.endpoint,
-                    allowances: &mut self.allowances,
-                    shared: &self.shared,
-                    identity: &self.identity,
-                    doorbells: &mut self.doorbells,
-                    resets: &mut self.resets,
-                    now_ns,
-                };
+            if let (mut inbound, Some(network)) = self.split(now_ns) {
                 worked |= network.receive(&mut inbound) > 0;
-                worked |= network.maintain(now_ns, &self.shared);
+                worked |= network.maintain(now_ns, inbound.shared);
             }
             self.doorbells.ring(&mut self.endpoint);
             if worked {
@@ -154,6 +150,20 @@ impl DataPlane {
         if let Some(network) = &mut self.network {
             network.flush(&self.shared);
         }
+    }
+
+    /// What handing datagrams to slots needs, and the port's side beside it.
+    fn split(&mut self, now_ns: u64) -> (Inbound<'_>, Option<&mut Network>) {
+        let inbound = Inbound {
+            endpoint: &mut self.endpoint,
+            allowances: &mut self.allowances,
+            shared: &self.shared,
+            identity: &self.identity,
+            doorbells: &mut self.doorbells,
+            resets: &mut self.resets,
+            now_ns,
+        };
+        (inbound, self.network.as_mut())
     }
 
     fn now_ns(&self) -> u64 {
@@ -197,6 +207,15 @@ impl DataPlane {
             self.local_request(now_ns, &request, frame);
             return;
         }
+        if own::arena_slot_of_port(meta.dst_port) == Some(SlotId::DAEMON) {
+            if let Some(group) = self.copy_to_group(now_ns, &frame, &meta) {
+                let is_from_here = meta.remote_ip == group;
+                if let (true, Some(network)) = (is_from_here, &mut self.network) {
+                    network.send_frame(now_ns, frame, &meta, &self.shared);
+                }
+                return;
+            }
+        }
         let remote = urdma_underlay::from_octets(meta.remote_ip);
         if self.identity.owns(remote) {
             self.pass_on(meta.dst_port, frame);
@@ -206,6 +225,19 @@ impl DataPlane {
             Some(network) => network.send_frame(now_ns, frame, &meta, &self.shared),
             None => self.shared.counters.drop_tx_no_port.bump(),
         }
+    }
+
+    /// Gives the members on this host a datagram to a group, from one of them or from the network by way of a leased queue; gives the group.
+    fn copy_to_group(&mut self, now_ns: u64, frame: &RxFrame, meta: &Meta) -> Option<[u8; 16]> {
+        let mut copy = [0; DATAGRAM_OCTETS_MAX];
+        let datagram = copy.get_mut(..frame.len())?;
+        if !frame.copy_to_slice(0, datagram) {
+            return None;
+        }
+        let group = group_of(datagram, datagram.len())?;
+        let (mut inbound, _) = self.split(now_ns);
+        inbound.copy_to_members(&group, meta, datagram);
+        Some(group)
     }
 
     /// A connection request from a process of this host, or passed on by one that polls a leased queue.

@@ -84,10 +84,15 @@ impl Routes {
             return Ok(template.clone());
         }
         let address = urdma_underlay::from_octets(remote);
-        let mac = match neighbours.resolve(now_ns, address) {
-            Resolution::Known(mac) => mac,
-            Resolution::Pending => return Err(NoRoute::Pending),
-            Resolution::Unreachable => return Err(NoRoute::Unreachable),
+        let mac = if address.is_multicast() {
+            // A group's address says its Ethernet address: nobody need be asked.
+            MacAddr::of_group(address)
+        } else {
+            match neighbours.resolve(now_ns, address) {
+                Resolution::Known(mac) => mac,
+                Resolution::Pending => return Err(NoRoute::Pending),
+                Resolution::Unreachable => return Err(NoRoute::Unreachable),
+            }
         };
         let template = self.template(address, mac).ok_or(NoRoute::Unreachable)?;
         self.templates.insert(remote, template.clone());
@@ -106,7 +111,7 @@ impl Routes {
     }
 }
 
-/// Which own address packets to `destination` come from: a link-local one for a link-local one, else the first of the same version.
+/// Which own address packets to `destination` come from: a link-local one for a link-local one or a group of that scope, else the first of the same version.
 pub(crate) fn source_for(local: &Endpoint, destination: IpAddr) -> Option<IpAddr> {
     let destination = destination.to_canonical();
     let version = IpVersion::of(destination);
@@ -120,7 +125,13 @@ pub(crate) fn source_for(local: &Endpoint, destination: IpAddr) -> Option<IpAddr
 }
 
 fn is_link_local(address: IpAddr) -> bool {
-    matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+    /// The scope in the second octet of a group's address, RFC 4291 section 2.7.
+    const LINK_LOCAL_SCOPE: u8 = 2;
+    match address {
+        IpAddr::V6(v6) if v6.is_multicast() => v6.octets()[1] & 0xf == LINK_LOCAL_SCOPE,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        IpAddr::V4(_) => false,
+    }
 }
 
 #[cfg(test)]
@@ -138,10 +149,38 @@ mod tests {
             ("10.0.0.2", Some("10.0.0.1")),
             ("fe80::2", Some("fe80::1")),
             ("2001:db8::2", Some("2001:db8::1")),
+            ("239.1.2.3", Some("10.0.0.1")),
+            ("ff02::1234", Some("fe80::1")),
+            ("ff0e::1234", Some("2001:db8::1")),
         ] {
             let source = source_for(&local(), destination.parse().unwrap());
             assert_eq!(source, expected.map(|text| text.parse().unwrap()));
         }
+    }
+
+    #[test]
+    fn find_of_a_group_asks_nobody() {
+        let mut neighbours = Neighbours::new(local(), None).unwrap();
+        let mut routes = Routes::new(local(), Checksum::Full);
+        // What it says at its start.
+        while neighbours.poll_transmit(1, &mut [0; 128]).is_some() {}
+        for (group, mac) in [
+            ("239.1.2.3", [1, 0, 0x5e, 1, 2, 3]),
+            ("ff02::7", [0x33, 0x33, 0, 0, 0, 7]),
+        ] {
+            let group = urdma_underlay::to_octets(group.parse().unwrap());
+            let template = routes.find(1, group, &mut neighbours).unwrap();
+            let mut packet = [0; 64];
+            let ports = urdma_underlay::UdpPorts {
+                source: 1,
+                destination: 2,
+            };
+            template
+                .write(&mut packet, ports, urdma_underlay::Ecn::NotCapable)
+                .unwrap();
+            assert_eq!(packet[..6], mac);
+        }
+        assert_eq!(neighbours.poll_transmit(1, &mut [0; 128]), None);
     }
 
     #[test]

@@ -21,14 +21,17 @@ mod receive;
 mod send;
 mod table;
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use proto_trp::conn::{PostError, RecvWr, SendFlags};
+use proto_trp::wire::datagram::is_group;
+use urdma_ipc::ControlError;
 
 pub use handle::AddressHandle;
 pub use pair::{DatagramAttributes, DatagramModify, DatagramState};
 pub(super) use table::DatagramTable;
 
+use super::path::ip_of;
 use super::types::{EngineError, Gid, Pd, QpConfig, LIMITS};
 use super::{clock, Engine, Payload, Qp};
 
@@ -147,6 +150,53 @@ impl Engine {
     pub fn destroy_datagram_qp(&self, qp: &Qp) -> Result<(), EngineError> {
         self.not_forked()?;
         self.shard.lock().remove_datagram_qp(qp)
+    }
+
+    /// Has a datagram queue pair receive what is sent to a multicast group; once, however often it is attached.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: no group, or no such queue pair; [`EngineError::NoMemory`]: one too many; [`EngineError::DeviceGone`].
+    pub fn attach_to_group(&self, qp: &Qp, group: Gid) -> Result<(), EngineError> {
+        self.usable()?;
+        if !is_group(&group.0) {
+            return Err(EngineError::Invalid);
+        }
+        // urdmad is told in the order in which the table changes.
+        let _told_in_order = self.lock_memberships();
+        let is_first = self.shard.lock().datagrams.attach(qp, group)?;
+        let Some(control) = self.control.as_ref().filter(|_| is_first) else {
+            return Ok(());
+        };
+        let joined = control.join_group(ip_of(group));
+        joined.map_err(|error| {
+            // Nobody has seen it attached, so nothing can be in the way.
+            let _ = self.shard.lock().datagrams.detach(qp, group);
+            match error {
+                ControlError::Refused(_) => EngineError::NoMemory,
+                _ => EngineError::DeviceGone,
+            }
+        })
+    }
+
+    /// Undoes [`Engine::attach_to_group`].
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: it is not attached.
+    pub fn detach_from_group(&self, qp: &Qp, group: Gid) -> Result<(), EngineError> {
+        self.not_forked()?;
+        let _told_in_order = self.lock_memberships();
+        let is_last = self.shard.lock().datagrams.detach(qp, group)?;
+        if let Some(control) = self.control.as_ref().filter(|_| is_last) {
+            // If urdmad is gone, so is the membership.
+            let _ = control.leave_group(ip_of(group));
+        }
+        Ok(())
+    }
+
+    fn lock_memberships(&self) -> MutexGuard<'_, ()> {
+        self.memberships
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Posts a send request and sends what may go now.

@@ -92,10 +92,12 @@ pub(in super::super) struct DatagramEntry {
     pub(super) routes: HashMap<(IpAddr, SlotId), Option<Route>>,
     /// Multicast groups that it is attached to.
     pub(super) group_count: u32,
+    /// It gets what it sends to a group that it is attached to.
+    pub(super) hears_itself: bool,
 }
 
 impl DatagramEntry {
-    pub(super) fn new(qp: Arc<Qp>) -> Self {
+    pub(super) fn new(qp: Arc<Qp>, hears_itself: bool) -> Self {
         let caps = qp.caps();
         // With a shared receive queue there is none of its own.
         let recv_depth = if qp.srq().is_some() {
@@ -113,6 +115,7 @@ impl DatagramEntry {
             blocked_since: None,
             routes: HashMap::new(),
             group_count: 0,
+            hears_itself,
             qp,
         }
     }

@@ -31,11 +31,28 @@ impl Shard {
             return;
         };
         let destination = Gid(header.destination_gid);
-        if is_group(&destination.0) || !is_ours(info, destination) {
+        if is_group(&destination.0) {
+            let is_own = is_ours(info, Gid(header.source_gid));
+            self.deliver_to_group(destination, &header, body, is_own);
+        } else if is_ours(info, destination) {
+            self.deliver_datagram(header.destination_index, &header, body);
+        } else {
             self.counters.datagrams_dropped += 1;
-            return;
         }
-        self.deliver_datagram(header.destination_index, &header, body);
+    }
+
+    /// Gives every queue pair that is attached to a group a copy; the sender too, unless it does not want its own.
+    fn deliver_to_group(&mut self, group: Gid, header: &DatagramHeader, body: &Body, is_own: bool) {
+        let mut place = 0;
+        while let Some(index) = self.datagrams.member(group, place) {
+            place += 1;
+            let sender = self.datagrams.get(index).filter(|entry| {
+                is_own && entry.qp.number().to_u32() == header.source_qpn && !entry.hears_itself
+            });
+            if sender.is_none() {
+                self.deliver_datagram(index, header, body);
+            }
+        }
     }
 
     fn deliver_datagram(&mut self, index: u16, header: &DatagramHeader, body: &Body) {

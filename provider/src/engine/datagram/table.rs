@@ -1,5 +1,7 @@
 //! All datagram queue pairs by index, the multicast groups that they are attached to, and what befalls them all.
 
+use std::collections::hash_map::Entry;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use proto_trp::addr::Qpn;
@@ -9,13 +11,15 @@ use super::super::memory::QpHost;
 use super::super::mr::MrTable;
 use super::super::qp::{PolledTable, Qp};
 use super::super::shard::{attach, check_sizes, detach, purge, Note, Shard, SHARED_IN_USE_MAX};
-use super::super::types::{Access, EngineError, QpCaps, QpConfig};
+use super::super::types::{Access, EngineError, Gid, QpCaps, QpConfig, LIMITS};
 use super::pair::{DatagramEntry, DatagramModify, DatagramState, Queues};
 
 /// Datagram queue pairs by index; a place is empty where a connection has the index, or nobody.
 #[derive(Default)]
 pub(in super::super) struct DatagramTable {
     entries: Vec<Option<Box<DatagramEntry>>>,
+    /// Indices of the queue pairs that are attached to each group.
+    groups: HashMap<Gid, Vec<u16>>,
     /// Address handles.
     pub(super) handle_count: u32,
     /// Longest message in octets.
@@ -39,6 +43,60 @@ impl DatagramTable {
         entry
             .and_then(Option::as_deref)
             .is_some_and(|entry| matches!(entry.state, DatagramState::Reset | DatagramState::Init))
+    }
+
+    /// Attaches a queue pair to a group; gives whether it is the first of this process.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: no such queue pair; [`EngineError::NoMemory`]: one group or one queue pair too many.
+    pub(super) fn attach(&mut self, qp: &Qp, group: Gid) -> Result<bool, EngineError> {
+        let index = qp.number().index();
+        self.entry(qp).ok_or(EngineError::Invalid)?;
+        let count = self.groups.len();
+        let members = match self.groups.entry(group) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if count >= LIMITS.max_mcast_grp as usize => {
+                return Err(EngineError::NoMemory)
+            }
+            Entry::Vacant(new) => new.insert(Vec::new()),
+        };
+        if members.contains(&index) {
+            return Ok(false);
+        }
+        if members.len() >= LIMITS.max_mcast_qp_attach as usize {
+            return Err(EngineError::NoMemory);
+        }
+        members.push(index);
+        let is_first = members.len() == 1;
+        if let Some(entry) = self.get(index) {
+            entry.group_count += 1;
+        }
+        Ok(is_first)
+    }
+
+    /// Undoes [`Self::attach`]; gives whether it was the last of this process.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: it is not attached.
+    pub(super) fn detach(&mut self, qp: &Qp, group: Gid) -> Result<bool, EngineError> {
+        let index = qp.number().index();
+        self.entry(qp).ok_or(EngineError::Invalid)?;
+        let members = self.groups.get_mut(&group).ok_or(EngineError::Invalid)?;
+        let place = members.iter().position(|member| *member == index);
+        members.swap_remove(place.ok_or(EngineError::Invalid)?);
+        let is_last = members.is_empty();
+        if is_last {
+            self.groups.remove(&group);
+        }
+        if let Some(entry) = self.get(index) {
+            entry.group_count -= 1;
+        }
+        Ok(is_last)
+    }
+
+    /// The `place`th queue pair that is attached to a group.
+    pub(super) fn member(&self, group: Gid, place: usize) -> Option<u16> {
+        self.groups.get(&group)?.get(place).copied()
     }
 
     fn insert(&mut self, index: u16, entry: DatagramEntry) {
@@ -109,7 +167,7 @@ impl Shard {
             return Err(error);
         }
         let qp = Qp::new(Qpn::new(self.slot, index), caps, config);
-        let entry = DatagramEntry::new(Arc::clone(&qp));
+        let entry = DatagramEntry::new(Arc::clone(&qp), config.hears_itself);
         polled.get(index).reset(&entry.counts);
         self.datagrams.insert(index, entry);
         self.qp_count += 1;

@@ -1,0 +1,110 @@
+//! Multicast groups that ids join.
+//!
+//! Joining tells the application how to send to the group, as the kernel's rdma_cm does for RoCE v2, and changes nothing else: who
+//! receives is settled when librdmacm or the application attaches a queue pair (`ibv_attach_mcast`), which is the engine's business. A member
+//! that only sends is therefore like any other here.
+
+use std::net::IpAddr;
+
+use urdma_cm::{PortSpace, PrivateData};
+
+use crate::abi::{self, event, join};
+use crate::answers;
+use crate::commands::{body_of, Command};
+use crate::driver::Errno;
+use crate::ids::{datagram_param, no_ece, IdState, Queued, State};
+use crate::sockaddr;
+
+/// The queue pair number that means every member.
+const GROUP_QPN: u32 = 0x00ff_ffff;
+
+/// One id's membership in one group.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// The id.
+    pub(crate) id: u32,
+    /// The application's name for the membership.
+    pub(crate) uid: u64,
+    pub(crate) events_reported: u32,
+}
+
+impl Command<'_> {
+    pub(crate) fn join_ip_mcast(&mut self) -> Result<(), Errno> {
+        let body: abi::JoinIpMcast = body_of(self.body)?;
+        let (group, _) = sockaddr::group(&body.addr.octets)?;
+        self.join(body.id, body.uid, body.response, group)
+    }
+
+    pub(crate) fn join_mcast(&mut self) -> Result<(), Errno> {
+        let body: abi::JoinMcast = body_of(self.body)?;
+        let (group, size) = sockaddr::group(&body.addr.octets)?;
+        if body.addr_size != size
+            || ![join::FULL_MEMBER, join::SEND_ONLY].contains(&body.join_flags)
+        {
+            return Err(libc::EINVAL);
+        }
+        self.join(body.id, body.uid, body.response, group)
+    }
+
+    fn join(&mut self, number: u32, uid: u64, response: u64, group: IpAddr) -> Result<(), Errno> {
+        let room = self.room_for::<u32>()?;
+        self.require_device()?;
+        let id = self.state.id(self.file, number)?;
+        let is_bound = matches!(id.state, IdState::Bound | IdState::AddrResolved);
+        if !id.has_device || !is_bound || id.space == PortSpace::TCP || !group.is_multicast() {
+            return Err(libc::EINVAL);
+        }
+        let src = id.src;
+        let membership = self.state.add_membership(Membership {
+            id: number,
+            uid,
+            events_reported: 0,
+        });
+        let answered = self.caller.put(response, room, &membership);
+        if answered.is_err() {
+            self.state.memberships.remove(&membership);
+            return answered;
+        }
+        let way = answers::way(self.state, src, group);
+        let (conn, rest) = datagram_param(GROUP_QPN, way, &PrivateData::EMPTY);
+        self.state.enqueue(
+            self.file,
+            Queued {
+                id: number,
+                membership: Some(membership),
+                event: event::MULTICAST_JOIN,
+                status: 0,
+                conn,
+                rest,
+                ece: no_ece(),
+                request: None,
+            },
+        );
+        Ok(())
+    }
+
+    pub(crate) fn leave_mcast(&mut self) -> Result<(), Errno> {
+        let room = self.room_for::<u32>()?;
+        let body: abi::DestroyId = body_of(self.body)?;
+        let membership = self.state.memberships.get(&body.id).ok_or(libc::ENOENT)?;
+        let (id, reported) = (membership.id, membership.events_reported);
+        self.state.id(self.file, id)?;
+        self.state.memberships.remove(&body.id);
+        self.state
+            .remove_events(self.file, |queued| queued.membership == Some(body.id));
+        self.caller.put(body.response, room, &reported)
+    }
+}
+
+impl State {
+    fn add_membership(&mut self, membership: Membership) -> u32 {
+        loop {
+            self.next_membership = self.next_membership.wrapping_add(1);
+            if !self.memberships.contains_key(&self.next_membership) {
+                break;
+            }
+        }
+        self.memberships.insert(self.next_membership, membership);
+        self.next_membership
+    }
+}

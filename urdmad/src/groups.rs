@@ -1,0 +1,176 @@
+//! Which processes are members of which multicast groups.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use urdma_arena::SlotId;
+use urdma_ipc::status::GroupStatus;
+use urdma_ipc::{Refusal, RefusalKind, GROUPS_PER_PROCESS_MAX};
+
+/// Words that have a bit for each slot.
+const WORDS: usize = 4;
+
+/// A set of slots.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct SlotSet([u64; WORDS]);
+
+impl SlotSet {
+    fn insert(&mut self, slot: u8) {
+        self.0[usize::from(slot / 64)] |= 1 << (slot % 64);
+    }
+
+    fn remove(&mut self, slot: u8) {
+        self.0[usize::from(slot / 64)] &= !(1 << (slot % 64));
+    }
+
+    fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    /// The slots in order.
+    pub fn iter(self) -> impl Iterator<Item = SlotId> {
+        let has = move |slot: &u8| self.0[usize::from(slot / 64)] >> (slot % 64) & 1 == 1;
+        (0..=u8::MAX).filter(has).filter_map(SlotId::new)
+    }
+}
+
+/// The groups of an instance.
+#[derive(Debug, Default)]
+pub struct Groups {
+    /// By the group's address as a GID.
+    members: HashMap<[u8; 16], SlotSet>,
+    joined: BTreeMap<u8, BTreeSet<[u8; 16]>>,
+}
+
+impl Groups {
+    /// Makes a slot a member, if it is none.
+    ///
+    /// # Errors
+    /// Invalid: no multicast group; QuotaExceeded.
+    pub fn join(&mut self, slot: SlotId, group: IpAddr) -> Result<(), Refusal> {
+        if !group.to_canonical().is_multicast() {
+            return Err(Refusal::new(
+                RefusalKind::Invalid,
+                format!("{group} is no multicast group"),
+            ));
+        }
+        let gid = urdma_underlay::to_octets(group);
+        let joined = self.joined.entry(slot.index()).or_default();
+        if joined.len() >= GROUPS_PER_PROCESS_MAX as usize && !joined.contains(&gid) {
+            return Err(Refusal::new(
+                RefusalKind::QuotaExceeded,
+                format!("this process is in {} groups already", joined.len()),
+            ));
+        }
+        joined.insert(gid);
+        self.members.entry(gid).or_default().insert(slot.index());
+        Ok(())
+    }
+
+    /// Ends a membership.
+    ///
+    /// # Errors
+    /// NotFound: there is none.
+    pub fn leave(&mut self, slot: SlotId, group: IpAddr) -> Result<(), Refusal> {
+        let gid = urdma_underlay::to_octets(group);
+        let was_member = self
+            .joined
+            .get_mut(&slot.index())
+            .is_some_and(|joined| joined.remove(&gid));
+        if !was_member {
+            return Err(Refusal::new(
+                RefusalKind::NotFound,
+                format!("this process is not in group {group}"),
+            ));
+        }
+        self.remove(slot, &gid);
+        Ok(())
+    }
+
+    /// Ends all memberships of a dead slot.
+    pub fn leave_all(&mut self, slot: SlotId) {
+        for gid in self.joined.remove(&slot.index()).unwrap_or_default() {
+            self.remove(slot, &gid);
+        }
+    }
+
+    fn remove(&mut self, slot: SlotId, gid: &[u8; 16]) {
+        if let Some(members) = self.members.get_mut(gid) {
+            members.remove(slot.index());
+            if members.is_empty() {
+                self.members.remove(gid);
+            }
+        }
+    }
+
+    /// The members of the group with this GID.
+    pub fn members(&self, gid: &[u8; 16]) -> SlotSet {
+        self.members.get(gid).copied().unwrap_or_default()
+    }
+
+    /// All groups in order.
+    pub fn status(&self) -> Vec<GroupStatus> {
+        let mut groups: Vec<GroupStatus> = self
+            .members
+            .iter()
+            .map(|(gid, members)| GroupStatus {
+                group: urdma_underlay::from_octets(*gid),
+                slots: members.iter().map(SlotId::index).collect(),
+            })
+            .collect();
+        groups.sort_by_key(|group| group.group);
+        groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(number: u8) -> SlotId {
+        SlotId::new(number).unwrap()
+    }
+
+    fn members(groups: &Groups, group: &str) -> Vec<u8> {
+        let gid = urdma_underlay::to_octets(group.parse().unwrap());
+        groups.members(&gid).iter().map(SlotId::index).collect()
+    }
+
+    #[test]
+    fn members_join_and_leave_and_the_dead_leave_all() {
+        let mut groups = Groups::default();
+        let (four, six) = ("239.1.2.3".parse().unwrap(), "ff02::5".parse().unwrap());
+        for (number, group) in [(1, four), (1, four), (253, four), (64, four), (1, six)] {
+            groups.join(slot(number), group).unwrap();
+        }
+        assert_eq!(members(&groups, "239.1.2.3"), [1, 64, 253]);
+        assert_eq!(members(&groups, "::ffff:239.1.2.3"), [1, 64, 253]);
+        assert_eq!(groups.status().len(), 2);
+        groups.leave(slot(64), four).unwrap();
+        assert!(groups.leave(slot(64), four).is_err());
+        groups.leave_all(slot(1));
+        assert_eq!(members(&groups, "239.1.2.3"), [253]);
+        assert_eq!(members(&groups, "ff02::5"), [0; 0]);
+        groups.leave_all(slot(253));
+        assert!(groups.status().is_empty());
+    }
+
+    #[test]
+    fn groups_beyond_the_limit_and_hosts_are_refused() {
+        let mut groups = Groups::default();
+        let group = |number: u32| IpAddr::from((0xef00_0000 + number).to_be_bytes());
+        for number in 0..GROUPS_PER_PROCESS_MAX {
+            groups.join(slot(1), group(number)).unwrap();
+        }
+        let kind = |outcome: Result<(), Refusal>| outcome.map_err(|refusal| refusal.kind);
+        assert_eq!(
+            kind(groups.join(slot(1), group(GROUPS_PER_PROCESS_MAX))),
+            Err(RefusalKind::QuotaExceeded)
+        );
+        // One that it is in already costs nothing, and another process has its own.
+        assert_eq!(kind(groups.join(slot(1), group(0))), Ok(()));
+        assert_eq!(kind(groups.join(slot(2), group(9999))), Ok(()));
+        let host = IpAddr::from([10, 0, 0, 1]);
+        assert_eq!(kind(groups.join(slot(1), host)), Err(RefusalKind::Invalid));
+    }
+}
