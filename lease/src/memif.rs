@@ -12,12 +12,30 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use dpdk::QueueIndex;
+use urdma_underlay::lease_abi::READABLE;
+use urdma_underlay::MAX_HEADER_OCTETS;
 
 /// The packet goes on in the next slot.
 const FLAG_NEXT: u16 = 1;
 const HEAD_AT: usize = 6;
 const TAIL_AT: usize = 64;
 const DESCRIPTORS_AT: usize = 128;
+
+/// Octets that can be read of every frame, so that [`READABLE`] can of every datagram.
+const READABLE_FRAME: u32 = 256;
+const _: () = assert!(MAX_HEADER_OCTETS + READABLE <= READABLE_FRAME as usize);
+
+/// Fetches the headers of a frame, and of what it carries, from the peer's cache.
+#[inline]
+fn prefetch(frame: *const u8) {
+    const LINE: usize = 64;
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..READABLE_FRAME as usize / LINE {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        // SAFETY: a prefetch never faults and changes no state of the program.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(frame.wrapping_add(line * LINE).cast()) };
+    }
+}
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -240,9 +258,12 @@ impl Rings {
             self.skip_rest();
             return Some(Arrived::Scattered);
         }
-        let Some(place) = self.place(&descriptor, descriptor.length) else {
+        // More than the frame is looked at when it is short.
+        let readable = descriptor.length.max(READABLE_FRAME);
+        let Some(place) = self.place(&descriptor, readable) else {
             return Some(Arrived::Outside);
         };
+        prefetch(place);
         self.held += 1;
         Some(Arrived::Packet(at, place, descriptor.length as usize))
     }

@@ -25,6 +25,9 @@ pub const ABI_VERSION: u32 = 2;
 /// Buffers in one burst at most; longer ones are cut to this.
 pub const MAX_BURST: u32 = 32;
 
+/// Octets that can be read from a received datagram's first on, however short it is.
+pub const READABLE: usize = 192;
+
 /// Routes that one lease can hold at once.
 pub const MAX_ROUTES: u32 = 65536;
 
@@ -115,7 +118,7 @@ pub struct TxDatagram {
 pub struct RxDatagram {
     /// Names the buffer for `rx_free`.
     pub buffer: *mut c_void,
-    /// The datagram's first octet.
+    /// The datagram's first octet; [`READABLE`] octets can be read from there, those behind the datagram mean nothing.
     pub data: *const u8,
     /// Octets of the datagram.
     pub octets: u32,

@@ -56,7 +56,9 @@ const STREAM_NAP_NS: u64 = 20_000;
 const SPIN_NS: u64 = 20_000;
 /// A yield that takes longer shows that somebody else wants the processor.
 const CONTENDED_NS: u64 = 10_000;
-/// How long the thread does not spin after that, nor after an application has polled: one that looks at its memory in between wants the
+/// How many times as long the thread does not spin after that: somebody who looks in now and then costs little.
+const NO_SPIN_SHARE: u64 = 16;
+/// How long it does not at most, nor after an application has polled: one that looks at its memory in between wants the
 /// processor, and a yield would give it away for milliseconds.
 const NO_SPIN_NS: u64 = 50_000_000;
 /// Polls since the last arming that make an application one that polls.
@@ -454,8 +456,9 @@ fn spin_once(turns: &mut Turns) {
     let before = clock::now_ns();
     std::thread::yield_now();
     let after = clock::now_ns();
-    if after.saturating_sub(before) > CONTENDED_NS {
-        turns.no_spin_until_ns = after + NO_SPIN_NS;
+    let away_ns = after.saturating_sub(before);
+    if away_ns > CONTENDED_NS {
+        turns.no_spin_until_ns = after + (away_ns * NO_SPIN_SHARE).min(NO_SPIN_NS);
     }
 }
 

@@ -13,7 +13,7 @@ use proto_trp::addr::SlotId;
 use urdma_ipc::LeaseParams;
 use urdma_underlay::lease_abi::{
     self, LeaseCounters, LeaseRoute, LeaseTable, RxDatagram, TableFn, TxBuffer, TxDatagram,
-    ABI_VERSION, MAX_BURST, TABLE_SYMBOL,
+    ABI_VERSION, MAX_BURST, READABLE, TABLE_SYMBOL,
 };
 
 use super::memory::Body;
@@ -56,8 +56,8 @@ unsafe impl Send for Lease {}
 impl Received<'_> {
     /// The datagram.
     pub(super) fn body(&self) -> Body {
-        // SAFETY: the buffer is the caller's, hence readable, until it is released, which needs the lease that `self` borrows.
-        unsafe { Body::new(self.0.data, self.0.octets as usize, 0) }
+        // SAFETY: the buffer is the caller's, hence so far readable, until it is released, which needs the lease that `self` borrows.
+        unsafe { Body::new(self.0.data, self.0.octets as usize, READABLE) }
     }
 
     /// The datagram's octets.
