@@ -192,7 +192,7 @@ impl DataPlane {
             return false;
         }
         self.shared.counters.from_processes.add(count as u64);
-        for frame in burst {
+        for frame in burst.drain(..) {
             self.handle_frame(now_ns, frame);
         }
         if let Some(network) = &mut self.network {

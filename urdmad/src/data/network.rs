@@ -92,10 +92,17 @@ impl Network {
                 let _ = answers.try_push(answer);
             }
         });
+        if !self.answers.is_empty() {
+            self.send_answers(now_ns, shared);
+        }
+        count
+    }
+
+    #[cold]
+    fn send_answers(&mut self, now_ns: u64, shared: &Shared) {
         for answer in std::mem::take(&mut self.answers) {
             self.send_answer(now_ns, &answer, shared);
         }
-        count
     }
 
     /// Sends what neighbour resolution wants, and what has waited for it; whether there was something.

@@ -27,6 +27,9 @@ const MEMIF_BUFFER_SMALL: u16 = 2048;
 /// "Clean" in measurements; holds the largest frame.
 const MEMIF_BUFFER_LARGE: u16 = 9728;
 
+/// Slots of a ring, as a power of two: few enough that what is written into them is still in a cache when the peer reads it.
+const MEMIF_RING_LOG2: u8 = 8;
+
 /// DPDK's arguments for the device of a port.
 pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> String {
     let [_, a, b, _, _, c, d, e] = node_guid.to_be_bytes();
@@ -42,7 +45,7 @@ pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> String {
                 MEMIF_BUFFER_LARGE
             };
             format!(
-                "net_memif0,role={role},id=0,socket={},socket-abstract=no,bsize={bsize},rsize=10,mac={mac}",
+                "net_memif0,role={role},id=0,socket={},socket-abstract=no,bsize={bsize},rsize={MEMIF_RING_LOG2},mac={mac}",
                 socket.display()
             )
         }
@@ -167,7 +170,7 @@ mod tests {
         let text = arguments(&config(memif(true), 9000), 0x0211_22ff_fe33_4455);
         assert_eq!(
             text,
-            "net_memif0,role=server,id=0,socket=/tmp/m,socket-abstract=no,bsize=9728,rsize=10,mac=02:11:11:33:44:55"
+            "net_memif0,role=server,id=0,socket=/tmp/m,socket-abstract=no,bsize=9728,rsize=8,mac=02:11:11:33:44:55"
         );
         let text = arguments(&config(memif(false), 1500), 1);
         assert!(text.contains("role=client") && text.contains("bsize=2048"));
