@@ -182,10 +182,10 @@ impl<S: Steps> EndpointWith<S> {
         S::at("alloc: use counted");
     }
 
-    /// Sends the first `len` octets of `frame` and wakes the receiver if it sleeps.
+    /// Sends the first `len` octets of `frame`, and the datagrams that were added behind them, and wakes the receiver if it sleeps.
     ///
     /// # Errors
-    /// The frame comes back: [`SendError::Full`] or [`SendError::Dead`].
+    /// The frame comes back: [`SendError::Full`], to be sent again as it is, or [`SendError::Dead`].
     ///
     /// # Panics
     /// When `len` is above the frame's capacity, or the frame is another slot's.
@@ -270,6 +270,7 @@ impl<S: Steps> EndpointWith<S> {
         len: usize,
     ) -> Result<Held, (TxFrame, SendError)> {
         frame.set_len(len);
+        let followers = frame.followers();
         let mut held = frame.into_held();
         assert_eq!(
             held.index.owner_index(),
@@ -288,7 +289,8 @@ impl<S: Steps> EndpointWith<S> {
                     // Only the reaper can have touched it, and it is ours.
                     state::hold(&held.header.state, held.generation, self.me);
                 }
-                Err((TxFrame::new(held), self.full_or_dead(entry)))
+                let frame = TxFrame::with_followers(held, followers);
+                Err((frame, self.full_or_dead(entry)))
             }
         }
     }

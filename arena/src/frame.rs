@@ -4,10 +4,15 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use crate::bits::{low16, low32, low8};
-use crate::layout::{FrameIndex, FRAME_DATA_OFFSET, FRAME_HEADER, FRAME_HEADROOM};
+use crate::layout::{FrameIndex, FRAME_DATA_OFFSET, FRAME_HEADER, FRAME_HEADROOM, SMALL_CAPACITY};
 use crate::state;
-use crate::sync::{prefetch_read, prefetch_write, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{prefetch_read, prefetch_write, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::SlotId;
+
+/// Datagrams that a frame can hold behind its first one.
+pub const FOLLOWERS_MAX: usize = 14;
+/// A datagram that follows another one begins at a multiple of this.
+const FOLLOWER_ALIGN: usize = 16;
 
 /// The first 64 octets of a frame.
 #[derive(Debug)]
@@ -18,6 +23,8 @@ pub(crate) struct FrameHeader {
     ports: AtomicU32,
     ip: [AtomicU64; 2],
     ecn: AtomicU32,
+    /// Octets of each datagram behind the first one; the first 0 ends them.
+    followers: [AtomicU16; FOLLOWERS_MAX],
 }
 
 const _: () = assert!(size_of::<FrameHeader>() == FRAME_HEADER);
@@ -96,12 +103,31 @@ impl FrameHeader {
 #[must_use = "a frame that is not sent was allocated in vain"]
 pub struct TxFrame {
     held: Held,
+    followers: u8,
+}
+
+/// Where a datagram begins that follows one that ends at `end`.
+#[inline]
+fn follows(end: usize) -> usize {
+    end.next_multiple_of(FOLLOWER_ALIGN)
 }
 
 impl TxFrame {
     #[inline]
     pub(crate) fn new(held: Held) -> Self {
-        Self { held }
+        Self::with_followers(held, 0)
+    }
+
+    /// As [`TxFrame::new`], with so many datagrams behind the first one.
+    #[inline]
+    pub(crate) fn with_followers(held: Held, followers: u8) -> Self {
+        Self { held, followers }
+    }
+
+    /// Datagrams behind the first one.
+    #[inline]
+    pub(crate) fn followers(&self) -> u8 {
+        self.followers
     }
 
     #[inline]
@@ -157,11 +183,34 @@ impl TxFrame {
         header.ecn.store(u32::from(meta.ecn), Ordering::Relaxed);
     }
 
+    /// Where the datagram may be written that follows the last one, which ends at `end`; None when the frame can hold no more of them.
+    #[inline]
+    pub fn next_at(&self, end: usize) -> Option<usize> {
+        let at = follows(end);
+        (usize::from(self.followers) < FOLLOWERS_MAX && at < self.capacity()).then_some(at)
+    }
+
+    /// Adds the datagram of `len` octets that was written where [`TxFrame::next_at`] said.
+    ///
+    /// # Panics
+    /// When there was no room for it, it is empty or longer than a small frame.
+    #[inline]
+    pub fn add_follower(&mut self, len: usize) {
+        assert!((1..=SMALL_CAPACITY).contains(&len), "not a short datagram");
+        let at = usize::from(self.followers);
+        self.held.header.followers[at].store(low16(len as u64), Ordering::Relaxed);
+        self.followers += 1;
+    }
+
     #[inline]
     pub(crate) fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "datagram longer than its frame");
         let len = low32(len as u64); // a capacity is far below 2^32
-        self.held.header.len.store(len, Ordering::Relaxed);
+        let header = self.held.header;
+        header.len.store(len, Ordering::Relaxed);
+        if let Some(end) = header.followers.get(usize::from(self.followers)) {
+            end.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -208,6 +257,22 @@ impl RxFrame {
     #[allow(clippy::len_without_is_empty)] // a datagram, not a collection
     pub fn len(&self) -> usize {
         self.len as usize
+    }
+
+    /// The datagrams behind the first one: where each begins, counted from [`RxFrame::data_ptr`], and its octets. All lie within the frame.
+    #[inline]
+    pub fn followers(&self) -> Followers<'_> {
+        Followers {
+            lens: &self.held.header.followers,
+            end: self.len(),
+            capacity: self.capacity(),
+        }
+    }
+
+    /// Octets at [`RxFrame::data_ptr`] that belong to the frame.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.held.capacity as usize
     }
 
     /// The slot that published it.
@@ -279,6 +344,32 @@ impl Drop for RxFrame {
     #[inline]
     fn drop(&mut self) {
         state::release(&self.held.header.state, self.held.generation);
+    }
+}
+
+/// See [`RxFrame::followers`].
+#[derive(Debug)]
+pub struct Followers<'a> {
+    lens: &'a [AtomicU16],
+    end: usize,
+    capacity: usize,
+}
+
+impl Iterator for Followers<'_> {
+    type Item = (usize, usize);
+
+    #[inline]
+    fn next(&mut self) -> Option<(usize, usize)> {
+        let (first, rest) = self.lens.split_first()?;
+        let len = usize::from(first.load(Ordering::Relaxed));
+        let at = follows(self.end);
+        // What does not fit was written by somebody who does not keep to the protocol.
+        if len == 0 || at + len > self.capacity {
+            return None;
+        }
+        self.lens = rest;
+        self.end = at + len;
+        Some((at, len))
     }
 }
 

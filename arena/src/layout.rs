@@ -24,7 +24,7 @@ pub(crate) const HEADER_OCTETS: usize = 4096;
 const PAGE: usize = 4096;
 /// `urdmaARN`, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"urdmaARN");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How large an arena is; memory is used only as frames are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -73,7 +73,7 @@ pub use state::SlotId;
 #[cfg(not(loom))]
 pub use endpoint::{Endpoint, EndpointWith, Parker, SendError};
 #[cfg(not(loom))]
-pub use frame::{Meta, RxFrame, TxFrame};
+pub use frame::{Followers, Meta, RxFrame, TxFrame, FOLLOWERS_MAX};
 #[cfg(not(loom))]
 pub use map::Arena;
 #[cfg(not(loom))]

@@ -3,7 +3,7 @@
 #[cfg(loom)]
 pub use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
-pub use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+pub use std::sync::atomic::{fence, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Orders what follows after a SeqCst read-modify-write that this thread has just done.
 ///

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use urdma_arena::{
-    Arena, ArenaConfig, Endpoint, Meta, Parked, Reaper, RxFrame, SendError, SlotId, LARGE_CAPACITY,
-    SMALL_CAPACITY,
+    Arena, ArenaConfig, Endpoint, Meta, Parked, Reaper, RxFrame, SendError, SlotId, TxFrame,
+    FOLLOWERS_MAX, LARGE_CAPACITY, SMALL_CAPACITY,
 };
 
 fn slot(index: u8) -> SlotId {
@@ -119,6 +119,70 @@ fn metadata_travels_with_a_forwarded_frame() {
     drop(frame);
     assert!(Reaper::new(&arena).account().all_free());
     Reaper::new(&arena).verify().unwrap();
+}
+
+/// Writes `text` behind the datagram that ends at `end`; gives where it ends.
+fn add_text(frame: &mut TxFrame, end: usize, text: &[u8]) -> usize {
+    let at = frame.next_at(end).unwrap();
+    assert!(at >= end);
+    frame.data_mut()[at..][..text.len()].copy_from_slice(text);
+    frame.add_follower(text.len());
+    at + text.len()
+}
+
+/// The datagrams of a frame.
+fn texts_of(frame: &RxFrame) -> Vec<Vec<u8>> {
+    std::iter::once((0, frame.len()))
+        .chain(frame.followers())
+        .map(|(at, len)| {
+            // SAFETY: the datagram lies within the frame, which is held.
+            unsafe { std::slice::from_raw_parts(frame.data_ptr().add(at), len) }.to_vec()
+        })
+        .collect()
+}
+
+#[test]
+fn frame_with_followers_arrives_whole_also_at_the_second_try() {
+    let arena = small_arena();
+    let mut a = Endpoint::attach(&arena, slot(1)).unwrap();
+    let mut b = Endpoint::attach(&arena, slot(2)).unwrap();
+    let mut c = Endpoint::attach(&arena, slot(3)).unwrap();
+    for _ in 0..4 {
+        send_text(&mut b, slot(2), b"full").unwrap();
+        send_text(&mut c, slot(2), b"full").unwrap();
+    }
+    let mut frame = a.alloc(3).unwrap();
+    frame.data_mut()[..3].copy_from_slice(b"one");
+    let end = add_text(&mut frame, 3, b"second");
+    add_text(&mut frame, end, b"3");
+    let (frame, error) = a.send(slot(2), frame, 3).unwrap_err();
+    assert_eq!(error, SendError::Full);
+    for _ in 0..8 {
+        assert_eq!(texts_of(&b.recv().unwrap()), [b"full"]);
+    }
+    a.send(slot(2), frame, 3).unwrap();
+    let frame = b.recv().unwrap();
+    assert_eq!(
+        texts_of(&frame),
+        [b"one".to_vec(), b"second".to_vec(), b"3".to_vec()]
+    );
+    drop(frame);
+    // The same frame, used again without followers.
+    send_text(&mut a, slot(2), b"alone").unwrap();
+    assert_eq!(texts_of(&b.recv().unwrap()), [b"alone"]);
+}
+
+#[test]
+fn frame_takes_followers_until_there_is_no_more_room_or_number() {
+    let arena = small_arena();
+    let mut a = Endpoint::attach(&arena, slot(1)).unwrap();
+    let mut frame = a.alloc(SMALL_CAPACITY).unwrap();
+    assert_eq!(frame.next_at(SMALL_CAPACITY), None);
+    let mut end = 1;
+    for _ in 0..FOLLOWERS_MAX {
+        end = add_text(&mut frame, end, b"x");
+    }
+    assert_eq!(frame.next_at(end), None);
 }
 
 #[test]

@@ -81,6 +81,9 @@ fn work(arena: &Arena, me: SlotId, mut random: Random, stop: &AtomicBool) {
             assert!(frame.copy_to_slice(0, &mut memory[..frame.len()]));
             let _ = frame.copy_head(&mut [0; 128]);
             let _ = (frame.meta(), frame.from());
+            for (at, len) in frame.followers() {
+                assert!(at + len <= frame.capacity());
+            }
             match random.below(3) {
                 0 => endpoint.release(frame),
                 1 => drop(endpoint.forward(to, frame)),

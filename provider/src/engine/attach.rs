@@ -205,6 +205,7 @@ fn start(
         rest: Rest::new(parker),
         is_dead: AtomicBool::new(false),
         contended_polls: AtomicU32::new(0),
+        holds_back: AtomicBool::new(false),
         control: parts.control,
         sinks: Mutex::new(Vec::new()),
         ucma: OnceLock::new(),

@@ -204,7 +204,11 @@ impl Rest {
     /// After something was done under the lock: wakes the thread if it would sleep past what only it does.
     #[inline]
     pub(super) fn look(&self, shard: &mut Shard) {
-        if shard.wheel.take_moved() || shard.is_blocked || !shard.notes.is_empty() {
+        if shard.wheel.take_moved()
+            || shard.is_blocked
+            || !shard.notes.is_empty()
+            || shard.outbox.has_opened()
+        {
             self.look_closer(shard);
         }
     }
@@ -214,10 +218,13 @@ impl Rest {
         let wake_at = self.wake_at.load(Ordering::SeqCst);
         let due = if !shard.notes.is_empty() {
             1
-        } else if shard.is_blocked {
-            clock::now_ns() + NAP_MAX_NS
         } else {
-            shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns())
+            let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
+            if shard.is_blocked || shard.outbox.is_open() {
+                timer.min(clock::now_ns() + NAP_MAX_NS)
+            } else {
+                timer
+            }
         };
         if due < wake_at {
             self.kick();

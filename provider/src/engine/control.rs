@@ -16,7 +16,7 @@ use super::events::{AsyncEvent, AsyncKind};
 use super::path::octets_of;
 use super::qp::Qp;
 use super::types::{Access, EngineError, Gid, QpModify};
-use super::{clock, Engine};
+use super::Engine;
 
 /// How often the thread looks whether its engine still exists; only engines of tests ever end.
 const LOOK: Duration = Duration::from_secs(60);
@@ -152,7 +152,7 @@ impl Engine {
         // What it sent before it ended comes first: its last acknowledgements are among that.
         shard.drain(&self.info);
         shard.slot_gone(slot);
-        shard.transmit_ready(clock::now());
+        shard.flush();
         self.rest.look(&mut shard);
         drop(shard);
         if let Some(ucma) = self.ucma.get() {
@@ -199,7 +199,7 @@ impl Engine {
             ("datagrams_for_unknown_qp", counters.unknown_qp),
             ("datagrams_handed_on", counters.forwarded),
             ("no_frame", counters.no_frame),
-            ("ring_full", counters.ring_full),
+            ("ring_full", shard.outbox.ring_full),
             ("messages_dropped", counters.datagrams_dropped),
         ]
         .into_iter()

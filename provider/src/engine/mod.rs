@@ -8,7 +8,7 @@
 //! | `attach` | how an engine comes to be, and the list of those that are |
 //! | `types` | what callers say and hear |
 //! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
-//! | `progress` | packets in, packets out |
+//! | `progress` | packets in, packets out; `outbox`: frames that several packets share |
 //! | `qp`, `cq`, `srq`, `mr` | queue pairs as callers hold them, completion rings, shared receive queues, regions and their checks |
 //! | `window` | memory windows |
 //! | `xrc` | domains of extended reliable connections |
@@ -46,6 +46,7 @@ mod lease;
 mod lock;
 mod memory;
 mod mr;
+mod outbox;
 mod path;
 mod progress;
 mod qp;
@@ -98,6 +99,8 @@ pub struct Engine {
     rest: Rest,
     is_dead: AtomicBool,
     contended_polls: AtomicU32,
+    /// Something was written that waits for more, until the next poll: see `outbox.rs`.
+    holds_back: AtomicBool,
     control: Option<ControlClient>,
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
     ucma: OnceLock<Arc<Ucma>>,
@@ -358,7 +361,7 @@ impl Engine {
                 .count(wc.completion.is_send());
             take(wc);
         };
-        if !cq.has_completions() {
+        if !cq.has_completions() || self.holds_back.load(Ordering::Relaxed) {
             self.progress_for_poll(cq);
             if !cq.has_completions() {
                 return Ok(0);
@@ -373,6 +376,9 @@ impl Engine {
             self.count_contention();
             return;
         };
+        if self.holds_back.load(Ordering::Relaxed) {
+            self.holds_back.store(false, Ordering::Relaxed);
+        }
         shard.progress_for_poll(&self.info, || cq.has_completions());
         if self.rest.polled(&mut shard, cq.has_completions()) {
             drop(shard);
@@ -592,6 +598,9 @@ impl Engine {
         let mut host = host!(entry, *regions, *notes);
         entry.conn.post_send(now, wr, &mut host)?;
         shard.transmit_posted(index, now);
+        if shard.outbox.has_opened() {
+            self.holds_back.store(true, Ordering::Relaxed);
+        }
         self.rest.look(&mut shard);
         Ok(())
     }

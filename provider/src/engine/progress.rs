@@ -1,6 +1,6 @@
 //! Moving packets: take a burst, hand each datagram to its queue pair, send what the queue pairs have to send.
 //!
-//! One call of [`Shard::take`] takes at most [`BURST`] datagrams from the arena and as many from the lease; [`Shard::transmit_ready`] then lets
+//! One call of [`Shard::take`] takes at most [`BURST`] datagrams from the arena and as many from the lease; [`Shard::flush`] then lets
 //! every queue pair in the ready list send up to [`TURN`] datagrams, acknowledgements that became due among them. [`Shard::progress_for_poll`]
 //! puts the sending off, once, when there is a completion to deliver: the application's next call sends, and if that is an answer to what
 //! it has just received, the acknowledgement rides on it. A queue pair that finds its
@@ -10,11 +10,12 @@
 use proto_trp::addr::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 use proto_trp::conn::{Datagram, Time};
 use proto_trp::wire::{trp, PacketType, TrpHeader};
-use urdma_arena::{Meta, SendError, SMALL_CAPACITY};
+use urdma_arena::{Meta, RxFrame, SMALL_CAPACITY};
 
 use super::clock;
 use super::lease::{self, Route};
 use super::memory::Body;
+use super::outbox::Refused;
 use super::path::{ip_of, octets_of, Path};
 use super::shard::{host, Note, Shard};
 use super::types::{Gid, Info};
@@ -47,6 +48,8 @@ enum Turn {
     More,
     /// There is more, but no room.
     Blocked,
+    /// There is more, but this slot has no frame left for anybody.
+    NoFrame,
 }
 
 impl Shard {
@@ -61,8 +64,10 @@ impl Shard {
     /// As [`Shard::progress`] for an application that polls a queue: `is_found` says whether it has a completion.
     #[inline]
     pub(super) fn progress_for_poll(&mut self, info: &Info, is_found: impl Fn() -> bool) {
+        self.outbox.polled();
+        self.publish();
         self.take(info);
-        if self.ready.is_empty() {
+        if self.ready.is_empty() && !self.outbox.is_stuck() {
             return;
         }
         if !self.is_put_off && is_found() {
@@ -85,20 +90,35 @@ impl Shard {
     #[inline]
     pub(super) fn flush(&mut self) {
         self.is_put_off = false;
-        if !self.ready.is_empty() {
-            self.transmit_ready(clock::now());
+        if self.outbox.is_stuck() {
+            self.outbox.retry_all(&mut self.endpoint, &mut self.notes);
         }
+        if !self.ready.is_empty() {
+            self.give_turns(clock::now());
+        }
+        self.publish();
     }
 
-    /// Sends what a request that was just posted lets out, and what was put off for this call.
+    /// Sends what was written for other slots.
+    #[inline]
+    fn publish(&mut self) {
+        self.outbox.publish(&mut self.endpoint, &mut self.notes);
+        self.is_blocked |= self.outbox.is_stuck();
+    }
+
+    /// Sends what a request that was just posted lets out, and what was put off for this call. What it wrote for another slot may wait for
+    /// the next request: see `outbox.rs`.
     #[inline]
     pub(super) fn transmit_posted(&mut self, index: u16, now: Time) {
         if self.is_put_off {
             self.is_put_off = false;
             self.make_ready(index);
-            self.transmit_ready(now);
+            self.give_turns(now);
         } else {
-            self.transmit(index, now);
+            self.give_turn(index, now);
+        }
+        if !self.outbox.posted() {
+            self.publish();
         }
     }
 
@@ -130,7 +150,8 @@ impl Shard {
             }
         }
         if !self.ready.is_empty() {
-            self.transmit_ready(now);
+            self.give_turns(now);
+            self.publish();
         }
     }
 
@@ -140,31 +161,45 @@ impl Shard {
             return 0;
         };
         let now = clock::now();
-        let mut taken = 1;
+        let mut taken = 0;
         loop {
             self.endpoint.prefetch_next();
-            // SAFETY: the frame is held, so readable, until the end of this turn of the loop, and no frame is smaller than a small one.
-            let body = unsafe { Body::new(frame.data_ptr(), frame.len(), SMALL_CAPACITY) };
-            let origin = if frame.from() == urdma_arena::SlotId::DAEMON {
-                Origin::Remote(frame.meta())
-            } else {
-                // The arena's slots and the protocol's are the same numbers.
-                SlotId::new(frame.from().index())
-                    .map_or(Origin::Remote(frame.meta()), Origin::Local)
-            };
-            self.dispatch(info, now, &body, &origin);
+            taken += self.dispatch_frame(info, now, &frame);
             self.endpoint.release(frame);
-            if taken == BURST {
+            if taken >= BURST {
                 break;
             }
             frame = match self.endpoint.recv() {
                 Some(next) => next,
                 None => break,
             };
-            taken += 1;
         }
         self.counters.received += taken as u64;
         taken
+    }
+
+    /// Hands on the datagrams of a frame; gives their number.
+    #[inline]
+    fn dispatch_frame(&mut self, info: &Info, now: Time, frame: &RxFrame) -> usize {
+        let origin = if frame.from() == urdma_arena::SlotId::DAEMON {
+            Origin::Remote(frame.meta())
+        } else {
+            // The arena's slots and the protocol's are the same numbers.
+            SlotId::new(frame.from().index()).map_or(Origin::Remote(frame.meta()), Origin::Local)
+        };
+        let mut followers = frame.followers();
+        let (mut at, mut len) = (0, frame.len());
+        let mut taken = 1;
+        loop {
+            // SAFETY: the datagram lies within the frame, as does what is readable behind it, and the frame is held as long as it is borrowed.
+            let body = unsafe { Body::new(frame.data_ptr().add(at), len, frame.capacity() - at) };
+            self.dispatch(info, now, &body, &origin);
+            let Some(next) = followers.next() else {
+                return taken;
+            };
+            (at, len) = next;
+            taken += 1;
+        }
     }
 
     fn receive_leased(&mut self, info: &Info) -> usize {
@@ -334,29 +369,39 @@ impl Shard {
 
     /// Gives every queue pair in the ready list one turn.
     #[inline]
-    pub(super) fn transmit_ready(&mut self, now: Time) {
+    fn give_turns(&mut self, now: Time) {
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else {
                 break;
             };
             if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
                 entry.is_queued = false;
-                self.transmit(index, now);
+                // Without a frame the others need not be asked, unless they may have buffers of a leased queue.
+                if self.give_turn(index, now) == Turn::NoFrame && self.lease.is_none() {
+                    break;
+                }
             } else {
                 self.transmit_datagrams(index, now);
             }
         }
     }
 
-    /// Gives a queue pair one turn, and puts it into the ready list if it has more to send.
+    /// Lets a queue pair send what it may.
     #[inline]
     pub(super) fn transmit(&mut self, index: u16, now: Time) {
+        self.give_turn(index, now);
+        self.publish();
+    }
+
+    /// Gives a queue pair one turn, and puts it into the ready list if it has more to send.
+    #[inline]
+    fn give_turn(&mut self, index: u16, now: Time) -> Turn {
         let Some(entry) = self
             .qps
             .get_mut(usize::from(index))
             .and_then(Option::as_deref_mut)
         else {
-            return;
+            return Turn::Done;
         };
         let turn = match entry.path {
             _ if self.is_dead => Turn::Done,
@@ -372,8 +417,9 @@ impl Shard {
         }
         if turn != Turn::Done {
             self.make_ready(index);
-            self.is_blocked |= turn == Turn::Blocked;
+            self.is_blocked |= turn != Turn::More;
         }
+        turn
     }
 
     #[inline]
@@ -381,6 +427,7 @@ impl Shard {
         let Self {
             qps,
             endpoint,
+            outbox,
             regions,
             notes,
             counters,
@@ -391,50 +438,42 @@ impl Shard {
         let Some(entry) = qps[usize::from(index)].as_deref_mut() else {
             return Turn::Done;
         };
-        let mut waiting = entry.unsent.take();
         for _ in 0..TURN {
-            let (frame, len) = match waiting.take() {
-                Some(unsent) => unsent,
-                None => {
-                    let Some(plan) = entry.conn.plan_transmit() else {
-                        return Turn::Done;
+            let Some(plan) = entry.conn.plan_transmit() else {
+                return Turn::Done;
+            };
+            let room = match outbox.begin(endpoint, notes, to, plan.room()) {
+                Ok(room) => room,
+                Err(Refused::Full) => return Turn::Blocked,
+                Err(Refused::NoFrame) => {
+                    counters.no_frame += 1;
+                    let is_short = plan.room() <= SMALL_CAPACITY;
+                    return if is_short {
+                        Turn::NoFrame
+                    } else {
+                        Turn::Blocked
                     };
-                    let Some(mut frame) = endpoint.alloc(plan.room()) else {
-                        counters.no_frame += 1;
-                        return Turn::Blocked;
-                    };
-                    let mut host = host!(entry, *regions, *notes);
-                    let written = entry
-                        .conn
-                        .write_transmit(now, plan, frame.data_mut(), &mut host);
-                    let Some(written) = written else {
-                        continue;
-                    };
-                    if let Some(meta) = meta {
-                        let ecn = if written.ecn_capable { ECN_CAPABLE } else { 0 };
-                        frame.set_meta(&Meta { ecn, ..*meta });
-                    }
-                    if let Some(capture) = capture {
-                        capture.add(*slot, to, &frame.data_mut()[..written.len]);
-                    }
-                    (frame, written.len)
                 }
             };
-            match endpoint.send(arena_slot(to), frame, len) {
-                Ok(()) => counters.sent += 1,
-                Err((frame, SendError::Full)) => {
-                    counters.ring_full += 1;
-                    entry.unsent = Some((frame, len));
-                    return Turn::Blocked;
-                }
-                // Nobody is there: lost.
-                Err((_, SendError::Dead)) if entry.conn.is_unreliable() => {}
-                Err((_, SendError::Dead)) => {
-                    // What the dead process sent last may still wait in the ring, so this is not the moment to fail.
-                    notes.push(Note::SlotDead(to));
-                    return Turn::Done;
-                }
+            let mut host = host!(entry, *regions, *notes);
+            let Some(written) = entry.conn.write_transmit(now, plan, room, &mut host) else {
+                continue;
+            };
+            if let Some(capture) = capture {
+                capture.add(*slot, to, &room[..written.len]);
             }
+            let meta = meta.map(|meta| Meta {
+                ecn: if written.ecn_capable { ECN_CAPABLE } else { 0 },
+                ..*meta
+            });
+            outbox.add(
+                endpoint,
+                notes,
+                written.len,
+                entry.conn.is_unreliable(),
+                meta,
+            );
+            counters.sent += 1;
         }
         Turn::More
     }

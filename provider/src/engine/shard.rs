@@ -9,12 +9,13 @@ use std::sync::Arc;
 use proto_trp::addr::{Psn, Qpn, SlotId};
 use proto_trp::conn::{ConnConfig, Connection, RtrParams, RtsParams, State, Time};
 use proto_trp::wire::connection_id;
-use urdma_arena::{Endpoint, TxFrame};
+use urdma_arena::Endpoint;
 
 use super::capture::Capture;
 use super::datagram::DatagramTable;
 use super::lease::Lease;
 use super::mr::{MrTable, PdTable};
+use super::outbox::Outbox;
 use super::path::Path;
 use super::qp::{Counts, PolledTable, Qp};
 use super::timer::Wheel;
@@ -52,8 +53,6 @@ pub(super) struct QpEntry {
     pub(super) counts: Counts,
     /// It is in the ready list.
     pub(super) is_queued: bool,
-    /// A datagram that found the receiver's ring full.
-    pub(super) unsent: Option<(TxFrame, usize)>,
     /// Connection ids that lead here, of received and sent streams.
     pub(super) ids: [Option<u32>; 2],
 }
@@ -67,7 +66,6 @@ pub(super) struct Counters {
     pub(super) unknown_qp: u64,
     pub(super) forwarded: u64,
     pub(super) no_frame: u64,
-    pub(super) ring_full: u64,
     /// Datagrams without a receive request, for nobody, or with another `Q_Key`.
     pub(super) datagrams_dropped: u64,
 }
@@ -76,6 +74,7 @@ pub(super) struct Counters {
 pub(super) struct Shard {
     pub(super) slot: SlotId,
     pub(super) endpoint: Endpoint,
+    pub(super) outbox: Outbox,
     pub(super) lease: Option<Box<Lease>>,
     pub(super) capture: Option<Box<Capture>>,
     pub(super) qps: Vec<Option<Box<QpEntry>>>,
@@ -126,6 +125,7 @@ impl Shard {
         Self {
             slot,
             endpoint,
+            outbox: Outbox::default(),
             lease: None,
             capture: None,
             // Index 0 is never used.
@@ -235,7 +235,6 @@ impl Shard {
             path: None,
             counts,
             is_queued: false,
-            unsent: None,
             ids: [None; 2],
         }));
         self.qp_count += 1;
@@ -268,7 +267,6 @@ impl Shard {
         for id in entry.ids.iter_mut().filter_map(Option::take) {
             self.by_id.remove(&id);
         }
-        entry.unsent = None;
         if let (Some(Path::Lease(route)), Some(lease)) = (entry.path.take(), &mut self.lease) {
             lease.close_route(route);
         }
@@ -350,7 +348,6 @@ impl Shard {
         if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
             let mut host = host!(entry, self.regions, self.notes);
             entry.conn.to_error(&mut host);
-            entry.unsent = None;
         }
     }
 
@@ -367,11 +364,11 @@ impl Shard {
 
     /// The process in `slot` is gone: every queue pair whose way leads there fails. A rare event, hence the walk.
     pub(super) fn slot_gone(&mut self, slot: SlotId) {
+        self.outbox.forget(slot);
         for entry in self.qps.iter_mut().filter_map(Option::as_deref_mut) {
             if matches!(entry.path, Some(Path::Local(peer)) if peer == slot) {
                 let mut host = host!(entry, self.regions, self.notes);
                 entry.conn.peer_gone(&mut host);
-                entry.unsent = None;
             }
         }
     }

@@ -8,6 +8,7 @@ mod faults;
 mod groups;
 mod long_messages;
 mod operations;
+mod outbox;
 mod rig;
 mod rights;
 mod unreliable;

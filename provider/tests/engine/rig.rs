@@ -45,7 +45,11 @@ pub(crate) fn arena() -> Arena {
 }
 
 pub(crate) fn engine(arena: Arena, slot: u8) -> Arc<Engine> {
-    Engine::start(Parts {
+    Engine::start(parts(arena, slot)).unwrap()
+}
+
+pub(crate) fn parts(arena: Arena, slot: u8) -> Parts {
+    Parts {
         arena,
         slot: SlotId::new(slot).unwrap(),
         node_guid: 1,
@@ -56,8 +60,7 @@ pub(crate) fn engine(arena: Arena, slot: u8) -> Arc<Engine> {
         addresses: vec!["127.0.0.1".parse().unwrap()],
         mtu: 0,
         control: None,
-    })
-    .unwrap()
+    }
 }
 
 pub(crate) const DEPTH: u32 = 128;
@@ -277,8 +280,12 @@ pub(crate) fn pair_with(octets: usize, access: Access) -> (End, End) {
 
 /// Two connected ends in slots 1 and 2 of `arena`.
 pub(crate) fn pair_in(arena: Arena, octets: usize, access: Access) -> (End, End) {
-    let a = End::new(engine(arena, 1), octets);
-    let b = End::new(engine(arena, 2), octets);
+    pair_of([1, 2].map(|slot| engine(arena, slot)), octets, access)
+}
+
+/// Two connected ends of these engines.
+pub(crate) fn pair_of(engines: [Arc<Engine>; 2], octets: usize, access: Access) -> (End, End) {
+    let [a, b] = engines.map(|engine| End::new(engine, octets));
     for end in [&a, &b] {
         end.init(access);
     }

@@ -123,6 +123,8 @@ fn alone(operation: Operation, octets: u32, messages: u32) -> Result<(), String>
             Operation::Stream => {
                 (0..BATCH).for_each(|_| two.receive());
                 (0..BATCH).for_each(|_| one.send());
+                // What waits for more leaves with this.
+                one.poll();
                 (0..BATCH).for_each(|_| two.wait());
                 (0..BATCH).try_for_each(|_| one.wait_sent(&mut two))?;
             }

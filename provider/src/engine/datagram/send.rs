@@ -141,7 +141,7 @@ impl Shard {
                 Sent::Gone
             }
             Err((_, SendError::Full)) => {
-                self.counters.ring_full += 1;
+                self.outbox.ring_full += 1;
                 Sent::NoRoom
             }
             // Nobody is there: lost.

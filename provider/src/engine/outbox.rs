@@ -1,0 +1,250 @@
+//! Datagrams on their way into the rings of other slots.
+//!
+//! Short ones to the same process share a frame: a stream of short messages then costs both ends one frame, one entry of the ring and one look
+//! at the bell for many of them. A frame leaves when the next datagram does not fit or goes elsewhere, and at the end of the call that wrote into it,
+//! with one exception: while an application posts one request after the other without polling in between, what the last ones wrote waits for more. It
+//! leaves with the application's next poll, at the latest when the background thread looks, which is woken for it if it sleeps for long.
+//!
+//! A frame that found the receiver's ring full is tried again before anything else goes there, so nothing overtakes it.
+
+use proto_trp::addr::SlotId;
+use urdma_arena::{Endpoint, Meta, SendError, TxFrame, SMALL_CAPACITY};
+
+use super::progress::arena_slot;
+use super::shard::Note;
+
+/// Requests in a row, without a poll, after which the next ones share frames: before that the application may be waiting for an answer.
+const POSTS_TO_HOLD: u32 = 8;
+/// Room in a frame below which nothing more is put into it.
+const ROOM_MIN: usize = 192;
+
+/// Why a datagram cannot be written now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The receiver's ring is full.
+    Full,
+    /// No frame of the class is free.
+    NoFrame,
+}
+
+/// A frame that is being filled.
+#[derive(Debug)]
+struct Open {
+    to: SlotId,
+    frame: TxFrame,
+    /// Datagrams in it.
+    count: u32,
+    /// Octets of the first.
+    first: usize,
+    /// One of them at least is of a connection that fails when nobody is there.
+    is_reliable: bool,
+    /// Where the datagram that is being written begins.
+    at: usize,
+    /// Where the last one ends.
+    end: usize,
+}
+
+impl Open {
+    /// Begins a further datagram of up to `room` octets, if it fits.
+    #[inline]
+    fn fits(&mut self, to: SlotId, room: usize) -> bool {
+        if self.count == 0 {
+            return self.to == to && room <= self.frame.capacity();
+        }
+        match self.frame.next_at(self.end) {
+            Some(at) if self.to == to && at + room <= self.frame.capacity() => {
+                self.at = at;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A frame that is to be sent.
+#[derive(Debug)]
+struct Filled {
+    to: SlotId,
+    frame: TxFrame,
+    first: usize,
+    is_reliable: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    open: Option<Open>,
+    /// Frames that found a ring full: at most one for each receiver.
+    stuck: Vec<Filled>,
+    /// Requests since the application polled last.
+    posts: u32,
+    /// Frames that found a ring full, ever.
+    pub(super) ring_full: u64,
+}
+
+impl Outbox {
+    /// Whether a frame waits for more.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Whether a frame waits for more that has begun to wait just now.
+    #[inline]
+    pub(super) fn has_opened(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.count == 1)
+    }
+
+    /// Whether a frame waits for room in a ring.
+    #[inline]
+    pub(super) fn is_stuck(&self) -> bool {
+        !self.stuck.is_empty()
+    }
+
+    /// A request was posted; whether what it wrote may wait for more.
+    #[inline]
+    pub(super) fn posted(&mut self) -> bool {
+        self.posts = self.posts.saturating_add(1);
+        self.posts > POSTS_TO_HOLD
+    }
+
+    /// The application has polled.
+    #[inline]
+    pub(super) fn polled(&mut self) {
+        self.posts = 0;
+    }
+
+    /// Room for a datagram of up to `room` octets to `to`; [`Outbox::add`] sends what was written there.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    #[inline]
+    pub(super) fn begin(
+        &mut self,
+        endpoint: &mut Endpoint,
+        notes: &mut Vec<Note>,
+        to: SlotId,
+        room: usize,
+    ) -> Result<&mut [u8], Refused> {
+        let fits = self.open.as_mut().is_some_and(|open| open.fits(to, room));
+        if !fits {
+            if self.is_open() {
+                self.publish(endpoint, notes);
+            }
+            if self.is_stuck() && !self.retry(endpoint, notes, to) {
+                return Err(Refused::Full);
+            }
+            let frame = endpoint.alloc(room).ok_or(Refused::NoFrame)?;
+            self.open = Some(Open {
+                to,
+                frame,
+                count: 0,
+                first: 0,
+                is_reliable: false,
+                at: 0,
+                end: 0,
+            });
+        }
+        match &mut self.open {
+            Some(open) => Ok(&mut open.frame.data_mut()[open.at..]),
+            None => Err(Refused::NoFrame),
+        }
+    }
+
+    /// The datagram that was begun has `len` octets. One with metadata, which is for slot 0, goes alone.
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        endpoint: &mut Endpoint,
+        notes: &mut Vec<Note>,
+        len: usize,
+        is_unreliable: bool,
+        meta: Option<Meta>,
+    ) {
+        let Some(open) = &mut self.open else { return };
+        if open.count == 0 {
+            open.first = len;
+        } else {
+            open.frame.add_follower(len);
+        }
+        open.count += 1;
+        open.is_reliable |= !is_unreliable;
+        open.end = open.at + len;
+        if let Some(meta) = &meta {
+            open.frame.set_meta(meta);
+        }
+        if meta.is_some() || open.end + ROOM_MIN > SMALL_CAPACITY {
+            self.publish(endpoint, notes);
+        }
+    }
+
+    /// Sends what was written.
+    #[inline]
+    pub(super) fn publish(&mut self, endpoint: &mut Endpoint, notes: &mut Vec<Note>) {
+        let Some(Open {
+            to,
+            frame,
+            count,
+            first,
+            is_reliable,
+            ..
+        }) = self.open.take()
+        else {
+            return;
+        };
+        // A frame in which nothing was written goes back.
+        if count == 0 {
+            return;
+        }
+        let filled = Filled {
+            to,
+            frame,
+            first,
+            is_reliable,
+        };
+        self.send(endpoint, notes, filled);
+    }
+
+    #[inline]
+    fn send(&mut self, endpoint: &mut Endpoint, notes: &mut Vec<Note>, filled: Filled) {
+        if let Err((frame, error)) =
+            endpoint.send(arena_slot(filled.to), filled.frame, filled.first)
+        {
+            self.keep(notes, Filled { frame, ..filled }, error);
+        }
+    }
+
+    /// Tries again what found a ring full.
+    #[cold]
+    pub(super) fn retry_all(&mut self, endpoint: &mut Endpoint, notes: &mut Vec<Note>) {
+        for filled in std::mem::take(&mut self.stuck) {
+            self.send(endpoint, notes, filled);
+        }
+    }
+
+    /// Tries again what waits for `to`; false when it still does.
+    #[cold]
+    fn retry(&mut self, endpoint: &mut Endpoint, notes: &mut Vec<Note>, to: SlotId) -> bool {
+        self.retry_all(endpoint, notes);
+        self.stuck.iter().all(|waiting| waiting.to != to)
+    }
+
+    #[cold]
+    fn keep(&mut self, notes: &mut Vec<Note>, filled: Filled, error: SendError) {
+        match error {
+            SendError::Full => {
+                self.ring_full += 1;
+                self.stuck.push(filled);
+            }
+            // What the dead process sent last may still wait in the ring, so this is not the moment to fail.
+            SendError::Dead if filled.is_reliable => notes.push(Note::SlotDead(filled.to)),
+            SendError::Dead => {}
+        }
+    }
+
+    /// The process in `slot` is gone.
+    pub(super) fn forget(&mut self, slot: SlotId) {
+        self.stuck.retain(|waiting| waiting.to != slot);
+        self.open.take_if(|open| open.to == slot);
+    }
+}
