@@ -6,7 +6,7 @@
 use std::fs;
 
 use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
-use urdma_harness::process::Process;
+use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::{self, words, Job, Ready, Selection};
 use urdma_tests::{alone, ports, run_all, OneHost, SHORT};
 
@@ -119,6 +119,48 @@ fn perftest_takes_every_flag_with_every_tool() {
     run_at(&["127.0.0.1"], |first_port, server| {
         programs::perftest_matrix(Selection::All, first_port, server)
     });
+}
+
+#[test]
+fn rnic_is_connected_by_rdma_cm_and_by_nothing_else() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let iwarp = "personality = \"iwarp\"\n";
+    let host = Instance::up_at(scratch.path(), "one", &["127.0.0.1"], iwarp).unwrap();
+    let mut command = host.run(Lease::Never, &["ibv_devinfo"]).unwrap();
+    let devinfo = Process::run(&mut command, SHORT).unwrap();
+    assert!(devinfo.output.contains("iWARP (1)"), "{}", devinfo.output);
+
+    let (first_port, server) = (ports(), host.address());
+    let mut jobs = vec![
+        programs::rping(first_port, server),
+        programs::ucmatose(first_port + 1, server),
+        programs::rdma_client(first_port + 2, server),
+        programs::rstream(first_port + 10, server),
+    ];
+    let tools = ["ib_send_lat", "ib_write_bw", "ib_read_lat", "ib_atomic_bw"];
+    let perftest = (first_port + 3..).zip(tools).map(|(port, tool)| {
+        let size_octets = if tool == "ib_atomic_bw" { 8 } else { 4096 };
+        programs::perftest(tool, size_octets, true, port, server)
+    });
+    jobs.extend(perftest);
+    run_all(&jobs, &host, &host, Lease::Never);
+
+    let pingpong = format!("ibv_rc_pingpong -g 0 -p {}", first_port + 11);
+    let serve = words(&pingpong);
+    let ask = words(&format!("{pingpong} {server}"));
+    let mut serving = Process::start(&mut host.run(Lease::Never, &serve).unwrap()).unwrap();
+    // The client ends at once while the server does not listen yet.
+    wait_until("refused", SHORT, || {
+        let mut command = host.run(Lease::Never, &ask).unwrap();
+        let asked = Process::run(&mut command, SHORT).unwrap();
+        assert!(!asked.succeeded(), "{}", asked.output);
+        !serving.is_running()
+    })
+    .unwrap();
+    let said = serving.printed();
+    assert!(said.contains("connected by rdma_cm only"), "{said}");
+    host.down().unwrap();
 }
 
 #[test]

@@ -488,6 +488,14 @@ impl Engine {
         })
     }
 
+    /// Whether a peer of some connection has a QP of this number whose first PSN is this.
+    pub fn has_peer(&self, qpn: u32, psn: u32) -> bool {
+        let peers = self.conns.values().filter(|conn| conn.knows_remote());
+        peers
+            .map(|conn| &conn.remote)
+            .any(|remote| (remote.qpn, remote.psn) == (qpn, psn))
+    }
+
     /// Number of connections that the engine remembers, for tests and status.
     pub fn connections(&self) -> usize {
         self.conns.len()

@@ -13,7 +13,7 @@ use crate::Failure;
 pub use ibverbs::{pingpong, rc_pingpong};
 pub use perftest::{perftest, perftest_matrix, Selection};
 pub use qperf::qperf;
-pub use rdmacm::{mckey, rdma_client, rdmacm_utils, rping, ucmatose, udaddy};
+pub use rdmacm::{mckey, rdma_client, rdmacm_utils, rping, rstream, ucmatose, udaddy};
 
 /// When a server is ready for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -22,7 +22,7 @@ pub use client::ControlClient;
 pub use error::{ControlError, Refusal, RefusalKind};
 pub use message::{
     gid_table_len, Answer, ArenaParams, Attached, Event, GidEntry, LeaseAnswer, LeaseParams,
-    PortSpace, ProcessReport, Request, Resolution, GROUPS_PER_PROCESS_MAX,
+    Personality, PortSpace, ProcessReport, Request, Resolution, GROUPS_PER_PROCESS_MAX,
 };
 pub use paths::RunDir;
 pub use status::Status;

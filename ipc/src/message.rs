@@ -219,6 +219,8 @@ pub struct Attached {
     pub slot: u8,
     /// EUI-64 of the device, unique per instance and the same at every start.
     pub node_guid: u64,
+    /// What the device shows itself as.
+    pub personality: Personality,
     /// The GID table in order of its indices; index 0 is the link-local GID.
     pub gids: Vec<GidEntry>,
     /// The instance's addresses in order of configuration.
@@ -229,6 +231,17 @@ pub struct Attached {
     pub arena: ArenaParams,
     /// The lease, or why there is none.
     pub lease: LeaseAnswer,
+}
+
+/// What the device of an instance shows itself as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Personality {
+    /// A RoCE device: whoever knows a peer's GID and queue pair number connects to it.
+    #[default]
+    Roce,
+    /// An RNIC: reliable connections only, made by rdma_cm only.
+    Iwarp,
 }
 
 /// One entry of the GID table.

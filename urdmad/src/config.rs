@@ -15,6 +15,7 @@ use toml::Spanned;
 use urdma_arena::ArenaConfig;
 use urdma_ipc::fault::{self, Direction, Faults, Impairment};
 use urdma_ipc::paths::{is_instance_name, DEFAULT_INSTANCE};
+use urdma_ipc::Personality;
 use urdma_kernel::abi::DEVICE_OCTETS;
 
 /// Largest MTU that a port may have: what fits one packet buffer with its headers.
@@ -29,6 +30,8 @@ pub struct Config {
     pub instance: Option<String>,
     /// The instance's addresses, at least one, no two alike.
     pub addresses: Vec<IpAddr>,
+    /// What the instance's device shows itself as.
+    pub personality: Personality,
     /// Shape of the arena; its slots include slot 0.
     pub arena: ArenaConfig,
     /// Group whose members may use the instance; nothing: the owner only.
@@ -135,6 +138,7 @@ impl Default for Config {
         Self {
             instance: None,
             addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            personality: Personality::default(),
             arena: ArenaConfig::default(),
             group: None,
             quota: Quota::default(),
@@ -254,6 +258,7 @@ impl Source<'_> {
 struct RawConfig {
     instance: Option<Spanned<String>>,
     address: Option<Spanned<Vec<IpAddr>>>,
+    personality: Option<Personality>,
     slots: Option<Spanned<u16>>,
     group: Option<Spanned<String>>,
     #[serde(default)]
@@ -349,6 +354,7 @@ impl RawConfig {
             check_addresses(&address).map_err(|message| source.error(&address, message))?;
             config.addresses = address.into_inner();
         }
+        config.personality = self.personality.unwrap_or_default();
         if let Some(slots) = self.slots {
             let range = 1..urdma_arena::MAX_SLOTS;
             config.arena.slots = 1 + in_range(source, &slots, range.start, range.end - 1)?;
@@ -615,7 +621,19 @@ mod tests {
         let config = parse("").unwrap();
         assert_eq!(config, Config::default());
         assert_eq!(config.instance_name(), "default");
+        assert_eq!(config.personality, Personality::Roce);
         assert_eq!(config.addresses, ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn config_personality_is_one_of_two() {
+        let config = parse("personality = \"iwarp\"").unwrap();
+        assert_eq!(config.personality, Personality::Iwarp);
+        let sentence = sentence("personality = \"ib\"");
+        assert!(
+            sentence.starts_with("a.toml, line 1, key \"personality\""),
+            "{sentence}"
+        );
     }
 
     #[test]

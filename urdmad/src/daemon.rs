@@ -109,7 +109,8 @@ fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError>
     let run_dir = owned.run_dir();
     let path = fs::canonicalize(run_dir.path()).map_err(system("find the run directory"))?;
     let identity = Arc::new(Identity::new(&path, &config.addresses));
-    sysfs::write(&run_dir.sysfs(), &identity).map_err(system("write the sysfs tree"))?;
+    sysfs::write(&run_dir.sysfs(), &identity, config.personality)
+        .map_err(system("write the sysfs tree"))?;
     let arena = Arena::create(&config.arena).map_err(system("make the arena"))?;
     let shared = Arc::new(Shared::new().map_err(system("make an eventfd"))?);
     port::remove_leftovers(&path);

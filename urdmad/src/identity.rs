@@ -55,6 +55,14 @@ impl Identity {
         self.gids.iter().any(|entry| entry.gid == gid)
     }
 
+    /// The GID of an RNIC: the Ethernet address from which the node GUID was made.
+    pub fn ethernet_gid(&self) -> [u8; 16] {
+        let [a, b, c, _, _, d, e, f] = self.node_guid.to_be_bytes();
+        let mut gid = [0; 16];
+        gid[..6].copy_from_slice(&[a, b, c, d, e, f]);
+        gid
+    }
+
     /// The node GUID as sysfs prints it.
     pub fn node_guid_text(&self) -> String {
         colon_groups(&self.node_guid.to_be_bytes())
@@ -157,6 +165,15 @@ mod tests {
         assert!(identity.owns("127.0.0.2".parse().unwrap()));
         assert!(identity.owns(first.into()));
         assert!(!identity.owns("127.0.0.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn ethernet_gid_is_the_guid_without_its_middle() {
+        let mut identity = Identity::new(Path::new("/x"), &[]);
+        identity.node_guid = 0x0201_02ff_fe03_0405;
+        let gid = identity.ethernet_gid();
+        assert_eq!(gid[..6], [2, 1, 2, 3, 4, 5]);
+        assert_eq!(gid[6..], [0; 10]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use urdma_ipc::gid_table_len;
+use urdma_ipc::{gid_table_len, Personality};
 
 use crate::identity::{colon_groups, Identity};
 
@@ -17,11 +17,19 @@ const VERBS_ABI: &str = "6";
 /// `RDMA_USER_CM_ABI_VERSION`.
 const CM_ABI: &str = "4";
 
+/// How the kernel writes a personality as a node type.
+fn node_type(personality: Personality) -> &'static str {
+    match personality {
+        Personality::Roce => "1: CA",
+        Personality::Iwarp => "4: RNIC",
+    }
+}
+
 /// Writes the tree below `root`, which must exist.
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write(root: &Path, identity: &Identity) -> io::Result<()> {
+pub fn write(root: &Path, identity: &Identity, personality: Personality) -> io::Result<()> {
     let class = root.join("class");
     put(&class.join("infiniband_verbs"), "abi_version", VERBS_ABI)?;
     let uverbs = class.join("infiniband_verbs/uverbs0");
@@ -37,7 +45,7 @@ pub fn write(root: &Path, identity: &Identity) -> io::Result<()> {
     let device = class.join("infiniband").join(DEVICE);
     let guid = identity.node_guid_text();
     for (name, text) in [
-        ("node_type", "1: CA"),
+        ("node_type", node_type(personality)),
         ("node_guid", &guid),
         ("sys_image_guid", &guid),
         ("node_desc", "urdma software RDMA"),
@@ -59,10 +67,19 @@ pub fn write(root: &Path, identity: &Identity) -> io::Result<()> {
         // Programs find a device's network interface by this folder's contents.
         fs::create_dir_all(device.join("device/net").join(netdev))?;
     }
-    write_port(&device.join("ports/1"), identity)
+    let port = device.join("ports/1");
+    write_port(&port)?;
+    match personality {
+        Personality::Roce => write_gids(&port, identity),
+        // An RNIC's only GID is its Ethernet address.
+        Personality::Iwarp => {
+            put(&port, "gids/0", &colon_groups(&identity.ethernet_gid()))?;
+            put(&port, "gid_attrs/types/0", "IB/RoCE v1")
+        }
+    }
 }
 
-fn write_port(port: &Path, identity: &Identity) -> io::Result<()> {
+fn write_port(port: &Path) -> io::Result<()> {
     for (name, text) in [
         ("state", "4: ACTIVE"),
         ("phys_state", "5: LinkUp"),
@@ -77,6 +94,10 @@ fn write_port(port: &Path, identity: &Identity) -> io::Result<()> {
     ] {
         put(port, name, text)?;
     }
+    Ok(())
+}
+
+fn write_gids(port: &Path, identity: &Identity) -> io::Result<()> {
     for index in 0..gid_table_len(identity.gids.len()) {
         let entry = identity.gids.get(index);
         // Empty entries have a GID of zeroes, and a type, without which libibverbs takes none of the table.

@@ -114,6 +114,11 @@ fn rsocket(program: &str, option: &str, port: u16, server: &str) -> Job {
     job
 }
 
+/// `rstream` without options.
+pub fn rstream(port: u16, server: &str) -> Job {
+    rsocket("rstream", "", port, server)
+}
+
 /// Every program of rdmacm-utils that can be told where to run, with its options.
 ///
 /// Not among them are `rping -q`, whose server may still wait for an acknowledgement when the client is gone, and `-T a` of the streams: they take for an error that the other end has closed, though it has sent everything before.

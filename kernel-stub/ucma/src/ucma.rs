@@ -144,6 +144,11 @@ impl Ucma {
         self.with(|state, now, _| state.engine.qp_gone(now, qpn));
     }
 
+    /// Whether an id of this process is being connected, or is, to a peer whose QP has this number and this first PSN.
+    pub fn has_peer(&self, qpn: u32, psn: u32) -> bool {
+        self.lock().engine.has_peer(qpn, psn)
+    }
+
     /// Another process of this host is gone.
     pub fn slot_gone(&self, slot: u8) {
         self.with(|state, now, _| {

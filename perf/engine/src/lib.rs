@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use urdma_arena::{Arena, ArenaConfig};
 use urdma_provider::engine::{
     Access, AsyncEvent, AttachError, Cq, CqConfig, Engine, EngineError, EventSink, Gid, GidEntry,
-    Parts, Payload, Qp, QpConfig, QpModify, Qpn, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
-    Sge, SlotId, State, XrcRole,
+    Parts, Payload, Personality, Qp, QpConfig, QpModify, Qpn, RecvWr, RemoteAddr, SendFlags,
+    SendOp, SendWr, Sge, SlotId, State, XrcRole,
 };
 
 const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
@@ -49,6 +49,7 @@ fn parts(arena: Arena, which: usize) -> Parts {
         arena,
         slot: SLOTS[which],
         node_guid: 1,
+        personality: Personality::Roce,
         gids: vec![GidEntry {
             gid: GID,
             netdev: None,

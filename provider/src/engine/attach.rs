@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use proto_trp::addr::SlotId;
 use urdma_arena::{Arena, Endpoint};
-use urdma_ipc::{ControlClient, LeaseAnswer, RunDir};
+use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
 
 use super::background::Rest;
 use super::capture::Capture;
@@ -46,6 +46,8 @@ pub struct Parts {
     pub slot: SlotId,
     /// EUI-64 of the device.
     pub node_guid: u64,
+    /// What the device shows itself as.
+    pub personality: Personality,
     /// The GID table.
     pub gids: Vec<GidEntry>,
     /// The instance's addresses.
@@ -144,6 +146,7 @@ fn attach_anew(run_dir: &RunDir) -> Result<Arc<Engine>, AttachError> {
         arena,
         slot,
         node_guid: attached.node_guid,
+        personality: attached.personality,
         gids: gids.collect(),
         addresses: attached.addresses,
         mtu: attached.mtu,
@@ -191,6 +194,7 @@ fn start(
     let info = Info {
         slot: parts.slot,
         node_guid: parts.node_guid,
+        personality: parts.personality,
         gids: parts.gids,
         addresses: parts.addresses,
         mtu: parts.mtu,

@@ -32,6 +32,11 @@ impl Engine {
         }
     }
 
+    /// Whether connection management of this process has met a peer with this queue pair number and first PSN.
+    pub fn has_met(&self, qpn: u32, psn: u32) -> bool {
+        self.ucma.get().is_some_and(|ucma| ucma.has_peer(qpn, psn))
+    }
+
     fn control(&self) -> Result<&ControlClient, Errno> {
         if self.is_alive() {
             self.control.as_ref().ok_or(libc::ENODEV)

@@ -78,6 +78,7 @@ pub use types::{
     Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
     QpAttributes, QpCaps, QpConfig, QpModify, WorkCompletion, LIMITS,
 };
+pub use urdma_ipc::Personality;
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};
 
 use background::Rest;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proto_trp::addr::{Qpn, SlotId};
 use proto_trp::conn::{Completion, CompletionOp, State, Status};
+use urdma_ipc::Personality;
 
 use super::cq::Cq;
 use super::events::EventSink;
@@ -63,6 +64,8 @@ pub struct Info {
     pub slot: SlotId,
     /// EUI-64 of the device.
     pub node_guid: u64,
+    /// What the device shows itself as.
+    pub personality: Personality,
     /// The GID table; index 0 is the link-local GID.
     pub gids: Vec<GidEntry>,
     /// The instance's addresses.

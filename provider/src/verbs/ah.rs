@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rdma_core_sys::verbs::{ibv_ah, ibv_ah_attr, ibv_pd};
 
 use super::attributes;
+use super::device::Context;
 use super::ffi;
 use super::pd::ProtectionDomain;
 use crate::engine::{AddressHandle, Engine};
@@ -34,7 +35,11 @@ impl Handle {
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     ffi::pointer(|| {
         // SAFETY: libibverbs passes a protection domain of ours, the application its attributes.
-        let (domain, attr) = unsafe { (ProtectionDomain::from_ptr(pd), &*attr) };
+        let (context, domain, attr) = unsafe {
+            let context = Context::from_ptr((*pd).context);
+            (context, ProtectionDomain::from_ptr(pd), &*attr)
+        };
+        context.refuse_on_rnic()?;
         let engine = &domain.engine;
         let (destination, sgid_index) = attributes::address(attr, engine.info())?;
         let traffic_class = attr.grh.traffic_class;

@@ -31,6 +31,7 @@ mod post;
 mod post_ex;
 mod qp;
 mod query;
+mod rnic;
 mod srq;
 mod transitions;
 mod xrc;

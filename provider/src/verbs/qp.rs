@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
     ibv_ah_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPT_UD, IBV_QPT_XRC_RECV,
-    IBV_QP_AV, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_PKEY_INDEX,
-    IBV_QP_PORT, IBV_QP_STATE,
+    ibv_qp_init_attr_ex, IBV_QPS_RESET, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QP_AV,
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
 };
 
 use urdma_kernel::uverbs::QpRequest;
@@ -20,12 +19,12 @@ use urdma_kernel::Kind;
 
 use super::cq::CompletionQueue;
 use super::device::Context;
-use super::door::{Counterpart, Door, Events};
+use super::door::{Counterpart, Events};
 use super::errno::VerbsError;
 use super::event::Unacknowledged;
 use super::pd::ProtectionDomain;
 use super::post_ex::{self, Builder};
-use super::query::PORT;
+use super::rnic::Rnic;
 use super::srq::SharedReceiveQueue;
 use super::transitions::{self, Service};
 use super::xrc::XrcDomainObject;
@@ -59,6 +58,7 @@ pub(super) struct QueuePair {
     /// Requests that are being put together by the extended calls.
     pub(super) builder: Builder,
     events: Events,
+    rnic: Option<Rnic>,
     /// The address vector as it was set last; held while the queue pair is modified.
     address: Mutex<Option<ibv_ah_attr>>,
 }
@@ -83,9 +83,8 @@ impl QueuePair {
         create_flags: u32,
     ) -> Result<Box<Self>, VerbsError> {
         let service = Service::of(attr.qp_type)?;
-        if service != Service::Connection && matches!(context.door, Door::Kernel(_)) {
-            // The module's device is an RNIC.
-            return Err(VerbsError::NotSupported);
+        if service != Service::Connection {
+            context.refuse_on_rnic()?;
         }
         leave_out_unused(service, attr);
         check_init(service, attr, &context.engine.info().limits)?;
@@ -159,6 +158,7 @@ impl QueuePair {
                 unacknowledged: Unacknowledged::default(),
                 builder: Builder::default(),
                 events,
+                rnic: context.rnic(),
                 address: Mutex::new(None),
             },
         ))
@@ -171,21 +171,15 @@ impl QueuePair {
         }
         let (state, _) = self.engine.query_qp(&self.qp);
         let from = attributes::state_number(state);
-        let to = transitions::target(from, attr, mask)?;
-        let mut rnic_attr;
-        let (mut attr, mut mask) = (attr, transitions::heard(self.service, mask));
-        if self.events.counterpart().is_some() && mask & IBV_QP_STATE != 0 {
-            if to == IBV_QPS_RTR && mask & IBV_QP_AV == 0 {
-                // The kernel's rdma_cm knows no address vector: urdmad has the queue pair set when the connection is made.
-                return Ok(());
-            }
-            if to == IBV_QPS_INIT && mask & IBV_QP_PKEY_INDEX == 0 {
-                // It says nothing of what an RNIC has not.
-                rnic_attr = *attr;
-                (rnic_attr.port_num, rnic_attr.pkey_index) = (PORT, 0);
-                (attr, mask) = (&rnic_attr, mask | IBV_QP_PORT | IBV_QP_PKEY_INDEX);
-            }
-        }
+        let asked = transitions::target(from, attr, mask)?;
+        let change = match self.rnic {
+            Some(rnic) => rnic.change(&self.engine, attr, mask, asked)?,
+            None => Some((*attr, transitions::heard(self.service, mask))),
+        };
+        let Some((attr, mask)) = &change else {
+            return Ok(());
+        };
+        let (mask, to) = (*mask, transitions::target(from, attr, *mask)?);
         transitions::check(self.service, from, to, mask)?;
         let mut change = attributes::change(attr, mask, self.engine.info())?;
         let target = attributes::state_of(to)?;

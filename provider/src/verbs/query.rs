@@ -15,9 +15,9 @@ use rdma_core_sys::verbs::{
 
 use super::device::Context;
 use super::dm::MAX_DM_OCTETS;
-use super::door::Door;
 use super::errno::VerbsError;
 use super::ffi;
+use super::rnic::Rnic;
 use crate::engine::Info;
 use urdma_ipc::gid_table_len;
 
@@ -69,8 +69,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
         // SAFETY: libibverbs passes an open context of ours.
         let context = unsafe { Context::from_ptr(context) };
         let mut answer = device_attr(context.engine.info());
-        if let Door::Kernel(_) = context.door {
-            // The module's device is an RNIC.
+        if context.rnic().is_some() {
             answer.orig_attr.device_cap_flags &= !IBV_DEVICE_XRC;
             answer.device_cap_flags_ex &= !u64::from(IBV_DEVICE_XRC);
             answer.xrc_odp_caps = 0;
@@ -103,9 +102,13 @@ pub(super) unsafe extern "C" fn query_port(
         // SAFETY: libibverbs passes an open context of ours.
         let context = unsafe { Context::from_ptr(context) };
         let mut answer = port_attr(context.engine.info());
-        if let Door::Kernel(_) = context.door {
-            // Those of the module: index 0 is an Ethernet address, the engine's own follow.
-            answer.gid_tbl_len = urdma_kernel::abi::GID_TABLE_LEN;
+        if let Some(rnic) = context.rnic() {
+            answer.gid_tbl_len = match rnic {
+                // Its Ethernet address.
+                Rnic::StandIn => 1,
+                // Those of the module: index 0 is an Ethernet address, the engine's own follow.
+                Rnic::Kernel => urdma_kernel::abi::GID_TABLE_LEN,
+            };
             answer.port_cap_flags &= !IBV_PORT_IP_BASED_GIDS;
         }
         // SAFETY: libibverbs passes a structure at least as long as the one this was built against, and has zeroed it.
@@ -234,6 +237,7 @@ pub(super) mod tests {
         Info {
             slot: SlotId::new(1).unwrap(),
             node_guid: 0x0200_00ff_fe00_0001,
+            personality: crate::engine::Personality::Roce,
             gids: vec![gid(0), gid(1)],
             addresses: vec![],
             mtu: 0,

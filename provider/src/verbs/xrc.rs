@@ -10,7 +10,6 @@ use rdma_core_sys::verbs::{
 };
 
 use super::device::Context;
-use super::door::Door;
 use super::errno::VerbsError;
 use super::ffi;
 use crate::engine::{FileId, XrcDomain};
@@ -56,10 +55,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
     ffi::pointer(|| {
         // SAFETY: libibverbs passes an open context of ours, the application its attributes.
         let (owner, attr) = unsafe { (Context::from_ptr(context), &*attr) };
-        if matches!(owner.door, Door::Kernel(_)) {
-            // The module's device is an RNIC.
-            return Err(VerbsError::NotSupported);
-        }
+        owner.refuse_on_rnic()?;
         let both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         if attr.comp_mask & !both != 0 {
             return Err(VerbsError::NotSupported);

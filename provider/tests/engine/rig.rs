@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use urdma_arena::{Arena, ArenaConfig};
 use urdma_provider::engine::{
     Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, GidEntry, Parts,
-    Payload, Pd, PostError, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
-    Sge, SlotId, State, Status, WorkCompletion, XrcRole,
+    Payload, Pd, Personality, PostError, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags,
+    SendOp, SendWr, Sge, SlotId, State, Status, WorkCompletion, XrcRole,
 };
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
@@ -53,6 +53,7 @@ pub(crate) fn parts(arena: Arena, slot: u8) -> Parts {
         arena,
         slot: SlotId::new(slot).unwrap(),
         node_guid: 1,
+        personality: Personality::Roce,
         gids: vec![GidEntry {
             gid: GID,
             netdev: None,

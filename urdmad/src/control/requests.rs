@@ -131,6 +131,7 @@ impl Control {
         let attached = Attached {
             slot: slot.index(),
             node_guid: self.identity.node_guid,
+            personality: self.config.personality,
             gids: self.identity.gids.clone(),
             addresses: self.identity.addresses.clone(),
             mtu: self.config.port.as_ref().map_or(0, |port| port.mtu),
