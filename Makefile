@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: all build demo test test-all test-kernel perf deps check fmt lint loom clean install
+.PHONY: all build demo test test-all test-kernel perf perf-kernel deps check fmt lint loom clean install install-module
 
 all: build
 
@@ -29,6 +29,11 @@ test-kernel:
 	@scripts/install-deps.sh kernel
 	@kernel-stub/bed/test.sh
 
+# The module beside rdma_rxe and siw in one guest.
+perf-kernel:
+	@scripts/install-deps.sh kernel
+	@kernel-stub/bed/perf.sh
+
 lint:
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -49,6 +54,21 @@ install: build
 	install -Dm755 target/release/liburdma_standin.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_standin.so
 	install -Dm755 target/release/liburdma_lease.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_lease.so
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system urdmad/systemd/urdmad@.service
+
+# The module's sources for DKMS, which builds them if it is installed, and what loads, names and serves the device.
+MODULE_VERSION := $(shell sed -n 's/^PACKAGE_VERSION="\(.*\)"/\1/p' kernel-stub/module/dkms.conf)
+MODULE_SOURCE = $(DESTDIR)/usr/src/urdma-$(MODULE_VERSION)
+install-module: install
+	install -Dm644 -t $(MODULE_SOURCE) kernel-stub/module/dkms.conf
+	install -Dm644 -t $(MODULE_SOURCE)/module kernel-stub/module/*.c kernel-stub/module/*.h kernel-stub/module/Kbuild
+	install -Dm644 -t $(MODULE_SOURCE)/uapi kernel-stub/uapi/urdma.h
+	install -Dm644 kernel-stub/packaging/urdma-modules-load.conf $(DESTDIR)/etc/modules-load.d/urdma.conf
+	install -Dm644 kernel-stub/packaging/urdma-modprobe.conf $(DESTDIR)/etc/modprobe.d/urdma.conf
+	install -Dm644 -t $(DESTDIR)/etc/udev/rules.d kernel-stub/packaging/60-urdma.rules
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system kernel-stub/packaging/urdma-link@.service
+	install -d $(DESTDIR)/etc/libibverbs.d
+	echo "driver $(PREFIX)/lib/urdma/liburdma" >$(DESTDIR)/etc/libibverbs.d/urdma.driver
+	if [ -z "$(DESTDIR)" ] && command -v dkms >/dev/null; then dkms install urdma/$(MODULE_VERSION); fi
 
 clean:
 	$(CARGO) clean

@@ -9,6 +9,7 @@ root=$(cd "$here/../.." && pwd)
 cache=$root/target/kernel
 # The guest may take so long in all, boot included; an emulated boot takes about 10 s on two idle cores.
 seconds=${URDMA_BED_SECONDS:-900}
+checks=${URDMA_BED_CHECKS:-$here/checks}
 # What the kernel writes when something is wrong with a module.
 complaints='WARNING:|BUG:|Oops|\] general protection|Call Trace|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
 
@@ -19,7 +20,7 @@ trap 'exit 130' INT TERM
 choose_checks() {
     local file prefix
     mkdir "$share/checks"
-    for file in "$here"/checks/[0-9]*.sh; do
+    for file in "$checks"/[0-9]*.sh; do
         for prefix in "${@:-}"; do
             case $(basename "$file") in "$prefix"*) cp "$file" "$share/checks/" ;; esac
         done
@@ -71,6 +72,7 @@ cat >"$share/environment" <<ENVIRONMENT
 export MODULE=$(ls "$cache/module-$("$here/release.sh")/urdma.ko")
 export PROGRAMS=$root/target/release
 export BED=$here
+export SIW=${URDMA_BED_SIW:-} ROUNDS=${URDMA_BED_ROUNDS:-3}
 ENVIRONMENT
 status=0
 # Once in a while QEMU ends with an assertion of its own before the guest is up.
@@ -85,5 +87,7 @@ if [ ! -s "$share/booted" ]; then
 fi
 verdict=0
 report || verdict=1
+# What a measurement has to show.
+[ ! -e "$share/output" ] || cat "$share/output"
 kernel_is_content || verdict=1
 exit "$verdict"

@@ -81,7 +81,14 @@ fn kernel_rdma(machine: &Machine) -> Finding {
 fn module(machine: &Machine) -> Finding {
     const WHAT: &str = "kernel module";
     if machine.has("/sys/module/urdma") {
-        return Finding::good(WHAT, "urdma is loaded");
+        if machine.has("/etc/libibverbs.d/urdma.driver") {
+            return Finding::good(WHAT, "urdma is loaded");
+        }
+        return Finding::without(
+            WHAT,
+            "urdma is loaded, but libibverbs has no driver for it",
+            "make install-module, or see README, \"With the kernel module\"",
+        );
     }
     let advice = if machine.has("/sys/class/infiniband_verbs") {
         "with it programs need no `urdma run`: see README, \"With the kernel module\""
@@ -290,12 +297,20 @@ mod tests {
     }
 
     #[test]
+    fn module_without_a_driver_file_is_not_all() {
+        let machine = machine("driverless", &[("/sys/module/urdma/refcnt", "0")]);
+        assert_eq!(grade(&machine, "kernel module"), Grade::Without);
+        fs::remove_dir_all(&machine.root).unwrap();
+    }
+
+    #[test]
     fn kernel_device_of_ours_is_the_front_door() {
         let machine = machine(
             "module",
             &[
                 ("/sys/class/infiniband/urdma0/node_type", "4: RNIC"),
                 ("/sys/module/urdma/refcnt", "0"),
+                ("/etc/libibverbs.d/urdma.driver", "driver urdma"),
             ],
         );
         assert_eq!(grade(&machine, "kernel module"), Grade::Good);

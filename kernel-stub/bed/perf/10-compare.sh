@@ -1,0 +1,93 @@
+# seconds: 800
+# The same programs over our module and connection management, over rdma_rxe, and over siw if it could be built, in turn: /mnt/output has medians.
+. "$BED/checks/lib.sh"
+modprobe -a rdma_rxe libcrc32c
+devices=(urdma0 rxe0)
+add_device
+start_instance
+# add_peer DEVICE TYPE ADDRESS
+add_peer() {
+    ip link add "${1}net" type dummy
+    ip address add "$3/24" dev "${1}net"
+    ip link set "${1}net" up
+    rdma link add "$1" type "$2" netdev "${1}net"
+}
+add_peer rxe0 rxe 10.9.0.1
+if [ -n "$SIW" ] && insmod "$SIW"; then
+    add_peer siw0 siw 10.10.0.1
+    devices+=(siw0)
+fi
+address_of() { case $1 in urdma0) echo 10.8.0.1 ;; rxe0) echo 10.9.0.1 ;; siw0) echo 10.10.0.1 ;; esac; }
+
+# note DEVICE WHAT VALUE
+note() { echo "$2|$1|$3" >>/run/measured; }
+
+# What perftest says last, in this column.
+said() { awk -v column="$1" '$1 ~ /^[0-9]+$/ && NF >= column {value = $column} END {print value}' /run/client.log; }
+
+# perftest DEVICE WHAT COLUMN COMMAND...
+perftest() {
+    local device=$1 what=$2 column=$3
+    shift 3
+    if server_and_client "$* -R -d $device" "$* -R -d $device $(address_of "$device")"; then
+        note "$device" "$what" "$(said "$column")"
+    fi
+}
+
+# connections DEVICE AT_A_TIME: connections a second, by the time that cmtime takes from the first connect to the last event. The server is a new one each
+# time, and opens the device for its first connection.
+connections() {
+    start_server cmtime
+    run_client "cmtime -s $(address_of "$1") -c $2"
+    kill $server
+    wait $server || true
+    if ! tail -n 20 /run/client.log | grep -q -e REJECTED -e UNREACHABLE; then
+        note "$1" "connections a second, $2 at a time" "$(awk -v at="$2" '$1 == "connect" {rate = at * 1000 / $3} END {print rate}' /run/client.log)"
+    fi
+}
+
+measure() {
+    local device=$1 size at_a_time
+    for size in 8 64; do
+        perftest "$device" "send latency, $size B, us" 5 ib_send_lat -s $size -n 1000
+        perftest "$device" "write latency, $size B, us" 5 ib_write_lat -s $size -n 1000
+        perftest "$device" "read latency, $size B, us" 5 ib_read_lat -s $size -n 1000
+    done
+    perftest "$device" "write bandwidth, 64 KB, MiB/s" 4 ib_write_bw -s 65536 -n 500
+    for at_a_time in 1 1 1 16; do
+        connections "$device" $at_a_time
+    done
+}
+for round in $(seq "$ROUNDS"); do
+    for device in "${devices[@]}"; do
+        measure "$device"
+    done
+done
+
+# Medians, and ours relative to theirs: a goal is "at most" for latencies, "at least" for the rest.
+sort -t '|' -k 1,2 -k 3,3n /run/measured | awk -F '|' '
+    $1 != what {what = $1; order[++kinds] = what}
+    {n[$1, $2]++; value[$1, $2, n[$1, $2]] = $3}
+    function median(what, device,    m) {
+        m = n[what, device]
+        if (!m) return ""
+        return m % 2 ? value[what, device, (m + 1) / 2] : (value[what, device, m / 2] + value[what, device, m / 2 + 1]) / 2
+    }
+    function ratio(ours, theirs) {return ours == "" || theirs == "" ? "-" : sprintf("%.2f x", ours / theirs)}
+    function shown(number) {return number == "" ? "-" : sprintf("%.1f", number)}
+    END {
+        print "under emulation, ratios only"
+        printf "%-34s %9s %9s %9s %9s %9s  %s\n", "what", "urdma", "rxe", "siw", "/ rxe", "/ siw", "goal"
+        for (i = 1; i <= kinds; i++) {
+            what = order[i]
+            ours = median(what, "urdma0"); rxe = median(what, "rxe0"); siw = median(what, "siw0")
+            goal = what ~ /latency/ ? "<= 0.5 x rxe" : what ~ /bandwidth/ ? ">= 3 x both" : ">= 3 x rxe"
+            printf "%-34s %9s %9s %9s %9s %9s  %s\n", what, shown(ours), shown(rxe), shown(siw), ratio(ours, rxe), ratio(ours, siw), goal
+        }
+    }' >/mnt/output
+stop_instance
+for device in "${devices[@]:1}"; do
+    rdma link delete "$device"
+    ip link delete "${device}net"
+done
+remove_device
