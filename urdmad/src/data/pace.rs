@@ -15,9 +15,10 @@ const IDLE_PER_SLEEP: u64 = 8;
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// After so long without a packet nobody converses.
 const QUIET_NS: u64 = 1_000_000_000;
-/// Then it is looked at this often: each look costs about 20 us of processor time, most of it the kernel's for the sleep, and an idle daemon is to
-/// take less than a fifth of a per cent of a core.
-const QUIET_SLEEP: Duration = Duration::from_millis(20);
+/// Then a sleep takes this part of the time since the last packet, up to a limit. Each look costs 20 to 60 us of processor time, most of it the kernel's
+/// and that of cold caches, and an idle daemon is to take less than a fifth of a per cent of a core.
+const QUIET_PER_SLEEP: u64 = 50;
+const QUIET_SLEEP: Duration = Duration::from_millis(50);
 
 /// What to do now that there was nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +62,8 @@ impl Pace {
             };
         }
         if idle_ns >= QUIET_NS {
-            return Rest::Sleep(QUIET_SLEEP);
+            let share = Duration::from_nanos(idle_ns / QUIET_PER_SLEEP);
+            return Rest::Sleep(share.min(QUIET_SLEEP));
         }
         let share = Duration::from_nanos(idle_ns / IDLE_PER_SLEEP);
         Rest::Sleep(share.clamp(FIRST_SLEEP, LONGEST_SLEEP))
@@ -84,7 +86,12 @@ mod tests {
         now_ns = 1_000_000 + 800_000;
         assert_eq!(pace.rest(now_ns), Rest::Sleep(Duration::from_micros(100)));
         assert_eq!(pace.rest(now_ns + 20_000_000), Rest::Sleep(LONGEST_SLEEP));
-        assert_eq!(pace.rest(now_ns + QUIET_NS), Rest::Sleep(QUIET_SLEEP));
+        let quiet_ns = 1_000_000 + QUIET_NS;
+        assert_eq!(
+            pace.rest(quiet_ns),
+            Rest::Sleep(Duration::from_nanos(QUIET_NS / QUIET_PER_SLEEP))
+        );
+        assert_eq!(pace.rest(quiet_ns * 100), Rest::Sleep(QUIET_SLEEP));
         pace.worked(now_ns);
         assert_eq!(pace.rest(now_ns + 1), Rest::Yield);
     }
