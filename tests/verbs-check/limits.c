@@ -41,59 +41,144 @@ static void sizes(struct end *e, const struct ibv_device_attr *device)
 	ibv_destroy_qp(qp);
 }
 
-static void count_of_queue_pairs(struct end *e, int max_qp)
+/* A kind of object of which the device says how many there can be. */
+struct kind {
+	const char *name;
+	int max;
+	/* Those that the end has from before. */
+	int existing;
+	void *(*make)(struct end *e, int number);
+	int (*destroy)(void *object);
+};
+
+static void *make_pd(struct end *e, int number)
 {
-	struct ibv_qp **made = calloc((size_t)max_qp + 1, sizeof(*made));
+	(void)number;
+	return ibv_alloc_pd(e->context);
+}
+
+static void *make_cq(struct end *e, int number)
+{
+	(void)number;
+	return ibv_create_cq(e->context, 1, NULL, NULL, 0);
+}
+
+static void *make_qp(struct end *e, int number)
+{
+	struct ibv_qp_init_attr attr = small_qp(e);
+
+	(void)number;
+	return ibv_create_qp(e->pd, &attr);
+}
+
+static void *make_srq(struct end *e, int number)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 1, .max_sge = 1 } };
+
+	(void)number;
+	return ibv_create_srq(e->pd, &attr);
+}
+
+static void *make_mr(struct end *e, int number)
+{
+	(void)number;
+	return ibv_reg_mr(e->pd, e->region, 64, 0);
+}
+
+static void *make_mw(struct end *e, int number)
+{
+	return ibv_alloc_mw(e->pd, number % 2 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2);
+}
+
+static void *make_ah(struct end *e, int number)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 1 } };
+
+	(void)number;
+	if (ibv_query_gid(e->context, 1, 1, &attr.grh.dgid))
+		fail("ibv_query_gid: %s", strerror(errno));
+	return ibv_create_ah(e->pd, &attr);
+}
+
+static int destroy_pd(void *object) { return ibv_dealloc_pd(object); }
+static int destroy_cq(void *object) { return ibv_destroy_cq(object); }
+static int destroy_qp(void *object) { return ibv_destroy_qp(object); }
+static int destroy_srq(void *object) { return ibv_destroy_srq(object); }
+static int destroy_mr(void *object) { return ibv_dereg_mr(object); }
+static int destroy_mw(void *object) { return ibv_dealloc_mw(object); }
+static int destroy_ah(void *object) { return ibv_destroy_ah(object); }
+
+/* There can be as many as the device says, and one more is refused with ENOMEM. */
+static void count_of(struct end *e, const struct kind *kind)
+{
+	void **made = calloc((size_t)kind->max + 1, sizeof(*made));
 	int count = 0;
 
-	for (; count <= max_qp; count++) {
-		struct ibv_qp_init_attr attr = small_qp(e);
-
-		made[count] = ibv_create_qp(e->pd, &attr);
-		if (!made[count])
+	if (!made)
+		fail("no memory");
+	for (; count <= kind->max; count++)
+		if (!(made[count] = kind->make(e, count)))
 			break;
-	}
-	if (count != max_qp - 1)	/* one more exists from before */
-		fail("%d queue pairs could be made where the device says %d", count + 1, max_qp);
-	if (errno != ENOMEM)
-		fail("one queue pair too many gave '%s'", strerror(errno));
+	int refusal = errno;
+	if (count + kind->existing != kind->max)
+		fail("%d %s could be made where the device says %d", count + kind->existing, kind->name, kind->max);
+	if (refusal != ENOMEM)
+		fail("%s beyond the limit gave '%s'", kind->name, strerror(refusal));
 	while (count--)
-		ibv_destroy_qp(made[count]);
+		if (kind->destroy(made[count]))
+			fail("%s could not be destroyed: %s", kind->name, strerror(errno));
 	free(made);
 }
 
-static void count_of_regions(struct end *e, int max_mr)
+static void counts(struct end *e, const struct ibv_device_attr *device)
 {
-	struct ibv_mr **made = calloc((size_t)max_mr + 1, sizeof(*made));
-	int count = 0;
+	const struct kind kinds[] = {
+		{ "protection domains", device->max_pd, 2, make_pd, destroy_pd },
+		{ "completion queues", device->max_cq, 1, make_cq, destroy_cq },
+		{ "queue pairs", device->max_qp, 1, make_qp, destroy_qp },
+		{ "shared receive queues", device->max_srq, 0, make_srq, destroy_srq },
+		{ "regions", device->max_mr, 2, make_mr, destroy_mr },
+		{ "memory windows", device->max_mw, 0, make_mw, destroy_mw },
+		{ "address handles", device->max_ah, 0, make_ah, destroy_ah },
+	};
 
-	for (; count <= max_mr; count++)
-		if (!(made[count] = ibv_reg_mr(e->pd, e->region, 64, 0)))
-			break;
-	if (count != max_mr - 2)	/* two more exist from before */
-		fail("%d regions could be made where the device says %d", count + 2, max_mr);
-	if (errno != ENOMEM)
-		fail("one region too many gave '%s'", strerror(errno));
-	while (count--)
-		ibv_dereg_mr(made[count]);
-	free(made);
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
+		count_of(e, &kinds[i]);
 }
 
-static void count_of_windows(struct end *e, int max_mw)
+/* Reads and atomics in progress, of either end. */
+static void reads_in_progress(struct end *e, const struct ibv_device_attr *device)
 {
-	struct ibv_mw **made = calloc((size_t)max_mw + 1, sizeof(*made));
-	int count = 0;
+	struct ibv_qp_init_attr init = small_qp(e);
+	struct ibv_qp *qp = ibv_create_qp(e->pd, &init);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	const int to_rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+			   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	const int to_rts = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+			   IBV_QP_MAX_QP_RD_ATOMIC;
 
-	for (; count <= max_mw; count++)
-		if (!(made[count] = ibv_alloc_mw(e->pd, count % 2 ? IBV_MW_TYPE_1 : IBV_MW_TYPE_2)))
-			break;
-	if (count != max_mw)
-		fail("%d memory windows could be made where the device says %d", count, max_mw);
-	if (errno != ENOMEM)
-		fail("one memory window too many gave '%s'", strerror(errno));
-	while (count--)
-		ibv_dealloc_mw(made[count]);
-	free(made);
+	if (!qp || ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+		fail("a queue pair in INIT: %s", strerror(errno));
+	attr = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qp->qp_num,
+		.max_dest_rd_atomic = (uint8_t)(device->max_qp_rd_atom + 1),
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 1 } },
+	};
+	if (ibv_query_gid(e->context, 1, 1, &attr.ah_attr.grh.dgid))
+		fail("ibv_query_gid: %s", strerror(errno));
+	if (ibv_modify_qp(qp, &attr, to_rtr) != EINVAL)
+		fail("more reads of the peer than max_qp_rd_atom were not refused");
+	attr.max_dest_rd_atomic--;
+	if (ibv_modify_qp(qp, &attr, to_rtr))
+		fail("max_qp_rd_atom reads of the peer were refused");
+	attr.qp_state = IBV_QPS_RTS;
+	attr.max_rd_atomic = (uint8_t)(device->max_qp_init_rd_atom + 1);
+	if (ibv_modify_qp(qp, &attr, to_rts) != EINVAL)
+		fail("more reads than max_qp_init_rd_atom were not refused");
+	attr.max_rd_atomic--;
+	if (ibv_modify_qp(qp, &attr, to_rts))
+		fail("max_qp_init_rd_atom reads were refused");
+	ibv_destroy_qp(qp);
 }
 
 static void shared_receive_queues(struct end *e, const struct ibv_device_attr *device)
@@ -152,9 +237,8 @@ void check_limits(void)
 	if (ibv_query_device(e.context, &device))
 		fail("ibv_query_device: %s", strerror(errno));
 	sizes(&e, &device);
-	count_of_queue_pairs(&e, device.max_qp);
-	count_of_regions(&e, device.max_mr);
-	count_of_windows(&e, device.max_mw);
+	counts(&e, &device);
+	reads_in_progress(&e, &device);
 	shared_receive_queues(&e, &device);
 	device_memory(&e);
 	requests(&e);
