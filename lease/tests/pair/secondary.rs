@@ -404,7 +404,7 @@ impl Leased {
             })
         };
         assert_eq!(route("fe80::1"), Err(libc::EINVAL), "no own IPv6 address");
-        assert_eq!(route("224.0.0.1"), Err(libc::EINVAL));
+        assert_eq!(route("255.255.255.255"), Err(libc::EINVAL));
         let extra = self.open_route(own).unwrap();
         // SAFETY: the lease is open.
         unsafe { (self.table.route_close)(self.lease, extra) };
