@@ -269,6 +269,14 @@ impl RxFrame {
         }
     }
 
+    /// Starts loading the two cache lines at `at`, counted from [`RxFrame::data_ptr`].
+    #[inline]
+    pub fn prefetch(&self, at: usize) {
+        let at = self.data_ptr().wrapping_add(at);
+        prefetch_read(at);
+        prefetch_read(at.wrapping_add(64));
+    }
+
     /// Octets at [`RxFrame::data_ptr`] that belong to the frame.
     #[inline]
     pub fn capacity(&self) -> usize {

@@ -2,7 +2,7 @@
 //!
 //! One call of [`Shard::take`] takes at most [`BURST`] datagrams from the arena and as many from the lease; [`Shard::flush`] then lets
 //! every queue pair in the ready list send up to [`TURN`] datagrams, acknowledgements that became due among them. [`Shard::progress_for_poll`]
-//! puts the sending off, once, when there is a completion to deliver: the application's next call sends, and if that is an answer to what
+//! puts the sending off, once, when few datagrams came and there is a completion to deliver: the application's next call sends, and if that is an answer to what
 //! it has just received, the acknowledgement rides on it. A queue pair that finds its
 //! receiver's ring full, or no free frame, keeps what it has to send and stays in the list; `is_blocked` makes the background thread try again
 //! soon, so that nothing is lost and nobody spins.
@@ -26,6 +26,8 @@ pub(super) const BURST: usize = 32;
 const DRAIN_BURSTS: usize = 65_536 / BURST;
 /// Datagrams that a queue pair may send before it is the next one's turn.
 const TURN: u32 = 32;
+/// Datagrams at one poll after which acknowledgements are not put off: the sender of a stream waits for them, and no answer will carry them.
+const PUT_OFF_MAX: usize = 4;
 /// Both ECN bits: congestion experienced.
 const ECN_CE: u8 = 3;
 /// ECT(0).
@@ -66,11 +68,11 @@ impl Shard {
     pub(super) fn progress_for_poll(&mut self, info: &Info, is_found: impl Fn() -> bool) {
         self.outbox.polled();
         self.publish();
-        self.take(info);
+        let taken = self.take(info);
         if self.ready.is_empty() && !self.outbox.is_stuck() {
             return;
         }
-        if !self.is_put_off && is_found() {
+        if taken <= PUT_OFF_MAX && !self.is_put_off && is_found() {
             self.is_put_off = true;
         } else {
             self.flush();
@@ -191,13 +193,17 @@ impl Shard {
         let (mut at, mut len) = (0, frame.len());
         let mut taken = 1;
         loop {
+            let next = followers.next();
+            if let Some((at, _)) = next {
+                frame.prefetch(at);
+            }
             // SAFETY: the datagram lies within the frame, as does what is readable behind it, and the frame is held as long as it is borrowed.
             let body = unsafe { Body::new(frame.data_ptr().add(at), len, frame.capacity() - at) };
             self.dispatch(info, now, &body, &origin);
-            let Some(next) = followers.next() else {
-                return taken;
-            };
-            (at, len) = next;
+            match next {
+                Some(next) => (at, len) = next,
+                None => return taken,
+            }
             taken += 1;
         }
     }
