@@ -6,6 +6,7 @@
 #define UVERBS_MODULE_NAME urdma
 
 #include <linux/module.h>
+#include <linux/version.h>
 #include <net/addrconf.h>
 #include <rdma/ib_user_verbs.h>
 #include <rdma/iw_cm.h>
@@ -170,9 +171,16 @@ static int urdma_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 	return 0;
 }
 
-static int urdma_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr, struct ib_udata *udata)
+/* What says that a process wants a completion queue is of another type since Linux 6.11. */
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
+#define urdma_cq_caller uverbs_attr_bundle
+#else
+#define urdma_cq_caller ib_udata
+#endif
+
+static int urdma_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr, struct urdma_cq_caller *caller)
 {
-	if (!udata)
+	if (!caller)
 		return -EOPNOTSUPP;
 	if (attr->flags & ~IB_UVERBS_CQ_FLAGS_IGNORE_OVERRUN || !attr->cqe)
 		return -EINVAL;
