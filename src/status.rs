@@ -129,6 +129,16 @@ fn render_slots(text: &mut String, status: &Status) -> std::fmt::Result {
             lease
         )?;
     }
+    for slot in &status.slots {
+        let report = slot.report.as_ref();
+        for from in report.map_or(&[][..], |report| &report.copies_twice_from) {
+            writeln!(
+                text,
+                "slot {} copies long messages from slot {from} twice: it may not read that process' memory",
+                slot.slot
+            )?;
+        }
+    }
     Ok(())
 }
 
@@ -155,6 +165,7 @@ fn render_listeners(text: &mut String, status: &Status) -> std::fmt::Result {
 mod tests {
     use super::*;
     use urdma_ipc::status::{GroupStatus, SlotStatus};
+    use urdma_ipc::ProcessReport;
 
     #[test]
     fn render_of_portless_instance_names_address_and_slots() {
@@ -165,6 +176,10 @@ mod tests {
             slots: vec![SlotStatus {
                 slot: 3,
                 program: "ib_send_lat".to_owned(),
+                report: Some(ProcessReport {
+                    copies_twice_from: vec![7],
+                    ..ProcessReport::default()
+                }),
                 ..SlotStatus::default()
             }],
             groups: vec![GroupStatus {
@@ -179,5 +194,6 @@ mod tests {
         assert!(text.contains("ib_send_lat"));
         assert!(text.contains("group    239.1.2.3, slots 3, 17"));
         assert!(text.contains("1 of 253 attached"));
+        assert!(text.contains("slot 3 copies long messages from slot 7 twice"));
     }
 }

@@ -95,6 +95,7 @@ impl<S: Steps> EndpointWith<S> {
         );
         let head = ring.find_head();
         entry.owner.head.store(head, Ordering::Relaxed);
+        entry.public.forget_readers();
         entry.public.park.store(park::RUNNING, Ordering::SeqCst);
         S::at("attach: running");
         Ok(Self {
@@ -120,6 +121,16 @@ impl<S: Steps> EndpointWith<S> {
     #[inline]
     pub fn arena(&self) -> Arena {
         self.arena
+    }
+
+    /// Lets peers find out whether they can read this process' memory: `word` lies at the address `at` as long as the process lives.
+    pub fn show_witness(&self, at: u64, word: u64) {
+        self.entry.public.show_witness(at, word);
+    }
+
+    /// Says whether this process can read the memory of that in `slot`.
+    pub fn set_reads(&self, slot: SlotId, reads: bool) {
+        self.entry.public.set_reads(slot, reads);
     }
 
     /// For the thread that sleeps until something arrives.

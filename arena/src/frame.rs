@@ -11,6 +11,8 @@ use crate::SlotId;
 
 /// Datagrams that a frame can hold behind its first one.
 pub const FOLLOWERS_MAX: usize = 14;
+/// In the place of the first follower's length: there are no followers, but payload lies elsewhere, of which the next places tell.
+const REFERS: u16 = u16::MAX;
 /// A datagram that follows another one begins at a multiple of this.
 const FOLLOWER_ALIGN: usize = 16;
 
@@ -40,6 +42,15 @@ pub struct Meta {
     pub dst_port: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
+}
+
+/// Payload that lies elsewhere than in its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Referred {
+    /// Octets of payload.
+    pub octets: u32,
+    /// Entries at the end of the frame's datagram that say where they are, at least 1.
+    pub entries: u8,
 }
 
 /// A frame whose header is mapped for ever, in this process' hands.
@@ -202,6 +213,21 @@ impl TxFrame {
         self.followers += 1;
     }
 
+    /// Says that payload of the only datagram lies elsewhere; what the entries are is the users' affair.
+    pub fn refer(&mut self, referred: Referred) {
+        let octets = u64::from(referred.octets);
+        let words = [
+            REFERS,
+            referred.entries.into(),
+            low16(octets),
+            low16(octets >> 16),
+        ];
+        for (place, word) in self.held.header.followers.iter().zip(words) {
+            place.store(word, Ordering::Relaxed);
+        }
+        self.followers = 4;
+    }
+
     #[inline]
     pub(crate) fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "datagram longer than its frame");
@@ -281,6 +307,17 @@ impl RxFrame {
     #[inline]
     pub fn capacity(&self) -> usize {
         self.held.capacity as usize
+    }
+
+    /// What of its payload lies elsewhere.
+    #[inline]
+    pub fn referred(&self) -> Option<Referred> {
+        let [mark, entries, low, high, ..] = &self.held.header.followers;
+        (mark.load(Ordering::Relaxed) == REFERS).then(|| Referred {
+            octets: u32::from(low.load(Ordering::Relaxed))
+                | u32::from(high.load(Ordering::Relaxed)) << 16,
+            entries: low8(entries.load(Ordering::Relaxed).into()),
+        })
     }
 
     /// The slot that published it.

@@ -73,7 +73,7 @@ pub use state::SlotId;
 #[cfg(not(loom))]
 pub use endpoint::{Endpoint, EndpointWith, Parker, SendError};
 #[cfg(not(loom))]
-pub use frame::{Followers, Meta, RxFrame, TxFrame, FOLLOWERS_MAX};
+pub use frame::{Followers, Meta, Referred, RxFrame, TxFrame, FOLLOWERS_MAX};
 #[cfg(not(loom))]
 pub use map::Arena;
 #[cfg(not(loom))]
@@ -81,4 +81,4 @@ pub use park::Parked;
 #[cfg(not(loom))]
 pub use reaper::{Accounting, ReapReport, Reaper, Violation};
 #[cfg(not(loom))]
-pub use slot::SlotStatus;
+pub use slot::{SlotStatus, Witness};

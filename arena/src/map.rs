@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::frame::FrameHeader;
 use crate::layout::{ArenaConfig, FrameIndex, Layout, LayoutError};
 use crate::ring::Ring;
-use crate::slot::{SlotEntry, SlotStatus};
+use crate::slot::{SlotEntry, SlotStatus, Witness};
 use crate::sync::{AtomicU64, Ordering};
 use crate::SlotId;
 
@@ -186,6 +186,18 @@ impl Arena {
     pub fn is_alive(&self, slot: SlotId) -> bool {
         self.entry(slot)
             .is_some_and(|entry| entry.public.park.load(Ordering::Relaxed) != crate::park::VACANT)
+    }
+
+    /// How a peer finds out whether it can read the memory of the process in `slot`; None when that does not want to be read.
+    pub fn witness(&self, slot: SlotId) -> Option<Witness> {
+        self.entry(slot)?.public.witness()
+    }
+
+    /// Whether the process in `reader` says that it can read the memory of that in `slot`.
+    #[inline]
+    pub fn reads(&self, reader: SlotId, slot: SlotId) -> bool {
+        self.entry(reader)
+            .is_some_and(|entry| entry.public.reads(slot))
     }
 
     /// What the slot table says of `slot`, None when there is no such slot.

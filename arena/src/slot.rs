@@ -2,8 +2,12 @@
 
 use crate::park::{PARKED, RUNNING};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::SlotId;
 
-/// Line 0: read by every sender, written when the owner parks, attaches or dies.
+/// Words of a set of slots, a bit each.
+const SET_WORDS: usize = 8;
+
+/// Line 0: read by every sender, written when the owner parks, attaches or dies, or meets a peer.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct PublicLine {
@@ -13,6 +17,68 @@ pub(crate) struct PublicLine {
     pub(crate) pid: AtomicU32,
     /// How often the slot has been handed out anew.
     pub(crate) epoch: AtomicU32,
+    /// Where in the owner's memory the witness lies, 0 for none, and what it says.
+    witness_at: AtomicU64,
+    witness: AtomicU64,
+    /// Slots whose processes' memory the owner can read.
+    reads: [AtomicU32; SET_WORDS],
+}
+
+/// A word in the memory of a slot's process: who reads there what it says has found that process and may read its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Witness {
+    /// Id of the process, as it sees itself; in another pid namespace it is another process' or nobody's.
+    pub pid: u32,
+    /// Address of the word.
+    pub at: u64,
+    /// The word.
+    pub word: u64,
+}
+
+impl PublicLine {
+    /// Nobody reads here, and here is read nobody: how a slot begins.
+    pub(crate) fn forget_readers(&self) {
+        self.witness_at.store(0, Ordering::Relaxed);
+        for word in &self.reads {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn show_witness(&self, at: u64, word: u64) {
+        self.witness.store(word, Ordering::Relaxed);
+        self.witness_at.store(at, Ordering::Release);
+    }
+
+    pub(crate) fn witness(&self) -> Option<Witness> {
+        let at = self.witness_at.load(Ordering::Acquire);
+        (at != 0).then(|| Witness {
+            pid: self.pid.load(Ordering::Relaxed),
+            at,
+            word: self.witness.load(Ordering::Relaxed),
+        })
+    }
+
+    pub(crate) fn set_reads(&self, slot: SlotId, reads: bool) {
+        let (word, bit) = place(&self.reads, slot);
+        if reads {
+            word.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn reads(&self, slot: SlotId) -> bool {
+        let (word, bit) = place(&self.reads, slot);
+        word.load(Ordering::Relaxed) & bit != 0
+    }
+}
+
+/// Word and bit of a slot in a set.
+#[inline]
+fn place(set: &[AtomicU32; SET_WORDS], slot: SlotId) -> (&AtomicU32, u32) {
+    let index = slot.index();
+    (&set[usize::from(index / 32) % SET_WORDS], 1 << (index % 32))
 }
 
 /// Line 1: written by every sender.

@@ -57,7 +57,8 @@ pub fn run(
     Ok(figure)
 }
 
-fn is_ready(ready: Ready, server: &Instance) -> bool {
+/// Whether a server on the host `server` may be called.
+pub fn is_ready(ready: Ready, server: &Instance) -> bool {
     match ready {
         Ready::Tcp(port) => server
             .daemon_pid()

@@ -4,9 +4,9 @@
 
 use proto_trp::addr::{Psn, Qpn, SlotId};
 use proto_trp::conn::{
-    AtomicOp, Completion, ConnConfig, Connection, Datagram, Event, Host, Payload, ProtectionError,
-    RecvWr, RemoteAccess, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp, SendWr, Sge, Time,
-    HEAD_OCTETS,
+    AtomicOp, Completion, ConnConfig, Connection, Datagram, Event, Host, Payload, PlaceError,
+    ProtectionError, RecvWr, RemoteAccess, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp,
+    SendWr, Sge, Time, HEAD_OCTETS,
 };
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ impl Host for Flat {
         body: &[u8],
         at: usize,
         len: usize,
-    ) -> Result<(), ProtectionError> {
+    ) -> Result<(), PlaceError> {
         let range = self.range(sges[0].addr + offset, len)?;
         self.memory[range].copy_from_slice(&body[at..at + len]);
         Ok(())
@@ -73,18 +73,19 @@ impl Host for Flat {
         body: &[u8],
         at: usize,
         len: usize,
-    ) -> Result<(), ProtectionError> {
-        let range = self.range(remote.to, len)?;
-        self.memory[range].copy_from_slice(&body[at..at + len]);
-        Ok(())
+    ) -> Result<(), PlaceError> {
+        Ok(self.write_kept(remote, &body[at..at + len])?)
     }
 
-    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) {
+    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(&body[at..at + len]);
+        true
     }
 
     fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {
-        self.write_remote(remote, octets, 0, octets.len())
+        let range = self.range(remote.to, octets.len())?;
+        self.memory[range].copy_from_slice(octets);
+        Ok(())
     }
 
     fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {

@@ -19,8 +19,8 @@ const PROGRAM: &str = "urdma-perf-engine";
 const FIGURES: [(&str, u32, f64); 4] = [
     ("send", 64, 3260.0),
     ("write", 64, 4490.0),
-    ("send", 65_536, 3290.0),
-    ("write", 65_536, 4520.0),
+    ("send", 65_536, 3540.0),
+    ("write", 65_536, 4980.0),
 ];
 const TOLERANCE: f64 = 0.05;
 /// The difference of two runs is free of what happens once.

@@ -21,6 +21,22 @@ pub enum ProtectionError {
     CannotInvalidate,
 }
 
+/// Why the payload of a datagram was not placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceError {
+    /// It may not go there.
+    Protection(ProtectionError),
+    /// It is not to be had: the datagram counts as lost, and its sender sends it again.
+    NoPayload,
+}
+
+impl From<ProtectionError> for PlaceError {
+    #[inline]
+    fn from(error: ProtectionError) -> Self {
+        Self::Protection(error)
+    }
+}
+
 /// What a remote peer wants to do to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
@@ -102,7 +118,8 @@ const fn masked_add(old: u64, add: u64, mask: u64) -> u64 {
 /// The driver's side of a connection.
 ///
 /// Everything that says `Result` makes the access check itself: key, protection domain, rights, bounds, wrap. A host touches no octet when it
-/// answers with an error. The protection domain and the queue pair are the host's to know.
+/// answers with a [`ProtectionError`]; after [`PlaceError::NoPayload`] the octets of the target may be any. The protection domain and the queue
+/// pair are the host's to know.
 pub trait Host {
     /// A received datagram that only the host can read; offsets into it count from the first octet of the TRP header.
     type Body: ?Sized;
@@ -116,7 +133,7 @@ pub trait Host {
     /// Copies `len` octets of `body` from `at` into the concatenation of `sges` at `offset`.
     ///
     /// # Errors
-    /// The list lacks local write access or is too short.
+    /// The list lacks local write access or is too short, or the payload is not to be had.
     fn scatter(
         &mut self,
         sges: &[Sge],
@@ -124,12 +141,12 @@ pub trait Host {
         body: &Self::Body,
         at: usize,
         len: usize,
-    ) -> Result<(), ProtectionError>;
+    ) -> Result<(), PlaceError>;
 
     /// Stores an atomic's old value, in host order, into the first 8 octets of the concatenation of `sges`.
     ///
     /// # Errors
-    /// As [`Host::scatter`].
+    /// The list lacks local write access or is too short.
     fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError>;
 
     /// Whether the peer may do `access` to `len` octets.
@@ -146,17 +163,18 @@ pub trait Host {
     /// Writes `len` octets of `body` from `at` to memory that the peer names.
     ///
     /// # Errors
-    /// The peer may not write there.
+    /// The peer may not write there, or the payload is not to be had.
     fn write_remote(
         &mut self,
         remote: RemoteAddr,
         body: &Self::Body,
         at: usize,
         len: usize,
-    ) -> Result<(), ProtectionError>;
+    ) -> Result<(), PlaceError>;
 
-    /// Appends `len` octets of `body` from `at` to `out`, which has room for them.
-    fn keep(&mut self, body: &Self::Body, at: usize, len: usize, out: &mut Vec<u8>);
+    /// Appends `len` octets of `body` from `at` to `out`, which has room for them; false, and nothing appended, when they are not to be had.
+    #[must_use]
+    fn keep(&mut self, body: &Self::Body, at: usize, len: usize, out: &mut Vec<u8>) -> bool;
 
     /// As [`Host::write_remote`], of octets that were kept.
     ///

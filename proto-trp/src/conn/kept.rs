@@ -44,12 +44,12 @@ impl Kept {
         self.buffers.get(index as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// A buffer is no longer needed.
-    pub(super) fn release(&mut self, index: u32) {
+    /// A buffer that was taken for `len` octets is no longer needed.
+    pub(super) fn release(&mut self, index: u32, len: usize) {
         let Some(buffer) = self.buffers.get_mut(index as usize) else {
             return;
         };
-        self.octets -= buffer.len();
+        self.octets -= len;
         buffer.clear();
         if self.ready + buffer.capacity() > READY_MAX {
             *buffer = Vec::new();
@@ -80,7 +80,7 @@ mod tests {
         let all: Vec<u32> = (0..).map_while(|_| keep(&mut kept, 1)).collect();
         assert_eq!(all.len(), OCTETS_MAX / LEN);
         for index in all {
-            kept.release(index);
+            kept.release(index, LEN);
         }
         assert_eq!((kept.octets, kept.ready), (0, READY_MAX));
         let again = keep(&mut kept, 2);

@@ -39,7 +39,7 @@ pub use config::{
     ConnConfig, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC,
     MAX_SGE, MAX_WINDOW_PACKETS,
 };
-pub use host::{AtomicOp, Host, ProtectionError, RemoteAccess};
+pub use host::{AtomicOp, Host, PlaceError, ProtectionError, RemoteAccess};
 pub use state::{State, TransitionError};
 pub use stats::ConnStats;
 pub use time::Time;
@@ -478,6 +478,13 @@ impl Connection {
     #[inline]
     pub fn plan_transmit(&self) -> Option<TransmitPlan> {
         self.plan()
+    }
+
+    /// Whether the payload of the datagram stays the connection's until its arrival is known, and is sent for the first time: then the driver may leave it where
+    /// it is, if its peer can get it from there. What did not arrive that way is sent again, and then must be copied.
+    #[inline]
+    pub const fn may_refer(&self, plan: &TransmitPlan) -> bool {
+        !self.unreliable && !matches!(plan.next, Next::Again(_))
     }
 
     /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` when nothing may be sent now.

@@ -1,7 +1,7 @@
 //! The receiving half: checks, placement, effects in the order of their sequence numbers. Where nobody looks before the effect, in receive buffers and sinks of
 //! reads, payload is placed as it arrives; writes wait for their turn.
 
-use super::host::{Host, RemoteAccess};
+use super::host::{Host, PlaceError, RemoteAccess};
 use super::responder::{atomic_op, Asked, Granted, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
 use super::state::State;
@@ -323,7 +323,10 @@ impl Connection {
         host.check_remote(RemoteAddr { stag, to }, len as u64, RemoteAccess::Write)
             .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
         let (kept, buffer) = self.rx.kept.take(len).ok_or(Refusal::Later)?;
-        host.keep(datagram.body, segment.payload_offset, len, buffer);
+        if !host.keep(datagram.body, segment.payload_offset, len, buffer) {
+            self.rx.kept.release(kept, len);
+            return Err(Refusal::Later);
+        }
         Ok(Commit::Write {
             stag,
             to,
@@ -399,11 +402,12 @@ impl Connection {
                 segment.payload_offset,
                 len,
             )
-            .map_err(|_| {
-                Refusal::Receive(
+            .map_err(|error| match error {
+                PlaceError::Protection(_) => Refusal::Receive(
                     Status::LocalProtectionError,
                     TerminateCause::STREAM_CATASTROPHIC,
-                )
+                ),
+                PlaceError::NoPayload => Refusal::Later,
             })?;
         }
         Ok(Commit::Message {
@@ -487,18 +491,18 @@ impl Connection {
         if end.is_none_or(|end| end > u64::from(wqe.length)) {
             return fault(TerminateCause::TAGGED_BOUNDS);
         }
-        if len > 0
-            && host
-                .scatter(
-                    self.sq.sges(index),
-                    offset.0,
-                    datagram.body,
-                    segment.payload_offset,
-                    len,
-                )
-                .is_err()
-        {
-            return Err(Refusal::Sink(index));
+        if len > 0 {
+            host.scatter(
+                self.sq.sges(index),
+                offset.0,
+                datagram.body,
+                segment.payload_offset,
+                len,
+            )
+            .map_err(|error| match error {
+                PlaceError::Protection(_) => Refusal::Sink(index),
+                PlaceError::NoPayload => Refusal::Later,
+            })?;
         }
         let wqe = self.sq.get_mut(index);
         wqe.progress = wqe.progress.saturating_add(super::num::len32(len));
@@ -547,10 +551,16 @@ impl Connection {
     ) -> Result<(), (Commit, Refusal)> {
         let done = match commit {
             Commit::Nothing => Ok(()),
-            Commit::Write { stag, to, kept, .. } => {
+            Commit::Write {
+                stag,
+                to,
+                kept,
+                len,
+                ..
+            } => {
                 let octets = self.rx.kept.octets(kept);
                 let written = host.write_kept(RemoteAddr { stag, to }, octets);
-                self.rx.kept.release(kept);
+                self.rx.kept.release(kept, len as usize);
                 written.map_err(|error| Refusal::Fault(tagged_cause(error)))
             }
             Commit::Message {
@@ -726,7 +736,10 @@ fn place_write<H: Host>(
             segment.payload_offset,
             segment.payload_len,
         )
-        .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
+        .map_err(|error| match error {
+            PlaceError::Protection(error) => Refusal::Fault(tagged_cause(error)),
+            PlaceError::NoPayload => Refusal::Later,
+        })?;
     }
     Ok(Commit::Nothing)
 }

@@ -105,7 +105,7 @@ impl Connection {
         while let Some(commit) = self.rx.take_expected() {
             match commit {
                 Commit::Request { entry } => self.responder.release(entry),
-                Commit::Write { kept, .. } => self.rx.kept.release(kept),
+                Commit::Write { kept, len, .. } => self.rx.kept.release(kept, len as usize),
                 _ => {}
             }
             self.rx.pass();

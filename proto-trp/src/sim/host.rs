@@ -1,8 +1,8 @@
 //! Memory, completions and events of one simulated end.
 
 use crate::conn::{
-    AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,
-    Sge, SharedRecv, WindowBind,
+    AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
+    RemoteAddr, Sge, SharedRecv, WindowBind,
 };
 use std::collections::VecDeque;
 
@@ -58,6 +58,10 @@ pub struct SimHost {
     pub bound: Vec<u32>,
     /// Atomics executed.
     pub atomics: u64,
+    /// Of so many payloads one is not to be had; 0 for none.
+    pub no_payload_every: u64,
+    /// Payloads asked for.
+    fetches: u64,
 }
 
 /// Regions lie this far apart in the simulated address space.
@@ -178,6 +182,15 @@ impl SimHost {
         })
     }
 
+    /// Whether the payload of a datagram is to be had.
+    fn fetch(&mut self) -> Result<(), PlaceError> {
+        self.fetches += 1;
+        if self.fetches.is_multiple_of(self.no_payload_every) {
+            return Err(PlaceError::NoPayload);
+        }
+        Ok(())
+    }
+
     fn granted(
         &self,
         remote: RemoteAddr,
@@ -233,8 +246,9 @@ impl Host for SimHost {
         body: &[u8],
         at: usize,
         len: usize,
-    ) -> Result<(), ProtectionError> {
-        self.store(sges, offset, &body[at..at + len])
+    ) -> Result<(), PlaceError> {
+        self.fetch()?;
+        Ok(self.store(sges, offset, &body[at..at + len])?)
     }
 
     fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError> {
@@ -256,20 +270,27 @@ impl Host for SimHost {
         body: &[u8],
         at: usize,
         len: usize,
-    ) -> Result<(), ProtectionError> {
+    ) -> Result<(), PlaceError> {
         self.granted(remote, len as u64, RemoteAccess::Write)?;
-        let region = self.region_mut(remote.stag)?;
-        let range = region.slice(remote.to, len as u64)?;
-        region.octets[range].copy_from_slice(&body[at..at + len]);
-        Ok(())
+        self.fetch()?;
+        Ok(self.write_kept(remote, &body[at..at + len])?)
     }
 
-    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) {
-        out.extend_from_slice(&body[at..at + len]);
+    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) -> bool {
+        let is_there = self.fetch().is_ok();
+        if is_there {
+            out.extend_from_slice(&body[at..at + len]);
+        }
+        is_there
     }
 
     fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {
-        self.write_remote(remote, octets, 0, octets.len())
+        let len = octets.len() as u64;
+        self.granted(remote, len, RemoteAccess::Write)?;
+        let region = self.region_mut(remote.stag)?;
+        let range = region.slice(remote.to, len)?;
+        region.octets[range].copy_from_slice(octets);
+        Ok(())
     }
 
     fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {

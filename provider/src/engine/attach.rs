@@ -15,6 +15,7 @@ use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
 use super::background::Rest;
 use super::capture::Capture;
 use super::clock::{self, Calibration};
+use super::cma::Cma;
 use super::lease::Lease;
 use super::lock::SpinLock;
 use super::progress::arena_slot;
@@ -25,6 +26,8 @@ use super::Engine;
 
 /// Environment variable: `never`, `try` or `require`.
 const LEASE_VARIABLE: &str = "URDMA_LEASE";
+/// Environment variable: `never` or `try`.
+const CMA_VARIABLE: &str = "URDMA_CMA";
 /// Engines of one process at most, one per instance.
 const ENGINES_MAX: usize = 16;
 
@@ -66,17 +69,30 @@ enum LeaseWish {
 }
 
 fn lease_wish() -> Result<LeaseWish, AttachError> {
-    let Some(value) = std::env::var_os(LEASE_VARIABLE) else {
-        return Ok(LeaseWish::Try);
-    };
-    match value.to_str() {
-        Some("never") => Ok(LeaseWish::Never),
-        Some("try" | "") => Ok(LeaseWish::Try),
-        Some("require") => Ok(LeaseWish::Require),
-        _ => Err(AttachError::Environment(format!(
-            "{LEASE_VARIABLE} must be never, try or require, not {value:?}"
-        ))),
-    }
+    let wishes = [
+        ("try", LeaseWish::Try),
+        ("never", LeaseWish::Never),
+        ("require", LeaseWish::Require),
+    ];
+    chosen(LEASE_VARIABLE, &wishes)
+}
+
+/// Whether long messages go in one copy where that is possible.
+fn wants_cma() -> Result<bool, AttachError> {
+    chosen(CMA_VARIABLE, &[("try", true), ("never", false)])
+}
+
+/// What an environment variable chooses; the first when it is not set or empty.
+fn chosen<T: Copy>(variable: &str, choices: &[(&str, T)]) -> Result<T, AttachError> {
+    let value = std::env::var_os(variable).unwrap_or_default();
+    let found = choices
+        .iter()
+        .find(|(name, _)| value.is_empty() || value == *name);
+    found.map(|(_, choice)| *choice).ok_or_else(|| {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let names = names.join(" or ");
+        AttachError::Environment(format!("{variable} must be {names}, not {value:?}"))
+    })
 }
 
 impl Engine {
@@ -186,7 +202,8 @@ fn start(
     let endpoint =
         Endpoint::attach(&parts.arena, arena_slot(parts.slot)).map_err(AttachError::Arena)?;
     let parker = endpoint.parker();
-    let mut shard = Shard::new(endpoint, parts.slot, clock::now());
+    let cma = Cma::new(wants_cma()?, &endpoint);
+    let mut shard = Shard::new(endpoint, parts.slot, clock::now(), cma);
     shard.lease = lease.map(Box::new);
     if let Some(&ip) = parts.addresses.first() {
         shard.capture = Capture::from_environment(ip)?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proto_trp::conn::{AtomicOp, ProtectionError, RemoteAccess, RemoteAddr, Sge};
 
-use super::memory::{pointer, populate, Body, QpHost};
+use super::memory::{pointer, populate, QpHost};
 use super::mr::Place;
 use super::types::Access;
 
@@ -171,17 +171,18 @@ impl QpHost<'_> {
             .find(remote.stag, remote.to, len, self.asker(), needed)
     }
 
+    /// # Safety
+    /// `from` is good for `len` octets.
     #[cold]
-    pub(super) fn write_carefully(
+    pub(super) unsafe fn write_carefully(
         &self,
         remote: RemoteAddr,
-        body: &Body,
-        at: usize,
+        from: *const u8,
         len: usize,
     ) -> Result<(), ProtectionError> {
         let place = self.find_remote(remote, len as u64, RemoteAccess::Write)?;
-        // SAFETY: `piece` asserts that the octets are within the datagram; the place was just found.
-        unsafe { transfer(place, Direction::In(body.piece(at, len)), len) }
+        // SAFETY: the caller's promise; the place was just found.
+        unsafe { transfer(place, Direction::In(from), len) }
     }
 
     #[cold]

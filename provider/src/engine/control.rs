@@ -201,6 +201,8 @@ impl Engine {
             ("no_frame", counters.no_frame),
             ("ring_full", shard.outbox.ring_full),
             ("messages_dropped", counters.datagrams_dropped),
+            ("payloads_far", counters.referred),
+            ("payloads_unreadable", counters.unreadable),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
@@ -216,6 +218,7 @@ impl Engine {
             qps_connected: u32::try_from(connected).unwrap_or(u32::MAX),
             cqs: shard.cq_count,
             mrs: shard.regions.count(),
+            copies_twice_from: shard.cma.unreadable(),
             counters: named,
         }
     }

@@ -55,7 +55,7 @@ unsafe impl Send for Lease {}
 
 impl Received<'_> {
     /// The datagram.
-    pub(super) fn body(&self) -> Body {
+    pub(super) fn body(&self) -> Body<'_> {
         // SAFETY: the buffer is the caller's, hence so far readable, until it is released, which needs the lease that `self` borrows.
         unsafe { Body::new(self.0.data, self.0.octets as usize, READABLE) }
     }

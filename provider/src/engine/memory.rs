@@ -7,11 +7,13 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use proto_trp::conn::{
-    AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,
-    Sge, SharedRecv, WindowBind, HEAD_OCTETS,
+    AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
+    RemoteAddr, Sge, SharedRecv, Status, WindowBind, HEAD_OCTETS,
 };
+use urdma_arena::Referred;
 
 use super::careful::atomic_at;
+use super::cma::{Far, Places};
 use super::events::{AsyncEvent, AsyncKind};
 use super::mr::MrTable;
 use super::qp::{Counts, Qp};
@@ -19,15 +21,16 @@ use super::shard::Note;
 use super::types::{Access, EngineError, WorkCompletion};
 use super::xrc::XrcRole;
 
-/// A received datagram that lies in shared or DMA memory.
+/// A received datagram that lies in shared or DMA memory, but for the payload if that is far.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Body {
+pub(super) struct Body<'a> {
     data: *const u8,
     len: usize,
     readable: usize,
+    far: Option<&'a Far>,
 }
 
-impl Body {
+impl<'a> Body<'a> {
     /// The `len` octets at `data`, where `readable` octets or more can be read.
     ///
     /// # Safety
@@ -38,13 +41,28 @@ impl Body {
             data,
             len,
             readable: readable.max(len),
+            far: None,
+        }
+    }
+
+    /// Payload that is not among the datagram's octets.
+    #[inline]
+    fn far(&self) -> Option<&'a Far> {
+        self.far
+    }
+
+    /// The datagram with `far` behind its octets.
+    pub(super) fn with_payload(self, far: &'a Far) -> Self {
+        Self {
+            far: Some(far),
+            ..self
         }
     }
 
     /// Octets of the datagram.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.len + self.far.map_or(0, Far::len)
     }
 
     /// Copies the first octets out, as many as there are and fit; what follows them in `head` is arbitrary then.
@@ -112,6 +130,10 @@ pub(super) struct QpHost<'a> {
     pub(super) counts: &'a mut Counts,
     /// What is to be told to others when the lock is free.
     pub(super) notes: &'a mut Vec<Note>,
+    /// Payload of so many octets or more may stay where it is.
+    pub(super) refer_from: usize,
+    /// That of the last datagram has.
+    pub(super) referred: Option<Referred>,
 }
 
 impl QpHost<'_> {
@@ -148,7 +170,7 @@ impl QpHost<'_> {
 
     /// Splits `len` octets from `offset` of the list into pieces: calls `piece(address, begin, octets)` for each, in order.
     #[inline]
-    fn pieces(
+    pub(super) fn pieces(
         &self,
         sges: &[Sge],
         mut offset: u64,
@@ -197,13 +219,99 @@ impl QpHost<'_> {
         self.pieces(sges, offset, len, needed, piece)
     }
 
+    /// Writes `len` octets at `from` to memory that the peer names, the last one last.
+    ///
+    /// # Safety
+    /// They are readable.
+    #[inline]
+    unsafe fn write_octets(
+        &mut self,
+        remote: RemoteAddr,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), ProtectionError> {
+        let Ok(address) = self.remote(remote, len as u64, RemoteAccess::Write) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.write_carefully(remote, from, len) };
+        };
+        let Some(last) = len.checked_sub(1) else {
+            return Ok(());
+        };
+        // SAFETY: readable by the caller's promise, writable since registered with remote write access; packet memory and registered memory do
+        // not overlap.
+        let octet = unsafe {
+            std::ptr::copy_nonoverlapping(from, pointer(address), last);
+            from.add(last).read()
+        };
+        store_last(address + last as u64, octet);
+        Ok(())
+    }
+
+    /// As `scatter`, of payload in another process' memory.
+    fn scatter_far(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        far: &Far,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        let mut places = Places::new();
+        let found = self.pieces(
+            sges,
+            offset,
+            len,
+            Access::LOCAL_WRITE,
+            |address, _, octets| places.push(pointer(address), octets),
+        );
+        if found.is_ok() {
+            // SAFETY: the places are registered with local write access.
+            return unsafe { far.copy_to(at, len, &mut places) };
+        }
+        let octets = far.to_vec(at, len)?;
+        Ok(self.scatter_octets_at(sges, offset, &octets)?)
+    }
+
+    /// As `write_remote`, of payload in another process' memory.
+    fn write_far(
+        &mut self,
+        remote: RemoteAddr,
+        far: &Far,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        let found = self.remote(remote, len as u64, RemoteAccess::Write);
+        let (Ok(address), Some(last)) = (found, len.checked_sub(1)) else {
+            self.check_remote(remote, len as u64, RemoteAccess::Write)?;
+            let octets = far.to_vec(at, len)?;
+            return Ok(self.write_kept(remote, &octets)?);
+        };
+        let mut octet = 0u8;
+        let mut places = Places::new();
+        places.push(pointer(address), last);
+        places.push(&raw mut octet, 1);
+        // SAFETY: the first place is registered with remote write access, the second this function's own.
+        unsafe { far.copy_to(at, len, &mut places)? };
+        store_last(address + last as u64, octet);
+        Ok(())
+    }
+
     /// Copies `octets`, which are none of the application's, to the beginning of the concatenation of `sges`.
     pub(super) fn scatter_octets(
         &mut self,
         sges: &[Sge],
         octets: &[u8],
     ) -> Result<(), ProtectionError> {
-        self.scatter_carefully(sges, 0, octets.as_ptr(), octets.len())
+        self.scatter_octets_at(sges, 0, octets)
+    }
+
+    fn scatter_octets_at(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        octets: &[u8],
+    ) -> Result<(), ProtectionError> {
+        self.scatter_carefully(sges, offset, octets.as_ptr(), octets.len())
     }
 
     /// A completion of a connection with what the application is told beside.
@@ -224,18 +332,31 @@ impl QpHost<'_> {
     }
 }
 
+/// Stores the last octet of a write, which must appear after all others: programs wait for it by looking at memory.
+#[inline]
+fn store_last(address: u64, octet: u8) {
+    // SAFETY: it is within the range that the write was granted; an octet is always aligned.
+    unsafe { AtomicU8::from_ptr(pointer(address)) }.store(octet, Ordering::Release);
+}
+
 #[inline]
 pub(super) fn pointer(address: u64) -> *mut u8 {
     // Addresses that do not fit are none of this process; registration has refused them.
     std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX))
 }
 
-impl Host for QpHost<'_> {
-    type Body = Body;
+impl<'a> Host for QpHost<'a> {
+    type Body = Body<'a>;
 
     #[inline]
     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError> {
         let len = out.len();
+        if len >= self.refer_from {
+            self.referred = self.refer(sges, offset, out);
+            if self.referred.is_some() {
+                return Ok(());
+            }
+        }
         let to = out.as_mut_ptr();
         let gathered = self.pieces(
             sges,
@@ -260,10 +381,13 @@ impl Host for QpHost<'_> {
         &mut self,
         sges: &[Sge],
         offset: u64,
-        body: &Body,
+        body: &Body<'a>,
         at: usize,
         len: usize,
-    ) -> Result<(), ProtectionError> {
+    ) -> Result<(), PlaceError> {
+        if let Some(far) = body.far() {
+            return self.scatter_far(sges, offset, far, at, len);
+        }
         let scattered = self.checked_pieces(
             sges,
             offset,
@@ -276,7 +400,7 @@ impl Host for QpHost<'_> {
         );
         match scattered {
             Ok(()) => Ok(()),
-            Err(_) => self.scatter_carefully(sges, offset, body.piece(at, len), len),
+            Err(_) => Ok(self.scatter_carefully(sges, offset, body.piece(at, len), len)?),
         }
     }
 
@@ -301,41 +425,34 @@ impl Host for QpHost<'_> {
     fn write_remote(
         &mut self,
         remote: RemoteAddr,
-        body: &Body,
+        body: &Body<'a>,
         at: usize,
         len: usize,
-    ) -> Result<(), ProtectionError> {
-        let Ok(address) = self.remote(remote, len as u64, RemoteAccess::Write) else {
-            return self.write_carefully(remote, body, at, len);
-        };
-        let Some(last) = len.checked_sub(1) else {
-            return Ok(());
-        };
-        // Programs wait for the last octet of a write by looking at memory: it must appear after all others.
-        // SAFETY: the octets are registered with remote write access.
-        unsafe { body.copy_to(at, pointer(address), last) };
-        let mut octet = 0u8;
-        // SAFETY: one octet of this function's own.
-        unsafe { body.copy_to(at + last, &raw mut octet, 1) };
-        // SAFETY: the last of the octets above; an octet is always aligned.
-        unsafe { AtomicU8::from_ptr(pointer(address + last as u64)) }
-            .store(octet, Ordering::Release);
+    ) -> Result<(), PlaceError> {
+        if let Some(far) = body.far() {
+            return self.write_far(remote, far, at, len);
+        }
+        // SAFETY: the octets of a datagram, of which `piece` asserts that these are some.
+        unsafe { self.write_octets(remote, body.piece(at, len), len)? };
         Ok(())
     }
 
-    fn keep(&mut self, body: &Body, at: usize, len: usize, out: &mut Vec<u8>) {
+    fn keep(&mut self, body: &Body<'a>, at: usize, len: usize, out: &mut Vec<u8>) -> bool {
+        if let Some(far) = body.far() {
+            return far.to_vec(at, len).map(|octets| out.extend(octets)).is_ok();
+        }
         out.reserve(len);
         // SAFETY: there is room for `len` octets more behind those of the vector, which nobody registers.
         unsafe {
             body.copy_to(at, out.as_mut_ptr().add(out.len()), len);
             out.set_len(out.len() + len);
         }
+        true
     }
 
     fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {
         // SAFETY: a slice is readable for its length, and borrowed until this returns.
-        let body = unsafe { Body::new(octets.as_ptr(), octets.len(), octets.len()) };
-        self.write_remote(remote, &body, 0, octets.len())
+        unsafe { self.write_octets(remote, octets.as_ptr(), octets.len()) }
     }
 
     #[inline]
@@ -404,6 +521,9 @@ impl Host for QpHost<'_> {
     #[inline]
     fn complete(&mut self, completion: Completion) {
         let cq = if completion.is_send() {
+            if completion.status != Status::Success {
+                self.qp.revoke_payload();
+            }
             self.counts.send_pushed = self.counts.send_pushed.wrapping_add(1);
             self.qp.send_cq()
         } else {

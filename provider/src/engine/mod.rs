@@ -15,6 +15,7 @@
 //! | `memory` | every copy to and from application memory (unsafe); `careful`: memory that may be missing (unsafe) |
 //! | `path` | how a peer is reached; `lease`: the leased queue pair (unsafe) |
 //! | `background` | the thread that progresses when the application does not, and who may rest when |
+//! | `cma` | long messages inside a host in one copy (unsafe) |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
 //! | `control` | the thread that listens to urdmad |
 //! | `cm` | what connection management needs of the engine |
@@ -38,6 +39,7 @@ mod capture;
 mod careful;
 mod clock;
 mod cm;
+mod cma;
 mod control;
 mod cq;
 mod datagram;

@@ -8,8 +8,9 @@
 //! A frame that found the receiver's ring full is tried again before anything else goes there, so nothing overtakes it.
 
 use proto_trp::addr::SlotId;
-use urdma_arena::{Endpoint, Meta, SendError, TxFrame, SMALL_CAPACITY};
+use urdma_arena::{Endpoint, Meta, Referred, SendError, TxFrame, SMALL_CAPACITY};
 
+use super::cma;
 use super::progress::arena_slot;
 use super::shard::Note;
 
@@ -52,7 +53,11 @@ impl Open {
             return self.to == to && room <= self.frame.capacity();
         }
         match self.frame.next_at(self.end) {
-            Some(at) if self.to == to && at + room <= self.frame.capacity() => {
+            Some(at)
+                if self.to == to
+                    && room <= SMALL_CAPACITY
+                    && at + room <= self.frame.capacity() =>
+            {
                 self.at = at;
                 true
             }
@@ -151,7 +156,7 @@ impl Outbox {
         }
     }
 
-    /// The datagram that was begun has `len` octets. One with metadata, which is for slot 0, goes alone.
+    /// The datagram that was begun has `len` octets. One with metadata, which is for slot 0, and one of which payload lies elsewhere go alone.
     #[inline]
     pub(super) fn add(
         &mut self,
@@ -159,9 +164,15 @@ impl Outbox {
         notes: &mut Vec<Note>,
         len: usize,
         is_unreliable: bool,
-        meta: Option<Meta>,
+        (meta, referred): (Option<Meta>, Option<Referred>),
     ) {
         let Some(open) = &mut self.open else { return };
+        let mut len = len;
+        if let Some(referred) = referred {
+            // What is short goes into an open frame, so this is the first in its own.
+            open.frame.refer(referred);
+            len -= cma::octets_saved(referred);
+        }
         if open.count == 0 {
             open.first = len;
         } else {
@@ -173,7 +184,7 @@ impl Outbox {
         if let Some(meta) = &meta {
             open.frame.set_meta(meta);
         }
-        if meta.is_some() || open.end + ROOM_MIN > SMALL_CAPACITY {
+        if meta.is_some() || referred.is_some() || open.end + ROOM_MIN > SMALL_CAPACITY {
             self.publish(endpoint, notes);
         }
     }

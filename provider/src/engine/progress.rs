@@ -10,9 +10,10 @@
 use proto_trp::addr::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 use proto_trp::conn::{Datagram, Time};
 use proto_trp::wire::{trp, PacketType, TrpHeader};
-use urdma_arena::{Meta, RxFrame, SMALL_CAPACITY};
+use urdma_arena::{Meta, Referred, RxFrame, SMALL_CAPACITY};
 
 use super::clock;
+use super::cma;
 use super::lease::{self, Route};
 use super::memory::Body;
 use super::outbox::Refused;
@@ -189,6 +190,10 @@ impl Shard {
             // The arena's slots and the protocol's are the same numbers.
             SlotId::new(frame.from().index()).map_or(Origin::Remote(frame.meta()), Origin::Local)
         };
+        if let Some(referred) = frame.referred() {
+            self.take_referring(info, now, frame, referred, &origin);
+            return 1;
+        }
         let mut followers = frame.followers();
         let (mut at, mut len) = (0, frame.len());
         let mut taken = 1;
@@ -205,6 +210,34 @@ impl Shard {
                 None => return taken,
             }
             taken += 1;
+        }
+    }
+
+    /// Takes a datagram whose payload is still in the memory of the process that sent it.
+    #[inline(never)]
+    fn take_referring(
+        &mut self,
+        info: &Info,
+        now: Time,
+        frame: &RxFrame,
+        referred: Referred,
+        origin: &Origin,
+    ) {
+        let Origin::Local(slot) = *origin else {
+            self.counters.malformed += 1;
+            return;
+        };
+        self.counters.referred += 1;
+        let Some(far) = self.cma.open(&self.endpoint, slot, frame, referred) else {
+            self.counters.unreadable += 1;
+            return;
+        };
+        // SAFETY: as in `dispatch_frame`; the entries are not part of it.
+        let body = unsafe { Body::new(frame.data_ptr(), far.begin(), frame.capacity()) };
+        self.dispatch(info, now, &body.with_payload(&far), origin);
+        if let Some(error) = far.error() {
+            self.counters.unreadable += 1;
+            self.cma.note(&self.endpoint, slot, error);
         }
     }
 
@@ -438,6 +471,7 @@ impl Shard {
             notes,
             counters,
             capture,
+            cma,
             slot,
             ..
         } = self;
@@ -462,9 +496,17 @@ impl Shard {
                 }
             };
             let mut host = host!(entry, *regions, *notes);
+            if plan.room() >= cma::REFER_FROM
+                && meta.is_none()
+                && capture.is_none()
+                && entry.conn.may_refer(&plan)
+            {
+                host.refer_from = cma.refer_from(endpoint, to);
+            }
             let Some(written) = entry.conn.write_transmit(now, plan, room, &mut host) else {
                 continue;
             };
+            let referred = host.referred;
             if let Some(capture) = capture {
                 capture.add(*slot, to, &room[..written.len]);
             }
@@ -477,7 +519,7 @@ impl Shard {
                 notes,
                 written.len,
                 entry.conn.is_unreliable(),
-                meta,
+                (meta, referred),
             );
             counters.sent += 1;
         }

@@ -1,12 +1,13 @@
 //! Queue pairs: what callers hold, and the counts by which their work requests reserve room for completions.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use proto_trp::addr::Qpn;
 
 use super::cq::Cq;
 use super::events::EventSink;
+use super::shard::random_u64;
 use super::srq::Srq;
 use super::types::{Pd, QpCaps, QpConfig};
 use super::xrc::XrcRole;
@@ -22,6 +23,7 @@ pub struct Qp {
     xrc: XrcRole,
     cookie: u64,
     events: Arc<dyn EventSink>,
+    witness: AtomicU64,
 }
 
 impl std::fmt::Debug for Qp {
@@ -45,6 +47,7 @@ impl Qp {
             xrc: config.xrc.clone(),
             cookie: config.cookie,
             events: Arc::clone(&config.events),
+            witness: AtomicU64::new(random_u64()),
         })
     }
 
@@ -91,6 +94,18 @@ impl Qp {
     #[inline]
     pub fn srq(&self) -> Option<&Arc<Srq>> {
         self.srq.as_ref()
+    }
+
+    /// Address and value of the word that says that payload which frames refer to is still that of requests of this queue pair.
+    #[inline]
+    pub(super) fn witness(&self) -> (u64, u64) {
+        let at = std::ptr::from_ref(&self.witness).expose_provenance();
+        (at as u64, self.witness.load(Ordering::Relaxed))
+    }
+
+    /// The application gets back requests that have not been done, and their memory: nobody may read that any more.
+    pub(super) fn revoke_payload(&self) {
+        self.witness.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn cookie(&self) -> u64 {

@@ -12,6 +12,7 @@ use proto_trp::wire::connection_id;
 use urdma_arena::Endpoint;
 
 use super::capture::Capture;
+use super::cma::Cma;
 use super::datagram::DatagramTable;
 use super::lease::Lease;
 use super::mr::{MrTable, PdTable};
@@ -66,6 +67,9 @@ pub(super) struct Counters {
     pub(super) unknown_qp: u64,
     pub(super) forwarded: u64,
     pub(super) no_frame: u64,
+    /// Datagrams whose payload was to be read from their sender's memory, and those of which it could not be.
+    pub(super) referred: u64,
+    pub(super) unreadable: u64,
     /// Datagrams without a receive request, for nobody, or with another `Q_Key`.
     pub(super) datagrams_dropped: u64,
 }
@@ -77,6 +81,7 @@ pub(super) struct Shard {
     pub(super) outbox: Outbox,
     pub(super) lease: Option<Box<Lease>>,
     pub(super) capture: Option<Box<Capture>>,
+    pub(super) cma: Cma,
     pub(super) qps: Vec<Option<Box<QpEntry>>>,
     free: VecDeque<u16>,
     /// Datagram queue pairs, whose indices are empty places of `qps`.
@@ -114,6 +119,8 @@ macro_rules! host {
             remote_qpn: $entry.attributes.remote_qpn,
             counts: &mut $entry.counts,
             notes: &mut $notes,
+            refer_from: $crate::engine::cma::NEVER,
+            referred: None,
         }
     };
 }
@@ -121,11 +128,12 @@ pub(super) use host;
 
 impl Shard {
     /// A shard without objects.
-    pub(super) fn new(endpoint: Endpoint, slot: SlotId, now: Time) -> Self {
+    pub(super) fn new(endpoint: Endpoint, slot: SlotId, now: Time, cma: Cma) -> Self {
         Self {
             slot,
             endpoint,
             outbox: Outbox::default(),
+            cma,
             lease: None,
             capture: None,
             // Index 0 is never used.
@@ -249,6 +257,7 @@ impl Shard {
             return;
         };
         self.wheel.cancel(index);
+        entry.qp.revoke_payload();
         self.regions.close_windows_of(qp.number().to_u32());
         purge(&entry.qp);
         detach(&entry.qp);
@@ -277,6 +286,7 @@ impl Shard {
         self.forget_path(index);
         self.wheel.cancel(index);
         if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+            entry.qp.revoke_payload();
             entry.conn.reset();
             purge(&entry.qp);
             polled.get(index).reset(&entry.counts);
@@ -297,6 +307,9 @@ impl Shard {
         let stepped = match (entry.conn.state(), to) {
             (_, State::Init) => entry.conn.to_init(),
             (_, State::Rtr) => {
+                if let Some(Path::Local(slot)) = entry.path {
+                    self.cma.meet(&self.endpoint, slot);
+                }
                 let params = rtr_params(entry, max_datagram).ok_or(EngineError::Invalid)?;
                 entry.conn.to_rtr(now, &params)
             }
@@ -365,6 +378,7 @@ impl Shard {
     /// The process in `slot` is gone: every queue pair whose way leads there fails. A rare event, hence the walk.
     pub(super) fn slot_gone(&mut self, slot: SlotId) {
         self.outbox.forget(slot);
+        self.cma.forget(&self.endpoint, slot);
         for entry in self.qps.iter_mut().filter_map(Option::as_deref_mut) {
             if matches!(entry.path, Some(Path::Local(peer)) if peer == slot) {
                 let mut host = host!(entry, self.regions, self.notes);

@@ -115,7 +115,13 @@ impl End {
         let memory = vec![0u8; octets];
         let addr = memory.as_ptr() as u64;
         let keys = engine
-            .register_mr(pd, addr, octets as u64, addr, Access::all())
+            .register_mr(
+                pd,
+                addr,
+                octets as u64,
+                addr,
+                Access::all() - Access::ON_DEMAND,
+            )
             .unwrap();
         End {
             engine,

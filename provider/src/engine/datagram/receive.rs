@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use proto_trp::conn::{Completion, CompletionOp, Host, ProtectionError, Sge, Status};
+use proto_trp::conn::{Completion, CompletionOp, Host, PlaceError, Sge, Status};
 use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
 use urdma_underlay::internet_checksum;
 
@@ -89,13 +89,13 @@ fn is_ours(info: &Info, gid: Gid) -> bool {
     info.gids.iter().any(|entry| entry.gid == gid) || info.addresses.contains(&ip_of(gid))
 }
 
-fn place(
-    host: &mut QpHost<'_>,
+fn place<'a>(
+    host: &mut QpHost<'a>,
     sges: &[Sge],
     grh: &[u8; GRH_LEN],
-    body: &Body,
+    body: &Body<'a>,
     len: usize,
-) -> Result<(), ProtectionError> {
+) -> Result<(), PlaceError> {
     host.scatter_octets(sges, grh)?;
     host.scatter(sges, GRH_LEN as u64, body, HEADER_LEN, len)
 }

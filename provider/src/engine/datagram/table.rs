@@ -7,6 +7,7 @@ use std::sync::Arc;
 use proto_trp::addr::Qpn;
 use proto_trp::conn::{Event, Host};
 
+use super::super::cma::NEVER;
 use super::super::memory::QpHost;
 use super::super::mr::MrTable;
 use super::super::qp::{PolledTable, Qp};
@@ -122,6 +123,8 @@ pub(super) fn split<'a>(
         remote_qpn: 0,
         counts,
         notes,
+        refer_from: NEVER,
+        referred: None,
     };
     (queues, host)
 }
