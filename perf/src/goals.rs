@@ -251,6 +251,18 @@ pub(crate) const SPECS: &[Spec] = {
             BestOf(&QP_SWEEP),
             AtLeast(0.9),
         ),
+        row(
+            "64 B writes, two threads with domains / one",
+            TWO_THREADS,
+            With(ONE_THREAD),
+            AtLeast(1.7),
+        ),
+        row(
+            "64 B writes, two threads that share a lock / one",
+            TWO_THREADS_SHARED,
+            With(ONE_THREAD),
+            None,
+        ),
         row("memory of a QP", RESIDENT_QP, Alone, AtMost(16.0)),
         row(
             "CPU, application on a completion channel",

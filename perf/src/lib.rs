@@ -8,6 +8,7 @@
 //! | [`product`] | Debian's perftest through `urdma run` |
 //! | [`simulator`] | the protocol alone, in virtual time |
 //! | [`idle`] | processor time and memory of idle processes |
+//! | [`threads`], [`verbs_setup`] | threads with queues of their own; how verbs programs begin |
 //! | [`attach`] | what opening the device costs |
 //! | [`probes`] | every probe's name and unit |
 //! | [`workloads`] | what perftest is asked to do |
@@ -39,4 +40,6 @@ pub mod report;
 pub mod rows;
 pub mod samples;
 pub mod simulator;
+pub mod threads;
+pub mod verbs_setup;
 pub mod workloads;

@@ -9,6 +9,7 @@ use urdma_harness::Failure;
 use crate::probes;
 use crate::raw::memif::{self, Mode, Pages, HEADERS_OCTETS};
 use crate::samples::{Probe, Sample, Samples};
+use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{attach, idle, links, lossy, peers, product, raw, simulator};
 
@@ -36,6 +37,8 @@ pub enum Part {
     Bandwidth,
     /// Message rate over 1 to 4000 queue pairs
     Qps,
+    /// Two threads of one process beside one
+    Threads,
     /// Goodput over loss, between two hosts
     Loss,
     /// Links of limited rate that take time
@@ -52,11 +55,12 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
         Self::Qps,
+        Self::Threads,
         Self::Loss,
         Self::Links,
         Self::Idle,
@@ -248,6 +252,7 @@ impl Plan {
                     self.workloads(part, *path, &hosts);
                     self.at_rest(part, *path, &hosts);
                     match (part, *path) {
+                        (Part::Threads, Path::OneHost) => self.threads(&hosts),
                         (Part::Loss, Path::Leased1500) => self.loss(&hosts),
                         (Part::Links, Path::Forwarded) => self.links(&hosts),
                         _ => {}
@@ -356,6 +361,20 @@ impl Plan {
         }
     }
 
+    /// Threads that write to themselves.
+    fn threads(&mut self, hosts: &Result<Hosts, String>) {
+        let programs = self.programs.clone();
+        let ends = hosts.as_ref().map(Hosts::ends).map_err(Clone::clone);
+        for (probe, count, sharing) in [
+            (probes::ONE_THREAD, 1, Sharing::Domains),
+            (probes::TWO_THREADS, 2, Sharing::Domains),
+            (probes::TWO_THREADS_SHARED, 2, Sharing::Shared),
+        ] {
+            let host = ends.clone();
+            self.take(probe, || threads::rate(host?.0, &programs, count, sharing));
+        }
+    }
+
     /// The loss sweep; nothing is leased, so that all packets pass the daemons.
     fn loss(&mut self, hosts: &Result<Hosts, String>) {
         let ends = hosts.as_ref().map(Hosts::ends).map_err(Clone::clone);
@@ -430,6 +449,7 @@ impl Plan {
 /// Whether `part` has anything to measure over these paths.
 fn is_measured_over(part: Part, paths: &[Path]) -> bool {
     match part {
+        Part::Threads => paths.contains(&Path::OneHost),
         Part::Links => paths.contains(&Path::Forwarded),
         Part::Loss => paths[0] == Path::Leased1500,
         Part::Idle | Part::Memory | Part::Attach => paths[0] != Path::Leased1500,

@@ -107,6 +107,13 @@ probes! {
     /// ib_send_bw, 64 KB.
     SEND_BW_1500 = "ib_send_bw 64 KB, leased, MTU 1500", GigabytesPerSecond;
 
+    /// A thread that writes 64 octets to itself over and over.
+    ONE_THREAD = "64 B writes, one thread", MillionsPerSecond;
+    /// Two threads of one process, each in a thread domain.
+    TWO_THREADS = "64 B writes, two threads with domains", MillionsPerSecond;
+    /// The same without thread domains.
+    TWO_THREADS_SHARED = "64 B writes, two threads that share a lock", MillionsPerSecond;
+
     /// A process that waits on a completion channel.
     IDLE_APPLICATION = "idle application", PercentOfCore;
     /// urdmad of that process, no port.

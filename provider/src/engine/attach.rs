@@ -16,6 +16,7 @@ use super::background::Rest;
 use super::capture::Capture;
 use super::clock::{self, Calibration};
 use super::cma::Cma;
+use super::lanes::Lanes;
 use super::lease::Lease;
 use super::lock::SpinLock;
 use super::progress::arena_slot;
@@ -57,12 +58,12 @@ pub struct Parts {
     pub addresses: Vec<IpAddr>,
     /// IP MTU of the port, 0 without one.
     pub mtu: u16,
-    /// The conversation with urdmad, if there is one.
-    pub control: Option<ControlClient>,
+    /// The conversation with urdmad, if there is one, and where it is.
+    pub control: Option<(ControlClient, RunDir)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LeaseWish {
+pub(super) enum LeaseWish {
     Never,
     Try,
     Require,
@@ -108,7 +109,7 @@ impl Engine {
         if let Some((_, engine)) = engines.iter().find(|(there, _)| *there == path) {
             return Ok(Arc::clone(engine));
         }
-        let engine = attach_anew(run_dir)?;
+        let engine = attach_anew(run_dir, lease_wish()?, None)?;
         engines.push((path, Arc::clone(&engine)));
         Ok(engine)
     }
@@ -119,7 +120,7 @@ impl Engine {
     /// The slot is taken, or a thread cannot be started.
     pub fn start(parts: Parts) -> Result<Arc<Engine>, AttachError> {
         Calibration::begin().end();
-        start(parts, LeaseState::NotAsked, None)
+        start(parts, LeaseState::NotAsked, None, None)
     }
 
     /// As [`Engine::start`], but nothing happens except in calls, and timers stand still: what a call costs can be counted so.
@@ -140,9 +141,13 @@ impl Engine {
     }
 }
 
-fn attach_anew(run_dir: &RunDir) -> Result<Arc<Engine>, AttachError> {
+/// A new engine in the instance in `run_dir`: a lane beside those of `lanes`, or the first of its process.
+pub(super) fn attach_anew(
+    run_dir: &RunDir,
+    wish: LeaseWish,
+    lanes: Option<&Arc<Lanes>>,
+) -> Result<Arc<Engine>, AttachError> {
     let calibration = Calibration::begin();
-    let wish = lease_wish()?;
     let control = ControlClient::connect(run_dir, &program_name())?;
     let (attached, arena) = control.attach(wish != LeaseWish::Never)?;
     let arena = Arena::from_fd(arena).map_err(AttachError::Arena)?;
@@ -166,10 +171,10 @@ fn attach_anew(run_dir: &RunDir) -> Result<Arc<Engine>, AttachError> {
         gids: gids.collect(),
         addresses: attached.addresses,
         mtu: attached.mtu,
-        control: Some(control),
+        control: Some((control, run_dir.clone())),
     };
     calibration.end();
-    start(parts, state, lease)
+    start(parts, state, lease, lanes)
 }
 
 /// Opens what urdmad granted; without a lease urdmad forwards, and the sentence says so once.
@@ -192,10 +197,11 @@ fn take_lease(
     Ok((LeaseState::Forwarded(why), None))
 }
 
-fn start(
+pub(super) fn start(
     parts: Parts,
     lease_state: LeaseState,
     lease: Option<Lease>,
+    lanes: Option<&Arc<Lanes>>,
 ) -> Result<Arc<Engine>, AttachError> {
     watch_forks();
     watch_exit();
@@ -219,6 +225,7 @@ fn start(
         limits: LIMITS,
     };
     shard.datagrams.path_mtu_octets = info.path_mtu_octets();
+    let (control, run_dir) = parts.control.unzip();
     let engine = Arc::new_cyclic(|myself| Engine {
         info,
         shard: SpinLock::new(shard),
@@ -227,7 +234,9 @@ fn start(
         is_dead: AtomicBool::new(false),
         contended_polls: AtomicU32::new(0),
         holds_back: AtomicBool::new(false),
-        control: parts.control,
+        control,
+        run_dir,
+        lanes: lanes.map_or_else(|| Lanes::new(myself.clone()), Arc::clone),
         sinks: Mutex::new(Vec::new()),
         ucma: OnceLock::new(),
         background: OnceLock::new(),
@@ -298,7 +307,9 @@ extern "C" fn send_what_was_put_off() {
         return;
     };
     let begin = Instant::now();
-    for (_, engine) in engines.iter().filter(|(_, engine)| !engine.is_forked()) {
+    let engines = engines.iter().map(|(_, engine)| engine);
+    let lanes = engines.clone().flat_map(|engine| engine.lanes.beside());
+    for engine in engines.chain(lanes).filter(|engine| !engine.is_forked()) {
         let mut shard = engine.shard.try_lock();
         while shard.is_none() && begin.elapsed() < EXIT_PATIENCE {
             std::thread::yield_now();

@@ -431,9 +431,12 @@ impl Engine {
 
     /// Hands connection management what came in for it, without any lock.
     fn deliver(&self, notes: Vec<Note>) {
-        let ucma = self.ucma.get();
+        if notes.is_empty() {
+            return;
+        }
+        let ucma = self.cm_in_use();
         for note in notes {
-            match (note, ucma) {
+            match (note, &ucma) {
                 (Note::SlotDead(slot), _) => self.peer_slot_gone(slot),
                 (_, None) => {}
                 (Note::QpData(qpn), Some(ucma)) => ucma.qp_data(qpn),

@@ -25,9 +25,14 @@ impl Engine {
         }))
     }
 
+    /// Connection management of the process, if it is used: the first engine has it.
+    pub(super) fn cm_in_use(&self) -> Option<Arc<Ucma>> {
+        self.lanes.first()?.ucma.get().cloned()
+    }
+
     /// A queue pair has reached RTR: a handshake may be waiting for that.
     pub(super) fn qp_is_ready_now(&self, qpn: Qpn) {
-        if let Some(ucma) = self.ucma.get() {
+        if let Some(ucma) = self.cm_in_use() {
             ucma.qp_ready(qpn.to_u32());
         }
     }
@@ -106,10 +111,10 @@ impl Driver for Surroundings {
     }
 
     fn qp_is_ready(&self, qpn: u32) -> bool {
-        let Ok(engine) = self.engine() else {
+        let (Ok(first), Some(qpn)) = (self.engine(), Qpn::from_u32(qpn)) else {
             return true;
         };
-        let Some(qpn) = Qpn::from_u32(qpn).filter(|qpn| qpn.slot() == engine.info.slot) else {
+        let Some(engine) = first.lanes.find(qpn.slot()) else {
             return true;
         };
         let shard = engine.shard.lock();

@@ -14,6 +14,7 @@
 //! | `xrc` | domains of extended reliable connections |
 //! | `memory` | every copy to and from application memory (unsafe); `careful`: memory that may be missing (unsafe) |
 //! | `path` | how a peer is reached; `lease`: the leased queue pair (unsafe) |
+//! | `lanes` | further engines of a process, for threads that share no lock |
 //! | `background` | the thread that progresses when the application does not, and who may rest when |
 //! | `cma` | long messages inside a host in one copy (unsafe) |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
@@ -44,6 +45,7 @@ mod control;
 mod cq;
 mod datagram;
 mod events;
+mod lanes;
 mod lease;
 mod lock;
 mod memory;
@@ -68,7 +70,7 @@ pub use cq::{Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramState, DatagramWr};
 pub use events::{AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, EventSink};
 pub use mr::MrChange;
-use mr::Place;
+use mr::{MrTable, Place};
 pub use proto_trp::addr::{Qpn, SlotId};
 pub use proto_trp::conn::{
     Completion, CompletionOp, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
@@ -84,11 +86,12 @@ pub use urdma_ipc::Personality;
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};
 
 use background::Rest;
+use lanes::Lanes;
 use lock::{Held, SpinLock};
 use path::{Path, Way};
 use qp::PolledTable;
 use shard::{host, Shard};
-use urdma_ipc::ControlClient;
+use urdma_ipc::{ControlClient, RunDir};
 use urdma_ucma::Ucma;
 
 /// Polls in a row that may find the lock taken before the processor is given away.
@@ -105,6 +108,9 @@ pub struct Engine {
     /// Something was written that waits for more, until the next poll: see `outbox.rs`.
     holds_back: AtomicBool,
     control: Option<ControlClient>,
+    /// Where urdmad is, if there is one.
+    run_dir: Option<RunDir>,
+    lanes: Arc<Lanes>,
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
     ucma: OnceLock<Arc<Ucma>>,
     background: OnceLock<()>,
@@ -170,7 +176,10 @@ impl Engine {
     /// There are too many, or the device is gone.
     pub fn alloc_pd(&self) -> Result<Pd, EngineError> {
         self.usable()?;
-        self.shard.lock().pds.alloc()
+        let _held = self.lanes.hold();
+        let pd = self.shard.lock().pds.alloc()?;
+        self.spread_pd(pd, usize::MAX);
+        Ok(pd)
     }
 
     /// Gives a protection domain back.
@@ -179,7 +188,13 @@ impl Engine {
     /// [`EngineError::Busy`] while regions or queue pairs use it.
     pub fn dealloc_pd(&self, pd: Pd) -> Result<(), EngineError> {
         self.not_forked()?;
-        self.shard.lock().pds.dealloc(pd)
+        let _held = self.lanes.hold();
+        self.withdraw_pd(pd)?;
+        let outcome = self.shard.lock().pds.dealloc(pd);
+        if outcome == Err(EngineError::Busy) {
+            self.spread_pd(pd, usize::MAX);
+        }
+        outcome
     }
 
     fn not_forked(&self) -> Result<(), EngineError> {
@@ -206,13 +221,7 @@ impl Engine {
         if !access.contains(Access::ON_DEMAND) {
             memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
         }
-        let mut shard = self.shard.lock();
-        shard.pds.acquire(pd)?;
-        let keys = shard.regions.register(pd, addr, len, iova, access);
-        if keys.is_err() {
-            shard.pds.release(pd);
-        }
-        keys
+        self.add_region(pd, |regions| regions.register(pd, addr, len, iova, access))
     }
 
     /// Registers the region that reads as zeroes everywhere and keeps nothing.
@@ -221,13 +230,22 @@ impl Engine {
     /// [`EngineError::NoMemory`]: too many regions.
     pub fn register_null_mr(&self, pd: Pd) -> Result<MrKeys, EngineError> {
         self.usable()?;
+        self.add_region(pd, |regions| regions.register_null(pd))
+    }
+
+    /// Has a region of `pd` made, and tells all lanes.
+    fn add_region(
+        &self,
+        pd: Pd,
+        make: impl FnOnce(&mut MrTable) -> Result<MrKeys, EngineError>,
+    ) -> Result<MrKeys, EngineError> {
+        let _held = self.lanes.hold();
         let mut shard = self.shard.lock();
-        shard.pds.acquire(pd)?;
-        let keys = shard.regions.register_null(pd);
-        if keys.is_err() {
-            shard.pds.release(pd);
-        }
-        keys
+        let keys = shard.in_domain(pd, |shard| make(&mut shard.regions))?;
+        let copy = shard.regions.copy_of(keys.lkey);
+        drop(shard);
+        self.tell_lanes(copy.as_ref());
+        Ok(keys)
     }
 
     /// Changes a region, which keeps its keys.
@@ -243,6 +261,7 @@ impl Engine {
                 memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
             }
         }
+        let _held = self.lanes.hold();
         let mut shard = self.shard.lock();
         if let Some(pd) = change.pd {
             shard.pds.acquire(pd)?;
@@ -251,6 +270,9 @@ impl Engine {
         if let Some(pd) = change.pd {
             shard.pds.release(*outcome.as_ref().unwrap_or(&pd));
         }
+        let copy = shard.regions.copy_of(lkey);
+        drop(shard);
+        self.tell_lanes(copy.as_ref());
         outcome.map(|_| ())
     }
 
@@ -302,9 +324,14 @@ impl Engine {
     /// [`EngineError::Invalid`]: there is no such region; [`EngineError::Busy`]: windows are bound to it.
     pub fn deregister_mr(&self, lkey: u32) -> Result<(), EngineError> {
         self.not_forked()?;
+        let _held = self.lanes.hold();
         let mut shard = self.shard.lock();
         let pd = shard.regions.deregister(lkey)?;
         shard.pds.release(pd);
+        drop(shard);
+        for lane in self.lanes.beside() {
+            lane.shard.lock().regions.drop_copy(lkey);
+        }
         Ok(())
     }
 
@@ -359,9 +386,13 @@ impl Engine {
     ) -> Result<usize, EngineError> {
         self.not_forked()?;
         let mut counted = |wc: &WorkCompletion| {
-            self.polled
-                .get(wc.qpn.index())
-                .count(wc.completion.is_send());
+            if wc.qpn.slot() == self.info.slot {
+                self.polled
+                    .get(wc.qpn.index())
+                    .count(wc.completion.is_send());
+            } else {
+                self.count_polled_elsewhere(wc);
+            }
             take(wc);
         };
         if !cq.has_completions() || self.holds_back.load(Ordering::Relaxed) {
@@ -371,6 +402,15 @@ impl Engine {
             }
         }
         Ok(cq.pop(max, &mut counted))
+    }
+
+    /// Counts a completion of another lane's queue pair.
+    #[cold]
+    fn count_polled_elsewhere(&self, wc: &WorkCompletion) {
+        if let Some(engine) = self.lanes.find(wc.qpn.slot()) {
+            let polled = engine.polled.get(wc.qpn.index());
+            polled.count(wc.completion.is_send());
+        }
     }
 
     #[inline]

@@ -69,6 +69,13 @@ pub(super) struct Detail {
     pub(super) windows: u32,
 }
 
+/// A region as it is told to the tables of lanes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MrCopy {
+    region: Region,
+    detail: Detail,
+}
+
 /// Where the octets of an access are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -284,6 +291,39 @@ impl MrTable {
         Ok(Pd(region.pd))
     }
 
+    /// The region with this key, for the table of a lane.
+    pub(super) fn copy_of(&self, key: u32) -> Option<MrCopy> {
+        let index = self.region_of(key).ok()?;
+        Some(MrCopy {
+            region: self.regions[index],
+            detail: self.details[index],
+        })
+    }
+
+    /// All regions, for the table of a lane.
+    pub(super) fn copies(&self) -> Vec<MrCopy> {
+        let keys = self.regions.iter().map(|region| region.key);
+        keys.filter_map(|key| self.copy_of(key)).collect()
+    }
+
+    /// Takes in a region of another table, or what it is now.
+    pub(super) fn put_copy(&mut self, copy: &MrCopy) {
+        let index = (copy.region.key >> RANDOM_BITS) as usize;
+        let len = self.regions.len().max(index + 1);
+        self.regions.resize(len, NO_REGION);
+        self.details.resize(len, NO_DETAIL);
+        self.regions[index] = copy.region;
+        self.details[index] = copy.detail;
+    }
+
+    /// Forgets a region of another table.
+    pub(super) fn drop_copy(&mut self, key: u32) {
+        if let Some(index) = self.index_of(key) {
+            self.regions[index] = NO_REGION;
+            self.details[index] = NO_DETAIL;
+        }
+    }
+
     /// Where `len` octets at `at` of region `key` lie, if `pd` has the region and it grants `needed`.
     #[inline]
     pub(super) fn check(
@@ -420,13 +460,35 @@ impl PdTable {
 
     /// Gives one back that nobody uses.
     pub(super) fn dealloc(&mut self, pd: Pd) -> Result<(), EngineError> {
+        self.withdraw(pd)?;
+        self.free.push_back(pd.0);
+        Ok(())
+    }
+
+    /// Forgets one that nobody uses.
+    pub(super) fn withdraw(&mut self, pd: Pd) -> Result<(), EngineError> {
         let entry = self.entry(pd)?;
         if *entry != Some(0) {
             return Err(EngineError::Busy);
         }
         *entry = None;
-        self.free.push_back(pd.0);
         Ok(())
+    }
+
+    /// Takes in one of another table, unless it is there.
+    pub(super) fn put(&mut self, pd: Pd) {
+        let Some(index) = (pd.0 as usize).checked_sub(1) else {
+            return;
+        };
+        let len = self.users.len().max(index + 1);
+        self.users.resize(len, None);
+        self.users[index].get_or_insert(0);
+    }
+
+    /// Those that there are.
+    pub(super) fn existing(&self) -> impl Iterator<Item = Pd> {
+        let numbered = (1..).zip(self.users.clone());
+        numbered.filter_map(|(number, users)| users.map(|_| Pd(number)))
     }
 
     /// One more object uses it.

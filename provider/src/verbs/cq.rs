@@ -7,7 +7,7 @@ use std::ptr::addr_of_mut;
 use std::sync::Arc;
 
 use rdma_core_sys::verbs::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_pd,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
     IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS,
@@ -72,15 +72,15 @@ impl CompletionQueue {
         self.verbs.get()
     }
 
-    /// A completion queue of at least `depth` entries whose events go to `channel`.
+    /// A completion queue of `engine` of at least `depth` entries whose events go to `channel`.
     fn create(
         context: &Context,
+        engine: &Arc<Engine>,
         depth: u32,
         comp_vector: u32,
         channel: *const ibv_comp_channel,
         keeps_time: bool,
     ) -> Result<Box<Self>, VerbsError> {
-        let engine = &context.engine;
         let limits = &engine.info().limits;
         if depth == 0 || depth > limits.max_cqe || comp_vector != 0 {
             return Err(VerbsError::Invalid);
@@ -132,7 +132,8 @@ pub(super) unsafe extern "C" fn create_cq(
         let context = unsafe { Context::from_ptr(context) };
         let depth = u32::try_from(depth).map_err(|_| VerbsError::Invalid)?;
         let vector = u32::try_from(comp_vector).map_err(|_| VerbsError::Invalid)?;
-        let object = CompletionQueue::create(context, depth, vector, channel, false)?;
+        let object =
+            CompletionQueue::create(context, &context.engine, depth, vector, channel, false)?;
         Ok(Box::into_raw(object).cast())
     })
 }
@@ -146,9 +147,11 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         // SAFETY: libibverbs passes an open context of ours, the application its attributes.
         let (context, attr) = unsafe { (Context::from_ptr(context), attr.read()) };
         check_extended(&attr)?;
+        let engine = engine_of(context, &attr)?;
         let (depth, vector) = (attr.cqe, attr.comp_vector);
         let keeps_time = attr.wc_flags & TIMES != 0;
-        let object = CompletionQueue::create(context, depth, vector, attr.channel, keeps_time)?;
+        let object =
+            CompletionQueue::create(context, engine, depth, vector, attr.channel, keeps_time)?;
         // SAFETY: nobody else has the new object yet.
         unsafe { poll_ex::install(&mut *object.verbs()) };
         Ok(Box::into_raw(object).cast())
@@ -163,13 +166,6 @@ const TIMES: u64 =
 fn check_extended(attr: &ibv_cq_init_attr_ex) -> Result<(), VerbsError> {
     let flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     let has_flags = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
-    let has_domain = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0;
-    // SAFETY: with this flag the application passes null or a protection domain of ours.
-    let is_parent =
-        |pd: *mut ibv_pd| !pd.is_null() && unsafe { ProtectionDomain::from_ptr(pd) }.is_parent();
-    if has_domain && !is_parent(attr.parent_domain) {
-        return Err(VerbsError::Invalid);
-    }
     if attr.wc_flags & !(u64::from(IBV_WC_STANDARD_FLAGS) | TIMES) != 0
         || attr.comp_mask & !(IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD) != 0
         || (has_flags && attr.flags & !flags != 0)
@@ -177,6 +173,26 @@ fn check_extended(attr: &ibv_cq_init_attr_ex) -> Result<(), VerbsError> {
         return Err(VerbsError::NotSupported);
     }
     Ok(())
+}
+
+/// The engine that the queue is to be made in: the context's, or that of the parent domain that the attributes name.
+///
+/// # Errors
+/// [`VerbsError::Invalid`]: what they name is no parent domain.
+fn engine_of<'a>(
+    context: &'a Context,
+    attr: &ibv_cq_init_attr_ex,
+) -> Result<&'a Arc<Engine>, VerbsError> {
+    if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+        return Ok(&context.engine);
+    }
+    // SAFETY: with this flag the application passes null or a protection domain of ours that lives.
+    let domain = (!attr.parent_domain.is_null())
+        .then(|| unsafe { ProtectionDomain::from_ptr(attr.parent_domain) });
+    let domain = domain.filter(|domain| domain.is_parent());
+    domain
+        .map(ProtectionDomain::lane)
+        .ok_or(VerbsError::Invalid)
 }
 
 /// `ibv_resize_cq`

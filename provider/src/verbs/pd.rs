@@ -1,7 +1,8 @@
 //! Protection domains, parent domains and thread domains.
 //!
-//! A parent domain is a protection domain with hints: a thread domain, which allows a driver to leave out locks, and allocators for its queues. Both
-//! may be ignored, and are: the engine's lock is needed by its own thread, and queues lie in memory that the application cannot reach.
+//! A parent domain is a protection domain with hints: a thread domain, and allocators for its queues. The latter are ignored: queues lie in memory
+//! that the application cannot reach. A thread domain is a lane of the engine, if one can be had: completion queues and queue pairs that are made in a parent
+//! domain with it share no lock with any others.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -25,6 +26,7 @@ use crate::engine::{Engine, Pd};
 #[repr(C)]
 pub(super) struct ProtectionDomain {
     verbs: UnsafeCell<ibv_pd>,
+    /// Where the domain and its regions are.
     pub(super) engine: Arc<Engine>,
     pub(super) pd: Pd,
     /// What the kernel knows of the domain; a parent domain has its domain's.
@@ -36,7 +38,15 @@ enum Kind {
     /// It is the domain.
     Own,
     /// A parent domain, which counts as a user of its domain, and of its thread domain if it has one.
-    Parent { thread: Option<Arc<AtomicU32>> },
+    Parent { thread: Option<Arc<Thread>> },
+}
+
+/// What a thread domain and the parent domains that were made with it share.
+struct Thread {
+    /// Nothing if none could be had: the thread then shares the context's engine.
+    lane: Option<Arc<Engine>>,
+    /// Parent domains.
+    users: AtomicU32,
 }
 
 impl ProtectionDomain {
@@ -52,6 +62,16 @@ impl ProtectionDomain {
     /// Whether it is a parent domain.
     pub(super) fn is_parent(&self) -> bool {
         matches!(self.kind, Kind::Parent { .. })
+    }
+
+    /// Where completion queues and queue pairs of the domain are made.
+    pub(super) fn lane(&self) -> &Arc<Engine> {
+        match &self.kind {
+            Kind::Parent {
+                thread: Some(thread),
+            } => thread.lane.as_ref().unwrap_or(&self.engine),
+            Kind::Parent { thread: None } | Kind::Own => &self.engine,
+        }
     }
 
     fn create(
@@ -86,8 +106,8 @@ impl ProtectionDomain {
             }
             Kind::Parent { thread } => {
                 self.engine.unshare_pd(self.pd)?;
-                if let Some(users) = thread {
-                    users.fetch_sub(1, Ordering::Relaxed);
+                if let Some(thread) = thread {
+                    thread.users.fetch_sub(1, Ordering::Relaxed);
                 }
             }
         }
@@ -142,9 +162,9 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
             return Err(VerbsError::Invalid);
         }
         engine.share_pd(domain.pd)?;
-        let thread = thread.map(|thread| thread.users.clone());
-        if let Some(users) = &thread {
-            users.fetch_add(1, Ordering::Relaxed);
+        let thread = thread.map(|domain| domain.thread.clone());
+        if let Some(thread) = &thread {
+            thread.users.fetch_add(1, Ordering::Relaxed);
         }
         let kind = Kind::Parent { thread };
         let kernel = domain.kernel.clone();
@@ -169,8 +189,9 @@ pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
 #[repr(C)]
 struct ThreadDomain {
     verbs: UnsafeCell<ibv_td>,
-    /// Parent domains that were made with it.
-    users: Arc<AtomicU32>,
+    /// The engine that the lane is beside.
+    engine: Arc<Engine>,
+    thread: Arc<Thread>,
 }
 
 /// `ibv_alloc_td`
@@ -183,9 +204,15 @@ pub(super) unsafe extern "C" fn alloc_td(
         if unsafe { (*attr).comp_mask } != 0 {
             return Err(VerbsError::NotSupported);
         }
+        // SAFETY: libibverbs passes an open context of ours.
+        let engine = unsafe { &Context::from_ptr(context).engine };
         let object = Box::new(ThreadDomain {
             verbs: UnsafeCell::new(ibv_td { context }),
-            users: Arc::default(),
+            engine: engine.clone(),
+            thread: Arc::new(Thread {
+                lane: engine.take_lane(),
+                users: AtomicU32::new(0),
+            }),
         });
         Ok(Box::into_raw(object).cast())
     })
@@ -196,11 +223,14 @@ pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs passes a thread domain of ours.
         let object = unsafe { &*td.cast::<ThreadDomain>() };
-        if object.users.load(Ordering::Relaxed) > 0 {
+        if object.thread.users.load(Ordering::Relaxed) > 0 {
             return Err(VerbsError::Busy);
         }
         // SAFETY: the object came out of a box, and nobody uses it.
-        drop(unsafe { Box::from_raw(td.cast::<ThreadDomain>()) });
+        let object = unsafe { Box::from_raw(td.cast::<ThreadDomain>()) };
+        if let Some(lane) = &object.thread.lane {
+            object.engine.give_lane(lane.clone());
+        }
         Ok(())
     })
 }

@@ -114,17 +114,22 @@ impl QueuePair {
             cookie: memory.as_mut_ptr() as u64,
             events: events.sink(),
         };
+        let engine = match domain {
+            // Extended connections are the first engine's alone.
+            Domain::Protection(domain) if matches!(config.xrc, XrcRole::None) => domain.lane(),
+            Domain::Protection(_) | Domain::Xrc(_) => &context.engine,
+        };
         let qp = if service == Service::Datagram {
-            context.engine.create_datagram_qp(&config)?
+            engine.create_datagram_qp(&config)?
         } else {
-            context.engine.create_qp(&config)?
+            engine.create_qp(&config)?
         };
         if let Some(kernel) = events.counterpart() {
             let made = kernel_request(domain, attr, srq, &config, qp.number().to_u32())
                 .and_then(|request| kernel.make(|uverbs| uverbs.create_qp(&request)));
             made.inspect_err(|_| {
                 // Nobody has seen it, so nothing can be in the way.
-                let _ = context.engine.destroy_qp(&qp);
+                let _ = engine.destroy_qp(&qp);
             })?;
         }
         let caps = qp.caps();
@@ -148,7 +153,7 @@ impl QueuePair {
             memory,
             Self {
                 verbs: UnsafeCell::new(part),
-                engine: context.engine.clone(),
+                engine: engine.clone(),
                 qp,
                 service,
                 max_send_sge: caps.max_send_sge,

@@ -6,6 +6,7 @@ mod ends;
 mod errors;
 mod faults;
 mod groups;
+mod lanes;
 mod long_messages;
 mod operations;
 mod outbox;

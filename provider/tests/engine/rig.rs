@@ -66,6 +66,25 @@ pub(crate) fn parts(arena: Arena, slot: u8) -> Parts {
 
 pub(crate) const DEPTH: u32 = 128;
 
+pub(crate) fn qp_config(pd: Pd, cq: &Arc<Cq>, events: &Arc<Events>, unreliable: bool) -> QpConfig {
+    QpConfig {
+        pd,
+        send_cq: cq.clone(),
+        recv_cq: cq.clone(),
+        srq: None,
+        xrc: XrcRole::None,
+        unreliable,
+        max_send_wr: DEPTH,
+        max_recv_wr: DEPTH,
+        max_send_sge: 4,
+        max_recv_sge: 4,
+        max_inline: 128,
+        hears_itself: true,
+        cookie: 5,
+        events: events.clone(),
+    }
+}
+
 impl End {
     pub(crate) fn new(engine: Arc<Engine>, octets: usize) -> End {
         let pd = engine.alloc_pd().unwrap();
@@ -75,15 +94,20 @@ impl End {
     /// One that acknowledges nothing and sends nothing again.
     pub(crate) fn unreliable(engine: Arc<Engine>, octets: usize) -> End {
         let pd = engine.alloc_pd().unwrap();
-        End::with(engine, pd, octets, true)
+        End::with(&engine.clone(), engine, pd, octets, true)
+    }
+
+    /// One whose queue pair and completion queue are in a lane beside `first`.
+    pub(crate) fn in_lane(first: &Engine, lane: Arc<Engine>, pd: Pd, octets: usize) -> End {
+        End::with(first, lane, pd, octets, false)
     }
 
     /// A queue pair and memory in a protection domain that there is.
     pub(crate) fn in_domain(engine: Arc<Engine>, pd: Pd, octets: usize) -> End {
-        End::with(engine, pd, octets, false)
+        End::with(&engine.clone(), engine, pd, octets, false)
     }
 
-    fn with(engine: Arc<Engine>, pd: Pd, octets: usize, unreliable: bool) -> End {
+    fn with(first: &Engine, engine: Arc<Engine>, pd: Pd, octets: usize, unreliable: bool) -> End {
         let (channel, write_end) = UnixStream::pair().unwrap();
         let cq = engine
             .create_cq(CqConfig {
@@ -94,27 +118,11 @@ impl End {
             })
             .unwrap();
         let events = Arc::new(Events::default());
-        let qp = engine
-            .create_qp(&QpConfig {
-                pd,
-                send_cq: Arc::clone(&cq),
-                recv_cq: Arc::clone(&cq),
-                srq: None,
-                xrc: XrcRole::None,
-                unreliable,
-                max_send_wr: DEPTH,
-                max_recv_wr: DEPTH,
-                max_send_sge: 4,
-                max_recv_sge: 4,
-                max_inline: 128,
-                hears_itself: true,
-                cookie: 5,
-                events: events.clone(),
-            })
-            .unwrap();
+        let config = qp_config(pd, &cq, &events, unreliable);
+        let qp = engine.create_qp(&config).unwrap();
         let memory = vec![0u8; octets];
         let addr = memory.as_ptr() as u64;
-        let keys = engine
+        let keys = first
             .register_mr(
                 pd,
                 addr,

@@ -1,0 +1,234 @@
+//! Threads of one process that each write to themselves over a queue pair and a completion queue of their own: `urdma-perf-threads THREADS domains|shared`.
+//! With thread domains they share no lock, without they share all.
+//!
+//! Prints which slots their queue pairs are in, and how many million messages a second all of them completed.
+
+use std::process::ExitCode;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use rdma_core_sys::verbs;
+use urdma_perf::threads::{Sharing, RATE, SLOTS};
+use urdma_perf::verbs_setup::{check, connect_to_itself, made, open};
+
+/// How long the threads write.
+const TIME: Duration = Duration::from_secs(1);
+const OCTETS: u32 = 64;
+/// Requests of a thread that are posted and not completed.
+const OUTSTANDING: u32 = 32;
+const BATCH: usize = 16;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.as_slice() {
+        [threads, sharing] => match (threads.parse(), Sharing::from_name(sharing)) {
+            (Ok(threads), Some(sharing)) => measure(threads, sharing),
+            _ => Err("usage: urdma-perf-threads THREADS domains|shared".into()),
+        },
+        _ => Err("usage: urdma-perf-threads THREADS domains|shared".into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("urdma-perf-threads: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What one thread uses.
+struct Lane {
+    cq: *mut verbs::ibv_cq,
+    qp: *mut verbs::ibv_qp,
+    memory: Box<[u8; OCTETS as usize]>,
+    key: u32,
+}
+
+// SAFETY: the objects may be used by any thread, and each is used by one.
+unsafe impl Send for Lane {}
+
+fn measure(threads: u32, sharing: Sharing) -> Result<(), String> {
+    let context = open()?;
+    // SAFETY: the context is open.
+    let pd = made("ibv_alloc_pd", unsafe { verbs::ibv_alloc_pd(context) })?;
+    let lanes = (0..threads).map(|_| Lane::new(context, pd, sharing));
+    let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+    let slots: Vec<String> = lanes.iter().map(|lane| lane.slot().to_string()).collect();
+    println!("{SLOTS}{}", slots.join(" "));
+    let (begin, end) = (Barrier::new(lanes.len() + 1), AtomicBool::new(false));
+    let (counts, elapsed) = std::thread::scope(|scope| {
+        let (begin, end) = (&begin, &end);
+        let running: Vec<_> = lanes
+            .into_iter()
+            .map(|lane| scope.spawn(move || lane.write_until(begin, end)))
+            .collect();
+        begin.wait();
+        let start = Instant::now();
+        std::thread::sleep(TIME);
+        end.store(true, Ordering::Relaxed);
+        let counts: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
+        (counts, start.elapsed())
+    });
+    let mut total = 0;
+    for count in counts {
+        total += count.map_err(|_| "a thread has panicked")??;
+    }
+    println!("{RATE}{:.4}", total as f64 / elapsed.as_secs_f64() / 1e6);
+    Ok(())
+}
+
+impl Lane {
+    fn new(
+        context: *mut verbs::ibv_context,
+        pd: *mut verbs::ibv_pd,
+        sharing: Sharing,
+    ) -> Result<Self, String> {
+        let domain = match sharing {
+            Sharing::Domains => parent_domain(context, pd)?,
+            Sharing::Shared => pd,
+        };
+        let cq = completion_queue(context, (sharing == Sharing::Domains).then_some(domain))?;
+        let qp = connect_to_itself(context, domain, cq, OUTSTANDING)?;
+        let mut memory = Box::new([0; OCTETS as usize]);
+        let access = verbs::IBV_ACCESS_LOCAL_WRITE | verbs::IBV_ACCESS_REMOTE_WRITE;
+        // SAFETY: the memory lives as long as the process uses the region.
+        let region = made("ibv_reg_mr", unsafe {
+            verbs::ibv_reg_mr(
+                pd,
+                memory.as_mut_ptr().cast(),
+                memory.len(),
+                access.cast_signed(),
+            )
+        })?;
+        // SAFETY: the region was just made.
+        let key = unsafe { (*region).lkey };
+        Ok(Self {
+            cq,
+            qp,
+            memory,
+            key,
+        })
+    }
+
+    /// The slot that the queue pair's number names.
+    fn slot(&self) -> u32 {
+        // SAFETY: the queue pair lives.
+        unsafe { (*self.qp).qp_num >> 16 }
+    }
+
+    /// Writes from `begin` on until `end`; gives how many writes were completed.
+    fn write_until(mut self, begin: &Barrier, end: &AtomicBool) -> Result<u64, String> {
+        begin.wait();
+        let (mut done, mut outstanding) = (0, 0);
+        while !end.load(Ordering::Relaxed) {
+            while outstanding < OUTSTANDING {
+                self.post()?;
+                outstanding += 1;
+            }
+            let completed = self.poll()?;
+            outstanding -= completed;
+            done += u64::from(completed);
+        }
+        // The memory ends with this thread: nothing may be on its way there.
+        while outstanding > 0 {
+            outstanding -= self.poll()?;
+        }
+        Ok(done)
+    }
+
+    fn post(&mut self) -> Result<(), String> {
+        let address = self.memory.as_mut_ptr() as u64;
+        let mut sge = verbs::ibv_sge {
+            addr: address,
+            length: OCTETS,
+            lkey: self.key,
+        };
+        // SAFETY: all zeroes is a valid value of this plain structure.
+        let mut wr: verbs::ibv_send_wr = unsafe { std::mem::zeroed() };
+        (wr.sg_list, wr.num_sge) = (&mut sge, 1);
+        wr.opcode = verbs::IBV_WR_RDMA_WRITE;
+        wr.send_flags = verbs::IBV_SEND_SIGNALED;
+        (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (address, self.key);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair and its context live.
+        let post = unsafe { (*(*self.qp).context).ops.post_send };
+        let post = post.ok_or("the provider has no post_send")?;
+        // SAFETY: the provider's own function, with a queue pair of its own and a request that lives.
+        check("ibv_post_send", unsafe { post(self.qp, &mut wr, &mut bad) })
+    }
+
+    fn poll(&self) -> Result<u32, String> {
+        // SAFETY: all zeroes is a valid value of this plain structure.
+        let mut found: [verbs::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
+        // SAFETY: the completion queue and its context live.
+        let poll = unsafe { (*(*self.cq).context).ops.poll_cq };
+        let poll = poll.ok_or("the provider has no poll_cq")?;
+        // SAFETY: the provider's own function, with a queue of its own and room for what is asked for.
+        let count = unsafe { poll(self.cq, BATCH as i32, found.as_mut_ptr()) };
+        let count = usize::try_from(count).map_err(|_| "ibv_poll_cq failed")?;
+        match found[..count]
+            .iter()
+            .find(|wc| wc.status != verbs::IBV_WC_SUCCESS)
+        {
+            Some(wc) => Err(format!("a write failed with status {}", wc.status)),
+            None => u32::try_from(count).map_err(|_| "too many completions".into()),
+        }
+    }
+}
+
+/// The calls that the header defines inline.
+///
+/// # Errors
+/// The context is of a provider without them.
+fn extended(context: *mut verbs::ibv_context) -> Result<&'static verbs::verbs_context, String> {
+    // SAFETY: the context is open, and stays so.
+    if unsafe { (*context).abi_compat } as usize != usize::MAX {
+        return Err("the context has no extended calls".into());
+    }
+    let offset = std::mem::offset_of!(verbs::verbs_context, context);
+    // SAFETY: libibverbs has put the context into an extended one, as the mark says.
+    Ok(unsafe { &*context.byte_sub(offset).cast() })
+}
+
+/// A parent domain with a thread domain of its own.
+fn parent_domain(
+    context: *mut verbs::ibv_context,
+    pd: *mut verbs::ibv_pd,
+) -> Result<*mut verbs::ibv_pd, String> {
+    let calls = extended(context)?;
+    let alloc_td = calls.alloc_td.ok_or("no thread domains")?;
+    let alloc_parent = calls.alloc_parent_domain.ok_or("no parent domains")?;
+    let mut td_attr = verbs::ibv_td_init_attr { comp_mask: 0 };
+    // SAFETY: the provider's own functions, with its context and attributes that live.
+    let td = made("ibv_alloc_td", unsafe { alloc_td(context, &mut td_attr) })?;
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut attr: verbs::ibv_parent_domain_init_attr = unsafe { std::mem::zeroed() };
+    (attr.pd, attr.td) = (pd, td);
+    // SAFETY: as above.
+    made("ibv_alloc_parent_domain", unsafe {
+        alloc_parent(context, &mut attr)
+    })
+}
+
+/// A completion queue, in a parent domain if one is given.
+fn completion_queue(
+    context: *mut verbs::ibv_context,
+    domain: Option<*mut verbs::ibv_pd>,
+) -> Result<*mut verbs::ibv_cq, String> {
+    let create = extended(context)?
+        .create_cq_ex
+        .ok_or("no extended completion queues")?;
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut attr: verbs::ibv_cq_init_attr_ex = unsafe { std::mem::zeroed() };
+    attr.cqe = 2 * OUTSTANDING;
+    if let Some(domain) = domain {
+        attr.comp_mask = verbs::IBV_CQ_INIT_ATTR_MASK_PD;
+        attr.parent_domain = domain;
+    }
+    // SAFETY: the provider's own function, with its context and attributes that live.
+    let cq = made("ibv_create_cq_ex", unsafe { create(context, &mut attr) })?;
+    // The extended structure begins with the plain one.
+    Ok(cq.cast())
+}

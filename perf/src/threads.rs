@@ -1,0 +1,87 @@
+//! Threads of one process with a queue pair and a completion queue each: whether they stand in each other's way.
+
+use std::path::Path;
+use std::time::Duration;
+
+use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::process::Process;
+
+use crate::samples::Sample;
+
+/// What `urdma-perf-threads` prints before the slots of its queue pairs.
+pub const SLOTS: &str = "slots ";
+/// And before its rate, millions a second.
+pub const RATE: &str = "rate ";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What the threads share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each has a thread domain.
+    Domains,
+    /// Everything but queue pair and completion queue.
+    Shared,
+}
+
+impl Sharing {
+    /// As the program's argument has it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Domains, Self::Shared]
+            .into_iter()
+            .find(|sharing| sharing.name() == name)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Domains => "domains",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+/// What a run has shown.
+#[derive(Debug)]
+pub struct Run {
+    /// The slot of each thread's queue pair.
+    pub slots: Vec<u32>,
+    /// 10^6 messages a second of all threads.
+    pub rate: f64,
+}
+
+/// Has `threads` threads of one process of `host` write to themselves.
+///
+/// # Errors
+/// What the program said.
+pub fn run(
+    host: &Instance,
+    programs: &Path,
+    threads: u32,
+    sharing: Sharing,
+) -> Result<Run, String> {
+    let program = programs.join("urdma-perf-threads").display().to_string();
+    let arguments = [program, threads.to_string(), sharing.name().to_owned()];
+    let text = |failure: urdma_harness::Failure| failure.to_string();
+    let mut command = host.run(Lease::Never, &arguments).map_err(text)?;
+    let ended = Process::run(&mut command, LIMIT).map_err(text)?;
+    let line = |prefix: &str| {
+        ended
+            .output
+            .lines()
+            .find_map(|line| line.strip_prefix(prefix))
+    };
+    match (ended.succeeded(), line(SLOTS), line(RATE)) {
+        (true, Some(slots), Some(rate)) => Ok(Run {
+            slots: slots.split(' ').flat_map(str::parse).collect(),
+            rate: rate.parse().map_err(|_| ended.describe())?,
+        }),
+        _ => Err(ended.describe()),
+    }
+}
+
+/// Their rate, millions a second.
+///
+/// # Errors
+/// As [`run`].
+pub fn rate(host: &Instance, programs: &Path, threads: u32, sharing: Sharing) -> Sample {
+    run(host, programs, threads, sharing).map(|run| run.rate)
+}
