@@ -1,8 +1,8 @@
 //! The C table through which the stand-in reaches the engine, and the completion channels that come in by it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
@@ -20,6 +20,7 @@ static TABLE: FrontTable = FrontTable {
     cm_close,
     channel_open,
     channel_close,
+    async_open,
 };
 
 type Channels = HashMap<c_int, Arc<CompletionChannel>>;
@@ -34,6 +35,30 @@ fn channels() -> MutexGuard<'static, Option<Channels>> {
 /// The completion channel that the application reads from `read_fd`.
 pub(crate) fn channel(read_fd: c_int) -> Option<Arc<CompletionChannel>> {
     channels().as_ref()?.get(&read_fd).cloned()
+}
+
+/// Where libibverbs will read the asynchronous events of contexts that are being imported, by the descriptors that they are imported by.
+static ASYNC_FILES: Mutex<BTreeMap<c_int, OwnedFd>> = Mutex::new(BTreeMap::new());
+
+fn async_files() -> MutexGuard<'static, BTreeMap<c_int, OwnedFd>> {
+    ASYNC_FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps the file of asynchronous events of an imported context until libibverbs asks for it.
+pub(crate) fn offer_async_file(cmd_fd: c_int, file: OwnedFd) {
+    async_files().insert(cmd_fd, file);
+}
+
+/// Takes it back, if libibverbs has not asked.
+pub(crate) fn withdraw_async_file(cmd_fd: c_int) {
+    async_files().remove(&cmd_fd);
+}
+
+unsafe extern "C" fn async_open(cmd_fd: c_int) -> i64 {
+    answer(|| {
+        let file = async_files().remove(&cmd_fd).ok_or(libc::EINVAL)?;
+        Ok(i64::from(file.into_raw_fd()))
+    })
 }
 
 /// The engine that connection management used last, so that not every call has to find it by its run directory.
@@ -146,7 +171,7 @@ unsafe extern "C" fn channel_close(read_fd: c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::{AsRawFd, IntoRawFd};
+    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
     #[test]
@@ -160,6 +185,23 @@ mod tests {
         // SAFETY: no precondition.
         unsafe { channel_close(read_fd) };
         assert!(channel(read_fd).is_none());
+    }
+
+    #[test]
+    fn async_file_is_given_once_or_taken_back() {
+        let ends = [(); 2].map(|()| UnixStream::pair().unwrap());
+        let [(file, _other), (second, _another)] = ends;
+        let number = file.as_raw_fd();
+        offer_async_file(-5, file.into());
+        // SAFETY: no precondition.
+        let open = |cmd_fd| unsafe { async_open(cmd_fd) };
+        assert_eq!(open(-5), i64::from(number));
+        assert_eq!(open(-5), -i64::from(libc::EINVAL));
+        // SAFETY: it was given to us just now.
+        drop(unsafe { OwnedFd::from_raw_fd(number) });
+        offer_async_file(-6, second.into());
+        withdraw_async_file(-6);
+        assert_eq!(open(-6), -i64::from(libc::EINVAL));
     }
 
     #[test]

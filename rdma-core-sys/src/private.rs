@@ -246,9 +246,9 @@ pub struct verbs_context_ops {
     pub free_context: Option<unsafe extern "C" fn(*mut ibv_context)>,
     pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
     pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
-    pub import_dm: UnusedOp,
-    pub import_mr: UnusedOp,
-    pub import_pd: UnusedOp,
+    pub import_dm: Option<unsafe extern "C" fn(*mut ibv_context, u32) -> *mut ibv_dm>,
+    pub import_mr: Option<unsafe extern "C" fn(*mut ibv_pd, u32) -> *mut ibv_mr>,
+    pub import_pd: Option<unsafe extern "C" fn(*mut ibv_context, u32) -> *mut ibv_pd>,
     pub modify_cq: UnusedOp,
     pub modify_flow_action_esp: UnusedOp,
     pub modify_qp: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int>,
@@ -301,9 +301,9 @@ pub struct verbs_context_ops {
     >,
     pub resize_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     pub set_ece: UnusedOp,
-    pub unimport_dm: UnusedOp,
-    pub unimport_mr: UnusedOp,
-    pub unimport_pd: UnusedOp,
+    pub unimport_dm: Option<unsafe extern "C" fn(*mut ibv_dm)>,
+    pub unimport_mr: Option<unsafe extern "C" fn(*mut ibv_mr)>,
+    pub unimport_pd: Option<unsafe extern "C" fn(*mut ibv_pd)>,
 }
 
 impl verbs_context_ops {

@@ -22,6 +22,7 @@ static TABLE: FrontTable = FrontTable {
     cm_close,
     channel_open,
     channel_close,
+    async_open,
 };
 
 /// Gives the table.
@@ -64,6 +65,11 @@ extern "C" fn channel_open(read_fd: c_int, write_fd: c_int) -> i64 {
     unsafe { libc::write(write_fd, event.as_ptr().cast(), 8) };
     log("channel_open");
     0
+}
+
+extern "C" fn async_open(cmd_fd: c_int) -> i64 {
+    log(&format!("async_open {cmd_fd}"));
+    77
 }
 
 extern "C" fn channel_close(read_fd: c_int) {

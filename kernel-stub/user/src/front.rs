@@ -16,7 +16,7 @@ use std::ffi::{c_int, c_void};
 pub const FRONT_TABLE_SYMBOL: &std::ffi::CStr = c"urdma_front_table";
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 1;
+pub const FRONT_ABI: u32 = 2;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 60 octets
@@ -48,4 +48,7 @@ pub struct FrontTable {
     pub channel_open: unsafe extern "C" fn(read_fd: c_int, write_fd: c_int) -> i64,
     /// The application closed `read_fd`, which it had as a completion channel.
     pub channel_close: unsafe extern "C" fn(read_fd: c_int),
+    /// libibverbs asks for the file of asynchronous events of a context that it has just imported by `cmd_fd`. Returns the descriptor, which
+    /// is libibverbs' from then on.
+    pub async_open: unsafe extern "C" fn(cmd_fd: c_int) -> i64,
 }

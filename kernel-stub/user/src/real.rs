@@ -83,6 +83,9 @@ const NO_DIR: *mut DIR = std::ptr::null_mut();
 const NO_STR: *mut c_char = std::ptr::null_mut();
 
 real! {
+    fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, -1;
+    fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, -1;
+    ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_void) -> c_int, -1;
     open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, -1;
     open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, -1;
     openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, -1;

@@ -1,4 +1,4 @@
-//! The uverbs commands that libibverbs sends past the provider: CREATE_COMP_CHANNEL, and no other.
+//! What libibverbs asks of a uverbs file past the provider: the command CREATE_COMP_CHANNEL and the method ASYNC_EVENT_ALLOC, and no other.
 
 use std::ffi::c_int;
 
@@ -10,6 +10,77 @@ use crate::{provider, real};
 const CREATE_COMP_CHANNEL: u32 = 17;
 /// Header and body of CREATE_COMP_CHANNEL.
 const COMMAND_OCTETS: usize = 16;
+
+/// `RDMA_VERBS_IOCTL`: one method, with attributes.
+pub(crate) const METHOD_REQUEST: libc::c_ulong = 0xc018_1b01;
+/// `UVERBS_OBJECT_ASYNC_EVENT`.
+const OBJECT_ASYNC_EVENT: u16 = 16;
+/// `UVERBS_METHOD_ASYNC_EVENT_ALLOC`.
+const METHOD_ASYNC_EVENT_ALLOC: u16 = 0;
+
+/// `struct ib_uverbs_ioctl_hdr`.
+#[repr(C)]
+pub(crate) struct MethodHeader {
+    length: u16,
+    object: u16,
+    method: u16,
+    attribute_count: u16,
+    reserved1: u64,
+    driver: u32,
+    reserved2: u32,
+}
+
+/// `struct ib_uverbs_attr`.
+#[repr(C)]
+struct Attribute {
+    number: u16,
+    len: u16,
+    flags: u16,
+    reserved: u16,
+    data: i64,
+}
+
+/// Carries out a method; the errno says why not. A file of another process is none to make a context of: its objects are not here.
+///
+/// # Safety
+/// `header` is a method with as many attributes behind it as it says.
+pub(crate) unsafe fn method(
+    fd: c_int,
+    is_mine: bool,
+    header: *mut MethodHeader,
+) -> Result<(), c_int> {
+    if header.is_null() {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: the caller's promise.
+    let (object, method, count) = unsafe {
+        (
+            (*header).object,
+            (*header).method,
+            (*header).attribute_count,
+        )
+    };
+    if (object, method, count) != (OBJECT_ASYNC_EVENT, METHOD_ASYNC_EVENT_ALLOC, 1) {
+        return Err(libc::ENOTTY);
+    }
+    if !is_mine {
+        return Err(libc::EIO);
+    }
+    let table = provider::table().ok_or(libc::ENODEV)?;
+    // SAFETY: no precondition.
+    let opened = unsafe { (table.async_open)(fd) };
+    if opened < 0 {
+        return Err(c_int::try_from(-opened).unwrap_or(libc::EIO));
+    }
+    // SAFETY: the caller's promise: the one attribute, where the descriptor goes, follows the header.
+    unsafe { (*header.add(1).cast::<Attribute>()).data = opened };
+    Ok(())
+}
+
+const _: () = {
+    assert!(size_of::<MethodHeader>() == 24);
+    assert!(size_of::<Attribute>() == 16);
+};
 
 /// Carries out a write to a uverbs file; a negative errno on failure.
 ///

@@ -132,6 +132,42 @@ fn uverbs_file_makes_channels_and_refuses_the_rest() {
     assert_eq!(log, ["table", "channel_open", "channel_close"]);
 }
 
+/// A uverbs method with one attribute: header and attribute as the kernel has them.
+fn method(fd: c_int, object: u64, data: &mut u64) -> c_int {
+    // Octets in all, object, method 0, one attribute.
+    let mut words = [40 | object << 16 | 1 << 48, 0, 0, 0, 0];
+    let outcome = unsafe { libc::ioctl(fd, 0xc018_1b01, words.as_mut_ptr()) };
+    *data = words[4];
+    outcome
+}
+
+#[test]
+fn uverbs_file_gives_the_file_of_events_to_its_own_process_only() {
+    const ASYNC_EVENT: u64 = 16;
+    let log = with_standin(
+        "uverbs_file_gives_the_file_of_events_to_its_own_process_only",
+        || {
+            let fd = open(UVERBS, libc::O_RDWR | libc::O_CLOEXEC);
+            let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+            let mut data = 0;
+            assert_eq!(method(copy, ASYNC_EVENT, &mut data), 0);
+            assert_eq!(data, 77);
+            assert_eq!(method(copy, ASYNC_EVENT + 1, &mut data), -1);
+            assert_eq!(errno(), libc::ENOTTY);
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let refused = method(copy, ASYNC_EVENT, &mut data) == -1 && errno() == libc::EIO;
+                unsafe { libc::_exit(c_int::from(!refused)) };
+            }
+            let mut status = -1;
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(status, 0);
+        },
+    );
+    assert_eq!(log.len(), 2, "{log:?}");
+    assert!(log[1].starts_with("async_open "), "{log:?}");
+}
+
 #[test]
 fn device_files_look_like_character_devices() {
     let log = with_standin("device_files_look_like_character_devices", || {

@@ -182,6 +182,19 @@ impl Engine {
         Ok(pd)
     }
 
+    /// The protection domain with this number.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: there is none.
+    pub fn find_pd(&self, number: u32) -> Result<Pd, EngineError> {
+        self.usable()?;
+        let pd = Pd(number);
+        let mut shard = self.shard.lock();
+        shard.pds.acquire(pd)?;
+        shard.pds.release(pd);
+        Ok(pd)
+    }
+
     /// Gives a protection domain back.
     ///
     /// # Errors
@@ -222,6 +235,17 @@ impl Engine {
             memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
         }
         self.add_region(pd, |regions| regions.register(pd, addr, len, iova, access))
+    }
+
+    /// The length in octets of a region of a protection domain, and its keys.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: there is none.
+    pub fn find_mr(&self, pd: Pd, lkey: u32) -> Result<(u64, MrKeys), EngineError> {
+        self.usable()?;
+        let len = self.shard.lock().regions.length_of(pd, lkey)?;
+        // The key is the same for both.
+        Ok((len, MrKeys { lkey, rkey: lkey }))
     }
 
     /// Registers the region that reads as zeroes everywhere and keeps nothing.

@@ -263,6 +263,15 @@ impl MrTable {
         Ok(self.details[index].access - Access::LOCAL)
     }
 
+    /// The length of a region of a protection domain in octets.
+    pub(super) fn length_of(&self, pd: Pd, key: u32) -> Result<u64, EngineError> {
+        let region = &self.regions[self.region_of(key)?];
+        if region.pd != pd.0 {
+            return Err(EngineError::Invalid);
+        }
+        Ok(region.len)
+    }
+
     /// Changes a region that no window opens: what is `None` stays, and so does the key. Gives the protection domain of before.
     pub(super) fn reregister(&mut self, key: u32, change: &MrChange) -> Result<Pd, EngineError> {
         let access = change.access.unwrap_or(self.access_of(key)?);

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::mem::{offset_of, size_of};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{addr_of_mut, null_mut};
 use std::sync::Arc;
 
@@ -88,6 +88,9 @@ const OPS: verbs_context_ops = verbs_context_ops {
     free_context: Some(free_context),
     free_dm: Some(dm::free_dm),
     get_srq_num: Some(srq::get_srq_num),
+    import_dm: Some(dm::import_dm),
+    import_mr: Some(mr::import_mr),
+    import_pd: Some(pd::import_pd),
     modify_qp: Some(qp::modify_qp),
     modify_srq: Some(srq::modify_srq),
     open_xrcd: Some(xrc::open_xrcd),
@@ -105,6 +108,9 @@ const OPS: verbs_context_ops = verbs_context_ops {
     req_notify_cq: Some(cq::req_notify_cq),
     rereg_mr: Some(mr::rereg_mr),
     resize_cq: Some(cq::resize_cq),
+    unimport_dm: Some(dm::unimport_dm),
+    unimport_mr: Some(mr::unimport_mr),
+    unimport_pd: Some(pd::unimport_pd),
     ..verbs_context_ops::EMPTY
 };
 
@@ -122,7 +128,7 @@ static DRIVER: verbs_device_ops = verbs_device_ops {
     static_providers: std::ptr::null(),
     match_device: Some(match_device),
     alloc_context: Some(alloc_context),
-    import_context: None,
+    import_context: Some(import_context),
     alloc_device: Some(alloc_device),
     uninit_device: Some(uninit_device),
 };
@@ -182,13 +188,47 @@ unsafe extern "C" fn alloc_context(
     _private_data: *mut c_void,
 ) -> *mut verbs_context {
     // SAFETY: libibverbs passes a device that alloc_device made; the file is open.
-    let opened = ffi::caught(|| unsafe {
-        if (*device.cast::<Device>()).is_kernel {
-            open_kernel(BorrowedFd::borrow_raw(cmd_fd))
-        } else {
+    unsafe {
+        let opened = ffi::caught(|| {
+            if (*device.cast::<Device>()).is_kernel {
+                open_kernel(BorrowedFd::borrow_raw(cmd_fd))
+            } else {
+                open_stand_in()
+            }
+        });
+        make_context(device, cmd_fd, opened)
+    }
+}
+
+/// Opens the device once more by a copy of an open one's file; owns `cmd_fd` in every case. Objects belong to the process, so those of the other
+/// context can be imported. Then libibverbs asks the file for that of asynchronous events.
+unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *mut verbs_context {
+    // SAFETY: libibverbs passes a device that alloc_device made; the file is open.
+    unsafe {
+        let opened = ffi::caught(|| {
+            if (*device.cast::<Device>()).is_kernel {
+                return Err(VerbsError::NotSupported);
+            }
             open_stand_in()
+        });
+        let context = make_context(device, cmd_fd, opened);
+        if !context.is_null() {
+            let read_end = std::mem::replace(&mut (*context).context.async_fd, -1);
+            front::offer_async_file(cmd_fd, OwnedFd::from_raw_fd(read_end));
         }
-    });
+        context
+    }
+}
+
+/// Makes a context of what was opened; closes `cmd_fd` if it was not.
+///
+/// # Safety
+/// As [`alloc_context`].
+unsafe fn make_context(
+    device: *mut ibv_device,
+    cmd_fd: c_int,
+    opened: Result<Opened, VerbsError>,
+) -> *mut verbs_context {
     let (engine, door, read_end) = match opened {
         Ok(parts) => parts,
         Err(error) => {
@@ -258,6 +298,7 @@ fn open_stand_in() -> Result<Opened, VerbsError> {
 unsafe extern "C" fn free_context(context: *mut ibv_context) {
     // SAFETY: as in `Context::from_ptr`; libibverbs calls this once, after which nobody uses the context.
     unsafe {
+        front::withdraw_async_file((*context).cmd_fd);
         let context = context
             .byte_sub(offset_of!(verbs_context, context))
             .cast::<Context>();

@@ -1,7 +1,9 @@
 //! Device memory: ordinary memory that the application reaches only through copies and work requests.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_core_sys::verbs::{ibv_alloc_dm_attr, ibv_context, ibv_dm};
 
@@ -73,12 +75,39 @@ impl Drop for DevicePages {
     }
 }
 
-/// Device memory; libibverbs' part first, with room for the handle that it keeps behind the public one.
+/// Device memory; libibverbs' part first, with a second handle behind the public one.
 #[repr(C)]
 struct DeviceMemory {
     verbs: ibv_dm,
-    handle: u64,
+    kept_handle: u32,
     pages: Arc<DevicePages>,
+}
+
+impl DeviceMemory {
+    fn create(context: *mut ibv_context, handle: u32, pages: Arc<DevicePages>) -> *mut ibv_dm {
+        let object = Box::new(Self {
+            verbs: ibv_dm {
+                context,
+                memcpy_to_dm: Some(memcpy_to_dm),
+                memcpy_from_dm: Some(memcpy_from_dm),
+                handle,
+                ..ibv_dm::default()
+            },
+            kept_handle: handle,
+            pages,
+        });
+        Box::into_raw(object).cast()
+    }
+}
+
+/// The device memory of this process by handle, so that it can be imported.
+static BY_HANDLE: Mutex<BTreeMap<u32, Weak<DevicePages>>> = Mutex::new(BTreeMap::new());
+
+/// Handles that were given so far.
+static HANDLES: AtomicU32 = AtomicU32::new(0);
+
+fn by_handle() -> MutexGuard<'static, BTreeMap<u32, Weak<DevicePages>>> {
+    BY_HANDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The pages of device memory.
@@ -105,29 +134,38 @@ pub(super) unsafe extern "C" fn alloc_dm(
         if !fits || attr.log_align_req > MAX_LOG_ALIGN {
             return Err(VerbsError::Invalid);
         }
-        let object = Box::new(DeviceMemory {
-            verbs: ibv_dm {
-                context,
-                memcpy_to_dm: Some(memcpy_to_dm),
-                memcpy_from_dm: Some(memcpy_from_dm),
-                ..ibv_dm::default()
-            },
-            handle: 0,
-            pages: DevicePages::new(attr.length)?,
-        });
-        Ok(Box::into_raw(object).cast())
+        let pages = DevicePages::new(attr.length)?;
+        let handle = HANDLES.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        by_handle().insert(handle, Arc::downgrade(&pages));
+        Ok(DeviceMemory::create(context, handle, pages))
     })
 }
 
-/// `ibv_free_dm`
+/// `ibv_import_dm`: another object for the same memory.
+pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    ffi::pointer(|| {
+        let pages = by_handle().get(&handle).and_then(Weak::upgrade);
+        let pages = pages.ok_or(VerbsError::Invalid)?;
+        Ok(DeviceMemory::create(context, handle, pages))
+    })
+}
+
+/// `ibv_unimport_dm`
+pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: libibverbs passes what import_dm put into a box, and nobody uses it any more.
+    drop(unsafe { Box::from_raw(dm.cast::<DeviceMemory>()) });
+}
+
+/// `ibv_free_dm`; not while a region or an imported object uses the memory.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs passes device memory of ours.
         if Arc::strong_count(unsafe { pages(dm) }) > 1 {
             return Err(VerbsError::Busy);
         }
-        // SAFETY: the object came out of a box, and no region uses its pages.
-        drop(unsafe { Box::from_raw(dm.cast::<DeviceMemory>()) });
+        // SAFETY: the object came out of a box, and nobody else uses its pages.
+        let object = unsafe { Box::from_raw(dm.cast::<DeviceMemory>()) };
+        by_handle().remove(&object.kept_handle);
         Ok(())
     })
 }
@@ -193,6 +231,24 @@ mod tests {
                 assert_eq!(memcpy_from_dm(to, dm, offset, length), libc::EINVAL);
             }
             assert_eq!(free_dm(dm), 0);
+        }
+        assert_eq!(&back, b"abcd");
+    }
+
+    #[test]
+    fn imported_memory_is_the_same_until_both_are_gone() {
+        let dm = alloc(64, 0, 0);
+        let mut back = [0u8; 4];
+        // SAFETY: the objects live until they are given back, and the arrays are as long as said.
+        unsafe {
+            let handle = (*dm).handle;
+            let imported = import_dm(std::ptr::null_mut(), handle);
+            assert_eq!(memcpy_to_dm(dm, 8, b"abcd".as_ptr().cast(), 4), 0);
+            assert_eq!(memcpy_from_dm(back.as_mut_ptr().cast(), imported, 8, 4), 0);
+            assert_eq!(free_dm(dm), libc::EBUSY);
+            unimport_dm(imported);
+            assert_eq!(free_dm(dm), 0);
+            assert!(import_dm(std::ptr::null_mut(), handle).is_null());
         }
         assert_eq!(&back, b"abcd");
     }

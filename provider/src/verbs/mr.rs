@@ -27,6 +27,7 @@ use crate::engine::{Access, Engine, EngineError, MrChange, MrKeys, Sge};
 /// `enum ibv_mr_type` of libibverbs: what it does about fork when a region ends.
 const MR_PLAIN: c_int = 0;
 const MR_NULL: c_int = 1;
+const MR_IMPORTED: c_int = 2;
 
 /// A memory region; libibverbs' part first.
 #[repr(C)]
@@ -202,6 +203,24 @@ pub(super) unsafe extern "C" fn rereg_mr(
         *object.pins.lock().unwrap_or_else(PoisonError::into_inner) = pins;
         Ok(())
     })
+}
+
+/// `ibv_import_mr`: another object for a region of this process, which ends with either. Where its memory is it does not say.
+pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes a protection domain of ours.
+        let domain = unsafe { ProtectionDomain::from_ptr(pd) };
+        let (octets, keys) = domain.engine.find_mr(domain.pd, handle)?;
+        let length = usize::try_from(octets).map_err(|_| VerbsError::Invalid)?;
+        let kind = (MR_IMPORTED, 0);
+        Ok(MemoryRegion::create(pd, keys, length, kind, None, None))
+    })
+}
+
+/// `ibv_unimport_mr`: the region itself stays.
+pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: libibverbs passes what import_mr put into a box, and nobody uses it any more.
+    drop(unsafe { Box::from_raw(mr.cast::<MemoryRegion>()) });
 }
 
 /// `ibv_dereg_mr`

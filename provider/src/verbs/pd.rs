@@ -174,6 +174,28 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
+/// `ibv_import_pd`: another object for a domain of this process, which ends with either.
+pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    ffi::pointer(|| {
+        // SAFETY: libibverbs passes an open context of ours.
+        let engine = unsafe { &Context::from_ptr(context).engine };
+        let pd = engine.find_pd(handle)?;
+        Ok(ProtectionDomain::create(
+            context,
+            engine,
+            pd,
+            None,
+            Kind::Own,
+        ))
+    })
+}
+
+/// `ibv_unimport_pd`: the domain itself stays.
+pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: libibverbs passes what import_pd put into a box, and nobody uses it any more.
+    drop(unsafe { Box::from_raw(pd.cast::<ProtectionDomain>()) });
+}
+
 /// `ibv_dealloc_pd`
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     ffi::status(|| {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use libc::{size_t, ssize_t};
+use libc::{c_ulong, size_t, ssize_t};
 
 use crate::fds::{self, Closed, Found, Kind};
 use crate::paths::Device;
@@ -20,6 +20,29 @@ unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_
     }
     // SAFETY: the call as it was made.
     unsafe { real::write(fd, buf, len) }
+}
+
+/// The C library's takes a list of arguments of any length, of which no request uses more than one.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if request == uverbs::METHOD_REQUEST && fds::is_hit(fd) {
+        if let Some((Device::Uverbs, found)) = device_behind(fd) {
+            let before = real::errno();
+            // SAFETY: the argument of this request is a uverbs method with its attributes.
+            return match unsafe { uverbs::method(fd, found.is_mine, argument.cast()) } {
+                Ok(()) => {
+                    set_errno(before);
+                    0
+                }
+                Err(errno) => {
+                    set_errno(errno);
+                    -1
+                }
+            };
+        }
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::ioctl(fd, request, argument) }
 }
 
 /// Commands come whole, in one piece.
@@ -84,6 +107,29 @@ unsafe extern "C" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int {
     // SAFETY: the call as it was made.
     let copy = unsafe { real::dup3(fd, new_fd, flags) };
     after_copy(fd, copy)
+}
+
+/// The C library's takes a list of arguments of any length, of which no command uses more than one.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: the call as it was made.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    after_fcntl(fd, command, result)
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: the call as it was made.
+    let result = unsafe { real::fcntl64(fd, command, argument) };
+    after_fcntl(fd, command, result)
+}
+
+/// Follows the copies that fcntl makes.
+fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => after_copy(fd, result),
+        _ => result,
+    }
 }
 
 /// The netlink family of RDMA does not exist, or libibverbs would believe it and not sysfs.
