@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "main.c",
     "end.c",
     "scenarios.c",
@@ -10,6 +10,7 @@ const SOURCES: [&str; 7] = [
     "limits.c",
     "datagram.c",
     "cm.c",
+    "events.c",
 ];
 
 fn main() {

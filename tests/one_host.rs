@@ -97,6 +97,11 @@ fn datagrams_arrive_with_addresses_that_can_be_answered() {
 }
 
 #[test]
+fn events_drain_and_fork_are_as_the_man_pages_have_them() {
+    check_alone("events");
+}
+
+#[test]
 fn process_connects_to_itself_through_rdma_cm() {
     check_alone("cm");
 }

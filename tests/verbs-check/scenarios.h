@@ -24,6 +24,9 @@ void check_limits(void);
 /* Two datagram queue pairs of one process. */
 void check_datagram(void);
 
+/* Asynchronous events, SQD and fork. */
+void check_events(void);
+
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
 

@@ -544,6 +544,7 @@ impl<'a> Host for QpHost<'a> {
             Event::Fatal => AsyncKind::QpFatal,
             Event::RemoteInvalidRequest => AsyncKind::QpRequestError,
             Event::RemoteAccessError => AsyncKind::QpAccessError,
+            Event::SqDrained if !self.qp.wants_drained() => return,
             Event::SqDrained => AsyncKind::SqDrained,
             Event::LastRecvReached => AsyncKind::LastRecvReached,
             Event::PeerGone => {

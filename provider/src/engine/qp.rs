@@ -1,6 +1,6 @@
 //! Queue pairs: what callers hold, and the counts by which their work requests reserve room for completions.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use proto_trp::addr::Qpn;
@@ -24,6 +24,8 @@ pub struct Qp {
     cookie: u64,
     events: Arc<dyn EventSink>,
     witness: AtomicU64,
+    /// The application wants to hear that the send queue has drained.
+    wants_drained: AtomicBool,
 }
 
 impl std::fmt::Debug for Qp {
@@ -48,6 +50,7 @@ impl Qp {
             cookie: config.cookie,
             events: Arc::clone(&config.events),
             witness: AtomicU64::new(random_u64()),
+            wants_drained: AtomicBool::new(false),
         })
     }
 
@@ -110,6 +113,15 @@ impl Qp {
 
     pub(super) fn cookie(&self) -> u64 {
         self.cookie
+    }
+
+    /// Sets whether the next drain of the send queue is an event.
+    pub fn tell_when_drained(&self, wanted: bool) {
+        self.wants_drained.store(wanted, Ordering::Relaxed);
+    }
+
+    pub(super) fn wants_drained(&self) -> bool {
+        self.wants_drained.load(Ordering::Relaxed)
     }
 
     pub(super) fn events(&self) -> &dyn EventSink {

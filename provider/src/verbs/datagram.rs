@@ -70,6 +70,10 @@ pub(super) fn modify(
         qkey: given(IBV_QP_QKEY).then_some(attr.qkey),
         sq_psn: given(IBV_QP_SQ_PSN).then_some(attr.sq_psn & BITS_24),
     };
+    if change.state == Some(DatagramState::Sqd) {
+        qp.qp
+            .tell_when_drained(transitions::wants_drained(attr, mask));
+    }
     Ok(qp.engine.modify_datagram_qp(&qp.qp, &change)?)
 }
 

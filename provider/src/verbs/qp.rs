@@ -29,7 +29,7 @@ use super::srq::SharedReceiveQueue;
 use super::transitions::{self, Service};
 use super::xrc::XrcDomainObject;
 use super::{attributes, datagram, ffi};
-use crate::engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, XrcRole};
+use crate::engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, State, XrcRole};
 
 /// Inline octets that every queue pair takes: there are programs that ask for none and use a few.
 const MIN_INLINE: u32 = 64;
@@ -190,6 +190,10 @@ impl QueuePair {
         let target = attributes::state_of(to)?;
         // The state of before is no step but for those two, which flush or forget again.
         change.state = (from != to || to == IBV_QPS_RESET).then_some(target);
+        if change.state == Some(State::Sqd) {
+            self.qp
+                .tell_when_drained(transitions::wants_drained(attr, mask));
+        }
         self.engine.modify_qp(&self.qp, &change)?;
         if mask & IBV_QP_AV != 0 {
             *address = Some(attr.ah_attr);

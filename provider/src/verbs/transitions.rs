@@ -278,6 +278,11 @@ pub(super) fn check(
     Ok(())
 }
 
+/// Whether a step asks for the event that the send queue has drained.
+pub(super) fn wants_drained(attr: &ibv_qp_attr, mask: ibv_qp_attr_mask) -> bool {
+    mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && attr.en_sqd_async_notify != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
