@@ -58,7 +58,10 @@ pub fn open() -> Result<*mut verbs::ibv_context, String> {
 ///
 /// # Errors
 /// Which call failed, and why.
-pub fn connect_to_itself(
+///
+/// # Safety
+/// The context is open, domain and queue are its own and live.
+pub unsafe fn connect_to_itself(
     context: *mut verbs::ibv_context,
     pd: *mut verbs::ibv_pd,
     cq: *mut verbs::ibv_cq,

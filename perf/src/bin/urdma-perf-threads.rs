@@ -18,7 +18,7 @@ const TIME: Duration = Duration::from_secs(1);
 const OCTETS: u32 = 64;
 /// Requests of a thread that are posted and not completed.
 const OUTSTANDING: u32 = 32;
-const BATCH: usize = 16;
+const BATCH: i32 = 16;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -90,7 +90,8 @@ impl Lane {
             Sharing::Shared => pd,
         };
         let cq = completion_queue(context, (sharing == Sharing::Domains).then_some(domain))?;
-        let qp = connect_to_itself(context, domain, cq, OUTSTANDING)?;
+        // SAFETY: the context is open, and the others were made in it.
+        let qp = unsafe { connect_to_itself(context, domain, cq, OUTSTANDING)? };
         let mut memory = Box::new([0; OCTETS as usize]);
         let access = verbs::IBV_ACCESS_LOCAL_WRITE | verbs::IBV_ACCESS_REMOTE_WRITE;
         // SAFETY: the memory lives as long as the process uses the region.
@@ -161,12 +162,12 @@ impl Lane {
 
     fn poll(&self) -> Result<u32, String> {
         // SAFETY: all zeroes is a valid value of this plain structure.
-        let mut found: [verbs::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
+        let mut found: [verbs::ibv_wc; BATCH as usize] = unsafe { std::mem::zeroed() };
         // SAFETY: the completion queue and its context live.
         let poll = unsafe { (*(*self.cq).context).ops.poll_cq };
         let poll = poll.ok_or("the provider has no poll_cq")?;
         // SAFETY: the provider's own function, with a queue of its own and room for what is asked for.
-        let count = unsafe { poll(self.cq, BATCH as i32, found.as_mut_ptr()) };
+        let count = unsafe { poll(self.cq, BATCH, found.as_mut_ptr()) };
         let count = usize::try_from(count).map_err(|_| "ibv_poll_cq failed")?;
         match found[..count]
             .iter()

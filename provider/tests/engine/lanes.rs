@@ -45,7 +45,7 @@ fn regions_of_before_and_after_are_known_in_a_lane_until_they_end() {
     let arena = arena();
     let first = engine(arena, 1);
     let pd = first.alloc_pd().unwrap();
-    let early = vec![3u8; 64];
+    let early = [3u8; 64];
     let at = early.as_ptr() as u64;
     let key = first.register_mr(pd, at, 64, at, Access::LOCAL_WRITE);
     let early_key = key.unwrap().lkey;
