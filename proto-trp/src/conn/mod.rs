@@ -1,7 +1,7 @@
 //! The RC connection engine: the protocol state of one reliable queue pair, sans-IO.
 //!
 //! A [`Connection`] has no clock, no sockets, no threads and no memory of the application. Time, datagrams and work requests go in;
-//! datagrams, placements ([`Host`]), completions, events and the next deadline come out. Nothing allocates after [`Connection::new`] but the packet
+//! datagrams, placements ([`Host`]), completions, events and the next deadline come out. Nothing allocates after RTR but the packet
 //! windows, which double when a path proves to need it.
 //!
 //! The driver's order of calls: everything that arrived ([`Connection::handle_datagram`]), timers that are due

@@ -39,6 +39,25 @@ struct Entry {
     unacked: u32,
 }
 
+impl Entry {
+    const FREE: Self = Self {
+        asked: Asked::Read(ReadRequest {
+            sink_stag: Stag(0),
+            sink_offset: TaggedOffset(0),
+            len_octets: 0,
+            source_stag: Stag(0),
+            source_offset: TaggedOffset(0),
+        }),
+        msn: Msn::FIRST,
+        stage: Stage::Free,
+        sent: 0,
+        unacked: 0,
+    };
+}
+
+/// Entries of the table beyond what the peer's limit asks for.
+const SPARE_ENTRIES: u16 = 8;
+
 /// The table of requests, and the order in which they are answered.
 #[derive(Debug)]
 pub(super) struct Responder {
@@ -69,29 +88,15 @@ pub(super) enum NotAdmitted {
 }
 
 impl Responder {
-    /// A table for at most `cap` requests in progress, with room for as many answers that are not acknowledged.
+    /// No table yet; later one for at most `cap` requests in progress.
     pub(super) fn new(cap: u8) -> Self {
-        let entries = 2 * usize::from(cap) + 2;
-        let free = Entry {
-            asked: Asked::Read(ReadRequest {
-                sink_stag: Stag(0),
-                sink_offset: TaggedOffset(0),
-                len_octets: 0,
-                source_stag: Stag(0),
-                source_offset: TaggedOffset(0),
-            }),
-            msn: Msn::FIRST,
-            stage: Stage::Free,
-            sent: 0,
-            unacked: 0,
-        };
         Self {
-            entries: vec![free; entries].into(),
-            order: vec![0; entries].into(),
+            entries: Box::default(),
+            order: Box::default(),
             order_head: 0,
             order_len: 0,
-            free: (0..2 * u16::from(cap) + 2).collect(),
-            free_len: entries,
+            free: Box::default(),
+            free_len: 0,
             limit: 0,
             cap,
             expected_msn: Msn::FIRST,
@@ -99,15 +104,20 @@ impl Responder {
         }
     }
 
-    /// Forgets everything and lets the peer have `limit` requests in progress.
+    /// Forgets everything and lets the peer have `limit` requests in progress: takes a table with room for them, for as many answers that are not
+    /// acknowledged, and some more.
     pub(super) fn start(&mut self, limit: u8) {
-        for (slot, entry) in (0..).zip(&mut self.entries) {
-            entry.stage = Stage::Free;
-            self.free[usize::from(slot)] = slot;
-        }
+        let limit = limit.min(self.cap);
+        let entries = match limit {
+            0 => 0,
+            _ => 2 * u16::from(limit) + SPARE_ENTRIES,
+        };
+        self.entries = vec![Entry::FREE; usize::from(entries)].into();
+        self.order = vec![0; usize::from(entries)].into();
+        self.free = (0..entries).collect();
         (self.order_head, self.order_len) = (0, 0);
-        self.free_len = self.free.len();
-        self.limit = usize::from(limit.min(self.cap));
+        self.free_len = usize::from(entries);
+        self.limit = usize::from(limit);
         (self.expected_msn, self.response_msn) = (Msn::FIRST, Msn::FIRST);
     }
 
