@@ -102,6 +102,8 @@ impl PortSpace {
     pub const UDP: Self = Self(0x0111);
     /// IPoIB's datagram services (`RDMA_PS_IPOIB`).
     pub const IPOIB: Self = Self(0x0002);
+    /// Services of extended reliable connections (`RDMA_PS_IB`): the active side is the initiator, the passive one the target.
+    pub const IB: Self = Self(0x013f);
 
     /// Whether its services are datagram ones: REQ and REP only tell where the other is, and no connection follows.
     pub fn is_datagram(self) -> bool {

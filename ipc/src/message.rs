@@ -329,6 +329,8 @@ pub enum PortSpace {
     Tcp,
     /// RDMA_PS_UDP (0x0111) and RDMA_PS_IPOIB (0x0002): datagrams.
     Udp,
+    /// RDMA_PS_IB (0x013F): extended connections.
+    Ib,
 }
 
 impl PortSpace {
@@ -337,6 +339,7 @@ impl PortSpace {
         match number {
             0x0106 => Some(Self::Tcp),
             0x0111 | 0x0002 => Some(Self::Udp),
+            0x013f => Some(Self::Ib),
             _ => None,
         }
     }
@@ -347,6 +350,7 @@ impl fmt::Display for PortSpace {
         f.write_str(match self {
             Self::Tcp => "tcp",
             Self::Udp => "udp",
+            Self::Ib => "ib",
         })
     }
 }

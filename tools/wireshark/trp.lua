@@ -78,7 +78,7 @@ local CM_BODY_LEN = { [1] = 64, [2] = 20, [3] = 0, [4] = 4, [5] = 4, [6] = 0, [7
 local REASONS = {
   [4] = "timeout", [6] = "invalid communication id", [8] = "nobody listens", [28] = "refused by the application",
 }
-local PORT_SPACES = { [0x0002] = "IPoIB", [0x0106] = "TCP", [0x0111] = "UDP" }
+local PORT_SPACES = { [0x0002] = "IPoIB", [0x0106] = "TCP", [0x0111] = "UDP", [0x013f] = "IB" }
 local MTUS = { [1] = "256", [2] = "512", [3] = "1024", [4] = "2048", [5] = "4096" }
 
 local c = {

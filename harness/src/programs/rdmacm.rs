@@ -87,7 +87,7 @@ pub fn rdma_client(port: u16, server: &str) -> Job {
     cm_job("rdma_client", 16, port, calls, "rdma_client: end 0")
 }
 
-/// `rdma_xserver` and `rdma_xclient` over RC; the server takes any address of IPv4.
+/// `rdma_xserver` and `rdma_xclient`, over RC unless told otherwise; the server takes any address of IPv4.
 fn rdma_xclient(port: u16, server: &str) -> Job {
     let calls = [
         format!("rdma_xserver -p {port}"),
@@ -140,6 +140,7 @@ pub fn rdmacm_utils(first_port: u16, server: &str) -> Vec<Job> {
     ];
     if !server.contains(':') {
         jobs.push(rdma_xclient(port(), server));
+        jobs.push(rdma_xclient(port(), server).with(&["-c", "x"]));
     }
     jobs.extend(STREAM.map(|option| rsocket("rstream", option, port(), server)));
     jobs.extend(IO_STREAM.map(|option| rsocket("riostream", option, port(), server)));

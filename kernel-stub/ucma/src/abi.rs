@@ -92,12 +92,14 @@ pub mod join {
     pub const SEND_ONLY: u16 = 1;
 }
 
-/// `RDMA_PS_IB`.
-pub const PS_IB: u16 = 0x013f;
 /// `IBV_QPT_RC`.
 pub const QPT_RC: u8 = 2;
 /// `IBV_QPT_UD`.
 pub const QPT_UD: u8 = 4;
+/// `IBV_QPT_XRC_SEND`.
+pub const QPT_XRC_SEND: u8 = 9;
+/// `IBV_QPT_XRC_RECV`.
+pub const QPT_XRC_RECV: u8 = 10;
 
 layouts! {
     /// In front of every command.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use urdma_cm::wire::gid_of;
-use urdma_cm::{ConnId, PortSpace};
+use urdma_cm::ConnId;
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::abi::{
@@ -11,6 +11,7 @@ use crate::abi::{
 };
 use crate::driver::Errno;
 use crate::ids::{Id, IdState, State};
+use crate::service::Service;
 use crate::sockaddr;
 
 /// The only P_Key, in network order.
@@ -71,17 +72,37 @@ const PATH_FLAGS: u32 = 0x13;
 pub(crate) fn qp_attr(
     state: &State,
     wanted: u32,
-    space: PortSpace,
+    service: Service,
     src: Option<SocketAddr>,
     conn: Option<ConnId>,
 ) -> Result<QpAttr, Errno> {
     let mut attr = QpAttr::new_zeroed();
     attr.qp_state = wanted;
     attr.cur_qp_state = wanted;
-    if space != PortSpace::TCP {
+    if service == Service::Datagram {
         return datagram_attr(attr, wanted);
     }
-    match wanted {
+    let mut attr = connection_attr(state, attr, src, conn)?;
+    attr.qp_attr_mask &= !other_end(service);
+    Ok(attr)
+}
+
+/// The attributes that only the other end of an extended connection has a use for.
+const fn other_end(service: Service) -> u32 {
+    match service {
+        Service::Connection | Service::Datagram => 0,
+        Service::XrcInitiator => mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER,
+        Service::XrcTarget => mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC,
+    }
+}
+
+fn connection_attr(
+    state: &State,
+    mut attr: QpAttr,
+    src: Option<SocketAddr>,
+    conn: Option<ConnId>,
+) -> Result<QpAttr, Errno> {
+    match attr.qp_state {
         qp_state::INIT => {
             attr.qp_attr_mask = mask::STATE | mask::ACCESS_FLAGS | mask::PKEY_INDEX | mask::PORT;
             attr.port_num = PORT;

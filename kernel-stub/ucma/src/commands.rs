@@ -13,6 +13,7 @@ use crate::abi::{self, cmd, event, option, ConnParam, Ece, Header};
 use crate::answers;
 use crate::driver::{Driver, Errno};
 use crate::ids::{IdState, State};
+use crate::service::Service;
 use crate::sockaddr;
 use crate::user::Caller;
 
@@ -138,11 +139,9 @@ impl Command<'_> {
         let room = self.room_for::<u32>()?;
         let body: abi::CreateId = body_of(self.body)?;
         let space = PortSpace(body.ps);
-        if ![PortSpace::TCP, PortSpace::UDP, PortSpace::IPOIB].contains(&space) {
-            return Err(libc::EINVAL);
-        }
+        let service = Service::of(space, body.qp_type)?;
         self.require_device()?;
-        let number = self.state.add_id(self.file, body.uid, space);
+        let number = self.state.add_id(self.file, body.uid, space, service);
         let answered = self.caller.put(body.response, room, &number);
         if answered.is_err() {
             self.state.destroy_id(self.driver, self.now, number);
@@ -292,7 +291,10 @@ impl Command<'_> {
         let (Some(src), Some(dst)) = (id.src, id.dst) else {
             return Err(libc::EINVAL);
         };
-        if body.conn_param.valid == 0 || id.state != IdState::RouteResolved {
+        if body.conn_param.valid == 0
+            || id.state != IdState::RouteResolved
+            || id.service == Service::XrcTarget
+        {
             return Err(libc::EINVAL);
         }
         let mut dst = sockaddr::canonical(dst);
@@ -319,6 +321,9 @@ impl Command<'_> {
         let body: abi::Listen = body_of(self.body)?;
         self.require_device()?;
         let id = self.state.id(self.file, body.id)?;
+        if id.service == Service::XrcInitiator {
+            return Err(libc::EINVAL);
+        }
         if id.state == IdState::Idle {
             let any = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
             self.bind(body.id, Some(any))?;
@@ -411,8 +416,8 @@ impl Command<'_> {
             IdState::Connected(conn) => Some(conn),
             _ => None,
         };
-        let (space, src) = (id.space, id.src);
-        let attr = answers::qp_attr(self.state, body.qp_state, space, src, conn)?;
+        let (service, src) = (id.service, id.src);
+        let attr = answers::qp_attr(self.state, body.qp_state, service, src, conn)?;
         self.caller.put(body.response, room, &attr)
     }
 
@@ -475,7 +480,9 @@ impl Command<'_> {
         let id = self.state.id(self.file, number)?;
         match (name, value) {
             (option::ID_TOS, &[tos]) => id.tos = tos,
-            (option::ID_ACK_TIMEOUT, &[timeout]) if id.space == PortSpace::TCP => {
+            (option::ID_ACK_TIMEOUT, &[timeout])
+                if matches!(id.service, Service::Connection | Service::XrcInitiator) =>
+            {
                 id.ack_timeout = Some(timeout & 31);
             }
             (option::ID_REUSEADDR, &[a, b, c, d]) => {

@@ -15,6 +15,7 @@ use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp, UdParam, PRIVATE_DATA
 use crate::answers;
 use crate::driver::{Device, Driver, Errno};
 use crate::multicast::Membership;
+use crate::service::Service;
 use crate::sockaddr;
 
 /// First local port of active ids that never asked for one; such ports are not reserved.
@@ -49,6 +50,7 @@ pub(crate) struct Id {
     /// The application's name for it; 0 until it is accepted.
     pub(crate) uid: u64,
     pub(crate) space: PortSpace,
+    pub(crate) service: Service,
     pub(crate) state: IdState,
     pub(crate) src: Option<SocketAddr>,
     pub(crate) dst: Option<SocketAddr>,
@@ -164,7 +166,13 @@ impl State {
         handle
     }
 
-    pub(crate) fn add_id(&mut self, file: i64, uid: u64, space: PortSpace) -> u32 {
+    pub(crate) fn add_id(
+        &mut self,
+        file: i64,
+        uid: u64,
+        space: PortSpace,
+        service: Service,
+    ) -> u32 {
         loop {
             self.next_id = self.next_id.wrapping_add(1);
             if self.next_id != u32::MAX && !self.ids.contains_key(&self.next_id) {
@@ -175,6 +183,7 @@ impl State {
             file,
             uid,
             space,
+            service,
             state: IdState::Idle,
             src: None,
             dst: None,
@@ -363,7 +372,7 @@ impl State {
             .conns
             .get(&conn)
             .and_then(|number| self.ids.get(number));
-        id.is_some_and(|id| id.space.is_datagram())
+        id.is_some_and(|id| id.service == Service::Datagram)
     }
 
     pub(crate) fn enqueue(&mut self, file: i64, queued: Queued) {
@@ -396,10 +405,10 @@ impl State {
             return Ok(None);
         };
         take_token(&queue.event_fd);
-        let (mut uid, mut space) = (0, PortSpace::TCP);
+        let (mut uid, mut kind) = (0, (PortSpace::TCP, Service::Connection));
         if let Some(id) = self.ids.get_mut(&queued.id) {
             id.events_reported += 1;
-            (uid, space) = (id.uid, id.space);
+            (uid, kind) = (id.uid, (id.space, id.service));
         }
         let mut number = queued.id;
         if let Some(membership) = queued.membership {
@@ -410,7 +419,7 @@ impl State {
             number = membership;
         }
         if let Some((conn, src, dst)) = queued.request {
-            number = self.add_id(file, 0, space);
+            number = self.add_id(file, 0, kind.0, kind.1);
             self.engine.take_request(conn);
             self.conns.insert(conn, number);
             if let Some(id) = self.ids.get_mut(&number) {

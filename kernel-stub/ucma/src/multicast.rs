@@ -6,13 +6,14 @@
 
 use std::net::IpAddr;
 
-use urdma_cm::{PortSpace, PrivateData};
+use urdma_cm::PrivateData;
 
 use crate::abi::{self, event, join};
 use crate::answers;
 use crate::commands::{body_of, Command};
 use crate::driver::Errno;
 use crate::ids::{datagram_param, no_ece, IdState, Queued, State};
+use crate::service::Service;
 use crate::sockaddr;
 
 /// The queue pair number that means every member.
@@ -51,7 +52,7 @@ impl Command<'_> {
         self.require_device()?;
         let id = self.state.id(self.file, number)?;
         let is_bound = matches!(id.state, IdState::Bound | IdState::AddrResolved);
-        if !id.has_device || !is_bound || id.space == PortSpace::TCP || !group.is_multicast() {
+        if !id.has_device || !is_bound || id.service != Service::Datagram || !group.is_multicast() {
             return Err(libc::EINVAL);
         }
         let src = id.src;

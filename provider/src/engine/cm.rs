@@ -62,6 +62,7 @@ fn space_of(space: PortSpace) -> Result<urdma_ipc::PortSpace, Errno> {
     match space {
         PortSpace::TCP => Ok(urdma_ipc::PortSpace::Tcp),
         PortSpace::UDP | PortSpace::IPOIB => Ok(urdma_ipc::PortSpace::Udp),
+        PortSpace::IB => Ok(urdma_ipc::PortSpace::Ib),
         _ => Err(libc::EINVAL),
     }
 }

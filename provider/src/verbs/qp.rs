@@ -401,17 +401,11 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         check_extended(attr)?;
         let is_target = attr.qp_type == IBV_QPT_XRC_RECV;
         // SAFETY: check_extended has found the domain, which the application says lives.
-        let (domain, pd) = unsafe {
+        let domain = unsafe {
             if is_target {
-                (
-                    Domain::Xrc(XrcDomainObject::from_ptr(attr.xrcd)),
-                    null_mut(),
-                )
+                Domain::Xrc(XrcDomainObject::from_ptr(attr.xrcd))
             } else {
-                (
-                    Domain::Protection(ProtectionDomain::from_ptr(attr.pd)),
-                    attr.pd,
-                )
+                Domain::Protection(ProtectionDomain::from_ptr(attr.pd))
             }
         };
         let mut plain = ibv_qp_init_attr {
@@ -423,7 +417,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             qp_type: attr.qp_type,
             sq_sig_all: attr.sq_sig_all,
         };
-        let verbs = public_part(context, pd);
+        let verbs = public_part(context, public_pd(attr));
         let flags = create_flags(attr);
         let mut object = QueuePair::create(owner, domain, verbs, &mut plain, flags)?;
         if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
@@ -437,6 +431,15 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         attr.cap = plain.cap;
         Ok(Box::into_raw(object).cast())
     })
+}
+
+/// The protection domain as the application sees it. A target has none, but libibverbs hands out what was given, and librdmacm takes the one of a
+/// target's shared receive queues from there.
+fn public_pd(attr: &ibv_qp_init_attr_ex) -> *mut ibv_pd {
+    match attr.comp_mask & IBV_QP_INIT_ATTR_PD {
+        0 => null_mut(),
+        _ => attr.pd,
+    }
 }
 
 /// The flags of the extended attributes, as far as they count.
@@ -453,7 +456,10 @@ fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
     } else {
         (IBV_QP_INIT_ATTR_PD, attr.pd.is_null())
     };
-    let known = needed | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let known = needed
+        | IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let known_flags = match attr.qp_type {
         IBV_QPT_UD => IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
         _ => 0,
@@ -634,5 +640,9 @@ mod tests {
         assert_eq!(check_extended(&attr), Err(VerbsError::Invalid));
         attr.xrcd = NonNull::dangling().as_ptr();
         assert_eq!(check_extended(&attr), Ok(()));
+        assert!(public_pd(&attr).is_null());
+        attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
+        assert_eq!(check_extended(&attr), Ok(()));
+        assert_eq!(public_pd(&attr), attr.pd);
     }
 }

@@ -4,6 +4,7 @@
 
 mod multicast;
 mod rig;
+mod xrc;
 
 use std::sync::atomic::Ordering;
 
@@ -232,7 +233,6 @@ fn wrong_order_and_wrong_ids_are_refused() {
     let second = Channel::of(&pair.client.ucma, &pair.client.process);
     assert_eq!(second.resolve_route(id), Err(libc::EINVAL));
     assert_eq!(second.destroy(id), Err(libc::EINVAL));
-    assert_eq!(pair.client.create_in(1, abi::PS_IB), Err(libc::EINVAL));
 }
 
 /// What an event of a datagram service says.
@@ -248,10 +248,7 @@ fn datagram_service_tells_where_to_send() {
     pair.server.bind(listener, "0.0.0.0:7471").unwrap();
     pair.server.listen(listener, 0).unwrap();
     let id = pair.client.create_in(200, PortSpace::UDP.0).unwrap();
-    pair.client.resolve(id, "127.0.0.1:7471").unwrap();
-    pair.client.expect(event::ADDR_RESOLVED);
-    pair.client.resolve_route(id).unwrap();
-    pair.client.expect(event::ROUTE_RESOLVED);
+    pair.route(id);
     pair.client.connect(id, 0x02_0001).unwrap();
     pair.carry();
     let request = pair.server.expect(event::CONNECT_REQUEST);

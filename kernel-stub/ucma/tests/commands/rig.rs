@@ -160,11 +160,15 @@ impl Channel {
     }
 
     pub(crate) fn create_in(&self, uid: u64, ps: u16) -> Result<u32, Errno> {
+        self.create_for(uid, ps, abi::QPT_RC)
+    }
+
+    pub(crate) fn create_for(&self, uid: u64, ps: u16, qp_type: u8) -> Result<u32, Errno> {
         self.ask(cmd::CREATE_ID, |response| abi::CreateId {
             uid,
             response,
             ps,
-            qp_type: abi::QPT_RC,
+            qp_type,
             reserved: [0; 5],
         })
     }
@@ -357,13 +361,18 @@ impl Pair {
     /// An id of the client with the CONNECT written.
     pub(crate) fn connecting(&self) -> u32 {
         let id = self.client.create(200);
+        self.route(id);
+        self.client.connect(id, 0x02_0001).unwrap();
+        self.carry();
+        id
+    }
+
+    /// Brings an id of the client, 200, to where it can connect to the server.
+    pub(crate) fn route(&self, id: u32) {
         self.client.resolve(id, "127.0.0.1:7471").unwrap();
         assert_eq!(self.client.expect(event::ADDR_RESOLVED).uid, 200);
         self.client.resolve_route(id).unwrap();
         self.client.expect(event::ROUTE_RESOLVED);
-        self.client.connect(id, 0x02_0001).unwrap();
-        self.carry();
-        id
     }
 
     /// Ids of listener, client and server, connected.
