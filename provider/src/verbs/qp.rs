@@ -88,31 +88,13 @@ impl QueuePair {
         }
         leave_out_unused(service, attr);
         check_init(service, attr, &context.engine.info().limits)?;
-        // SAFETY: the application passes null or a queue of ours that lives.
-        let srq = (!attr.srq.is_null()).then(|| unsafe { SharedReceiveQueue::from_ptr(attr.srq) });
-        let Belongings {
-            pd,
-            send_cq,
-            recv_cq,
-            xrc,
-        } = belongings(service, domain, attr)?;
+        let srq = shared_queue(attr);
         let mut memory = Box::<Self>::new_uninit();
         let events = context.door.events(Kind::Qp);
         let config = QpConfig {
-            pd,
-            send_cq,
-            recv_cq,
-            srq: srq.map(|object| object.srq.clone()),
-            xrc,
-            unreliable: service == Service::UnreliableConnection,
-            max_send_wr: attr.cap.max_send_wr.max(1),
-            max_recv_wr: attr.cap.max_recv_wr,
-            max_send_sge: attr.cap.max_send_sge.max(1),
-            max_recv_sge: attr.cap.max_recv_sge.max(1),
-            max_inline: attr.cap.max_inline_data.max(MIN_INLINE),
             hears_itself: create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0,
             cookie: memory.as_mut_ptr() as u64,
-            events: events.sink(),
+            ..config_of(service, domain, attr, &events)?
         };
         let engine = match domain {
             // Extended connections are the first engine's alone.
@@ -134,21 +116,7 @@ impl QueuePair {
         }
         let caps = qp.caps();
         attr.cap = self::caps(service, caps, srq.is_some());
-        let verbs = ibv_qp {
-            qp_context: attr.qp_context,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            handle: qp.number().to_u32(),
-            qp_num: qp.number().to_u32(),
-            state: IBV_QPS_RESET,
-            qp_type: attr.qp_type,
-            ..verbs
-        };
-        let mut part = VerbsPart {
-            all: [0; VERBS_QP_RESERVE / 8],
-        };
-        part.qp = ManuallyDrop::new(verbs);
+        let part = verbs_part(verbs, attr, qp.number().to_u32());
         Ok(Box::write(
             memory,
             Self {
@@ -222,6 +190,62 @@ impl QueuePair {
         }
         Ok(())
     }
+}
+
+/// The shared receive queue that the attributes name.
+fn shared_queue<'a>(attr: &ibv_qp_init_attr) -> Option<&'a SharedReceiveQueue> {
+    // SAFETY: the application passes null or a queue of ours that lives.
+    (!attr.srq.is_null()).then(|| unsafe { SharedReceiveQueue::from_ptr(attr.srq) })
+}
+
+/// What the engine makes a queue pair with, whose attributes [`check_init`] has checked; it is not called anything yet, and hears itself.
+fn config_of(
+    service: Service,
+    domain: Domain<'_>,
+    attr: &ibv_qp_init_attr,
+    events: &Events,
+) -> Result<QpConfig, VerbsError> {
+    let Belongings {
+        pd,
+        send_cq,
+        recv_cq,
+        xrc,
+    } = belongings(service, domain, attr)?;
+    Ok(QpConfig {
+        pd,
+        send_cq,
+        recv_cq,
+        srq: shared_queue(attr).map(|object| object.srq.clone()),
+        xrc,
+        unreliable: service == Service::UnreliableConnection,
+        max_send_wr: attr.cap.max_send_wr.max(1),
+        max_recv_wr: attr.cap.max_recv_wr,
+        max_send_sge: attr.cap.max_send_sge.max(1),
+        max_recv_sge: attr.cap.max_recv_sge.max(1),
+        max_inline: attr.cap.max_inline_data.max(MIN_INLINE),
+        hears_itself: true,
+        cookie: 0,
+        events: events.sink(),
+    })
+}
+
+/// libibverbs' part of a queue pair in RESET with this number.
+fn verbs_part(verbs: ibv_qp, attr: &ibv_qp_init_attr, number: u32) -> VerbsPart {
+    let mut part = VerbsPart {
+        all: [0; VERBS_QP_RESERVE / 8],
+    };
+    part.qp = ManuallyDrop::new(ibv_qp {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        handle: number,
+        qp_num: number,
+        state: IBV_QPS_RESET,
+        qp_type: attr.qp_type,
+        ..verbs
+    });
+    part
 }
 
 /// What the kernel is told of a queue pair, whose attributes [`check_init`] has checked.
