@@ -90,7 +90,7 @@ fn ucx_over_connections_passes() {
 #[test]
 #[ignore = "make test-all"]
 fn libfabric_reliable_datagrams_over_connections_pass() {
-    run(&[libfabric("verbs;ofi_rxm", "rdm")]);
+    run(&[libfabric("verbs", "msg"), libfabric("verbs;ofi_rxm", "rdm")]);
 }
 
 #[test]

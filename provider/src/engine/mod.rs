@@ -513,6 +513,9 @@ impl Engine {
             _ => None,
         };
         let mut shard = self.shard.lock();
+        if matches!(to, State::Reset | State::Error) {
+            self.settle(&mut shard, index);
+        }
         self.apply(&mut shard, qp, attributes, to, way)?;
         let ready = shard
             .entry(qp)
@@ -625,11 +628,21 @@ impl Engine {
         self.not_forked()?;
         let mut shard = self.shard.lock();
         let now = clock::now();
+        self.settle(&mut shard, qp.number().index());
         let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
         entry.conn.close();
         shard.transmit(qp.number().index(), now);
         shard.remove_qp(qp);
         Ok(())
+    }
+
+    /// Before a queue pair stops: takes in what has come, and sends the acknowledgements that were put off, as a device would have by now. Without
+    /// them the peer would take a message that arrived for one that did not.
+    fn settle(&self, shard: &mut Shard, index: u16) {
+        if !shard.is_dead {
+            shard.drain(&self.info);
+            shard.transmit(index, clock::now());
+        }
     }
 
     /// Send requests that [`Engine::post_send`] would take now, one after the other.

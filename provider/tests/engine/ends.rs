@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use urdma_provider::engine::{AsyncKind, EngineError, EventSink, SendOp, SlotId, State, Status};
+use urdma_provider::engine::{
+    AsyncKind, EngineError, EventSink, QpModify, SendOp, SlotId, State, Status,
+};
 
 use crate::rig::{pair, until, Events};
 
@@ -18,6 +20,27 @@ fn destroyed_peer_ends_what_is_sent_to_it() {
     a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     let end = a.wait(1)[0].completion;
     assert_ne!(end.status, Status::Success);
+}
+
+// It was RETRY_EXC: the acknowledgement, put off to the receiver's next call, was not sent when that call ended its queue pair.
+#[test]
+fn send_that_arrived_is_a_success_though_its_receiver_stops_at_once() {
+    for destroys in [false, true] {
+        let (a, b) = pair(64);
+        b.receive(1, &[b.sge(0, 8)]).unwrap();
+        a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+        b.expect(1, Status::Success);
+        if destroys {
+            b.engine.destroy_qp(&b.qp).unwrap();
+        } else {
+            let failed = QpModify {
+                state: Some(State::Error),
+                ..QpModify::default()
+            };
+            b.engine.modify_qp(&b.qp, &failed).unwrap();
+        }
+        a.expect(2, Status::Success);
+    }
 }
 
 #[test]
