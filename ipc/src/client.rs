@@ -17,12 +17,11 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 
 use crate::error::{ControlError, Refusal, RefusalKind};
 use crate::fault::{Direction, Impairment};
-use crate::message::{
-    Answer, Attached, Event, FromClient, FromDaemon, PortSpace, ProcessReport, Request, Resolution,
-};
+use crate::message::{Answer, Attached, Event, FromClient, FromDaemon, Request, Resolution};
 use crate::packet::{Packet, PacketSocket, PACKET_OCTETS_MAX};
 use crate::paths::{RunDir, DEFAULT_INSTANCE};
-use crate::status::Status;
+use crate::port_space::PortSpace;
+use crate::status::{ProcessReport, Status};
 use crate::PROTOCOL_VERSION;
 
 /// How long urdmad may take for any answer.

@@ -1,6 +1,7 @@
 //! What urdmad, provider processes and the command line say to each other, and where an instance's files are.
 //!
 //! - [`paths`]: the run directory of an instance.
+//! - [`port_space`]: rdma_cm's port spaces.
 //! - [`message`]: requests, answers and events; [`status`]: what `urdma status` shows; [`fault`]: what `urdma fault` can ask for.
 //! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, file descriptors beside it.
 //! - [`client`]: the blocking client of providers and of the command line; [`error`]: what can go wrong, as sentences.
@@ -16,16 +17,18 @@ pub mod fault;
 pub mod message;
 pub mod packet;
 pub mod paths;
+pub mod port_space;
 pub mod status;
 
 pub use client::ControlClient;
 pub use error::{ControlError, Refusal, RefusalKind};
 pub use message::{
     gid_table_len, Answer, ArenaParams, Attached, Event, GidEntry, LeaseAnswer, LeaseParams,
-    Personality, PortSpace, ProcessReport, Request, Resolution, GROUPS_PER_PROCESS_MAX,
+    Personality, Request, Resolution, GROUPS_PER_PROCESS_MAX,
 };
 pub use paths::RunDir;
-pub use status::Status;
+pub use port_space::PortSpace;
+pub use status::{ProcessReport, Status};
 
 /// Version of the control protocol; both sides must have the same.
 pub const PROTOCOL_VERSION: u32 = 3;

@@ -1,6 +1,5 @@
 //! Requests of a client, urdmad's answers, and events that urdmad sends unasked.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -8,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Refusal;
 use crate::fault::{Direction, Impairment};
-use crate::status::Status;
+use crate::port_space::PortSpace;
+use crate::status::{ProcessReport, Status};
 
 /// Multicast groups that a process can be a member of at the same time.
 pub const GROUPS_PER_PROCESS_MAX: u32 = 256;
@@ -319,56 +319,4 @@ pub enum Resolution {
     },
     /// Nobody answers for it.
     NoHost,
-}
-
-/// A port space of rdma_cm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PortSpace {
-    /// RDMA_PS_TCP (0x0106): connected.
-    Tcp,
-    /// RDMA_PS_UDP (0x0111) and RDMA_PS_IPOIB (0x0002): datagrams.
-    Udp,
-    /// RDMA_PS_IB (0x013F): extended connections.
-    Ib,
-}
-
-impl PortSpace {
-    /// The port space with this number of `enum rdma_ucm_port_space`; `None` for those without ports.
-    pub const fn from_number(number: u16) -> Option<Self> {
-        match number {
-            0x0106 => Some(Self::Tcp),
-            0x0111 | 0x0002 => Some(Self::Udp),
-            0x013f => Some(Self::Ib),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for PortSpace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Ib => "ib",
-        })
-    }
-}
-
-/// What a provider process reports of itself for `urdma status`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ProcessReport {
-    /// Queue pairs.
-    pub qps: u32,
-    /// Of those, in RTS.
-    pub qps_connected: u32,
-    /// Completion queues.
-    pub cqs: u32,
-    /// Memory regions.
-    pub mrs: u32,
-    /// Slots of processes whose memory it may not read, so that long messages from there are copied twice.
-    pub copies_twice_from: Vec<u8>,
-    /// Counters by name, for people to read.
-    pub counters: std::collections::BTreeMap<String, u64>,
 }

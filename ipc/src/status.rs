@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Impairment;
-use crate::message::{PortSpace, ProcessReport};
+use crate::port_space::PortSpace;
 
 /// The state of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -86,6 +86,24 @@ pub struct SlotStatus {
     pub lease_queue: Option<u16>,
     /// What the process says of itself; nothing if it did not answer in time.
     pub report: Option<ProcessReport>,
+}
+
+/// What a provider process reports of itself for `urdma status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessReport {
+    /// Queue pairs.
+    pub qps: u32,
+    /// Of those, in RTS.
+    pub qps_connected: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Slots of processes whose memory it may not read, so that long messages from there are copied twice.
+    pub copies_twice_from: Vec<u8>,
+    /// Counters by name, for people to read.
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// Frames by state.
