@@ -169,12 +169,17 @@ pub fn kill_one_end((serving, asking): (Process, Process), victim_is_target: boo
 
 /// Expects that an end of a stream is told of the stream's end, and ends.
 pub fn expect_stream_ended(end: Process) {
+    expect_end_that_says(end, "stream ended");
+}
+
+/// Expects that an end of a stream gives its silent peer up, and ends.
+pub fn expect_peer_given_up(end: Process) {
+    expect_end_that_says(end, "stream ended: transport retry counter exceeded");
+}
+
+fn expect_end_that_says(end: Process, words: &str) {
     let ended = end.wait(NOTICE).unwrap();
-    assert!(
-        ended.output.contains("stream ended"),
-        "{}",
-        ended.describe()
-    );
+    assert!(ended.output.contains(words), "{}", ended.describe());
 }
 
 /// Runs scenarios of `verbs-check` on one host, one after the other.

@@ -29,6 +29,13 @@ fn standin() -> PathBuf {
     path
 }
 
+/// Waits for a child; it must have ended with status 0.
+fn expect_ended_well(child: libc::pid_t) {
+    let mut status = 0;
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
 /// Runs `body` in a process of its own with the stand-in; gives what the provider wrote down.
 fn with_standin(test: &str, body: fn()) -> Vec<String> {
     with_environment(test, &[], body)
@@ -159,9 +166,7 @@ fn uverbs_file_gives_the_file_of_events_to_its_own_process_only() {
                 let refused = method(copy, ASYNC_EVENT, &mut data) == -1 && errno() == libc::EIO;
                 unsafe { libc::_exit(c_int::from(!refused)) };
             }
-            let mut status = -1;
-            unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!(status, 0);
+            expect_ended_well(child);
         },
     );
     assert_eq!(log.len(), 2, "{log:?}");
@@ -268,9 +273,7 @@ fn forked_child_cannot_use_its_parents_files() {
             let usable = again == fd && write(again, &1_u64.to_ne_bytes()) == 8;
             unsafe { libc::_exit(c_int::from(!(refused && closed && usable))) };
         }
-        let mut status = 0;
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0);
+        expect_ended_well(child);
         assert_eq!(write(fd, &[3; 24]), 24);
     });
     assert_eq!(log, ["table", "cm_open", "cm_write 42 24 3"]);
@@ -292,9 +295,7 @@ fn vforked_child_that_closes_everything_leaves_the_parent_alone() {
                 unsafe { libc::execv(shell.as_ptr(), arguments.as_ptr()) };
                 unsafe { libc::_exit(1) };
             }
-            let mut status = 0;
-            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-            assert_eq!(status, 0);
+            expect_ended_well(child);
             assert_eq!(write(fd, &[3; 24]), 24);
         },
     );

@@ -143,6 +143,19 @@ mod tests {
         Endpoint::new(MacAddr([2, 0, 0, 0, 0, 1]), &addresses).unwrap()
     }
 
+    /// Whom a packet that is made from the template goes to.
+    fn destination_mac(template: &Template) -> [u8; 6] {
+        let mut packet = [0; 64];
+        let ports = urdma_underlay::UdpPorts {
+            source: 1,
+            destination: 2,
+        };
+        template
+            .write(&mut packet, ports, urdma_underlay::Ecn::NotCapable)
+            .unwrap();
+        packet[..6].try_into().unwrap()
+    }
+
     #[test]
     fn source_is_of_the_destinations_version_and_scope() {
         for (destination, expected) in [
@@ -170,15 +183,7 @@ mod tests {
         ] {
             let group = urdma_underlay::to_octets(group.parse().unwrap());
             let template = routes.find(1, group, &mut neighbours).unwrap();
-            let mut packet = [0; 64];
-            let ports = urdma_underlay::UdpPorts {
-                source: 1,
-                destination: 2,
-            };
-            template
-                .write(&mut packet, ports, urdma_underlay::Ecn::NotCapable)
-                .unwrap();
-            assert_eq!(packet[..6], mac);
+            assert_eq!(destination_mac(template), mac);
         }
         assert_eq!(neighbours.poll_transmit(1, &mut [0; 128]), None);
     }
@@ -200,15 +205,7 @@ mod tests {
             let octets = peer.poll_transmit(2, &mut frame).unwrap();
             neighbours.handle_frame(2, &frame[..octets]);
             let template = routes.find(3, remote, &mut neighbours).unwrap();
-            let mut packet = [0; 64];
-            let ports = urdma_underlay::UdpPorts {
-                source: 1,
-                destination: 2,
-            };
-            template
-                .write(&mut packet, ports, urdma_underlay::Ecn::NotCapable)
-                .unwrap();
-            assert_eq!(packet[..6], mac.0);
+            assert_eq!(destination_mac(template), mac.0);
         }
     }
 }
