@@ -61,11 +61,6 @@ impl Lanes {
 }
 
 impl Engine {
-    /// Whether this is a lane beside the process's first engine.
-    pub fn is_lane(&self) -> bool {
-        !Weak::ptr_eq(&self.lanes.first, &self.myself)
-    }
-
     /// A lane that nobody else has; none when there are [`LANES_MAX`], the instance has no slot left, or no lease where the process has one: then the
     /// caller stays with this engine.
     pub fn take_lane(&self) -> Option<Arc<Engine>> {
@@ -74,14 +69,12 @@ impl Engine {
         if let Some(lane) = idle.pop() {
             return Some(lane);
         }
-        let place = self.lanes.made.iter().find(|made| made.get().is_none())?;
         let wish = match self.info.lease {
             LeaseState::Leased => LeaseWish::Require,
             LeaseState::NotAsked | LeaseState::Forwarded(_) => LeaseWish::Never,
         };
-        let lane = attach_anew(self.run_dir.as_ref()?, wish, Some(&self.lanes)).ok()?;
-        self.introduce(&lane);
-        Some(place.get_or_init(|| lane).clone())
+        let run_dir = self.run_dir.as_ref()?;
+        self.add_lane(|| attach_anew(run_dir, wish, Some(&self.lanes)).ok())
     }
 
     /// As [`Engine::take_lane`], in a slot of an arena that the caller has to himself; for tests, which need no urdmad.
@@ -90,12 +83,18 @@ impl Engine {
     /// [`EngineError::NoMemory`]: there are as many as there can be, or it cannot start.
     pub fn start_lane(&self, parts: Parts) -> Result<Arc<Engine>, EngineError> {
         let _held = self.lanes.hold();
-        let place = self.lanes.made.iter().find(|made| made.get().is_none());
-        let place = place.ok_or(EngineError::NoMemory)?;
-        let lane = super::attach::start(parts, LeaseState::NotAsked, None, Some(&self.lanes))
-            .map_err(|_| EngineError::NoMemory)?;
+        let lane = self.add_lane(|| {
+            super::attach::start(parts, LeaseState::NotAsked, None, Some(&self.lanes)).ok()
+        });
+        lane.ok_or(EngineError::NoMemory)
+    }
+
+    /// Has a lane made, if there is a place for one, and tells it what all know; the list of lanes is held.
+    fn add_lane(&self, make: impl FnOnce() -> Option<Arc<Engine>>) -> Option<Arc<Engine>> {
+        let place = self.lanes.made.iter().find(|made| made.get().is_none())?;
+        let lane = make()?;
         self.introduce(&lane);
-        Ok(place.get_or_init(|| lane).clone())
+        Some(place.get_or_init(|| lane).clone())
     }
 
     /// Gives back a lane, whose objects are destroyed.

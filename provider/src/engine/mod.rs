@@ -188,11 +188,7 @@ impl Engine {
     /// [`EngineError::Invalid`]: there is none.
     pub fn find_pd(&self, number: u32) -> Result<Pd, EngineError> {
         self.usable()?;
-        let pd = Pd(number);
-        let mut shard = self.shard.lock();
-        shard.pds.acquire(pd)?;
-        shard.pds.release(pd);
-        Ok(pd)
+        self.shard.lock().pds.find(number)
     }
 
     /// Gives a protection domain back.

@@ -459,12 +459,18 @@ impl PdTable {
         Ok(Pd(number))
     }
 
+    /// The one with this number.
+    pub(super) fn find(&self, number: u32) -> Result<Pd, EngineError> {
+        let index = (number as usize).checked_sub(1);
+        match index.and_then(|index| self.users.get(index)) {
+            Some(Some(_)) => Ok(Pd(number)),
+            _ => Err(EngineError::Invalid),
+        }
+    }
+
     fn entry(&mut self, pd: Pd) -> Result<&mut Option<u32>, EngineError> {
-        (pd.0 as usize)
-            .checked_sub(1)
-            .and_then(|index| self.users.get_mut(index))
-            .filter(|users| users.is_some())
-            .ok_or(EngineError::Invalid)
+        self.find(pd.0)?;
+        Ok(&mut self.users[pd.0 as usize - 1])
     }
 
     /// Gives one back that nobody uses.

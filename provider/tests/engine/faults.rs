@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use urdma_provider::engine::{Access, EngineError, RemoteAddr, SendOp, Sge, Status};
 
-use crate::rig::{arena, engine, pair, pair_in, until, End};
+use crate::rig::{arena, connect, engine, pair, pair_in, until, End};
 
 /// A work request is copied when it is posted: what the application writes over it afterwards is not looked at.
 #[test]
@@ -40,11 +40,7 @@ fn destroy_with_packets_in_flight_touches_nothing_afterwards() {
     for round in 0..12 {
         let a = End::new(Arc::clone(&first), 1 << 16);
         let mut b = End::new(Arc::clone(&second), 1 << 16);
-        for end in [&a, &b] {
-            end.init(Access::all());
-        }
-        a.connect(b.qp.number().to_u32());
-        b.connect(a.qp.number().to_u32());
+        connect(&a, &b, Access::all());
         for wr_id in 0..16 {
             let write = SendOp::Write {
                 remote: b.remote(0),

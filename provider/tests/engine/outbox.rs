@@ -2,7 +2,7 @@
 
 use super::rig::*;
 use urdma_arena::{Arena, ArenaConfig};
-use urdma_provider::engine::{Access, Engine, SendOp};
+use urdma_provider::engine::SendOp;
 
 /// Octets of a message.
 const LEN: usize = 24;
@@ -21,12 +21,6 @@ fn place(i: usize) -> usize {
 fn is_whole(to: &End, i: usize) -> bool {
     let octet = u8::try_from(i % 251).unwrap();
     (place(i)..place(i) + LEN).all(|at| to.octet(at) == octet)
-}
-
-/// Two connected ends without threads, so that nothing moves between the calls of a test.
-fn still_pair(arena: Arena) -> (End, End) {
-    let still = |slot| Engine::start_without_thread(parts(arena, slot)).unwrap();
-    pair_of([1, 2].map(still), MEMORY, Access::all())
 }
 
 /// Fills the `i`-th message with what only it holds and sends it.
@@ -55,7 +49,7 @@ fn take(to: &End, from: usize) -> usize {
 
 #[test]
 fn requests_without_a_poll_in_between_wait_for_one() {
-    let (mut a, b) = still_pair(arena());
+    let (mut a, b) = still_pair(arena(), MEMORY);
     let count = AT_ONCE + 5;
     (0..count).for_each(|i| receive(&b, i));
     (0..count).for_each(|i| send(&mut a, i));
@@ -67,7 +61,7 @@ fn requests_without_a_poll_in_between_wait_for_one() {
 
 #[test]
 fn poll_that_finds_a_completion_sends_what_waits() {
-    let (mut a, b) = still_pair(arena());
+    let (mut a, b) = still_pair(arena(), MEMORY);
     let count = 1 + AT_ONCE + 4;
     (0..count).for_each(|i| receive(&b, i));
     send(&mut a, 0);
@@ -99,7 +93,7 @@ fn what_waits_leaves_without_another_call_of_the_application() {
 
 /// Messages in both directions through an arena in which rings or frames run out all the time.
 fn crowd(config: &ArenaConfig) {
-    let (mut a, mut b) = still_pair(Arena::create(config).unwrap());
+    let (mut a, mut b) = still_pair(Arena::create(config).unwrap(), MEMORY);
     let count = 2000;
     let window = 60;
     let mut posted = [0, 0];

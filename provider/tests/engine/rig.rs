@@ -298,15 +298,26 @@ pub(crate) fn pair_in(arena: Arena, octets: usize, access: Access) -> (End, End)
     pair_of([1, 2].map(|slot| engine(arena, slot)), octets, access)
 }
 
+/// As [`pair_in`], without threads, so that nothing moves between the calls of a test.
+pub(crate) fn still_pair(arena: Arena, octets: usize) -> (End, End) {
+    let still = |slot| Engine::start_without_thread(parts(arena, slot)).unwrap();
+    pair_of([1, 2].map(still), octets, Access::all())
+}
+
 /// Two connected ends of these engines.
 pub(crate) fn pair_of(engines: [Arc<Engine>; 2], octets: usize, access: Access) -> (End, End) {
     let [a, b] = engines.map(|engine| End::new(engine, octets));
-    for end in [&a, &b] {
+    connect(&a, &b, access);
+    (a, b)
+}
+
+/// Connects two ends in RESET, each of which grants the other `access`.
+pub(crate) fn connect(a: &End, b: &End, access: Access) {
+    for end in [a, b] {
         end.init(access);
     }
     a.connect(b.qp.number().to_u32());
     b.connect(a.qp.number().to_u32());
-    (a, b)
 }
 
 /// Polls `condition` until it holds.

@@ -2,17 +2,13 @@
 
 use urdma_provider::engine::{Access, SendOp, State, Status};
 
-use crate::rig::{arena, engine, until, End, DEPTH};
+use crate::rig::{arena, connect, engine, until, End, DEPTH};
 
 fn pair(octets: usize) -> (End, End) {
     let arena = arena();
     let a = End::unreliable(engine(arena, 1), octets);
     let b = End::unreliable(engine(arena, 2), octets);
-    for end in [&a, &b] {
-        end.init(Access::all());
-    }
-    a.connect(b.qp.number().to_u32());
-    b.connect(a.qp.number().to_u32());
+    connect(&a, &b, Access::all());
     (a, b)
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::engine::{Access, QpModify, SendOp, State, Status};
-use rig::{arena, engine, pair, pair_in, until, End};
+use rig::{arena, connect, engine, pair, pair_in, until, End};
 
 #[allow(dead_code)]
 #[path = "../../../tests/engine/rig.rs"]
@@ -106,21 +106,13 @@ fn who_may_not_read_says_so_and_gets_copies() {
     second.shard.lock().cma.read = refused;
     let mut a = End::new(first, MEMORY);
     let mut b = End::new(second, MEMORY);
-    connect(&a, &b);
+    connect(&a, &b, Access::all());
     exchange(&mut a, &mut b, LONG);
     assert_eq!(counts(&b), (0, 0));
     assert_eq!(b.engine.shard.lock().cma.unreadable(), [1]);
     // The other direction is another question.
     exchange(&mut b, &mut a, LONG);
     assert_eq!(counts(&a), (LONG_READS, 0));
-}
-
-fn connect(a: &End, b: &End) {
-    for end in [a, b] {
-        end.init(Access::all());
-    }
-    a.connect(b.qp.number().to_u32());
-    b.connect(a.qp.number().to_u32());
 }
 
 /// As in another pid namespace: the process of that number is another one, where something else lies at that address.
@@ -133,7 +125,7 @@ fn process_without_the_witness_is_not_read() {
     first.shard.lock().endpoint.show_witness(at, 2);
     let mut a = End::new(first, MEMORY);
     let mut b = End::new(second, MEMORY);
-    connect(&a, &b);
+    connect(&a, &b, Access::all());
     exchange(&mut a, &mut b, LONG);
     assert_eq!(counts(&b), (0, 0));
     assert_eq!(b.engine.shard.lock().cma.unreadable(), [1]);
@@ -259,7 +251,7 @@ fn payload_of_unreliable_connections_is_copied() {
     let arena = arena();
     let mut a = End::unreliable(engine(arena, 1), MEMORY);
     let b = End::unreliable(engine(arena, 2), MEMORY);
-    connect(&a, &b);
+    connect(&a, &b, Access::all());
     a.memory.fill(3);
     b.receive(1, &[b.sge(0, LONG)]).unwrap();
     let held = b.engine.shard.lock();
@@ -303,7 +295,7 @@ fn process_that_is_switched_off_neither_refers_nor_reads() {
     }
     let mut a = End::new(first, MEMORY);
     let mut b = End::new(second, MEMORY);
-    connect(&a, &b);
+    connect(&a, &b, Access::all());
     exchange(&mut a, &mut b, LONG);
     exchange(&mut b, &mut a, LONG);
     assert_eq!((counts(&a), counts(&b)), ((0, 0), (0, 0)));
