@@ -18,8 +18,8 @@
 //!   polls (`ib_write_lat`), and after a few such findings the mode becomes *doorbell*: polls that find nothing still take the word over,
 //!   but each poll that finds something hands it back, so that the next datagram rings at once. When the thread's wake-ups find nothing to do
 //!   any more, the mode goes back.
-//! - When nobody polls, the thread does all the work: it spins with sched_yield for [`SPIN_NS`] after the last datagram, unless a yield shows that
-//!   somebody else wants the processor, and then sleeps until the bell or the next timer.
+//! - When nobody polls, the thread does all the work: it goes on while there is more to send, spins with sched_yield for [`SPIN_NS`] after the last
+//!   datagram that came or left, unless a yield shows that somebody else wants the processor, and then sleeps until the bell or the next timer.
 //! - Many datagrams at one wake-up are a stream: the sleeps are naps of [`STREAM_NAP_NS`] until one after which nothing has come, so that its
 //!   sender need not wake the thread for every few packets, which costs both more than the packets do.
 //! - A leased queue has no bell: while there is one, every sleep is bounded, by a share of the time since the last datagram ([`lease_nap_ns`])
@@ -52,7 +52,7 @@ const STALE_NS: u64 = 20_000;
 /// Datagrams at one wake-up that are a stream, and how long the thread then naps instead of waiting for the bell.
 const STREAM_DATAGRAMS: usize = 4;
 const STREAM_NAP_NS: u64 = 20_000;
-/// How long the thread spins after the last datagram.
+/// How long the thread spins after the last datagram that came or left.
 const SPIN_NS: u64 = 20_000;
 /// A yield that takes longer shows that somebody else wants the processor.
 const CONTENDED_NS: u64 = 10_000;
@@ -273,6 +273,65 @@ struct Turns {
     naps: bool,
 }
 
+impl Turns {
+    fn new() -> Self {
+        Self {
+            polls: 0,
+            nap_ns: NAP_MIN_NS,
+            retry_ns: RETRY_MIN_NS,
+            last_work_ns: 0,
+            no_spin_until_ns: 0,
+            score: 0,
+            has_lease: false,
+            has_stream: false,
+            naps: false,
+        }
+    }
+
+    /// So many datagrams were taken, and something was sent or not.
+    fn note_work(&mut self, now_ns: u64, taken: usize, has_sent: bool) {
+        if taken > 0 || has_sent {
+            self.last_work_ns = now_ns;
+        }
+        self.has_stream =
+            taken >= STREAM_DATAGRAMS || (self.has_stream && self.idle_ns(now_ns) < STREAM_NAP_NS);
+    }
+
+    /// How long nothing has been taken or sent.
+    fn idle_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.last_work_ns)
+    }
+
+    /// Until when the thread may sleep for all but timers.
+    fn rest_until(
+        &mut self,
+        now_ns: u64,
+        application_polls: bool,
+        is_blocked: bool,
+        has_sent: bool,
+    ) -> u64 {
+        let mut sleep_ns = FOREVER;
+        if !is_blocked || has_sent {
+            self.retry_ns = RETRY_MIN_NS;
+        }
+        if is_blocked {
+            sleep_ns = self.retry_ns;
+            self.retry_ns = (self.retry_ns * 2).min(NAP_MAX_NS);
+        }
+        if self.has_lease && !application_polls {
+            sleep_ns = sleep_ns.min(lease_nap_ns(self.idle_ns(now_ns)));
+        }
+        if application_polls {
+            sleep_ns = sleep_ns.min(self.nap_ns);
+        }
+        if self.has_stream {
+            sleep_ns = sleep_ns.min(STREAM_NAP_NS);
+        }
+        self.naps = application_polls || self.has_stream;
+        now_ns.saturating_add(sleep_ns)
+    }
+}
+
 /// How long a process with a leased queue may sleep after `idle_ns` without a datagram: an eighth of that, within bounds.
 fn lease_nap_ns(idle_ns: u64) -> u64 {
     (idle_ns / 8).clamp(LEASE_NAP_NS.0, LEASE_NAP_NS.1)
@@ -295,17 +354,7 @@ impl Engine {
 
     fn run_background(self: Arc<Self>) {
         ask_for_quick_wake_ups();
-        let mut turns = Turns {
-            polls: 0,
-            nap_ns: NAP_MIN_NS,
-            retry_ns: RETRY_MIN_NS,
-            last_work_ns: 0,
-            no_spin_until_ns: 0,
-            score: 0,
-            has_lease: false,
-            has_stream: false,
-            naps: false,
-        };
+        let mut turns = Turns::new();
         loop {
             let until = self.background_turn(&mut turns);
             if until > 0 {
@@ -323,31 +372,27 @@ impl Engine {
         let mut shard = self.shard.lock();
         turns.has_lease = shard.lease.is_some();
         let now = clock::now();
+        let now_ns = now.as_ns();
         shard.is_blocked = false;
+        let sent_before = shard.counters.sent;
         let taken = if shard.is_dead {
             0
         } else {
             shard.progress(&self.info)
         };
-        let worked = taken > 0;
         shard.run_timers(now);
+        let has_sent = shard.counters.sent != sent_before;
         let notes = std::mem::take(&mut shard.notes);
         let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
         let _ = shard.wheel.take_moved();
-        let now_ns = now.as_ns();
-        self.judge(turns, application_polls, is_stale && worked, worked);
-        if worked {
-            turns.last_work_ns = now_ns;
-        }
-        let idle_ns = now_ns.saturating_sub(turns.last_work_ns);
-        turns.has_stream =
-            taken >= STREAM_DATAGRAMS || (turns.has_stream && idle_ns < STREAM_NAP_NS);
+        self.judge(turns, application_polls, is_stale && taken > 0, taken > 0);
+        turns.note_work(now_ns, taken, has_sent);
         if application_polls {
             turns.no_spin_until_ns = now_ns + NO_SPIN_NS;
         }
-        let spins = now_ns >= turns.no_spin_until_ns && idle_ns < SPIN_NS;
-        // After a full burst there is most likely more.
-        if !notes.is_empty() || spins || taken >= BURST {
+        let spins = now_ns >= turns.no_spin_until_ns && turns.idle_ns(now_ns) < SPIN_NS;
+        // After a full burst there is most likely more, and a queue pair whose turn ended before it had sent all that it may goes on.
+        if !notes.is_empty() || spins || taken >= BURST || shard.may_send_more() {
             drop(shard);
             self.deliver(notes);
             if spins {
@@ -361,23 +406,8 @@ impl Engine {
             self.cm_timeout();
             return 0;
         }
-        let mut until = timer.min(cm);
-        turns.retry_ns = if shard.is_blocked {
-            until = until.min(now_ns + turns.retry_ns);
-            (turns.retry_ns * 2).min(NAP_MAX_NS)
-        } else {
-            RETRY_MIN_NS
-        };
-        if turns.has_lease && !application_polls {
-            until = until.min(now_ns + lease_nap_ns(idle_ns));
-        }
-        turns.naps = application_polls || turns.has_stream;
-        if application_polls {
-            until = until.min(now_ns + turns.nap_ns);
-        }
-        if turns.has_stream {
-            until = until.min(now_ns + STREAM_NAP_NS);
-        }
+        let until = turns.rest_until(now_ns, application_polls, shard.is_blocked, has_sent);
+        let until = until.min(timer).min(cm);
         let is_bounded = turns.naps || shard.is_blocked || turns.has_lease;
         self.rest.is_bounded.store(is_bounded, Ordering::SeqCst);
         self.rest.wake_at.store(until, Ordering::SeqCst);
@@ -500,4 +530,141 @@ fn ask_for_quick_wake_ups() {
     };
     // SAFETY: `attr` is a sched_attr of the size that it names; 0 is the calling thread.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_trp::conn::{Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, State};
+    use urdma_arena::{Arena, ArenaConfig};
+
+    use super::super::{
+        Access, AsyncEvent, Cq, CqConfig, EventSink, Gid, GidEntry, Parts, Pd, Personality, Qp,
+        QpConfig, QpModify, SlotId, XrcRole,
+    };
+    use super::*;
+
+    const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+
+    struct Nowhere;
+
+    impl EventSink for Nowhere {
+        fn async_event(&self, _event: AsyncEvent) {}
+    }
+
+    /// An engine whose background turns the test takes.
+    fn engine() -> Arc<Engine> {
+        let config = ArenaConfig {
+            slots: 2,
+            ..ArenaConfig::default()
+        };
+        let parts = Parts {
+            arena: Arena::create(&config).unwrap(),
+            slot: SlotId::new(1).unwrap(),
+            node_guid: 1,
+            personality: Personality::Roce,
+            gids: vec![GidEntry {
+                gid: GID,
+                netdev: None,
+            }],
+            addresses: Vec::new(),
+            mtu: 0,
+            control: None,
+        };
+        Engine::start_without_thread(parts).unwrap()
+    }
+
+    fn qp(engine: &Engine, pd: Pd, cq: &Arc<Cq>) -> Arc<Qp> {
+        let config = QpConfig {
+            pd,
+            send_cq: Arc::clone(cq),
+            recv_cq: Arc::clone(cq),
+            srq: None,
+            xrc: XrcRole::None,
+            unreliable: false,
+            max_send_wr: 4,
+            max_recv_wr: 4,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            hears_itself: true,
+            cookie: 0,
+            events: Arc::new(Nowhere),
+        };
+        engine.create_qp(&config).unwrap()
+    }
+
+    fn connect(engine: &Engine, qp: &Qp, remote: &Qp) {
+        for state in [State::Init, State::Rtr, State::Rts] {
+            let change = QpModify {
+                state: Some(state),
+                address: Some((GID, 0)),
+                access: Some(Access::all() - Access::ON_DEMAND),
+                remote_qpn: Some(remote.number().to_u32()),
+                max_rd_atomic: Some(1),
+                max_dest_rd_atomic: Some(1),
+                timeout: Some(14),
+                retry_cnt: Some(7),
+                rnr_retry: Some(7),
+                ..QpModify::default()
+            };
+            engine.modify_qp(qp, &change).unwrap();
+        }
+    }
+
+    #[test]
+    fn thread_does_not_rest_while_an_answer_of_many_datagrams_may_go_on() {
+        let engine = engine();
+        let pd = engine.alloc_pd().unwrap();
+        let config = CqConfig {
+            depth: 4,
+            channel: None,
+            cookie: 0,
+            keeps_time: false,
+        };
+        let cq = engine.create_cq(config).unwrap();
+        let [asks, answers] = [(); 2].map(|()| qp(&engine, pd, &cq));
+        connect(&engine, &asks, &answers);
+        connect(&engine, &answers, &asks);
+        // More than two turns.
+        let octets = 5 << 20;
+        let memory = vec![7u8; 2 * octets];
+        let addr = memory.as_ptr() as u64;
+        let access = Access::all() - Access::ON_DEMAND;
+        let keys = engine
+            .register_mr(pd, addr, memory.len() as u64, addr, access)
+            .unwrap();
+        let sink = Sge {
+            addr,
+            length: u32::try_from(octets).unwrap(),
+            lkey: keys.lkey,
+        };
+        let remote = RemoteAddr {
+            stag: keys.rkey,
+            to: addr + octets as u64,
+        };
+        let wr = SendWr {
+            wr_id: 1,
+            op: SendOp::Read { remote },
+            imm: None,
+            flags: SendFlags {
+                signaled: true,
+                ..SendFlags::default()
+            },
+            shared_queue: 0,
+            payload: Payload::Sges(&[sink]),
+        };
+        engine.post_send(&asks, &wr).unwrap();
+        let mut turns = Turns::new();
+        // Somebody else wants the processor.
+        turns.no_spin_until_ns = FOREVER;
+        let mut rests = 0;
+        while !cq.has_completions() {
+            if engine.background_turn(&mut turns) > 0 {
+                let shard = engine.shard.lock();
+                assert!(shard.is_blocked || shard.ready.is_empty(), "rests: {rests}");
+                rests += 1;
+            }
+            assert!(rests < 1000, "the read does not end");
+        }
+    }
 }

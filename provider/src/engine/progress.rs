@@ -89,6 +89,11 @@ impl Shard {
         }
     }
 
+    /// Whether a queue pair whose turn ended has more that could leave now: nothing but turns keeps it.
+    pub(super) fn may_send_more(&self) -> bool {
+        !self.is_dead && !self.is_blocked && !self.ready.is_empty()
+    }
+
     /// Sends what was put off or is ready.
     #[inline]
     pub(super) fn flush(&mut self) {
