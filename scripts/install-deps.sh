@@ -38,7 +38,7 @@ if [ -n "$missing" ]; then
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
     # shellcheck disable=SC2086 # the list is meant to be split
-    if ! { apt-get update -q && apt-get install -y -q --no-install-recommends $missing; } >"$log" 2>&1; then
+    if ! { apt-get update -q && apt-get install -y -q --no-install-recommends -o Acquire::Retries=3 $missing; } >"$log" 2>&1; then
         cat "$log" >&2
         rm -f "$log"
         exit 1

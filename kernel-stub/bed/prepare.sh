@@ -25,12 +25,15 @@ unpack_kernel() {
     return 1
 }
 
+download() { timeout 900 apt-get download -q -o Acquire::Retries=3 "linux-image-$release"; }
+
 fetch_kernel() {
     local work
     work=$(mktemp -d "$dir/fetch.XXXXXX")
     # The sandbox user of apt must be able to write here, else it warns.
     chmod 755 "$work"
-    if ! (cd "$work" && timeout 300 apt-get download -q "linux-image-$release" >log 2>&1); then
+    # apt may know nothing of the archive yet.
+    if ! (cd "$work" && { download || { timeout 300 apt-get update -q && download; }; } >log 2>&1); then
         cat "$work/log" >&2
         rm -rf "$work"
         return 1

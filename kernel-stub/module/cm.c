@@ -13,7 +13,7 @@
 #include "urdma.h"
 
 /* How long urdmad may take to answer a listen. */
-#define URDMA_LISTEN_TIMEOUT (5 * HZ)
+#define URDMA_LISTEN_TIMEOUT (30 * HZ)
 
 /* Numbers that urdmad gives to the requests it brings have this bit, the module's own have not. */
 #define URDMA_ID_OF_REQUEST BIT(31)

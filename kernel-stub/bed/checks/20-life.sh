@@ -1,8 +1,6 @@
 # The module's and the device's lives: links, the network device's state, refusals, unloading.
 . "$BED/checks/lib.sh"
 
-port_state() { rdma -j link show urdma0/1 | tr -d ' \n' | sed 's/.*"state":"\([A-Z]*\)".*/\1/'; }
-
 load_module
 refused rdma link add urdma0 type urdma netdev lo
 add_device
@@ -10,43 +8,33 @@ add_device
 refused rdma link add urdma1 type urdma netdev urdmanet
 [ "$(cat /sys/class/infiniband/urdma0/node_type)" = "4: RNIC" ]
 # Nobody serves it: the port is down.
-[ "$(port_state)" = DOWN ]
+port_is_down
+rdma link show urdma0/1 | grep "state DOWN"
 
-"$check" hold >/run/hold.$$ &
-holder=$!
-until grep -q ready /run/hold.$$; do sleep 0.1; done
-[ "$(port_state)" = ACTIVE ]
+start_holder
+wait_until port_is_active
 [ "$(cat $counters/qps)" = 1 ]
 ip link set urdmanet down
-[ "$(port_state)" = DOWN ]
+wait_until port_is_down
 ip link set urdmanet up
-[ "$(port_state)" = ACTIVE ]
+wait_until port_is_active
 ip link set urdmanet address 02:11:22:33:44:55
-for tries in $(seq 100); do
-    grep -q '^0211:2233:4455' /sys/class/infiniband/urdma0/ports/1/gids/0 && break
-    sleep 0.1
-done
-grep '^0211:2233:4455' /sys/class/infiniband/urdma0/ports/1/gids/0
+wait_until grep -q '^0211:2233:4455' /sys/class/infiniband/urdma0/ports/1/gids/0
 
 # In use, the module stays; the device may go all the same, and takes its objects along.
 refused rmmod urdma
 rdma link delete urdma0
-[ ! -e /sys/class/infiniband/urdma0 ]
-kill -9 $holder
-wait $holder || true
+device_is_gone
+kill_holder
 
 # The device goes with its network device.
 rdma link add urdma0 type urdma netdev urdmanet
 ip link delete urdmanet
-for tries in $(seq 100); do
-    [ -e /sys/class/infiniband/urdma0 ] || break
-    sleep 0.1
-done
-[ ! -e /sys/class/infiniband/urdma0 ]
-rmmod urdma
+wait_until device_is_gone
+wait_until rmmod urdma
 
 # Unloading takes devices along.
 add_device
 rmmod urdma
-[ ! -e /sys/class/infiniband/urdma0 ]
+device_is_gone
 ip link delete urdmanet

@@ -1,4 +1,3 @@
-# seconds: 120
 # Processes killed at whatever they are doing leave nothing behind.
 . "$BED/checks/lib.sh"
 add_device
@@ -9,5 +8,8 @@ for round in $(seq 60); do
     kill -9 $!
     wait $! || true
 done
-[ "$(cat $counters/cq_events)" -gt 0 ] || { "$check" hold >/run/hold.$$ & sleep 2; kill -9 $!; wait $! || true; }
+# On a slow machine none of them may have come to its last object, but this one.
+start_holder
+[ "$(cat $counters/cq_events)" -gt 0 ]
+kill_holder
 remove_device

@@ -2,9 +2,7 @@
 . "$BED/checks/lib.sh"
 add_device
 mkdir -p /run/urdma/check
-"$check" hold >/run/hold.$$ &
-holder=$!
-until grep -q ready /run/hold.$$; do sleep 0.1; done
+start_holder
 chmod 666 /dev/infiniband/uverbs*
 
 as_nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all --inh-caps=-all -- "$@"; }
@@ -19,6 +17,5 @@ refused as_nobody cat /dev/urdma
 as_nobody "$check" neighbour
 setpriv --reuid=65533 --regid=65533 --clear-groups --bounding-set=-all --inh-caps=-all -- "$check" stranger
 [ "$(cat $counters/qps)" = 1 ]
-kill -9 $holder
-wait $holder || true
+kill_holder
 remove_device

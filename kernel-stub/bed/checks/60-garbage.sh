@@ -1,4 +1,3 @@
-# seconds: 180
 # Random octets and random commands written to the device files, while the kernel listens through the module.
 . "$BED/checks/lib.sh"
 add_device

@@ -1,4 +1,3 @@
-# seconds: 300
 # libibverbs and its programs, as Debian has them, over the module: nothing preloaded, nothing in the environment.
 . "$BED/checks/lib.sh"
 add_device
@@ -12,7 +11,7 @@ grep "state:.*PORT_ACTIVE" /run/devinfo
 wait_until grep -q ffff:0a08:0001 /sys/class/infiniband/urdma0/ports/1/gids/1
 ibv_devinfo -d urdma0 -v | grep 'GID\[ *1\]'
 
-ping() { server_and_client "ibv_rc_pingpong -d urdma0 -g 1 $*" "ibv_rc_pingpong -d urdma0 -g 1 $* 127.0.0.1"; }
+ping() { over listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 $*" "ibv_rc_pingpong -d urdma0 -g 1 $* 127.0.0.1"; }
 ping -n 500
 ping -n 500 -e
 [ "$(cat $counters/cq_events)" -gt 0 ]
@@ -28,7 +27,7 @@ assert_nothing_left
 
 # The device's urdmad is gone: it cannot be opened; another one can serve it.
 stop_instance
-wait_until eval '! port_is_active'
+wait_until port_is_down
 refused ibv_devinfo -d urdma0
 start_instance
 ibv_devinfo -d urdma0

@@ -30,20 +30,27 @@ remove_device() {
     assert_nothing_left
     rdma link delete urdma0
     ip link delete urdmanet
-    rmmod urdma
+    wait_until rmmod urdma
 }
 
+# A killed process is cleaned up behind its parent's back.
 assert_nothing_left() {
-    local counter tries
+    local counter
     for counter in contexts pds mrs pinned_pages cqs qps srqs cm_endpoints; do
-        # A killed process is cleaned up behind its parent's back.
-        for tries in $(seq 100); do
-            [ "$(cat $counters/$counter)" = 0 ] && continue 2
-            sleep 0.1
-        done
-        echo "$(cat $counters/$counter) $counter left"
-        return 1
+        wait_until grep -qx 0 $counters/$counter
     done
+}
+
+# A process that has one object of each kind, some octets of pinned memory, and serves the device if nobody does.
+start_holder() {
+    "$check" hold >/run/hold.$$ &
+    holder=$!
+    wait_until grep -q ready /run/hold.$$
+}
+
+kill_holder() {
+    kill -9 $holder
+    wait $holder || true
 }
 
 # Fails if a command that must fail does not.
@@ -73,48 +80,54 @@ CONFIG
 stop_instance() { "$PROGRAMS/urdma" down --run-dir "$run_dir"; }
 
 port_is_active() { grep -q ACTIVE /sys/class/infiniband/urdma0/ports/1/state; }
+port_is_down() { grep -q DOWN /sys/class/infiniband/urdma0/ports/1/state; }
 
-# Waits up to 60 s for a command to succeed.
+device_is_gone() { [ ! -e /sys/class/infiniband/urdma0 ]; }
+
+is_gone() { ! kill -0 "$1"; }
+
+# Somebody waits for a connection through the kernel's rdma_cm; or by TCP, as perftest and libibverbs' examples do.
+listening_by_cm() { "$PROGRAMS/urdma" status --run-dir $run_dir | grep -q ^listens; }
+listening_by_tcp() { ss -Hltn 'sport = :18515' | grep -q LISTEN; }
+
+# Waits up to two minutes for a command to succeed, which is not traced: it may be asked a thousand times.
 wait_until() {
-    local tries
-    for tries in $(seq 600); do
-        "$@" && return
+    local deadline=$((SECONDS + 120))
+    { set +x; } 2>/dev/null
+    until "$@"; do
+        if [ $SECONDS -gt $deadline ]; then
+            echo "did not come true: $*"
+            return 1
+        fi
         sleep 0.1
     done
-    echo "did not come true: $*"
-    return 1
+    set -x
 }
 
-# server_and_client 'SERVER' 'CLIENT': runs both, the client again while the server is not ready.
-server_and_client() {
-    start_server "$1"
-    run_client "$2"
+# over LISTENING 'SERVER' 'CLIENT': runs both, the client when the server listens.
+over() {
+    start_server "$1" "$2"
+    run_client "$3"
     wait $server || said_and_failed
 }
 
-# The same with a server that never ends by itself.
-endless_server_and_client() {
-    start_server "$1"
-    run_client "$2"
+# over_endless LISTENING 'SERVER' 'CLIENT': the same with a server that never ends by itself.
+over_endless() {
+    start_server "$1" "$2"
+    run_client "$3"
     kill $server
     wait $server || true
 }
 
+# start_server LISTENING 'SERVER': when nobody else listens any more.
 start_server() {
-    timeout 120 $1 >/run/server.log 2>&1 &
+    wait_until eval "! $1"
+    timeout 300 $2 >/run/server.log 2>&1 &
     server=$!
+    wait_until "$1" || said_and_failed
 }
 
-run_client() {
-    local tries
-    : >/run/client.log
-    for tries in $(seq 20); do
-        timeout 120 $1 >>/run/client.log 2>&1 && return
-        kill -0 $server 2>/dev/null || break
-        sleep 0.3
-    done
-    said_and_failed
-}
+run_client() { timeout 300 $1 >/run/client.log 2>&1 || said_and_failed; }
 
 # What server and client have written, for the log.
 said_and_failed() {
