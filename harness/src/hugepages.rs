@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{mount, umount, MsFlags};
+use urdma_ipc::HugepageInfo;
 
 use crate::Failure;
 
@@ -33,13 +34,14 @@ impl Hugepages {
             directory: PathBuf::from(MOUNT_POINT),
         };
         guard.added = change_count(|before| before + wanted)?;
-        let (added, free) = (guard.added, meminfo("HugePages_Free")?);
+        let HugepageInfo { free, mount, .. } = info()?;
+        let added = guard.added;
         if added < wanted && free < wanted {
             return Err(Failure::new(format!(
                 "only {free} of {wanted} hugepages of 2 MB could be reserved: free some memory and try again"
             )));
         }
-        match mounted_hugetlbfs()? {
+        match mount {
             Some(directory) => guard.directory = directory,
             None => guard.mount()?,
         }
@@ -94,27 +96,17 @@ fn change_count(change: impl FnOnce(u64) -> u64) -> Result<u64, Failure> {
         .map_err(explain)?;
     let mut locked =
         Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, errno)| explain(errno.into()))?;
-    let before = meminfo("HugePages_Total")?;
+    let before = info()?.total;
     locked
         .write_all(change(before).to_string().as_bytes())
         .map_err(explain)?;
-    Ok(meminfo("HugePages_Total")?.saturating_sub(before))
+    Ok(info()?.total.saturating_sub(before))
 }
 
-fn meminfo(field: &str) -> Result<u64, Failure> {
-    fs::read_to_string("/proc/meminfo")?
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
-        .and_then(|value| value.trim().parse().ok())
-        .ok_or_else(|| Failure::new("this kernel has no hugepages"))
-}
-
-fn mounted_hugetlbfs() -> Result<Option<PathBuf>, Failure> {
-    Ok(fs::read_to_string("/proc/mounts")?
-        .lines()
-        .find_map(|line| {
-            let mut fields = line.split(' ').skip(1);
-            let directory = fields.next()?;
-            (fields.next()? == "hugetlbfs").then(|| PathBuf::from(directory))
-        }))
+fn info() -> Result<HugepageInfo, Failure> {
+    let info = HugepageInfo::read()?;
+    if info.size_kb == 0 {
+        return Err(Failure::new("this kernel has no hugepages"));
+    }
+    Ok(info)
 }

@@ -1,9 +1,10 @@
-//! What urdmad, provider processes and the command line say to each other, and where an instance's files are.
+//! What urdmad, provider processes and the command line say to each other, where an instance's files are, and what they all look up of the machine.
 //!
 //! - [`paths`]: the run directory of an instance.
 //! - [`port_space`]: rdma_cm's port spaces.
 //! - [`message`]: requests, answers and events; [`status`]: what `urdma status` shows; [`fault`]: what `urdma fault` can ask for.
 //! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, file descriptors beside it.
+//! - [`hugepages`]: what the machine has of them.
 //! - [`client`]: the blocking client of providers and of the command line; [`error`]: what can go wrong, as sentences.
 //!
 //! A conversation starts with [`message::Request::Hello`], which carries [`PROTOCOL_VERSION`]; its form never changes. Every request has an id
@@ -14,6 +15,7 @@
 pub mod client;
 pub mod error;
 pub mod fault;
+pub mod hugepages;
 pub mod message;
 pub mod packet;
 pub mod paths;
@@ -22,6 +24,7 @@ pub mod status;
 
 pub use client::ControlClient;
 pub use error::{ControlError, Refusal, RefusalKind};
+pub use hugepages::HugepageInfo;
 pub use message::{
     gid_table_len, Answer, ArenaParams, Attached, Event, GidEntry, LeaseAnswer, LeaseParams,
     Personality, Request, Resolution, GROUPS_PER_PROCESS_MAX,

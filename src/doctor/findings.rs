@@ -1,5 +1,9 @@
 //! What is looked at.
 
+use std::path::Path;
+
+use urdma_ipc::HugepageInfo;
+
 use super::{may_write, Finding, Machine};
 
 /// PCI classes begin so: network controllers.
@@ -117,23 +121,12 @@ fn front_door(machine: &Machine) -> Finding {
     }
 }
 
-/// The number behind `name` in /proc/meminfo.
-fn meminfo(machine: &Machine, name: &str) -> u64 {
-    machine
-        .text("/proc/meminfo")
-        .lines()
-        .find_map(|line| {
-            let value = line.strip_prefix(name)?.strip_prefix(':')?;
-            value.split_whitespace().next()?.parse().ok()
-        })
-        .unwrap_or(0)
-}
-
 fn hugepages(machine: &Machine) -> Finding {
     const WHAT: &str = "hugepages";
     let advice = "for leased queues, as root: echo 512 > /proc/sys/vm/nr_hugepages";
-    let free = meminfo(machine, "HugePages_Free");
-    let size_mb = meminfo(machine, "Hugepagesize") / 1024;
+    let (meminfo, mounts) = (machine.text("/proc/meminfo"), machine.text("/proc/mounts"));
+    let pages = HugepageInfo::parse(&meminfo, &mounts);
+    let (free, size_mb) = (pages.free, pages.size_kb / 1024);
     if free == 0 {
         return Finding::without(
             WHAT,
@@ -141,19 +134,13 @@ fn hugepages(machine: &Machine) -> Finding {
             advice,
         );
     }
-    let mounts = machine.text("/proc/mounts");
-    let mount = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let directory = fields.next()?;
-        (fields.next()? == "hugetlbfs").then_some(directory)
-    });
-    match mount {
+    match pages.mount.as_deref().map(Path::to_string_lossy) {
         None => Finding::without(
             WHAT,
             format!("{free} pages of {size_mb} MB are free, but hugetlbfs is not mounted"),
             "as root: mkdir -p /dev/hugepages; mount -t hugetlbfs none /dev/hugepages",
         ),
-        Some(directory) if !may_write(&machine.path(directory)) => Finding::without(
+        Some(directory) if !may_write(&machine.path(&directory)) => Finding::without(
             WHAT,
             format!(
                 "{free} pages of {size_mb} MB are free, but this user may not write to {directory}"

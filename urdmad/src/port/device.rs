@@ -1,10 +1,8 @@
 //! What DPDK is asked for: device arguments, memory, and which devices can be leased.
 
-use std::fs;
-use std::path::Path;
-
 use ::dpdk::is_pci_address;
 use nix::unistd::{access, AccessFlags};
+use urdma_ipc::HugepageInfo;
 
 use crate::config::{PortConfig, PortKind};
 
@@ -115,34 +113,19 @@ pub(super) fn check_hugepages(megabytes: u32) -> Result<(), String> {
             megabytes.div_ceil(2)
         )
     };
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| -> u64 {
-        meminfo
-            .lines()
-            .find_map(|line| {
-                line.strip_prefix(name)?
-                    .split_whitespace()
-                    .next()?
-                    .parse()
-                    .ok()
-            })
-            .unwrap_or(0)
-    };
-    let free_mb = field("HugePages_Free:") * field("Hugepagesize:") / 1024;
+    let pages = HugepageInfo::read().unwrap_or_default();
+    let free_mb = pages.free_mb();
     if free_mb < u64::from(megabytes) {
         return Err(advice(&format!("only {free_mb} MB of hugepages are free")));
     }
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let mount = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let directory = fields.next()?;
-        (fields.next()? == "hugetlbfs").then_some(directory)
-    });
-    let Some(mount) = mount else {
+    let Some(mount) = pages.mount else {
         return Err(advice("hugetlbfs is not mounted"));
     };
-    if access(Path::new(mount), AccessFlags::W_OK).is_err() {
-        return Err(advice(&format!("this user may not write to {mount}")));
+    if access(&mount, AccessFlags::W_OK).is_err() {
+        return Err(advice(&format!(
+            "this user may not write to {}",
+            mount.display()
+        )));
     }
     Ok(())
 }

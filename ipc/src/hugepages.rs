@@ -1,0 +1,83 @@
+//! What the kernel says of its hugepages: whoever wants some says the same of them.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+/// Hugepages of the size that the kernel gives by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HugepageInfo {
+    /// Reserved, in use or not.
+    pub total: u64,
+    /// Reserved and in nobody's use.
+    pub free: u64,
+    /// Size of one, KB; 0 if this kernel has none.
+    pub size_kb: u64,
+    /// Where hugetlbfs is mounted first.
+    pub mount: Option<PathBuf>,
+}
+
+impl HugepageInfo {
+    /// Those of this machine.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn read() -> io::Result<Self> {
+        let (meminfo, mounts) = ("/proc/meminfo", "/proc/mounts");
+        Ok(Self::parse(
+            &fs::read_to_string(meminfo)?,
+            &fs::read_to_string(mounts)?,
+        ))
+    }
+
+    /// How much is free, MB.
+    pub fn free_mb(&self) -> u64 {
+        self.free * self.size_kb / 1024
+    }
+
+    /// Those of the machine whose /proc/meminfo and /proc/mounts these are. What is missing is 0, or nothing.
+    pub fn parse(meminfo: &str, mounts: &str) -> Self {
+        let field = |name: &str| -> u64 {
+            let mut values = meminfo.lines().filter_map(|line| {
+                let value = line.strip_prefix(name)?.strip_prefix(':')?;
+                value.split_whitespace().next()?.parse().ok()
+            });
+            values.next().unwrap_or(0)
+        };
+        let mut mounted = mounts.lines().filter_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let directory = fields.next()?;
+            (fields.next()? == "hugetlbfs").then(|| PathBuf::from(directory))
+        });
+        Self {
+            total: field("HugePages_Total"),
+            free: field("HugePages_Free"),
+            size_kb: field("Hugepagesize"),
+            mount: mounted.next(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const MEMINFO: &str = "MemTotal:       24682000 kB\nHugePages_Total:     300\nHugePages_Free:      200\nHugePages_Rsvd:        1\nHugepagesize:       2048 kB\n";
+    const MOUNTS: &str =
+        "proc /proc proc rw 0 0\nnone /mnt/huge hugetlbfs rw 0 0\nnone /dev/hugepages hugetlbfs rw 0 0\n";
+
+    #[test]
+    fn fields_and_the_first_mount_are_read() {
+        let pages = HugepageInfo::parse(MEMINFO, MOUNTS);
+        assert_eq!((pages.total, pages.free, pages.size_kb), (300, 200, 2048));
+        assert_eq!(pages.free_mb(), 400);
+        assert_eq!(pages.mount.as_deref(), Some(Path::new("/mnt/huge")));
+    }
+
+    #[test]
+    fn kernel_without_hugepages_has_none() {
+        let pages = HugepageInfo::parse("MemTotal: 1 kB\n", "hugetlbfs /proc proc rw 0 0\nshort\n");
+        assert_eq!(pages, HugepageInfo::default());
+    }
+}
