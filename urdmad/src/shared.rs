@@ -71,9 +71,14 @@ impl Shared {
         self.manages_connections.store(true, Ordering::Relaxed);
     }
 
+    /// Whether slot 0 manages connections.
+    pub fn manages_connections(&self) -> bool {
+        self.manages_connections.load(Ordering::Relaxed)
+    }
+
     /// Gives the control thread a datagram of connection management that is for slot 0; false if it is none or nobody wants it.
     pub fn give_cm_datagram(&self, from: IpAddr, datagram: &[u8]) -> bool {
-        if !self.manages_connections.load(Ordering::Relaxed) || datagram.len() > MAX_MESSAGE {
+        if !self.manages_connections() || datagram.len() > MAX_MESSAGE {
             return false;
         }
         let mut waiting = self.lock_cm_datagrams();

@@ -123,20 +123,22 @@ pub(crate) fn dispatch(
         listeners.find(space, request.dst.ip(), request.dst.port())
     });
     let counters = &shared.counters;
-    match service {
-        Service::Listening(slot) if SlotId::new(slot).is_some_and(put) => {
-            counters.cm_requests.bump();
-            None
-        }
-        Service::Listening(_) | Service::Bound => {
-            counters.cm_unanswered.bump();
-            None
-        }
+    let slot = match service {
+        Service::Listening(slot) => SlotId::new(slot),
+        Service::Bound => None,
+        // Its listener may have closed since slot 0 took it. The engine there knows the requests that it has, and refuses others.
+        Service::Nobody if shared.manages_connections() => Some(SlotId::DAEMON),
         Service::Nobody => {
             counters.cm_rejected.bump();
-            Some(Answer::reject(request))
+            return Some(Answer::reject(request));
         }
+    };
+    if slot.is_some_and(put) {
+        counters.cm_requests.bump();
+    } else {
+        counters.cm_unanswered.bump();
     }
+    None
 }
 
 /// Sends an answer to a process of this host; one whose ring is full will ask again.
@@ -156,4 +158,57 @@ pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &Answer, identity: &
         ecn: 0,
     });
     let _ = endpoint.send(slot, frame, answer.datagram.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, SocketAddr};
+    use urdma_cm::{Config, ConnectParams, Engine, LocalQp, PrivateData};
+
+    /// A request from another host to a port of this one.
+    fn request() -> ReqRoute {
+        let address = |last, port| SocketAddr::new(Ipv4Addr::new(192, 0, 2, last).into(), port);
+        let mut active = Engine::new(Config::new(3, 7));
+        active.connect(
+            1,
+            &ConnectParams {
+                src: address(2, 50_000),
+                dst: address(1, 7174),
+                port_space: urdma_cm::PortSpace::TCP,
+                qp: LocalQp::default(),
+                retry_count: 7,
+                ack_timeout: 16,
+                path_mtu: 5,
+                private_data: PrivateData::EMPTY,
+            },
+        );
+        let mut octets = [0; MAX_MESSAGE];
+        let sent = active.poll_transmit(&mut octets).unwrap();
+        ReqRoute::parse(&octets[..sent.len]).unwrap()
+    }
+
+    /// To which slot a request goes that nobody listens for, and whether it is refused here.
+    fn unlistened(shared: &Shared) -> (Option<SlotId>, bool) {
+        let mut given = None;
+        let answer = dispatch(shared, &request(), |slot| {
+            given = Some(slot);
+            true
+        });
+        (given, answer.is_some())
+    }
+
+    #[test]
+    fn request_without_a_listener_is_refused() {
+        let shared = Shared::new().unwrap();
+        assert_eq!(unlistened(&shared), (None, true));
+    }
+
+    /// A request that is repeated after its listener has closed has been taken, perhaps accepted.
+    #[test]
+    fn request_without_a_listener_is_for_slot_0_to_judge_if_it_manages_connections() {
+        let shared = Shared::new().unwrap();
+        shared.manage_connections();
+        assert_eq!(unlistened(&shared), (Some(SlotId::DAEMON), false));
+    }
 }
