@@ -1,6 +1,7 @@
 //! Two engines in one process and one arena, without urdmad: operations both ways, errors, events, ends.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+mod daemon;
 mod datagrams;
 mod ends;
 mod errors;
