@@ -13,8 +13,8 @@ seconds=${URDMA_BED_SECONDS:-3600}
 # An emulated boot takes 10 s on two idle cores.
 boot_seconds=300
 checks=${URDMA_BED_CHECKS:-$here/checks}
-# What the kernel writes when something is wrong with a module.
-complaints='WARNING:|BUG:|Oops|\] general protection|Call Trace|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
+# What the kernel writes when something is wrong with a module; a program's own fault has the program's name before it.
+complaints='WARNING:|BUG:|Oops|^\[ *[0-9.]+\] general protection|Call Trace|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
 
 share=$(mktemp -d "${TMPDIR:-/tmp}/urdma-bed.XXXXXX")
 guest=
