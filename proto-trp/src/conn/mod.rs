@@ -70,6 +70,10 @@ const NETWORK_ACK_EVERY: u32 = 8;
 const NETWORK_ACK_REQUEST_INTERVAL: u32 = 16;
 /// Packets in flight on a path that stays in a host's memory: datagrams of 64 KB that the caches still hold when the receiver reads them.
 const MEMORY_WINDOW_PACKETS: u32 = txwindow::FIRST_CAPACITY;
+/// The same as long as those to be added are short: an application that posts without polling has so many on their way before it waits.
+const MEMORY_SHORT_WINDOW_PACKETS: u32 = 2 * MEMORY_WINDOW_PACKETS;
+/// Octets of payload of the longest that is short.
+const MEMORY_SHORT_OCTETS: u32 = 1024;
 /// The smallest datagram that a path may be limited to.
 const MIN_DATAGRAM: u32 = 256;
 
@@ -130,6 +134,8 @@ struct Peer {
     max_rd_atomic: u32,
     /// Segments after which an acknowledgement is asked for.
     ack_request_interval: u64,
+    /// Packets in flight to which none is added but short ones.
+    long_window: u32,
     remote_qpn: Option<crate::addr::Qpn>,
 }
 
@@ -146,6 +152,7 @@ impl Peer {
         rnr_retry: 0,
         max_rd_atomic: 0,
         ack_request_interval: 1,
+        long_window: u32::MAX,
         remote_qpn: None,
     };
 }
@@ -368,7 +375,8 @@ impl Connection {
         self.tx.start(params.local_psn);
         let timing = if self.peer.reliable_path {
             self.peer.ack_request_interval = u64::from(MEMORY_WINDOW_PACKETS / 2);
-            self.control = Controller::Fixed(FixedWindow::new(MEMORY_WINDOW_PACKETS));
+            self.peer.long_window = MEMORY_WINDOW_PACKETS;
+            self.control = Controller::Fixed(FixedWindow::new(MEMORY_SHORT_WINDOW_PACKETS));
             PathTiming::MEMORY
         } else {
             // The first packets all ask, before they queue behind one another.
@@ -535,7 +543,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{Setup, World};
+    use crate::sim::{Rights, Setup, SimHost, World};
 
     #[test]
     fn connection_out_of_range_parameters_are_refused() {
@@ -568,5 +576,38 @@ mod tests {
         assert_eq!(conn.state(), State::Rtr);
         conn.reset();
         assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Err(TransitionError));
+    }
+
+    /// Packets in flight inside a host, and the records for them, when sends of these lengths have been posted to a peer that says nothing.
+    fn in_flight(lengths: impl Iterator<Item = u32>) -> (u32, u32) {
+        let setup = Setup {
+            reliable_path: true,
+            max_datagram_octets: 9000,
+            config: ConnConfig {
+                sq_depth: 256,
+                ..Setup::default().config
+            },
+            ..Setup::default()
+        };
+        let mut world = World::new(&setup, 1);
+        world.blackout(1_000_000_000);
+        let memory = world.ends[0].host.register(vec![7; 4096], Rights::ALL);
+        for (wr_id, len) in (0..).zip(lengths) {
+            world.post(0, wr_id, SendOp::Send, &[SimHost::sge(memory, 0, len)]);
+        }
+        world.flush(0);
+        let tx = &world.conn(0).tx;
+        (tx.in_flight, tx.capacity())
+    }
+
+    #[test]
+    fn more_short_packets_than_long_ones_are_in_flight_inside_a_host() {
+        let (short, long) = (MEMORY_SHORT_OCTETS, MEMORY_SHORT_OCTETS + 1);
+        assert_eq!(in_flight((0..200).map(|_| short)), (128, 128));
+        assert_eq!(in_flight((0..200).map(|_| long)), (64, 64));
+        // A long one waits behind short ones, and short ones behind a long one.
+        let mixed = |i| if i == 90 { long } else { short };
+        assert_eq!(in_flight((0..200).map(mixed)), (90, 128));
+        assert_eq!(in_flight((0..63).map(|_| short)), (63, 64));
     }
 }

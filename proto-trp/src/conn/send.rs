@@ -7,7 +7,10 @@ use super::state::State;
 use super::time::Time;
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::{PostError, SendOp, SendWr, Status};
-use super::{congestion::CongestionControl, Connection, Transmit, TransmitPlan};
+use super::{
+    congestion::CongestionControl, Connection, Transmit, TransmitPlan, MEMORY_SHORT_OCTETS,
+    MEMORY_SHORT_WINDOW_PACKETS,
+};
 use crate::wire::{
     self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
     ReadRequest, RnrTimer, SegmentKind, Stag, TaggedOffset, TrpHeader,
@@ -34,6 +37,13 @@ pub(super) enum Next {
     New(SegmentSpec),
     /// The segment that was refused, under a new number.
     Retry(SegmentSpec),
+}
+
+impl Next {
+    /// Whether it is a new segment too long to be one of very many in flight.
+    fn is_long(self) -> bool {
+        matches!(self, Next::New(spec) | Next::Retry(spec) if spec.len > MEMORY_SHORT_OCTETS)
+    }
 }
 
 /// Room for every datagram without payload: all headers and extensions.
@@ -145,7 +155,11 @@ impl Connection {
         if !self.tx.has_room() || self.tx.in_flight >= self.control.window() {
             return None;
         }
-        self.plan_new()
+        let next = self.plan_new()?;
+        if self.tx.in_flight >= self.peer.long_window && next.is_long() {
+            return None;
+        }
+        Some(next)
     }
 
     /// A lost segment, if the window or a probe lets it out.
@@ -292,6 +306,9 @@ impl Connection {
         let len = self.write_segment(seq, &spec, ack_requested, buf, host)?;
         self.recovery.on_sent(now, self.tx.is_empty());
         self.tx.push(now, spec, ack_requested);
+        if !self.tx.has_room() {
+            self.make_room_for_short(&spec);
+        }
         if ack_requested {
             self.last_ack_request = seq;
         }
@@ -303,6 +320,16 @@ impl Connection {
             len,
             ecn_capable: !self.unreliable,
         })
+    }
+
+    /// Inside a host a window that is full of short packets proves that the application has more of them on their way.
+    #[cold]
+    fn make_room_for_short(&mut self, spec: &SegmentSpec) {
+        let is_short = spec.len <= MEMORY_SHORT_OCTETS;
+        let room = MEMORY_SHORT_WINDOW_PACKETS;
+        if is_short && self.peer.reliable_path && self.tx.capacity() < room {
+            self.tx.grow(room);
+        }
     }
 
     /// Sends the refused segment again; it asks for an acknowledgement.
