@@ -91,7 +91,8 @@ fn terminate_of(world: &mut World) -> Option<TerminateCause> {
     let (conn, host) = world.split(1);
     let mut frame = vec![0; 1472];
     let sent = conn.poll_transmit(now, &mut frame, host)?;
-    match Segment::parse(&frame[..sent.len], sent.len).unwrap().kind {
+    let (_, segment) = Segment::parse(&frame[..sent.len], sent.len).unwrap();
+    match segment.kind {
         SegmentKind::Terminate { terminate, .. } => Some(terminate.cause),
         _ => None,
     }

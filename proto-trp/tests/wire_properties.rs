@@ -168,7 +168,7 @@ proptest! {
         let mut buf = [0; HEAD_LEN_MAX];
         let len = wire::encode(&trp, &extensions, &kind, last, &mut buf).unwrap();
         let payload_len = if carries_payload(&kind) { payload_len } else { 0 };
-        let segment = Segment::parse(&buf, len + payload_len).unwrap();
+        let (packet, segment) = Segment::parse(&buf, len + payload_len).unwrap();
         prop_assert_eq!(segment.kind, kind);
         prop_assert_eq!(segment.payload_len, payload_len);
         if carries_payload(&kind) {
@@ -177,8 +177,8 @@ proptest! {
         let immediate = matches!(kind, SegmentKind::Send { immediate: Some(_), .. });
         let flags = if immediate { trp.flags | Flags::IMMEDIATE } else { trp.flags };
         let expected = TrpHeader { flags, extension_words: extensions.words(), ..trp };
-        prop_assert_eq!(segment.trp, expected);
-        prop_assert_eq!(Extensions::parse(segment.trp.extension_octets(&buf)).unwrap(), extensions);
+        prop_assert_eq!(packet, expected);
+        prop_assert_eq!(Extensions::parse(packet.extension_octets(&buf)).unwrap(), extensions);
     }
 
     #[test]
@@ -192,8 +192,8 @@ proptest! {
         let trp = TrpHeader { kind, ..trp };
         let mut buf = [0; HEAD_LEN_MAX];
         let len = wire::encode(&trp, &extensions, &SegmentKind::Absent, true, &mut buf).unwrap();
-        let segment = Segment::parse(&buf[..len], len).unwrap();
-        prop_assert_eq!(segment.trp, TrpHeader { extension_words: extensions.words(), ..trp });
+        let (packet, segment) = Segment::parse(&buf[..len], len).unwrap();
+        prop_assert_eq!(packet, TrpHeader { extension_words: extensions.words(), ..trp });
         prop_assert_eq!(segment.kind, SegmentKind::Absent);
     }
 
@@ -212,7 +212,7 @@ proptest! {
                 *rdmap = 0x40 | (*rdmap & 0x0f);
             }
         }
-        if let Ok(segment) = Segment::parse(&octets, len) {
+        if let Ok((_, segment)) = Segment::parse(&octets, len) {
             prop_assert!(segment.payload_offset + segment.payload_len <= len);
         }
         let _ = Segment::parse(&octets, octets.len());

@@ -43,9 +43,9 @@ fn check(kind: SegmentKind, last: bool, flags: Flags, ddp: &[u8], payload_len: u
     assert_eq!(buf[len], 0xee, "an octet after the headers was written");
 
     let whole = datagram(&[&expected, &vec![0x55; payload_len]]);
-    let segment = Segment::parse(&whole[..whole.len().min(192)], whole.len()).unwrap();
+    let (packet, segment) = Segment::parse(&whole[..whole.len().min(192)], whole.len()).unwrap();
     assert_eq!((segment.kind, segment.last), (kind, last));
-    assert_eq!(segment.trp, TrpHeader { flags, ..trp() });
+    assert_eq!(packet, TrpHeader { flags, ..trp() });
     assert_eq!(segment.payload_len, payload_len);
     if matches!(
         kind,
@@ -373,12 +373,12 @@ fn packet_of_an_unreliable_connection_is_a_data_packet_of_another_type() {
     let mut buf = [0; 64];
     let len = wire::encode(&header, &Extensions::NONE, &kind, true, &mut buf).unwrap();
     assert_eq!(buf[..len], expected);
-    let segment = Segment::parse(&expected, expected.len() + 100).unwrap();
+    let (packet, segment) = Segment::parse(&expected, expected.len() + 100).unwrap();
     assert_eq!(
         (segment.kind, segment.last, segment.payload_len),
         (kind, true, 100)
     );
-    assert_eq!(segment.trp, header);
+    assert_eq!(packet, header);
     assert_eq!(TrpHeader::reset_for(&header), None);
     let mut closed = expected;
     closed[8] = 0;
@@ -416,12 +416,12 @@ fn acknowledgement_with_extensions_matches_the_specification() {
     let len = wire::encode(&header, &extensions, &SegmentKind::Absent, true, &mut buf).unwrap();
     assert_eq!(buf[..len], expected);
 
-    let segment = Segment::parse(&expected, expected.len()).unwrap();
+    let (packet, segment) = Segment::parse(&expected, expected.len()).unwrap();
     assert_eq!(
         (segment.kind, segment.payload_len),
         (SegmentKind::Absent, 0)
     );
-    let found = Extensions::parse(segment.trp.extension_octets(&expected)).unwrap();
+    let found = Extensions::parse(packet.extension_octets(&expected)).unwrap();
     assert_eq!(found, extensions);
     assert_eq!(sack.iter().collect::<Vec<_>>(), [0, 33]);
     assert!(sack.contains(33) && !sack.contains(32) && !sack.contains(5000));

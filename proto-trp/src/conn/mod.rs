@@ -504,7 +504,7 @@ impl Connection {
         host: &mut H,
     ) -> Option<Transmit> {
         while let Some(plan) = self.plan() {
-            if let Some(transmit) = self.write_transmit(now, plan, buf, host) {
+            if let Some(transmit) = self.write_transmit(now, &plan, buf, host) {
                 return Some(transmit);
             }
         }

@@ -95,7 +95,7 @@ impl Connection {
             if !self.state.receives() {
                 return;
             }
-            self.on_data(now, trp, datagram, host);
+            self.on_data(now, &trp, datagram, host);
         } else {
             self.handle_control(now, &trp, datagram, host);
         }
@@ -134,7 +134,7 @@ impl Connection {
             PacketType::FinAck | PacketType::Reset => self.terminate_repeat.stop(),
             PacketType::Probe => self.controls.terminate = self.terminate.is_some(),
             PacketType::Data => {
-                let segment = Segment::parse_after(*trp, datagram.head, datagram.len);
+                let segment = Segment::parse_after(trp, datagram.head, datagram.len);
                 let kind = segment.map(|segment| segment.kind);
                 if matches!(kind, Ok(SegmentKind::Terminate { .. })) {
                     self.controls.fin_ack = true;
@@ -210,7 +210,7 @@ impl Connection {
     fn on_data<H: Host>(
         &mut self,
         now: Time,
-        trp: TrpHeader,
+        trp: &TrpHeader,
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) {
@@ -221,7 +221,7 @@ impl Connection {
         let segment = match Segment::parse_after(trp, datagram.head, datagram.len) {
             Ok(segment) => segment,
             Err(error) => {
-                self.on_bad_segment(&trp, error, datagram, host);
+                self.on_bad_segment(trp, error, datagram, host);
                 return;
             }
         };
@@ -254,10 +254,12 @@ impl Connection {
             self.on_expected_refusing(segment, datagram, host);
             return;
         }
-        let commit = match self.place(segment, datagram, host) {
+        // Looked at where it was written: to copy it would be to wait for the stores.
+        let placed = self.place(segment, datagram, host);
+        let commit = match &placed {
             Ok(commit) => commit,
             Err(refusal) => {
-                self.refuse(refusal, &Offender::Segment(segment), host);
+                self.refuse(*refusal, &Offender::Segment(segment), host);
                 return;
             }
         };
@@ -266,9 +268,9 @@ impl Connection {
         if outcome.is_ok() {
             self.rx.advance();
             self.acks
-                .on_segment(now, segment.trp.flags.contains(Flags::ACK_REQUESTED));
+                .on_segment(now, segment.flags.contains(Flags::ACK_REQUESTED));
             while let Some(commit) = self.rx.take_expected() {
-                outcome = self.commit(commit, host);
+                outcome = self.commit(&commit, host);
                 if outcome.is_err() {
                     break;
                 }
@@ -546,10 +548,10 @@ impl Connection {
     #[inline]
     pub(super) fn commit<H: Host>(
         &mut self,
-        commit: Commit,
+        commit: &Commit,
         host: &mut H,
     ) -> Result<(), (Commit, Refusal)> {
-        let done = match commit {
+        let done = match *commit {
             Commit::Nothing => Ok(()),
             Commit::Write {
                 stag,
@@ -604,7 +606,7 @@ impl Connection {
             }),
             Commit::Request { entry } => self.commit_request(entry, host),
         };
-        done.map_err(|refusal| (commit, refusal))
+        done.map_err(|refusal| (*commit, refusal))
     }
 
     /// Whether a segment of queue 0 continues the message that is arriving.

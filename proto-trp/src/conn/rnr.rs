@@ -211,5 +211,5 @@ impl Connection {
 }
 
 const fn epoch_of(segment: &Segment) -> Flags {
-    segment.trp.flags.and(Flags::EPOCH)
+    segment.flags.and(Flags::EPOCH)
 }

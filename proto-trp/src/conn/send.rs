@@ -113,8 +113,9 @@ impl Connection {
         Ok(())
     }
 
-    /// What would be sent next.
-    #[inline]
+    /// What would be sent next. This and the functions that it asks are parts of the caller: what they return through memory would be read back at once,
+    /// which waits until the stores are done.
+    #[inline(always)]
     pub(super) fn plan(&self) -> Option<TransmitPlan> {
         if !self.may_have_tx() {
             return None;
@@ -138,13 +139,13 @@ impl Connection {
     }
 
     /// Room for a segment: the longest headers, the payload, an atomic's answer.
-    #[inline]
+    #[inline(always)]
     fn segment_len(&self, spec: &SegmentSpec) -> usize {
         let longest = CONTROL_LEN + spec.len as usize;
         longest.min(self.peer.max_datagram)
     }
 
-    #[inline]
+    #[inline(always)]
     fn plan_segment(&self) -> Option<Next> {
         if !self.sends_stream || self.peer_closed || self.closing {
             return None;
@@ -171,7 +172,7 @@ impl Connection {
         self.tx.first_lost().map(Next::Again)
     }
 
-    #[inline]
+    #[inline(always)]
     fn plan_new(&self) -> Option<Next> {
         let answer = self.responder.next_segment(self.peer.max_tagged);
         if self.rnr.retries > 0 {
@@ -196,7 +197,7 @@ impl Connection {
     }
 
     /// The next segment of the work request whose turn it is.
-    #[inline]
+    #[inline(always)]
     fn next_request_segment(&self) -> Option<SegmentSpec> {
         let index = self.sq.next;
         if index == self.sq.tail || self.sq.is_stopped_at(index) {
@@ -269,14 +270,14 @@ impl Connection {
     pub fn write_transmit<H: Host>(
         &mut self,
         now: Time,
-        plan: TransmitPlan,
+        plan: &TransmitPlan,
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
-        let transmit = match plan.next {
+        let transmit = match &plan.next {
             Next::New(spec) => self.write_new(now, spec, buf, host)?,
             Next::Retry(spec) => self.write_retry(now, spec, buf, host)?,
-            Next::Again(seq) => self.write_again(now, seq, buf, host)?,
+            Next::Again(seq) => self.write_again(now, *seq, buf, host)?,
             control => self.write_control(now, control, buf),
         };
         self.stats.tx_datagrams += 1;
@@ -288,7 +289,7 @@ impl Connection {
     fn write_new<H: Host>(
         &mut self,
         now: Time,
-        spec: SegmentSpec,
+        spec: &SegmentSpec,
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
@@ -303,16 +304,16 @@ impl Connection {
             }
             ack_requested |= spec.last && self.wants_ack(index, spec.source);
         }
-        let len = self.write_segment(seq, &spec, ack_requested, buf, host)?;
+        let len = self.write_segment(seq, spec, ack_requested, buf, host)?;
         self.recovery.on_sent(now, self.tx.is_empty());
-        self.tx.push(now, spec, ack_requested);
+        self.tx.push(now, *spec, ack_requested);
         if !self.tx.has_room() {
-            self.make_room_for_short(&spec);
+            self.make_room_for_short(spec);
         }
         if ack_requested {
             self.last_ack_request = seq;
         }
-        self.note_sent(seq, &spec);
+        self.note_sent(seq, spec);
         if self.unreliable {
             self.forget_sent(host);
         }
@@ -337,7 +338,7 @@ impl Connection {
     fn write_retry<H: Host>(
         &mut self,
         now: Time,
-        spec: SegmentSpec,
+        spec: &SegmentSpec,
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
@@ -656,7 +657,7 @@ impl Connection {
         wire::encode(trp, extensions, kind, last, buf).ok()
     }
 
-    fn write_control(&mut self, now: Time, control: Next, buf: &mut [u8]) -> Transmit {
+    fn write_control(&mut self, now: Time, control: &Next, buf: &mut [u8]) -> Transmit {
         let mut extensions = Extensions::NONE;
         let mut segment = SegmentKind::Absent;
         let kind = match control {

@@ -97,7 +97,7 @@ impl Connection {
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) {
-        let segment = Segment::parse_after(*trp, datagram.head, datagram.len);
+        let segment = Segment::parse_after(trp, datagram.head, datagram.len);
         let segment = match segment {
             Ok(segment) if trp.kind == PacketType::UnreliableData => segment,
             _ => {
@@ -167,7 +167,7 @@ impl Connection {
         }
         match placed? {
             Commit::Nothing => Ok(()),
-            commit => self.commit(commit, host).map_err(|(_, refusal)| refusal),
+            commit => self.commit(&commit, host).map_err(|(_, refusal)| refusal),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! ```text
 //! Segment::parse(head, datagram_len)                  everything in one go
 //! TrpHeader::parse(head, datagram_len)                first look: is it for a connection, is the id right?
-//!   then Segment::parse_after(trp, head, datagram_len)  then the segment, whose errors deserve a Terminate
+//!   then Segment::parse_after(&trp, head, datagram_len) then the segment, whose errors deserve a Terminate
 //! ```
 //!
 //! `head` is a private copy of the first octets of the datagram ([`HEAD_LEN_MAX`] or all of them, if fewer): payload

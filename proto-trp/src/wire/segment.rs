@@ -132,11 +132,11 @@ impl SegmentKind {
     }
 }
 
-/// One received packet: its TRP header, its segment, and where the payload lies.
+/// What one received packet holds beside its TRP header, and where the payload lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The TRP header.
-    pub trp: TrpHeader,
+    /// Flags of the packet.
+    pub flags: Flags,
     /// What the segment is a part of.
     pub kind: SegmentKind,
     /// Whether it is the last segment of its message.
@@ -148,15 +148,16 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Reads a packet of a connection.
+    /// Reads a packet of a connection: its header and its segment.
     ///
     /// # Errors
     /// See [`ParseError`]. Since an error hides the connection id, use [`TrpHeader::parse`] and [`Segment::parse_after`]
     /// where the peer shall be told.
     #[inline]
-    pub fn parse(head: &[u8], datagram_len: usize) -> Result<Self, ParseError> {
+    pub fn parse(head: &[u8], datagram_len: usize) -> Result<(TrpHeader, Self), ParseError> {
         let trp = TrpHeader::parse(head, datagram_len)?;
-        Self::parse_after(trp, head, datagram_len)
+        let segment = Self::parse_after(&trp, head, datagram_len)?;
+        Ok((trp, segment))
     }
 
     /// Reads the rest of a packet whose TRP header `trp` was parsed from the same `head`.
@@ -165,14 +166,14 @@ impl Segment {
     /// See [`ParseError`].
     #[inline]
     pub fn parse_after(
-        trp: TrpHeader,
+        trp: &TrpHeader,
         head: &[u8],
         datagram_len: usize,
     ) -> Result<Self, ParseError> {
         let at = trp.len();
         if !trp.kind.has_segment() {
             return Ok(Self {
-                trp,
+                flags: trp.flags,
                 kind: SegmentKind::Absent,
                 last: true,
                 payload_offset: at,
@@ -189,7 +190,7 @@ impl Segment {
                 .ok_or(ParseError::Truncated)?;
             let kind = tagged_kind(&header)?;
             Ok(Self {
-                trp,
+                flags: trp.flags,
                 kind,
                 last: header.last,
                 payload_offset,
@@ -208,7 +209,7 @@ impl Segment {
             }
             if let Some(kind) = send_kind(opcode, &header, trp.flags) {
                 return Ok(Self {
-                    trp,
+                    flags: trp.flags,
                     kind,
                     last: header.last,
                     payload_offset,
@@ -222,7 +223,7 @@ impl Segment {
                 payload_len,
             )?;
             Ok(Self {
-                trp,
+                flags: trp.flags,
                 kind,
                 last: true,
                 payload_offset,

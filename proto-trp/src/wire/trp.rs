@@ -271,17 +271,17 @@ impl TrpHeader {
             return Err(ParseError::Truncated);
         }
         if kind == PacketType::Data {
-            return if header.window == 0 {
-                Err(ParseError::Window)
-            } else {
-                Ok(header)
-            };
+            if header.window == 0 {
+                return Err(ParseError::Window);
+            }
+        } else {
+            header.check_other_types(datagram_len)?;
         }
-        header.check_other_types(datagram_len)
+        Ok(header)
     }
 
     #[inline]
-    fn check_other_types(self, datagram_len: usize) -> Result<Self, ParseError> {
+    fn check_other_types(&self, datagram_len: usize) -> Result<(), ParseError> {
         if self.kind == PacketType::Cm {
             Err(ParseError::ConnectionManagement)
         } else if self.kind == PacketType::Datagram {
@@ -291,7 +291,7 @@ impl TrpHeader {
         } else if datagram_len != self.len() && !self.kind.has_segment() {
             Err(ParseError::Trailing)
         } else {
-            Ok(self)
+            Ok(())
         }
     }
 

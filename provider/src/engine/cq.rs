@@ -167,8 +167,8 @@ impl Cq {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Adds a completion and tells the channel when it is armed for it.
-    #[inline]
+    /// Adds a completion, which is put together where it stays, and tells the channel when it is armed for it.
+    #[inline(always)]
     pub(super) fn push(&self, completion: &WorkCompletion) {
         let mut ring = self.ring.lock();
         let room = ring.entries.len();

@@ -518,7 +518,8 @@ impl<'a> Host for QpHost<'a> {
         }
     }
 
-    #[inline]
+    // A part of its callers, as `Cq::push` is of it.
+    #[inline(always)]
     fn complete(&mut self, completion: Completion) {
         let cq = if completion.is_send() {
             if completion.status != Status::Success {

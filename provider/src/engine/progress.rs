@@ -484,7 +484,9 @@ impl Shard {
             return Turn::Done;
         };
         for _ in 0..TURN {
-            let Some(plan) = entry.conn.plan_transmit() else {
+            // Looked at where it was written: to copy it would be to wait for the stores.
+            let plan = entry.conn.plan_transmit();
+            let Some(plan) = &plan else {
                 return Turn::Done;
             };
             let room = match outbox.begin(endpoint, notes, to, plan.room()) {
@@ -504,7 +506,7 @@ impl Shard {
             if plan.room() >= cma::REFER_FROM
                 && meta.is_none()
                 && capture.is_none()
-                && entry.conn.may_refer(&plan)
+                && entry.conn.may_refer(plan)
             {
                 host.refer_from = cma.refer_from(endpoint, to);
             }
@@ -549,7 +551,8 @@ impl Shard {
         };
         let mut turn = Turn::More;
         for _ in 0..TURN {
-            let Some(plan) = entry.conn.plan_transmit() else {
+            let plan = entry.conn.plan_transmit();
+            let Some(plan) = &plan else {
                 turn = Turn::Done;
                 break;
             };

@@ -154,20 +154,36 @@ pub(super) fn with_payload(
 ) -> Result<(), VerbsError> {
     let count = sge_count(request.num_sge, qp.max_send_sge)?;
     let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
+    let mut parts = [const { MaybeUninit::uninit() }; SGE_MAX];
     let sges = copy_sges(request.sg_list, count, &mut list);
-    if request.send_flags & IBV_SEND_INLINE == 0 {
-        return post(Payload::Sges(sges));
+    let payload = if request.send_flags & IBV_SEND_INLINE == 0 {
+        Payload::Sges(sges)
+    } else {
+        let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if octets > u64::from(qp.max_inline) {
+            return Err(VerbsError::Invalid);
+        }
+        Payload::Inline(inline_parts(sges, &mut parts))
+    };
+    // Called in one place only, so that it becomes part of this: a request is then not put together to be taken apart at once.
+    post(payload)
+}
+
+/// The octets of an inline request, at most [`SGE_MAX`] parts.
+fn inline_parts<'a>(
+    sges: &[Sge],
+    parts: &'a mut [MaybeUninit<&'a [u8]>; SGE_MAX],
+) -> &'a [&'a [u8]] {
+    for (part, sge) in parts.iter_mut().zip(sges) {
+        part.write(if sge.length == 0 {
+            &[]
+        } else {
+            // SAFETY: the application says that it may be read there, and nobody writes to it during the call.
+            unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
+        });
     }
-    let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-    if octets > u64::from(qp.max_inline) {
-        return Err(VerbsError::Invalid);
-    }
-    let mut parts: [&[u8]; SGE_MAX] = [&[]; SGE_MAX];
-    for (part, sge) in parts.iter_mut().zip(sges).filter(|(_, sge)| sge.length > 0) {
-        // SAFETY: the application says that it may be read there, and nobody writes to it during the call.
-        *part = unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) };
-    }
-    post(Payload::Inline(&parts[..count]))
+    // SAFETY: as many parts as there are elements have just been written.
+    unsafe { std::slice::from_raw_parts(parts.as_ptr().cast(), sges.len()) }
 }
 
 /// Hands `post` a copy of a receive request of at most `max_sge` elements.
