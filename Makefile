@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: all build demo test test-all test-kernel bed perf perf-kernel deps check fmt lint loom clean install install-module
+.PHONY: all build demo test test-all test-kernel bed perf perf-kernel checkpatch deps check fmt lint loom clean install install-module
 
 all: build
 
@@ -42,6 +42,11 @@ test-kernel: bed
 # The module beside rdma_rxe and siw in one guest.
 perf-kernel: bed
 	@kernel-stub/bed/perf.sh
+
+# The kernel's checkpatch.pl over the module; it is in Debian's kernel sources (140 MB).
+checkpatch:
+	@scripts/install-deps.sh kernel
+	@kernel-stub/bed/checkpatch.sh
 
 lint:
 	@$(CARGO) fmt --all --check

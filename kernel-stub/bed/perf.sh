@@ -3,8 +3,11 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-siw=$(cd "$here/../.." && pwd)/target/kernel/siw-$("$here/release.sh")
-"$here/siw.sh" "$siw" || echo "without siw"
-export URDMA_BED_CHECKS=$here/perf URDMA_BED_SIW=$siw/siw.ko
-[ -e "$URDMA_BED_SIW" ] || URDMA_BED_SIW=
+sources=$(cd "$here/../.." && pwd)/target/kernel/sources-$("$here/release.sh")
+export URDMA_BED_CHECKS=$here/perf URDMA_BED_SIW=
+if "$here/sources.sh" "$sources" && "$here/siw.sh" "$sources"; then
+    URDMA_BED_SIW=$sources/siw/siw.ko
+else
+    echo "without siw"
+fi
 exec "$here/test.sh"

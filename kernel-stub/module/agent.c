@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * /dev/urdma: an urdmad opens it and says which device it serves. A device that nobody serves has its port down and cannot be opened.
+ * /dev/urdma: an urdmad opens it and says which device it serves. A device that nobody serves has its port down and
+ * cannot be opened.
  */
 #include <linux/cred.h>
 #include <linux/fs.h>
@@ -13,7 +14,10 @@
 
 /* One open file. */
 struct urdma_agent {
-	/* The device that it serves, NULL before it has said so and after the device is gone; under urdma_agents_lock. */
+	/*
+	 * The device that it serves, NULL before it has said so and after the device is gone; under
+	 * urdma_agents_lock.
+	 */
 	struct urdma_dev *dev;
 	u8 run_dir[URDMA_RUN_DIR_OCTETS];
 	kuid_t owner;
@@ -33,7 +37,7 @@ static DEFINE_SPINLOCK(urdma_agents_lock);
 
 bool urdma_agent_is_there(struct urdma_dev *dev)
 {
-	return READ_ONCE(dev->agent) != NULL;
+	return READ_ONCE(dev->agent);
 }
 
 /* As with the control socket of an urdmad: its user, its group, and who overrides permissions. */

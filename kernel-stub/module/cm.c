@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * iw_cm's calls become messages to the device's urdmad, which speaks to the other end; its answers become iw_cm's events.
+ * iw_cm's calls become messages to the device's urdmad, which speaks to the other end; its answers become iw_cm's
+ * events.
  *
- * iw_cm waits for the event that ends a connect or an accept, and queue pairs are held by their connection, so every endpoint must end: by
- * urdmad's word, by the queue pair's end, or by urdmad's death. Whoever ends it takes it out of the table under the device's cm_lock, once.
+ * iw_cm waits for the event that ends a connect or an accept, and queue pairs are held by their connection, so every
+ * endpoint must end: by urdmad's word, by the queue pair's end, or by urdmad's death. Whoever ends it takes it out of
+ * the table under the device's cm_lock, once.
  */
 #include <linux/module.h>
 #include <linux/slab.h>

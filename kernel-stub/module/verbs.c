@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The device's objects. The engine in the process does the work; an object here says that it exists, whose it is, and what it pins, so that the
- * kernel cleans up behind a process and connection management finds queue pairs. What comes from user space is copied once and then checked.
+ * The device's objects. The engine in the process does the work; an object here says that it exists, whose it is, and
+ * what it pins, so that the kernel cleans up behind a process and connection management finds queue pairs. What comes
+ * from user space is copied once and then checked.
  */
 #define UVERBS_MODULE_NAME urdma
 
@@ -77,7 +78,10 @@ static int urdma_get_port_immutable(struct ib_device *ib, u32 port, struct ib_po
 	return 0;
 }
 
-/* An RNIC's GID is its Ethernet address, by which rdma_cm finds it. Behind it are those by which the engine knows itself. */
+/*
+ * An RNIC's GID is its Ethernet address, by which rdma_cm finds it. Behind it are those by which the engine knows
+ * itself.
+ */
 static int urdma_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
 {
 	struct urdma_dev *dev = to_urdma_dev(ib);
@@ -129,7 +133,10 @@ static int urdma_dealloc_pd(struct ib_pd *ib, struct ib_udata *udata)
 	return 0;
 }
 
-/* Pins the pages, so that the engine, which touches them by address, never finds a hole; ib_umem_get accounts them to the process. */
+/*
+ * Pins the pages, so that the engine, which touches them by address, never finds a hole; ib_umem_get accounts them to
+ * the process.
+ */
 static struct ib_mr *urdma_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 iova, int access,
 				       struct ib_udata *udata)
 {
@@ -254,7 +261,8 @@ static int urdma_destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 }
 
 /*
- * Takes the reference that iw_cm asks for with iw_add_ref right afterwards: between the two calls nothing else keeps the queue pair.
+ * Takes the reference that iw_cm asks for with iw_add_ref right afterwards: between the two calls nothing else keeps
+ * the queue pair.
  */
 static struct ib_qp *urdma_iw_get_qp(struct ib_device *ib, int qpn)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR MIT) */
 /*
- * What the urdma module and user space say to each other: the provider over uverbs (private parts of commands, driver methods), urdmad over
- * /dev/urdma. kernel-stub/client/src/abi.rs mirrors it for Rust. Whoever changes a layout or a meaning raises URDMA_KERNEL_ABI.
+ * What the urdma module and user space say to each other: the provider over uverbs (private parts of commands, driver
+ * methods), urdmad over /dev/urdma. kernel-stub/client/src/abi.rs mirrors it for Rust. Whoever changes a layout or a
+ * meaning raises URDMA_KERNEL_ABI.
  */
 #ifndef URDMA_UAPI_H
 #define URDMA_UAPI_H
@@ -95,8 +96,9 @@ struct urdma_serve {
 #define URDMA_PRIVATE_OCTETS 256
 
 /*
- * Connection management: who serves a device reads what is to be done, and writes what came of it, one message a call. `id` names a listener
- * or a connection; those of requests are urdmad's choice and have bit 31 set, all others are the module's.
+ * Connection management: who serves a device reads what is to be done, and writes what came of it, one message a
+ * call. `id` names a listener or a connection; those of requests are urdmad's choice and have bit 31 set, all others
+ * are the module's.
  */
 enum urdma_cm_kind {
 	/* To urdmad. Connect a queue pair: REPLY follows. */
@@ -105,9 +107,15 @@ enum urdma_cm_kind {
 	URDMA_CM_LISTEN,
 	/* To urdmad. Accept a request: ESTABLISHED or CLOSED follows. */
 	URDMA_CM_ACCEPT,
-	/* To urdmad. Refuse a request: the application wants it so, or, with a `status`, its listener was gone before an application saw it. */
+	/*
+	 * To urdmad. Refuse a request: the application wants it so, or, with a `status`, its listener was gone before
+	 * an application saw it.
+	 */
 	URDMA_CM_REJECT,
-	/* To urdmad. End a listener or a connection, whatever it is doing; of a connection CLOSED or a REPLY with an error follows. */
+	/*
+	 * To urdmad. End a listener or a connection, whatever it is doing; of a connection CLOSED or a REPLY with an
+	 * error follows.
+	 */
 	URDMA_CM_END,
 
 	/* From urdmad. A listener is there, or `status` says why not. */

@@ -1,0 +1,10 @@
+#!/bin/bash
+# checkpatch.sh: the kernel's own checkpatch.pl must have nothing to say of the module's files.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+sources=$(cd "$here/../.." && pwd)/target/kernel/sources-$("$here/release.sh")
+"$here/sources.sh" "$sources"
+# Lines are a little longer than the kernel's; a module outside the kernel has to ask for which one it is compiled.
+perl "$sources/scripts/checkpatch.pl" --no-tree --strict --quiet --terse --max-line-length=120 --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON \
+    --file "$here"/../module/*.[ch] "$here"/../uapi/urdma.h
