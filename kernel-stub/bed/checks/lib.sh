@@ -71,7 +71,7 @@ address = ["10.8.0.1"]
 device = "urdma0"
 CONFIG
     echo "driver urdma" >/etc/libibverbs.d/urdma.driver
-    cp "$PROGRAMS/liburdma-rdmav34.so" /usr/lib/*/libibverbs/
+    cp "$PROGRAMS/liburdma_provider.so" "$(echo /usr/lib/*/libibverbs)/liburdma-rdmav34.so"
     unset LD_PRELOAD IBV_DRIVERS SYSFS_PATH URDMA_RUN_DIR
     "$PROGRAMS/urdma" up --run-dir "$run_dir" --config /run/bed.toml
     wait_until port_is_active
