@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: all build demo test test-all test-kernel bed perf perf-kernel checkpatch deps check fmt lint loom clean install install-module
+.PHONY: all build demo test test-all test-kernel perf perf-kernel checkpatch deps check fmt lint loom clean install install-module
 
 all: build
 
@@ -20,7 +20,7 @@ MODULE_TESTS ?= if-possible
 
 # The programs under test are the release build; the tests themselves are quicker to build than to run, so they are not optimised.
 test: build lint loom
-	@if $(MAKE) -s bed; then kernel-stub/bed/test.sh; \
+	@if kernel-stub/bed/prepare.sh target/kernel; then kernel-stub/bed/test.sh; \
 	elif [ "$(MODULE_TESTS)" = always ]; then echo "The kernel module cannot be tested here." >&2; exit 1; \
 	else echo "The kernel module is not tested: QEMU, or a kernel for it, cannot be installed here."; fi
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
@@ -30,17 +30,12 @@ test-all: test
 	@scripts/install-deps.sh all
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications --test programs -- --ignored
 
-# QEMU and a Debian kernel for it.
-bed:
-	@scripts/install-deps.sh kernel
-	@kernel-stub/bed/prepare.sh target/kernel
-
 # The kernel module on a stock Debian kernel under QEMU.
-test-kernel: bed
+test-kernel:
 	@kernel-stub/bed/test.sh
 
 # The module beside rdma_rxe and siw in one guest.
-perf-kernel: bed
+perf-kernel:
 	@kernel-stub/bed/perf.sh
 
 # The kernel's checkpatch.pl over the module; it is in Debian's kernel sources (140 MB).

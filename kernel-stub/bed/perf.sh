@@ -3,7 +3,9 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-sources=$(cd "$here/../.." && pwd)/target/kernel/sources-$("$here/release.sh")
+cache=$(cd "$here/../.." && pwd)/target/kernel
+"$here/prepare.sh" "$cache"
+sources=$cache/sources-$("$here/release.sh")
 export URDMA_BED_CHECKS=$here/perf URDMA_BED_SIW=
 if "$here/sources.sh" "$sources" && "$here/siw.sh" "$sources"; then
     URDMA_BED_SIW=$sources/siw/siw.ko

@@ -1,10 +1,12 @@
 #!/bin/bash
-# prepare.sh DIR: fills DIR with what boot.sh needs: Debian's kernel (fetched, not installed: nothing appears under /boot), its modules, and an
-# initial file system that mounts the host's root. Does nothing when DIR is ready. The kernel is the one whose headers are installed.
+# prepare.sh DIR: installs QEMU and what builds the module, and fills DIR with what boot.sh needs: Debian's kernel (fetched, not installed: nothing
+# appears under /boot), its modules, and an initial file system that mounts the host's root. Does nothing when all is there. The kernel is the one
+# whose headers are installed.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mkdir -p "$1" && cd "$1" && pwd)
+"$here/../../scripts/install-deps.sh" kernel
 release=$("$here/release.sh")
 
 if [ "$(cat "$dir/release" 2>/dev/null || true)" = "$release" ] && [ "$dir/initrd" -nt "$here/init" ]; then
