@@ -7,9 +7,9 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::fcntl::{open, OFlag};
 use nix::sys::socket::{
-    accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, setsockopt, socket, sockopt,
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-    UnixAddr, UnixCredentials,
+    accept4, bind, connect, getsockopt, listen, recv, recvmsg, sendmsg, setsockopt, socket,
+    sockopt, AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag,
+    SockType, UnixAddr, UnixCredentials,
 };
 use nix::sys::stat::Mode;
 use serde::de::DeserializeOwned;
@@ -120,7 +120,9 @@ impl PacketSocket {
     }
 
     fn recv_flags(&self, octets_max: usize, flags: MsgFlags) -> Result<Option<Packet>, Errno> {
-        let mut octets = vec![0; octets_max];
+        // Most packets are short, and a buffer for the longest takes 50 pages.
+        let waiting = self.wait_for_packet(flags)?;
+        let mut octets = vec![0; waiting.min(octets_max)];
         let mut space = nix::cmsg_space!([RawFd; 4]);
         let (length, truncated, fds) = loop {
             let mut parts = [IoSliceMut::new(&mut octets)];
@@ -148,6 +150,17 @@ impl PacketSocket {
         }
         octets.truncate(length);
         Ok(Some(Packet { octets, fds }))
+    }
+
+    /// The length of the next packet, which stays; 0 when the other side has closed.
+    fn wait_for_packet(&self, flags: MsgFlags) -> Result<usize, Errno> {
+        let peek = flags | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+        loop {
+            match recv(self.0.as_raw_fd(), &mut [], peek) {
+                Err(Errno::EINTR) => {}
+                other => return other,
+            }
+        }
     }
 
     /// Who is at the other end, as the kernel says.
