@@ -73,19 +73,24 @@ impl Engine {
         }
     }
 
-    /// Sets a queue pair of a connection that came through the kernel, and tells urdmad. Aside, since it may have to find out the way.
+    /// Sets a queue pair of a connection that came through the kernel, and tells urdmad; aside if the way has to be found out.
     fn set_qp_for_daemon(&self, target: QpTarget) {
+        if self.is_own(target.remote_ip) {
+            return self.set_qp_and_tell(&target);
+        }
         let Some(engine) = self.myself.upgrade() else {
             return;
         };
         // urdmad takes silence for a failure.
-        let _ = spawn_quiet("urdma-connect", move || {
-            let outcome = engine.set_qp(&target);
-            if let Some(control) = &engine.control {
-                // If it cannot be sent, urdmad is gone.
-                let _ = control.qp_is_set(target.qpn, outcome.is_ok());
-            }
-        });
+        let _ = spawn_quiet("urdma-connect", move || engine.set_qp_and_tell(&target));
+    }
+
+    fn set_qp_and_tell(&self, target: &QpTarget) {
+        let outcome = self.set_qp(target);
+        if let Some(control) = &self.control {
+            // If it cannot be sent, urdmad is gone.
+            let _ = control.qp_is_set(target.qpn, outcome.is_ok());
+        }
     }
 
     /// A connection that came through the kernel has ended, and its queue pair with it.

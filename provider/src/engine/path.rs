@@ -44,17 +44,20 @@ pub(super) enum Way {
 }
 
 impl Engine {
+    /// Whether an address is the instance's, so that the way there is known.
+    pub(super) fn is_own(&self, ip: IpAddr) -> bool {
+        let gid = Gid(octets_of(ip));
+        self.info.addresses.contains(&ip) || self.info.gids.iter().any(|entry| entry.gid == gid)
+    }
+
     /// Finds the way to `gid`; may ask urdmad, so not under the engine's lock.
     pub(super) fn find_way(&self, gid: Gid) -> Result<Way, EngineError> {
-        if self.info.gids.iter().any(|entry| entry.gid == gid) {
+        let ip = ip_of(gid);
+        if self.is_own(ip) {
             return Ok(Way::Local);
         }
-        let ip = ip_of(gid);
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(EngineError::Invalid);
-        }
-        if self.info.addresses.contains(&ip) {
-            return Ok(Way::Local);
         }
         if self.info.mtu == 0 {
             return Err(EngineError::NetUnreachable);
