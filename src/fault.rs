@@ -1,5 +1,7 @@
 //! `urdma fault`: loss, delay and other faults at the port of an instance.
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
 use urdma_ipc::fault::{parse_octets, parse_rate, parse_share, parse_time, Direction, Impairment};
 use urdma_ipc::status::{FaultStatus, LineStatus};
@@ -141,6 +143,10 @@ fn sentence(line: &LineStatus, seed: u64) -> String {
             text.push_str(&format!(", {count} {what}"));
         }
     }
+    if counts.waited_ns > 0 {
+        let [mean, most] = [counts.mean_wait_ns(), counts.waited_most_ns].map(Duration::from_nanos);
+        text.push_str(&format!(", wait in the queue {mean:?}, at most {most:?}"));
+    }
     text
 }
 
@@ -162,6 +168,8 @@ mod tests {
                 counts: FaultCounts {
                     offered: 100,
                     lost: 2,
+                    waited_ns: 300_000,
+                    waited_most_ns: 7_000,
                     ..FaultCounts::default()
                 },
                 ..LineStatus::default()
@@ -169,7 +177,7 @@ mod tests {
         };
         assert_eq!(
             render(&faults, false),
-            "faults   out loss 1%, seed 7; of 100 packets, 2 lost\n"
+            "faults   out loss 1%, seed 7; of 100 packets, 2 lost, wait in the queue 3µs, at most 7µs\n"
         );
         assert!(render(&faults, true).starts_with("faults   in  none\n"));
     }

@@ -207,6 +207,18 @@ pub struct FaultCounts {
     pub queue_full: u64,
     /// Lost because too much is under way.
     pub no_room: u64,
+    /// How long all together have waited in the link's queue, nanoseconds.
+    pub waited_ns: u64,
+    /// The longest that one has waited, nanoseconds.
+    pub waited_most_ns: u64,
+}
+
+impl FaultCounts {
+    /// How long a frame has waited in the link's queue on average, nanoseconds.
+    pub fn mean_wait_ns(&self) -> u64 {
+        let queued = self.offered.saturating_sub(self.queue_full);
+        self.waited_ns.checked_div(queued).unwrap_or(0)
+    }
 }
 
 /// One pool of packet buffers.

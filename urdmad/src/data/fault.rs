@@ -14,6 +14,8 @@ use urdma_ipc::status::{FaultCounts, FaultStatus, LineStatus};
 /// Octets of packets that may be under way: a path of 10 Gbit/s and 48 ms has 60 MB, with room for its queue.
 pub(crate) const HELD_OCTETS_MAX: usize = 128 << 20;
 const ETHERNET_OCTETS: usize = 14;
+/// Longest time for which what is found at the port may have been there: a time slice of somebody else.
+const LATE_NS_MAX: u64 = 4_000_000;
 
 /// A packet under way. The order is that of leaving: by time, then as they came.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +36,9 @@ pub(crate) struct Line {
     held_octets: usize,
     next_number: u64,
     counts: FaultCounts,
+    /// Frames that were found at the last look at the port, and when that was.
+    found: Vec<Box<[u8]>>,
+    looked_ns: u64,
 }
 
 impl Line {
@@ -46,11 +51,32 @@ impl Line {
             held_octets: 0,
             next_number: 0,
             counts: FaultCounts::default(),
+            found: Vec::new(),
+            looked_ns: 0,
         }
     }
 
-    /// Takes a frame in.
-    pub(crate) fn offer(&mut self, now_ns: u64, frame: &[u8]) {
+    /// A frame was found at the port, with those since the last [`Line::take_found`].
+    pub(crate) fn find(&mut self, frame: &[u8]) {
+        self.found.push(frame.into());
+    }
+
+    /// Takes in what was found, as if it had come evenly since the port was looked at before: a link would have gone on sending while this thread waited
+    /// for a processor, and what comes at once would meet a queue that there would not have been.
+    pub(crate) fn take_found(&mut self, now_ns: u64) {
+        let since_ns = self.looked_ns.max(now_ns.saturating_sub(LATE_NS_MAX));
+        self.looked_ns = now_ns;
+        let mut found = std::mem::take(&mut self.found);
+        let count = found.len() as u64;
+        for (number, frame) in (1..).zip(found.drain(..)) {
+            let came_ns = since_ns + (now_ns - since_ns) * number / count;
+            self.offer(came_ns, frame);
+        }
+        self.found = found;
+    }
+
+    /// Takes a frame in that came at `now_ns`.
+    pub(crate) fn offer(&mut self, now_ns: u64, mut frame: Box<[u8]>) {
         self.counts.offered += 1;
         let Some((departs_ns, is_marked)) = self.queue(now_ns, frame.len()) else {
             self.counts.queue_full += 1;
@@ -61,7 +87,6 @@ impl Line {
             self.counts.lost += 1;
             return;
         }
-        let mut frame = Box::<[u8]>::from(frame);
         if is_marked && mark(&mut frame) {
             self.counts.marked += 1;
         }
@@ -97,6 +122,9 @@ impl Line {
         }
         let takes_ns = (octets as u128 * 8 * 1_000_000_000).div_ceil(u128::from(rate_bit_s));
         self.link_free_ns = starts_ns.saturating_add(u64::try_from(takes_ns).unwrap_or(u64::MAX));
+        let waits_ns = starts_ns - now_ns;
+        self.counts.waited_ns = self.counts.waited_ns.saturating_add(waits_ns);
+        self.counts.waited_most_ns = self.counts.waited_most_ns.max(waits_ns);
         let is_marked = self
             .impairment
             .mark_octets
@@ -244,10 +272,8 @@ mod tests {
     fn passed(impairment: Impairment) -> (Vec<(u64, Vec<u8>)>, FaultCounts) {
         let mut line = line(impairment);
         for number in 0..PACKETS {
-            line.offer(
-                number * 1000,
-                &[&[0; 14][..], &number.to_be_bytes()].concat(),
-            );
+            let frame = [&[0; 14][..], &number.to_be_bytes()].concat();
+            line.offer(number * 1000, frame.into());
         }
         let out = rest(&mut line);
         assert_eq!((line.held_octets, line.held.len()), (0, 0));
@@ -317,7 +343,7 @@ mod tests {
             ..Impairment::default()
         });
         for _ in 0..1000 {
-            line.offer(0, &[0; 60]);
+            line.offer(0, Box::new([0; 60]));
         }
         for (_, frame) in rest(&mut line) {
             assert_eq!(frame[..14], [0; 14]);
@@ -336,14 +362,40 @@ mod tests {
             ..Impairment::default()
         });
         for _ in 0..20 {
-            line.offer(0, &[0; 1250]);
+            line.offer(0, Box::new([0; 1250]));
         }
         let times: Vec<u64> = rest(&mut line).iter().map(|(at_ns, _)| *at_ns).collect();
         let expected: Vec<u64> = (1..=8).map(|n| 5_000_000 + n * 10_000).collect();
         assert_eq!(times, expected);
         assert_eq!(line.counts.queue_full, 12);
-        line.offer(80_000, &[0; 1250]);
+        assert_eq!(line.counts.waited_most_ns, 70_000);
+        assert_eq!(line.counts.mean_wait_ns(), 35_000);
+        line.offer(80_000, Box::new([0; 1250]));
         assert_eq!(rest(&mut line)[0].0, 80_000 + 10_000 + 5_000_000);
+    }
+
+    #[test]
+    fn frames_found_together_have_come_one_after_the_other_since_the_last_look() {
+        let mut line = line(Impairment {
+            rate_bit_s: Some(1_000_000_000),
+            ..Impairment::default()
+        });
+        let times = |line: &mut Line| -> Vec<u64> {
+            for _ in 0..10 {
+                line.find(&[0; 1250]);
+            }
+            line.take_found(50_200_000);
+            rest(line).iter().map(|(at_ns, _)| *at_ns).collect()
+        };
+        // A look that finds nothing.
+        line.take_found(50_000_000);
+        let expected: Vec<u64> = (1..=10).map(|n| 50_010_000 + n * 20_000).collect();
+        assert_eq!(times(&mut line), expected);
+        assert_eq!(line.counts.waited_ns, 0);
+        // In the same moment: they meet a queue.
+        let expected: Vec<u64> = (1..=10).map(|n| 50_210_000 + n * 10_000).collect();
+        assert_eq!(times(&mut line), expected);
+        assert_eq!(line.counts.waited_most_ns, 100_000);
     }
 
     /// A frame of `underlay` with these ECN bits.
@@ -384,7 +436,7 @@ mod tests {
             });
             for ecn in [Ecn::from_bits(2), Ecn::from_bits(1), Ecn::NotCapable] {
                 for _ in 0..3 {
-                    line.offer(0, &datagram(is_v6, ecn));
+                    line.offer(0, datagram(is_v6, ecn).into());
                 }
             }
             let ecn: Vec<u8> = rest(&mut line)
@@ -404,7 +456,7 @@ mod tests {
         });
         let frame = vec![0; 1 << 20];
         for _ in 0..200 {
-            line.offer(0, &frame);
+            line.offer(0, frame.clone().into());
         }
         assert_eq!(line.counts.no_room, 200 - 128);
         assert_eq!(line.status().held_octets, HELD_OCTETS_MAX as u64);
@@ -419,7 +471,7 @@ mod tests {
         let mut link = FaultyLink::default();
         let faults = Faults::default();
         link.set(&faults.with(urdma_ipc::fault::Direction::Out, lossy));
-        link.outbound.as_mut().unwrap().offer(0, &[0; 60]);
+        link.outbound.as_mut().unwrap().offer(0, Box::new([0; 60]));
         link.set(&faults.with(urdma_ipc::fault::Direction::Both, lossy));
         assert_eq!(link.status().outbound.unwrap().counts.lost, 1);
         assert_eq!(link.status().inbound.unwrap().counts.offered, 0);
@@ -453,7 +505,7 @@ mod tests {
                 let (mut now_ns, mut out) = (0, Vec::new());
                 for (pause_ns, octets) in &frames {
                     now_ns += pause_ns;
-                    line.offer(now_ns, &vec![0; *octets]);
+                    line.offer(now_ns, vec![0; *octets].into());
                     while let Some(frame) = line.take_due(now_ns) {
                         out.push((now_ns, frame.into_vec()));
                     }

@@ -7,6 +7,9 @@ use super::fault::{FaultyLink, Line};
 use crate::port::{Port, PortReport};
 use crate::shared::Shared;
 
+/// Bursts that are taken from the port at one look at most when it has faults.
+const BURSTS_MAX: usize = 16;
+
 /// A port and what happens to its frames.
 pub(crate) struct Wire {
     port: Box<dyn Port>,
@@ -43,7 +46,15 @@ impl Wire {
         let count = match &mut self.faults.inbound {
             None => self.port.receive(&mut arrive),
             Some(line) => {
-                let offered = self.port.receive(&mut |frame| line.offer(now_ns, frame));
+                let mut offered = 0;
+                for _ in 0..BURSTS_MAX {
+                    let found = self.port.receive(&mut |frame| line.find(frame));
+                    offered += found;
+                    if found == 0 {
+                        break;
+                    }
+                }
+                line.take_found(now_ns);
                 let arrived = drain(line, now_ns, &mut arrive);
                 // Frames that do not arrive keep the thread awake, too: more come.
                 offered.max(arrived)
@@ -70,7 +81,7 @@ impl Wire {
             Some(line) => {
                 let mut frame = vec![0; octets];
                 write(&mut frame);
-                line.offer(now_ns, &frame);
+                line.offer(now_ns, frame.into());
             }
         }
     }
