@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::process::wait_until;
 use urdma_harness::programs;
-use urdma_tests::{alone, check, mix_while, ports, run_all};
+use urdma_tests::{alone, check, kill_one_end, mix_while, ports, run_all, stream, SHORT};
 
 /// Operations that each end posts under each fault: some thousand packets.
 const OPERATIONS: u32 = 200;
@@ -31,6 +32,14 @@ fn count(host: &Instance, direction: &str, name: &str) -> u64 {
     let status = host.status().unwrap();
     let count = status["faults"][direction]["counts"][name].as_u64();
     count.unwrap_or_else(|| panic!("no {name}: {status}"))
+}
+
+/// What the processes of a host have counted.
+fn processes_count(host: &Instance, name: &str) -> u64 {
+    let status = host.status().unwrap();
+    let slots = status["slots"].as_array().unwrap();
+    let counts = slots.iter().map(|slot| &slot["report"]["counters"][name]);
+    counts.filter_map(serde_json::Value::as_u64).sum()
 }
 
 fn rping([a, b]: &[Instance; 2]) {
@@ -120,6 +129,33 @@ fn slow_link_is_shown_and_can_be_ended() {
         wrong.output
     );
     for host in hosts {
+        host.down().unwrap();
+    }
+}
+
+#[test]
+fn marks_that_the_link_makes_come_back_to_the_sender() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let [a, b] = up(&scratch, "");
+    let ends = stream(&a, &b, Lease::Never, scratch.path());
+    for counter in ["congestion_marks", "congestion_echoes"] {
+        assert_eq!(
+            processes_count(&a, counter) + processes_count(&b, counter),
+            0
+        );
+    }
+    // Whatever waits is marked.
+    let options = ["--delay", "1ms", "--rate", "100Mbit/s", "--mark", "1B"];
+    let said = a.fault(&options).unwrap();
+    assert!(said.succeeded(), "{}", said.describe());
+    for (host, counter) in [(&a, "congestion_marks"), (&b, "congestion_echoes")] {
+        wait_until(counter, SHORT, || processes_count(host, counter) > 0).unwrap();
+    }
+    assert!(count(&a, "inbound", "marked") > 0);
+    assert!(count(&a, "inbound", "waited_ns") > 0);
+    kill_one_end(ends, true);
+    for host in [a, b] {
         host.down().unwrap();
     }
 }

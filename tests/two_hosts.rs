@@ -13,7 +13,7 @@ use urdma_tests::{
 };
 
 const HUGEPAGES: u64 = 512;
-const SCENARIOS: [&str; 8] = [
+const SCENARIOS: [&str; 9] = [
     "data",
     "mix",
     "slow-receiver",
@@ -21,6 +21,7 @@ const SCENARIOS: [&str; 8] = [
     "no-remote-read",
     "long-message",
     "rnr-late",
+    "rnr-never",
     "full",
 ];
 

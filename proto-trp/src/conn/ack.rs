@@ -114,6 +114,7 @@ impl Connection {
         if tally.packets == 0 {
             return;
         }
+        self.stats.ecn_echoes += u64::from(marked);
         let rtt_ns = self.note_arrival(now, &tally);
         if self.rnr.retries > 0 {
             self.rnr.on_taken(acked);

@@ -39,4 +39,6 @@ pub struct ConnStats {
     pub rnr_received: u64,
     /// Congestion marks seen on arriving datagrams.
     pub ecn_marks: u64,
+    /// Acknowledgements that told of congestion marks on what was sent.
+    pub ecn_echoes: u64,
 }

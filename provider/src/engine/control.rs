@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use proto_trp::addr::{Qpn, SlotId};
-use proto_trp::conn::State;
+use proto_trp::conn::{ConnStats, State};
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::{Event, ProcessReport};
 
@@ -190,12 +190,9 @@ impl Engine {
     /// What this process has, for `urdma status`.
     fn report(&self) -> ProcessReport {
         let shard = self.shard.lock();
-        let connected = shard
-            .qps
-            .iter()
-            .flatten()
-            .filter(|entry| entry.conn.state() == State::Rts)
-            .count();
+        let live = || shard.qps.iter().flatten().map(|entry| &entry.conn);
+        let connected = live().filter(|conn| conn.state() == State::Rts).count();
+        let of_all = |count: fn(&ConnStats) -> u64| live().map(|conn| count(conn.stats())).sum();
         let counters = &shard.counters;
         let mut named: BTreeMap<String, u64> = [
             ("datagrams_sent", counters.sent),
@@ -208,6 +205,11 @@ impl Engine {
             ("messages_dropped", counters.datagrams_dropped),
             ("payloads_far", counters.referred),
             ("payloads_unreadable", counters.unreadable),
+            ("segments_sent_again", of_all(|conn| conn.retransmits)),
+            ("segments_received_again", of_all(|conn| conn.rx_duplicates)),
+            ("probe_timeouts", of_all(|conn| conn.probe_timeouts)),
+            ("congestion_marks", of_all(|conn| conn.ecn_marks)),
+            ("congestion_echoes", of_all(|conn| conn.ecn_echoes)),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))
