@@ -156,11 +156,14 @@ pub fn port(number: usize) -> u16 {
     FIRST_PORT + u16::try_from(number % usize::from(PORTS)).unwrap_or(0)
 }
 
-/// What of the loss sweep is measured here.
+/// What of the loss sweep is measured here, each point beside its lossless twin.
 pub fn loss_sweep() -> Vec<lossy::Point> {
-    let mut points = lossy::POINTS.to_vec();
-    points.retain(|point| point.length == SWEEP_OCTETS[0]);
+    let points = lossy::POINTS
+        .iter()
+        .filter(|point| point.length == SWEEP_OCTETS[0]);
     points
+        .flat_map(|point| [*point, point.lossless()])
+        .collect()
 }
 
 /// The loss sweep: TRP as measured, TRP and go-back-N as simulated, without and with reordering; and what could not be measured.

@@ -16,7 +16,7 @@
 //! | [`goals`], [`rows`] | what is compared with what, the goals, the verdicts |
 //! | [`report`], [`plot`] | table, JSON, SVG |
 //! | [`lossy`] | goodput of perftest over ports that lose, beside go-back-N |
-//! | [`links`] | perftest over links of limited rate that take time |
+//! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate that take time |
 //! | [`bench`], [`lines`] | the sweeps of `urdma bench`, line charts |
 //!
 //! Every number is what a program printed or a clock said in this call; what cannot be measured is reported as not available, with the
@@ -39,6 +39,7 @@ pub mod raw;
 pub mod report;
 pub mod rows;
 pub mod samples;
+pub mod shares;
 pub mod simulator;
 pub mod threads;
 pub mod verbs_setup;

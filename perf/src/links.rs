@@ -1,12 +1,11 @@
 //! One queue pair over links of limited rate that take time, made at the port of the real daemon: how much of the rate perftest's writes get.
 //!
-//! Fairness among queue pairs and the wait in the queue are computed by the simulator (`proto-trp/tests/sim_links.rs`), for whose
-//! hosts processors are no limit.
+//! What the protocol makes of more links is computed by the simulator (`proto-trp/tests/sim_links.rs`), for whose hosts processors are no limit.
 
 use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::{pair, programs};
 
-use crate::lossy::{said_ok, MIB};
+use crate::lossy::{end, said_ok, MIB};
 use crate::rows::{Compare, Goal, Spec};
 use crate::samples::{Probe, Sample, Unit};
 
@@ -29,33 +28,34 @@ pub struct Link {
     marks: bool,
 }
 
-const fn link(name: &'static str, mbps: u64, rtt_us: u64, marks: bool) -> Link {
-    Link {
-        probe: Probe {
-            name,
-            unit: Unit::Share,
-        },
-        mbps,
-        rtt_us,
-        marks,
-    }
-}
-
 /// The links of issue 3, and two that mark.
 pub const LINKS: [Link; 10] = [
-    link("1 Gbit/s, 0.1 ms", 1_000, 100, false),
-    link("1 Gbit/s, 1 ms", 1_000, 1_000, false),
-    link("1 Gbit/s, 10 ms", 1_000, 10_000, false),
-    link("1 Gbit/s, 48 ms", 1_000, 48_000, false),
-    link("10 Gbit/s, 0.1 ms", 10_000, 100, false),
-    link("10 Gbit/s, 1 ms", 10_000, 1_000, false),
-    link("10 Gbit/s, 10 ms", 10_000, 10_000, false),
-    link("10 Gbit/s, 48 ms", 10_000, 48_000, false),
-    link("1 Gbit/s, 1 ms, marks", 1_000, 1_000, true),
-    link("1 Gbit/s, 10 ms, marks", 1_000, 10_000, true),
+    Link::new("1 Gbit/s, 0.1 ms", 1_000, 100, false),
+    Link::new("1 Gbit/s, 1 ms", 1_000, 1_000, false),
+    Link::new("1 Gbit/s, 10 ms", 1_000, 10_000, false),
+    Link::new("1 Gbit/s, 48 ms", 1_000, 48_000, false),
+    Link::new("10 Gbit/s, 0.1 ms", 10_000, 100, false),
+    Link::new("10 Gbit/s, 1 ms", 10_000, 1_000, false),
+    Link::new("10 Gbit/s, 10 ms", 10_000, 10_000, false),
+    Link::new("10 Gbit/s, 48 ms", 10_000, 48_000, false),
+    Link::new("1 Gbit/s, 1 ms, marks", 1_000, 1_000, true),
+    Link::new("1 Gbit/s, 10 ms, marks", 1_000, 10_000, true),
 ];
 
 impl Link {
+    /// A link of `mbps` Mbit/s with a round trip of `rtt_us` whose queue marks or not.
+    pub const fn new(name: &'static str, mbps: u64, rtt_us: u64, marks: bool) -> Self {
+        Self {
+            probe: Probe {
+                name,
+                unit: Unit::Share,
+            },
+            mbps,
+            rtt_us,
+            marks,
+        }
+    }
+
     /// Octets that the path holds without a queue.
     const fn held(&self) -> u64 {
         self.mbps * self.rtt_us / 8
@@ -84,12 +84,31 @@ impl Link {
         u32::try_from(octets / u64::from(LENGTH)).unwrap_or(u32::MAX)
     }
 
+    /// Makes the link at the port of `server`, its counts at zero.
+    ///
+    /// # Errors
+    /// What went wrong with `urdma fault`.
+    pub(crate) fn make(&self, server: &Instance) -> Result<(), String> {
+        end(server)?;
+        said_ok(server.fault(&self.options()))
+    }
+
+    /// Share of the link's rate that so many octets of payload a second use, headers included.
+    pub(crate) fn share(&self, octets_s: f64) -> f64 {
+        octets_s * FRAME_OCTETS / PAYLOAD_OCTETS * 8.0 / (self.mbps as f64 * 1e6)
+    }
+
+    /// A time in round trips of the link without a queue.
+    pub(crate) fn round_trips(&self, ns: f64) -> f64 {
+        ns / (self.rtt_us as f64 * 1e3)
+    }
+
     /// Share of the link's rate that writes of `client` to `server` use, headers included.
     ///
     /// # Errors
     /// What went wrong with `urdma fault` or perftest; a link that is to mark has not.
     pub fn measure(&self, server: &Instance, client: &Instance, port: u16) -> Sample {
-        said_ok(server.fault(&self.options()))?;
+        self.make(server)?;
         let job = programs::perftest("ib_write_bw", LENGTH, false, port, server.address())
             .with_iterations(self.iterations());
         let figure =
@@ -102,8 +121,7 @@ impl Link {
                 return Err("the link's queue never grew so long that it marked".into());
             }
         }
-        let octets_s = figure.value * MIB * FRAME_OCTETS / PAYLOAD_OCTETS;
-        Ok(octets_s * 8.0 / (self.mbps as f64 * 1e6))
+        Ok(self.share(figure.value * MIB))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::raw::memif::{self, Mode, Pages, HEADERS_OCTETS};
 use crate::samples::{Probe, Sample, Samples};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
-use crate::{attach, idle, links, lossy, peers, product, raw, simulator};
+use crate::{attach, idle, links, lossy, peers, product, raw, shares, simulator};
 
 const SMALL: usize = 64;
 const KB_64: usize = 65_536;
@@ -375,10 +375,13 @@ impl Plan {
         }
     }
 
-    /// The loss sweep; nothing is leased, so that all packets pass the daemons.
+    /// The loss sweep, each point beside its lossless twin; nothing is leased, so that all packets pass the daemons.
     fn loss(&mut self, hosts: &Result<Hosts, String>) {
         let ends = hosts.as_ref().map(Hosts::ends).map_err(Clone::clone);
-        for point in lossy::POINTS {
+        let pairs = lossy::POINTS
+            .iter()
+            .flat_map(|point| [*point, point.lossless()]);
+        for point in pairs {
             let port = self.next_port();
             self.take(point.probe, || {
                 let (server, client) = ends.clone()?;
@@ -397,6 +400,12 @@ impl Plan {
                 let (server, client) = ends.clone()?;
                 link.measure(server, client, port)
             });
+        }
+        for shared in shares::SHARED {
+            let seen = shared.measure(ends.clone(), &self.programs, self.scratch.path());
+            for (probe, sample) in seen {
+                self.take(probe, || sample);
+            }
         }
         self.end_faults(hosts);
     }

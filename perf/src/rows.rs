@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::goals::SPECS;
 use crate::samples::{Probe, Samples, NOT_MEASURED};
-use crate::{links, lossy};
+use crate::{links, lossy, shares};
 
 /// How a row's value comes from its probes.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +96,7 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
         .iter()
         .map(|spec| evaluate_one(spec, samples))
         .chain(links::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(shares::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(lossy::specs().map(|spec| evaluate_one(&spec, samples)))
         .collect()
 }

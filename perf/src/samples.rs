@@ -40,6 +40,10 @@ pub enum Unit {
     PercentOfCore,
     /// Share of a link's rate.
     Share,
+    /// Jain's index of fairness.
+    Index,
+    /// Round trips of a link.
+    RoundTrips,
     /// Runs of the simulator.
     Runs,
 }
@@ -56,6 +60,8 @@ impl Unit {
             Self::Kilobytes => "KB",
             Self::PercentOfCore => "% of a core",
             Self::Share => "of the rate",
+            Self::Index => "of 1",
+            Self::RoundTrips => "round trips",
             Self::Runs => "runs",
         }
     }

@@ -1,6 +1,10 @@
 //! The steps that every verbs program begins with, for the programs that are measured.
 
+use std::ffi::c_void;
+use std::ptr;
+
 use rdma_core_sys::verbs;
+use serde::{Deserialize, Serialize};
 
 const PORT: u8 = 1;
 /// The IPv4 GID.
@@ -54,15 +58,40 @@ pub fn open() -> Result<*mut verbs::ibv_context, String> {
     made("ibv_open_device", unsafe { verbs::ibv_open_device(first) })
 }
 
-/// A queue pair with room for `depth` work requests each way whose peer is itself.
+/// Where a queue pair is: what its peer must be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The GID of its device.
+    pub gid: [u8; 16],
+    /// Its number.
+    pub number: u32,
+}
+
+/// The device's IPv4 GID.
 ///
 /// # Errors
-/// Which call failed, and why.
+/// Why there is none.
 ///
 /// # Safety
-/// The context is open, domain and queue are its own and live.
-pub unsafe fn connect_to_itself(
-    context: *mut verbs::ibv_context,
+/// The context is open.
+pub unsafe fn gid(context: *mut verbs::ibv_context) -> Result<[u8; 16], String> {
+    // SAFETY: all zeroes is a valid value of this plain union.
+    let mut gid: verbs::ibv_gid = unsafe { std::mem::zeroed() };
+    // SAFETY: the context is open, the result is ours.
+    let status = unsafe { verbs::ibv_query_gid(context, PORT, i32::from(GID_INDEX), &mut gid) };
+    check("ibv_query_gid", status)?;
+    // SAFETY: the call has filled the octets.
+    Ok(unsafe { gid.raw })
+}
+
+/// A new queue pair with room for `depth` work requests each way, whose completions go to `cq`.
+///
+/// # Errors
+/// Why not.
+///
+/// # Safety
+/// Domain and queue belong to one open context.
+pub unsafe fn queue_pair(
     pd: *mut verbs::ibv_pd,
     cq: *mut verbs::ibv_cq,
     depth: u32,
@@ -77,30 +106,29 @@ pub unsafe fn connect_to_itself(
     init.cap.max_send_sge = 1;
     init.cap.max_recv_sge = 1;
     // SAFETY: domain and queue are valid, the attributes ours.
-    let qp = made("ibv_create_qp", unsafe {
+    made("ibv_create_qp", unsafe {
         verbs::ibv_create_qp(pd, &mut init)
-    })?;
-    // SAFETY: the queue pair was just made.
-    let number = unsafe { (*qp).qp_num };
+    })
+}
+
+/// Takes a new queue pair to RTS.
+///
+/// # Errors
+/// Which step failed, and why.
+///
+/// # Safety
+/// The queue pair is live.
+pub unsafe fn connect(qp: *mut verbs::ibv_qp, peer: &Place) -> Result<(), String> {
     // SAFETY: all zeroes is a valid value of this plain structure.
     let mut attr: verbs::ibv_qp_attr = unsafe { std::mem::zeroed() };
-    // SAFETY: the context is open, the result lies in our structure.
-    let status = unsafe {
-        verbs::ibv_query_gid(
-            context,
-            PORT,
-            i32::from(GID_INDEX),
-            &mut attr.ah_attr.grh.dgid,
-        )
-    };
-    check("ibv_query_gid", status)?;
+    attr.ah_attr.grh.dgid.raw = peer.gid;
     attr.port_num = PORT;
     attr.qp_access_flags = verbs::IBV_ACCESS_LOCAL_WRITE | verbs::IBV_ACCESS_REMOTE_WRITE;
     attr.ah_attr.port_num = PORT;
     attr.ah_attr.is_global = 1;
     attr.ah_attr.grh.sgid_index = GID_INDEX;
     attr.ah_attr.grh.hop_limit = 1;
-    attr.dest_qp_num = number;
+    attr.dest_qp_num = peer.number;
     attr.path_mtu = verbs::IBV_MTU_1024;
     attr.max_dest_rd_atomic = 1;
     attr.max_rd_atomic = 1;
@@ -118,7 +146,141 @@ pub unsafe fn connect_to_itself(
         let status = unsafe { verbs::ibv_modify_qp(qp, &mut attr, mask.cast_signed()) };
         check("ibv_modify_qp", status)?;
     }
+    Ok(())
+}
+
+/// A queue pair with room for `depth` work requests each way whose peer is itself.
+///
+/// # Errors
+/// Which call failed, and why.
+///
+/// # Safety
+/// The context is open, domain and queue are its own and live.
+pub unsafe fn connect_to_itself(
+    context: *mut verbs::ibv_context,
+    pd: *mut verbs::ibv_pd,
+    cq: *mut verbs::ibv_cq,
+    depth: u32,
+) -> Result<*mut verbs::ibv_qp, String> {
+    // SAFETY: as the caller has promised.
+    let (gid, qp) = unsafe { (gid(context)?, queue_pair(pd, cq, depth)?) };
+    // SAFETY: the queue pair was just made.
+    let number = unsafe { (*qp).qp_num };
+    // SAFETY: as above.
+    unsafe { connect(qp, &Place { gid, number })? };
     Ok(qp)
+}
+
+/// Memory that may be written locally and by peers.
+///
+/// # Errors
+/// Why not.
+///
+/// # Safety
+/// The domain is live; the memory outlives the use of the region.
+pub unsafe fn register(
+    pd: *mut verbs::ibv_pd,
+    memory: &mut [u8],
+) -> Result<*mut verbs::ibv_mr, String> {
+    let access = verbs::IBV_ACCESS_LOCAL_WRITE | verbs::IBV_ACCESS_REMOTE_WRITE;
+    let (start, length) = (memory.as_mut_ptr().cast(), memory.len());
+    // SAFETY: as the caller has promised.
+    made("ibv_reg_mr", unsafe {
+        verbs::ibv_reg_mr(pd, start, length, access.cast_signed())
+    })
+}
+
+/// A write that is told of when it completes.
+#[derive(Clone, Copy, Debug)]
+pub struct Write {
+    /// What it is called in its completion.
+    pub id: u64,
+    /// What is written.
+    pub from: verbs::ibv_sge,
+    /// Where to: address and key.
+    pub to: (u64, u32),
+}
+
+impl Write {
+    /// Posts it.
+    ///
+    /// # Errors
+    /// It was refused.
+    ///
+    /// # Safety
+    /// The queue pair is live.
+    pub unsafe fn post(mut self, qp: *mut verbs::ibv_qp) -> Result<(), String> {
+        // SAFETY: all zeroes is a valid value of this plain structure.
+        let mut wr: verbs::ibv_send_wr = unsafe { std::mem::zeroed() };
+        wr.wr_id = self.id;
+        (wr.sg_list, wr.num_sge) = (&mut self.from, 1);
+        wr.opcode = verbs::IBV_WR_RDMA_WRITE;
+        wr.send_flags = verbs::IBV_SEND_SIGNALED;
+        (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = self.to;
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair and its context live.
+        let post = unsafe { (*(*qp).context).ops.post_send };
+        let post = post.ok_or("the provider has no post_send")?;
+        // SAFETY: the provider's own function, with a queue pair of its own and a request that lives.
+        check("ibv_post_send", unsafe { post(qp, &mut wr, &mut bad) })
+    }
+}
+
+/// Takes up to `found.len()` completions; gives how many.
+///
+/// # Errors
+/// A request has failed, or the call.
+///
+/// # Safety
+/// The completion queue is live.
+pub unsafe fn poll(cq: *mut verbs::ibv_cq, found: &mut [verbs::ibv_wc]) -> Result<usize, String> {
+    let most = i32::try_from(found.len()).map_err(|_| "too much is asked for")?;
+    // SAFETY: the completion queue and its context live.
+    let poll = unsafe { (*(*cq).context).ops.poll_cq };
+    let poll = poll.ok_or("the provider has no poll_cq")?;
+    // SAFETY: the provider's own function, with a queue of its own and room for what is asked for.
+    let count = unsafe { poll(cq, most, found.as_mut_ptr()) };
+    let count = usize::try_from(count).map_err(|_| "ibv_poll_cq failed")?;
+    match found[..count]
+        .iter()
+        .find(|wc| wc.status != verbs::IBV_WC_SUCCESS)
+    {
+        Some(wc) => Err(format!("a request failed with status {}", wc.status)),
+        None => Ok(count),
+    }
+}
+
+/// `ibv_req_notify_cq`, which the header defines inline.
+///
+/// # Errors
+/// It was refused.
+///
+/// # Safety
+/// The completion queue is live.
+pub unsafe fn request_notification(cq: *mut verbs::ibv_cq) -> Result<(), String> {
+    // SAFETY: the completion queue is valid, and so is the context it belongs to.
+    let request = unsafe { (*(*cq).context).ops.req_notify_cq };
+    let request = request.ok_or("the provider has no req_notify_cq")?;
+    // SAFETY: the provider's own function, with a queue of its own.
+    check("ibv_req_notify_cq", unsafe { request(cq, 0) })
+}
+
+/// Sleeps until there is an event of a completion queue.
+///
+/// # Errors
+/// The channel is broken.
+///
+/// # Safety
+/// The channel is live.
+pub unsafe fn wait_for_event(channel: *mut verbs::ibv_comp_channel) -> Result<(), String> {
+    let (mut cq, mut context): (*mut verbs::ibv_cq, *mut c_void) =
+        (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the channel is valid, both results are ours.
+    let status = unsafe { verbs::ibv_get_cq_event(channel, &mut cq, &mut context) };
+    check("ibv_get_cq_event", status)?;
+    // SAFETY: the call has given a live queue, of which one event was taken.
+    unsafe { verbs::ibv_ack_cq_events(cq, 1) };
+    Ok(())
 }
 
 const INIT_MASK: u32 = verbs::IBV_QP_STATE

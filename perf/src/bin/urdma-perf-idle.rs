@@ -3,13 +3,14 @@
 //!
 //! Prints a line when it is about to wait; ends when it is killed.
 
-use std::ffi::c_void;
 use std::process::ExitCode;
 use std::ptr;
 
 use rdma_core_sys::verbs;
 use urdma_perf::idle::{PLAIN, WAITING};
-use urdma_perf::verbs_setup::{check, connect_to_itself, made, open};
+use urdma_perf::verbs_setup::{
+    connect_to_itself, made, open, request_notification, wait_for_event,
+};
 
 const CQ_DEPTH: i32 = 16;
 
@@ -59,20 +60,9 @@ fn wait(queue_pairs: u32) -> Result<(), String> {
         // SAFETY: all of them were made here.
         unsafe { connect_to_itself(context, pd, cq, 1)? };
     }
-    request_notification(cq)?;
+    // SAFETY: the queue was made here.
+    unsafe { request_notification(cq)? };
     println!("{WAITING}");
-    let (mut event_cq, mut event_context): (*mut verbs::ibv_cq, *mut c_void) =
-        (ptr::null_mut(), ptr::null_mut());
-    // SAFETY: the channel is valid, both results are ours.
-    let status = unsafe { verbs::ibv_get_cq_event(channel, &mut event_cq, &mut event_context) };
-    check("ibv_get_cq_event", status)
-}
-
-/// `ibv_req_notify_cq`, which the header defines inline.
-fn request_notification(cq: *mut verbs::ibv_cq) -> Result<(), String> {
-    // SAFETY: the completion queue is valid, and so is the context it belongs to.
-    let request = unsafe { (*(*cq).context).ops.req_notify_cq };
-    let request = request.ok_or("the provider has no req_notify_cq")?;
-    // SAFETY: the provider's own function, with a queue of its own.
-    check("ibv_req_notify_cq", unsafe { request(cq, 0) })
+    // SAFETY: the channel was made here.
+    unsafe { wait_for_event(channel) }
 }

@@ -4,21 +4,20 @@
 //! Prints which slots their queue pairs are in, and how many million messages a second all of them completed.
 
 use std::process::ExitCode;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use rdma_core_sys::verbs;
 use urdma_perf::threads::{Sharing, RATE, SLOTS};
-use urdma_perf::verbs_setup::{check, connect_to_itself, made, open};
+use urdma_perf::verbs_setup::{connect_to_itself, made, open, poll, register, Write};
 
 /// How long the threads write.
 const TIME: Duration = Duration::from_secs(1);
 const OCTETS: u32 = 64;
 /// Requests of a thread that are posted and not completed.
 const OUTSTANDING: u32 = 32;
-const BATCH: i32 = 16;
+const BATCH: usize = 16;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -93,16 +92,8 @@ impl Lane {
         // SAFETY: the context is open, and the others were made in it.
         let qp = unsafe { connect_to_itself(context, domain, cq, OUTSTANDING)? };
         let mut memory = Box::new([0; OCTETS as usize]);
-        let access = verbs::IBV_ACCESS_LOCAL_WRITE | verbs::IBV_ACCESS_REMOTE_WRITE;
         // SAFETY: the memory lives as long as the process uses the region.
-        let region = made("ibv_reg_mr", unsafe {
-            verbs::ibv_reg_mr(
-                pd,
-                memory.as_mut_ptr().cast(),
-                memory.len(),
-                access.cast_signed(),
-            )
-        })?;
+        let region = unsafe { register(pd, &mut memory[..])? };
         // SAFETY: the region was just made.
         let key = unsafe { (*region).lkey };
         Ok(Self {
@@ -140,42 +131,26 @@ impl Lane {
     }
 
     fn post(&mut self) -> Result<(), String> {
-        let address = self.memory.as_mut_ptr() as u64;
-        let mut sge = verbs::ibv_sge {
-            addr: address,
-            length: OCTETS,
-            lkey: self.key,
+        let addr = self.memory.as_mut_ptr() as u64;
+        let write = Write {
+            id: 0,
+            from: verbs::ibv_sge {
+                addr,
+                length: OCTETS,
+                lkey: self.key,
+            },
+            to: (addr, self.key),
         };
-        // SAFETY: all zeroes is a valid value of this plain structure.
-        let mut wr: verbs::ibv_send_wr = unsafe { std::mem::zeroed() };
-        (wr.sg_list, wr.num_sge) = (&mut sge, 1);
-        wr.opcode = verbs::IBV_WR_RDMA_WRITE;
-        wr.send_flags = verbs::IBV_SEND_SIGNALED;
-        (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = (address, self.key);
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair and its context live.
-        let post = unsafe { (*(*self.qp).context).ops.post_send };
-        let post = post.ok_or("the provider has no post_send")?;
-        // SAFETY: the provider's own function, with a queue pair of its own and a request that lives.
-        check("ibv_post_send", unsafe { post(self.qp, &mut wr, &mut bad) })
+        // SAFETY: the queue pair lives.
+        unsafe { write.post(self.qp) }
     }
 
     fn poll(&self) -> Result<u32, String> {
         // SAFETY: all zeroes is a valid value of this plain structure.
-        let mut found: [verbs::ibv_wc; BATCH as usize] = unsafe { std::mem::zeroed() };
-        // SAFETY: the completion queue and its context live.
-        let poll = unsafe { (*(*self.cq).context).ops.poll_cq };
-        let poll = poll.ok_or("the provider has no poll_cq")?;
-        // SAFETY: the provider's own function, with a queue of its own and room for what is asked for.
-        let count = unsafe { poll(self.cq, BATCH, found.as_mut_ptr()) };
-        let count = usize::try_from(count).map_err(|_| "ibv_poll_cq failed")?;
-        match found[..count]
-            .iter()
-            .find(|wc| wc.status != verbs::IBV_WC_SUCCESS)
-        {
-            Some(wc) => Err(format!("a write failed with status {}", wc.status)),
-            None => u32::try_from(count).map_err(|_| "too many completions".into()),
-        }
+        let mut found: [verbs::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
+        // SAFETY: the completion queue lives.
+        let count = unsafe { poll(self.cq, &mut found)? };
+        u32::try_from(count).map_err(|_| "too many completions".into())
     }
 }
 

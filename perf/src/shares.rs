@@ -1,0 +1,210 @@
+//! Queue pairs that share a link of limited rate, made at the port of the real daemon: whether all get the same, and how long packets wait for the link.
+
+use std::path::Path;
+use std::time::Duration;
+
+use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::process::Process;
+
+use crate::links::Link;
+use crate::rows::{Compare, Goal, Spec};
+use crate::samples::{Probe, Sample, Unit};
+
+/// What the server of `urdma-perf-shares` prints when its client may come.
+pub const LISTENING: &str = "listening";
+/// What its client prints when it has warmed up.
+pub const WATCHING: &str = "watching";
+/// And before the octets a second of each queue pair.
+pub const OCTETS: &str = "octets a second ";
+const QUEUE_PAIRS: usize = 8;
+/// The queue pairs find their shares in it.
+const WARM_UP: Duration = Duration::from_secs(2);
+const WATCH: Duration = Duration::from_secs(3);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A link that eight queue pairs share, and what is seen of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared {
+    /// The link.
+    pub link: Link,
+    /// The share of its rate that all together use.
+    pub line: Probe,
+    /// Jain's index of their goodput.
+    pub fairness: Probe,
+    /// The mean wait of a packet for the link, in round trips.
+    pub wait: Probe,
+}
+
+macro_rules! shared {
+    ($name:literal, $mbps:literal, $rtt_us:literal, $marks:literal) => {
+        Shared {
+            link: Link::new($name, $mbps, $rtt_us, $marks),
+            line: probe(concat!($name, ", 8 QPs"), Unit::Share),
+            fairness: probe(concat!($name, ", 8 QPs, Jain's index"), Unit::Index),
+            wait: probe(concat!($name, ", 8 QPs, mean wait"), Unit::RoundTrips),
+        }
+    };
+}
+
+const fn probe(name: &'static str, unit: Unit) -> Probe {
+    Probe { name, unit }
+}
+
+/// The links that are shared.
+pub const SHARED: [Shared; 3] = [
+    shared!("1 Gbit/s, 1 ms", 1_000, 1_000, false),
+    shared!("1 Gbit/s, 10 ms", 1_000, 10_000, false),
+    shared!("1 Gbit/s, 10 ms, marks", 1_000, 10_000, true),
+];
+
+impl Shared {
+    /// What is seen of it while queue pairs of a process of the second host write to one of the first, each probe with its value.
+    pub fn measure(
+        &self,
+        ends: Result<(&Instance, &Instance), String>,
+        programs: &Path,
+        scratch: &Path,
+    ) -> [(Probe, Sample); 3] {
+        let seen = ends.and_then(|(server, client)| self.run(server, client, programs, scratch));
+        let seen_as = |value: fn(&Seen) -> f64| seen.as_ref().map(value).map_err(Clone::clone);
+        [
+            (self.line, seen_as(|seen| seen.line)),
+            (self.fairness, seen_as(|seen| seen.fairness)),
+            (self.wait, seen_as(|seen| seen.wait)),
+        ]
+    }
+
+    fn run(
+        &self,
+        server: &Instance,
+        client: &Instance,
+        programs: &Path,
+        scratch: &Path,
+    ) -> Result<Seen, String> {
+        self.link.make(server)?;
+        let socket = scratch.join("shares.sock");
+        // One that a failed run has left.
+        let _ = std::fs::remove_file(&socket);
+        let program = programs.join("urdma-perf-shares");
+        let arguments = |role: &str| {
+            let (program, socket) = (program.display(), socket.display());
+            [
+                program.to_string(),
+                role.to_owned(),
+                socket.to_string(),
+                QUEUE_PAIRS.to_string(),
+            ]
+        };
+        let times = [WARM_UP, WATCH].map(|time| time.as_millis().to_string());
+        let writer = [arguments("client").as_slice(), &times].concat();
+        let text = |failure: urdma_harness::Failure| failure.to_string();
+        let start =
+            |host: &Instance, argv: &[String]| Process::start(&mut host.run(Lease::Never, argv)?);
+        let mut serving = start(server, &arguments("server")).map_err(text)?;
+        serving.wait_for_text(LISTENING, LIMIT).map_err(text)?;
+        let mut writing = start(client, &writer).map_err(text)?;
+        writing.wait_for_text(WATCHING, LIMIT).map_err(text)?;
+        let before = Waits::of(server)?;
+        writing.wait_for_text(OCTETS, LIMIT).map_err(text)?;
+        let after = Waits::of(server)?;
+        let ended = writing.wait(LIMIT).map_err(text)?;
+        let octets_s = ended
+            .output
+            .lines()
+            .find_map(|line| line.strip_prefix(OCTETS));
+        let octets_s: Vec<f64> = match (ended.succeeded(), octets_s) {
+            (true, Some(octets_s)) => octets_s.split(' ').flat_map(str::parse).collect(),
+            _ => return Err(ended.describe()),
+        };
+        // It has nobody left to serve, whatever it says about that.
+        serving.wait(LIMIT).map_err(text)?;
+        if octets_s.len() != QUEUE_PAIRS {
+            return Err(ended.describe());
+        }
+        Ok(Seen {
+            line: self.link.share(octets_s.iter().sum()),
+            fairness: jain(&octets_s),
+            wait: self.link.round_trips(after.mean_ns_since(&before)),
+        })
+    }
+}
+
+struct Seen {
+    line: f64,
+    fairness: f64,
+    wait: f64,
+}
+
+/// What packets have waited for the link so far.
+struct Waits {
+    packets: f64,
+    ns: f64,
+}
+
+impl Waits {
+    /// Of the packets that arrive at the port of `host`.
+    ///
+    /// # Errors
+    /// It does not answer, or there is no link.
+    fn of(host: &Instance) -> Result<Self, String> {
+        let status = host.status().map_err(|failure| failure.to_string())?;
+        let counts = &status["faults"]["inbound"]["counts"];
+        let count = |name: &str| counts[name].as_f64().ok_or("the port has no link");
+        Ok(Self {
+            packets: count("offered")? - count("queue_full")?,
+            ns: count("waited_ns")?,
+        })
+    }
+
+    fn mean_ns_since(&self, before: &Self) -> f64 {
+        (self.ns - before.ns) / (self.packets - before.packets).max(1.0)
+    }
+}
+
+/// Jain's index of fairness: 1 when all have the same, 1/n when one has everything.
+fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+/// Rows of the report.
+pub(crate) fn specs() -> impl Iterator<Item = Spec> {
+    let row = |ours: Probe, goal| Spec {
+        name: ours.name,
+        ours,
+        compare: Compare::Alone,
+        goal,
+    };
+    SHARED.iter().flat_map(move |shared| {
+        [
+            row(shared.line, Goal::AtLeast(0.9)),
+            row(shared.fairness, Goal::AtLeast(0.95)),
+            row(shared.wait, Goal::AtMost(2.0)),
+        ]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn index_is_one_when_all_have_the_same_and_an_nth_when_one_has_all() {
+        assert!((jain(&[3.0; 8]) - 1.0).abs() < 1e-9);
+        assert!((jain(&[0.0, 0.0, 5.0, 0.0]) - 0.25).abs() < 1e-9);
+    }
+
+    #[test]
+    fn wait_is_that_of_the_packets_in_between() {
+        let before = Waits {
+            packets: 10.0,
+            ns: 1_000.0,
+        };
+        let after = Waits {
+            packets: 14.0,
+            ns: 9_000.0,
+        };
+        assert!((after.mean_ns_since(&before) - 2_000.0).abs() < 1e-9);
+    }
+}
