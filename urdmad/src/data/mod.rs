@@ -123,13 +123,18 @@ impl DataPlane {
         while self.handle_commands() {
             let now_ns = self.now_ns();
             self.allowances.forget();
-            let mut worked = self.take_burst(now_ns);
+            // While the port is full processes wait at slot 0's ring, and what comes from the port goes on.
+            let is_full = self.is_full(now_ns);
+            let mut worked = !is_full && self.take_burst(now_ns);
             if let (mut inbound, Some(network)) = self.split(now_ns) {
                 worked |= network.receive(&mut inbound) > 0;
                 worked |= network.maintain(now_ns, inbound.shared);
             }
             self.doorbells.ring(&mut self.endpoint);
-            if worked {
+            if is_full {
+                thread::yield_now();
+            }
+            if worked || is_full {
                 self.pace.worked(now_ns);
                 continue;
             }
@@ -147,9 +152,16 @@ impl DataPlane {
                 }
             }
         }
+        let now_ns = self.now_ns();
         if let Some(network) = &mut self.network {
-            network.flush(&self.shared);
+            network.flush(now_ns, &self.shared);
         }
+    }
+
+    /// Whether the port takes no more for the moment.
+    fn is_full(&self, now_ns: u64) -> bool {
+        let network = self.network.as_ref();
+        network.is_some_and(|network| network.is_full(now_ns))
     }
 
     /// What handing datagrams to slots needs, and the port's side beside it.
@@ -196,7 +208,7 @@ impl DataPlane {
             self.handle_frame(now_ns, frame);
         }
         if let Some(network) = &mut self.network {
-            network.flush(&self.shared);
+            network.flush(now_ns, &self.shared);
         }
         true
     }

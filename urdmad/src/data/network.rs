@@ -120,10 +120,16 @@ impl Network {
             self.neighbours_changed(now_ns, shared);
             worked = true;
         }
-        if worked {
-            self.flush(shared);
+        if worked || self.wire.waits() {
+            self.flush(now_ns, shared);
         }
         worked
+    }
+
+    /// Whether what was sent last waits for the port: processes are to wait, too.
+    #[inline]
+    pub(crate) fn is_full(&self, now_ns: u64) -> bool {
+        self.wire.is_full(now_ns)
     }
 
     /// When [`Self::maintain`] must be called next.
@@ -186,7 +192,7 @@ impl Network {
         {
             shared.counters.drop_tx_unreachable.bump();
         }
-        self.flush(shared);
+        self.flush(now_ns, shared);
     }
 
     #[inline]
@@ -218,8 +224,8 @@ impl Network {
     }
 
     /// Gives the port what was collected.
-    pub(crate) fn flush(&mut self, shared: &Shared) {
-        self.wire.flush(shared);
+    pub(crate) fn flush(&mut self, now_ns: u64, shared: &Shared) {
+        self.wire.flush(now_ns, shared);
     }
 
     /// Answers how `ip` can be reached, now or when the neighbour has answered or not.

@@ -10,10 +10,17 @@ use crate::shared::Shared;
 /// Bursts that are taken from the port at one look at most when it has faults.
 const BURSTS_MAX: usize = 16;
 
+/// How long a port that takes no frames is waited for before they are dropped: the other end of a virtual link may not have a processor.
+const PATIENCE_NS: u64 = 10_000_000;
+
 /// A port and what happens to its frames.
 pub(crate) struct Wire {
     port: Box<dyn Port>,
     faults: FaultyLink,
+    /// Frames are in the port's hands that it has not sent.
+    has_given: bool,
+    /// Since when the port has not taken all that it was given.
+    full_since_ns: Option<u64>,
 }
 
 impl Wire {
@@ -21,6 +28,8 @@ impl Wire {
         Self {
             port,
             faults: FaultyLink::default(),
+            has_given: false,
+            full_since_ns: None,
         }
     }
 
@@ -77,7 +86,10 @@ impl Wire {
         shared: &Shared,
     ) {
         match &mut self.faults.outbound {
-            None => transmit(&mut *self.port, octets, write, shared),
+            None => {
+                transmit(&mut *self.port, octets, write, shared);
+                self.has_given = true;
+            }
             Some(line) => {
                 let mut frame = vec![0; octets];
                 write(&mut frame);
@@ -93,10 +105,17 @@ impl Wire {
             return false;
         };
         let port = &mut *self.port;
-        let released = drain(line, now_ns, &mut |due| {
-            transmit(port, due.len(), &|frame| frame.copy_from_slice(due), shared);
-        });
-        released > 0
+        let mut released = false;
+        while port.has_room() {
+            let Some(due) = line.take_due(now_ns) else {
+                break;
+            };
+            let write = |frame: &mut [u8]| frame.copy_from_slice(&due);
+            transmit(port, due.len(), &write, shared);
+            released = true;
+        }
+        self.has_given |= released;
+        released
     }
 
     /// When a delayed frame of either direction is due.
@@ -104,12 +123,35 @@ impl Wire {
         self.faults.next_due_ns()
     }
 
-    /// Gives the port what was collected.
-    pub(crate) fn flush(&mut self, shared: &Shared) {
-        let dropped = self.port.flush();
-        if dropped > 0 {
+    /// Gives the port what was collected. What it does not take waits, and is dropped if that takes too long.
+    pub(crate) fn flush(&mut self, now_ns: u64, shared: &Shared) {
+        if !self.has_given {
+            return;
+        }
+        if self.port.flush() {
+            self.has_given = false;
+            self.full_since_ns = None;
+            return;
+        }
+        let since_ns = *self.full_since_ns.get_or_insert(now_ns);
+        if !is_waited_for(since_ns, now_ns) {
+            self.has_given = false;
+            let dropped = self.port.discard();
             shared.counters.drop_tx_port_full.add(dropped as u64);
         }
+    }
+
+    /// Whether frames wait for the port, which is to be asked again soon.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        self.has_given && self.full_since_ns.is_some()
+    }
+
+    /// Whether nobody is to give the port more for the moment.
+    #[inline]
+    pub(crate) fn is_full(&self, now_ns: u64) -> bool {
+        self.full_since_ns
+            .is_some_and(|since_ns| is_waited_for(since_ns, now_ns))
     }
 
     pub(crate) fn set_faults(&mut self, faults: &Faults) {
@@ -119,6 +161,11 @@ impl Wire {
     pub(crate) fn report(&mut self) -> (PortReport, FaultStatus) {
         (self.port.report(), self.faults.status())
     }
+}
+
+/// Whether a port that is full since then is still waited for.
+fn is_waited_for(since_ns: u64, now_ns: u64) -> bool {
+    now_ns.saturating_sub(since_ns) < PATIENCE_NS
 }
 
 fn transmit(port: &mut dyn Port, octets: usize, write: &dyn Fn(&mut [u8]), shared: &Shared) {
@@ -143,4 +190,147 @@ fn drain(line: &mut Line, now_ns: u64, sink: &mut dyn FnMut(&[u8])) -> usize {
         count += 1;
     }
     count
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::port::NoBuffer;
+
+    /// A port that takes as many frames as it is told to.
+    struct Narrow {
+        waiting: usize,
+        takes: Arc<Mutex<usize>>,
+    }
+
+    impl Port for Narrow {
+        fn enter(&mut self) {}
+
+        fn mac(&self) -> urdma_underlay::MacAddr {
+            urdma_underlay::MacAddr([0; 6])
+        }
+
+        fn netdev(&self) -> Option<&str> {
+            None
+        }
+
+        fn mtu(&self) -> u16 {
+            1500
+        }
+
+        fn receive(&mut self, _: &mut dyn FnMut(&[u8])) -> usize {
+            0
+        }
+
+        fn has_room(&mut self) -> bool {
+            self.waiting < 4
+        }
+
+        fn transmit(
+            &mut self,
+            octets: usize,
+            fill: &mut dyn FnMut(&mut [u8]),
+        ) -> Result<(), NoBuffer> {
+            if !self.has_room() {
+                return Err(NoBuffer);
+            }
+            fill(&mut vec![0; octets]);
+            self.waiting += 1;
+            Ok(())
+        }
+
+        fn flush(&mut self) -> bool {
+            let mut takes = self.takes.lock().unwrap();
+            let taken = self.waiting.min(*takes);
+            *takes -= taken;
+            self.waiting -= taken;
+            self.waiting == 0
+        }
+
+        fn discard(&mut self) -> usize {
+            std::mem::take(&mut self.waiting)
+        }
+
+        fn lend(&mut self, _: u16, _: u16) -> Result<(), String> {
+            Err("no queues".to_owned())
+        }
+
+        fn reclaim(&mut self, _: u16) -> Result<(), String> {
+            Err("no queues".to_owned())
+        }
+
+        fn report(&mut self) -> PortReport {
+            PortReport::default()
+        }
+    }
+
+    /// A port that takes so many frames, how many it takes still, and what is counted.
+    fn narrow(takes: usize) -> (Wire, Arc<Mutex<usize>>, Shared) {
+        let takes = Arc::new(Mutex::new(takes));
+        let port = Narrow {
+            waiting: 0,
+            takes: Arc::clone(&takes),
+        };
+        (Wire::new(Box::new(port)), takes, Shared::new().unwrap())
+    }
+
+    #[test]
+    fn full_port_is_waited_for_and_only_one_that_stays_full_loses_frames() {
+        let (mut wire, takes, shared) = narrow(2);
+        let dropped = || shared.counters.drop_tx_port_full.value();
+        let send = |wire: &mut Wire, now_ns| {
+            wire.transmit(now_ns, 60, &|_| (), &shared);
+            wire.flush(now_ns, &shared);
+        };
+        for now_ns in 1..=3 {
+            assert!(!wire.is_full(now_ns));
+            send(&mut wire, now_ns);
+        }
+        assert!(wire.is_full(4));
+        // It takes what has waited.
+        *takes.lock().unwrap() = 1;
+        wire.flush(5, &shared);
+        assert!(!wire.is_full(5));
+        // It takes nothing any more.
+        send(&mut wire, 6);
+        assert!(wire.is_full(6 + PATIENCE_NS - 1));
+        assert_eq!(dropped(), 0);
+        assert!(wire.waits());
+        wire.flush(6 + PATIENCE_NS, &shared);
+        assert!(!wire.waits() && !wire.is_full(6 + PATIENCE_NS));
+        assert_eq!(dropped(), 1);
+        // Nobody waits for it until it does again.
+        wire.flush(6 + PATIENCE_NS, &shared);
+        send(&mut wire, 7 + PATIENCE_NS);
+        assert!(!wire.is_full(7 + PATIENCE_NS));
+        assert_eq!(dropped(), 2);
+    }
+
+    #[test]
+    fn delayed_frames_that_are_due_wait_for_a_full_port() {
+        let (mut wire, takes, shared) = narrow(0);
+        let delayed = urdma_ipc::fault::Impairment {
+            delay_ns: 10,
+            ..Default::default()
+        };
+        let faults = Faults::default().with(urdma_ipc::fault::Direction::Out, delayed);
+        wire.set_faults(&faults);
+        for _ in 0..10 {
+            wire.transmit(0, 60, &|_| (), &shared);
+        }
+        // Four are in the port's hands.
+        assert!(wire.release_due(10, &shared));
+        assert_eq!(shared.counters.tx_packets.value(), 4);
+        assert!(!wire.release_due(11, &shared));
+        assert_eq!(wire.next_due_ns(), Some(10));
+        *takes.lock().unwrap() = 10;
+        for _ in 0..3 {
+            wire.flush(12, &shared);
+            wire.release_due(12, &shared);
+        }
+        assert_eq!(shared.counters.tx_packets.value(), 10);
+        assert_eq!(shared.counters.drop_tx_no_buffer.value(), 0);
+    }
 }

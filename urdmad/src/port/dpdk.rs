@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::thread;
 
 use ::dpdk::{
     free_bulk, is_pci_address, remove_leftovers as remove_files_of, Burst, Drivers, Eal,
@@ -22,8 +21,6 @@ use super::{device, tap, NoBuffer, OpenPort, Port, PortReport, PortRequest};
 use crate::config::PortKind;
 use crate::lease::LeaseOffer;
 
-/// Tries to send a burst before the rest is dropped; others may run between them.
-const TRIES_MAX: usize = 64;
 const POOL_CACHE: u32 = 64;
 
 /// One queue pair.
@@ -43,8 +40,6 @@ struct Dpdk {
     stash: Burst,
     /// Filled ones.
     filled: Burst,
-    /// Dropped since the last flush because the port was full.
-    dropped: usize,
     /// Received in more than one buffer.
     scattered: u64,
     mac: MacAddr,
@@ -139,7 +134,6 @@ pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
             queues,
             stash: ArrayVec::new(),
             filled: ArrayVec::new(),
-            dropped: 0,
             scattered: 0,
             mac: MacAddr(mac),
             mtu: config.mtu,
@@ -231,20 +225,11 @@ fn configure(port: &mut DpdkPort, pools: &[Mempool], mtu: u16) -> Result<(), ::d
 }
 
 impl Dpdk {
-    /// Gives the filled buffers to queue 0; what it does not take in time is dropped.
+    /// Gives the filled buffers to queue 0, which may not take all of them.
     fn push(&mut self) {
-        let Some(Queue::Ours(pair)) = self.queues.first_mut() else {
-            return;
-        };
-        for _ in 0..TRIES_MAX {
+        if let Some(Queue::Ours(pair)) = self.queues.first_mut() {
             pair.tx.burst(&mut self.filled);
-            if self.filled.is_empty() {
-                return;
-            }
-            thread::yield_now();
         }
-        self.dropped += self.filled.len();
-        free_bulk(&mut self.filled);
     }
 
     fn steering(&self, queue: u16, udp_port: u16) -> Vec<FlowRule> {
@@ -299,9 +284,16 @@ impl Port for Dpdk {
         count
     }
 
-    fn transmit(&mut self, octets: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), NoBuffer> {
+    fn has_room(&mut self) -> bool {
         if self.filled.is_full() {
             self.push();
+        }
+        !self.filled.is_full()
+    }
+
+    fn transmit(&mut self, octets: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), NoBuffer> {
+        if !self.has_room() {
+            return Err(NoBuffer);
         }
         if self.stash.is_empty() {
             let Some(Queue::Ours(pair)) = self.queues.first() else {
@@ -319,11 +311,17 @@ impl Port for Dpdk {
         Ok(())
     }
 
-    fn flush(&mut self) -> usize {
+    fn flush(&mut self) -> bool {
         if !self.filled.is_empty() {
             self.push();
         }
-        std::mem::take(&mut self.dropped)
+        self.filled.is_empty()
+    }
+
+    fn discard(&mut self) -> usize {
+        let count = self.filled.len();
+        free_bulk(&mut self.filled);
+        count
     }
 
     fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), String> {

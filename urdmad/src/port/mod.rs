@@ -36,14 +36,20 @@ pub trait Port: Send {
     /// Gives `sink` the frames that have arrived on the queues that are not leased, up to one burst a queue; how many there were.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize;
 
+    /// Whether it takes another frame for sending.
+    fn has_room(&mut self) -> bool;
+
     /// Lets `fill` write a frame of `octets` and takes it for sending with the next [`Port::flush`].
     ///
     /// # Errors
     /// [`NoBuffer`]: the frame was not written.
     fn transmit(&mut self, octets: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), NoBuffer>;
 
-    /// Sends what was taken, with a bounded number of tries; how many frames the port did not take and were dropped.
-    fn flush(&mut self) -> usize;
+    /// Sends what was taken; whether all of it. The rest goes with the next call.
+    fn flush(&mut self) -> bool;
+
+    /// Drops what was taken and not sent; how many frames.
+    fn discard(&mut self) -> usize;
 
     /// Leaves `queue` to a lessee, to whom packets for `udp_port` are steered if the device can.
     ///
@@ -61,7 +67,7 @@ pub trait Port: Send {
     fn report(&mut self) -> PortReport;
 }
 
-/// No packet buffer is free.
+/// No packet buffer is free, or the port has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoBuffer;
 
