@@ -212,11 +212,77 @@ fn memory_of_this_end_that_fails_ends_this_end_only() {
     assert_eq!(world.outcome(1), [(20, Status::LocalProtectionError)]);
     assert_eq!(world.events(1), [Event::Fatal]);
     assert_eq!(world.conn(1).state(), State::Error);
-    world.post(0, 2, SendOp::Send, &[SimHost::sge(0xbad, 0, 64)]);
+    assert_eq!(world.outcome(0), [(1, Status::Success)]);
+    assert_eq!(world.conn(0).state(), State::Rts);
+}
+
+#[test]
+fn failed_send_stops_sends_alone_until_the_queue_pair_is_resumed() {
+    let mut world = World::new(&perfect(), 10);
+    let memory = [0, 1].map(|end| region(&mut world, end, 64));
+    world.post_recv(0, 30, &[SimHost::sge(memory[0], 0, 64)]);
+    world.post_recv(1, 20, &[SimHost::sge(memory[1], 0, 64)]);
+    let send = |world: &mut World, end, wr_id, stag| {
+        world.post(end, wr_id, SendOp::Send, &[SimHost::sge(stag, 0, 64)]);
+    };
+    for (wr_id, stag) in [(1, memory[0]), (2, 0xbad), (3, memory[0])] {
+        send(&mut world, 0, wr_id, stag);
+    }
     world.run(SECOND);
-    let outcome = [(1, Status::Success), (2, Status::LocalProtectionError)];
+    let outcome = [
+        (1, Status::Success),
+        (2, Status::LocalProtectionError),
+        (3, Status::WorkRequestFlushed),
+    ];
     assert_eq!(world.outcome(0), outcome);
-    assert_eq!(world.conn(0).state(), State::Error);
+    assert_eq!(world.outcome(1), [(20, Status::Success)]);
+    assert_eq!(world.conn(0).state(), State::Sqe);
+    // What is posted now is flushed; what the peer sends is received.
+    send(&mut world, 0, 4, memory[0]);
+    send(&mut world, 1, 5, memory[1]);
+    world.run(SECOND);
+    let outcome = [(4, Status::WorkRequestFlushed), (30, Status::Success)];
+    assert_eq!(world.outcome(0), outcome);
+    assert_eq!(world.outcome(1), [(5, Status::Success)]);
+    world.conn(0).resume().unwrap();
+    world.post_recv(1, 21, &[SimHost::sge(memory[1], 0, 64)]);
+    send(&mut world, 0, 6, memory[0]);
+    world.run(SECOND);
+    assert_eq!(world.outcome(0), [(6, Status::Success)]);
+    assert_eq!(world.outcome(1), [(21, Status::Success)]);
+    assert_eq!((world.events(0), world.events(1)), (vec![], vec![]));
+}
+
+/// The part of a write that was sent before its memory failed must not count to the next write.
+#[test]
+fn write_after_one_that_failed_half_way_is_whole() {
+    let mut world = World::new(&perfect(), 11);
+    let source = region(&mut world, 0, ROOM as usize);
+    let sink = region(&mut world, 1, ROOM as usize);
+    let write = |world: &mut World, wr_id, lists: &[_]| {
+        let wr = SendWr {
+            wr_id,
+            op: SendOp::Write {
+                remote: SimHost::remote(sink, 0),
+            },
+            imm: Some(5),
+            flags: SIGNALED,
+            shared_queue: 0,
+            payload: Payload::Sges(lists),
+        };
+        world.post_send(0, &wr);
+        world.run(SECOND);
+    };
+    world.post_recv(1, 20, &[]);
+    let half = ROOM / 2;
+    let bad = [SimHost::sge(source, 0, half), SimHost::sge(0xbad, 0, half)];
+    write(&mut world, 1, &bad);
+    assert_eq!(world.outcome(0), [(1, Status::LocalProtectionError)]);
+    assert!(world.conn(0).stats().tx_datagrams > 0);
+    world.conn(0).resume().unwrap();
+    write(&mut world, 2, &[SimHost::sge(source, 0, ROOM)]);
+    assert_eq!(world.outcome(0), [(2, Status::Success)]);
+    assert_eq!(world.outcome(1), [(20, Status::Success)]);
 }
 
 #[test]

@@ -76,6 +76,30 @@ static struct ibv_wc exchanged(struct end *e)
 	return first.opcode == IBV_WC_RECV ? first : second;
 }
 
+/* A failed send stops the send queue, not the receive queue; the application takes it back from SQE. */
+static void send_error(struct end *e, struct ibv_qp *a, struct ibv_qp *b, struct ibv_ah *ah)
+{
+	struct ibv_qp_attr back = { .qp_state = IBV_QPS_RTS, .cur_qp_state = IBV_QPS_SQE };
+
+	if (post(e, a, ah, b->qp_num, 4097, IBV_WR_SEND))
+		fail("ibv_post_send of a long message");
+	end_expect(e, IBV_WC_LOC_LEN_ERR);
+	end_expect_state(a, IBV_QPS_SQE);
+	if (post(e, a, ah, b->qp_num, 1, IBV_WR_SEND))
+		fail("a request in SQE was refused");
+	end_expect(e, IBV_WC_WR_FLUSH_ERR);
+	receive(e, a, 4, 8192);
+	if (post(e, b, ah, a->qp_num, 1, IBV_WR_SEND))
+		fail("ibv_post_send");
+	exchanged(e);
+	if (ibv_modify_qp(a, &back, IBV_QP_STATE | IBV_QP_CUR_STATE))
+		fail("from SQE to RTS");
+	receive(e, b, 5, 8192);
+	if (post(e, a, ah, b->qp_num, 1, IBV_WR_SEND))
+		fail("ibv_post_send after SQE");
+	exchanged(e);
+}
+
 void check_datagram(void)
 {
 	struct end e;
@@ -129,9 +153,7 @@ void check_datagram(void)
 		fail("an RDMA write on a datagram queue pair was taken");
 	if (post(&e, a, NULL, b->qp_num, 1, IBV_WR_SEND) != EINVAL)
 		fail("a datagram without an address was taken");
-	if (post(&e, a, ah, b->qp_num, 4097, IBV_WR_SEND))
-		fail("ibv_post_send of a long message");
-	end_expect(&e, IBV_WC_LOC_LEN_ERR);
+	send_error(&e, a, b, ah);
 
 	ibv_destroy_ah(back);
 	ibv_destroy_ah(ah);

@@ -249,12 +249,12 @@ void end_expect_event(struct end *e, enum ibv_event_type type)
 	ibv_ack_async_event(&event);
 }
 
-void end_expect_state(struct end *e, enum ibv_qp_state state)
+void end_expect_state(struct ibv_qp *qp, enum ibv_qp_state state)
 {
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 
-	if (ibv_query_qp(e->qp, &attr, IBV_QP_STATE, &init))
+	if (ibv_query_qp(qp, &attr, IBV_QP_STATE, &init))
 		fail("ibv_query_qp: %s", strerror(errno));
 	if (attr.qp_state != state)
 		fail("the queue pair is in state %d instead of %d", attr.qp_state, state);

@@ -65,6 +65,6 @@ struct ibv_wc end_expect(struct end *e, enum ibv_wc_status status);
 /* Waits for an asynchronous event and fails unless it is this one. */
 void end_expect_event(struct end *e, enum ibv_event_type type);
 /* Fails unless the queue pair is in this state. */
-void end_expect_state(struct end *e, enum ibv_qp_state state);
+void end_expect_state(struct ibv_qp *qp, enum ibv_qp_state state);
 
 #endif

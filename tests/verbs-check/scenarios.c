@@ -174,7 +174,7 @@ static void forbidden(struct end *e, struct ibv_send_wr wr, uint32_t length, enu
 	for (uint64_t i = 1; i < 3; i++)
 		if (end_expect(e, IBV_WC_WR_FLUSH_ERR).wr_id != i)
 			fail("flushed out of order");
-	end_expect_state(e, IBV_QPS_ERR);
+	end_expect_state(e->qp, IBV_QPS_ERR);
 	end_meet(e);
 }
 
@@ -188,7 +188,7 @@ static void victim(struct end *e)
 	end_meet(e);
 	if (end_expect(e, IBV_WC_WR_FLUSH_ERR).wr_id != 7)
 		fail("another receive was flushed");
-	end_expect_state(e, IBV_QPS_ERR);
+	end_expect_state(e->qp, IBV_QPS_ERR);
 	expect_untouched(e);
 }
 
@@ -249,7 +249,7 @@ static void wrong_lkey_client(struct end *e)
 	if (end_send(e, &wr, 0, 64, e->mr->lkey ^ 1))
 		return end_meet(e);	/* refused at once is as good */
 	end_expect(e, IBV_WC_LOC_PROT_ERR);
-	end_expect_state(e, IBV_QPS_ERR);
+	end_expect_state(e->qp, IBV_QPS_ERR);
 	end_meet(e);
 }
 
@@ -273,7 +273,7 @@ static void long_server(struct end *e)
 		fail("a receive request was refused");
 	pattern_everywhere(e);
 	end_expect(e, IBV_WC_LOC_LEN_ERR);
-	end_expect_state(e, IBV_QPS_ERR);
+	end_expect_state(e->qp, IBV_QPS_ERR);
 	end_meet(e);
 	for (size_t i = 64; i < REGION_OCTETS; i++)
 		if (e->region[i] != PATTERN)
@@ -308,7 +308,7 @@ static void rnr_never_client(struct end *e)
 	if (end_send(e, &wr, 0, 64, e->mr->lkey))
 		fail("ibv_post_send refused");
 	end_expect(e, IBV_WC_RNR_RETRY_EXC_ERR);
-	end_expect_state(e, IBV_QPS_ERR);
+	end_expect_state(e->qp, IBV_QPS_ERR);
 	end_meet(e);
 }
 

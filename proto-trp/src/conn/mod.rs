@@ -415,12 +415,12 @@ impl Connection {
         Ok(())
     }
 
-    /// SQD back to RTS with the parameters of before.
+    /// SQD or SQE back to RTS with the parameters of before.
     ///
     /// # Errors
     /// The step does not exist.
     pub fn resume(&mut self) -> Result<(), TransitionError> {
-        if self.state == State::Sqd {
+        if matches!(self.state, State::Sqd | State::Sqe) {
             self.step(State::Rts)
         } else {
             Err(TransitionError)

@@ -87,7 +87,7 @@ impl Controls {
 }
 
 impl Connection {
-    /// Takes a send request; in ERROR it completes as flushed at once.
+    /// Takes a send request; in SQE and ERROR it completes as flushed at once.
     ///
     /// # Errors
     /// Nothing was taken.
@@ -105,8 +105,8 @@ impl Connection {
             return Err(PostError::InvalidRequest);
         }
         self.sq.push(wr)?;
-        if self.state == State::Error {
-            self.flush(None, None, host);
+        if matches!(self.state, State::Sqe | State::Error) {
+            self.flush_sends(None, host);
         } else if self.peer_closed {
             self.expect_failure(now);
         }
@@ -746,7 +746,7 @@ impl Connection {
     #[cold]
     fn after_completions<H: Host>(&mut self, host: &mut H) {
         match self.sq.poisoned {
-            Some((index, status)) if index == self.sq.head => self.fail_locally(status, host),
+            Some((index, status)) if index == self.sq.head => self.fail_send(status, host),
             _ => self.note_drained(host),
         }
     }
@@ -776,7 +776,7 @@ impl Connection {
         }
     }
 
-    /// A request cannot be finished: it ends the connection when those before it are done.
+    /// A request cannot be finished: it fails when those before it are done.
     #[cold]
     pub(super) fn poison<H: Host>(&mut self, index: u32, status: Status, host: &mut H) {
         if self.sq.poisoned.is_none() {

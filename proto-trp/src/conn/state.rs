@@ -3,9 +3,12 @@
 //! ```text
 //!            to_init        to_rtr        to_rts        to_sqd
 //!   RESET ----------> INIT -------> RTR -------> RTS <---------> SQD
-//!     ^                 |            |            |    to_rts     |
+//!     ^                 |            |            |    resume     |
 //!     | reset (any)     +------------+------+-----+---------------+
 //!     +---------------------- ERROR <-------+  to_error, failure
+//!
+//!   unreliable only:  RTS, SQD ---------------> SQE ----------> RTS
+//!                        failure of a send request     resume
 //! ```
 
 /// State of a queue pair; the names are those of `ibv_qp_state`.
@@ -21,18 +24,21 @@ pub enum State {
     Rts,
     /// Sends are posted but not started.
     Sqd,
+    /// A send of an unreliable connection has failed: sends are flushed, receives go on.
+    Sqe,
     /// Everything is flushed.
     Error,
 }
 
 /// The steps that exist beside those to [`State::Reset`] and [`State::Error`], which are always allowed.
-const STEPS: [(State, State); 6] = [
+const STEPS: [(State, State); 7] = [
     (State::Reset, State::Init),
     (State::Init, State::Init),
     (State::Init, State::Rtr),
     (State::Rtr, State::Rts),
     (State::Rts, State::Sqd),
     (State::Sqd, State::Rts),
+    (State::Sqe, State::Rts),
 ];
 
 /// A step that does not exist, or parameters out of range (EINVAL).
@@ -48,7 +54,7 @@ impl State {
     /// Whether datagrams are taken and acknowledged.
     #[inline]
     pub const fn receives(self) -> bool {
-        matches!(self, State::Rtr | State::Rts | State::Sqd)
+        matches!(self, State::Rtr | State::Rts | State::Sqd | State::Sqe)
     }
 
     /// Whether receive requests may be posted.
@@ -60,7 +66,7 @@ impl State {
     /// Whether send requests may be posted.
     #[inline]
     pub const fn takes_send(self) -> bool {
-        matches!(self, State::Rts | State::Sqd | State::Error)
+        matches!(self, State::Rts | State::Sqd | State::Sqe | State::Error)
     }
 }
 
@@ -68,12 +74,13 @@ impl State {
 mod tests {
     use super::*;
 
-    const ALL: [State; 6] = [
+    const ALL: [State; 7] = [
         State::Reset,
         State::Init,
         State::Rtr,
         State::Rts,
         State::Sqd,
+        State::Sqe,
         State::Error,
     ];
 
@@ -93,6 +100,8 @@ mod tests {
             (State::Error, State::Init),
             (State::Error, State::Rts),
             (State::Rts, State::Rtr),
+            (State::Rts, State::Sqe),
+            (State::Sqe, State::Sqd),
         ] {
             assert!(!from.may_become(to), "{from:?} to {to:?}");
         }

@@ -181,10 +181,16 @@ impl Connection {
         });
     }
 
-    /// The request at the head of the send queue cannot be done here: the peer is told, everything is flushed.
-    pub(super) fn fail_locally<H: Host>(&mut self, status: Status, host: &mut H) {
-        self.flush(Some((self.sq.head, status)), None, host);
-        self.tell(Terminate::new(TerminateCause::RDMAP_CATASTROPHIC));
+    /// The request at the head of the send queue cannot be done here: the peer is told, everything is flushed. An unreliable connection only stops its
+    /// send queue.
+    pub(super) fn fail_send<H: Host>(&mut self, status: Status, host: &mut H) {
+        let blame = Some((self.sq.head, status));
+        if self.unreliable {
+            self.stop_sends(blame, host);
+        } else {
+            self.flush(blame, None, host);
+            self.tell(Terminate::new(TerminateCause::RDMAP_CATASTROPHIC));
+        }
     }
 
     /// The peer is told why the connection has ended; again and again until it answers or enough is enough.
@@ -332,15 +338,7 @@ impl Connection {
     ) {
         let had_failed = self.state == State::Error;
         self.state = State::Error;
-        for ahead in 0..self.sq.len() {
-            let index = self.sq.head.wrapping_add(ahead);
-            let status = match blame {
-                Some((blamed, status)) if blamed == index => status,
-                _ => Status::WorkRequestFlushed,
-            };
-            host.complete(Self::send_completion(self.sq.get(index), status));
-        }
-        self.sq.clear();
+        self.flush_sends(blame, host);
         let mut status = recv_status.unwrap_or(Status::WorkRequestFlushed);
         while self.rq.len() > 0 {
             let wqe = self.rq.get(self.rq.head);
@@ -364,6 +362,20 @@ impl Connection {
         if self.rq.is_shared() && !had_failed {
             host.event(Event::LastRecvReached);
         }
+    }
+
+    /// Ends every send request: the one to blame with its status, all others flushed.
+    #[cold]
+    pub(super) fn flush_sends<H: Host>(&mut self, blame: Option<(u32, Status)>, host: &mut H) {
+        for ahead in 0..self.sq.len() {
+            let index = self.sq.head.wrapping_add(ahead);
+            let status = match blame {
+                Some((blamed, status)) if blamed == index => status,
+                _ => Status::WorkRequestFlushed,
+            };
+            host.complete(Self::send_completion(self.sq.get(index), status));
+        }
+        self.sq.clear();
     }
 
     /// Nothing is owed and no timer runs any more.

@@ -218,6 +218,13 @@ impl TxWindow {
         self.in_flight += 1;
     }
 
+    /// Leaves out a number, which the receiver will take for lost. Nothing is in flight.
+    pub(super) fn skip(&mut self) {
+        debug_assert!(self.is_empty());
+        self.next += 1;
+        self.una = self.next;
+    }
+
     /// A lost record has been sent again.
     pub(super) fn resent(&mut self, now: Time, seq: u64, ack_requested: bool) {
         let transmission = self.count_transmission();

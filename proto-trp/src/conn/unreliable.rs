@@ -7,6 +7,7 @@ use super::congestion::FixedWindow;
 use super::host::Host;
 use super::receive::Refusal;
 use super::rxwindow::Commit;
+use super::state::State;
 use super::types::{Event, Status};
 use super::{Connection, Controller, Datagram};
 use crate::addr::{Psn, Qpn};
@@ -87,6 +88,17 @@ impl Connection {
     pub(super) fn forget_sent<H: Host>(&mut self, host: &mut H) {
         self.tx.abandon();
         self.complete_sends(host);
+    }
+
+    /// A send request has failed: to SQE, in which no send request is done.
+    #[cold]
+    pub(super) fn stop_sends<H: Host>(&mut self, blame: Option<(u32, Status)>, host: &mut H) {
+        if self.sq.get(self.sq.head).progress > 0 {
+            // Or the receiver would count what it has of this message to the next one.
+            self.tx.skip();
+        }
+        self.state = State::Sqe;
+        self.flush_sends(blame, host);
     }
 
     /// Takes a packet of the peer, whose connection id is right.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use proto_trp::addr::{Psn, Qpn, SlotId};
-use proto_trp::conn::{ConnConfig, Connection, RtrParams, RtsParams, State, Time};
+use proto_trp::conn::{ConnConfig, Connection, RtrParams, RtsParams, State, Time, TransitionError};
 use proto_trp::wire::connection_id;
 use urdma_arena::Endpoint;
 
@@ -313,7 +313,7 @@ impl Shard {
                 let params = rtr_params(entry, max_datagram).ok_or(EngineError::Invalid)?;
                 entry.conn.to_rtr(now, &params)
             }
-            (State::Sqd, State::Rts) => entry.conn.resume(),
+            (State::Sqd | State::Sqe, State::Rts) => entry.conn.resume(),
             (_, State::Rts) => {
                 let params = rts_params(entry);
                 entry.conn.to_rts(now, &params)
@@ -323,6 +323,8 @@ impl Shard {
                 entry.conn.to_sqd(&mut host)
             }
             (_, State::Reset | State::Error) => Ok(()),
+            // Nobody asks for SQE: it befalls a queue pair.
+            (_, State::Sqe) => Err(TransitionError),
         };
         stepped.map_err(|_| EngineError::Invalid)?;
         self.learn_id(index, to);

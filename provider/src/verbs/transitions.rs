@@ -7,8 +7,8 @@
 //! ```
 //! The tables are those of InfiniBand Architecture 1.4, volume 1, table 96 for reliable connections and for datagrams, without alternate
 //! paths, which this device does not have. The ends of extended reliable connections leave out what belongs to the other end, unreliable
-//! connections what is about acknowledgements and reads. A datagram queue pair has SQE, too, in which its send queue has failed and from which it goes back
-//! to RTS.
+//! connections what is about acknowledgements and reads. A queue pair of an unreliable service has SQE, too: a send request has failed and its send queue
+//! stands still, until the application takes it back to RTS.
 
 use rdma_core_sys::verbs::{
     ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type, IBV_QPS_ERR, IBV_QPS_INIT,
@@ -160,6 +160,14 @@ const CONNECTION: [Step; 8] = [
     },
 ];
 
+/// The way out of SQE, which reliable connections never enter.
+const UNRELIABLE_CONNECTION: [Step; 1] = [Step {
+    from: IBV_QPS_SQE,
+    to: IBV_QPS_RTS,
+    required: 0,
+    optional: IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS,
+}];
+
 /// What may be changed whenever a datagram queue pair works.
 const DATAGRAM_RUNNING: ibv_qp_attr_mask = IBV_QP_CUR_STATE | IBV_QP_QKEY;
 
@@ -239,6 +247,16 @@ pub(super) fn target(
     })
 }
 
+/// The steps of queue pairs of this service, but for those to RESET and ERR, which any state has.
+fn steps(service: Service) -> impl Iterator<Item = &'static Step> {
+    let (all, own): (&[Step], &[Step]) = match service {
+        Service::Datagram => (&DATAGRAM, &[]),
+        Service::UnreliableConnection => (&CONNECTION, &UNRELIABLE_CONNECTION),
+        Service::Connection | Service::XrcInitiator | Service::XrcTarget => (&CONNECTION, &[]),
+    };
+    all.iter().chain(own)
+}
+
 /// Checks a step that a call of `ibv_modify_qp` asks for.
 ///
 /// # Errors
@@ -254,17 +272,9 @@ pub(super) fn check(
     {
         return Err(VerbsError::Invalid);
     }
-    let steps = match service {
-        Service::Datagram => &DATAGRAM[..],
-        Service::Connection
-        | Service::UnreliableConnection
-        | Service::XrcInitiator
-        | Service::XrcTarget => &CONNECTION[..],
-    };
     let (required, optional) = match to {
         IBV_QPS_RESET | IBV_QPS_ERR => (0, IBV_QP_CUR_STATE),
-        _ => steps
-            .iter()
+        _ => steps(service)
             .find(|step| step.from == from && step.to == to)
             .map(|step| {
                 let used = !service.unused();
@@ -365,6 +375,29 @@ mod tests {
     }
 
     #[test]
+    fn only_unreliable_services_come_back_from_sqe() {
+        let again = IBV_QP_STATE | IBV_QP_CUR_STATE;
+        let back = |service, mask| super::check(service, IBV_QPS_SQE, IBV_QPS_RTS, mask);
+        let access = again | IBV_QP_ACCESS_FLAGS;
+        assert_eq!(back(Service::UnreliableConnection, access), Ok(()));
+        assert!(back(Service::UnreliableConnection, again | IBV_QP_SQ_PSN).is_err());
+        assert_eq!(back(Service::Datagram, again | IBV_QP_QKEY), Ok(()));
+        assert!(back(Service::Datagram, access).is_err());
+        for service in [
+            Service::Connection,
+            Service::XrcInitiator,
+            Service::XrcTarget,
+        ] {
+            assert!(back(service, again).is_err());
+        }
+        for service in [Service::UnreliableConnection, Service::Datagram] {
+            for (from, to) in [(IBV_QPS_RTS, IBV_QPS_SQE), (IBV_QPS_SQE, IBV_QPS_SQD)] {
+                assert!(super::check(service, from, to, IBV_QP_STATE).is_err());
+            }
+        }
+    }
+
+    #[test]
     fn ends_of_extended_connections_leave_out_what_the_other_end_has() {
         let rtr = CONNECTION[2].required | IBV_QP_STATE;
         let rts = CONNECTION[3].required | IBV_QP_STATE;
@@ -390,6 +423,7 @@ mod tests {
             IBV_QPS_RTR,
             IBV_QPS_RTS,
             IBV_QPS_SQD,
+            IBV_QPS_SQE,
             IBV_QPS_ERR,
         ] {
             for to in [IBV_QPS_RESET, IBV_QPS_ERR] {

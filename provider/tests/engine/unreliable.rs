@@ -1,6 +1,6 @@
 //! Unreliable connections: over shared memory everything arrives, and nobody waits for a peer that is not there.
 
-use urdma_provider::engine::{Access, SendOp, State, Status};
+use urdma_provider::engine::{Access, EngineError, QpModify, SendOp, State, Status};
 
 use crate::rig::{arena, connect, engine, until, End, DEPTH};
 
@@ -64,4 +64,47 @@ fn messages_without_a_receive_request_are_dropped_in_silence() {
     });
     assert_eq!(received.len(), 1);
     assert_eq!(b.engine.query_qp(&b.qp).0, State::Rts);
+}
+
+#[test]
+fn failed_send_stops_the_send_queue_until_it_is_mended() {
+    let (a, b) = pair(64);
+    let go = |state| {
+        let change = QpModify {
+            state: Some(state),
+            ..QpModify::default()
+        };
+        a.engine.modify_qp(&a.qp, &change)
+    };
+    let state = || a.engine.query_qp(&a.qp).0;
+    let fail = |wr_id| {
+        let mut foreign = a.sge(0, 8);
+        foreign.lkey ^= 1;
+        a.post(wr_id, SendOp::Send, &[foreign]).unwrap();
+        a.expect(wr_id, Status::LocalProtectionError);
+        assert_eq!(state(), State::Sqe);
+    };
+    assert_eq!(go(State::Sqe), Err(EngineError::Invalid));
+    fail(1);
+    a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    a.expect(2, Status::WorkRequestFlushed);
+    // It goes on receiving.
+    a.receive(3, &[a.sge(0, 8)]).unwrap();
+    b.post(3, SendOp::Send, &[b.sge(0, 8)]).unwrap();
+    b.expect(3, Status::Success);
+    a.expect(3, Status::Success);
+    assert_eq!(go(State::Sqd), Err(EngineError::Invalid));
+    go(State::Rts).unwrap();
+    b.receive(4, &[b.sge(0, 8)]).unwrap();
+    a.post(4, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    a.expect(4, Status::Success);
+    b.expect(4, Status::Success);
+    fail(5);
+    a.receive(6, &[a.sge(0, 8)]).unwrap();
+    go(State::Error).unwrap();
+    a.expect(6, Status::WorkRequestFlushed);
+    assert_eq!(state(), State::Error);
+    go(State::Reset).unwrap();
+    assert_eq!(state(), State::Reset);
+    assert!(a.events.0.lock().unwrap().is_empty());
 }
