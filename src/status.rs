@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use clap::Args;
 use urdma_ipc::status::KernelStatus;
-use urdma_ipc::Status;
+use urdma_ipc::{Personality, Status};
 
 use crate::{fault, Error, Target};
 
@@ -76,6 +76,10 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
             not_served_because: Some(reason),
             ..
         }) => writeln!(text, "door     urdma run; not the kernel module: {reason}")?,
+    }
+    match status.personality {
+        Personality::Roce => {}
+        Personality::Iwarp => writeln!(text, "device   an RNIC (personality \"iwarp\")")?,
     }
     if let Some(faults) = &status.faults {
         text.push_str(&fault::render(faults, false));
@@ -168,6 +172,16 @@ mod tests {
     use urdma_ipc::ProcessReport;
 
     #[test]
+    fn render_names_a_personality_that_is_not_the_default() {
+        let status = Status {
+            personality: Personality::Iwarp,
+            ..Status::default()
+        };
+        let text = render(&status);
+        assert!(text.contains("device   an RNIC (personality \"iwarp\")\n"));
+    }
+
+    #[test]
     fn render_of_portless_instance_names_address_and_slots() {
         let status = Status {
             instance: "a".to_owned(),
@@ -195,5 +209,6 @@ mod tests {
         assert!(text.contains("group    239.1.2.3, slots 3, 17"));
         assert!(text.contains("1 of 253 attached"));
         assert!(text.contains("slot 3 copies long messages from slot 7 twice"));
+        assert!(!text.contains("device"));
     }
 }

@@ -127,6 +127,7 @@ fn rnic_is_connected_by_rdma_cm_and_by_nothing_else() {
     let scratch = Scratch::new("test").unwrap();
     let iwarp = "personality = \"iwarp\"\n";
     let host = Instance::up_at(scratch.path(), "one", &["127.0.0.1"], iwarp).unwrap();
+    assert_eq!(host.status().unwrap()["personality"], "iwarp");
     let mut command = host.run(Lease::Never, &["ibv_devinfo"]).unwrap();
     let devinfo = Process::run(&mut command, SHORT).unwrap();
     assert!(devinfo.output.contains("iWARP (1)"), "{}", devinfo.output);

@@ -1,7 +1,7 @@
 //! What urdmad, provider processes and the command line say to each other, where an instance's files are, and what they all look up of the machine.
 //!
 //! - [`paths`]: the run directory of an instance.
-//! - [`port_space`]: rdma_cm's port spaces.
+//! - [`personality`]: what a device shows itself as; [`port_space`]: rdma_cm's port spaces.
 //! - [`message`]: requests, answers and events; [`status`]: what `urdma status` shows; [`fault`]: what `urdma fault` can ask for.
 //! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, file descriptors beside it.
 //! - [`hugepages`]: what the machine has of them.
@@ -19,6 +19,7 @@ pub mod hugepages;
 pub mod message;
 pub mod packet;
 pub mod paths;
+pub mod personality;
 pub mod port_space;
 pub mod status;
 
@@ -27,9 +28,10 @@ pub use error::{ControlError, Refusal, RefusalKind};
 pub use hugepages::HugepageInfo;
 pub use message::{
     gid_table_len, Answer, ArenaParams, Attached, Event, GidEntry, LeaseAnswer, LeaseParams,
-    Personality, Request, Resolution, GROUPS_PER_PROCESS_MAX,
+    Request, Resolution, GROUPS_PER_PROCESS_MAX,
 };
 pub use paths::RunDir;
+pub use personality::Personality;
 pub use port_space::PortSpace;
 pub use status::{ProcessReport, Status};
 

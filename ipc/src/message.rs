@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Refusal;
 use crate::fault::{Direction, Impairment};
+use crate::personality::Personality;
 use crate::port_space::PortSpace;
 use crate::status::{ProcessReport, Status};
 
@@ -231,17 +232,6 @@ pub struct Attached {
     pub arena: ArenaParams,
     /// The lease, or why there is none.
     pub lease: LeaseAnswer,
-}
-
-/// What the device of an instance shows itself as.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Personality {
-    /// A RoCE device: whoever knows a peer's GID and queue pair number connects to it.
-    #[default]
-    Roce,
-    /// An RNIC: reliable connections only, made by rdma_cm only.
-    Iwarp,
 }
 
 /// One entry of the GID table.

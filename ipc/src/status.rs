@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Impairment;
+use crate::personality::Personality;
 use crate::port_space::PortSpace;
 
 /// The state of an instance.
@@ -24,6 +25,8 @@ pub struct Status {
     pub run_dir: PathBuf,
     /// Node GUID as sysfs prints it.
     pub node_guid: String,
+    /// What its device shows itself as, but for the kernel module's, which is an RNIC always.
+    pub personality: Personality,
     /// The instance's addresses.
     pub addresses: Vec<IpAddr>,
     /// Slots that can be attached.

@@ -78,6 +78,7 @@ impl Control {
             uptime_s: self.ready_at.elapsed().as_secs(),
             run_dir: self.run_dir.clone(),
             node_guid: self.identity.node_guid_text(),
+            personality: self.config.personality,
             addresses: self.identity.addresses.clone(),
             slots_total: self.arena.layout().config().slots - 1,
             slots,
