@@ -108,7 +108,7 @@ fn taken<T>(
     given.then(value).transpose()
 }
 
-/// The peer's GID and the index of ours. An Ethernet port reaches nobody without a GID.
+/// The peer's GID and the index of ours. An Ethernet port reaches nobody without a GID (doc/adr/0009-no-lids.md).
 ///
 /// # Errors
 /// [`VerbsError::Invalid`]: without a GID, or of another port, or with an index beyond the table.
@@ -116,11 +116,13 @@ pub(super) fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsE
     let index = ah.grh.sgid_index;
     // SAFETY: every bit pattern of the union is 16 octets.
     let remote = unsafe { ah.grh.dgid.raw };
-    if ah.is_global == 0
-        || ah.port_num != PORT
-        || usize::from(index) >= info.gids.len()
-        || remote == [0; 16]
-    {
+    if ah.is_global == 0 {
+        eprintln!(
+            "urdma: this port has no LIDs: a peer is named by its GID, with a GRH (as ibv_rc_pingpong -g 1 does)"
+        );
+        return Err(VerbsError::Invalid);
+    }
+    if ah.port_num != PORT || usize::from(index) >= info.gids.len() || remote == [0; 16] {
         return Err(VerbsError::Invalid);
     }
     Ok((Gid(remote), index))
