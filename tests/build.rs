@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 10] = [
     "main.c",
     "end.c",
     "scenarios.c",
@@ -11,6 +11,8 @@ const SOURCES: [&str; 8] = [
     "datagram.c",
     "cm.c",
     "events.c",
+    "loopback.c",
+    "requests.c",
 ];
 
 fn main() {

@@ -97,8 +97,13 @@ fn datagrams_arrive_with_addresses_that_can_be_answered() {
 }
 
 #[test]
-fn events_drain_and_fork_are_as_the_man_pages_have_them() {
+fn events_states_and_fork_are_as_the_man_pages_have_them() {
     check_alone("events");
+}
+
+#[test]
+fn requests_of_every_shape_do_what_they_say_and_the_first_bad_one_is_named() {
+    check_alone("requests");
 }
 
 #[test]

@@ -88,6 +88,25 @@ fn two_hosts_with_ipv6_addresses_talk() {
     hosts.down().unwrap();
 }
 
+/// On-demand paging with and without prefetching, device memory, time stamps, requests by calls.
+#[test]
+fn pingpong_with_every_kind_of_memory_and_interface_passes() {
+    let flags: [&[&str]; 7] = [
+        &["-o"],
+        &["-O"],
+        &["-o", "-P"],
+        &["-O", "-P"],
+        &["-j"],
+        &["-t"],
+        &["-N"],
+    ];
+    run_at(&["127.0.0.1"], |first_port, server| {
+        let job =
+            |(port, flags): (u16, &[&str])| programs::rc_pingpong(false, port, server).with(flags);
+        (first_port..).zip(flags).map(job).collect()
+    });
+}
+
 #[test]
 fn pingpong_over_extended_connections_passes() {
     let job = |port: u16, flags: &str, server: &str| {

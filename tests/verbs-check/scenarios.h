@@ -24,8 +24,11 @@ void check_limits(void);
 /* Two datagram queue pairs of one process. */
 void check_datagram(void);
 
-/* Asynchronous events, SQD and fork. */
+/* Asynchronous events, SQD, SQE and fork. */
 void check_events(void);
+
+/* Lists of work requests, long lists of elements, inline data, solicited events, null regions, regions with addresses of their own. */
+void check_requests(void);
 
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
