@@ -404,3 +404,126 @@ fn parking_two_producers_the_consumer_sees_both() {
         }
     });
 }
+
+/// What the provider has between the ring and an application that sleeps in a completion channel.
+struct Completions {
+    memory: Arc<Memory>,
+    /// The engine's lock.
+    engine: Mutex<()>,
+    /// How far the ring was read; written under the engine's lock.
+    head: AtomicU64,
+    /// The completion queue: what waits in it, and whether it is armed.
+    queue: Mutex<(usize, bool)>,
+    /// Events in the channel.
+    channel: (Mutex<usize>, Condvar),
+    has_ended: AtomicU32,
+}
+
+impl Completions {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            memory: Memory::new(),
+            engine: Mutex::new(()),
+            head: AtomicU64::new(0),
+            queue: Mutex::new((0, false)),
+            channel: (Mutex::new(0), Condvar::new()),
+            has_ended: AtomicU32::new(0),
+        })
+    }
+
+    fn has_work(&self) -> bool {
+        let head = self.head.load(Ordering::Acquire);
+        !self.memory.ring().is_empty_at(head)
+    }
+
+    fn ring_bell(&self) {
+        if park::ring(&self.memory.park) == Bell::MustWake {
+            self.memory.futex_wake();
+        }
+    }
+
+    /// `Shard::progress` and `Cq::push`, under the engine's lock: what has come is completed.
+    fn progress(&self) {
+        let head = self.head.load(Ordering::Relaxed);
+        let (seen, head) = drain(self.memory.ring(), head, CELLS);
+        self.head.store(head, Ordering::Release);
+        let mut queue = self.queue.lock().unwrap();
+        queue.0 += seen.len();
+        if !seen.is_empty() && std::mem::take(&mut queue.1) {
+            *self.channel.0.lock().unwrap() += 1;
+            self.channel.1.notify_one();
+        }
+    }
+
+    /// `ibv_poll_cq`: makes progress itself if nobody else does just now.
+    fn poll(&self) -> usize {
+        if self.queue.lock().unwrap().0 == 0 {
+            if let Ok(_engine) = self.engine.try_lock() {
+                self.progress();
+            }
+        }
+        std::mem::take(&mut self.queue.lock().unwrap().0)
+    }
+
+    /// `ibv_req_notify_cq`: the thread of the process, which naps, has to be woken from now on (`Parker::hand_over`).
+    fn arm(&self) {
+        self.queue.lock().unwrap().1 = true;
+        let _engine = self.engine.lock().unwrap();
+        if park::announce(&self.memory.park) && self.has_work() {
+            self.ring_bell();
+        }
+    }
+
+    /// The process' own thread: a nap, which ends by itself, then it sleeps until the bell.
+    fn run_thread(&self) {
+        let mut naps = true;
+        while self.has_ended.load(Ordering::Acquire) == 0 {
+            {
+                let _engine = self.engine.lock().unwrap();
+                self.progress();
+            }
+            if std::mem::take(&mut naps) {
+                continue;
+            }
+            assert!(park::announce(&self.memory.park));
+            if !self.has_work() && self.has_ended.load(Ordering::Acquire) == 0 {
+                self.memory.futex_wait();
+            }
+            park::cancel(&self.memory.park);
+        }
+    }
+}
+
+#[test]
+fn application_that_arms_its_queue_polls_once_and_sleeps_is_woken() {
+    model(2, || {
+        let process = Completions::new();
+        let thread = {
+            let process = process.clone();
+            thread::spawn(move || process.run_thread())
+        };
+        let sender = {
+            let memory = process.memory.clone();
+            thread::spawn(move || {
+                memory.ring().push::<Live>(entry(10)).unwrap();
+                if park::ring_after_rmw(&memory.park) == Bell::MustWake {
+                    memory.futex_wake();
+                }
+            })
+        };
+        process.arm();
+        if process.poll() == 0 {
+            let mut events = process.channel.0.lock().unwrap();
+            while *events == 0 {
+                // A lost wake-up is a deadlock, which the model reports.
+                events = process.channel.1.wait(events).unwrap();
+            }
+            drop(events);
+            assert_eq!(process.poll(), 1);
+        }
+        process.has_ended.store(1, Ordering::Release);
+        process.ring_bell();
+        sender.join().unwrap();
+        thread.join().unwrap();
+    });
+}
