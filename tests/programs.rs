@@ -166,9 +166,16 @@ fn rnic_is_connected_by_rdma_cm_and_by_nothing_else() {
     jobs.extend(perftest);
     run_all(&jobs, &host, &host, Lease::Never);
 
-    let pingpong = format!("ibv_rc_pingpong -g 0 -p {}", first_port + 11);
+    let said = refused_pingpong(&host, first_port + 11, "-g 0");
+    assert!(said.contains("connected by rdma_cm only"), "{said}");
+    host.down().unwrap();
+}
+
+/// Both ends of an `ibv_rc_pingpong` that is refused; what the server said.
+fn refused_pingpong(host: &Instance, port: u16, flags: &str) -> String {
+    let pingpong = format!("ibv_rc_pingpong -p {port} {flags}");
     let serve = words(&pingpong);
-    let ask = words(&format!("{pingpong} {server}"));
+    let ask = words(&format!("{pingpong} {}", host.address()));
     let mut serving = Process::start(&mut host.run(Lease::Never, &serve).unwrap()).unwrap();
     // The client ends at once while the server does not listen yet.
     wait_until("refused", SHORT, || {
@@ -178,9 +185,22 @@ fn rnic_is_connected_by_rdma_cm_and_by_nothing_else() {
         !serving.is_running()
     })
     .unwrap();
-    let said = serving.printed();
-    assert!(said.contains("connected by rdma_cm only"), "{said}");
-    host.down().unwrap();
+    serving.printed()
+}
+
+#[test]
+fn peer_named_by_lid_is_refused_with_a_sentence() {
+    let _alone = alone();
+    let one = OneHost::up();
+    let said = refused_pingpong(&one.host, ports(), "-s 64");
+    assert!(said.contains("this port has no LIDs"), "{said}");
+    let argv = ["udpong", "-s", one.host.address()];
+    let mut command = one.host.run(Lease::Never, &argv).unwrap();
+    let ended = Process::run(&mut command, SHORT).unwrap();
+    assert!(!ended.succeeded(), "{}", ended.output);
+    let said = ended.output;
+    assert!(said.contains("this port has no LIDs"), "{said}");
+    one.down();
 }
 
 #[test]
