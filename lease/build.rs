@@ -22,7 +22,6 @@ const ARCHIVES: &[&str] = &[
     "bus_vdev",
     "net_ring",
     "pci",
-    "bus_pci",
     "net_e1000",
     "net_ena",
     "net_gve",
@@ -37,6 +36,23 @@ const ARCHIVES: &[&str] = &[
     "cryptodev",
     "security",
     "timer",
+];
+
+/// Archives of which a copy calls other functions in place of these.
+const RENAMED: &[(&str, &[(&str, &str)])] = &[
+    // A NIC bound to uio is switched off when any process that opened its file goes.
+    ("bus_pci", &[("open64", "urdma_lease_open")]),
+    // The driver rings doorbells by descriptor numbers that it keeps in shared memory. They are numbers of the primary: in this process
+    // they may name any file of the host program, and are never touched. Where it maps the shared memory is noted, for `src/memif.rs`.
+    (
+        "net_memif",
+        &[
+            ("read", "urdma_lease_no_read"),
+            ("write", "urdma_lease_no_write"),
+            ("mmap64", "urdma_lease_mmap"),
+            ("munmap", "urdma_lease_munmap"),
+        ],
+    ),
 ];
 
 /// Functions of libc and DPDK that the shim replaces inside the library.
@@ -64,7 +80,6 @@ fn main() {
     shim.compile("urdma_lease_shim");
 
     let directory = library_directory();
-    let memif = quiet_memif(&directory);
     let mut arguments = vec!["-Wl,--whole-archive".to_owned()];
     for name in ARCHIVES {
         arguments.push(
@@ -74,7 +89,10 @@ fn main() {
                 .to_string(),
         );
     }
-    arguments.push(memif.display().to_string());
+    for (name, functions) in RENAMED {
+        let archive = renamed(&directory, name, functions);
+        arguments.push(archive.display().to_string());
+    }
     arguments.push("-Wl,--no-whole-archive".into());
     arguments.extend(["-lnuma", "-lbsd", "-lm"].map(String::from));
     arguments.push("-Wl,-Bsymbolic".into());
@@ -107,7 +125,8 @@ fn library_directory() -> PathBuf {
             exit(1);
         }
     };
-    for name in ARCHIVES {
+    let renamed = RENAMED.iter().map(|(name, _)| name);
+    for name in ARCHIVES.iter().chain(renamed) {
         let archive = directory.join(format!("librte_{name}.a"));
         if !archive.exists() {
             eprintln!(
@@ -120,22 +139,16 @@ fn library_directory() -> PathBuf {
     directory
 }
 
-/// net_memif rings doorbells by descriptor numbers that it keeps in shared memory. They are numbers of the primary: in
-/// this process they may name any file of the host program. In this copy of the driver they are never touched. Where it maps
-/// the shared memory is noted, for `src/memif.rs`.
-fn quiet_memif(directory: &Path) -> PathBuf {
-    let from = directory.join("librte_net_memif.a");
-    let to = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"))
-        .join("liburdma_net_memif.a");
-    let status = Command::new("objcopy")
-        .args(["--redefine-sym", "read=urdma_lease_no_read"])
-        .args(["--redefine-sym", "write=urdma_lease_no_write"])
-        .args(["--redefine-sym", "mmap64=urdma_lease_mmap"])
-        .args(["--redefine-sym", "munmap=urdma_lease_munmap"])
-        .arg(&from)
-        .arg(&to)
-        .status();
-    match status {
+/// The archive of a part of DPDK with other names in place of functions that it calls.
+fn renamed(directory: &Path, name: &str, functions: &[(&str, &str)]) -> PathBuf {
+    let from = directory.join(format!("librte_{name}.a"));
+    let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
+    let to = PathBuf::from(out).join(format!("liburdma_{name}.a"));
+    let mut command = Command::new("objcopy");
+    for (old, new) in functions {
+        command.args(["--redefine-sym", &format!("{old}={new}")]);
+    }
+    match command.arg(&from).arg(&to).status() {
         Ok(status) if status.success() => to,
         _ => {
             eprintln!(
