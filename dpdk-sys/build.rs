@@ -28,6 +28,8 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_rx_queue_start",
     "rte_eth_dev_rx_queue_stop",
     "rte_eth_dev_socket_id",
+    "rte_eth_dev_tx_queue_start",
+    "rte_eth_dev_tx_queue_stop",
     "rte_eth_find_next",
     "rte_eth_link_get_nowait",
     "rte_eth_macaddr_get",

@@ -6,6 +6,8 @@ use crate::{free_bulk, Burst, Error, Mempool, RxQueue, TxQueue};
 
 /// Bursts that are thrown away at most when a queue is taken back: more than any queue holds.
 const DRAIN_BURSTS: usize = 1024;
+/// One of so many buffers of a pool must be free for a pair that could not be stopped to be lent again.
+const MINIMUM_SHARE: u32 = 4;
 
 /// Both queues of one index, with the pool that the receive queue fills its buffers from.
 ///
@@ -57,25 +59,33 @@ impl Lent {
     /// Packets that wait in the receive queue are thrown away. The process must have ended: one that still used the
     /// pair would corrupt the pool.
     ///
+    /// Where the driver cannot stop one pair of queues (net_virtio), what a killed process held stays lost, and what it sent last
+    /// comes back when the pair sends again: such a pair is usable as long as a quarter of its buffers are free.
+    ///
     /// # Errors
-    /// The driver cannot stop one queue, and not all buffers came back: the pair is unusable until the port is
-    /// configured again.
+    /// Too few buffers came back: the pair is unusable until the port is configured again.
     pub fn take_back(mut self) -> Result<QueuePair, Error> {
-        let stopped = self.pair.rx.stop().is_ok();
-        if stopped || is_software(&self.pair.rx) {
+        let stopped = self.pair.stop()?;
+        let is_rebuilt = stopped || is_software(&self.pair.rx);
+        if is_rebuilt {
             // SAFETY: the other process is gone, the driver's buffers are back or it never keeps any, and lending was
             // refused while this process held any.
             unsafe { self.pair.pool.rebuild() }?;
         }
         if stopped {
-            self.pair.rx.start()?;
+            self.pair.start()?;
         }
         self.drain();
-        let (have, want) = (self.pair.pool.available(), self.resting);
+        let have = self.pair.pool.available();
+        let want = if is_rebuilt {
+            self.resting
+        } else {
+            self.pair.pool.buffers() / MINIMUM_SHARE
+        };
         if have < want {
             return Err(Error::new(
                 libc::EBUSY,
-                format!("{} of {want} buffers of a lent queue are lost", want - have),
+                format!("{have} buffers of a lent queue are left, and {want} are needed"),
             ));
         }
         Ok(self.pair)
@@ -89,6 +99,25 @@ impl Lent {
             }
             free_bulk(&mut burst);
         }
+    }
+}
+
+impl QueuePair {
+    /// Stops both queues, so that the driver gives back the buffers in their descriptors; false, with both running, when it cannot.
+    fn stop(&mut self) -> Result<bool, Error> {
+        if self.rx.stop().is_err() {
+            return Ok(false);
+        }
+        if self.tx.stop().is_err() {
+            self.rx.start()?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn start(&mut self) -> Result<(), Error> {
+        self.tx.start()?;
+        self.rx.start()
     }
 }
 
@@ -114,5 +143,19 @@ impl RxQueue {
         // SAFETY: the queue was set up, and `&mut self` keeps other threads away.
         let result = unsafe { dpdk_sys::rte_eth_dev_rx_queue_start(self.port(), self.index().0) };
         Error::check("cannot start the receive queue again", result).map(|_| ())
+    }
+}
+
+impl TxQueue {
+    fn stop(&mut self) -> Result<(), Error> {
+        // SAFETY: the queue was set up, and `&mut self` keeps other threads away.
+        let result = unsafe { dpdk_sys::rte_eth_dev_tx_queue_stop(self.port(), self.index().0) };
+        Error::check("cannot stop the transmit queue", result).map(|_| ())
+    }
+
+    fn start(&mut self) -> Result<(), Error> {
+        // SAFETY: the queue was set up, and `&mut self` keeps other threads away.
+        let result = unsafe { dpdk_sys::rte_eth_dev_tx_queue_start(self.port(), self.index().0) };
+        Error::check("cannot start the transmit queue again", result).map(|_| ())
     }
 }

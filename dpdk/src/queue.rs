@@ -112,6 +112,10 @@ impl TxQueue {
         self.index
     }
 
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Sends the burst's packets in order and removes those that were sent; returns how many.
     ///
     /// The rest may be tried again: how often is the caller's policy, for a peer that is gone never takes any.
