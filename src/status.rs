@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
-use urdma_ipc::status::KernelStatus;
+use urdma_ipc::status::{KernelStatus, LeaseSteering};
 use urdma_ipc::{Personality, Status};
 
 use crate::{fault, Error, Target};
@@ -63,9 +63,7 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
             port.queues
         )?,
     }
-    if let (Some(_), Some(reason)) = (&status.port, &status.no_leases_because) {
-        writeln!(text, "leases   none: {reason}")?;
-    }
+    render_leases(text, status)?;
     match &status.kernel {
         None => writeln!(text, "door     urdma run")?,
         Some(KernelStatus {
@@ -98,6 +96,25 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
         }
     }
     Ok(())
+}
+
+fn render_leases(text: &mut String, status: &Status) -> std::fmt::Result {
+    if let (Some(_), Some(reason)) = (&status.port, &status.no_leases_because) {
+        writeln!(text, "leases   none: {reason}")?;
+    }
+    let how = match status.lease_steering {
+        None => return Ok(()),
+        Some(LeaseSteering::Peer) => "the queue that the peer chooses".to_owned(),
+        Some(LeaseSteering::Rules) => "flow rules of the NIC".to_owned(),
+        Some(LeaseSteering::Table { entries }) => {
+            format!("the NIC's redirection table of {entries} entries")
+        }
+    };
+    writeln!(
+        text,
+        "leases   {} at most, packets come by {how}",
+        status.leases.len()
+    )
 }
 
 fn render_slots(text: &mut String, status: &Status) -> std::fmt::Result {
@@ -168,7 +185,7 @@ fn render_listeners(text: &mut String, status: &Status) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urdma_ipc::status::{GroupStatus, SlotStatus};
+    use urdma_ipc::status::{GroupStatus, LeaseStatus, PortStatus, SlotStatus};
     use urdma_ipc::ProcessReport;
 
     #[test]
@@ -210,5 +227,18 @@ mod tests {
         assert!(text.contains("1 of 253 attached"));
         assert!(text.contains("slot 3 copies long messages from slot 7 twice"));
         assert!(!text.contains("device"));
+        assert!(!text.contains("leases"));
+    }
+
+    #[test]
+    fn render_of_a_port_says_how_packets_come_to_leased_queues() {
+        let status = Status {
+            port: Some(PortStatus::default()),
+            leases: vec![LeaseStatus::default(); 2],
+            lease_steering: Some(LeaseSteering::Table { entries: 128 }),
+            ..Status::default()
+        };
+        let said = "leases   2 at most, packets come by the NIC's redirection table of 128 entries";
+        assert!(render(&status).contains(said));
     }
 }

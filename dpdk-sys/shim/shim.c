@@ -6,6 +6,9 @@
 
 #include <rte_lcore.h>
 
+/* Entries of the longest table of a NIC that there is. */
+#define MAX_REDIRECT_ENTRIES 2048
+
 pthread_mutex_t *urdma_control_lock;
 
 /* Ports of this process that were stopped: DPDK would complain about bursts on them, with a stack dump. */
@@ -155,14 +158,53 @@ int urdma_flow_udp_port(uint16_t port, uint16_t udp_port, int ipv6, uint16_t que
 	return result;
 }
 
-int urdma_port_configure(uint16_t port, uint16_t rx_queues, uint16_t tx_queues, uint32_t mtu, int rx_interrupts)
+int urdma_port_configure(uint16_t port, uint16_t rx_queues, uint16_t tx_queues, uint32_t mtu, int rx_interrupts,
+			 uint8_t *key, uint8_t key_octets)
 {
 	struct rte_eth_conf configuration;
 
 	memset(&configuration, 0, sizeof(configuration));
 	configuration.rxmode.mtu = mtu;
 	configuration.intr_conf.rxq = rx_interrupts != 0;
+	if (key != NULL) {
+		configuration.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+		configuration.rx_adv_conf.rss_conf.rss_key = key;
+		configuration.rx_adv_conf.rss_conf.rss_key_len = key_octets;
+		configuration.rx_adv_conf.rss_conf.rss_hf = RTE_ETH_RSS_NONFRAG_IPV4_UDP;
+	}
 	return rte_eth_dev_configure(port, rx_queues, tx_queues, &configuration);
+}
+
+int urdma_port_spreading(uint16_t port, uint16_t *entries, uint8_t *key_octets)
+{
+	struct rte_eth_dev_info info;
+	int result;
+
+	*entries = 0;
+	*key_octets = 0;
+	result = rte_eth_dev_info_get(port, &info);
+	if (result == 0 && (info.flow_type_rss_offloads & RTE_ETH_RSS_NONFRAG_IPV4_UDP) != 0) {
+		*entries = info.reta_size;
+		*key_octets = info.hash_key_size;
+	}
+	return result;
+}
+
+int urdma_port_redirect(uint16_t port, const uint16_t *queues, uint16_t entries)
+{
+	struct rte_eth_rss_reta_entry64 table[MAX_REDIRECT_ENTRIES / RTE_ETH_RETA_GROUP_SIZE];
+	uint16_t entry;
+
+	if (entries > MAX_REDIRECT_ENTRIES)
+		return -EINVAL;
+	memset(table, 0, sizeof(table));
+	for (entry = 0; entry < entries; entry++) {
+		struct rte_eth_rss_reta_entry64 *group = &table[entry / RTE_ETH_RETA_GROUP_SIZE];
+
+		group->mask |= RTE_BIT64(entry % RTE_ETH_RETA_GROUP_SIZE);
+		group->reta[entry % RTE_ETH_RETA_GROUP_SIZE] = queues[entry];
+	}
+	return rte_eth_dev_rss_reta_update(port, table, entries);
 }
 
 int urdma_port_start(uint16_t port)

@@ -52,8 +52,18 @@ int urdma_pool_rebuild(struct rte_mempool *pool);
 int urdma_flow_udp_port(uint16_t port, uint16_t udp_port, int ipv6, uint16_t queue, int validate_only,
 			struct rte_flow **flow, char *message, size_t message_octets);
 
-/* rte_eth_dev_configure for plain queues. */
-int urdma_port_configure(uint16_t port, uint16_t rx_queues, uint16_t tx_queues, uint32_t mtu, int rx_interrupts);
+/*
+ * rte_eth_dev_configure for plain queues; with a key, UDP over IPv4 is spread over the receive queues by a hash of addresses and
+ * ports. The key is used until the port is configured again or closed.
+ */
+int urdma_port_configure(uint16_t port, uint16_t rx_queues, uint16_t tx_queues, uint32_t mtu, int rx_interrupts,
+			 uint8_t *key, uint8_t key_octets);
+
+/* Entries of the table by which the port spreads UDP over IPv4, and octets of its key; 0 and 0 when it does not. */
+int urdma_port_spreading(uint16_t port, uint16_t *entries, uint8_t *key_octets);
+
+/* Which queue each entry of that table names. 0, or a negative errno. */
+int urdma_port_redirect(uint16_t port, const uint16_t *queues, uint16_t entries);
 
 /* rte_eth_dev_start, rte_eth_dev_stop and rte_eth_dev_close. */
 int urdma_port_start(uint16_t port);

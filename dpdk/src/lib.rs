@@ -31,6 +31,7 @@ mod mbuf;
 mod mempool;
 mod port;
 mod queue;
+mod spread;
 
 pub use eal::{is_pci_address, Drivers, Eal, EalOptions, LcoreId, Memory, Process};
 pub use error::Error;
@@ -42,3 +43,4 @@ pub use mbuf::{free_bulk, Burst, Mbuf, MAX_BURST};
 pub use mempool::{Mempool, PoolConfig, HEADROOM_OCTETS};
 pub use port::{Link, Port, PortConfig, PortInfo, PortStats};
 pub use queue::{QueueIndex, RxQueue, TxQueue};
+pub use spread::Spreading;

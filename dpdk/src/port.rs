@@ -35,6 +35,8 @@ pub struct PortConfig<'a> {
     pub descriptors: Option<u16>,
     /// Whether receive interrupts are wanted; see [`RxQueue::interrupt`].
     pub rx_interrupts: bool,
+    /// Spreads UDP over IPv4 over the queues by a hash with this key; see [`Port::spreading`]. `None` for not at all.
+    pub hash_key: Option<&'a [u8]>,
 }
 
 /// Whether a port has a link, and how fast.
@@ -78,6 +80,8 @@ pub struct Port {
     /// Connects a net_memif client again and again.
     connector: Option<Connector>,
     is_client: bool,
+    /// DPDK keeps a pointer to it.
+    hash_key: Option<Vec<u8>>,
 }
 
 impl Port {
@@ -122,6 +126,7 @@ impl Port {
             started: false,
             connector: None,
             is_client: false,
+            hash_key: None,
         })
     }
 
@@ -169,11 +174,7 @@ impl Port {
         } else {
             u32::from(config.mtu)
         };
-        let interrupts = i32::from(config.rx_interrupts);
-        // SAFETY: the port exists and is not started.
-        let result =
-            unsafe { dpdk_sys::urdma_port_configure(self.id, pairs, pairs, mtu, interrupts) };
-        Error::check("cannot configure the port", result)?;
+        self.configure_device(config, pairs, mtu)?;
         let wanted = config.descriptors.unwrap_or(DEFAULT_DESCRIPTORS);
         let (mut rx, mut tx) = (wanted, wanted);
         // SAFETY: the port is configured, and the numbers are ours.
@@ -204,6 +205,26 @@ impl Port {
         }
         self.pools = config.pools.iter().cloned().map(Some).collect();
         Ok(())
+    }
+
+    /// Tells the device how many queue pairs there are, before they are set up.
+    fn configure_device(
+        &mut self,
+        config: &PortConfig<'_>,
+        pairs: u16,
+        mtu: u32,
+    ) -> Result<(), Error> {
+        self.hash_key = config.hash_key.map(<[u8]>::to_vec);
+        let (key, key_octets) = match &mut self.hash_key {
+            Some(key) => (key.as_mut_ptr(), u8::try_from(key.len()).unwrap_or(0)),
+            None => (std::ptr::null_mut(), 0),
+        };
+        let interrupts = i32::from(config.rx_interrupts);
+        // SAFETY: the port exists and is not started; the key lives as long as the port.
+        let result = unsafe {
+            dpdk_sys::urdma_port_configure(self.id, pairs, pairs, mtu, interrupts, key, key_octets)
+        };
+        Error::check("cannot configure the port", result).map(|_| ())
     }
 
     fn check(&self, config: &PortConfig<'_>, info: &PortInfo, pairs: u16) -> Result<(), Error> {

@@ -49,6 +49,8 @@ pub struct Status {
     pub frames: FrameCounts,
     /// Leased queue pairs.
     pub leases: Vec<LeaseStatus>,
+    /// How packets come to leased queues, if any can be leased.
+    pub lease_steering: Option<LeaseSteering>,
     /// Why no queue pair can be leased, if so.
     pub no_leases_because: Option<String>,
     /// The kernel module's device, if the instance is to serve one.
@@ -242,6 +244,21 @@ pub struct LeaseStatus {
     pub queue: u16,
     /// Whose it is; nothing if it is free.
     pub slot: Option<u8>,
+}
+
+/// How packets come to the queue of their lessee.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseSteering {
+    /// The device's peer chooses the queue; packets of others are passed on by slot.
+    Peer,
+    /// By flow rules of the NIC.
+    Rules,
+    /// By the NIC's redirection table, which has so many entries.
+    Table {
+        /// How many.
+        entries: usize,
+    },
 }
 
 /// What slot 0 did since the start. Every drop is counted by its reason.

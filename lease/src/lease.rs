@@ -53,6 +53,8 @@ pub(crate) struct LeaseState {
     /// The pair's rings, where they can be used without the driver.
     rings: Option<Rings>,
     by_driver: bool,
+    /// Whether the peer's end may come back with new memory.
+    is_memif: bool,
     local: Endpoint,
     checksum: Checksum,
     mtu: u16,
@@ -84,6 +86,7 @@ impl LeaseState {
             pair,
             rings: None,
             by_driver: params.by_driver,
+            is_memif: params.device.starts_with("net_memif"),
             local: params.local,
             checksum: params.checksum,
             mtu: params.mtu,
@@ -364,6 +367,10 @@ impl LeaseState {
     /// Notices that the peer's side of a net_memif port came back with new memory, which nothing else would tell.
     #[inline]
     fn idle(&mut self) {
+        // Of a NIC the link is a register, and to read it costs more than many polls.
+        if !self.is_memif {
+            return;
+        }
         self.idle_polls += 1;
         if self.idle_polls == IDLE_POLLS {
             self.idle_polls = 0;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use urdma_arena::SlotId;
-use urdma_ipc::status::LeaseStatus;
+use urdma_ipc::status::{LeaseStatus, LeaseSteering};
 use urdma_ipc::LeaseParams;
 
 /// What the port offers to lessees: queue pairs 1 to `pools.len()`.
@@ -23,6 +23,8 @@ pub struct LeaseOffer {
     pub checksum: bool,
     /// Name of each queue's mempool, queue 1 first.
     pub pools: Vec<String>,
+    /// How packets come to their lessee's queue.
+    pub steering: LeaseSteering,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +55,11 @@ impl Leases {
     /// Why no process can have one, if so.
     pub fn impossible_because(&self) -> Option<&str> {
         self.offer.as_ref().err().map(String::as_str)
+    }
+
+    /// How packets come to their lessee's queue, if any can be leased.
+    pub fn steering(&self) -> Option<LeaseSteering> {
+        self.offer.as_ref().ok().map(|offer| offer.steering)
     }
 
     /// Gives a free queue pair to `slot`.
@@ -138,6 +145,7 @@ mod tests {
             mtu: 9000,
             checksum: true,
             pools: (1..=count).map(|queue| format!("pool{queue}")).collect(),
+            steering: LeaseSteering::Peer,
         }))
     }
 

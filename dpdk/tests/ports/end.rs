@@ -56,6 +56,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         mtu,
         descriptors: None,
         rx_interrupts: false,
+        hash_key: None,
     };
     port.configure(&config)
         .unwrap_or_else(|error| panic!("{error}{}", log(directory, name)));
@@ -132,6 +133,7 @@ impl End {
             mtu,
             descriptors: None,
             rx_interrupts: false,
+            hash_key: None,
         };
         println!("{}", self.port.configure(&config).unwrap_err());
     }

@@ -55,6 +55,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         mtu: host::MTU,
         descriptors: None,
         rx_interrupts: false,
+        hash_key: None,
     })
     .unwrap();
     println!("listening");

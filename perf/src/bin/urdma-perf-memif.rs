@@ -111,6 +111,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
         mtu: 9000,
         descriptors: None,
         rx_interrupts: false,
+        hash_key: None,
     })
     .map_err(text)?;
     port.start().map_err(text)?;

@@ -90,6 +90,7 @@ impl Control {
             counters,
             frames: frame_counts(&accounting),
             leases: self.leases.status(),
+            lease_steering: self.leases.steering(),
             no_leases_because: self.leases.impossible_because().map(str::to_owned),
             kernel: self.kernel.status(),
             capture: self.shared.capture_file(),

@@ -1,14 +1,16 @@
 //! Ports: how packets leave the host.
 //!
-//! [`Port`] is all that the data path knows; `dpdk` implements it by DPDK, `device` says what DPDK is asked for, `steer` parts an AF_XDP port
-//! from the kernel, `tap` a TAP port from its kernel end.
+//! [`Port`] is all that the data path knows; `dpdk` implements it by DPDK, `open` starts it, `device` says what DPDK is asked for, `table` brings
+//! packets to leased queues where a NIC has no flow rules, `steer` parts an AF_XDP port from the kernel, `tap` a TAP port from its kernel end.
 
 mod device;
 mod dpdk;
+mod open;
 mod steer;
+mod table;
 mod tap;
 
-pub use self::dpdk::{open, remove_leftovers};
+pub use self::open::{open, remove_leftovers};
 
 use std::collections::BTreeMap;
 use std::path::Path;
