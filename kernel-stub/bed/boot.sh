@@ -11,11 +11,11 @@ shift 3
 
 # slub_debug=U: who has allocated what is seen in the guest. The emulator may wait for a processor of the host.
 options="console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr tsc=reliable no_timer_check nowatchdog rcupdate.rcu_cpu_stall_timeout=300 audit=0 apparmor=0 cryptomgr.notests slub_debug=U,kmalloc-*"
-# NICs of four queue pairs each; network.sh has made what they end in.
+# NICs of four queue pairs each, with receive-side scaling; network.sh has made what they end in.
 nics=()
 for nic in nic0 nic1; do
     nics+=(-netdev "tap,id=$nic,ifname=$nic,script=no,downscript=no,vhost=off,queues=4")
-    nics+=(-device "virtio-net-pci,netdev=$nic,mac=02:00:00:00:00:0${nic#nic},mq=on,vectors=10,romfile=")
+    nics+=(-device "virtio-net-pci,netdev=$nic,mac=02:00:00:00:00:0${nic#nic},mq=on,rss=on,vectors=10,romfile=")
 done
 
 exec "$here/network.sh" timeout --foreground --kill-after=5 "$seconds" qemu-system-x86_64 \
