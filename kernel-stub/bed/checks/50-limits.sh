@@ -1,4 +1,4 @@
-# Pinned memory counts against the user's limit; strangers cannot serve a device.
+# Pinned memory counts against the user's limit; strangers cannot serve a device, nor can another release.
 . "$BED/checks/lib.sh"
 add_device
 mkdir -p /run/urdma/check
@@ -12,6 +12,8 @@ ulimit -l 1024
 # ENOMEM
 [ "$(as_nobody "$check" limit 5000000)" = "refused 12" ]
 refused as_nobody cat /dev/urdma
+"$check" version
+dmesg | grep "urdma: process .* speaks version"
 
 # The device is for the urdmad's user and group; users of one device have nothing to do with one another.
 as_nobody "$check" neighbour

@@ -2,8 +2,8 @@
 //!
 //! `module_check objects` makes one of everything and raises events; `module_check hold` makes objects, says `ready` and waits to be killed;
 //! `module_check limit OCTETS` registers that much and says what came of it; `module_check stranger` is refused, `module_check neighbour` may
-//! use the device, but not what others have; `module_check garbage SEED` writes random octets to the files, and random commands, some of them
-//! almost right. Each first serves the device `urdma0` if nobody does.
+//! use the device, but not what others have; `module_check version` is refused, since it speaks another version; `module_check garbage SEED` writes
+//! random octets to the files, and random commands, some of them almost right. Those that use the device first serve `urdma0` if nobody does.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{File, OpenOptions};
@@ -11,7 +11,11 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-use urdma_kernel::abi::{cm_kind, CmMessage, MethodAttr, MethodHead, DRIVER_ID, VERBS_IOCTL};
+use urdma_kernel::abi::{
+    cm_kind, CmMessage, MethodAttr, MethodHead, Serve, DRIVER_ID, IOC_SERVE, KERNEL_ABI,
+    VERBS_IOCTL,
+};
+use urdma_kernel::agent::AGENT_FILE;
 use urdma_kernel::uverbs::{MrRequest, Opened, QpRequest};
 use urdma_kernel::{Agent, Kind, Uverbs};
 use zerocopy::{FromZeros, IntoBytes};
@@ -21,6 +25,7 @@ const RUN_DIR: &str = "/run/urdma/check";
 /// `IBV_ACCESS_LOCAL_WRITE`
 const LOCAL_WRITE: u32 = 1;
 const ENODEV: i32 = 19;
+const EPROTO: i32 = 71;
 const EBUSY: i32 = 16;
 const EACCES: i32 = 13;
 /// The group whose members may use the device: Debian's `nogroup`.
@@ -199,6 +204,19 @@ fn stranger() {
     assert_eq!(refused.raw_os_error(), Some(EACCES), "{refused}");
 }
 
+/// An urdmad of another release.
+fn version() {
+    let file = File::open(AGENT_FILE).unwrap();
+    let serve = Serve {
+        abi: KERNEL_ABI + 1,
+        ..Serve::new_zeroed()
+    };
+    // SAFETY: the kernel reads as many octets as the argument's type has.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), IOC_SERVE, &raw const serve) };
+    let refused = std::io::Error::last_os_error();
+    assert_eq!((result, refused.raw_os_error()), (-1, Some(EPROTO)));
+}
+
 /// Another user of the device: what `hold` has cannot be named, and not be taken.
 fn neighbour() {
     let Opened { uverbs, .. } = open();
@@ -374,9 +392,10 @@ fn main() {
         ["limit", octets] => limit(octets.parse().unwrap()),
         ["stranger"] => stranger(),
         ["neighbour"] => neighbour(),
+        ["version"] => version(),
         ["garbage", seed] => garbage(seed.parse().unwrap()),
         _ => panic!(
-            "module_check objects | hold | limit OCTETS | stranger | neighbour | garbage SEED"
+            "module_check objects | hold | limit OCTETS | stranger | neighbour | version | garbage SEED"
         ),
     }
 }

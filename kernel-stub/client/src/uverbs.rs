@@ -127,9 +127,7 @@ impl Uverbs {
         let answer: GetContextAnswer = answered(&file, command::GET_CONTEXT, Answered::default())?;
         // SAFETY: the kernel has just made this descriptor for us.
         let async_fd = unsafe { OwnedFd::from_raw_fd(answer.async_fd) };
-        if answer.private.abi != KERNEL_ABI {
-            return Err(io::Error::from_raw_os_error(libc::EPROTO));
-        }
+        check_version(answer.private.abi)?;
         let path = &answer.private.run_dir;
         let len = path.iter().position(|&octet| octet == 0);
         let run_dir = PathBuf::from(OsString::from_vec(
@@ -334,6 +332,15 @@ impl Uverbs {
     }
 }
 
+/// EPROTO for a module of another version.
+fn check_version(abi: u32) -> io::Result<()> {
+    if abi == KERNEL_ABI {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EPROTO))
+    }
+}
+
 /// A sentence about why [`Uverbs::open`] failed and what helps.
 pub fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
@@ -425,6 +432,13 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn module_of_another_version_is_refused_with_a_sentence() {
+        assert!(check_version(KERNEL_ABI).is_ok());
+        let refused = check_version(KERNEL_ABI + 1).unwrap_err();
+        assert!(explain(&refused).contains("of one release"), "{refused}");
+    }
 
     #[test]
     fn open_of_a_file_that_is_no_device_fails() {
