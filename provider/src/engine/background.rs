@@ -55,7 +55,7 @@ const STREAM_NAP_NS: u64 = 20_000;
 /// How long the thread spins after the last datagram that came or left.
 const SPIN_NS: u64 = 20_000;
 /// A yield that takes longer shows that somebody else wants the processor.
-const CONTENDED_NS: u64 = 100_000;
+const CONTENDED_NS: u64 = 10_000;
 /// How many times as long the thread does not spin after that: somebody who looks in now and then costs little.
 const NO_SPIN_SHARE: u64 = 16;
 /// How long it does not at most, nor after an application has polled: one that looks at its memory in between wants the
@@ -204,8 +204,10 @@ impl Rest {
     /// After something was done under the lock: wakes the thread if it would sleep past what only it does.
     #[inline]
     pub(super) fn look(&self, shard: &mut Shard) {
-        let begins_to_hold = std::mem::take(&mut shard.begins_to_hold);
-        if shard.wheel.take_moved() || shard.is_blocked || !shard.notes.is_empty() || begins_to_hold
+        if shard.wheel.take_moved()
+            || shard.is_blocked
+            || !shard.notes.is_empty()
+            || shard.outbox.has_opened()
         {
             self.look_closer(shard);
         }
@@ -218,7 +220,7 @@ impl Rest {
             1
         } else {
             let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
-            if shard.is_blocked || shard.holds_back() {
+            if shard.is_blocked || shard.outbox.is_open() {
                 timer.min(clock::now_ns() + NAP_MAX_NS)
             } else {
                 timer

@@ -22,8 +22,6 @@ use super::path::octets_of;
 /// Datagrams of one burst.
 pub(super) const BURST: usize = 32;
 const _: () = assert!(MAX_BURST == 32);
-/// Octets of complete datagrams that may wait for more: a few dozen short messages, no long one.
-const HOLD_OCTETS: usize = 4096;
 /// The library's file name.
 const LIBRARY: &str = "liburdma_lease.so";
 /// Environment variable that names the library.
@@ -47,8 +45,6 @@ pub(super) struct Lease {
     lease: NonNull<lease_abi::Lease>,
     /// Datagrams that are complete and not accepted by the port yet.
     outgoing: ArrayVec<TxDatagram, BURST>,
-    /// Octets in them.
-    outgoing_octets: usize,
     /// What the last burst brought: the first `received` places.
     incoming: [RxDatagram; BURST],
     received: usize,
@@ -118,7 +114,6 @@ impl Lease {
                 table,
                 lease,
                 outgoing: ArrayVec::new(),
-                outgoing_octets: 0,
                 incoming: [EMPTY; BURST],
                 received: 0,
             }),
@@ -198,7 +193,6 @@ impl Lease {
     /// Puts the first `octets` octets of a buffer among what the next flush sends. There is room, since [`Lease::alloc`] saw to it.
     #[inline]
     pub(super) fn send(&mut self, buffer: Buffer, octets: usize, route: Route, ecn: u8) {
-        self.outgoing_octets += octets;
         self.outgoing.push(TxDatagram {
             buffer: buffer.0.buffer,
             octets: u32::try_from(octets).unwrap_or(u32::MAX),
@@ -212,18 +206,6 @@ impl Lease {
         self.free(&[buffer.0.buffer]);
     }
 
-    /// Whether datagrams are complete and not sent.
-    #[inline]
-    pub(super) fn holds_back(&self) -> bool {
-        !self.outgoing.is_empty()
-    }
-
-    /// Whether they are so short that more may be waited for.
-    #[inline]
-    pub(super) fn may_wait(&self) -> bool {
-        self.outgoing_octets < HOLD_OCTETS
-    }
-
     /// Sends what is complete; false when the port did not take all.
     #[inline]
     pub(super) fn flush(&mut self) -> bool {
@@ -231,7 +213,6 @@ impl Lease {
         if count == 0 {
             return true;
         }
-        self.outgoing_octets = 0;
         // SAFETY: the first `count` datagrams are complete and ours.
         let sent =
             unsafe { (self.table.tx_burst)(self.lease.as_ptr(), self.outgoing.as_ptr(), count) };

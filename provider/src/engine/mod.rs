@@ -674,7 +674,7 @@ impl Engine {
         let mut host = host!(entry, *regions, *notes);
         entry.conn.post_send(now, wr, &mut host)?;
         shard.transmit_posted(index, now);
-        if shard.begins_to_hold {
+        if shard.outbox.has_opened() {
             self.holds_back.store(true, Ordering::Relaxed);
         }
         self.rest.look(&mut shard);

@@ -3,8 +3,7 @@
 //! Short ones to the same process share a frame: a stream of short messages then costs both ends one frame, one entry of the ring and one look
 //! at the bell for many of them. A frame leaves when the next datagram does not fit or goes elsewhere, and at the end of the call that wrote into it,
 //! with one exception: while an application posts one request after the other without polling in between, what the last ones wrote waits for more. It
-//! leaves with the application's next poll, at the latest when the background thread looks, which is woken for it if it sleeps for long. Short datagrams
-//! of a leased queue wait in the same way (`lease.rs`), each in a packet of its own: the peer then is shown many at once.
+//! leaves with the application's next poll, at the latest when the background thread looks, which is woken for it if it sleeps for long.
 //!
 //! A frame that found the receiver's ring full is tried again before anything else goes there, so nothing overtakes it.
 
@@ -93,6 +92,12 @@ impl Outbox {
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
+    }
+
+    /// Whether a frame waits for more that has begun to wait just now.
+    #[inline]
+    pub(super) fn has_opened(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.count == 1)
     }
 
     /// Whether a frame waits for room in a ring.

@@ -89,12 +89,6 @@ impl Shard {
         }
     }
 
-    /// Whether something was written and waits for more.
-    #[inline]
-    pub(super) fn holds_back(&self) -> bool {
-        self.outbox.is_open() || self.lease.as_ref().is_some_and(|lease| lease.holds_back())
-    }
-
     /// Whether a queue pair whose turn ended has more that could leave now: nothing but turns keeps it.
     pub(super) fn may_send_more(&self) -> bool {
         !self.is_dead && !self.is_blocked && !self.ready.is_empty()
@@ -113,21 +107,17 @@ impl Shard {
         self.publish();
     }
 
-    /// Sends what was written for other slots and hosts.
+    /// Sends what was written for other slots.
     #[inline]
     fn publish(&mut self) {
         self.outbox.publish(&mut self.endpoint, &mut self.notes);
         self.is_blocked |= self.outbox.is_stuck();
-        if let Some(lease) = &mut self.lease {
-            self.is_blocked |= !lease.flush();
-        }
     }
 
-    /// Sends what a request that was just posted lets out, and what was put off for this call. What it wrote may wait for
+    /// Sends what a request that was just posted lets out, and what was put off for this call. What it wrote for another slot may wait for
     /// the next request: see `outbox.rs`.
     #[inline]
     pub(super) fn transmit_posted(&mut self, index: u16, now: Time) {
-        let held_back = self.holds_back();
         if self.is_put_off {
             self.is_put_off = false;
             self.make_ready(index);
@@ -135,13 +125,8 @@ impl Shard {
         } else {
             self.give_turn(index, now);
         }
-        let is_streak = self.outbox.posted();
-        let is_short = self.lease.as_ref().is_none_or(|lease| lease.may_wait());
-        // What is held back keeps its place in the peer's ring, so it must not wait when that is full.
-        if !is_streak || !is_short || self.is_blocked {
+        if !self.outbox.posted() {
             self.publish();
-        } else {
-            self.begins_to_hold = !held_back && self.holds_back();
         }
     }
 
@@ -266,6 +251,9 @@ impl Shard {
         let Some(mut lease) = self.lease.take() else {
             return 0;
         };
+        if !lease.flush() {
+            self.is_blocked = true;
+        }
         let taken = lease.receive();
         if taken > 0 {
             let now = clock::now();
@@ -561,14 +549,17 @@ impl Shard {
         let Some(entry) = qps[usize::from(index)].as_deref_mut() else {
             return Turn::Done;
         };
+        let mut turn = Turn::More;
         for _ in 0..TURN {
             let plan = entry.conn.plan_transmit();
             let Some(plan) = &plan else {
-                return Turn::Done;
+                turn = Turn::Done;
+                break;
             };
             let Some(mut buffer) = lease.alloc(route) else {
                 counters.no_frame += 1;
-                return Turn::Blocked;
+                turn = Turn::Blocked;
+                break;
             };
             let mut host = host!(entry, *regions, *notes);
             match entry
@@ -583,7 +574,10 @@ impl Shard {
                 None => lease.discard(buffer),
             }
         }
-        Turn::More
+        if !lease.flush() {
+            self.is_blocked = true;
+        }
+        turn
     }
 }
 

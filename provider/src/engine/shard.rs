@@ -99,8 +99,6 @@ pub(super) struct Shard {
     pub(super) srq_count: u32,
     /// Queue pairs in the ready list wait for the application's next call.
     pub(super) is_put_off: bool,
-    /// What was written last has begun to wait for more, which the background thread has to know.
-    pub(super) begins_to_hold: bool,
     /// Something could not be sent because a ring was full or frames were short: to be tried again soon.
     pub(super) is_blocked: bool,
     /// Polls since an application armed a completion queue.
@@ -153,7 +151,6 @@ impl Shard {
             cq_count: 0,
             srq_count: 0,
             is_put_off: false,
-            begins_to_hold: false,
             is_blocked: false,
             polls_since_armed: 0,
             empty_polls: 0,
