@@ -534,131 +534,28 @@ fn ask_for_quick_wake_ups() {
 
 #[cfg(test)]
 mod tests {
-    use proto_trp::conn::{Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, State};
-    use urdma_arena::{Arena, ArenaConfig};
+    use urdma_provider::engine::{Access, SendOp};
 
-    use super::super::{
-        Access, AsyncEvent, Cq, CqConfig, EventSink, Gid, GidEntry, Parts, Pd, Personality, Qp,
-        QpConfig, QpModify, SlotId, XrcRole,
-    };
+    use super::super::rig::{arena, connect, parts, End};
     use super::*;
-
-    const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
-
-    struct Nowhere;
-
-    impl EventSink for Nowhere {
-        fn async_event(&self, _event: AsyncEvent) {}
-    }
-
-    /// An engine whose background turns the test takes.
-    fn engine() -> Arc<Engine> {
-        let config = ArenaConfig {
-            slots: 2,
-            ..ArenaConfig::default()
-        };
-        let parts = Parts {
-            arena: Arena::create(&config).unwrap(),
-            slot: SlotId::new(1).unwrap(),
-            node_guid: 1,
-            personality: Personality::Roce,
-            gids: vec![GidEntry {
-                gid: GID,
-                netdev: None,
-            }],
-            addresses: Vec::new(),
-            mtu: 0,
-            control: None,
-        };
-        Engine::start_without_thread(parts).unwrap()
-    }
-
-    fn qp(engine: &Engine, pd: Pd, cq: &Arc<Cq>) -> Arc<Qp> {
-        let config = QpConfig {
-            pd,
-            send_cq: Arc::clone(cq),
-            recv_cq: Arc::clone(cq),
-            srq: None,
-            xrc: XrcRole::None,
-            unreliable: false,
-            max_send_wr: 4,
-            max_recv_wr: 4,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-            hears_itself: true,
-            cookie: 0,
-            events: Arc::new(Nowhere),
-        };
-        engine.create_qp(&config).unwrap()
-    }
-
-    fn connect(engine: &Engine, qp: &Qp, remote: &Qp) {
-        for state in [State::Init, State::Rtr, State::Rts] {
-            let change = QpModify {
-                state: Some(state),
-                address: Some((GID, 0)),
-                access: Some(Access::all() - Access::ON_DEMAND),
-                remote_qpn: Some(remote.number().to_u32()),
-                max_rd_atomic: Some(1),
-                max_dest_rd_atomic: Some(1),
-                timeout: Some(14),
-                retry_cnt: Some(7),
-                rnr_retry: Some(7),
-                ..QpModify::default()
-            };
-            engine.modify_qp(qp, &change).unwrap();
-        }
-    }
 
     #[test]
     fn thread_does_not_rest_while_an_answer_of_many_datagrams_may_go_on() {
-        let engine = engine();
-        let pd = engine.alloc_pd().unwrap();
-        let config = CqConfig {
-            depth: 4,
-            channel: None,
-            cookie: 0,
-            keeps_time: false,
-        };
-        let cq = engine.create_cq(config).unwrap();
-        let [asks, answers] = [(); 2].map(|()| qp(&engine, pd, &cq));
-        connect(&engine, &asks, &answers);
-        connect(&engine, &answers, &asks);
+        // The test takes the turns of the thread.
+        let engine = Engine::start_without_thread(parts(arena(), 1)).unwrap();
         // More than two turns.
         let octets = 5 << 20;
-        let memory = vec![7u8; 2 * octets];
-        let addr = memory.as_ptr() as u64;
-        let access = Access::all() - Access::ON_DEMAND;
-        let keys = engine
-            .register_mr(pd, addr, memory.len() as u64, addr, access)
-            .unwrap();
-        let sink = Sge {
-            addr,
-            length: u32::try_from(octets).unwrap(),
-            lkey: keys.lkey,
+        let [asks, answers] = [(); 2].map(|()| End::new(engine.clone(), octets));
+        connect(&asks, &answers, Access::all() - Access::ON_DEMAND);
+        let read = SendOp::Read {
+            remote: answers.remote(0),
         };
-        let remote = RemoteAddr {
-            stag: keys.rkey,
-            to: addr + octets as u64,
-        };
-        let wr = SendWr {
-            wr_id: 1,
-            op: SendOp::Read { remote },
-            imm: None,
-            flags: SendFlags {
-                signaled: true,
-                ..SendFlags::default()
-            },
-            shared_queue: 0,
-            payload: Payload::Sges(&[sink]),
-        };
-        engine.post_send(&asks, &wr).unwrap();
+        asks.post(1, read, &[asks.sge(0, octets)]).unwrap();
         let mut turns = Turns::new();
         // Somebody else wants the processor.
         turns.no_spin_until_ns = FOREVER;
         let mut rests = 0;
-        while !cq.has_completions() {
+        while !asks.cq.has_completions() {
             if engine.background_turn(&mut turns) > 0 {
                 let shard = engine.shard.lock();
                 assert!(shard.is_blocked || shard.ready.is_empty(), "rests: {rests}");

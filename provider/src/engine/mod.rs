@@ -54,6 +54,11 @@ mod outbox;
 mod path;
 mod progress;
 mod qp;
+/// Two ends of a connection, for tests of what only the engine itself sees; `tests/engine` has them for all others.
+#[cfg(test)]
+#[allow(dead_code, clippy::cast_possible_truncation)]
+#[path = "../../tests/engine/rig.rs"]
+mod rig;
 mod shard;
 mod srq;
 mod timer;

@@ -4,12 +4,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
+use crate::engine::rig::{self, arena, connect, engine, pair, pair_in, until, End};
 use crate::engine::{Access, QpModify, SendOp, State, Status};
-use rig::{arena, connect, engine, pair, pair_in, until, End};
-
-#[allow(dead_code)]
-#[path = "../../../tests/engine/rig.rs"]
-mod rig;
 
 const MEMORY: usize = 600_000;
 
