@@ -71,25 +71,27 @@ run_guest() {
 # Once in a while QEMU ends with an assertion of its own (SIGABRT), mostly before the guest is up: that says nothing about us.
 emulator_broke_down() { [ ! -s "$share/booted" ] || [ "$status" = 134 ] || [ "$status" = 139 ]; }
 
-# Prints each check, and the log of those that failed; fails if one did, or if one did not end.
+# Prints what became of each check, then the logs of those that failed: the first that did comes last, as others may have failed because of it. Fails
+# if one did, or if one did not end.
 report() {
-    local name outcome time bad=0 file
+    local name outcome time file failed=()
     cat "$share/booted"
     while read -r name outcome time; do
         printf '  %-28s %s  %6s s\n' "$name" "$outcome" "$time"
-        if [ "$outcome" != passed ]; then
-            bad=1
-            sed 's/^/      /' "$share/$name.log"
-        fi
+        [ "$outcome" = passed ] || failed=("$name" "${failed[@]}")
     done <"$share/results"
     for file in "$share"/checks/*.sh; do
         name=$(basename "$file" .sh)
         if ! grep -q "^$name " "$share/results"; then
             echo "  $name did not end"
-            bad=1
+            failed=("$name" "${failed[@]}")
         fi
     done
-    return "$bad"
+    for name in "${failed[@]}"; do
+        echo "  what $name said:"
+        sed 's/^/      /' "$share/$name.log" || true
+    done
+    [ ${#failed[@]} = 0 ]
 }
 
 # Fails if the kernel has complained; shows where.

@@ -1,11 +1,15 @@
 # For the checks: the module, its device urdma0 on a network device of its own, and what must be true afterwards.
 check=$PROGRAMS/examples/module_check
 counters=/sys/class/infiniband/urdma0/hw_counters
+run_dir=/run/urdma/bed
 
 # What a check that failed has left must not make the next one fail.
 clean_up() {
     kill -9 $(jobs -p)
     wait
+    # It is nobody's child. Without its socket the next one finds the place free.
+    kill -9 "$(cat "$run_dir/pid")"
+    rm -rf "$run_dir"
     rdma link delete urdma0
     ip link delete urdmanet
     rmmod urdma
@@ -63,7 +67,6 @@ refused() {
 
 # A urdmad that serves the device, and the provider where libibverbs looks for it by itself.
 start_instance() {
-    run_dir=/run/urdma/bed
     cat >/run/bed.toml <<CONFIG
 instance = "bed"
 address = ["10.8.0.1"]
