@@ -1,7 +1,7 @@
 //! What is compared with what, and what is good: the table of issue 3, and figures for information beside it.
 
 use crate::probes::*;
-use crate::rows::{Compare, Goal, Spec};
+use crate::spec::{Compare, Goal, Spec};
 
 const fn row(
     name: &'static str,

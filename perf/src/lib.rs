@@ -12,8 +12,8 @@
 //! | [`attach`] | what opening the device costs |
 //! | [`probes`] | every probe's name and unit |
 //! | [`workloads`] | what perftest is asked to do |
-//! | [`plan`] | what is measured, in which order |
-//! | [`goals`], [`rows`] | what is compared with what, the goals, the verdicts |
+//! | [`part`], [`plan`] | what can be measured by itself; what is measured, in which order |
+//! | [`spec`], [`goals`], [`rows`] | what is compared with what, the goals, the verdicts |
 //! | [`report`], [`plot`] | table, JSON, SVG |
 //! | [`lossy`] | goodput of perftest over ports that lose, beside go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate that take time |
@@ -30,6 +30,7 @@ pub mod idle;
 pub mod lines;
 pub mod links;
 pub mod lossy;
+pub mod part;
 pub mod peers;
 pub mod plan;
 pub mod plot;
@@ -41,6 +42,7 @@ pub mod rows;
 pub mod samples;
 pub mod shares;
 pub mod simulator;
+pub mod spec;
 pub mod threads;
 pub mod verbs_setup;
 pub mod workloads;

@@ -6,8 +6,8 @@ use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::{pair, programs};
 
 use crate::lossy::{end, said_ok, MIB};
-use crate::rows::{Compare, Goal, Spec};
 use crate::samples::{Probe, Sample, Unit};
+use crate::spec::{Compare, Goal, Spec};
 
 const LENGTH: u32 = 1 << 20;
 /// Octets of a full Ethernet frame at an MTU of 9000, which the link counts, and of the write in it.

@@ -8,9 +8,9 @@ use urdma_harness::process::Ended;
 use urdma_harness::{pair, programs, Failure};
 
 use crate::lines::{Chart, Scale, Series};
-use crate::rows::{Compare, Goal, Spec};
 use crate::samples::{Probe, Sample, Samples, Unit};
 use crate::simulator::{self, LossRow, SWEEP_OCTETS};
+use crate::spec::{Compare, Goal, Spec};
 
 /// perftest's MB.
 pub(crate) const MIB: f64 = 1_048_576.0;

@@ -6,6 +6,7 @@ use urdma_harness::hugepages::Hugepages;
 use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
 use urdma_harness::Failure;
 
+use crate::part::Part;
 use crate::probes;
 use crate::raw::memif::{self, Mode, Pages, HEADERS_OCTETS};
 use crate::samples::{Probe, Sample, Samples};
@@ -25,59 +26,6 @@ const HUGEPAGES: u64 = 512;
 const FIRST_PORT: u16 = 18_910;
 const PORTS: u16 = 80;
 const ETHERNET_OCTETS: usize = 14;
-
-/// What can be measured by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
-    /// 64-octet latencies
-    Latency,
-    /// 64-octet message rates
-    Rate,
-    /// 64 KB and 1 MB bandwidths, MTU 9000 and 1500
-    Bandwidth,
-    /// Message rate over 1 to 4000 queue pairs
-    Qps,
-    /// Two threads of one process beside one
-    Threads,
-    /// Goodput over loss, between two hosts
-    Loss,
-    /// Links of limited rate that take time
-    Links,
-    /// Processor time of idle processes
-    Idle,
-    /// Resident memory of idle processes and queue pairs
-    Memory,
-    /// Opening the device
-    Attach,
-    /// The protocol in virtual time
-    Simulation,
-}
-
-impl Part {
-    /// All parts.
-    pub const ALL: [Self; 11] = [
-        Self::Latency,
-        Self::Rate,
-        Self::Bandwidth,
-        Self::Qps,
-        Self::Threads,
-        Self::Loss,
-        Self::Links,
-        Self::Idle,
-        Self::Memory,
-        Self::Attach,
-        Self::Simulation,
-    ];
-
-    /// In how many rounds it is measured at most.
-    const fn rounds_max(self) -> u16 {
-        match self {
-            Self::Loss => 3,
-            Self::Links => 1,
-            _ => u16::MAX,
-        }
-    }
-}
 
 /// A measurement of the machine or a peer.
 type Measure = fn() -> Sample;

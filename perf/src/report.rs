@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use crate::lines::Chart;
 use crate::lossy;
-use crate::rows::{Goal, Row};
+use crate::rows::Row;
 use crate::samples::Samples;
+use crate::spec::Goal;
 
 /// Everything one call found out.
 #[derive(Debug, Serialize)]

@@ -7,8 +7,8 @@ use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::process::Process;
 
 use crate::links::Link;
-use crate::rows::{Compare, Goal, Spec};
 use crate::samples::{Probe, Sample, Unit};
+use crate::spec::{Compare, Goal, Spec};
 
 /// What the server of `urdma-perf-shares` prints when its client may come.
 pub const LISTENING: &str = "listening";

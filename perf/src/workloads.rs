@@ -1,6 +1,6 @@
 //! What Debian's perftest is asked to do through urdma: tool, size, path, and whose probe the figure is.
 
-use crate::plan::Part;
+use crate::part::Part;
 use crate::probes::*;
 use crate::samples::Probe;
 

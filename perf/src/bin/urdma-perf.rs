@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use urdma_harness::Failure;
-use urdma_perf::plan::{Part, Plan};
+use urdma_perf::part::Part;
+use urdma_perf::plan::Plan;
 use urdma_perf::report::{machine, Report};
 use urdma_perf::samples::NOT_MEASURED;
 use urdma_perf::{lines, lossy, plot, rows};

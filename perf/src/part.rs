@@ -1,0 +1,54 @@
+//! The parts of a measurement.
+
+/// What can be measured by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// 64-octet latencies
+    Latency,
+    /// 64-octet message rates
+    Rate,
+    /// 64 KB and 1 MB bandwidths, MTU 9000 and 1500
+    Bandwidth,
+    /// Message rate over 1 to 4000 queue pairs
+    Qps,
+    /// Two threads of one process beside one
+    Threads,
+    /// Goodput over loss, between two hosts
+    Loss,
+    /// Links of limited rate that take time
+    Links,
+    /// Processor time of idle processes
+    Idle,
+    /// Resident memory of idle processes and queue pairs
+    Memory,
+    /// Opening the device
+    Attach,
+    /// The protocol in virtual time
+    Simulation,
+}
+
+impl Part {
+    /// All parts.
+    pub const ALL: [Self; 11] = [
+        Self::Latency,
+        Self::Rate,
+        Self::Bandwidth,
+        Self::Qps,
+        Self::Threads,
+        Self::Loss,
+        Self::Links,
+        Self::Idle,
+        Self::Memory,
+        Self::Attach,
+        Self::Simulation,
+    ];
+
+    /// In how many rounds it is measured at most.
+    pub(crate) const fn rounds_max(self) -> u16 {
+        match self {
+            Self::Loss => 3,
+            Self::Links => 1,
+            _ => u16::MAX,
+        }
+    }
+}
