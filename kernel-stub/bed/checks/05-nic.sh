@@ -67,7 +67,7 @@ for host in 0 1; do
     [ "$(leased_packets $host)" -ge 600 ]
 done
 
-over_nics require listening_by_tcp "ib_write_bw -n 200" "ib_write_bw -n 200 127.0.0.1"
+over_nics require listening_by_tcp "ib_write_bw -F -n 200" "ib_write_bw -F -n 200 127.0.0.1"
 
 # Lessees that are killed in the middle of their traffic leave a NIC that works, and a queue that can be leased again: each host has one.
 wait_until all_free
