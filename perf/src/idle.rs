@@ -13,8 +13,8 @@ use crate::samples::Sample;
 
 /// How long starting up may take.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// What happens right after the start is not idleness: urdmad's looks at a quiet port come at their slowest pace from two and a half seconds on.
-const SETTLE: Duration = Duration::from_secs(3);
+/// What happens right after the start is not idleness: urdmad's looks at a quiet port come at their slowest pace from five seconds on.
+const SETTLE: Duration = Duration::from_secs(6);
 const WATCH: Duration = Duration::from_secs(3);
 /// What `urdma-perf-idle` prints when it is about to wait.
 pub const WAITING: &str = "waiting";

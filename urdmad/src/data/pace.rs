@@ -15,10 +15,10 @@ const IDLE_PER_SLEEP: u64 = 8;
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// After so long without a packet nobody converses.
 const QUIET_NS: u64 = 1_000_000_000;
-/// Then a sleep takes this part of the time since the last packet, up to a limit. Each look costs 20 to 60 us of processor time, most of it the kernel's
+/// Then a sleep takes this part of the time since the last packet, up to a limit. Each look costs 30 to 140 us of processor time, most of it the kernel's
 /// and that of cold caches, and an idle daemon is to take less than a fifth of a per cent of a core.
 const QUIET_PER_SLEEP: u64 = 50;
-const QUIET_SLEEP: Duration = Duration::from_millis(50);
+const QUIET_SLEEP: Duration = Duration::from_millis(100);
 
 /// What to do now that there was nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
