@@ -212,7 +212,7 @@ fn measure(name: &str, op: SendOp, length: u32, signal_every: u64, rounds: u64) 
             shared_queue: 0,
             payload: Payload::Sges(&sge),
         };
-        a.0.post_send(now, black_box(&send), &mut a.1)
+        a.0.post_send(|| now, black_box(&send), &mut a.1)
             .expect("post_send");
         datagrams += carry(now, &mut a, &mut b, &mut frame);
         datagrams += carry(now, &mut b, &mut a, &mut frame);

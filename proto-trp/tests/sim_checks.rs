@@ -274,7 +274,7 @@ fn read_then_write(fence: bool) -> u8 {
             payload: Payload::Sges(&piece(at)),
         };
         let (conn, host) = world.split(0);
-        conn.post_send(now, &wr, host).unwrap();
+        conn.post_send(|| now, &wr, host).unwrap();
     }
     world.run(1_000_000_000);
     let statuses: Vec<_> = world.ends[0]
@@ -327,7 +327,7 @@ fn reads_outstanding_never_exceed_the_limit() {
     let now = world.now;
     for _ in 0..10 {
         let (conn, host) = world.split(0);
-        conn.post_send(now, &wr, host).unwrap();
+        conn.post_send(|| now, &wr, host).unwrap();
     }
     world.flush(0);
     assert_eq!(world.conn(0).stats().tx_datagrams, 2);

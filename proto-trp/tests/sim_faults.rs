@@ -598,7 +598,7 @@ fn post_beyond_the_queue_is_refused() {
         shared_queue: 0,
         payload: Payload::Sges(&[]),
     };
-    assert_eq!(conn.post_send(now, &wr, host), Err(PostError::QueueFull));
+    assert_eq!(conn.post_send(|| now, &wr, host), Err(PostError::QueueFull));
     let recv = RecvWr {
         wr_id: 128,
         sges: &[],
@@ -615,7 +615,7 @@ fn post_beyond_the_queue_is_refused() {
         ..wr
     };
     assert_eq!(
-        conn.post_send(now, &wr, host),
+        conn.post_send(|| now, &wr, host),
         Err(PostError::MessageTooLong)
     );
     let wr = SendWr {
@@ -623,7 +623,7 @@ fn post_beyond_the_queue_is_refused() {
         ..wr
     };
     assert_eq!(
-        conn.post_send(now, &wr, host),
+        conn.post_send(|| now, &wr, host),
         Err(PostError::InlineTooLong)
     );
 }
@@ -724,7 +724,7 @@ fn named_shared_receive_queue_takes_every_kind_of_message() {
             };
             let now = world.now;
             let (conn, host) = world.split(0);
-            conn.post_send(now, &wr, host).unwrap();
+            conn.post_send(|| now, &wr, host).unwrap();
         }
         world.run(5_000 * MS);
         let wanted: Vec<_> = (0..20).map(|wr_id| (wr_id, Status::Success)).collect();

@@ -67,7 +67,7 @@ fn read(world: &mut World, end: usize, wr_id: u64) -> u32 {
         shared_queue: 0,
         payload: Payload::Sges(&[sge]),
     };
-    conn.post_send(now, &wr, host).unwrap();
+    conn.post_send(|| now, &wr, host).unwrap();
     sink
 }
 

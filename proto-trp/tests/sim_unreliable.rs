@@ -301,7 +301,7 @@ fn reads_and_atomics_are_refused() {
             shared_queue: 0,
             payload: Payload::Sges(&[SimHost::sge(memory, 0, 8)]),
         };
-        let posted = conn.post_send(now, &wr, host);
+        let posted = conn.post_send(|| now, &wr, host);
         assert_eq!(posted, Err(PostError::InvalidRequest));
     }
 }

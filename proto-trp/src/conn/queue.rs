@@ -188,9 +188,9 @@ impl SendQueue {
         index.wrapping_sub(self.head) < self.next.wrapping_sub(self.head)
     }
 
-    /// Checks and stores a request.
+    /// Checks and stores a request; gives the octets of its message.
     #[inline]
-    pub(super) fn push(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
+    pub(super) fn push(&mut self, wr: &SendWr<'_>) -> Result<u32, PostError> {
         if self.len() > self.mask {
             return Err(PostError::QueueFull);
         }
@@ -219,7 +219,7 @@ impl SendQueue {
             ..SendWqe::EMPTY
         };
         self.tail = self.tail.wrapping_add(1);
-        Ok(())
+        Ok(length)
     }
 
     fn copy_inline(&mut self, slot: usize, parts: &[&[u8]]) -> Result<u32, PostError> {

@@ -87,30 +87,31 @@ impl Controls {
 }
 
 impl Connection {
-    /// Takes a send request; in SQE and ERROR it completes as flushed at once.
+    /// Takes a send request, and gives the octets of its message; in SQE and ERROR it completes as flushed at once. The time is asked for only if the
+    /// peer has closed the connection.
     ///
     /// # Errors
     /// Nothing was taken.
     #[inline]
     pub fn post_send<H: Host>(
         &mut self,
-        now: Time,
+        now: impl FnOnce() -> Time,
         wr: &SendWr<'_>,
         host: &mut H,
-    ) -> Result<(), PostError> {
+    ) -> Result<u32, PostError> {
         if !self.state.takes_send() {
             return Err(PostError::InvalidState);
         }
         if self.peer.max_rd_atomic == 0 && wr.op.is_request() {
             return Err(PostError::InvalidRequest);
         }
-        self.sq.push(wr)?;
+        let octets = self.sq.push(wr)?;
         if matches!(self.state, State::Sqe | State::Error) {
             self.flush_sends(None, host);
         } else if self.peer_closed {
-            self.expect_failure(now);
+            self.expect_failure(now());
         }
-        Ok(())
+        Ok(octets)
     }
 
     /// What would be sent next. This and the functions that it asks are parts of the caller: what they return through memory would be read back at once,

@@ -231,8 +231,8 @@ fn post_send(world: &mut World, ledgers: &mut [Ledger; 2], end: usize, choices: 
     };
     let now = world.now;
     let (conn, host) = world.split(end);
-    match conn.post_send(now, &wr, host) {
-        Ok(()) => ledgers[end].signaled += 1,
+    match conn.post_send(|| now, &wr, host) {
+        Ok(_) => ledgers[end].signaled += 1,
         Err(PostError::QueueFull | PostError::InvalidState | PostError::InvalidRequest) => {}
         Err(error) => panic!("{error:?}"),
     }

@@ -392,8 +392,8 @@ impl Exchange {
                     None => Payload::Sges(&sges),
                 },
             };
-            match conn.post_send(now, &wr, host) {
-                Ok(()) => {
+            match conn.post_send(|| now, &wr, host) {
+                Ok(_) => {
                     if op.flags.signaled {
                         side.awaited.push_back(side.posted);
                     }

@@ -56,7 +56,7 @@ impl World {
     pub fn post_send(&mut self, end: usize, wr: &SendWr<'_>) {
         let now = self.now;
         let (conn, host) = self.split(end);
-        conn.post_send(now, wr, host).expect("a send is taken");
+        conn.post_send(|| now, wr, host).expect("a send is taken");
     }
 
     /// Posts a receive request.

@@ -207,7 +207,7 @@ impl Rest {
         if shard.wheel.take_moved()
             || shard.is_blocked
             || !shard.notes.is_empty()
-            || shard.outbox.has_opened()
+            || shard.held.has_begun()
         {
             self.look_closer(shard);
         }
@@ -220,7 +220,7 @@ impl Rest {
             1
         } else {
             let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
-            if shard.is_blocked || shard.outbox.is_open() {
+            if shard.is_blocked || !shard.held.is_empty() {
                 timer.min(clock::now_ns() + NAP_MAX_NS)
             } else {
                 timer

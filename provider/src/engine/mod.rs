@@ -8,7 +8,7 @@
 //! | `attach` | how an engine comes to be, and the list of those that are |
 //! | `types` | what callers say and hear |
 //! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
-//! | `progress` | packets in, packets out; `outbox`: frames that several packets share |
+//! | `progress` | packets in, packets out; `outbox`: frames that several packets share; `held`: requests that wait for more |
 //! | `qp`, `cq`, `srq`, `mr` | queue pairs as callers hold them, completion rings, shared receive queues, regions and their checks |
 //! | `window` | memory windows |
 //! | `xrc` | domains of extended reliable connections |
@@ -45,6 +45,7 @@ mod control;
 mod cq;
 mod datagram;
 mod events;
+mod held;
 mod lanes;
 mod lease;
 mod lock;
@@ -110,7 +111,7 @@ pub struct Engine {
     rest: Rest,
     is_dead: AtomicBool,
     contended_polls: AtomicU32,
-    /// Something was written that waits for more, until the next poll: see `outbox.rs`.
+    /// A request waits for more, until the next poll: see `held.rs`.
     holds_back: AtomicBool,
     control: Option<ControlClient>,
     /// Where urdmad is, if there is one.
@@ -669,7 +670,6 @@ impl Engine {
     pub fn post_send(&self, qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
-        let now = clock::now();
         let found = shard.entry_and_host(qp);
         let (entry, regions, notes) = found.ok_or(PostError::InvalidState)?;
         let waiting = self.polled.get(index).send_waiting(&entry.counts);
@@ -677,9 +677,9 @@ impl Engine {
             return Err(PostError::QueueFull);
         }
         let mut host = host!(entry, *regions, *notes);
-        entry.conn.post_send(now, wr, &mut host)?;
-        shard.transmit_posted(index, now);
-        if shard.outbox.has_opened() {
+        let octets = entry.conn.post_send(clock::now, wr, &mut host)?;
+        shard.transmit_posted(index, octets);
+        if shard.held.has_begun() {
             self.holds_back.store(true, Ordering::Relaxed);
         }
         self.rest.look(&mut shard);

@@ -1,9 +1,7 @@
 //! Datagrams on their way into the rings of other slots.
 //!
 //! Short ones to the same process share a frame: a stream of short messages then costs both ends one frame, one entry of the ring and one look
-//! at the bell for many of them. A frame leaves when the next datagram does not fit or goes elsewhere, and at the end of the call that wrote into it,
-//! with one exception: while an application posts one request after the other without polling in between, what the last ones wrote waits for more. It
-//! leaves with the application's next poll, at the latest when the background thread looks, which is woken for it if it sleeps for long.
+//! at the bell for many of them. A frame leaves when the next datagram does not fit or goes elsewhere, and at the end of the call that wrote into it.
 //!
 //! A frame that found the receiver's ring full is tried again before anything else goes there, so nothing overtakes it.
 
@@ -14,8 +12,6 @@ use super::cma;
 use super::progress::arena_slot;
 use super::shard::Note;
 
-/// Requests in a row, without a poll, after which the next ones share frames: before that the application may be waiting for an answer.
-const POSTS_TO_HOLD: u32 = 8;
 /// Room in a frame below which nothing more is put into it.
 const ROOM_MIN: usize = 192;
 
@@ -81,42 +77,15 @@ pub(super) struct Outbox {
     open: Option<Open>,
     /// Frames that found a ring full: at most one for each receiver.
     stuck: Vec<Filled>,
-    /// Requests since the application polled last.
-    posts: u32,
     /// Frames that found a ring full, ever.
     pub(super) ring_full: u64,
 }
 
 impl Outbox {
-    /// Whether a frame waits for more.
-    #[inline]
-    pub(super) fn is_open(&self) -> bool {
-        self.open.is_some()
-    }
-
-    /// Whether a frame waits for more that has begun to wait just now.
-    #[inline]
-    pub(super) fn has_opened(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.count == 1)
-    }
-
     /// Whether a frame waits for room in a ring.
     #[inline]
     pub(super) fn is_stuck(&self) -> bool {
         !self.stuck.is_empty()
-    }
-
-    /// A request was posted; whether what it wrote may wait for more.
-    #[inline]
-    pub(super) fn posted(&mut self) -> bool {
-        self.posts = self.posts.saturating_add(1);
-        self.posts > POSTS_TO_HOLD
-    }
-
-    /// The application has polled.
-    #[inline]
-    pub(super) fn polled(&mut self) {
-        self.posts = 0;
     }
 
     /// Room for a datagram of up to `room` octets to `to`; [`Outbox::add`] sends what was written there.
@@ -133,9 +102,7 @@ impl Outbox {
     ) -> Result<&mut [u8], Refused> {
         let fits = self.open.as_mut().is_some_and(|open| open.fits(to, room));
         if !fits {
-            if self.is_open() {
-                self.publish(endpoint, notes);
-            }
+            self.publish(endpoint, notes);
             if self.is_stuck() && !self.retry(endpoint, notes, to) {
                 return Err(Refused::Full);
             }

@@ -67,8 +67,10 @@ impl Shard {
     /// As [`Shard::progress`] for an application that polls a queue: `is_found` says whether it has a completion.
     #[inline]
     pub(super) fn progress_for_poll(&mut self, info: &Info, is_found: impl Fn() -> bool) {
-        self.outbox.polled();
-        self.publish();
+        self.held.polled();
+        if !self.held.is_empty() {
+            self.flush();
+        }
         let taken = self.take(info);
         if self.ready.is_empty() && !self.outbox.is_stuck() {
             return;
@@ -114,20 +116,21 @@ impl Shard {
         self.is_blocked |= self.outbox.is_stuck();
     }
 
-    /// Sends what a request that was just posted lets out, and what was put off for this call. What it wrote for another slot may wait for
-    /// the next request: see `outbox.rs`.
+    /// Sends what a request of `octets` that was just posted lets out, and what was put off for this call; or leaves it for more to come: see `held.rs`.
     #[inline]
-    pub(super) fn transmit_posted(&mut self, index: u16, now: Time) {
-        if self.is_put_off {
+    pub(super) fn transmit_posted(&mut self, index: u16, octets: u32) {
+        if self.held.add(octets) {
+            self.make_ready(index);
+            return;
+        }
+        if self.is_put_off || !self.held.is_empty() {
             self.is_put_off = false;
             self.make_ready(index);
-            self.give_turns(now);
+            self.give_turns(clock::now());
         } else {
-            self.give_turn(index, now);
+            self.give_turn(index, clock::now());
         }
-        if !self.outbox.posted() {
-            self.publish();
-        }
+        self.publish();
     }
 
     #[inline]
@@ -414,6 +417,7 @@ impl Shard {
     /// Gives every queue pair in the ready list one turn.
     #[inline]
     fn give_turns(&mut self, now: Time) {
+        self.held.clear();
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else {
                 break;

@@ -14,6 +14,7 @@ use urdma_arena::Endpoint;
 use super::capture::Capture;
 use super::cma::Cma;
 use super::datagram::DatagramTable;
+use super::held::Held;
 use super::lease::Lease;
 use super::mr::{MrTable, PdTable};
 use super::outbox::Outbox;
@@ -79,6 +80,7 @@ pub(super) struct Shard {
     pub(super) slot: SlotId,
     pub(super) endpoint: Endpoint,
     pub(super) outbox: Outbox,
+    pub(super) held: Held,
     pub(super) lease: Option<Box<Lease>>,
     pub(super) capture: Option<Box<Capture>>,
     pub(super) cma: Cma,
@@ -133,6 +135,7 @@ impl Shard {
             slot,
             endpoint,
             outbox: Outbox::default(),
+            held: Held::default(),
             cma,
             lease: None,
             capture: None,

@@ -11,7 +11,7 @@ use urdma_perf_engine::{arena, End};
 
 const WARM_UP: usize = 2000;
 /// Messages of a stream that are posted at once.
-const BATCH: u32 = 16;
+const BATCH: u32 = 64;
 
 /// What one message costs in the engine.
 #[derive(Debug, Parser)]
@@ -44,7 +44,7 @@ enum Operation {
     Send,
     /// One way
     Write,
-    /// One way, 16 at once
+    /// One way, 64 at once
     Stream,
 }
 

@@ -1,0 +1,96 @@
+//! Requests that wait in their send queues for more to leave with them.
+//!
+//! While an application posts one request after the other without polling in between, the last ones stay in their queues until they fill a frame. Then
+//! all leave at once: the queue pair, the clock, the timers and the receiver's ring are looked at once for all of them. They leave sooner with
+//! the application's next poll, at the latest when the background thread looks, which is woken for it if it sleeps for long.
+
+use urdma_arena::{FOLLOWERS_MAX, SMALL_CAPACITY};
+
+/// Requests in a row, without a poll, after which the next ones wait: before that the application may be waiting for an answer.
+const POSTS_TO_HOLD: u32 = 8;
+/// Requests whose packets share a frame, and octets of their messages: the other half of it is for headers.
+const REQUESTS_MAX: usize = FOLLOWERS_MAX;
+const OCTETS_MAX: usize = SMALL_CAPACITY / 2;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Requests since the application polled last.
+    posts: u32,
+    /// Requests that wait.
+    requests: usize,
+    /// Octets of their messages.
+    octets: usize,
+}
+
+impl Held {
+    /// Whether nothing waits.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests == 0
+    }
+
+    /// Whether something waits that has begun to wait just now.
+    #[inline]
+    pub(super) fn has_begun(&self) -> bool {
+        self.requests == 1
+    }
+
+    /// A request of `octets` was posted; whether it waits for more.
+    #[inline]
+    pub(super) fn add(&mut self, octets: u32) -> bool {
+        self.posts = self.posts.saturating_add(1);
+        if self.posts <= POSTS_TO_HOLD {
+            return false;
+        }
+        self.requests += 1;
+        self.octets += octets as usize;
+        self.requests < REQUESTS_MAX && self.octets < OCTETS_MAX
+    }
+
+    /// The application has polled.
+    #[inline]
+    pub(super) fn polled(&mut self) {
+        self.posts = 0;
+    }
+
+    /// What waited has left.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        (self.requests, self.octets) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests of these octets, after which one leaves at once; the first of them has begun to wait.
+    fn waiting(octets: u32) -> usize {
+        let mut held = Held::default();
+        assert!((0..POSTS_TO_HOLD).all(|_| !held.add(octets) && held.is_empty()));
+        let mut count = 0;
+        while held.add(octets) {
+            count += 1;
+            assert_eq!(held.has_begun(), count == 1);
+        }
+        held.clear();
+        assert!(held.is_empty() && !held.has_begun());
+        count
+    }
+
+    #[test]
+    fn requests_wait_until_they_fill_a_frame() {
+        assert_eq!(waiting(0), REQUESTS_MAX - 1);
+        assert_eq!(waiting(240), 3);
+        assert_eq!(waiting(1 << 20), 0);
+    }
+
+    #[test]
+    fn request_after_a_poll_does_not_wait() {
+        let mut held = Held::default();
+        assert!((0..2 * POSTS_TO_HOLD).any(|_| held.add(1)));
+        held.polled();
+        assert!(!held.add(1));
+    }
+}
