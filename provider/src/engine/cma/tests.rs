@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::engine::rig::{self, arena, connect, engine, pair, pair_in, until, End};
+use crate::engine::rig::{arena, connect, engine, pair, pair_in, until, End};
 use crate::engine::{Access, QpModify, SendOp, State, Status};
 
 const MEMORY: usize = 600_000;
