@@ -20,7 +20,7 @@ MODULE_TESTS ?= if-possible
 
 # The programs under test are the release build; the tests themselves are quicker to build than to run, so they are not optimised.
 test: build lint loom
-	@if kernel-stub/bed/prepare.sh target/kernel; then kernel-stub/bed/test.sh; \
+	@if kernel-stub/bed/prepare.sh target/kernel; then kernel-stub/bed/builds.sh && kernel-stub/bed/test.sh; \
 	elif [ "$(MODULE_TESTS)" = always ]; then echo "The kernel module cannot be tested here." >&2; exit 1; \
 	else echo "The kernel module is not tested: QEMU, or a kernel for it, cannot be installed here."; fi
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
@@ -32,6 +32,8 @@ test-all: test
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:
+	@kernel-stub/bed/prepare.sh target/kernel
+	@kernel-stub/bed/builds.sh
 	@kernel-stub/bed/test.sh
 
 # The module beside rdma_rxe and siw in one guest.

@@ -11,7 +11,7 @@ run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
 test="bubblewrap tshark util-linux valgrind python3-pyverbs"
 perf="qperf ucx-utils"
 all="ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio"
-kernel="qemu-system-x86 linux-headers-amd64 sparse kmod busybox-static cpio xz-utils binutils"
+kernel="qemu-system-x86 linux-headers-amd64 sparse dkms kmod busybox-static cpio xz-utils binutils"
 
 want="$build $run $test"
 case "${1:-}" in

@@ -1,17 +1,14 @@
 #!/bin/bash
 # prepare.sh DIR: installs QEMU and what builds the module, and fills DIR with what boot.sh needs: Debian's kernel (fetched, not installed: nothing
-# appears under /boot), its modules, and an initial file system that mounts the host's root. Does nothing when all is there. The kernel is the one
-# whose headers are installed.
+# appears under /boot), its modules, and an initial file system that mounts the host's root. The kernel is the one whose headers are installed. If
+# the archive has headers of a newer one, they come to DIR/headers, also not installed, and their release is in DIR/newest, which is else empty. Does
+# nothing when all is there.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(mkdir -p "$1" && cd "$1" && pwd)
 "$here/../../scripts/install-deps.sh" kernel
 release=$("$here/release.sh")
-
-if [ "$(cat "$dir/release" 2>/dev/null || true)" = "$release" ] && [ "$dir/initrd" -nt "$here/init" ]; then
-    exit 0
-fi
 
 # The kernel inside a bzImage, unpacked: unpacking it in the emulator takes as long as booting it.
 unpack_kernel() {
@@ -27,21 +24,25 @@ unpack_kernel() {
     return 1
 }
 
-download() { timeout 900 apt-get download -q -o Acquire::Retries=3 "linux-image-$release"; }
+download() { timeout 900 apt-get download -q -o Acquire::Retries=3 "$@"; }
 
-fetch_kernel() {
-    local work
+# fetch INTO PACKAGE...: what is in the packages.
+fetch() {
+    local into=$1 work package
+    shift
     work=$(mktemp -d "$dir/fetch.XXXXXX")
     # The sandbox user of apt must be able to write here, else it warns.
     chmod 755 "$work"
     # apt may know nothing of the archive yet.
-    if ! (cd "$work" && { download || { timeout 300 apt-get update -q && download; }; } >log 2>&1); then
+    if ! (cd "$work" && { download "$@" || { timeout 300 apt-get update -q && download "$@"; }; } >log 2>&1); then
         cat "$work/log" >&2
         rm -rf "$work"
         return 1
     fi
-    rm -rf "$dir/image"
-    dpkg -x "$work"/linux-image-*.deb "$dir/image"
+    rm -rf "$into"
+    for package in "$work"/*.deb; do
+        dpkg -x "$package" "$into"
+    done
     rm -rf "$work"
 }
 
@@ -68,9 +69,42 @@ make_initrd() {
     rm -rf "$root"
 }
 
-rm -f "$dir/release"
-fetch_kernel
-depmod -b "$dir/image" "$release"
-unpack_kernel "$dir/image/boot/vmlinuz-$release"
-make_initrd
-echo "$release" >"$dir/release"
+prepare_kernel() {
+    if [ "$(cat "$dir/release" 2>/dev/null || true)" = "$release" ] && [ "$dir/initrd" -nt "$here/init" ]; then
+        return
+    fi
+    rm -f "$dir/release"
+    fetch "$dir/image" "linux-image-$release"
+    depmod -b "$dir/image" "$release"
+    unpack_kernel "$dir/image/boot/vmlinuz-$release"
+    make_initrd
+    echo "$release" >"$dir/release"
+}
+
+# The newest release whose headers can be had for this machine's architecture: 6.12.117+deb12-amd64, not one of another flavour (-rt-amd64).
+newest_release() {
+    apt-cache pkgnames linux-headers- | sed -nE "s/^linux-headers-([0-9]+\.[0-9]+\.[^-]+(-[0-9]+)?-$(dpkg --print-architecture))\$/\1/p" | sort -V | tail -n 1
+}
+
+prepare_newest_headers() {
+    local newest parts source
+    newest=$(newest_release)
+    if [ "$(printf '%s\n' "$release" "$newest" | sort -V | tail -n 1)" = "$release" ]; then
+        : >"$dir/newest"
+        return
+    fi
+    [ "$(cat "$dir/newest" 2>/dev/null || true)" != "$newest" ] || return 0
+    rm -f "$dir/newest"
+    parts=$(apt-cache show --no-all-versions "linux-headers-$newest" | sed -n 's/^Depends: //p' | grep -oE 'linux-(headers|kbuild)-[^ ,]+')
+    # shellcheck disable=SC2086 # one word for each
+    fetch "$dir/headers" "linux-headers-$newest" $parts
+    source=$dir/headers/usr/src/linux-headers-$newest
+    # It names the others where they would be if they were installed.
+    sed -i "s|/usr/src/|$dir/headers/usr/src/|" "$source/Makefile"
+    # Types for a debugger are made from it, by a program that nobody needs here.
+    rm -f "$source/vmlinux"
+    echo "$newest" >"$dir/newest"
+}
+
+prepare_kernel
+prepare_newest_headers

@@ -40,18 +40,6 @@ choose_checks() {
     ls "$share/checks/"*.sh >/dev/null
 }
 
-# Compiles the module anew, so that compiler and sparse are heard; they must have nothing to say.
-build_module() {
-    rm -rf "$cache/module-$release"
-    # Without what a `make test` may have been told about itself.
-    env -u MAKEFLAGS -u MAKELEVEL make -s -C "$here/../module" C=1 >"$share/build" 2>&1 || { cat "$share/build"; return 1; }
-    # What the kernel's makefiles say of the machine is no complaint: that the headers lack something, that the kernel's compiler was another.
-    if grep -E '^[^ :]+:[0-9]+(:[0-9]+)?: |^WARNING' "$share/build"; then
-        echo "compiler or sparse complain of the module"
-        return 1
-    fi
-}
-
 # Runs the guest to its end, or until it is late with its boot.
 run_guest() {
     local deadline=$((SECONDS + boot_seconds))
@@ -108,7 +96,8 @@ kernel_is_content() {
 }
 
 choose_checks "$@"
-build_module
+rm -rf "$cache/module-$release"
+"$here/compile.sh"
 # As `make build`: other packages would mean other features, and everything built anew.
 cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" --workspace --bins --lib
 cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" -p urdma-kernel --example module_check
