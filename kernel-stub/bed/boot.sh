@@ -9,8 +9,9 @@ share=$(cd "$2" && pwd)
 seconds=$3
 shift 3
 
-# slub_debug=U: who has allocated what is seen in the guest. The emulator may wait for a processor of the host.
-options="console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr tsc=reliable no_timer_check nowatchdog rcupdate.rcu_cpu_stall_timeout=300 audit=0 apparmor=0 cryptomgr.notests slub_debug=U,kmalloc-*"
+# slub_debug=U: who has allocated what is seen in the guest. The emulator may wait for a processor of the host. norandmaps: the emulator keeps
+# translated code by its address, and would translate all code of a program anew, some 20,000 blocks, for each process that runs it elsewhere.
+options="console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr norandmaps tsc=reliable no_timer_check nowatchdog rcupdate.rcu_cpu_stall_timeout=300 audit=0 apparmor=0 cryptomgr.notests slub_debug=U,kmalloc-*"
 # NICs of four queue pairs each, with receive-side scaling; network.sh has made what they end in.
 nics=()
 for nic in nic0 nic1; do
