@@ -16,8 +16,11 @@ use urdma_kernel::abi::{cm_kind, CmMessage};
 
 use crate::shared::Shared;
 
-/// How long a process may take to set a queue pair, ns. The kernel keeps a dying process waiting as long.
-const QP_PATIENCE_NS: u64 = 3_000_000_000;
+/// How long a living process may take to set a queue pair, ns: as long as an application may think about a request. It may be stopped, or wait for
+/// a processor.
+const QP_PATIENCE_NS: u64 = 60_000_000_000;
+/// How often it is seen whether the process still lives, ns: a dying one does nothing more, and the kernel keeps it waiting as long.
+const QP_LOOK_NS: u64 = 1_000_000_000;
 /// How long an application may think about a request whose listener it has closed, ns. The kernel drops requests that it has not brought to
 /// the listener yet without a word.
 const DECISION_PATIENCE_NS: u64 = 3_000_000_000;
@@ -48,6 +51,13 @@ struct Listener {
     address: SocketAddr,
 }
 
+/// Something that has to happen before `end`; whether it still can is seen at `look`. Both are times, ns.
+#[derive(Debug, Clone, Copy)]
+struct Wait {
+    look: u64,
+    end: u64,
+}
+
 #[derive(Debug)]
 struct Connection {
     conn: ConnId,
@@ -55,8 +65,8 @@ struct Connection {
     qpn: u32,
     /// The listener that brought it, 0 for none.
     listener: u32,
-    /// Until when the queue pair has to be set, or a request without a listener be decided.
-    deadline: Option<u64>,
+    /// For the queue pair to be set, or a request without a listener to be decided.
+    wait: Option<Wait>,
     /// The REP, to be shown when the queue pair is set.
     response: Option<(QpInfo, PrivateData)>,
 }
@@ -109,12 +119,21 @@ impl KernelCm {
         self.engine.handle_datagram(now, from, datagram);
     }
 
-    /// Fires the timers that are due.
-    pub(crate) fn handle_timeout(&mut self, now: u64) {
+    /// Fires the timers that are due. `is_dying` says of a queue pair whether its process is gone or about to be.
+    pub(crate) fn handle_timeout(&mut self, now: u64, is_dying: impl Fn(u32) -> bool) {
         self.engine.handle_timeout(now);
-        let is_late = |c: &Connection| c.deadline.is_some_and(|deadline| deadline <= now);
-        let late = self.connections.iter().filter(|(_, c)| is_late(c));
-        let late: Vec<_> = late.map(|(id, c)| (*id, c.qpn != 0)).collect();
+        let mut late = Vec::new();
+        for (&id, connection) in &mut self.connections {
+            let qpn = connection.qpn;
+            let Some(wait) = connection.wait.as_mut().filter(|wait| wait.look <= now) else {
+                continue;
+            };
+            if wait.end <= now || is_dying(qpn) {
+                late.push((id, qpn != 0));
+            } else {
+                wait.look = wait.end.min(now + QP_LOOK_NS);
+            }
+        }
         for (id, is_decided) in late {
             if is_decided {
                 self.give_up(now, id);
@@ -126,17 +145,17 @@ impl KernelCm {
 
     /// When [`KernelCm::handle_timeout`] must be called next.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let own = self.connections.values().filter_map(|c| c.deadline);
+        let own = self.connections.values().filter_map(|c| Some(c.wait?.look));
         own.chain(self.engine.next_deadline()).min()
     }
 
     /// A process has set a queue pair, or could not.
     pub(crate) fn qp_is_set(&mut self, now: u64, qpn: u32, succeeded: bool) {
-        let waiting = |(_, c): &(&u32, &mut Connection)| c.qpn == qpn && c.deadline.is_some();
+        let waiting = |(_, c): &(&u32, &mut Connection)| c.qpn == qpn && c.wait.is_some();
         let Some((&id, connection)) = self.connections.iter_mut().find(waiting) else {
             return;
         };
-        connection.deadline = None;
+        connection.wait = None;
         if !succeeded {
             return self.give_up(now, id);
         }
@@ -219,7 +238,7 @@ impl KernelCm {
             conn,
             qpn,
             listener,
-            deadline: None,
+            wait: None,
             response: None,
         };
         self.connections.insert(id, connection);
@@ -270,7 +289,8 @@ impl KernelCm {
     fn hurry(&mut self, now: u64, listener: u32) {
         let is_undecided = |c: &&mut Connection| c.listener == listener && c.qpn == 0;
         for request in self.connections.values_mut().filter(is_undecided) {
-            request.deadline = Some(now + DECISION_PATIENCE_NS);
+            let end = now + DECISION_PATIENCE_NS;
+            request.wait = Some(Wait { look: end, end });
         }
     }
 
@@ -290,7 +310,7 @@ impl KernelCm {
         }
         if let Some(connection) = self.connections.get_mut(&request.id) {
             connection.qpn = request.qpn;
-            connection.deadline = None;
+            connection.wait = None;
         }
         self.set_qp(now, request.id);
     }
@@ -335,7 +355,10 @@ impl KernelCm {
         let Some(remote) = self.engine.remote(connection.conn) else {
             return;
         };
-        connection.deadline = Some(now + QP_PATIENCE_NS);
+        connection.wait = Some(Wait {
+            look: now + QP_LOOK_NS,
+            end: now + QP_PATIENCE_NS,
+        });
         self.outputs.push_back(Output::SetQp(QpTarget {
             qpn: connection.qpn,
             remote_ip: remote.peer.ip,
@@ -508,6 +531,8 @@ mod tests {
         told: Vec<CmMessage>,
         targets: Vec<QpTarget>,
         ended: Vec<u32>,
+        /// The queue pair of a process that is about to end.
+        dying: Option<u32>,
     }
 
     impl Bed {
@@ -519,6 +544,7 @@ mod tests {
                 told: Vec::new(),
                 targets: Vec::new(),
                 ended: Vec::new(),
+                dying: None,
             }
         }
 
@@ -542,7 +568,8 @@ mod tests {
             let end = self.now + ns;
             while let Some(deadline) = self.cm.next_deadline().filter(|&d| d <= end) {
                 self.now = deadline;
-                self.cm.handle_timeout(deadline);
+                let dying = self.dying;
+                self.cm.handle_timeout(deadline, |qpn| dying == Some(qpn));
                 self.turn();
             }
             self.now = end;
@@ -629,25 +656,48 @@ mod tests {
         assert_eq!(bed.ended, both);
     }
 
+    /// The passive end's queue pair is not set: both ends hear of it.
+    fn queue_pair_is_not_set(what_happens: impl FnOnce(&mut Bed)) {
+        let mut bed = Bed::new();
+        bed.listen();
+        bed.connect();
+        let request = bed.accept();
+        what_happens(&mut bed);
+        assert_eq!(bed.kinds_of(request)[1..], [cm_kind::CLOSED]);
+        assert_eq!(bed.kinds_of(ACTIVE), [cm_kind::REPLY]);
+        assert_ne!(bed.last().status, 0);
+    }
+
     #[test]
-    fn queue_pair_that_is_not_set_ends_both_ends() {
-        for succeeded in [true, false] {
-            let mut bed = Bed::new();
-            bed.listen();
-            bed.connect();
-            let request = bed.accept();
-            if succeeded {
-                // The process says nothing at all.
-                bed.now += QP_PATIENCE_NS;
-                bed.cm.handle_timeout(bed.now);
-                bed.turn();
-            } else {
-                bed.set_qp(PASSIVE_QPN, ACTIVE_QPN, false);
-            }
-            assert_eq!(bed.kinds_of(request)[1..], [cm_kind::CLOSED]);
-            assert_eq!(bed.kinds_of(ACTIVE), [cm_kind::REPLY]);
-            assert_ne!(bed.last().status, 0);
+    fn queue_pair_that_cannot_be_set_ends_both_ends() {
+        queue_pair_is_not_set(|bed| bed.set_qp(PASSIVE_QPN, ACTIVE_QPN, false));
+    }
+
+    #[test]
+    fn process_that_does_not_set_its_queue_pair_at_all_ends_both_ends() {
+        queue_pair_is_not_set(|bed| bed.pass(QP_PATIENCE_NS));
+    }
+
+    #[test]
+    fn process_that_dies_before_it_has_set_its_queue_pair_is_not_waited_for() {
+        queue_pair_is_not_set(|bed| {
+            bed.dying = Some(PASSIVE_QPN);
+            bed.pass(QP_LOOK_NS);
+        });
+    }
+
+    #[test]
+    fn stopped_processes_have_time_to_set_their_queue_pairs() {
+        let mut bed = Bed::new();
+        bed.listen();
+        bed.connect();
+        bed.accept();
+        for (qpn, remote_qpn) in [(PASSIVE_QPN, ACTIVE_QPN), (ACTIVE_QPN, PASSIVE_QPN)] {
+            bed.pass(QP_PATIENCE_NS / 2);
+            bed.set_qp(qpn, remote_qpn, true);
         }
+        assert_eq!(bed.kinds_of(ACTIVE), [cm_kind::REPLY]);
+        assert_eq!(bed.last().status, 0);
     }
 
     #[test]

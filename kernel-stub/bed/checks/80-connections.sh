@@ -9,6 +9,20 @@ both() { over listening_by_cm "$@"; }
 refused timeout 300 rping -c -a 10.8.0.1 -C 1
 
 both "rping -s -a 10.8.0.1 -C 20 -V" "rping -c -a 10.8.0.1 -C 20 -V"
+# An end that is stopped before it has set its queue pair is waited for: the server is stopped until the request is on its way, the client from then on.
+start_server listening_by_cm "rping -s -a 10.8.0.1 -C 5"
+kill -STOP -- -$server
+timeout 300 rping -c -a 10.8.0.1 -C 5 >/run/client.log 2>&1 &
+client=$!
+wait_until grep -qx 2 $counters/cm_endpoints
+kill -STOP -- -$client
+kill -CONT -- -$server
+wait_until grep -qx 3 $counters/cm_endpoints
+sleep 5
+kill -CONT -- -$client
+wait_for_end $client /run/client.log
+wait_for_end $server /run/server.log
+
 both "ucmatose" "ucmatose -s 10.8.0.1"
 both "ucmatose -c 20" "ucmatose -s 10.8.0.1 -c 20"
 both "rdma_server" "rdma_client -s 10.8.0.1"

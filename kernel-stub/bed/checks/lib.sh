@@ -116,7 +116,7 @@ wait_until() {
 over() {
     start_server "$1" "$2"
     run_client "$3"
-    wait $server || is_race_of_rping /run/server.log || said_and_failed
+    wait_for_end $server /run/server.log
 }
 
 # over_endless LISTENING 'SERVER' 'CLIENT': the same with a server that never ends by itself.
@@ -135,7 +135,13 @@ start_server() {
     wait_until "$1" || said_and_failed
 }
 
-run_client() { timeout 300 $1 >/run/client.log 2>&1 || is_race_of_rping /run/client.log || said_and_failed; }
+run_client() {
+    timeout 300 $1 >/run/client.log 2>&1 &
+    wait_for_end $! /run/client.log
+}
+
+# wait_for_end PROCESS LOG: fails if the process does.
+wait_for_end() { wait $1 || is_race_of_rping "$2" || said_and_failed; }
 
 # Both ends of rping close their event channel when they are done, while a thread of theirs may be about to read from it, which then ends the program with
 # 255, on any device. If anything went wrong before, rping has said so.

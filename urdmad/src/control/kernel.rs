@@ -10,6 +10,7 @@ use urdma_ipc::{Event, PortSpace};
 use urdma_kernel::abi::CmMessage;
 
 use super::Control;
+use crate::client::Client;
 use crate::data::command::Command;
 use crate::data::Answer;
 use crate::kernel_cm::Output;
@@ -26,7 +27,12 @@ impl Control {
         for (from, datagram) in self.shared.take_cm_datagrams() {
             self.kernel.cm.handle_datagram(now, from, &datagram);
         }
-        self.kernel.cm.handle_timeout(now);
+        let clients = &self.clients;
+        let is_dying = |qpn| {
+            let owner = clients.values().find(|client| is_owner(client, qpn));
+            owner.is_none_or(Client::is_dying)
+        };
+        self.kernel.cm.handle_timeout(now, is_dying);
         while let Some(output) = self.kernel.cm.next_output(now) {
             match output {
                 Output::Kernel(message) => self.tell_kernel(now, &message),
@@ -58,8 +64,8 @@ impl Control {
 
     /// A process has set a queue pair of its own, or could not.
     pub(super) fn qp_is_set(&mut self, token: Token, qpn: u32, succeeded: bool) {
-        let slot = self.clients.get(&token).and_then(|client| client.slot());
-        if slot.is_some() && slot == slot_of(qpn) {
+        let client = self.clients.get(&token);
+        if client.is_some_and(|client| is_owner(client, qpn)) {
             self.kernel.cm.qp_is_set(self.now_ns(), qpn, succeeded);
         }
     }
@@ -81,9 +87,8 @@ impl Control {
 
     /// Tells the process that has a queue pair; false if there is none.
     fn tell_owner(&mut self, qpn: u32, event: Event) -> bool {
-        let slot = slot_of(qpn);
-        let is_its = |client: &&mut crate::client::Client| slot.is_some() && client.slot() == slot;
-        let owner = self.clients.values_mut().find(is_its);
+        let mut clients = self.clients.values_mut();
+        let owner = clients.find(|client| is_owner(client, qpn));
         owner.map(|client| client.tell(event)).is_some()
     }
 
@@ -115,7 +120,8 @@ impl Control {
     }
 }
 
-/// The slot whose process has a queue pair.
-fn slot_of(qpn: u32) -> Option<SlotId> {
-    SlotId::new(Qpn::from_u32(qpn)?.slot().number())
+/// Whether a queue pair of this number is the client's, by its slot.
+fn is_owner(client: &Client, qpn: u32) -> bool {
+    let slot = Qpn::from_u32(qpn).and_then(|qpn| SlotId::new(qpn.slot().number()));
+    slot.is_some() && client.slot() == slot
 }
