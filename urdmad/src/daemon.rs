@@ -104,7 +104,8 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     }
 }
 
-fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError> {
+/// Everything of an instance but its control socket.
+pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError> {
     let config = &options.config;
     let run_dir = owned.run_dir();
     let path = fs::canonicalize(run_dir.path()).map_err(system("find the run directory"))?;

@@ -78,6 +78,12 @@ impl KernelDoor {
         }
     }
 
+    /// Serves a device over what a test has in the module's place.
+    #[cfg(test)]
+    pub(crate) fn serve_over(&mut self, agent: Agent) {
+        self.state = State::Served(agent);
+    }
+
     /// The agent's descriptor has hung up.
     pub(crate) fn device_is_gone(&mut self, now: Instant) {
         tracing::info!("the kernel's device is gone");

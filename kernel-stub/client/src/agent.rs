@@ -55,17 +55,23 @@ impl Agent {
         if result < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { file })
+        Ok(Self::over(file))
+    }
+
+    /// The same over a file by which something that takes the module's place serves a device, such as a test's socket.
+    pub fn over(file: File) -> Self {
+        Self { file }
     }
 
     /// What the module wants done next; nothing when there is nothing.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// What the kernel says; `InvalidData` for a message that is cut off.
     pub fn receive(&self) -> io::Result<Option<CmMessage>> {
         let mut message = CmMessage::default();
         match (&self.file).read(message.as_mut_bytes()) {
-            Ok(_) => Ok(Some(message)),
+            Ok(octets) if octets == size_of::<CmMessage>() => Ok(Some(message)),
+            Ok(_) => Err(io::ErrorKind::InvalidData.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }

@@ -125,3 +125,6 @@ fn is_owner(client: &Client, qpn: u32) -> bool {
     let slot = Qpn::from_u32(qpn).and_then(|qpn| SlotId::new(qpn.slot().number()));
     slot.is_some() && client.slot() == slot
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! An instance between a module and processes, all three played by the test.
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+
+use nix::sys::socket::{socketpair, AddressFamily, SockFlag, SockType};
+use urdma_arena::ArenaConfig;
+use urdma_ipc::message::FromDaemon;
+use urdma_ipc::packet::{PacketListener, PacketSocket};
+use urdma_ipc::RunDir;
+use urdma_kernel::abi::cm_kind;
+use urdma_kernel::Agent;
+
+use super::*;
+use crate::config::Config;
+use crate::daemon::{self, Options};
+use crate::rundir::OwnedRunDir;
+
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const PORT: u16 = 7174;
+const LISTENER: u32 = 1;
+const ACTIVE: u32 = 2;
+/// Queue pairs of the processes in slots 1 and 2.
+const ACTIVE_QPN: u32 = 0x01_0001;
+const PASSIVE_QPN: u32 = 0x02_0001;
+
+/// A process as urdmad sees it, and its end of the control socket.
+struct Process {
+    token: Token,
+    socket: PacketSocket,
+}
+
+impl Process {
+    fn hears(&self) -> Option<Event> {
+        let packet = self.socket.try_recv(8192).ok()??;
+        match packet.parse().unwrap() {
+            FromDaemon::Event(event) => Some(event),
+            FromDaemon::Answer { .. } => panic!("it has asked for nothing"),
+        }
+    }
+
+    /// The number of the queue pair that it is asked to set.
+    fn is_asked_to_set(&self) -> Option<u32> {
+        match self.hears()? {
+            Event::SetQp(target) => Some(target.qpn),
+            event => panic!("{event:?}"),
+        }
+    }
+}
+
+struct Rig {
+    control: Control,
+    /// The module's end: it says and hears the same kind of messages.
+    module: Agent,
+    run_dir: PathBuf,
+    _owned: OwnedRunDir,
+}
+
+impl Rig {
+    fn new(test: &str) -> Self {
+        let run_dir = std::env::temp_dir().join(format!("urdmad-{}-{test}", std::process::id()));
+        let options = Options {
+            config: Config {
+                arena: ArenaConfig {
+                    slots: 4,
+                    ..ArenaConfig::default()
+                },
+                kernel_device: Some("urdma0".to_owned()),
+                ..Config::default()
+            },
+            run_dir: RunDir::at(&run_dir),
+            foreground: true,
+        };
+        let owned = OwnedRunDir::acquire(&options.run_dir, None).unwrap();
+        let mut control = daemon::start(&options, &owned).unwrap();
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let (ours, module) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).unwrap();
+        control.kernel.serve_over(Agent::over(File::from(ours)));
+        Self {
+            control,
+            module: Agent::over(File::from(module)),
+            run_dir,
+            _owned: owned,
+        }
+    }
+
+    /// A process attaches to `slot`.
+    fn attach(&mut self, slot: u8) -> Process {
+        let path = self.run_dir.join(format!("{slot}.sock"));
+        let listener = PacketListener::bind(&path).unwrap();
+        let socket = PacketSocket::connect(&path).unwrap();
+        let accepted = listener.accept().unwrap();
+        let peer = accepted.peer().unwrap();
+        let mut client = Client::new(accepted, peer, false);
+        client.attach(SlotId::new(slot).unwrap());
+        let token = Token::from(slot);
+        self.control.clients.insert(token, client);
+        Process { token, socket }
+    }
+
+    fn say(&mut self, message: &CmMessage) {
+        self.module.send(message).unwrap();
+        self.control.serve_kernel();
+    }
+
+    /// What the module is told next.
+    fn told(&self) -> Option<CmMessage> {
+        self.module.receive().unwrap()
+    }
+
+    fn told_kinds(&self) -> Vec<(u32, u32)> {
+        let told = std::iter::from_fn(|| self.told());
+        told.map(|message| (message.kind, message.id)).collect()
+    }
+
+    fn listen(&mut self) {
+        let mut listen = message(cm_kind::LISTEN, LISTENER);
+        (listen.local, listen.local_port) = (urdma_underlay::to_octets(HOST), PORT);
+        self.say(&listen);
+        assert_eq!(self.told().unwrap().status, 0);
+    }
+
+    fn connect(&mut self) {
+        let mut connect = message(cm_kind::CONNECT, ACTIVE);
+        connect.qpn = ACTIVE_QPN;
+        (connect.local, connect.local_port) = (urdma_underlay::to_octets(HOST), 50_000);
+        (connect.remote, connect.remote_port) = (urdma_underlay::to_octets(HOST), PORT);
+        self.say(&connect);
+    }
+
+    /// Accepts the request that the module is told of next, and says its number.
+    fn accept(&mut self) -> u32 {
+        let request = self.told().unwrap();
+        let mut accept = message(cm_kind::ACCEPT, request.id);
+        accept.qpn = PASSIVE_QPN;
+        self.say(&accept);
+        request.id
+    }
+
+    fn service(&self) -> Service {
+        let listeners = self.control.shared.listeners();
+        listeners.find(PortSpace::Tcp, HOST, PORT)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // What is left is in the directory for temporary files.
+        let _ = std::fs::remove_dir_all(&self.run_dir);
+    }
+}
+
+fn message(kind: u32, id: u32) -> CmMessage {
+    CmMessage {
+        kind,
+        id,
+        ..CmMessage::default()
+    }
+}
+
+/// Whether a queue pair has a process, and which one says what of it.
+#[test]
+fn only_the_owner_of_a_queue_pair_says_that_it_is_set() {
+    let mut rig = Rig::new("owner");
+    let (active, passive) = (rig.attach(1), rig.attach(2));
+    rig.listen();
+    rig.connect();
+    let request = rig.accept();
+    assert_eq!(passive.is_asked_to_set(), Some(PASSIVE_QPN));
+    assert_eq!(active.is_asked_to_set(), None);
+
+    rig.control.qp_is_set(active.token, PASSIVE_QPN, true);
+    rig.control.qp_is_set(99, PASSIVE_QPN, false);
+    rig.control.serve_kernel();
+    assert_eq!(active.is_asked_to_set(), None);
+    assert_eq!(rig.told_kinds(), []);
+
+    rig.control.qp_is_set(passive.token, PASSIVE_QPN, true);
+    rig.control.serve_kernel();
+    assert_eq!(active.is_asked_to_set(), Some(ACTIVE_QPN));
+    rig.control.qp_is_set(active.token, ACTIVE_QPN, true);
+    rig.control.serve_kernel();
+    let mut kinds = rig.told_kinds();
+    kinds.sort_unstable();
+    assert_eq!(
+        kinds,
+        [(cm_kind::REPLY, ACTIVE), (cm_kind::ESTABLISHED, request)]
+    );
+
+    rig.say(&message(cm_kind::END, ACTIVE));
+    for (process, qpn) in [(active, ACTIVE_QPN), (passive, PASSIVE_QPN)] {
+        assert_eq!(process.hears(), Some(Event::EndQp { qpn }));
+    }
+}
+
+#[test]
+fn queue_pair_of_no_process_ends_the_connection_at_once() {
+    let mut rig = Rig::new("nobody");
+    rig.listen();
+    rig.connect();
+    let request = rig.accept();
+    assert_eq!(
+        rig.told_kinds(),
+        [(cm_kind::CLOSED, request), (cm_kind::REPLY, ACTIVE)]
+    );
+}
+
+#[test]
+fn process_that_is_gone_before_it_has_set_its_queue_pair_is_not_waited_for() {
+    let mut rig = Rig::new("gone");
+    let passive = rig.attach(2);
+    rig.listen();
+    rig.connect();
+    let request = rig.accept();
+    assert_eq!(rig.told_kinds(), []);
+    rig.control.clients.remove(&passive.token);
+
+    // As the control loop does.
+    let limit = Instant::now() + Duration::from_secs(30);
+    let mut kinds = Vec::new();
+    while kinds.is_empty() {
+        assert!(Instant::now() < limit);
+        let deadline = rig.control.kernel_deadline().unwrap();
+        std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+        rig.control.serve_kernel();
+        kinds = rig.told_kinds();
+    }
+    assert_eq!(
+        kinds,
+        [(cm_kind::CLOSED, request), (cm_kind::REPLY, ACTIVE)]
+    );
+}
+
+#[test]
+fn messages_that_make_no_sense_are_passed_over() {
+    let mut rig = Rig::new("garbled");
+    for kind in [0, 99, cm_kind::REQUEST, cm_kind::CLOSED, u32::MAX] {
+        rig.say(&message(kind, LISTENER));
+    }
+    // Of listeners and connections that nobody knows.
+    for kind in [cm_kind::REJECT, cm_kind::END] {
+        rig.say(&message(kind, ACTIVE));
+    }
+    assert_eq!(rig.told_kinds(), []);
+    rig.say(&message(cm_kind::ACCEPT, ACTIVE));
+    assert_eq!(rig.told_kinds(), [(cm_kind::CLOSED, ACTIVE)]);
+    rig.listen();
+}
+
+#[test]
+fn device_that_goes_away_takes_its_listeners_and_connections_along() {
+    let mut rig = Rig::new("device");
+    let passive = rig.attach(2);
+    rig.listen();
+    rig.connect();
+    rig.accept();
+    assert_eq!(rig.service(), Service::Listening(0));
+
+    // The module says nothing more, and takes nothing.
+    rig.module = Agent::over(File::open("/dev/null").unwrap());
+    rig.control.serve_kernel();
+    rig.control.kernel_device_is_gone();
+    assert_eq!(rig.service(), Service::Nobody);
+    assert!(rig.control.kernel.next_try().is_some());
+
+    // What processes still say of it does no harm.
+    rig.control.qp_is_set(passive.token, PASSIVE_QPN, true);
+    rig.control.serve_kernel();
+    assert_eq!(rig.service(), Service::Nobody);
+}
