@@ -98,9 +98,9 @@ is_gone() { ! kill -0 "$1"; }
 listening_by_cm() { "$PROGRAMS/urdma" status --run-dir $run_dir | grep ^listens >/dev/null; }
 listening_by_tcp() { ss -Hltn 'sport = :18515' | grep LISTEN >/dev/null; }
 
-# Waits up to two minutes for a command to succeed, which is not traced: it may be asked a thousand times.
+# Waits up to ten minutes for a command to succeed, which is not traced: it may be asked a thousand times.
 wait_until() {
-    local deadline=$((SECONDS + 120))
+    local deadline=$((SECONDS + 600))
     { set +x; } 2>/dev/null
     until "$@"; do
         if [ $SECONDS -gt $deadline ]; then
