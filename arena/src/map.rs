@@ -4,7 +4,6 @@
 //! twice is mapped once, so reopening a device does not grow the process. Its size is sealed, so no access below that size can raise SIGBUS
 //! (short of the machine running out of memory).
 
-use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -60,6 +59,18 @@ fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     check(unsafe { libc::fstat(fd.as_raw_fd(), out.as_mut_ptr()) })?;
     // SAFETY: fstat succeeded, so the struct is filled.
     Ok(unsafe { out.assume_init() })
+}
+
+/// Reads the file's first words; reading takes less than mapping it for that.
+fn read_at_start(fd: BorrowedFd<'_>, words: &mut [u64]) -> io::Result<()> {
+    let octets = size_of_val(words);
+    // SAFETY: pread writes at most `octets` octets, which is what the words have; any octets are words.
+    let read = unsafe { libc::pread(fd.as_raw_fd(), words.as_mut_ptr().cast(), octets, 0) };
+    match usize::try_from(read) {
+        Ok(read) if read == octets => Ok(()),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
 }
 
 fn map(fd: BorrowedFd<'_>, octets: usize) -> io::Result<NonNull<u8>> {
@@ -126,20 +137,8 @@ impl Arena {
         if octets < crate::layout::HEADER_OCTETS as u64 {
             return Err(LayoutError::Magic.into());
         }
-        let first_page = map(fd.as_fd(), crate::layout::HEADER_OCTETS)?;
         let mut header = [0u64; 4];
-        for (index, word) in header.iter_mut().enumerate() {
-            // SAFETY: the first page is mapped and aligned, and lives until the munmap below.
-            *word = unsafe { first_page.cast::<AtomicU64>().add(index).as_ref() }
-                .load(Ordering::Acquire);
-        }
-        // SAFETY: unmaps exactly what was mapped above; no reference to it is left.
-        unsafe {
-            libc::munmap(
-                first_page.as_ptr().cast::<c_void>(),
-                crate::layout::HEADER_OCTETS,
-            )
-        };
+        read_at_start(fd.as_fd(), &mut header)?;
         Self::register(fd, Layout::from_header(header, octets)?)
     }
 

@@ -52,16 +52,62 @@ struct Inbox {
 
 type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
 
+/// A conversation that has only begun: urdmad has been greeted and asked for a slot.
+#[derive(Debug)]
+pub struct Attaching {
+    client: ControlClient,
+    hello: u64,
+    /// Nothing sent if urdmad has closed already; its answer to the greeting says why.
+    attach: Result<u64, ControlError>,
+}
+
+impl Attaching {
+    /// Waits for the answers; gives the conversation, the slot and the arena's descriptor.
+    ///
+    /// # Errors
+    /// As [`ControlClient::connect`] and [`ControlClient::attach`].
+    pub fn finish(self) -> Result<(ControlClient, Attached, OwnedFd), ControlError> {
+        let client = self.client.welcomed(self.hello)?;
+        let (attached, arena) = client.attached(self.attach?)?;
+        Ok((client, attached, arena))
+    }
+}
+
 impl ControlClient {
     /// Connects to the urdmad of `run_dir` and greets it as `program`.
     ///
     /// # Errors
     /// No urdmad there, no permission, another version.
     pub fn connect(run_dir: &RunDir, program: &str) -> Result<Self, ControlError> {
+        let (client, hello) = Self::greet(run_dir, program)?;
+        client.welcomed(hello)
+    }
+
+    /// Connects to the urdmad of `run_dir`, greets it as `program` and asks for a slot. Does not wait: urdmad answers both in one turn, and the caller
+    /// has time for something else until [`Attaching::finish`].
+    ///
+    /// # Errors
+    /// No urdmad there, no permission.
+    pub fn begin_attach(
+        run_dir: &RunDir,
+        program: &str,
+        want_lease: bool,
+    ) -> Result<Attaching, ControlError> {
+        let (client, hello) = Self::greet(run_dir, program)?;
+        let attach = client.ask(Request::Attach { want_lease });
+        Ok(Attaching {
+            client,
+            hello,
+            attach,
+        })
+    }
+
+    /// Connects and says Hello, without waiting for the answer, whose id is given.
+    fn greet(run_dir: &RunDir, program: &str) -> Result<(Self, u64), ControlError> {
         let path = run_dir.control_socket();
         let socket =
             PacketSocket::connect(&path).map_err(|errno| connect_error(errno, run_dir, &path))?;
-        let mut client = Self {
+        let client = Self {
             socket,
             instance: String::new(),
             daemon_pid: 0,
@@ -69,15 +115,20 @@ impl ControlClient {
             inbox: Mutex::default(),
             arrived: Condvar::new(),
         };
-        let hello = Request::Hello {
+        let hello = client.ask(Request::Hello {
             version: PROTOCOL_VERSION,
             program: program.to_owned(),
-        };
-        match client.call(hello) {
+        })?;
+        Ok((client, hello))
+    }
+
+    /// Waits for the answer to Hello.
+    fn welcomed(mut self, hello: u64) -> Result<Self, ControlError> {
+        match self.answer_to(hello) {
             Ok((Answer::Welcome { instance, pid }, _)) => {
-                client.instance = instance;
-                client.daemon_pid = pid;
-                Ok(client)
+                self.instance = instance;
+                self.daemon_pid = pid;
+                Ok(self)
             }
             Ok(other) => Err(unexpected(&other.0)),
             Err(ControlError::Refused(Refusal {
@@ -103,7 +154,13 @@ impl ControlClient {
     /// # Errors
     /// No free slot, quota, or the conversation broke.
     pub fn attach(&self, want_lease: bool) -> Result<(Attached, OwnedFd), ControlError> {
-        match self.call(Request::Attach { want_lease })? {
+        let attach = self.ask(Request::Attach { want_lease })?;
+        self.attached(attach)
+    }
+
+    /// Waits for the answer to Attach.
+    fn attached(&self, attach: u64) -> Result<(Attached, OwnedFd), ControlError> {
+        match self.answer_to(attach)? {
             (Answer::Attached(attached), fds) => match fds.into_iter().next() {
                 Some(fd) => Ok((*attached, fd)),
                 None => Err(ControlError::Malformed(
@@ -310,13 +367,24 @@ impl ControlClient {
     }
 
     fn call(&self, request: Request) -> Result<(Answer, Vec<OwnedFd>), ControlError> {
+        let id = self.ask(request)?;
+        self.answer_to(id)
+    }
+
+    /// Sends a request; its id is what [`Self::answer_to`] wants.
+    fn ask(&self, request: Request) -> Result<u64, ControlError> {
         let id = self.take_id();
         self.lock().answers.insert(id, None);
-        let sent = self.socket.send(&FromClient { id, request }, &[]);
-        let outcome = sent.map_err(ControlError::from).and_then(|()| {
-            self.wait_until(Some(Instant::now() + CALL_LIMIT), |inbox| {
-                inbox.answers.get_mut(&id)?.take()
-            })
+        if let Err(errno) = self.socket.send(&FromClient { id, request }, &[]) {
+            self.lock().answers.remove(&id);
+            return Err(errno.into());
+        }
+        Ok(id)
+    }
+
+    fn answer_to(&self, id: u64) -> Result<(Answer, Vec<OwnedFd>), ControlError> {
+        let outcome = self.wait_until(Some(Instant::now() + CALL_LIMIT), |inbox| {
+            inbox.answers.get_mut(&id)?.take()
         });
         self.lock().answers.remove(&id);
         match outcome? {
@@ -485,4 +553,57 @@ fn owning_group(path: &Path) -> String {
                 .flatten()
         })
         .map_or_else(|| "of its owner".to_owned(), |group| group.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::PacketListener;
+
+    /// How long the test waits for anything.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn accepted(listener: &PacketListener) -> PacketSocket {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match listener.accept() {
+                Ok(socket) => return socket,
+                Err(errno) => assert_eq!(errno, Errno::EAGAIN),
+            }
+            assert!(Instant::now() < deadline, "nobody connects");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn attach_to_an_urdmad_of_another_version_says_so() {
+        let directory = std::env::temp_dir().join(format!("urdma-ipc-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let run_dir = RunDir::at(&directory);
+        let listener = PacketListener::bind(&run_dir.control_socket()).unwrap();
+        // Both requests are there before anything is answered.
+        let attaching = ControlClient::begin_attach(&run_dir, "test", false).unwrap();
+        let daemon = accepted(&listener);
+        std::fs::remove_dir_all(directory).unwrap();
+        let [hello, attach] = [(); 2].map(|()| {
+            let packet = daemon.recv(PACKET_OCTETS_MAX).unwrap().unwrap();
+            packet.parse::<FromClient>().unwrap()
+        });
+        assert!(matches!(hello.request, Request::Hello { .. }));
+        assert_eq!(attach.request, Request::Attach { want_lease: false });
+        let theirs = PROTOCOL_VERSION + 1;
+        let refusal = Refusal::new(RefusalKind::VersionMismatch { theirs }, "another version");
+        let answer = FromDaemon::Answer {
+            id: hello.id,
+            result: Err(refusal),
+        };
+        daemon.send(&answer, &[]).unwrap();
+        // As urdmad does with whoever asks for something before it was welcomed.
+        drop(daemon);
+        let refused = attaching.finish().unwrap_err();
+        assert!(
+            matches!(refused, ControlError::VersionMismatch { theirs: said } if said == theirs),
+            "{refused}"
+        );
+    }
 }

@@ -23,7 +23,7 @@ pub mod personality;
 pub mod port_space;
 pub mod status;
 
-pub use client::ControlClient;
+pub use client::{Attaching, ControlClient};
 pub use error::{ControlError, Refusal, RefusalKind};
 pub use hugepages::HugepageInfo;
 pub use message::{

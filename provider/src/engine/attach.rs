@@ -119,7 +119,7 @@ impl Engine {
     /// # Errors
     /// The slot is taken, or a thread cannot be started.
     pub fn start(parts: Parts) -> Result<Arc<Engine>, AttachError> {
-        Calibration::begin().end();
+        Calibration::begin().if_useful().end();
         start(parts, LeaseState::NotAsked, None, None)
     }
 
@@ -148,8 +148,11 @@ pub(super) fn attach_anew(
     lanes: Option<&Arc<Lanes>>,
 ) -> Result<Arc<Engine>, AttachError> {
     let calibration = Calibration::begin();
-    let control = ControlClient::connect(run_dir, &program_name())?;
-    let (attached, arena) = control.attach(wish != LeaseWish::Never)?;
+    let attaching =
+        ControlClient::begin_attach(run_dir, &program_name(), wish != LeaseWish::Never)?;
+    // While urdmad makes room.
+    let calibration = calibration.if_useful();
+    let (control, attached, arena) = attaching.finish()?;
     let arena = Arena::from_fd(arena).map_err(AttachError::Arena)?;
     let (state, lease) = take_lease(wish, &attached.lease, &attached.addresses)?;
     let slot = SlotId::new(attached.slot).ok_or_else(|| {

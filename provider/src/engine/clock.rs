@@ -97,11 +97,17 @@ pub(super) struct Calibration {
 }
 
 impl Calibration {
-    /// Begins, unless the pace is known or of no use.
+    /// Begins, unless the pace is known.
     pub(super) fn begin() -> Self {
-        let is_useful = PACE.get().is_none() && kernel_uses_counter();
         Self {
-            begin: is_useful.then(both),
+            begin: PACE.get().is_none().then(both),
+        }
+    }
+
+    /// Gives it up if the kernel does not read the counter either, which takes some system calls to find out.
+    pub(super) fn if_useful(self) -> Self {
+        Self {
+            begin: self.begin.filter(|_| kernel_uses_counter()),
         }
     }
 
@@ -133,7 +139,7 @@ mod tests {
 
     #[test]
     fn clock_after_calibration_keeps_the_kernels_pace() {
-        Calibration::begin().end();
+        Calibration::begin().if_useful().end();
         // The thread may lose the processor between two readings, so ours lies between two of the kernel's.
         let (before, own, after) = (kernel_ns(), now_ns(), kernel_ns());
         std::thread::sleep(std::time::Duration::from_millis(50));
