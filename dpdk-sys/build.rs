@@ -68,6 +68,7 @@ fn main() {
     println!("cargo:rerun-if-changed=shim/guard.c");
     println!("cargo:rerun-if-changed=shim/shim.c");
     println!("cargo:rerun-if-changed=shim/shim.h");
+    println!("cargo:rerun-if-changed=shim/virtio.c");
     let library = match pkg_config::Config::new()
         .cargo_metadata(false)
         .atleast_version(MINIMUM_VERSION)
@@ -117,7 +118,10 @@ fn compiler_flags() -> Vec<String> {
 
 fn compile_shim(flags: &[String]) {
     let mut build = cc::Build::new();
-    build.file("shim/shim.c").include("shim").opt_level(2);
+    build
+        .files(["shim/shim.c", "shim/virtio.c"])
+        .include("shim")
+        .opt_level(2);
     for flag in flags {
         build.flag(flag);
     }

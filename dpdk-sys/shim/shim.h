@@ -70,6 +70,12 @@ int urdma_port_start(uint16_t port);
 int urdma_port_stop(uint16_t port);
 int urdma_port_close(uint16_t port);
 
+/*
+ * Makes the queues of a pair whole again after a process that used them was killed, if the driver is net_virtio: every
+ * descriptor that the device has not is free. Nobody may use the pair meanwhile. 0, or -ENOTSUP when nothing was done.
+ */
+int urdma_virtio_mend(uint16_t port, uint16_t pair);
+
 /* Name of the port's driver; empty when there is none. */
 const char *urdma_port_driver(uint16_t port);
 

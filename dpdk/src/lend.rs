@@ -59,8 +59,9 @@ impl Lent {
     /// Packets that wait in the receive queue are thrown away. The process must have ended: one that still used the
     /// pair would corrupt the pool.
     ///
-    /// Where the driver cannot stop one pair of queues (net_virtio), what a killed process held stays lost, and what it sent last
-    /// comes back when the pair sends again: such a pair is usable as long as a quarter of its buffers are free.
+    /// Where the driver cannot stop one pair of queues (net_virtio), the descriptors are all there again, but the buffers that a killed process held
+    /// stay lost, and what it sent last comes back when the pair sends again: such a pair is usable as long as a quarter of its
+    /// buffers are free.
     ///
     /// # Errors
     /// Too few buffers came back: the pair is unusable until the port is configured again.
@@ -74,6 +75,8 @@ impl Lent {
         }
         if stopped {
             self.pair.start()?;
+        } else {
+            self.pair.mend();
         }
         self.drain();
         let have = self.pair.pool.available();
@@ -118,6 +121,14 @@ impl QueuePair {
     fn start(&mut self) -> Result<(), Error> {
         self.tx.start()?;
         self.rx.start()
+    }
+
+    /// Makes whole what a process that was killed in the middle of a burst has left in the queues.
+    fn mend(&mut self) {
+        // SAFETY: the port and the pair exist, and nobody else uses the pair.
+        let result = unsafe { dpdk_sys::urdma_virtio_mend(self.rx.port(), self.rx.index().0) };
+        // The driver is another one, or not as it is known.
+        let _ = result;
     }
 }
 
