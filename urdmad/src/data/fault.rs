@@ -61,8 +61,9 @@ impl Line {
         self.found.push(frame.into());
     }
 
-    /// Takes in what was found, as if it had come evenly since the port was looked at before: a link would have gone on sending while this thread waited
-    /// for a processor, and what comes at once would meet a queue that there would not have been.
+    /// Takes in what was found, as if it had come to the link's queue evenly since the port was looked at before: a link would have gone on sending while
+    /// this thread waited for a processor, and what comes at once would meet a queue that there would not have been. But each is delayed from now on:
+    /// one that was sent a moment ago would else be there before it can be, and its sender take that for the path's round trip.
     pub(crate) fn take_found(&mut self, now_ns: u64) {
         let since_ns = self.looked_ns.max(now_ns.saturating_sub(LATE_NS_MAX));
         self.looked_ns = now_ns;
@@ -70,15 +71,20 @@ impl Line {
         let count = found.len() as u64;
         for (number, frame) in (1..).zip(found.drain(..)) {
             let came_ns = since_ns + (now_ns - since_ns) * number / count;
-            self.offer(came_ns, frame);
+            self.take_in(came_ns, now_ns, frame);
         }
         self.found = found;
     }
 
     /// Takes a frame in that came at `now_ns`.
-    pub(crate) fn offer(&mut self, now_ns: u64, mut frame: Box<[u8]>) {
+    pub(crate) fn offer(&mut self, now_ns: u64, frame: Box<[u8]>) {
+        self.take_in(now_ns, now_ns, frame);
+    }
+
+    /// Takes a frame in that presumably came at `came_ns` and was found at `now_ns`.
+    fn take_in(&mut self, came_ns: u64, now_ns: u64, mut frame: Box<[u8]>) {
         self.counts.offered += 1;
-        let Some((departs_ns, is_marked)) = self.queue(now_ns, frame.len()) else {
+        let Some((departs_ns, is_marked)) = self.queue(came_ns, frame.len()) else {
             self.counts.queue_full += 1;
             return;
         };
@@ -95,7 +101,7 @@ impl Line {
             let octet = ETHERNET_OCTETS + self.rng.below_len(frame.len() - ETHERNET_OCTETS);
             frame[octet] ^= 1 << self.rng.below(8);
         }
-        let mut due_ns = departs_ns.saturating_add(chance.delay_ns);
+        let mut due_ns = departs_ns.max(now_ns).saturating_add(chance.delay_ns);
         if self.rng.happens(chance.reorder_ppm) {
             self.counts.reordered += 1;
             due_ns = due_ns.saturating_add(1 + self.rng.below(chance.reorder_by_ns));
@@ -378,6 +384,7 @@ mod tests {
     fn frames_found_together_have_come_one_after_the_other_since_the_last_look() {
         let mut line = line(Impairment {
             rate_bit_s: Some(1_000_000_000),
+            delay_ns: 3_000,
             ..Impairment::default()
         });
         let times = |line: &mut Line| -> Vec<u64> {
@@ -389,11 +396,13 @@ mod tests {
         };
         // A look that finds nothing.
         line.take_found(50_000_000);
-        let expected: Vec<u64> = (1..=10).map(|n| 50_010_000 + n * 20_000).collect();
+        // All but the last have left the link by now, and none is on the path for less than its delay.
+        let mut expected = vec![50_203_000; 9];
+        expected.push(50_213_000);
         assert_eq!(times(&mut line), expected);
         assert_eq!(line.counts.waited_ns, 0);
         // In the same moment: they meet a queue.
-        let expected: Vec<u64> = (1..=10).map(|n| 50_210_000 + n * 10_000).collect();
+        let expected: Vec<u64> = (1..=10).map(|n| 50_213_000 + n * 10_000).collect();
         assert_eq!(times(&mut line), expected);
         assert_eq!(line.counts.waited_most_ns, 100_000);
     }
