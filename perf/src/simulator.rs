@@ -116,6 +116,8 @@ pub fn link_table(mtu: u32, marks: bool) -> Vec<(LinkCase, LinkResult)> {
                     flows,
                     stagger_ns: rtt_us * stagger,
                     marks,
+                    wake_us: 0,
+                    seed: 0,
                     run_ns: 1_000_000_000.max(rtt_us * 250_000),
                 };
                 rows.push((case, case.run()));

@@ -1,6 +1,6 @@
 //! Links with a rate and a delay: they are filled, shared and not flooded. `make perf` runs more of them.
 
-use proto_trp::sim::{LinkCase, LinkResult};
+use proto_trp::sim::{for_each_seed, Flood, LinkCase, LinkModel, LinkResult, Setup, World};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -18,6 +18,8 @@ fn case(mbps: u64, rtt_us: u64, mtu: u32, flows: usize, run_ns: u64) -> LinkCase
         flows,
         stagger_ns: 0,
         marks: false,
+        wake_us: 0,
+        seed: 0,
         run_ns,
     }
 }
@@ -73,4 +75,48 @@ fn marks_keep_the_queue_shorter_than_delay_does() {
         assert!(result.jain >= 0.95, "{case:?}: {result:?}");
         assert!(result.wait_p99 < 0.5, "{case:?}: {result:?}");
     }
+}
+
+#[test]
+fn ends_that_sleep_when_little_comes_fill_the_link() {
+    for_each_seed(10, |seed| {
+        let case = LinkCase {
+            wake_us: 300,
+            seed,
+            ..case(2_000, 500, 1500, 1, SECOND / 4)
+        };
+        let result = run(case);
+        assert!(result.line >= 0.8, "{case:?}: {result:?}");
+    });
+}
+
+// The window stayed at one packet until the smallest round trip was forgotten, 10 to 20 seconds later.
+#[test]
+fn path_that_becomes_longer_is_filled_again_within_a_second() {
+    const MBPS: u64 = 2_000;
+    let link = |rtt_us: u64| LinkModel {
+        bits_per_second: MBPS * 1_000_000,
+        delay_ns: rtt_us * 500,
+        queue_octets: 500_000,
+        ..LinkModel::default()
+    };
+    for_each_seed(3, |seed| {
+        for (before_us, after_us) in [(150, 650), (250, 1_000), (500, 5_000)] {
+            let setup = Setup {
+                link: link(before_us),
+                ..Setup::default()
+            };
+            let mut world = World::new(&setup, seed);
+            let mut flood = Flood::new(&mut world, 65_536, 128);
+            flood.run(&mut world, SECOND / 4);
+            for direction in &mut world.links {
+                direction.model = link(after_us);
+            }
+            flood.run(&mut world, SECOND);
+            let octets = flood.run(&mut world, SECOND / 4);
+            let part = octets * 100 / (MBPS * 1_000_000 / 8 / 4);
+            println!("{before_us} to {after_us} us: {part} % of the rate");
+            assert!(part >= 80, "{before_us} to {after_us} us: {part} %");
+        }
+    });
 }

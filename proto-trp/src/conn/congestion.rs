@@ -88,6 +88,8 @@ const DRAIN_EVERY_NS: u64 = 500_000_000;
 const DRAIN_EVERY_ROUNDS: u64 = 128;
 /// Rounds for which it does so, that others can join.
 const DRAIN_ROUNDS: u32 = 4;
+/// So few packets in flight make no queue that matters.
+const FEW_PACKETS: u32 = 4;
 /// Loss is taken for congestion when more than one packet in this many is lost in a round: below, it is noise.
 const LOSS_SHIFT: u32 = 3;
 /// Packets that are lost in a round at least when it is congestion.
@@ -107,7 +109,9 @@ pub(super) struct DelayBased {
     credit: u32,
     /// Growth per round in 1/16 of a packet.
     step: u32,
-    round_end: Time,
+    round_began: Time,
+    /// The smoothed round trip then.
+    round_ns: u64,
     round_acked: u32,
     round_lost: u32,
     round_marked: u32,
@@ -131,6 +135,8 @@ pub(super) struct DelayBased {
     /// Round trips of the last rounds of letting go, and the middle one of the last time: what a round takes when no queue lengthens it, processors included.
     drained_rtts_ns: [u64; 3],
     unloaded_ns: u64,
+    /// The same of the last time that was begun with so few packets in flight that they make no queue, or what was shorter since; 0 for none.
+    proven_ns: u64,
     /// Share of marked packets, in 1/1024.
     marked_share: u32,
 }
@@ -144,7 +150,8 @@ impl DelayBased {
             late_samples: 0,
             credit: 0,
             step: 16,
-            round_end: Time::ZERO,
+            round_began: Time::ZERO,
+            round_ns: 0,
             round_acked: 0,
             round_lost: 0,
             round_marked: 0,
@@ -159,6 +166,7 @@ impl DelayBased {
             before_drain: (0, 0),
             drained_rtts_ns: [0; 3],
             unloaded_ns: 0,
+            proven_ns: 0,
             marked_share: 0,
         }
     }
@@ -198,14 +206,18 @@ impl DelayBased {
         }
     }
 
-    /// The round trip without a queue. The smallest of late was seen when no processor had to be waited for; no queue, but we can bring about that there is none.
+    /// The round trip without a queue. The smallest of late was seen when no processor had to be waited for, or on another path; no queue, but we can bring
+    /// about that there is none.
     fn base_ns(&self, min_rtt_ns: u64) -> u64 {
-        if min_rtt_ns < SHORT_PATH_NS {
-            min_rtt_ns + SHORT_PATH_NOISE_NS
+        let (least_ns, most_ns) = if min_rtt_ns < SHORT_PATH_NS {
+            let tolerated_ns = min_rtt_ns + SHORT_PATH_NOISE_NS;
+            (tolerated_ns, tolerated_ns)
         } else {
-            let most = min_rtt_ns + min_rtt_ns.min(SHORT_PATH_NOISE_NS);
-            self.unloaded_ns.clamp(min_rtt_ns, most)
-        }
+            let noise_ns = min_rtt_ns.min(SHORT_PATH_NOISE_NS);
+            (min_rtt_ns, min_rtt_ns + noise_ns)
+        };
+        let most_ns = most_ns.max(self.proven_ns);
+        self.unloaded_ns.clamp(least_ns, most_ns)
     }
 
     /// Once per round trip: looks at what the round has shown.
@@ -232,9 +244,25 @@ impl DelayBased {
         let usual = (8 * self.window.isqrt()).min(4 * self.window);
         let doubled = usual << self.empty.saturating_sub(EMPTY_ROUNDS).min(12);
         self.step = doubled.min(2 * self.window).max(usual);
-        self.round_end = ack.now.plus_ns(ack.smoothed_rtt_ns);
+        (self.round_began, self.round_ns) = (ack.now, ack.smoothed_rtt_ns);
         (self.round_acked, self.round_lost, self.round_marked) = (0, 0, 0);
         self.round_rtt_ns = u64::MAX;
+    }
+
+    /// Has let go of the path: what a round trip takes without a queue is known anew, and the window becomes what the path holds.
+    fn end_drain(&mut self, min_rtt_ns: u64) {
+        let least = least_by_delay(min_rtt_ns);
+        let mut rtts_ns = self.drained_rtts_ns;
+        rtts_ns.sort_unstable();
+        self.unloaded_ns = rtts_ns[1];
+        let (window, rtt_ns) = self.before_drain;
+        self.proven_ns = if window <= FEW_PACKETS {
+            self.unloaded_ns
+        } else {
+            self.proven_ns.min(self.unloaded_ns)
+        };
+        self.window = window;
+        self.shrink(share_of(self.base_ns(min_rtt_ns), rtt_ns), least);
     }
 
     /// Shrinks the window to what the path holds when every sample of some rounds has shown a queue.
@@ -247,13 +275,7 @@ impl DelayBased {
             self.drained_rtts_ns.rotate_left(1);
             self.drained_rtts_ns[2] = self.round_rtt_ns;
             if self.drain_rounds == 0 {
-                let mut rtts_ns = self.drained_rtts_ns;
-                rtts_ns.sort_unstable();
-                self.unloaded_ns = rtts_ns[1];
-                let base_ns = self.base_ns(ack.min_rtt_ns);
-                let (window, rtt_ns) = self.before_drain;
-                self.window = window;
-                self.shrink(share_of(base_ns, rtt_ns), least);
+                self.end_drain(ack.min_rtt_ns);
             }
             return;
         }
@@ -328,7 +350,9 @@ impl CongestionControl for DelayBased {
         if uses_window && self.drain_rounds == 0 {
             self.grow(ack.packets);
         }
-        if ack.now >= self.round_end {
+        // The first one measured may have taken a thousand times as long as those of now, as the peer's process was asleep.
+        let round_ns = self.round_ns.min(2 * ack.smoothed_rtt_ns);
+        if ack.now.since_ns(self.round_began) >= round_ns {
             self.end_round(ack);
         }
         Some(self.window)
@@ -463,6 +487,24 @@ mod tests {
     fn delay_based_round_trip_that_no_smaller_window_shortens_is_no_queue() {
         let mut control = DelayBased::new(256);
         run(&mut control, 0..12_000, &ack(200_000, 120_000), 0);
+        assert!(control.window() > 128, "{}", control.window());
+    }
+
+    // No round ended for as long as the first round trip had taken.
+    #[test]
+    fn delay_based_standing_queue_after_a_first_answer_that_came_late_closes_the_window() {
+        let mut control = DelayBased::new(256);
+        run(&mut control, 1..2, &ack(2_500_000_000, 500_000), 0);
+        let began = 2 * 2_500_000_000 / 6_000_000;
+        run(&mut control, began..began + 50, &ack(3_000_000, 500_000), 0);
+        assert!(control.window() < 16, "{}", control.window());
+    }
+
+    // Everything after looked like a queue, and it stayed at a packet a round for as long as the smallest round trip is remembered.
+    #[test]
+    fn delay_based_path_that_has_become_longer_opens_the_window_again() {
+        let mut control = DelayBased::new(256);
+        run(&mut control, 0..2_000, &ack(650_000, 150_000), 0);
         assert!(control.window() > 128, "{}", control.window());
     }
 

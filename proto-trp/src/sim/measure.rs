@@ -3,13 +3,16 @@
 use super::flood::{Bottleneck, Flood};
 use super::gobackn::GoBackN;
 use super::link::{LinkModel, FRAMING_OCTETS};
-use super::world::{Setup, World};
+use super::world::{Setup, Sleep, World};
 use crate::wire::TAGGED_OVERHEAD;
 
 /// Octets of IP and UDP in front of a datagram.
 const IP_UDP_OCTETS: u32 = 28;
 /// Octets of writes that are posted at any time in a run over a link, of one queue pair: more than two windows of the longest.
 const OUTSTANDING_OCTETS: u32 = 128 << 20;
+
+/// Time without a datagram after which an end that sleeps does so.
+const SPIN_NS: u64 = 20_000;
 
 /// A link with a rate and a delay, and who shares it.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +29,10 @@ pub struct LinkCase {
     pub stagger_ns: u64,
     /// The link marks datagrams (ECN CE) from a queue of a quarter of a round trip on, at least 20 KB.
     pub marks: bool,
+    /// Ends sleep when nothing comes and may take so long to wake up.
+    pub wake_us: u64,
+    /// Where all chance comes from.
+    pub seed: u64,
     /// Time before anything is measured, and for which it is then.
     pub run_ns: u64,
 }
@@ -61,6 +68,10 @@ impl LinkCase {
                 },
                 ..LinkModel::default()
             },
+            sleep: Sleep {
+                after_ns: SPIN_NS,
+                wake_ns: self.wake_us * 1_000,
+            },
             ..Setup::default()
         }
     }
@@ -73,7 +84,7 @@ impl LinkCase {
         const LENGTH: u32 = 1 << 20;
         let setup = self.setup();
         let flows = (0..self.flows as u64).map(|flow| {
-            let mut world = World::new(&setup, flow);
+            let mut world = World::new(&setup, self.seed + flow);
             let flood = Flood::new(&mut world, LENGTH, OUTSTANDING_OCTETS / LENGTH);
             (world, flood)
         });

@@ -23,7 +23,7 @@ pub use measure::{LinkCase, LinkResult, LossCase};
 pub use rng::Rng;
 pub use traffic::{Breakage, Exchange, ExchangePlan};
 pub use verbs::SIGNALED;
-pub use world::{End, Setup, World};
+pub use world::{End, Setup, Sleep, World};
 
 /// Runs `test` on each seed of this run: the one of `URDMA_SEED`, or as many as `URDMA_SIM_SEEDS` says, or `usual`.
 ///

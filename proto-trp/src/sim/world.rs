@@ -42,6 +42,17 @@ pub struct Setup {
     pub keepalive_ns: u64,
     /// An end whose queue pair is unknown answers with RESET.
     pub answers_reset: bool,
+    /// How late ends are at what arrives.
+    pub sleep: Sleep,
+}
+
+/// The sleep of a process that nothing has come to for a while.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sleep {
+    /// It falls asleep so long after the last datagram.
+    pub after_ns: u64,
+    /// It wakes up at most so long after the next one; 0 if it never sleeps.
+    pub wake_ns: u64,
 }
 
 impl Default for Setup {
@@ -64,6 +75,7 @@ impl Default for Setup {
             min_rnr_timer: 12,
             keepalive_ns: 0,
             answers_reset: true,
+            sleep: Sleep::default(),
         }
     }
 }
@@ -77,8 +89,12 @@ pub struct End {
     pub host: SimHost,
     /// Its process is stopped.
     frozen: bool,
-    /// What has arrived since.
+    /// What has arrived since, or since it slept.
     waiting: Vec<Flight>,
+    /// Its process sleeps from then on.
+    awake_until: Time,
+    /// It sleeps, and wakes up then.
+    wakes_at: Option<Time>,
 }
 
 /// Datagrams that are kept for a process that is stopped.
@@ -136,6 +152,8 @@ impl World {
                 host: SimHost::default(),
                 frozen: false,
                 waiting: Vec::new(),
+                awake_until: Time::ZERO,
+                wakes_at: None,
             }
         };
         Self {
@@ -354,7 +372,8 @@ impl World {
             let conn = end.conn.as_ref().filter(|_| !end.frozen);
             conn.and_then(Connection::next_deadline)
         };
-        let next = [arrival, deadline(&self.ends[0]), deadline(&self.ends[1])];
+        let [a, b] = &self.ends;
+        let next = [arrival, deadline(a), deadline(b), a.wakes_at, b.wakes_at];
         next.into_iter().flatten().min()
     }
 
@@ -369,6 +388,11 @@ impl World {
                 self.arrive(arrival.to, arrival.flight);
             }
         }
+        for end in 0..2 {
+            if self.ends[end].wakes_at.is_some_and(|at| at <= self.now) {
+                self.wake(end);
+            }
+        }
         for end in &mut self.ends {
             if let (Some(conn), false) = (&mut end.conn, end.frozen) {
                 if conn.next_deadline().is_some_and(|due| due <= self.now) {
@@ -378,14 +402,38 @@ impl World {
         }
     }
 
-    /// Something comes off the link: to the connection, or to the socket's queue of a process that is stopped.
+    /// Something comes off the link: to the connection, or to the socket's queue of a process that is stopped or asleep.
     fn arrive(&mut self, to: usize, flight: Flight) {
-        if !self.ends[to].frozen {
+        if !self.ends[to].frozen && !self.sleeps(to) {
             self.deliver(to, &flight.octets, flight.marked);
         } else if self.ends[to].waiting.len() < FROZEN_QUEUE {
             self.ends[to].waiting.push(flight);
         } else {
             self.links[1 - to].dropped += 1;
+        }
+    }
+
+    /// Whether the process of an end, for which something has come, is asleep; it then is about to wake up.
+    fn sleeps(&mut self, end: usize) -> bool {
+        let sleep = self.setup.sleep;
+        let end = &mut self.ends[end];
+        if sleep.wake_ns == 0 {
+            return false;
+        }
+        if end.wakes_at.is_none() && self.now > end.awake_until {
+            let wakes_at = self.now.plus_ns(self.rng.below(sleep.wake_ns));
+            end.wakes_at = Some(wakes_at);
+        }
+        end.awake_until = self.now.plus_ns(sleep.after_ns);
+        end.wakes_at.is_some()
+    }
+
+    /// The process of an end wakes up and finds what its queue has kept.
+    fn wake(&mut self, end: usize) {
+        self.ends[end].wakes_at = None;
+        self.ends[end].awake_until = self.now.plus_ns(self.setup.sleep.after_ns);
+        if !self.ends[end].frozen {
+            self.take_waiting(end);
         }
     }
 
@@ -397,6 +445,10 @@ impl World {
     /// Lets the process of an end go on (SIGCONT): it finds what its queue has kept.
     pub fn thaw(&mut self, end: usize) {
         self.ends[end].frozen = false;
+        self.take_waiting(end);
+    }
+
+    fn take_waiting(&mut self, end: usize) {
         for flight in std::mem::take(&mut self.ends[end].waiting) {
             self.deliver(end, &flight.octets, flight.marked);
         }
