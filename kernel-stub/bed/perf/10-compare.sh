@@ -49,12 +49,12 @@ connections() {
 measure() {
     local device=$1 size at_a_time
     for size in 8 64; do
-        perftest "$device" "send latency, $size B, us" 5 ib_send_lat -s $size -n 1000
-        perftest "$device" "write latency, $size B, us" 5 ib_write_lat -s $size -n 1000
-        perftest "$device" "read latency, $size B, us" 5 ib_read_lat -s $size -n 1000
+        perftest "$device" "send latency, $size B, us" 5 ib_send_lat -s $size -n 5000
+        perftest "$device" "write latency, $size B, us" 5 ib_write_lat -s $size -n 5000
+        perftest "$device" "read latency, $size B, us" 5 ib_read_lat -s $size -n 5000
     done
     perftest "$device" "write bandwidth, 64 KB, MiB/s" 4 ib_write_bw -F -s 65536 -n 500
-    for at_a_time in 1 1 1 16; do
+    for at_a_time in 1 1 1 16 16 16; do
         connections "$device" $at_a_time
     done
 }
