@@ -162,7 +162,7 @@ fn carry(
 ) -> u64 {
     let mut datagrams = 0;
     while let Some(plan) = from.0.plan_transmit() {
-        let Some(sent) = from.0.write_transmit(now, &plan, frame, &mut from.1) else {
+        let Some(sent) = from.0.write_transmit(now, plan, frame, &mut from.1) else {
             continue;
         };
         let mut head = [0; HEAD_OCTETS];

@@ -100,7 +100,7 @@ pub struct TransmitPlan {
 impl TransmitPlan {
     /// Octets that the buffer must hold: never more than `max_datagram_octets`, and a little more than will be written.
     #[inline]
-    pub const fn room(&self) -> usize {
+    pub const fn room(self) -> usize {
         self.len
     }
 }
@@ -491,8 +491,8 @@ impl Connection {
     /// Whether the payload of the datagram stays the connection's until its arrival is known, and is sent for the first time: then the driver may leave it where
     /// it is, if its peer can get it from there. What did not arrive that way is sent again, and then must be copied.
     #[inline]
-    pub const fn may_refer(&self, plan: &TransmitPlan) -> bool {
-        !self.unreliable && !matches!(plan.next, Next::Again(_))
+    pub const fn may_refer(&self, plan: TransmitPlan) -> bool {
+        !self.unreliable && !matches!(plan.next, Next::Again)
     }
 
     /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` when nothing may be sent now.
@@ -504,7 +504,7 @@ impl Connection {
         host: &mut H,
     ) -> Option<Transmit> {
         while let Some(plan) = self.plan() {
-            if let Some(transmit) = self.write_transmit(now, &plan, buf, host) {
+            if let Some(transmit) = self.write_transmit(now, plan, buf, host) {
                 return Some(transmit);
             }
         }

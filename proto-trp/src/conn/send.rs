@@ -31,20 +31,18 @@ pub(super) enum Next {
     FinAck,
     /// Question whether the peer lives.
     Probe,
-    /// A segment that was sent before.
-    Again(u64),
-    /// A new segment.
-    New(SegmentSpec),
+    /// A segment that was sent before and is lost.
+    Again,
+    /// The next segment of a request.
+    Request,
+    /// The next segment of an answer.
+    Answer,
     /// The segment that was refused, under a new number.
-    Retry(SegmentSpec),
+    Retry,
 }
 
-impl Next {
-    /// Whether it is a new segment too long to be one of very many in flight.
-    fn is_long(self) -> bool {
-        matches!(self, Next::New(spec) | Next::Retry(spec) if spec.len > MEMORY_SHORT_OCTETS)
-    }
-}
+/// A segment that is to be sent, and the octets of its payload.
+type Planned = (Next, u32);
 
 /// Room for every datagram without payload: all headers and extensions.
 const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
@@ -114,40 +112,31 @@ impl Connection {
         Ok(octets)
     }
 
-    /// What would be sent next. This and the functions that it asks are parts of the caller: what they return through memory would be read back at once,
-    /// which waits until the stores are done.
+    /// What would be sent next. A plan is two words, and this and the functions that it asks are parts of the caller: what goes through memory in other
+    /// pieces than those in which it is read back waits for all stores before it, those into a frame among them, which the peer's processor has.
     #[inline(always)]
     pub(super) fn plan(&self) -> Option<TransmitPlan> {
         if !self.may_have_tx() {
             return None;
         }
-        let next = match self.controls.next() {
-            Some(control) => control,
+        let (next, octets) = match self.controls.next() {
+            Some(control) => (control, 0),
             None if !self.state.receives() => return None,
-            None if self.acks.due && self.rx.has_gap() => Next::Ack,
+            None if self.acks.due && self.rx.has_gap() => (Next::Ack, 0),
             None => match self.plan_segment() {
                 Some(segment) => segment,
-                None if self.acks.due => Next::Ack,
+                None if self.acks.due => (Next::Ack, 0),
                 None => return None,
             },
         };
-        let len = match next {
-            Next::New(spec) | Next::Retry(spec) => self.segment_len(&spec),
-            Next::Again(seq) => self.segment_len(&self.tx.get(seq).spec),
-            _ => CONTROL_LEN,
-        };
+        // The longest headers, the payload, an atomic's answer.
+        let longest = CONTROL_LEN + octets as usize;
+        let len = longest.min(self.peer.max_datagram);
         Some(TransmitPlan { next, len })
     }
 
-    /// Room for a segment: the longest headers, the payload, an atomic's answer.
     #[inline(always)]
-    fn segment_len(&self, spec: &SegmentSpec) -> usize {
-        let longest = CONTROL_LEN + spec.len as usize;
-        longest.min(self.peer.max_datagram)
-    }
-
-    #[inline(always)]
-    fn plan_segment(&self) -> Option<Next> {
+    fn plan_segment(&self) -> Option<Planned> {
         if !self.sends_stream || self.peer_closed || self.closing {
             return None;
         }
@@ -157,44 +146,64 @@ impl Connection {
         if !self.tx.has_room() || self.tx.in_flight >= self.control.window() {
             return None;
         }
-        let next = self.plan_new()?;
-        if self.tx.in_flight >= self.peer.long_window && next.is_long() {
+        let (next, octets) = self.plan_new()?;
+        if self.tx.in_flight >= self.peer.long_window && octets > MEMORY_SHORT_OCTETS {
             return None;
         }
-        Some(next)
+        Some((next, octets))
     }
 
     /// A lost segment, if the window or a probe lets it out.
     #[cold]
-    fn plan_again(&self) -> Option<Next> {
+    fn plan_again(&self) -> Option<Planned> {
         if self.tx.in_flight >= self.control.window() && self.recovery.probe_credit == 0 {
             return None;
         }
-        self.tx.first_lost().map(Next::Again)
+        let seq = self.tx.first_lost()?;
+        Some((Next::Again, self.tx.get(seq).spec.len))
     }
 
     #[inline(always)]
-    fn plan_new(&self) -> Option<Next> {
-        let answer = self.responder.next_segment(self.peer.max_tagged);
+    fn plan_new(&self) -> Option<Planned> {
         if self.rnr.retries > 0 {
-            return self.plan_refused(answer);
+            return self.plan_refused();
         }
-        let request = self.next_request_segment();
-        let next = match (answer, request) {
-            (Some(answer), Some(request)) => Some(if self.answers_turn { answer } else { request }),
-            (answer, request) => answer.or(request),
-        };
-        next.map(Next::New)
+        if self.responder.has_answers() {
+            return self.plan_answer();
+        }
+        self.plan_request()
+    }
+
+    #[inline(always)]
+    fn plan_request(&self) -> Option<Planned> {
+        let spec = self.next_request_segment()?;
+        Some((Next::Request, spec.len))
+    }
+
+    /// Answers and requests take turns.
+    #[inline(never)]
+    fn plan_answer(&self) -> Option<Planned> {
+        let answer = self.next_answer_segment()?;
+        let request = self.plan_request().filter(|_| !self.answers_turn);
+        Some(request.unwrap_or((Next::Answer, answer.len)))
     }
 
     /// While the peer is not ready only answers go out, after that the refused segment, alone until it is taken.
     #[cold]
-    fn plan_refused(&self, answer: Option<SegmentSpec>) -> Option<Next> {
-        let retry = self.rnr.may_retry().then(|| self.next_request_segment());
-        match retry.flatten() {
-            Some(segment) => Some(Next::Retry(segment)),
-            None => answer.map(Next::New),
+    fn plan_refused(&self) -> Option<Planned> {
+        if self.rnr.may_retry() {
+            if let Some(spec) = self.next_request_segment() {
+                return Some((Next::Retry, spec.len));
+            }
         }
+        let answer = self.next_answer_segment()?;
+        Some((Next::Answer, answer.len))
+    }
+
+    /// The next segment of the answer whose turn it is.
+    #[inline]
+    fn next_answer_segment(&self) -> Option<SegmentSpec> {
+        self.responder.next_segment(self.peer.max_tagged)
     }
 
     /// The next segment of the work request whose turn it is.
@@ -271,14 +280,18 @@ impl Connection {
     pub fn write_transmit<H: Host>(
         &mut self,
         now: Time,
-        plan: &TransmitPlan,
+        plan: TransmitPlan,
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
-        let transmit = match &plan.next {
-            Next::New(spec) => self.write_new(now, spec, buf, host)?,
-            Next::Retry(spec) => self.write_retry(now, spec, buf, host)?,
-            Next::Again(seq) => self.write_again(now, *seq, buf, host)?,
+        let transmit = match plan.next {
+            Next::Request => {
+                let spec = self.next_request_segment()?;
+                self.write_new(now, &spec, buf, host)?
+            }
+            Next::Answer => self.write_answer(now, buf, host)?,
+            Next::Retry => self.write_retry(now, buf, host)?,
+            Next::Again => self.write_again(now, buf, host)?,
             control => self.write_control(now, control, buf),
         };
         self.stats.tx_datagrams += 1;
@@ -286,7 +299,8 @@ impl Connection {
         Some(transmit)
     }
 
-    #[inline]
+    /// Sends a new segment; a part of the caller, as [`Connection::plan`] is.
+    #[inline(always)]
     fn write_new<H: Host>(
         &mut self,
         now: Time,
@@ -334,19 +348,30 @@ impl Connection {
         }
     }
 
+    #[inline(never)]
+    fn write_answer<H: Host>(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let spec = self.next_answer_segment()?;
+        self.write_new(now, &spec, buf, host)
+    }
+
     /// Sends the refused segment again; it asks for an acknowledgement.
     #[cold]
     fn write_retry<H: Host>(
         &mut self,
         now: Time,
-        spec: &SegmentSpec,
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
+        let spec = self.next_request_segment()?;
         let seq = self.tx.next;
         let asked = seq.wrapping_sub(self.peer.ack_request_interval);
         self.last_ack_request = self.last_ack_request.min(asked);
-        let transmit = self.write_new(now, spec, buf, host)?;
+        let transmit = self.write_new(now, &spec, buf, host)?;
         self.rnr.retry = Some(seq);
         Some(transmit)
     }
@@ -414,10 +439,10 @@ impl Connection {
     fn write_again<H: Host>(
         &mut self,
         now: Time,
-        seq: u64,
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
+        let seq = self.tx.first_lost()?;
         let spec = self.tx.get(seq).spec;
         let Some(len) = self.write_segment(seq, &spec, true, buf, host) else {
             // Never to be sent again: the request that it belongs to ends with an error.
@@ -436,7 +461,7 @@ impl Connection {
     }
 
     /// Headers and payload of one segment.
-    #[inline]
+    #[inline(always)]
     fn write_segment<H: Host>(
         &mut self,
         seq: u64,
@@ -658,7 +683,7 @@ impl Connection {
         wire::encode(trp, extensions, kind, last, buf).ok()
     }
 
-    fn write_control(&mut self, now: Time, control: &Next, buf: &mut [u8]) -> Transmit {
+    fn write_control(&mut self, now: Time, control: Next, buf: &mut [u8]) -> Transmit {
         let mut extensions = Extensions::NONE;
         let mut segment = SegmentKind::Absent;
         let kind = match control {
@@ -698,7 +723,7 @@ impl Connection {
                 self.controls.probe = false;
                 PacketType::Probe
             }
-            Next::Ack | Next::Rnr | Next::New(_) | Next::Again(_) | Next::Retry(_) => {
+            Next::Ack | Next::Rnr | Next::Request | Next::Answer | Next::Retry | Next::Again => {
                 self.controls.rnr = false;
                 self.stats.tx_acks += 1;
                 PacketType::Ack

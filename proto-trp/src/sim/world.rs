@@ -281,7 +281,7 @@ impl World {
             );
             let host = &mut self.ends[end].host;
             let room = plan.room();
-            if let Some(transmit) = conn.write_transmit(now, &plan, &mut buf[..room], host) {
+            if let Some(transmit) = conn.write_transmit(now, plan, &mut buf[..room], host) {
                 self.carry(end, &buf[..transmit.len]);
             }
         }

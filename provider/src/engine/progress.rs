@@ -29,6 +29,8 @@ const DRAIN_BURSTS: usize = 65_536 / BURST;
 const TURN: u32 = 32;
 /// Datagrams at one poll after which acknowledgements are not put off: the sender of a stream waits for them, and no answer will carry them.
 const PUT_OFF_MAX: usize = 4;
+/// Datagrams of a frame that are on their way into the processor while one is looked at.
+const PREFETCHED: usize = 3;
 /// Both ECN bits: congestion experienced.
 const ECN_CE: u8 = 3;
 /// ECT(0).
@@ -203,17 +205,20 @@ impl Shard {
             return 1;
         }
         let mut followers = frame.followers();
+        let mut ahead = frame.followers();
+        for (at, _) in ahead.by_ref().take(PREFETCHED - 1) {
+            frame.prefetch(at);
+        }
         let (mut at, mut len) = (0, frame.len());
         let mut taken = 1;
         loop {
-            let next = followers.next();
-            if let Some((at, _)) = next {
+            if let Some((at, _)) = ahead.next() {
                 frame.prefetch(at);
             }
             // SAFETY: the datagram lies within the frame, as does what is readable behind it, and the frame is held as long as it is borrowed.
             let body = unsafe { Body::new(frame.data_ptr().add(at), len, frame.capacity() - at) };
             self.dispatch(info, now, &body, &origin);
-            match next {
+            match followers.next() {
                 Some(next) => (at, len) = next,
                 None => return taken,
             }
@@ -488,9 +493,7 @@ impl Shard {
             return Turn::Done;
         };
         for _ in 0..TURN {
-            // Looked at where it was written: to copy it would be to wait for the stores.
-            let plan = entry.conn.plan_transmit();
-            let Some(plan) = &plan else {
+            let Some(plan) = entry.conn.plan_transmit() else {
                 return Turn::Done;
             };
             let room = match outbox.begin(endpoint, notes, to, plan.room()) {
@@ -555,8 +558,7 @@ impl Shard {
         };
         let mut turn = Turn::More;
         for _ in 0..TURN {
-            let plan = entry.conn.plan_transmit();
-            let Some(plan) = &plan else {
+            let Some(plan) = entry.conn.plan_transmit() else {
                 turn = Turn::Done;
                 break;
             };
