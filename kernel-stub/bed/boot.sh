@@ -19,8 +19,9 @@ for nic in nic0 nic1; do
     nics+=(-device "virtio-net-pci,netdev=$nic,mac=02:00:00:00:00:0${nic#nic},mq=on,rss=on,vectors=10,romfile=")
 done
 
+# -erms: the C library and the kernel copy by `rep movsb` where a processor says that it does that fast; the emulator does it octet by octet.
 exec "$here/network.sh" timeout --foreground --kill-after=5 "$seconds" qemu-system-x86_64 \
-    -M q35 -accel tcg,thread=multi -cpu max -smp 2 -m 3072 \
+    -M q35 -accel tcg,thread=multi -cpu max,-erms -smp 2 -m 3072 \
     -nodefaults -no-user-config -display none -no-reboot -serial stdio \
     -kernel "$dir/vmlinux" -initrd "$dir/initrd" \
     -append "$options bed.guest=$here/guest.sh bed.image=$dir/image" \
