@@ -16,6 +16,7 @@ mod host;
 mod kept;
 mod loss;
 mod num;
+mod plan;
 mod queue;
 mod receive;
 mod recovery;
@@ -50,12 +51,12 @@ pub use types::{
 
 use ack::AckState;
 use congestion::{Controller, DelayBased, FixedWindow};
+use plan::{Controls, Next};
 use queue::{RecvQueue, SendQueue};
 use recovery::{PathTiming, Recovery};
 use responder::Responder;
 use rnr::RnrPause;
 use rxwindow::RxWindow;
-use send::{Controls, Next};
 use terminate::TerminateRepeat;
 use timers::KeepAlive;
 use txwindow::TxWindow;

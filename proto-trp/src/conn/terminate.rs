@@ -1,11 +1,11 @@
 //! How a connection ends by an error: who is told what, and what becomes of the work requests.
 
 use super::host::{Host, ProtectionError};
+use super::plan::Controls;
 use super::queue::SendWqe;
 use super::receive::Refusal;
 use super::responder::Asked;
 use super::rxwindow::Commit;
-use super::send::Controls;
 use super::state::State;
 use super::time::Time;
 use super::types::{Completion, CompletionOp, Event, SendOp, Status};

@@ -1,0 +1,232 @@
+//! What is sent next: which segment or other datagram, and how much room it needs.
+
+use super::queue::SendWqe;
+use super::state::State;
+use super::txwindow::{SegmentSource, SegmentSpec};
+use super::types::SendOp;
+use super::{congestion::CongestionControl, Connection, TransmitPlan, MEMORY_SHORT_OCTETS};
+use crate::wire;
+
+/// What the next datagram is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Next {
+    /// A pure acknowledgement.
+    Ack,
+    /// Refusal of the expected packet for want of a receive request.
+    Rnr,
+    /// The end of the connection by an error found here.
+    Terminate,
+    /// The end of the connection in order.
+    Fin,
+    /// Answer to a FIN.
+    FinAck,
+    /// Question whether the peer lives.
+    Probe,
+    /// A segment that was sent before and is lost.
+    Again,
+    /// The next segment of a request.
+    Request,
+    /// The next segment of an answer.
+    Answer,
+    /// The segment that was refused, under a new number.
+    Retry,
+}
+
+/// A segment that is to be sent, and the octets of its payload.
+type Planned = (Next, u32);
+
+/// Room for every datagram without payload: all headers and extensions.
+const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
+
+/// Datagrams other than segments that are to be sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Controls {
+    pub(super) terminate: bool,
+    pub(super) rnr: bool,
+    pub(super) fin: bool,
+    pub(super) fin_ack: bool,
+    pub(super) probe: bool,
+}
+
+impl Controls {
+    #[inline]
+    pub(super) fn any(self) -> bool {
+        self.terminate | self.rnr | self.fin | self.fin_ack | self.probe
+    }
+
+    #[inline]
+    fn next(self) -> Option<Next> {
+        if !self.any() {
+            None
+        } else if self.terminate {
+            Some(Next::Terminate)
+        } else if self.rnr {
+            Some(Next::Rnr)
+        } else if self.fin_ack {
+            Some(Next::FinAck)
+        } else if self.probe {
+            Some(Next::Probe)
+        } else {
+            Some(Next::Fin)
+        }
+    }
+}
+
+impl Connection {
+    /// What would be sent next. A plan is two words, and this and the functions that it asks are parts of the caller: what goes through memory in other
+    /// pieces than those in which it is read back waits for all stores before it, those into a frame among them, which the peer's processor has.
+    #[inline(always)]
+    pub(super) fn plan(&self) -> Option<TransmitPlan> {
+        if !self.may_have_tx() {
+            return None;
+        }
+        let (next, octets) = match self.controls.next() {
+            Some(control) => (control, 0),
+            None if !self.state.receives() => return None,
+            None if self.acks.due && self.rx.has_gap() => (Next::Ack, 0),
+            None => match self.plan_segment() {
+                Some(segment) => segment,
+                None if self.acks.due => (Next::Ack, 0),
+                None => return None,
+            },
+        };
+        // The longest headers, the payload, an atomic's answer.
+        let longest = CONTROL_LEN + octets as usize;
+        let len = longest.min(self.peer.max_datagram);
+        Some(TransmitPlan { next, len })
+    }
+
+    #[inline(always)]
+    fn plan_segment(&self) -> Option<Planned> {
+        if !self.sends_stream || self.peer_closed || self.closing {
+            return None;
+        }
+        if self.tx.lost > 0 {
+            return self.plan_again();
+        }
+        if !self.tx.has_room() || self.tx.in_flight >= self.control.window() {
+            return None;
+        }
+        let (next, octets) = self.plan_new()?;
+        if self.tx.in_flight >= self.peer.long_window && octets > MEMORY_SHORT_OCTETS {
+            return None;
+        }
+        Some((next, octets))
+    }
+
+    /// A lost segment, if the window or a probe lets it out.
+    #[cold]
+    fn plan_again(&self) -> Option<Planned> {
+        if self.tx.in_flight >= self.control.window() && self.recovery.probe_credit == 0 {
+            return None;
+        }
+        let seq = self.tx.first_lost()?;
+        Some((Next::Again, self.tx.get(seq).spec.len))
+    }
+
+    #[inline(always)]
+    fn plan_new(&self) -> Option<Planned> {
+        if self.rnr.retries > 0 {
+            return self.plan_refused();
+        }
+        if self.responder.has_answers() {
+            return self.plan_answer();
+        }
+        self.plan_request()
+    }
+
+    #[inline(always)]
+    fn plan_request(&self) -> Option<Planned> {
+        let spec = self.next_request_segment()?;
+        Some((Next::Request, spec.len))
+    }
+
+    /// Answers and requests take turns.
+    #[inline(never)]
+    fn plan_answer(&self) -> Option<Planned> {
+        let answer = self.next_answer_segment()?;
+        let request = self.plan_request().filter(|_| !self.answers_turn);
+        Some(request.unwrap_or((Next::Answer, answer.len)))
+    }
+
+    /// While the peer is not ready only answers go out, after that the refused segment, alone until it is taken.
+    #[cold]
+    fn plan_refused(&self) -> Option<Planned> {
+        if self.rnr.may_retry() {
+            if let Some(spec) = self.next_request_segment() {
+                return Some((Next::Retry, spec.len));
+            }
+        }
+        let answer = self.next_answer_segment()?;
+        Some((Next::Answer, answer.len))
+    }
+
+    /// The next segment of the answer whose turn it is.
+    #[inline]
+    pub(super) fn next_answer_segment(&self) -> Option<SegmentSpec> {
+        self.responder.next_segment(self.peer.max_tagged)
+    }
+
+    /// The next segment of the work request whose turn it is.
+    #[inline(always)]
+    pub(super) fn next_request_segment(&self) -> Option<SegmentSpec> {
+        let index = self.sq.next;
+        if index == self.sq.tail || self.sq.is_stopped_at(index) {
+            return None;
+        }
+        let wqe = self.sq.get(index);
+        if !wqe.started && !self.may_start(wqe) {
+            return None;
+        }
+        let left = wqe.length - wqe.progress;
+        Some(match wqe.op {
+            SendOp::Send | SendOp::SendInvalidate { .. } => {
+                let len = left.min(self.peer.max_untagged);
+                SegmentSpec {
+                    source: SegmentSource::Message(index),
+                    offset: wqe.progress,
+                    len,
+                    last: len == left,
+                }
+            }
+            SendOp::Write { .. } if left == 0 && wqe.imm.is_some() => SegmentSpec {
+                source: SegmentSource::Immediate(index),
+                offset: 0,
+                len: 0,
+                last: true,
+            },
+            SendOp::Write { .. } => {
+                let len = left.min(self.peer.max_tagged);
+                SegmentSpec {
+                    source: SegmentSource::Message(index),
+                    offset: wqe.progress,
+                    len,
+                    last: len == left,
+                }
+            }
+            SendOp::Read { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. } => SegmentSpec {
+                source: SegmentSource::Request(index),
+                offset: 0,
+                len: 0,
+                last: true,
+            },
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => SegmentSpec {
+                source: SegmentSource::Local(index),
+                offset: 0,
+                len: 0,
+                last: true,
+            },
+        })
+    }
+
+    /// Whether the send queue's state, the fence and the limit on reads let a request begin.
+    #[inline]
+    fn may_start(&self, wqe: &SendWqe) -> bool {
+        self.state == State::Rts
+            && (!wqe.flags.fence || self.reads_outstanding == 0)
+            && (!wqe.is_request() || self.reads_outstanding < self.peer.max_rd_atomic)
+    }
+}
