@@ -1,10 +1,10 @@
 //! Whether the stand-in has anything to do in this process, decided once.
 
-use std::ffi::{c_char, c_int, CStr};
-use std::sync::atomic::{AtomicI32, AtomicU8, Ordering};
+use std::ffi::{c_char, CStr};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::OnceLock;
 
-use crate::{fds, real};
+use crate::{fds, owner, real};
 
 const UNDECIDED: u8 = 0;
 const DECIDING: u8 = 1;
@@ -13,8 +13,6 @@ const ACTIVE: u8 = 3;
 
 static DECISION: AtomicU8 = AtomicU8::new(UNDECIDED);
 static SYSFS: OnceLock<Vec<u8>> = OnceLock::new();
-/// The process that last ran the fork handler or the constructor.
-static HOME_PID: AtomicI32 = AtomicI32::new(0);
 
 /// Called by the dynamic linker when the library is loaded.
 #[cfg(not(test))]
@@ -45,18 +43,6 @@ pub(crate) fn sysfs() -> Option<&'static [u8]> {
     SYSFS.get().map(Vec::as_slice)
 }
 
-/// Whether this is the process that opened what the tables hold, or a forked copy with its own copy of the
-/// tables; false in a vforked child, whose tables are its parent's.
-pub(crate) fn owns_tables() -> bool {
-    HOME_PID.load(Ordering::Relaxed) == pid()
-}
-
-/// The process id.
-pub(crate) fn pid() -> c_int {
-    // SAFETY: getpid has no preconditions.
-    unsafe { libc::getpid() }
-}
-
 /// Decides; calls that come in while this goes on pass by.
 #[cold]
 fn decide() -> bool {
@@ -69,18 +55,12 @@ fn decide() -> bool {
     let active = sysfs.is_some();
     if let Some(sysfs) = sysfs {
         let _ = SYSFS.set(sysfs);
-        HOME_PID.store(pid(), Ordering::Relaxed);
-        // SAFETY: the handler is a function that only stores to an atomic.
-        unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+        owner::take_tables();
         fds::prepare();
     }
     DECISION.store(if active { ACTIVE } else { INERT }, Ordering::Release);
     real::set_errno(before);
     active
-}
-
-unsafe extern "C" fn in_forked_child() {
-    HOME_PID.store(pid(), Ordering::Relaxed);
 }
 
 /// `$SYSFS_PATH`, by default `$URDMA_RUN_DIR/sysfs`; `None` without `$URDMA_RUN_DIR`.
@@ -113,11 +93,4 @@ fn has_real_device() -> bool {
     // SAFETY: `path` is a C string; the raw call goes round our own `access`.
     let found = unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), 0) };
     found == 0
-}
-
-/// Makes the tests' process the owner of the tables, as the constructor does.
-#[cfg(test)]
-pub(crate) fn take_tables_for_test() -> c_int {
-    HOME_PID.store(pid(), Ordering::Relaxed);
-    pid()
 }

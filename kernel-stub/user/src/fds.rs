@@ -7,8 +7,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use crate::active;
-use crate::paths::Device;
+use crate::device::Device;
+use crate::owner;
 
 /// Descriptors from this number on are never stand-in files.
 pub(crate) const MAX_FDS: usize = 1 << 16;
@@ -118,7 +118,7 @@ pub(crate) fn add(fd: c_int, kind: Kind, handle: i64) -> bool {
     };
     let entry = &ENTRIES[index];
     entry.kind.store(kind.to_number(), Ordering::Relaxed);
-    entry.pid.store(active::pid(), Ordering::Relaxed);
+    entry.pid.store(owner::pid(), Ordering::Relaxed);
     entry.handle.store(handle, Ordering::Relaxed);
     entry.dev.store(dev, Ordering::Relaxed);
     entry.ino.store(ino, Ordering::Relaxed);
@@ -145,7 +145,7 @@ pub(crate) fn find(fd: c_int) -> Option<Found> {
     Some(Found {
         kind: Kind::from_number(entry.kind.load(Ordering::Relaxed)),
         handle: entry.handle.load(Ordering::Relaxed),
-        is_mine: entry.pid.load(Ordering::Relaxed) == active::pid(),
+        is_mine: entry.pid.load(Ordering::Relaxed) == owner::pid(),
     })
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn copy(fd: c_int, new_fd: c_int) {
         return;
     };
     let value = from.load(Ordering::Acquire);
-    let Some(entry) = entry_of(value).filter(|_| active::owns_tables()) else {
+    let Some(entry) = entry_of(value).filter(|_| owner::owns_tables()) else {
         return;
     };
     let is_channel = entry.kind.load(Ordering::Relaxed) == Kind::Channel.to_number();
@@ -211,7 +211,7 @@ fn set(cell: &AtomicU32, fd: c_int, index: usize) -> Option<u32> {
 
 /// Empties a cell; true if its entry has no other user.
 fn forget(fd: c_int) -> bool {
-    if !active::owns_tables() {
+    if !owner::owns_tables() {
         return false;
     }
     match cell(fd).map(|cell| cell.swap(0, Ordering::AcqRel)) {
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn descriptor_added_is_found_until_removed() {
-        let _ = active::take_tables_for_test();
+        owner::take_tables();
         let fd = null();
         assert!(!is_hit(fd.as_raw_fd()));
         assert!(add(fd.as_raw_fd(), CM, 7));
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn descriptor_copied_closes_with_the_last_copy() {
-        let _ = active::take_tables_for_test();
+        owner::take_tables();
         let (a, b) = (null(), null());
         assert!(add(a.as_raw_fd(), CM, 8));
         copy(a.as_raw_fd(), b.as_raw_fd());
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn descriptor_reused_behind_our_back_is_found_out() {
-        let _ = active::take_tables_for_test();
+        owner::take_tables();
         let fd = null().into_raw_fd();
         assert!(add(fd, CM, 9));
         let other = std::fs::File::open("/proc/self/status").unwrap();
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn hits_in_a_range_are_listed() {
-        let _ = active::take_tables_for_test();
+        owner::take_tables();
         let fd = null();
         let number = u32::try_from(fd.as_raw_fd()).unwrap();
         assert!(add(fd.as_raw_fd(), CM, 10));

@@ -5,8 +5,8 @@
 //! a kernel that knows RDMA. It decides nothing itself: writes to the stand-in files are forwarded
 //! to the provider through the table in [`front`].
 //!
-//! Files: [`front`] the table's declaration; `active` whether there is anything to do; `paths` what
-//! is redirected; `fds` which descriptors are stand-in files; `uverbs` the one uverbs command;
+//! Files: [`front`] the table's declaration; `active` whether there is anything to do; `device` the
+//! device files, `paths` what is redirected; `fds` which descriptors are stand-in files, `owner` in which process; `uverbs` the one uverbs command;
 //! `provider` finds and loads the provider; `real` the C library's functions; `hooks` the interposed
 //! functions.
 //!
@@ -35,10 +35,12 @@
 compile_error!("the stand-in knows the calling conventions of Linux on x86-64 and aarch64 only");
 
 mod active;
+mod device;
 mod fds;
 pub mod front;
 #[cfg_attr(test, allow(dead_code))]
 mod hooks;
+mod owner;
 mod paths;
 mod provider;
 mod real;

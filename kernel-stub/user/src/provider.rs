@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void, CStr};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
 use crate::front::{FrontTable, FrontTableFn, FRONT_ABI, FRONT_SIZE, FRONT_TABLE_SYMBOL};
-use crate::{active, real};
+use crate::{active, owner, real};
 
 static TABLE: AtomicPtr<FrontTable> = AtomicPtr::new(std::ptr::null_mut());
 /// The thread that is loading; 0 if none is.
@@ -86,7 +86,7 @@ fn report_load_failure(path: &[u8]) {
 
 /// Says a sentence on standard error, once per process.
 fn report(sentence: &[u8]) {
-    let me: c_int = active::pid();
+    let me: c_int = owner::pid();
     if REPORTED.swap(me, Ordering::Relaxed) == me {
         return;
     }

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{c_ulong, size_t, ssize_t};
 
+use crate::device::Device;
 use crate::fds::{self, Closed, Found, Kind};
-use crate::paths::Device;
 use crate::real::{self, set_errno};
 use crate::{active, provider, uverbs};
 

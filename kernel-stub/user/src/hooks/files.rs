@@ -4,8 +4,9 @@ use std::ffi::{c_char, c_int, CStr};
 
 use libc::{mode_t, size_t, ssize_t, DIR, FILE};
 
+use crate::device::Device;
 use crate::fds::{self, Kind};
-use crate::paths::{is_candidate, look, Device, Target};
+use crate::paths::{is_candidate, look, Target};
 use crate::provider;
 use crate::real::{self, set_errno, Compare, Filter};
 

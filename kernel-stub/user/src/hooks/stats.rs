@@ -2,8 +2,9 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
+use crate::device::Device;
 use crate::fds::{self, Kind};
-use crate::paths::{is_candidate, look, Device, Target};
+use crate::paths::{is_candidate, look, Target};
 use crate::real::{self, set_errno, Stat};
 
 /// Permissions and type of a device file.
