@@ -1,31 +1,24 @@
 //! What queries answer: addresses, routes, and the attributes for a QP on its way to RTS.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use urdma_cm::wire::gid_of;
 use urdma_cm::ConnId;
 use zerocopy::{FromZeros, IntoBytes};
 
-use crate::abi::{
-    AhAttr, PathRec, PathRecData, QpAttr, QueryAddrResp, QueryPathResp, QueryRouteResp,
-};
+use crate::abi::{PathRec, PathRecData, QpAttr, QueryAddrResp, QueryPathResp, QueryRouteResp};
 use crate::driver::Errno;
 use crate::ids::{Id, IdState, State};
+use crate::param::{way, HOP_LIMIT, PORT, UDP_QKEY};
 use crate::service::Service;
 use crate::sockaddr;
 
 /// The only P_Key, in network order.
 const PKEY: [u8; 2] = [0xff, 0xff];
-/// The only port of the device.
-const PORT: u8 = 1;
 /// `ibdev_index` when devices were not found through netlink.
 const NO_INDEX: u32 = u32::MAX;
-/// `RDMA_UDP_QKEY`.
-pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
 /// How long the receiver asks the sender to wait when no receive is posted: code 12, 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
-/// Hop limit in address handles.
-const HOP_LIMIT: u8 = 64;
 /// Packet life time in path records: 4.096 us * 2^14.
 const PACKET_LIFE_TIME: u8 = 14;
 /// `IBV_RATE_10_GBPS`; nothing here depends on it.
@@ -154,29 +147,8 @@ fn ready_to_receive(
     attr.max_dest_rd_atomic = remote.qp.initiator_depth;
     attr.min_rnr_timer = MIN_RNR_TIMER;
     attr.port_num = PORT;
-    attr.ah_attr = way(state, src, remote.peer.ip);
+    attr.ah_attr = way(&state.device, src, remote.peer.ip);
     Ok(attr)
-}
-
-/// The way from an id to a host.
-pub(crate) fn way(state: &State, src: Option<SocketAddr>, to: IpAddr) -> AhAttr {
-    let own = src.map(|src| gid_of(src.ip()));
-    let index = state.device.gids.iter().position(|gid| Some(*gid) == own);
-    AhAttr {
-        dgid: gid_of(to),
-        flow_label: 0,
-        sgid_index: index.and_then(|i| u8::try_from(i).ok()).unwrap_or(0),
-        hop_limit: HOP_LIMIT,
-        traffic_class: 0,
-        grh_reserved: 0,
-        dlid: 0,
-        sl: 0,
-        src_path_bits: 0,
-        static_rate: 0,
-        is_global: 1,
-        port_num: PORT,
-        reserved: 0,
-    }
 }
 
 fn datagram_attr(mut attr: QpAttr, wanted: u32) -> Result<QpAttr, Errno> {

@@ -9,20 +9,16 @@ use std::sync::Arc;
 use urdma_cm::wire::{gid_of, QpInfo};
 use urdma_cm::{ConnId, ConnectRequest, Engine, Event, ListenId, PortSpace, PrivateData};
 
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::FromZeros;
 
-use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp, UdParam, PRIVATE_DATA_FIELD};
-use crate::answers;
+use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp};
 use crate::driver::{Device, Driver, Errno};
-use crate::multicast::Membership;
+use crate::param::{datagram_param, ece_of, empty_param, no_ece, param_of, way, REST};
 use crate::service::Service;
 use crate::sockaddr;
 
 /// First local port of active ids that never asked for one; such ports are not reserved.
 const ANONYMOUS_PORTS: u16 = 49152;
-
-/// Octets by which a datagram service's parameters are longer than a connection's.
-const REST: usize = size_of::<UdParam>() - size_of::<ConnParam>();
 
 /// How far an id has come, as in the kernel's `enum rdma_cm_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +84,16 @@ pub(crate) struct Queued {
     pub(crate) ece: Ece,
     /// For a CONNECT_REQUEST, the new connection and its REQ.
     pub(crate) request: Option<(ConnId, SocketAddr, SocketAddr)>,
+}
+
+/// One id's membership in one group.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// The id.
+    pub(crate) id: u32,
+    /// The application's name for the membership.
+    pub(crate) uid: u64,
+    pub(crate) events_reported: u32,
 }
 
 /// One opened rdma_cm file.
@@ -349,7 +355,7 @@ impl State {
         let Some(remote) = self.engine.remote(conn) else {
             return;
         };
-        let way = answers::way(self, src, remote.peer.ip);
+        let way = way(&self.device, src, remote.peer.ip);
         let (param, rest) = datagram_param(qp.qpn, way, private_data);
         let Some(id) = self.ids.get(&number).filter(|id| id.uid != 0) else {
             return;
@@ -537,73 +543,6 @@ fn extract(queue: &mut VecDeque<Queued>, is_meant: impl Fn(&Queued) -> bool) -> 
         }
     }
     removed
-}
-
-/// Parameters as the other end sees them: what one end asks for, the other has to answer.
-fn param_of(qp: &QpInfo, retry_count: u8, private_data: &PrivateData) -> ConnParam {
-    let octets = private_data.as_slice();
-    let mut param = empty_param();
-    param.qp_num = qp.qpn;
-    param.private_data[..octets.len()].copy_from_slice(octets);
-    param.private_data_len = u8::try_from(octets.len()).unwrap_or(u8::MAX);
-    param.srq = u8::from(qp.srq);
-    param.responder_resources = qp.initiator_depth;
-    param.initiator_depth = qp.responder_resources;
-    param.flow_control = u8::from(qp.flow_control);
-    param.retry_count = retry_count;
-    param.rnr_retry_count = qp.rnr_retry;
-    param
-}
-
-/// A datagram service's parameters, in the two parts of [`EventResp`].
-pub(crate) fn datagram_param(
-    qp_num: u32,
-    ah_attr: AhAttr,
-    private_data: &PrivateData,
-) -> (ConnParam, [u8; REST]) {
-    let octets = private_data.as_slice();
-    let mut param = UdParam {
-        qp_num,
-        qkey: if qp_num == 0 { 0 } else { answers::UDP_QKEY },
-        ah_attr,
-        private_data: [0; PRIVATE_DATA_FIELD],
-        private_data_len: u8::try_from(octets.len()).unwrap_or(u8::MAX),
-        reserved: [0; 7],
-    };
-    param.private_data[..octets.len()].copy_from_slice(octets);
-    let (conn, rest) = param.as_bytes().split_at(size_of::<ConnParam>());
-    let conn = ConnParam::read_from_bytes(conn).unwrap_or_else(|_| empty_param());
-    (conn, rest.try_into().unwrap_or([0; REST]))
-}
-
-fn empty_param() -> ConnParam {
-    ConnParam {
-        qp_num: 0,
-        qkey: 0,
-        private_data: [0; PRIVATE_DATA_FIELD],
-        private_data_len: 0,
-        srq: 0,
-        responder_resources: 0,
-        initiator_depth: 0,
-        flow_control: 0,
-        retry_count: 0,
-        rnr_retry_count: 0,
-        valid: 0,
-    }
-}
-
-fn ece_of(qp: &QpInfo) -> Ece {
-    Ece {
-        vendor_id: qp.ece.vendor_id,
-        attr_mod: qp.ece.attr_mod,
-    }
-}
-
-pub(crate) fn no_ece() -> Ece {
-    Ece {
-        vendor_id: 0,
-        attr_mod: 0,
-    }
 }
 
 fn add_token(event_fd: &OwnedFd) {

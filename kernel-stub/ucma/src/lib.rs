@@ -5,7 +5,7 @@
 //!
 //! Files: [`driver`] is what the surroundings must offer; [`abi`] the layouts; [`ucma`] the locks,
 //! the opened files and the waiting; `ids` the rdma_cm ids and what the engine's events mean for
-//! them; `commands` the commands, `multicast` those of groups; `answers` what queries answer; `service` what an id is for; `user` the copies
+//! them; `commands` the commands, `multicast` those of groups; `answers` what queries answer; `param` what both ends are told of each other; `service` what an id is for; `user` the copies
 //! to and from the application's memory.
 //!
 //! What is refused: AF_IB addresses, and RDMA_PS_IB for queue pairs other than those of extended connections (EINVAL, as by a kernel without them).
@@ -17,6 +17,7 @@ mod commands;
 pub mod driver;
 mod ids;
 mod multicast;
+mod param;
 mod service;
 mod sockaddr;
 pub mod ucma;

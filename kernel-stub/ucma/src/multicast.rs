@@ -9,25 +9,15 @@ use std::net::IpAddr;
 use urdma_cm::PrivateData;
 
 use crate::abi::{self, event, join};
-use crate::answers;
 use crate::commands::{body_of, Command};
 use crate::driver::Errno;
-use crate::ids::{datagram_param, no_ece, IdState, Queued, State};
+use crate::ids::{IdState, Membership, Queued, State};
+use crate::param::{datagram_param, no_ece, way};
 use crate::service::Service;
 use crate::sockaddr;
 
 /// The queue pair number that means every member.
 const GROUP_QPN: u32 = 0x00ff_ffff;
-
-/// One id's membership in one group.
-#[derive(Debug)]
-pub(crate) struct Membership {
-    /// The id.
-    pub(crate) id: u32,
-    /// The application's name for the membership.
-    pub(crate) uid: u64,
-    pub(crate) events_reported: u32,
-}
 
 impl Command<'_> {
     pub(crate) fn join_ip_mcast(&mut self) -> Result<(), Errno> {
@@ -66,7 +56,7 @@ impl Command<'_> {
             self.state.memberships.remove(&membership);
             return answered;
         }
-        let way = answers::way(self.state, src, group);
+        let way = way(&self.state.device, src, group);
         let (conn, rest) = datagram_param(GROUP_QPN, way, &PrivateData::EMPTY);
         self.state.enqueue(
             self.file,
