@@ -26,6 +26,16 @@ fn bench_without_perftest_says_what_to_install() {
 }
 
 #[test]
+fn help_and_version_name_the_command_that_was_typed() {
+    for (option, said) in [("--help", "Usage: urdma bench "), ("-V", "urdma bench ")] {
+        let mut command = urdma().unwrap();
+        let ended = Process::run(command.args(["bench", option]), SHORT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+        assert!(ended.output.contains(said), "{}", ended.output);
+    }
+}
+
+#[test]
 fn bench_writes_table_json_and_plot() {
     let scratch = Scratch::new("test").unwrap();
     let mut command = urdma().unwrap();

@@ -20,7 +20,7 @@ const MTU: u16 = 1500;
 
 /// Measures latency, bandwidth, queue pairs and loss on this machine, over an instance of its own.
 #[derive(Debug, Parser)]
-#[command(name = "urdma bench", version, about)]
+#[command(name = "urdma bench", bin_name = "urdma bench", version)]
 struct Arguments {
     /// Only these sweeps; all without it
     #[arg(long, value_name = "SWEEP", value_delimiter = ',')]
