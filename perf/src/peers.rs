@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use urdma_harness::process::Process;
 
 use crate::samples::Sample;
+use crate::workloads::{STREAM_MESSAGES, STREAM_OCTETS};
 
 const QPERF_PORT: u16 = 18_901;
 const UCX_PORT: u16 = 18_902;
@@ -81,7 +82,7 @@ pub fn tcp_stream(octets: usize) -> Sample {
 }
 
 /// The last line of the comma-separated output of `ucx_perftest -f -v`, by column.
-fn ucx(test: &str, octets: usize, iterations: u32, column: usize) -> Sample {
+fn ucx(test: &str, octets: usize, iterations: usize, column: usize) -> Sample {
     let command = || {
         let mut command = Command::new("ucx_perftest");
         command
@@ -140,7 +141,7 @@ pub fn ucx_latency(octets: usize) -> Sample {
 /// UCX is not there or failed.
 pub fn ucx_stream(test: &str, octets: usize) -> Sample {
     // UCX's MB are 2^20 octets.
-    ucx(test, octets, 20_000, 4).map(|mebioctets| mebioctets * 1_048_576.0 / 1e9)
+    ucx(test, octets, STREAM_OCTETS / octets, 4).map(|mebioctets| mebioctets * 1_048_576.0 / 1e9)
 }
 
 /// UCX's message rate over shared memory with matched tags, millions a second.
@@ -148,7 +149,7 @@ pub fn ucx_stream(test: &str, octets: usize) -> Sample {
 /// # Errors
 /// UCX is not there or failed.
 pub fn ucx_rate(octets: usize) -> Sample {
-    ucx("tag_bw", octets, 2_000_000, 6).map(|messages| messages / 1e6)
+    ucx("tag_bw", octets, STREAM_MESSAGES as usize, 6).map(|messages| messages / 1e6)
 }
 
 #[cfg(test)]

@@ -5,19 +5,15 @@ use urdma_harness::pair;
 use urdma_harness::programs::{self, Job};
 
 use crate::samples::{Sample, Unit};
-use crate::workloads::{Path, Workload};
+use crate::workloads::{Path, Workload, STREAM_MESSAGES, STREAM_OCTETS};
 
 /// How often the operation is repeated: enough for a typical value, few enough where four processes share two cores.
 const LATENCIES: u32 = 20_000;
 const LATENCIES_FORWARDED: u32 = 4_000;
-const MESSAGES: u32 = 200_000;
-/// Octets that a measurement of bandwidth moves.
-const OCTETS: u32 = 1 << 29;
-const OCTETS_FORWARDED: u32 = 1 << 27;
-/// perftest wants so many.
-const ITERATIONS_MIN: u32 = 50;
-/// Requests under way on each queue pair of the sweep: not more than its iterations.
-const SWEEP_DEPTH: u32 = 50;
+/// Octets that take as long where they are forwarded.
+const OCTETS_FORWARDED: usize = STREAM_OCTETS / 8;
+/// perftest looks for the best piece of a run by comparing every request with every later one, which takes it minutes for a million of them.
+const NO_PEAK: &str = "-N";
 
 /// The value behind `flag` in the workload's flags.
 fn flag(workload: &Workload, flag: &str) -> Option<u32> {
@@ -26,15 +22,17 @@ fn flag(workload: &Workload, flag: &str) -> Option<u32> {
 }
 
 fn iterations(workload: &Workload) -> u32 {
+    let messages_of =
+        |octets: usize| u32::try_from(octets / workload.octets as usize).unwrap_or(u32::MAX);
     let is_forwarded = workload.path == Path::Forwarded;
     let total = match (workload.probe.unit, is_forwarded) {
         (Unit::Microseconds, false) => LATENCIES,
         (Unit::Microseconds, true) => LATENCIES_FORWARDED,
-        (Unit::MillionsPerSecond, _) => MESSAGES,
-        (_, false) => OCTETS / workload.octets,
-        (_, true) => OCTETS_FORWARDED / workload.octets,
+        (Unit::MillionsPerSecond, _) => STREAM_MESSAGES,
+        (_, false) => messages_of(STREAM_OCTETS),
+        (_, true) => messages_of(OCTETS_FORWARDED),
     };
-    (total / flag(workload, "-q").unwrap_or(1)).max(ITERATIONS_MIN)
+    total / flag(workload, "-q").unwrap_or(1)
 }
 
 /// The workload as a job on `port`.
@@ -44,12 +42,10 @@ fn job(workload: &Workload, port: u16, server: &str) -> Job {
     if !workload.flags.is_empty() {
         job = job.with(workload.flags);
     }
-    if flag(workload, "-q").is_some() {
-        job = job.with(&["-t", &SWEEP_DEPTH.to_string()]);
-    }
     match workload.probe.unit {
-        Unit::MillionsPerSecond => job.as_message_rate(),
-        _ => job,
+        Unit::Microseconds => job,
+        Unit::MillionsPerSecond => job.with(&[NO_PEAK]).as_message_rate(),
+        _ => job.with(&[NO_PEAK]),
     }
 }
 
@@ -100,7 +96,7 @@ mod tests {
         let sweep = WORKLOADS.iter().filter(|w| flag(w, "-q").is_some());
         for workload in sweep {
             let total = iterations(workload) * flag(workload, "-q").unwrap();
-            assert_eq!(total, MESSAGES);
+            assert_eq!(total, STREAM_MESSAGES);
         }
     }
 }

@@ -4,6 +4,12 @@ use crate::part::Part;
 use crate::probes::*;
 use crate::samples::Probe;
 
+/// Octets that a measurement of bandwidth moves, through urdma, through a peer or raw: half a second at 8 GB/s. In less than a tenth of that
+/// the first pages and the scheduler's first choice of processors decide.
+pub const STREAM_OCTETS: usize = 4 << 30;
+/// Messages that a measurement of a rate sends, through urdma or a peer.
+pub const STREAM_MESSAGES: u32 = 2_000_000;
+
 /// How the two programs reach one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {

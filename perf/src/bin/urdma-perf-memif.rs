@@ -13,8 +13,10 @@ use dpdk::{
 };
 use urdma_perf::raw::fork::{typical_half_round_trip, Mark};
 use urdma_perf::raw::memif::{Mode, HEADERS_OCTETS, RESULT};
+use urdma_perf::workloads::STREAM_OCTETS;
 
-const STREAM_OCTETS: usize = 1 << 30;
+/// Of small frames a stream has so many, which takes as long.
+const FRAMES_MAX: usize = 10_000_000;
 /// The median of the rates of so many octets counts; the ring between the ends holds less.
 const CHUNK_OCTETS: usize = 32 << 20;
 const LINK_LIMIT: Duration = Duration::from_secs(10);
@@ -234,7 +236,7 @@ fn round_trip(
 }
 
 fn frames(frame_octets: usize) -> usize {
-    STREAM_OCTETS / frame_octets
+    (STREAM_OCTETS / frame_octets).min(FRAMES_MAX)
 }
 
 fn count(pair: &mut QueuePair, frame_octets: usize) -> Result<(), String> {

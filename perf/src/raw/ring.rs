@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::fork::{poll, two_processes, typical_half_round_trip, Mark, SharedMemory};
 use crate::samples::Sample;
+use crate::workloads::STREAM_OCTETS;
 
 const ENTRIES: usize = 1024;
 
@@ -14,7 +15,7 @@ const RATE_ENTRIES: usize = 10_000_000;
 const BLOCK_OCTETS: usize = 65_536;
 const BLOCKS: usize = 16;
 const MESSAGE_BLOCKS: usize = 16;
-const STREAM_BLOCKS: usize = 16_384;
+const STREAM_BLOCKS: usize = STREAM_OCTETS / BLOCK_OCTETS;
 
 #[repr(C, align(128))]
 struct Line(AtomicUsize);
