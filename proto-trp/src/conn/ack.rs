@@ -65,6 +65,8 @@ struct Tally {
     once: Option<u64>,
     /// The latest transmission of those that were sent again, and its number: which transmission has arrived is not certain (Karn).
     again: Option<(u32, u64)>,
+    /// One of them asked for this acknowledgement, which was therefore due when those after it arrived.
+    prompt: bool,
 }
 
 impl Connection {
@@ -144,6 +146,7 @@ impl Connection {
         }
         let record = self.tx.get(seq);
         tally.packets += 1;
+        tally.prompt |= record.ack_requested;
         if record.retransmitted {
             tally.note_again(record.transmission, seq);
         } else {
@@ -167,7 +170,7 @@ impl Connection {
         };
         let record = self.tx.get(seq);
         let elapsed_ns = now.since_ns(record.sent_at);
-        let prompt = record.ack_requested;
+        let prompt = tally.prompt;
         self.recovery.on_arrival(record.transmission);
         self.recovery.backoff = 0;
         self.recovery.sample(now, elapsed_ns, prompt);

@@ -174,6 +174,7 @@ impl DelayBased {
     fn grow(&mut self, packets: u32) {
         if self.slow_start {
             self.window = (self.window + packets).min(self.max);
+            self.slow_start = self.window < self.max;
             return;
         }
         self.credit += packets.min(self.window) * self.step;
@@ -298,7 +299,11 @@ impl DelayBased {
         let joins = !self.joined
             && self.round_rtt_ns < last_ns - last_ns / 32
             && self.drain_at <= ack.now.plus_ns(pause_ns / 2);
-        if joins || due {
+        if due {
+            self.drain_at = next_drain;
+        }
+        // While the window doubles there is nothing to let go of, and the doubling would end.
+        if (joins || due) && !self.slow_start {
             self.joined = !due;
             self.drain_at = next_drain;
             self.before_drain = (self.window, self.round_rtt_ns);
@@ -506,6 +511,18 @@ mod tests {
         let mut control = DelayBased::new(256);
         run(&mut control, 0..2_000, &ack(650_000, 150_000), 0);
         assert!(control.window() > 128, "{}", control.window());
+    }
+
+    // A path of 48 ms stayed at 31 packets, growing by a few each round.
+    #[test]
+    fn delay_based_letting_go_of_the_path_does_not_end_the_doubling() {
+        let mut control = DelayBased::new(MAX_WINDOW_PACKETS);
+        let clear = ack(48_000_000, 48_000_000);
+        let rounds = u64::from((MAX_WINDOW_PACKETS / FIRST_WINDOW).ilog2()) + 1;
+        // The clock passes one of the moments at which all let go of their paths.
+        let due = (DRAIN_EVERY_ROUNDS * 48_000_000).next_power_of_two() / (2 * 48_000_000);
+        run(&mut control, due - 2..due - 2 + rounds, &clear, 0);
+        assert_eq!(control.window(), MAX_WINDOW_PACKETS);
     }
 
     #[test]

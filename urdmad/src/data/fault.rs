@@ -14,6 +14,8 @@ use urdma_ipc::status::{FaultCounts, FaultStatus, LineStatus};
 /// Octets of packets that may be under way: a path of 10 Gbit/s and 48 ms has 60 MB, with room for its queue.
 pub(crate) const HELD_OCTETS_MAX: usize = 128 << 20;
 const ETHERNET_OCTETS: usize = 14;
+/// Buffers that are kept for further packets at most: what a path of 10 Gbit/s and 48 ms has under way, with room for its queue.
+const SPARE_MAX: usize = 16_384;
 /// Longest time for which what is found at the port may have been there: a time slice of somebody else.
 const LATE_NS_MAX: u64 = 4_000_000;
 
@@ -22,7 +24,7 @@ const LATE_NS_MAX: u64 = 4_000_000;
 struct Held {
     due_ns: u64,
     number: u64,
-    frame: Box<[u8]>,
+    frame: Vec<u8>,
 }
 
 /// One direction of a link.
@@ -37,8 +39,10 @@ pub(crate) struct Line {
     next_number: u64,
     counts: FaultCounts,
     /// Frames that were found at the last look at the port, and when that was.
-    found: Vec<Box<[u8]>>,
+    found: Vec<Vec<u8>>,
     looked_ns: u64,
+    /// Buffers of packets that have left, the warmest last: the heap would give their memory back to the kernel and get it again page by page.
+    spare: Vec<Vec<u8>>,
 }
 
 impl Line {
@@ -53,12 +57,15 @@ impl Line {
             counts: FaultCounts::default(),
             found: Vec::new(),
             looked_ns: 0,
+            spare: Vec::new(),
         }
     }
 
     /// A frame was found at the port, with those since the last [`Line::take_found`].
     pub(crate) fn find(&mut self, frame: &[u8]) {
-        self.found.push(frame.into());
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.extend_from_slice(frame);
+        self.found.push(buffer);
     }
 
     /// Takes in what was found, as if it had come to the link's queue evenly since the port was looked at before: a link would have gone on sending while
@@ -76,21 +83,34 @@ impl Line {
         self.found = found;
     }
 
-    /// Takes a frame in that came at `now_ns`.
-    pub(crate) fn offer(&mut self, now_ns: u64, frame: Box<[u8]>) {
-        self.take_in(now_ns, now_ns, frame);
+    /// Takes a frame of `octets` in that came at `now_ns` and that `write` writes.
+    pub(crate) fn offer(&mut self, now_ns: u64, octets: usize, write: &dyn Fn(&mut [u8])) {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.resize(octets, 0);
+        write(&mut buffer);
+        self.take_in(now_ns, now_ns, buffer);
+    }
+
+    /// Keeps the buffer of a packet that has left for another.
+    fn keep(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
     }
 
     /// Takes a frame in that presumably came at `came_ns` and was found at `now_ns`.
-    fn take_in(&mut self, came_ns: u64, now_ns: u64, mut frame: Box<[u8]>) {
+    fn take_in(&mut self, came_ns: u64, now_ns: u64, mut frame: Vec<u8>) {
         self.counts.offered += 1;
         let Some((departs_ns, is_marked)) = self.queue(came_ns, frame.len()) else {
             self.counts.queue_full += 1;
+            self.keep(frame);
             return;
         };
         let chance = self.impairment;
         if self.rng.happens(chance.loss_ppm) {
             self.counts.lost += 1;
+            self.keep(frame);
             return;
         }
         if is_marked && mark(&mut frame) {
@@ -138,9 +158,10 @@ impl Line {
         Some((self.link_free_ns, is_marked))
     }
 
-    fn hold(&mut self, due_ns: u64, frame: Box<[u8]>) {
+    fn hold(&mut self, due_ns: u64, frame: Vec<u8>) {
         if self.held_octets + frame.len() > HELD_OCTETS_MAX {
             self.counts.no_room += 1;
+            self.keep(frame);
             return;
         }
         self.held_octets += frame.len();
@@ -153,14 +174,18 @@ impl Line {
         }));
     }
 
-    /// The next frame that has arrived by now.
-    pub(crate) fn take_due(&mut self, now_ns: u64) -> Option<Box<[u8]>> {
-        if self.next_due_ns()? > now_ns {
-            return None;
+    /// Gives `sink` the next frame that has arrived by now; whether there was one.
+    pub(crate) fn release(&mut self, now_ns: u64, sink: &mut dyn FnMut(&[u8])) -> bool {
+        if self.next_due_ns().is_none_or(|due_ns| due_ns > now_ns) {
+            return false;
         }
-        let Reverse(held) = self.held.pop()?;
+        let Some(Reverse(held)) = self.held.pop() else {
+            return false;
+        };
         self.held_octets -= held.frame.len();
-        Some(held.frame)
+        sink(&held.frame);
+        self.keep(held.frame);
+        true
     }
 
     /// When the next frame arrives, if one is under way.
@@ -268,10 +293,13 @@ mod tests {
     fn rest(line: &mut Line) -> Vec<(u64, Vec<u8>)> {
         let mut out = Vec::new();
         while let Some(due_ns) = line.next_due_ns() {
-            let frame = line.take_due(due_ns).unwrap();
-            out.push((due_ns, frame.into_vec()));
+            assert!(line.release(due_ns, &mut |frame| out.push((due_ns, frame.to_vec()))));
         }
         out
+    }
+
+    fn offer(line: &mut Line, now_ns: u64, frame: &[u8]) {
+        line.offer(now_ns, frame.len(), &|buffer| buffer.copy_from_slice(frame));
     }
 
     /// What comes out when numbered frames go in at a microsecond's distance.
@@ -279,7 +307,7 @@ mod tests {
         let mut line = line(impairment);
         for number in 0..PACKETS {
             let frame = [&[0; 14][..], &number.to_be_bytes()].concat();
-            line.offer(number * 1000, frame.into());
+            offer(&mut line, number * 1000, &frame);
         }
         let out = rest(&mut line);
         assert_eq!((line.held_octets, line.held.len()), (0, 0));
@@ -349,7 +377,7 @@ mod tests {
             ..Impairment::default()
         });
         for _ in 0..1000 {
-            line.offer(0, Box::new([0; 60]));
+            offer(&mut line, 0, &[0; 60]);
         }
         for (_, frame) in rest(&mut line) {
             assert_eq!(frame[..14], [0; 14]);
@@ -368,7 +396,7 @@ mod tests {
             ..Impairment::default()
         });
         for _ in 0..20 {
-            line.offer(0, Box::new([0; 1250]));
+            offer(&mut line, 0, &[0; 1250]);
         }
         let times: Vec<u64> = rest(&mut line).iter().map(|(at_ns, _)| *at_ns).collect();
         let expected: Vec<u64> = (1..=8).map(|n| 5_000_000 + n * 10_000).collect();
@@ -376,7 +404,7 @@ mod tests {
         assert_eq!(line.counts.queue_full, 12);
         assert_eq!(line.counts.waited_most_ns, 70_000);
         assert_eq!(line.counts.mean_wait_ns(), 35_000);
-        line.offer(80_000, Box::new([0; 1250]));
+        offer(&mut line, 80_000, &[0; 1250]);
         assert_eq!(rest(&mut line)[0].0, 80_000 + 10_000 + 5_000_000);
     }
 
@@ -445,7 +473,7 @@ mod tests {
             });
             for ecn in [Ecn::from_bits(2), Ecn::from_bits(1), Ecn::NotCapable] {
                 for _ in 0..3 {
-                    line.offer(0, datagram(is_v6, ecn).into());
+                    offer(&mut line, 0, &datagram(is_v6, ecn));
                 }
             }
             let ecn: Vec<u8> = rest(&mut line)
@@ -465,7 +493,7 @@ mod tests {
         });
         let frame = vec![0; 1 << 20];
         for _ in 0..200 {
-            line.offer(0, frame.clone().into());
+            offer(&mut line, 0, &frame);
         }
         assert_eq!(line.counts.no_room, 200 - 128);
         assert_eq!(line.status().held_octets, HELD_OCTETS_MAX as u64);
@@ -480,7 +508,7 @@ mod tests {
         let mut link = FaultyLink::default();
         let faults = Faults::default();
         link.set(&faults.with(urdma_ipc::fault::Direction::Out, lossy));
-        link.outbound.as_mut().unwrap().offer(0, Box::new([0; 60]));
+        offer(link.outbound.as_mut().unwrap(), 0, &[0; 60]);
         link.set(&faults.with(urdma_ipc::fault::Direction::Both, lossy));
         assert_eq!(link.status().outbound.unwrap().counts.lost, 1);
         assert_eq!(link.status().inbound.unwrap().counts.offered, 0);
@@ -514,10 +542,8 @@ mod tests {
                 let (mut now_ns, mut out) = (0, Vec::new());
                 for (pause_ns, octets) in &frames {
                     now_ns += pause_ns;
-                    line.offer(now_ns, vec![0; *octets].into());
-                    while let Some(frame) = line.take_due(now_ns) {
-                        out.push((now_ns, frame.into_vec()));
-                    }
+                    offer(&mut line, now_ns, &vec![0; *octets]);
+                    while line.release(now_ns, &mut |frame| out.push((now_ns, frame.to_vec()))) {}
                 }
                 let last_offer_ns = now_ns;
                 out.extend(rest(&mut line));

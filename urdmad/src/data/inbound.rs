@@ -1,73 +1,16 @@
 //! Frames from the port: checked, then into the ring of the slot that their UDP port names.
 
 use proto_trp::wire::datagram::group_of;
-use urdma_arena::{Arena, Endpoint, Meta, SendError, SlotId, MAX_SLOTS, SMALL_CAPACITY};
+use urdma_arena::{Endpoint, Meta, SendError, SlotId};
 use urdma_cm::wire::ReqRoute;
 use urdma_underlay::Received;
 
+use super::allowances::Allowances;
 use super::doorbells::Doorbells;
 use super::limit::RateLimit;
 use super::own::{self, Answer};
 use crate::identity::Identity;
 use crate::shared::Shared;
-
-/// How many frames each slot may be given in this burst, looked up once a burst: a process that has stopped must not get all frames of slot 0
-/// into its ring, or nobody else would receive anything.
-#[derive(Debug, Default)]
-pub(crate) struct Allowances {
-    known: Doorbells,
-    room: Vec<Room>,
-}
-
-/// Frames of each class that a slot may still get.
-#[derive(Debug, Default, Clone, Copy)]
-struct Room {
-    small: u32,
-    large: u32,
-}
-
-impl Allowances {
-    /// A new burst.
-    pub(crate) fn forget(&mut self) {
-        self.known = Doorbells::default();
-    }
-
-    /// Whether `slot` may get one more frame for a datagram of `octets`.
-    #[inline]
-    fn take(&mut self, arena: &Arena, slot: SlotId, octets: usize) -> bool {
-        if self.room.is_empty() {
-            self.room = vec![Room::default(); usize::from(MAX_SLOTS)];
-        }
-        let Some(room) = self.room.get_mut(usize::from(slot.index())) else {
-            return false;
-        };
-        if self.known.note(slot) {
-            *room = Room::of(arena, slot);
-        }
-        let left = if octets <= SMALL_CAPACITY {
-            &mut room.small
-        } else {
-            &mut room.large
-        };
-        let may = *left > 0;
-        *left = left.saturating_sub(1);
-        may
-    }
-}
-
-impl Room {
-    /// Three quarters of slot 0's frames, less what the slot has not taken yet.
-    fn of(arena: &Arena, slot: SlotId) -> Self {
-        let config = arena.layout().config();
-        let backlog = arena.status(slot).map_or(0, |status| status.backlog);
-        let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-        let share = |frames: u32| (frames - frames / 4).saturating_sub(backlog);
-        Self {
-            small: share(config.small_frames),
-            large: share(config.large_frames),
-        }
-    }
-}
 
 /// What handling a received frame needs.
 pub(crate) struct Inbound<'a> {
@@ -81,6 +24,12 @@ pub(crate) struct Inbound<'a> {
 }
 
 impl Inbound<'_> {
+    /// Whether a slot has to catch up before anybody is given more.
+    #[inline]
+    pub(crate) fn waits(&mut self) -> bool {
+        self.allowances.waits(&self.endpoint.arena(), self.now_ns)
+    }
+
     /// Hands a datagram to its slot; gives what is to be answered.
     #[inline]
     pub(crate) fn deliver(&mut self, received: &Received, datagram: &[u8]) -> Option<Answer> {
@@ -207,39 +156,4 @@ enum Undelivered {
     Behind,
     Full,
     Unattached,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use urdma_arena::ArenaConfig;
-
-    #[test]
-    fn slot_that_takes_nothing_gets_three_quarters_of_the_frames_at_most() {
-        let arena = Arena::create(&ArenaConfig {
-            slots: 4,
-            small_frames: 64,
-            large_frames: 16,
-            ..ArenaConfig::default()
-        })
-        .unwrap();
-        let mut daemon = Endpoint::attach(&arena, SlotId::DAEMON).unwrap();
-        let stopped = SlotId::new(1).unwrap();
-        let _stopped = Endpoint::attach(&arena, stopped).unwrap();
-        let mut allowances = Allowances::default();
-        let mut given = 0;
-        for _ in 0..10 {
-            allowances.forget();
-            for _ in 0..7 {
-                if allowances.take(&arena, stopped, 5000) {
-                    let frame = daemon.alloc(5000).unwrap();
-                    daemon.send_quiet(stopped, frame, 5000).unwrap();
-                    given += 1;
-                }
-            }
-        }
-        assert_eq!(given, 12);
-        assert!(allowances.take(&arena, SlotId::new(2).unwrap(), 5000));
-        assert!(daemon.alloc(5000).is_some());
-    }
 }

@@ -8,6 +8,7 @@
 //! Without a port the thread sleeps on slot 0's park word until a process sends. With one it polls: it spins for a short time after the
 //! last packet, letting others run, then sleeps longer and longer, at most some milliseconds; a process that sends wakes it at once.
 
+mod allowances;
 pub(crate) mod command;
 mod doorbells;
 mod fault;
@@ -38,9 +39,10 @@ use urdma_ipc::Resolution;
 use crate::identity::Identity;
 use crate::port::Port;
 use crate::shared::Shared;
+use allowances::Allowances;
 use command::{Command, DataHandle, Inbox};
 use doorbells::Doorbells;
-use inbound::{Allowances, Inbound};
+use inbound::Inbound;
 use limit::RateLimit;
 use network::Network;
 use pace::{Pace, Rest};
@@ -127,7 +129,7 @@ impl DataPlane {
             let is_full = self.is_full(now_ns);
             let mut worked = !is_full && self.take_burst(now_ns);
             if let (mut inbound, Some(network)) = self.split(now_ns) {
-                worked |= network.receive(&mut inbound) > 0;
+                worked |= network.receive(&mut inbound);
                 worked |= network.maintain(now_ns, inbound.shared);
             }
             self.doorbells.ring(&mut self.endpoint);
@@ -186,7 +188,11 @@ impl DataPlane {
     fn rest(&mut self, now_ns: u64) -> Option<Rest> {
         let network = self.network.as_ref()?;
         let rest = self.pace.rest(now_ns);
-        let Some(due_ns) = network.next_deadline() else {
+        // What is due waits for a slot that is behind.
+        let due_ns = network
+            .next_deadline()
+            .filter(|_| !self.allowances.was_waiting());
+        let Some(due_ns) = due_ns else {
             return Some(rest);
         };
         let until_due = Duration::from_nanos(due_ns.saturating_sub(now_ns));

@@ -70,11 +70,12 @@ impl Network {
         })
     }
 
-    /// Takes a burst from the port; how many frames there were.
-    pub(crate) fn receive(&mut self, inbound: &mut Inbound<'_>) -> usize {
+    /// Takes a burst from the port, unless a slot is waited for; whether there was something.
+    pub(crate) fn receive(&mut self, inbound: &mut Inbound<'_>) -> bool {
+        let takes = !inbound.waits();
         let (local, neighbours, answers) = (&self.local, &mut self.neighbours, &mut self.answers);
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
-        let count = self.wire.receive(now_ns, shared, &mut |frame| {
+        let worked = self.wire.receive(now_ns, takes, shared, &mut |frame| {
             let answer = match parse(frame, local) {
                 Ok(received) => inbound.deliver(&received, &frame[received.payload.clone()]),
                 Err(Dropped::NeighbourTraffic) => {
@@ -95,7 +96,7 @@ impl Network {
         if !self.answers.is_empty() {
             self.send_answers(now_ns, shared);
         }
-        count
+        worked
     }
 
     #[cold]

@@ -4,6 +4,7 @@ use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
 
 use super::fault::{FaultyLink, Line};
+use super::BURST;
 use crate::port::{Port, PortReport};
 use crate::shared::Shared;
 
@@ -38,42 +39,39 @@ impl Wire {
         &mut *self.port
     }
 
-    /// Gives `sink` the frames that have arrived; how many there were.
+    /// Gives `sink` the frames that have arrived, a burst at most, or none if it does not take any; whether there was something to do.
     pub(crate) fn receive(
         &mut self,
         now_ns: u64,
+        takes: bool,
         shared: &Shared,
         sink: &mut dyn FnMut(&[u8]),
-    ) -> usize {
+    ) -> bool {
         let counters = &shared.counters;
-        let mut octets = 0;
+        let (mut packets, mut octets) = (0, 0);
         let mut arrive = |frame: &[u8]| {
+            packets += 1;
             octets += frame.len() as u64;
             shared.with_capture(|capture| capture.add(frame));
             sink(frame);
         };
-        let count = match &mut self.faults.inbound {
-            None => self.port.receive(&mut arrive),
+        let mut found = 0;
+        match &mut self.faults.inbound {
+            None if takes => found = self.port.receive(&mut arrive),
+            None => {}
             Some(line) => {
-                let mut offered = 0;
-                for _ in 0..BURSTS_MAX {
-                    let found = self.port.receive(&mut |frame| line.find(frame));
-                    offered += found;
-                    if found == 0 {
-                        break;
-                    }
-                }
-                line.take_found(now_ns);
-                let arrived = drain(line, now_ns, &mut arrive);
                 // Frames that do not arrive keep the thread awake, too: more come.
-                offered.max(arrived)
+                found = find(line, &mut *self.port, now_ns);
+                if takes {
+                    drain(line, now_ns, &mut arrive);
+                }
             }
-        };
-        if count > 0 {
-            counters.rx_packets.add(count as u64);
+        }
+        if packets > 0 {
+            counters.rx_packets.add(packets);
             counters.rx_octets.add(octets);
         }
-        count
+        packets > 0 || found > 0
     }
 
     /// Sends a frame of `octets` that `write` writes, with the next [`Wire::flush`] or when its time has come.
@@ -90,11 +88,7 @@ impl Wire {
                 transmit(&mut *self.port, octets, write, shared);
                 self.has_given = true;
             }
-            Some(line) => {
-                let mut frame = vec![0; octets];
-                write(&mut frame);
-                line.offer(now_ns, frame.into());
-            }
+            Some(line) => line.offer(now_ns, octets, write),
         }
     }
 
@@ -106,13 +100,13 @@ impl Wire {
         };
         let port = &mut *self.port;
         let mut released = false;
-        while port.has_room() {
-            let Some(due) = line.take_due(now_ns) else {
-                break;
-            };
-            let write = |frame: &mut [u8]| frame.copy_from_slice(&due);
-            transmit(port, due.len(), &write, shared);
-            released = true;
+        let mut has_more = true;
+        while has_more && port.has_room() {
+            has_more = line.release(now_ns, &mut |due| {
+                let write = |frame: &mut [u8]| frame.copy_from_slice(due);
+                transmit(port, due.len(), &write, shared);
+            });
+            released |= has_more;
         }
         self.has_given |= released;
         released
@@ -182,14 +176,27 @@ fn transmit(port: &mut dyn Port, octets: usize, write: &dyn Fn(&mut [u8]), share
     }
 }
 
-/// Gives `sink` what is due on a line; how many frames.
-fn drain(line: &mut Line, now_ns: u64, sink: &mut dyn FnMut(&[u8])) -> usize {
-    let mut count = 0;
-    while let Some(frame) = line.take_due(now_ns) {
-        sink(&frame);
-        count += 1;
+/// Brings what has come to the port onto a line; how many frames.
+fn find(line: &mut Line, port: &mut dyn Port, now_ns: u64) -> usize {
+    let mut offered = 0;
+    for _ in 0..BURSTS_MAX {
+        let found = port.receive(&mut |frame| line.find(frame));
+        offered += found;
+        if found == 0 {
+            break;
+        }
     }
-    count
+    line.take_found(now_ns);
+    offered
+}
+
+/// Gives `sink` what is due on a line, a burst at most.
+fn drain(line: &mut Line, now_ns: u64, sink: &mut dyn FnMut(&[u8])) {
+    for _ in 0..BURST {
+        if !line.release(now_ns, sink) {
+            break;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -199,8 +206,9 @@ mod tests {
     use super::*;
     use crate::port::NoBuffer;
 
-    /// A port that takes as many frames as it is told to.
+    /// A port that takes as many frames as it is told to, and to which some have come.
     struct Narrow {
+        come: usize,
         waiting: usize,
         takes: Arc<Mutex<usize>>,
     }
@@ -220,8 +228,11 @@ mod tests {
             1500
         }
 
-        fn receive(&mut self, _: &mut dyn FnMut(&[u8])) -> usize {
-            0
+        fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
+            let count = self.come.min(BURST);
+            self.come -= count;
+            (0..count).for_each(|_| sink(&[0; 60]));
+            count
         }
 
         fn has_room(&mut self) -> bool {
@@ -270,6 +281,7 @@ mod tests {
     fn narrow(takes: usize) -> (Wire, Arc<Mutex<usize>>, Shared) {
         let takes = Arc::new(Mutex::new(takes));
         let port = Narrow {
+            come: 0,
             waiting: 0,
             takes: Arc::clone(&takes),
         };
@@ -306,6 +318,36 @@ mod tests {
         send(&mut wire, 7 + PATIENCE_NS);
         assert!(!wire.is_full(7 + PATIENCE_NS));
         assert_eq!(dropped(), 2);
+    }
+
+    #[test]
+    fn frames_stay_where_they_are_while_none_is_taken() {
+        let delayed = urdma_ipc::fault::Impairment {
+            delay_ns: 10,
+            ..Default::default()
+        };
+        for inbound in [None, Some(delayed)] {
+            let port = Narrow {
+                come: 100,
+                waiting: 0,
+                takes: Arc::default(),
+            };
+            let (mut wire, shared) = (Wire::new(Box::new(port)), Shared::new().unwrap());
+            if let Some(delayed) = inbound {
+                let direction = urdma_ipc::fault::Direction::In;
+                wire.set_faults(&Faults::default().with(direction, delayed));
+            }
+            let mut arrived = 0;
+            let mut receive = |now_ns, takes| {
+                let before = arrived;
+                wire.receive(now_ns, takes, &shared, &mut |_| arrived += 1);
+                arrived - before
+            };
+            assert_eq!([receive(0, false), receive(20, false)], [0, 0]);
+            let bursts: Vec<usize> = (0..5).map(|_| receive(30, true)).collect();
+            assert_eq!(bursts, [BURST, BURST, BURST, 4, 0]);
+            assert_eq!(shared.counters.rx_packets.value(), 100);
+        }
     }
 
     #[test]
