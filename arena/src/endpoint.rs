@@ -2,9 +2,12 @@
 //!
 //! One thread at a time (`&mut self`, under the caller's lock); a [`Parker`] is for the thread that sleeps without that lock.
 
+mod parker;
+mod short;
+
 use std::io;
 use std::marker::PhantomData;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
@@ -13,13 +16,17 @@ use crate::frame::{FrameHeader, Held, RxFrame, TxFrame};
 use crate::layout::{Class, FrameIndex, LARGE_CAPACITY, SMALL_CAPACITY};
 use crate::map::Arena;
 use crate::park::{self, Bell, Parked};
-use crate::pool::{Pool, Taken};
+use crate::pool::{self, Pool};
 use crate::ring::{Descriptor, Full, Peek, Ring};
+use crate::short::{ShortOctets, Taken};
 use crate::slot::{count, SlotEntry};
 use crate::state;
 use crate::steps::{Live, Steps};
 use crate::sync::Ordering;
 use crate::{futex, SlotId};
+
+pub use parker::Parker;
+use short::{Inbound, Peers, Rings};
 
 /// Stale or corrupt entries that one call of recv skips at most.
 const SKIPS_MAX: usize = 64;
@@ -37,6 +44,20 @@ pub enum SendError {
     Dead,
 }
 
+/// What has arrived.
+#[derive(Debug)]
+pub enum Arrival {
+    /// A datagram that was copied out.
+    Short {
+        /// The slot that published it.
+        from: SlotId,
+        /// Octets of it.
+        len: usize,
+    },
+    /// A frame.
+    Frame(RxFrame),
+}
+
 /// A process' hold on its slot; see [`EndpointWith`].
 pub type Endpoint = EndpointWith<Live>;
 
@@ -49,6 +70,8 @@ pub struct EndpointWith<S: Steps> {
     entry: &'static SlotEntry,
     ring: Ring<'static>,
     head: u64,
+    shorts: Inbound,
+    peers: Peers,
     small: Pool,
     large: Pool,
     steps: PhantomData<fn() -> S>,
@@ -68,6 +91,7 @@ impl<S: Steps> EndpointWith<S> {
             .entry(me)
             .zip(arena.ring(me))
             .ok_or_else(no_such_slot)?;
+        let shorts = Rings::of(arena, me).ok_or_else(no_such_slot)?;
         let pid = std::process::id();
         entry
             .public
@@ -95,6 +119,7 @@ impl<S: Steps> EndpointWith<S> {
         );
         let head = ring.find_head();
         entry.owner.head.store(head, Ordering::Relaxed);
+        let shorts = Inbound::new(shorts);
         entry.public.forget_readers();
         entry.public.park.store(park::RUNNING, Ordering::SeqCst);
         S::at("attach: running");
@@ -105,6 +130,8 @@ impl<S: Steps> EndpointWith<S> {
             entry,
             ring,
             head,
+            shorts,
+            peers: Peers::new(arena),
             small,
             large,
             steps: PhantomData,
@@ -138,6 +165,7 @@ impl<S: Steps> EndpointWith<S> {
         Parker {
             entry: self.entry,
             ring: self.ring,
+            shorts: self.shorts.rings,
         }
     }
 
@@ -163,8 +191,8 @@ impl<S: Steps> EndpointWith<S> {
             return None;
         };
         let k = match taken {
-            Taken::Used(k) => k,
-            Taken::Fresh(k, used) => {
+            pool::Taken::Used(k) => k,
+            pool::Taken::Fresh(k, used) => {
                 self.first_use(class, used);
                 k
             }
@@ -248,6 +276,44 @@ impl<S: Steps> EndpointWith<S> {
         self.publish(ring, entry, to, frame, len).map(|_| ())
     }
 
+    /// Whether [`EndpointWith::send_short`] may send to `to` now: there is room in a short ring, and the last frame that was sent there has been
+    /// taken, so that nothing is overtaken. The first call takes one of that slot's short rings, if one is free.
+    #[inline]
+    pub fn may_send_short(&mut self, to: SlotId) -> bool {
+        self.peers.may_send(&self.arena, self.me, to)
+    }
+
+    /// Sends the first `len` octets without a frame and without looking whether the receiver sleeps: [`EndpointWith::ring_doorbell`] must follow.
+    /// Only to a slot whose process receives by [`EndpointWith::recv_any`].
+    ///
+    /// # Errors
+    /// [`SendError::Dead`], or [`SendError::Full`] unless [`EndpointWith::may_send_short`] has just said that it may.
+    ///
+    /// # Panics
+    /// When `len` is 0 or above [`crate::SHORT_CAPACITY`].
+    #[inline]
+    pub fn send_short(
+        &mut self,
+        to: SlotId,
+        octets: &ShortOctets,
+        len: usize,
+    ) -> Result<(), SendError> {
+        let Some(entry) = self.arena.entry(to) else {
+            return Err(SendError::Dead);
+        };
+        if entry.public.park.load(Ordering::Relaxed) == park::VACANT {
+            return Err(SendError::Dead);
+        }
+        let Some(producer) = self.peers.producer(to) else {
+            return Err(SendError::Full);
+        };
+        producer
+            .push::<S>(self.me, octets, len)
+            .map_err(|Full| SendError::Full)?;
+        count(&self.entry.owner.sent, 1);
+        Ok(())
+    }
+
     /// Wakes the receiver at `to` if it sleeps.
     #[inline]
     pub fn ring_doorbell(&mut self, to: SlotId) {
@@ -293,6 +359,7 @@ impl<S: Steps> EndpointWith<S> {
         match self.enqueue(ring, &held) {
             Ok(()) => {
                 count(&self.entry.owner.sent, 1);
+                self.peers.note_frame(to, &held);
                 Ok(held)
             }
             Err(Full) => {
@@ -382,6 +449,38 @@ impl<S: Steps> EndpointWith<S> {
             }
         }
         None
+    }
+
+    /// The next datagram that came short, in `octets`, or the next frame. What one slot has sent comes in the order in which it was sent, if each
+    /// frame is done with before the next call.
+    #[inline]
+    pub fn recv_any(&mut self, octets: &mut ShortOctets) -> Option<Arrival> {
+        if let Some((from, len)) = self.recv_short(octets) {
+            return Some(Arrival::Short { from, len });
+        }
+        if self.ring.peek(self.head) != Peek::Empty {
+            // A short one that was sent before that frame may have come since the first look.
+            if let Some((from, len)) = self.recv_short(octets) {
+                return Some(Arrival::Short { from, len });
+            }
+        }
+        self.recv().map(Arrival::Frame)
+    }
+
+    #[inline]
+    fn recv_short(&mut self, octets: &mut ShortOctets) -> Option<(SlotId, usize)> {
+        match self.shorts.take(octets) {
+            Taken::Empty => None,
+            Taken::Short { from, len } => {
+                S::at("recv: short taken");
+                count(&self.entry.owner.received, 1);
+                Some((from, len))
+            }
+            Taken::Corrupt => {
+                self.count_corrupt();
+                None
+            }
+        }
     }
 
     /// Takes what has arrived, as far as `burst` has room; returns how many came.
@@ -499,10 +598,10 @@ impl<S: Steps> EndpointWith<S> {
         S::at("release: free");
     }
 
-    /// Whether something waits in this slot's ring.
+    /// Whether something waits in this slot's rings.
     #[inline]
     pub fn has_work(&self) -> bool {
-        !self.ring.is_empty_at(self.head)
+        !self.ring.is_empty_at(self.head) || self.shorts.rings.have_entry()
     }
 
     /// Frames of this slot that are with receivers, or were when last looked at: small, large.
@@ -543,118 +642,4 @@ fn free_generation(arena: &Arena, owner: SlotId, k: u16) -> Option<(&'static Fra
     let header = arena.frame_header(FrameIndex::new(owner, k))?;
     let word = state::load(&header.state);
     word.is_free().then_some((header, word.generation()))
-}
-
-/// Puts the slot's consumer to sleep and wakes it; usable without the endpoint's lock.
-#[derive(Clone, Copy, Debug)]
-pub struct Parker {
-    entry: &'static SlotEntry,
-    ring: Ring<'static>,
-}
-
-impl Parker {
-    /// Sleeps until the bell is rung, `timeout` is over (None: no limit) or the slot is declared dead.
-    ///
-    /// `has_work` is asked after the word says PARKED, just before sleeping: whatever another thread of this process made true before it
-    /// called [`Parker::unpark`] is seen here or ends the sleep. One thread at a time.
-    pub fn park(&self, timeout: Option<Duration>, has_work: impl FnOnce() -> bool) -> Parked {
-        let word = &self.entry.public.park;
-        if !park::announce(word) {
-            return Parked::Vacant;
-        }
-        let head = self.entry.owner.head.load(Ordering::Acquire);
-        if !self.ring.is_empty_at(head) || has_work() {
-            park::cancel(word);
-            return Parked::HadWork;
-        }
-        let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
-        loop {
-            let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
-            let in_time = futex::wait(word, park::PARKED, left);
-            match word.load(Ordering::SeqCst) {
-                park::RUNNING => {
-                    return if in_time {
-                        Parked::Woken
-                    } else {
-                        Parked::Timeout
-                    }
-                }
-                park::PARKED if !in_time => {
-                    // A bell rung since the load counts as the time being up: the caller looks at the ring in either case.
-                    park::cancel(word);
-                    return Parked::Timeout;
-                }
-                park::PARKED => {}
-                _ => return Parked::Vacant,
-            }
-        }
-    }
-
-    /// Sleeps at most `limit` without asking senders to ring: for a thread that another one of this process relieves by polling.
-    ///
-    /// Ends early when the bell is rung all the same, after [`Parker::hand_over`], or by [`Parker::rouse`]. Does not sleep at all when senders
-    /// ring already, which is for [`Parker::park`], or when the slot is vacant.
-    pub fn nap(&self, limit: Duration) -> Parked {
-        let word = &self.entry.public.park;
-        let in_time = futex::wait(word, park::RUNNING, Some(limit));
-        match word.load(Ordering::SeqCst) {
-            park::RUNNING if !in_time => Parked::Timeout,
-            park::RUNNING => Parked::Woken,
-            park::PARKED => Parked::HadWork,
-            _ => Parked::Vacant,
-        }
-    }
-
-    /// Wakes the sleeper from another thread of this process.
-    pub fn unpark(&self) {
-        if park::ring(&self.entry.public.park) == Bell::MustWake {
-            futex::wake(&self.entry.public.park);
-        }
-    }
-
-    /// Tells senders that somebody polls again, without waking the sleeper: it sleeps on until its timeout or [`Parker::rouse`].
-    ///
-    /// For a process whose application thread polls while its background thread sleeps: senders then need no system call.
-    /// True when the word said PARKED.
-    #[inline]
-    pub fn take_over(&self) -> bool {
-        let word = &self.entry.public.park;
-        word.load(Ordering::Relaxed) == park::PARKED && !park::cancel(word)
-    }
-
-    /// The opposite of [`Parker::take_over`]: makes senders ring again, on behalf of the thread that sleeps or will look before it sleeps.
-    ///
-    /// What waits in the ring already, for which nobody will ring, wakes the sleeper at once.
-    #[inline]
-    pub fn hand_over(&self) {
-        if park::announce(&self.entry.public.park) && self.has_work() {
-            self.unpark();
-        }
-    }
-
-    /// Wakes the sleeper whatever the word says.
-    pub fn rouse(&self) {
-        let word = &self.entry.public.park;
-        let _ = word.compare_exchange(
-            park::PARKED,
-            park::RUNNING,
-            Ordering::SeqCst,
-            Ordering::Relaxed,
-        );
-        futex::wake(word);
-    }
-
-    /// Whether senders have to ring.
-    #[inline]
-    pub fn is_parked(&self) -> bool {
-        self.entry.public.park.load(Ordering::Relaxed) == park::PARKED
-    }
-
-    /// Whether something waits in the ring.
-    #[inline]
-    pub fn has_work(&self) -> bool {
-        !self
-            .ring
-            .is_empty_at(self.entry.owner.head.load(Ordering::Relaxed))
-    }
 }

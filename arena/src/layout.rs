@@ -21,10 +21,14 @@ pub(crate) const SMALL_STRIDE: usize = 2048;
 pub(crate) const LARGE_STRIDE: usize = FRAME_DATA_OFFSET + LARGE_CAPACITY;
 pub(crate) const SLOT_ENTRY: usize = 256;
 pub(crate) const HEADER_OCTETS: usize = 4096;
+/// Short rings of a slot: as many senders may have one at a time.
+pub(crate) const SHORT_RINGS: usize = 8;
+/// Octets of a short ring: see [`crate::short`].
+pub(crate) const SHORT_RING: usize = 128 * (1 + 16);
 const PAGE: usize = 4096;
 /// `urdmaARN`, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"urdmaARN");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// How large an arena is; memory is used only as frames are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,11 +127,15 @@ pub struct Layout {
     config: ArenaConfig,
     rings_at: usize,
     ring_stride: usize,
+    shorts_at: usize,
     frames_at: usize,
     small_octets: usize,
     slot_frames_stride: usize,
     total: usize,
 }
+
+/// From one slot's short rings to the next one's.
+const SHORT_STRIDE: usize = page_up(SHORT_RINGS * SHORT_RING);
 
 const fn page_up(octets: usize) -> usize {
     octets.div_ceil(PAGE) * PAGE
@@ -157,7 +165,8 @@ impl Layout {
         let slots = usize::from(config.slots);
         let rings_at = page_up(HEADER_OCTETS + slots * SLOT_ENTRY);
         let ring_stride = config.ring_cells as usize * 8;
-        let frames_at = page_up(rings_at + slots * ring_stride);
+        let shorts_at = page_up(rings_at + slots * ring_stride);
+        let frames_at = shorts_at + slots * SHORT_STRIDE;
         let small_octets = config.small_frames as usize * SMALL_STRIDE;
         let slot_frames_stride =
             page_up(small_octets + config.large_frames as usize * LARGE_STRIDE);
@@ -166,6 +175,7 @@ impl Layout {
             config: *config,
             rings_at,
             ring_stride,
+            shorts_at,
             frames_at,
             small_octets,
             slot_frames_stride,
@@ -264,6 +274,12 @@ impl Layout {
     #[inline]
     pub fn ring_at(&self, slot: SlotId) -> usize {
         self.rings_at + usize::from(slot.index()) * self.ring_stride
+    }
+
+    /// Offset of a slot's short rings.
+    #[inline]
+    pub fn shorts_at(&self, slot: SlotId) -> usize {
+        self.shorts_at + usize::from(slot.index()) * SHORT_STRIDE
     }
 
     /// Where a slot's frames begin, and how many octets they take.

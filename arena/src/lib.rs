@@ -10,6 +10,7 @@
 //! | [`layout`] | sizes, offsets, the header and its validation; no unsafe |
 //! | [`state`] | the frame state word and its transitions |
 //! | [`ring`] | the many-producer, one-consumer ring of 64-bit words |
+//! | [`short`] | the one-producer ring whose cells hold datagrams of up to 120 octets (unsafe) |
 //! | [`park`] | the park word's protocol: no wake-up is lost |
 //! | [`slot`] | one entry of the slot table |
 //! | [`map`] | the memfd, the mapping, references into it (unsafe) |
@@ -46,6 +47,7 @@ mod bits;
 pub mod layout;
 pub mod park;
 pub mod ring;
+pub mod short;
 pub mod state;
 pub mod sync;
 
@@ -68,10 +70,11 @@ pub mod steps;
 pub use layout::{
     ArenaConfig, FRAME_DATA_OFFSET, FRAME_HEADROOM, LARGE_CAPACITY, MAX_SLOTS, SMALL_CAPACITY,
 };
+pub use short::{ShortOctets, SHORT_CAPACITY};
 pub use state::SlotId;
 
 #[cfg(not(loom))]
-pub use endpoint::{Endpoint, EndpointWith, Parker, SendError};
+pub use endpoint::{Arrival, Endpoint, EndpointWith, Parker, SendError};
 #[cfg(not(loom))]
 pub use frame::{Followers, Meta, Referred, RxFrame, TxFrame, FOLLOWERS_MAX};
 #[cfg(not(loom))]

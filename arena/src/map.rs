@@ -1,4 +1,4 @@
-//! The memfd, its mapping, and references into it. Unsafe is fenced here and in `frame` and `futex`.
+//! The memfd, its mapping, and references into it. Unsafe is fenced here and in `frame`, `short` and `futex`.
 //!
 //! A mapping lasts as long as the process: frames and parkers refer to it without counting references on the hot path. The same arena opened
 //! twice is mapped once, so reopening a device does not grow the process. Its size is sealed, so no access below that size can raise SIGBUS
@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::frame::FrameHeader;
 use crate::layout::{ArenaConfig, FrameIndex, Layout, LayoutError};
 use crate::ring::Ring;
+use crate::short::Shorts;
 use crate::slot::{SlotEntry, SlotStatus, Witness};
 use crate::sync::{AtomicU64, Ordering};
 use crate::SlotId;
@@ -238,6 +239,16 @@ impl Arena {
             std::slice::from_raw_parts(cells.as_ptr(), self.layout().config().ring_cells as usize)
         };
         Some(Ring::new(cells, &entry.ring.tail))
+    }
+
+    /// The short rings of a slot.
+    #[inline]
+    pub(crate) fn shorts(&self, slot: SlotId) -> Option<&'static Shorts> {
+        if !self.layout().has_slot(slot) {
+            return None;
+        }
+        // SAFETY: they lie within the mapping at a multiple of a page, and are valid in any bit pattern; their octets are guarded by their words.
+        Some(unsafe { self.at(self.layout().shorts_at(slot)).cast().as_ref() })
     }
 
     /// The head of a frame, None when the index is not valid.

@@ -104,6 +104,9 @@ impl Reaper {
         let mut report = ReapReport::default();
         self.mark_dead(slot);
         self.drain(slot, &mut report);
+        for entry in self.arena.slots().filter_map(|to| self.arena.entry(to)) {
+            entry.owner.shorts.orphan(slot);
+        }
         self.for_each_used(|this, index, header| {
             let seen = state::load(&header.state);
             let counter = match seen.state() {

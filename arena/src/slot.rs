@@ -1,5 +1,6 @@
 //! One entry of the slot table, four cache lines.
 
+use crate::layout::{MAX_SLOTS, SHORT_RINGS};
 use crate::park::{PARKED, RUNNING};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::SlotId;
@@ -88,7 +89,7 @@ pub(crate) struct TailLine {
     pub(crate) tail: AtomicU64,
 }
 
-/// Lines 2 and 3: written by the owner only; others read them for information.
+/// Lines 2 and 3: written by the owner only, but for `shorts`; others read them for information.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub(crate) struct OwnerLines {
@@ -104,6 +105,63 @@ pub(crate) struct OwnerLines {
     pub(crate) stale: AtomicU64,
     pub(crate) corrupt: AtomicU64,
     pub(crate) wakes: AtomicU64,
+    pub(crate) shorts: Producers,
+}
+
+/// Who has which short ring of the slot, an octet for each: 0 for nobody, else the slot's number plus 1, or [`ORPHAN`].
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub(crate) struct Producers(AtomicU64);
+
+/// The producer is dead; the ring is nobody's when what is in it has been taken.
+pub(crate) const ORPHAN: u8 = u8::MAX;
+
+const _: () = assert!(SHORT_RINGS == size_of::<Producers>());
+const _: () = assert!(MAX_SLOTS < ORPHAN as u16);
+
+impl Producers {
+    /// The octets; 0 if no ring is in use.
+    #[inline]
+    pub(crate) fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Changes the first ring whose octet is `from`; gives its index.
+    fn change(&self, from: u8, to: u8) -> Option<usize> {
+        let changed = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+                let mut octets = word.to_le_bytes();
+                *octets.iter_mut().find(|octet| **octet == from)? = to;
+                Some(u64::from_le_bytes(octets))
+            });
+        let before = changed.ok()?.to_le_bytes();
+        before.iter().position(|octet| *octet == from)
+    }
+
+    /// Takes a free ring for `producer`.
+    pub(crate) fn claim(&self, producer: SlotId) -> Option<usize> {
+        self.change(0, producer.index() + 1)
+    }
+
+    /// `producer` is dead.
+    pub(crate) fn orphan(&self, producer: SlotId) {
+        for _ in 0..SHORT_RINGS {
+            let _ = self.change(producer.index() + 1, ORPHAN);
+        }
+    }
+
+    /// Frees the ring `index`, whose entries were all taken, if its producer is dead.
+    pub(crate) fn free_orphan(&self, index: usize) {
+        let _ = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+                let mut octets = word.to_le_bytes();
+                let octet = octets.get_mut(index).filter(|octet| **octet == ORPHAN)?;
+                *octet = 0;
+                Some(u64::from_le_bytes(octets))
+            });
+    }
 }
 
 /// One entry.
@@ -130,9 +188,9 @@ pub struct SlotStatus {
     pub parked: bool,
     /// Entries that wait in its ring.
     pub backlog: u64,
-    /// Frames it published.
+    /// Frames and short datagrams it published.
     pub sent: u64,
-    /// Frames it took.
+    /// Frames and short datagrams it took.
     pub received: u64,
     /// Allocations that found no free frame.
     pub exhausted: u64,

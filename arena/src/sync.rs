@@ -1,9 +1,37 @@
-//! Atomics, from std or, under `--cfg loom`, from the model checker; fences and prefetches.
+//! Atomics and cells, from std or, under `--cfg loom`, from the model checker; fences and prefetches.
 
+#[cfg(loom)]
+pub use loom::cell::UnsafeCell;
 #[cfg(loom)]
 pub use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{fence, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+/// A value that several threads reach, with the model checker's way of reaching it.
+#[cfg(not(loom))]
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    /// A cell that holds `value`.
+    pub const fn new(value: T) -> Self {
+        Self(std::cell::UnsafeCell::new(value))
+    }
+
+    /// Calls `read` with where the value is; nobody may write it meanwhile.
+    #[inline(always)]
+    pub fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+        read(self.0.get())
+    }
+
+    /// Calls `write` with where the value is; nobody else may use it meanwhile.
+    #[inline(always)]
+    pub fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+        write(self.0.get())
+    }
+}
 
 /// Orders what follows after a SeqCst read-modify-write that this thread has just done.
 ///
@@ -18,7 +46,6 @@ pub fn fence_after_rmw() {
 
 /// Asks for the cache line at `at`, to be read.
 #[inline(always)]
-#[cfg(not(loom))]
 pub fn prefetch_read(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults and changes no state of the program.

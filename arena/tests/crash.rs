@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use common::{number, seed, Random};
 use urdma_arena::steps::Steps;
-use urdma_arena::{Arena, ArenaConfig, Endpoint, EndpointWith, Reaper, RxFrame, SlotId};
+use urdma_arena::{
+    Arena, ArenaConfig, Arrival, Endpoint, EndpointWith, Reaper, RxFrame, SlotId, SHORT_CAPACITY,
+};
 
 const WORKERS: u8 = 4;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,12 +35,38 @@ fn fill(room: &mut [u8]) {
 fn check(frame: &RxFrame) {
     let mut text = vec![0; frame.len()];
     assert!(frame.copy_to_slice(0, &mut text));
+    check_text(&text);
+}
+
+fn check_text(text: &[u8]) {
     let len = text.len();
     let wrong = text
         .iter()
         .enumerate()
         .find(|(i, octet)| **octet != (i + len).to_le_bytes()[0]);
     assert_eq!(wrong, None, "in a datagram of {len}");
+}
+
+/// Sends a short datagram if there is room for it.
+fn send_short<S: Steps>(endpoint: &mut EndpointWith<S>, to: SlotId, len: usize) -> bool {
+    let mut octets = [0; SHORT_CAPACITY];
+    fill(&mut octets[..len]);
+    let sent = endpoint.may_send_short(to) && endpoint.send_short(to, &octets, len).is_ok();
+    if sent {
+        endpoint.ring_doorbell(to);
+    }
+    sent
+}
+
+/// The next frame, if one has come; short datagrams before it are checked.
+fn receive_any<S: Steps>(endpoint: &mut EndpointWith<S>) -> Option<RxFrame> {
+    let mut octets = [0; SHORT_CAPACITY];
+    loop {
+        match endpoint.recv_any(&mut octets)? {
+            Arrival::Short { len, .. } => check_text(&octets[..len]),
+            Arrival::Frame(frame) => return Some(frame),
+        }
+    }
 }
 
 static STEPS_DONE: AtomicU64 = AtomicU64::new(0);
@@ -117,8 +145,14 @@ fn work_until_killed(arena: &Arena, me: SlotId, mut random: Random) {
                 _ => drop(endpoint.send(to, frame, octets)),
             }
         }
+        if random.below(2) == 0 {
+            let to = slot(u8::try_from(1 + random.below(WORKERS.into())).unwrap());
+            send_short(&mut endpoint, to, 1 + random.below(SHORT_CAPACITY));
+        }
         for _ in 0..random.below(3) {
-            let Some(frame) = endpoint.recv() else { break };
+            let Some(frame) = receive_any(&mut endpoint) else {
+                break;
+            };
             check(&frame);
             match random.below(4) {
                 0 if kept.len() < 4 => kept.push(frame),
@@ -236,11 +270,12 @@ fn script(arena: &Arena, me: SlotId) {
             .unwrap();
     };
     let receive = |endpoint: &mut EndpointWith<Doomed>| loop {
-        match endpoint.recv() {
+        match receive_any(endpoint) {
             Some(frame) => break frame,
             None => std::thread::yield_now(),
         }
     };
+    assert!(send_short(&mut endpoint, slot(2), 99));
     let first = receive(&mut endpoint);
     send(&mut endpoint, slot(2), 64);
     drop(endpoint.alloc(100));
@@ -248,6 +283,8 @@ fn script(arena: &Arena, me: SlotId) {
     endpoint.release(first);
     endpoint.forward(slot(2), second).unwrap();
     for round in 0..10 {
+        // Not while the last frame waits behind one of the peer's.
+        send_short(&mut endpoint, me, 20);
         send(&mut endpoint, me, if round % 3 == 0 { 5000 } else { 50 });
         let own = receive(&mut endpoint);
         check(&own);
@@ -266,7 +303,7 @@ fn script(arena: &Arena, me: SlotId) {
 fn peer(arena: &Arena, peer: &mut Endpoint, stop: &AtomicBool) {
     let mut to_send = 3;
     while !stop.load(Ordering::Relaxed) {
-        while let Some(frame) = peer.recv() {
+        while let Some(frame) = receive_any(peer) {
             check(&frame);
         }
         if to_send > 0 {
@@ -333,7 +370,9 @@ fn process_killed_after_each_single_step_loses_no_frame_and_blocks_nobody() {
                 .send(slot(1), frame, 1)
                 .map_err(|(_, e)| e)
                 .unwrap();
-            assert!(next.recv().is_some() && endpoint.recv().is_some());
+            assert!(receive_any(&mut next).is_some() && receive_any(&mut endpoint).is_some());
+            assert!(send_short(&mut next, slot(2), 30) && send_short(&mut endpoint, slot(1), 30));
+            assert!(receive_any(&mut next).is_none() && receive_any(&mut endpoint).is_none());
         }
         drop(next);
         assert_eq!(reaper.reset(slot(1)), 0);

@@ -11,6 +11,7 @@ use loom::thread;
 use urdma_arena::layout::FrameIndex;
 use urdma_arena::park::{self, Bell};
 use urdma_arena::ring::{Descriptor, Peek, Ring};
+use urdma_arena::short::{Producer, ShortRing, Taken, SHORT_CAPACITY};
 use urdma_arena::state::{self, State, Word};
 use urdma_arena::steps::{Live, Steps};
 use urdma_arena::SlotId;
@@ -138,11 +139,13 @@ fn ring_at_the_end_of_a_lap_refuses_or_delivers_but_never_loses() {
 
 /// Ends the thread, as SIGKILL would, at its first arrival at one label.
 struct StopAt<const LABEL: usize>;
-const LABELS: [&str; 4] = [
+const LABELS: [&str; 6] = [
     "ring: tail seen",
     "ring: entry published",
     "ring: tail moved",
     "send: in flight",
+    "short: written",
+    "short: published",
 ];
 
 impl<const LABEL: usize> Steps for StopAt<LABEL> {
@@ -402,6 +405,135 @@ fn parking_two_producers_the_consumer_sees_both() {
         for producer in producers {
             producer.join().unwrap();
         }
+    });
+}
+
+/// Pushes a datagram of `len` octets, each of them `octet`.
+fn push_short<S: Steps>(producer: &mut Producer<'_>, octet: u8, len: usize) -> bool {
+    let octets = [octet; SHORT_CAPACITY];
+    producer.push::<S>(slot(1), &octets, len).is_ok()
+}
+
+/// Takes what is there; the first octet of each, all of whose octets are the same.
+fn take_shorts(ring: &ShortRing, head: &mut u32) -> Vec<u8> {
+    let mut seen = Vec::new();
+    let mut out = [0; SHORT_CAPACITY];
+    loop {
+        match ring.take(head, &mut out) {
+            Taken::Empty => return seen,
+            Taken::Short { from, len } => {
+                assert_eq!(from, slot(1));
+                assert!(out[..len].iter().all(|octet| *octet == out[0]));
+                seen.push(out[0]);
+            }
+            Taken::Corrupt => panic!("corrupt cell"),
+        }
+    }
+}
+
+#[test]
+fn short_ring_delivers_in_order_and_never_overwrites() {
+    model(3, || {
+        let ring = Arc::new(ShortRing::default());
+        let producer = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                let mut producer = Producer::new(&ring);
+                // One more than there are cells.
+                (1..=3)
+                    .filter(|octet| push_short::<Live>(&mut producer, *octet, SHORT_CAPACITY))
+                    .collect::<Vec<u8>>()
+            })
+        };
+        let mut head = 0;
+        let mut seen = take_shorts(&ring, &mut head);
+        let sent = producer.join().unwrap();
+        seen.extend(take_shorts(&ring, &mut head));
+        assert_eq!(seen, sent);
+        assert!(sent.len() >= 2, "two fit");
+        assert_eq!(ring.skip(), head);
+    });
+}
+
+/// A producer that stops is followed by another, while the consumer takes what is there.
+fn short_ring_with_a_producer_that_stops<S: Steps + 'static>(published: bool) {
+    model(3, move || {
+        let ring = Arc::new(ShortRing::default());
+        let producers = {
+            let ring = ring.clone();
+            thread::spawn(move || {
+                dies(|| {
+                    push_short::<S>(&mut Producer::new(&ring), 10, 8);
+                });
+                // Only when it is known to be dead does the next one come.
+                assert!(push_short::<Live>(&mut Producer::new(&ring), 20, 8));
+            })
+        };
+        let mut head = 0;
+        let mut seen = take_shorts(&ring, &mut head);
+        producers.join().unwrap();
+        seen.extend(take_shorts(&ring, &mut head));
+        let expected: &[u8] = if published { &[10, 20] } else { &[20] };
+        assert_eq!(seen, expected);
+    });
+}
+
+#[test]
+fn short_datagram_half_written_by_the_dead_is_nothing_to_anybody() {
+    short_ring_with_a_producer_that_stops::<StopAt<4>>(false);
+}
+
+#[test]
+fn short_datagram_of_the_dead_is_delivered_once_published() {
+    short_ring_with_a_producer_that_stops::<StopAt<5>>(true);
+}
+
+#[test]
+fn short_datagram_is_not_overtaken_by_a_frame() {
+    model(3, || {
+        let memory = Memory::new();
+        let short = Arc::new(ShortRing::default());
+        let producer = {
+            let (memory, short) = (memory.clone(), short.clone());
+            thread::spawn(move || {
+                assert!(push_short::<Live>(&mut Producer::new(&short), 10, 1));
+                memory.ring().push::<Live>(entry(20)).unwrap();
+            })
+        };
+        // What `Endpoint::recv_any` does.
+        let mut head = 0;
+        let mut seen = take_shorts(&short, &mut head);
+        if memory.ring().peek(0) != Peek::Empty {
+            seen.extend(take_shorts(&short, &mut head));
+            assert_eq!(seen, [10], "the frame comes next");
+        }
+        producer.join().unwrap();
+    });
+}
+
+#[test]
+fn parking_consumer_never_misses_a_short_datagram() {
+    model(3, || {
+        let memory = Memory::new();
+        let ring = Arc::new(ShortRing::default());
+        let producer = {
+            let (memory, ring) = (memory.clone(), ring.clone());
+            thread::spawn(move || {
+                assert!(push_short::<Live>(&mut Producer::new(&ring), 10, 1));
+                if park::ring(&memory.park) == Bell::MustWake {
+                    memory.futex_wake();
+                }
+            })
+        };
+        // A lost wake-up is a deadlock, which the model reports.
+        while !ring.has_entry() {
+            assert!(park::announce(&memory.park));
+            if !ring.has_entry() {
+                memory.futex_wait();
+            }
+            park::cancel(&memory.park);
+        }
+        producer.join().unwrap();
     });
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use common::{number, seed, Random};
-use urdma_arena::{Arena, ArenaConfig, Endpoint, Reaper, RxFrame, SlotId};
+use urdma_arena::{Arena, ArenaConfig, Arrival, Endpoint, Reaper, RxFrame, SlotId, SHORT_CAPACITY};
 
 const SLOTS: u8 = 3;
 
@@ -19,11 +19,12 @@ fn slot(index: u8) -> SlotId {
     SlotId::new(index).unwrap()
 }
 
-/// A random aligned word somewhere that matters: slot table, rings, heads of frames.
+/// A random aligned word somewhere that matters: slot table, rings, short rings, heads of frames.
 fn scribble(arena: &Arena, file: &std::fs::File, random: &mut Random) {
     let layout = arena.layout();
     let owner = slot(random.below(SLOTS.into()).try_into().unwrap());
-    let at = match random.below(4) {
+    let at = match random.below(5) {
+        4 => layout.shorts_at(owner) + random.below(8 * 17) * 128,
         0 => layout.slot_at(owner) + random.below(32) * 8,
         1 | 2 => layout.ring_at(owner) + random.below(layout.config().ring_cells as usize) * 8,
         _ => {
@@ -74,7 +75,17 @@ fn work(arena: &Arena, me: SlotId, mut random: Random, stop: &AtomicBool) {
                 _ => drop(frame),
             }
         }
+        let mut octets = [7; SHORT_CAPACITY];
+        if endpoint.may_send_short(to) {
+            let _ = endpoint.send_short(to, &octets, 1 + random.below(SHORT_CAPACITY));
+            endpoint.ring_doorbell(to);
+        }
         let mut burst: ArrayVec<RxFrame, 4> = ArrayVec::new();
+        match endpoint.recv_any(&mut octets) {
+            Some(Arrival::Short { len, .. }) => assert!(len <= SHORT_CAPACITY),
+            Some(Arrival::Frame(frame)) => burst.push(frame),
+            None => {}
+        }
         endpoint.recv_burst(&mut burst);
         for frame in burst {
             assert!(frame.len() <= urdma_arena::LARGE_CAPACITY);

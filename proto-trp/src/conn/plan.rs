@@ -37,6 +37,10 @@ type Planned = (Next, u32);
 
 /// Room for every datagram without payload: all headers and extensions.
 const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
+/// Headers of a segment with payload: it may name a shared receive queue.
+const SEGMENT_HEADERS: usize = wire::UNTAGGED_OVERHEAD + wire::ext::SHARED_QUEUE_LEN;
+/// The longest request or answer in place of payload.
+const REQUEST_LEN: usize = wire::rdmap::ATOMIC_REQUEST_LEN;
 
 /// Datagrams other than segments that are to be sent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,8 +94,14 @@ impl Connection {
                 None => return None,
             },
         };
-        // The longest headers, the payload, an atomic's answer.
-        let longest = CONTROL_LEN + octets as usize;
+        let longest = match next {
+            Next::Request | Next::Answer | Next::Again | Next::Retry => {
+                SEGMENT_HEADERS + REQUEST_LEN.max(octets as usize)
+            }
+            // Nothing but the number up to which all has come.
+            Next::Ack if !self.rx.has_ahead() && !self.refused => wire::UNTAGGED_OVERHEAD,
+            _ => CONTROL_LEN,
+        };
         let len = longest.min(self.peer.max_datagram);
         Some(TransmitPlan { next, len })
     }

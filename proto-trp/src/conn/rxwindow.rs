@@ -138,6 +138,12 @@ impl RxWindow {
         self.highest > self.taken
     }
 
+    /// Whether something has arrived behind what is missing, so that there is a SACK to send.
+    #[inline]
+    pub(super) const fn has_ahead(&self) -> bool {
+        self.highest > self.expected
+    }
+
     #[inline]
     pub(super) fn classify(&self, psn: Psn) -> Arrival {
         let ahead = psn.distance(self.expected_psn());
@@ -243,7 +249,7 @@ impl RxWindow {
 
     /// What has arrived after the first missing packet: all of it if a SACK reaches so far, else the surroundings of what came last.
     pub(super) fn sack(&mut self) -> Option<Sack> {
-        if self.highest <= self.expected {
+        if !self.has_ahead() {
             return None;
         }
         let base = self.expected + 1;
@@ -270,7 +276,7 @@ impl RxWindow {
 
     /// Whether there is more to tell than the last SACK could.
     pub(super) const fn owes_sack(&self) -> bool {
-        (self.aside.is_some() || self.fresh) && self.highest > self.expected
+        (self.aside.is_some() || self.fresh) && self.has_ahead()
     }
 }
 

@@ -3,10 +3,14 @@
 //! Short ones to the same process share a frame: a stream of short messages then costs both ends one frame, one entry of the ring and one look
 //! at the bell for many of them. A frame leaves when the next datagram does not fit or goes elsewhere, and at the end of the call that wrote into it.
 //!
+//! A short one that goes by itself needs no frame: it is written aside and goes as a whole into a short ring of the receiver, if there is room.
+//!
 //! A frame that found the receiver's ring full is tried again before anything else goes there, so nothing overtakes it.
 
 use proto_trp::addr::SlotId;
-use urdma_arena::{Endpoint, Meta, Referred, SendError, TxFrame, SMALL_CAPACITY};
+use urdma_arena::{
+    Endpoint, Meta, Referred, SendError, ShortOctets, TxFrame, SHORT_CAPACITY, SMALL_CAPACITY,
+};
 
 use super::cma;
 use super::progress::arena_slot;
@@ -75,13 +79,31 @@ struct Filled {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outbox {
     open: Option<Open>,
+    /// The short datagram that is being written, and where it goes.
+    short: Option<SlotId>,
+    octets: ShortOctets,
+    /// A short datagram has been sent there, whose receiver may sleep.
+    bell: Option<SlotId>,
     /// Frames that found a ring full: at most one for each receiver.
     stuck: Vec<Filled>,
     /// Frames that found a ring full, ever.
     pub(super) ring_full: u64,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self {
+            open: None,
+            short: None,
+            octets: [0; SHORT_CAPACITY],
+            bell: None,
+            stuck: Vec::new(),
+            ring_full: 0,
+        }
+    }
 }
 
 impl Outbox {
@@ -91,7 +113,13 @@ impl Outbox {
         !self.stuck.is_empty()
     }
 
-    /// Room for a datagram of up to `room` octets to `to`; [`Outbox::add`] sends what was written there.
+    #[inline]
+    fn may_be_short(&self, endpoint: &mut Endpoint, to: SlotId) -> bool {
+        self.open.is_none() && !self.is_stuck() && endpoint.may_send_short(arena_slot(to))
+    }
+
+    /// Room for a datagram of up to `room` octets to `to`; [`Outbox::add`] sends what was written there. `is_alone` says that all of this call is of
+    /// one queue pair and not a stream: what is short enough then goes without a frame.
     ///
     /// # Errors
     /// [`Refused`].
@@ -102,7 +130,13 @@ impl Outbox {
         notes: &mut Vec<Note>,
         to: SlotId,
         room: usize,
+        is_alone: bool,
     ) -> Result<&mut [u8], Refused> {
+        self.short = None;
+        if is_alone && room <= SHORT_CAPACITY && self.may_be_short(endpoint, to) {
+            self.short = Some(to);
+            return Ok(&mut self.octets);
+        }
         let fits = self.open.as_mut().is_some_and(|open| open.fits(to, room));
         if !fits {
             self.publish(endpoint, notes);
@@ -136,6 +170,9 @@ impl Outbox {
         is_unreliable: bool,
         (meta, referred): (Option<Meta>, Option<Referred>),
     ) {
+        if let Some(to) = self.short.take() {
+            return self.send_short(endpoint, notes, to, len, is_unreliable);
+        }
         let Some(open) = &mut self.open else { return };
         let mut len = len;
         if let Some(referred) = referred {
@@ -159,9 +196,32 @@ impl Outbox {
         }
     }
 
+    #[inline]
+    fn send_short(
+        &mut self,
+        endpoint: &mut Endpoint,
+        notes: &mut Vec<Note>,
+        to: SlotId,
+        len: usize,
+        is_unreliable: bool,
+    ) {
+        match endpoint.send_short(arena_slot(to), &self.octets, len) {
+            Ok(()) => {
+                debug_assert!(self.bell.is_none_or(|other| other == to), "not alone");
+                self.bell = Some(to);
+            }
+            Err(_) if is_unreliable => {}
+            // There was room, so nobody is there.
+            Err(_) => notes.push(Note::SlotDead(to)),
+        }
+    }
+
     /// Sends what was written.
     #[inline]
     pub(super) fn publish(&mut self, endpoint: &mut Endpoint, notes: &mut Vec<Note>) {
+        if let Some(to) = self.bell.take() {
+            endpoint.ring_doorbell(arena_slot(to));
+        }
         let Some(Open {
             to,
             frame,

@@ -10,7 +10,7 @@
 use proto_trp::addr::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 use proto_trp::conn::{Datagram, Time};
 use proto_trp::wire::{trp, PacketType, TrpHeader};
-use urdma_arena::{Meta, Referred, RxFrame, SMALL_CAPACITY};
+use urdma_arena::{Arrival, Meta, Referred, RxFrame, ShortOctets, SHORT_CAPACITY, SMALL_CAPACITY};
 
 use super::clock;
 use super::cma;
@@ -130,7 +130,7 @@ impl Shard {
             self.make_ready(index);
             self.give_turns(clock::now());
         } else {
-            self.give_turn(index, clock::now());
+            self.give_turn(index, clock::now(), true);
         }
         self.publish();
     }
@@ -170,19 +170,28 @@ impl Shard {
 
     #[inline]
     fn receive(&mut self, info: &Info) -> usize {
-        let Some(mut frame) = self.endpoint.recv() else {
+        let mut octets = [0; SHORT_CAPACITY];
+        let Some(mut arrival) = self.endpoint.recv_any(&mut octets) else {
             return 0;
         };
         let now = clock::now();
         let mut taken = 0;
         loop {
-            self.endpoint.prefetch_next();
-            taken += self.dispatch_frame(info, now, &frame);
-            self.endpoint.release(frame);
+            match arrival {
+                Arrival::Short { from, len } => {
+                    taken += 1;
+                    self.dispatch_short(info, now, &octets, from, len);
+                }
+                Arrival::Frame(frame) => {
+                    self.endpoint.prefetch_next();
+                    taken += self.dispatch_frame(info, now, &frame);
+                    self.endpoint.release(frame);
+                }
+            }
             if taken >= BURST {
                 break;
             }
-            frame = match self.endpoint.recv() {
+            arrival = match self.endpoint.recv_any(&mut octets) {
                 Some(next) => next,
                 None => break,
             };
@@ -191,14 +200,29 @@ impl Shard {
         taken
     }
 
+    /// Hands on a datagram that came without a frame.
+    #[inline]
+    fn dispatch_short(
+        &mut self,
+        info: &Info,
+        now: Time,
+        octets: &ShortOctets,
+        from: urdma_arena::SlotId,
+        len: usize,
+    ) {
+        let origin = Origin::Local(engine_slot(from));
+        // SAFETY: the octets are borrowed as long as this lasts, and `len` is at most their number.
+        let body = unsafe { Body::new(octets.as_ptr(), len, octets.len()) };
+        self.handle(info, now, &octets[..len], &body, &origin);
+    }
+
     /// Hands on the datagrams of a frame; gives their number.
     #[inline]
     fn dispatch_frame(&mut self, info: &Info, now: Time, frame: &RxFrame) -> usize {
         let origin = if frame.from() == urdma_arena::SlotId::DAEMON {
             Origin::Remote(frame.meta())
         } else {
-            // The arena's slots and the protocol's are the same numbers.
-            SlotId::new(frame.from().index()).map_or(Origin::Remote(frame.meta()), Origin::Local)
+            Origin::Local(engine_slot(frame.from()))
         };
         if let Some(referred) = frame.referred() {
             self.take_referring(info, now, frame, referred, &origin);
@@ -299,7 +323,12 @@ impl Shard {
     fn dispatch(&mut self, info: &Info, now: Time, body: &Body, origin: &Origin) {
         let mut head = [0u8; HEAD];
         let head_len = body.copy_head(&mut head);
-        let head = &head[..head_len];
+        self.handle(info, now, &head[..head_len], body, origin);
+    }
+
+    /// Hands a datagram on, of which `head` is a private copy of the first octets.
+    #[inline]
+    fn handle(&mut self, info: &Info, now: Time, head: &[u8], body: &Body, origin: &Origin) {
         let Some(fixed) = head.first_chunk::<{ trp::HEADER_LEN }>() else {
             self.counters.malformed += 1;
             return;
@@ -422,6 +451,7 @@ impl Shard {
     /// Gives every queue pair in the ready list one turn.
     #[inline]
     fn give_turns(&mut self, now: Time) {
+        let is_alone = self.held.is_empty() && self.ready.len() == 1;
         self.held.clear();
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else {
@@ -430,7 +460,7 @@ impl Shard {
             if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
                 entry.is_queued = false;
                 // Without a frame the others need not be asked, unless they may have buffers of a leased queue.
-                if self.give_turn(index, now) == Turn::NoFrame && self.lease.is_none() {
+                if self.give_turn(index, now, is_alone) == Turn::NoFrame && self.lease.is_none() {
                     break;
                 }
             } else {
@@ -442,13 +472,13 @@ impl Shard {
     /// Lets a queue pair send what it may.
     #[inline]
     pub(super) fn transmit(&mut self, index: u16, now: Time) {
-        self.give_turn(index, now);
+        self.give_turn(index, now, true);
         self.publish();
     }
 
-    /// Gives a queue pair one turn, and puts it into the ready list if it has more to send.
+    /// Gives a queue pair one turn, and puts it into the ready list if it has more to send. What it sends goes by itself if `is_alone`.
     #[inline]
-    fn give_turn(&mut self, index: u16, now: Time) -> Turn {
+    fn give_turn(&mut self, index: u16, now: Time, is_alone: bool) -> Turn {
         let Some(entry) = self
             .qps
             .get_mut(usize::from(index))
@@ -458,9 +488,9 @@ impl Shard {
         };
         let turn = match entry.path {
             _ if self.is_dead => Turn::Done,
-            Some(Path::Local(slot)) => self.transmit_to_slot(index, now, slot, None),
+            Some(Path::Local(slot)) => self.transmit_to_slot(index, now, slot, None, is_alone),
             Some(Path::Daemon(meta)) => {
-                self.transmit_to_slot(index, now, SlotId::DAEMON, Some(&meta))
+                self.transmit_to_slot(index, now, SlotId::DAEMON, Some(&meta), false)
             }
             Some(Path::Lease(route)) => self.transmit_leased(index, now, route),
             None => Turn::Done,
@@ -476,7 +506,14 @@ impl Shard {
     }
 
     #[inline]
-    fn transmit_to_slot(&mut self, index: u16, now: Time, to: SlotId, meta: Option<&Meta>) -> Turn {
+    fn transmit_to_slot(
+        &mut self,
+        index: u16,
+        now: Time,
+        to: SlotId,
+        meta: Option<&Meta>,
+        is_alone: bool,
+    ) -> Turn {
         let Self {
             qps,
             endpoint,
@@ -496,7 +533,7 @@ impl Shard {
             let Some(plan) = entry.conn.plan_transmit() else {
                 return Turn::Done;
             };
-            let room = match outbox.begin(endpoint, notes, to, plan.room()) {
+            let room = match outbox.begin(endpoint, notes, to, plan.room(), is_alone) {
                 Ok(room) => room,
                 Err(Refused::Full) => return Turn::Blocked,
                 Err(Refused::NoFrame) => {
@@ -591,4 +628,10 @@ impl Shard {
 #[inline]
 pub(super) fn arena_slot(slot: SlotId) -> urdma_arena::SlotId {
     urdma_arena::SlotId::new(slot.number()).unwrap_or(urdma_arena::SlotId::DAEMON)
+}
+
+/// A slot of the arena as the protocol calls it: the numbers are the same.
+#[inline]
+fn engine_slot(slot: urdma_arena::SlotId) -> SlotId {
+    SlotId::new(slot.index()).unwrap_or(SlotId::DAEMON)
 }
