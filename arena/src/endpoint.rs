@@ -13,12 +13,12 @@ use arrayvec::ArrayVec;
 
 use crate::bits::low8;
 use crate::frame::{FrameHeader, Held, RxFrame, TxFrame};
-use crate::layout::{Class, FrameIndex, LARGE_CAPACITY, SMALL_CAPACITY};
+use crate::layout::{Class, FrameIndex, LARGE_CAPACITY, SHORT_RINGS, SMALL_CAPACITY};
 use crate::map::Arena;
 use crate::park::{self, Bell, Parked};
 use crate::pool::{self, Pool};
 use crate::ring::{Descriptor, Full, Peek, Ring};
-use crate::short::{ShortOctets, Taken};
+use crate::short::{ShortOctets, Taken, SHORT_CELLS};
 use crate::slot::{count, SlotEntry};
 use crate::state;
 use crate::steps::{Live, Steps};
@@ -30,6 +30,9 @@ use short::{Inbound, Peers, Rings};
 
 /// Stale or corrupt entries that one call of recv skips at most.
 const SKIPS_MAX: usize = 64;
+/// Short datagrams that go before a frame that waits: by then each short ring has had as many turns as it has cells, so all that the frame's sender had
+/// sent before has been taken.
+const PASSED_OVER_MAX: usize = SHORT_RINGS * SHORT_CELLS;
 /// Octets of the first small frames that attaching brings into memory.
 const PREFAULT_OCTETS: usize = 64 * 1024;
 
@@ -71,6 +74,8 @@ pub struct EndpointWith<S: Steps> {
     ring: Ring<'static>,
     head: u64,
     shorts: Inbound,
+    /// Short datagrams that were taken since a frame was seen to wait.
+    passed_over: usize,
     peers: Peers,
     small: Pool,
     large: Pool,
@@ -131,6 +136,7 @@ impl<S: Steps> EndpointWith<S> {
             ring,
             head,
             shorts,
+            passed_over: 0,
             peers: Peers::new(arena),
             small,
             large,
@@ -455,26 +461,33 @@ impl<S: Steps> EndpointWith<S> {
     /// frame is done with before the next call.
     #[inline]
     pub fn recv_any(&mut self, octets: &mut ShortOctets) -> Option<Arrival> {
-        if let Some((from, len)) = self.recv_short(octets) {
-            return Some(Arrival::Short { from, len });
+        if let Some(short) = self.recv_short(octets) {
+            return Some(short);
         }
         if self.ring.peek(self.head) != Peek::Empty {
             // A short one that was sent before that frame may have come since the first look.
-            if let Some((from, len)) = self.recv_short(octets) {
-                return Some(Arrival::Short { from, len });
+            if let Some(short) = self.recv_short(octets) {
+                return Some(short);
             }
         }
+        self.passed_over = 0;
         self.recv().map(Arrival::Frame)
     }
 
+    /// The next datagram that came short, unless a frame has waited behind too many of them.
     #[inline]
-    fn recv_short(&mut self, octets: &mut ShortOctets) -> Option<(SlotId, usize)> {
+    pub fn recv_short(&mut self, octets: &mut ShortOctets) -> Option<Arrival> {
+        if self.passed_over == PASSED_OVER_MAX {
+            return None;
+        }
         match self.shorts.take(octets) {
             Taken::Empty => None,
             Taken::Short { from, len } => {
                 S::at("recv: short taken");
                 count(&self.entry.owner.received, 1);
-                Some((from, len))
+                let passes = self.ring.peek(self.head) != Peek::Empty;
+                self.passed_over = if passes { self.passed_over + 1 } else { 0 };
+                Some(Arrival::Short { from, len })
             }
             Taken::Corrupt => {
                 self.count_corrupt();

@@ -58,7 +58,6 @@ pub fn prefetch_read(at: *const u8) {
 
 /// Asks for the cache line at `at`, to be written: one transfer instead of a read and then an upgrade.
 #[inline(always)]
-#[cfg(not(loom))]
 pub fn prefetch_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults and changes no state of the program; processors without it execute it as a no-op.

@@ -130,6 +130,33 @@ fn every_sender_has_its_turn() {
 }
 
 #[test]
+fn frame_is_not_passed_over_for_ever_nor_overtakes_what_came_before() {
+    let [mut a, mut b, mut c] = attach(&arena());
+    let fill = |sender: &mut Endpoint| {
+        while sender.may_send_short(slot(3)) {
+            send_short(sender, slot(3), b"short").unwrap();
+        }
+    };
+    fill(&mut a);
+    send_frame(&mut a, slot(3), b"frame");
+    let (mut shorts, mut others) = (0, 0);
+    loop {
+        fill(&mut b);
+        match receive(&mut c).unwrap() {
+            (from, _) if from == slot(2) => others += 1,
+            (_, text) if text == b"short" => shorts += 1,
+            (_, text) => break assert_eq!(text, b"frame"),
+        }
+        assert!(others < 1000, "passed over for ever");
+    }
+    assert!(shorts > 1);
+    // It has all that was sent before behind it.
+    while let Some((from, _)) = receive(&mut c) {
+        assert_eq!(from, slot(2));
+    }
+}
+
+#[test]
 fn more_senders_than_rings_use_frames_until_one_dies() {
     let arena = arena();
     let mut reaper = Reaper::new(&arena);

@@ -127,7 +127,10 @@ impl Peers {
             peer.has_asked = true;
             peer.producer = Rings::of(arena, to).and_then(|rings| rings.claim(me));
         }
-        peer.producer.as_mut().is_some_and(Producer::has_room)
+        peer.producer.as_mut().is_some_and(|producer| {
+            producer.prefetch();
+            producer.has_room()
+        })
     }
 
     /// This endpoint's ring at `to`.

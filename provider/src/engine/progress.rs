@@ -61,7 +61,7 @@ impl Shard {
     /// Takes and sends; gives the number of datagrams taken.
     #[inline]
     pub(super) fn progress(&mut self, info: &Info) -> usize {
-        let taken = self.take(info);
+        let taken = self.take(info, || false);
         self.flush();
         taken
     }
@@ -73,7 +73,7 @@ impl Shard {
         if !self.held.is_empty() {
             self.flush();
         }
-        let taken = self.take(info);
+        let taken = self.take(info, &is_found);
         if self.ready.is_empty() && !self.outbox.is_stuck() {
             return;
         }
@@ -135,9 +135,10 @@ impl Shard {
         self.publish();
     }
 
+    /// Takes what has arrived. When a short datagram came and `is_enough`, only more of these are taken.
     #[inline]
-    fn take(&mut self, info: &Info) -> usize {
-        let taken = self.receive(info);
+    fn take(&mut self, info: &Info, is_enough: impl Fn() -> bool) -> usize {
+        let taken = self.receive(info, is_enough);
         if self.lease.is_none() {
             return taken;
         }
@@ -169,7 +170,7 @@ impl Shard {
     }
 
     #[inline]
-    fn receive(&mut self, info: &Info) -> usize {
+    fn receive(&mut self, info: &Info, is_enough: impl Fn() -> bool) -> usize {
         let mut octets = [0; SHORT_CAPACITY];
         let Some(mut arrival) = self.endpoint.recv_any(&mut octets) else {
             return 0;
@@ -177,21 +178,28 @@ impl Shard {
         let now = clock::now();
         let mut taken = 0;
         loop {
-            match arrival {
+            let is_enough = match arrival {
                 Arrival::Short { from, len } => {
                     taken += 1;
                     self.dispatch_short(info, now, &octets, from, len);
+                    is_enough()
                 }
                 Arrival::Frame(frame) => {
                     self.endpoint.prefetch_next();
                     taken += self.dispatch_frame(info, now, &frame);
                     self.endpoint.release(frame);
+                    false
                 }
-            }
+            };
             if taken >= BURST {
                 break;
             }
-            arrival = match self.endpoint.recv_any(&mut octets) {
+            let next = if is_enough {
+                self.endpoint.recv_short(&mut octets)
+            } else {
+                self.endpoint.recv_any(&mut octets)
+            };
+            arrival = match next {
                 Some(next) => next,
                 None => break,
             };
