@@ -85,15 +85,24 @@ const EMPTY_ROUNDS: u32 = 3;
 /// A queue that never goes away hides the true round trip: each connection lets go of the path for a moment once in this time, or in this many round trips if
 /// those take longer.
 const DRAIN_EVERY_NS: u64 = 500_000_000;
-const DRAIN_EVERY_ROUNDS: u64 = 128;
-/// Rounds for which it does so, that others can join.
-const DRAIN_ROUNDS: u32 = 4;
+const DRAIN_EVERY_ROUNDS: u64 = 24;
+/// What is kept of the window then, in 1024, and for how many rounds, that others can join: thoroughly where it is due every so many rounds or more, so that it
+/// costs little.
+const DRAIN_THOROUGHLY: (u32, u32) = (256, 4);
+const DRAIN: (u32, u32) = (512, 2);
+const SELDOM_ROUNDS: u64 = 128;
+/// A round trip that falls by more than this part within a round shows that another connection lets go.
+const JOIN_PART: u64 = 24;
 /// So few packets in flight make no queue that matters.
 const FEW_PACKETS: u32 = 4;
 /// Loss is taken for congestion when more than one packet in this many is lost in a round: below, it is noise.
 const LOSS_SHIFT: u32 = 3;
 /// Packets that are lost in a round at least when it is congestion.
 const LOSS_LEAST: u32 = 4;
+/// Growth per round on a path that marks, in 1/16 of a packet: a link marks from so short a queue on that more would overshoot it with each round.
+const MARKED_STEP: u32 = 16;
+/// A path marks if it has marked this share of the packets of late, in 1/1024.
+const MARKED_LEAST: u32 = 16;
 
 /// Delay-based control: the window grows per round trip by half its square root in packets, and when a queue of half a round trip stands, shrinks to what the
 /// path holds without one. So the queue is empty once in each cycle, all see the same smallest round trip, and shares become equal, since a small window grows
@@ -232,7 +241,7 @@ impl DelayBased {
         let settled = !std::mem::take(&mut self.settling);
         if heavy {
             self.shrink(717, MIN_WINDOW);
-        } else if self.round_marked > 0 {
+        } else if self.round_marked > 0 && settled {
             let keep = if self.slow_start {
                 512
             } else {
@@ -242,7 +251,10 @@ impl DelayBased {
         } else if settled && self.round_rtt_ns != u64::MAX {
             self.judge_delay(ack);
         }
-        let usual = (8 * self.window.isqrt()).min(4 * self.window);
+        let mut usual = (8 * self.window.isqrt()).min(4 * self.window);
+        if self.marked_share >= MARKED_LEAST {
+            usual = usual.min(MARKED_STEP);
+        }
         let doubled = usual << self.empty.saturating_sub(EMPTY_ROUNDS).min(12);
         self.step = doubled.min(2 * self.window).max(usual);
         (self.round_began, self.round_ns) = (ack.now, ack.smoothed_rtt_ns);
@@ -286,38 +298,66 @@ impl DelayBased {
         } else {
             self.empty = 0;
         }
-        // A power of two, so that all of a host, which have one clock, do it at the same time.
-        let pause_ns = DRAIN_EVERY_NS
-            .max(DRAIN_EVERY_ROUNDS * base_ns)
-            .next_power_of_two();
-        let next_drain = Time::from_ns((ack.now.as_ns() | (pause_ns - 1)).saturating_add(1));
+        if self.lets_go(ack.now, base_ns, last_ns, least) {
+            return;
+        }
+        if queue_ns <= base_ns / 2 {
+            self.standing = 0;
+            return;
+        }
+        self.standing += 1;
+        if self.standing >= STANDING_ROUNDS {
+            self.shrink(share_of(base_ns, self.round_rtt_ns), least);
+            // That shortens the round trip, which is no reason to let go of the path, too, unless it costs little and may show others.
+            if !is_seldom(pause_ns(base_ns), base_ns) {
+                self.last_rtt_ns = 0;
+            }
+        }
+    }
+
+    /// Lets go of the path if that is due or another connection does so, if `last_ns` was the smallest round trip of the round before; whether it did.
+    fn lets_go(&mut self, now: Time, base_ns: u64, last_ns: u64, least: u32) -> bool {
+        let pause_ns = pause_ns(base_ns);
+        let next_drain = Time::from_ns((now.as_ns() | (pause_ns - 1)).saturating_add(1));
         if self.drain_at == Time::NEVER {
             self.drain_at = next_drain;
         }
-        let due = self.drain_at <= ack.now;
+        let due = self.drain_at <= now;
         // Another connection has let go of the path: if all do so together, all see the true round trip.
         let joins = !self.joined
-            && self.round_rtt_ns < last_ns - last_ns / 32
-            && self.drain_at <= ack.now.plus_ns(pause_ns / 2);
+            && self.round_rtt_ns < last_ns - last_ns / JOIN_PART
+            && self.drain_at <= now.plus_ns(pause_ns / 2);
         if due {
             self.drain_at = next_drain;
         }
         // While the window doubles there is nothing to let go of, and the doubling would end.
-        if (joins || due) && !self.slow_start {
-            self.joined = !due;
-            self.drain_at = next_drain;
-            self.before_drain = (self.window, self.round_rtt_ns);
-            self.drain_rounds = DRAIN_ROUNDS;
-            self.shrink(256, least);
-        } else if queue_ns <= base_ns / 2 {
-            self.standing = 0;
-        } else {
-            self.standing += 1;
-            if self.standing >= STANDING_ROUNDS {
-                self.shrink(share_of(base_ns, self.round_rtt_ns), least);
-            }
+        if self.slow_start || !(joins || due) {
+            return false;
         }
+        self.joined = !due;
+        self.drain_at = next_drain;
+        self.before_drain = (self.window, self.round_rtt_ns);
+        let (keep, rounds) = if is_seldom(pause_ns, base_ns) {
+            DRAIN_THOROUGHLY
+        } else {
+            DRAIN
+        };
+        self.drain_rounds = rounds;
+        self.shrink(keep, least);
+        true
     }
+}
+
+/// How often a path with this round trip is let go of: a power of two, so that all of a host, which have one clock, do it at the same time.
+fn pause_ns(base_ns: u64) -> u64 {
+    DRAIN_EVERY_NS
+        .max(DRAIN_EVERY_ROUNDS * base_ns)
+        .next_power_of_two()
+}
+
+/// Whether that is so seldom that it costs little.
+fn is_seldom(pause_ns: u64, base_ns: u64) -> bool {
+    pause_ns >= SELDOM_ROUNDS * base_ns
 }
 
 /// What remains of a window in 1024 when a round trip is to become the one without a queue, and a little less, so that the queue is surely empty.
