@@ -283,7 +283,8 @@ impl<S: Steps> EndpointWith<S> {
     }
 
     /// Whether [`EndpointWith::send_short`] may send to `to` now: there is room in a short ring, and the last frame that was sent there has been
-    /// taken, so that nothing is overtaken. The first call takes one of that slot's short rings, if one is free.
+    /// taken, so that nothing is overtaken. The first call takes one of that slot's short rings, if one is free. To be called shortly before
+    /// that, since it takes the cell from the receiver's processor.
     #[inline]
     pub fn may_send_short(&mut self, to: SlotId) -> bool {
         self.peers.may_send(&self.arena, self.me, to)

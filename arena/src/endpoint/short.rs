@@ -127,10 +127,14 @@ impl Peers {
             peer.has_asked = true;
             peer.producer = Rings::of(arena, to).and_then(|rings| rings.claim(me));
         }
-        peer.producer.as_mut().is_some_and(|producer| {
+        let Some(producer) = &mut peer.producer else {
+            return false;
+        };
+        let has_room = producer.has_room();
+        if has_room {
             producer.prefetch();
-            producer.has_room()
-        })
+        }
+        has_room
     }
 
     /// This endpoint's ring at `to`.
