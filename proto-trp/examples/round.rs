@@ -8,6 +8,7 @@ use proto_trp::conn::{
     ProtectionError, RecvWr, RemoteAccess, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp,
     SendWr, Sge, Time, HEAD_OCTETS,
 };
+use proto_trp::wire::SEGMENT_HEAD_LEN;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -75,6 +76,11 @@ impl Host for Flat {
         len: usize,
     ) -> Result<(), PlaceError> {
         Ok(self.write_kept(remote, &body[at..at + len])?)
+    }
+
+    fn peek(&mut self, body: &[u8], at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
+        let len = out.len().min(body.len() - at);
+        out[..len].copy_from_slice(&body[at..at + len]);
     }
 
     fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) -> bool {

@@ -3,10 +3,12 @@
 
 use proptest::prelude::*;
 use proto_trp::addr::{Psn, Qpn, SlotId};
+use proto_trp::wire::train::{OVERHEAD, SEGMENTS_MAX};
 use proto_trp::wire::{
     self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, ConnectionId, Extensions,
     Flags, ImmediateData, Msn, PacketType, ReadRequest, RnrTimer, Sack, Segment, SegmentKind, Stag,
-    TaggedOffset, Terminate, TerminateCause, Timestamp, TrpHeader, HEAD_LEN_MAX,
+    TaggedOffset, Terminate, TerminateCause, Timestamp, Train, TrainWriter, TrpHeader,
+    HEAD_LEN_MAX, SEGMENT_HEAD_LEN,
 };
 
 fn psn() -> impl Strategy<Value = Psn> {
@@ -23,7 +25,7 @@ fn qpn() -> impl Strategy<Value = Qpn> {
 }
 
 fn header(kind: PacketType) -> impl Strategy<Value = TrpHeader> {
-    (0u8..16, any::<u16>(), any::<u32>(), 1u8.., psn(), psn()).prop_map(
+    (0u8..32, any::<u16>(), any::<u32>(), 1u8.., psn(), psn()).prop_map(
         move |(flags, index, id, window, psn, ack)| TrpHeader {
             kind,
             // IMM is encode's to set.
@@ -195,6 +197,67 @@ proptest! {
         let (packet, segment) = Segment::parse(&buf[..len], len).unwrap();
         prop_assert_eq!(packet, TrpHeader { extension_words: extensions.words(), ..trp });
         prop_assert_eq!(segment.kind, SegmentKind::Absent);
+    }
+
+    #[test]
+    fn train_round_trips(
+        trp in header(PacketType::Train),
+        segments in proptest::collection::vec((kind(), any::<bool>(), 0usize..300), 1..=SEGMENTS_MAX),
+    ) {
+        let mut buf = vec![0xee; 8192];
+        let mut train = TrainWriter::default();
+        for (kind, last, payload_len) in &segments {
+            let begin = train.end();
+            let headers = wire::encode_segment(kind, *last, &mut buf[begin..]).unwrap();
+            let payload_len = if carries_payload(kind) { *payload_len } else { 0 };
+            let has_immediate = matches!(kind, SegmentKind::Send { immediate: Some(_), .. });
+            train.push(headers + payload_len, has_immediate);
+        }
+        let len = train.finish(&trp, &mut buf).unwrap();
+        let parsed = TrpHeader::parse(&buf[..len.min(HEAD_LEN_MAX)], len).unwrap();
+        prop_assert_eq!(parsed, trp);
+        let found = Train::parse(&parsed, &buf[..len.min(HEAD_LEN_MAX)], len).unwrap();
+        prop_assert_eq!(found.pieces().len(), segments.len());
+        for (piece, (kind, last, payload_len)) in found.pieces().zip(&segments) {
+            let flags = if piece.has_immediate { Flags::IMMEDIATE } else { Flags::NONE };
+            let end = piece.at + piece.len;
+            let head = &buf[piece.at..end.min(piece.at + SEGMENT_HEAD_LEN)];
+            let segment = Segment::parse_at(flags, head, piece.at, end).unwrap();
+            prop_assert_eq!(segment.kind, *kind);
+            if carries_payload(kind) {
+                prop_assert_eq!((segment.last, segment.payload_len), (*last, *payload_len));
+                prop_assert_eq!(segment.payload_offset + segment.payload_len, end);
+            }
+        }
+    }
+
+    #[test]
+    fn tables_of_random_trains_name_octets_of_the_packet(
+        lens in proptest::collection::vec(0u16..80, SEGMENTS_MAX),
+        off in -1i8..=1,
+        mut octets in proptest::collection::vec(any::<u8>(), OVERHEAD..HEAD_LEN_MAX),
+    ) {
+        (octets[0], octets[8], octets[12]) = (0x1a, 1, 0);
+        let used = lens.iter().position(|&len| len == 0).unwrap_or(SEGMENTS_MAX);
+        for (entry, len) in octets[16..OVERHEAD].chunks_exact_mut(2).zip(&lens) {
+            entry.copy_from_slice(&len.to_be_bytes());
+        }
+        let sum: usize = lens[..used].iter().map(|&len| usize::from(len)).sum();
+        let len = (OVERHEAD + sum).saturating_add_signed(off.into());
+        let is_good = off == 0
+            && used > 0
+            && lens[..used].iter().all(|&len| len >= 14)
+            && lens[used..].iter().all(|&len| len == 0);
+        let parsed = TrpHeader::parse(&octets, len);
+        prop_assert_eq!(parsed.is_ok(), is_good, "{:?}", parsed);
+        let Ok(trp) = parsed else { return Ok(()) };
+        let train = Train::parse(&trp, &octets, len).unwrap();
+        let mut at = OVERHEAD;
+        for piece in train.pieces() {
+            prop_assert_eq!(piece.at, at);
+            at += piece.len;
+        }
+        prop_assert_eq!(at, len);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use proto_trp::wire::{
     self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, ConnectionId,
     DatagramHeader, Extensions, Flags, ImmediateData, Msn, Opcode, PacketType, ParseError,
     ReadRequest, RnrTimer, Sack, Segment, SegmentKind, Stag, TaggedOffset, Terminate,
-    TerminateCause, Timestamp, TrpHeader,
+    TerminateCause, Timestamp, Train, TrainWriter, TrpHeader,
 };
 
 /// TRP of every vector: DATA to index 0x0203, id 0xdeadbeef, window 5, PSN 0x0a0b0c, ACK 0x0d0e0f.
@@ -565,6 +565,61 @@ fn datagram_to_a_group_is_the_specifications() {
 }
 
 #[test]
+fn train_is_the_specifications() {
+    #[rustfmt::skip]
+    let vector = [
+        &[0x1a, 0x11, 0x02, 0x03, 0xde, 0xad, 0xbe, 0xef, 0x05, 0x0a, 0x0b, 0x0c, 0x00, 0x0d, 0x0e, 0x0f][..],
+        &[0x00, 0x10, 0x80, 0x14], &[0; 28],
+        &[0xc1, 0x40, 0x11, 0x22, 0x33, 0x44, 1, 2, 3, 4, 5, 6, 7, 8], b"hi",
+        &[0x41, 0x43, 0xfe, 0xed, 0xbe, 0xef, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0], b"ho",
+    ]
+    .concat();
+    let header = TrpHeader {
+        kind: PacketType::Train,
+        flags: Flags::ACK_REQUESTED | Flags::TRAINS,
+        ..trp()
+    };
+    let write = SegmentKind::Write {
+        stag: Stag(0x1122_3344),
+        offset: TaggedOffset(0x0102_0304_0506_0708),
+    };
+    let send = SegmentKind::Send {
+        msn: Msn(7),
+        offset: 0,
+        solicited: false,
+        invalidate: None,
+        immediate: Some(0xfeed_beef),
+    };
+    let mut buf = [0xee; 128];
+    let mut train = TrainWriter::default();
+    for (kind, payload) in [(write, b"hi"), (send, b"ho")] {
+        let begin = train.end();
+        let end = begin + wire::encode_segment(&kind, true, &mut buf[begin..]).unwrap();
+        buf[end..end + 2].copy_from_slice(payload);
+        train.push(end + 2 - begin, kind == send);
+    }
+    let len = train.finish(&header, &mut buf).unwrap();
+    assert_eq!(buf[..len], vector);
+    let parsed = TrpHeader::parse(&vector, len).unwrap();
+    assert_eq!(parsed, header);
+    let found: Vec<(SegmentKind, usize, usize)> = Train::parse(&parsed, &vector, len)
+        .unwrap()
+        .pieces()
+        .map(|piece| {
+            let flags = if piece.has_immediate {
+                Flags::IMMEDIATE
+            } else {
+                Flags::NONE
+            };
+            let end = piece.at + piece.len;
+            let segment = Segment::parse_at(flags, &vector[piece.at..end], piece.at, end).unwrap();
+            (segment.kind, segment.payload_offset, segment.payload_len)
+        })
+        .collect();
+    assert_eq!(found, [(write, 62, 2), (send, 82, 2)]);
+}
+
+#[test]
 fn datagram_for_a_group_names_it() {
     let mut octets = [0; 48];
     octets[0] = 0x18;
@@ -583,7 +638,8 @@ fn packet_with_bad_trp_field_is_refused_without_terminate() {
     refuse(&good, 0, 0x20, ParseError::Version);
     refuse(&good, 0, 0x00, ParseError::Version);
     refuse(&good, 0, 0x18, ParseError::PacketType);
-    refuse(&good, 0, 0x1a, ParseError::PacketType);
+    refuse(&good, 0, 0x1b, ParseError::PacketType);
+    refuse(&good, 0, 0x1a, ParseError::Truncated);
     refuse(&good, 0, 0x17, ParseError::ConnectionManagement);
     refuse(&good, 0, 0x11, ParseError::Trailing);
     refuse(&good, 8, 0, ParseError::Window);
@@ -646,7 +702,7 @@ fn atomic_request_of_unknown_operation_is_refused() {
 fn reserved_bits_are_ignored() {
     let good = datagram(&[&TRP, &send_octets(0x43, [0; 4])]);
     let mut odd = good.clone();
-    odd[1] = 0xf0; // TRP flags
+    odd[1] = 0xe0; // TRP flags
     odd[16] |= 0x3c; // DDP
     odd[17] |= 0x30; // RDMAP
     assert_eq!(

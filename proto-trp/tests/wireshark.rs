@@ -6,10 +6,11 @@ use std::net::Ipv6Addr;
 
 use proto_trp::addr::{self, Psn, Qpn, SlotId};
 use proto_trp::pcapng::Capture;
+use proto_trp::wire::train::SEGMENTS_MAX;
 use proto_trp::wire::{
     self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, DatagramHeader,
     Extensions, Flags, ImmediateData, Msn, Opcode, PacketType, ReadRequest, RnrTimer, Sack,
-    SegmentKind, Stag, TaggedOffset, Terminate, TerminateCause, Timestamp, TrpHeader,
+    SegmentKind, Stag, TaggedOffset, Terminate, TerminateCause, Timestamp, TrainWriter, TrpHeader,
 };
 use urdma_harness::instance::Scratch;
 use urdma_harness::tshark::{self, MALFORMED};
@@ -390,6 +391,92 @@ fn tshark_decodes_every_type_and_opcode() {
     assert_eq!(bad, Vec::<String>::new());
 }
 
+/// A train of the segments of every kind, as many as it takes.
+fn train() -> Vec<u8> {
+    let mut buf = vec![0; 9000];
+    let mut train = TrainWriter::default();
+    for (kind, mut payload) in segments().into_iter().take(SEGMENTS_MAX) {
+        payload.truncate(100);
+        let begin = train.end();
+        let end = begin + wire::encode_segment(&kind, true, &mut buf[begin..]).unwrap();
+        buf[end..end + payload.len()].copy_from_slice(&payload);
+        let has_immediate = matches!(
+            kind,
+            SegmentKind::Send {
+                immediate: Some(_),
+                ..
+            }
+        );
+        train.push(end + payload.len() - begin, has_immediate);
+    }
+    let trp = header(PacketType::Train, 0xff_fffd);
+    let len = train.finish(&trp, &mut buf).unwrap();
+    buf.truncate(len);
+    buf
+}
+
+#[test]
+fn tshark_decodes_each_segment_of_a_train() {
+    let scratch = Scratch::new("wireshark").unwrap();
+    let fields = [
+        "trp.type",
+        "trp.psn",
+        "trp.train.psn",
+        "trp.opcode",
+        "trp.immediate",
+    ];
+    let mut arguments = vec!["-T", "fields"];
+    fields
+        .iter()
+        .for_each(|field| arguments.extend(["-e", field]));
+    let found = tshark(&scratch, &[train()], &arguments);
+    let list = |values: Vec<u32>| {
+        values
+            .iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let kinds: Vec<SegmentKind> = segments().into_iter().map(|(kind, _)| kind).collect();
+    let count = u32::try_from(kinds.len()).unwrap();
+    let psns = (0..count).map(|i| (0xff_fffd + i) & 0xff_ffff).collect();
+    let opcodes = kinds
+        .iter()
+        .filter_map(|kind| kind.opcode().map(|opcode| u32::from(opcode as u8)))
+        .collect();
+    // Those of Sends are shown with the table, before all segments.
+    let of_sends = kinds.iter().filter_map(|kind| match kind {
+        SegmentKind::Send { immediate, .. } => *immediate,
+        _ => None,
+    });
+    let of_writes = kinds.iter().filter_map(|kind| match kind {
+        SegmentKind::Immediate { data, .. } => Some(data.immediate),
+        _ => None,
+    });
+    let immediates: Vec<String> = of_sends
+        .chain(of_writes)
+        .map(|value| format!("{value:#010x}"))
+        .collect();
+    let expected = format!(
+        "10\t16777213\t{}\t{}\t{}",
+        list(psns),
+        list(opcodes),
+        immediates.join(",")
+    );
+    assert_eq!(found, [expected]);
+    let bad = tshark(&scratch, &[train()], &["-Y", MALFORMED]);
+    assert_eq!(bad, Vec::<String>::new());
+
+    let cut: Vec<Vec<u8>> = (1..train().len())
+        .step_by(7)
+        .map(|len| train()[..len].to_vec())
+        .collect();
+    let marked = tshark(&scratch, &cut, &["-Y", "trp.broken"]);
+    assert_eq!(marked.len(), cut.len());
+    let lua = tshark(&scratch, &cut, &["-Y", "_ws.lua.error"]);
+    assert_eq!(lua, Vec::<String>::new());
+}
+
 #[test]
 fn tshark_shows_names_and_extensions() {
     let scratch = Scratch::new("wireshark").unwrap();
@@ -578,7 +665,7 @@ fn tshark_marks_bad_packets_and_survives_them() {
         }
     }
     packets.push(vec![0x20; 16]);
-    packets.push(vec![0x1a; 16]);
+    packets.push(vec![0x1b; 16]);
     let shown = tshark(&scratch, &packets, &["-Y", "trp"]);
     assert_eq!(shown.len(), packets.len());
     let lua = tshark(&scratch, &packets, &["-Y", "_ws.lua.error"]);

@@ -1,6 +1,6 @@
 -- TRP, the transport of urdma: UDP ports 21504..21757, as doc/spec/trp.md has it.
 --
--- The TRP header, its extensions and connection management are decoded here; the DDP segment of a DATA or UDATA packet goes to
+-- The TRP header, its extensions and connection management are decoded here; the DDP segments of a DATA, UDATA or TRAIN packet go to
 -- Wireshark's own iwarp_ddp_rdmap, but for Immediate Data (RDMAP opcodes 8 and 9), which that does not know.
 
 local trp = Proto("trp", "Thin Reliable Protocol")
@@ -9,11 +9,12 @@ local PORT_BASE, PORT_LAST = 21504, 21757
 local HEADER_LEN, EXTENSION_WORDS_MAX = 16, 24
 local VERSION = 1
 local DATAGRAM_HEADER_LEN = 48
-local DATA, RNR, RESET, CM, DATAGRAM, UDATA = 0, 2, 3, 7, 8, 9
+local DATA, RNR, RESET, CM, DATAGRAM, UDATA, TRAIN = 0, 2, 3, 7, 8, 9, 10
+local TRAIN_SEGMENTS_MAX, TRAIN_SEGMENT_MIN = 16, 14
 
 local TYPES = {
   [0] = "DATA", [1] = "ACK", [2] = "RNR", [3] = "RESET", [4] = "FIN", [5] = "FIN_ACK", [6] = "PROBE", [7] = "CM",
-  [8] = "DATAGRAM", [9] = "UDATA",
+  [8] = "DATAGRAM", [9] = "UDATA", [10] = "TRAIN",
 }
 
 local OPCODES = {
@@ -38,6 +39,10 @@ local f = {
   imm = ProtoField.bool("trp.flags.imm", "Send has immediate data", 8, nil, 0x02),
   ece = ProtoField.bool("trp.flags.ece", "ECN echo", 8, nil, 0x04),
   ep = ProtoField.bool("trp.flags.ep", "Epoch of requests", 8, nil, 0x08),
+  tr = ProtoField.bool("trp.flags.tr", "Sender takes trains", 8, nil, 0x10),
+  entry_imm = ProtoField.bool("trp.train.imm", "Send has immediate data", 16, nil, 0x8000),
+  entry_len = ProtoField.uint16("trp.train.length", "Length of the segment", base.DEC, nil, 0x7fff),
+  entry_psn = ProtoField.uint24("trp.train.psn", "PSN of the segment", base.DEC),
   index = ProtoField.uint16("trp.index", "Destination QP index", base.DEC),
   qpn = ProtoField.uint24("trp.qpn", "Destination QP number", base.HEX),
   slot = ProtoField.uint8("trp.slot", "Destination slot", base.DEC),
@@ -236,6 +241,47 @@ local function dissect_segment(tvb, pinfo, tree, trp_tree, has_immediate)
   return OPCODES[opcode] or ("opcode " .. opcode)
 end
 
+-- Where the segments of a train are: at, length and flag IMM of each; nil if its table does not agree with it.
+local function train_pieces(tvb, at)
+  local pieces, ended = {}, false
+  if at + 2 * TRAIN_SEGMENTS_MAX > tvb:len() then
+    return nil
+  end
+  local from = at + 2 * TRAIN_SEGMENTS_MAX
+  for i = 0, TRAIN_SEGMENTS_MAX - 1 do
+    local entry = tvb(at + 2 * i, 2)
+    local len = entry:bitfield(1, 15)
+    if entry:uint() == 0 then
+      ended = true
+    elseif ended or len < TRAIN_SEGMENT_MIN then
+      return nil
+    else
+      table.insert(pieces, { at = from, len = len, entry = entry, imm = entry:bitfield(0, 1) == 1 })
+      from = from + len
+    end
+  end
+  return #pieces > 0 and from == tvb:len() and pieces or nil
+end
+
+-- Returns what the summary says of it.
+local function dissect_train(tvb, at, psn, pinfo, tree, trp_tree)
+  local pieces = train_pieces(tvb, at)
+  if not pieces then
+    broken(trp_tree, "the table of the train does not agree with the packet")
+    return "TRAIN"
+  end
+  local opcodes = {}
+  for i, piece in ipairs(pieces) do
+    local segment = tvb(piece.at, piece.len)
+    local t = trp_tree:add(trp, piece.entry, "Segment " .. i)
+    t:add(f.entry_imm, piece.entry)
+    t:add(f.entry_len, piece.entry)
+    t:add(f.entry_psn, piece.entry, (psn + i - 1) % 0x1000000):set_generated()
+    table.insert(opcodes, dissect_segment(segment:tvb(), pinfo, tree, t, piece.imm))
+  end
+  return "TRAIN of " .. #pieces .. ": " .. table.concat(opcodes, ", ")
+end
+
 local function add_qp(tvb, t)
   t:add(c.qpn, tvb(0, 4))
   t:add(c.psn, tvb(4, 4))
@@ -354,6 +400,7 @@ local function add_header(tvb, pinfo, t, kind)
   flags:add(f.imm, tvb(1, 1))
   flags:add(f.ece, tvb(1, 1))
   flags:add(f.ep, tvb(1, 1))
+  flags:add(f.tr, tvb(1, 1))
   add_destination(tvb, pinfo, t)
   t:add(f.id, tvb(4, 4))
   t:add(f.window, tvb(8, 1)):append_text(" (" .. 256 * tvb(8, 1):uint() .. " packets)")
@@ -403,6 +450,8 @@ function trp.dissector(tvb, pinfo, root)
       local has_immediate = tvb(1, 1):bitfield(6, 1) == 1
       name = name .. " " .. dissect_segment(tvb(header_len):tvb(), pinfo, root, t, has_immediate)
     end
+  elseif kind == TRAIN then
+    name = dissect_train(tvb, header_len, psn, pinfo, root, t)
   elseif tvb:len() > header_len then
     t:add_proto_expert_info(e.trailing)
   end

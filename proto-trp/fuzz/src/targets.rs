@@ -5,20 +5,22 @@
 
 use proto_trp::wire::{
     self, AtomicRequest, AtomicResponse, DatagramHeader, Extensions, ImmediateData, Opcode,
-    ReadRequest, Segment, TaggedHeader, Terminate, TrpHeader, UntaggedHeader, HEAD_LEN_MAX,
+    PacketType, ReadRequest, Segment, TaggedHeader, Terminate, Train, TrainWriter, TrpHeader,
+    UntaggedHeader, HEAD_LEN_MAX, SEGMENT_HEAD_LEN,
 };
 
 /// A parser under test, by the name of its target and of its directory in `corpus/`.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const ALL: [Target; 9] = [
+pub const ALL: [Target; 10] = [
     ("trp_header", trp_header),
     ("extensions", extensions),
     ("ddp", ddp),
     ("rdmap", rdmap),
     ("terminate", terminate),
     ("segment", segment),
+    ("train", train),
     ("datagram", datagram),
     ("operations", operations),
     ("cm_message", cm_message),
@@ -138,6 +140,31 @@ pub fn segment(octets: &[u8]) {
     assert_eq!((again.kind, again.last), (segment.kind, segment.last));
     assert_eq!(again.payload_len, segment.payload_len);
     assert_eq!(again.flags, segment.flags);
+}
+
+/// [`Train::parse`] and the segments that it finds.
+pub fn train(octets: &[u8]) {
+    let Ok(trp) = TrpHeader::parse(octets, octets.len()) else {
+        return;
+    };
+    let Ok(train) = Train::parse(&trp, octets, octets.len()) else {
+        assert_ne!(trp.kind, PacketType::Train);
+        return;
+    };
+    let mut writer = TrainWriter::default();
+    for piece in train.pieces() {
+        let end = piece.at + piece.len;
+        let head = &octets[piece.at..end.min(piece.at + SEGMENT_HEAD_LEN)];
+        if let Ok(segment) = Segment::parse_at(trp.flags, head, piece.at, end) {
+            assert!(segment.payload_offset + segment.payload_len <= end);
+        }
+        writer.push(piece.len, piece.has_immediate);
+    }
+    if trp.extension_words == 0 {
+        let mut buf = octets.to_vec();
+        let len = writer.finish(&trp, &mut buf).expect("the table was there");
+        assert_eq!(Train::parse(&trp, &buf, len), Ok(train));
+    }
 }
 
 /// [`DatagramHeader::parse`], and the group that urdmad finds.

@@ -1,6 +1,7 @@
 //! What a connection asks of its driver: the application's memory, and places for completions and events.
 
 use super::types::{Completion, Event, NoSharedRecv, RemoteAddr, Sge, SharedRecv, WindowBind};
+use crate::wire::SEGMENT_HEAD_LEN;
 
 /// Why memory may not be touched; RFC 5040 section 4.8 has one code for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +172,9 @@ pub trait Host {
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError>;
+
+    /// Copies the octets of `body` from `at` to `out`, as many as there are and fit; what follows them in `out` is arbitrary then.
+    fn peek(&mut self, body: &Self::Body, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]);
 
     /// Appends `len` octets of `body` from `at` to `out`, which has room for them; false, and nothing appended, when they are not to be had.
     #[must_use]

@@ -29,6 +29,7 @@ mod stats;
 mod terminate;
 mod time;
 mod timers;
+mod train;
 mod txwindow;
 mod types;
 mod unreliable;
@@ -104,6 +105,12 @@ impl TransmitPlan {
     pub const fn room(self) -> usize {
         self.len
     }
+
+    /// Whether it is several messages, which are likely to need all of that room.
+    #[inline]
+    pub const fn is_train(self) -> bool {
+        matches!(self.next, Next::Train)
+    }
 }
 
 /// A datagram that was written.
@@ -137,6 +144,8 @@ struct Peer {
     ack_request_interval: u64,
     /// Packets in flight to which none is added but short ones.
     long_window: u32,
+    /// The peer has said that it takes trains.
+    takes_trains: bool,
     remote_qpn: Option<crate::addr::Qpn>,
 }
 
@@ -154,6 +163,7 @@ impl Peer {
         max_rd_atomic: 0,
         ack_request_interval: 1,
         long_window: u32::MAX,
+        takes_trains: false,
         remote_qpn: None,
     };
 }

@@ -26,17 +26,19 @@ pub(super) enum Next {
     Again,
     /// The next segment of a request.
     Request,
+    /// Short requests together.
+    Train,
     /// The next segment of an answer.
     Answer,
     /// The segment that was refused, under a new number.
     Retry,
 }
 
-/// A segment that is to be sent, and the octets of its payload.
-type Planned = (Next, u32);
+/// A segment or a train that is to be sent, and the octets that it needs beside the longest headers of one.
+pub(super) type Planned = (Next, u32);
 
 /// Room for every datagram without payload: all headers and extensions.
-const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
+pub(super) const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
 /// Headers of a segment with payload: it may name a shared receive queue.
 const SEGMENT_HEADERS: usize = wire::UNTAGGED_OVERHEAD + wire::ext::SHARED_QUEUE_LEN;
 /// The longest request or answer in place of payload.
@@ -100,7 +102,8 @@ impl Connection {
             }
             // Nothing but the number up to which all has come.
             Next::Ack if !self.rx.has_ahead() && !self.refused => wire::UNTAGGED_OVERHEAD,
-            _ => CONTROL_LEN,
+            // A train, or a datagram without a segment.
+            _ => CONTROL_LEN + octets as usize,
         };
         let len = longest.min(self.peer.max_datagram);
         Some(TransmitPlan { next, len })
@@ -148,6 +151,10 @@ impl Connection {
     #[inline(always)]
     fn plan_request(&self) -> Option<Planned> {
         let spec = self.next_request_segment()?;
+        let waiting = self.sq.tail.wrapping_sub(self.sq.next);
+        if waiting > 1 && self.peer.takes_trains {
+            return Some(self.plan_train(waiting, spec.len));
+        }
         Some((Next::Request, spec.len))
     }
 

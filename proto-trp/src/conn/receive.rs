@@ -11,6 +11,7 @@ use super::types::{
     Completion, CompletionOp, Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, SendOp, Status,
 };
 use super::{Connection, Datagram};
+use crate::addr::Psn;
 use crate::wire::{
     AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, Segment,
     SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
@@ -29,6 +30,19 @@ pub(super) enum Refusal {
     Receive(Status, TerminateCause),
     /// The list of this read or atomic cannot take the answer.
     Sink(u32),
+}
+
+/// What of a received packet concerns one segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packet<'a> {
+    pub(super) psn: Psn,
+    pub(super) flags: Flags,
+    /// A private copy of the first octets of the segment.
+    pub(super) ddp: &'a [u8],
+    /// Where in the datagram the segment begins.
+    pub(super) at: usize,
+    /// Where it ends.
+    pub(super) end: usize,
 }
 
 type Placed = Result<Commit, Refusal>;
@@ -52,53 +66,73 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a datagram that was addressed to this queue pair, valid or not.
+    /// Takes a datagram that was addressed to this queue pair, valid or not. Gives the number of packets that it stands for: 1, or the segments of a train.
     #[inline]
     pub fn handle_datagram<H: Host>(
         &mut self,
         now: Time,
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
-    ) {
+    ) -> u32 {
         self.stats.rx_datagrams += 1;
         self.stats.rx_octets += super::num::len32(datagram.len) as u64;
         let trp = match TrpHeader::parse(datagram.head, datagram.len) {
             Ok(trp) => trp,
             Err(_) => {
                 self.stats.rx_malformed += 1;
-                return;
+                return 1;
             }
         };
         if !self.state.receives() {
             self.handle_late(&trp, datagram);
-            return;
+            return 1;
         }
         if !self.is_ours(&trp) {
             self.stats.rx_wrong_id += 1;
-            return;
+            return 1;
         }
         if self.unreliable {
             self.handle_unreliable(&trp, datagram, host);
-            return;
+            return 1;
         }
-        if !self.sends_stream && trp.kind == PacketType::Data {
-            self.learn_stream(trp.ack);
+        if !self.sends_stream || !self.peer.takes_trains {
+            self.learn(&trp);
         }
         self.recovery.on_heard(now);
         self.keepalive.on_heard(now);
-        if trp.kind == PacketType::Data {
-            if trp.extension_words == 0 {
-                self.on_ack(now, &trp, None, host);
-            } else if !self.on_extensions(now, &trp, datagram, host) {
-                return;
-            }
-            if !self.state.receives() {
-                return;
-            }
-            self.on_data(now, &trp, datagram, host);
-        } else {
-            self.handle_control(now, &trp, datagram, host);
+        if trp.kind != PacketType::Data {
+            return self.handle_other(now, &trp, datagram, host);
         }
+        if self.on_header(now, &trp, datagram, host) {
+            self.on_data(now, &trp, datagram, host);
+        }
+        1
+    }
+
+    /// What a packet says about the peer beside what it is sent for.
+    #[cold]
+    fn learn(&mut self, trp: &TrpHeader) {
+        if !self.sends_stream && matches!(trp.kind, PacketType::Data | PacketType::Train) {
+            self.learn_stream(trp.ack);
+        }
+        self.peer.takes_trains |= trp.flags.contains(Flags::TRAINS);
+    }
+
+    /// Takes acknowledgement and extensions of a packet; false when nothing else of it is to be taken.
+    #[inline(always)]
+    fn on_header<H: Host>(
+        &mut self,
+        now: Time,
+        trp: &TrpHeader,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> bool {
+        if trp.extension_words == 0 {
+            self.on_ack(now, trp, None, host);
+        } else if !self.on_extensions(now, trp, datagram, host) {
+            return false;
+        }
+        self.state.receives()
     }
 
     /// Whether a packet belongs to this incarnation of the connection.
@@ -132,7 +166,9 @@ impl Connection {
         }
         match trp.kind {
             PacketType::FinAck | PacketType::Reset => self.terminate_repeat.stop(),
-            PacketType::Probe => self.controls.terminate = self.terminate.is_some(),
+            PacketType::Probe | PacketType::Train => {
+                self.controls.terminate = self.terminate.is_some();
+            }
             PacketType::Data => {
                 let segment = Segment::parse_after(trp, datagram.head, datagram.len);
                 let kind = segment.map(|segment| segment.kind);
@@ -169,41 +205,39 @@ impl Connection {
         true
     }
 
-    /// Packets without a segment.
-    fn handle_control<H: Host>(
+    /// Packets of other types than DATA; gives the number of packets that one stands for.
+    #[inline(never)]
+    fn handle_other<H: Host>(
         &mut self,
         now: Time,
         trp: &TrpHeader,
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
-    ) {
+    ) -> u32 {
         match trp.kind {
             PacketType::Reset => {
                 if !self.peer_closed {
                     self.peer_gone(host);
                 }
-                return;
+                return 1;
             }
             // The peer takes this connection for one of the other service.
             PacketType::UnreliableData => {
                 self.stats.rx_malformed += 1;
-                return;
+                return 1;
             }
             _ => {}
         }
-        if trp.extension_words == 0 {
-            self.on_ack(now, trp, None, host);
-        } else if !self.on_extensions(now, trp, datagram, host) {
-            return;
-        }
-        if !self.state.receives() {
-            return;
+        if !self.on_header(now, trp, datagram, host) {
+            return 1;
         }
         match trp.kind {
+            PacketType::Train => return self.on_train(now, trp, datagram, host),
             PacketType::Probe => self.acks.due = true,
             PacketType::Fin => self.on_fin(now, host),
             _ => {}
         }
+        1
     }
 
     #[inline]
@@ -214,18 +248,43 @@ impl Connection {
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) {
+        self.note_mark(datagram);
+        let at = trp.len();
+        let packet = Packet {
+            psn: trp.psn,
+            flags: trp.flags,
+            ddp: datagram.head.get(at..).unwrap_or(&[]),
+            at,
+            end: datagram.len,
+        };
+        self.on_packet(now, &packet, datagram, host);
+    }
+
+    #[inline]
+    pub(super) fn note_mark<B: ?Sized>(&mut self, datagram: &Datagram<'_, B>) {
         if datagram.congestion_experienced {
             self.acks.marked = true;
             self.stats.ecn_marks += 1;
         }
-        let segment = match Segment::parse_after(trp, datagram.head, datagram.len) {
+    }
+
+    /// Takes a segment, which came alone or in a train.
+    #[inline]
+    pub(super) fn on_packet<H: Host>(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) {
+        let segment = match Segment::parse_at(packet.flags, packet.ddp, packet.at, packet.end) {
             Ok(segment) => segment,
             Err(error) => {
-                self.on_bad_segment(trp, error, datagram, host);
+                self.on_bad_segment(packet, error, host);
                 return;
             }
         };
-        match self.rx.classify(trp.psn) {
+        match self.rx.classify(packet.psn) {
             _ if matches!(segment.kind, SegmentKind::Terminate { .. }) => {
                 self.on_terminate(&segment, host);
                 self.controls.fin_ack = true;
@@ -235,7 +294,7 @@ impl Connection {
             Arrival::Duplicate => {
                 self.stats.rx_duplicates += 1;
                 self.acks.due = true;
-                self.rx.tell_again(trp.psn);
+                self.rx.tell_again(packet.psn);
             }
             Arrival::Outside => self.stats.rx_out_of_window += 1,
         }
@@ -690,20 +749,13 @@ impl Connection {
     }
 
     #[cold]
-    fn on_bad_segment<H: Host>(
-        &mut self,
-        trp: &TrpHeader,
-        error: ParseError,
-        datagram: &Datagram<'_, H::Body>,
-        host: &mut H,
-    ) {
+    fn on_bad_segment<H: Host>(&mut self, packet: &Packet<'_>, error: ParseError, host: &mut H) {
         self.stats.rx_malformed += 1;
         let Some(cause) = error.terminate_cause() else {
             return;
         };
-        if self.rx.classify(trp.psn) == Arrival::Expected {
-            let octets = datagram.head.get(trp.len()..).unwrap_or(&[]);
-            let offender = Offender::Octets(octets, datagram.len.saturating_sub(trp.len()));
+        if self.rx.classify(packet.psn) == Arrival::Expected {
+            let offender = Offender::Octets(packet.ddp, packet.end.saturating_sub(packet.at));
             self.refuse(Refusal::Fault(cause), &offender, host);
         }
     }

@@ -64,6 +64,7 @@ impl Connection {
                 let spec = self.next_request_segment()?;
                 self.write_new(now, &spec, buf, host)?
             }
+            Next::Train => self.write_train(now, plan.len, buf, host)?,
             Next::Answer => self.write_answer(now, buf, host)?,
             Next::Retry => self.write_retry(now, buf, host)?,
             Next::Again => self.write_again(now, buf, host)?,
@@ -84,6 +85,21 @@ impl Connection {
         host: &mut H,
     ) -> Option<Transmit> {
         let seq = self.tx.next;
+        let ack_requested = self.begin_segment(seq, spec);
+        let len = self.write_segment(seq, spec, ack_requested, buf, host)?;
+        self.note_new(now, seq, spec, ack_requested);
+        if self.unreliable {
+            self.forget_sent(host);
+        }
+        Some(Transmit {
+            len,
+            ecn_capable: !self.unreliable,
+        })
+    }
+
+    /// A new segment is about to be written: says whether it asks for an acknowledgement.
+    #[inline(always)]
+    pub(super) fn begin_segment(&mut self, seq: u64, spec: &SegmentSpec) -> bool {
         let mut ack_requested = seq - self.last_ack_request >= self.peer.ack_request_interval;
         if let SegmentSource::Message(index)
         | SegmentSource::Immediate(index)
@@ -94,7 +110,18 @@ impl Connection {
             }
             ack_requested |= spec.last && self.wants_ack(index, spec.source);
         }
-        let len = self.write_segment(seq, spec, ack_requested, buf, host)?;
+        ack_requested
+    }
+
+    /// A new segment was written.
+    #[inline(always)]
+    pub(super) fn note_new(
+        &mut self,
+        now: Time,
+        seq: u64,
+        spec: &SegmentSpec,
+        ack_requested: bool,
+    ) {
         self.recovery.on_sent(now, self.tx.is_empty());
         self.tx.push(now, *spec, ack_requested);
         if !self.tx.has_room() {
@@ -104,13 +131,6 @@ impl Connection {
             self.last_ack_request = seq;
         }
         self.note_sent(seq, spec);
-        if self.unreliable {
-            self.forget_sent(host);
-        }
-        Some(Transmit {
-            len,
-            ecn_capable: !self.unreliable,
-        })
     }
 
     /// Inside a host a window that is full of short packets proves that the application has more of them on their way.
@@ -288,8 +308,17 @@ impl Connection {
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<usize> {
+        let kind = self.message_kind(index, spec);
+        let extensions = self.naming(index);
+        let at = self.put_headers(trp, &extensions, &kind, spec.last, buf)?;
+        self.put_payload(index, spec, at, buf, host)
+    }
+
+    /// What a segment of a send or write request looks like.
+    #[inline(always)]
+    pub(super) fn message_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
         let wqe = self.sq.get(index);
-        let kind = match wqe.op {
+        match wqe.op {
             SendOp::Write { remote } => SegmentKind::Write {
                 stag: Stag(remote.stag),
                 offset: TaggedOffset(remote.to.wrapping_add(u64::from(spec.offset))),
@@ -304,13 +333,22 @@ impl Connection {
                 },
                 immediate: wqe.imm,
             },
-        };
-        let inline = wqe.inline;
-        let extensions = self.naming(index);
-        let at = self.put_headers(trp, &extensions, &kind, spec.last, buf)?;
+        }
+    }
+
+    /// Puts the payload of a segment of a send or write request at `at`; says where it ends. `None` when it may not be read: the request then fails.
+    #[inline(always)]
+    pub(super) fn put_payload<H: Host>(
+        &mut self,
+        index: u32,
+        spec: &SegmentSpec,
+        at: usize,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<usize> {
         let end = at + spec.len as usize;
         let payload = &mut buf[at..end];
-        if inline {
+        if self.sq.get(index).inline {
             let from = spec.offset as usize;
             payload.copy_from_slice(&self.sq.inline_data(index)[from..from + payload.len()]);
         } else if spec.len > 0 {
@@ -420,7 +458,7 @@ impl Connection {
 
     /// The header of a packet that says everything there is to say about the peer's stream.
     #[inline]
-    fn header(&self, kind: PacketType, flags: Flags) -> TrpHeader {
+    pub(super) fn header(&self, kind: PacketType, flags: Flags) -> TrpHeader {
         let echo = if self.acks.marked {
             Flags::ECN_ECHO
         } else {
@@ -428,7 +466,7 @@ impl Connection {
         };
         TrpHeader {
             kind,
-            flags: flags | echo,
+            flags: flags | echo | Flags::TRAINS,
             destination_index: self.peer.index,
             connection_id: if kind.carries_acknowledged_stream() {
                 self.peer.rx_id
@@ -442,7 +480,7 @@ impl Connection {
         }
     }
 
-    /// Writes the headers of a segment, whose cumulative acknowledgement pays what is owed unless there is a gap to report.
+    /// Writes the headers of a packet with one segment.
     #[inline]
     fn put_headers(
         &mut self,
@@ -452,10 +490,16 @@ impl Connection {
         last: bool,
         buf: &mut [u8],
     ) -> Option<usize> {
+        self.note_acknowledged();
+        wire::encode(trp, extensions, kind, last, buf).ok()
+    }
+
+    /// A packet with segments is written, whose cumulative acknowledgement pays what is owed unless there is a gap to report.
+    #[inline(always)]
+    pub(super) fn note_acknowledged(&mut self) {
         if !self.rx.has_gap() {
             self.acks.on_sent();
         }
-        wire::encode(trp, extensions, kind, last, buf).ok()
     }
 
     fn write_control(&mut self, now: Time, control: Next, buf: &mut [u8]) -> Transmit {
@@ -498,7 +542,13 @@ impl Connection {
                 self.controls.probe = false;
                 PacketType::Probe
             }
-            Next::Ack | Next::Rnr | Next::Request | Next::Answer | Next::Retry | Next::Again => {
+            Next::Ack
+            | Next::Rnr
+            | Next::Request
+            | Next::Train
+            | Next::Answer
+            | Next::Retry
+            | Next::Again => {
                 self.controls.rnr = false;
                 self.stats.tx_acks += 1;
                 PacketType::Ack

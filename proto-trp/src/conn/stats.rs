@@ -7,6 +7,8 @@ pub struct ConnStats {
     pub tx_datagrams: u64,
     /// Octets of those, TRP header included.
     pub tx_octets: u64,
+    /// Trains among those: datagrams of several segments.
+    pub tx_trains: u64,
     /// Datagrams that only acknowledge.
     pub tx_acks: u64,
     /// Segments sent again.
@@ -17,6 +19,8 @@ pub struct ConnStats {
     pub rx_datagrams: u64,
     /// Octets of those, TRP header included.
     pub rx_octets: u64,
+    /// Trains among those that were taken, whose segments are counted one by one below.
+    pub rx_trains: u64,
     /// Too short, other version, unknown type, or a field that contradicts another.
     pub rx_malformed: u64,
     /// A connection id of another incarnation, or forged.

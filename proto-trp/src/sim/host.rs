@@ -4,6 +4,7 @@ use crate::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
     RemoteAddr, Sge, SharedRecv, WindowBind,
 };
+use crate::wire::SEGMENT_HEAD_LEN;
 use std::collections::VecDeque;
 
 /// What may be done to a region.
@@ -274,6 +275,11 @@ impl Host for SimHost {
         self.granted(remote, len as u64, RemoteAccess::Write)?;
         self.fetch()?;
         Ok(self.write_kept(remote, &body[at..at + len])?)
+    }
+
+    fn peek(&mut self, body: &[u8], at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
+        let len = out.len().min(body.len() - at);
+        out[..len].copy_from_slice(&body[at..at + len]);
     }
 
     fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) -> bool {

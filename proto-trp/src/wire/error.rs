@@ -24,6 +24,8 @@ pub enum ParseError {
     Extension,
     /// Octets after a packet that has no segment.
     Trailing,
+    /// A table of a train that does not agree with its packet.
+    Train,
 
     /// A tagged segment with a DDP version other than 1.
     TaggedDdpVersion,
@@ -58,6 +60,7 @@ impl ParseError {
         ParseError::Window,
         ParseError::Extension,
         ParseError::Trailing,
+        ParseError::Train,
         ParseError::TaggedDdpVersion,
         ParseError::UntaggedDdpVersion,
         ParseError::RdmapVersion,
@@ -85,6 +88,7 @@ impl ParseError {
             ParseError::Window => "zero_window",
             ParseError::Extension => "extension",
             ParseError::Trailing => "trailing_octets",
+            ParseError::Train => "train",
             ParseError::TaggedDdpVersion => "tagged_ddp_version",
             ParseError::UntaggedDdpVersion => "untagged_ddp_version",
             ParseError::RdmapVersion => "rdmap_version",
@@ -108,7 +112,8 @@ impl ParseError {
             | ParseError::ConnectionManagement
             | ParseError::Window
             | ParseError::Extension
-            | ParseError::Trailing => None,
+            | ParseError::Trailing
+            | ParseError::Train => None,
             ParseError::TaggedDdpVersion => Some(TerminateCause::TAGGED_VERSION),
             ParseError::UntaggedDdpVersion => Some(TerminateCause::UNTAGGED_VERSION),
             ParseError::RdmapVersion => Some(TerminateCause::RDMAP_VERSION),

@@ -19,6 +19,7 @@ pub mod ext;
 pub mod rdmap;
 mod segment;
 pub mod terminate;
+pub mod train;
 pub mod trp;
 
 pub use datagram::DatagramHeader;
@@ -30,11 +31,13 @@ pub use ext::{
 pub use rdmap::{
     AtomicOperation, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest,
 };
-pub use segment::{encode, Segment, SegmentKind};
+pub use segment::{encode, encode_segment, Segment, SegmentKind};
 pub use terminate::{Terminate, TerminateCause};
+pub use train::{Piece, Train, TrainWriter, SEGMENT_HEAD_LEN};
 pub use trp::{connection_id, ConnectionId, Flags, PacketType, TrpHeader, WINDOW_UNIT_PACKETS};
 
-/// The octets of a datagram that [`Segment::parse`] may need: the longest TRP header, DDP header and RDMAP header.
+/// The octets of a datagram that [`Segment::parse`] may need: the longest TRP header, DDP header and RDMAP header; the table of a train is
+/// among them, the segments behind it are copied one by one.
 pub const HEAD_LEN_MAX: usize = 192;
 
 /// Octets before the payload of a tagged segment without extensions: TRP 16, DDP 14.
@@ -47,6 +50,7 @@ pub const UNTAGGED_OVERHEAD: usize = trp::HEADER_LEN + ddp::UNTAGGED_LEN;
 const _: () = assert!(
     trp::HEADER_LEN + 4 * trp::EXTENSION_WORDS_MAX + ddp::UNTAGGED_LEN + rdmap::ATOMIC_REQUEST_LEN
         <= HEAD_LEN_MAX
+        && trp::HEADER_LEN + 4 * trp::EXTENSION_WORDS_MAX + train::TABLE_LEN <= HEAD_LEN_MAX
         && terminate::LEN_MAX <= rdmap::ATOMIC_REQUEST_LEN
 );
 

@@ -7,13 +7,13 @@ use super::error::{EncodeError, ParseError};
 use super::ext::Extensions;
 use super::rdmap::{self, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest};
 use super::terminate::Terminate;
-use super::trp::{Flags, TrpHeader};
+use super::trp::{Flags, PacketType, TrpHeader};
 use super::{TAGGED_OVERHEAD, UNTAGGED_OVERHEAD};
 
 /// What a DDP segment is a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentKind {
-    /// The packet has no segment: every TRP type but DATA and UDATA.
+    /// The packet has no segment: every TRP type but DATA, UDATA and TRAIN.
     Absent,
     /// Part of an RDMA Write.
     Write {
@@ -163,7 +163,7 @@ impl Segment {
     /// Reads the rest of a packet whose TRP header `trp` was parsed from the same `head`.
     ///
     /// # Errors
-    /// See [`ParseError`].
+    /// See [`ParseError`]; [`ParseError::PacketType`] for a train, whose segments are read one by one ([`Segment::parse_at`]).
     #[inline]
     pub fn parse_after(
         trp: &TrpHeader,
@@ -171,26 +171,38 @@ impl Segment {
         datagram_len: usize,
     ) -> Result<Self, ParseError> {
         let at = trp.len();
-        if !trp.kind.has_segment() {
-            return Ok(Self {
-                flags: trp.flags,
-                kind: SegmentKind::Absent,
-                last: true,
-                payload_offset: at,
-                payload_len: 0,
-            });
+        if trp.kind.has_segment() {
+            let ddp = head.get(at..).ok_or(ParseError::Truncated)?;
+            return Self::parse_at(trp.flags, ddp, at, datagram_len);
         }
-        let ddp = head.get(at..).ok_or(ParseError::Truncated)?;
+        if trp.kind == PacketType::Train {
+            return Err(ParseError::PacketType);
+        }
+        Ok(Self {
+            flags: trp.flags,
+            kind: SegmentKind::Absent,
+            last: true,
+            payload_offset: at,
+            payload_len: 0,
+        })
+    }
+
+    /// Reads the segment that lies in a datagram from `at` to `end`, and of which `ddp` holds the first octets.
+    ///
+    /// # Errors
+    /// See [`ParseError`].
+    #[inline]
+    pub fn parse_at(flags: Flags, ddp: &[u8], at: usize, end: usize) -> Result<Self, ParseError> {
         let control = *ddp.first().ok_or(ParseError::Truncated)?;
         if control & CONTROL_TAGGED != 0 {
             let header = TaggedHeader::parse(ddp)?;
             let payload_offset = at + super::ddp::TAGGED_LEN;
-            let payload_len = datagram_len
+            let payload_len = end
                 .checked_sub(payload_offset)
                 .ok_or(ParseError::Truncated)?;
             let kind = tagged_kind(&header)?;
             Ok(Self {
-                flags: trp.flags,
+                flags,
                 kind,
                 last: header.last,
                 payload_offset,
@@ -199,7 +211,7 @@ impl Segment {
         } else {
             let header = UntaggedHeader::parse(ddp)?;
             let payload_offset = at + super::ddp::UNTAGGED_LEN;
-            let payload_len = datagram_len
+            let payload_len = end
                 .checked_sub(payload_offset)
                 .ok_or(ParseError::Truncated)?;
             let opcode = Opcode::of_control(header.rdmap_control)?;
@@ -207,9 +219,9 @@ impl Segment {
             if header.queue_number != queue as u32 {
                 return Err(ParseError::QueueNumber);
             }
-            if let Some(kind) = send_kind(opcode, &header, trp.flags) {
+            if let Some(kind) = send_kind(opcode, &header, flags) {
                 return Ok(Self {
-                    flags: trp.flags,
+                    flags,
                     kind,
                     last: header.last,
                     payload_offset,
@@ -223,7 +235,7 @@ impl Segment {
                 payload_len,
             )?;
             Ok(Self {
-                flags: trp.flags,
+                flags,
                 kind,
                 last: true,
                 payload_offset,
@@ -351,8 +363,16 @@ pub fn encode(
     Ok(at + encode_segment(kind, last, rest)?)
 }
 
+/// Writes the headers of a segment of any kind, without payload, to the start of `buf` and returns their length; none when there is no segment.
+///
+/// # Errors
+/// [`EncodeError::NoRoom`].
 #[inline]
-fn encode_segment(kind: &SegmentKind, last: bool, buf: &mut [u8]) -> Result<usize, EncodeError> {
+pub fn encode_segment(
+    kind: &SegmentKind,
+    last: bool,
+    buf: &mut [u8],
+) -> Result<usize, EncodeError> {
     match *kind {
         SegmentKind::Absent => Ok(0),
         SegmentKind::Write { stag, offset } => TaggedHeader {

@@ -1,6 +1,7 @@
 //! The TRP header (doc/spec/trp.md, section 4) and connection ids (section 5).
 
 use super::error::{EncodeError, ParseError};
+use super::train::Train;
 use super::{be16, be24, be32, chunk, chunk_mut, put, put24};
 use crate::addr::{Psn, Qpn};
 
@@ -57,6 +58,8 @@ pub enum PacketType {
     Datagram = 8,
     /// UDATA: exactly one DDP segment, of a connection that neither acknowledges nor repeats anything.
     UnreliableData = 9,
+    /// Several DDP segments, as if each were in a packet of its own; see [`super::train`].
+    Train = 10,
 }
 
 impl PacketType {
@@ -74,6 +77,7 @@ impl PacketType {
             7 => PacketType::Cm,
             8 => PacketType::Datagram,
             9 => PacketType::UnreliableData,
+            10 => PacketType::Train,
             _ => return None,
         })
     }
@@ -99,7 +103,7 @@ impl PacketType {
         }
     }
 
-    /// Whether packets of this type carry a segment.
+    /// Whether packets of this type carry exactly one segment.
     #[inline]
     pub const fn has_segment(self) -> bool {
         matches!(self, PacketType::Data | PacketType::UnreliableData)
@@ -129,11 +133,13 @@ impl Flags {
     pub const ECN_ECHO: Flags = Flags(0x04);
     /// EP: the requests of this packet are of an odd epoch; each refusal that is heard of (RNR) begins a new one.
     pub const EPOCH: Flags = Flags(0x08);
+    /// TR: the sender takes trains.
+    pub const TRAINS: Flags = Flags(0x10);
 
     /// The flags of an octet as received; bits that version 1 does not define are dropped.
     #[inline]
     pub const fn from_octet(octet: u8) -> Self {
-        Flags(octet & 0x0f)
+        Flags(octet & 0x1f)
     }
 
     /// The octet on the wire.
@@ -154,6 +160,13 @@ impl Flags {
     #[must_use]
     pub const fn and(self, other: Flags) -> Self {
         Flags(self.0 & other.0)
+    }
+
+    /// The flags that are not in `other`.
+    #[inline]
+    #[must_use]
+    pub const fn without(self, other: Flags) -> Self {
+        Flags(self.0 & !other.0)
     }
 
     /// Whether every flag of `other` is set.
@@ -235,7 +248,7 @@ pub struct TrpHeader {
     pub connection_id: ConnectionId,
     /// Receive window in units of [`WINDOW_UNIT_PACKETS`], from `ack` on; 1..=255, 0 only in a RESET.
     pub window: u8,
-    /// Sequence number of a DATA packet; for the other types see the specification.
+    /// Sequence number of a DATA packet, or of the first segment of a TRAIN; for the other types see the specification.
     pub psn: Psn,
     /// Cumulative acknowledgement: the next sequence number expected.
     pub ack: Psn,
@@ -244,7 +257,7 @@ pub struct TrpHeader {
 }
 
 impl TrpHeader {
-    /// Reads and checks the header, the length of the extensions and that a packet without a segment ends there.
+    /// Reads and checks the header, the length of the extensions, that a packet without a segment ends there and the table of a train.
     ///
     /// `head` holds the first octets of the datagram, `datagram_len` is the length of all of it.
     ///
@@ -275,19 +288,21 @@ impl TrpHeader {
                 return Err(ParseError::Window);
             }
         } else {
-            header.check_other_types(datagram_len)?;
+            header.check_other_types(head, datagram_len)?;
         }
         Ok(header)
     }
 
     #[inline]
-    fn check_other_types(&self, datagram_len: usize) -> Result<(), ParseError> {
+    fn check_other_types(&self, head: &[u8], datagram_len: usize) -> Result<(), ParseError> {
         if self.kind == PacketType::Cm {
             Err(ParseError::ConnectionManagement)
         } else if self.kind == PacketType::Datagram {
             Err(ParseError::PacketType)
         } else if self.window == 0 && self.kind != PacketType::Reset {
             Err(ParseError::Window)
+        } else if self.kind == PacketType::Train {
+            Train::parse(self, head, datagram_len).map(|_| ())
         } else if datagram_len != self.len() && !self.kind.has_segment() {
             Err(ParseError::Trailing)
         } else {

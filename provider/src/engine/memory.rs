@@ -10,6 +10,8 @@ use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
     RemoteAddr, Sge, SharedRecv, Status, WindowBind, HEAD_OCTETS,
 };
+use proto_trp::wire::SEGMENT_HEAD_LEN;
+use urdma_arena::sync::prefetch_read;
 use urdma_arena::Referred;
 
 use super::careful::atomic_at;
@@ -20,6 +22,10 @@ use super::qp::{Counts, Qp};
 use super::shard::Note;
 use super::types::{Access, EngineError, WorkCompletion};
 use super::xrc::XrcRole;
+
+/// Octets of a train behind the segment that is looked at which are on their way into the processor.
+pub(super) const AHEAD: usize = 384;
+pub(super) const CACHE_LINE: usize = 64;
 
 /// A received datagram that lies in shared or DMA memory, but for the payload if that is far.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +89,29 @@ impl<'a> Body<'a> {
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
         len
+    }
+
+    /// Starts loading the cache lines from octet `from` to octet `to`, as far as there are such.
+    #[inline]
+    pub(super) fn prefetch(&self, from: usize, to: usize) {
+        for at in (from..to.min(self.len)).step_by(CACHE_LINE) {
+            prefetch_read(self.data.wrapping_add(at));
+        }
+    }
+
+    /// Copies the octets from `at` on out, as many as there are and fit; what follows them in `out` is arbitrary then.
+    #[inline]
+    fn peek(&self, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
+        self.prefetch(at + AHEAD, at + AHEAD + 2 * CACHE_LINE);
+        let readable = self.readable.saturating_sub(at);
+        let (from, to) = (self.data.wrapping_add(at), out.as_mut_ptr());
+        if readable >= SEGMENT_HEAD_LEN {
+            // SAFETY: so many octets are readable from there; a datagram and a local array do not overlap. A fixed length is a few vector moves.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, SEGMENT_HEAD_LEN) };
+        } else {
+            // SAFETY: as above; less than the array.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, readable) };
+        }
     }
 
     /// A copy of the whole datagram.
@@ -435,6 +464,11 @@ impl<'a> Host for QpHost<'a> {
         // SAFETY: the octets of a datagram, of which `piece` asserts that these are some.
         unsafe { self.write_octets(remote, body.piece(at, len), len)? };
         Ok(())
+    }
+
+    #[inline]
+    fn peek(&mut self, body: &Body<'a>, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
+        body.peek(at, out);
     }
 
     fn keep(&mut self, body: &Body<'a>, at: usize, len: usize, out: &mut Vec<u8>) -> bool {

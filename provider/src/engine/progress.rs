@@ -10,12 +10,13 @@
 use proto_trp::addr::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 use proto_trp::conn::{Datagram, Time};
 use proto_trp::wire::{trp, PacketType, TrpHeader};
+use urdma_arena::sync::prefetch_write;
 use urdma_arena::{Arrival, Meta, Referred, RxFrame, ShortOctets, SHORT_CAPACITY, SMALL_CAPACITY};
 
 use super::clock;
 use super::cma;
 use super::lease::{self, Route};
-use super::memory::Body;
+use super::memory::{Body, AHEAD, CACHE_LINE};
 use super::outbox::Refused;
 use super::path::{ip_of, octets_of, Path};
 use super::shard::{host, Note, Shard};
@@ -180,8 +181,7 @@ impl Shard {
         loop {
             let is_enough = match arrival {
                 Arrival::Short { from, len } => {
-                    taken += 1;
-                    self.dispatch_short(info, now, &octets, from, len);
+                    taken += self.dispatch_short(info, now, &octets, from, len);
                     is_enough()
                 }
                 Arrival::Frame(frame) => {
@@ -204,7 +204,6 @@ impl Shard {
                 None => break,
             };
         }
-        self.counters.received += taken as u64;
         taken
     }
 
@@ -217,14 +216,14 @@ impl Shard {
         octets: &ShortOctets,
         from: urdma_arena::SlotId,
         len: usize,
-    ) {
+    ) -> usize {
         let origin = Origin::Local(engine_slot(from));
         // SAFETY: the octets are borrowed as long as this lasts, and `len` is at most their number.
         let body = unsafe { Body::new(octets.as_ptr(), len, octets.len()) };
-        self.handle(info, now, &octets[..len], &body, &origin);
+        self.handle(info, now, &octets[..len], &body, &origin)
     }
 
-    /// Hands on the datagrams of a frame; gives their number.
+    /// Hands on the datagrams of a frame; gives the number of packets in them.
     #[inline]
     fn dispatch_frame(&mut self, info: &Info, now: Time, frame: &RxFrame) -> usize {
         let origin = if frame.from() == urdma_arena::SlotId::DAEMON {
@@ -242,19 +241,18 @@ impl Shard {
             frame.prefetch(at);
         }
         let (mut at, mut len) = (0, frame.len());
-        let mut taken = 1;
+        let mut taken = 0;
         loop {
             if let Some((at, _)) = ahead.next() {
                 frame.prefetch(at);
             }
             // SAFETY: the datagram lies within the frame, as does what is readable behind it, and the frame is held as long as it is borrowed.
             let body = unsafe { Body::new(frame.data_ptr().add(at), len, frame.capacity() - at) };
-            self.dispatch(info, now, &body, &origin);
+            taken += self.dispatch(info, now, &body, &origin);
             match followers.next() {
                 Some(next) => (at, len) = next,
                 None => return taken,
             }
-            taken += 1;
         }
     }
 
@@ -294,18 +292,20 @@ impl Shard {
         if !lease.flush() {
             self.is_blocked = true;
         }
-        let taken = lease.receive();
-        if taken > 0 {
+        let mut taken = 0;
+        if lease.receive() > 0 {
             let now = clock::now();
             for datagram in lease.received() {
                 match datagram.slot() {
                     Some(slot) if slot == self.slot => {
                         let origin = Origin::Remote(datagram.metadata());
-                        self.dispatch(info, now, &datagram.body(), &origin);
+                        taken += self.dispatch(info, now, &datagram.body(), &origin);
+                        continue;
                     }
                     Some(slot) => self.hand_on(slot, datagram),
                     None => self.counters.malformed += 1,
                 }
+                taken += 1;
             }
             lease.release();
         }
@@ -327,28 +327,48 @@ impl Shard {
         }
     }
 
+    /// Hands on a datagram in memory that others may write to.
     #[inline]
-    fn dispatch(&mut self, info: &Info, now: Time, body: &Body, origin: &Origin) {
+    fn dispatch(&mut self, info: &Info, now: Time, body: &Body, origin: &Origin) -> usize {
         let mut head = [0u8; HEAD];
         let head_len = body.copy_head(&mut head);
-        self.handle(info, now, &head[..head_len], body, origin);
+        self.handle(info, now, &head[..head_len], body, origin)
     }
 
-    /// Hands a datagram on, of which `head` is a private copy of the first octets.
+    /// Hands a datagram, of which `head` is a private copy of the first octets, to whom it is for. Gives the number of packets that it stands for, which is
+    /// more than 1 for a train.
     #[inline]
-    fn handle(&mut self, info: &Info, now: Time, head: &[u8], body: &Body, origin: &Origin) {
+    fn handle(
+        &mut self,
+        info: &Info,
+        now: Time,
+        head: &[u8],
+        body: &Body,
+        origin: &Origin,
+    ) -> usize {
+        self.counters.received += 1;
         let Some(fixed) = head.first_chunk::<{ trp::HEADER_LEN }>() else {
             self.counters.malformed += 1;
-            return;
+            return 1;
         };
         let index = match PacketType::of(fixed[trp::field::VERSION_TYPE]) {
-            Ok(PacketType::Cm) => return self.dispatch_cm(info, body, origin),
-            Ok(PacketType::Datagram) => return self.dispatch_datagram(info, head, body),
+            Ok(PacketType::Cm) => {
+                self.dispatch_cm(info, body, origin);
+                return 1;
+            }
+            Ok(PacketType::Datagram) => {
+                self.dispatch_datagram(info, head, body);
+                return 1;
+            }
             Ok(PacketType::Reset) => self.index_of_reset(fixed),
-            Ok(_) => u16::from_be_bytes([fixed[2], fixed[3]]),
+            Ok(PacketType::Train) => {
+                body.prefetch(2 * CACHE_LINE, AHEAD + 2 * CACHE_LINE);
+                index_of(fixed)
+            }
+            Ok(_) => index_of(fixed),
             Err(_) => {
                 self.counters.malformed += 1;
-                return;
+                return 1;
             }
         };
         let Some(entry) = self
@@ -356,7 +376,8 @@ impl Shard {
             .get_mut(usize::from(index))
             .and_then(Option::as_deref_mut)
         else {
-            return self.dispatch_unknown(head, body.len(), origin);
+            self.dispatch_unknown(head, body.len(), origin);
+            return 1;
         };
         let datagram = Datagram {
             head,
@@ -365,12 +386,13 @@ impl Shard {
             congestion_experienced: matches!(origin, Origin::Remote(meta) if meta.ecn == ECN_CE),
         };
         let mut host = host!(entry, self.regions, self.notes);
-        entry.conn.handle_datagram(now, &datagram, &mut host);
+        let packets = entry.conn.handle_datagram(now, &datagram, &mut host);
         self.wheel.set(index, entry.conn.next_deadline());
         if !entry.is_queued && entry.conn.may_have_tx() {
             entry.is_queued = true;
             self.ready.push_back(index);
         }
+        packets as usize
     }
 
     /// The queue pair whose stream a RESET names; 0, which is none, if there is no such.
@@ -554,6 +576,9 @@ impl Shard {
                     };
                 }
             };
+            if plan.is_train() {
+                prefetch_to_write(&room[..plan.room()]);
+            }
             let mut host = host!(entry, *regions, *notes);
             if plan.room() >= cma::REFER_FROM
                 && meta.is_none()
@@ -612,6 +637,9 @@ impl Shard {
                 turn = Turn::Blocked;
                 break;
             };
+            if plan.is_train() {
+                prefetch_to_write(&buffer.data_mut()[..plan.room()]);
+            }
             let mut host = host!(entry, *regions, *notes);
             match entry
                 .conn
@@ -629,6 +657,21 @@ impl Shard {
             self.is_blocked = true;
         }
         turn
+    }
+}
+
+/// The queue pair's index that a packet of a connection names.
+#[inline]
+fn index_of(fixed: &[u8; trp::HEADER_LEN]) -> u16 {
+    let at = trp::field::DESTINATION_INDEX;
+    u16::from_be_bytes([fixed[at], fixed[at + 1]])
+}
+
+/// Starts taking the lines that are about to be written from the processor that has them.
+#[inline(never)]
+fn prefetch_to_write(room: &[u8]) {
+    for line in room.chunks(CACHE_LINE) {
+        prefetch_write(line.as_ptr());
     }
 }
 

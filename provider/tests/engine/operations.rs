@@ -174,6 +174,52 @@ fn stream_of_sends_both_ways_keeps_order_and_loses_nothing() {
     });
 }
 
+/// Those that leave together share packets; each comes whole to its own place, with what belongs to it.
+#[test]
+fn short_messages_posted_in_a_row_arrive_whole() {
+    const COUNT: usize = 100;
+    const PLACE: usize = 300;
+    let (mut a, mut b) = pair(COUNT * PLACE);
+    fill(&mut a, 3);
+    b.memory.fill(0);
+    let len = |i: usize| i * 37 % 290;
+    let is_write = |i: usize| i % 4 == 1;
+    for i in (0..COUNT).filter(|&i| !is_write(i)) {
+        b.receive(i as u64, &[b.sge(i * PLACE, PLACE)]).unwrap();
+    }
+    for i in 0..COUNT {
+        let begin = i * PLACE;
+        let half = len(i) / 2;
+        let list = [a.sge(begin, half), a.sge(begin + half, len(i) - half)];
+        let (op, imm) = if is_write(i) {
+            let remote = b.remote(begin);
+            (SendOp::Write { remote }, None)
+        } else {
+            (SendOp::Send, (i % 3 == 0).then_some(i as u32))
+        };
+        a.post_with(i as u64, op, imm, true, &list).unwrap();
+    }
+    let received = b.wait((0..COUNT).filter(|&i| !is_write(i)).count());
+    let sent = a.wait(COUNT);
+    for (wc, i) in sent.iter().zip(0..) {
+        assert_eq!(
+            (wc.completion.wr_id, wc.completion.status),
+            (i, Status::Success)
+        );
+    }
+    for (wc, i) in received.iter().zip((0..COUNT).filter(|&i| !is_write(i))) {
+        let completion = wc.completion;
+        assert_eq!(completion.wr_id, i as u64);
+        assert_eq!(completion.byte_len, len(i) as u32);
+        assert_eq!(completion.imm, (i % 3 == 0).then_some(i as u32));
+    }
+    for i in 0..COUNT {
+        let (begin, end) = (i * PLACE, i * PLACE + len(i));
+        assert_eq!(b.memory[begin..end], a.memory[begin..end], "{i}");
+        assert!(b.memory[end..begin + PLACE].iter().all(|&octet| octet == 0));
+    }
+}
+
 /// Datagrams that `rounds` of question and answer take.
 fn datagrams_of_ping_pong(rounds: u64) -> u64 {
     let arena = arena();

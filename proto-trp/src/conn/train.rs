@@ -1,0 +1,181 @@
+//! Trains: several short messages in one packet, which means what a packet for each of them would (doc/spec/trp.md, section 4.4).
+//!
+//! A train is made of requests that are ready when the first of them is sent: nothing waits for more. Each segment has its own record in the
+//! window, so everything after the sending knows no trains; what is lost is sent again in packets of its own. The receiver takes the segments one by one.
+
+use super::congestion::CongestionControl;
+use super::host::Host;
+use super::num::len32;
+use super::plan::{Next, Planned, CONTROL_LEN};
+use super::queue::SendWqe;
+use super::receive::Packet;
+use super::time::Time;
+use super::txwindow::{SegmentSource, SegmentSpec};
+use super::types::SendOp;
+use super::{Connection, Datagram, Transmit, MEMORY_SHORT_OCTETS};
+use crate::wire::{
+    self, ddp, train, Flags, PacketType, SegmentKind, Train, TrainWriter, TrpHeader,
+    SEGMENT_HEAD_LEN,
+};
+
+/// Octets of the longest message that goes with others.
+const MESSAGE_OCTETS_MAX: u32 = 256;
+/// Octets of the longest train: 14 messages of 64 octets, in a packet that is short itself.
+const TRAIN_OCTETS_MAX: usize = CONTROL_LEN + MEMORY_SHORT_OCTETS as usize;
+
+/// Whether a request is one segment that may go with others.
+#[inline]
+fn is_short_message(wqe: &SendWqe) -> bool {
+    wqe.length <= MESSAGE_OCTETS_MAX
+        && match wqe.op {
+            SendOp::Send | SendOp::SendInvalidate { .. } => true,
+            SendOp::Write { .. } => wqe.imm.is_none(),
+            _ => false,
+        }
+}
+
+impl Connection {
+    /// The plan for a request whose first segment has `octets` of payload, when so many are waiting: alone, or with others if they may go with it.
+    #[inline(never)]
+    pub(super) fn plan_train(&self, waiting: u32, octets: u32) -> Planned {
+        let first = self.sq.next;
+        let goes = |index| is_short_message(self.sq.get(index));
+        let is_alone = self.unreliable
+            || self.config.names_shared_queue
+            || self.responder.has_answers()
+            || !goes(first)
+            || !goes(first.wrapping_add(1));
+        if is_alone {
+            return (Next::Request, octets);
+        }
+        // As if all were as long as the first: what does not fit goes with the next.
+        let segment = ddp::UNTAGGED_LEN + octets as usize;
+        let room = self.peer.max_datagram.min(TRAIN_OCTETS_MAX) - train::OVERHEAD;
+        let count = (waiting as usize)
+            .min(train::SEGMENTS_MAX)
+            .min(room / segment);
+        if count < 2 {
+            return (Next::Request, octets);
+        }
+        let len = train::OVERHEAD + count * segment;
+        (Next::Train, len32(len.saturating_sub(CONTROL_LEN)))
+    }
+
+    /// Sends requests that are ready, as many as fit into the first `room` octets of `buf`.
+    pub(super) fn write_train<H: Host>(
+        &mut self,
+        now: Time,
+        room: usize,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        let first = self.tx.next;
+        let mut train = TrainWriter::default();
+        let mut ack_requested = false;
+        while let Some((index, spec)) = self.next_of_train(&train, room) {
+            let seq = self.tx.next;
+            let asks = self.begin_segment(seq, &spec);
+            let kind = self.message_kind(index, &spec);
+            let begin = train.end();
+            let Ok(headers) = wire::encode_segment(&kind, spec.last, &mut buf[begin..]) else {
+                break;
+            };
+            let Some(end) = self.put_payload(index, &spec, begin + headers, buf, host) else {
+                break;
+            };
+            train.push(end - begin, has_immediate(&kind));
+            self.note_new(now, seq, &spec, asks);
+            ack_requested |= asks;
+        }
+        if train.count() == 0 {
+            return None;
+        }
+        let mut flags = self.epoch;
+        if ack_requested {
+            // It is the last one that asks for all of them, and whose round trip the answer tells.
+            let last = self.tx.next - 1;
+            self.tx.get_mut(last).ack_requested = true;
+            self.last_ack_request = last;
+            flags = flags | Flags::ACK_REQUESTED;
+        }
+        let mut trp = self.header(PacketType::Train, flags);
+        trp.psn = self.tx.psn(first);
+        let len = train.finish(&trp, buf).ok()?;
+        self.note_acknowledged();
+        self.stats.tx_trains += 1;
+        Some(Transmit {
+            len,
+            ecn_capable: true,
+        })
+    }
+
+    /// The next segment of a train that is being written, if there is one and it may be sent now; the index of its request.
+    #[inline]
+    fn next_of_train(&self, train: &TrainWriter, room: usize) -> Option<(u32, SegmentSpec)> {
+        let may_send = self.tx.has_room() && self.tx.in_flight < self.control.window();
+        if !may_send || train.count() == train::SEGMENTS_MAX {
+            return None;
+        }
+        let spec = self.next_request_segment()?;
+        let SegmentSource::Message(index) = spec.source else {
+            return None;
+        };
+        let fits = train.end() + ddp::UNTAGGED_LEN + spec.len as usize <= room;
+        (fits && is_short_message(self.sq.get(index))).then_some((index, spec))
+    }
+
+    /// Takes the segments of a train one after the other; gives their number.
+    #[inline(never)]
+    pub(super) fn on_train<H: Host>(
+        &mut self,
+        now: Time,
+        trp: &TrpHeader,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> u32 {
+        let Ok(train) = Train::parse(trp, datagram.head, datagram.len) else {
+            self.stats.rx_malformed += 1;
+            return 1;
+        };
+        self.stats.rx_trains += 1;
+        self.note_mark(datagram);
+        let pieces = train.pieces();
+        let count = len32(pieces.len());
+        let shared = trp.flags.without(Flags::ACK_REQUESTED | Flags::IMMEDIATE);
+        for (number, piece) in (0..).zip(pieces) {
+            let mut flags = shared;
+            if piece.has_immediate {
+                flags = flags | Flags::IMMEDIATE;
+            }
+            if number + 1 == count {
+                flags = flags | trp.flags.and(Flags::ACK_REQUESTED);
+            }
+            let mut head = [0; SEGMENT_HEAD_LEN];
+            host.peek(datagram.body, piece.at, &mut head);
+            let packet = Packet {
+                psn: trp.psn.add(number),
+                flags,
+                ddp: &head[..piece.len.min(SEGMENT_HEAD_LEN)],
+                at: piece.at,
+                end: piece.at + piece.len,
+            };
+            self.on_packet(now, &packet, datagram, host);
+            if !self.state.receives() {
+                break;
+            }
+        }
+        count
+    }
+}
+
+/// Whether the packet of such a segment has the flag IMM.
+#[inline]
+fn has_immediate(kind: &SegmentKind) -> bool {
+    matches!(
+        kind,
+        SegmentKind::Send {
+            immediate: Some(_),
+            ..
+        }
+    )
+}
