@@ -16,6 +16,7 @@ mod host;
 mod kept;
 mod loss;
 mod num;
+mod packet;
 mod plan;
 mod queue;
 mod receive;

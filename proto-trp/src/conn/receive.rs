@@ -2,6 +2,7 @@
 //! reads, payload is placed as it arrives; writes wait for their turn.
 
 use super::host::{Host, PlaceError, RemoteAccess};
+use super::packet::{Packet, Refusal};
 use super::responder::{atomic_op, Asked, Granted, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
 use super::state::State;
@@ -11,39 +12,10 @@ use super::types::{
     Completion, CompletionOp, Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, SendOp, Status,
 };
 use super::{Connection, Datagram};
-use crate::addr::Psn;
 use crate::wire::{
     AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, Segment,
     SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
 };
-
-/// Why a segment was not taken.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Refusal {
-    /// Not now: the peer will send it again.
-    Later,
-    /// No receive request is posted for its message.
-    NotReady,
-    /// The peer is at fault.
-    Fault(TerminateCause),
-    /// The expected message cannot be received: how its request ends, and what the peer is told.
-    Receive(Status, TerminateCause),
-    /// The list of this read or atomic cannot take the answer.
-    Sink(u32),
-}
-
-/// What of a received packet concerns one segment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Packet<'a> {
-    pub(super) psn: Psn,
-    pub(super) flags: Flags,
-    /// A private copy of the first octets of the segment.
-    pub(super) ddp: &'a [u8],
-    /// Where in the datagram the segment begins.
-    pub(super) at: usize,
-    /// Where it ends.
-    pub(super) end: usize,
-}
 
 type Placed = Result<Commit, Refusal>;
 

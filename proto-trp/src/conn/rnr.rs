@@ -4,7 +4,7 @@
 //! again from the refused one, under new sequence numbers and in the other epoch.
 
 use super::host::Host;
-use super::receive::Refusal;
+use super::packet::Refusal;
 use super::rxwindow::Commit;
 use super::terminate::Offender;
 use super::time::Time;

@@ -1,9 +1,9 @@
 //! How a connection ends by an error: who is told what, and what becomes of the work requests.
 
 use super::host::{Host, ProtectionError};
+use super::packet::Refusal;
 use super::plan::Controls;
 use super::queue::SendWqe;
-use super::receive::Refusal;
 use super::responder::Asked;
 use super::rxwindow::Commit;
 use super::state::State;

@@ -6,9 +6,9 @@
 use super::congestion::CongestionControl;
 use super::host::Host;
 use super::num::len32;
+use super::packet::Packet;
 use super::plan::{Next, Planned, CONTROL_LEN};
 use super::queue::SendWqe;
-use super::receive::Packet;
 use super::time::Time;
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::SendOp;

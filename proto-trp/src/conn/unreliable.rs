@@ -5,7 +5,7 @@
 
 use super::congestion::FixedWindow;
 use super::host::Host;
-use super::receive::Refusal;
+use super::packet::Refusal;
 use super::rxwindow::Commit;
 use super::state::State;
 use super::types::{Event, Status};
