@@ -13,10 +13,10 @@ const LENGTH: u32 = 1 << 20;
 /// Octets of a full Ethernet frame at an MTU of 9000, which the link counts, and of the write in it.
 const FRAME_OCTETS: f64 = 9_014.0;
 const PAYLOAD_OCTETS: f64 = 8_942.0;
-/// A link is watched for two seconds and this many round trips, if the processors can fill it.
+/// A link is watched for two seconds and this many round trips, so that the first ones, in which the window grows, matter little.
 const WATCH_US: u64 = 2_000_000;
-const WATCH_ROUND_TRIPS: u64 = 100;
-const OCTETS_MAX: u64 = 1_500_000_000;
+const WATCH_ROUND_TRIPS: u64 = 200;
+const OCTETS_MAX: u64 = 10_000_000_000;
 
 /// One link.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ use crate::spec::{Compare, Goal, Spec};
 /// perftest's MB.
 pub(crate) const MIB: f64 = 1_048_576.0;
 /// Octets that a measurement moves.
-const OCTETS: u32 = 1 << 26;
+const OCTETS: u32 = 1 << 28;
 /// The link: it holds as much as that of the simulator, 125 KB, at a fifth of its rate. A queue of four round trips takes what comes at once.
 const LINK: [&str; 6] = ["--rate", "2Gbit/s", "--delay", "250us", "--queue", "500kB"];
 /// As in the simulator: one in a hundred is late, by half a round trip at most.
