@@ -84,8 +84,9 @@ pub(crate) fn start(
     let parker = endpoint.parker();
     let (commands, receiver) = channel();
     let has_some = Arc::new(AtomicBool::new(false));
+    let start = Instant::now();
     let network = match port {
-        Some((port, checksum)) => Some(Network::new(port, checksum, &identity)?),
+        Some((port, checksum)) => Some(Network::new(port, checksum, &identity, start)?),
         None => None,
     };
     let mut plane = DataPlane {
@@ -101,7 +102,7 @@ pub(crate) fn start(
         doorbells: Doorbells::default(),
         resets: RateLimit::default(),
         pace: Pace::default(),
-        start: Instant::now(),
+        start,
     };
     let thread = thread::Builder::new()
         .name("urdmad-data".to_owned())

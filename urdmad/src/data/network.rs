@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use urdma_arena::{Meta, RxFrame};
@@ -48,6 +49,7 @@ impl Network {
         port: Box<dyn Port>,
         checksum: bool,
         identity: &Identity,
+        start: Instant,
     ) -> io::Result<Self> {
         let local = Endpoint::new(port.mac(), &identity.all_addresses())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -59,7 +61,7 @@ impl Network {
         let neighbours = Neighbours::new(local.clone(), port.netdev())?;
         Ok(Self {
             mtu: port.mtu(),
-            wire: Wire::new(port),
+            wire: Wire::new(port, Some(start)),
             routes: Routes::new(local.clone(), checksum),
             neighbours,
             local,

@@ -1,5 +1,7 @@
 //! The port with the faults that are made at it: all frames come and go through here, and are captured here.
 
+use std::time::Instant;
+
 use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
 
@@ -22,12 +24,15 @@ pub(crate) struct Wire {
     has_given: bool,
     /// Since when the port has not taken all that it was given.
     full_since_ns: Option<u64>,
+    /// The zero of the times that it is told; nothing: they are not this machine's.
+    start: Option<Instant>,
 }
 
 impl Wire {
-    pub(crate) fn new(port: Box<dyn Port>) -> Self {
+    pub(crate) fn new(port: Box<dyn Port>, start: Option<Instant>) -> Self {
         Self {
             port,
+            start,
             faults: FaultyLink::default(),
             has_given: false,
             full_since_ns: None,
@@ -61,7 +66,7 @@ impl Wire {
             None => {}
             Some(line) => {
                 // Frames that do not arrive keep the thread awake, too: more come.
-                found = find(line, &mut *self.port, now_ns);
+                found = find(line, &mut *self.port, || time_of(self.start, now_ns));
                 if takes {
                     drain(line, now_ns, &mut arrive);
                 }
@@ -88,7 +93,7 @@ impl Wire {
                 transmit(&mut *self.port, octets, write, shared);
                 self.has_given = true;
             }
-            Some(line) => line.offer(now_ns, octets, write),
+            Some(line) => line.offer(time_of(self.start, now_ns), octets, write),
         }
     }
 
@@ -176,8 +181,16 @@ fn transmit(port: &mut dyn Port, octets: usize, write: &dyn Fn(&mut [u8]), share
     }
 }
 
-/// Brings what has come to the port onto a line; how many frames.
-fn find(line: &mut Line, port: &mut dyn Port, now_ns: u64) -> usize {
+/// The present, when a frame is in hand whose way over the link begins: this thread may have waited for a processor since it was `now_ns`, and a frame that was
+/// sent meanwhile would be there before it can be.
+fn time_of(start: Option<Instant>, now_ns: u64) -> u64 {
+    start.map_or(now_ns, |start| {
+        u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    })
+}
+
+/// Brings what has come to the port onto a line, at the time that it is then; how many frames.
+fn find(line: &mut Line, port: &mut dyn Port, now_ns: impl Fn() -> u64) -> usize {
     let mut offered = 0;
     for _ in 0..BURSTS_MAX {
         let found = port.receive(&mut |frame| line.find(frame));
@@ -186,7 +199,7 @@ fn find(line: &mut Line, port: &mut dyn Port, now_ns: u64) -> usize {
             break;
         }
     }
-    line.take_found(now_ns);
+    line.take_found(now_ns());
     offered
 }
 
@@ -202,6 +215,7 @@ fn drain(line: &mut Line, now_ns: u64, sink: &mut dyn FnMut(&[u8])) {
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     use super::*;
     use crate::port::NoBuffer;
@@ -285,7 +299,11 @@ mod tests {
             waiting: 0,
             takes: Arc::clone(&takes),
         };
-        (Wire::new(Box::new(port)), takes, Shared::new().unwrap())
+        (
+            Wire::new(Box::new(port), None),
+            takes,
+            Shared::new().unwrap(),
+        )
     }
 
     #[test]
@@ -332,7 +350,7 @@ mod tests {
                 waiting: 0,
                 takes: Arc::default(),
             };
-            let (mut wire, shared) = (Wire::new(Box::new(port)), Shared::new().unwrap());
+            let (mut wire, shared) = (Wire::new(Box::new(port), None), Shared::new().unwrap());
             if let Some(delayed) = inbound {
                 let direction = urdma_ipc::fault::Direction::In;
                 wire.set_faults(&Faults::default().with(direction, delayed));
@@ -347,6 +365,36 @@ mod tests {
             let bursts: Vec<usize> = (0..5).map(|_| receive(30, true)).collect();
             assert_eq!(bursts, [BURST, BURST, BURST, 4, 0]);
             assert_eq!(shared.counters.rx_packets.value(), 100);
+        }
+    }
+
+    // The thread had waited for a processor after it looked at the clock: a path of 500 us showed round trips of 190.
+    #[test]
+    fn delay_counts_from_when_a_frame_is_in_hand() {
+        const WAITED: Duration = Duration::from_secs(1);
+        let port = Narrow {
+            come: 1,
+            waiting: 0,
+            takes: Arc::new(Mutex::new(0)),
+        };
+        let start = Instant::now().checked_sub(WAITED).unwrap();
+        let mut wire = Wire::new(Box::new(port), Some(start));
+        let shared = Shared::new().unwrap();
+        let delayed = urdma_ipc::fault::Impairment {
+            delay_ns: 10,
+            ..Default::default()
+        };
+        for direction in [
+            urdma_ipc::fault::Direction::In,
+            urdma_ipc::fault::Direction::Out,
+        ] {
+            wire.set_faults(&Faults::default().with(direction, delayed));
+            if direction == urdma_ipc::fault::Direction::In {
+                wire.receive(0, true, &shared, &mut |_| ());
+            } else {
+                wire.transmit(0, 60, &|_| (), &shared);
+            }
+            assert!(u128::from(wire.next_due_ns().unwrap()) > WAITED.as_nanos());
         }
     }
 
