@@ -25,10 +25,13 @@ pub(crate) const HEADER_OCTETS: usize = 4096;
 pub(crate) const SHORT_RINGS: usize = 8;
 /// Octets of a short ring: see [`crate::short`].
 pub(crate) const SHORT_RING: usize = 128 * (1 + 16);
+/// Octets of one delivery record, and of those of a slot: one for each index of a queue pair.
+pub(crate) const DELIVERY_RECORD: usize = 8;
+const DELIVERY_STRIDE: usize = DELIVERY_RECORD << 16;
 const PAGE: usize = 4096;
 /// `urdmaARN`, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"urdmaARN");
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// How large an arena is; memory is used only as frames are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +131,7 @@ pub struct Layout {
     rings_at: usize,
     ring_stride: usize,
     shorts_at: usize,
+    deliveries_at: usize,
     frames_at: usize,
     small_octets: usize,
     slot_frames_stride: usize,
@@ -166,7 +170,8 @@ impl Layout {
         let rings_at = page_up(HEADER_OCTETS + slots * SLOT_ENTRY);
         let ring_stride = config.ring_cells as usize * 8;
         let shorts_at = page_up(rings_at + slots * ring_stride);
-        let frames_at = shorts_at + slots * SHORT_STRIDE;
+        let deliveries_at = shorts_at + slots * SHORT_STRIDE;
+        let frames_at = deliveries_at + slots * DELIVERY_STRIDE;
         let small_octets = config.small_frames as usize * SMALL_STRIDE;
         let slot_frames_stride =
             page_up(small_octets + config.large_frames as usize * LARGE_STRIDE);
@@ -176,6 +181,7 @@ impl Layout {
             rings_at,
             ring_stride,
             shorts_at,
+            deliveries_at,
             frames_at,
             small_octets,
             slot_frames_stride,
@@ -280,6 +286,14 @@ impl Layout {
     #[inline]
     pub fn shorts_at(&self, slot: SlotId) -> usize {
         self.shorts_at + usize::from(slot.index()) * SHORT_STRIDE
+    }
+
+    /// Offset of the delivery record of a slot's queue pair.
+    #[inline]
+    pub fn delivery_at(&self, slot: SlotId, index: u16) -> usize {
+        self.deliveries_at
+            + usize::from(slot.index()) * DELIVERY_STRIDE
+            + usize::from(index) * DELIVERY_RECORD
     }
 
     /// Where a slot's frames begin, and how many octets they take.

@@ -11,6 +11,7 @@
 //! | [`state`] | the frame state word and its transitions |
 //! | [`ring`] | the many-producer, one-consumer ring of 64-bit words |
 //! | [`short`] | the one-producer ring whose cells hold datagrams of up to 120 octets (unsafe) |
+//! | [`delivery`] | what a queue pair had taken, for its peers after its process has ended |
 //! | [`park`] | the park word's protocol: no wake-up is lost |
 //! | [`slot`] | one entry of the slot table |
 //! | [`map`] | the memfd, the mapping, references into it (unsafe) |
@@ -44,6 +45,8 @@
 //! ```
 
 mod bits;
+#[cfg(not(loom))]
+pub mod delivery;
 pub mod layout;
 pub mod park;
 pub mod ring;
@@ -73,6 +76,8 @@ pub use layout::{
 pub use short::{ShortOctets, SHORT_CAPACITY};
 pub use state::SlotId;
 
+#[cfg(not(loom))]
+pub use delivery::DeliveryRecord;
 #[cfg(not(loom))]
 pub use endpoint::{Arrival, Endpoint, EndpointWith, Parker, SendError};
 #[cfg(not(loom))]

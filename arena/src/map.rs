@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
+use crate::delivery::DeliveryRecord;
 use crate::frame::FrameHeader;
 use crate::layout::{ArenaConfig, FrameIndex, Layout, LayoutError};
 use crate::ring::Ring;
@@ -249,6 +250,21 @@ impl Arena {
         }
         // SAFETY: they lie within the mapping at a multiple of a page, and are valid in any bit pattern; their octets are guarded by their words.
         Some(unsafe { self.at(self.layout().shorts_at(slot)).cast().as_ref() })
+    }
+
+    /// The delivery record of a slot's queue pair, None when there is no such slot.
+    pub fn delivery(&self, slot: SlotId, index: u16) -> Option<&'static DeliveryRecord> {
+        if !self.layout().has_slot(slot) {
+            return None;
+        }
+        let at = self.layout().delivery_at(slot, index);
+        // SAFETY: the record lies within the mapping at a multiple of 8; it consists of atomics, valid in any bit pattern.
+        Some(unsafe { self.at(at).cast().as_ref() })
+    }
+
+    /// The packet that a slot's queue pair expects next of `stream`, of which it has taken all before; None when it has no record of that stream.
+    pub fn delivered(&self, slot: SlotId, index: u16, stream: u32) -> Option<u32> {
+        self.delivery(slot, index)?.next_of(stream)
     }
 
     /// The head of a frame, None when the index is not valid.
