@@ -2,14 +2,16 @@
 
 use std::path::PathBuf;
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 12] = [
     "main.c",
     "end.c",
     "scenarios.c",
     "mix.c",
+    "leave.c",
     "limits.c",
     "datagram.c",
     "cm.c",
+    "departure.c",
     "events.c",
     "loopback.c",
     "requests.c",

@@ -8,8 +8,8 @@ use urdma_harness::instance::{Lease, Queues, Scratch, TwoHosts};
 use urdma_harness::process::Process;
 use urdma_harness::programs;
 use urdma_tests::{
-    alone, check, expect_all_taken_back, free_mbufs, kill_one_end, ports, run_all, stream, NOTICE,
-    SHORT,
+    alone, check, expect_all_taken_back, free_mbufs, kill_one_end, leave_in_every_way, ports,
+    run_all, stream, NOTICE, SHORT,
 };
 
 const HUGEPAGES: u64 = 512;
@@ -33,6 +33,7 @@ fn everything(hosts: &TwoHosts, lease: Lease, scratch: &Scratch) {
     for scenario in SCENARIOS {
         check(scenario, &hosts.a, &hosts.b, lease, scratch.path());
     }
+    leave_in_every_way(&hosts.a, &hosts.b, lease, scratch.path());
 }
 
 #[test]

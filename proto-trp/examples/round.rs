@@ -180,7 +180,8 @@ fn carry(
             body: &frame[..sent.len],
             congestion_experienced: false,
         };
-        to.0.handle_datagram(now, &datagram, &mut to.1);
+        let reset = to.0.handle_datagram(now, &datagram, &mut to.1);
+        assert!(reset.is_ok(), "both ends are connected");
         datagrams += 1;
     }
     datagrams

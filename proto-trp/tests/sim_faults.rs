@@ -259,7 +259,7 @@ fn send_from_bad_local_memory_fails_after_those_before_it() {
             (3, Status::WorkRequestFlushed),
         ];
         assert_eq!(world.outcome(0), wanted);
-        assert_eq!(world.events(1), [Event::Fatal]);
+        assert_eq!(world.events(1), []);
     });
 }
 
@@ -278,7 +278,7 @@ fn read_into_read_only_memory_fails_locally() {
         );
         world.run(10_000 * MS);
         assert_eq!(world.outcome(0), [(1, Status::LocalProtectionError)]);
-        assert_eq!(world.conn(1).state(), State::Error);
+        assert_eq!(world.conn(1).state(), State::Rts);
     });
 }
 
@@ -475,7 +475,7 @@ fn killed_peer_of_idle_connection_is_noticed_by_keep_alive() {
         world.kill(1);
         world.run_until(2_000 * MS, |_| false);
         assert_eq!(world.events(0), [Event::PeerGone]);
-        assert_eq!(world.outcome(0), [(100, Status::WorkRequestFlushed)]);
+        assert_eq!(world.outcome(0), []);
     }
 }
 

@@ -6,7 +6,7 @@ use proto_trp::wire::datagram::group_of;
 use proto_trp::wire::{
     self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, ConnectionId,
     DatagramHeader, Extensions, Flags, ImmediateData, Msn, Opcode, PacketType, ParseError,
-    ReadRequest, RnrTimer, Sack, Segment, SegmentKind, Stag, TaggedOffset, Terminate,
+    ReadRequest, ResetReason, RnrTimer, Sack, Segment, SegmentKind, Stag, TaggedOffset, Terminate,
     TerminateCause, Timestamp, Train, TrainWriter, TrpHeader,
 };
 
@@ -379,7 +379,10 @@ fn packet_of_an_unreliable_connection_is_a_data_packet_of_another_type() {
         (kind, true, 100)
     );
     assert_eq!(packet, header);
-    assert_eq!(TrpHeader::reset_for(&header), None);
+    assert_eq!(
+        TrpHeader::reset_for(&header, ResetReason::NoQueuePair),
+        None
+    );
     let mut closed = expected;
     closed[8] = 0;
     assert_eq!(Segment::parse(&closed, 130), Err(ParseError::Window));
@@ -476,7 +479,7 @@ fn connection_id_matches_the_specification() {
 
 #[test]
 fn reset_copies_the_connection_id_of_its_cause() {
-    let reset = TrpHeader::reset_for(&trp()).unwrap();
+    let reset = TrpHeader::reset_for(&trp(), ResetReason::NoQueuePair).unwrap();
     let mut buf = [0; 16];
     reset.encode(&mut buf).unwrap();
     #[rustfmt::skip]
@@ -484,7 +487,33 @@ fn reset_copies_the_connection_id_of_its_cause() {
     assert_eq!(buf, expected);
     let parsed = TrpHeader::parse(&buf, 16).unwrap();
     assert_eq!(parsed, reset);
-    assert_eq!(TrpHeader::reset_for(&parsed), None);
+    assert_eq!(
+        TrpHeader::reset_for(&parsed, ResetReason::NoQueuePair),
+        None
+    );
+}
+
+#[test]
+fn reset_names_its_reason_and_acknowledges_what_was_taken() {
+    use ResetReason::{Failed, NoQueuePair, NotConnected};
+    for (octet, reason) in [(0, NoQueuePair), (1, Failed), (2, NotConnected)] {
+        let reset = TrpHeader::reset_for(&trp(), reason).unwrap();
+        assert_eq!((reset.window, reset.reset_acknowledges()), (octet, None));
+        let mut buf = [0; 16];
+        let reset = reset.acknowledging(Psn::new(0x0d_0e0f));
+        reset.encode(&mut buf).unwrap();
+        #[rustfmt::skip]
+        let expected = [0x13, 0, 0, 0, 0xde, 0xad, 0xbe, 0xef, 0x80 | octet, 0, 0x02, 0x03, 0, 0x0d, 0x0e, 0x0f];
+        assert_eq!(buf, expected);
+        let parsed = TrpHeader::parse(&buf, 16).unwrap();
+        assert_eq!(parsed.reset_reason(), reason);
+        assert_eq!(parsed.reset_acknowledges(), Some(Psn::new(0x0d_0e0f)));
+    }
+    let unknown = TrpHeader {
+        window: 0x7f,
+        ..TrpHeader::reset_for(&trp(), NoQueuePair).unwrap()
+    };
+    assert_eq!(unknown.reset_reason(), NoQueuePair);
 }
 
 /// Changes one octet of a good vector and says what the parser must answer.

@@ -9,8 +9,9 @@ use proto_trp::pcapng::Capture;
 use proto_trp::wire::train::SEGMENTS_MAX;
 use proto_trp::wire::{
     self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, DatagramHeader,
-    Extensions, Flags, ImmediateData, Msn, Opcode, PacketType, ReadRequest, RnrTimer, Sack,
-    SegmentKind, Stag, TaggedOffset, Terminate, TerminateCause, Timestamp, TrainWriter, TrpHeader,
+    Extensions, Flags, ImmediateData, Msn, Opcode, PacketType, ReadRequest, ResetReason, RnrTimer,
+    Sack, SegmentKind, Stag, TaggedOffset, Terminate, TerminateCause, Timestamp, TrainWriter,
+    TrpHeader,
 };
 use urdma_harness::instance::Scratch;
 use urdma_harness::tshark::{self, MALFORMED};
@@ -319,13 +320,13 @@ fn frames() -> Vec<Expected> {
     ] {
         frames.push(expected(next(kind), &extensions, &SegmentKind::Absent, &[]));
     }
-    let reset = TrpHeader::reset_for(&next(PacketType::Data)).unwrap();
-    frames.push(expected(
-        reset,
-        &Extensions::NONE,
-        &SegmentKind::Absent,
-        &[],
-    ));
+    for reason in [ResetReason::NoQueuePair, ResetReason::Failed] {
+        let reset = TrpHeader::reset_for(&next(PacketType::Data), reason).unwrap();
+        for reset in [reset, reset.acknowledging(Psn::new(77))] {
+            let absent = &SegmentKind::Absent;
+            frames.push(expected(reset, &Extensions::NONE, absent, &[]));
+        }
+    }
     frames
 }
 
@@ -498,6 +499,7 @@ fn tshark_shows_names_and_extensions() {
         "ACK, QP 7",
         "RNR, QP 7",
         "RESET, id 0x4d6cc835, no QP 7",
+        "RESET, id 0x4d6cc835, QP 7 in ERR, ACK 77",
         "FIN, QP 7",
         "FIN_ACK, QP 7",
         "PROBE, QP 7",

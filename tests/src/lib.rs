@@ -1,9 +1,10 @@
 //! What the black-box tests share: one at a time, fresh ports, `verbs-check` as a pair.
 #![allow(clippy::unwrap_used)] // a test that cannot go on panics
 
+use std::num::NonZero;
 use std::path::Path;
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -38,6 +39,34 @@ pub fn alone() -> MutexGuard<'static, ()> {
 pub fn ports() -> u16 {
     let range = u16::try_from(std::process::id() % PORT_RANGES).unwrap_or(0);
     PORT_BASE + range * PORT_RANGE + NEXT_PORT.fetch_add(100, Ordering::Relaxed) % PORT_RANGE
+}
+
+/// A machine whose processors are busy: threads that compute, as many as this machine has processors, until this is dropped.
+#[derive(Debug)]
+pub struct Busy {
+    stop: Arc<AtomicBool>,
+}
+
+impl Busy {
+    /// Starts them.
+    pub fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        Self { stop }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A host without a port, at 127.0.0.1.
@@ -101,6 +130,25 @@ pub fn check(scenario: &str, server: &Instance, client: &Instance, lease: Lease,
     let serving = check_end(scenario, "server", server, lease, scratch, &[seed]).unwrap();
     let asking = check_end(scenario, "client", client, lease, scratch, &[seed]).unwrap();
     expect_content(scenario, seed, serving, asking);
+}
+
+/// Variants of the scenario `leave`: six ways to leave, two operations, signaled or not.
+const LEAVINGS: u32 = 24;
+
+/// Runs every variant of the scenario `leave` and fails unless the sender is content with each.
+pub fn leave_in_every_way(receiver: &Instance, sender: &Instance, lease: Lease, scratch: &Path) {
+    for variant in 0..LEAVINGS {
+        let start =
+            |role, host| check_end("leave", role, host, lease, scratch, &[1, variant]).unwrap();
+        let (receiving, sending) = (start("server", receiver), start("client", sender));
+        let sent = sending.wait(CHECK_LIMIT).unwrap();
+        let left = receiving.wait(CHECK_LIMIT).unwrap().describe();
+        let said = sent.describe();
+        assert!(
+            sent.succeeded(),
+            "variant {variant}: {said}; receiver: {left}"
+        );
+    }
 }
 
 /// Runs `mix` with so many operations at each end, does something to the two processes (server, client) when they are under way, and fails

@@ -158,6 +158,23 @@ void end_meet(struct end *e)
 	exchange(e, &mine, &theirs, 1);
 }
 
+void end_say(struct end *e)
+{
+	if (write(e->socket, "m", 1) != 1)
+		fail("the other end cannot be told: %s", strerror(errno));
+}
+
+void end_await_peer(struct end *e)
+{
+	struct pollfd p = { .fd = e->socket, .events = POLLIN };
+	char theirs;
+
+	if (poll(&p, 1, LIMIT_S * 1000) != 1)
+		fail("the other end says nothing within %d s", LIMIT_S);
+	if (read(e->socket, &theirs, 1) < 0 && errno != ECONNRESET)
+		fail("the other end cannot be heard: %s", strerror(errno));
+}
+
 bool end_peer_waits(struct end *e)
 {
 	struct pollfd p = { .fd = e->socket, .events = POLLIN };

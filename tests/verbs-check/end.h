@@ -47,6 +47,10 @@ void end_open(struct end *e, int access);
 void end_connect(struct end *e, const char *path, bool server, const struct wish *wish);
 /* Tells the other end that this point is reached and waits until it has. */
 void end_meet(struct end *e);
+/* Tells the other end something, whether it waits or not. */
+void end_say(struct end *e);
+/* Waits until the other end says something or its process ends. */
+void end_await_peer(struct end *e);
 /* Whether the other end has come to its next meeting or is gone. */
 bool end_peer_waits(struct end *e);
 void end_close(struct end *e);

@@ -18,6 +18,10 @@ const struct scenario *scenario_find(const char *name);
 void mix_client(struct end *e);
 void mix_server(struct end *e);
 
+/* A receiver leaves at once. */
+void leave_client(struct end *e);
+void leave_server(struct end *e);
+
 /* Every limit that query_device names, and one past it. */
 void check_limits(void);
 
@@ -29,6 +33,10 @@ void check_events(void);
 
 /* Lists of work requests, long lists of elements, inline data, solicited events, null regions, regions with addresses of their own. */
 void check_requests(void);
+
+/* Servers of rdma_cm that leave at once, and one of them. */
+void check_departures(void);
+void departing_server(const char *way) __attribute__((noreturn));
 
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);

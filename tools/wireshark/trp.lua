@@ -9,6 +9,7 @@ local PORT_BASE, PORT_LAST = 21504, 21757
 local HEADER_LEN, EXTENSION_WORDS_MAX = 16, 24
 local VERSION = 1
 local DATAGRAM_HEADER_LEN = 48
+local RESET_REASONS = { [0] = "no QP %d", [1] = "QP %d in ERR", [2] = "QP %d not connected" }
 local DATA, RNR, RESET, CM, DATAGRAM, UDATA, TRAIN = 0, 2, 3, 7, 8, 9, 10
 local TRAIN_SEGMENTS_MAX, TRAIN_SEGMENT_MIN = 16, 14
 
@@ -48,6 +49,8 @@ local f = {
   slot = ProtoField.uint8("trp.slot", "Destination slot", base.DEC),
   source_slot = ProtoField.uint8("trp.source_slot", "Source slot", base.DEC),
   id = ProtoField.uint32("trp.id", "Connection id", base.HEX),
+  reason = ProtoField.uint8("trp.reset_reason", "Reason", base.DEC, RESET_REASONS, 0x7f),
+  acknowledges = ProtoField.bool("trp.reset_acknowledges", "Acknowledgement is valid", 8, nil, 0x80),
   window = ProtoField.uint8("trp.window", "Receive window, units of 256 packets", base.DEC),
   psn = ProtoField.uint24("trp.psn", "PSN", base.DEC),
   unknown_index = ProtoField.uint24("trp.unknown_index", "QP index that was addressed", base.DEC),
@@ -403,7 +406,12 @@ local function add_header(tvb, pinfo, t, kind)
   flags:add(f.tr, tvb(1, 1))
   add_destination(tvb, pinfo, t)
   t:add(f.id, tvb(4, 4))
-  t:add(f.window, tvb(8, 1)):append_text(" (" .. 256 * tvb(8, 1):uint() .. " packets)")
+  if kind == RESET then
+    t:add(f.reason, tvb(8, 1))
+    t:add(f.acknowledges, tvb(8, 1))
+  else
+    t:add(f.window, tvb(8, 1)):append_text(" (" .. 256 * tvb(8, 1):uint() .. " packets)")
+  end
   t:add(kind == RESET and f.unknown_index or f.psn, tvb(9, 3))
   t:add(f.words, tvb(12, 1))
   t:add(f.ack, tvb(13, 3))
@@ -458,7 +466,11 @@ function trp.dissector(tvb, pinfo, root)
 
   local summary = string.format("QP %d, id 0x%08x, PSN %d, ACK %d", tvb(2, 2):uint(), tvb(4, 4):uint(), psn, ack)
   if kind == RESET then
-    summary = string.format("id 0x%08x, no QP %d", tvb(4, 4):uint(), psn)
+    local reason = RESET_REASONS[tvb(8, 1):bitfield(1, 7)] or RESET_REASONS[0]
+    summary = string.format("id 0x%08x, " .. reason, tvb(4, 4):uint(), psn)
+    if tvb(8, 1):bitfield(0, 1) == 1 then
+      summary = summary .. ", ACK " .. ack
+    end
   elseif kind == RNR then
     summary = summary .. ", not ready"
   end

@@ -5,8 +5,8 @@
 
 use proto_trp::wire::{
     self, AtomicRequest, AtomicResponse, DatagramHeader, Extensions, ImmediateData, Opcode,
-    PacketType, ReadRequest, Segment, TaggedHeader, Terminate, Train, TrainWriter, TrpHeader,
-    UntaggedHeader, HEAD_LEN_MAX, SEGMENT_HEAD_LEN,
+    PacketType, ReadRequest, ResetReason, Segment, TaggedHeader, Terminate, Train, TrainWriter,
+    TrpHeader, UntaggedHeader, HEAD_LEN_MAX, SEGMENT_HEAD_LEN,
 };
 
 /// A parser under test, by the name of its target and of its directory in `corpus/`.
@@ -43,7 +43,7 @@ pub fn trp_header(octets: &[u8]) {
         .encode(&mut buf)
         .expect("the header was there before");
     assert_eq!(TrpHeader::parse(&buf, buf.len()), Ok(header));
-    if let Some(reset) = TrpHeader::reset_for(&header) {
+    if let Some(reset) = TrpHeader::reset_for(&header, ResetReason::NoQueuePair) {
         let mut buf = [0; 16];
         reset.encode(&mut buf).expect("a RESET is 16 octets");
         assert_eq!(TrpHeader::parse(&buf, 16), Ok(reset));

@@ -47,6 +47,11 @@ impl AckState {
         }
     }
 
+    /// What was taken is acknowledged as soon as something can be sent.
+    pub(super) fn hasten(&mut self) {
+        self.due |= self.unacked > 0;
+    }
+
     /// An acknowledgement went out, with everything there is to say.
     #[inline]
     pub(super) fn on_sent(&mut self) {
@@ -97,7 +102,7 @@ impl Connection {
         self.complete_sends(host);
     }
 
-    fn take_ack(&mut self, now: Time, acked: u64, sack: Option<&Sack>, marked: bool) {
+    pub(super) fn take_ack(&mut self, now: Time, acked: u64, sack: Option<&Sack>, marked: bool) {
         let mut tally = Tally::default();
         for seq in self.tx.una..acked {
             self.ack_record(seq, &mut tally);

@@ -19,6 +19,9 @@ pub struct ConnConfig {
     pub names_shared_queue: bool,
     /// Nothing is acknowledged or sent again (verbs: UC). There are no reads and atomics then.
     pub unreliable: bool,
+    /// The queue pair goes to ERROR when its peer is gone, as an RNIC's does when its stream ends (RFC 5040 section 5.4). Otherwise, as
+    /// InfiniBand has it, only a send that the peer does not answer fails.
+    pub fails_with_peer: bool,
     /// Scatter-gather elements of one send work request, 1..=[`MAX_SGE`].
     pub max_send_sge: u8,
     /// Scatter-gather elements of one receive work request, 1..=[`MAX_SGE`].
@@ -46,6 +49,7 @@ impl ConnConfig {
             shared_recv: false,
             names_shared_queue: false,
             unreliable: false,
+            fails_with_peer: false,
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline: 256,

@@ -1,6 +1,7 @@
 //! What a connection asks of its driver: the application's memory, and places for completions and events.
 
 use super::types::{Completion, Event, NoSharedRecv, RemoteAddr, Sge, SharedRecv, WindowBind};
+use crate::addr::Psn;
 use crate::wire::SEGMENT_HEAD_LEN;
 
 /// Why memory may not be touched; RFC 5040 section 4.8 has one code for each.
@@ -241,6 +242,12 @@ pub trait Host {
     fn complete_shared(&mut self, queue: u32, completion: Completion) {
         let _ = queue;
         self.complete(completion);
+    }
+
+    /// Every packet of the peer's stream before `next` counts as taken from now on, though it may not be acknowledged yet. Called before a packet has an
+    /// effect, and again with the number of before when the packet is refused.
+    fn taken(&mut self, next: Psn) {
+        let _ = next;
     }
 
     /// A work request has ended, and its status is to be shown to the application.

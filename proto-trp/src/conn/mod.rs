@@ -17,6 +17,7 @@ mod kept;
 mod loss;
 mod num;
 mod packet;
+mod peer_end;
 mod plan;
 mod queue;
 mod receive;
@@ -177,8 +178,10 @@ pub struct Connection {
     unreliable: bool,
     /// RTS has been reached: this end has a stream of its own.
     sends_stream: bool,
-    /// The peer has destroyed its queue pair.
+    /// The peer has destroyed its queue pair, or is gone: nothing is sent to it any more.
     peer_closed: bool,
+    /// The peer is gone without a FIN: the next send fails at once.
+    peer_gone: bool,
     /// The owner is about to destroy this one.
     closing: bool,
     /// A packet has been taken.
@@ -248,6 +251,7 @@ impl Connection {
             unreliable: config.unreliable,
             sends_stream: false,
             peer_closed: false,
+            peer_gone: false,
             closing: false,
             established: false,
             drained: false,
@@ -433,6 +437,7 @@ impl Connection {
     /// The step does not exist.
     pub fn resume(&mut self) -> Result<(), TransitionError> {
         if matches!(self.state, State::Sqd | State::Sqe) {
+            self.resume_to_nobody();
             self.step(State::Rts)
         } else {
             Err(TransitionError)
@@ -444,6 +449,7 @@ impl Connection {
         self.state = State::Reset;
         self.sends_stream = false;
         self.peer_closed = false;
+        self.peer_gone = false;
         self.closing = false;
         self.established = false;
         self.refused = false;

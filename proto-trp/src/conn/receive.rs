@@ -13,8 +13,8 @@ use super::types::{
 };
 use super::{Connection, Datagram};
 use crate::wire::{
-    AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, Segment,
-    SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
+    AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, ResetReason,
+    Segment, SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
 };
 
 type Placed = Result<Commit, Refusal>;
@@ -39,33 +39,36 @@ impl Connection {
     }
 
     /// Takes a datagram that was addressed to this queue pair, valid or not. Gives the number of packets that it stands for: 1, or the segments of a train.
+    ///
+    /// # Errors
+    /// The state takes none: the driver is to answer with a RESET for this reason.
     #[inline]
     pub fn handle_datagram<H: Host>(
         &mut self,
         now: Time,
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
-    ) -> u32 {
+    ) -> Result<u32, ResetReason> {
         self.stats.rx_datagrams += 1;
         self.stats.rx_octets += super::num::len32(datagram.len) as u64;
         let trp = match TrpHeader::parse(datagram.head, datagram.len) {
             Ok(trp) => trp,
             Err(_) => {
                 self.stats.rx_malformed += 1;
-                return 1;
+                return Ok(1);
             }
         };
         if !self.state.receives() {
-            self.handle_late(&trp, datagram);
-            return 1;
+            let reset = self.handle_late(&trp, (datagram.head, datagram.len));
+            return reset.map_or(Ok(1), Err);
         }
         if !self.is_ours(&trp) {
-            self.stats.rx_wrong_id += 1;
-            return 1;
+            self.handle_foreign(now, &trp, host);
+            return Ok(1);
         }
         if self.unreliable {
             self.handle_unreliable(&trp, datagram, host);
-            return 1;
+            return Ok(1);
         }
         if !self.sends_stream || !self.peer.takes_trains {
             self.learn(&trp);
@@ -73,12 +76,22 @@ impl Connection {
         self.recovery.on_heard(now);
         self.keepalive.on_heard(now);
         if trp.kind != PacketType::Data {
-            return self.handle_other(now, &trp, datagram, host);
+            return Ok(self.handle_other(now, &trp, datagram, host));
         }
         if self.on_header(now, &trp, datagram, host) {
             self.on_data(now, &trp, datagram, host);
         }
-        1
+        Ok(1)
+    }
+
+    /// A packet that carries none of the ids that its type has: a RESET, which may carry either, or a stranger's.
+    #[cold]
+    fn handle_foreign<H: Host>(&mut self, now: Time, trp: &TrpHeader, host: &mut H) {
+        if trp.kind == PacketType::Reset {
+            self.on_reset(now, trp, host);
+        } else {
+            self.stats.rx_wrong_id += 1;
+        }
     }
 
     /// What a packet says about the peer beside what it is sent for.
@@ -107,51 +120,17 @@ impl Connection {
         self.state.receives()
     }
 
-    /// Whether a packet belongs to this incarnation of the connection.
+    /// Whether a packet, which is no RESET, belongs to this incarnation of the connection.
     #[inline]
-    fn is_ours(&self, trp: &TrpHeader) -> bool {
+    pub(super) fn is_ours(&self, trp: &TrpHeader) -> bool {
         let id = trp.connection_id;
-        let ours = self.sends_stream && id == self.peer.tx_id;
-        match trp.kind {
-            PacketType::Reset => {
-                let named = trp.psn.to_u32() == u32::from(self.peer.index);
-                named && (ours || id == self.peer.rx_id)
+        trp.destination_index == self.config.local_qpn.index()
+            && trp.kind != PacketType::Reset
+            && if trp.kind.carries_acknowledged_stream() {
+                self.sends_stream && id == self.peer.tx_id
+            } else {
+                id == self.peer.rx_id
             }
-            kind => {
-                trp.destination_index == self.config.local_qpn.index()
-                    && if kind.carries_acknowledged_stream() {
-                        ours
-                    } else {
-                        id == self.peer.rx_id
-                    }
-            }
-        }
-    }
-
-    /// A datagram in a state that takes none. After an error found here the peer is told again, for the Terminate may have been lost; a
-    /// Terminate of the peer's is answered, so that it need not be told again.
-    #[cold]
-    fn handle_late<B: ?Sized>(&mut self, trp: &TrpHeader, datagram: &Datagram<'_, B>) {
-        self.stats.rx_wrong_state += 1;
-        if self.state != State::Error || !self.sends_stream || !self.is_ours(trp) {
-            return;
-        }
-        match trp.kind {
-            PacketType::FinAck | PacketType::Reset => self.terminate_repeat.stop(),
-            PacketType::Probe | PacketType::Train => {
-                self.controls.terminate = self.terminate.is_some();
-            }
-            PacketType::Data => {
-                let segment = Segment::parse_after(trp, datagram.head, datagram.len);
-                let kind = segment.map(|segment| segment.kind);
-                if matches!(kind, Ok(SegmentKind::Terminate { .. })) {
-                    self.controls.fin_ack = true;
-                } else {
-                    self.controls.terminate = self.terminate.is_some();
-                }
-            }
-            _ => {}
-        }
     }
 
     /// Takes acknowledgement and extensions; false when they cannot be read.
@@ -186,19 +165,10 @@ impl Connection {
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) -> u32 {
-        match trp.kind {
-            PacketType::Reset => {
-                if !self.peer_closed {
-                    self.peer_gone(host);
-                }
-                return 1;
-            }
+        if trp.kind == PacketType::UnreliableData {
             // The peer takes this connection for one of the other service.
-            PacketType::UnreliableData => {
-                self.stats.rx_malformed += 1;
-                return 1;
-            }
-            _ => {}
+            self.stats.rx_malformed += 1;
+            return 1;
         }
         if !self.on_header(now, trp, datagram, host) {
             return 1;
@@ -285,11 +255,13 @@ impl Connection {
             self.on_expected_refusing(segment, datagram, host);
             return;
         }
+        host.taken(self.rx.after_expected_psn());
         // Looked at where it was written: to copy it would be to wait for the stores.
         let placed = self.place(segment, datagram, host);
         let commit = match &placed {
             Ok(commit) => commit,
             Err(refusal) => {
+                host.taken(self.rx.ack());
                 self.refuse(*refusal, &Offender::Segment(segment), host);
                 return;
             }
@@ -301,6 +273,7 @@ impl Connection {
             self.acks
                 .on_segment(now, segment.flags.contains(Flags::ACK_REQUESTED));
             while let Some(commit) = self.rx.take_expected() {
+                host.taken(self.rx.after_expected_psn());
                 outcome = self.commit(&commit, host);
                 if outcome.is_err() {
                     break;
@@ -310,6 +283,7 @@ impl Connection {
             }
         }
         if let Err((commit, refusal)) = outcome {
+            host.taken(self.rx.ack());
             self.refuse(refusal, &Offender::Commit(commit), host);
         }
     }
@@ -366,6 +340,7 @@ impl Connection {
             kept,
             len: super::num::len32(len),
             last: segment.last,
+            announces: segment.flags.contains(Flags::IMMEDIATE),
         })
     }
 

@@ -72,6 +72,8 @@ pub(super) struct Recovery {
     pub(super) probe_credit: u32,
     /// Silence that means the peer is gone; `None` for no bound.
     budget_ns: Option<u64>,
+    /// Silence within which a device would have given up; `None` for no bound.
+    nominal_ns: Option<u64>,
     /// Probe timeouts in silence before the peer counts as gone.
     min_probes: u32,
     /// Probe timeouts since the peer was last heard of.
@@ -98,6 +100,7 @@ impl Recovery {
             loss_deadline: Time::NEVER,
             probe_credit: 0,
             budget_ns: None,
+            nominal_ns: None,
             min_probes: 1,
             unheard_probes: 0,
             max_interval_ns: MAX_PROBE_INTERVAL_NS,
@@ -117,11 +120,12 @@ impl Recovery {
     /// Sets how long a peer may be silent.
     pub(super) fn bound(&mut self, params: &RtsParams) {
         self.min_probes = u32::from(params.retry_cnt) + 1;
-        self.budget_ns = None;
+        (self.budget_ns, self.nominal_ns) = (None, None);
         self.max_interval_ns = MAX_PROBE_INTERVAL_NS;
         if params.timeout != 0 {
             let timeout_ns = (TIMEOUT_UNIT_NS * TIMEOUT_STRETCH) << params.timeout;
             let budget_ns = timeout_ns * u64::from(self.min_probes);
+            self.nominal_ns = Some(budget_ns / TIMEOUT_STRETCH);
             let budget_ns = budget_ns.max(self.timing.min_budget_ns);
             self.budget_ns = Some(budget_ns);
             // Two probes fit into the nominal time of a timeout.
@@ -133,6 +137,14 @@ impl Recovery {
     /// Silence that means the peer is gone.
     pub(super) const fn budget_ns(&self) -> Option<u64> {
         self.budget_ns
+    }
+
+    /// Whether the silence has lasted for as long as `timeout` and `retry_cnt` say nominally, and been probed as often.
+    pub(super) fn nominal_time_is_over(&self, now: Time) -> bool {
+        self.unheard_probes >= self.min_probes
+            && self
+                .nominal_ns
+                .is_some_and(|nominal_ns| now.since_ns(self.silent_since) >= nominal_ns)
     }
 
     /// Whether a round trip was ever measured.

@@ -18,6 +18,8 @@ pub(super) enum Commit {
         kept: u32,
         len: u32,
         last: bool,
+        /// Immediate data follows the write.
+        announces: bool,
     },
     /// Part of a message of queue 0.
     Message {
@@ -130,6 +132,12 @@ impl RxWindow {
     #[inline]
     pub(super) const fn expected_psn(&self) -> Psn {
         self.initial.add(low32(self.expected))
+    }
+
+    /// The wire's number of the packet after that.
+    #[inline]
+    pub(super) const fn after_expected_psn(&self) -> Psn {
+        self.initial.add(low32(self.expected + 1))
     }
 
     /// Whether something has arrived that the cumulative acknowledgement does not say.

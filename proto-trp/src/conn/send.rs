@@ -39,7 +39,7 @@ impl Connection {
         if matches!(self.state, State::Sqe | State::Error) {
             self.flush_sends(None, host);
         } else if self.peer_closed {
-            self.expect_failure(now());
+            self.post_to_nobody(now(), host);
         }
         Ok(octets)
     }
@@ -276,7 +276,12 @@ impl Connection {
             trp.kind = PacketType::UnreliableData;
         }
         match spec.source {
-            SegmentSource::Message(index) => self.write_message(&trp, index, spec, buf, host),
+            SegmentSource::Message(index) => {
+                if self.sq.get(index).imm.is_some() {
+                    trp.flags = trp.flags | Flags::IMMEDIATE;
+                }
+                self.write_message(&trp, index, spec, buf, host)
+            }
             SegmentSource::Immediate(index) | SegmentSource::Request(index) => {
                 let kind = self.request_kind(index, spec);
                 let extensions = self.naming(index);

@@ -13,8 +13,8 @@ use super::Connection;
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::terminate::TerminatedDdp;
 use crate::wire::{
-    self, Extensions, ImmediateData, Msn, PacketType, QueueNumber, Segment, SegmentKind, Stag,
-    TaggedOffset, Terminate, TerminateCause, TrpHeader,
+    self, Extensions, Flags, ImmediateData, Msn, PacketType, QueueNumber, Segment, SegmentKind,
+    Stag, TaggedOffset, Terminate, TerminateCause, TrpHeader,
 };
 
 /// The segment that an error is about.
@@ -112,17 +112,6 @@ impl Connection {
         self.flush(None, None, host);
     }
 
-    /// The driver knows that the peer's process is gone: as if a RESET had arrived. After a FIN that is nothing new, and an unreliable connection
-    /// does not want to know.
-    pub fn peer_gone<H: Host>(&mut self, host: &mut H) {
-        if !self.state.receives() || self.peer_closed || self.unreliable {
-            return;
-        }
-        let blame = (self.sq.len() > 0).then_some((self.sq.head, Status::RetryExceeded));
-        self.flush(blame, None, host);
-        host.event(Event::PeerGone);
-    }
-
     /// A segment could not be taken.
     #[cold]
     pub(super) fn refuse<H: Host>(
@@ -141,12 +130,30 @@ impl Connection {
                     self.begin_refusing(segment);
                 }
             }
-            Refusal::Fault(cause) => self.blame_peer(cause, offender, None, host),
+            Refusal::Fault(cause) => {
+                let recv_status = self.recv_status_of(offender, host);
+                self.blame_peer(cause, offender, recv_status, host);
+            }
             Refusal::Receive(status, cause) => {
                 self.blame_peer(cause, offender, Some(status), host);
             }
             Refusal::Sink(index) => self.poison(index, Status::LocalProtectionError, host),
         }
+    }
+
+    /// How the receive request ends that the refused write announced: the immediate data behind it will not come. Nothing for other segments.
+    fn recv_status_of<H: Host>(&mut self, offender: &Offender<'_>, host: &mut H) -> Option<Status> {
+        let announces = match offender {
+            Offender::Segment(segment) => {
+                matches!(segment.kind, SegmentKind::Write { .. })
+                    && segment.flags.contains(Flags::IMMEDIATE)
+            }
+            Offender::Commit(Commit::Write { announces, .. }) => *announces,
+            Offender::Commit(_) | Offender::Octets(..) => false,
+        };
+        // Without a receive request there is nothing to end.
+        let found = announces && self.rq.for_msn(self.rq.head_msn, host).is_ok();
+        found.then_some(Status::LocalAccessError)
     }
 
     /// The memory of a read that was granted may no longer be read.
@@ -208,8 +215,18 @@ impl Connection {
         let SegmentKind::Terminate { terminate, .. } = segment.kind else {
             return;
         };
-        let blame = self.find_offender(&terminate);
-        let blame = blame.map(|index| (index, status_of(terminate.cause)));
+        // A failure of the peer's own is the fault of no request, but the oldest is the one that it keeps from being done.
+        let is_own =
+            terminate.ddp.is_none() && terminate.cause == TerminateCause::RDMAP_CATASTROPHIC;
+        let offender = if is_own {
+            (self.sq.len() > 0).then_some(self.sq.head)
+        } else {
+            self.find_offender(&terminate)
+        };
+        if is_own && offender.is_none() && !self.config.fails_with_peer {
+            return;
+        }
+        let blame = offender.map(|index| (index, status_of(terminate.cause)));
         self.flush(blame, None, host);
         if blame.is_none() {
             host.event(Event::Fatal);
@@ -225,9 +242,7 @@ impl Connection {
                 .take_while(begun)
         };
         let Some((_, header)) = &terminate.ddp else {
-            // A failure of the peer's own is nobody's fault here; any other must be about the oldest request.
-            let own = terminate.cause == TerminateCause::RDMAP_CATASTROPHIC;
-            return outstanding().next().filter(|_| !own);
+            return outstanding().next();
         };
         match header {
             TerminatedDdp::Tagged(octets) => {
@@ -309,7 +324,7 @@ impl Connection {
         };
         let trp = TrpHeader {
             kind: PacketType::Data,
-            flags: wire::Flags::NONE,
+            flags: Flags::NONE,
             destination_index: 0,
             connection_id: self.peer.rx_id,
             window: 1,

@@ -4,11 +4,8 @@ use super::congestion::CongestionControl;
 use super::host::Host;
 use super::state::State;
 use super::time::Time;
-use super::types::{Event, Status};
+use super::types::Event;
 use super::Connection;
-
-/// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the application hears of the end first.
-const CLOSED_PATIENCE_NS: u64 = 500_000_000;
 
 /// Whether the peer of an idle connection lives.
 #[derive(Clone, Copy, Debug, Default)]
@@ -120,15 +117,6 @@ impl Connection {
         }
     }
 
-    /// The peer does not answer: the oldest send fails.
-    fn give_up<H: Host>(&mut self, host: &mut H) {
-        if self.sq.len() > 0 {
-            self.flush(Some((self.sq.head, Status::RetryExceeded)), None, host);
-        } else {
-            self.peer_gone(host);
-        }
-    }
-
     fn ask_whether_alive<H: Host>(&mut self, now: Time, host: &mut H) {
         self.keepalive.base = now;
         if !self.tx.is_empty() || !self.sends_stream || self.peer_closed {
@@ -140,28 +128,6 @@ impl Connection {
         }
         self.keepalive.unanswered += 1;
         self.controls.probe = true;
-    }
-
-    /// The peer destroys its queue pair in order. Receives stay posted; sends have nobody left to take them.
-    pub(super) fn on_fin<H: Host>(&mut self, now: Time, host: &mut H) {
-        self.controls.fin_ack = true;
-        if self.peer_closed {
-            return;
-        }
-        self.peer_closed = true;
-        host.event(Event::PeerClosed);
-        if self.state.receives() && self.sq.len() > 0 {
-            self.expect_failure(now);
-        }
-    }
-
-    /// Sends were posted that nobody will take.
-    #[cold]
-    pub(super) fn expect_failure(&mut self, now: Time) {
-        if self.fail_deadline == Time::NEVER {
-            let budget_ns = self.recovery.budget_ns().unwrap_or(CLOSED_PATIENCE_NS);
-            self.fail_deadline = now.plus_ns(budget_ns.min(CLOSED_PATIENCE_NS));
-        }
     }
 
     /// In SQD: tells when everything that had begun is done.

@@ -199,6 +199,8 @@ pub enum Status {
     LocalQpOperationError,
     /// Local memory that the work request must not touch.
     LocalProtectionError,
+    /// Local memory that the peer's write with immediate data must not touch.
+    LocalAccessError,
     /// Not started or not finished when the queue pair failed.
     WorkRequestFlushed,
     /// The peer had not enough room or did not understand.
@@ -278,7 +280,8 @@ pub enum Event {
     RemoteInvalidRequest,
     /// The peer touched memory it must not touch (`IBV_EVENT_QP_ACCESS_ERR`).
     RemoteAccessError,
-    /// The peer's process or queue pair is gone without a word; the queue pair is in ERR.
+    /// The peer's process or queue pair is gone without a FIN. The queue pair is in ERROR if sends were outstanding or
+    /// [`super::ConnConfig::fails_with_peer`] is set.
     PeerGone,
     /// The peer destroyed its queue pair in order.
     PeerClosed,

@@ -1,5 +1,6 @@
 //! Memory, completions and events of one simulated end.
 
+use crate::addr::Psn;
 use crate::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
     RemoteAddr, Sge, SharedRecv, WindowBind,
@@ -57,6 +58,8 @@ pub struct SimHost {
     pub invalidated_here: Vec<u32>,
     /// Keys of memory windows in the order in which they were bound; 0 is refused.
     pub bound: Vec<u32>,
+    /// Every packet before this one was taken.
+    pub taken: Option<Psn>,
     /// Atomics executed.
     pub atomics: u64,
     /// Of so many payloads one is not to be had; 0 for none.
@@ -362,6 +365,10 @@ impl Host for SimHost {
     fn complete_shared(&mut self, queue: u32, completion: Completion) {
         assert_eq!(queue, self.shared_queue);
         self.complete(completion);
+    }
+
+    fn taken(&mut self, next: Psn) {
+        self.taken = Some(next);
     }
 
     fn complete(&mut self, completion: Completion) {

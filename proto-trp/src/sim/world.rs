@@ -7,7 +7,7 @@ use crate::addr::{Psn, Qpn, SlotId};
 use crate::conn::{
     ConnConfig, Connection, Datagram, RtrParams, RtsParams, Time, HEAD_OCTETS, MAX_DATAGRAM,
 };
-use crate::wire::{Extensions, SegmentKind, TrpHeader};
+use crate::wire::{Extensions, ResetReason, SegmentKind, TrpHeader};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -306,7 +306,7 @@ impl World {
         let now = self.now;
         let End { conn, host, .. } = &mut self.ends[to];
         let Some(conn) = conn else {
-            self.answer_reset(to, octets);
+            self.answer_reset(to, octets, ResetReason::NoQueuePair);
             return;
         };
         let datagram = Datagram {
@@ -315,18 +315,27 @@ impl World {
             body: octets,
             congestion_experienced: marked,
         };
-        conn.handle_datagram(now, &datagram, host);
+        if let Err(reason) = conn.handle_datagram(now, &datagram, host) {
+            self.answer_reset(to, octets, reason);
+        }
     }
 
-    /// What the daemon does for a queue pair that does not exist.
-    fn answer_reset(&mut self, at: usize, octets: &[u8]) {
+    /// What the driver or the daemon does for a packet that no queue pair takes.
+    fn answer_reset(&mut self, at: usize, octets: &[u8], reason: ResetReason) {
         if !self.setup.answers_reset {
             return;
         }
         let header = TrpHeader::parse(octets, octets.len()).ok();
-        let Some(reset) = header.as_ref().and_then(TrpHeader::reset_for) else {
+        let Some((header, reset)) =
+            header.and_then(|header| Some((header, TrpHeader::reset_for(&header, reason)?)))
+        else {
             return;
         };
+        // The record of a queue pair that is connected anew is of another stream.
+        let is_known =
+            reason != ResetReason::NotConnected && !header.kind.carries_acknowledged_stream();
+        let taken = self.ends[at].host.taken.filter(|_| is_known);
+        let reset = taken.map_or(reset, |next| reset.acknowledging(next));
         let mut buf = [0; HEAD_OCTETS];
         let written = crate::wire::encode(
             &reset,

@@ -17,6 +17,7 @@ pub mod ddp;
 mod error;
 pub mod ext;
 pub mod rdmap;
+mod reset;
 mod segment;
 pub mod terminate;
 pub mod train;
@@ -31,6 +32,7 @@ pub use ext::{
 pub use rdmap::{
     AtomicOperation, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest,
 };
+pub use reset::ResetReason;
 pub use segment::{encode, encode_segment, Segment, SegmentKind};
 pub use terminate::{Terminate, TerminateCause};
 pub use train::{Piece, Train, TrainWriter, SEGMENT_HEAD_LEN};

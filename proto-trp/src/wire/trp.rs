@@ -127,7 +127,8 @@ impl Flags {
     pub const NONE: Flags = Flags(0);
     /// AR: the sender asks for an acknowledgement at once.
     pub const ACK_REQUESTED: Flags = Flags(0x01);
-    /// IMM: the field that DDP reserves for the ULP in an untagged header holds the immediate data of a Send.
+    /// IMM: the field that DDP reserves for the ULP in an untagged header holds the immediate data of a Send;
+    /// Immediate Data follows a Write.
     pub const IMMEDIATE: Flags = Flags(0x02);
     /// ECE: packets of the acknowledged stream arrived with the ECN codepoint CE.
     pub const ECN_ECHO: Flags = Flags(0x04);
@@ -246,7 +247,7 @@ pub struct TrpHeader {
     pub destination_index: u16,
     /// Which stream the packet belongs to.
     pub connection_id: ConnectionId,
-    /// Receive window in units of [`WINDOW_UNIT_PACKETS`], from `ack` on; 1..=255, 0 only in a RESET.
+    /// Receive window in units of [`WINDOW_UNIT_PACKETS`], from `ack` on; 1..=255. In a RESET its reason.
     pub window: u8,
     /// Sequence number of a DATA packet, or of the first segment of a TRAIN; for the other types see the specification.
     pub psn: Psn,
@@ -353,27 +354,5 @@ impl TrpHeader {
         octets[field::EXTENSION_WORDS] = self.extension_words;
         put24(octets, field::ACK, self.ack.to_u32());
         Ok(HEADER_LEN)
-    }
-
-    /// The RESET that answers a packet whose first 16 octets could be read, for a receiver that keeps no state.
-    ///
-    /// `None` when the packet is a RESET, no connection's or an unreliable one's, which are never answered so.
-    pub fn reset_for(offender: &TrpHeader) -> Option<Self> {
-        if matches!(
-            offender.kind,
-            PacketType::Reset | PacketType::Cm | PacketType::Datagram | PacketType::UnreliableData
-        ) {
-            return None;
-        }
-        Some(Self {
-            kind: PacketType::Reset,
-            flags: Flags::NONE,
-            destination_index: 0,
-            connection_id: offender.connection_id,
-            window: 0,
-            psn: Psn::new(u32::from(offender.destination_index)),
-            ack: Psn::new(0),
-            extension_words: 0,
-        })
     }
 }

@@ -227,6 +227,7 @@ pub(super) fn start(
         lease: lease_state,
         limits: LIMITS,
     };
+    shard.fails_with_peer = info.personality == Personality::Iwarp;
     shard.datagrams.path_mtu_octets = info.path_mtu_octets();
     let (control, run_dir) = parts.control.unzip();
     let engine = Arc::new_cyclic(|myself| Engine {
@@ -296,16 +297,16 @@ fn watch_exit() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: the function takes no argument and never unwinds; the plugin is never unloaded.
-        unsafe { libc::atexit(send_what_was_put_off) };
+        unsafe { libc::atexit(settle_at_exit) };
     });
 }
 
 /// How long an exit waits for a thread that is in the middle of something. If it takes longer, that is the exiting thread itself, in a signal handler.
 const EXIT_PATIENCE: Duration = Duration::from_millis(100);
 
-/// An acknowledgement that rides on the application's next call (see `progress.rs`) must not be lost when that call is `exit`: the peer
-/// would take a message that arrived for one that did not. A capture ends here too, so that its last packet is whole.
-extern "C" fn send_what_was_put_off() {
+/// Acknowledges what has arrived before the process exits, and sends what was put off to the application's next call (see `progress.rs`). A capture ends
+/// here too, so that its last packet is whole.
+extern "C" fn settle_at_exit() {
     let Ok(engines) = ENGINES.try_lock() else {
         return;
     };
@@ -319,6 +320,10 @@ extern "C" fn send_what_was_put_off() {
             shard = engine.shard.try_lock();
         }
         if let Some(shard) = &mut shard {
+            if !shard.is_dead {
+                shard.drain(&engine.info);
+                shard.acknowledge_all();
+            }
             shard.flush();
             shard.capture = None;
         }

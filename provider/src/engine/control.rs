@@ -12,6 +12,7 @@ use urdma_ipc::message::QpTarget;
 use urdma_ipc::{Event, ProcessReport};
 
 use super::attach::spawn_quiet;
+use super::clock;
 use super::events::{AsyncEvent, AsyncKind};
 use super::path::octets_of;
 use super::qp::Qp;
@@ -151,12 +152,12 @@ impl Engine {
         self.modify_qp(&qp, &ready_to_send)
     }
 
-    /// The process in `slot` has ended: what leads there fails, unless its queue pair said goodbye before.
+    /// The process in `slot` has ended: sends to it that it had not taken fail, unless its queue pair was destroyed before.
     pub fn peer_slot_gone(&self, slot: SlotId) {
         let mut shard = self.shard.lock();
         // What it sent before it ended comes first: its last acknowledgements are among that.
         shard.drain(&self.info);
-        shard.slot_gone(slot);
+        shard.slot_gone(clock::now(), slot);
         shard.flush();
         self.rest.look(&mut shard);
         drop(shard);

@@ -6,13 +6,14 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use proto_trp::addr::Psn;
 use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
     RemoteAddr, Sge, SharedRecv, Status, WindowBind, HEAD_OCTETS,
 };
 use proto_trp::wire::SEGMENT_HEAD_LEN;
 use urdma_arena::sync::prefetch_read;
-use urdma_arena::Referred;
+use urdma_arena::{DeliveryRecord, Referred};
 
 use super::careful::atomic_at;
 use super::cma::{Far, Places};
@@ -157,6 +158,8 @@ pub(super) struct QpHost<'a> {
     pub(super) remote_qpn: u32,
     /// Completions pushed so far.
     pub(super) counts: &'a mut Counts,
+    /// Where the process' peers read up to which packet the queue pair has taken the stream; nothing for datagrams.
+    pub(super) delivery: Option<&'a DeliveryRecord>,
     /// What is to be told to others when the lock is free.
     pub(super) notes: &'a mut Vec<Note>,
     /// Payload of so many octets or more may stay where it is.
@@ -552,6 +555,13 @@ impl<'a> Host for QpHost<'a> {
         }
     }
 
+    #[inline(always)]
+    fn taken(&mut self, next: Psn) {
+        if let Some(delivery) = self.delivery {
+            delivery.advance(next.to_u32());
+        }
+    }
+
     // A part of its callers, as `Cq::push` is of it.
     #[inline(always)]
     fn complete(&mut self, completion: Completion) {
@@ -582,12 +592,8 @@ impl<'a> Host for QpHost<'a> {
             Event::SqDrained if !self.qp.wants_drained() => return,
             Event::SqDrained => AsyncKind::SqDrained,
             Event::LastRecvReached => AsyncKind::LastRecvReached,
-            Event::PeerGone => {
-                self.notes.push(Note::QpGone(qpn));
-                AsyncKind::QpFatal
-            }
-            Event::PeerClosed => {
-                // An orderly end is no event of verbs; connection management tells its users.
+            Event::PeerGone | Event::PeerClosed => {
+                // The end of the peer is no event of verbs; connection management tells its users.
                 self.notes.push(Note::QpGone(qpn));
                 return;
             }

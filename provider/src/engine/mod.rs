@@ -638,11 +638,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Before a queue pair stops: takes in what has come, and sends the acknowledgements that were put off, as a device would have by now. Without
-    /// them the peer would take a message that arrived for one that did not.
+    /// Before a queue pair stops: takes what has arrived and acknowledges it, as a device would have by now.
     fn settle(&self, shard: &mut Shard, index: u16) {
         if !shard.is_dead {
             shard.drain(&self.info);
+            shard.acknowledge(index);
             shard.transmit(index, clock::now());
         }
     }

@@ -7,11 +7,13 @@
 //! receiver's ring full, or no free frame, keeps what it has to send and stays in the list; `is_blocked` makes the background thread try again
 //! soon, so that nothing is lost and nobody spins.
 
-use proto_trp::addr::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
+use proto_trp::addr::{slot_of_source_port, source_port, udp_port, Psn, Qpn, SlotId};
 use proto_trp::conn::{Datagram, Time};
-use proto_trp::wire::{trp, PacketType, TrpHeader};
+use proto_trp::wire::{trp, PacketType, ResetReason, TrpHeader};
 use urdma_arena::sync::prefetch_write;
-use urdma_arena::{Arrival, Meta, Referred, RxFrame, ShortOctets, SHORT_CAPACITY, SMALL_CAPACITY};
+use urdma_arena::{
+    Arrival, Endpoint, Meta, Referred, RxFrame, ShortOctets, SHORT_CAPACITY, SMALL_CAPACITY,
+};
 
 use super::clock;
 use super::cma;
@@ -380,7 +382,8 @@ impl Shard {
             .get_mut(usize::from(index))
             .and_then(Option::as_deref_mut)
         else {
-            self.dispatch_unknown(head, body.len(), origin);
+            self.counters.unknown_qp += 1;
+            self.answer_reset(head, body.len(), origin, ResetReason::NoQueuePair);
             return 1;
         };
         let datagram = Datagram {
@@ -390,13 +393,19 @@ impl Shard {
             congestion_experienced: matches!(origin, Origin::Remote(meta) if meta.ecn == ECN_CE),
         };
         let mut host = host!(entry, self.regions, self.notes);
-        let packets = entry.conn.handle_datagram(now, &datagram, &mut host);
+        let handled = entry.conn.handle_datagram(now, &datagram, &mut host);
         self.wheel.set(index, entry.conn.next_deadline());
         if !entry.is_queued && entry.conn.may_have_tx() {
             entry.is_queued = true;
             self.ready.push_back(index);
         }
-        packets as usize
+        match handled {
+            Ok(packets) => packets as usize,
+            Err(reason) => {
+                self.answer_reset(head, body.len(), origin, reason);
+                1
+            }
+        }
     }
 
     /// The queue pair whose stream a RESET names; 0, which is none, if there is no such.
@@ -418,15 +427,14 @@ impl Shard {
         }
     }
 
-    /// Answers a datagram for a queue pair that does not exist with a RESET, so that its sender need not wait for a timeout.
+    /// Answers a datagram that no queue pair takes with a RESET, so that its sender need not wait for a timeout.
     #[cold]
-    fn dispatch_unknown(&mut self, head: &[u8], len: usize, origin: &Origin) {
-        self.counters.unknown_qp += 1;
-        let reset = TrpHeader::parse(head, len)
-            .ok()
-            .and_then(|offender| TrpHeader::reset_for(&offender));
+    fn answer_reset(&mut self, head: &[u8], len: usize, origin: &Origin, reason: ResetReason) {
+        let Some(reset) = reset_of(&self.endpoint, head, len, reason) else {
+            return;
+        };
         let mut octets = [0; trp::HEADER_LEN];
-        if reset.is_some_and(|reset| reset.encode(&mut octets).is_ok()) {
+        if reset.encode(&mut octets).is_ok() {
             match origin {
                 Origin::Local(slot) => self.send_to_slot(*slot, &octets, None),
                 Origin::Remote(meta) => self.send_back(meta, &octets),
@@ -662,6 +670,22 @@ impl Shard {
         }
         turn
     }
+}
+
+/// The RESET that answers a datagram for a queue pair of this process; acknowledges what that queue pair had taken, if the datagram is of its stream.
+fn reset_of(
+    endpoint: &Endpoint,
+    head: &[u8],
+    len: usize,
+    reason: ResetReason,
+) -> Option<TrpHeader> {
+    let offender = TrpHeader::parse(head, len).ok()?;
+    let reset = TrpHeader::reset_for(&offender, reason)?;
+    let stream = offender.connection_id.to_u32();
+    let taken = endpoint
+        .arena()
+        .delivered(endpoint.slot(), offender.destination_index, stream);
+    Some(taken.map_or(reset, |next| reset.acknowledging(Psn::new(next))))
 }
 
 /// The queue pair's index that a packet of a connection names.

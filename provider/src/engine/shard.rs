@@ -9,7 +9,7 @@ use std::sync::Arc;
 use proto_trp::addr::{Psn, Qpn, SlotId};
 use proto_trp::conn::{ConnConfig, Connection, RtrParams, RtsParams, State, Time, TransitionError};
 use proto_trp::wire::connection_id;
-use urdma_arena::Endpoint;
+use urdma_arena::{DeliveryRecord, Endpoint};
 
 use super::capture::Capture;
 use super::cma::Cma;
@@ -19,6 +19,7 @@ use super::lease::Lease;
 use super::mr::{MrTable, PdTable};
 use super::outbox::Outbox;
 use super::path::Path;
+use super::progress::arena_slot;
 use super::qp::{Counts, PolledTable, Qp};
 use super::timer::Wheel;
 use super::types::{EngineError, Pd, QpAttributes, QpCaps, QpConfig, LIMITS};
@@ -53,6 +54,8 @@ pub(super) struct QpEntry {
     pub(super) attributes: QpAttributes,
     pub(super) path: Option<Path>,
     pub(super) counts: Counts,
+    /// Where this host's processes read what the queue pair has taken.
+    pub(super) delivery: &'static DeliveryRecord,
     /// It is in the ready list.
     pub(super) is_queued: bool,
     /// Connection ids that lead here, of received and sent streams.
@@ -109,6 +112,8 @@ pub(super) struct Shard {
     pub(super) empty_polls: u32,
     /// urdmad is gone: nothing is sent any more.
     pub(super) is_dead: bool,
+    /// Queue pairs fail when their peers are gone, as those of an RNIC do.
+    pub(super) fails_with_peer: bool,
 }
 
 /// Borrows the host of a queue pair beside its connection.
@@ -120,6 +125,7 @@ macro_rules! host {
             access: $entry.attributes.access,
             remote_qpn: $entry.attributes.remote_qpn,
             counts: &mut $entry.counts,
+            delivery: Some($entry.delivery),
             notes: &mut $notes,
             refer_from: $crate::engine::cma::NEVER,
             referred: None,
@@ -158,6 +164,7 @@ impl Shard {
             polls_since_armed: 0,
             empty_polls: 0,
             is_dead: false,
+            fails_with_peer: false,
         }
     }
 
@@ -230,8 +237,15 @@ impl Shard {
     fn add_qp(&mut self, config: &QpConfig, polled: &PolledTable) -> Result<Arc<Qp>, EngineError> {
         let index = self.take_index()?;
         let number = Qpn::new(self.slot, index);
-        let conn = Connection::new(conn_config(number, config));
+        let conn = Connection::new(ConnConfig {
+            fails_with_peer: self.fails_with_peer,
+            ..conn_config(number, config)
+        });
         let caps = caps_of(conn.config());
+        let arena = self.endpoint.arena();
+        let delivery = arena
+            .delivery(self.endpoint.slot(), index)
+            .ok_or(EngineError::NoMemory)?;
         if let Err(error) = attach(config, caps) {
             self.give_index(index);
             return Err(error);
@@ -245,6 +259,7 @@ impl Shard {
             attributes: QpAttributes::default(),
             path: None,
             counts,
+            delivery,
             is_queued: false,
             ids: [None; 2],
         }));
@@ -326,7 +341,7 @@ impl Shard {
                 entry.conn.to_sqd(&mut host)
             }
             (_, State::Reset | State::Error) => Ok(()),
-            // Nobody asks for SQE: it befalls a queue pair.
+            // SQE is entered on a send error, never requested.
             (_, State::Sqe) => Err(TransitionError),
         };
         stepped.map_err(|_| EngineError::Invalid)?;
@@ -355,6 +370,9 @@ impl Shard {
             ),
             _ => return,
         };
+        if to == State::Rtr {
+            entry.delivery.begin(id.to_u32(), entry.attributes.rq_psn);
+        }
         if let Some(old) = entry.ids[place].replace(id.to_u32()) {
             self.by_id.remove(&old);
         }
@@ -380,14 +398,44 @@ impl Shard {
         }
     }
 
-    /// The process in `slot` is gone: every queue pair whose way leads there fails. A rare event, hence the walk.
-    pub(super) fn slot_gone(&mut self, slot: SlotId) {
+    /// The process in `slot` has ended: each queue pair connected to it learns what the process had taken and that its peer is gone. A rare event,
+    /// hence the walk.
+    pub(super) fn slot_gone(&mut self, now: Time, slot: SlotId) {
         self.outbox.forget(slot);
         self.cma.forget(&self.endpoint, slot);
+        let arena = self.endpoint.arena();
         for entry in self.qps.iter_mut().filter_map(Option::as_deref_mut) {
-            if matches!(entry.path, Some(Path::Local(peer)) if peer == slot) {
-                let mut host = host!(entry, self.regions, self.notes);
-                entry.conn.peer_gone(&mut host);
+            if !matches!(entry.path, Some(Path::Local(peer)) if peer == slot) {
+                continue;
+            }
+            let taken = entry.conn.sent_stream().and_then(|stream| {
+                let peer = Qpn::from_u32(entry.attributes.remote_qpn)?;
+                arena.delivered(arena_slot(slot), peer.index(), stream.to_u32())
+            });
+            let mut host = host!(entry, self.regions, self.notes);
+            if let Some(next) = taken {
+                entry.conn.peer_took(now, Psn::new(next), &mut host);
+            }
+            entry.conn.peer_gone(&mut host);
+        }
+    }
+
+    /// Has every queue pair acknowledge what it has taken with the next packets that are sent.
+    pub(super) fn acknowledge_all(&mut self) {
+        for index in 0..self.qps.len() {
+            if let Ok(index) = u16::try_from(index) {
+                self.acknowledge(index);
+            }
+        }
+    }
+
+    /// Has a queue pair acknowledge what it has taken with the next packet that is sent.
+    pub(super) fn acknowledge(&mut self, index: u16) {
+        let entry = self.qps.get_mut(usize::from(index));
+        if let Some(entry) = entry.and_then(Option::as_deref_mut) {
+            entry.conn.acknowledge_now();
+            if entry.conn.ack_is_due() {
+                self.make_ready(index);
             }
         }
     }

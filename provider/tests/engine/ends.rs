@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use urdma_provider::engine::{
-    AsyncKind, EngineError, EventSink, QpModify, SendOp, SlotId, State, Status,
+    Access, AsyncKind, Engine, EngineError, EventSink, Parts, Personality, QpModify, SendOp,
+    SlotId, State, Status,
 };
 
-use crate::rig::{arena, pair, still_pair, until, Events};
+use crate::rig::{arena, pair, pair_of, parts, still_pair, until, End, Events, DEPTH};
 
 #[test]
 fn destroyed_peer_ends_what_is_sent_to_it() {
@@ -44,15 +45,121 @@ fn send_that_arrived_is_a_success_though_its_receiver_stops_at_once() {
     }
 }
 
+/// The kinds of asynchronous events that an end has heard of.
+fn kinds(end: &End) -> Vec<AsyncKind> {
+    let events = end.events.0.lock().unwrap();
+    events.iter().map(|event| event.kind).collect()
+}
+
+// Every client that left was a catastrophic error in its server's log.
 #[test]
-fn peer_slot_gone_flushes_receives_and_says_so() {
+fn end_of_the_peer_changes_nothing_at_an_idle_end_and_its_next_send_fails() {
     let (a, b) = pair(64);
+    a.receive(1, &[a.sge(0, 8)]).unwrap();
+    a.engine.peer_slot_gone(b.engine.info().slot);
+    assert!(a.poll().is_empty());
+    assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+    assert_eq!(kinds(&a), []);
+    a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    let ended = a.wait(2).into_iter().map(|wc| wc.completion);
+    let ended: Vec<_> = ended.map(|wc| (wc.wr_id, wc.status)).collect();
+    let wanted = [(2, Status::RetryExceeded), (1, Status::WorkRequestFlushed)];
+    assert_eq!(ended, wanted);
+    assert_eq!(kinds(&a), []);
+}
+
+#[test]
+fn end_of_the_peer_is_the_end_of_an_rnics_queue_pair() {
+    let arena = arena();
+    let rnic = |slot| {
+        Engine::start(Parts {
+            personality: Personality::Iwarp,
+            ..parts(arena, slot)
+        })
+    };
+    let (a, b) = pair_of([1, 2].map(|slot| rnic(slot).unwrap()), 64, Access::all());
     a.receive(1, &[a.sge(0, 8)]).unwrap();
     a.engine.peer_slot_gone(SlotId::new(3).unwrap());
     assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
     a.engine.peer_slot_gone(b.engine.info().slot);
     a.expect(1, Status::WorkRequestFlushed);
     assert_eq!(a.engine.query_qp(&a.qp).0, State::Error);
+    assert_eq!(kinds(&a), [AsyncKind::QpFatal]);
+}
+
+// All of these ended with RETRY_EXC: the acknowledgement is due a millisecond later, or with the receiver's next call, which never comes.
+#[test]
+fn message_that_was_taken_is_a_success_though_its_process_ends_before_it_answers() {
+    for (imm, signaled) in [
+        (None, true),
+        (None, false),
+        (Some(7), true),
+        (Some(7), false),
+    ] {
+        let (a, b) = still_pair(arena(), 64);
+        b.receive(1, &[b.sge(0, 8)]).unwrap();
+        let op = match imm {
+            None => SendOp::Send,
+            Some(_) => SendOp::Write {
+                remote: b.remote(0),
+            },
+        };
+        a.post_with(2, op, imm, signaled, &[a.sge(0, 8)]).unwrap();
+        b.expect(1, Status::Success);
+        a.engine.peer_slot_gone(b.engine.info().slot);
+        if signaled {
+            a.expect(2, Status::Success);
+        }
+        assert!(a.poll().is_empty());
+        assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+    }
+}
+
+#[test]
+fn message_that_was_not_taken_fails_with_its_process() {
+    let (a, b) = still_pair(arena(), 64);
+    b.receive(1, &[b.sge(0, 8)]).unwrap();
+    for wr_id in [2, 3] {
+        a.post(wr_id, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    }
+    // The second is refused for want of a receive request, and its refusal not sent.
+    b.expect(1, Status::Success);
+    a.engine.peer_slot_gone(b.engine.info().slot);
+    let ended = a.wait(2).into_iter().map(|wc| wc.completion);
+    let ended: Vec<_> = ended.map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(ended, [(2, Status::Success), (3, Status::RetryExceeded)]);
+}
+
+#[test]
+fn queue_pair_that_stops_acknowledges_what_it_has_taken() {
+    let (a, b) = still_pair(arena(), 64);
+    b.receive(1, &[b.sge(0, 8)]).unwrap();
+    // Nobody asks for its acknowledgement.
+    a.post_with(2, SendOp::Send, None, false, &[a.sge(0, 8)])
+        .unwrap();
+    b.expect(1, Status::Success);
+    let failed = QpModify {
+        state: Some(State::Error),
+        ..QpModify::default()
+    };
+    b.engine.modify_qp(&b.qp, &failed).unwrap();
+    assert!(a.poll().is_empty());
+    assert_eq!(a.engine.send_room(&a.qp), Ok(DEPTH));
+}
+
+#[test]
+fn send_to_a_queue_pair_in_error_fails_at_once() {
+    let (a, b) = still_pair(arena(), 64);
+    let failed = QpModify {
+        state: Some(State::Error),
+        ..QpModify::default()
+    };
+    b.engine.modify_qp(&b.qp, &failed).unwrap();
+    a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    // No timer runs here.
+    b.poll();
+    a.expect(1, Status::RetryExceeded);
+    assert_eq!(kinds(&a), []);
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Inbound<'_> {
             Err(Undelivered::Full) => counters.drop_rx_ring_full.bump(),
             Err(Undelivered::Unattached) => {
                 counters.drop_rx_unattached_slot.bump();
-                return self.reset(received, datagram);
+                return self.reset(received, slot, datagram);
             }
         }
         None
@@ -100,9 +100,10 @@ impl Inbound<'_> {
     }
 
     #[cold]
-    fn reset(&mut self, received: &Received, datagram: &[u8]) -> Option<Answer> {
+    fn reset(&mut self, received: &Received, slot: SlotId, datagram: &[u8]) -> Option<Answer> {
         let remote = urdma_underlay::from_octets(received.source);
-        let answer = Answer::reset(datagram, remote, received.source_port)?;
+        let arena = self.endpoint.arena();
+        let answer = Answer::reset(datagram, remote, received.source_port, (&arena, slot))?;
         if !self.resets.allows(self.now_ns) {
             self.shared.counters.drop_reset_limit.bump();
             return None;

@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
-use proto_trp::addr::{slot_of_port, slot_of_source_port, udp_port};
+use proto_trp::addr::{slot_of_port, slot_of_source_port, udp_port, Psn};
 use proto_trp::wire::trp::{TrpHeader, HEADER_LEN};
-use urdma_arena::{Endpoint, Meta, RxFrame, SlotId};
+use proto_trp::wire::ResetReason;
+use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId};
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
 use urdma_ipc::PortSpace;
 use urdma_underlay::UdpPorts;
@@ -55,10 +56,19 @@ impl Answer {
         }
     }
 
-    /// "There is no such connection", for a datagram to a slot that nobody is attached to; none if it is not to be answered.
-    pub(crate) fn reset(datagram: &[u8], remote: IpAddr, source_port: u16) -> Option<Self> {
+    /// The RESET that answers a datagram for a slot that is not attached; none if it is not to be answered. It acknowledges what the process that had the
+    /// slot had taken of the stream.
+    pub(crate) fn reset(
+        datagram: &[u8],
+        remote: IpAddr,
+        source_port: u16,
+        (arena, slot): (&Arena, SlotId),
+    ) -> Option<Self> {
         let offender = TrpHeader::parse(datagram, datagram.len()).ok()?;
-        let reset = TrpHeader::reset_for(&offender)?;
+        let reset = TrpHeader::reset_for(&offender, ResetReason::NoQueuePair)?;
+        let stream = offender.connection_id.to_u32();
+        let taken = arena.delivered(slot, offender.destination_index, stream);
+        let reset = taken.map_or(reset, |next| reset.acknowledging(Psn::new(next)));
         let sender = slot_of_source_port(source_port)?;
         let mut octets = ArrayVec::new();
         let mut header = [0; HEADER_LEN];

@@ -117,6 +117,7 @@ pub(super) fn split<'a>(
 ) -> (Queues<'a>, QpHost<'a>) {
     let (queues, counts, qp) = entry.parts();
     let host = QpHost {
+        delivery: None,
         regions,
         access: Access::empty(),
         qp,

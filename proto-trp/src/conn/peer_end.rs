@@ -1,0 +1,203 @@
+//! The end of the peer: its FIN, its RESET, its silence, the end of its process (doc/spec/trp.md, sections 7.7, 8.3 and 8.4).
+//!
+//! | the peer | outstanding sends | the next send | without sends |
+//! |---|---|---|---|
+//! | destroys its queue pair (FIN) | `RetryExceeded` after 500 ms at most | likewise | [`Event::PeerClosed`] |
+//! | is gone: its process has ended, or its queue pair without a FIN | `RetryExceeded` at once | likewise | [`Event::PeerGone`] |
+//! | is in ERROR | `RetryExceeded` at once | likewise | nothing |
+//! | is in RESET or INIT | `RetryExceeded` after the nominal time | likewise | nothing |
+//! | is silent | `RetryExceeded` after four times the nominal time | likewise | [`Event::PeerGone`] if keep-alive is on |
+//!
+//! What the peer had taken before its end is a success in each case. The nominal time is `(retry_cnt + 1) * 4.096 us * 2^timeout`.
+//! With [`super::ConnConfig::fails_with_peer`] the connection goes to ERROR where the table has `PeerGone` or a peer in ERROR.
+
+use super::host::Host;
+use super::state::State;
+use super::time::Time;
+use super::timers::KeepAlive;
+use super::types::{Event, Status};
+use super::Connection;
+use crate::addr::Psn;
+use crate::wire::{ConnectionId, PacketType, ResetReason, Segment, SegmentKind, TrpHeader};
+
+/// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the application hears of the end first.
+const CLOSED_PATIENCE_NS: u64 = 500_000_000;
+
+impl Connection {
+    /// The driver knows that the peer's process has ended. After a FIN that is nothing new, and an unreliable connection does not depend on its peer.
+    pub fn peer_gone<H: Host>(&mut self, host: &mut H) {
+        if !self.state.receives() || self.peer_closed || self.unreliable {
+            return;
+        }
+        if self.sq.len() > 0 || self.config.fails_with_peer {
+            self.fail_oldest(host);
+        } else {
+            self.peer_closed = true;
+            self.peer_gone = true;
+            self.tx.abandon();
+            self.acks.on_sent();
+            self.keepalive = KeepAlive::default();
+        }
+        host.event(Event::PeerGone);
+    }
+
+    /// The stream that this end sends; None before it has one.
+    pub fn sent_stream(&self) -> Option<ConnectionId> {
+        (self.sends_stream && !self.unreliable).then_some(self.peer.tx_id)
+    }
+
+    /// The driver knows that the peer has taken every packet of [`Connection::sent_stream`] before `next`.
+    pub fn peer_took<H: Host>(&mut self, now: Time, next: Psn, host: &mut H) {
+        if !self.state.receives() || !self.sends_stream || next.precedes(self.tx.psn(self.tx.una)) {
+            return;
+        }
+        if let Some(acked) = self.tx.acked_seq(next) {
+            self.take_ack(now, acked, None, false);
+            self.complete_sends(host);
+        }
+    }
+
+    /// Acknowledges at once what has been taken, because no later packet may carry it.
+    pub fn acknowledge_now(&mut self) {
+        if self.state.receives() {
+            self.acks.hasten();
+        }
+    }
+
+    /// Every request is flushed, the oldest send with `RetryExceeded`.
+    fn fail_oldest<H: Host>(&mut self, host: &mut H) {
+        let blame = (self.sq.len() > 0).then_some((self.sq.head, Status::RetryExceeded));
+        self.flush(blame, None, host);
+        if blame.is_none() {
+            host.event(Event::Fatal);
+        }
+    }
+
+    /// The peer does not answer: the oldest send fails.
+    pub(super) fn give_up<H: Host>(&mut self, host: &mut H) {
+        if self.sq.len() > 0 {
+            self.fail_oldest(host);
+        } else {
+            self.peer_gone(host);
+        }
+    }
+
+    /// The peer destroys its queue pair in order. Receives stay posted; sends fail.
+    pub(super) fn on_fin<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.controls.fin_ack = true;
+        if self.peer_closed {
+            return;
+        }
+        self.peer_closed = true;
+        host.event(Event::PeerClosed);
+        if self.state.receives() && self.sq.len() > 0 {
+            self.expect_failure(now);
+        }
+    }
+
+    /// A send was posted after the peer's end.
+    #[cold]
+    pub(super) fn post_to_nobody<H: Host>(&mut self, now: Time, host: &mut H) {
+        if !self.peer_gone {
+            self.expect_failure(now);
+        } else if self.state == State::Rts {
+            self.fail_oldest(host);
+        }
+    }
+
+    /// Sends that waited in SQD may begin, but the peer has come to its end meanwhile.
+    pub(super) fn resume_to_nobody(&mut self) {
+        if self.peer_gone && self.sq.len() > 0 {
+            self.fail_deadline = Time::ZERO;
+        }
+    }
+
+    /// Sends wait that the peer will not take.
+    fn expect_failure(&mut self, now: Time) {
+        if self.fail_deadline == Time::NEVER {
+            let budget_ns = self.recovery.budget_ns().unwrap_or(CLOSED_PATIENCE_NS);
+            self.fail_deadline = now.plus_ns(budget_ns.min(CLOSED_PATIENCE_NS));
+        }
+    }
+
+    /// Whether a RESET names the peer's queue pair and a stream of this connection.
+    fn is_reset_of_ours(&self, trp: &TrpHeader) -> bool {
+        let names_peer = trp.psn.to_u32() == u32::from(self.peer.index);
+        names_peer && (self.is_sent_stream(trp) || trp.connection_id == self.peer.rx_id)
+    }
+
+    fn is_sent_stream(&self, trp: &TrpHeader) -> bool {
+        self.sends_stream && trp.connection_id == self.peer.tx_id
+    }
+
+    /// Takes a RESET, if it is one of this connection. It is no sign of life of the peer's queue pair, so it does not end a silence.
+    #[cold]
+    pub(super) fn on_reset<H: Host>(&mut self, now: Time, trp: &TrpHeader, host: &mut H) {
+        if self.unreliable || !self.is_reset_of_ours(trp) {
+            self.stats.rx_wrong_id += 1;
+            return;
+        }
+        let is_of_sent = self.is_sent_stream(trp);
+        if let Some(next) = trp.reset_acknowledges().filter(|_| is_of_sent) {
+            self.peer_took(now, next, host);
+        }
+        match trp.reset_reason() {
+            ResetReason::NotConnected => {
+                if self.tx.in_flight > 0 && self.recovery.nominal_time_is_over(now) {
+                    self.give_up(host);
+                }
+            }
+            _ if self.peer_closed => {}
+            _ if !is_of_sent && self.tx.in_flight > 0 && self.sq.len() > 0 => {
+                // It answers an acknowledgement and cannot say what of the sent stream was taken; that to a packet of the stream does.
+                if let Some(seq) = self.tx.first_in_flight() {
+                    self.tx.mark_lost(seq);
+                }
+            }
+            ResetReason::Failed if !self.config.fails_with_peer => {
+                if self.sq.len() > 0 {
+                    self.fail_oldest(host);
+                }
+            }
+            ResetReason::Failed | ResetReason::NoQueuePair => self.peer_gone(host),
+        }
+    }
+
+    /// A packet in a state that takes none; gives what it is to be answered with. After an error found here the peer is told again, for the Terminate may
+    /// have been lost; a Terminate of the peer's is answered, so that it need not be told again.
+    #[cold]
+    pub(super) fn handle_late(
+        &mut self,
+        trp: &TrpHeader,
+        (head, len): (&[u8], usize),
+    ) -> Option<ResetReason> {
+        self.stats.rx_wrong_state += 1;
+        if self.state != State::Error {
+            return Some(ResetReason::NotConnected);
+        }
+        if trp.kind == PacketType::Reset {
+            if self.is_reset_of_ours(trp) {
+                self.terminate_repeat.stop();
+            }
+            return None;
+        }
+        if self.unreliable || !self.is_ours(trp) {
+            return None;
+        }
+        match trp.kind {
+            PacketType::FinAck => self.terminate_repeat.stop(),
+            PacketType::Data | PacketType::Train | PacketType::Probe => {
+                let segment = Segment::parse_after(trp, head, len).map(|segment| segment.kind);
+                if matches!(segment, Ok(SegmentKind::Terminate { .. })) {
+                    self.controls.fin_ack = self.sends_stream;
+                } else if self.terminate.is_some() {
+                    self.controls.terminate = true;
+                } else {
+                    return Some(ResetReason::Failed);
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+}

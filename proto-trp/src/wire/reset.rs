@@ -1,0 +1,67 @@
+//! RESET: what a host answers to a packet that no queue pair takes (doc/spec/trp.md, section 8.4).
+
+use super::trp::{Flags, PacketType, TrpHeader};
+use crate::addr::Psn;
+
+/// The bit of the window field that says that the acknowledgement is valid.
+const ACKNOWLEDGES: u8 = 0x80;
+
+/// Why nothing takes the packet; the low seven bits of the window field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ResetReason {
+    /// The process has ended, or has no such queue pair.
+    NoQueuePair = 0,
+    /// The queue pair is in ERROR.
+    Failed = 1,
+    /// The queue pair is in RESET or INIT; it may be connected yet.
+    NotConnected = 2,
+}
+
+impl TrpHeader {
+    /// The RESET that answers a packet whose first 16 octets could be read, for a receiver that keeps no state.
+    ///
+    /// `None` when the packet is a RESET, no connection's or an unreliable one's, which are never answered so.
+    pub fn reset_for(offender: &TrpHeader, reason: ResetReason) -> Option<Self> {
+        if matches!(
+            offender.kind,
+            PacketType::Reset | PacketType::Cm | PacketType::Datagram | PacketType::UnreliableData
+        ) {
+            return None;
+        }
+        Some(Self {
+            kind: PacketType::Reset,
+            flags: Flags::NONE,
+            destination_index: 0,
+            connection_id: offender.connection_id,
+            window: reason as u8,
+            psn: Psn::new(u32::from(offender.destination_index)),
+            ack: Psn::new(0),
+            extension_words: 0,
+        })
+    }
+
+    /// A RESET that says besides that every packet before `next` of the stream that it names was taken.
+    #[must_use]
+    pub const fn acknowledging(self, next: Psn) -> Self {
+        Self {
+            window: self.window | ACKNOWLEDGES,
+            ack: next,
+            ..self
+        }
+    }
+
+    /// Why a RESET was sent; a reason that version 1 does not define means that the queue pair is gone.
+    pub const fn reset_reason(&self) -> ResetReason {
+        match self.window & !ACKNOWLEDGES {
+            1 => ResetReason::Failed,
+            2 => ResetReason::NotConnected,
+            _ => ResetReason::NoQueuePair,
+        }
+    }
+
+    /// What a RESET acknowledges, if anything.
+    pub fn reset_acknowledges(&self) -> Option<Psn> {
+        (self.window & ACKNOWLEDGES != 0).then_some(self.ack)
+    }
+}
