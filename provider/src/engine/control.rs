@@ -204,6 +204,7 @@ impl Engine {
             ("no_frame", counters.no_frame),
             ("ring_full", shard.outbox.ring_full),
             ("messages_dropped", counters.datagrams_dropped),
+            ("messages_too_long", counters.datagrams_too_long),
             ("payloads_far", counters.referred),
             ("payloads_unreadable", counters.unreadable),
             ("segments_sent_again", of_all(|conn| conn.retransmits)),

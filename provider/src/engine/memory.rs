@@ -21,6 +21,7 @@ use super::events::{AsyncEvent, AsyncKind};
 use super::mr::MrTable;
 use super::qp::{Counts, Qp};
 use super::shard::Note;
+use super::srq::NotTaken;
 use super::types::{Access, EngineError, WorkCompletion};
 use super::xrc::XrcRole;
 
@@ -346,6 +347,23 @@ impl QpHost<'_> {
         self.scatter_carefully(sges, offset, octets.as_ptr(), octets.len())
     }
 
+    /// Takes the oldest request off the queue pair's shared receive queue if its list is `wanted`
+    /// and the completion queue has room.
+    ///
+    /// # Errors
+    /// The request stays where it is.
+    pub(super) fn take_shared_recv_if(
+        &self,
+        sges: &mut [Sge],
+        wanted: impl FnOnce(&[Sge]) -> bool,
+    ) -> Result<SharedRecv, NotTaken> {
+        let srq = self.qp.srq().ok_or(NotTaken::Empty)?;
+        if !self.qp.recv_cq().takes_shared() {
+            return Err(NotTaken::Empty);
+        }
+        srq.take_if(sges, wanted)
+    }
+
     /// A completion of a connection with what the application is told beside.
     #[inline]
     fn work_completion(&self, completion: Completion) -> WorkCompletion {
@@ -538,11 +556,11 @@ impl<'a> Host for QpHost<'a> {
         if let XrcRole::Target(domain) = self.qp.xrc() {
             return domain.take(queue, sges);
         }
-        let srq = self.qp.srq().ok_or(NoSharedRecv::NoQueue)?;
-        if !self.qp.recv_cq().takes_shared() {
-            return Err(NoSharedRecv::Empty);
+        if self.qp.srq().is_none() {
+            return Err(NoSharedRecv::NoQueue);
         }
-        srq.take(sges).ok_or(NoSharedRecv::Empty)
+        self.take_shared_recv_if(sges, |_| true)
+            .map_err(|_| NoSharedRecv::Empty)
     }
 
     fn complete_shared(&mut self, queue: u32, completion: Completion) {

@@ -76,6 +76,8 @@ pub(super) struct Counters {
     pub(super) unreadable: u64,
     /// Datagrams without a receive request, for nobody, or with another `Q_Key`.
     pub(super) datagrams_dropped: u64,
+    /// Datagrams that the posted receive request was too short for.
+    pub(super) datagrams_too_long: u64,
 }
 
 /// See the module.

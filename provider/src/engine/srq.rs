@@ -49,6 +49,15 @@ impl std::fmt::Debug for Srq {
     }
 }
 
+/// Why no receive request was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotTaken {
+    /// None is posted.
+    Empty,
+    /// The oldest one does not suit.
+    Unwanted,
+}
+
 /// Requests in the order in which they were posted, each with `max_sge` elements.
 struct Ring {
     requests: Box<[SharedRecv]>,
@@ -167,14 +176,30 @@ impl Srq {
 
     /// Takes the oldest request off; `sges` has room for its list.
     pub(super) fn take(&self, sges: &mut [Sge]) -> Option<SharedRecv> {
+        self.take_if(sges, |_| true).ok()
+    }
+
+    /// Takes the oldest request off if its list is `wanted`; `sges` has room for the list.
+    ///
+    /// # Errors
+    /// The request stays where it is.
+    pub(super) fn take_if(
+        &self,
+        sges: &mut [Sge],
+        wanted: impl FnOnce(&[Sge]) -> bool,
+    ) -> Result<SharedRecv, NotTaken> {
         let mut ring = self.ring.lock();
         if ring.len == 0 {
-            return None;
+            return Err(NotTaken::Empty);
         }
         let place = ring.head;
         let taken = ring.requests[place];
         let (at, count) = (place * self.max_sge as usize, usize::from(taken.sge_count));
-        sges[..count].copy_from_slice(&ring.sges[at..at + count]);
+        let list = &ring.sges[at..at + count];
+        if !wanted(list) {
+            return Err(NotTaken::Unwanted);
+        }
+        sges[..count].copy_from_slice(list);
         ring.head = ring.place(1);
         ring.len -= 1;
         let falls = ring.falls_below_limit();
@@ -182,7 +207,7 @@ impl Srq {
         if falls {
             self.tell_limit();
         }
-        Some(taken)
+        Ok(taken)
     }
 
     #[cold]
@@ -348,6 +373,22 @@ mod tests {
             (take(&srq), take(&srq), take(&srq), take(&srq)),
             (Some(17), Some(18), Some(19), None)
         );
+    }
+
+    #[test]
+    fn request_that_is_not_wanted_stays_the_oldest_and_tells_no_limit() {
+        let (srq, sink) = srq(4, 1);
+        let mut sges = [Sge::default(); 2];
+        let longer_than = |octets| move |list: &[Sge]| list[0].length > octets;
+        let taken = srq.take_if(&mut sges, longer_than(8));
+        assert_eq!(taken, Err(NotTaken::Empty));
+        post(&srq, 1).unwrap();
+        let taken = srq.take_if(&mut sges, longer_than(8));
+        assert_eq!(taken, Err(NotTaken::Unwanted));
+        assert_eq!(sink.0.lock().unwrap().len(), 0);
+        let taken = srq.take_if(&mut sges, longer_than(7));
+        assert_eq!(taken.map(|taken| taken.wr_id), Ok(1));
+        assert_eq!(sink.0.lock().unwrap().len(), 1);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use urdma_provider::engine::{
-    Access, AddressHandle, CompletionOp, Cq, CqConfig, DatagramModify, DatagramState, DatagramWr,
-    Engine, EngineError, Gid, Payload, Pd, PostError, Qp, QpConfig, RecvWr, SendFlags, Sge, Status,
-    WorkCompletion, XrcRole,
+    Access, AddressHandle, AsyncKind, CompletionOp, Cq, CqConfig, DatagramModify, DatagramState,
+    DatagramWr, Engine, EngineError, Gid, Payload, Pd, PostError, Qp, QpConfig, RecvWr, SendFlags,
+    Sge, Srq, SrqConfig, Status, WorkCompletion, XrcRole,
 };
 
 use crate::rig::{arena, engine, until, Events, GID};
@@ -90,7 +90,7 @@ impl Port {
         self.engine.modify_datagram_qp(&self.qp, &change).unwrap();
     }
 
-    fn state(&self) -> DatagramState {
+    pub(crate) fn state(&self) -> DatagramState {
         self.engine.query_datagram_qp(&self.qp).0
     }
 
@@ -167,6 +167,16 @@ impl Port {
         self.engine.post_datagram(&self.qp, &wr)
     }
 
+    /// Waits until this engine has handled all that `from` sent: a later message, which takes the
+    /// same ring, has arrived.
+    fn has_handled_all_of(&self, from: &Port) {
+        let beside = Port::new(&self.engine);
+        beside.receive(9, &[beside.sge(0, 100)]);
+        from.send(9, &beside, Payload::Inline(&[b"later"])).unwrap();
+        from.expect(9, Status::Success);
+        beside.expect(9, Status::Success);
+    }
+
     pub(crate) fn poll(&self) -> Vec<WorkCompletion> {
         let mut found = Vec::new();
         let take = |wc: &WorkCompletion| found.push(*wc);
@@ -188,6 +198,24 @@ impl Port {
         assert_eq!((completion.wr_id, completion.status), (wr_id, status));
         found
     }
+}
+
+/// A port whose receives come from a shared queue that tells when fewer than `limit` are left.
+fn sharing(engine: &Arc<Engine>, limit: u32) -> (Port, Arc<Srq>) {
+    let mut shared = None;
+    let port = Port::with(engine, |config| {
+        let srq = SrqConfig {
+            pd: config.pd,
+            max_wr: 4,
+            max_sge: 1,
+            limit,
+            cookie: 6,
+            events: config.events.clone(),
+        };
+        shared = Some(engine.create_srq(srq).unwrap());
+        config.srq = shared.clone();
+    });
+    (port, shared.unwrap())
 }
 
 fn two() -> (Port, Port) {
@@ -250,12 +278,7 @@ fn message_with_another_key_or_without_a_receive_is_dropped_in_silence() {
     // No receive: lost, and nobody hears of it.
     a.send(1, &b, Payload::Inline(&[b"early"])).unwrap();
     a.expect(1, Status::Success);
-    // What comes later through the same ring shows that the first has been looked at.
-    let beside = Port::new(&b.engine);
-    beside.receive(9, &[beside.sge(0, 100)]);
-    a.send(9, &beside, Payload::Inline(&[b"later"])).unwrap();
-    a.expect(9, Status::Success);
-    beside.expect(9, Status::Success);
+    b.has_handled_all_of(&a);
     b.receive(1, &[b.sge(0, 100)]);
     a.send_with(2, &b, Payload::Inline(&[b"wrong"]), QKEY + 1, None)
         .unwrap();
@@ -309,16 +332,74 @@ fn memory_that_is_not_registered_is_neither_sent_nor_written() {
 }
 
 #[test]
-fn message_longer_than_the_receive_buffer_fails_the_receiver() {
+fn message_longer_than_the_receive_is_dropped_and_the_receive_takes_the_next_that_fits() {
     let (a, b) = two();
     let before = b.memory.clone();
-    b.receive(1, &[b.sge(0, GRH + 3)]);
-    a.send(1, &b, Payload::Inline(&[b"four"])).unwrap();
-    a.expect(1, Status::Success);
-    b.expect(1, Status::LocalLengthError);
-    assert_eq!(b.state(), DatagramState::Error);
-    assert_eq!(b.events.0.lock().unwrap().len(), 1);
+    // Room for a message of 3 octets, in two elements.
+    b.receive(1, &[b.sge(0, GRH), b.sge(100, 3)]);
+    for (id, message) in [(1, &b"four"[..]), (2, &[7; 64])] {
+        a.send(id, &b, Payload::Inline(&[message])).unwrap();
+        a.expect(id, Status::Success);
+    }
+    a.send(3, &b, Payload::Sges(&[a.sge(0, MTU)])).unwrap();
+    a.expect(3, Status::Success);
+    b.has_handled_all_of(&a);
+    assert!(b.poll().is_empty());
     assert_eq!(b.memory, before);
+    a.send(4, &b, Payload::Inline(&[b"fit"])).unwrap();
+    a.expect(4, Status::Success);
+    let received = b.expect(1, Status::Success);
+    assert_eq!(received.completion.byte_len as usize, GRH + 3);
+    assert_eq!(&b.memory[100..103], b"fit");
+    assert_eq!(b.state(), DatagramState::Rts);
+    assert!(b.events.0.lock().unwrap().is_empty());
+}
+
+#[test]
+fn message_longer_than_a_shared_receive_is_dropped_and_takes_nothing_off_the_queue() {
+    let arena = arena();
+    let (a, host) = (Port::new(&engine(arena, 1)), engine(arena, 2));
+    let (b, srq) = sharing(&host, 1);
+    let wr = RecvWr {
+        wr_id: 1,
+        sges: &[b.sge(0, GRH + 3)],
+    };
+    host.post_srq_recv(&srq, &wr).unwrap();
+    for id in 1..4 {
+        a.send(id, &b, Payload::Inline(&[b"four"])).unwrap();
+        a.expect(id, Status::Success);
+    }
+    b.has_handled_all_of(&a);
+    assert!(b.poll().is_empty());
+    // The limit event comes when the queue becomes empty: not yet.
+    assert!(b.events.0.lock().unwrap().is_empty());
+    a.send(4, &b, Payload::Inline(&[b"fit"])).unwrap();
+    a.expect(4, Status::Success);
+    b.expect(1, Status::Success);
+    assert_eq!(&b.memory[GRH..GRH + 3], b"fit");
+    assert_eq!(b.state(), DatagramState::Rts);
+    let events: Vec<_> = b.events.0.lock().unwrap().iter().map(|e| e.kind).collect();
+    assert_eq!(events, [AsyncKind::SrqLimitReached]);
+}
+
+#[test]
+fn shared_receive_into_foreign_memory_fails_the_receiver() {
+    let arena = arena();
+    let (a, host) = (Port::new(&engine(arena, 1)), engine(arena, 2));
+    let (b, srq) = sharing(&host, 0);
+    let foreign = Sge {
+        lkey: b.key ^ 1,
+        ..b.sge(0, 100)
+    };
+    let wr = RecvWr {
+        wr_id: 1,
+        sges: &[foreign],
+    };
+    host.post_srq_recv(&srq, &wr).unwrap();
+    a.send(1, &b, Payload::Inline(&[b"x"])).unwrap();
+    a.expect(1, Status::Success);
+    b.expect(1, Status::LocalProtectionError);
+    assert_eq!(b.state(), DatagramState::Error);
 }
 
 #[test]

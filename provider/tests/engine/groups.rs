@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proto_trp::wire::datagram::group_of;
 use urdma_arena::{Endpoint, SlotId};
-use urdma_provider::engine::{Engine, EngineError, Gid, Payload, Status, LIMITS};
+use urdma_provider::engine::{DatagramState, Engine, EngineError, Gid, Payload, Status, LIMITS};
 
 use crate::datagrams::{Port, GRH, MTU};
 use crate::rig::{arena, engine, until};
@@ -120,6 +120,28 @@ fn sender_that_does_not_want_its_own_gets_those_of_others() {
     site.copy_one();
     a.expect(1, Status::Success);
     b.expect(3, Status::Success);
+}
+
+#[test]
+fn member_whose_receive_is_too_short_keeps_it_and_the_others_get_their_copy() {
+    let mut site = Site::new();
+    let [a, short, roomy] = [(); 3].map(|()| Port::new(&site.engine));
+    for port in [&short, &roomy] {
+        site.attach(port).unwrap();
+    }
+    short.receive(1, &[short.sge(0, GRH + 3)]);
+    receive(&roomy, 2);
+    receive(&roomy, 3);
+    send(&a, 4);
+    site.copy_one();
+    roomy.expect(2, Status::Success);
+    assert!(short.poll().is_empty());
+    send(&a, 3);
+    site.copy_one();
+    roomy.expect(3, Status::Success);
+    let got = short.expect(1, Status::Success);
+    assert_eq!(got.completion.byte_len as usize, GRH + 3);
+    assert_eq!(short.state(), DatagramState::Rts);
 }
 
 #[test]

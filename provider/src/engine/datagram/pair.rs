@@ -12,6 +12,7 @@ use proto_trp::conn::{
 use super::super::lease::Route;
 use super::super::memory::QpHost;
 use super::super::qp::{Counts, Qp};
+use super::super::srq::NotTaken;
 use super::super::types::{EngineError, WorkCompletion, LIMITS};
 use super::queue::{RecvRing, SendRequest, SendRing};
 use super::DatagramWr;
@@ -172,21 +173,33 @@ impl Queues<'_> {
         u32::try_from(self.sends.len()).unwrap_or(u32::MAX)
     }
 
-    /// Takes the oldest receive request, of its own or of the shared receive queue, and fills in its list.
+    /// Takes the oldest receive request, of its own or of the shared receive queue, if it holds
+    /// `octets`, and fills in its list.
+    ///
+    /// # Errors
+    /// The request stays where it is.
     pub(super) fn take_recv<'l>(
         &mut self,
-        host: &mut QpHost<'_>,
+        host: &QpHost<'_>,
+        octets: u64,
         list: &'l mut [Sge; SGE_MAX],
-    ) -> Option<(u64, &'l [Sge])> {
+    ) -> Result<(u64, &'l [Sge]), NotTaken> {
+        let holds = |sges: &[Sge]| {
+            let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+            room >= octets
+        };
         let (wr_id, count) = if host.qp.srq().is_some() {
-            let taken = host.take_shared_recv(0, list).ok()?;
+            let taken = host.take_shared_recv_if(list, holds)?;
             (taken.wr_id, usize::from(taken.sge_count))
         } else {
-            let (request, sges) = self.recvs.pop()?;
-            list.get_mut(..sges.len())?.copy_from_slice(sges);
+            if !holds(self.recvs.front().ok_or(NotTaken::Empty)?) {
+                return Err(NotTaken::Unwanted);
+            }
+            let (request, sges) = self.recvs.pop().ok_or(NotTaken::Empty)?;
+            list[..sges.len()].copy_from_slice(sges);
             (request.wr_id, sges.len())
         };
-        Some((wr_id, list.get(..count)?))
+        Ok((wr_id, &list[..count]))
     }
 
     pub(super) fn recvs_outstanding(&self) -> u32 {
@@ -263,12 +276,13 @@ impl Queues<'_> {
         self.flush_recvs(host);
     }
 
-    /// A message came that the oldest receive request cannot hold or may not take: the receive queue has failed, and with it the queue pair.
-    pub(super) fn fail_recv(&mut self, host: &mut QpHost<'_>, wr_id: u64, status: Status) {
+    /// The memory of a receive request that was taken may not be written: the receive queue has
+    /// failed, and with it the queue pair.
+    pub(super) fn fail_recv(&mut self, host: &mut QpHost<'_>, wr_id: u64) {
         host.complete(Completion {
             wr_id,
             op: CompletionOp::Recv,
-            ..failure(status)
+            ..failure(Status::LocalProtectionError)
         });
         self.fail(host);
         host.event(Event::Fatal);

@@ -180,6 +180,15 @@ impl RecvRing {
         Ok(())
     }
 
+    /// The list of the oldest request.
+    pub(super) fn front(&self) -> Option<&[Sge]> {
+        if self.len == 0 {
+            return None;
+        }
+        let count = self.requests[self.head].sge_count;
+        Some(&self.sges[self.head * self.max_sge..][..count])
+    }
+
     /// Takes the oldest request out; its list stays where it is until the next push.
     pub(super) fn pop(&mut self) -> Option<(RecvRequest, &[Sge])> {
         if self.len == 0 {
@@ -219,6 +228,7 @@ mod tests {
             })
             .unwrap();
             if id > 0 {
+                assert_eq!(ring.front().map(<[Sge]>::len), Some(2));
                 let (request, sges) = ring.pop().unwrap();
                 assert_eq!((request.wr_id, sges.len()), (id - 1, 2));
             }
@@ -244,6 +254,6 @@ mod tests {
             sges: &[],
         };
         assert_eq!(ring.push(&wr), Err(PostError::QueueFull));
-        assert!(ring.pop().is_none());
+        assert!(ring.front().is_none() && ring.pop().is_none());
     }
 }

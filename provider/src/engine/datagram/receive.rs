@@ -9,6 +9,7 @@ use urdma_underlay::internet_checksum;
 use super::super::memory::{Body, QpHost};
 use super::super::path::ip_of;
 use super::super::shard::Shard;
+use super::super::srq::NotTaken;
 use super::super::types::{Gid, Info, WorkCompletion};
 use super::pair::SGE_MAX;
 use super::table::split;
@@ -67,20 +68,21 @@ impl Shard {
         let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
         let len = body.len() - HEADER_LEN;
         let mut list = [Sge::default(); SGE_MAX];
-        let Some((wr_id, sges)) = queues.take_recv(&mut host, &mut list) else {
-            self.counters.datagrams_dropped += 1;
-            return;
+        let octets = (GRH_LEN + len) as u64;
+        let (wr_id, sges) = match queues.take_recv(&host, octets, &mut list) {
+            Ok(taken) => taken,
+            Err(NotTaken::Empty) => {
+                self.counters.datagrams_dropped += 1;
+                return;
+            }
+            Err(NotTaken::Unwanted) => {
+                self.counters.datagrams_too_long += 1;
+                return;
+            }
         };
-        let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-        let placed = if room < (GRH_LEN + len) as u64 {
-            Err(Status::LocalLengthError)
-        } else {
-            place(&mut host, sges, &grh(header, len), body, len)
-                .map_err(|_| Status::LocalProtectionError)
-        };
-        match placed {
+        match place(&mut host, sges, &grh(header, len), body, len) {
             Ok(()) => complete(&mut host, wr_id, header, len),
-            Err(status) => queues.fail_recv(&mut host, wr_id, status),
+            Err(_) => queues.fail_recv(&mut host, wr_id),
         }
     }
 }
@@ -165,6 +167,62 @@ fn grh(header: &DatagramHeader, len: usize) -> [u8; GRH_LEN] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::rig::{arena, engine, qp_config, until, Events, GID};
+    use crate::engine::{
+        CqConfig, DatagramModify, DatagramState, DatagramWr, Payload, RecvWr, SendFlags,
+    };
+    use std::sync::Arc;
+
+    #[test]
+    fn messages_without_and_with_a_short_receive_are_counted_apart() {
+        let engine = engine(arena(), 1);
+        let pd = engine.alloc_pd().unwrap();
+        let config = CqConfig {
+            depth: 16,
+            channel: None,
+            cookie: 0,
+            keeps_time: false,
+        };
+        let cq = engine.create_cq(config).unwrap();
+        let config = qp_config(pd, &cq, &Arc::new(Events::default()), false);
+        let qp = engine.create_datagram_qp(&config).unwrap();
+        for state in [DatagramState::Init, DatagramState::Rtr, DatagramState::Rts] {
+            let change = DatagramModify {
+                state: Some(state),
+                ..DatagramModify::default()
+            };
+            engine.modify_datagram_qp(&qp, &change).unwrap();
+        }
+        let handle = engine.create_ah(pd, 0, GID, 0).unwrap();
+        let send = || {
+            let wr = DatagramWr {
+                wr_id: 1,
+                imm: None,
+                flags: SendFlags::default(),
+                payload: Payload::Inline(&[b"x"]),
+                handle: &handle,
+                remote_qpn: qp.number().to_u32(),
+                remote_qkey: 0,
+            };
+            engine.post_datagram(&qp, &wr).unwrap();
+        };
+        let counted = |dropped, too_long| {
+            until("the message is dropped", || {
+                engine.poll_cq(&cq, 1, |_| panic!("a completion")).unwrap();
+                let counters = engine.shard.lock().counters;
+                (counters.datagrams_dropped, counters.datagrams_too_long) == (dropped, too_long)
+            });
+        };
+        send();
+        counted(1, 0);
+        let wr = RecvWr {
+            wr_id: 2,
+            sges: &[],
+        };
+        engine.post_datagram_recv(&qp, &wr).unwrap();
+        send();
+        counted(1, 1);
+    }
 
     fn header(source: &str, destination: &str) -> DatagramHeader {
         let gid = |text: &str| match text.parse().unwrap() {
