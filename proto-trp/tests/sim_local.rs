@@ -94,3 +94,26 @@ fn local_request_that_fails_ends_the_connection_after_those_before_it() {
         assert_eq!(world.conn(0).state(), State::Error);
     }
 }
+
+/// The answer to a read cannot be stored when a request behind the read is already known to fail.
+#[test]
+fn request_that_fails_before_one_that_is_known_to_fail_ends_the_connection() {
+    for_each_seed(20, |seed| {
+        let mut world = World::new(&lossy(), seed);
+        let host = &mut world.ends[0].host;
+        let read_only = host.register(vec![7; 64], Rights::default());
+        let source = world.ends[1].host.register(vec![7; 64], Rights::ALL);
+        let read = SendOp::Read {
+            remote: SimHost::remote(source, 0),
+        };
+        world.post(0, 1, read, &[SimHost::sge(read_only, 0, 64)]);
+        world.post(0, 2, bind(0), &[]);
+        let done = |world: &mut World| world.ends[0].host.completions.len() == 2;
+        assert!(world.run_until(20 * SECOND, done), "{}", world.summary());
+        let expected = [
+            (1, Status::LocalProtectionError),
+            (2, Status::WorkRequestFlushed),
+        ];
+        assert_eq!(world.outcome(0), expected);
+    });
+}

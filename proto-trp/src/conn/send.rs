@@ -635,7 +635,8 @@ impl Connection {
     /// A request cannot be finished: it fails when those before it are done.
     #[cold]
     pub(super) fn poison<H: Host>(&mut self, index: u32, status: Status, host: &mut H) {
-        if self.sq.poisoned.is_none() {
+        // The answer to an earlier request may fail after a later request was found to.
+        if !self.sq.is_stopped_at(index) {
             self.sq.poisoned = Some((index, status));
         }
         self.complete_sends(host);
