@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-const SOURCES: [&str; 12] = [
+const SOURCES: &[&str] = &[
     "main.c",
     "end.c",
     "scenarios.c",
@@ -15,6 +15,7 @@ const SOURCES: [&str; 12] = [
     "events.c",
     "loopback.c",
     "requests.c",
+    "services.c",
 ];
 
 fn main() {
@@ -28,7 +29,7 @@ fn main() {
         .get_compiler()
         .to_command();
     let status = compiler
-        .args(SOURCES.map(|source| format!("verbs-check/{source}")))
+        .args(SOURCES.iter().map(|source| format!("verbs-check/{source}")))
         .arg("-o")
         .arg(&program)
         .args(["-lrdmacm", "-libverbs"])

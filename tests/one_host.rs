@@ -119,6 +119,11 @@ fn requests_of_every_shape_do_what_they_say_and_the_first_bad_one_is_named() {
 }
 
 #[test]
+fn requests_that_a_service_does_not_have_are_taken_and_fail() {
+    check_alone("services");
+}
+
+#[test]
 fn process_connects_to_itself_through_rdma_cm() {
     check_alone("cm");
 }

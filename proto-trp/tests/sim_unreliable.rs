@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::conn::{Event, Payload, PostError, SendFlags, SendOp, SendWr, State, Status};
+use proto_trp::conn::{CompletionOp, Event, Payload, SendOp, SendWr, State, Status};
 use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
 const SECOND: u64 = 1_000_000_000;
@@ -285,25 +285,56 @@ fn write_after_one_that_failed_half_way_is_whole() {
     assert_eq!(world.outcome(1), [(20, Status::Success)]);
 }
 
+/// They stop the send queue as any failed request does: what was posted before is sent, what
+/// follows is flushed.
 #[test]
-fn reads_and_atomics_are_refused() {
-    let mut world = World::new(&perfect(), 7);
-    let memory = region(&mut world, 0, 64);
-    let now = world.now;
-    let (conn, host) = world.split(0);
-    let remote = SimHost::remote(memory, 0);
-    for op in [SendOp::Read { remote }, SendOp::FetchAdd { remote, add: 1 }] {
-        let wr = SendWr {
-            wr_id: 1,
-            op,
-            imm: None,
-            flags: SendFlags::default(),
-            shared_queue: 0,
-            payload: Payload::Sges(&[SimHost::sge(memory, 0, 8)]),
+fn reads_and_atomics_fail_in_their_turn() {
+    let octets = [1; 8];
+    for_each_seed(3, |seed| {
+        let mut world = World::new(&perfect(), seed);
+        let memory = [0, 1].map(|end| region(&mut world, end, 64));
+        let remote = SimHost::remote(memory[1], 0);
+        let list = [SimHost::sge(memory[0], 0, 8)];
+        let swap = SendOp::CompareSwap {
+            remote,
+            compare: 0,
+            swap: 1,
         };
-        let posted = conn.post_send(|| now, &wr, host);
-        assert_eq!(posted, Err(PostError::InvalidRequest));
-    }
+        let cases = [
+            (SendOp::Read { remote }, CompletionOp::Read, &list[..]),
+            (swap, CompletionOp::CompareSwap, &list),
+            (
+                SendOp::FetchAdd { remote, add: 1 },
+                CompletionOp::FetchAdd,
+                &list[..0],
+            ),
+            (
+                SendOp::AtomicWrite { remote, octets },
+                CompletionOp::AtomicWrite,
+                &[],
+            ),
+        ];
+        let before = world.ends[1].host.octets(memory[1]).to_vec();
+        for (op, name, list) in cases {
+            world.post_recv(1, 20, &[SimHost::sge(memory[1], 0, 64)]);
+            world.post(0, 1, SendOp::Send, &[]);
+            world.post(0, 2, op, list);
+            world.post(0, 3, SendOp::Send, &[]);
+            world.run(SECOND);
+            let failed = &world.ends[0].host.completions[1];
+            assert_eq!((failed.op, failed.byte_len), (name, 0));
+            let wanted = [
+                (1, Status::Success),
+                (2, Status::LocalQpOperationError),
+                (3, Status::WorkRequestFlushed),
+            ];
+            assert_eq!(world.outcome(0), wanted);
+            assert_eq!(world.outcome(1), [(20, Status::Success)]);
+            assert_eq!(world.conn(0).state(), State::Sqe);
+            world.conn(0).resume().unwrap();
+        }
+        assert_eq!(world.ends[1].host.octets(memory[1]), before);
+    });
 }
 
 /// A reliable end and an unreliable one do not understand one another, and neither does anything wrong.

@@ -3,7 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+#define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+#define ALL (IBV_ACCESS_LOCAL_WRITE | REMOTE)
 
 struct ibv_qp *loopback_qp(struct end *e, enum ibv_qp_type type, struct ibv_srq *srq)
 {
@@ -37,11 +38,26 @@ void loopback_refuse(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 		fail("a step to state %d was taken", attr->qp_state);
 }
 
+static void start_datagrams(struct ibv_qp *qp)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = LOOPBACK_QKEY };
+
+	loopback_go(qp, IBV_QPS_RESET);
+	loopback_modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+	loopback_go(qp, IBV_QPS_RTR);
+	attr.qp_state = IBV_QPS_RTS;
+	loopback_modify(qp, &attr, IBV_QP_SQ_PSN);
+}
+
 static void point_at(struct end *e, struct ibv_qp *qp, struct ibv_qp *peer)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
 	bool reliable = qp->qp_type == IBV_QPT_RC;
 
+	if (qp->qp_type == IBV_QPT_UD) {
+		start_datagrams(qp);
+		return;
+	}
 	loopback_go(qp, IBV_QPS_RESET);
 	loopback_modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	attr = (struct ibv_qp_attr){

@@ -10,9 +10,11 @@
 /* Elements of a list and octets of an inline message that such a queue pair takes. */
 #define SGES 32u
 #define INLINE 256u
+/* Of datagram queue pairs. */
+#define LOOPBACK_QKEY 0x22222222u
 
 struct ibv_qp *loopback_qp(struct end *e, enum ibv_qp_type type, struct ibv_srq *srq);
-/* From whatever state to RTS, each the other's peer. */
+/* From whatever state to RTS, each the other's peer; datagram queue pairs have none. */
 void loopback_connect(struct end *e, struct ibv_qp *a, struct ibv_qp *b);
 void loopback_destroy(struct ibv_qp *a, struct ibv_qp *b);
 

@@ -2,7 +2,7 @@
  * verbs-check: a verbs program that checks what perftest does not: every octet, every error.
  *
  *   verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]]     two ends that meet at the socket PATH
- *   verbs-check limits|datagram|cm|departures|events|requests        one process alone
+ *   verbs-check CHECK                                              one process alone, see `alone`
  *
  * Prints "SCENARIO: ok" and exits with 0 when everything was as verbs promise.
  */
@@ -19,8 +19,13 @@
 static const struct {
 	const char *name;
 	void (*check)(void);
-} alone[] = { { "limits", check_limits }, { "datagram", check_datagram }, { "cm", check_cm }, { "departures", check_departures }, { "events", check_events },
-	    { "requests", check_requests } };
+} alone[] = {
+	{ "limits", check_limits }, { "datagram", check_datagram }, { "cm", check_cm },
+	{ "departures", check_departures },
+	{ "events", check_events },
+	{ "requests", check_requests },
+	{ "services", check_services },
+};
 
 int main(int argc, char **argv)
 {
@@ -34,7 +39,11 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(argv[1], "departing-server"))
 		departing_server(argv[2]);
 	if (argc < 4 || (strcmp(argv[2], "server") && strcmp(argv[2], "client"))) {
-		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]] | verbs-check limits|datagram|cm|departures|events|requests\n");
+		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]] | verbs-check CHECK\n"
+				"The checks:");
+		for (size_t i = 0; i < sizeof(alone) / sizeof(*alone); i++)
+			fprintf(stderr, " %s", alone[i].name);
+		fprintf(stderr, "\n");
 		return 2;
 	}
 	const struct scenario *scenario = scenario_find(argv[1]);

@@ -37,6 +37,8 @@ void check_requests(void);
 /* Servers of rdma_cm that leave at once, and one of them. */
 void check_departures(void);
 void departing_server(const char *way) __attribute__((noreturn));
+/* Every request on every service, and atomics that cannot be done. */
+void check_services(void);
 
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);

@@ -230,12 +230,14 @@ impl Connection {
                 len: 0,
                 last: true,
             },
-            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => SegmentSpec {
-                source: SegmentSource::Local(index),
-                offset: 0,
-                len: 0,
-                last: true,
-            },
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::Fail { .. } => {
+                SegmentSpec {
+                    source: SegmentSource::Local(index),
+                    offset: 0,
+                    len: 0,
+                    last: true,
+                }
+            }
         })
     }
 

@@ -4,7 +4,7 @@ use super::config::MAX_MESSAGE_OCTETS;
 use super::host::Host;
 use super::num::{low32, slot32};
 use super::types::{
-    CompletionOp, NoSharedRecv, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Status,
+    NoSharedRecv, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Status,
 };
 
 /// A posted send request and how far it has come.
@@ -77,21 +77,6 @@ impl SendWqe {
             self.answered
         } else {
             self.segmented && self.end <= una
-        }
-    }
-
-    /// What its completion says it was.
-    #[inline]
-    pub(super) const fn completion_op(&self) -> CompletionOp {
-        match self.op {
-            SendOp::Send | SendOp::SendInvalidate { .. } => CompletionOp::Send,
-            SendOp::Write { .. } => CompletionOp::Write,
-            SendOp::Read { .. } => CompletionOp::Read,
-            SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
-            SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
-            SendOp::AtomicWrite { .. } => CompletionOp::AtomicWrite,
-            SendOp::LocalInvalidate { .. } => CompletionOp::LocalInvalidate,
-            SendOp::BindWindow(_) => CompletionOp::BindWindow,
         }
     }
 }
@@ -222,6 +207,14 @@ impl SendQueue {
         Ok(length)
     }
 
+    /// Makes the request that was posted last one that fails in its turn.
+    #[cold]
+    pub(super) fn fail_last(&mut self, status: Status) {
+        let wqe = self.get_mut(self.tail.wrapping_sub(1));
+        let op = wqe.op.completion_op();
+        wqe.op = SendOp::Fail { op, status };
+    }
+
     fn copy_inline(&mut self, slot: usize, parts: &[&[u8]]) -> Result<u32, PostError> {
         let at = slot * self.max_inline;
         let mut room = &mut self.inline[at..at + self.max_inline];
@@ -254,13 +247,13 @@ fn check_operation(wr: &SendWr<'_>, length: u32, inline: bool) -> Result<(), Pos
     let fits = match wr.op {
         SendOp::Send | SendOp::Write { .. } => true,
         SendOp::SendInvalidate { .. } => wr.imm.is_none(),
-        SendOp::Read { .. } => wr.imm.is_none() && !inline,
-        SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
-            wr.imm.is_none() && !inline && length >= 8
+        SendOp::Read { .. } | SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. } => {
+            wr.imm.is_none() && !inline
         }
         SendOp::AtomicWrite { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => {
-            wr.imm.is_none() && length == 0
+            wr.imm.is_none() && !inline && length == 0
         }
+        SendOp::Fail { .. } => true,
     };
     if fits {
         Ok(())

@@ -13,6 +13,8 @@ use crate::wire::{
     ReadRequest, RnrTimer, SegmentKind, Stag, TaggedOffset, TrpHeader,
 };
 
+/// Octets that an atomic brings back.
+const ATOMIC_OCTETS: u32 = 8;
 /// The timer code of 10 us.
 const SHORTEST_RNR_TIMER: u8 = 1;
 
@@ -32,16 +34,29 @@ impl Connection {
         if !self.state.takes_send() {
             return Err(PostError::InvalidState);
         }
-        if self.peer.max_rd_atomic == 0 && wr.op.is_request() {
-            return Err(PostError::InvalidRequest);
-        }
         let octets = self.sq.push(wr)?;
+        if wr.op.is_request() {
+            self.judge_request(&wr.op, octets);
+        }
         if matches!(self.state, State::Sqe | State::Error) {
             self.flush_sends(None, host);
         } else if self.peer_closed {
             self.post_to_nobody(now(), host);
         }
         Ok(octets)
+    }
+
+    /// A read or an atomic that cannot succeed fails when its turn comes, as with a device that
+    /// finds the fault when it executes the request. Nothing reaches the peer.
+    #[inline]
+    fn judge_request(&mut self, op: &SendOp, octets: u32) {
+        let brings_word = matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
+        if self.peer.max_rd_atomic == 0 {
+            // The unreliable service has no such requests.
+            self.sq.fail_last(Status::LocalQpOperationError);
+        } else if brings_word && octets != ATOMIC_OCTETS {
+            self.sq.fail_last(Status::LocalLengthError);
+        }
     }
 
     /// Writes what [`Connection::plan_transmit`] has just named into `buf`.
@@ -447,7 +462,8 @@ impl Connection {
             | SendOp::SendInvalidate { .. }
             | SendOp::Write { .. }
             | SendOp::LocalInvalidate { .. }
-            | SendOp::BindWindow(_) => {
+            | SendOp::BindWindow(_)
+            | SendOp::Fail { .. } => {
                 debug_assert!(matches!(spec.source, SegmentSource::Immediate(_)));
                 SegmentKind::Immediate {
                     msn,
@@ -620,6 +636,7 @@ impl Connection {
             SendOp::BindWindow(bind) => {
                 host.bind_window(&bind).map_err(|_| Status::WindowBindError)
             }
+            SendOp::Fail { status, .. } => Err(status),
             _ => Ok(()),
         };
         match done {

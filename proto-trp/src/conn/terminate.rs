@@ -412,7 +412,7 @@ impl Connection {
         Completion {
             wr_id: wqe.wr_id,
             status,
-            op: wqe.completion_op(),
+            op: wqe.op.completion_op(),
             byte_len: if status == Status::Success {
                 wqe.length
             } else {

@@ -61,6 +61,13 @@ pub enum SendOp {
     },
     /// Gives a memory window of this end a new range; nothing is sent.
     BindWindow(WindowBind),
+    /// A request that cannot succeed: it ends with `status` in its turn, and nothing is sent.
+    Fail {
+        /// What its completion says it was.
+        op: CompletionOp,
+        /// How it ends.
+        status: Status,
+    },
 }
 
 impl SendOp {
@@ -79,7 +86,26 @@ impl SendOp {
     /// Whether it is done here, without the peer.
     #[inline]
     pub(super) const fn is_local(&self) -> bool {
-        matches!(self, SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_))
+        matches!(
+            self,
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::Fail { .. }
+        )
+    }
+
+    /// What the request's completion says it was.
+    #[inline]
+    pub(super) const fn completion_op(&self) -> CompletionOp {
+        match *self {
+            SendOp::Send | SendOp::SendInvalidate { .. } => CompletionOp::Send,
+            SendOp::Write { .. } => CompletionOp::Write,
+            SendOp::Read { .. } => CompletionOp::Read,
+            SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
+            SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
+            SendOp::AtomicWrite { .. } => CompletionOp::AtomicWrite,
+            SendOp::LocalInvalidate { .. } => CompletionOp::LocalInvalidate,
+            SendOp::BindWindow(_) => CompletionOp::BindWindow,
+            SendOp::Fail { op, .. } => op,
+        }
     }
 }
 
@@ -195,7 +221,7 @@ pub enum Status {
     Success,
     /// A message longer than the receive buffer.
     LocalLengthError,
-    /// Internal inconsistency of this queue pair.
+    /// An operation that this queue pair does not have, or cannot do as it is set up.
     LocalQpOperationError,
     /// Local memory that the work request must not touch.
     LocalProtectionError,

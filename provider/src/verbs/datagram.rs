@@ -4,9 +4,11 @@ use std::ffi::c_int;
 
 use rdma_core_sys::verbs::{
     ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_send_wr,
-    IBV_MIG_MIGRATED, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS,
-    IBV_QPS_SQD, IBV_QPS_SQE, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY, IBV_QP_SQ_PSN,
-    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
+    ibv_wr_opcode, IBV_MIG_MIGRATED, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR,
+    IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_QKEY,
+    IBV_QP_SQ_PSN, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW,
+    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
 use super::ah::Handle;
@@ -17,8 +19,8 @@ use super::query::{PKEY_INDEX, PORT};
 use super::transitions::{self, Service};
 use super::{ffi, post};
 use crate::engine::{
-    DatagramAttributes, DatagramModify, DatagramState, DatagramWr, Engine, EngineError, Gid,
-    Payload, Qp,
+    CompletionOp, DatagramAttributes, DatagramModify, DatagramState, DatagramWr, Engine,
+    EngineError, Gid, Payload, Qp,
 };
 
 /// A state as verbs number it.
@@ -150,7 +152,7 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
     let imm = match request.opcode {
         IBV_WR_SEND => None,
         IBV_WR_SEND_WITH_IMM => Some(u32::from_be(word)),
-        _ => return Err(VerbsError::Invalid),
+        _ => return send_unsupported(qp, request),
     };
     let flags = post::send_flags(request.send_flags, qp.sq_sig_all)?;
     // SAFETY: the application passes an address handle that lives, or null.
@@ -166,6 +168,34 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
             remote_qkey: target.remote_qkey,
         };
         Ok(qp.engine.post_datagram(&qp.qp, &wr)?)
+    })
+}
+
+/// Posts a request that other services have: it is taken and fails, as with a device that finds
+/// the fault when it executes the request. It names no address.
+#[cold]
+fn send_unsupported(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
+    let op = unsupported(request.opcode).ok_or(VerbsError::Invalid)?;
+    post::send_flags(request.send_flags, qp.sq_sig_all)?;
+    post::with_payload(qp, request, |_| {
+        Ok(qp
+            .engine
+            .post_unsupported_datagram(&qp.qp, request.wr_id, op)?)
+    })
+}
+
+/// What a request of the other services is.
+const fn unsupported(opcode: ibv_wr_opcode) -> Option<CompletionOp> {
+    Some(match opcode {
+        IBV_WR_SEND_WITH_INV => CompletionOp::Send,
+        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => CompletionOp::Write,
+        IBV_WR_RDMA_READ => CompletionOp::Read,
+        IBV_WR_ATOMIC_CMP_AND_SWP => CompletionOp::CompareSwap,
+        IBV_WR_ATOMIC_FETCH_AND_ADD => CompletionOp::FetchAdd,
+        post::WR_ATOMIC_WRITE => CompletionOp::AtomicWrite,
+        IBV_WR_LOCAL_INV => CompletionOp::LocalInvalidate,
+        IBV_WR_BIND_MW => CompletionOp::BindWindow,
+        _ => return None,
     })
 }
 

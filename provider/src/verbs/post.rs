@@ -132,7 +132,6 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
     let (op, imm) = operation(request)?;
     let flags = send_flags(request.send_flags, qp.sq_sig_all)?;
     with_payload(qp, request, |payload| {
-        check_local(op, payload)?;
         let wr = SendWr {
             wr_id: request.wr_id,
             op,
@@ -290,33 +289,6 @@ pub(super) fn sge_count(count: c_int, max: u32) -> Result<usize, VerbsError> {
     match usize::try_from(count) {
         Ok(count) if count <= max as usize && count <= SGE_MAX => Ok(count),
         _ => Err(VerbsError::Invalid),
-    }
-}
-
-/// What is read needs a place, which inline octets are not; an atomic's answer needs 8 octets, its operand an aligned place.
-#[inline]
-fn check_local(op: SendOp, payload: Payload<'_>) -> Result<(), VerbsError> {
-    let fits = match (op, payload) {
-        (SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. }, _)
-        | (SendOp::Read { .. }, Payload::Sges(_)) => true,
-        (
-            SendOp::CompareSwap { remote, .. } | SendOp::FetchAdd { remote, .. },
-            Payload::Sges(sges),
-        ) => {
-            let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-            octets >= 8 && remote.to % 8 == 0
-        }
-        // These have no octets, which the connection checks.
-        (
-            SendOp::AtomicWrite { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_),
-            Payload::Sges(_),
-        ) => true,
-        (_, Payload::Inline(_)) => false,
-    };
-    if fits {
-        Ok(())
-    } else {
-        Err(VerbsError::Invalid)
     }
 }
 
@@ -558,29 +530,6 @@ mod tests {
         for (count, max) in [(5, 4), (-1, 4), (c_int::MIN, 32), (33, 100)] {
             assert_eq!(sge_count(count, max), Err(VerbsError::Invalid));
         }
-    }
-
-    #[test]
-    fn check_local_atomic_with_short_list_or_odd_operand_is_invalid() {
-        let op = |to| SendOp::FetchAdd {
-            remote: RemoteAddr { stag: 1, to },
-            add: 1,
-        };
-        let list = |length| {
-            [Sge {
-                addr: 0,
-                length,
-                lkey: 1,
-            }]
-        };
-        let check = |op, sges: &[Sge]| check_local(op, Payload::Sges(sges));
-        assert_eq!(check(op(16), &list(8)), Ok(()));
-        assert_eq!(check(op(16), &list(7)), Err(VerbsError::Invalid));
-        assert_eq!(check(op(12), &list(8)), Err(VerbsError::Invalid));
-        assert_eq!(check(SendOp::Send, &[]), Ok(()));
-        let inline = Payload::Inline(&[b"12345678"]);
-        assert_eq!(check_local(op(16), inline), Err(VerbsError::Invalid));
-        assert_eq!(check_local(SendOp::Send, inline), Ok(()));
     }
 
     #[test]

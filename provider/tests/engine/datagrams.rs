@@ -309,6 +309,41 @@ fn message_too_long_for_the_path_stops_the_send_queue_until_it_is_mended() {
 }
 
 #[test]
+fn request_that_the_service_does_not_have_fails_in_its_turn_and_stops_the_send_queue() {
+    let (a, b) = two();
+    b.receive(1, &[b.sge(0, 100)]);
+    a.go(DatagramState::Sqd);
+    a.send(1, &b, Payload::Inline(&[b"x"])).unwrap();
+    let post = || {
+        a.engine
+            .post_unsupported_datagram(&a.qp, 2, CompletionOp::Read)
+    };
+    post().unwrap();
+    a.send(3, &b, Payload::Inline(&[b"x"])).unwrap();
+    assert!(a.poll().is_empty());
+    a.go(DatagramState::Rts);
+    let mut found = Vec::new();
+    until("all three end", || {
+        found.extend(a.poll().into_iter().map(|wc| wc.completion));
+        found.len() == 3
+    });
+    let ends: Vec<_> = found.iter().map(|c| (c.wr_id, c.op, c.status)).collect();
+    let expected = [
+        (1, CompletionOp::Send, Status::Success),
+        (2, CompletionOp::Read, Status::LocalQpOperationError),
+        (3, CompletionOp::Send, Status::WorkRequestFlushed),
+    ];
+    assert_eq!(ends, expected);
+    assert_eq!(a.state(), DatagramState::Sqe);
+    b.expect(1, Status::Success);
+    // In SQE it is flushed as any other, and before RTS it is refused.
+    post().unwrap();
+    a.expect(2, Status::WorkRequestFlushed);
+    a.go(DatagramState::Reset);
+    assert_eq!(post(), Err(PostError::InvalidState));
+}
+
+#[test]
 fn memory_that_is_not_registered_is_neither_sent_nor_written() {
     let (a, b) = two();
     let foreign = Sge {

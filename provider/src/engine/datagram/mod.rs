@@ -23,12 +23,13 @@ mod table;
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use proto_trp::conn::{PostError, RecvWr, SendFlags};
+use proto_trp::conn::{CompletionOp, PostError, RecvWr, SendFlags};
 use proto_trp::wire::datagram::is_group;
 use urdma_ipc::ControlError;
 
 pub use handle::AddressHandle;
 pub use pair::{DatagramAttributes, DatagramModify, DatagramState};
+use queue::SendRing;
 pub(super) use table::DatagramTable;
 
 use super::path::ip_of;
@@ -204,6 +205,30 @@ impl Engine {
     /// # Errors
     /// Nothing was taken.
     pub fn post_datagram(&self, qp: &Qp, wr: &DatagramWr<'_>) -> Result<(), PostError> {
+        self.post_to_ring(qp, |sends| sends.push(wr))
+    }
+
+    /// Posts a request that the service does not have, which ends with
+    /// [`super::Status::LocalQpOperationError`] in its turn and takes the queue pair to SQE.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    #[cold]
+    pub fn post_unsupported_datagram(
+        &self,
+        qp: &Qp,
+        wr_id: u64,
+        op: CompletionOp,
+    ) -> Result<(), PostError> {
+        self.post_to_ring(qp, |sends| sends.push_unsupported(wr_id, op))
+    }
+
+    #[inline]
+    fn post_to_ring(
+        &self,
+        qp: &Qp,
+        push: impl FnOnce(&mut SendRing) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
         let (mut queues, mut host) = shard.datagram_host(qp).ok_or(PostError::InvalidState)?;
@@ -211,7 +236,7 @@ impl Engine {
         if queues.sends_outstanding() + waiting >= qp.caps().max_send_wr {
             return Err(PostError::QueueFull);
         }
-        queues.post_send(wr, &mut host)?;
+        queues.post_send(&mut host, push)?;
         shard.transmit_datagrams(index, clock::now());
         self.rest.look(&mut shard);
         Ok(())

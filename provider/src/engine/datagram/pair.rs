@@ -15,7 +15,6 @@ use super::super::qp::{Counts, Qp};
 use super::super::srq::NotTaken;
 use super::super::types::{EngineError, WorkCompletion, LIMITS};
 use super::queue::{RecvRing, SendRequest, SendRing};
-use super::DatagramWr;
 
 /// Elements of a receive request at most.
 pub(super) const SGE_MAX: usize = LIMITS.max_sge as usize;
@@ -206,15 +205,16 @@ impl Queues<'_> {
         u32::try_from(self.recvs.len()).unwrap_or(u32::MAX)
     }
 
+    /// Takes the request that `push` adds to the ring, in a state that takes one.
     pub(super) fn post_send(
         &mut self,
-        wr: &DatagramWr<'_>,
         host: &mut QpHost<'_>,
+        push: impl FnOnce(&mut SendRing) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         use DatagramState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
         match *self.state {
             Reset | Init | Rtr => return Err(PostError::InvalidState),
-            Rts | Sqd | Sqe | Error => self.sends.push(wr)?,
+            Rts | Sqd | Sqe | Error => push(self.sends)?,
         }
         if matches!(*self.state, Sqe | Error) {
             self.flush_sends(host);
@@ -303,6 +303,7 @@ fn send_completion(request: &SendRequest, status: Status) -> Completion {
         // A message that is sent fits in 32 bits; of one that is too long the length does not count.
         byte_len: u32::try_from(request.length).unwrap_or(u32::MAX),
         solicited: status != Status::Success,
+        op: request.unsupported.unwrap_or(CompletionOp::Send),
         ..failure(status)
     }
 }

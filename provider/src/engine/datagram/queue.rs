@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proto_trp::conn::{Payload, PostError, RecvWr, Sge};
+use proto_trp::conn::{CompletionOp, Payload, PostError, RecvWr, Sge};
 
 use super::{AddressHandle, DatagramWr};
 
@@ -17,6 +17,8 @@ pub(super) struct SendRequest {
     pub(super) length: u64,
     sge_count: usize,
     is_inline: bool,
+    /// What it is, if the service has no such request.
+    pub(super) unsupported: Option<CompletionOp>,
     pub(super) handle: Option<Arc<AddressHandle>>,
     pub(super) remote_qpn: u32,
     pub(super) remote_qkey: u32,
@@ -59,10 +61,7 @@ impl SendRing {
     }
 
     pub(super) fn push(&mut self, wr: &DatagramWr<'_>) -> Result<(), PostError> {
-        if self.len == self.requests.len() {
-            return Err(PostError::QueueFull);
-        }
-        let slot = (self.head + self.len) % self.requests.len();
+        let slot = self.place_for_next()?;
         let (length, sge_count, is_inline) = match wr.payload {
             Payload::Sges(sges) => {
                 let room = &mut self.sges[slot * self.max_sge..][..self.max_sge];
@@ -93,12 +92,38 @@ impl SendRing {
             length,
             sge_count,
             is_inline,
+            unsupported: None,
             handle: Some(Arc::clone(wr.handle)),
             remote_qpn: wr.remote_qpn,
             remote_qkey: wr.remote_qkey,
         };
         self.len += 1;
         Ok(())
+    }
+
+    /// Adds a request that the service does not have.
+    #[cold]
+    pub(super) fn push_unsupported(
+        &mut self,
+        wr_id: u64,
+        op: CompletionOp,
+    ) -> Result<(), PostError> {
+        let slot = self.place_for_next()?;
+        self.requests[slot] = SendRequest {
+            wr_id,
+            unsupported: Some(op),
+            ..SendRequest::default()
+        };
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Where the next request goes.
+    fn place_for_next(&self) -> Result<usize, PostError> {
+        if self.len == self.requests.len() {
+            return Err(PostError::QueueFull);
+        }
+        Ok((self.head + self.len) % self.requests.len())
     }
 
     /// The oldest request and its octets.

@@ -240,6 +240,9 @@ fn plan(
     let Some((request, _)) = entry.sends.front() else {
         return Ok(Hop::Nowhere);
     };
+    if request.unsupported.is_some() {
+        return Err(Status::LocalQpOperationError);
+    }
     let Some(handle) = request.handle.as_deref() else {
         return Ok(Hop::Nowhere);
     };
