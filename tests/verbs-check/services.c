@@ -14,17 +14,27 @@
 #define WORD 8u
 #define COUNT(array) (sizeof(array) / sizeof(*(array)))
 
-static const enum ibv_qp_type services[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
+struct service {
+	const char *name;
+	enum ibv_qp_type type;
+};
+
+static const struct service services[] = {
+	{ "RC", IBV_QPT_RC },
+	{ "UC", IBV_QPT_UC },
+	{ "UD", IBV_QPT_UD },
+};
 
 enum { RC = 1, UC = 2, UD = 4 };
 
 #define OPERATION(name, services, receives, octets) \
-	{ #name, IBV_WR_##name, services, receives, octets }
+	{ #name, IBV_WR_##name, IBV_QP_EX_WITH_##name, services, receives, octets }
 
 /* What ibv_post_send(3) and ibv_wr_post(3) say that each service has. */
 static const struct operation {
 	const char *name;
 	enum ibv_wr_opcode opcode;
+	uint64_t call;
 	int services;
 	int receives;	/* at the peer */
 	int octets;
@@ -192,7 +202,30 @@ static void fails(struct bench *bench, const struct operation *op)
 	exchange(bench);
 }
 
-static void pairs(struct bench *bench, int bit)
+/* ibv_create_qp_ex refuses calls for what the service does not have. */
+static void calls(struct bench *bench, const struct service *service, const struct operation *op,
+		  bool has)
+{
+	struct end *e = bench->e;
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = e->cq, .recv_cq = e->cq, .qp_type = service->type, .pd = e->pd,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = op->call,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(e->context, &attr);
+
+	if (!has && (qp || errno != EOPNOTSUPP))
+		fail("a %s queue pair with calls for %s: %s", service->name, op->name,
+		     qp ? "made" : strerror(errno));
+	if (has && (!qp || !ibv_qp_to_qp_ex(qp)))
+		fail("a %s queue pair with calls for %s: %s", service->name, op->name,
+		     strerror(errno));
+	if (qp && ibv_destroy_qp(qp))
+		fail("ibv_destroy_qp");
+}
+
+static void pairs(struct bench *bench, const struct service *service, int bit)
 {
 	for (const struct operation *op = operations; op < operations + COUNT(operations); op++) {
 		bool has = op->services & bit;
@@ -205,6 +238,7 @@ static void pairs(struct bench *bench, int bit)
 		(has ? done : fails)(bench, op);
 		if (ibv_dealloc_mw(bench->window))
 			fail("ibv_dealloc_mw");
+		calls(bench, service, op, has);
 	}
 }
 
@@ -282,11 +316,11 @@ void check_services(void)
 	end_open(&e, ALL);
 	bench.ah = address_of(&e);
 	for (size_t i = 0; i < COUNT(services); i++) {
-		bench.a = loopback_qp(&e, services[i], NULL);
-		bench.b = loopback_qp(&e, services[i], NULL);
-		pairs(&bench, 1 << i);
+		bench.a = loopback_qp(&e, services[i].type, NULL);
+		bench.b = loopback_qp(&e, services[i].type, NULL);
+		pairs(&bench, &services[i], 1 << i);
 		unknown(&bench);
-		if (services[i] == IBV_QPT_RC)
+		if (services[i].type == IBV_QPT_RC)
 			atomics(&bench);
 		loopback_destroy(bench.a, bench.b);
 	}

@@ -12,7 +12,8 @@ use std::sync::OnceLock;
 use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
     ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_qp_to_qp_ex,
-    ibv_send_wr, ibv_sge, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    ibv_qp_type, ibv_send_wr, ibv_sge, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_LOCAL_INV,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
     IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
@@ -26,18 +27,28 @@ use super::ffi;
 use super::post;
 use super::qp::QueuePair;
 
-/// The operations that a queue pair can be asked to have calls for.
-pub(super) const SEND_OPS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_SEND_WITH_IMM
-    | IBV_QP_EX_WITH_RDMA_READ
-    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-    | IBV_QP_EX_WITH_ATOMIC_WRITE
-    | IBV_QP_EX_WITH_LOCAL_INV
-    | IBV_QP_EX_WITH_BIND_MW
-    | IBV_QP_EX_WITH_SEND_WITH_INV) as u64;
+/// The operations that a queue pair of this type can be asked to have calls for, as in
+/// `ibv_wr_post(3)`.
+pub(super) fn send_ops(qp_type: ibv_qp_type) -> u64 {
+    let datagram = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let unreliable = datagram
+        | IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_RDMA_WRITE
+        | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | IBV_QP_EX_WITH_LOCAL_INV
+        | IBV_QP_EX_WITH_BIND_MW;
+    let reliable = unreliable
+        | IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | IBV_QP_EX_WITH_ATOMIC_WRITE;
+    u64::from(match qp_type {
+        IBV_QPT_RC | IBV_QPT_XRC_SEND => reliable,
+        IBV_QPT_UC => unreliable,
+        IBV_QPT_UD => datagram,
+        _ => 0,
+    })
+}
 
 /// The bit of `verbs_qp.comp_mask` that says that the queue pair has extended calls.
 const VERBS_QP_EX: u32 = 1 << 1;

@@ -490,7 +490,7 @@ fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
     };
     let wants_calls = attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
     if attr.comp_mask & !known != 0
-        || (wants_calls && attr.send_ops_flags & !post_ex::SEND_OPS != 0)
+        || (wants_calls && attr.send_ops_flags & !post_ex::send_ops(attr.qp_type) != 0)
         || create_flags(attr) & !known_flags != 0
     {
         return Err(VerbsError::NotSupported);
@@ -574,7 +574,7 @@ const _: () = {
 mod tests {
     use super::*;
     use crate::engine::LIMITS;
-    use rdma_core_sys::verbs::{IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QP_EX_WITH_TSO};
+    use rdma_core_sys::verbs::{IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC, IBV_QP_EX_WITH_TSO};
     use std::ptr::NonNull;
 
     /// Attributes that [`check_init`] takes; the queues are never looked at.
@@ -653,8 +653,11 @@ mod tests {
         attr.qp_type = IBV_QPT_RC;
         assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
         attr.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        attr.send_ops_flags = post_ex::SEND_OPS;
+        attr.send_ops_flags = post_ex::send_ops(IBV_QPT_RC);
         assert_eq!(check_extended(&attr), Ok(()));
+        attr.qp_type = IBV_QPT_UC;
+        assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
+        attr.qp_type = IBV_QPT_RC;
         attr.send_ops_flags |= u64::from(IBV_QP_EX_WITH_TSO);
         assert_eq!(check_extended(&attr), Err(VerbsError::NotSupported));
         attr.comp_mask = 0;
