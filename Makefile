@@ -59,9 +59,12 @@ perf:
 	@target/release/urdma-perf
 
 PREFIX ?= /usr/local
+# The private provider ABIs of rdma-core-sys/src/abi.rs: libibverbs looks for the provider by the number of its own.
+PRIVATE_ABIS = 34 57 59 64 65
 install: build
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad target/release/urdma-bench
-	install -Dm755 target/release/liburdma_provider.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma-rdmav34.so
+	install -Dm755 target/release/liburdma_provider.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_provider.so
+	for abi in $(PRIVATE_ABIS); do ln -sf liburdma_provider.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma-rdmav$$abi.so; done
 	install -Dm755 target/release/liburdma_standin.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_standin.so
 	install -Dm755 target/release/liburdma_lease.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_lease.so
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system urdmad/systemd/urdmad@.service

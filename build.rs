@@ -1,4 +1,4 @@
-//! Says what to install when DPDK or rdma-core is missing, and passes on the private provider ABI that rdma-core-sys learned.
+//! Says what to install when DPDK or rdma-core is missing.
 
 use std::process::ExitCode;
 
@@ -29,11 +29,5 @@ fn main() -> ExitCode {
         );
         return ExitCode::FAILURE;
     }
-    // Set by rdma-core-sys, which refuses a number that it does not know.
-    let Ok(pabi) = std::env::var("DEP_IBVERBS_PABI") else {
-        eprintln!("error: rdma-core-sys did not say which private provider ABI is installed");
-        return ExitCode::FAILURE;
-    };
-    println!("cargo:rustc-env=URDMA_PABI={pabi}");
     ExitCode::SUCCESS
 }

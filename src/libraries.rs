@@ -1,22 +1,20 @@
 //! Where our executables and libraries are: beside `urdma` (a build directory) or in `../lib/urdma` (an installation).
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use rdma_core_sys::abi::KNOWN;
+
 use crate::Error;
 
-/// What libibverbs puts behind a driver's name; the number is the private provider ABI, learned when this was built.
-const PLUGIN_SUFFIX: &str = concat!("-rdmav", env!("URDMA_PABI"), ".so");
-/// The plugin as cargo names it.
-const PLUGIN_BUILT: &str = "liburdma_provider.so";
+const PLUGIN: &str = "liburdma_provider.so";
 const STANDIN: &str = "liburdma_standin.so";
 
 /// The files that `urdma run` points a program at.
 #[derive(Debug)]
 pub(crate) struct Libraries {
-    /// `.../liburdma-rdmav34.so`
+    /// `.../liburdma_provider.so`
     pub(crate) plugin: PathBuf,
     /// `.../liburdma`, as IBV_DRIVERS wants it.
     pub(crate) driver: PathBuf,
@@ -37,9 +35,15 @@ impl Libraries {
                     "{STANDIN} is neither beside urdma nor in ../lib/urdma: build it with `make build`, or install with `make install`"
                 ))
             })?;
+        let plugin = dir.join(PLUGIN);
+        if !plugin.is_file() {
+            return Err(Error::sentence(format!(
+                "{} is missing: build it with `make build`",
+                plugin.display()
+            )));
+        }
         let driver = dir.join("liburdma");
-        let plugin = dir.join(format!("liburdma{PLUGIN_SUFFIX}"));
-        name_plugin(&dir, &plugin)?;
+        name_plugin(&driver);
         Ok(Self {
             plugin,
             driver,
@@ -69,22 +73,11 @@ fn executable_dir() -> Result<PathBuf, Error> {
         .ok_or_else(|| Error::sentence("cannot tell where urdma itself is: /proc is needed"))
 }
 
-/// Cargo cannot give a library a name with a hyphen: in a build directory the plugin gets its name by a link.
-fn name_plugin(dir: &Path, plugin: &Path) -> Result<(), Error> {
-    if plugin.exists() {
-        return Ok(());
-    }
-    if !dir.join(PLUGIN_BUILT).is_file() {
-        return Err(Error::sentence(format!(
-            "{} is missing: build it with `make build`",
-            plugin.display()
-        )));
-    }
-    match symlink(PLUGIN_BUILT, plugin) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(Error::sentence(format!(
-            "cannot name the plugin {}: {error}; run `urdma run -- true` once as the user who built it",
-            plugin.display()
-        ))),
-        _ => Ok(()),
+/// Gives the plugin the names by which libibverbs looks for it, one for each private provider ABI. Where the directory cannot be
+/// written to they are missing, which does no harm as long as the stand-in is there to load the plugin first.
+fn name_plugin(driver: &Path) {
+    for abi in KNOWN {
+        let name = format!("{}-rdmav{}.so", driver.display(), abi.number);
+        let _ = symlink(PLUGIN, name);
     }
 }

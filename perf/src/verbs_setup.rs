@@ -6,6 +6,10 @@ use std::ptr;
 use rdma_core_sys::verbs;
 use serde::{Deserialize, Serialize};
 
+// The programs use the system's libibverbs, as others do.
+#[link(name = "ibverbs")]
+extern "C" {}
+
 const PORT: u8 = 1;
 /// The IPv4 GID.
 const GID_INDEX: u8 = 1;

@@ -4,9 +4,14 @@
 //!   since a C value may be none of them.
 //! - [`private`]: what a provider plugin shares with libibverbs and no installed header declares. Written by
 //!   hand from facts about rdma-core, with sizes and offsets asserted at compile time.
+//! - [`abi`]: the private ABIs that are known, and what differs between them.
 //!
-//! The build script learns the private ABI number from the installed library and refuses one that is not known.
+//! Nothing here links libibverbs: a process can have several copies, and the plugin calls the one whose device it opens. Programs that call
+//! the functions of [`verbs`] link it themselves.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod abi;
 pub mod private;
 
 /// The public verbs, generated from `infiniband/verbs.h`.
@@ -25,14 +30,3 @@ pub mod verbs {
     )]
     include!(concat!(env!("OUT_DIR"), "/verbs.rs"));
 }
-
-/// The private provider ABI number of the libibverbs that this was built against.
-pub const PABI: u32 = if cfg!(pabi = "34") {
-    34
-} else if cfg!(pabi = "57") {
-    57
-} else if cfg!(pabi = "59") {
-    59
-} else {
-    64
-};

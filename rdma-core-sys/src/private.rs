@@ -1,7 +1,7 @@
 //! The private provider ABI: what libibverbs and a plugin share and no installed header declares.
 //!
-//! Field order and meaning are facts of rdma-core (libibverbs/driver.h of v44.0 to v64.0). The numbers in the
-//! assertions were measured with a C compiler on each version.
+//! Field order and meaning are facts of rdma-core (libibverbs/driver.h of v44.0 to v65.0). The numbers in the
+//! assertions were measured with a C compiler on each version. What differs between private ABIs is in [`crate::abi`].
 
 #![allow(non_camel_case_types)]
 
@@ -120,6 +120,7 @@ pub struct verbs_sysfs_dev {
 
 /// What a plugin registers with libibverbs.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct verbs_device_ops {
     /// The plugin's name in messages.
     pub name: *const c_char,
@@ -178,19 +179,17 @@ pub const VERBS_QP_RESERVE: usize = 384;
 /// An operation that this project does not implement; libibverbs keeps its own refusal for it.
 pub type UnusedOp = Option<unsafe extern "C" fn()>;
 
-/// The operations of a context, in rdma-core's alphabetical order; `None` keeps libibverbs' refusal.
+/// The operations of a context that every private ABI has, in rdma-core's alphabetical order; `None` keeps libibverbs' refusal.
+///
+/// This is the table of private ABI 34; [`crate::abi::PrivateAbi::operations`] makes that of another.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs)]
 pub struct verbs_context_ops {
     pub advise_mr:
         Option<unsafe extern "C" fn(*mut ibv_pd, c_uint, u32, *mut ibv_sge, u32) -> c_int>,
-    #[cfg(pabi_64)]
-    pub alloc_buf: UnusedOp,
     pub alloc_dm:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm>,
-    #[cfg(pabi_59)]
-    pub alloc_dmah: UnusedOp,
     pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, ibv_mw_type) -> *mut ibv_mw>,
     pub alloc_null_mr: Option<unsafe extern "C" fn(*mut ibv_pd) -> *mut ibv_mr>,
     pub alloc_parent_domain: Option<
@@ -223,8 +222,6 @@ pub struct verbs_context_ops {
     pub create_srq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq>,
     pub create_wq: UnusedOp,
-    #[cfg(pabi_59)]
-    pub dealloc_dmah: UnusedOp,
     pub dealloc_mw: Option<unsafe extern "C" fn(*mut ibv_mw) -> c_int>,
     pub dealloc_pd: Option<unsafe extern "C" fn(*mut ibv_pd) -> c_int>,
     pub dealloc_td: Option<unsafe extern "C" fn(*mut ibv_td) -> c_int>,
@@ -239,10 +236,6 @@ pub struct verbs_context_ops {
     pub destroy_srq: Option<unsafe extern "C" fn(*mut ibv_srq) -> c_int>,
     pub destroy_wq: UnusedOp,
     pub detach_mcast: Option<unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int>,
-    #[cfg(pabi_64)]
-    pub dm_export_dmabuf_fd: UnusedOp,
-    #[cfg(pabi_64)]
-    pub free_buf: UnusedOp,
     pub free_context: Option<unsafe extern "C" fn(*mut ibv_context)>,
     pub free_dm: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
     pub get_srq_num: Option<unsafe extern "C" fn(*mut ibv_srq, *mut u32) -> c_int>,
@@ -278,8 +271,6 @@ pub struct verbs_context_ops {
     >,
     pub query_ece: UnusedOp,
     pub query_port: Option<unsafe extern "C" fn(*mut ibv_context, u8, *mut ibv_port_attr) -> c_int>,
-    #[cfg(pabi_64)]
-    pub query_port_speed: UnusedOp,
     pub query_qp: Option<
         unsafe extern "C" fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int,
     >,
@@ -293,8 +284,6 @@ pub struct verbs_context_ops {
     pub reg_dmabuf_mr: UnusedOp,
     pub reg_mr:
         Option<unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, u64, c_int) -> *mut ibv_mr>,
-    #[cfg(pabi_59)]
-    pub reg_mr_ex: UnusedOp,
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     pub rereg_mr: Option<
         unsafe extern "C" fn(*mut verbs_mr, c_int, *mut ibv_pd, *mut c_void, usize, c_int) -> c_int,
@@ -310,11 +299,7 @@ impl verbs_context_ops {
     /// A table that sets nothing.
     pub const EMPTY: Self = Self {
         advise_mr: None,
-        #[cfg(pabi_64)]
-        alloc_buf: None,
         alloc_dm: None,
-        #[cfg(pabi_59)]
-        alloc_dmah: None,
         alloc_mw: None,
         alloc_null_mr: None,
         alloc_parent_domain: None,
@@ -338,8 +323,6 @@ impl verbs_context_ops {
         create_srq: None,
         create_srq_ex: None,
         create_wq: None,
-        #[cfg(pabi_59)]
-        dealloc_dmah: None,
         dealloc_mw: None,
         dealloc_pd: None,
         dealloc_td: None,
@@ -354,10 +337,6 @@ impl verbs_context_ops {
         destroy_srq: None,
         destroy_wq: None,
         detach_mcast: None,
-        #[cfg(pabi_64)]
-        dm_export_dmabuf_fd: None,
-        #[cfg(pabi_64)]
-        free_buf: None,
         free_context: None,
         free_dm: None,
         get_srq_num: None,
@@ -380,8 +359,6 @@ impl verbs_context_ops {
         query_device_ex: None,
         query_ece: None,
         query_port: None,
-        #[cfg(pabi_64)]
-        query_port_speed: None,
         query_qp: None,
         query_qp_data_in_order: None,
         query_rt_values: None,
@@ -390,8 +367,6 @@ impl verbs_context_ops {
         reg_dm_mr: None,
         reg_dmabuf_mr: None,
         reg_mr: None,
-        #[cfg(pabi_59)]
-        reg_mr_ex: None,
         req_notify_cq: None,
         rereg_mr: None,
         resize_cq: None,
@@ -402,43 +377,37 @@ impl verbs_context_ops {
     };
 }
 
-extern "C" {
-    /// Registers a plugin.
-    ///
-    /// # Safety
-    /// The table and all it points to live for ever.
-    #[cfg_attr(pabi = "34", link_name = "verbs_register_driver_34")]
-    #[cfg_attr(pabi = "57", link_name = "verbs_register_driver_57")]
-    #[cfg_attr(pabi = "59", link_name = "verbs_register_driver_59")]
-    #[cfg_attr(pabi = "64", link_name = "verbs_register_driver_64")]
-    pub fn verbs_register_driver(ops: *const verbs_device_ops);
+/// Registers a plugin: `verbs_register_driver_<private ABI>`.
+///
+/// # Safety
+/// The table and all it points to live for ever.
+pub type RegisterDriver = unsafe extern "C" fn(ops: *const verbs_device_ops);
 
-    /// Allocates `alloc_size` zeroed octets with a `verbs_context` at `context_offset` and initializes it.
-    ///
-    /// Takes ownership of `cmd_fd`, also when it fails with null.
-    ///
-    /// # Safety
-    /// `device` came from libibverbs, and the context fits into the allocation.
-    pub fn _verbs_init_and_alloc_context(
-        device: *mut ibv_device,
-        cmd_fd: c_int,
-        alloc_size: usize,
-        context_offset: *mut verbs_context,
-        driver_id: u32,
-    ) -> *mut c_void;
+/// Allocates `alloc_size` zeroed octets with a `verbs_context` at `context_offset` and initializes it: `_verbs_init_and_alloc_context`.
+///
+/// Takes ownership of `cmd_fd`, also when it fails with null.
+///
+/// # Safety
+/// `device` came from this libibverbs, and the context fits into the allocation.
+pub type InitAndAllocContext = unsafe extern "C" fn(
+    device: *mut ibv_device,
+    cmd_fd: c_int,
+    alloc_size: usize,
+    context_offset: *mut verbs_context,
+    driver_id: u32,
+) -> *mut c_void;
 
-    /// Copies the operations that are set into the context.
-    ///
-    /// # Safety
-    /// The context was initialized by [`_verbs_init_and_alloc_context`].
-    pub fn verbs_set_ops(context: *mut verbs_context, ops: *const verbs_context_ops);
+/// Copies the operations that are set into the context: `verbs_set_ops`.
+///
+/// # Safety
+/// The context was initialized by this libibverbs, and the table is that of its private ABI.
+pub type SetOps = unsafe extern "C" fn(context: *mut verbs_context, ops: *const c_void);
 
-    /// Closes the context's file descriptors and gives the device back; does not free the memory.
-    ///
-    /// # Safety
-    /// As for [`verbs_set_ops`]; nobody uses the context afterwards.
-    pub fn verbs_uninit_context(context: *mut verbs_context);
-}
+/// Closes the context's file descriptors and gives the device back; does not free the memory: `verbs_uninit_context`.
+///
+/// # Safety
+/// As for [`SetOps`]; the context is not used afterwards.
+pub type UninitContext = unsafe extern "C" fn(context: *mut verbs_context);
 
 /// Asserts sizes and offsets at compile time.
 macro_rules! layout {
@@ -498,23 +467,7 @@ const _: () = {
     assert!(port == 52 || port == 56);
 };
 
-#[cfg(not(pabi_59))]
 layout! {
-    verbs_context, 648, priv_ @ 208, sz @ 312, context @ 320;
     verbs_context_ops, 608, alloc_pd @ 40, create_cq @ 120, create_qp @ 152, free_context @ 312, poll_cq @ 424,
         post_send @ 440, query_port @ 480, reg_mr @ 544, unimport_pd @ 600;
-}
-
-#[cfg(all(pabi_59, not(pabi_64)))]
-layout! {
-    verbs_context, 672, priv_ @ 232, sz @ 336, context @ 344;
-    verbs_context_ops, 632, alloc_pd @ 48, create_cq @ 128, create_qp @ 160, free_context @ 328, poll_cq @ 440,
-        post_send @ 456, query_port @ 496, reg_mr @ 560, unimport_pd @ 624;
-}
-
-#[cfg(pabi_64)]
-layout! {
-    verbs_context, 696, priv_ @ 256, sz @ 360, context @ 368;
-    verbs_context_ops, 664, alloc_pd @ 56, create_cq @ 136, create_qp @ 168, free_context @ 352, poll_cq @ 464,
-        post_send @ 480, query_port @ 520, reg_mr @ 592, unimport_pd @ 656;
 }

@@ -3,9 +3,10 @@
 //! This one file is compiled into the stand-in (which looks the table up) and, by `#[path]`, into
 //! crate `urdma-ucma` (whose user, the provider, fills it in); neither crate needs the other.
 //!
-//! The provider exports one function, [`FRONT_TABLE_SYMBOL`], of type [`FrontTableFn`]. It attaches
+//! The provider exports two functions. [`FRONT_TABLE_SYMBOL`], of type [`FrontTableFn`], attaches
 //! to urdmad if that has not been done, so it may take a moment; null means that this failed and
-//! that a sentence saying why was written to standard error.
+//! that a sentence saying why was written to standard error. [`REGISTER_SYMBOL`], of type
+//! [`RegisterFn`], registers the provider with the copies of libibverbs that are loaded.
 //!
 //! All functions return 0 or more on success and a negative errno on failure; none touches `errno`
 //! in a way that the caller could rely on. All may be called from any thread.
@@ -14,6 +15,14 @@ use std::ffi::{c_int, c_void};
 
 /// Name of the function that the provider exports.
 pub const FRONT_TABLE_SYMBOL: &std::ffi::CStr = c"urdma_front_table";
+
+/// Name of the function by which the provider registers with libibverbs.
+#[allow(dead_code)] // the stand-in's
+pub const REGISTER_SYMBOL: &std::ffi::CStr = c"urdma_register";
+
+/// Type of the function named [`REGISTER_SYMBOL`].
+#[allow(dead_code)] // the stand-in's
+pub type RegisterFn = unsafe extern "C" fn();
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
 pub const FRONT_ABI: u32 = 2;

@@ -31,6 +31,21 @@ impl Redirected {
     }
 }
 
+/// Where libibverbs looks for devices, below sysfs or what stands for it.
+const VERBS_CLASS: &[u8] = b"/class/infiniband_verbs";
+
+/// Whether the path is that of the directory in which libibverbs looks for devices; null is not.
+///
+/// # Safety
+/// `path` is null or a C string.
+pub(crate) unsafe fn is_verbs_class(path: *const c_char) -> bool {
+    // SAFETY: passed on to our caller.
+    !path.is_null()
+        && unsafe { CStr::from_ptr(path) }
+            .to_bytes()
+            .ends_with(VERBS_CLASS)
+}
+
 /// Looks at a path; null is nothing to us.
 ///
 /// # Safety

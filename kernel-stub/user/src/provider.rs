@@ -3,7 +3,10 @@
 use std::ffi::{c_int, c_void, CStr};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
-use crate::front::{FrontTable, FrontTableFn, FRONT_ABI, FRONT_SIZE, FRONT_TABLE_SYMBOL};
+use crate::front::{
+    FrontTable, FrontTableFn, RegisterFn, FRONT_ABI, FRONT_SIZE, FRONT_TABLE_SYMBOL,
+    REGISTER_SYMBOL,
+};
 use crate::{active, owner, real};
 
 static TABLE: AtomicPtr<FrontTable> = AtomicPtr::new(std::ptr::null_mut());
@@ -44,7 +47,26 @@ fn begin_loading() -> bool {
     }
 }
 
-fn load() -> Option<&'static FrontTable> {
+/// Has the provider register with the copies of libibverbs that are loaded: one that was loaded after the provider cannot load it again, so
+/// the provider would never hear of it.
+pub(crate) fn register() {
+    let Some(library) = library() else {
+        return;
+    };
+    // SAFETY: a library handle and a C string.
+    let symbol: *mut c_void = unsafe { libc::dlsym(library, REGISTER_SYMBOL.as_ptr()) };
+    if symbol.is_null() {
+        report(b"the provider has no urdma_register; it does not belong to this stand-in");
+        return;
+    }
+    // SAFETY: the provider exports this name with this type only.
+    let function: RegisterFn = unsafe { std::mem::transmute(symbol) };
+    // SAFETY: the function may be called at any time.
+    unsafe { function() };
+}
+
+/// The provider, loaded; `None`, with a sentence on standard error, if it cannot be.
+fn library() -> Option<*mut c_void> {
     let Some(path) = active::variable(c"URDMA_PROVIDER").filter(|path| !path.is_empty()) else {
         report(b"URDMA_PROVIDER does not say where the provider is; start the program with `urdma run`");
         return None;
@@ -55,6 +77,11 @@ fn load() -> Option<&'static FrontTable> {
         report_load_failure(path);
         return None;
     }
+    Some(library)
+}
+
+fn load() -> Option<&'static FrontTable> {
+    let library = library()?;
     // SAFETY: a library handle and a C string.
     let symbol: *mut c_void = unsafe { libc::dlsym(library, FRONT_TABLE_SYMBOL.as_ptr()) };
     if symbol.is_null() {

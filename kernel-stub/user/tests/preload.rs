@@ -225,6 +225,32 @@ fn sysfs_is_read_from_the_run_directory() {
 }
 
 #[test]
+fn provider_registers_when_libibverbs_lists_devices() {
+    let lines = with_standin("provider_registers_when_libibverbs_lists_devices", || {
+        for (path, lists) in [
+            ("/sys/class/infiniband_verbs", true),
+            ("/sys/class/infiniband", false),
+            ("/tmp", false),
+            // As libibverbs with SYSFS_PATH, whether the directory is there or not.
+            ("/run/elsewhere/class/infiniband_verbs", true),
+        ] {
+            let log = std::env::var_os("MOCK_LOG").unwrap();
+            let count = || std::fs::read_to_string(&log).map_or(0, |text| text.lines().count());
+            let before = count();
+            let path = CString::new(path).unwrap();
+            unsafe {
+                let directory = libc::opendir(path.as_ptr());
+                if !directory.is_null() {
+                    libc::closedir(directory);
+                }
+            }
+            assert_eq!(count() - before, usize::from(lists), "{path:?}");
+        }
+    });
+    assert_eq!(lines, ["register", "register"]);
+}
+
+#[test]
 fn netlink_of_rdma_is_refused_and_other_sockets_are_not() {
     with_standin(
         "netlink_of_rdma_is_refused_and_other_sockets_are_not",

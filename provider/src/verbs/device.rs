@@ -1,15 +1,14 @@
-//! The device: how the plugin registers, opens and closes it, and the table of its operations.
+//! The device: what the plugin registers, how it opens and closes a context, and the table of its operations.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void, CStr};
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{addr_of_mut, null_mut};
 use std::sync::Arc;
 
 use rdma_core_sys::private::{
-    _verbs_init_and_alloc_context, verbs_context_ops, verbs_device, verbs_device_ops,
-    verbs_match_ent, verbs_register_driver, verbs_set_ops, verbs_sysfs_dev, verbs_uninit_context,
+    verbs_context_ops, verbs_device, verbs_device_ops, verbs_match_ent, verbs_sysfs_dev,
 };
 use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
@@ -20,6 +19,7 @@ use urdma_kernel::{uverbs, Uverbs};
 use super::door::Door;
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
+use super::library::{self, Library, NoContext};
 use super::{ah, cq, datagram, dm, event, ffi, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::engine::{Engine, EventSink};
 use crate::front;
@@ -30,10 +30,12 @@ const DEVICE_PREFIX: &[u8] = b"urdma";
 /// Completion vectors; completions of all of them are handled alike.
 const COMP_VECTORS: c_int = 1;
 
-/// An opened device. libibverbs allocates it, with its own part first.
+/// An opened device. libibverbs allocates it: its private part, whose size depends on the copy, is in front of this.
 #[repr(C)]
 pub(super) struct Context {
-    verbs: UnsafeCell<verbs_context>,
+    public: UnsafeCell<ibv_context>,
+    /// The copy of libibverbs that it belongs to.
+    pub(super) library: &'static Library,
     /// The engine of this process.
     pub(super) engine: Arc<Engine>,
     /// The way by which objects are made and events arrive.
@@ -47,12 +49,8 @@ impl Context {
     /// `context` is of this device, and still open while the reference lives.
     #[inline]
     pub(super) unsafe fn from_ptr<'a>(context: *mut ibv_context) -> &'a Context {
-        // SAFETY: alloc_context put the public part at this offset of a `Context`.
-        unsafe {
-            &*context
-                .byte_sub(offset_of!(verbs_context, context))
-                .cast::<Context>()
-        }
+        // SAFETY: make_context made what is behind the public part.
+        unsafe { &*context.cast::<Context>() }
     }
 }
 
@@ -133,15 +131,18 @@ static DRIVER: verbs_device_ops = verbs_device_ops {
     uninit_device: Some(uninit_device),
 };
 
-extern "C" fn register() {
-    // SAFETY: the table is a static.
-    unsafe { verbs_register_driver(&DRIVER) };
+/// Registers with the copies of libibverbs that are loaded and were not before. The stand-in calls it when a copy looks for devices,
+/// since one that came after the plugin cannot load it again.
+#[no_mangle]
+pub(crate) extern "C" fn urdma_register() {
+    // No panic may reach the dynamic linker or the stand-in.
+    let _ = std::panic::catch_unwind(|| library::register_with_all(&DRIVER, &OPS));
 }
 
-/// Runs [`register`] when the dynamic linker loads the plugin.
+/// Runs [`urdma_register`] when the dynamic linker loads the plugin.
 #[used]
 #[link_section = ".init_array"]
-static REGISTER: extern "C" fn() = register;
+static REGISTER: extern "C" fn() = urdma_register;
 
 /// A device that libibverbs found; its part first.
 #[repr(C)]
@@ -196,8 +197,20 @@ unsafe extern "C" fn alloc_context(
                 open_stand_in()
             }
         });
-        make_context(device, cmd_fd, opened)
+        whole(make_context(device, cmd_fd, opened))
     }
+}
+
+/// The context with this public part, as libibverbs knows it; null for null.
+///
+/// # Safety
+/// `public` came from [`make_context`].
+unsafe fn whole(public: *mut ibv_context) -> *mut verbs_context {
+    if public.is_null() {
+        return null_mut();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { Context::from_ptr(public).library.whole(public) }
 }
 
 /// Opens the device once more by a copy of an open one's file; owns `cmd_fd` in every case. Objects belong to the process, so those of the other
@@ -211,16 +224,16 @@ unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *
             }
             open_stand_in()
         });
-        let context = make_context(device, cmd_fd, opened);
-        if !context.is_null() {
-            let read_end = std::mem::replace(&mut (*context).context.async_fd, -1);
+        let public = make_context(device, cmd_fd, opened);
+        if !public.is_null() {
+            let read_end = std::mem::replace(&mut (*public).async_fd, -1);
             front::offer_async_file(cmd_fd, OwnedFd::from_raw_fd(read_end));
         }
-        context
+        whole(public)
     }
 }
 
-/// Makes a context of what was opened; closes `cmd_fd` if it was not.
+/// Makes a context of what was opened and gives its public part; closes `cmd_fd` and gives null if nothing was opened.
 ///
 /// # Safety
 /// As [`alloc_context`].
@@ -228,7 +241,7 @@ unsafe fn make_context(
     device: *mut ibv_device,
     cmd_fd: c_int,
     opened: Result<Opened, VerbsError>,
-) -> *mut verbs_context {
+) -> *mut ibv_context {
     let (engine, door, read_end) = match opened {
         Ok(parts) => parts,
         Err(error) => {
@@ -245,25 +258,31 @@ unsafe fn make_context(
         Door::Kernel(_) => DRIVER_ID,
         Door::StandIn(_) => NO_DRIVER,
     };
-    // SAFETY: the device came from libibverbs, and its part is at the start of ours.
-    let context: *mut Context = unsafe {
-        _verbs_init_and_alloc_context(device, cmd_fd, size_of::<Context>(), null_mut(), driver)
-            .cast()
+    // SAFETY: libibverbs passes a device of this plugin that it lists.
+    let library = unsafe { Library::of_device(device) };
+    let room_octets = size_of::<Context>() - size_of::<ibv_context>();
+    // SAFETY: the device is of this copy.
+    let made = unsafe { library.make_context(device, cmd_fd, room_octets, driver) };
+    let context: *mut Context = match made {
+        Ok(public) => public.cast(),
+        Err(NoContext::Refused) => return null_mut(),
+        Err(NoContext::UnknownLayout) => {
+            eprintln!("urdma: {}", library.unknown_layout());
+            set_errno(VerbsError::NotSupported.errno());
+            return null_mut();
+        }
     };
-    if context.is_null() {
-        return null_mut();
-    }
-    let verbs = context.cast::<verbs_context>();
-    // SAFETY: the allocation holds a `Context` whose first field libibverbs has initialized; the other two are written
-    // here before anybody sees them, and nobody else has the pointer yet.
+    // SAFETY: the allocation holds a `Context` whose first field libibverbs has initialized; the others are written here
+    // before anything else uses them.
     unsafe {
+        addr_of_mut!((*context).library).write(library);
         addr_of_mut!((*context).engine).write(engine);
         addr_of_mut!((*context).door).write(door);
-        (*verbs).context.async_fd = std::os::fd::IntoRawFd::into_raw_fd(read_end);
-        (*verbs).context.num_comp_vectors = COMP_VECTORS;
-        verbs_set_ops(verbs, &OPS);
+        let public: *mut ibv_context = context.cast();
+        (*public).async_fd = std::os::fd::IntoRawFd::into_raw_fd(read_end);
+        (*public).num_comp_vectors = COMP_VECTORS;
+        public
     }
-    verbs
 }
 
 /// What an opened context is made of; the descriptor is where libibverbs reads asynchronous events.
@@ -299,13 +318,11 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
     // SAFETY: as in `Context::from_ptr`; libibverbs calls this once, after which nobody uses the context.
     unsafe {
         front::withdraw_async_file((*context).cmd_fd);
-        let context = context
-            .byte_sub(offset_of!(verbs_context, context))
-            .cast::<Context>();
-        std::ptr::drop_in_place(addr_of_mut!((*context).engine));
-        std::ptr::drop_in_place(addr_of_mut!((*context).door));
-        verbs_uninit_context(context.cast());
-        libc::free(context.cast());
+        let ours = context.cast::<Context>();
+        let library = (*ours).library;
+        std::ptr::drop_in_place(addr_of_mut!((*ours).engine));
+        std::ptr::drop_in_place(addr_of_mut!((*ours).door));
+        library.free_context(context);
     }
 }
 
@@ -336,8 +353,8 @@ mod tests {
     }
 
     #[test]
-    fn context_part_of_libibverbs_is_first() {
-        assert_eq!(offset_of!(Context, verbs), 0);
-        assert!(offset_of!(Context, engine) >= size_of::<verbs_context>());
+    fn public_part_of_a_context_is_first() {
+        assert_eq!(std::mem::offset_of!(Context, public), 0);
+        assert!(align_of::<Context>() <= size_of::<usize>());
     }
 }

@@ -1,7 +1,7 @@
 //! The plugin's face to libibverbs: C entry points, validation, verbs objects.
 //!
 //! - [`door`]: the stand-in and the kernel module, as far as objects and events are concerned;
-//! - [`device`]: registration, opening and closing the device, the table of operations;
+//! - [`library`]: the copies of libibverbs in this process; [`device`]: opening and closing the device, the table of operations;
 //! - [`query`]: what the device and its port say of themselves;
 //! - [`pd`], [`mr`], [`mw`], [`dm`]: protection domains, memory regions, memory windows, device memory; [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues; [`qp`]: queue pairs, with
 //!   [`attributes`] (`ibv_qp_attr` checked and translated) and [`transitions`] (the state table);
@@ -23,6 +23,7 @@ mod door;
 mod errno;
 mod event;
 mod ffi;
+mod library;
 mod mr;
 mod mw;
 mod pd;

@@ -7,12 +7,11 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::OnceLock;
 
 use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
-    ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_qp_to_qp_ex,
-    ibv_qp_type, ibv_send_wr, ibv_sge, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND,
+    ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_qp_type, ibv_send_wr,
+    ibv_sge, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND,
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_LOCAL_INV,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
@@ -56,14 +55,18 @@ const VERBS_QP_EX: u32 = 1 << 1;
 /// Where `comp_mask` may be, by version of libibverbs: right behind a public part of 344, 352 or 360 octets.
 const COMP_MASK_CANDIDATES: [usize; 3] = [344, 352, 360];
 
-/// Puts the extended calls into libibverbs' part of a new queue pair.
+/// libibverbs' part of a queue pair.
+pub(super) type Part = [u64; VERBS_QP_RESERVE / 8];
+
+/// `ibv_qp_to_qp_ex`: null for a queue pair without extended calls.
+pub(super) type ToQpEx = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
+
+/// Puts the extended calls into libibverbs' part of a new queue pair, whose mask is at `comp_mask_offset`.
 ///
 /// # Errors
-/// [`VerbsError::NotSupported`]: this libibverbs is none that is known.
-pub(super) fn install(part: &mut [u64; VERBS_QP_RESERVE / 8]) -> Result<(), VerbsError> {
-    static FOUND: OnceLock<Option<usize>> = OnceLock::new();
-    let found = *FOUND.get_or_init(comp_mask_offset);
-    let offset = found.ok_or(VerbsError::NotSupported)?;
+/// [`VerbsError::NotSupported`]: the mask is at no known place.
+pub(super) fn install(part: &mut Part, comp_mask_offset: Option<usize>) -> Result<(), VerbsError> {
+    let offset = comp_mask_offset.ok_or(VerbsError::NotSupported)?;
     // SAFETY: the part is larger than the structure of any version, which has no more alignment. The calls installed are those that all versions have.
     let calls = unsafe { &mut *part.as_mut_ptr().cast::<ibv_qp_ex>() };
     calls.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
@@ -93,7 +96,7 @@ pub(super) fn install(part: &mut [u64; VERBS_QP_RESERVE / 8]) -> Result<(), Verb
     Ok(())
 }
 
-fn set_mask(part: &mut [u64; VERBS_QP_RESERVE / 8], offset: usize) {
+fn set_mask(part: &mut Part, offset: usize) {
     // SAFETY: every candidate is within the part.
     unsafe {
         part.as_mut_ptr()
@@ -103,13 +106,13 @@ fn set_mask(part: &mut [u64; VERBS_QP_RESERVE / 8], offset: usize) {
     };
 }
 
-/// Asks the libibverbs that runs where it looks for the bit.
-fn comp_mask_offset() -> Option<usize> {
+/// Asks a libibverbs, by its `ibv_qp_to_qp_ex`, where it looks for the bit.
+pub(super) fn comp_mask_offset(to_qp_ex: ToQpEx) -> Option<usize> {
     COMP_MASK_CANDIDATES.into_iter().find(|&candidate| {
         let mut part = [0; VERBS_QP_RESERVE / 8];
         set_mask(&mut part, candidate);
         // SAFETY: libibverbs only looks at the bit of a queue pair that is large enough for any version.
-        !unsafe { ibv_qp_to_qp_ex(part.as_mut_ptr().cast::<ibv_qp>()) }.is_null()
+        !unsafe { to_qp_ex(part.as_mut_ptr().cast::<ibv_qp>()) }.is_null()
     })
 }
 
@@ -424,18 +427,6 @@ unsafe fn octets<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn installed_calls_are_found_by_the_libibverbs_that_runs() {
-        let mut part = [0; VERBS_QP_RESERVE / 8];
-        let qp = part.as_mut_ptr().cast::<ibv_qp>();
-        // SAFETY: the part is large enough for a queue pair of any version.
-        assert!(unsafe { ibv_qp_to_qp_ex(qp) }.is_null());
-        install(&mut part).unwrap();
-        // SAFETY: as above.
-        let found = unsafe { ibv_qp_to_qp_ex(part.as_mut_ptr().cast::<ibv_qp>()).as_ref() };
-        assert!(found.is_some_and(|calls| calls.wr_complete.is_some()));
-    }
 
     #[test]
     fn draft_points_every_request_at_its_own_elements() {

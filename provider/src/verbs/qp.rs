@@ -446,7 +446,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         let mut object = QueuePair::create(owner, domain, verbs, &mut plain, flags)?;
         if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
             // SAFETY: every bit pattern is one of these integers.
-            let installed = post_ex::install(unsafe { &mut object.verbs.get_mut().all });
+            let part = unsafe { &mut object.verbs.get_mut().all };
+            let installed = post_ex::install(part, owner.library.comp_mask_offset());
             if installed.is_err() {
                 object.destroy()?;
                 installed?;

@@ -6,14 +6,14 @@ use libc::{mode_t, size_t, ssize_t, DIR, FILE};
 
 use crate::device::Device;
 use crate::fds::{self, Kind};
-use crate::paths::{is_candidate, look, Target};
-use crate::provider;
+use crate::paths::{is_candidate, is_verbs_class, look, Target};
 use crate::real::{self, set_errno, Compare, Filter};
+use crate::{active, owner, provider};
 
-/// Defines hooks that only may have to use another path: `other` when it is a device file.
+/// Defines hooks that only may have to use another path, `other` when it is a device file, and call `first` with the path as it is given.
 macro_rules! moved {
     ($(fn $name:ident($($before:ident: $bty:ty,)* @path $(, $after:ident: $aty:ty)*) -> $ret:ty,
-        failed $failed:expr, device |$device:ident| $other:expr;)*) => {
+        $(first $first:path,)? failed $failed:expr, device |$device:ident| $other:expr;)*) => {
         $(
             #[cfg_attr(not(test), no_mangle)]
             unsafe extern "C" fn $name($($before: $bty,)* path: *const c_char $(, $after: $aty)*) -> $ret {
@@ -35,6 +35,10 @@ macro_rules! moved {
                         }
                     }
                 }
+                $(
+                    // SAFETY: our caller gives a C string, as the C library's function asks.
+                    unsafe { $first(path) };
+                )?
                 // SAFETY: our caller gives a C string, as the C library's function asks.
                 if unsafe { is_candidate(path) } {
                     // SAFETY: the call as it was made.
@@ -69,7 +73,7 @@ moved! {
     fn fopen64(@path, mode: *const c_char) -> *mut FILE,
         failed std::ptr::null_mut(), device |_device| refuse(std::ptr::null_mut(), libc::EACCES);
     fn opendir(@path) -> *mut DIR,
-        failed std::ptr::null_mut(), device |_device| refuse(std::ptr::null_mut(), libc::ENOTDIR);
+        first before_devices_are_listed, failed std::ptr::null_mut(), device |_device| refuse(std::ptr::null_mut(), libc::ENOTDIR);
     fn scandir(@path, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare) -> c_int,
         failed -1, device |_device| refuse(-1, libc::ENOTDIR);
     fn scandir64(@path, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare) -> c_int,
@@ -94,6 +98,19 @@ moved! {
             // SAFETY: our caller gives null or room for PATH_MAX octets.
             unsafe { real_device_path(device, resolved) }
         };
+}
+
+/// Has the provider registered with the copy of libibverbs that is about to list devices.
+///
+/// # Safety
+/// `path` is null or a C string.
+unsafe fn before_devices_are_listed(path: *const c_char) {
+    // SAFETY: passed on to our caller.
+    if unsafe { is_verbs_class(path) } && active::is_active() && owner::owns_tables() {
+        let before = real::errno();
+        provider::register();
+        set_errno(before);
+    }
 }
 
 fn refuse<T>(failed: T, errno: c_int) -> T {

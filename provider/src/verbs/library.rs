@@ -1,0 +1,362 @@
+//! The copies of libibverbs in this process, each with its own drivers, devices and private functions.
+//!
+//! There can be several: a Python wheel brings one under another name beside the distribution's. So the plugin links none. It looks for
+//! their functions in every loaded object, registers with each copy whose private ABI is known, and keeps for each what its devices need.
+
+use std::ffi::{c_int, c_void, CStr, CString};
+use std::mem::{size_of, transmute_copy};
+use std::ptr::{null, null_mut};
+use std::sync::{Mutex, PoisonError};
+
+use rdma_core_sys::abi::{self, PrivateAbi};
+use rdma_core_sys::private::{
+    verbs_context_ops, verbs_device, verbs_device_ops, InitAndAllocContext, RegisterDriver, SetOps,
+    UninitContext,
+};
+use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
+
+use super::post_ex;
+
+/// A private function that every libibverbs has under the same name.
+const SET_OPS: &CStr = c"verbs_set_ops";
+/// Numbers of private ABIs are versions of rdma-core; those looked for to name one that is not known.
+const CONCEIVABLE_ABIS: std::ops::Range<u32> = 1..1000;
+
+/// A copy of libibverbs that the plugin is registered with.
+#[repr(C)]
+pub(super) struct Library {
+    /// What this copy calls. Its devices point here, and so to the copy they belong to; must be first.
+    driver: verbs_device_ops,
+    abi: &'static PrivateAbi,
+    operations: Vec<*const c_void>,
+    register_driver: RegisterDriver,
+    init_and_alloc_context: InitAndAllocContext,
+    set_ops: SetOps,
+    uninit_context: UninitContext,
+    comp_mask_offset: Option<usize>,
+}
+
+/// Why there is no context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoContext {
+    /// libibverbs refused and has set errno.
+    Refused,
+    /// The context is not laid out as its private ABI says.
+    UnknownLayout,
+}
+
+impl Library {
+    /// The copy that a device belongs to.
+    ///
+    /// # Safety
+    /// `device` is one of this plugin's that libibverbs lists.
+    pub(super) unsafe fn of_device(device: *mut ibv_device) -> &'static Self {
+        // SAFETY: libibverbs keeps in the device the operations that it was found with, which are the first field of a `Library` that
+        // lives for ever.
+        unsafe { &*(*device.cast::<verbs_device>()).ops.cast::<Self>() }
+    }
+
+    /// Where this copy looks for the mask of a queue pair's extended calls; `None` if it is none of the known places.
+    pub(super) fn comp_mask_offset(&self) -> Option<usize> {
+        self.comp_mask_offset
+    }
+
+    /// Makes a context whose public part is followed by `room_octets` for the plugin, and gives that public part. Owns `cmd_fd` in
+    /// every case.
+    ///
+    /// # Safety
+    /// `device` is of this copy.
+    pub(super) unsafe fn make_context(
+        &self,
+        device: *mut ibv_device,
+        cmd_fd: c_int,
+        room_octets: usize,
+        driver_id: u32,
+    ) -> Result<*mut ibv_context, NoContext> {
+        let private_octets = self.abi.context_offset;
+        let verbs_octets = private_octets + size_of::<ibv_context>();
+        let alloc_size = verbs_octets + room_octets;
+        // SAFETY: the caller's promise; the allocation has room for the context at its start.
+        let context: *mut c_void = unsafe {
+            (self.init_and_alloc_context)(device, cmd_fd, alloc_size, null_mut(), driver_id)
+        };
+        if context.is_null() {
+            return Err(NoContext::Refused);
+        }
+        // SAFETY: within the allocation.
+        let public: *mut ibv_context = unsafe { context.byte_add(private_octets) }.cast();
+        // SAFETY: the size of the whole is the last word of the private part, which libibverbs has filled in.
+        if unsafe { public.cast::<usize>().sub(1).read() } != verbs_octets {
+            // SAFETY: libibverbs has just made it.
+            unsafe { self.free_context(public) };
+            return Err(NoContext::UnknownLayout);
+        }
+        // SAFETY: the context is initialized, and the table is that of its ABI.
+        unsafe { (self.set_ops)(context.cast(), self.operations.as_ptr().cast()) };
+        Ok(public)
+    }
+
+    /// The context with this public part.
+    ///
+    /// # Safety
+    /// `public` came from [`Library::make_context`] of this copy.
+    pub(super) unsafe fn whole(&self, public: *mut ibv_context) -> *mut verbs_context {
+        // SAFETY: the private part is in front of the public one.
+        unsafe { public.byte_sub(self.abi.context_offset) }.cast()
+    }
+
+    /// Why a context has an unknown layout, as a sentence.
+    pub(super) fn unknown_layout(&self) -> String {
+        format!(
+            "libibverbs with the private provider ABI {} lays out a context as no version known to this urdma does",
+            self.abi.number
+        )
+    }
+
+    /// Closes and frees a context.
+    ///
+    /// # Safety
+    /// `public` came from [`Library::make_context`] of this copy and is not used afterwards.
+    pub(super) unsafe fn free_context(&self, public: *mut ibv_context) {
+        // SAFETY: the caller's promise.
+        let context = unsafe { self.whole(public) };
+        // SAFETY: as above.
+        unsafe { (self.uninit_context)(context) };
+        // SAFETY: libibverbs allocated it by calloc.
+        unsafe { libc::free(context.cast()) };
+    }
+}
+
+/// Copies that were met, by where they are loaded.
+static MET: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+/// Registers the plugin with every loaded copy of libibverbs that it is not registered with; says on standard error which copies it
+/// cannot serve.
+pub(super) fn register_with_all(driver: &verbs_device_ops, ops: &verbs_context_ops) {
+    for name in loaded_objects() {
+        let Some(copy) = Candidate::find(&name) else {
+            continue;
+        };
+        // The dynamic linker is not called while the list is locked: another thread may be in it on its way to this lock.
+        let met = copy.library(driver, ops);
+        let mut list = MET.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.contains(&copy.base) {
+            continue;
+        }
+        list.push(copy.base);
+        // It stays loaded: its devices and contexts need it, and nothing else can take its place in the list.
+        std::mem::forget(copy);
+        match met {
+            Ok(library) => {
+                let library = Box::leak(Box::new(library));
+                // SAFETY: the table lives for ever. A copy looks through its drivers only after it has listed sysfs, where the
+                // stand-in has this function called, so no thread reads the copy's list while this adds to it.
+                unsafe { (library.register_driver)(&library.driver) };
+            }
+            Err(sentence) => eprintln!("urdma: {sentence}"),
+        }
+    }
+}
+
+/// The names of all loaded objects, by which the dynamic linker finds them again; that of the program is empty.
+fn loaded_objects() -> Vec<CString> {
+    unsafe extern "C" fn collect(
+        object: *mut libc::dl_phdr_info,
+        _size: usize,
+        names: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the dynamic linker passes an object, whose name is a C string or null, and the list that it was given.
+        unsafe {
+            let name = (*object).dlpi_name;
+            if !name.is_null() {
+                (*names.cast::<Vec<CString>>()).push(CStr::from_ptr(name).to_owned());
+            }
+        }
+        0
+    }
+    let mut names: Vec<CString> = Vec::new();
+    // SAFETY: `collect` takes the list that is passed to it.
+    unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut names).cast()) };
+    names
+}
+
+/// A loaded object that is a libibverbs, held so that it stays loaded.
+struct Candidate {
+    handle: *mut c_void,
+    name: CString,
+    /// Where it is loaded.
+    base: usize,
+}
+
+impl Candidate {
+    /// The object with this name if it is a libibverbs, or one that depends on it and shows its functions.
+    fn find(name: &CStr) -> Option<Self> {
+        let path = if name.is_empty() {
+            null()
+        } else {
+            name.as_ptr()
+        };
+        // SAFETY: a C string, or null for the program itself; nothing is loaded.
+        let handle = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            return None;
+        }
+        let mut copy = Self {
+            handle,
+            name: name.to_owned(),
+            base: 0,
+        };
+        // SAFETY: a handle and a C string.
+        let marker = unsafe { libc::dlsym(handle, SET_OPS.as_ptr()) };
+        let (base, file) = object_of(marker)?;
+        copy.base = base;
+        if !file.is_empty() {
+            copy.name = file;
+        }
+        Some(copy)
+    }
+
+    /// A function of this very object: another libibverbs behind it does not count.
+    fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: a handle and a C string.
+        let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
+        let (base, _) = object_of(address)?;
+        (base == self.base).then_some(address)
+    }
+
+    /// # Safety
+    /// `F` is the type of the function with this name.
+    unsafe fn function<F>(&self, name: &CStr) -> Result<F, String> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let address = self
+            .symbol(name)
+            .ok_or_else(|| format!("{} has no {}", self.path(), name.to_string_lossy()))?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { transmute_copy(&address) })
+    }
+
+    fn path(&self) -> std::borrow::Cow<'_, str> {
+        self.name.to_string_lossy()
+    }
+
+    /// The function by which drivers register with a copy of this private ABI.
+    fn registrar(&self, number: u32) -> Option<RegisterDriver> {
+        let name = CString::new(format!("verbs_register_driver_{number}")).ok()?;
+        // SAFETY: rdma-core declares it so in every version that has the number in its name.
+        unsafe { self.function(&name).ok() }
+    }
+
+    /// What is kept of this copy; the sentence says why it cannot be served.
+    fn library(
+        &self,
+        driver: &verbs_device_ops,
+        ops: &verbs_context_ops,
+    ) -> Result<Library, String> {
+        let known = abi::KNOWN
+            .iter()
+            .find_map(|abi| Some((abi, self.registrar(abi.number)?)));
+        let (abi, register_driver) = known.ok_or_else(|| self.unknown_abi())?;
+        // SAFETY: rdma-core declares the functions so in every version whose private ABI is known.
+        unsafe {
+            Ok(Library {
+                driver: *driver,
+                abi,
+                operations: abi.operations(ops),
+                register_driver,
+                init_and_alloc_context: self.function(c"_verbs_init_and_alloc_context")?,
+                set_ops: self.function(SET_OPS)?,
+                uninit_context: self.function(c"verbs_uninit_context")?,
+                comp_mask_offset: post_ex::comp_mask_offset(self.function(c"ibv_qp_to_qp_ex")?),
+            })
+        }
+    }
+
+    fn unknown_abi(&self) -> String {
+        let found = CONCEIVABLE_ABIS
+            .clone()
+            .find(|&number| self.registrar(number).is_some());
+        let has = match found {
+            Some(number) => format!("has the private provider ABI {number}"),
+            None => "has no private provider ABI that can be told".to_owned(),
+        };
+        let known = abi::KNOWN.map(|abi| abi.number.to_string()).join(", ");
+        format!(
+            "{} {has}, this urdma serves {known}: what uses that copy finds no device; have it use the system's libibverbs, or \
+             install an urdma that knows it",
+            self.path()
+        )
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from dlopen and is not used afterwards.
+        unsafe { libc::dlclose(self.handle) };
+    }
+}
+
+/// Where the object with this address is loaded, and its file.
+fn object_of(address: *mut c_void) -> Option<(usize, CString)> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: zero is a valid value of every field.
+    let mut object: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for.
+    if unsafe { libc::dladdr(address, &raw mut object) } == 0 || object.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so the C string that the dynamic linker keeps with the object.
+    let file = unsafe { CStr::from_ptr(object.dli_fname) }.to_owned();
+    Some((object.dli_fbase as usize, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_core_sys::private::VERBS_QP_RESERVE;
+
+    /// The distribution's libibverbs.
+    fn system() -> Candidate {
+        // SAFETY: a C string; libibverbs runs nothing when it is loaded.
+        let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
+        assert!(!handle.is_null(), "apt-get install libibverbs1");
+        Candidate::find(c"libibverbs.so.1").unwrap()
+    }
+
+    #[test]
+    fn libibverbs_loaded_is_found_once() {
+        let system = system();
+        let bases: Vec<usize> = loaded_objects()
+            .iter()
+            .filter_map(|name| Some(Candidate::find(name)?.base))
+            .collect();
+        assert_eq!(bases, [system.base]);
+        assert!(Candidate::find(c"libc.so.6").is_none());
+        assert!(Candidate::find(c"no such object").is_none());
+    }
+
+    #[test]
+    fn extended_calls_are_where_the_loaded_libibverbs_looks() {
+        let library = system();
+        // SAFETY: the type of this function in verbs.h.
+        let to_qp_ex: post_ex::ToQpEx = unsafe { library.function(c"ibv_qp_to_qp_ex") }.unwrap();
+        let mut part: post_ex::Part = [0; VERBS_QP_RESERVE / 8];
+        // SAFETY: the part is large enough for a queue pair of any version.
+        let is_extended =
+            |part: &mut post_ex::Part| !unsafe { to_qp_ex(part.as_mut_ptr().cast()) }.is_null();
+        assert!(!is_extended(&mut part));
+        post_ex::install(&mut part, post_ex::comp_mask_offset(to_qp_ex)).unwrap();
+        assert!(is_extended(&mut part));
+    }
+
+    #[test]
+    fn libibverbs_without_a_known_abi_is_described() {
+        // The program itself has none of the functions.
+        let mut copy = system();
+        copy.base = 1;
+        let sentence = copy.unknown_abi();
+        assert!(sentence.contains("can be told"), "{sentence}");
+        assert!(sentence.contains("libibverbs.so.1"), "{sentence}");
+    }
+}
