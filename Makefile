@@ -28,7 +28,8 @@ test: build lint loom
 # Beside `make test`: applications whose packages are large, and perftest's tools with every flag.
 test-all: test
 	@scripts/install-deps.sh all
-	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications --test programs -- --ignored
+	@scripts/wheels.sh target/wheels
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications --test programs --test wheels -- --ignored
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:

@@ -10,7 +10,8 @@ build="build-essential pkg-config clang libclang-dev libdpdk-dev libibverbs-dev 
 run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
 test="bubblewrap tshark util-linux valgrind python3-pyverbs patchelf"
 perf="qperf ucx-utils"
-all="ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio"
+all="ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
+     python3-venv libcurl4 libnuma1"
 kernel="qemu-system-x86 linux-headers-amd64 sparse dkms kmod busybox-static cpio xz-utils binutils"
 
 want="$build $run $test"

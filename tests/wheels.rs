@@ -1,0 +1,50 @@
+//! Packages of PyPI that move memory by RDMA, over one host; `scripts/wheels.sh` installs them.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::time::Duration;
+
+use urdma_harness::instance::Lease;
+use urdma_harness::process::Process;
+use urdma_tests::{alone, OneHost};
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// Where `make test-all` installs the packages.
+const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/wheels/bin/python");
+
+/// Runs a program of `tests/wheels`, with more in its environment, and fails unless it moved its memory over our device.
+fn run(program: &str, environment: &[(&str, &str)]) {
+    assert!(
+        Path::new(PYTHON).exists(),
+        "{PYTHON} is missing: scripts/wheels.sh target/wheels"
+    );
+    let _alone = alone();
+    let one = OneHost::up();
+    let source = format!("{}/wheels/{program}", env!("CARGO_MANIFEST_DIR"));
+    let mut command = one
+        .host
+        .run(Lease::Never, &[PYTHON, "-B", &source])
+        .unwrap();
+    command.envs(environment.iter().copied());
+    let ended = Process::run(&mut command, LIMIT).unwrap();
+    assert!(ended.succeeded(), "{program}: {}", ended.describe());
+    let said = ended.output.contains("read and written");
+    assert!(said, "{program}: {}", ended.output);
+    one.down();
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn nixl_over_its_own_libibverbs_reads_and_writes() {
+    // Nothing but our device, so that the test cannot pass over TCP or shared memory.
+    run(
+        "nixl_check.py",
+        &[("UCX_TLS", "rc_verbs,ud_verbs:aux,self")],
+    );
+}
+
+#[test]
+#[ignore = "make test-all"]
+fn mooncake_reads_and_writes() {
+    run("mooncake_check.py", &[]);
+}
