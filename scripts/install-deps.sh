@@ -8,8 +8,8 @@ set -eu
 
 build="build-essential pkg-config clang libclang-dev libdpdk-dev libibverbs-dev librdmacm-dev libnuma-dev"
 run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
-test="bubblewrap tshark util-linux valgrind python3-pyverbs patchelf"
-perf="qperf ucx-utils"
+test="bubblewrap tshark util-linux valgrind python3-pyverbs patchelf qperf"
+perf="ucx-utils"
 all="ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
      python3-venv libcurl4 libnuma1"
 kernel="qemu-system-x86 linux-headers-amd64 sparse dkms kmod busybox-static cpio xz-utils binutils"
