@@ -12,6 +12,7 @@ use urdma_ipc::message::FromDaemon;
 use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::{Event, ProcessReport};
 
+use crate::process;
 use crate::slots::Token;
 
 /// A connection and what its process has.
@@ -85,7 +86,7 @@ impl Client {
     /// Whether its process is about to end: then it answers nothing more, though its descriptors are still open. One that we cannot see into is
     /// taken to live.
     pub(crate) fn is_dying(&self) -> bool {
-        is_dying(self.peer.pid())
+        process::is_dying(self.peer.pid())
     }
 
     /// Sends a message; who does not take it is broken.
@@ -116,20 +117,6 @@ fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `PF_EXITING` among a process' flags.
-const EXITING: u32 = 4;
-
-fn is_dying(pid: i32) -> bool {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    flags_of(&String::from_utf8_lossy(&stat)).is_some_and(|flags| flags & EXITING != 0)
-}
-
-/// The flags in what `/proc/PID/stat` says. The program's name, in parentheses before them, may have any characters.
-fn flags_of(stat: &str) -> Option<u32> {
-    let (_, behind) = stat.rsplit_once(')')?;
-    behind.split_whitespace().nth(6)?.parse().ok()
-}
-
 /// A status that waits for what the processes report.
 #[derive(Debug)]
 pub(crate) struct PendingStatus {
@@ -137,33 +124,4 @@ pub(crate) struct PendingStatus {
     pub(crate) id: u64,
     pub(crate) missing: HashSet<Token>,
     pub(crate) deadline: Instant,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::process::Command;
-    use std::time::Duration;
-
-    #[test]
-    fn process_is_dying_from_its_kill_until_nobody_knows_it() {
-        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-        let pid = i32::try_from(child.id()).unwrap();
-        assert!(!is_dying(pid));
-        child.kill().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !is_dying(pid) {
-            assert!(Instant::now() < deadline);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        child.wait().unwrap();
-        assert!(!is_dying(pid));
-    }
-
-    #[test]
-    fn name_of_a_program_is_not_taken_for_its_flags() {
-        let stat = "7 (a) R 1 2 3) S 1 7 7 0 -1 4194308 100 0";
-        assert_eq!(flags_of(stat), Some(4_194_308));
-        assert_eq!(flags_of("7 (a"), None);
-    }
 }

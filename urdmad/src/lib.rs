@@ -11,6 +11,7 @@
 //! | `kernel`, `kernel_cm` | the kernel module's device that the instance serves; its connection management |
 //! | [`port`] | how packets leave the host |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
+//! | `process` | whether another process is about to end |
 //!
 //! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It believes nothing that a client says about itself and
 //! copies what it reads from the arena before it looks at it.
@@ -32,6 +33,7 @@ pub mod lease;
 pub mod listeners;
 pub mod notify;
 pub mod port;
+mod process;
 pub mod rundir;
 pub mod shared;
 pub mod slots;

@@ -6,15 +6,21 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{chown, Gid, Uid};
 use urdma_ipc::RunDir;
 
+use crate::process;
+
 /// What urdmad makes in its run directory, the `pid` file last.
 const CONTENTS: [&str; 5] = ["control.sock", "sysfs", "dpdk", "urdmad.log", "pid"];
 const TRIES: usize = 16;
+/// How long an urdmad that is about to end is waited for, and how often it is looked at.
+const DYING_PATIENCE: Duration = Duration::from_secs(10);
+const DYING_LOOK: Duration = Duration::from_millis(5);
 
 /// Why the run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +74,7 @@ impl OwnedRunDir {
         for _ in 0..TRIES {
             prepare(run_dir.path(), group)?;
             refuse_foreign(run_dir.path())?;
-            if let Some(pid_file) = lock(run_dir)? {
+            if let Some(pid_file) = lock_after_the_dying(run_dir)? {
                 let owned = Self {
                     run_dir: run_dir.clone(),
                     _pid_file: pid_file,
@@ -180,6 +186,22 @@ fn refuse_foreign(dir: &Path) -> Result<(), RunDirError> {
         }
     }
     Ok(())
+}
+
+/// As [`lock`], but an urdmad that was killed may take a moment to release what it has.
+fn lock_after_the_dying(run_dir: &RunDir) -> Result<Option<Flock<File>>, RunDirError> {
+    let deadline = Instant::now() + DYING_PATIENCE;
+    loop {
+        let locked = lock(run_dir);
+        let Err(RunDirError::Running { pid: Some(pid), .. }) = &locked else {
+            return locked;
+        };
+        let is_dying = i32::try_from(*pid).is_ok_and(process::is_dying);
+        if !is_dying || Instant::now() >= deadline {
+            return locked;
+        }
+        std::thread::sleep(DYING_LOOK);
+    }
 }
 
 /// The locked pid file; nothing if the directory was removed meanwhile and must be made again.

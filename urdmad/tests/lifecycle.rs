@@ -6,6 +6,8 @@ mod support;
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
@@ -42,6 +44,36 @@ fn directory_of_a_killed_daemon_is_taken_over() {
     let second = Daemon::start(scratch.path(), "a", "");
     assert_eq!(second.status().node_guid, guid, "the GUID is stable");
     second.stop();
+}
+
+/// Has a process wait for a processor whenever another one wants it.
+fn give_least_priority(pid: u32) {
+    let pid = i32::try_from(pid).unwrap();
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are valid for the call, and the process is a child of this one.
+    let outcome = unsafe { libc::sched_setscheduler(pid, libc::SCHED_IDLE, &raw const parameters) };
+    assert_eq!(outcome, 0);
+}
+
+// On a busy machine the new one was refused: "runs already".
+#[test]
+fn daemon_starts_while_the_one_that_was_killed_still_ends() {
+    let scratch = Scratch::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    let burners = std::thread::available_parallelism().unwrap().get();
+    for _ in 0..burners {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || while !stop.load(Ordering::Relaxed) {});
+    }
+    let mut ended = Vec::new();
+    for _ in 0..10 {
+        let daemon = Daemon::start(scratch.path(), "a", "");
+        give_least_priority(daemon.child.id());
+        let killed = Pid::from_raw(i32::try_from(daemon.child.id()).unwrap());
+        kill(killed, Signal::SIGKILL).unwrap();
+        ended.push(daemon);
+    }
+    stop.store(true, Ordering::Relaxed);
 }
 
 #[test]
