@@ -129,6 +129,7 @@ pub fn rdmacm_utils(first_port: u16, server: &str) -> Vec<Job> {
     let mut port = move || ports.next().unwrap_or(first_port);
     let mut jobs = vec![
         rping(port(), server),
+        rping(port(), server).with(&["-q"]),
         ucmatose(port(), server),
         ucmatose(port(), server).with(&["-m"]),
         ucmatose(port(), server).with(&["-a", "14", "-t", "8"]),
