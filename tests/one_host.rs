@@ -124,6 +124,11 @@ fn requests_that_a_service_does_not_have_are_taken_and_fail() {
 }
 
 #[test]
+fn refused_calls_set_errno() {
+    check_alone("refusals");
+}
+
+#[test]
 fn process_connects_to_itself_through_rdma_cm() {
     check_alone("cm");
 }

@@ -25,6 +25,7 @@ static const struct {
 	{ "events", check_events },
 	{ "requests", check_requests },
 	{ "services", check_services },
+	{ "refusals", check_refusals },
 };
 
 int main(int argc, char **argv)

@@ -39,6 +39,8 @@ void check_departures(void);
 void departing_server(const char *way) __attribute__((noreturn));
 /* Every request on every service, and atomics that cannot be done. */
 void check_services(void);
+/* Calls that are refused, and set errno. */
+void check_refusals(void);
 
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);

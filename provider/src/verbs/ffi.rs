@@ -11,19 +11,28 @@ pub(super) fn caught<T>(verb: impl FnOnce() -> Result<T, VerbsError>) -> Result<
     catch_unwind(AssertUnwindSafe(verb)).unwrap_or(Err(VerbsError::Internal))
 }
 
-/// Runs a verb that answers with 0 or a positive errno.
+/// Runs a verb that answers with 0 or a positive errno, which is in the thread's errno too: with a
+/// driver in the kernel the system call puts it there, and programs print it.
 #[inline]
 pub(super) fn status(verb: impl FnOnce() -> Result<(), VerbsError>) -> c_int {
     match caught(verb) {
         Ok(()) => 0,
-        Err(error) => error.errno(),
+        Err(error) => refused(error),
     }
+}
+
+/// What a verb answers that was refused for this reason; sets the thread's errno.
+#[cold]
+pub(super) fn refused(error: VerbsError) -> c_int {
+    let errno = error.errno();
+    set_errno(errno);
+    errno
 }
 
 /// Runs a verb that answers with a pointer, or null and errno.
 pub(super) fn pointer<T>(verb: impl FnOnce() -> Result<*mut T, VerbsError>) -> *mut T {
     caught(verb).unwrap_or_else(|error| {
-        set_errno(error.errno());
+        refused(error);
         std::ptr::null_mut()
     })
 }
@@ -32,19 +41,27 @@ pub(super) fn pointer<T>(verb: impl FnOnce() -> Result<*mut T, VerbsError>) -> *
 mod tests {
     use super::*;
 
+    fn errno() -> Option<c_int> {
+        std::io::Error::last_os_error().raw_os_error()
+    }
+
     #[test]
     fn status_of_a_panic_is_eio() {
         assert_eq!(status(|| panic!("expected by the test")), libc::EIO);
+        assert_eq!(errno(), Some(libc::EIO));
+    }
+
+    #[test]
+    fn status_of_a_refusal_is_errno_and_success_leaves_that_alone() {
         assert_eq!(status(|| Err(VerbsError::NotSupported)), libc::EOPNOTSUPP);
+        assert_eq!(errno(), Some(libc::EOPNOTSUPP));
         assert_eq!(status(|| Ok(())), 0);
+        assert_eq!(errno(), Some(libc::EOPNOTSUPP));
     }
 
     #[test]
     fn pointer_of_a_refusal_is_null_with_errno() {
         assert!(pointer::<u8>(|| Err(VerbsError::Busy)).is_null());
-        assert_eq!(
-            std::io::Error::last_os_error().raw_os_error(),
-            Some(libc::EBUSY)
-        );
+        assert_eq!(errno(), Some(libc::EBUSY));
     }
 }

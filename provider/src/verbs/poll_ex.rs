@@ -40,7 +40,7 @@ pub(super) fn install(verbs: &mut ibv_cq_ex) {
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the application passes its attributes.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
-        return VerbsError::Invalid.errno();
+        return ffi::refused(VerbsError::Invalid);
     }
     // SAFETY: the same precondition.
     unsafe { next_poll(cq) }
@@ -48,22 +48,29 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 
 /// `ibv_next_poll`
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    ffi::status(|| {
+    let mut taken = None;
+    let polled = ffi::status(|| {
         // SAFETY: the calls are installed in queues of ours only.
         let object = unsafe { CompletionQueue::from_ex_ptr(cq) };
-        let mut taken = None;
         object.engine.poll_cq(&object.cq, 1, |completion| {
             taken = Some(work_completion(completion))
         })?;
-        let wc = taken.ok_or(VerbsError::System(libc::ENOENT))?;
-        // SAFETY: both fields are for the plugin to fill in.
-        unsafe {
-            (*cq).wr_id = wc.wr_id;
-            (*cq).status = wc.status;
+        if let Some(wc) = taken {
+            // SAFETY: both fields are for the plugin to fill in.
+            unsafe {
+                (*cq).wr_id = wc.wr_id;
+                (*cq).status = wc.status;
+            }
+            object.cursor.current.set(wc);
         }
-        object.cursor.current.set(wc);
         Ok(())
-    })
+    });
+    // That there is nothing is no failure, so errno stays as it is.
+    if polled == 0 && taken.is_none() {
+        libc::ENOENT
+    } else {
+        polled
+    }
 }
 
 /// `ibv_end_poll`: every completion was taken when it was polled.

@@ -330,7 +330,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     });
     match taken {
         Ok(taken) => c_int::try_from(taken).unwrap_or(c_int::MAX),
-        Err(error) => -error.errno(),
+        Err(error) => -ffi::refused(error),
     }
 }
 
