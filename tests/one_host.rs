@@ -129,6 +129,11 @@ fn refused_calls_set_errno() {
 }
 
 #[test]
+fn times_of_completions_never_go_backwards() {
+    check_alone("clock");
+}
+
+#[test]
 fn process_connects_to_itself_through_rdma_cm() {
     check_alone("cm");
 }

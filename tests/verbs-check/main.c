@@ -26,6 +26,7 @@ static const struct {
 	{ "requests", check_requests },
 	{ "services", check_services },
 	{ "refusals", check_refusals },
+	{ "clock", check_clock },
 };
 
 int main(int argc, char **argv)

@@ -42,6 +42,9 @@ void check_services(void);
 /* Calls that are refused, and set errno. */
 void check_refusals(void);
 
+/* Times of completions. */
+void check_clock(void);
+
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
 

@@ -48,12 +48,21 @@ fn low64(value: u128) -> u64 {
 }
 
 fn kernel_ns() -> u64 {
+    read_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Now, in nanoseconds since 1970; can be set, also back.
+pub(super) fn wall_ns() -> u64 {
+    read_ns(libc::CLOCK_REALTIME)
+}
+
+fn read_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is writable; CLOCK_MONOTONIC always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    // SAFETY: `time` is writable; the callers' clocks always exist.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 

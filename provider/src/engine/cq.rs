@@ -47,14 +47,38 @@ pub struct Cq {
     ring: SpinLock<Ring>,
 }
 
+/// When a completion came. Both clocks are read at that moment: a wall clock time that is computed
+/// later from the other clock differs from one reading to the next by what lies between reading the
+/// two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompletionTime {
+    /// On the clock of [`super::Engine::clock_ns`].
+    pub monotonic_ns: u64,
+    /// Since 1970. While the system's clock is behind the newest completion of the queue, because
+    /// it was set back, completions have that one's time.
+    pub wall_ns: u64,
+}
+
+impl CompletionTime {
+    /// The later of each.
+    fn max(self, other: Self) -> Self {
+        Self {
+            monotonic_ns: self.monotonic_ns.max(other.monotonic_ns),
+            wall_ns: self.wall_ns.max(other.wall_ns),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Ring {
     entries: Box<[WorkCompletion]>,
-    /// When each of them came, as [`clock::now_ns`] says it; empty when nobody wants to know.
-    times_ns: Box<[u64]>,
+    /// When each of them came; empty unless the queue keeps times.
+    times: Box<[CompletionTime]>,
     keeps_time: bool,
+    /// When the newest completion came; no later one may have come before.
+    newest: CompletionTime,
     /// When the completion came that was taken last.
-    taken_ns: u64,
+    taken: CompletionTime,
     head: usize,
     len: usize,
     armed: Option<Notify>,
@@ -85,9 +109,10 @@ impl Cq {
             users: AtomicU32::new(0),
             ring: SpinLock::new(Ring {
                 entries: Box::default(),
-                times_ns: Box::default(),
+                times: Box::default(),
                 keeps_time: config.keeps_time,
-                taken_ns: 0,
+                newest: CompletionTime::default(),
+                taken: CompletionTime::default(),
                 head: 0,
                 len: 0,
                 armed: None,
@@ -206,7 +231,7 @@ impl Cq {
         let count = ring.len.min(max);
         if ring.keeps_time && count > 0 {
             let last = (ring.head + count - 1) & (ring.entries.len() - 1);
-            ring.taken_ns = ring.times_ns[last];
+            ring.taken = ring.times[last];
         }
         for _ in 0..count {
             take(&ring.entries[ring.head]);
@@ -217,9 +242,9 @@ impl Cq {
         count
     }
 
-    /// When the completion came that was taken last, as [`clock::now_ns`] says it; 0 if the queue does not keep times.
-    pub fn taken_ns(&self) -> u64 {
-        self.ring.lock().taken_ns
+    /// When the completion came that was taken last; zeroes if the queue does not keep times.
+    pub fn taken(&self) -> CompletionTime {
+        self.ring.lock().taken
     }
 
     /// Asks for an event with the next completion of a kind. A wish for any completion is not weakened by a later one for solicited ones.
@@ -242,7 +267,7 @@ impl Cq {
             if !is_gone(&entry) {
                 ring.entries[(head + kept) & mask] = entry;
                 if ring.keeps_time {
-                    ring.times_ns[(head + kept) & mask] = ring.times_ns[(head + offset) & mask];
+                    ring.times[(head + kept) & mask] = ring.times[(head + offset) & mask];
                 }
                 kept += 1;
             }
@@ -274,7 +299,11 @@ impl Ring {
     #[cold]
     fn note_pushed(&mut self, at: usize, solicited: bool) -> bool {
         if self.keeps_time {
-            self.times_ns[at] = clock::now_ns();
+            self.newest = self.newest.max(CompletionTime {
+                monotonic_ns: clock::now_ns(),
+                wall_ns: clock::wall_ns(),
+            });
+            self.times[at] = self.newest;
         }
         let raises_event = match self.armed {
             Some(Notify::Any) => true,
@@ -295,11 +324,11 @@ impl Ring {
             *place = self.entries[from(offset)];
         }
         if self.keeps_time {
-            let mut times = vec![0; room].into_boxed_slice();
+            let mut times = vec![CompletionTime::default(); room].into_boxed_slice();
             for (offset, place) in times.iter_mut().take(self.len).enumerate() {
-                *place = self.times_ns[from(offset)];
+                *place = self.times[from(offset)];
             }
-            self.times_ns = times;
+            self.times = times;
         }
         self.entries = entries;
         self.head = 0;
@@ -439,9 +468,31 @@ mod tests {
         let mut last = begin;
         for _ in 0..8 {
             assert_eq!(cq.pop(1, |_| {}), 1);
-            assert!((last..=end).contains(&cq.taken_ns()));
-            last = cq.taken_ns();
+            let taken = cq.taken().monotonic_ns;
+            assert!((last..=end).contains(&taken));
+            last = taken;
         }
+    }
+
+    #[test]
+    fn times_stand_still_while_a_clock_is_behind() {
+        let cq = Cq::new(CqConfig {
+            depth: 1,
+            channel: None,
+            cookie: 0,
+            keeps_time: true,
+        })
+        .unwrap();
+        cq.attach(16).unwrap();
+        let ahead = CompletionTime {
+            monotonic_ns: 0,
+            wall_ns: u64::MAX,
+        };
+        cq.ring.lock().newest = ahead;
+        cq.push(&wc(1, false));
+        assert_eq!(cq.pop(1, |_| {}), 1);
+        assert_eq!(cq.taken().wall_ns, u64::MAX);
+        assert!((1..=clock::now_ns()).contains(&cq.taken().monotonic_ns));
     }
 
     #[test]

@@ -72,7 +72,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 pub use attach::Parts;
-pub use cq::{Cq, CqConfig, Notify};
+pub use cq::{CompletionTime, Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramState, DatagramWr};
 pub use events::{AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, EventSink};
 pub use mr::MrChange;
@@ -154,7 +154,7 @@ impl Engine {
         self.usable().is_ok()
     }
 
-    /// Now, on the clock of [`Cq::taken_ns`]: nanoseconds.
+    /// Now, on the clock of [`CompletionTime::monotonic_ns`]: nanoseconds.
     pub fn clock_ns(&self) -> u64 {
         clock::now_ns()
     }

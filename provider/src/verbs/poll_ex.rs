@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rdma_core_sys::verbs::{ibv_cq_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode};
 
@@ -129,20 +128,13 @@ unsafe extern "C" fn read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 {
 /// When the completion came, in ticks of `hca_core_clock`: nanoseconds of the engine's clock.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: the calls are installed in queues of ours only.
-    unsafe { CompletionQueue::from_ex_ptr(cq) }.cq.taken_ns()
+    let taken = unsafe { CompletionQueue::from_ex_ptr(cq) }.cq.taken();
+    taken.monotonic_ns
 }
 
 /// When the completion came, in nanoseconds since 1970.
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: the calls are installed in queues of ours only.
-    let object = unsafe { CompletionQueue::from_ex_ptr(cq) };
-    let ago = object
-        .engine
-        .clock_ns()
-        .saturating_sub(object.cq.taken_ns());
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now_ns = now.map_or(0, |now| now.as_nanos());
-    u64::try_from(now_ns)
-        .unwrap_or(u64::MAX)
-        .saturating_sub(ago)
+    let taken = unsafe { CompletionQueue::from_ex_ptr(cq) }.cq.taken();
+    taken.wall_ns
 }
