@@ -124,6 +124,11 @@ fn requests_that_a_service_does_not_have_are_taken_and_fail() {
 }
 
 #[test]
+fn keys_open_what_they_are_for_and_nothing_else() {
+    check_alone("keys");
+}
+
+#[test]
 fn refused_calls_set_errno() {
     check_alone("refusals");
 }

@@ -49,7 +49,7 @@ static void start_datagrams(struct ibv_qp *qp)
 	loopback_modify(qp, &attr, IBV_QP_SQ_PSN);
 }
 
-static void point_at(struct end *e, struct ibv_qp *qp, struct ibv_qp *peer)
+static void point_at(struct end *e, struct ibv_qp *qp, struct ibv_qp *peer, uint32_t psn)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
 	bool reliable = qp->qp_type == IBV_QPT_RC;
@@ -61,22 +61,30 @@ static void point_at(struct end *e, struct ibv_qp *qp, struct ibv_qp *peer)
 	loopback_go(qp, IBV_QPS_RESET);
 	loopback_modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num, .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num,
+		.rq_psn = psn, .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
 		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 1, .hop_limit = 4 } },
 	};
 	if (ibv_query_gid(e->context, 1, 1, &attr.ah_attr.grh.dgid))
 		fail("ibv_query_gid");
 	loopback_modify(qp, &attr, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				   (reliable ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
-	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
+	attr = (struct ibv_qp_attr){
+		.qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 18, .retry_cnt = 7,
+		.rnr_retry = 7, .max_rd_atomic = 1,
+	};
 	loopback_modify(qp, &attr, IBV_QP_SQ_PSN |
 				   (reliable ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0));
 }
 
 void loopback_connect(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
-	point_at(e, a, b);
-	point_at(e, b, a);
+	/* Packets of the connection before are none of this one. */
+	static uint32_t psn;
+
+	psn += 1000;
+	point_at(e, a, b, psn);
+	point_at(e, b, a, psn);
 }
 
 void loopback_destroy(struct ibv_qp *a, struct ibv_qp *b)

@@ -27,6 +27,7 @@ static const struct {
 	{ "services", check_services },
 	{ "refusals", check_refusals },
 	{ "clock", check_clock },
+	{ "keys", check_keys },
 };
 
 int main(int argc, char **argv)

@@ -39,6 +39,9 @@ void check_departures(void);
 void departing_server(const char *way) __attribute__((noreturn));
 /* Every request on every service, and atomics that cannot be done. */
 void check_services(void);
+/* Keys of windows, of requests of shared receive queues, of regions of no octets. */
+void check_keys(void);
+
 /* Calls that are refused, and set errno. */
 void check_refusals(void);
 

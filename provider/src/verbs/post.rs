@@ -7,10 +7,10 @@ use std::mem::MaybeUninit;
 
 use rdma_core_sys::verbs::{
     ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, ibv_wc_opcode,
-    ibv_wc_status, IBV_MW_TYPE_2, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
-    IBV_SEND_SOLICITED, IBV_WC_ATOMIC_WRITE, IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD,
-    IBV_WC_LOCAL_INV, IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
-    IBV_WC_LOC_QP_OP_ERR, IBV_WC_MW_BIND_ERR, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
+    ibv_wc_status, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WC_ATOMIC_WRITE, IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOCAL_INV,
+    IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR,
+    IBV_WC_MW_BIND_ERR, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
     IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
     IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
     IBV_WC_WITH_INV, IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
@@ -129,7 +129,10 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
         Service::XrcInitiator => unsafe { request.qp_type.xrc.remote_srqn },
         Service::XrcTarget => return Err(VerbsError::Invalid),
     };
-    let (op, imm) = operation(request)?;
+    let (op, imm) = match operation(request) {
+        Ok(plain) => plain,
+        Err(rest) => return send_rest(qp, request, rest),
+    };
     let flags = send_flags(request.send_flags, qp.sq_sig_all)?;
     with_payload(qp, request, |payload| {
         let wr = SendWr {
@@ -200,9 +203,18 @@ fn with_recv_wr(
     })
 }
 
+/// Opcodes that [`operation`] leaves to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// `IBV_WR_BIND_MW`, which also changes the window's public structure.
+    Bind,
+    /// None that there is.
+    Unknown,
+}
+
 /// What a request does, and its immediate data in host order.
 #[inline]
-pub(super) fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), VerbsError> {
+fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), Rest> {
     // SAFETY: all members of the unions are integers, for which every bit pattern is valid.
     let (rdma, atomic, word) = unsafe {
         (
@@ -250,24 +262,41 @@ pub(super) fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), 
             None,
         ),
         IBV_WR_LOCAL_INV => (SendOp::LocalInvalidate { stag: word }, None),
-        IBV_WR_BIND_MW => (bind_operation(request)?, None),
-        _ => return Err(VerbsError::Invalid),
+        IBV_WR_BIND_MW => return Err(Rest::Bind),
+        _ => return Err(Rest::Unknown),
     })
 }
 
-/// The binding of a window of type 2; those of type 1 have a call of their own.
-#[cold]
-fn bind_operation(request: &ibv_send_wr) -> Result<SendOp, VerbsError> {
-    // SAFETY: with this opcode the application has filled in this member, whose objects live.
-    unsafe {
-        let bind = &request.__bindgen_anon_2.bind_mw;
-        match bind.mw.as_ref() {
-            Some(window) if window.type_ == IBV_MW_TYPE_2 => {
-                Ok(mw::binding(bind.rkey, &bind.bind_info))
-            }
-            _ => Err(VerbsError::Invalid),
-        }
+/// Whether there is such an operation.
+pub(super) fn check_operation(request: &ibv_send_wr) -> Result<(), VerbsError> {
+    match operation(request) {
+        Ok(_) => Ok(()),
+        Err(Rest::Bind) => mw::bind_request(request).map(drop),
+        Err(Rest::Unknown) => Err(VerbsError::Invalid),
     }
+}
+
+/// Posts a request whose opcode [`operation`] has left over.
+#[cold]
+fn send_rest(qp: &QueuePair, request: &ibv_send_wr, rest: Rest) -> Result<(), VerbsError> {
+    if rest == Rest::Unknown {
+        return Err(VerbsError::Invalid);
+    }
+    let bind = mw::bind_request(request)?;
+    let flags = send_flags(request.send_flags, qp.sq_sig_all)?;
+    with_payload(qp, request, |payload| {
+        let wr = SendWr {
+            wr_id: request.wr_id,
+            op: bind.op(),
+            imm: None,
+            flags,
+            shared_queue: 0,
+            payload,
+        };
+        Ok(qp.engine.post_send(&qp.qp, &wr)?)
+    })?;
+    bind.note_posted();
+    Ok(())
 }
 
 /// Modifiers of a request; all are signaled in a queue that signals all.
@@ -398,10 +427,8 @@ const fn opcode(op: CompletionOp) -> ibv_wc_opcode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Completion, Qpn, SlotId, WindowBind};
-    use rdma_core_sys::verbs::{
-        ibv_mr, ibv_mw, ibv_mw_bind_info, IBV_MW_TYPE_1, IBV_SEND_IP_CSUM, IBV_WC_GRH, IBV_WR_TSO,
-    };
+    use crate::engine::{Completion, Qpn, SlotId};
+    use rdma_core_sys::verbs::{IBV_SEND_IP_CSUM, IBV_WC_GRH, IBV_WR_TSO};
 
     fn request(opcode: u32) -> ibv_send_wr {
         let mut wr = ibv_send_wr {
@@ -463,45 +490,18 @@ mod tests {
     #[test]
     fn operation_of_an_unknown_opcode_is_invalid() {
         for opcode in [IBV_WR_TSO, 99, u32::MAX] {
-            assert_eq!(operation(&request(opcode)), Err(VerbsError::Invalid));
+            assert_eq!(operation(&request(opcode)), Err(Rest::Unknown));
+            let checked = check_operation(&request(opcode));
+            assert_eq!(checked, Err(VerbsError::Invalid));
         }
     }
 
     #[test]
-    fn operation_of_a_binding_is_for_windows_of_type_2() {
-        let mut region = ibv_mr {
-            lkey: 5,
-            ..ibv_mr::default()
-        };
-        let mut window = ibv_mw {
-            type_: IBV_MW_TYPE_2,
-            ..ibv_mw::default()
-        };
-        let mut wr = request(IBV_WR_BIND_MW);
-        wr.__bindgen_anon_2.bind_mw.mw = &raw mut window;
-        wr.__bindgen_anon_2.bind_mw.rkey = 9;
-        wr.__bindgen_anon_2.bind_mw.bind_info = ibv_mw_bind_info {
-            mr: &raw mut region,
-            addr: 0x1000,
-            length: 16,
-            mw_access_flags: 2,
-        };
-        let bound = SendOp::BindWindow(WindowBind {
-            key: 9,
-            lkey: 5,
-            access: 2,
-            addr: 0x1000,
-            len: 16,
-        });
-        assert_eq!(operation(&wr), Ok((bound, None)));
-        let mut type_1 = ibv_mw {
-            type_: IBV_MW_TYPE_1,
-            ..ibv_mw::default()
-        };
-        wr.__bindgen_anon_2.bind_mw.mw = &raw mut type_1;
-        assert_eq!(operation(&wr), Err(VerbsError::Invalid));
-        wr.__bindgen_anon_2.bind_mw.mw = std::ptr::null_mut();
-        assert_eq!(operation(&wr), Err(VerbsError::Invalid));
+    fn operation_leaves_bindings_to_windows() {
+        let wr = request(IBV_WR_BIND_MW);
+        assert_eq!(operation(&wr), Err(Rest::Bind));
+        // It names no window.
+        assert_eq!(check_operation(&wr), Err(VerbsError::Invalid));
         let mut invalidate = request(IBV_WR_LOCAL_INV);
         invalidate.__bindgen_anon_1.invalidate_rkey = 7;
         let invalidated = SendOp::LocalInvalidate { stag: 7 };

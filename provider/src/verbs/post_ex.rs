@@ -195,7 +195,7 @@ impl Draft {
         self.finish();
         if let [_, _, ..] = self.requests[..] {
             for request in &self.requests {
-                post::operation(&request.wr)?;
+                post::check_operation(&request.wr)?;
                 post::send_flags(request.wr.send_flags, qp.sq_sig_all)?;
                 post::sge_count(request.wr.num_sge, qp.max_send_sge)?;
             }

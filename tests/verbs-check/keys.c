@@ -1,0 +1,164 @@
+/*
+ * What keys open: windows of type 2 with the key that the application chooses, shared receive
+ * queues of another protection domain, no octets at all.
+ */
+#include "loopback.h"
+#include "scenarios.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+#define ALL (IBV_ACCESS_LOCAL_WRITE | REMOTE | IBV_ACCESS_MW_BIND)
+
+static void complete(struct end *e, int count)
+{
+	while (count--)
+		end_expect(e, IBV_WC_SUCCESS);
+}
+
+/* One signaled request without a list; 0 or what ibv_post_send gave. */
+static int post(struct ibv_qp *qp, struct ibv_send_wr wr)
+{
+	struct ibv_send_wr *bad;
+
+	wr.send_flags = IBV_SEND_SIGNALED;
+	return ibv_post_send(qp, &wr, &bad);
+}
+
+static struct ibv_mw_bind_info inbox(struct end *e)
+{
+	return (struct ibv_mw_bind_info){
+		.mr = e->mr, .addr = (uintptr_t)e->region + INBOX, .length = OCTETS,
+		.mw_access_flags = REMOTE,
+	};
+}
+
+static struct ibv_send_wr binding(struct end *e, struct ibv_mw *mw, uint32_t rkey)
+{
+	return (struct ibv_send_wr){
+		.opcode = IBV_WR_BIND_MW,
+		.bind_mw = { .mw = mw, .rkey = rkey, .bind_info = inbox(e) },
+	};
+}
+
+static void invalidate(struct end *e, struct ibv_qp *qp, uint32_t rkey, enum ibv_wc_status status)
+{
+	if (post(qp, (struct ibv_send_wr){ .opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = rkey }))
+		fail("ibv_post_send of a local invalidation");
+	end_expect(e, status);
+}
+
+/* Writes through the window that `b` has bound. */
+static void write_through(struct end *e, struct ibv_qp *a, uint32_t rkey, enum ibv_wc_status status)
+{
+	if (loopback_post(e, a, IBV_WR_RDMA_WRITE, e->mr->lkey, rkey))
+		fail("ibv_post_send of a write");
+	end_expect(e, status);
+}
+
+static struct ibv_mw *window(struct end *e)
+{
+	struct ibv_mw *mw = ibv_alloc_mw(e->pd, IBV_MW_TYPE_2);
+
+	if (!mw)
+		fail("ibv_alloc_mw: %s", strerror(errno));
+	return mw;
+}
+
+static void expect_key(const struct ibv_mw *mw, uint32_t before, uint32_t tag)
+{
+	if (mw->rkey != ((before & ~0xffu) | (tag & 0xff)))
+		fail("the key is %#x after %#x was bound with the tag %#x", mw->rkey, before, tag);
+}
+
+/*
+ * The application chooses the low eight bits; the others are the window's whatever it passes, and
+ * mw->rkey is the result.
+ */
+static void window_key(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
+{
+	struct ibv_mw *mw = window(e);
+	const uint32_t tags[] = { 0, 0x5a, 0xffffffa5, ibv_inc_rkey(mw->rkey) };
+
+	for (size_t i = 0; i < sizeof(tags) / sizeof(*tags); i++) {
+		uint32_t before = mw->rkey;
+
+		if (post(b, binding(e, mw, tags[i])))
+			fail("ibv_post_send of a binding");
+		complete(e, 1);
+		expect_key(mw, before, tags[i]);
+		write_through(e, a, mw->rkey, IBV_WC_SUCCESS);
+		invalidate(e, b, mw->rkey, IBV_WC_SUCCESS);
+	}
+	/* What is not posted changes nothing. */
+	struct ibv_send_wr wr = binding(e, mw, mw->rkey + 1);
+	uint32_t before = mw->rkey;
+
+	wr.num_sge = SGES + 1;
+	if (post(b, wr) != EINVAL || mw->rkey != before)
+		fail("a binding that was refused changed the window's key");
+	if (ibv_dealloc_mw(mw))
+		fail("ibv_dealloc_mw");
+}
+
+static struct ibv_qp *extended_qp(struct end *e)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = e->cq, .recv_cq = e->cq, .qp_type = IBV_QPT_RC, .pd = e->pd,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(e->context, &attr);
+
+	if (!qp)
+		fail("ibv_create_qp_ex: %s", strerror(errno));
+	return qp;
+}
+
+/* The same through the extended calls. */
+static void window_key_by_calls(struct end *e)
+{
+	struct ibv_qp *a = loopback_qp(e, IBV_QPT_RC, NULL), *b = extended_qp(e);
+	struct ibv_qp_ex *calls = ibv_qp_to_qp_ex(b);
+	struct ibv_mw *mw = window(e);
+	struct ibv_mw_bind_info info = inbox(e);
+	uint32_t before = mw->rkey;
+
+	loopback_connect(e, a, b);
+	ibv_wr_start(calls);
+	calls->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_bind_mw(calls, mw, 0x77, &info);
+	if (ibv_wr_complete(calls))
+		fail("ibv_wr_complete of a binding");
+	complete(e, 1);
+	expect_key(mw, before, 0x77);
+	write_through(e, a, mw->rkey, IBV_WC_SUCCESS);
+	ibv_wr_start(calls);
+	ibv_wr_local_inv(calls, mw->rkey);
+	ibv_wr_bind_mw(calls, mw, 0x78, &info);
+	if (ibv_wr_complete(calls))
+		fail("ibv_wr_complete of an invalidation and a binding");
+	complete(e, 2);
+	expect_key(mw, before, 0x78);
+	write_through(e, a, (mw->rkey & ~0xffu) | 0x77, IBV_WC_REM_ACCESS_ERR);
+	loopback_destroy(a, b);
+	if (ibv_dealloc_mw(mw))
+		fail("ibv_dealloc_mw");
+}
+
+void check_keys(void)
+{
+	struct end e;
+	struct ibv_qp *a, *b;
+
+	end_open(&e, ALL);
+	a = loopback_qp(&e, IBV_QPT_RC, NULL);
+	b = loopback_qp(&e, IBV_QPT_RC, NULL);
+	loopback_connect(&e, a, b);
+	window_key(&e, a, b);
+	window_key_by_calls(&e);
+	loopback_destroy(a, b);
+	end_close(&e);
+}
