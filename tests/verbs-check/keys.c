@@ -148,6 +148,22 @@ static void window_key_by_calls(struct end *e)
 		fail("ibv_dealloc_mw");
 }
 
+/* Only the queue pair that has bound a window invalidates it, and a region is not invalidated. */
+static void foreign_window(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
+{
+	struct ibv_mw *mw = window(e);
+
+	if (post(b, binding(e, mw, 1)))
+		fail("ibv_post_send of a binding");
+	complete(e, 1);
+	invalidate(e, a, mw->rkey, IBV_WC_MW_BIND_ERR);
+	loopback_connect(e, a, b);
+	invalidate(e, a, e->mr->rkey, IBV_WC_MW_BIND_ERR);
+	loopback_connect(e, a, b);
+	if (ibv_dealloc_mw(mw))
+		fail("ibv_dealloc_mw");
+}
+
 void check_keys(void)
 {
 	struct end e;
@@ -159,6 +175,7 @@ void check_keys(void)
 	loopback_connect(&e, a, b);
 	window_key(&e, a, b);
 	window_key_by_calls(&e);
+	foreign_window(&e, a, b);
 	loopback_destroy(a, b);
 	end_close(&e);
 }

@@ -630,9 +630,10 @@ impl Connection {
         wqe.started = true;
         let done = match wqe.op {
             _ if wqe.segmented => Ok(()),
+            // Both are InfiniBand's memory management operation error.
             SendOp::LocalInvalidate { stag } => host
                 .invalidate_local(stag)
-                .map_err(|_| Status::LocalQpOperationError),
+                .map_err(|_| Status::WindowBindError),
             SendOp::BindWindow(bind) => {
                 host.bind_window(&bind).map_err(|_| Status::WindowBindError)
             }

@@ -239,7 +239,8 @@ pub enum Status {
     RetryExceeded,
     /// The peer had no receive buffer for too long.
     RnrRetryExceeded,
-    /// A memory window that could not be bound.
+    /// A memory window that could not be bound, or a key that this end could not invalidate:
+    /// InfiniBand's memory management operation error.
     WindowBindError,
 }
 
