@@ -164,6 +164,115 @@ static void foreign_window(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 		fail("ibv_dealloc_mw");
 }
 
+static struct ibv_srq *queue_of(struct ibv_pd *pd)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 2 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+
+	if (!srq)
+		fail("ibv_create_srq: %s", strerror(errno));
+	return srq;
+}
+
+static void receive_with(struct end *e, struct ibv_srq *srq, const struct ibv_mr *mr)
+{
+	struct ibv_sge sge;
+	struct ibv_recv_wr wr = loopback_inbox(e, &sge), *bad;
+
+	sge.lkey = mr->lkey;
+	if (ibv_post_srq_recv(srq, &wr, &bad))
+		fail("ibv_post_srq_recv");
+}
+
+/*
+ * Waits until the inbox has what the first octets of the region have: a write of an unreliable
+ * connection completes before.
+ */
+static void arrived(struct end *e)
+{
+	double deadline = end_deadline();
+	struct ibv_wc wc;
+
+	for (; memcmp(e->region, e->region + INBOX, OCTETS); end_check_deadline(deadline))
+		if (ibv_poll_cq(e->cq, 1, &wc))
+			fail("a completion before a message was placed");
+}
+
+/* Both ends of a connection after a receive of `b` and its message have failed. */
+static void failed(struct end *e, enum ibv_wc_status sender)
+{
+	for (int i = 0; i < 2; i++) {
+		struct ibv_wc wc = end_wait(e);
+		enum ibv_wc_status expected = wc.wr_id == 2 ? IBV_WC_LOC_PROT_ERR : sender;
+
+		if (wc.status != expected)
+			fail("request %lu ended with '%s' instead of '%s'", (unsigned long)wc.wr_id,
+			     ibv_wc_status_str(wc.status), ibv_wc_status_str(expected));
+	}
+}
+
+/*
+ * A shared receive queue of another protection domain than the queue pair's: the keys of its
+ * requests are of the queue's domain, those of send requests and of peers of the queue pair's.
+ */
+static void shared_queue(struct end *e, enum ibv_qp_type type)
+{
+	struct ibv_srq *srq = queue_of(e->foreign_pd);
+	struct ibv_qp *a = loopback_qp(e, type, NULL), *b = loopback_qp(e, type, srq);
+	bool reliable = type == IBV_QPT_RC;
+
+	loopback_connect(e, a, b);
+	memset(e->region, 0x5c, OCTETS);
+	memset(e->region + INBOX, 0, OCTETS);
+	receive_with(e, srq, e->foreign_mr);
+	loopback_exchange(e, a);
+	arrived(e);
+	/* What the peer writes, and what the queue pair sends and reads, is of its own domain. */
+	memset(e->region + INBOX, 0, OCTETS);
+	write_through(e, a, e->mr->rkey, IBV_WC_SUCCESS);
+	arrived(e);
+	loopback_receive(e, a);
+	loopback_exchange(e, b);
+	if (reliable) {
+		if (loopback_post(e, b, IBV_WR_RDMA_READ, e->mr->lkey, e->mr->rkey))
+			fail("ibv_post_send of a read");
+		complete(e, 1);
+		if (loopback_post(e, b, IBV_WR_RDMA_READ, e->foreign_mr->lkey, e->mr->rkey))
+			fail("ibv_post_send of a read into the queue's domain");
+		end_expect(e, IBV_WC_LOC_PROT_ERR);
+		loopback_connect(e, a, b);
+		write_through(e, a, e->foreign_mr->rkey, IBV_WC_REM_ACCESS_ERR);
+		loopback_connect(e, a, b);
+	}
+	memset(e->region + INBOX, 0, OCTETS);
+	receive_with(e, srq, e->mr);
+	if (loopback_post(e, a, IBV_WR_SEND, e->mr->lkey, 0))
+		fail("ibv_post_send");
+	failed(e, reliable ? IBV_WC_REM_OP_ERR : IBV_WC_SUCCESS);
+	if (e->region[INBOX] || e->region[INBOX + OCTETS - 1])
+		fail("a message was placed with a key of another protection domain");
+	loopback_destroy(a, b);
+	if (ibv_destroy_srq(srq))
+		fail("ibv_destroy_srq");
+}
+
+/* The domain of a queue is in use as long as the queue exists. */
+static void shared_queue_keeps_its_domain(struct end *e)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(e->context);
+	struct ibv_srq *srq;
+	struct ibv_qp *qp;
+
+	if (!pd)
+		fail("ibv_alloc_pd");
+	srq = queue_of(pd);
+	qp = loopback_qp(e, IBV_QPT_RC, srq);
+	if (ibv_dealloc_pd(pd) != EBUSY)
+		fail("the protection domain of a shared receive queue was deallocated");
+	if (ibv_destroy_qp(qp) || ibv_destroy_srq(srq) || ibv_dealloc_pd(pd))
+		fail("a protection domain is still in use: %s", strerror(errno));
+}
+
 void check_keys(void)
 {
 	struct end e;
@@ -176,6 +285,9 @@ void check_keys(void)
 	window_key(&e, a, b);
 	window_key_by_calls(&e);
 	foreign_window(&e, a, b);
+	shared_queue(&e, IBV_QPT_RC);
+	shared_queue(&e, IBV_QPT_UC);
+	shared_queue_keeps_its_domain(&e);
 	loopback_destroy(a, b);
 	end_close(&e);
 }

@@ -132,7 +132,8 @@ pub trait Host {
     /// The list lacks a right to be read or is too short ([`ProtectionError::Bounds`]).
     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError>;
 
-    /// Copies `len` octets of `body` from `at` into the concatenation of `sges` at `offset`.
+    /// Copies `len` octets of `body` from `at` into the concatenation of `sges`, the list of a
+    /// receive request, at `offset`.
     ///
     /// # Errors
     /// The list lacks local write access or is too short, or the payload is not to be had.
@@ -144,6 +145,22 @@ pub trait Host {
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError>;
+
+    /// As [`Host::scatter`], into the list of a read of this end. The two differ where receive
+    /// requests come from a shared queue, which may have a protection domain of its own.
+    ///
+    /// # Errors
+    /// As there.
+    fn scatter_response(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        body: &Self::Body,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        self.scatter(sges, offset, body, at, len)
+    }
 
     /// Stores an atomic's old value, in host order, into the first 8 octets of the concatenation of `sges`.
     ///

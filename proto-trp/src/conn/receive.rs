@@ -500,7 +500,7 @@ impl Connection {
             return fault(TerminateCause::TAGGED_BOUNDS);
         }
         if len > 0 {
-            host.scatter(
+            host.scatter_response(
                 self.sq.sges(index),
                 offset.0,
                 datagram.body,

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proto_trp::conn::{AtomicOp, ProtectionError, RemoteAccess, RemoteAddr, Sge};
 
-use super::memory::{pointer, populate, QpHost};
+use super::memory::{pointer, populate, ListKind, QpHost};
 use super::mr::Place;
-use super::types::Access;
 
 /// Where octets come from or go to.
 #[derive(Clone, Copy)]
@@ -85,19 +84,16 @@ unsafe fn transfer_by_kernel(
 }
 
 impl QpHost<'_> {
-    fn asker(&self) -> (super::Pd, u32) {
-        (self.qp.pd(), self.qp.number().to_u32())
-    }
-
     /// Finds every piece of `len` octets from `offset` of the list, then moves them all.
     fn transfer_list(
         &self,
+        list: ListKind,
         sges: &[Sge],
         offset: u64,
         len: usize,
-        needed: Access,
         direction_at: impl Fn(usize) -> Direction,
     ) -> Result<(), ProtectionError> {
+        let asker = (list.pd(self.qp), self.qp.number().to_u32());
         for moves in [false, true] {
             let (mut skip, mut done) = (offset, 0);
             for sge in sges {
@@ -110,7 +106,7 @@ impl QpHost<'_> {
                 let at = sge.addr.checked_add(skip).ok_or(ProtectionError::Wrap)?;
                 let place = self
                     .regions
-                    .find(sge.lkey, at, octets, self.asker(), needed)?;
+                    .find(sge.lkey, at, octets, asker, list.needs())?;
                 // `octets` is at most `len - done`.
                 let octets = usize::try_from(octets).map_err(|_| ProtectionError::Bounds)?;
                 if moves {
@@ -135,7 +131,7 @@ impl QpHost<'_> {
         out: &mut [u8],
     ) -> Result<(), ProtectionError> {
         let to = out.as_mut_ptr();
-        self.transfer_list(sges, offset, out.len(), Access::LOCAL, |at| {
+        self.transfer_list(ListKind::Source, sges, offset, out.len(), |at| {
             // SAFETY: `at` is within `out`.
             Direction::Out(unsafe { to.add(at) })
         })
@@ -145,12 +141,13 @@ impl QpHost<'_> {
     #[cold]
     pub(super) fn scatter_carefully(
         &self,
+        list: ListKind,
         sges: &[Sge],
         offset: u64,
         from: *const u8,
         len: usize,
     ) -> Result<(), ProtectionError> {
-        self.transfer_list(sges, offset, len, Access::LOCAL_WRITE, |at| {
+        self.transfer_list(list, sges, offset, len, |at| {
             // SAFETY: `at` is below `len`.
             Direction::In(unsafe { from.add(at) })
         })
@@ -167,8 +164,9 @@ impl QpHost<'_> {
         if !self.access.contains(needed) {
             return Err(ProtectionError::Access);
         }
+        let asker = (self.qp.pd(), self.qp.number().to_u32());
         self.regions
-            .find(remote.stag, remote.to, len, self.asker(), needed)
+            .find(remote.stag, remote.to, len, asker, needed)
     }
 
     /// # Safety

@@ -17,10 +17,10 @@ use proto_trp::conn::{PlaceError, Sge};
 use proto_trp::wire::{trp, PacketType};
 use urdma_arena::{Endpoint, Referred, RxFrame, Witness};
 
-use super::memory::{pointer, QpHost};
+use super::memory::{pointer, ListKind, QpHost};
 use super::progress::arena_slot;
 use super::shard::random_u64;
-use super::types::{Access, LIMITS};
+use super::types::LIMITS;
 
 #[cfg(test)]
 mod tests;
@@ -341,7 +341,7 @@ impl QpHost<'_> {
         let (at, word) = self.qp.witness();
         put(at, word);
         // `out` is long, a list has few pieces: there is room for all.
-        self.pieces(sges, offset, len, Access::LOCAL, |address, _, octets| {
+        self.pieces(sges, offset, len, ListKind::Source, |address, _, octets| {
             put(address, octets as u64);
         })
         .ok()?;

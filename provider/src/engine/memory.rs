@@ -22,7 +22,7 @@ use super::mr::MrTable;
 use super::qp::{Counts, Qp};
 use super::shard::Note;
 use super::srq::NotTaken;
-use super::types::{Access, EngineError, WorkCompletion};
+use super::types::{Access, EngineError, Pd, WorkCompletion};
 use super::xrc::XrcRole;
 
 /// Octets of a train behind the segment that is looked at which are on their way into the processor.
@@ -169,12 +169,43 @@ pub(super) struct QpHost<'a> {
     pub(super) referred: Option<Referred>,
 }
 
+/// What a scatter-gather list is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ListKind {
+    /// Octets are read from it, to be sent.
+    Source,
+    /// What a read or an atomic brings is written to it.
+    Response,
+    /// A message is written to it.
+    Receive,
+}
+
+impl ListKind {
+    /// The protection domain that its keys must belong to.
+    #[inline]
+    pub(super) fn pd(self, qp: &Qp) -> Pd {
+        match self {
+            ListKind::Source | ListKind::Response => qp.pd(),
+            ListKind::Receive => qp.recv_pd(),
+        }
+    }
+
+    /// The right that its keys must have.
+    #[inline]
+    pub(super) const fn needs(self) -> Access {
+        match self {
+            ListKind::Source => Access::LOCAL,
+            ListKind::Response | ListKind::Receive => Access::LOCAL_WRITE,
+        }
+    }
+}
+
 impl QpHost<'_> {
     #[inline]
-    fn local(&self, sge: &Sge, at: u64, len: u64, needed: Access) -> Result<u64, ProtectionError> {
+    fn local(&self, sge: &Sge, at: u64, len: u64, list: ListKind) -> Result<u64, ProtectionError> {
         let address = sge.addr.checked_add(at).ok_or(ProtectionError::Wrap)?;
-        self.regions
-            .check(sge.lkey, address, len, self.qp.pd(), needed)
+        let (pd, needed) = (list.pd(self.qp), list.needs());
+        self.regions.check(sge.lkey, address, len, pd, needed)
     }
 
     #[inline]
@@ -208,7 +239,7 @@ impl QpHost<'_> {
         sges: &[Sge],
         mut offset: u64,
         len: usize,
-        needed: Access,
+        list: ListKind,
         mut piece: impl FnMut(u64, usize, usize),
     ) -> Result<(), ProtectionError> {
         let mut done = 0;
@@ -222,7 +253,7 @@ impl QpHost<'_> {
                 continue;
             }
             let octets = (length - offset).min((len - done) as u64);
-            let address = self.local(sge, offset, octets, needed)?;
+            let address = self.local(sge, offset, octets, list)?;
             // `octets` is at most `len - done`.
             let octets = usize::try_from(octets).map_err(|_| ProtectionError::Bounds)?;
             piece(address, done, octets);
@@ -243,13 +274,13 @@ impl QpHost<'_> {
         sges: &[Sge],
         offset: u64,
         len: usize,
-        needed: Access,
+        list: ListKind,
         piece: impl FnMut(u64, usize, usize),
     ) -> Result<(), ProtectionError> {
         if sges.len() > 1 {
-            self.pieces(sges, offset, len, needed, |_, _, _| {})?;
+            self.pieces(sges, offset, len, list, |_, _, _| {})?;
         }
-        self.pieces(sges, offset, len, needed, piece)
+        self.pieces(sges, offset, len, list, piece)
     }
 
     /// Writes `len` octets at `from` to memory that the peer names, the last one last.
@@ -280,29 +311,50 @@ impl QpHost<'_> {
         Ok(())
     }
 
-    /// As `scatter`, of payload in another process' memory.
+    /// Copies `len` octets of `body` from `at` into the concatenation of a list from an offset on.
+    // A part of its two callers, which know the kind of list.
+    #[inline(always)]
+    fn scatter_to(
+        &mut self,
+        list: ListKind,
+        (sges, offset): (&[Sge], u64),
+        body: &Body<'_>,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        if let Some(far) = body.far() {
+            return self.scatter_far(list, (sges, offset), far, at, len);
+        }
+        let scattered = self.checked_pieces(sges, offset, len, list, |address, begin, octets| {
+            // SAFETY: the octets are registered with local write access.
+            unsafe { body.copy_to(at + begin, pointer(address), octets) };
+        });
+        match scattered {
+            Ok(()) => Ok(()),
+            Err(_) => Ok(self.scatter_carefully(list, sges, offset, body.piece(at, len), len)?),
+        }
+    }
+
+    /// As `scatter_to`, of payload in another process' memory.
     fn scatter_far(
         &mut self,
-        sges: &[Sge],
-        offset: u64,
+        list: ListKind,
+        (sges, offset): (&[Sge], u64),
         far: &Far,
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
         let mut places = Places::new();
-        let found = self.pieces(
-            sges,
-            offset,
-            len,
-            Access::LOCAL_WRITE,
-            |address, _, octets| places.push(pointer(address), octets),
-        );
+        let found = self.pieces(sges, offset, len, list, |address, _, octets| {
+            places.push(pointer(address), octets);
+        });
         if found.is_ok() {
             // SAFETY: the places are registered with local write access.
             return unsafe { far.copy_to(at, len, &mut places) };
         }
         let octets = far.to_vec(at, len)?;
-        Ok(self.scatter_octets_at(sges, offset, &octets)?)
+        let (from, len) = (octets.as_ptr(), octets.len());
+        Ok(self.scatter_carefully(list, sges, offset, from, len)?)
     }
 
     /// As `write_remote`, of payload in another process' memory.
@@ -332,19 +384,11 @@ impl QpHost<'_> {
     /// Copies `octets`, which are none of the application's, to the beginning of the concatenation of `sges`.
     pub(super) fn scatter_octets(
         &mut self,
+        list: ListKind,
         sges: &[Sge],
         octets: &[u8],
     ) -> Result<(), ProtectionError> {
-        self.scatter_octets_at(sges, 0, octets)
-    }
-
-    fn scatter_octets_at(
-        &mut self,
-        sges: &[Sge],
-        offset: u64,
-        octets: &[u8],
-    ) -> Result<(), ProtectionError> {
-        self.scatter_carefully(sges, offset, octets.as_ptr(), octets.len())
+        self.scatter_carefully(list, sges, 0, octets.as_ptr(), octets.len())
     }
 
     /// Takes the oldest request off the queue pair's shared receive queue if its list is `wanted`
@@ -412,7 +456,7 @@ impl<'a> Host for QpHost<'a> {
             sges,
             offset,
             len,
-            Access::LOCAL,
+            ListKind::Source,
             |address, begin, octets| {
                 // SAFETY: the pieces together are `len` octets, so `begin` is within `out`.
                 let to = unsafe { to.add(begin) };
@@ -435,27 +479,23 @@ impl<'a> Host for QpHost<'a> {
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
-        if let Some(far) = body.far() {
-            return self.scatter_far(sges, offset, far, at, len);
-        }
-        let scattered = self.checked_pieces(
-            sges,
-            offset,
-            len,
-            Access::LOCAL_WRITE,
-            |address, begin, octets| {
-                // SAFETY: the octets are registered with local write access.
-                unsafe { body.copy_to(at + begin, pointer(address), octets) };
-            },
-        );
-        match scattered {
-            Ok(()) => Ok(()),
-            Err(_) => Ok(self.scatter_carefully(sges, offset, body.piece(at, len), len)?),
-        }
+        self.scatter_to(ListKind::Receive, (sges, offset), body, at, len)
+    }
+
+    #[inline]
+    fn scatter_response(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        body: &Body<'a>,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        self.scatter_to(ListKind::Response, (sges, offset), body, at, len)
     }
 
     fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError> {
-        self.scatter_octets(sges, &value.to_ne_bytes())
+        self.scatter_octets(ListKind::Response, sges, &value.to_ne_bytes())
     }
 
     #[inline]

@@ -17,6 +17,7 @@ pub struct Qp {
     number: Qpn,
     caps: QpCaps,
     pd: Pd,
+    recv_pd: Pd,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
@@ -43,6 +44,7 @@ impl Qp {
             number,
             caps,
             pd: config.pd,
+            recv_pd: config.srq.as_ref().map_or(config.pd, |srq| srq.pd()),
             send_cq: Arc::clone(&config.send_cq),
             recv_cq: Arc::clone(&config.recv_cq),
             srq: config.srq.clone(),
@@ -71,6 +73,16 @@ impl Qp {
     pub fn pd(&self) -> Pd {
         match &self.xrc {
             XrcRole::None | XrcRole::Initiator => self.pd,
+            XrcRole::Target(domain) => domain.pd(),
+        }
+    }
+
+    /// The protection domain of the lists of its receive requests: that of the shared queue, if
+    /// they come from one.
+    #[inline]
+    pub(super) fn recv_pd(&self) -> Pd {
+        match &self.xrc {
+            XrcRole::None | XrcRole::Initiator => self.recv_pd,
             XrcRole::Target(domain) => domain.pd(),
         }
     }

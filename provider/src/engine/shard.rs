@@ -479,10 +479,6 @@ pub(super) fn purge(qp: &Qp) {
 
 /// Whether there can be a queue pair of these sizes.
 pub(super) fn check_sizes(config: &QpConfig) -> Result<(), EngineError> {
-    // The lists of a shared queue are checked against the queue pair's protection domain.
-    if config.srq.as_ref().is_some_and(|srq| srq.pd() != config.pd) {
-        return Err(EngineError::Invalid);
-    }
     let fits = (1..=LIMITS.max_qp_wr).contains(&config.max_send_wr)
         && config.max_recv_wr <= LIMITS.max_qp_wr
         && config.max_send_sge <= LIMITS.max_sge

@@ -16,7 +16,7 @@ use super::Engine;
 /// What a shared receive queue is created with.
 #[derive(Clone)]
 pub struct SrqConfig {
-    /// Protection domain of its lists and of the queue pairs that use it.
+    /// Protection domain of its lists; queue pairs that use it may have others.
     pub pd: Pd,
     /// Work requests, 1..
     pub max_wr: u32,

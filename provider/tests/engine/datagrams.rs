@@ -367,6 +367,39 @@ fn memory_that_is_not_registered_is_neither_sent_nor_written() {
 }
 
 #[test]
+fn shared_receive_queue_of_another_domain_takes_keys_of_its_own_domain() {
+    let arena = arena();
+    let (a, other) = (engine(arena, 1), engine(arena, 2));
+    let a = Port::new(&a);
+    let owner = Port::new(&other);
+    let srq = SrqConfig {
+        pd: owner.pd,
+        max_wr: 4,
+        max_sge: 1,
+        limit: 0,
+        cookie: 0,
+        events: Arc::new(Events::default()),
+    };
+    let srq = other.create_srq(srq).unwrap();
+    let b = Port::with(&other, |config| config.srq = Some(Arc::clone(&srq)));
+    assert_ne!(b.pd, owner.pd);
+    let receive = |wr_id, sge| {
+        let sges = [sge];
+        let wr = RecvWr { wr_id, sges: &sges };
+        other.post_srq_recv(&srq, &wr).unwrap();
+    };
+    receive(1, owner.sge(0, 100));
+    a.send(1, &b, Payload::Inline(&[b"x"])).unwrap();
+    a.expect(1, Status::Success);
+    b.expect(1, Status::Success);
+    assert_eq!(owner.memory[GRH], b'x');
+    receive(2, b.sge(0, 100));
+    a.send(2, &b, Payload::Inline(&[b"x"])).unwrap();
+    a.expect(2, Status::Success);
+    b.expect(2, Status::LocalProtectionError);
+}
+
+#[test]
 fn message_longer_than_the_receive_is_dropped_and_the_receive_takes_the_next_that_fits() {
     let (a, b) = two();
     let before = b.memory.clone();

@@ -6,7 +6,7 @@ use proto_trp::conn::{Completion, CompletionOp, Host, PlaceError, Sge, Status};
 use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
 use urdma_underlay::internet_checksum;
 
-use super::super::memory::{Body, QpHost};
+use super::super::memory::{Body, ListKind, QpHost};
 use super::super::path::ip_of;
 use super::super::shard::Shard;
 use super::super::srq::NotTaken;
@@ -98,7 +98,7 @@ fn place<'a>(
     body: &Body<'a>,
     len: usize,
 ) -> Result<(), PlaceError> {
-    host.scatter_octets(sges, grh)?;
+    host.scatter_octets(ListKind::Receive, sges, grh)?;
     host.scatter(sges, GRH_LEN as u64, body, HEADER_LEN, len)
 }
 
