@@ -7,9 +7,11 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define REMOTE (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 #define ALL (IBV_ACCESS_LOCAL_WRITE | REMOTE | IBV_ACCESS_MW_BIND)
+#define PAGE 4096u
 
 static void complete(struct end *e, int count)
 {
@@ -273,6 +275,89 @@ static void shared_queue_keeps_its_domain(struct end *e)
 		fail("a protection domain is still in use: %s", strerror(errno));
 }
 
+/* A message of no octets from `a`, with a list of one element in `list`, or without a list. */
+static void nothing(struct end *e, struct ibv_qp *a, enum ibv_wr_opcode opcode,
+		    const struct ibv_mr *list, uint64_t remote_addr, uint32_t rkey)
+{
+	struct ibv_sge sge = { 0 };
+	struct ibv_send_wr wr = {
+		.opcode = opcode, .sg_list = &sge, .num_sge = list ? 1 : 0,
+		.wr.rdma = { .remote_addr = remote_addr, .rkey = rkey },
+	};
+
+	if (list)
+		sge = (struct ibv_sge){ .addr = (uintptr_t)list->addr, .lkey = list->lkey };
+	if (post(a, wr))
+		fail("ibv_post_send of no octets");
+	complete(e, 1);
+}
+
+/* One octet between the regions is refused. */
+static void one_octet(struct end *e, struct ibv_qp *a, enum ibv_wr_opcode opcode,
+		      const struct ibv_mr *local, const struct ibv_mr *remote,
+		      enum ibv_wc_status status)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)local->addr, .length = 1, .lkey = local->lkey };
+	struct ibv_send_wr wr = {
+		.opcode = opcode, .sg_list = &sge, .num_sge = 1,
+		.wr.rdma = { .remote_addr = (uintptr_t)remote->addr, .rkey = remote->rkey },
+	};
+
+	if (post(a, wr))
+		fail("ibv_post_send of an octet");
+	end_expect(e, status);
+}
+
+/*
+ * Regions of no octets at every kind of address, and messages of none through them, behind them and
+ * with keys that do not exist.
+ */
+static void no_octets(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
+{
+	void *hole = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *addresses[] = { e->region, e->region + 1, e->region + PAGE, NULL, hole };
+
+	if (hole == MAP_FAILED || munmap(hole, PAGE))
+		fail("mmap");
+	for (size_t i = 0; i < sizeof(addresses) / sizeof(*addresses); i++) {
+		struct ibv_mr *mr = ibv_reg_mr(e->pd, addresses[i], 0, ALL);
+		uint64_t at = (uintptr_t)addresses[i];
+
+		if (!mr)
+			fail("ibv_reg_mr of no octets at %p: %s", addresses[i], strerror(errno));
+		if (mr->length)
+			fail("a region of no octets has %zu", mr->length);
+		nothing(e, a, IBV_WR_RDMA_WRITE, mr, at, mr->rkey);
+		nothing(e, a, IBV_WR_RDMA_READ, mr, at, mr->rkey);
+		/* No octet is touched, so nothing is checked. */
+		nothing(e, a, IBV_WR_RDMA_WRITE, mr, at + 4096, mr->rkey);
+		nothing(e, a, IBV_WR_RDMA_READ, NULL, UINT64_MAX, mr->rkey ^ 1);
+		loopback_receive(e, b);
+		nothing(e, a, IBV_WR_SEND, mr, 0, 0);
+		complete(e, 1);
+		loopback_receive(e, b);
+		nothing(e, a, IBV_WR_RDMA_WRITE_WITH_IMM, NULL, at, mr->rkey ^ 1);
+		complete(e, 1);
+		one_octet(e, a, IBV_WR_RDMA_WRITE, e->mr, mr, IBV_WC_REM_ACCESS_ERR);
+		loopback_connect(e, a, b);
+		one_octet(e, a, IBV_WR_RDMA_READ, e->mr, mr, IBV_WC_REM_ACCESS_ERR);
+		loopback_connect(e, a, b);
+		one_octet(e, a, IBV_WR_RDMA_WRITE, mr, e->mr, IBV_WC_LOC_PROT_ERR);
+		loopback_connect(e, a, b);
+		if (ibv_dereg_mr(mr))
+			fail("ibv_dereg_mr of no octets: %s", strerror(errno));
+	}
+}
+
+static void no_octets_on_demand(struct end *e)
+{
+	const int access = IBV_ACCESS_ON_DEMAND | IBV_ACCESS_LOCAL_WRITE;
+	struct ibv_mr *mr = ibv_reg_mr(e->pd, e->region, 0, access);
+
+	if (!mr || ibv_dereg_mr(mr))
+		fail("a region of no octets with on-demand paging: %s", strerror(errno));
+}
+
 void check_keys(void)
 {
 	struct end e;
@@ -288,6 +373,8 @@ void check_keys(void)
 	shared_queue(&e, IBV_QPT_RC);
 	shared_queue(&e, IBV_QPT_UC);
 	shared_queue_keeps_its_domain(&e);
+	no_octets(&e, a, b);
+	no_octets_on_demand(&e);
 	loopback_destroy(a, b);
 	end_close(&e);
 }

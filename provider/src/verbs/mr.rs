@@ -98,13 +98,11 @@ pub(super) unsafe extern "C" fn reg_mr(
             iova
         };
         let is_everything = addr.is_null() && length == usize::MAX;
-        let octets = match length {
-            0 => return Err(VerbsError::Invalid),
-            // The whole address space, which on-demand paging alone can have ("implicit").
-            _ if is_everything && rights.contains(Access::ON_DEMAND) => {
-                domain.engine.info().limits.max_mr_octets
-            }
-            _ => length as u64,
+        // The whole address space, which on-demand paging alone can have ("implicit").
+        let octets = if is_everything && rights.contains(Access::ON_DEMAND) {
+            domain.engine.info().limits.max_mr_octets
+        } else {
+            length as u64
         };
         let keys = domain
             .engine
@@ -241,7 +239,8 @@ const PINNED_RIGHTS: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// Has the kernel, if it is there for that, keep a region's pages where they are; one that is paged on demand has none to keep.
+/// Has the kernel, if it is there for that, keep a region's pages where they are; one that is paged
+/// on demand has none to keep, and one of no octets has no pages.
 fn pin(
     domain: &ProtectionDomain,
     start: u64,
@@ -253,7 +252,7 @@ fn pin(
     let Some(domain) = domain
         .kernel
         .as_ref()
-        .filter(|_| access & IBV_ACCESS_ON_DEMAND == 0)
+        .filter(|_| access & IBV_ACCESS_ON_DEMAND == 0 && length > 0)
     else {
         return Ok(None);
     };
@@ -269,7 +268,8 @@ fn pin(
     Ok(Some(region))
 }
 
-/// `ibv_advise_mr`: brings pages of on-demand regions into memory. Without the flush flag nobody waits for it, so holes are no error.
+/// `ibv_advise_mr`: brings pages of on-demand regions into memory; those of other regions are
+/// there. Without the flush flag the call does not wait for pages, so holes are no error.
 pub(super) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: c_uint,
