@@ -358,6 +358,43 @@ static void no_octets_on_demand(struct end *e)
 		fail("a region of no octets with on-demand paging: %s", strerror(errno));
 }
 
+/* The memory of a region without on-demand paging is there, so all advice about it succeeds. */
+static void advice(struct end *e)
+{
+	const enum ibv_advise_mr_advice advices[] = {
+		IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE,
+		IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+	};
+	struct ibv_sge sge = {
+		.addr = (uintptr_t)e->region, .length = OCTETS, .lkey = e->mr->lkey,
+	};
+	struct ibv_mr *read_only = ibv_reg_mr(e->pd, e->region, OCTETS, 0);
+
+	if (!read_only)
+		fail("ibv_reg_mr: %s", strerror(errno));
+	for (size_t i = 0; i < sizeof(advices) / sizeof(*advices); i++)
+		for (uint32_t flags = 0; flags <= IBV_ADVISE_MR_FLAG_FLUSH; flags++) {
+			int error = ibv_advise_mr(e->pd, advices[i], flags, &sge, 1);
+
+			if (error)
+				fail("ibv_advise_mr %u, flags %u: %s", (unsigned)advices[i], flags,
+				     strerror(error));
+		}
+	/* As with on-demand paging: beyond the region, without the right, of another domain. */
+	sge.lkey = read_only->lkey;
+	if (ibv_advise_mr(e->pd, IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, 0, &sge, 1) != EFAULT)
+		fail("advice to write to a region that may not be written was taken");
+	sge.length++;
+	if (ibv_advise_mr(e->pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1) != EFAULT)
+		fail("advice about octets behind the region was taken");
+	sge.length--;
+	sge.lkey = e->foreign_mr->lkey;
+	if (ibv_advise_mr(e->pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1) != EFAULT)
+		fail("advice about another protection domain's region was taken");
+	if (ibv_dereg_mr(read_only))
+		fail("ibv_dereg_mr");
+}
+
 void check_keys(void)
 {
 	struct end e;
@@ -375,6 +412,7 @@ void check_keys(void)
 	shared_queue_keeps_its_domain(&e);
 	no_octets(&e, a, b);
 	no_octets_on_demand(&e);
+	advice(&e);
 	loopback_destroy(a, b);
 	end_close(&e);
 }

@@ -302,7 +302,8 @@ impl Engine {
         outcome.map(|_| ())
     }
 
-    /// Brings the pages of a part of an on-demand region into memory, for writing if `write`.
+    /// Brings the pages of a part of a region into memory, for writing if `write`; those of a
+    /// region without on-demand paging are there.
     ///
     /// # Errors
     /// [`EngineError::Invalid`]: no such region, or not that part of it; [`EngineError::Fault`]: there is a hole.
@@ -321,7 +322,8 @@ impl Engine {
             .find(sge.lkey, sge.addr, len, (pd, 0), needed);
         match found {
             Ok(Place::OnDemand(addr)) => memory::populate(addr, len, write),
-            _ => Err(EngineError::Invalid),
+            Ok(Place::Memory(_) | Place::Null) => Ok(()),
+            Err(_) => Err(EngineError::Invalid),
         }
     }
 

@@ -304,6 +304,8 @@ pub(super) unsafe extern "C" fn advise_mr(
             };
             match domain.engine.prefetch(domain.pd, &sge, write) {
                 Err(EngineError::Fault) if !waits => {}
+                // As the man page has it: no such key, or octets or a right that it does not have.
+                Err(EngineError::Invalid) => return Err(VerbsError::System(libc::EFAULT)),
                 outcome => outcome?,
             }
         }
