@@ -129,7 +129,7 @@ fn keys_open_what_they_are_for_and_nothing_else() {
 }
 
 #[test]
-fn refused_calls_set_errno() {
+fn refused_calls_set_errno_and_destroyed_objects_are_not_touched() {
     check_alone("refusals");
 }
 

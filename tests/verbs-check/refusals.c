@@ -1,12 +1,20 @@
-/* Calls that are refused: the answer is an errno value and is in errno too. */
+/*
+ * Calls that are refused: the answer is an errno value and is in errno too. Among them are calls
+ * that name an object which has been destroyed, or a copy of its public structure.
+ */
 #include "loopback.h"
 #include "scenarios.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND)
+/* No handle of this program. */
+#define OTHER_HANDLE 0x7ffffff0u
 
 static void refused(const char *call, int answer, int set, int expected)
 {
@@ -28,6 +36,26 @@ static void refused(const char *call, int answer, int set, int expected)
 	errno = 0; \
 	const void *made_ = (call); \
 	refused(#call, made_ ? 0 : expected, errno, expected); \
+} while (0)
+
+static void no_object(const char *call, int answer, int set)
+{
+	if ((answer != EINVAL && answer != ENOENT) || set != answer)
+		fail("%s gave '%s' with errno '%s'", call, strerror(answer), strerror(set));
+}
+
+/* The call names an object that does not exist. */
+#define NO_OBJECT(call) do { \
+	errno = 0; \
+	int answer_ = (call); \
+	no_object(#call, answer_, errno); \
+} while (0)
+
+/* The call would make an object of one that does not exist. */
+#define NOT_MADE_OF(call) do { \
+	errno = 0; \
+	const void *made_ = (call); \
+	no_object(#call, made_ ? 0 : errno, errno); \
 } while (0)
 
 /* One of each kind of object. */
@@ -168,14 +196,209 @@ static void errno_is_set(struct end *e, const struct kinds *k)
 	rereg_refused(k->mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, IBV_ACCESS_REMOTE_WRITE);
 }
 
+/* A destroyed object is destroyed again, and named where one is needed. */
+static void destroyed_twice(struct end *e)
+{
+	struct kinds k = make(e);
+
+	destroy(&k);
+	NO_OBJECT(ibv_destroy_qp(k.qp));
+	NO_OBJECT(ibv_destroy_qp(k.xrc_qp));
+	NO_OBJECT(ibv_destroy_srq(k.srq));
+	NO_OBJECT(ibv_destroy_srq(k.xrc_srq));
+	NO_OBJECT(ibv_destroy_cq(k.cq));
+	NO_OBJECT(ibv_destroy_cq(ibv_cq_ex_to_cq(k.cq_ex)));
+	NO_OBJECT(ibv_dealloc_mw(k.mw));
+	NO_OBJECT(ibv_dereg_mr(k.mr));
+	NO_OBJECT(ibv_destroy_ah(k.ah));
+	NO_OBJECT(ibv_free_dm(k.dm));
+	NO_OBJECT(ibv_close_xrcd(k.xrcd));
+	NO_OBJECT(ibv_dealloc_pd(k.parent));
+	NO_OBJECT(ibv_dealloc_pd(k.pd));
+	NO_OBJECT(ibv_dealloc_td(k.td));
+}
+
+/* Calls that name an object which has been destroyed. */
+static void destroyed_is_named(struct end *e)
+{
+	struct kinds k = make(e);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	struct ibv_qp_init_attr init;
+	struct ibv_srq_init_attr srq_init = { .attr = { .max_wr = 4, .max_sge = 1 } };
+	struct ibv_srq_init_attr_ex xrc_srq_init = xrc_srq(&k);
+	struct ibv_qp_init_attr_ex target_init = xrc_target(&k);
+	struct ibv_srq_attr srq_attr = { .srq_limit = 1 };
+	struct ibv_ah_attr ah_attr = to_itself(e);
+	struct ibv_parent_domain_init_attr parent_attr = { .pd = k.pd };
+	struct ibv_cq_init_attr_ex cq_attr = {
+		.cqe = 4, .comp_mask = IBV_CQ_INIT_ATTR_MASK_PD, .parent_domain = k.parent,
+	};
+	struct ibv_sge sge = { .addr = (uintptr_t)e->region, .length = 8, .lkey = k.mr->lkey };
+	union ibv_gid gid = { 0 };
+	uint32_t number;
+
+	destroy(&k);
+	NO_OBJECT(ibv_modify_qp(k.qp, &attr, IBV_QP_STATE));
+	NO_OBJECT(ibv_query_qp(k.qp, &attr, IBV_QP_STATE, &init));
+	NO_OBJECT(ibv_attach_mcast(k.qp, &gid, 0));
+	NO_OBJECT(ibv_detach_mcast(k.qp, &gid, 0));
+	NO_OBJECT(ibv_modify_srq(k.srq, &srq_attr, IBV_SRQ_LIMIT));
+	NO_OBJECT(ibv_query_srq(k.srq, &srq_attr));
+	NO_OBJECT(ibv_get_srq_num(k.xrc_srq, &number));
+	NO_OBJECT(ibv_resize_cq(k.cq, 8));
+	NO_OBJECT(ibv_advise_mr(k.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, &sge, 1));
+	rereg_refused(k.mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, 0);
+	rereg_refused(e->mr, IBV_REREG_MR_CHANGE_PD, k.pd, 0);
+	NOT_MADE_OF(ibv_reg_mr(k.pd, e->region, OCTETS, ALL));
+	NOT_MADE_OF(ibv_alloc_null_mr(k.pd));
+	NOT_MADE_OF(ibv_reg_dm_mr(e->pd, k.dm, 0, 64, IBV_ACCESS_ZERO_BASED));
+	NOT_MADE_OF(ibv_alloc_mw(k.pd, IBV_MW_TYPE_1));
+	NOT_MADE_OF(ibv_create_ah(k.pd, &ah_attr));
+	NOT_MADE_OF(ibv_create_srq(k.pd, &srq_init));
+	NOT_MADE_OF(ibv_create_srq_ex(e->context, &xrc_srq_init));
+	NOT_MADE_OF(ibv_create_qp_ex(e->context, &target_init));
+	NOT_MADE_OF(ibv_alloc_parent_domain(e->context, &parent_attr));
+	parent_attr = (struct ibv_parent_domain_init_attr){ .pd = e->pd, .td = k.td };
+	NOT_MADE_OF(ibv_alloc_parent_domain(e->context, &parent_attr));
+	NOT_MADE_OF(ibv_create_cq_ex(e->context, &cq_attr));
+	init = small_qp(e->cq, NULL);
+	NOT_MADE_OF(ibv_create_qp(k.pd, &init));
+	init = small_qp(k.cq, NULL);
+	NOT_MADE_OF(ibv_create_qp(e->pd, &init));
+	init = small_qp(e->cq, k.srq);
+	NOT_MADE_OF(ibv_create_qp(e->pd, &init));
+}
+
+/* Windows are bound by a queue pair and to a region; libibverbs itself compares their domains. */
+static void destroyed_is_bound(struct end *e)
+{
+	struct kinds k = make(e);
+	struct ibv_mw *mw = ibv_alloc_mw(e->pd, IBV_MW_TYPE_1);
+	struct ibv_mr *mr = ibv_reg_mr(e->pd, e->region, OCTETS, ALL);
+	struct ibv_mw_bind bind = { .bind_info = { .addr = (uintptr_t)e->region, .length = 8 } };
+
+	if (!mw || !mr)
+		fail("a window or a region: %s", strerror(errno));
+	destroy(&k);
+	bind.bind_info.mr = k.mr;
+	NO_OBJECT(ibv_bind_mw(e->qp, k.mw, &bind));
+	bind.bind_info.mr = mr;
+	NO_OBJECT(ibv_bind_mw(k.qp, mw, &bind));
+	if (ibv_dereg_mr(mr))
+		fail("ibv_dereg_mr");
+	NO_OBJECT(ibv_bind_mw(e->qp, mw, &bind));
+	if (ibv_dealloc_mw(mw))
+		fail("ibv_dealloc_mw");
+}
+
+/* A completion queue cannot be made with a channel that has been destroyed. */
+static void dead_channel(struct end *e)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(e->context);
+	struct ibv_comp_channel copy;
+
+	if (!channel)
+		fail("ibv_create_comp_channel: %s", strerror(errno));
+	copy = *channel;
+	if (ibv_destroy_comp_channel(channel))
+		fail("ibv_destroy_comp_channel");
+	NOT_MADE_OF(ibv_create_cq(e->context, 4, NULL, &copy, 0));
+}
+
+/* A copy in memory of its own, so that a tool sees who reads behind it. */
+#define COPY_OF(type, object) ({ \
+	type *copy_ = malloc(sizeof(type)); \
+	if (!copy_) \
+		fail("no memory"); \
+	*copy_ = *(object); \
+	copy_; \
+})
+
+/* A copy of the public structure with another handle is no object, and the object itself stays. */
+static void copies(struct end *e)
+{
+	struct kinds k = make(e);
+	struct ibv_qp *qp = COPY_OF(struct ibv_qp, k.qp);
+	struct ibv_cq *cq = COPY_OF(struct ibv_cq, k.cq);
+	struct ibv_srq *srq = COPY_OF(struct ibv_srq, k.srq);
+	struct ibv_pd *pd = COPY_OF(struct ibv_pd, k.pd);
+	struct ibv_mw *mw = COPY_OF(struct ibv_mw, k.mw);
+	struct ibv_ah *ah = COPY_OF(struct ibv_ah, k.ah);
+	struct ibv_dm *dm = COPY_OF(struct ibv_dm, k.dm);
+	/* libibverbs reads behind the public part of a region. */
+	struct { struct ibv_mr mr; long behind[4]; } *mr = calloc(1, sizeof(*mr));
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	struct ibv_srq_attr srq_attr = { .srq_limit = 1 };
+	struct ibv_qp_init_attr init;
+
+	if (!mr)
+		fail("no memory");
+	mr->mr = *k.mr;
+	qp->handle = cq->handle = srq->handle = pd->handle = OTHER_HANDLE;
+	mw->handle = ah->handle = dm->handle = mr->mr.handle = OTHER_HANDLE;
+	NO_OBJECT(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	NO_OBJECT(ibv_query_qp(qp, &attr, IBV_QP_STATE, &init));
+	NO_OBJECT(ibv_destroy_qp(qp));
+	NO_OBJECT(ibv_resize_cq(cq, 8));
+	NO_OBJECT(ibv_destroy_cq(cq));
+	NO_OBJECT(ibv_modify_srq(srq, &srq_attr, IBV_SRQ_LIMIT));
+	NO_OBJECT(ibv_query_srq(srq, &srq_attr));
+	NO_OBJECT(ibv_destroy_srq(srq));
+	NOT_MADE_OF(ibv_reg_mr(pd, e->region, OCTETS, ALL));
+	init = small_qp(cq, NULL);
+	NOT_MADE_OF(ibv_create_qp(e->pd, &init));
+	init = small_qp(e->cq, srq);
+	NOT_MADE_OF(ibv_create_qp(e->pd, &init));
+	NO_OBJECT(ibv_dealloc_pd(pd));
+	NO_OBJECT(ibv_dereg_mr(&mr->mr));
+	NO_OBJECT(ibv_dealloc_mw(mw));
+	NO_OBJECT(ibv_destroy_ah(ah));
+	NO_OBJECT(ibv_free_dm(dm));
+	/* The application may write into the structure itself, too. */
+	uint32_t handle = k.pd->handle;
+	k.pd->handle = OTHER_HANDLE;
+	NOT_MADE_OF(ibv_alloc_mw(k.pd, IBV_MW_TYPE_1));
+	k.pd->handle = handle;
+	destroy(&k);
+	free(qp), free(cq), free(srq), free(pd), free(mw), free(ah), free(dm), free(mr);
+}
+
+/* An object that is taken for one of another kind, or of another context. */
+static void wrong_kind(struct end *e)
+{
+	struct kinds k = make(e);
+	struct end other;
+	struct ibv_qp_init_attr init = small_qp((struct ibv_cq *)k.qp, NULL);
+
+	NOT_MADE_OF(ibv_create_qp(e->pd, &init));
+	end_open(&other, ALL);
+	init = small_qp(other.cq, NULL);
+	NOT_MADE_OF(ibv_create_qp(e->pd, &init));
+	end_close(&other);
+	init = small_qp(e->cq, (struct ibv_srq *)k.cq);
+	NOT_MADE_OF(ibv_create_qp(e->pd, &init));
+	NO_OBJECT(ibv_dealloc_pd((struct ibv_pd *)k.qp));
+	destroy(&k);
+}
+
 void check_refusals(void)
 {
 	struct end e;
 	struct kinds k;
 
+	setvbuf(stdout, NULL, _IOLBF, 0);
 	end_open(&e, ALL);
 	k = make(&e);
 	errno_is_set(&e, &k);
 	destroy(&k);
+	printf("errno is set\n");
+	destroyed_twice(&e);
+	printf("destroyed objects are not destroyed again\n");
+	destroyed_is_named(&e);
+	destroyed_is_bound(&e);
+	dead_channel(&e);
+	printf("destroyed objects are not used\n");
+	copies(&e);
+	wrong_kind(&e);
 	end_close(&e);
 }

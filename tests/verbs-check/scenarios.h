@@ -42,7 +42,7 @@ void check_services(void);
 /* Keys of windows, of requests of shared receive queues, of regions of no octets. */
 void check_keys(void);
 
-/* Calls that are refused, and set errno. */
+/* Calls that are refused, and set errno: objects that were destroyed, copies of objects. */
 void check_refusals(void);
 
 /* Times of completions. */

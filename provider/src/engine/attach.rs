@@ -136,7 +136,7 @@ impl Engine {
 
     /// Whether the calling process is a fork of the one that attached.
     #[inline]
-    pub(super) fn is_forked(&self) -> bool {
+    pub fn is_forked(&self) -> bool {
         FORKS.load(Ordering::Relaxed) != self.forks
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rdma_core_sys::verbs::{ibv_ah, ibv_ah_attr, ibv_pd};
 
 use super::attributes;
-use super::device::Context;
 use super::ffi;
+use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use crate::engine::{AddressHandle, Engine};
 
@@ -18,6 +18,11 @@ pub(super) struct Handle {
     verbs: UnsafeCell<ibv_ah>,
     engine: Arc<Engine>,
     pub(super) handle: Arc<AddressHandle>,
+}
+
+// SAFETY: the public part is the first field, and has nothing to drop.
+unsafe impl Object for Handle {
+    type Public = ibv_ah;
 }
 
 impl Handle {
@@ -34,30 +39,30 @@ impl Handle {
 /// `ibv_create_ah`; libibverbs fills in context and domain.
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes a protection domain of ours, the application its attributes.
-        let (context, domain, attr) = unsafe {
-            let context = Context::from_ptr((*pd).context);
-            (context, ProtectionDomain::from_ptr(pd), &*attr)
-        };
+        // SAFETY: libibverbs calls through the context of what the application names, which passes
+        // its attributes.
+        let ((context, domain), attr) =
+            unsafe { (objects::named::<ProtectionDomain>(pd)?, &*attr) };
         context.refuse_on_rnic()?;
         let engine = &domain.engine;
         let (destination, sgid_index) = attributes::address(attr, engine.info())?;
         let traffic_class = attr.grh.traffic_class;
         let handle = engine.create_ah(domain.pd, sgid_index, destination, traffic_class)?;
         let object = Box::new(Handle {
-            verbs: UnsafeCell::new(ibv_ah::default()),
+            verbs: UnsafeCell::new(ibv_ah {
+                handle: context.objects.next_handle(),
+                ..ibv_ah::default()
+            }),
             engine: engine.clone(),
             handle,
         });
-        Ok(Box::into_raw(object).cast())
+        context.objects.add(object)
     })
 }
 
 /// `ibv_destroy_ah`
 pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes an address handle that create_ah has put into a box, and nobody uses it any more.
-        let object = unsafe { Box::from_raw(ah.cast::<Handle>()) };
-        Ok(object.engine.destroy_ah(&object.handle)?)
-    })
+    let release = |object: &Handle| Ok(object.engine.destroy_ah(&object.handle)?);
+    // SAFETY: libibverbs calls through the context of what the application has done with.
+    ffi::status(|| unsafe { objects::destroy(ah, release) })
 }

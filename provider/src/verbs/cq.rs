@@ -19,6 +19,7 @@ use super::device::Context;
 use super::door::{self, Counterpart};
 use super::errno::VerbsError;
 use super::event::{discard, Unacknowledged, COMPLETION_OCTETS};
+use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use super::poll_ex::Cursor;
 use super::{ffi, poll_ex};
@@ -45,6 +46,11 @@ const _: () = {
         offset_of!(ibv_cq, comp_events_completed) == offset_of!(ibv_cq_ex, comp_events_completed)
     );
 };
+
+// SAFETY: the public part is the first field, and has nothing to drop.
+unsafe impl Object for CompletionQueue {
+    type Public = ibv_cq;
+}
 
 impl CompletionQueue {
     /// The object that contains what the application calls a completion queue.
@@ -102,6 +108,7 @@ impl CompletionQueue {
         }
         let cq = engine.create_cq(config)?;
         let verbs = ibv_cq_ex {
+            handle: context.objects.next_handle(),
             cqe: c_int::try_from(depth).unwrap_or(c_int::MAX),
             ..ibv_cq_ex::default()
         };
@@ -134,7 +141,7 @@ pub(super) unsafe extern "C" fn create_cq(
         let vector = u32::try_from(comp_vector).map_err(|_| VerbsError::Invalid)?;
         let object =
             CompletionQueue::create(context, &context.engine, depth, vector, channel, false)?;
-        Ok(Box::into_raw(object).cast())
+        context.objects.add(object)
     })
 }
 
@@ -154,7 +161,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             CompletionQueue::create(context, engine, depth, vector, attr.channel, keeps_time)?;
         // SAFETY: nobody else has the new object yet.
         unsafe { poll_ex::install(&mut *object.verbs()) };
-        Ok(Box::into_raw(object).cast())
+        // The extended structure begins as the plain one does.
+        Ok(context.objects.add(object)?.cast())
     })
 }
 
@@ -186,20 +194,19 @@ fn engine_of<'a>(
     if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
         return Ok(&context.engine);
     }
-    // SAFETY: with this flag the application passes null or a protection domain of ours that lives.
-    let domain = (!attr.parent_domain.is_null())
-        .then(|| unsafe { ProtectionDomain::from_ptr(attr.parent_domain) });
-    let domain = domain.filter(|domain| domain.is_parent());
-    domain
-        .map(ProtectionDomain::lane)
-        .ok_or(VerbsError::Invalid)
+    // SAFETY: the application does not destroy what it names.
+    let domain: &ProtectionDomain = unsafe { context.objects.find(attr.parent_domain)? };
+    if !domain.is_parent() {
+        return Err(VerbsError::Invalid);
+    }
+    Ok(domain.lane())
 }
 
 /// `ibv_resize_cq`
 pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes a completion queue of ours.
-        let object = unsafe { CompletionQueue::from_ptr(cq) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let (_, object) = unsafe { objects::named::<CompletionQueue>(cq)? };
         let wanted = u32::try_from(depth).map_err(|_| VerbsError::Invalid)?;
         if wanted == 0 || wanted > object.engine.info().limits.max_cqe {
             return Err(VerbsError::Invalid);
@@ -235,9 +242,7 @@ pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
 
 /// `ibv_destroy_cq`: waits until the application has acknowledged the events that it has read.
 pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes a completion queue of ours.
-        let object = unsafe { CompletionQueue::from_ptr(cq) };
+    let release = |object: &CompletionQueue| {
         object.engine.destroy_cq(&object.cq)?;
         if let Some(kernel) = &object.kernel {
             kernel.destroy();
@@ -259,10 +264,11 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
                 addr_of_mut!((*cq).comp_events_completed),
             );
         }
-        // SAFETY: the object came out of a box, the engine has forgotten it, and no event of it is on its way.
-        drop(unsafe { Box::from_raw(cq.cast::<CompletionQueue>()) });
         Ok(())
-    })
+    };
+    // SAFETY: libibverbs calls through the context of what the application has done with. When the
+    // call returns, the engine has forgotten the queue, and no event of it is on its way.
+    ffi::status(|| unsafe { objects::destroy(cq, release) })
 }
 
 /// The address in a completion event.

@@ -14,6 +14,7 @@ use rdma_core_sys::verbs::{
 use super::ah::Handle;
 use super::attributes::BITS_24;
 use super::errno::VerbsError;
+use super::objects;
 use super::qp::QueuePair;
 use super::query::{PKEY_INDEX, PORT};
 use super::transitions::{self, Service};
@@ -128,7 +129,7 @@ pub(super) unsafe extern "C" fn detach_mcast(
 /// Does something with a queue pair and a group.
 ///
 /// # Safety
-/// `qp` is a queue pair of ours that lives, `group` points to a GID.
+/// libibverbs has called through the context that `qp` names, and `group` points to a GID.
 unsafe fn of_group(
     qp: *mut ibv_qp,
     group: *const ibv_gid,
@@ -136,7 +137,7 @@ unsafe fn of_group(
 ) -> c_int {
     ffi::status(|| {
         // SAFETY: the caller's promise; every bit pattern is a GID.
-        let (object, gid) = unsafe { (QueuePair::from_ptr(qp), (*group).raw) };
+        let ((_, object), gid) = unsafe { (objects::named::<QueuePair>(qp)?, (*group).raw) };
         if object.service != Service::Datagram {
             return Err(VerbsError::Invalid);
         }

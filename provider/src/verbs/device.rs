@@ -20,6 +20,7 @@ use super::door::Door;
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
 use super::library::{self, Library, NoContext};
+use super::objects::Objects;
 use super::{ah, cq, datagram, dm, event, ffi, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::engine::{Engine, EventSink};
 use crate::front;
@@ -40,6 +41,8 @@ pub(super) struct Context {
     pub(super) engine: Arc<Engine>,
     /// The way by which objects are made and events arrive.
     pub(super) door: Door,
+    /// What was made and not destroyed.
+    pub(super) objects: Objects,
 }
 
 impl Context {
@@ -276,6 +279,7 @@ unsafe fn make_context(
     // before anything else uses them.
     unsafe {
         addr_of_mut!((*context).library).write(library);
+        addr_of_mut!((*context).objects).write(Objects::new(engine.clone()));
         addr_of_mut!((*context).engine).write(engine);
         addr_of_mut!((*context).door).write(door);
         let public: *mut ibv_context = context.cast();
@@ -320,6 +324,7 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
         front::withdraw_async_file((*context).cmd_fd);
         let ours = context.cast::<Context>();
         let library = (*ours).library;
+        std::ptr::drop_in_place(addr_of_mut!((*ours).objects));
         std::ptr::drop_in_place(addr_of_mut!((*ours).engine));
         std::ptr::drop_in_place(addr_of_mut!((*ours).door));
         library.free_context(context);

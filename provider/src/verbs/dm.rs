@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_core_sys::verbs::{ibv_alloc_dm_attr, ibv_context, ibv_dm};
 
+use super::device::Context;
 use super::errno::VerbsError;
 use super::ffi;
+use super::objects::{self, Object};
 
 /// Octets of one allocation at most.
 pub(super) const MAX_DM_OCTETS: u64 = 1 << 26;
@@ -77,15 +79,20 @@ impl Drop for DevicePages {
 
 /// Device memory; libibverbs' part first, with a second handle behind the public one.
 #[repr(C)]
-struct DeviceMemory {
+pub(super) struct DeviceMemory {
     verbs: ibv_dm,
     kept_handle: u32,
     pages: Arc<DevicePages>,
 }
 
+// SAFETY: the public part is the first field, and has nothing to drop.
+unsafe impl Object for DeviceMemory {
+    type Public = ibv_dm;
+}
+
 impl DeviceMemory {
-    fn create(context: *mut ibv_context, handle: u32, pages: Arc<DevicePages>) -> *mut ibv_dm {
-        let object = Box::new(Self {
+    fn new(context: *mut ibv_context, handle: u32, pages: Arc<DevicePages>) -> Box<Self> {
+        Box::new(Self {
             verbs: ibv_dm {
                 context,
                 memcpy_to_dm: Some(memcpy_to_dm),
@@ -95,8 +102,43 @@ impl DeviceMemory {
             },
             kept_handle: handle,
             pages,
-        });
-        Box::into_raw(object).cast()
+        })
+    }
+
+    /// New memory as `attr` wants it.
+    fn alloc(context: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<Box<Self>, VerbsError> {
+        if attr.comp_mask != 0 {
+            return Err(VerbsError::NotSupported);
+        }
+        let fits = (1..=MAX_DM_OCTETS).contains(&(attr.length as u64));
+        if !fits || attr.log_align_req > MAX_LOG_ALIGN {
+            return Err(VerbsError::Invalid);
+        }
+        let pages = DevicePages::new(attr.length)?;
+        let handle = HANDLES.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        by_handle().insert(handle, Arc::downgrade(&pages));
+        Ok(Self::new(context, handle, pages))
+    }
+
+    /// Another object for memory of this process.
+    fn import(context: *mut ibv_context, handle: u32) -> Result<Box<Self>, VerbsError> {
+        let pages = by_handle().get(&handle).and_then(Weak::upgrade);
+        let pages = pages.ok_or(VerbsError::Invalid)?;
+        Ok(Self::new(context, handle, pages))
+    }
+
+    /// Gives up the memory, unless a region or another object uses it.
+    fn release(&self) -> Result<(), VerbsError> {
+        if Arc::strong_count(&self.pages) > 1 {
+            return Err(VerbsError::Busy);
+        }
+        by_handle().remove(&self.kept_handle);
+        Ok(())
+    }
+
+    /// Where it is.
+    pub(super) fn pages(&self) -> &Arc<DevicePages> {
+        &self.pages
     }
 }
 
@@ -110,64 +152,47 @@ fn by_handle() -> MutexGuard<'static, BTreeMap<u32, Weak<DevicePages>>> {
     BY_HANDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pages of device memory.
-///
-/// # Safety
-/// `dm` came from this file and lives while the reference does.
-pub(super) unsafe fn pages<'a>(dm: *mut ibv_dm) -> &'a Arc<DevicePages> {
-    // SAFETY: the caller's promise; the public part is the first field.
-    unsafe { &(*dm.cast::<DeviceMemory>()).pages }
-}
-
 /// `ibv_alloc_dm`
 pub(super) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     ffi::pointer(|| {
-        // SAFETY: the application passes its attributes.
-        let attr = unsafe { &*attr };
-        if attr.comp_mask != 0 {
-            return Err(VerbsError::NotSupported);
-        }
-        let fits = (1..=MAX_DM_OCTETS).contains(&(attr.length as u64));
-        if !fits || attr.log_align_req > MAX_LOG_ALIGN {
-            return Err(VerbsError::Invalid);
-        }
-        let pages = DevicePages::new(attr.length)?;
-        let handle = HANDLES.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        by_handle().insert(handle, Arc::downgrade(&pages));
-        Ok(DeviceMemory::create(context, handle, pages))
+        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        let (owner, attr) = unsafe { (Context::from_ptr(context), &*attr) };
+        owner.objects.add(DeviceMemory::alloc(context, attr)?)
     })
 }
 
 /// `ibv_import_dm`: another object for the same memory.
 pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     ffi::pointer(|| {
-        let pages = by_handle().get(&handle).and_then(Weak::upgrade);
-        let pages = pages.ok_or(VerbsError::Invalid)?;
-        Ok(DeviceMemory::create(context, handle, pages))
+        // SAFETY: libibverbs passes an open context of ours.
+        let owner = unsafe { Context::from_ptr(context) };
+        owner.objects.add(DeviceMemory::import(context, handle)?)
     })
 }
 
 /// `ibv_unimport_dm`
 pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: libibverbs passes what import_dm put into a box, and nobody uses it any more.
-    drop(unsafe { Box::from_raw(dm.cast::<DeviceMemory>()) });
+    // SAFETY: libibverbs calls through the context of what the application has done with. The call
+    // has no answer.
+    let _ = unsafe { objects::destroy::<DeviceMemory>(dm, |_| Ok(())) };
 }
 
 /// `ibv_free_dm`; not while a region or an imported object uses the memory.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes device memory of ours.
-        if Arc::strong_count(unsafe { pages(dm) }) > 1 {
-            return Err(VerbsError::Busy);
-        }
-        // SAFETY: the object came out of a box, and nobody else uses its pages.
-        let object = unsafe { Box::from_raw(dm.cast::<DeviceMemory>()) };
-        by_handle().remove(&object.kept_handle);
-        Ok(())
-    })
+    // SAFETY: libibverbs calls through the context of what the application has done with.
+    ffi::status(|| unsafe { objects::destroy(dm, DeviceMemory::release) })
+}
+
+/// The pages of device memory that is to be copied, which looks nothing up.
+///
+/// # Safety
+/// `dm` is device memory of ours and lives while the reference does.
+unsafe fn pages<'a>(dm: *mut ibv_dm) -> &'a Arc<DevicePages> {
+    // SAFETY: the caller's promise; the public part is the first field.
+    unsafe { &*dm.cast::<DeviceMemory>() }.pages()
 }
 
 /// `ibv_memcpy_to_dm`
@@ -206,19 +231,24 @@ unsafe extern "C" fn memcpy_from_dm(
 mod tests {
     use super::*;
 
-    fn alloc(length: usize, log_align_req: u32, comp_mask: u32) -> *mut ibv_dm {
-        let mut attr = ibv_alloc_dm_attr {
+    fn alloc(length: usize, log_align_req: u32, comp_mask: u32) -> Option<Box<DeviceMemory>> {
+        let attr = ibv_alloc_dm_attr {
             length,
             log_align_req,
             comp_mask,
         };
-        // SAFETY: the context is only stored.
-        unsafe { alloc_dm(std::ptr::null_mut(), &raw mut attr) }
+        // The context is only stored.
+        DeviceMemory::alloc(std::ptr::null_mut(), &attr).ok()
+    }
+
+    fn public(memory: &mut DeviceMemory) -> *mut ibv_dm {
+        std::ptr::from_mut(memory).cast()
     }
 
     #[test]
     fn copies_reach_every_octet_and_none_beyond() {
-        let dm = alloc(100, 3, 0);
+        let mut memory = alloc(100, 3, 0).unwrap();
+        let dm = public(&mut memory);
         let mut back = [9u8; 4];
         // SAFETY: the device memory lives, and the arrays are as long as said.
         unsafe {
@@ -230,42 +260,42 @@ mod tests {
                 let to = back.as_mut_ptr().cast();
                 assert_eq!(memcpy_from_dm(to, dm, offset, length), libc::EINVAL);
             }
-            assert_eq!(free_dm(dm), 0);
         }
         assert_eq!(&back, b"abcd");
+        assert_eq!(memory.release(), Ok(()));
     }
 
     #[test]
     fn imported_memory_is_the_same_until_both_are_gone() {
-        let dm = alloc(64, 0, 0);
+        let import = |handle| DeviceMemory::import(std::ptr::null_mut(), handle);
+        let mut memory = alloc(64, 0, 0).unwrap();
+        let handle = memory.verbs.handle;
+        let mut imported = import(handle).unwrap();
         let mut back = [0u8; 4];
-        // SAFETY: the objects live until they are given back, and the arrays are as long as said.
+        let (dm, other) = (public(&mut memory), public(&mut imported));
+        // SAFETY: both objects live, and the arrays are as long as said.
         unsafe {
-            let handle = (*dm).handle;
-            let imported = import_dm(std::ptr::null_mut(), handle);
             assert_eq!(memcpy_to_dm(dm, 8, b"abcd".as_ptr().cast(), 4), 0);
-            assert_eq!(memcpy_from_dm(back.as_mut_ptr().cast(), imported, 8, 4), 0);
-            assert_eq!(free_dm(dm), libc::EBUSY);
-            unimport_dm(imported);
-            assert_eq!(free_dm(dm), 0);
-            assert!(import_dm(std::ptr::null_mut(), handle).is_null());
+            assert_eq!(memcpy_from_dm(back.as_mut_ptr().cast(), other, 8, 4), 0);
         }
         assert_eq!(&back, b"abcd");
+        assert_eq!(memory.release(), Err(VerbsError::Busy));
+        drop(imported);
+        assert_eq!(memory.release(), Ok(()));
+        drop(memory);
+        assert!(import(handle).is_err());
     }
 
     #[test]
     fn allocation_beyond_the_limits_is_refused() {
         let limit = usize::try_from(MAX_DM_OCTETS).unwrap();
         for (length, align, mask) in [(0, 0, 0), (limit + 1, 0, 0), (8, 13, 0), (8, 0, 1)] {
-            assert!(alloc(length, align, mask).is_null());
+            assert!(alloc(length, align, mask).is_none());
         }
-        let dm = alloc(limit, 12, 0);
-        // SAFETY: the device memory lives.
-        unsafe {
-            let kept = pages(dm).clone();
-            assert_eq!(free_dm(dm), libc::EBUSY);
-            drop(kept);
-            assert_eq!(free_dm(dm), 0);
-        }
+        let memory = alloc(limit, 12, 0).unwrap();
+        let kept = memory.pages().clone();
+        assert_eq!(memory.release(), Err(VerbsError::Busy));
+        drop(kept);
+        assert_eq!(memory.release(), Ok(()));
     }
 }

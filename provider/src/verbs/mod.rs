@@ -5,6 +5,7 @@
 //! - [`query`]: what the device and its port say of themselves;
 //! - [`pd`], [`mr`], [`mw`], [`dm`]: protection domains, memory regions, memory windows, device memory; [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues; [`qp`]: queue pairs, with
 //!   [`attributes`] (`ibv_qp_attr` checked and translated) and [`transitions`] (the state table);
+//! - [`objects`]: which objects there are, so that calls can be refused that name others;
 //! - [`ah`]: address handles; [`datagram`]: what is different for the datagram service;
 //! - [`post`]: the data path: each request validated, then executed; [`post_ex`]: requests put together by calls;
 //! - [`event`]: asynchronous events, and what destroying an object does to events that nobody has read;
@@ -26,6 +27,7 @@ mod ffi;
 mod library;
 mod mr;
 mod mw;
+mod objects;
 mod pd;
 mod poll_ex;
 mod post;

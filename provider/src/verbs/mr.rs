@@ -17,10 +17,11 @@ use rdma_core_sys::verbs::{
 use urdma_kernel::uverbs::MrRequest;
 use urdma_kernel::Kind;
 
-use super::dm::{self, DevicePages};
+use super::dm::{DeviceMemory, DevicePages};
 use super::door::Counterpart;
 use super::errno::VerbsError;
 use super::ffi;
+use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use crate::engine::{Access, Engine, EngineError, MrChange, MrKeys, Sge};
 
@@ -31,7 +32,7 @@ const MR_IMPORTED: c_int = 2;
 
 /// A memory region; libibverbs' part first.
 #[repr(C)]
-struct MemoryRegion {
+pub(super) struct MemoryRegion {
     verbs: UnsafeCell<verbs_mr>,
     engine: Arc<Engine>,
     lkey: u32,
@@ -39,6 +40,11 @@ struct MemoryRegion {
     device: Option<Arc<DevicePages>>,
     /// Has the kernel keep the pages where they are; only of a plain region that is not paged on demand.
     pins: Mutex<Option<Arc<Counterpart>>>,
+}
+
+// SAFETY: the public part is the first field of the first field, and has nothing to drop.
+unsafe impl Object for MemoryRegion {
+    type Public = ibv_mr;
 }
 
 impl MemoryRegion {
@@ -50,12 +56,9 @@ impl MemoryRegion {
         (mr_type, access): (c_int, c_int),
         device: Option<Arc<DevicePages>>,
         pins: Option<Arc<Counterpart>>,
-    ) -> *mut ibv_mr {
-        // SAFETY: the callers have a protection domain of ours, whose context is set.
-        let (context, engine) = unsafe {
-            let domain = ProtectionDomain::from_ptr(pd);
-            ((*pd).context, domain.engine.clone())
-        };
+    ) -> Result<*mut ibv_mr, VerbsError> {
+        // SAFETY: the callers have found the protection domain, whose context is set.
+        let (context, owner) = unsafe { ((*pd).context, objects::context_of(pd)) };
         let public = ibv_mr {
             context,
             pd,
@@ -71,12 +74,12 @@ impl MemoryRegion {
                 mr_type,
                 access,
             }),
-            engine,
+            engine: owner.engine.clone(),
             lkey: keys.lkey,
             device,
             pins: Mutex::new(pins),
         });
-        Box::into_raw(object).cast()
+        owner.objects.add(object)
     }
 }
 
@@ -89,8 +92,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes a protection domain of ours.
-        let domain = unsafe { ProtectionDomain::from_ptr(pd) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
         let rights = region_rights(access.cast_unsigned())?;
         let iova = if rights.contains(Access::ZERO_BASED) {
             0
@@ -112,18 +115,18 @@ pub(super) unsafe extern "C" fn reg_mr(
             let _ = domain.engine.deregister_mr(keys.lkey);
         })?;
         let kind = (MR_PLAIN, access);
-        Ok(MemoryRegion::create(pd, keys, length, kind, None, pins))
+        MemoryRegion::create(pd, keys, length, kind, None, pins)
     })
 }
 
 /// `ibv_alloc_null_mr`
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes a protection domain of ours.
-        let domain = unsafe { ProtectionDomain::from_ptr(pd) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
         let keys = domain.engine.register_null_mr(domain.pd)?;
         let kind = (MR_NULL, 0);
-        Ok(MemoryRegion::create(pd, keys, 0, kind, None, None))
+        MemoryRegion::create(pd, keys, 0, kind, None, None)
     })
 }
 
@@ -136,8 +139,11 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes a protection domain of ours, the application device memory of ours.
-        let (domain, pages) = unsafe { (ProtectionDomain::from_ptr(pd), dm::pages(dm)) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let (domain, pages) = unsafe {
+            let (owner, domain) = objects::named::<ProtectionDomain>(pd)?;
+            (domain, owner.objects.find::<DeviceMemory>(dm)?.pages())
+        };
         let rights = region_rights(access)?;
         if !rights.contains(Access::ZERO_BASED) || rights.contains(Access::ON_DEMAND) {
             return Err(VerbsError::Invalid);
@@ -148,7 +154,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
             .register_mr(domain.pd, addr as u64, length as u64, 0, rights)?;
         let kind = (MR_NULL, access.cast_signed());
         let pages = Some(pages.clone());
-        Ok(MemoryRegion::create(pd, keys, length, kind, pages, None))
+        MemoryRegion::create(pd, keys, length, kind, pages, None)
     })
 }
 
@@ -162,19 +168,21 @@ pub(super) unsafe extern "C" fn rereg_mr(
     access: c_int,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes a region of ours; its public part is the first field.
-        let object = unsafe { &*mr.cast::<MemoryRegion>() };
+        // SAFETY: libibverbs calls through the context of what the application names; its own part
+        // of a region begins with the public one.
+        let (owner, object) = unsafe { objects::named::<MemoryRegion>(mr.cast())? };
         let flags = flags.cast_unsigned();
         let given = |bit| flags & bit != 0;
         if object.device.is_some() || (given(IBV_REREG_MR_CHANGE_TRANSLATION) && length == 0) {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: the region's own domain lives as long as it does; with the flag libibverbs passes another one of ours.
+        // SAFETY: libibverbs writes there only between calls about the region, and the application
+        // does not destroy the domain meanwhile.
         let (domain, before) = unsafe {
             let before = &*object.verbs.get();
             let changes_pd = given(IBV_REREG_MR_CHANGE_PD);
             let pd = if changes_pd { pd } else { before.ibv_mr.pd };
-            (ProtectionDomain::from_ptr(pd), before)
+            (owner.objects.find::<ProtectionDomain>(pd)?, before)
         };
         let change = MrChange {
             pd: given(IBV_REREG_MR_CHANGE_PD).then_some(domain.pd),
@@ -206,31 +214,28 @@ pub(super) unsafe extern "C" fn rereg_mr(
 /// `ibv_import_mr`: another object for a region of this process, which ends with either. Where its memory is it does not say.
 pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes a protection domain of ours.
-        let domain = unsafe { ProtectionDomain::from_ptr(pd) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
         let (octets, keys) = domain.engine.find_mr(domain.pd, handle)?;
         let length = usize::try_from(octets).map_err(|_| VerbsError::Invalid)?;
         let kind = (MR_IMPORTED, 0);
-        Ok(MemoryRegion::create(pd, keys, length, kind, None, None))
+        MemoryRegion::create(pd, keys, length, kind, None, None)
     })
 }
 
 /// `ibv_unimport_mr`: the region itself stays.
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: libibverbs passes what import_mr put into a box, and nobody uses it any more.
-    drop(unsafe { Box::from_raw(mr.cast::<MemoryRegion>()) });
+    // SAFETY: libibverbs calls through the context of what the application has done with. The call
+    // has no answer.
+    let _ = unsafe { objects::destroy::<MemoryRegion>(mr, |_| Ok(())) };
 }
 
 /// `ibv_dereg_mr`
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes a region of ours; its public part is the first field.
-        let object = unsafe { &*mr.cast::<MemoryRegion>() };
-        object.engine.deregister_mr(object.lkey)?;
-        // SAFETY: the object came out of a box, and the engine has forgotten the region.
-        drop(unsafe { Box::from_raw(mr.cast::<MemoryRegion>()) });
-        Ok(())
-    })
+    let release = |object: &MemoryRegion| Ok(object.engine.deregister_mr(object.lkey)?);
+    // SAFETY: libibverbs calls through the context of what the application has done with; its own
+    // part of a region begins with the public one.
+    ffi::status(|| unsafe { objects::destroy(mr.cast(), release) })
 }
 
 /// Rights that the kernel is told of: whether it must make pages writable depends on them.
@@ -278,8 +283,8 @@ pub(super) unsafe extern "C" fn advise_mr(
     count: u32,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes a protection domain of ours.
-        let domain = unsafe { ProtectionDomain::from_ptr(pd) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
         if flags & !IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0 || sg_list.is_null() || count == 0 {
             return Err(VerbsError::Invalid);
         }

@@ -11,6 +11,8 @@ use rdma_core_sys::verbs::{
 
 use super::errno::VerbsError;
 use super::ffi;
+use super::mr::MemoryRegion;
+use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use super::post;
 use super::qp::QueuePair;
@@ -25,14 +27,20 @@ struct MemoryWindow {
     key: u32,
 }
 
+// SAFETY: the public part is the first field, and has nothing to drop.
+unsafe impl Object for MemoryWindow {
+    type Public = ibv_mw;
+}
+
 /// `ibv_alloc_mw`
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     ffi::pointer(|| {
         if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: libibverbs passes a protection domain of ours, whose context is set.
-        let (domain, context) = unsafe { (ProtectionDomain::from_ptr(pd), (*pd).context) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let ((owner, domain), context) =
+            unsafe { (objects::named::<ProtectionDomain>(pd)?, (*pd).context) };
         let key = domain
             .engine
             .alloc_window(domain.pd, kind == IBV_MW_TYPE_2)?;
@@ -47,20 +55,15 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
             engine: domain.engine.clone(),
             key,
         });
-        Ok(Box::into_raw(object).cast())
+        owner.objects.add(object)
     })
 }
 
 /// `ibv_dealloc_mw`
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes a window of ours; its public part is the first field.
-        let object = unsafe { &*mw.cast::<MemoryWindow>() };
-        object.engine.dealloc_window(object.key)?;
-        // SAFETY: the object came out of a box, and the engine has forgotten the window.
-        drop(unsafe { Box::from_raw(mw.cast::<MemoryWindow>()) });
-        Ok(())
-    })
+    let release = |object: &MemoryWindow| Ok(object.engine.dealloc_window(object.key)?);
+    // SAFETY: libibverbs calls through the context of what the application has done with.
+    ffi::status(|| unsafe { objects::destroy(mw, release) })
 }
 
 /// `ibv_bind_mw`, for windows of type 1: the window's key is the new one when this returns.
@@ -70,13 +73,21 @@ pub(super) unsafe extern "C" fn bind_mw(
     bind: *mut ibv_mw_bind,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes objects of ours, the application its attributes.
-        let (object, window, bind) = unsafe { (QueuePair::from_ptr(qp), &mut *mw, &*bind) };
+        // SAFETY: libibverbs calls through the window's context, and the application passes its
+        // attributes.
+        let (object, window, bind) = unsafe {
+            let (owner, window) = objects::named::<MemoryWindow>(mw)?;
+            let object = owner.objects.find::<QueuePair>(qp)?;
+            owner
+                .objects
+                .find_if_any::<MemoryRegion>((*bind).bind_info.mr)?;
+            (object, &mut *window.verbs.get(), &*bind)
+        };
         if window.type_ != IBV_MW_TYPE_1 {
             return Err(VerbsError::Invalid);
         }
         let key = key_with(window.rkey, window.rkey.wrapping_add(1));
-        // SAFETY: the application's attributes name a region that lives, or none.
+        // SAFETY: the attributes name a region that was found, or none.
         let op = unsafe { binding(key, &bind.bind_info) };
         let wr = SendWr {
             wr_id: bind.wr_id,

@@ -20,6 +20,7 @@ use super::device::Context;
 use super::door::Counterpart;
 use super::errno::VerbsError;
 use super::ffi;
+use super::objects::{self, Object};
 use crate::engine::{Engine, Pd};
 
 /// A protection domain; libibverbs' part first.
@@ -49,16 +50,12 @@ struct Thread {
     users: AtomicU32,
 }
 
-impl ProtectionDomain {
-    /// The object that contains what the application calls a protection domain.
-    ///
-    /// # Safety
-    /// `pd` came from this file and lives while the reference does.
-    pub(super) unsafe fn from_ptr<'a>(pd: *mut ibv_pd) -> &'a Self {
-        // SAFETY: the caller's promise; the public part is the first field.
-        unsafe { &*pd.cast() }
-    }
+// SAFETY: the public part is the first field, and has nothing to drop.
+unsafe impl Object for ProtectionDomain {
+    type Public = ibv_pd;
+}
 
+impl ProtectionDomain {
     /// Whether it is a parent domain.
     pub(super) fn is_parent(&self) -> bool {
         matches!(self.kind, Kind::Parent { .. })
@@ -76,23 +73,23 @@ impl ProtectionDomain {
 
     fn create(
         context: *mut ibv_context,
-        engine: &Arc<Engine>,
+        owner: &Context,
         pd: Pd,
         kernel: Option<Arc<Counterpart>>,
         kind: Kind,
-    ) -> *mut ibv_pd {
+    ) -> Result<*mut ibv_pd, VerbsError> {
         let verbs = ibv_pd {
             context,
             handle: pd.number(),
         };
         let object = Box::new(Self {
             verbs: UnsafeCell::new(verbs),
-            engine: engine.clone(),
+            engine: owner.engine.clone(),
             pd,
             kernel,
             kind,
         });
-        Box::into_raw(object).cast()
+        owner.objects.add(object)
     }
 
     /// Gives up what the object stands for.
@@ -119,22 +116,13 @@ impl ProtectionDomain {
 pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     ffi::pointer(|| {
         // SAFETY: libibverbs passes an open context of ours.
-        let (engine, door) = unsafe {
-            let object = Context::from_ptr(context);
-            (&object.engine, &object.door)
-        };
-        let kernel = door.counterpart(urdma_kernel::Kind::Pd);
+        let owner = unsafe { Context::from_ptr(context) };
+        let kernel = owner.door.counterpart(urdma_kernel::Kind::Pd);
         if let Some(kernel) = &kernel {
             kernel.make(Uverbs::alloc_pd)?;
         }
-        let pd = engine.alloc_pd()?;
-        Ok(ProtectionDomain::create(
-            context,
-            engine,
-            pd,
-            kernel,
-            Kind::Own,
-        ))
+        let pd = owner.engine.alloc_pd()?;
+        ProtectionDomain::create(context, owner, pd, kernel, Kind::Own)
     })
 }
 
@@ -145,32 +133,29 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
 ) -> *mut ibv_pd {
     ffi::pointer(|| {
         // SAFETY: libibverbs passes an open context of ours, the application its attributes.
-        let (engine, attr) = unsafe { (&Context::from_ptr(context).engine, &*attr) };
+        let (owner, attr) = unsafe { (Context::from_ptr(context), &*attr) };
         let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         if attr.comp_mask & !known != 0 {
             return Err(VerbsError::NotSupported);
         }
-        if attr.pd.is_null() {
-            return Err(VerbsError::Invalid);
-        }
-        // SAFETY: both are null or objects of ours that live.
+        // SAFETY: the application does not destroy what it names.
         let (domain, thread) = unsafe {
-            let thread = attr.td.cast::<ThreadDomain>().as_ref();
-            (ProtectionDomain::from_ptr(attr.pd), thread)
+            (
+                owner.objects.find::<ProtectionDomain>(attr.pd)?,
+                owner.objects.find_if_any::<ThreadDomain>(attr.td)?,
+            )
         };
         if domain.is_parent() {
             return Err(VerbsError::Invalid);
         }
-        engine.share_pd(domain.pd)?;
+        owner.engine.share_pd(domain.pd)?;
         let thread = thread.map(|domain| domain.thread.clone());
         if let Some(thread) = &thread {
             thread.users.fetch_add(1, Ordering::Relaxed);
         }
         let kind = Kind::Parent { thread };
         let kernel = domain.kernel.clone();
-        Ok(ProtectionDomain::create(
-            context, engine, domain.pd, kernel, kind,
-        ))
+        ProtectionDomain::create(context, owner, domain.pd, kernel, kind)
     })
 }
 
@@ -178,33 +163,23 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
 pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     ffi::pointer(|| {
         // SAFETY: libibverbs passes an open context of ours.
-        let engine = unsafe { &Context::from_ptr(context).engine };
-        let pd = engine.find_pd(handle)?;
-        Ok(ProtectionDomain::create(
-            context,
-            engine,
-            pd,
-            None,
-            Kind::Own,
-        ))
+        let owner = unsafe { Context::from_ptr(context) };
+        let pd = owner.engine.find_pd(handle)?;
+        ProtectionDomain::create(context, owner, pd, None, Kind::Own)
     })
 }
 
 /// `ibv_unimport_pd`: the domain itself stays.
 pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: libibverbs passes what import_pd put into a box, and nobody uses it any more.
-    drop(unsafe { Box::from_raw(pd.cast::<ProtectionDomain>()) });
+    // SAFETY: libibverbs calls through the context of what the application has done with. The call
+    // has no answer.
+    let _ = unsafe { objects::destroy::<ProtectionDomain>(pd, |_| Ok(())) };
 }
 
 /// `ibv_dealloc_pd`
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes a protection domain of ours.
-        unsafe { ProtectionDomain::from_ptr(pd) }.release()?;
-        // SAFETY: the object came out of a box, and with the engine's consent nobody uses it any more.
-        drop(unsafe { Box::from_raw(pd.cast::<ProtectionDomain>()) });
-        Ok(())
-    })
+    // SAFETY: libibverbs calls through the context of what the application has done with.
+    ffi::status(|| unsafe { objects::destroy(pd, ProtectionDomain::release) })
 }
 
 /// A thread domain; libibverbs' part first.
@@ -214,6 +189,11 @@ struct ThreadDomain {
     /// The engine that the lane is beside.
     engine: Arc<Engine>,
     thread: Arc<Thread>,
+}
+
+// SAFETY: the public part is the first field, and has nothing to drop.
+unsafe impl Object for ThreadDomain {
+    type Public = ibv_td;
 }
 
 /// `ibv_alloc_td`
@@ -227,7 +207,8 @@ pub(super) unsafe extern "C" fn alloc_td(
             return Err(VerbsError::NotSupported);
         }
         // SAFETY: libibverbs passes an open context of ours.
-        let engine = unsafe { &Context::from_ptr(context).engine };
+        let owner = unsafe { Context::from_ptr(context) };
+        let engine = &owner.engine;
         let object = Box::new(ThreadDomain {
             verbs: UnsafeCell::new(ibv_td { context }),
             engine: engine.clone(),
@@ -236,23 +217,21 @@ pub(super) unsafe extern "C" fn alloc_td(
                 users: AtomicU32::new(0),
             }),
         });
-        Ok(Box::into_raw(object).cast())
+        owner.objects.add(object)
     })
 }
 
 /// `ibv_dealloc_td`
 pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes a thread domain of ours.
-        let object = unsafe { &*td.cast::<ThreadDomain>() };
+    let release = |object: &ThreadDomain| {
         if object.thread.users.load(Ordering::Relaxed) > 0 {
             return Err(VerbsError::Busy);
         }
-        // SAFETY: the object came out of a box, and nobody uses it.
-        let object = unsafe { Box::from_raw(td.cast::<ThreadDomain>()) };
         if let Some(lane) = &object.thread.lane {
             object.engine.give_lane(lane.clone());
         }
         Ok(())
-    })
+    };
+    // SAFETY: libibverbs calls through the context of what the application has done with.
+    ffi::status(|| unsafe { objects::destroy(td, release) })
 }

@@ -22,6 +22,7 @@ use super::device::Context;
 use super::door::{Counterpart, Events};
 use super::errno::VerbsError;
 use super::event::Unacknowledged;
+use super::objects::{self, Object, Objects};
 use super::pd::ProtectionDomain;
 use super::post_ex::{self, Builder};
 use super::rnic::Rnic;
@@ -63,6 +64,11 @@ pub(super) struct QueuePair {
     address: Mutex<Option<ibv_ah_attr>>,
 }
 
+// SAFETY: the public part begins the first field, which has nothing to drop.
+unsafe impl Object for QueuePair {
+    type Public = ibv_qp;
+}
+
 impl QueuePair {
     /// The object that contains what the application calls a queue pair.
     ///
@@ -88,13 +94,14 @@ impl QueuePair {
         }
         leave_out_unused(service, attr);
         check_init(service, attr, &context.engine.info().limits)?;
-        let srq = shared_queue(attr);
+        let queues = Queues::find(&context.objects, attr)?;
+        let srq = queues.srq;
         let mut memory = Box::<Self>::new_uninit();
         let events = context.door.events(Kind::Qp);
         let config = QpConfig {
             hears_itself: create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0,
             cookie: memory.as_mut_ptr() as u64,
-            ..config_of(service, domain, attr, &events)?
+            ..config_of(service, domain, &queues, attr, &events)?
         };
         let engine = match domain {
             // Extended connections are the first engine's alone.
@@ -107,7 +114,7 @@ impl QueuePair {
             engine.create_qp(&config)?
         };
         if let Some(kernel) = events.counterpart() {
-            let made = kernel_request(domain, attr, srq, &config, qp.number().to_u32())
+            let made = kernel_request(domain, &queues, &config, qp.number().to_u32())
                 .and_then(|request| kernel.make(|uverbs| uverbs.create_qp(&request)));
             made.inspect_err(|_| {
                 // Nobody has seen it, so nothing can be in the way.
@@ -192,16 +199,35 @@ impl QueuePair {
     }
 }
 
-/// The shared receive queue that the attributes name.
-fn shared_queue<'a>(attr: &ibv_qp_init_attr) -> Option<&'a SharedReceiveQueue> {
-    // SAFETY: the application passes null or a queue of ours that lives.
-    (!attr.srq.is_null()).then(|| unsafe { SharedReceiveQueue::from_ptr(attr.srq) })
+/// The queues that attributes name.
+struct Queues<'a> {
+    send_cq: Option<&'a CompletionQueue>,
+    recv_cq: Option<&'a CompletionQueue>,
+    srq: Option<&'a SharedReceiveQueue>,
+}
+
+impl Queues<'_> {
+    /// Looks them up.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`]: one is named that there is not.
+    fn find(objects: &Objects, attr: &ibv_qp_init_attr) -> Result<Self, VerbsError> {
+        // SAFETY: the application does not destroy what it names.
+        unsafe {
+            Ok(Self {
+                send_cq: objects.find_if_any(attr.send_cq)?,
+                recv_cq: objects.find_if_any(attr.recv_cq)?,
+                srq: objects.find_if_any(attr.srq)?,
+            })
+        }
+    }
 }
 
 /// What the engine makes a queue pair with, whose attributes [`check_init`] has checked; it is not called anything yet, and hears itself.
 fn config_of(
     service: Service,
     domain: Domain<'_>,
+    queues: &Queues<'_>,
     attr: &ibv_qp_init_attr,
     events: &Events,
 ) -> Result<QpConfig, VerbsError> {
@@ -210,12 +236,12 @@ fn config_of(
         send_cq,
         recv_cq,
         xrc,
-    } = belongings(service, domain, attr)?;
+    } = belongings(service, domain, queues)?;
     Ok(QpConfig {
         pd,
         send_cq,
         recv_cq,
-        srq: shared_queue(attr).map(|object| object.srq.clone()),
+        srq: queues.srq.map(|object| object.srq.clone()),
         xrc,
         unreliable: service == Service::UnreliableConnection,
         max_send_wr: attr.cap.max_send_wr.max(1),
@@ -251,20 +277,12 @@ fn verbs_part(verbs: ibv_qp, attr: &ibv_qp_init_attr, number: u32) -> VerbsPart 
 /// What the kernel is told of a queue pair, whose attributes [`check_init`] has checked.
 fn kernel_request(
     domain: Domain<'_>,
-    attr: &ibv_qp_init_attr,
-    srq: Option<&SharedReceiveQueue>,
+    queues: &Queues<'_>,
     config: &QpConfig,
     qpn: u32,
 ) -> Result<QpRequest, VerbsError> {
     let Domain::Protection(pd) = domain else {
         return Err(VerbsError::NotSupported);
-    };
-    // SAFETY: both are there, and the application says that they live.
-    let (send, recv) = unsafe {
-        (
-            CompletionQueue::from_ptr(attr.send_cq),
-            CompletionQueue::from_ptr(attr.recv_cq),
-        )
     };
     let handle = |counterpart: Option<&Counterpart>| {
         counterpart
@@ -275,9 +293,10 @@ fn kernel_request(
         qpn,
         user_handle: config.cookie,
         pd: handle(pd.kernel.as_deref())?,
-        send_cq: handle(send.kernel.as_deref())?,
-        recv_cq: handle(recv.kernel.as_deref())?,
-        srq: srq
+        send_cq: handle(queues.send_cq.and_then(|cq| cq.kernel.as_deref()))?,
+        recv_cq: handle(queues.recv_cq.and_then(|cq| cq.kernel.as_deref()))?,
+        srq: queues
+            .srq
             .map(|srq| handle(srq.events.counterpart()))
             .transpose()?,
     })
@@ -328,7 +347,7 @@ fn leave_out_unused(service: Service, attr: &mut ibv_qp_init_attr) {
 fn belongings(
     service: Service,
     domain: Domain<'_>,
-    attr: &ibv_qp_init_attr,
+    queues: &Queues<'_>,
 ) -> Result<Belongings, VerbsError> {
     let pd = match (service, domain) {
         (Service::XrcTarget, Domain::Xrc(object)) => {
@@ -343,13 +362,15 @@ fn belongings(
         (Service::XrcTarget, _) | (_, Domain::Xrc(_)) => return Err(VerbsError::Invalid),
         (_, Domain::Protection(domain)) => domain.pd,
     };
-    // SAFETY: the queues are there, and the application says that they live.
-    let cq_of = |cq| unsafe { CompletionQueue::from_ptr(cq) }.cq.clone();
-    let send_cq = cq_of(attr.send_cq);
+    let cq_of = |object: Option<&CompletionQueue>| {
+        let object = object.ok_or(VerbsError::Invalid)?;
+        Ok::<_, VerbsError>(object.cq.clone())
+    };
+    let send_cq = cq_of(queues.send_cq)?;
     let (recv_cq, xrc) = if service == Service::XrcInitiator {
         (send_cq.clone(), XrcRole::Initiator)
     } else {
-        (cq_of(attr.recv_cq), XrcRole::None)
+        (cq_of(queues.recv_cq)?, XrcRole::None)
     };
     Ok(Belongings {
         pd,
@@ -398,19 +419,18 @@ pub(super) unsafe extern "C" fn create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes a protection domain of ours, whose context it has set, and the application its attributes.
-        let (context, domain, attr, context_ptr) = unsafe {
-            let context = (*pd).context;
+        // SAFETY: libibverbs calls through the context of what the application names, which passes
+        // its attributes.
+        let ((context, domain), attr, context_ptr) = unsafe {
             (
-                Context::from_ptr(context),
-                ProtectionDomain::from_ptr(pd),
+                objects::named::<ProtectionDomain>(pd)?,
                 &mut *attr,
-                context,
+                (*pd).context,
             )
         };
         let domain = Domain::Protection(domain);
         let object = QueuePair::create(context, domain, public_part(context_ptr, pd), attr, 0)?;
-        Ok(Box::into_raw(object).cast())
+        context.objects.add(object)
     })
 }
 
@@ -424,12 +444,12 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         let (owner, attr) = unsafe { (Context::from_ptr(context), &mut *attr) };
         check_extended(attr)?;
         let is_target = attr.qp_type == IBV_QPT_XRC_RECV;
-        // SAFETY: check_extended has found the domain, which the application says lives.
+        // SAFETY: the application does not destroy what it names.
         let domain = unsafe {
             if is_target {
-                Domain::Xrc(XrcDomainObject::from_ptr(attr.xrcd))
+                Domain::Xrc(owner.objects.find::<XrcDomainObject>(attr.xrcd)?)
             } else {
-                Domain::Protection(ProtectionDomain::from_ptr(attr.pd))
+                Domain::Protection(owner.objects.find::<ProtectionDomain>(attr.pd)?)
             }
         };
         let mut plain = ibv_qp_init_attr {
@@ -454,7 +474,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
             }
         }
         attr.cap = plain.cap;
-        Ok(Box::into_raw(object).cast())
+        owner.objects.add(object)
     })
 }
 
@@ -509,8 +529,9 @@ pub(super) unsafe extern "C" fn modify_qp(
     mask: c_int,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes a queue pair of ours, the application its attributes.
-        let (object, attr) = unsafe { (QueuePair::from_ptr(qp), &*attr) };
+        // SAFETY: libibverbs calls through the context of what the application names, which passes
+        // its attributes.
+        let ((_, object), attr) = unsafe { (objects::named::<QueuePair>(qp)?, &*attr) };
         object.modify(attr, mask.cast_unsigned())
     })
 }
@@ -523,8 +544,8 @@ pub(super) unsafe extern "C" fn query_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes a queue pair of ours.
-        let object = unsafe { QueuePair::from_ptr(qp) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let (_, object) = unsafe { objects::named::<QueuePair>(qp)? };
         let answer = object.query();
         // SAFETY: the application passes room for both; the fields read never change.
         unsafe {
@@ -545,9 +566,7 @@ pub(super) unsafe extern "C" fn query_qp(
 
 /// `ibv_destroy_qp`: waits until the application has acknowledged the events that it has read.
 pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes a queue pair of ours.
-        let object = unsafe { QueuePair::from_ptr(qp) };
+    let release = |object: &QueuePair| {
         object.destroy()?;
         // SAFETY: the context outlives its objects, by the contract of ibv_close_device.
         let read_end = unsafe { (*(*qp).context).async_fd };
@@ -560,10 +579,11 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
                 addr_of_mut!((*qp).events_completed),
             );
         }
-        // SAFETY: the object came out of a box, the engine has forgotten it, and no event of it is on its way.
-        drop(unsafe { Box::from_raw(qp.cast::<QueuePair>()) });
         Ok(())
-    })
+    };
+    // SAFETY: libibverbs calls through the context of what the application has done with. When the
+    // call returns, the engine has forgotten the queue pair, and no event of it is on its way.
+    ffi::status(|| unsafe { objects::destroy(qp, release) })
 }
 
 const _: () = {

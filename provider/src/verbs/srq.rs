@@ -19,6 +19,7 @@ use super::door::Events;
 use super::errno::VerbsError;
 use super::event::Unacknowledged;
 use super::ffi;
+use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use super::xrc::XrcDomainObject;
 use crate::engine::{Engine, Srq, SrqConfig, XrcMembership};
@@ -33,6 +34,11 @@ pub(super) struct SharedReceiveQueue {
     xrc: Option<XrcMembership>,
     pub(super) unacknowledged: Unacknowledged,
     pub(super) events: Events,
+}
+
+// SAFETY: the public part is the first field, and has nothing to drop.
+unsafe impl Object for SharedReceiveQueue {
+    type Public = ibv_srq;
 }
 
 impl SharedReceiveQueue {
@@ -81,7 +87,10 @@ impl SharedReceiveQueue {
         Ok(Box::write(
             memory,
             Self {
-                verbs: UnsafeCell::new(verbs),
+                verbs: UnsafeCell::new(ibv_srq {
+                    handle: context.objects.next_handle(),
+                    ..verbs
+                }),
                 engine: engine.clone(),
                 srq,
                 xrc,
@@ -107,18 +116,14 @@ pub(super) unsafe extern "C" fn create_srq(
     attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes a protection domain of ours, whose context it has set, and the application its attributes.
-        let (context, domain, attr) = unsafe {
-            (
-                Context::from_ptr((*pd).context),
-                ProtectionDomain::from_ptr(pd),
-                &mut (*attr).attr,
-            )
-        };
+        // SAFETY: libibverbs calls through the context of what the application names, which passes
+        // its attributes.
+        let ((context, domain), attr) =
+            unsafe { (objects::named::<ProtectionDomain>(pd)?, &mut (*attr).attr) };
         let verbs = ibv_srq::default();
         let object = SharedReceiveQueue::create(context, domain, verbs, attr, None)?;
         *attr = object.answer();
-        Ok(Box::into_raw(object).cast())
+        context.objects.add(object)
     })
 }
 
@@ -138,15 +143,15 @@ pub(super) unsafe extern "C" fn create_srq_ex(
         if attr.comp_mask & !all != 0 || !has_type || attr.srq_type != IBV_SRQT_XRC {
             return Err(VerbsError::NotSupported);
         }
-        if attr.comp_mask != all || attr.pd.is_null() || attr.cq.is_null() || attr.xrcd.is_null() {
+        if attr.comp_mask != all {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: the application names objects of ours that live.
+        // SAFETY: the application does not destroy what it names.
         let (domain, xrcd, cq) = unsafe {
             (
-                ProtectionDomain::from_ptr(attr.pd),
-                XrcDomainObject::from_ptr(attr.xrcd),
-                CompletionQueue::from_ptr(attr.cq),
+                owner.objects.find::<ProtectionDomain>(attr.pd)?,
+                owner.objects.find::<XrcDomainObject>(attr.xrcd)?,
+                owner.objects.find::<CompletionQueue>(attr.cq)?,
             )
         };
         let verbs = ibv_srq {
@@ -161,15 +166,15 @@ pub(super) unsafe extern "C" fn create_srq_ex(
         let xrc = Some((xrcd, cq));
         let object = SharedReceiveQueue::create(owner, domain, verbs, &attr.attr, xrc)?;
         attr.attr = object.answer();
-        Ok(Box::into_raw(object).cast())
+        owner.objects.add(object)
     })
 }
 
 /// `ibv_get_srq_num`
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes a queue of ours.
-        let object = unsafe { SharedReceiveQueue::from_ptr(srq) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let (_, object) = unsafe { objects::named::<SharedReceiveQueue>(srq)? };
         let xrc = object.xrc.as_ref().ok_or(VerbsError::NotSupported)?;
         // SAFETY: the application passes room for the number.
         unsafe { number.write(xrc.number()) };
@@ -184,8 +189,9 @@ pub(super) unsafe extern "C" fn modify_srq(
     mask: c_int,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes a queue of ours, the application its attributes.
-        let (object, attr) = unsafe { (SharedReceiveQueue::from_ptr(srq), &*attr) };
+        // SAFETY: libibverbs calls through the context of what the application names, which passes
+        // its attributes.
+        let ((_, object), attr) = unsafe { (objects::named::<SharedReceiveQueue>(srq)?, &*attr) };
         let mask = mask.cast_unsigned();
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(VerbsError::Invalid);
@@ -203,17 +209,17 @@ pub(super) unsafe extern "C" fn modify_srq(
 /// `ibv_query_srq`
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes a queue of ours, the application room for the answer.
-        unsafe { attr.write(SharedReceiveQueue::from_ptr(srq).answer()) };
+        // SAFETY: libibverbs calls through the context of what the application names.
+        let (_, object) = unsafe { objects::named::<SharedReceiveQueue>(srq)? };
+        // SAFETY: the application passes room for the answer.
+        unsafe { attr.write(object.answer()) };
         Ok(())
     })
 }
 
 /// `ibv_destroy_srq`: waits until the application has acknowledged the events that it has read.
 pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes a queue of ours.
-        let object = unsafe { SharedReceiveQueue::from_ptr(srq) };
+    let release = |object: &SharedReceiveQueue| {
         match &object.xrc {
             None => object.engine.destroy_srq(&object.srq)?,
             Some(xrc) => object.engine.destroy_xrc_srq(&object.srq, xrc)?,
@@ -229,8 +235,9 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
                 addr_of_mut!((*srq).events_completed),
             );
         }
-        // SAFETY: the object came out of a box, the engine has forgotten it, and no event of it is on its way.
-        drop(unsafe { Box::from_raw(srq.cast::<SharedReceiveQueue>()) });
         Ok(())
-    })
+    };
+    // SAFETY: libibverbs calls through the context of what the application has done with. When the
+    // call returns, the engine has forgotten the queue, and no event of it is on its way.
+    ffi::status(|| unsafe { objects::destroy(srq, release) })
 }

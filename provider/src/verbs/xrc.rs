@@ -12,6 +12,7 @@ use rdma_core_sys::verbs::{
 use super::device::Context;
 use super::errno::VerbsError;
 use super::ffi;
+use super::objects::{self, Object};
 use crate::engine::{FileId, XrcDomain};
 
 /// A domain; libibverbs' part first.
@@ -21,15 +22,9 @@ pub(super) struct XrcDomainObject {
     pub(super) domain: Arc<XrcDomain>,
 }
 
-impl XrcDomainObject {
-    /// The object that contains what the application calls a domain.
-    ///
-    /// # Safety
-    /// `xrcd` came from this file and lives while the reference does.
-    pub(super) unsafe fn from_ptr<'a>(xrcd: *mut ibv_xrcd) -> &'a Self {
-        // SAFETY: the caller's promise; the public part is the first field.
-        unsafe { &*xrcd.cast() }
-    }
+// SAFETY: the public part is the first field, and has nothing to drop.
+unsafe impl Object for XrcDomainObject {
+    type Public = ibv_xrcd;
 }
 
 /// What the kernel knows a file by, whatever it was opened as; none for -1.
@@ -72,17 +67,13 @@ pub(super) unsafe extern "C" fn open_xrcd(
             verbs: UnsafeCell::new(ibv_xrcd { context }),
             domain,
         });
-        Ok(Box::into_raw(object).cast())
+        owner.objects.add(object)
     })
 }
 
 /// `ibv_close_xrcd`
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    ffi::status(|| {
-        // SAFETY: libibverbs passes a domain of ours.
-        unsafe { XrcDomainObject::from_ptr(xrcd) }.domain.close()?;
-        // SAFETY: the object came out of a box, and the application has closed it.
-        drop(unsafe { Box::from_raw(xrcd.cast::<XrcDomainObject>()) });
-        Ok(())
-    })
+    let release = |object: &XrcDomainObject| Ok(object.domain.close()?);
+    // SAFETY: libibverbs calls through the context of what the application has done with.
+    ffi::status(|| unsafe { objects::destroy(xrcd, release) })
 }

@@ -1,0 +1,304 @@
+//! The objects of a context. Control calls look up what the application names, as a kernel driver
+//! does by handle: an object that has been destroyed, a copy of a public structure or an object of
+//! another kind gets EINVAL and is not touched. Posting and polling look nothing up.
+//!
+//! The table is by address, since the handle lies in memory of which only the table knows whether
+//! it is an object's. The handle is compared then, so that a structure with another handle is
+//! refused as well.
+//!
+//! libibverbs reads the context out of a public structure before it calls the plugin, also when the
+//! object is destroyed a second time. So the memory of a destroyed object is kept, with the public
+//! structure as it was, while all else that belongs to the object ends: for the [`RETIRED_MAX`]
+//! objects of each context that were destroyed last, until the context is closed. Without a bound a
+//! program that makes and destroys objects all the time would grow. What a pointer to an object
+//! that was destroyed before those leads to is undefined, as with other providers from the first
+//! moment on.
+
+use std::alloc::{dealloc, Layout};
+use std::any::{Any, TypeId};
+use std::collections::{BTreeMap, VecDeque};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use rdma_core_sys::verbs::{
+    ibv_ah, ibv_context, ibv_cq, ibv_dm, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq, ibv_td, ibv_xrcd,
+};
+
+use super::device::Context;
+use super::errno::VerbsError;
+use crate::engine::{Engine, EngineError};
+
+/// Destroyed objects of a context whose memory is kept. The largest has less than 1 KB.
+const RETIRED_MAX: usize = 1024;
+
+/// Attempts of a forked child to take a lock that another of its threads may hold for a moment.
+const TRIES_IN_CHILD: u32 = 1000;
+
+/// A structure that libibverbs and the application know an object by.
+pub(super) trait Public {
+    /// The context through which libibverbs calls.
+    fn context(&self) -> *mut ibv_context;
+    /// The handle; 0 in a structure that has none.
+    fn handle(&self) -> u32;
+}
+
+macro_rules! public {
+    ($($structure:ty $(, $handle:ident)?;)*) => {$(
+        impl Public for $structure {
+            fn context(&self) -> *mut ibv_context {
+                self.context
+            }
+
+            fn handle(&self) -> u32 {
+                0 $(+ self.$handle)?
+            }
+        }
+    )*};
+}
+
+public! {
+    ibv_pd, handle;
+    ibv_mr, handle;
+    ibv_mw, handle;
+    ibv_cq, handle;
+    ibv_srq, handle;
+    ibv_qp, handle;
+    ibv_ah, handle;
+    ibv_dm, handle;
+    ibv_td;
+    ibv_xrcd;
+}
+
+/// An object of the plugin.
+///
+/// # Safety
+/// The type is `repr(C)` and begins with the public structure, whose octets stay as they are when a
+/// value is dropped.
+pub(super) unsafe trait Object: Any {
+    /// Its public structure.
+    type Public: Public;
+}
+
+/// What the table knows of an object.
+#[derive(Debug)]
+struct Entry {
+    kind: TypeId,
+    handle: u32,
+}
+
+/// Memory of a destroyed object, freed when this is dropped.
+struct Retired {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the memory belongs to the value alone.
+unsafe impl Send for Retired {}
+
+impl Retired {
+    /// Destroys an object and keeps its memory.
+    ///
+    /// # Safety
+    /// The object came out of a box, and is used by nothing.
+    unsafe fn new<T>(object: NonNull<T>) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { object.drop_in_place() };
+        Self {
+            start: object.cast(),
+            layout: Layout::new::<T>(),
+        }
+    }
+}
+
+impl Drop for Retired {
+    fn drop(&mut self) {
+        // SAFETY: a box has allocated it with this layout, and was taken apart.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+#[derive(Default)]
+struct Table {
+    live: BTreeMap<usize, Entry>,
+    /// The newest is the last.
+    retired: VecDeque<Retired>,
+}
+
+/// The objects of a context.
+pub(super) struct Objects {
+    engine: Arc<Engine>,
+    table: Mutex<Table>,
+    handles: AtomicU32,
+}
+
+impl Objects {
+    /// No objects.
+    pub(super) fn new(engine: Arc<Engine>) -> Self {
+        Self {
+            engine,
+            table: Mutex::new(Table::default()),
+            handles: AtomicU32::new(0),
+        }
+    }
+
+    /// A handle for an object that has no number of its own.
+    pub(super) fn next_handle(&self) -> u32 {
+        self.handles.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+
+    fn table(&self) -> Result<MutexGuard<'_, Table>, VerbsError> {
+        if self.engine.is_forked() {
+            return self.table_in_child();
+        }
+        Ok(self.table.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A forked child has its own copies of objects that lie in memory alone (device memory). It
+    /// finds the lock as it was at the fork: a thread of the parent that held it then is not there
+    /// to release it.
+    #[cold]
+    fn table_in_child(&self) -> Result<MutexGuard<'_, Table>, VerbsError> {
+        for _ in 0..TRIES_IN_CHILD {
+            match self.table.try_lock() {
+                Ok(table) => return Ok(table),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        Err(VerbsError::Engine(EngineError::Forked))
+    }
+
+    /// Takes an object in, and gives what the application knows it by.
+    ///
+    /// # Errors
+    /// [`EngineError::Forked`].
+    pub(super) fn add<T: Object>(&self, object: Box<T>) -> Result<*mut T::Public, VerbsError> {
+        let mut table = self.table()?;
+        let public = Box::into_raw(object).cast::<T::Public>();
+        let entry = Entry {
+            kind: TypeId::of::<T>(),
+            // SAFETY: the object begins with the structure.
+            handle: unsafe { (*public).handle() },
+        };
+        table.live.insert(public.addr(), entry);
+        Ok(public)
+    }
+
+    /// The object that the application names.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`]: there is none of this kind at the address, or with another handle.
+    ///
+    /// # Safety
+    /// No other thread destroys the object while the reference lives.
+    pub(super) unsafe fn find<'a, T: Object>(
+        &self,
+        named: *mut T::Public,
+    ) -> Result<&'a T, VerbsError> {
+        let table = self.table()?;
+        let entry = table.live.get(&named.addr()).ok_or(VerbsError::Invalid)?;
+        if entry.kind != TypeId::of::<T>() {
+            return Err(VerbsError::Invalid);
+        }
+        // SAFETY: the table says that an object of this type lives there.
+        let (object, public) = unsafe { (&*named.cast::<T>(), &*named) };
+        if public.handle() != entry.handle {
+            return Err(VerbsError::Invalid);
+        }
+        Ok(object)
+    }
+
+    /// As [`Objects::find`], for a pointer that may be null.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    pub(super) unsafe fn find_if_any<'a, T: Object>(
+        &self,
+        named: *mut T::Public,
+    ) -> Result<Option<&'a T>, VerbsError> {
+        if named.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.find(named) }.map(Some)
+    }
+
+    /// Destroys the object that the application names, unless `release` fails. Calls that name it
+    /// meanwhile find nothing.
+    ///
+    /// # Errors
+    /// As [`Objects::find`], or those of `release`.
+    ///
+    /// # Safety
+    /// No other thread uses the object.
+    unsafe fn destroy<T: Object>(
+        &self,
+        named: *mut T::Public,
+        release: impl FnOnce(&T) -> Result<(), VerbsError>,
+    ) -> Result<(), VerbsError> {
+        // SAFETY: the caller's promise.
+        let object = unsafe { self.find::<T>(named) }?;
+        let memory = NonNull::new(named.cast::<T>()).ok_or(VerbsError::Invalid)?;
+        // Of two threads that destroy one object only one gets further than this.
+        let entry = self.table()?.live.remove(&named.addr());
+        let entry = entry.ok_or(VerbsError::Invalid)?;
+        if let Err(error) = release(object) {
+            self.table()?.live.insert(named.addr(), entry);
+            return Err(error);
+        }
+        // SAFETY: `add` took the object out of a box, and it is in the table no more.
+        let memory = unsafe { Retired::new(memory) };
+        let mut table = self.table()?;
+        table.retired.push_back(memory);
+        let oldest = (table.retired.len() > RETIRED_MAX).then(|| table.retired.pop_front());
+        drop(table);
+        drop(oldest);
+        Ok(())
+    }
+}
+
+/// The context through which libibverbs has come to a call that is about `named`.
+///
+/// # Safety
+/// libibverbs has called the plugin through the context that the structure names.
+pub(super) unsafe fn context_of<'a, P: Public>(named: *mut P) -> &'a Context {
+    // SAFETY: libibverbs has read the same field of the same structure to find the plugin, so it
+    // can be read and names an open context of ours.
+    unsafe { Context::from_ptr((*named).context()) }
+}
+
+/// The object that a call is about, and its context.
+///
+/// # Errors
+/// As [`Objects::find`].
+///
+/// # Safety
+/// As [`context_of`] and [`Objects::find`].
+pub(super) unsafe fn named<'a, T: Object>(
+    public: *mut T::Public,
+) -> Result<(&'a Context, &'a T), VerbsError> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let context = context_of(public);
+        Ok((context, context.objects.find(public)?))
+    }
+}
+
+/// Destroys the object that a call is about, unless `release` fails.
+///
+/// # Errors
+/// As [`named`], or those of `release`.
+///
+/// # Safety
+/// As [`context_of`]; no other thread uses the object.
+pub(super) unsafe fn destroy<T: Object>(
+    public: *mut T::Public,
+    release: impl FnOnce(&T) -> Result<(), VerbsError>,
+) -> Result<(), VerbsError> {
+    // SAFETY: the caller's promise.
+    unsafe { context_of(public).objects.destroy(public, release) }
+}
