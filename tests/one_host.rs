@@ -89,8 +89,13 @@ fn full_queue_refuses_and_loses_nothing() {
 
 /// Runs a check of `verbs-check` that needs one process only.
 fn check_alone(scenario: &str) {
+    check_alone_at(&["127.0.0.1"], scenario);
+}
+
+/// The same on a host with these addresses.
+fn check_alone_at(addresses: &[&str], scenario: &str) {
     let _alone = alone();
-    let one = OneHost::up();
+    let one = OneHost::up_at(addresses);
     let argv = [VERBS_CHECK, scenario];
     let mut command = one.host.run(Lease::Never, &argv).unwrap();
     let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
@@ -141,6 +146,11 @@ fn times_of_completions_never_go_backwards() {
 #[test]
 fn process_connects_to_itself_through_rdma_cm() {
     check_alone("cm");
+}
+
+#[test]
+fn ids_of_rdma_cm_take_ports_and_calls_as_the_kernel_has_them() {
+    check_alone_at(&["127.0.0.1", "127.0.0.3", "::1"], "ids");
 }
 
 #[test]

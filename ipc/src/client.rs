@@ -20,7 +20,7 @@ use crate::fault::{Direction, Impairment};
 use crate::message::{Answer, Attached, Event, FromClient, FromDaemon, Request, Resolution};
 use crate::packet::{Packet, PacketSocket, PACKET_OCTETS_MAX};
 use crate::paths::{RunDir, DEFAULT_INSTANCE};
-use crate::port_space::PortSpace;
+use crate::port_space::{CmPort, PortSharing};
 use crate::status::{ProcessReport, Status};
 use crate::PROTOCOL_VERSION;
 
@@ -179,49 +179,37 @@ impl ControlClient {
         self.call_done(Request::Detach)
     }
 
-    /// Reserves a CM port, 0 for any; gives the port.
+    /// Reserves a CM port and calls it `binding`, a number that no other port of this client has;
+    /// gives the port.
     ///
     /// # Errors
     /// Address in use or not available ([`ControlError::errno`] has EADDRINUSE, EADDRNOTAVAIL).
-    pub fn cm_bind_port(
-        &self,
-        space: PortSpace,
-        addr: IpAddr,
-        port: u16,
-    ) -> Result<u16, ControlError> {
-        self.call_bound(Request::CmBindPort { space, addr, port })
+    pub fn cm_bind_port(&self, binding: u32, wanted: CmPort) -> Result<u16, ControlError> {
+        self.call_bound(Request::CmBindPort { binding, wanted })
     }
 
-    /// Listens on a port of this client, or binds it first (0 for any); gives the port.
+    /// Changes who may share a port that is bound and not listened on.
     ///
     /// # Errors
-    /// As [`Self::cm_bind_port`].
-    pub fn cm_listen(
-        &self,
-        space: PortSpace,
-        addr: IpAddr,
-        port: u16,
-        backlog: u32,
-    ) -> Result<u16, ControlError> {
-        self.call_bound(Request::CmListen {
-            space,
-            addr,
-            port,
-            backlog,
-        })
+    /// There is no such port.
+    pub fn cm_share(&self, binding: u32, sharing: PortSharing) -> Result<(), ControlError> {
+        self.call_done(Request::CmShare { binding, sharing })
     }
 
-    /// Stops listening and gives the port back.
+    /// Listens on a port.
     ///
     /// # Errors
-    /// It is not this client's.
-    pub fn cm_unlisten(
-        &self,
-        space: PortSpace,
-        addr: IpAddr,
-        port: u16,
-    ) -> Result<(), ControlError> {
-        self.call_done(Request::CmUnlisten { space, addr, port })
+    /// As [`Self::cm_bind_port`], while others share the port; there is no such port.
+    pub fn cm_listen(&self, binding: u32, backlog: u32) -> Result<(), ControlError> {
+        self.call_done(Request::CmListen { binding, backlog })
+    }
+
+    /// Gives a port back, and stops listening there.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub fn cm_release(&self, binding: u32) -> Result<(), ControlError> {
+        self.call_done(Request::CmRelease { binding })
     }
 
     /// Has datagrams to a multicast group copied to this process.

@@ -32,8 +32,8 @@ pub use message::{
 };
 pub use paths::RunDir;
 pub use personality::Personality;
-pub use port_space::PortSpace;
+pub use port_space::{CmPort, PortSharing, PortSpace};
 pub use status::{ProcessReport, Status};
 
 /// Version of the control protocol; both sides must have the same.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;

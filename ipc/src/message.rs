@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Refusal;
 use crate::fault::{Direction, Impairment};
 use crate::personality::Personality;
-use crate::port_space::PortSpace;
+use crate::port_space::{CmPort, PortSharing};
 use crate::status::{ProcessReport, Status};
 
 /// Multicast groups that a process can be a member of at the same time.
@@ -59,32 +59,31 @@ pub enum Request {
     Detach,
     /// Reserves a CM port. Answer: [`Answer::CmBound`]; refused with AddressInUse or AddressNotAvailable.
     CmBindPort {
-        /// Port space.
-        space: PortSpace,
-        /// Local address; unspecified (`0.0.0.0` or `::`) for any.
-        addr: IpAddr,
-        /// The port; 0 for any free one.
-        port: u16,
+        /// The client's number for it, by which the following requests name it; unique among the
+        /// client's ports.
+        binding: u32,
+        /// What is asked for.
+        wanted: CmPort,
     },
-    /// Listens on a port that this client has bound, or binds it first. Answer: [`Answer::CmBound`]; refused like [`Request::CmBindPort`].
+    /// Changes who may share a port that is bound and not listened on. Answer: [`Answer::Done`].
+    CmShare {
+        /// The port.
+        binding: u32,
+        /// Which others may have it from now on.
+        sharing: PortSharing,
+    },
+    /// Listens on a port that is bound; it is not shared from then on. Answer: [`Answer::Done`];
+    /// refused like [`Request::CmBindPort`] while others have the port.
     CmListen {
-        /// Port space.
-        space: PortSpace,
-        /// Local address; unspecified for any.
-        addr: IpAddr,
-        /// The port; 0 for any free one.
-        port: u16,
+        /// The port.
+        binding: u32,
         /// Requests that may wait to be accepted; urdmad only reports it.
         backlog: u32,
     },
-    /// Stops listening if it was listening, and gives the port back. Answer: [`Answer::Done`].
-    CmUnlisten {
-        /// Port space.
-        space: PortSpace,
-        /// The address as it was bound.
-        addr: IpAddr,
+    /// Gives a port back, and stops listening if it was listened on. Answer: [`Answer::Done`].
+    CmRelease {
         /// The port.
-        port: u16,
+        binding: u32,
     },
     /// Datagrams to a multicast group are to be copied to this process from now on, however often it asks. Answer: [`Answer::Done`]; refused
     /// with QuotaExceeded beyond [`GROUPS_PER_PROCESS_MAX`] groups.
@@ -148,7 +147,7 @@ pub enum Answer {
     },
     /// To [`Request::Attach`].
     Attached(Box<Attached>),
-    /// To [`Request::CmBindPort`] and [`Request::CmListen`].
+    /// To [`Request::CmBindPort`].
     CmBound {
         /// The port, never 0.
         port: u16,

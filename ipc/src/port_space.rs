@@ -1,6 +1,7 @@
-//! The port spaces of rdma_cm, as messages and `urdma status` name them.
+//! The port spaces of rdma_cm, as messages and `urdma status` name them, and the ports in them.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -36,4 +37,26 @@ impl fmt::Display for PortSpace {
             Self::Ib => "ib",
         })
     }
+}
+
+/// A CM port that a process asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CmPort {
+    /// Port space.
+    pub space: PortSpace,
+    /// Local address; unspecified (`0.0.0.0` or `::`) for any.
+    pub addr: IpAddr,
+    /// The port; 0 for any free one.
+    pub port: u16,
+    /// Which others may have it too.
+    pub sharing: PortSharing,
+}
+
+/// The options of an rdma_cm id that say whether others may have the same port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortSharing {
+    /// `RDMA_OPTION_ID_REUSEADDR`: those that set it too.
+    pub reuse_addr: bool,
+    /// `RDMA_OPTION_ID_AFONLY`: those of the other address family that set it too.
+    pub af_only: bool,
 }

@@ -81,8 +81,13 @@ pub struct OneHost {
 impl OneHost {
     /// Starts it.
     pub fn up() -> Self {
+        Self::up_at(&["127.0.0.1"])
+    }
+
+    /// The same at several addresses.
+    pub fn up_at(addresses: &[&str]) -> Self {
         let scratch = Scratch::new("test").unwrap();
-        let host = Instance::up(scratch.path(), "one", "127.0.0.1", "").unwrap();
+        let host = Instance::up_at(scratch.path(), "one", addresses, "").unwrap();
         Self { host, scratch }
     }
 

@@ -28,6 +28,7 @@ static const struct {
 	{ "refusals", check_refusals },
 	{ "clock", check_clock },
 	{ "keys", check_keys },
+	{ "ids", check_ids },
 };
 
 int main(int argc, char **argv)

@@ -51,4 +51,7 @@ void check_clock(void);
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
 
+/* Answers of rdma_cm to bind, listen and resolve, by state of the id and owners of the port. */
+void check_ids(void);
+
 #endif

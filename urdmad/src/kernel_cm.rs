@@ -12,8 +12,10 @@ use urdma_cm::{
     Peer, PortSpace, PrivateData, RejReason,
 };
 use urdma_ipc::message::QpTarget;
+use urdma_ipc::{CmPort, PortSharing};
 use urdma_kernel::abi::{cm_kind, CmMessage};
 
+use crate::listeners::BindingId;
 use crate::shared::Shared;
 
 /// How long a living process may take to set a queue pair, ns: as long as an application may think about a request. It may be stopped, or wait for
@@ -45,12 +47,6 @@ pub(crate) enum Output {
     Send(Peer, Vec<u8>),
 }
 
-#[derive(Debug)]
-struct Listener {
-    id: ListenId,
-    address: SocketAddr,
-}
-
 /// Something that has to happen before `end`; whether it still can is seen at `look`. Both are times, ns.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
@@ -76,7 +72,7 @@ struct Connection {
 pub(crate) struct KernelCm {
     engine: Engine,
     path_mtu: u8,
-    listeners: HashMap<u32, Listener>,
+    listeners: HashMap<u32, ListenId>,
     connections: HashMap<u32, Connection>,
     /// Numbers by the engine's names.
     of_listener: HashMap<ListenId, u32>,
@@ -248,21 +244,32 @@ impl KernelCm {
         let mut answer = message(cm_kind::LISTENING, request.id);
         let (ip, port) = (address(request.local), request.local_port);
         let backlog = request.backlog.max(1);
-        let space = urdma_ipc::PortSpace::Tcp;
-        let bound = shared
-            .listeners()
-            .listen(0, space, ip, port, backlog, LISTENERS_MAX);
+        let wanted = CmPort {
+            space: urdma_ipc::PortSpace::Tcp,
+            addr: ip,
+            port,
+            sharing: PortSharing {
+                reuse_addr: false,
+                af_only: ip.is_ipv4(),
+            },
+        };
+        let binding = binding_of(request.id);
+        let bound = shared.listeners().bind(binding, wanted, LISTENERS_MAX);
         let listened = bound
+            .and_then(|port| shared.listeners().listen(binding, backlog).map(|()| port))
             .map_err(|refusal| refusal.to_string())
             .and_then(|port| {
                 let address = SocketAddr::new(ip, port);
-                let id = self.engine.listen(address, PortSpace::TCP, backlog);
-                id.map(|id| Listener { id, address })
-                    .map_err(|_| format!("{address} is listened on already"))
+                let listener = self.engine.listen(address, PortSpace::TCP, backlog);
+                listener.map_err(|_| {
+                    // It was bound above, so it is there.
+                    let _ = shared.listeners().release(binding);
+                    format!("{address} is listened on already")
+                })
             });
         match listened {
             Ok(listener) => {
-                self.of_listener.insert(listener.id, request.id);
+                self.of_listener.insert(listener, request.id);
                 self.listeners.insert(request.id, listener);
             }
             Err(reason) => {
@@ -275,13 +282,10 @@ impl KernelCm {
 
     fn unlisten(&mut self, id: u32, shared: &Shared) {
         if let Some(listener) = self.listeners.remove(&id) {
-            self.of_listener.remove(&listener.id);
-            self.engine.close_listener(listener.id);
-            let (ip, port) = (listener.address.ip(), listener.address.port());
-            // It was bound by us; nobody else gives it back.
-            let _ = shared
-                .listeners()
-                .release(0, urdma_ipc::PortSpace::Tcp, ip, port);
+            self.of_listener.remove(&listener);
+            self.engine.close_listener(listener);
+            // It was bound here, so it is there.
+            let _ = shared.listeners().release(binding_of(id));
         }
     }
 
@@ -486,6 +490,11 @@ fn message(kind: u32, id: u32) -> CmMessage {
 
 fn address(octets: [u8; 16]) -> IpAddr {
     urdma_underlay::from_octets(octets)
+}
+
+/// The port of a listener of the kernel's.
+fn binding_of(number: u32) -> BindingId {
+    BindingId { slot: 0, number }
 }
 
 fn octets(address: SocketAddr) -> ([u8; 16], u16) {
@@ -703,15 +712,19 @@ mod tests {
     #[test]
     fn listen_on_the_port_of_a_process_is_refused_and_end_gives_the_port_back() {
         let mut bed = Bed::new();
-        let space = urdma_ipc::PortSpace::Tcp;
+        let port = CmPort {
+            space: urdma_ipc::PortSpace::Tcp,
+            addr: HOST,
+            port: 7174,
+            sharing: PortSharing::default(),
+        };
+        let of_process = BindingId { slot: 3, number: 1 };
         bed.listen();
-        let taken = bed.shared.listeners().bind(3, space, HOST, 7174, 9);
+        let taken = bed.shared.listeners().bind(of_process, port, 9);
         assert!(taken.is_err());
         bed.ask(message(cm_kind::END, LISTENER));
-        bed.shared
-            .listeners()
-            .bind(3, space, HOST, 7174, 9)
-            .unwrap();
+        let bound = bed.shared.listeners().bind(of_process, port, 9);
+        bound.unwrap();
         let mut listen = message(cm_kind::LISTEN, LISTENER);
         (listen.local, listen.local_port) = octets(SocketAddr::new(HOST, 7174));
         bed.ask(listen);

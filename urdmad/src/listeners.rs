@@ -3,33 +3,62 @@
 use std::net::IpAddr;
 
 use urdma_ipc::status::ListenerStatus;
-use urdma_ipc::{PortSpace, Refusal, RefusalKind};
+use urdma_ipc::{CmPort, PortSharing, PortSpace, Refusal, RefusalKind};
 
 /// First port that is handed out when a process asks for any (as `ip_local_port_range`).
 const EPHEMERAL_FIRST: u16 = 32_768;
 const EPHEMERAL_LAST: u16 = 60_999;
 
+/// Which port of which process: the slot, and the number by which the process names the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BindingId {
+    /// The process' slot, 0 for the kernel module's listeners.
+    pub slot: u8,
+    /// Unique among the slot's.
+    pub number: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
 struct Binding {
-    space: PortSpace,
-    address: IpAddr,
-    port: u16,
-    slot: u8,
+    id: BindingId,
+    at: CmPort,
+    /// Present while it is listened on.
     backlog: Option<u32>,
 }
 
 impl Binding {
-    /// Whether a packet could be meant for both.
-    fn conflicts(&self, space: PortSpace, address: IpAddr, port: u16) -> bool {
-        self.space == space
-            && self.port == port
-            && (self.address == address
-                || self.address.is_unspecified()
-                || address.is_unspecified())
+    /// Why `wanted` cannot have the port beside this one: the rules and errors of the kernel's
+    /// `cma_check_port`.
+    fn refuses(&self, wanted: &CmPort) -> Option<Refusal> {
+        let held = &self.at;
+        let others_port = held.space != wanted.space || held.port != wanted.port;
+        if others_port || (held.sharing.reuse_addr && wanted.sharing.reuse_addr) {
+            return None;
+        }
+        let both_af_only = held.sharing.af_only && wanted.sharing.af_only;
+        if both_af_only && held.addr.is_ipv4() != wanted.addr.is_ipv4() {
+            return None;
+        }
+        let kind = if held.addr.is_unspecified() || wanted.addr.is_unspecified() {
+            RefusalKind::AddressNotAvailable
+        } else if held.addr == wanted.addr {
+            RefusalKind::AddressInUse
+        } else {
+            return None;
+        };
+        let message = format!(
+            "{} port {} is taken by {} port {}",
+            wanted.addr, wanted.port, held.addr, held.port
+        );
+        Some(Refusal::new(kind, message))
     }
 
-    fn is(&self, space: PortSpace, address: IpAddr, port: u16) -> bool {
-        self.space == space && self.address == address && self.port == port
+    /// Whether a request for `address` is for this one.
+    fn covers(&self, address: IpAddr) -> bool {
+        let any = self.at.addr;
+        let of_family = any.is_ipv4() == address.is_ipv4();
+        let takes_family = of_family || (any.is_ipv6() && !self.at.sharing.af_only);
+        any == address || (any.is_unspecified() && takes_family)
     }
 }
 
@@ -52,111 +81,96 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Reserves `port`, or any free one for 0, for `slot`, which may have `quota` in all; gives the port.
+    /// Reserves a port, any free one for 0, for a process, which may have `quota` in all; gives the
+    /// port.
     ///
     /// # Errors
-    /// AddressInUse, QuotaExceeded.
-    pub fn bind(
-        &mut self,
-        slot: u8,
-        space: PortSpace,
-        address: IpAddr,
-        port: u16,
-        quota: u32,
-    ) -> Result<u16, Refusal> {
-        let taken = self.bindings.iter().filter(|b| b.slot == slot).count();
+    /// AddressInUse, AddressNotAvailable, QuotaExceeded; Invalid if the process has given the
+    /// number to another port.
+    pub fn bind(&mut self, id: BindingId, wanted: CmPort, quota: u32) -> Result<u16, Refusal> {
+        let taken = self
+            .bindings
+            .iter()
+            .filter(|b| b.id.slot == id.slot)
+            .count();
         if taken >= usize::try_from(quota).unwrap_or(usize::MAX) {
             return Err(Refusal::new(
                 RefusalKind::QuotaExceeded,
                 format!("this process has {taken} CM ports already, as many as cm_ports_per_process allows"),
             ));
         }
-        let port = if port == 0 {
-            self.free_port(space, address)?
-        } else if self.is_taken(space, address, port) {
-            return Err(in_use(address, port));
-        } else {
-            port
-        };
-        self.bindings.push(Binding {
-            space,
-            address,
-            port,
-            slot,
-            backlog: None,
-        });
-        Ok(port)
-    }
-
-    /// Listens on a port of `slot`, binding it first if need be; gives the port.
-    ///
-    /// # Errors
-    /// As [`Self::bind`].
-    pub fn listen(
-        &mut self,
-        slot: u8,
-        space: PortSpace,
-        address: IpAddr,
-        port: u16,
-        backlog: u32,
-        quota: u32,
-    ) -> Result<u16, Refusal> {
-        let is_own = |b: &Binding| b.slot == slot && b.is(space, address, port);
-        let bound_port = if self.bindings.iter().any(is_own) {
-            port
-        } else {
-            self.bind(slot, space, address, port, quota)?
-        };
-        for binding in &mut self.bindings {
-            if binding.is(space, address, bound_port) {
-                binding.backlog = Some(backlog);
-            }
-        }
-        Ok(bound_port)
-    }
-
-    /// Gives a port of `slot` back.
-    ///
-    /// # Errors
-    /// NotFound if it is not this slot's.
-    pub fn release(
-        &mut self,
-        slot: u8,
-        space: PortSpace,
-        address: IpAddr,
-        port: u16,
-    ) -> Result<(), Refusal> {
-        let before = self.bindings.len();
-        self.bindings
-            .retain(|b| !(b.slot == slot && b.is(space, address, port)));
-        if self.bindings.len() == before {
+        if self.bindings.iter().any(|b| b.id == id) {
             return Err(Refusal::new(
-                RefusalKind::NotFound,
-                format!("this process has not bound {address} port {port}"),
+                RefusalKind::Invalid,
+                format!("this process has a CM port {} already", id.number),
             ));
         }
+        let at = self.place(wanted)?;
+        self.bindings.push(Binding {
+            id,
+            at,
+            backlog: None,
+        });
+        Ok(at.port)
+    }
+
+    /// Changes who may share a port that is not listened on.
+    ///
+    /// # Errors
+    /// NotFound.
+    pub fn share(&mut self, id: BindingId, sharing: PortSharing) -> Result<(), Refusal> {
+        let binding = self.binding(id)?;
+        if binding.backlog.is_none() {
+            binding.at.sharing = sharing;
+        }
+        Ok(())
+    }
+
+    /// Listens on a port. It must be the only one that requests could be for, whatever its owner
+    /// and others share (the kernel's `rdma_listen`), and stays so.
+    ///
+    /// # Errors
+    /// AddressInUse, AddressNotAvailable, NotFound.
+    pub fn listen(&mut self, id: BindingId, backlog: u32) -> Result<(), Refusal> {
+        let mut alone = self.binding(id)?.at;
+        alone.sharing.reuse_addr = false;
+        self.refuse_taken(&alone, Some(id))?;
+        let binding = self.binding(id)?;
+        binding.at = alone;
+        binding.backlog = Some(backlog);
+        Ok(())
+    }
+
+    /// Gives a port back.
+    ///
+    /// # Errors
+    /// NotFound.
+    pub fn release(&mut self, id: BindingId) -> Result<(), Refusal> {
+        self.binding(id)?;
+        self.bindings.retain(|binding| binding.id != id);
         Ok(())
     }
 
     /// Gives all ports of a dead slot back.
     pub fn release_all(&mut self, slot: u8) {
-        self.bindings.retain(|binding| binding.slot != slot);
+        self.bindings.retain(|binding| binding.id.slot != slot);
     }
 
-    /// What a request for `address` and `port` is for: a listener of the exact address first, then one of the wildcard.
+    /// What a request for `address` and `port` is for: a listener of the exact address first, then
+    /// a wildcard of the same family, then any.
     pub fn find(&self, space: PortSpace, address: IpAddr, port: u16) -> Service {
         let at_port = || {
             let bindings = self.bindings.iter();
-            bindings.filter(move |b| b.space == space && b.port == port)
+            bindings.filter(move |b| b.at.space == space && b.at.port == port && b.covers(address))
         };
-        let covers = |b: &&Binding| {
-            b.address == address || (b.address.is_unspecified() && covers(b.address, address))
+        let distance = |b: &&Binding| {
+            let of_other_family = b.at.addr.is_ipv4() != address.is_ipv4();
+            (b.at.addr != address, of_other_family)
         };
-        let listening = || at_port().filter(|b| b.backlog.is_some());
-        let exact = listening().find(|b| b.address == address);
-        match exact.or_else(|| listening().find(covers)) {
-            Some(binding) => Service::Listening(binding.slot),
-            None if at_port().any(|b| covers(&b)) => Service::Bound,
+        let listening = at_port().filter(|b| b.backlog.is_some());
+        match listening.min_by_key(distance) {
+            Some(binding) => Service::Listening(binding.id.slot),
+            None if at_port().next().is_some() => Service::Bound,
             None => Service::Nobody,
         }
     }
@@ -164,16 +178,16 @@ impl Listeners {
     /// Those that are listened on, then those that are only bound.
     pub fn status(&self) -> (Vec<ListenerStatus>, Vec<ListenerStatus>) {
         let mut sorted = self.bindings.clone();
-        sorted.sort_by_key(|b| (b.space, b.port, b.address));
+        sorted.sort_by_key(|b| (b.at.space, b.at.port, b.at.addr));
         let (listening, bound): (Vec<_>, Vec<_>) = sorted.iter().partition(|b| b.backlog.is_some());
         let status = |bindings: Vec<Binding>| {
             bindings
                 .iter()
                 .map(|b| ListenerStatus {
-                    space: b.space,
-                    address: b.address,
-                    port: b.port,
-                    slot: b.slot,
+                    space: b.at.space,
+                    address: b.at.addr,
+                    port: b.at.port,
+                    slot: b.id.slot,
                     backlog: b.backlog.unwrap_or(0),
                 })
                 .collect()
@@ -181,115 +195,238 @@ impl Listeners {
         (status(listening), status(bound))
     }
 
-    fn is_taken(&self, space: PortSpace, address: IpAddr, port: u16) -> bool {
-        self.bindings
-            .iter()
-            .any(|binding| binding.conflicts(space, address, port))
+    fn binding(&mut self, id: BindingId) -> Result<&mut Binding, Refusal> {
+        let found = self.bindings.iter_mut().find(|binding| binding.id == id);
+        found.ok_or_else(|| {
+            Refusal::new(
+                RefusalKind::NotFound,
+                format!("this process has bound no CM port {}", id.number),
+            )
+        })
     }
 
-    fn free_port(&mut self, space: PortSpace, address: IpAddr) -> Result<u16, Refusal> {
+    /// Refuses what clashes with a port other than that of `own`, with the reason of the newest, as
+    /// the kernel does.
+    fn refuse_taken(&self, wanted: &CmPort, own: Option<BindingId>) -> Result<(), Refusal> {
+        let others = self.bindings.iter().rev().filter(|b| Some(b.id) != own);
+        others
+            .filter_map(|b| b.refuses(wanted))
+            .next()
+            .map_or(Ok(()), Err)
+    }
+
+    /// The place that a process gets, with a port.
+    fn place(&mut self, wanted: CmPort) -> Result<CmPort, Refusal> {
+        if wanted.port != 0 {
+            self.refuse_taken(&wanted, None)?;
+            return Ok(wanted);
+        }
+        // A port that somebody shares is not free.
+        let mut at = wanted;
+        at.sharing.reuse_addr = false;
         let span = EPHEMERAL_LAST - EPHEMERAL_FIRST + 1;
         for offset in 0..span {
-            let port = EPHEMERAL_FIRST + (self.next_ephemeral + offset) % span;
-            if !self.is_taken(space, address, port) {
-                self.next_ephemeral = (port - EPHEMERAL_FIRST + 1) % span;
-                return Ok(port);
+            at.port = EPHEMERAL_FIRST + (self.next_ephemeral + offset) % span;
+            if self.refuse_taken(&at, None).is_ok() {
+                self.next_ephemeral = (at.port - EPHEMERAL_FIRST + 1) % span;
+                at.sharing = wanted.sharing;
+                return Ok(at);
             }
         }
         Err(Refusal::new(
-            RefusalKind::AddressInUse,
+            RefusalKind::AddressNotAvailable,
             "every ephemeral CM port is taken",
         ))
     }
-}
-
-/// Whether the wildcard address `any` stands for `address`; `::` stands for both versions.
-fn covers(any: IpAddr, address: IpAddr) -> bool {
-    any.is_ipv6() || address.is_ipv4()
-}
-
-fn in_use(address: IpAddr, port: u16) -> Refusal {
-    Refusal::new(
-        RefusalKind::AddressInUse,
-        format!("{address} port {port} is taken by another listener"),
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TCP: PortSpace = PortSpace::Tcp;
+    const SPACE: PortSpace = PortSpace::Tcp;
+    const QUOTA: u32 = 9;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
-    #[test]
-    fn listen_on_a_taken_port_is_refused_also_by_wildcard() {
-        let mut listeners = Listeners::default();
-        listeners.listen(1, TCP, ip("0.0.0.0"), 7471, 5, 9).unwrap();
-        for address in ["0.0.0.0", "127.0.0.1", "::"] {
-            let refusal = listeners.bind(2, TCP, ip(address), 7471, 9).unwrap_err();
-            assert_eq!(refusal.kind, RefusalKind::AddressInUse);
+    fn id(slot: u8, number: u32) -> BindingId {
+        BindingId { slot, number }
+    }
+
+    /// As an id without options asks.
+    fn at(addr: &str, port: u16) -> CmPort {
+        let addr = ip(addr);
+        let sharing = PortSharing {
+            reuse_addr: false,
+            af_only: addr.is_ipv4(),
+        };
+        CmPort {
+            space: SPACE,
+            addr,
+            port,
+            sharing,
         }
-        assert_eq!(
-            listeners.bind(2, PortSpace::Udp, ip("0.0.0.0"), 7471, 9),
-            Ok(7471)
-        );
+    }
+
+    fn shared(addr: &str, reuse_addr: bool, af_only: bool) -> CmPort {
+        let mut port = at(addr, 7471);
+        port.sharing = PortSharing {
+            reuse_addr,
+            af_only,
+        };
+        port
+    }
+
+    fn listen(listeners: &mut Listeners, id: BindingId, at: CmPort) {
+        listeners.bind(id, at, QUOTA).unwrap();
+        listeners.listen(id, 0).unwrap();
+    }
+
+    fn kind(outcome: Result<impl Sized, Refusal>) -> Option<RefusalKind> {
+        outcome.err().map(|refusal| refusal.kind)
+    }
+
+    #[test]
+    fn bind_of_a_taken_port_is_refused_as_the_kernel_does() {
+        const IN_USE: Option<RefusalKind> = Some(RefusalKind::AddressInUse);
+        const NOT_AVAILABLE: Option<RefusalKind> = Some(RefusalKind::AddressNotAvailable);
+        for (held, asked, expected) in [
+            ("127.0.0.1", "127.0.0.1", IN_USE),
+            ("127.0.0.1", "127.0.0.2", None),
+            ("127.0.0.1", "0.0.0.0", NOT_AVAILABLE),
+            ("0.0.0.0", "127.0.0.1", NOT_AVAILABLE),
+            ("0.0.0.0", "0.0.0.0", NOT_AVAILABLE),
+            ("127.0.0.1", "::", NOT_AVAILABLE),
+            ("::", "127.0.0.1", NOT_AVAILABLE),
+            ("::1", "0.0.0.0", NOT_AVAILABLE),
+            ("::1", "127.0.0.1", None),
+            ("::", "::", NOT_AVAILABLE),
+            ("::1", "::1", IN_USE),
+        ] {
+            for (held_af_only, asked_af_only) in [(false, false), (true, false), (true, true)] {
+                for (held_reuse, asked_reuse) in [(false, false), (false, true), (true, true)] {
+                    let mut listeners = Listeners::default();
+                    let first = shared(held, held_reuse, held_af_only);
+                    listeners.bind(id(1, 1), first, QUOTA).unwrap();
+                    let apart =
+                        held_af_only && asked_af_only && ip(held).is_ipv4() != ip(asked).is_ipv4();
+                    let expected = expected.filter(|_| !(apart || held_reuse && asked_reuse));
+                    let second = shared(asked, asked_reuse, asked_af_only);
+                    for slot in [1, 2] {
+                        let bound = listeners.bind(id(slot, 2), second, QUOTA);
+                        assert_eq!(kind(bound), expected, "{first:?} {second:?}");
+                        let _ = listeners.release(id(slot, 2));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ports_of_other_spaces_do_not_clash() {
+        let mut listeners = Listeners::default();
+        listen(&mut listeners, id(1, 1), at("0.0.0.0", 7471));
+        let mut datagrams = at("0.0.0.0", 7471);
+        datagrams.space = PortSpace::Udp;
+        assert_eq!(listeners.bind(id(2, 1), datagrams, QUOTA), Ok(7471));
+    }
+
+    #[test]
+    fn listen_needs_the_port_alone_and_keeps_it_alone() {
+        let mut listeners = Listeners::default();
+        for slot in [1, 2] {
+            let at = shared("127.0.0.1", true, true);
+            listeners.bind(id(slot, 1), at, QUOTA).unwrap();
+        }
+        let refused = listeners.listen(id(1, 1), 0);
+        assert_eq!(kind(refused), Some(RefusalKind::AddressInUse));
+        assert_eq!(listeners.find(SPACE, ip("127.0.0.1"), 7471), Service::Bound);
+        listeners.release(id(2, 1)).unwrap();
+        listeners.listen(id(1, 1), 0).unwrap();
+        let late = listeners.bind(id(2, 1), shared("0.0.0.0", true, true), QUOTA);
+        assert_eq!(kind(late), Some(RefusalKind::AddressNotAvailable));
+        let sharing = PortSharing {
+            reuse_addr: true,
+            af_only: true,
+        };
+        listeners.share(id(1, 1), sharing).unwrap();
+        let late = listeners.bind(id(2, 1), shared("127.0.0.1", true, true), QUOTA);
+        assert_eq!(kind(late), Some(RefusalKind::AddressInUse));
+    }
+
+    #[test]
+    fn port_shared_after_it_was_bound_can_be_bound_again() {
+        let mut listeners = Listeners::default();
+        let second = shared("127.0.0.1", true, true);
+        listeners
+            .bind(id(1, 1), at("127.0.0.1", 7471), QUOTA)
+            .unwrap();
+        let refused = listeners.bind(id(2, 1), second, QUOTA);
+        assert_eq!(kind(refused), Some(RefusalKind::AddressInUse));
+        listeners.share(id(1, 1), second.sharing).unwrap();
+        listeners.bind(id(2, 1), second, QUOTA).unwrap();
     }
 
     #[test]
     fn find_prefers_the_exact_address_and_knows_bound_ports() {
         let mut listeners = Listeners::default();
-        listeners.bind(1, TCP, ip("127.0.0.1"), 5, 9).unwrap();
-        assert_eq!(listeners.find(TCP, ip("127.0.0.1"), 5), Service::Bound);
-        assert_eq!(listeners.find(TCP, ip("127.0.0.2"), 5), Service::Nobody);
-        listeners.listen(1, TCP, ip("127.0.0.1"), 5, 0, 9).unwrap();
-        listeners.listen(2, TCP, ip("127.0.0.2"), 5, 0, 9).unwrap();
-        listeners.listen(3, TCP, ip("::"), 6, 0, 9).unwrap();
-        assert_eq!(
-            listeners.find(TCP, ip("127.0.0.1"), 5),
-            Service::Listening(1)
-        );
-        assert_eq!(
-            listeners.find(TCP, ip("127.0.0.2"), 5),
-            Service::Listening(2)
-        );
-        assert_eq!(
-            listeners.find(TCP, ip("127.0.0.2"), 6),
-            Service::Listening(3)
-        );
-        assert_eq!(listeners.find(TCP, ip("127.0.0.2"), 7), Service::Nobody);
+        let find = |listeners: &Listeners, addr: &str, port| listeners.find(SPACE, ip(addr), port);
+        listeners.bind(id(1, 1), at("127.0.0.1", 5), QUOTA).unwrap();
+        assert_eq!(find(&listeners, "127.0.0.1", 5), Service::Bound);
+        assert_eq!(find(&listeners, "127.0.0.2", 5), Service::Nobody);
+        listeners.listen(id(1, 1), 0).unwrap();
+        listen(&mut listeners, id(2, 1), at("127.0.0.2", 5));
+        listen(&mut listeners, id(3, 1), at("::", 6));
+        assert_eq!(find(&listeners, "127.0.0.1", 5), Service::Listening(1));
+        assert_eq!(find(&listeners, "127.0.0.2", 5), Service::Listening(2));
+        assert_eq!(find(&listeners, "127.0.0.2", 6), Service::Listening(3));
+        assert_eq!(find(&listeners, "127.0.0.2", 7), Service::Nobody);
     }
 
     #[test]
-    fn bind_of_port_zero_gives_different_ports() {
+    fn wildcards_of_both_families_each_get_their_requests() {
         let mut listeners = Listeners::default();
-        let a = listeners.bind(1, TCP, ip("127.0.0.1"), 0, 9).unwrap();
-        let b = listeners.bind(1, TCP, ip("127.0.0.1"), 0, 9).unwrap();
+        listen(&mut listeners, id(1, 1), shared("::", false, true));
+        let find = |listeners: &Listeners, addr: &str| listeners.find(SPACE, ip(addr), 7471);
+        assert_eq!(find(&listeners, "127.0.0.1"), Service::Nobody);
+        listen(&mut listeners, id(2, 1), shared("0.0.0.0", false, true));
+        assert_eq!(find(&listeners, "127.0.0.1"), Service::Listening(2));
+        assert_eq!(find(&listeners, "::1"), Service::Listening(1));
+    }
+
+    #[test]
+    fn bind_of_port_zero_gives_a_port_that_is_not_shared() {
+        let mut listeners = Listeners::default();
+        let mut any = shared("127.0.0.1", true, true);
+        any.port = 0;
+        let a = listeners.bind(id(1, 1), any, QUOTA).unwrap();
+        listeners.next_ephemeral = 0;
+        let b = listeners.bind(id(1, 2), any, QUOTA).unwrap();
         assert!(a != b && a >= EPHEMERAL_FIRST && b >= EPHEMERAL_FIRST);
     }
 
     #[test]
     fn release_by_another_slot_is_refused() {
         let mut listeners = Listeners::default();
-        listeners.listen(1, TCP, ip("127.0.0.1"), 5, 0, 9).unwrap();
-        let refusal = listeners.release(2, TCP, ip("127.0.0.1"), 5).unwrap_err();
-        assert_eq!(refusal.kind, RefusalKind::NotFound);
-        assert_eq!(
-            listeners.find(TCP, ip("127.0.0.1"), 5),
-            Service::Listening(1)
-        );
+        listen(&mut listeners, id(1, 1), at("127.0.0.1", 5));
+        let refusal = listeners.release(id(2, 1));
+        assert_eq!(kind(refusal), Some(RefusalKind::NotFound));
+        let find = |listeners: &Listeners| listeners.find(SPACE, ip("127.0.0.1"), 5);
+        assert_eq!(find(&listeners), Service::Listening(1));
         listeners.release_all(1);
-        assert_eq!(listeners.find(TCP, ip("127.0.0.1"), 5), Service::Nobody);
+        assert_eq!(find(&listeners), Service::Nobody);
     }
 
     #[test]
-    fn bind_beyond_the_quota_is_refused() {
+    fn bind_beyond_the_quota_or_with_a_number_in_use_is_refused() {
         let mut listeners = Listeners::default();
-        listeners.bind(1, TCP, ip("127.0.0.1"), 0, 1).unwrap();
-        let refusal = listeners.bind(1, TCP, ip("127.0.0.1"), 0, 1).unwrap_err();
-        assert_eq!(refusal.kind, RefusalKind::QuotaExceeded);
+        listeners.bind(id(1, 1), at("127.0.0.1", 0), 2).unwrap();
+        let twice = listeners.bind(id(1, 1), at("127.0.0.1", 0), 2);
+        assert_eq!(kind(twice), Some(RefusalKind::Invalid));
+        listeners.bind(id(1, 2), at("127.0.0.1", 0), 2).unwrap();
+        let refusal = listeners.bind(id(1, 3), at("127.0.0.1", 0), 2);
+        assert_eq!(kind(refusal), Some(RefusalKind::QuotaExceeded));
     }
 }

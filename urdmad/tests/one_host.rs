@@ -10,10 +10,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};
-use support::{eventually, is_reject, meta, octets, request, Daemon, Process, Scratch, LIMIT};
+use support::{
+    cm_port, eventually, is_reject, meta, octets, request, Daemon, Process, Scratch, LIMIT,
+};
 use urdma_arena::{Meta, SlotId};
 use urdma_ipc::{
-    ControlClient, ControlError, Event, PortSpace, ProcessReport, RefusalKind, Resolution, RunDir,
+    ControlClient, ControlError, Event, ProcessReport, RefusalKind, Resolution, RunDir,
 };
 
 const HELPER: &str = "URDMAD_TEST_HELPER";
@@ -139,12 +141,7 @@ fn request_for_a_listener_reaches_its_slot_and_otherwise_is_rejected() {
     let scratch = Scratch::new();
     let daemon = Daemon::start(scratch.path(), "a", "");
     let (mut server, mut client) = (daemon.attach(), daemon.attach());
-    let any = [0, 0, 0, 0].into();
-    let port = server
-        .client
-        .cm_listen(PortSpace::Tcp, any, 7471, 5)
-        .unwrap();
-    assert_eq!(port, 7471);
+    assert_eq!(server.listen(1, cm_port("0.0.0.0", 7471)), 7471);
     let me = client.attached.slot;
     let listened = request("127.0.0.1:40000", me, "127.0.0.1:7471");
     client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &listened);
@@ -159,10 +156,7 @@ fn request_for_a_listener_reaches_its_slot_and_otherwise_is_rejected() {
     assert!(is_reject(&octets(&frame)));
     drop(frame);
 
-    server
-        .client
-        .cm_unlisten(PortSpace::Tcp, any, 7471)
-        .unwrap();
+    server.client.cm_release(1).unwrap();
     client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &listened);
     assert!(is_reject(&octets(&client.receive().unwrap())));
     let data = daemon.status().counters.data;
@@ -174,18 +168,14 @@ fn request_for_a_port_that_is_bound_waits_for_its_listener() {
     let scratch = Scratch::new();
     let daemon = Daemon::start(scratch.path(), "a", "");
     let (mut server, mut client) = (daemon.attach(), daemon.attach());
-    let any = [0, 0, 0, 0].into();
-    let port = server.client.cm_bind_port(PortSpace::Tcp, any, 7471);
+    let port = server.client.cm_bind_port(1, cm_port("0.0.0.0", 7471));
     assert_eq!(port.unwrap(), 7471);
     let wanted = request("127.0.0.1:40000", client.attached.slot, "127.0.0.1:7471");
     client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &wanted);
     eventually("the request is left unanswered", || {
         daemon.status().counters.data["cm_unanswered"] == 1
     });
-    server
-        .client
-        .cm_listen(PortSpace::Tcp, any, 7471, 5)
-        .unwrap();
+    server.client.cm_listen(1, 5).unwrap();
     client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &wanted);
     assert_eq!(octets(&server.receive().unwrap()), wanted);
     assert_eq!(daemon.status().counters.data["cm_rejected"], 0);
@@ -196,27 +186,25 @@ fn cm_ports_taken_or_foreign_are_refused_with_the_right_errno() {
     let scratch = Scratch::new();
     let daemon = Daemon::start(scratch.path(), "a", "");
     let (a, b) = (daemon.attach(), daemon.attach());
-    let local = [127, 0, 0, 1].into();
-    a.client.cm_listen(PortSpace::Tcp, local, 5000, 1).unwrap();
-    let taken = b
-        .client
-        .cm_bind_port(PortSpace::Tcp, local, 5000)
-        .unwrap_err();
+    let local = cm_port("127.0.0.1", 5000);
+    a.listen(1, local);
+    let taken = b.client.cm_bind_port(1, local).unwrap_err();
     assert_eq!(taken.errno(), nix::libc::EADDRINUSE);
-    let foreign = b
-        .client
-        .cm_bind_port(PortSpace::Tcp, [10, 0, 0, 1].into(), 5000);
+    let taken = b.client.cm_bind_port(1, cm_port("0.0.0.0", 5000));
+    assert_eq!(taken.unwrap_err().errno(), nix::libc::EADDRNOTAVAIL);
+    let foreign = b.client.cm_bind_port(1, cm_port("10.0.0.1", 5000));
     let foreign = foreign.unwrap_err();
     assert_eq!(foreign.errno(), nix::libc::EADDRNOTAVAIL);
     assert!(foreign.to_string().contains("127.0.0.1"), "{foreign}");
-    let ephemeral = b.client.cm_bind_port(PortSpace::Tcp, local, 0).unwrap();
-    assert!(ephemeral >= 32_768);
-    assert!(b.client.cm_unlisten(PortSpace::Tcp, local, 5000).is_err());
+    let ephemeral = b.client.cm_bind_port(1, cm_port("127.0.0.1", 0));
+    assert!(ephemeral.unwrap() >= 32_768);
+    b.client.cm_release(1).unwrap();
+    assert!(b.client.cm_release(1).is_err());
     drop(a);
     eventually("the port of a dead process is free", || {
-        b.client.cm_bind_port(PortSpace::Tcp, local, 5000).is_ok()
+        b.client.cm_bind_port(2, local).is_ok()
     });
-    let unattached = daemon.client().cm_bind_port(PortSpace::Tcp, local, 1);
+    let unattached = daemon.client().cm_bind_port(1, local);
     assert!(
         matches!(unattached, Err(ControlError::Refused(r)) if r.kind == RefusalKind::NotAttached)
     );
@@ -483,8 +471,7 @@ fn helper_process() {
         child.wait().unwrap();
         return;
     }
-    let any = [0, 0, 0, 0].into();
-    process.client.cm_listen(PortSpace::Tcp, any, 0, 1).unwrap();
+    process.listen(1, cm_port("0.0.0.0", 0));
     let mut held = Vec::new();
     loop {
         process.try_send(peer, &Meta::default(), &[0; 2000]);

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use proto_trp::addr::{source_port, Psn, Qpn, SlotId as WireSlot};
 use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
 use support::{
-    eventually, expect_idle, is_reject, meta, octets, request, udp_port, Daemon, Process, Scratch,
-    LIMIT,
+    cm_port, eventually, expect_idle, is_reject, meta, octets, request, udp_port, Daemon, Process,
+    Scratch, LIMIT,
 };
 use urdma_arena::{Meta, SlotId};
 use urdma_ipc::fault::{Direction, Impairment};
-use urdma_ipc::{LeaseAnswer, PortSpace, Resolution};
+use urdma_ipc::{LeaseAnswer, Resolution};
 
 const A: &str = "127.0.0.1";
 const B: &str = "127.0.0.2";
@@ -169,9 +169,7 @@ fn requests_across_hosts_reach_the_listener_or_are_rejected() {
     let scratch = Scratch::new();
     let hosts = start(&scratch, "");
     let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
-    b.client
-        .cm_listen(PortSpace::Tcp, B.parse().unwrap(), 7471, 1)
-        .unwrap();
+    b.listen(1, cm_port(B, 7471));
     let source = format!("{A}:40000");
     let listened = request(&source, a.attached.slot, &format!("{B}:7471"));
     a.send(SlotId::DAEMON, &meta(B, 0), &listened);

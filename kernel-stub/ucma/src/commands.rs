@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::abi::{self, cmd, event, option, ConnParam, Ece, Header};
 use crate::answers;
 use crate::driver::{Driver, Errno};
-use crate::ids::{IdState, State};
+use crate::ids::{with_port, IdState, State};
 use crate::service::Service;
 use crate::sockaddr;
 use crate::user::Caller;
@@ -93,7 +93,7 @@ impl Command<'_> {
             cmd::DESTROY_ID => self.destroy_id(),
             cmd::BIND_IP => {
                 let body: abi::BindIp = body_of(self.body)?;
-                self.bind(body.id, sockaddr::parse(&body.addr.octets)?)
+                self.bind(body.id, ip_address(&body.addr.octets)?)
             }
             cmd::BIND => self.bind_sized(),
             cmd::RESOLVE_ROUTE => self.resolve_route(),
@@ -168,31 +168,33 @@ impl Command<'_> {
     }
 
     fn bind(&mut self, number: u32, addr: Option<SocketAddr>) -> Result<(), Errno> {
+        let addr = addr.ok_or(libc::EINVAL)?;
         self.require_device()?;
+        let is_definite = !addr.ip().is_unspecified();
+        let is_foreign = is_definite && !self.state.is_own(addr.ip());
         let id = self.state.id(self.file, number)?;
         if id.state != IdState::Idle {
             return Err(libc::EINVAL);
         }
-        let (space, reusable) = (id.space, id.reuse_addr);
-        let addr = addr.ok_or(libc::EAFNOSUPPORT)?;
-        let ip = addr.ip();
-        if !ip.is_unspecified() && !self.state.is_own(ip) {
+        if is_foreign {
             return Err(libc::EADDRNOTAVAIL);
         }
-        let key = (space, ip.to_canonical(), addr.port());
-        let key = self.state.reserve_port(self.driver, key, reusable)?;
+        id.src = Some(addr);
+        let reserved = self.state.reserve_port(self.driver, number);
         let id = self.state.id(self.file, number)?;
-        id.port = Some(key);
-        id.src = Some(with_port(addr, key.2));
-        id.has_device = !ip.is_unspecified();
+        if reserved.is_err() {
+            id.src = None;
+            return reserved;
+        }
+        id.has_device = is_definite;
         id.state = IdState::Bound;
         Ok(())
     }
 
     fn resolve_ip(&mut self) -> Result<After, Errno> {
         let body: abi::ResolveIp = body_of(self.body)?;
-        let src = sockaddr::parse(&body.src_addr.octets)?;
-        let dst = sockaddr::parse(&body.dst_addr.octets)?;
+        let src = ip_address(&body.src_addr.octets)?;
+        let dst = ip_address(&body.dst_addr.octets)?;
         self.resolve(body.id, src, dst)
     }
 
@@ -217,8 +219,8 @@ impl Command<'_> {
         src: Option<SocketAddr>,
         dst: Option<SocketAddr>,
     ) -> Result<After, Errno> {
+        let dst = dst.ok_or(libc::EINVAL)?;
         self.require_device()?;
-        let dst = dst.ok_or(libc::EAFNOSUPPORT)?;
         if self.state.id(self.file, number)?.state == IdState::Idle {
             self.choose_source(number, src, dst)?;
         }
@@ -269,6 +271,9 @@ impl Command<'_> {
 
     fn resolve_route(&mut self) -> Result<(), Errno> {
         let body: abi::ResolveRoute = body_of(self.body)?;
+        if body.timeout_ms == 0 {
+            return Err(libc::EINVAL);
+        }
         self.finish_route(body.id)
     }
 
@@ -329,25 +334,32 @@ impl Command<'_> {
             self.bind(body.id, Some(any))?;
         }
         let id = self.state.id(self.file, body.id)?;
-        let (IdState::Bound, Some((space, ip, port))) = (id.state, id.port) else {
+        if id.state != IdState::Bound {
             return Err(libc::EINVAL);
-        };
+        }
+        if !id.has_port {
+            // Its address could not be resolved, for which no port was needed.
+            self.state.reserve_port(self.driver, body.id)?;
+        }
+        let id = self.state.id(self.file, body.id)?;
+        let (space, src) = (id.space, id.src.ok_or(libc::EINVAL)?);
         let backlog = match body.backlog {
             asked @ 1..MAX_BACKLOG => asked,
             _ => MAX_BACKLOG,
         };
-        let addr = SocketAddr::new(ip, port);
         let listener = self
             .state
             .engine
-            .listen(addr, space, backlog)
+            .listen(sockaddr::canonical(src), space, backlog)
             .map_err(|_| libc::EADDRINUSE)?;
-        if let Err(errno) = self.driver.listen(space, ip, port, backlog) {
+        if let Err(errno) = self.driver.listen(body.id, backlog) {
             self.state.engine.close_listener(listener);
             return Err(errno);
         }
         self.state.attach_listener(body.id, listener);
-        self.state.id(self.file, body.id)?.state = IdState::Listening(listener);
+        let id = self.state.id(self.file, body.id)?;
+        id.reuse_addr = false;
+        id.state = IdState::Listening(listener);
         Ok(())
     }
 
@@ -486,11 +498,32 @@ impl Command<'_> {
                 id.ack_timeout = Some(timeout & 31);
             }
             (option::ID_REUSEADDR, &[a, b, c, d]) => {
-                id.reuse_addr = u32::from_ne_bytes([a, b, c, d]) != 0;
+                let reuse = u32::from_ne_bytes([a, b, c, d]) != 0;
+                let may_begin = !matches!(id.state, IdState::Listening(_));
+                if !(id.state == IdState::Idle || reuse && may_begin) {
+                    return Err(libc::EINVAL);
+                }
+                id.reuse_addr = reuse;
+                return self.share_port(number);
             }
-            (option::ID_AFONLY, [_, _, _, _]) => {}
+            (option::ID_AFONLY, &[a, b, c, d]) => {
+                if !matches!(id.state, IdState::Idle | IdState::Bound) {
+                    return Err(libc::EINVAL);
+                }
+                id.af_only = Some(u32::from_ne_bytes([a, b, c, d]) != 0);
+                return self.share_port(number);
+            }
             (option::ID_TOS..=option::ID_ACK_TIMEOUT, _) => return Err(libc::EINVAL),
             _ => return Err(libc::ENOSYS),
+        }
+        Ok(())
+    }
+
+    /// Tells urdmad of an id's options, if a port is reserved for it.
+    fn share_port(&mut self, number: u32) -> Result<(), Errno> {
+        let id = self.state.id(self.file, number)?;
+        if id.has_port {
+            return self.driver.share_port(number, id.sharing());
         }
         Ok(())
     }
@@ -567,9 +600,9 @@ fn like_family(ip: IpAddr, model: IpAddr) -> IpAddr {
     }
 }
 
-fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
-    addr.set_port(port);
-    addr
+/// The address of a command that takes none but IPv4 and IPv6.
+fn ip_address(octets: &[u8]) -> Result<Option<SocketAddr>, Errno> {
+    sockaddr::parse(octets).map_err(|_| libc::EINVAL)
 }
 
 fn check_size(addr: Result<Option<SocketAddr>, Errno>, size: u16) -> Result<(), Errno> {

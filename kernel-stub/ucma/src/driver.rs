@@ -4,6 +4,28 @@ use std::net::IpAddr;
 
 use urdma_cm::{Peer, PortSpace};
 
+/// A port that an id asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Port space.
+    pub space: PortSpace,
+    /// Local address; unspecified for any.
+    pub ip: IpAddr,
+    /// The port; 0 for any free one.
+    pub port: u16,
+    /// Which others may have it too.
+    pub sharing: Sharing,
+}
+
+/// The options of an id that say which others may have the same port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sharing {
+    /// `RDMA_OPTION_ID_REUSEADDR`.
+    pub reuse_addr: bool,
+    /// `RDMA_OPTION_ID_AFONLY`.
+    pub af_only: bool,
+}
+
 /// An errno, positive.
 pub type Errno = i32;
 
@@ -24,10 +46,10 @@ pub struct Device {
 
 /// The surroundings of [`crate::Ucma`], implemented by the provider's engine.
 ///
-/// Locks: `bind_port`, `listen`, `unlisten` and `device` may be called while the ucma's lock is
-/// held, so they must not call into [`crate::Ucma`] and must not wait for somebody who does.
-/// `transmit`, `kick`, `qp_is_ready` and `resolve` are called without it.
-/// In turn nobody may call into [`crate::Ucma`] while he holds a lock that one of these takes.
+/// Locks: `bind_port`, `share_port`, `listen`, `release_port` and `device` may be called while the
+/// ucma's lock is held, so they must not call into [`crate::Ucma`] and must not wait for somebody
+/// who does. `transmit`, `kick`, `qp_is_ready` and `resolve` are called without it. In turn nobody
+/// may call into [`crate::Ucma`] while he holds a lock that one of these takes.
 pub trait Driver: Send + Sync + 'static {
     /// Monotonic time in nanoseconds.
     fn now(&self) -> u64;
@@ -50,20 +72,26 @@ pub trait Driver: Send + Sync + 'static {
     /// that nobody waits for it.
     fn qp_is_ready(&self, qpn: u32) -> bool;
 
-    /// Reserves a port of the instance, any if it is 0; returns it.
+    /// Reserves a port of the instance for an id; returns it.
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL, or what the conversation with urdmad gave.
-    fn bind_port(&self, space: PortSpace, ip: IpAddr, port: u16) -> Result<u16, Errno>;
+    fn bind_port(&self, id: u32, wanted: &Port) -> Result<u16, Errno>;
 
-    /// Makes urdmad send REQs for a reserved port to this process.
+    /// Changes who may have an id's port too.
     ///
     /// # Errors
-    /// As [`Driver::bind_port`].
-    fn listen(&self, space: PortSpace, ip: IpAddr, port: u16, backlog: u32) -> Result<(), Errno>;
+    /// What the conversation with urdmad gave.
+    fn share_port(&self, id: u32, sharing: Sharing) -> Result<(), Errno>;
 
-    /// Gives a reserved port back, and stops listening there.
-    fn unlisten(&self, space: PortSpace, ip: IpAddr, port: u16);
+    /// Makes urdmad send REQs for an id's port to this process.
+    ///
+    /// # Errors
+    /// As [`Driver::bind_port`], while others have the port too.
+    fn listen(&self, id: u32, backlog: u32) -> Result<(), Errno>;
+
+    /// Gives an id's port back, and stops listening there.
+    fn release_port(&self, id: u32);
 
     /// The instance's address to reach `ip` from. May take seconds.
     ///

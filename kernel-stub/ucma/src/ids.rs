@@ -12,7 +12,7 @@ use urdma_cm::{ConnId, ConnectRequest, Engine, Event, ListenId, PortSpace, Priva
 use zerocopy::FromZeros;
 
 use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp};
-use crate::driver::{Device, Driver, Errno};
+use crate::driver::{Device, Driver, Errno, Port, Sharing};
 use crate::param::{datagram_param, ece_of, empty_param, no_ece, param_of, way, REST};
 use crate::service::Service;
 use crate::sockaddr;
@@ -53,20 +53,25 @@ pub(crate) struct Id {
     /// The device is chosen, because a definite local address is.
     pub(crate) has_device: bool,
     pub(crate) reuse_addr: bool,
+    /// What the application said of AFONLY, if anything.
+    pub(crate) af_only: Option<bool>,
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) tos: u8,
     pub(crate) events_reported: u32,
-    /// Port that is given back with the id.
-    pub(crate) port: Option<PortKey>,
+    /// A port is reserved for it, which is given back with the id.
+    pub(crate) has_port: bool,
 }
 
-/// A reserved port.
-pub(crate) type PortKey = (PortSpace, IpAddr, u16);
-
-#[derive(Debug)]
-struct Reservation {
-    users: u32,
-    reusable: bool,
+impl Id {
+    /// Which others may have its port too. An IPv4 id has AFONLY unless the application says
+    /// otherwise.
+    pub(crate) fn sharing(&self) -> Sharing {
+        let is_ipv4 = self.src.is_some_and(|src| src.is_ipv4());
+        Sharing {
+            reuse_addr: self.reuse_addr,
+            af_only: self.af_only.unwrap_or(is_ipv4),
+        }
+    }
 }
 
 /// An event that waits for GET_EVENT.
@@ -119,7 +124,6 @@ pub(crate) struct State {
     conns: HashMap<ConnId, u32>,
     listeners: BTreeMap<ListenId, u32>,
     pub(crate) memberships: BTreeMap<u32, Membership>,
-    ports: HashMap<PortKey, Reservation>,
     next_id: u32,
     pub(crate) next_membership: u32,
     next_file: i64,
@@ -138,7 +142,6 @@ impl State {
             conns: HashMap::new(),
             listeners: BTreeMap::new(),
             memberships: BTreeMap::new(),
-            ports: HashMap::new(),
             next_id: 0,
             next_membership: 0,
             next_file: 0,
@@ -195,10 +198,11 @@ impl State {
             dst: None,
             has_device: false,
             reuse_addr: false,
+            af_only: None,
             ack_timeout: None,
             tos: 0,
             events_reported: 0,
-            port: None,
+            has_port: false,
         };
         self.ids.insert(self.next_id, id);
         self.next_id
@@ -246,40 +250,24 @@ impl State {
         port
     }
 
-    /// Reserves a port for an id, shared among ids that all set REUSEADDR.
-    pub(crate) fn reserve_port(
-        &mut self,
-        driver: &dyn Driver,
-        (space, ip, port): PortKey,
-        reusable: bool,
-    ) -> Result<PortKey, Errno> {
-        let clashes = |key: &PortKey| {
-            let same_ip = key.1 == ip || key.1.is_unspecified() || ip.is_unspecified();
-            port != 0 && key.0 == space && key.2 == port && same_ip
+    /// Reserves the port of an id's source address, which gets the port that it is.
+    pub(crate) fn reserve_port(&mut self, driver: &dyn Driver, number: u32) -> Result<(), Errno> {
+        let Some((id, src)) = self.ids.get_mut(&number).and_then(|id| {
+            let src = id.src?;
+            Some((id, src))
+        }) else {
+            return Err(libc::EINVAL);
         };
-        let shareable = |r: &Reservation| r.reusable && reusable;
-        if self.ports.iter().any(|(k, r)| clashes(k) && !shareable(r)) {
-            return Err(libc::EADDRINUSE);
-        }
-        if let Some(reservation) = self.ports.get_mut(&(space, ip, port)) {
-            reservation.users += 1;
-            return Ok((space, ip, port));
-        }
-        let key = (space, ip, driver.bind_port(space, ip, port)?);
-        let reservation = Reservation { users: 1, reusable };
-        self.ports.insert(key, reservation);
-        Ok(key)
-    }
-
-    fn release_port(&mut self, driver: &dyn Driver, key: PortKey) {
-        let Some(reservation) = self.ports.get_mut(&key) else {
-            return;
+        let wanted = Port {
+            space: id.space,
+            ip: src.ip().to_canonical(),
+            port: src.port(),
+            sharing: id.sharing(),
         };
-        reservation.users -= 1;
-        if reservation.users == 0 {
-            self.ports.remove(&key);
-            driver.unlisten(key.0, key.1, key.2);
-        }
+        let port = driver.bind_port(number, &wanted)?;
+        id.src = Some(with_port(src, port));
+        id.has_port = true;
+        Ok(())
     }
 
     /// Ends an id; returns how many of its events the application has fetched.
@@ -305,8 +293,8 @@ impl State {
             }
             _ => {}
         }
-        if let Some(key) = id.port {
-            self.release_port(driver, key);
+        if id.has_port {
+            driver.release_port(number);
         }
         id.events_reported
     }
@@ -529,6 +517,11 @@ impl State {
         };
         self.enqueue(file, queued);
     }
+}
+
+pub(crate) fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
+    addr.set_port(port);
+    addr
 }
 
 fn extract(queue: &mut VecDeque<Queued>, is_meant: impl Fn(&Queued) -> bool) -> Vec<Queued> {

@@ -26,6 +26,6 @@ mod user;
 #[path = "../../user/src/front.rs"]
 pub mod front;
 
-pub use driver::{Device, Driver, Errno};
+pub use driver::{Device, Driver, Errno, Port, Sharing};
 pub use ucma::Ucma;
 pub use urdma_cm::{Peer, PortSpace};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use proto_trp::addr::{Qpn, SlotId};
 use proto_trp::conn::State;
-use urdma_ipc::ControlClient;
-use urdma_ucma::{Device, Driver, Errno, Peer, PortSpace, Ucma};
+use urdma_ipc::{CmPort, ControlClient, PortSharing};
+use urdma_ucma::{Device, Driver, Errno, Peer, Port, PortSpace, Sharing, Ucma};
 
 use super::path::{octets_of, Way};
 use super::shard::random_u64;
@@ -64,6 +64,14 @@ fn space_of(space: PortSpace) -> Result<urdma_ipc::PortSpace, Errno> {
         PortSpace::UDP | PortSpace::IPOIB => Ok(urdma_ipc::PortSpace::Udp),
         PortSpace::IB => Ok(urdma_ipc::PortSpace::Ib),
         _ => Err(libc::EINVAL),
+    }
+}
+
+/// A port's sharing as urdmad knows it.
+fn sharing_of(sharing: Sharing) -> PortSharing {
+    PortSharing {
+        reuse_addr: sharing.reuse_addr,
+        af_only: sharing.af_only,
     }
 }
 
@@ -128,27 +136,34 @@ impl Driver for Surroundings {
             .is_none_or(|entry| !matches!(entry.conn.state(), State::Reset | State::Init))
     }
 
-    fn bind_port(&self, space: PortSpace, ip: IpAddr, port: u16) -> Result<u16, Errno> {
-        let engine = self.engine()?;
-        let bound = engine.control()?.cm_bind_port(space_of(space)?, ip, port);
+    fn bind_port(&self, id: u32, wanted: &Port) -> Result<u16, Errno> {
+        let wanted = CmPort {
+            space: space_of(wanted.space)?,
+            addr: wanted.ip,
+            port: wanted.port,
+            sharing: sharing_of(wanted.sharing),
+        };
+        let bound = self.engine()?.control()?.cm_bind_port(id, wanted);
         bound.map_err(|error| error.errno())
     }
 
-    fn listen(&self, space: PortSpace, ip: IpAddr, port: u16, backlog: u32) -> Result<(), Errno> {
-        let engine = self.engine()?;
-        let listens = engine
-            .control()?
-            .cm_listen(space_of(space)?, ip, port, backlog);
-        listens.map(drop).map_err(|error| error.errno())
+    fn share_port(&self, id: u32, sharing: Sharing) -> Result<(), Errno> {
+        let shared = self.engine()?.control()?.cm_share(id, sharing_of(sharing));
+        shared.map_err(|error| error.errno())
     }
 
-    fn unlisten(&self, space: PortSpace, ip: IpAddr, port: u16) {
+    fn listen(&self, id: u32, backlog: u32) -> Result<(), Errno> {
+        let listens = self.engine()?.control()?.cm_listen(id, backlog);
+        listens.map_err(|error| error.errno())
+    }
+
+    fn release_port(&self, id: u32) {
         let Ok(engine) = self.engine() else {
             return;
         };
-        if let (Ok(control), Ok(space)) = (engine.control(), space_of(space)) {
+        if let Ok(control) = engine.control() {
             // When urdmad is gone, so is the port.
-            let _ = control.cm_unlisten(space, ip, port);
+            let _ = control.cm_release(id);
         }
     }
 

@@ -8,13 +8,14 @@ use urdma_arena::SlotId;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::message::{FromClient, FromDaemon};
 use urdma_ipc::{
-    Answer, ArenaParams, Attached, LeaseAnswer, PortSpace, Refusal, RefusalKind, Request,
-    Resolution, PROTOCOL_VERSION,
+    Answer, ArenaParams, Attached, CmPort, LeaseAnswer, Refusal, RefusalKind, Request, Resolution,
+    PROTOCOL_VERSION,
 };
 
 use super::Control;
 use crate::capture::Capture;
 use crate::data::command::{Command, Reply};
+use crate::listeners::BindingId;
 use crate::slots::{NoSlot, Owner, Token};
 
 /// Longest program name that is kept.
@@ -44,19 +45,19 @@ impl Control {
                 self.detach(token, false);
                 Answer::Done
             }),
-            Request::CmBindPort { space, addr, port } => self.cm_bind(token, space, addr, port),
-            Request::CmListen {
-                space,
-                addr,
-                port,
-                backlog,
-            } => self.cm_listen(token, space, addr, port, backlog),
-            Request::CmUnlisten { space, addr, port } => self.slot_of(token).and_then(|slot| {
-                let mut listeners = self.shared.listeners();
-                listeners
-                    .release(slot.index(), space, addr, port)
-                    .map(|()| Answer::Done)
-            }),
+            Request::CmBindPort { binding, wanted } => self.cm_bind(token, binding, wanted),
+            Request::CmShare { binding, sharing } => self
+                .binding_of(token, binding)
+                .and_then(|id| self.shared.listeners().share(id, sharing))
+                .map(|()| Answer::Done),
+            Request::CmListen { binding, backlog } => self
+                .binding_of(token, binding)
+                .and_then(|id| self.shared.listeners().listen(id, backlog))
+                .map(|()| Answer::Done),
+            Request::CmRelease { binding } => self
+                .binding_of(token, binding)
+                .and_then(|id| self.shared.listeners().release(id))
+                .map(|()| Answer::Done),
             Request::JoinGroup { group } => self
                 .slot_of(token)
                 .and_then(|slot| self.shared.groups().join(slot, group))
@@ -205,28 +206,17 @@ impl Control {
         }
     }
 
-    fn cm_bind(&mut self, token: Token, space: PortSpace, addr: IpAddr, port: u16) -> Outcome {
-        let slot = self.slot_of(token)?;
-        self.check_own_address(addr)?;
-        let quota = self.config.quota.cm_ports_per_process;
-        let mut listeners = self.shared.listeners();
-        let port = listeners.bind(slot.index(), space, addr, port, quota)?;
-        Ok(Answer::CmBound { port })
+    /// The port that a client calls `number`.
+    fn binding_of(&self, token: Token, number: u32) -> Result<BindingId, Refusal> {
+        let slot = self.slot_of(token)?.index();
+        Ok(BindingId { slot, number })
     }
 
-    fn cm_listen(
-        &mut self,
-        token: Token,
-        space: PortSpace,
-        addr: IpAddr,
-        port: u16,
-        backlog: u32,
-    ) -> Outcome {
-        let slot = self.slot_of(token)?;
-        self.check_own_address(addr)?;
+    fn cm_bind(&mut self, token: Token, number: u32, wanted: CmPort) -> Outcome {
+        let id = self.binding_of(token, number)?;
+        self.check_own_address(wanted.addr)?;
         let quota = self.config.quota.cm_ports_per_process;
-        let mut listeners = self.shared.listeners();
-        let port = listeners.listen(slot.index(), space, addr, port, backlog, quota)?;
+        let port = self.shared.listeners().bind(id, wanted, quota)?;
         Ok(Answer::CmBound { port })
     }
 

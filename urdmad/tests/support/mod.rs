@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId};
 // The build script's arguments for the linker need the DPDK wrapper in every program of this package.
-use urdma_ipc::{Attached, ControlClient, RunDir, Status};
+use urdma_ipc::{Attached, CmPort, ControlClient, PortSharing, PortSpace, RunDir, Status};
 use urdmad as _;
 
 /// Longer than anything takes on the busiest machine.
@@ -136,6 +136,13 @@ impl Process {
         }
     }
 
+    /// Binds a CM port that it calls `binding`, and listens on it.
+    pub fn listen(&self, binding: u32, port: CmPort) -> u16 {
+        let bound = self.client.cm_bind_port(binding, port).unwrap();
+        self.client.cm_listen(binding, 5).unwrap();
+        bound
+    }
+
     pub fn slot(&self) -> SlotId {
         SlotId::new(self.attached.slot).unwrap()
     }
@@ -233,6 +240,16 @@ pub fn expect_idle(pid: u32, sleeps_max: u64) {
 }
 
 /// UDP destination port of a slot.
+/// A CM port as an id without options asks for it.
+pub fn cm_port(addr: &str, port: u16) -> CmPort {
+    CmPort {
+        space: PortSpace::Tcp,
+        addr: addr.parse().unwrap(),
+        port,
+        sharing: PortSharing::default(),
+    }
+}
+
 pub fn udp_port(slot: u8) -> u16 {
     proto_trp::addr::PORT_BASE + u16::from(slot)
 }

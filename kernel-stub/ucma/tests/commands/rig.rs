@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use urdma_cm::wire::{gid_of, reject_no_listener, ReqRoute, MAX_MESSAGE};
 use urdma_ucma::abi::{self, cmd, event, EventResp, QpAttr, QueryRouteResp};
-use urdma_ucma::{Device, Driver, Errno, Peer, PortSpace, Ucma};
+use urdma_ucma::{Device, Driver, Errno, Peer, Port, PortSpace, Sharing, Ucma};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 pub(crate) const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1));
@@ -19,7 +19,8 @@ pub(crate) const GUID: [u8; 8] = [2, 0, 0, 0xff, 0xfe, 0, 0, 1];
 pub(crate) struct Host {
     pub(crate) now: AtomicU64,
     pub(crate) packets: Mutex<VecDeque<(u8, Vec<u8>)>>,
-    pub(crate) ports: Mutex<HashMap<u16, u8>>,
+    /// By slot and id.
+    pub(crate) ports: Mutex<HashMap<(u8, u32), Port>>,
     pub(crate) listeners: Mutex<HashMap<u16, u8>>,
 }
 
@@ -61,31 +62,46 @@ impl Driver for Process {
         !self.unready.lock().unwrap().contains(&qpn)
     }
 
-    fn bind_port(&self, _: PortSpace, _: IpAddr, port: u16) -> Result<u16, Errno> {
+    fn bind_port(&self, id: u32, wanted: &Port) -> Result<u16, Errno> {
         let mut ports = self.host.ports.lock().unwrap();
-        let port = if port == 0 {
-            (50_000..).find(|port| !ports.contains_key(port)).unwrap()
+        let is_taken = |port: u16| ports.values().any(|bound| bound.port == port);
+        let port = if wanted.port == 0 {
+            (50_000..).find(|port| !is_taken(*port)).unwrap()
         } else {
-            port
+            wanted.port
         };
-        if ports.contains_key(&port) {
+        if is_taken(port) {
             return Err(libc::EADDRINUSE);
         }
-        ports.insert(port, self.slot);
+        ports.insert((self.slot, id), Port { port, ..*wanted });
         Ok(port)
     }
 
-    fn listen(&self, _: PortSpace, _: IpAddr, port: u16, _: u32) -> Result<(), Errno> {
+    fn share_port(&self, id: u32, sharing: Sharing) -> Result<(), Errno> {
+        let mut ports = self.host.ports.lock().unwrap();
+        ports.get_mut(&(self.slot, id)).unwrap().sharing = sharing;
+        Ok(())
+    }
+
+    fn listen(&self, id: u32, _: u32) -> Result<(), Errno> {
+        let port = self.host.ports.lock().unwrap()[&(self.slot, id)].port;
         self.host.listeners.lock().unwrap().insert(port, self.slot);
         Ok(())
     }
 
-    fn unlisten(&self, _: PortSpace, _: IpAddr, port: u16) {
-        self.host.ports.lock().unwrap().remove(&port);
-        self.host.listeners.lock().unwrap().remove(&port);
+    fn release_port(&self, id: u32) {
+        let released = self.host.ports.lock().unwrap().remove(&(self.slot, id));
+        let mut listeners = self.host.listeners.lock().unwrap();
+        listeners.remove(&released.unwrap().port);
     }
 
     fn resolve(&self, ip: IpAddr) -> Result<IpAddr, Errno> {
+        if ip == IpAddr::from([10, 0, 0, 7]) {
+            // Never answered.
+            loop {
+                std::thread::park();
+            }
+        }
         if ip == IpAddr::from([10, 0, 0, 9]) {
             return Ok(HOST);
         }
@@ -208,6 +224,24 @@ impl Channel {
         self.write(cmd::RESOLVE_IP, 0, &body)
     }
 
+    pub(crate) fn option(&self, id: u32, optname: u32, value: u32) -> Result<(), Errno> {
+        let value = value.to_ne_bytes();
+        let body = abi::SetOption {
+            optval: value.as_ptr() as usize as u64,
+            id,
+            level: abi::option::LEVEL_ID,
+            optname,
+            optlen: value.len() as u32,
+        };
+        self.write(cmd::SET_OPTION, 0, &body)
+    }
+
+    /// The port that is reserved for an id.
+    pub(crate) fn port(&self, id: u32) -> Option<Port> {
+        let ports = self.process.host.ports.lock().unwrap();
+        ports.get(&(self.process.slot, id)).copied()
+    }
+
     pub(crate) fn resolve_route(&self, id: u32) -> Result<(), Errno> {
         let body = abi::ResolveRoute { id, timeout_ms: 1 };
         self.write(cmd::RESOLVE_ROUTE, 0, &body)
@@ -281,10 +315,17 @@ impl Channel {
 pub(crate) fn in6(addr: &str) -> abi::SockaddrIn6 {
     let mut octets = [0; 28];
     let addr: SocketAddr = addr.parse().unwrap();
-    let SocketAddr::V4(v4) = addr else { panic!() };
-    octets[0] = 2;
-    octets[2..4].copy_from_slice(&v4.port().to_be_bytes());
-    octets[4..8].copy_from_slice(&v4.ip().octets());
+    octets[2..4].copy_from_slice(&addr.port().to_be_bytes());
+    match addr.ip() {
+        IpAddr::V4(ip) => {
+            octets[0] = 2;
+            octets[4..8].copy_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            octets[0] = 10;
+            octets[8..24].copy_from_slice(&ip.octets());
+        }
+    }
     abi::SockaddrIn6 { octets }
 }
 
