@@ -28,18 +28,48 @@ pub(crate) struct UpArgs {
     config: Option<PathBuf>,
 }
 
+impl UpArgs {
+    /// The instance to start: as the options say, else as the configuration does.
+    fn target(&self) -> Result<Target, Error> {
+        let mut target = self.target.clone();
+        let Some(file) = &self.config else {
+            return Ok(target);
+        };
+        match (&target.instance, configured_instance(file)) {
+            (Some(asked), Some(named)) if *asked != named => {
+                return Err(Error::sentence(format!(
+                    "{} names the instance \"{named}\" and --instance \"{asked}\": leave one of them out",
+                    file.display()
+                )));
+            }
+            (None, Some(named)) => target.instance = Some(named),
+            _ => {}
+        }
+        Ok(target)
+    }
+}
+
+/// The name of the instance in a configuration; what else is wrong in it is for urdmad to say.
+fn configured_instance(file: &Path) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let keys: toml::Table = text.parse().ok()?;
+    Some(keys.get("instance")?.as_str()?.to_owned())
+}
+
 /// Starts urdmad in the background and waits until it answers.
 pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
-    let run_dir = args.target.run_dir();
-    if ControlClient::connect(&run_dir, "urdma").is_ok() {
+    let target = args.target()?;
+    let run_dir = target.run_dir();
+    if let Ok(client) = ControlClient::connect(&run_dir, "urdma") {
         return Err(Error::sentence(format!(
-            "instance \"{}\" is up already: see `urdma status`",
-            run_dir.instance()
+            "instance \"{}\" is up already: see `urdma status{}`",
+            client.instance(),
+            target.options()
         )));
     }
     let mut command = Command::new(libraries::companion("urdmad")?);
     command.arg("--run-dir").arg(run_dir.path());
-    if let Some(instance) = &args.target.instance {
+    if let Some(instance) = &target.instance {
         command.arg("--instance").arg(instance);
     }
     if let Some(config) = &args.config {
@@ -67,11 +97,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
         "instance \"{}\" is up at {}; try: urdma run{} -- ibv_devinfo",
         status.instance,
         addresses.join(", "),
-        if args.target.instance.is_some() || args.target.run_dir.is_some() {
-            format!(" --run-dir {}", run_dir.path().display())
-        } else {
-            String::new()
-        }
+        target.options()
     );
     if let Some(reason) = status.no_leases_because.filter(|_| status.port.is_some()) {
         println!("note: {reason}");
@@ -125,8 +151,8 @@ fn log_tail(run_dir: &RunDir) -> String {
 /// Tells urdmad to end and waits until it has.
 pub(crate) fn down(target: &Target) -> Result<(), Error> {
     let run_dir = target.run_dir();
-    let client = ControlClient::connect(&run_dir, "urdma")?;
-    let pid = client.daemon_pid();
+    let client = target.connect()?;
+    let (instance, pid) = (client.instance().to_owned(), client.daemon_pid());
     match client.shutdown() {
         Ok(()) | Err(ControlError::Gone) => {}
         Err(error) => return Err(error.into()),
@@ -142,7 +168,7 @@ pub(crate) fn down(target: &Target) -> Result<(), Error> {
         }
         std::thread::sleep(POLL_INTERVAL);
     }
-    println!("instance \"{}\" is down", run_dir.instance());
+    println!("instance \"{instance}\" is down");
     Ok(())
 }
 

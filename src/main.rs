@@ -72,8 +72,27 @@ impl Target {
         RunDir::find(self.run_dir.as_deref(), self.instance.as_deref())
     }
 
-    fn connect(&self) -> Result<ControlClient, ControlError> {
-        ControlClient::connect(&self.run_dir(), "urdma")
+    /// Connects to its urdmad, which must be that of the instance if both options are given.
+    fn connect(&self) -> Result<ControlClient, Error> {
+        let run_dir = self.run_dir();
+        let client = ControlClient::connect(&run_dir, "urdma")?;
+        match &self.instance {
+            Some(asked) if asked != client.instance() => Err(Error::sentence(format!(
+                "the instance in {} is \"{}\", not \"{asked}\": leave --instance or --run-dir out",
+                run_dir.path().display(),
+                client.instance()
+            ))),
+            _ => Ok(client),
+        }
+    }
+
+    /// The options by which a command reaches it, with a space in front.
+    fn options(&self) -> String {
+        match (&self.run_dir, &self.instance) {
+            (Some(run_dir), _) => format!(" --run-dir {}", run_dir.display()),
+            (None, Some(instance)) => format!(" --instance {instance}"),
+            (None, None) => String::new(),
+        }
     }
 }
 

@@ -147,7 +147,7 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Error> {
 /// Whether the instance that programs would use runs.
 fn instance(target: &Target) -> Finding {
     const WHAT: &str = "instance";
-    match target.connect().and_then(|client| client.status()) {
+    match target.connect().and_then(|client| Ok(client.status()?)) {
         Ok(status) => Finding::good(
             WHAT,
             format!("\"{}\" runs, process {}", status.instance, status.pid),

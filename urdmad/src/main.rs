@@ -13,7 +13,7 @@ use urdmad::daemon::{self, Options};
 #[derive(Debug, Parser)]
 #[command(version, about)]
 struct Arguments {
-    /// Name of the instance [default: what the configuration says, else "default"]
+    /// Name of the instance, as the configuration says if it does [default: "default"]
     #[arg(long)]
     instance: Option<String>,
     /// Configuration file (TOML); without one: no port, address 127.0.0.1
@@ -52,6 +52,11 @@ fn run(arguments: Arguments) -> Result<(), String> {
         if !is_instance_name(&instance) {
             return Err(format!(
                 "\"{instance}\" cannot name an instance: use letters, digits, '.', '_' and '-'"
+            ));
+        }
+        if let Some(named) = config.instance.filter(|named| *named != instance) {
+            return Err(format!(
+                "the configuration names the instance \"{named}\" and --instance \"{instance}\": leave one of them out"
             ));
         }
         config.instance = Some(instance);
