@@ -8,6 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
 use urdma_ipc::{ControlClient, ControlError, RunDir};
 
 use crate::{libraries, Error, Target};
@@ -75,10 +77,12 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
     if let Some(config) = &args.config {
         command.arg("--config").arg(config);
     }
-    // SAFETY: setsid is async-signal-safe and touches only the child about to exec.
+    // SAFETY: setsid and prctl are async-signal-safe and touch only the child about to exec.
     unsafe {
         command.pre_exec(|| {
             nix::unistd::setsid()?;
+            // Until it is ready, urdmad ends with this program and removes what it has made.
+            nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
             Ok(())
         });
     }
@@ -127,9 +131,7 @@ fn wait_until_ready(
             return Ok(());
         }
         if start.elapsed() > START_LIMIT {
-            // It is ours and of no use.
-            let _ = child.kill();
-            let _ = child.wait();
+            end(child);
             return Err(Error::Sentence(format!(
                 "urdmad was not ready within {} s: {}",
                 START_LIMIT.as_secs(),
@@ -138,6 +140,21 @@ fn wait_until_ready(
         }
         std::thread::sleep(POLL_INTERVAL);
     }
+}
+
+/// Ends a urdmad that has not become ready: in its own way if it can, since hugepages and files
+/// stay behind one that is killed.
+fn end(child: &mut Child) {
+    if let Ok(pid) = i32::try_from(child.id()) {
+        // It is not waited for yet, so the number is its own.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+    let start = Instant::now();
+    while start.elapsed() < STOP_LIMIT && matches!(child.try_wait(), Ok(None)) {
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 fn log_tail(run_dir: &RunDir) -> String {

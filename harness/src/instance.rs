@@ -1,8 +1,10 @@
 //! Instances of urdma, through the command line that users have.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::process::{Ended, Process};
@@ -61,6 +63,39 @@ pub fn urdma() -> Result<Command, Failure> {
     Ok(Command::new(binary_dir()?.join("urdma")))
 }
 
+/// A process that takes an instance down when the program that started it has ended without doing
+/// so.
+#[derive(Debug)]
+struct Keeper(Child);
+
+impl Keeper {
+    /// Runs `down` when this program has ended before the keeper was dropped.
+    fn start(down: &Command) -> Result<Self, Failure> {
+        // A signal to the group of this program must not end it. A line says that nothing is to be
+        // done.
+        let script = "trap '' HUP INT TERM; read -r line || exec \"$@\" >/dev/null 2>&1";
+        let keeper = Command::new("sh")
+            .args(["-c", script, "keeper"])
+            .arg(down.get_program())
+            .args(down.get_args())
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure::new(format!("cannot start sh: {error}")))?;
+        Ok(Self(keeper))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        if let Some(mut stdin) = self.0.stdin.take() {
+            // It can only have been killed, and then it does nothing either.
+            let _ = stdin.write_all(b"\n");
+        }
+        let _ = self.0.wait();
+    }
+}
+
 /// One running instance; it is taken down when dropped.
 #[derive(Debug)]
 pub struct Instance {
@@ -69,6 +104,8 @@ pub struct Instance {
     address: String,
     namespace: Option<String>,
     is_up: bool,
+    /// Dropped when the instance is down.
+    keeper: Option<Keeper>,
 }
 
 impl Instance {
@@ -115,13 +152,15 @@ impl Instance {
             &config,
             format!("instance = \"{name}\"\naddress = {addresses:?}\n{port}"),
         )?;
-        let instance = Self {
+        let mut instance = Self {
             run_dir,
             config,
             address: addresses.first().copied().unwrap_or_default().to_owned(),
             namespace,
             is_up: true,
+            keeper: None,
         };
+        instance.keeper = Some(Keeper::start(&instance.subcommand("down")?)?);
         instance.start_daemon()?;
         Ok(instance)
     }

@@ -7,8 +7,6 @@ use std::path::PathBuf;
 /// Hugepages of the size that the kernel gives by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HugepageInfo {
-    /// Reserved, in use or not.
-    pub total: u64,
     /// Reserved and in nobody's use.
     pub free: u64,
     /// Size of one, KB; 0 if this kernel has none.
@@ -50,7 +48,6 @@ impl HugepageInfo {
             (fields.next()? == "hugetlbfs").then(|| PathBuf::from(directory))
         });
         Self {
-            total: field("HugePages_Total"),
             free: field("HugePages_Free"),
             size_kb: field("Hugepagesize"),
             mount: mounted.next(),
@@ -70,7 +67,7 @@ mod tests {
     #[test]
     fn fields_and_the_first_mount_are_read() {
         let pages = HugepageInfo::parse(MEMINFO, MOUNTS);
-        assert_eq!((pages.total, pages.free, pages.size_kb), (300, 200, 2048));
+        assert_eq!((pages.free, pages.size_kb), (200, 2048));
         assert_eq!(pages.free_mb(), 400);
         assert_eq!(pages.mount.as_deref(), Some(Path::new("/mnt/huge")));
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -82,6 +83,11 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     let log = log_file(options).map_err(system("write the log"))?;
     start_log(log.as_ref()).map_err(system("write the log"))?;
     let mut control = start(options, &owned)?;
+    if !options.foreground {
+        // `urdma up` has asked for a signal at its end, which comes when the control socket is
+        // there.
+        set_pdeathsig(None).map_err(system("outlive the program that started it"))?;
+    }
     let listener = listen(options).map_err(system("make the control socket"))?;
     if let Some(log) = &log {
         // Whoever started us reads standard error only until now.
