@@ -119,6 +119,7 @@ impl End {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 0,
+            fails_with_peer: false,
             hears_itself: true,
             cookie: 0,
             events: Arc::new(Nowhere),

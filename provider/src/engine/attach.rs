@@ -227,7 +227,6 @@ pub(super) fn start(
         lease: lease_state,
         limits: LIMITS,
     };
-    shard.fails_with_peer = info.personality == Personality::Iwarp;
     shard.datagrams.path_mtu_octets = info.path_mtu_octets();
     let (control, run_dir) = parts.control.unzip();
     let engine = Arc::new_cyclic(|myself| Engine {

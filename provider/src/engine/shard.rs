@@ -114,8 +114,6 @@ pub(super) struct Shard {
     pub(super) empty_polls: u32,
     /// urdmad is gone: nothing is sent any more.
     pub(super) is_dead: bool,
-    /// Queue pairs fail when their peers are gone, as those of an RNIC do.
-    pub(super) fails_with_peer: bool,
 }
 
 /// Borrows the host of a queue pair beside its connection.
@@ -166,7 +164,6 @@ impl Shard {
             polls_since_armed: 0,
             empty_polls: 0,
             is_dead: false,
-            fails_with_peer: false,
         }
     }
 
@@ -239,10 +236,7 @@ impl Shard {
     fn add_qp(&mut self, config: &QpConfig, polled: &PolledTable) -> Result<Arc<Qp>, EngineError> {
         let index = self.take_index()?;
         let number = Qpn::new(self.slot, index);
-        let conn = Connection::new(ConnConfig {
-            fails_with_peer: self.fails_with_peer,
-            ..conn_config(number, config)
-        });
+        let conn = Connection::new(conn_config(number, config));
         let caps = caps_of(conn.config());
         let arena = self.endpoint.arena();
         let delivery = arena
@@ -507,6 +501,7 @@ fn conn_config(number: Qpn, config: &QpConfig) -> ConnConfig {
         shared_recv: config.srq.is_some() || is_target,
         names_shared_queue: matches!(config.xrc, XrcRole::Initiator),
         unreliable: config.unreliable,
+        fails_with_peer: config.fails_with_peer,
         max_send_sge: sges(config.max_send_sge),
         max_recv_sge: sges(match &config.srq {
             Some(srq) => srq.max_sge(),

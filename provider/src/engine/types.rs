@@ -213,6 +213,8 @@ pub struct QpConfig {
     pub xrc: XrcRole,
     /// Nothing is acknowledged or sent again (UC).
     pub unreliable: bool,
+    /// It goes to ERR when its peer is gone, as the queue pairs of an RNIC do.
+    pub fails_with_peer: bool,
     /// Send work requests, 1..; rounded up.
     pub max_send_wr: u32,
     /// Receive work requests, 0..; rounded up.

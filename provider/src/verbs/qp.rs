@@ -99,6 +99,7 @@ impl QueuePair {
         let mut memory = Box::<Self>::new_uninit();
         let events = context.door.events(Kind::Qp);
         let config = QpConfig {
+            fails_with_peer: context.rnic().is_some(),
             hears_itself: create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0,
             cookie: memory.as_mut_ptr() as u64,
             ..config_of(service, domain, &queues, attr, &events)?
@@ -249,6 +250,7 @@ fn config_of(
         max_send_sge: attr.cap.max_send_sge.max(1),
         max_recv_sge: attr.cap.max_recv_sge.max(1),
         max_inline: attr.cap.max_inline_data.max(MIN_INLINE),
+        fails_with_peer: false,
         hears_itself: true,
         cookie: 0,
         events: events.sink(),

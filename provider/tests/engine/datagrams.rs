@@ -52,6 +52,7 @@ impl Port {
             max_send_sge: 2,
             max_recv_sge: 3,
             max_inline: 64,
+            fails_with_peer: false,
             hears_itself: true,
             cookie: 5,
             events: events.clone(),

@@ -79,6 +79,7 @@ pub(crate) fn qp_config(pd: Pd, cq: &Arc<Cq>, events: &Arc<Events>, unreliable: 
         max_send_sge: 4,
         max_recv_sge: 4,
         max_inline: 128,
+        fails_with_peer: false,
         hears_itself: true,
         cookie: 5,
         events: events.clone(),
@@ -118,7 +119,10 @@ impl End {
             })
             .unwrap();
         let events = Arc::new(Events::default());
-        let config = qp_config(pd, &cq, &events, unreliable);
+        let config = QpConfig {
+            fails_with_peer: engine.info().personality == Personality::Iwarp,
+            ..qp_config(pd, &cq, &events, unreliable)
+        };
         let qp = engine.create_qp(&config).unwrap();
         let memory = vec![0u8; octets];
         let addr = memory.as_ptr() as u64;
