@@ -29,7 +29,8 @@ test: build lint loom
 test-all: test
 	@scripts/install-deps.sh all
 	@scripts/wheels.sh target/wheels
-	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications --test programs --test wheels -- --ignored
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications --test programs --test wheels \
+		--test crates -- --ignored
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:

@@ -11,7 +11,7 @@ run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
 test="bubblewrap tshark util-linux valgrind python3-pyverbs patchelf qperf"
 perf="ucx-utils"
 all="ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
-     python3-venv libcurl4 libnuma1"
+     python3-venv libcurl4 libnuma1 cmake libnl-3-dev libnl-route-3-dev libudev-dev"
 kernel="qemu-system-x86 linux-headers-amd64 sparse dkms kmod busybox-static cpio xz-utils binutils"
 
 want="$build $run $test"
