@@ -29,8 +29,9 @@ test: build lint loom
 test-all: test
 	@scripts/install-deps.sh all
 	@scripts/wheels.sh target/wheels
+	@scripts/valkey.sh target/valkey
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications --test programs --test wheels \
-		--test crates -- --ignored
+		--test crates --test valkey -- --ignored
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:
