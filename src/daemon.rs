@@ -25,7 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub(crate) struct UpArgs {
     #[command(flatten)]
     target: Target,
-    /// Configuration file (TOML); without one: no port, address 127.0.0.1
+    /// Configuration file (TOML); without one: no port, 127.0.0.1 and the addresses of the host
     #[arg(long)]
     config: Option<PathBuf>,
 }

@@ -6,10 +6,13 @@
 use std::process::Command;
 use std::time::Duration;
 
-use urdma_harness::instance::Lease;
+use urdma_harness::instance::{Lease, Scratch};
+use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::Process;
 use urdma_harness::programs::{words, Job, Ready};
-use urdma_tests::{alone, ports, run_all, OneHost};
+use urdma_tests::{
+    alone, host_that_is_told_no_address, ports, print_of, run_all, OneHost, HOST_ADDRESSES,
+};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -32,13 +35,13 @@ fn ucx(tls: &str, test: &str, size_octets: u32) -> Job {
     )
 }
 
-/// `fi_pingpong`, which checks what it receives (`-c`).
-fn libfabric(provider: &str, endpoint: &str) -> Job {
+/// `fi_pingpong`, which checks what it receives (`-c`), to a server at `address`.
+fn libfabric(provider: &str, endpoint: &str, address: &str) -> Job {
     let port = ports();
     let common = format!("fi_pingpong -p {provider} -e {endpoint} -I 50 -c");
     let label = format!("fi_pingpong {provider}");
     let server = words(&format!("{common} -B {port}"));
-    let client = words(&format!("{common} -P {port} 127.0.0.1"));
+    let client = words(&format!("{common} -P {port} {address}"));
     Job::saying(&label, server, client, Ready::Tcp(port), "1m")
 }
 
@@ -90,7 +93,28 @@ fn ucx_over_connections_passes() {
 #[test]
 #[ignore = "make test-all"]
 fn libfabric_reliable_datagrams_over_connections_pass() {
-    run(&[libfabric("verbs", "msg"), libfabric("verbs;ofi_rxm", "rdm")]);
+    run(&[
+        libfabric("verbs", "msg", "127.0.0.1"),
+        libfabric("verbs;ofi_rxm", "rdm", "127.0.0.1"),
+    ]);
+}
+
+/// libfabric's verbs provider takes addresses of interfaces that are not the loopback.
+#[test]
+#[ignore = "make test-all"]
+fn libfabric_connects_over_the_addresses_of_the_host() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let spaces = Namespaces::new().unwrap();
+    let host = host_that_is_told_no_address(&spaces, &scratch);
+    let found = print_of(&host, &["fi_info", "-p", "verbs", "-s", HOST_ADDRESSES[0]]);
+    assert!(found.contains("domain: urdma0"), "{found}");
+    let jobs = [
+        libfabric("verbs", "msg", host.address()),
+        libfabric("verbs;ofi_rxm", "rdm", host.address()),
+    ];
+    run_all(&jobs, &host, &host, Lease::Never);
+    host.down().unwrap();
 }
 
 #[test]

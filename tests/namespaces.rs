@@ -7,7 +7,8 @@ use urdma_harness::instance::{Instance, Lease, Scratch};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::programs::{self, Job};
 use urdma_tests::{
-    alone, check, expect_peer_given_up, expect_stream_ended, mix_while, ports, run_all, stream,
+    alone, check, expect_peer_given_up, expect_stream_ended, host_that_is_told_no_address,
+    mix_while, ports, print_of, run_all, stream, HOST_ADDRESSES,
 };
 
 /// Operations that take longer than two cuts of the link.
@@ -28,6 +29,42 @@ fn jobs(tcp: &str, rdma: &str) -> Vec<Job> {
         programs::rc_pingpong(false, first + 3, tcp),
         programs::rping(first + 4, rdma),
     ]
+}
+
+#[test]
+fn instance_that_is_told_no_address_has_those_of_its_host() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let spaces = Namespaces::new().unwrap();
+    let host = host_that_is_told_no_address(&spaces, &scratch);
+    let info = print_of(&host, &["ibv_devinfo", "-v"]);
+    let gids: Vec<&str> = info
+        .lines()
+        .filter_map(|line| line.split_once("GID[")?.1.split_whitespace().nth(1))
+        .collect();
+    let v4 = format!("::ffff:{},", HOST_ADDRESSES[0]);
+    let v6 = format!("{},", HOST_ADDRESSES[1]);
+    assert_eq!(gids[1..], ["::ffff:127.0.0.1,", &v4, &v6, "::1,"], "{info}");
+    let netdevs = host
+        .run_dir()
+        .join("sysfs/class/infiniband/urdma0/ports/1/gid_attrs/ndevs");
+    for (index, netdev) in [(1, "lo"), (2, spaces.netdev(0)), (3, spaces.netdev(0))] {
+        let named = std::fs::read_to_string(netdevs.join(index.to_string())).unwrap();
+        assert_eq!(named.trim_end(), netdev);
+    }
+    let mut jobs = jobs(HOST_ADDRESSES[0], HOST_ADDRESSES[0]);
+    let first = ports();
+    jobs.push(programs::rping(first, HOST_ADDRESSES[1]));
+    jobs.push(programs::ucmatose(first + 1, HOST_ADDRESSES[0]));
+    jobs.push(programs::perftest(
+        "ib_write_lat",
+        64,
+        true,
+        first + 2,
+        HOST_ADDRESSES[0],
+    ));
+    run_all(&jobs, &host, &host, Lease::Never);
+    host.down().unwrap();
 }
 
 fn up(spaces: &Namespaces, scratch: &Scratch, port: impl Fn(usize) -> String) -> [Instance; 2] {

@@ -5,23 +5,16 @@ use urdma_harness::instance::Lease;
 use urdma_harness::process::Process;
 use urdma_harness::programs;
 use urdma_tests::{
-    alone, check_on_one_host, expect_all_taken_back, leave_in_every_way, ports, run_all, Busy,
-    OneHost, CHECK_LIMIT, SHORT, VERBS_CHECK,
+    alone, check_on_one_host, expect_all_taken_back, leave_in_every_way, ports, print_of, run_all,
+    Busy, OneHost, CHECK_LIMIT, VERBS_CHECK,
 };
-
-fn print_of(one: &OneHost, argv: &[&str]) -> String {
-    let mut command = one.host.run(Lease::Never, argv).unwrap();
-    let ended = Process::run(&mut command, SHORT).unwrap();
-    assert!(ended.succeeded(), "{argv:?}: {}", ended.describe());
-    ended.output
-}
 
 #[test]
 fn devices_through_run_show_an_active_port() {
     let _alone = alone();
     let one = OneHost::up();
-    assert!(print_of(&one, &["ibv_devices"]).contains("urdma0"));
-    let info = print_of(&one, &["ibv_devinfo", "-v"]);
+    assert!(print_of(&one.host, &["ibv_devices"]).contains("urdma0"));
+    let info = print_of(&one.host, &["ibv_devinfo", "-v"]);
     for expected in [
         "PORT_ACTIVE",
         "Ethernet",

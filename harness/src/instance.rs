@@ -139,6 +139,23 @@ impl Instance {
         Self::start(dir, name, &[address], port, Some(namespace.to_owned()))
     }
 
+    /// An instance in the network namespace `namespace` that is told no address; programs are given
+    /// `address`, which is one of the namespace's.
+    ///
+    /// # Errors
+    /// What `urdma up` said.
+    pub fn up_at_host_addresses(
+        namespace: &str,
+        dir: &Path,
+        name: &str,
+        address: &str,
+    ) -> Result<Self, Failure> {
+        let mut instance = Self::start(dir, name, &[], "", Some(namespace.to_owned()))?;
+        instance.address = address.to_owned();
+        Ok(instance)
+    }
+
+    /// Without addresses the configuration says nothing of them.
     fn start(
         dir: &Path,
         name: &str,
@@ -148,10 +165,11 @@ impl Instance {
     ) -> Result<Self, Failure> {
         let run_dir = dir.join(name);
         let config = dir.join(format!("{name}.toml"));
-        fs::write(
-            &config,
-            format!("instance = \"{name}\"\naddress = {addresses:?}\n{port}"),
-        )?;
+        let mut text = format!("instance = \"{name}\"\n");
+        if !addresses.is_empty() {
+            text += &format!("address = {addresses:?}\n");
+        }
+        fs::write(&config, text + port)?;
         let mut instance = Self {
             run_dir,
             config,

@@ -5,6 +5,7 @@
 mod findings;
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -148,10 +149,21 @@ pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Error> {
 fn instance(target: &Target) -> Finding {
     const WHAT: &str = "instance";
     match target.connect().and_then(|client| Ok(client.status()?)) {
-        Ok(status) => Finding::good(
-            WHAT,
-            format!("\"{}\" runs, process {}", status.instance, status.pid),
-        ),
+        Ok(status) => {
+            let addresses: Vec<String> = status.addresses.iter().map(ToString::to_string).collect();
+            let (name, pid, at) = (&status.instance, status.pid, addresses.join(", "));
+            let running = format!("\"{name}\" runs, process {pid}, at {at}");
+            let advice = if status.addresses.iter().all(IpAddr::is_loopback) {
+                "for programs that leave out loopback interfaces (libfabric), let `address` in its \
+                 configuration name an address of the host, or leave it out"
+            } else {
+                ""
+            };
+            Finding {
+                advice: advice.to_owned(),
+                ..Finding::good(WHAT, running)
+            }
+        }
         Err(error) => Finding::without(WHAT, error.to_string(), ""),
     }
 }

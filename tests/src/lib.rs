@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_harness::programs::Job;
 use urdma_harness::{pair, Failure};
@@ -95,6 +96,33 @@ impl OneHost {
     pub fn down(self) {
         self.host.down().unwrap();
     }
+}
+
+/// An IPv4 and an IPv6 address of [`host_that_is_told_no_address`].
+pub const HOST_ADDRESSES: [&str; 2] = ["10.77.0.1", "fd77::1"];
+
+/// The first namespace gets [`HOST_ADDRESSES`], another address on an interface that is down, and
+/// an instance that is told no address.
+pub fn host_that_is_told_no_address(spaces: &Namespaces, scratch: &Scratch) -> Instance {
+    let [v4, v6] = HOST_ADDRESSES;
+    let (v4_network, v6_network) = (format!("{v4}/24"), format!("{v6}/64"));
+    for arguments in [
+        &["addr", "add", &v4_network, "dev", spaces.netdev(0)][..],
+        &["addr", "add", &v6_network, "dev", spaces.netdev(0), "nodad"],
+        &["link", "add", "down0", "type", "veth"],
+        &["addr", "add", "10.88.0.1/24", "dev", "down0"],
+    ] {
+        spaces.ip(0, arguments).unwrap();
+    }
+    Instance::up_at_host_addresses(spaces.name(0), scratch.path(), "a", v4).unwrap()
+}
+
+/// What a program prints over an instance.
+pub fn print_of(host: &Instance, argv: &[&str]) -> String {
+    let mut command = host.run(Lease::Never, argv).unwrap();
+    let ended = Process::run(&mut command, SHORT).unwrap();
+    assert!(ended.succeeded(), "{argv:?}: {}", ended.describe());
+    ended.output
 }
 
 /// Runs every job and fails with a list of those that failed.

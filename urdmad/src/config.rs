@@ -1,7 +1,7 @@
 //! The configuration of an instance: TOML text to one validated [`Config`].
 //!
-//! Unknown keys are refused. Every error names the file, the line and the key. Without a file an instance has the address 127.0.0.1 and no
-//! port.
+//! Unknown keys are refused. Every error names the file, the line and the key. Without a file an
+//! instance has the addresses of the host and no port.
 
 use std::fmt;
 use std::fs;
@@ -24,12 +24,12 @@ const MTU_MIN: u16 = 1280;
 const LEASE_QUEUES_MAX: u16 = 64;
 
 /// A validated configuration.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Config {
     /// The instance's name; nothing if the file does not say.
     pub instance: Option<String>,
-    /// The instance's addresses, at least one, no two alike.
-    pub addresses: Vec<IpAddr>,
+    /// The instance's addresses, at least one, no two alike; nothing: those of the host.
+    pub addresses: Option<Vec<IpAddr>>,
     /// What the instance's device shows itself as.
     pub personality: Personality,
     /// Shape of the arena; its slots include slot 0.
@@ -130,22 +130,6 @@ impl fmt::Display for ConfigError {
             write!(f, ", key \"{key}\"")?;
         }
         write!(f, ": {}", self.message)
-    }
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            instance: None,
-            addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
-            personality: Personality::default(),
-            arena: ArenaConfig::default(),
-            group: None,
-            quota: Quota::default(),
-            port: None,
-            faults: Faults::default(),
-            kernel_device: None,
-        }
     }
 }
 
@@ -352,7 +336,7 @@ impl RawConfig {
         }
         if let Some(address) = self.address {
             check_addresses(&address).map_err(|message| source.error(&address, message))?;
-            config.addresses = address.into_inner();
+            config.addresses = Some(address.into_inner());
         }
         config.personality = self.personality.unwrap_or_default();
         if let Some(slots) = self.slots {
@@ -366,6 +350,10 @@ impl RawConfig {
         self.quota.validate(source, &mut config.quota)?;
         if let Some(port) = self.port {
             config.port = port.validate(source)?;
+        }
+        if config.port.is_some() && config.addresses.is_none() {
+            // On a network the host's addresses are the kernel's.
+            config.addresses = Some(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]);
         }
         if let Some(fault) = self.fault {
             let span = fault.span();
@@ -617,12 +605,19 @@ mod tests {
     }
 
     #[test]
-    fn config_empty_has_loopback_and_no_port() {
+    fn config_empty_has_addresses_of_the_host_and_no_port() {
         let config = parse("").unwrap();
         assert_eq!(config, Config::default());
         assert_eq!(config.instance_name(), "default");
         assert_eq!(config.personality, Personality::Roce);
-        assert_eq!(config.addresses, ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+        assert_eq!(config.addresses, None);
+    }
+
+    #[test]
+    fn config_with_a_port_does_not_take_addresses_of_the_host() {
+        let config = parse("[port]\nkind = \"tap\"\nnetdev = \"t\"\n").unwrap();
+        let loopback = "127.0.0.1".parse::<IpAddr>().unwrap();
+        assert_eq!(config.addresses, Some(vec![loopback]));
     }
 
     #[test]

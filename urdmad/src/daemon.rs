@@ -115,7 +115,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
     let config = &options.config;
     let run_dir = owned.run_dir();
     let path = fs::canonicalize(run_dir.path()).map_err(system("find the run directory"))?;
-    let identity = Arc::new(Identity::new(&path, &config.addresses));
+    let identity = Arc::new(Identity::new(&path, config.addresses.as_deref()));
     sysfs::write(&run_dir.sysfs(), &identity, config.personality)
         .map_err(system("write the sysfs tree"))?;
     let arena = Arena::create(&config.arena).map_err(system("make the arena"))?;

@@ -1,12 +1,12 @@
 //! Who the instance's device is: node GUID and GID table.
 
-use std::collections::hash_map::Entry;
-use std::collections::HashMap;
 use std::fs;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use urdma_ipc::GidEntry;
+
+use crate::interfaces;
 
 /// The device's identity.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,24 +20,33 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of the instance that runs in `run_dir` with `addresses`: the same at every start, another for each instance.
-    pub fn new(run_dir: &Path, addresses: &[IpAddr]) -> Self {
+    /// The identity of the instance that runs in `run_dir`, with `addresses`, or with those of the
+    /// host if there are none: the same GUID at every start, another one for each instance.
+    pub fn new(run_dir: &Path, addresses: Option<&[IpAddr]>) -> Self {
         let machine_id = fs::read("/etc/machine-id").unwrap_or_default();
-        let node_guid = guid_from(&machine_id, run_dir, addresses);
-        let netdevs = netdevs_by_address();
-        let first_netdev = addresses.iter().find_map(|ip| netdev_of(&netdevs, *ip));
+        let host = interfaces::list();
+        // Addresses that come and go do not make another device.
+        let lasting = addresses.unwrap_or(&[IpAddr::V4(Ipv4Addr::LOCALHOST)]);
+        let node_guid = guid_from(&machine_id, run_dir, lasting);
+        let addresses = match addresses {
+            Some(addresses) => addresses.to_owned(),
+            None => interfaces::default_addresses(&host),
+        };
+        let first_netdev = addresses
+            .iter()
+            .find_map(|ip| interfaces::netdev_of(&host, *ip));
         let mut gids = vec![GidEntry {
             gid: link_local_gid(node_guid),
             netdev: first_netdev,
         }];
         gids.extend(addresses.iter().map(|address| GidEntry {
             gid: urdma_underlay::to_octets(*address),
-            netdev: netdev_of(&netdevs, *address),
+            netdev: interfaces::netdev_of(&host, *address),
         }));
         Self {
             node_guid,
             gids,
-            addresses: addresses.to_owned(),
+            addresses,
         }
     }
 
@@ -111,32 +120,6 @@ fn link_local_gid(node_guid: u64) -> [u8; 16] {
     Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(interface_id)).octets()
 }
 
-fn netdevs_by_address() -> HashMap<IpAddr, String> {
-    let mut netdevs = HashMap::new();
-    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {
-        return netdevs;
-    };
-    for interface in interfaces {
-        let Some(storage) = interface.address else {
-            continue;
-        };
-        let v4 = storage.as_sockaddr_in().map(|address| address.ip().into());
-        let v6 = storage.as_sockaddr_in6().map(|address| address.ip().into());
-        if let Some(Entry::Vacant(entry)) = v4.or(v6).map(|ip| netdevs.entry(ip)) {
-            entry.insert(interface.interface_name);
-        }
-    }
-    netdevs
-}
-
-/// The interface that has the address; all of 127.0.0.0/8 is the loopback's.
-fn netdev_of(netdevs: &HashMap<IpAddr, String>, address: IpAddr) -> Option<String> {
-    netdevs
-        .get(&address)
-        .cloned()
-        .or_else(|| address.is_loopback().then(|| "lo".to_owned()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,16 +127,16 @@ mod tests {
     #[test]
     fn identity_is_stable_and_differs_between_instances() {
         let address = ["127.0.0.1".parse().unwrap()];
-        let a = Identity::new(Path::new("/run/urdma/a"), &address);
-        assert_eq!(a, Identity::new(Path::new("/run/urdma/a"), &address));
-        let b = Identity::new(Path::new("/run/urdma/b"), &address);
+        let a = Identity::new(Path::new("/run/urdma/a"), Some(&address));
+        assert_eq!(a, Identity::new(Path::new("/run/urdma/a"), Some(&address)));
+        let b = Identity::new(Path::new("/run/urdma/b"), Some(&address));
         assert_ne!(a.node_guid, b.node_guid);
         assert_eq!(a.node_guid >> 56, 0x02);
     }
 
     #[test]
     fn gid_table_begins_with_the_link_local_gid() {
-        let identity = Identity::new(Path::new("/x"), &["127.0.0.2".parse().unwrap()]);
+        let identity = Identity::new(Path::new("/x"), Some(&["127.0.0.2".parse().unwrap()]));
         let first = Ipv6Addr::from(identity.gids[0].gid);
         assert!(first.is_unicast_link_local(), "{first}");
         assert_eq!(first.to_bits() as u64, identity.node_guid ^ (2 << 56));
@@ -168,8 +151,17 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_the_host_do_not_change_the_guid() {
+        let loopback = ["127.0.0.1".parse().unwrap()];
+        let host = Identity::new(Path::new("/x"), None);
+        let told = Identity::new(Path::new("/x"), Some(&loopback));
+        assert_eq!(host.node_guid, told.node_guid);
+        assert_eq!(host.gids[..2], told.gids[..]);
+    }
+
+    #[test]
     fn ethernet_gid_is_the_guid_without_its_middle() {
-        let mut identity = Identity::new(Path::new("/x"), &[]);
+        let mut identity = Identity::new(Path::new("/x"), None);
         identity.node_guid = 0x0201_02ff_fe03_0405;
         let gid = identity.ethernet_gid();
         assert_eq!(gid[..6], [2, 1, 2, 3, 4, 5]);

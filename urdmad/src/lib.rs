@@ -5,6 +5,7 @@
 //! | [`config`] | TOML to one validated configuration |
 //! | [`daemon`] | starts everything in order, ends everything in order |
 //! | [`rundir`], [`sysfs`], [`identity`] | the run directory, what libibverbs reads in it, GUID and GIDs |
+//! | [`interfaces`] | the addresses of the host |
 //! | `control`, `client` | the control thread: socket, clients, requests, reaping, status |
 //! | [`slots`], [`listeners`], [`groups`], [`lease`] | who has which slot, CM port, membership, queue pair |
 //! | `data` | the data thread: slot 0's ring, the port, neighbours, CM requests, multicast, RESETs |
@@ -27,6 +28,7 @@ pub mod daemon;
 mod data;
 pub mod groups;
 pub mod identity;
+pub mod interfaces;
 mod kernel;
 mod kernel_cm;
 pub mod lease;

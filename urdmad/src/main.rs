@@ -16,7 +16,7 @@ struct Arguments {
     /// Name of the instance, as the configuration says if it does [default: "default"]
     #[arg(long)]
     instance: Option<String>,
-    /// Configuration file (TOML); without one: no port, address 127.0.0.1
+    /// Configuration file (TOML); without one: no port, 127.0.0.1 and the addresses of the host
     #[arg(long)]
     config: Option<PathBuf>,
     /// Run directory [default: $URDMA_RUN_DIR, else the instance's]
