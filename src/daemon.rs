@@ -51,8 +51,12 @@ impl UpArgs {
     }
 }
 
-/// The name of the instance in a configuration; what else is wrong in it is for urdmad to say.
+/// The name of the instance in a configuration; what else is wrong in it is for urdmad to say. A pipe
+/// can be read once only, and urdmad reads it.
 fn configured_instance(file: &Path) -> Option<String> {
+    if !file.is_file() {
+        return None;
+    }
     let text = fs::read_to_string(file).ok()?;
     let keys: toml::Table = text.parse().ok()?;
     Some(keys.get("instance")?.as_str()?.to_owned())
