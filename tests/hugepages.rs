@@ -136,6 +136,12 @@ fn pages_of_a_program_that_panics_or_is_killed_are_given_back() {
     }
 }
 
+/// The process that a pid file names, once it does.
+fn pid_in(file: &Path) -> Option<Pid> {
+    let text = fs::read_to_string(file).ok()?;
+    text.trim().parse().ok().map(Pid::from_raw)
+}
+
 #[test]
 fn daemon_whose_start_is_interrupted_ends_and_leaves_nothing() {
     let _alone = alone();
@@ -156,12 +162,20 @@ fn daemon_whose_start_is_interrupted_ends_and_leaves_nothing() {
     };
     for _ in 0..20 {
         let mut up = ask("up").arg("--config").arg(&config).spawn().unwrap();
-        while !pid_file.exists() && up.try_wait().unwrap().is_none() {
-            std::hint::spin_loop();
+        let mut daemon = None;
+        while daemon.is_none() && up.try_wait().unwrap().is_none() {
+            daemon = pid_in(&pid_file);
+        }
+        // It gets no further until the command has ended.
+        if let Some(daemon) = daemon {
+            let _ = kill(daemon, Signal::SIGSTOP);
         }
         let pid = Pid::from_raw(i32::try_from(up.id()).unwrap());
         kill(pid, Signal::SIGINT).unwrap();
         up.wait().unwrap();
+        if let Some(daemon) = daemon {
+            let _ = kill(daemon, Signal::SIGCONT);
+        }
         let mut is_up = false;
         wait_until("the end of urdmad, or its start", SHORT, || {
             is_up = ask("status").status().unwrap().success();

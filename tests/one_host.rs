@@ -147,6 +147,11 @@ fn ids_of_rdma_cm_take_ports_and_calls_as_the_kernel_has_them() {
 }
 
 #[test]
+fn device_has_a_pci_address_wherever_libraries_look_for_it() {
+    check_alone("sysfs");
+}
+
+#[test]
 fn datagram_programs_on_one_host_pass() {
     let _alone = alone();
     let one = OneHost::up();

@@ -29,6 +29,7 @@ static const struct {
 	{ "clock", check_clock },
 	{ "keys", check_keys },
 	{ "ids", check_ids },
+	{ "sysfs", check_sysfs },
 };
 
 int main(int argc, char **argv)

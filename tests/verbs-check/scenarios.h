@@ -54,4 +54,7 @@ void check_cm(void);
 /* Answers of rdma_cm to bind, listen and resolve, by state of the id and owners of the port. */
 void check_ids(void);
 
+/* The PCI address of the device, as other libraries look for it. */
+void check_sysfs(void);
+
 #endif

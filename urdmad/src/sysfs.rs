@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 use urdma_ipc::{gid_table_len, Personality};
 
@@ -10,6 +11,11 @@ use crate::identity::{colon_groups, Identity};
 
 /// Name of the device.
 pub const DEVICE: &str = "urdma0";
+/// Where the device is in the tree; the stand-in shows the same path below /sys.
+const BUS: &str = "devices/urdma";
+/// Where the kernel lists the PCI devices that there are.
+const PCI_DEVICES: &str = "/sys/bus/pci/devices";
+const CPUS_ONLINE: &str = "/sys/devices/system/cpu/online";
 /// /dev/null: the stand-in shows it as /dev/infiniband/uverbs0, and it exists everywhere.
 const DEVICE_NUMBER: &str = "1:3";
 /// `IB_USER_VERBS_ABI_VERSION`.
@@ -27,12 +33,20 @@ fn node_type(personality: Personality) -> &'static str {
 
 /// Writes the tree below `root`, which must exist.
 ///
+/// As in the kernel's, the places in `class` are links to a device on a bus, since programs take
+/// the device's PCI address from where the links lead.
+///
 /// # Errors
 /// A file cannot be written.
 pub fn write(root: &Path, identity: &Identity, personality: Personality) -> io::Result<()> {
     let class = root.join("class");
     put(&class.join("infiniband_verbs"), "abi_version", VERBS_ABI)?;
-    let uverbs = class.join("infiniband_verbs/uverbs0");
+    put(&class.join("misc/rdma_cm"), "abi_version", CM_ABI)?;
+
+    let address = pci_address(Path::new(PCI_DEVICES));
+    let bus_device = root.join(BUS).join(&address);
+    write_bus_device(&bus_device, &address, identity)?;
+    let uverbs = link(root, &address, "infiniband_verbs", "uverbs0")?;
     for (name, text) in [
         ("abi_version", "1"),
         ("ibdev", DEVICE),
@@ -40,9 +54,7 @@ pub fn write(root: &Path, identity: &Identity, personality: Personality) -> io::
     ] {
         put(&uverbs, name, text)?;
     }
-    put(&class.join("misc/rdma_cm"), "abi_version", CM_ABI)?;
-
-    let device = class.join("infiniband").join(DEVICE);
+    let device = link(root, &address, "infiniband", DEVICE)?;
     let guid = identity.node_guid_text();
     for (name, text) in [
         ("node_type", node_type(personality)),
@@ -53,19 +65,8 @@ pub fn write(root: &Path, identity: &Identity, personality: Personality) -> io::
         ("hca_type", "urdma"),
         ("hw_rev", "0"),
         ("board_id", "urdma"),
-        ("device/numa_node", "-1"),
-        ("device/vendor", "0x0000"),
-        ("device/device", "0x0000"),
     ] {
         put(&device, name, text)?;
-    }
-    if let Some(netdev) = identity
-        .gids
-        .iter()
-        .find_map(|entry| entry.netdev.as_deref())
-    {
-        // Programs find a device's network interface by this folder's contents.
-        fs::create_dir_all(device.join("device/net").join(netdev))?;
     }
     let port = device.join("ports/1");
     write_port(&port)?;
@@ -77,6 +78,86 @@ pub fn write(root: &Path, identity: &Identity, personality: Personality) -> io::
             put(&port, "gid_attrs/types/0", "IB/RoCE v1")
         }
     }
+}
+
+/// A PCI address that no device of this machine has: the last domain, or one before it, since
+/// virtual machines have devices in any.
+fn pci_address(devices: &Path) -> String {
+    let mut addresses = (0..=u16::MAX)
+        .rev()
+        .map(|domain| format!("{domain:04x}:00:00.0"));
+    let free = addresses.find(|address| !devices.join(address).exists());
+    free.unwrap_or_else(|| "ffff:00:00.0".to_owned())
+}
+
+/// Makes the place of `name` in a class below the bus device, and the links between class, place
+/// and bus device.
+fn link(root: &Path, address: &str, class: &str, name: &str) -> io::Result<PathBuf> {
+    let place = root.join(BUS).join(address).join(class).join(name);
+    fs::create_dir_all(&place)?;
+    symlink(format!("../../../{address}"), place.join("device"))?;
+    let class_dir = root.join("class").join(class);
+    fs::create_dir_all(&class_dir)?;
+    let target = format!("../../{BUS}/{address}/{class}/{name}");
+    symlink(target, class_dir.join(name))?;
+    Ok(place)
+}
+
+/// What programs read of the PCI device. It is on no NUMA node and as close to each processor.
+/// Without a link `subsystem` NCCL knows that no PCI bridge leads to it, and without `modalias` no
+/// other driver of libibverbs takes it for its own.
+fn write_bus_device(device: &Path, address: &str, identity: &Identity) -> io::Result<()> {
+    let online = fs::read_to_string(CPUS_ONLINE).unwrap_or_default();
+    let cpus = cpus_of(online.trim());
+    let uevent = format!("PCI_CLASS=20000\nPCI_ID=0000:0000\nPCI_SLOT_NAME={address}");
+    for (name, text) in [
+        ("class", "0x020000"),
+        ("vendor", "0x0000"),
+        ("device", "0x0000"),
+        ("subsystem_vendor", "0x0000"),
+        ("subsystem_device", "0x0000"),
+        ("revision", "0x00"),
+        ("numa_node", "-1"),
+        ("local_cpulist", online.trim()),
+        ("local_cpus", &cpu_mask(&cpus)),
+        ("uevent", &uevent),
+    ] {
+        put(device, name, text)?;
+    }
+    let netdevs = || {
+        identity
+            .gids
+            .iter()
+            .filter_map(|entry| entry.netdev.as_deref())
+    };
+    if let Some(netdev) = netdevs().find(|name| *name != "lo").or(netdevs().next()) {
+        // Programs find a device's network interface by this folder's first entry.
+        fs::create_dir_all(device.join("net").join(netdev))?;
+    }
+    Ok(())
+}
+
+/// The processors of a list such as `0-3,8`.
+fn cpus_of(list: &str) -> Vec<usize> {
+    let range = |text: &str| {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        Some(first.parse().ok()?..=last.parse().ok()?)
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
+/// Processors as the kernel writes their mask: words of 32 bits in hexadecimal, the highest first.
+fn cpu_mask(cpus: &[usize]) -> String {
+    let words = 1 + cpus.iter().max().map_or(0, |cpu| cpu / 32);
+    let word = |index: usize| {
+        let bits = cpus.iter().filter(|cpu| *cpu / 32 == index);
+        bits.fold(0u32, |word, cpu| word | 1 << (cpu % 32))
+    };
+    let words: Vec<String> = (0..words)
+        .rev()
+        .map(|index| format!("{:08x}", word(index)))
+        .collect();
+    words.join(",")
 }
 
 fn write_port(port: &Path) -> io::Result<()> {
@@ -117,4 +198,30 @@ fn put(directory: &Path, name: &str, text: &str) -> io::Result<()> {
         fs::create_dir_all(parent)?;
     }
     fs::write(path, format!("{text}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pci_address_is_one_that_no_device_has() {
+        let devices = std::env::temp_dir().join(format!("urdmad-pci-{}", std::process::id()));
+        assert_eq!(pci_address(&devices), "ffff:00:00.0");
+        fs::create_dir_all(devices.join("ffff:00:00.0")).unwrap();
+        assert_eq!(pci_address(&devices), "fffe:00:00.0");
+        fs::remove_dir_all(&devices).unwrap();
+    }
+
+    #[test]
+    fn cpu_masks_are_written_as_the_kernel_does() {
+        for (list, mask) in [
+            ("0", "00000001"),
+            ("0-3,8", "0000010f"),
+            ("0-39", "000000ff,ffffffff"),
+            ("", "00000000"),
+        ] {
+            assert_eq!(cpu_mask(&cpus_of(list)), mask, "{list}");
+        }
+    }
 }

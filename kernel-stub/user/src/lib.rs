@@ -1,8 +1,8 @@
 //! The LD_PRELOAD stand-in for the kernel boundary of uverbs and rdma_cm.
 //!
 //! In a process started by `urdma run` it plays `/dev/infiniband/uverbs0`, `/dev/infiniband/rdma_cm`
-//! and `/sys/class/infiniband*`, so that the distribution's own libibverbs and librdmacm work without
-//! a kernel that knows RDMA. It decides nothing itself: writes to the stand-in files are forwarded
+//! and `/sys/class/infiniband*` with the device that it links to, so that the distribution's own
+//! libibverbs and librdmacm work without a kernel that knows RDMA. It decides nothing itself: writes to the stand-in files are forwarded
 //! to the provider through the table in [`front`].
 //!
 //! Files: [`front`] the table's declaration; `active` whether there is anything to do; `device` the

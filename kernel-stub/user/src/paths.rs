@@ -59,7 +59,8 @@ pub(crate) unsafe fn look(path: *const c_char) -> Target {
     classify(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
-/// Whether the path starts like ours do, `/dev/i` or `/sys/c`: the quick test before [`look`].
+/// Whether the path starts like ours do, `/dev/i`, `/sys/c` or `/sys/d`: the quick test before
+/// [`look`].
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -76,7 +77,7 @@ pub(crate) unsafe fn is_candidate(path: *const c_char) -> bool {
             unsafe { *octets.add(i) == wanted }
         })
     };
-    starts(b"/dev/i") || starts(b"/sys/c")
+    starts(b"/dev/i") || starts(b"/sys/c") || starts(b"/sys/d")
 }
 
 #[cold]
@@ -86,7 +87,13 @@ fn classify(path: &[u8]) -> Target {
         b"/dev/infiniband/rdma_cm" => return Target::Device(Device::RdmaCm),
         _ => {}
     }
-    let ours = [&b"/sys/class/infiniband"[..], b"/sys/class/misc/rdma_cm"];
+    // The last one is where the links below the first lead, for programs that follow them
+    // themselves.
+    let ours = [
+        &b"/sys/class/infiniband"[..],
+        b"/sys/class/misc/rdma_cm",
+        b"/sys/devices/urdma",
+    ];
     let Some(sysfs) = active::sysfs().filter(|_| ours.iter().any(|p| path.starts_with(p))) else {
         return Target::Other;
     };
@@ -158,6 +165,7 @@ mod tests {
             (c"/dev/", false),
             (c"/dev/i", true),
             (c"/sys/class", true),
+            (c"/sys/devices", true),
             (c"/sys/block", false),
         ] {
             // SAFETY: a C string.
