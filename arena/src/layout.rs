@@ -296,6 +296,35 @@ impl Layout {
             + usize::from(index) * DELIVERY_RECORD
     }
 
+    /// Where a slot's delivery records begin, and how many octets they take.
+    #[inline]
+    pub fn deliveries_of(&self, slot: SlotId) -> (usize, usize) {
+        (self.delivery_at(slot, 0), DELIVERY_STRIDE)
+    }
+
+    /// The part of the arena that is neither delivery records nor frames, in octets.
+    #[inline]
+    pub fn fixed_octets(&self) -> usize {
+        self.deliveries_at
+    }
+
+    /// Where the pages lie that no frame of a slot touches of which so many small and large ones have been used: two ranges, each
+    /// an offset and a length in octets.
+    pub fn unused_frames(&self, slot: SlotId, small: u32, large: u32) -> [(usize, usize); 2] {
+        let (begin, octets) = self.frames_of(slot);
+        let large_begin = begin + self.small_octets;
+        let range = |from: usize, to: usize| {
+            (
+                page_up(from),
+                (to / PAGE * PAGE).saturating_sub(page_up(from)),
+            )
+        };
+        [
+            range(begin + small as usize * SMALL_STRIDE, large_begin),
+            range(large_begin + large as usize * LARGE_STRIDE, begin + octets),
+        ]
+    }
+
     /// Where a slot's frames begin, and how many octets they take.
     #[inline]
     pub fn frames_of(&self, slot: SlotId) -> (usize, usize) {

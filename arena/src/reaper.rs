@@ -6,6 +6,7 @@ use crate::layout::FrameIndex;
 use crate::map::Arena;
 use crate::park;
 use crate::ring::{Descriptor, Peek};
+use crate::slot::SlotEntry;
 use crate::state::{self, State, Word};
 use crate::sync::{fence, Ordering};
 use crate::{futex, SlotId};
@@ -205,6 +206,66 @@ impl Reaper {
         held
     }
 
+    /// Gives memory back that no frame accounts for: a program that reads all of the arena, or locks its memory, allocates
+    /// every page of it.
+    ///
+    /// Only memory of slots that are free, which is to say that no process may attach to them meanwhile: the process of a slot
+    /// uses further frames at any time.
+    pub fn give_back_unused(&mut self, is_free: impl Fn(SlotId) -> bool) {
+        let layout = self.arena.layout();
+        if self.arena.resident_octets() <= self.accounted_octets(&is_free) {
+            return;
+        }
+        for slot in self.arena.slots().filter(|slot| is_free(*slot)) {
+            let Some(entry) = self.arena.entry(slot) else {
+                continue;
+            };
+            let [small, large] = self.used_of(entry);
+            for (at, octets) in layout.unused_frames(slot, small, large) {
+                self.arena.punch_hole(at, octets);
+            }
+            // Peers of the process that had the slot may still read its delivery records.
+            if entry.public.epoch.load(Ordering::Relaxed) == 0 {
+                let (at, octets) = layout.deliveries_of(slot);
+                self.arena.punch_hole(at, octets);
+            }
+        }
+    }
+
+    /// Octets of memory that the arena may take: all of the slots that are not free, and the used frames of the others.
+    fn accounted_octets(&self, is_free: impl Fn(SlotId) -> bool) -> u64 {
+        let layout = self.arena.layout();
+        let of_slot = |slot| {
+            let entry = self.arena.entry(slot)?;
+            let (_, deliveries) = layout.deliveries_of(slot);
+            let (_, frames) = layout.frames_of(slot);
+            if !is_free(slot) {
+                return Some(frames + deliveries);
+            }
+            let [small, large] = self.used_of(entry);
+            let unused: usize = layout
+                .unused_frames(slot, small, large)
+                .iter()
+                .map(|(_, octets)| octets)
+                .sum();
+            let was_used = entry.public.epoch.load(Ordering::Relaxed) > 0;
+            Some(frames - unused + if was_used { deliveries } else { 0 })
+        };
+        let of_slots: usize = self.arena.slots().filter_map(of_slot).sum();
+        (layout.fixed_octets() + of_slots) as u64
+    }
+
+    /// How many small and large frames of a slot were ever used, within what there is.
+    fn used_of(&self, entry: &SlotEntry) -> [u32; 2] {
+        let config = self.arena.layout().config();
+        let owner = &entry.owner;
+        [
+            (&owner.small_used, config.small_frames),
+            (&owner.large_used, config.large_frames),
+        ]
+        .map(|(used, frames)| used.load(Ordering::Acquire).min(frames))
+    }
+
     /// Where all frames are now; exact when nobody is active.
     pub fn account(&self) -> Accounting {
         let slots = usize::from(self.arena.layout().config().slots);
@@ -277,18 +338,9 @@ impl Reaper {
         let Some(entry) = self.arena.entry(slot) else {
             return;
         };
-        let config = self.arena.layout().config();
-        let small = entry
-            .owner
-            .small_used
-            .load(Ordering::Acquire)
-            .min(config.small_frames);
-        let large = entry
-            .owner
-            .large_used
-            .load(Ordering::Acquire)
-            .min(config.large_frames);
-        for k in (0..small).chain(config.small_frames..config.small_frames + large) {
+        let small_frames = self.arena.layout().config().small_frames;
+        let [small, large] = self.used_of(entry);
+        for k in (0..small).chain(small_frames..small_frames + large) {
             let Ok(k) = u16::try_from(k) else { continue };
             let index = FrameIndex::new(slot, k);
             if let Some(header) = self.arena.frame_header(index) {

@@ -50,6 +50,8 @@ void *urdma_lease_mmap(void *address, size_t octets, int protection, int flags, 
 	void *base = mmap(address, octets, protection, flags, file, offset);
 
 	if (base != MAP_FAILED && (flags & MAP_SHARED) != 0) {
+		/* Packets of the port, megabytes of them, are of no use in a core dump. */
+		madvise(base, octets, MADV_DONTDUMP);
 		region.base = base;
 		region.octets = octets;
 		region.changes++;

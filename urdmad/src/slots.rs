@@ -93,6 +93,12 @@ impl Slots {
         }
     }
 
+    /// Whether no connection has the slot; false for slot 0, which is urdmad's.
+    pub fn is_free(&self, slot: SlotId) -> bool {
+        let index = usize::from(slot.index()).checked_sub(1);
+        index.is_some_and(|index| matches!(self.owners.get(index), Some(None)))
+    }
+
     /// The slots in use, by connection.
     pub fn by_token(&self) -> HashMap<Token, SlotId> {
         self.owners
@@ -138,7 +144,9 @@ mod tests {
     fn slot_released_is_used_again_last() {
         let mut slots = Slots::new(3);
         let first = slots.assign(owner(1, 0), 9).unwrap();
+        assert!(!slots.is_free(first));
         slots.release(first);
+        assert!(slots.is_free(first));
         let order: Vec<u8> = (0..3)
             .map(|t| slots.assign(owner(t, 0), 9).unwrap().index())
             .collect();

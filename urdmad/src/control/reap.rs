@@ -27,6 +27,8 @@ impl Control {
         let frames = report.to_dead + report.held + report.unfinished + report.corrupt;
         let still_held = self.reaper.reset(slot);
         self.slots.release(slot);
+        self.reaper
+            .give_back_unused(|slot| self.slots.is_free(slot));
         if is_death {
             self.counters.reaped += 1;
             self.counters.reaped_frames += u64::from(frames);
