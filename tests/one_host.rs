@@ -121,6 +121,12 @@ fn requests_that_a_service_does_not_have_are_taken_and_fail() {
     check_alone("services");
 }
 
+// glibc's unwinding of a cancelled thread ended in a Rust frame, which aborted the process.
+#[test]
+fn thread_that_is_cancelled_in_a_call_ends_alone() {
+    check_alone("cancel");
+}
+
 #[test]
 fn keys_open_what_they_are_for_and_nothing_else() {
     check_alone("keys");

@@ -7,6 +7,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use urdma_ipc::RunDir;
+use urdma_ucma::cancel::Disabled;
 use urdma_ucma::front::{FrontTable, FRONT_ABI, FRONT_SIZE};
 use urdma_ucma::{Errno, Ucma};
 
@@ -98,6 +99,7 @@ fn say_if_forwarded(engine: &Engine) {
 /// Gives the stand-in its table; null, after a sentence on standard error, when urdmad cannot be used.
 #[no_mangle]
 pub(crate) extern "C" fn urdma_front_table() -> *const FrontTable {
+    let _uncancelled = Disabled::new();
     match catch_unwind(attach) {
         Ok(Ok(_)) => &TABLE,
         Ok(Err(_)) | Err(_) => std::ptr::null(),
@@ -106,6 +108,7 @@ pub(crate) extern "C" fn urdma_front_table() -> *const FrontTable {
 
 /// Runs a call; a refusal becomes a negative errno, and so does a panic.
 fn answer(call: impl FnOnce() -> Result<i64, Errno>) -> i64 {
+    let _uncancelled = Disabled::new();
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => value,
         Ok(Err(errno)) => -i64::from(errno),

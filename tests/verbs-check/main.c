@@ -30,6 +30,7 @@ static const struct {
 	{ "keys", check_keys },
 	{ "ids", check_ids },
 	{ "sysfs", check_sysfs },
+	{ "cancel", check_cancel },
 };
 
 int main(int argc, char **argv)

@@ -48,6 +48,9 @@ void check_refusals(void);
 /* Times of completions. */
 void check_clock(void);
 
+/* Threads that are cancelled in calls of verbs and rdma_cm. */
+void check_cancel(void);
+
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
 

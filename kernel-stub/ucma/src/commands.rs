@@ -84,7 +84,7 @@ fn body_with_tail<T: FromZeros + FromBytes + IntoBytes>(
 }
 
 impl Command<'_> {
-    /// Carries the command out; GET_EVENT is not among them, since it may wait.
+    /// Carries the command out; GET_EVENT is not among them, since it does nothing but take an event.
     pub(crate) fn run(&mut self) -> Result<After, Errno> {
         match self.header.cmd {
             cmd::RESOLVE_IP => return self.resolve_ip(),

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 
 use urdma_cm::wire::{gid_of, QpInfo};
 use urdma_cm::{ConnId, ConnectRequest, Engine, Event, ListenId, PortSpace, PrivateData};
@@ -106,7 +105,7 @@ pub(crate) struct Membership {
 pub(crate) struct File {
     /// Eventfd in semaphore mode; its count is the length of `queue`, since both change under the
     /// lock only.
-    pub(crate) event_fd: Arc<OwnedFd>,
+    pub(crate) event_fd: OwnedFd,
     queue: VecDeque<Queued>,
 }
 
@@ -168,7 +167,7 @@ impl State {
         let handle = self.next_file;
         self.next_file += 1;
         let file = File {
-            event_fd: Arc::new(event_fd),
+            event_fd,
             queue: VecDeque::new(),
         };
         self.files.insert(handle, file);

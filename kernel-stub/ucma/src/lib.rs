@@ -3,8 +3,8 @@
 //! librdmacm opens `/dev/infiniband/rdma_cm` and writes commands to it. The stand-in forwards each
 //! open, write and close through the table in [`front`]; the provider hands them to one [`Ucma`].
 //!
-//! Files: [`driver`] is what the surroundings must offer; [`abi`] the layouts; [`ucma`] the locks,
-//! the opened files and the waiting; `ids` the rdma_cm ids and what the engine's events mean for
+//! Files: [`driver`] is what the surroundings must offer; [`abi`] the layouts; [`ucma`] the locks
+//! and the opened files; `ids` the rdma_cm ids and what the engine's events mean for
 //! them; `commands` the commands, `multicast` those of groups; `answers` what queries answer; `param` what both ends are told of each other; `service` what an id is for; `user` the copies
 //! to and from the application's memory.
 //!
@@ -23,6 +23,8 @@ mod sockaddr;
 pub mod ucma;
 mod user;
 
+#[path = "../../user/src/cancel.rs"]
+pub mod cancel;
 #[path = "../../user/src/front.rs"]
 pub mod front;
 

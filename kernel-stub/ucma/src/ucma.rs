@@ -1,7 +1,7 @@
-//! The opened rdma_cm files of a process, behind one lock, and the waiting for events.
+//! The opened rdma_cm files of a process, behind one lock.
 
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -75,12 +75,10 @@ impl Ucma {
         });
     }
 
-    /// Carries out one command written to a file; waits in GET_EVENT unless the descriptor is
-    /// non-blocking. Returns the length of the command. A signal ends the wait with EINTR; unlike the
-    /// kernel's, the wait is not begun again after a handler with SA_RESTART.
+    /// Carries out one command written to a file; never waits. Returns the length of the command.
     ///
     /// # Errors
-    /// What the kernel's ucma gives.
+    /// What the kernel's ucma gives; EAGAIN for a GET_EVENT that finds no event.
     ///
     /// # Safety
     /// The addresses in the command are null or valid for as many octets as the command says.
@@ -219,17 +217,8 @@ impl Ucma {
             return Err(libc::ENOSPC);
         }
         let body: GetEvent = commands::body_of(body)?;
-        loop {
-            let event_fd = {
-                let mut state = self.lock();
-                if let Some(answer) = state.next_event(handle)? {
-                    return caller.put(body.response, room, &answer);
-                }
-                let file = state.files.get(&handle).ok_or(libc::EBADF)?;
-                Arc::clone(&file.event_fd)
-            };
-            wait_readable(&event_fd)?;
-        }
+        let answer = self.lock().next_event(handle)?.ok_or(libc::EAGAIN)?;
+        caller.put(body.response, room, &answer)
     }
 
     /// Looks for the way to `ip` in a thread of its own, since it may take seconds.
@@ -263,28 +252,6 @@ fn spawn_quiet(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
     }
     spawned.map(drop)
-}
-
-/// Waits until an event is there, if the descriptor is a blocking one.
-fn wait_readable(event_fd: &OwnedFd) -> Result<(), Errno> {
-    // SAFETY: fcntl with F_GETFL touches no memory.
-    let flags = unsafe { libc::fcntl(event_fd.as_raw_fd(), libc::F_GETFL) };
-    if flags < 0 {
-        return Err(last_errno());
-    }
-    if flags & libc::O_NONBLOCK != 0 {
-        return Err(libc::EAGAIN);
-    }
-    let mut waiting = libc::pollfd {
-        fd: event_fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: `waiting` is one valid pollfd.
-    if unsafe { libc::poll(&raw mut waiting, 1, -1) } < 0 {
-        return Err(last_errno());
-    }
-    Ok(())
 }
 
 fn last_errno() -> Errno {

@@ -4,6 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::io::Write;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::Mutex;
 
 #[path = "../src/front.rs"]
@@ -45,14 +46,48 @@ fn log(line: &str) {
     writeln!(file, "{line}").unwrap();
 }
 
-extern "C" fn cm_open(_event_fd: c_int) -> i64 {
+/// The eventfd of the rdma_cm file that was opened last.
+static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
+/// GET_EVENT.
+const GET_EVENT: u8 = 12;
+/// A command that brings an event.
+const ADD_EVENT: u8 = 50;
+
+extern "C" fn cm_open(event_fd: c_int) -> i64 {
     log("cm_open");
+    EVENT_FD.store(event_fd, Ordering::Relaxed);
     42
+}
+
+/// Adds an event, or takes one; false when there is none.
+fn count_event(command: u8) -> bool {
+    let mut one = 1_u64.to_ne_bytes();
+    let fd = EVENT_FD.load(Ordering::Relaxed);
+    let mut waiting = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // The raw calls go round the stand-in.
+    // SAFETY: 8 readable octets.
+    let add = |one: &[u8; 8]| unsafe { libc::syscall(libc::SYS_write, fd, one.as_ptr(), 8) };
+    // SAFETY: 8 writable octets.
+    let take =
+        |one: &mut [u8; 8]| unsafe { libc::syscall(libc::SYS_read, fd, one.as_mut_ptr(), 8) };
+    if command == ADD_EVENT {
+        return add(&one) == 8;
+    }
+    // SAFETY: one valid pollfd.
+    let has_event = unsafe { libc::poll(&raw mut waiting, 1, 0) } == 1;
+    has_event && take(&mut one) == 8
 }
 
 unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
     // SAFETY: the stand-in passes the application's buffer on.
     let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
+    if matches!(octets[0], GET_EVENT | ADD_EVENT) && !count_event(octets[0]) {
+        return -i64::from(libc::EAGAIN);
+    }
     log(&format!("cm_write {handle} {len} {}", octets[0]));
     if octets[0] == 99 {
         return -i64::from(libc::EXDEV);

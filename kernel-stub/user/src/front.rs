@@ -9,7 +9,7 @@
 //! [`RegisterFn`], registers the provider with the copies of libibverbs that are loaded.
 //!
 //! All functions return 0 or more on success and a negative errno on failure; none touches `errno`
-//! in a way that the caller could rely on. All may be called from any thread.
+//! in a way that the caller could rely on. All may be called from any thread, and no thread is cancelled in them.
 
 use std::ffi::{c_int, c_void};
 
@@ -25,7 +25,7 @@ pub const REGISTER_SYMBOL: &std::ffi::CStr = c"urdma_register";
 pub type RegisterFn = unsafe extern "C" fn();
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 2;
+pub const FRONT_ABI: u32 = 3;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 60 octets
@@ -46,8 +46,8 @@ pub struct FrontTable {
     /// application sees as the opened file; the provider keeps a duplicate and adds one to it for
     /// each event that waits. Returns a handle (0 or more).
     pub cm_open: unsafe extern "C" fn(event_fd: c_int) -> i64,
-    /// A write of `len` octets at `command` to an opened rdma_cm file: one ucma command. May block
-    /// (GET_EVENT). Returns `len`.
+    /// A write of `len` octets at `command` to an opened rdma_cm file: one ucma command. Returns `len`, or -EAGAIN for a GET_EVENT that
+    /// finds no event: the stand-in then waits until `event_fd` is readable, unless the file is non-blocking.
     pub cm_write: unsafe extern "C" fn(handle: i64, command: *const c_void, len: usize) -> i64,
     /// The last descriptor of an opened rdma_cm file was closed.
     pub cm_close: unsafe extern "C" fn(handle: i64),

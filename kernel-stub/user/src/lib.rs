@@ -7,7 +7,7 @@
 //!
 //! Files: [`front`] the table's declaration; `active` whether there is anything to do; `device` the
 //! device files, `paths` what is redirected; `fds` which descriptors are stand-in files, `owner` in which process; `uverbs` the one uverbs command;
-//! `provider` finds and loads the provider; `real` the C library's functions; `hooks` the interposed
+//! `provider` finds and loads the provider; `cancel` thread cancellation; `real` the C library's functions; `hooks` the interposed
 //! functions.
 //!
 //! Rules for everything here, since it runs inside every call of an arbitrary program:
@@ -19,6 +19,7 @@
 //! - No allocation, no lock and no call into the provider in a forked or vforked child; its copies of
 //!   stand-in files only can be closed.
 //! - `errno` is touched only when a call fails.
+//! - A call that is a cancellation point in the C library is one here: when it is passed on, and in GET_EVENT, which waits.
 //!
 //! Not seen, and therefore no stand-in file any more: descriptors copied by `fcntl(F_DUPFD)` or
 //! passed through a socket. Writes to them fail.
@@ -35,6 +36,7 @@
 compile_error!("the stand-in knows the calling conventions of Linux on x86-64 and aarch64 only");
 
 mod active;
+pub mod cancel;
 mod device;
 mod fds;
 pub mod front;

@@ -1,4 +1,7 @@
 //! The C library's own functions, looked up behind ours and remembered.
+//!
+//! Many are cancellation points, from which glibc unwinds the stack of a cancelled thread: hence the ABI `C-unwind`, here and of the
+//! hooks. A hook that passes a call on has nothing to drop then; one that does more holds [`crate::cancel::Disabled`].
 
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -42,7 +45,7 @@ macro_rules! real {
                 }
                 // SAFETY: the C library declares the function with this signature.
                 let function = unsafe {
-                    std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(found)
+                    std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(found)
                 };
                 // SAFETY: passed on to our caller.
                 unsafe { function($($arg),*) }
@@ -124,6 +127,7 @@ real! {
     __fxstat64(version: c_int, fd: c_int, buf: *mut Stat) -> c_int, -1;
     statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut libc::statx)
         -> c_int, -1;
+    poll(waiting: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int, -1;
     write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t, -1;
     writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t, -1;
     close(fd: c_int) -> c_int, -1;

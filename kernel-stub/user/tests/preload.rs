@@ -110,6 +110,26 @@ fn rdma_cm_file_forwards_commands_and_errors() {
 }
 
 #[test]
+fn command_for_an_event_waits_for_it_unless_the_file_is_non_blocking() {
+    let test = "command_for_an_event_waits_for_it_unless_the_file_is_non_blocking";
+    let log = with_standin(test, || {
+        let fd = open(RDMA_CM, libc::O_RDWR | libc::O_CLOEXEC);
+        let waiter = std::thread::spawn(move || write(fd, &[12; 16]));
+        // Whether it waits by now or not, there is no event before this one.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(write(fd, &[50; 8]), 8);
+        assert_eq!(waiter.join().unwrap(), 16);
+        unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+        assert_eq!(write(fd, &[12; 16]), -1);
+        assert_eq!(errno(), libc::EAGAIN);
+    });
+    assert_eq!(
+        log,
+        ["table", "cm_open", "cm_write 42 8 50", "cm_write 42 16 12"]
+    );
+}
+
+#[test]
 fn uverbs_file_makes_channels_and_refuses_the_rest() {
     let log = with_standin("uverbs_file_makes_channels_and_refuses_the_rest", || {
         let fd = open(UVERBS, libc::O_RDWR | libc::O_CLOEXEC);

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use proto_trp::addr::SlotId;
 use urdma_arena::{Arena, Endpoint};
 use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
+use urdma_ucma::cancel::Disabled;
 
 use super::background::Rest;
 use super::capture::Capture;
@@ -277,8 +278,9 @@ extern "C" fn in_forked_child() {
     for place in &CONTROL_SOCKETS {
         let fd = place.swap(-1, Ordering::Relaxed);
         if fd >= 0 {
+            // The C library's close is a cancellation point.
             // SAFETY: the descriptor is the child's copy of a socket that nobody in the child uses: every call refuses in a fork.
-            unsafe { libc::close(fd) };
+            unsafe { libc::syscall(libc::SYS_close, fd) };
         }
     }
 }
@@ -306,6 +308,7 @@ const EXIT_PATIENCE: Duration = Duration::from_millis(100);
 /// Acknowledges what has arrived before the process exits, and sends what was put off to the application's next call (see `progress.rs`). A capture ends
 /// here too, so that its last packet is whole.
 extern "C" fn settle_at_exit() {
+    let _uncancelled = Disabled::new();
     let Ok(engines) = ENGINES.try_lock() else {
         return;
     };

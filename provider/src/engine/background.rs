@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use urdma_arena::{Parked, Parker};
+use urdma_ucma::cancel::Disabled;
 
 use super::attach::spawn_quiet;
 use super::clock;
@@ -163,6 +164,7 @@ impl Rest {
     pub(super) fn give_way(&self) {
         let before = clock::now_ns();
         if before < self.doze_until.load(Ordering::Relaxed) {
+            let _uncancelled = Disabled::new();
             std::thread::sleep(Duration::from_nanos(DOZE_NS));
             return;
         }

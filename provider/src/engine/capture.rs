@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use proto_trp::addr::{udp_port, SlotId};
 use proto_trp::pcapng;
+use urdma_ucma::cancel::Disabled;
 use urdma_underlay::{Checksum, Ecn, MacAddr, Route, Template, UdpPorts, MAX_HEADER_OCTETS};
 
 use super::types::AttachError;
@@ -63,6 +64,7 @@ impl Capture {
 
     /// Adds a datagram. A disk that is full ends nothing but the capture.
     pub(super) fn add(&mut self, from: SlotId, to: SlotId, datagram: &[u8]) {
+        let _uncancelled = Disabled::new();
         let headers = self.template.header_octets();
         self.packet.clear();
         self.packet.resize(headers, 0);

@@ -61,15 +61,23 @@ impl CompletionChannel {
 impl CompletionSink for CompletionChannel {
     /// An event that finds the socket full is lost, which needs more unread events than completion queues that are armed.
     fn notify(&self, cookie: u64) {
-        let octets = cookie.to_ne_bytes();
-        // SAFETY: the descriptor is open as long as `self` lives, and `octets` holds the 8 octets that are written.
-        let _ = unsafe {
-            libc::send(
-                self.write_end.as_raw_fd(),
-                octets.as_ptr().cast(),
-                octets.len(),
-                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            )
-        };
+        send_nowait(&self.write_end, &cookie.to_ne_bytes());
     }
+}
+
+/// Sends a record to a socket; one that finds it full is lost.
+pub(crate) fn send_nowait(socket: &OwnedFd, octets: &[u8]) {
+    // The C library's function is a cancellation point, and this is called from the data path.
+    // SAFETY: the descriptor is open as long as `socket` lives, and `octets` holds the octets that are sent; no address is named.
+    unsafe {
+        libc::syscall(
+            libc::SYS_sendto,
+            socket.as_raw_fd(),
+            octets.as_ptr(),
+            octets.len(),
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            std::ptr::null::<libc::sockaddr>(),
+            0,
+        )
+    };
 }

@@ -74,6 +74,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 pub use attach::Parts;
 pub use cq::{CompletionTime, Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramState, DatagramWr};
+pub(crate) use events::send_nowait;
 pub use events::{AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, EventSink};
 pub use mr::MrChange;
 use mr::{MrTable, Place};

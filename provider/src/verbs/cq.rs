@@ -220,7 +220,7 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_in
 
 /// `ibv_req_notify_cq`
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    ffi::status(|| {
+    ffi::status_on_data_path(|| {
         // SAFETY: libibverbs passes a completion queue of ours.
         let object = unsafe { CompletionQueue::from_ptr(cq) };
         let notify = if solicited_only == 0 {

@@ -15,6 +15,7 @@ use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 use urdma_ipc::RunDir;
 use urdma_kernel::abi::DRIVER_ID;
 use urdma_kernel::{uverbs, Uverbs};
+use urdma_ucma::cancel::Disabled;
 
 use super::door::Door;
 use super::errno::{set_errno, VerbsError};
@@ -138,6 +139,7 @@ static DRIVER: verbs_device_ops = verbs_device_ops {
 /// since one that came after the plugin cannot load it again.
 #[no_mangle]
 pub(crate) extern "C" fn urdma_register() {
+    let _uncancelled = Disabled::new();
     // No panic may reach the dynamic linker or the stand-in.
     let _ = std::panic::catch_unwind(|| library::register_with_all(&DRIVER, &OPS));
 }
@@ -191,6 +193,7 @@ unsafe extern "C" fn alloc_context(
     cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut verbs_context {
+    let _uncancelled = Disabled::new();
     // SAFETY: libibverbs passes a device that alloc_device made; the file is open.
     unsafe {
         let opened = ffi::caught(|| {
@@ -219,6 +222,7 @@ unsafe fn whole(public: *mut ibv_context) -> *mut verbs_context {
 /// Opens the device once more by a copy of an open one's file; owns `cmd_fd` in every case. Objects belong to the process, so those of the other
 /// context can be imported. Then libibverbs asks the file for that of asynchronous events.
 unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *mut verbs_context {
+    let _uncancelled = Disabled::new();
     // SAFETY: libibverbs passes a device that alloc_device made; the file is open.
     unsafe {
         let opened = ffi::caught(|| {
@@ -319,6 +323,7 @@ fn open_stand_in() -> Result<Opened, VerbsError> {
 
 /// Closes the device. Objects that the application has not destroyed keep the engine, and leave with the process.
 unsafe extern "C" fn free_context(context: *mut ibv_context) {
+    let _uncancelled = Disabled::new();
     // SAFETY: as in `Context::from_ptr`; libibverbs calls this once, after which nobody uses the context.
     unsafe {
         front::withdraw_async_file((*context).cmd_fd);

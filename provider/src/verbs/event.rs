@@ -5,7 +5,7 @@
 //! ([`discard`]).
 
 use std::ffi::c_int;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use rdma_core_sys::verbs::{
 use super::errno::VerbsError;
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
-use crate::engine::{AsyncEvent, AsyncKind, EventSink};
+use crate::engine::{send_nowait, AsyncEvent, AsyncKind, EventSink};
 
 /// Octets of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`): the element, 8 octets, its type, 4, and
 /// 4 reserved.
@@ -51,7 +51,7 @@ impl AsyncQueue {
     }
 
     fn write(&self, octets: &[u8]) {
-        send_nowait(self.write_end.as_raw_fd(), octets);
+        send_nowait(&self.write_end, octets);
     }
 
     /// Takes back the unread events of a queue pair or shared receive queue.
@@ -181,22 +181,10 @@ fn receive_nowait<const OCTETS: usize>(read_end: RawFd) -> Option<[u8; OCTETS]> 
     (usize::try_from(received) == Ok(OCTETS)).then_some(record)
 }
 
-/// Sends a record; one that finds the socket full is lost.
-fn send_nowait(write_end: RawFd, octets: &[u8]) {
-    // SAFETY: `octets` holds the octets that are sent.
-    let _ = unsafe {
-        libc::send(
-            write_end,
-            octets.as_ptr().cast(),
-            octets.len(),
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-        )
-    };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     fn event(kind: AsyncKind, element: u64) -> AsyncEvent {
         AsyncEvent {

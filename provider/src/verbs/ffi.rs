@@ -1,21 +1,43 @@
-//! What every thunk does at the C boundary: results become errno, panics stop here.
+//! What every thunk does at the C boundary: results become errno, panics stop here, and so does thread cancellation.
 
 use std::ffi::c_int;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
+use urdma_ucma::cancel::Disabled;
+
 use super::errno::{set_errno, VerbsError};
 
-/// Runs a verb; a panic becomes [`VerbsError::Internal`].
+/// Runs a verb of the data path; a panic becomes [`VerbsError::Internal`].
+///
+/// It must not reach a cancellation point unless it holds [`Disabled`] there.
 #[inline]
-pub(super) fn caught<T>(verb: impl FnOnce() -> Result<T, VerbsError>) -> Result<T, VerbsError> {
+pub(super) fn caught_on_data_path<T>(
+    verb: impl FnOnce() -> Result<T, VerbsError>,
+) -> Result<T, VerbsError> {
     catch_unwind(AssertUnwindSafe(verb)).unwrap_or(Err(VerbsError::Internal))
 }
 
-/// Runs a verb that answers with 0 or a positive errno, which is in the thread's errno too: with a
-/// driver in the kernel the system call puts it there, and programs print it.
+/// Runs a verb, in which the thread cannot be cancelled; a panic becomes [`VerbsError::Internal`].
+pub(super) fn caught<T>(verb: impl FnOnce() -> Result<T, VerbsError>) -> Result<T, VerbsError> {
+    let _uncancelled = Disabled::new();
+    caught_on_data_path(verb)
+}
+
+/// As [`caught_on_data_path`]; answers with 0 or a positive errno, which is in the thread's errno too: with a driver in the kernel the
+/// system call puts it there, and programs print it.
 #[inline]
+pub(super) fn status_on_data_path(verb: impl FnOnce() -> Result<(), VerbsError>) -> c_int {
+    errno_of(caught_on_data_path(verb))
+}
+
+/// As [`caught`]; answers as [`status_on_data_path`].
 pub(super) fn status(verb: impl FnOnce() -> Result<(), VerbsError>) -> c_int {
-    match caught(verb) {
+    errno_of(caught(verb))
+}
+
+#[inline]
+fn errno_of(result: Result<(), VerbsError>) -> c_int {
+    match result {
         Ok(()) => 0,
         Err(error) => refused(error),
     }
@@ -29,7 +51,7 @@ pub(super) fn refused(error: VerbsError) -> c_int {
     errno
 }
 
-/// Runs a verb that answers with a pointer, or null and errno.
+/// As [`caught`]; answers with a pointer, or null and errno.
 pub(super) fn pointer<T>(verb: impl FnOnce() -> Result<*mut T, VerbsError>) -> *mut T {
     caught(verb).unwrap_or_else(|error| {
         refused(error);

@@ -48,7 +48,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 /// `ibv_next_poll`
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let mut taken = None;
-    let polled = ffi::status(|| {
+    let polled = ffi::status_on_data_path(|| {
         // SAFETY: the calls are installed in queues of ours only.
         let object = unsafe { CompletionQueue::from_ex_ptr(cq) };
         object.engine.poll_cq(&object.cq, 1, |completion| {

@@ -52,7 +52,7 @@ unsafe fn post_list<T>(
     post: impl Fn(&T) -> Result<(), VerbsError>,
 ) -> c_int {
     let mut wr = first;
-    let result = ffi::status(|| {
+    let result = ffi::status_on_data_path(|| {
         // SAFETY: as the caller promises.
         while let Some(request) = unsafe { wr.as_ref() } {
             post(request)?;
@@ -343,7 +343,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    let taken = ffi::caught(|| {
+    let taken = ffi::caught_on_data_path(|| {
         let max = usize::try_from(num_entries).map_err(|_| VerbsError::Invalid)?;
         // SAFETY: the application passes a completion queue of ours.
         let object = unsafe { CompletionQueue::from_ptr(cq) };

@@ -264,7 +264,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let object = object(qp);
     // SAFETY: the application is between start and complete.
-    let result = ffi::status(|| unsafe { draft(qp) }.post(object));
+    let result = ffi::status_on_data_path(|| unsafe { draft(qp) }.post(object));
     object.builder.give_back();
     result
 }

@@ -93,27 +93,11 @@ fn descriptor_is_readable_exactly_while_events_wait() {
 }
 
 #[test]
-fn blocking_get_event_waits_for_the_event() {
-    let pair = Pair::new();
-    // SAFETY: fcntl touches no memory.
-    unsafe { libc::fcntl(pair.client.fd, libc::F_SETFL, 0) };
-    let id = pair.client.create(1);
-    let client = &pair.client;
-    std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| client.expect(event::ADDR_RESOLVED));
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        client.resolve(id, "127.0.0.1:1").unwrap();
-        assert_eq!(waiter.join().unwrap().id, id);
-    });
-}
-
-#[test]
 fn remote_address_is_resolved_aside() {
     let pair = Pair::new();
-    // SAFETY: fcntl touches no memory.
-    unsafe { libc::fcntl(pair.client.fd, libc::F_SETFL, 0) };
     let id = pair.client.create(1);
     pair.client.resolve(id, "10.0.0.9:1").unwrap();
+    pair.client.wait();
     pair.client.expect(event::ADDR_RESOLVED);
     let route = pair.client.route(id).unwrap();
     assert_eq!(route.src_addr.octets[4..8], [127, 0, 0, 1]);
@@ -127,6 +111,7 @@ fn remote_address_is_resolved_aside() {
     assert_eq!((route.num_paths, route.ib_route[0].sgid), (1, gid_of(HOST)));
     let lost = pair.client.create(2);
     pair.client.resolve(lost, "10.0.0.8:1").unwrap();
+    pair.client.wait();
     let error = pair.client.expect(1);
     assert_eq!(error.status.cast_signed(), -libc::EHOSTUNREACH);
 }

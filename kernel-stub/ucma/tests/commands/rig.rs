@@ -279,6 +279,17 @@ impl Channel {
         self.ask(cmd::GET_EVENT, |response| abi::GetEvent { response })
     }
 
+    /// Waits for an event, as the stand-in does on behalf of a blocking file.
+    pub(crate) fn wait(&self) {
+        let mut waiting = libc::pollfd {
+            fd: self.fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one valid pollfd.
+        assert_eq!(unsafe { libc::poll(&raw mut waiting, 1, 60_000) }, 1);
+    }
+
     pub(crate) fn expect(&self, wanted: u32) -> EventResp {
         let got = self.event().unwrap();
         assert_eq!(got.event, wanted, "status {}", got.status.cast_signed());

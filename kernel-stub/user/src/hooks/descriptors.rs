@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use libc::{c_ulong, size_t, ssize_t};
 
+use crate::cancel::Disabled;
 use crate::device::Device;
 use crate::fds::{self, Closed, Found, Kind};
 use crate::real::{self, set_errno};
@@ -13,7 +14,7 @@ use crate::{active, provider, uverbs};
 const NETLINK_RDMA: c_int = 20;
 
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     if fds::is_hit(fd) {
         // SAFETY: the call as it was made.
         return unsafe { write_command(fd, buf, len) };
@@ -24,9 +25,10 @@ unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_
 
 /// The C library's takes a list of arguments of any length, of which no request uses more than one.
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if request == uverbs::METHOD_REQUEST && fds::is_hit(fd) {
         if let Some((Device::Uverbs, found)) = device_behind(fd) {
+            let _uncancelled = Disabled::new();
             let before = real::errno();
             // SAFETY: the argument of this request is a uverbs method with its attributes.
             return match unsafe { uverbs::method(fd, found.is_mine, argument.cast()) } {
@@ -47,7 +49,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
 
 /// Commands come whole, in one piece.
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
+unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
     if fds::is_hit(fd) && device_behind(fd).is_some() {
         set_errno(libc::EOPNOTSUPP);
         return -1;
@@ -57,16 +59,29 @@ unsafe extern "C" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) 
 }
 
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if fds::is_hit(fd) {
-        before_close(fd);
+        // SAFETY: the call as it was made.
+        return unsafe { close_ours(fd) };
     }
     // SAFETY: the call as it was made.
     unsafe { real::close(fd) }
 }
 
+/// Closes a stand-in file. No cancellation point: libibverbs closes some while it holds a lock, and half a close helps no one.
+///
+/// # Safety
+/// As close(2).
+#[cold]
+unsafe fn close_ours(fd: c_int) -> c_int {
+    let _uncancelled = Disabled::new();
+    before_close(fd);
+    // SAFETY: the call as it was made.
+    unsafe { real::close(fd) }
+}
+
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & close_range_cloexec() == 0 {
         fds::hits(first, last).for_each(before_close);
     }
@@ -75,7 +90,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 }
 
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn closefrom(first: c_int) {
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
     let from = u32::try_from(first).unwrap_or(0);
     fds::hits(from, u32::MAX).for_each(before_close);
     // SAFETY: the call as it was made.
@@ -83,14 +98,14 @@ unsafe extern "C" fn closefrom(first: c_int) {
 }
 
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the call as it was made.
     let copy = unsafe { real::dup(fd) };
     after_copy(fd, copy)
 }
 
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, new_fd: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup2(fd: c_int, new_fd: c_int) -> c_int {
     if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) {
         before_close(new_fd);
     }
@@ -100,7 +115,7 @@ unsafe extern "C" fn dup2(fd: c_int, new_fd: c_int) -> c_int {
 }
 
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int {
+unsafe extern "C-unwind" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int {
     if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) {
         before_close(new_fd);
     }
@@ -111,14 +126,14 @@ unsafe extern "C" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int {
 
 /// The C library's takes a list of arguments of any length, of which no command uses more than one.
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: the call as it was made.
     let result = unsafe { real::fcntl(fd, command, argument) };
     after_fcntl(fd, command, result)
 }
 
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     // SAFETY: the call as it was made.
     let result = unsafe { real::fcntl64(fd, command, argument) };
     after_fcntl(fd, command, result)
@@ -134,7 +149,7 @@ fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
 
 /// The netlink family of RDMA does not exist, or libibverbs would believe it and not sysfs.
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && active::is_active() {
         set_errno(libc::EPROTONOSUPPORT);
         return -1;
@@ -157,13 +172,48 @@ fn device_behind(fd: c_int) -> Option<(Device, Found)> {
     }
 }
 
+/// What came of a write to a stand-in file.
+enum Outcome {
+    /// It is none.
+    NotOurs,
+    /// What write(2) gives; errno is set.
+    Done(ssize_t),
+    /// There is no event yet, and the file is a blocking one.
+    MustWait,
+}
+
 /// # Safety
 /// As write(2); the octets are a command whose addresses are valid.
 #[cold]
 unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    loop {
+        // SAFETY: passed on to our caller.
+        match unsafe { carry_out(fd, buf, len) } {
+            // SAFETY: the call as it was made.
+            Outcome::NotOurs => return unsafe { real::write(fd, buf, len) },
+            Outcome::Done(result) => return result,
+            Outcome::MustWait => {}
+        }
+        let mut waiting = libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // A cancellation point, as the write that it stands for is with the kernel's rdma_cm. A signal ends it with EINTR; unlike the
+        // kernel's, it is not begun again after a handler with SA_RESTART.
+        // SAFETY: `waiting` is one valid pollfd.
+        if unsafe { real::poll(&raw mut waiting, 1, -1) } < 0 {
+            return -1;
+        }
+    }
+}
+
+/// # Safety
+/// As [`write_command`].
+unsafe fn carry_out(fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
+    let _uncancelled = Disabled::new();
     let Some((device, found)) = device_behind(fd) else {
-        // SAFETY: the call as it was made.
-        return unsafe { real::write(fd, buf, len) };
+        return Outcome::NotOurs;
     };
     let before = real::errno();
     let outcome = if !found.is_mine {
@@ -174,12 +224,23 @@ unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
         // SAFETY: passed on to our caller.
         unsafe { forward(device, found.handle, buf, len) }
     };
+    if outcome == -i64::from(libc::EAGAIN) && is_blocking(fd) {
+        set_errno(before);
+        return Outcome::MustWait;
+    }
     if outcome < 0 {
         set_errno(c_int::try_from(-outcome).unwrap_or(libc::EIO));
-        return -1;
+        return Outcome::Done(-1);
     }
     set_errno(before);
-    ssize_t::try_from(outcome).unwrap_or(ssize_t::MAX)
+    Outcome::Done(ssize_t::try_from(outcome).unwrap_or(ssize_t::MAX))
+}
+
+/// Whether calls on the descriptor wait.
+fn is_blocking(fd: c_int) -> bool {
+    // SAFETY: fcntl with F_GETFL touches no memory.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK == 0
 }
 
 /// # Safety
@@ -202,6 +263,7 @@ unsafe fn forward(device: Device, handle: i64, buf: *const c_void, len: size_t) 
 
 #[cold]
 fn before_close(fd: c_int) {
+    let _uncancelled = Disabled::new();
     let before = real::errno();
     let closed = fds::remove(fd);
     if let Some(table) = provider_if(closed != Closed::Nothing) {

@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, CStr};
 
 use libc::{mode_t, size_t, ssize_t, DIR, FILE};
 
+use crate::cancel::Disabled;
 use crate::device::Device;
 use crate::fds::{self, Kind};
 use crate::paths::{is_candidate, is_verbs_class, look, Target};
@@ -16,7 +17,7 @@ macro_rules! moved {
         $(first $first:path,)? failed $failed:expr, device |$device:ident| $other:expr;)*) => {
         $(
             #[cfg_attr(not(test), no_mangle)]
-            unsafe extern "C" fn $name($($before: $bty,)* path: *const c_char $(, $after: $aty)*) -> $ret {
+            unsafe extern "C-unwind" fn $name($($before: $bty,)* path: *const c_char $(, $after: $aty)*) -> $ret {
                 #[cold]
                 #[inline(never)]
                 unsafe fn look_closer($($before: $bty,)* path: *const c_char $(, $after: $aty)*) -> $ret {
@@ -107,6 +108,7 @@ moved! {
 unsafe fn before_devices_are_listed(path: *const c_char) {
     // SAFETY: passed on to our caller.
     if unsafe { is_verbs_class(path) } && active::is_active() && owner::owns_tables() {
+        let _uncancelled = Disabled::new();
         let before = real::errno();
         provider::register();
         set_errno(before);
@@ -145,6 +147,7 @@ fn access_device(mode: c_int) -> c_int {
 
 #[cold]
 fn open_device(device: Device, flags: c_int) -> c_int {
+    let _uncancelled = Disabled::new();
     let before = real::errno();
     let outcome = match device {
         Device::Uverbs => open_uverbs(flags),

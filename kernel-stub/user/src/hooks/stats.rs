@@ -15,7 +15,7 @@ macro_rules! by_path {
     ($(fn $name:ident($($before:ident: $bty:ty,)* @path, buf $(, $after:ident: $aty:ty)*);)*) => {
         $(
             #[cfg_attr(not(test), no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 $($before: $bty,)* path: *const c_char, buf: *mut Stat $(, $after: $aty)*
             ) -> c_int {
                 let call = |path: *const c_char| {
@@ -38,7 +38,7 @@ macro_rules! by_fd {
     ($(fn $name:ident($($before:ident: $bty:ty,)* @fd, buf);)*) => {
         $(
             #[cfg_attr(not(test), no_mangle)]
-            unsafe extern "C" fn $name($($before: $bty,)* fd: c_int, buf: *mut Stat) -> c_int {
+            unsafe extern "C-unwind" fn $name($($before: $bty,)* fd: c_int, buf: *mut Stat) -> c_int {
                 if let Some(device) = device_of(fd) {
                     // SAFETY: our caller gives room for the answer.
                     return unsafe { fill(device, buf) };
@@ -73,7 +73,7 @@ macro_rules! by_either {
     ($(fn $name:ident;)*) => {
         $(
             #[cfg_attr(not(test), no_mangle)]
-            unsafe extern "C" fn $name(
+            unsafe extern "C-unwind" fn $name(
                 dir: c_int, path: *const c_char, buf: *mut Stat, flags: c_int,
             ) -> c_int {
                 if flags & libc::AT_EMPTY_PATH != 0 {
@@ -104,7 +104,7 @@ by_either! {
 }
 
 #[cfg_attr(not(test), no_mangle)]
-unsafe extern "C" fn statx(
+unsafe extern "C-unwind" fn statx(
     dir: c_int,
     path: *const c_char,
     flags: c_int,
