@@ -127,6 +127,18 @@ fn thread_that_is_cancelled_in_a_call_ends_alone() {
     check_alone("cancel");
 }
 
+// The child closed whatever had the number of its parent's connection to urdmad.
+#[test]
+fn child_of_a_program_that_closed_the_devices_descriptors_keeps_its_own() {
+    check_alone("fork-descriptors");
+}
+
+// urdmad took the end of its connection for the end of the process.
+#[test]
+fn program_that_closes_all_descriptors_keeps_the_device() {
+    check_alone("closefrom");
+}
+
 #[test]
 fn keys_open_what_they_are_for_and_nothing_else() {
     check_alone("keys");

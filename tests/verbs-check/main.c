@@ -31,6 +31,8 @@ static const struct {
 	{ "ids", check_ids },
 	{ "sysfs", check_sysfs },
 	{ "cancel", check_cancel },
+	{ "fork-descriptors", check_fork_descriptors },
+	{ "closefrom", check_closefrom },
 };
 
 int main(int argc, char **argv)

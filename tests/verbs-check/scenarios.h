@@ -51,6 +51,11 @@ void check_clock(void);
 /* Threads that are cancelled in calls of verbs and rdma_cm. */
 void check_cancel(void);
 
+/* Descriptors of a program that has closed those of the libraries, in its child. */
+void check_fork_descriptors(void);
+/* The device of a program that closes all descriptors. */
+void check_closefrom(void);
+
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
 

@@ -15,6 +15,7 @@ use crate::driver::{Device, Driver, Errno, Port, Sharing};
 use crate::param::{datagram_param, ece_of, empty_param, no_ece, param_of, way, REST};
 use crate::service::Service;
 use crate::sockaddr;
+use crate::spared::Spared;
 
 /// First local port of active ids that never asked for one; such ports are not reserved.
 const ANONYMOUS_PORTS: u16 = 49152;
@@ -105,7 +106,7 @@ pub(crate) struct Membership {
 pub(crate) struct File {
     /// Eventfd in semaphore mode; its count is the length of `queue`, since both change under the
     /// lock only.
-    pub(crate) event_fd: OwnedFd,
+    pub(crate) event_fd: Spared,
     queue: VecDeque<Queued>,
 }
 
@@ -167,7 +168,7 @@ impl State {
         let handle = self.next_file;
         self.next_file += 1;
         let file = File {
-            event_fd,
+            event_fd: event_fd.into(),
             queue: VecDeque::new(),
         };
         self.files.insert(handle, file);
@@ -537,14 +538,14 @@ fn extract(queue: &mut VecDeque<Queued>, is_meant: impl Fn(&Queued) -> bool) -> 
     removed
 }
 
-fn add_token(event_fd: &OwnedFd) {
+fn add_token(event_fd: &Spared) {
     let one = 1_u64.to_ne_bytes();
     // SAFETY: `one` is 8 readable octets; an eventfd takes them whole or not at all.
     unsafe { libc::write(event_fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
 
 /// Takes one from the count; never blocks, even if the application read the descriptor itself.
-fn take_token(event_fd: &OwnedFd) {
+fn take_token(event_fd: &Spared) {
     let mut waiting = libc::pollfd {
         fd: event_fd.as_raw_fd(),
         events: libc::POLLIN,

@@ -5,7 +5,7 @@
 //!
 //! Files: [`driver`] is what the surroundings must offer; [`abi`] the layouts; [`ucma`] the locks
 //! and the opened files; `ids` the rdma_cm ids and what the engine's events mean for
-//! them; `commands` the commands, `multicast` those of groups; `answers` what queries answer; `param` what both ends are told of each other; `service` what an id is for; `user` the copies
+//! them; `commands` the commands, `multicast` those of groups; `answers` what queries answer; `param` what both ends are told of each other; `service` what an id is for; [`spared`] descriptors that programs must not close; `user` the copies
 //! to and from the application's memory.
 //!
 //! What is refused: AF_IB addresses, and RDMA_PS_IB for queue pairs other than those of extended connections (EINVAL, as by a kernel without them).
@@ -20,6 +20,7 @@ mod multicast;
 mod param;
 mod service;
 mod sockaddr;
+pub mod spared;
 pub mod ucma;
 mod user;
 

@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Device(Device),
     /// A completion channel: only its closing matters.
     Channel,
+    /// No stand-in file but a descriptor of the provider, which the program does not know and must not close.
+    Spared,
 }
 
 impl Kind {
@@ -35,6 +37,7 @@ impl Kind {
             Self::Device(Device::Uverbs) => 1,
             Self::Device(Device::RdmaCm) => 2,
             Self::Channel => 3,
+            Self::Spared => 4,
         }
     }
 
@@ -42,7 +45,8 @@ impl Kind {
         match number {
             1 => Self::Device(Device::Uverbs),
             2 => Self::Device(Device::RdmaCm),
-            _ => Self::Channel,
+            3 => Self::Channel,
+            _ => Self::Spared,
         }
     }
 }
@@ -160,12 +164,18 @@ pub(crate) fn remove(fd: c_int) -> Closed {
         _ if !found.is_mine => Closed::Nothing,
         Kind::Device(Device::RdmaCm) if was_last => Closed::RdmaCm(found.handle),
         Kind::Channel => Closed::Channel,
-        Kind::Device(_) => Closed::Nothing,
+        Kind::Device(_) | Kind::Spared => Closed::Nothing,
     }
 }
 
+/// Whether `fd` is the provider's, in the process that opened it: a child may close its copy.
+#[cold]
+pub(crate) fn is_spared(fd: c_int) -> bool {
+    find(fd).is_some_and(|found| found.kind == Kind::Spared && found.is_mine)
+}
+
 /// `new_fd` has become a copy of `fd`. Copies of completion channels are not followed: the provider
-/// knows a channel by its first descriptor.
+/// knows a channel by its first descriptor. Nor are those of its own descriptors.
 pub(crate) fn copy(fd: c_int, new_fd: c_int) {
     let (Some(from), Some(to)) = (cell(fd), cell(new_fd)) else {
         return;
@@ -174,8 +184,8 @@ pub(crate) fn copy(fd: c_int, new_fd: c_int) {
     let Some(entry) = entry_of(value).filter(|_| owner::owns_tables()) else {
         return;
     };
-    let is_channel = entry.kind.load(Ordering::Relaxed) == Kind::Channel.to_number();
-    if is_channel || find(fd).is_none() {
+    let kind = Kind::from_number(entry.kind.load(Ordering::Relaxed));
+    if !matches!(kind, Kind::Device(_)) || find(fd).is_none() {
         return;
     }
     entry.users.fetch_add(1, Ordering::AcqRel);

@@ -24,6 +24,13 @@ pub const REGISTER_SYMBOL: &std::ffi::CStr = c"urdma_register";
 #[allow(dead_code)] // the stand-in's
 pub type RegisterFn = unsafe extern "C" fn();
 
+/// Name of the function, exported by the stand-in, by which the provider names its own descriptors.
+pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
+
+/// Type of the function named [`SPARE_SYMBOL`]: from now on a descriptor is spared (not 0) or is not (0) when the program closes
+/// descriptors that it has not opened.
+pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
+
 /// Value of [`FrontTable::abi`] that this declaration describes.
 pub const FRONT_ABI: u32 = 3;
 

@@ -1,10 +1,9 @@
-//! How an engine comes to be: the conversation with urdmad, the list of engines of the process, threads without signals, and forks.
+//! How an engine comes to be: the conversation with urdmad, the list of engines of the process, threads without signals.
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use super::background::Rest;
 use super::capture::Capture;
 use super::clock::{self, Calibration};
 use super::cma::Cma;
+use super::conversation::{self, Conversation};
 use super::lanes::Lanes;
 use super::lease::Lease;
 use super::lock::SpinLock;
@@ -30,17 +30,8 @@ use super::Engine;
 const LEASE_VARIABLE: &str = "URDMA_LEASE";
 /// Environment variable: `never` or `try`.
 const CMA_VARIABLE: &str = "URDMA_CMA";
-/// Engines of one process at most, one per instance.
-const ENGINES_MAX: usize = 16;
-
 /// The engines of this process by run directory; one whose urdmad is gone is replaced.
 static ENGINES: Mutex<Vec<(PathBuf, Arc<Engine>)>> = Mutex::new(Vec::new());
-
-/// How often this process is a fork of one that had engines.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// Control sockets that a forked child must close, so that urdmad sees the end of the parent; -1 for none.
-static CONTROL_SOCKETS: [AtomicI32; ENGINES_MAX] = [const { AtomicI32::new(-1) }; ENGINES_MAX];
 
 /// What an engine is made of; for tests, which need no urdmad.
 #[derive(Debug)]
@@ -106,7 +97,15 @@ impl Engine {
         let path = run_dir.path();
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-        engines.retain(|(_, engine)| engine.is_alive() && !engine.is_forked());
+        let (kept, left): (Vec<_>, Vec<_>) = std::mem::take(&mut *engines)
+            .into_iter()
+            .partition(|(_, engine)| engine.is_usable());
+        *engines = kept;
+        // What the parent of this process had is not here: its threads, and what they hold, cannot be ended.
+        let (inherited, ended): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|(_, engine)| engine.is_forked());
+        std::mem::forget(inherited);
+        drop(ended);
         if let Some((_, engine)) = engines.iter().find(|(there, _)| *there == path) {
             return Ok(Arc::clone(engine));
         }
@@ -138,7 +137,7 @@ impl Engine {
     /// Whether the calling process is a fork of the one that attached.
     #[inline]
     pub fn is_forked(&self) -> bool {
-        FORKS.load(Ordering::Relaxed) != self.forks
+        conversation::forks() != self.forks
     }
 }
 
@@ -166,7 +165,6 @@ pub(super) fn attach_anew(
         gid: Gid(entry.gid),
         netdev: entry.netdev,
     });
-    remember_socket(control.as_fd().as_raw_fd());
     let parts = Parts {
         arena,
         slot,
@@ -207,7 +205,7 @@ pub(super) fn start(
     lease: Option<Lease>,
     lanes: Option<&Arc<Lanes>>,
 ) -> Result<Arc<Engine>, AttachError> {
-    watch_forks();
+    conversation::watch_forks();
     watch_exit();
     let endpoint =
         Endpoint::attach(&parts.arena, arena_slot(parts.slot)).map_err(AttachError::Arena)?;
@@ -238,7 +236,7 @@ pub(super) fn start(
         is_dead: AtomicBool::new(false),
         contended_polls: AtomicU32::new(0),
         holds_back: AtomicBool::new(false),
-        control,
+        control: control.map(Conversation::new),
         run_dir,
         lanes: lanes.map_or_else(|| Lanes::new(myself.clone()), Arc::clone),
         sinks: Mutex::new(Vec::new()),
@@ -246,7 +244,7 @@ pub(super) fn start(
         background: OnceLock::new(),
         xrc_domains: Mutex::default(),
         memberships: Mutex::default(),
-        forks: FORKS.load(Ordering::Relaxed),
+        forks: conversation::forks(),
         myself: myself.clone(),
     });
     engine.start_control().map_err(AttachError::Thread)?;
@@ -262,35 +260,6 @@ fn program_name() -> String {
                 .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
         },
     )
-}
-
-fn remember_socket(fd: i32) {
-    let free = CONTROL_SOCKETS
-        .iter()
-        .find(|place| place.load(Ordering::Relaxed) < 0);
-    if let Some(place) = free {
-        place.store(fd, Ordering::Relaxed);
-    }
-}
-
-extern "C" fn in_forked_child() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-    for place in &CONTROL_SOCKETS {
-        let fd = place.swap(-1, Ordering::Relaxed);
-        if fd >= 0 {
-            // The C library's close is a cancellation point.
-            // SAFETY: the descriptor is the child's copy of a socket that nobody in the child uses: every call refuses in a fork.
-            unsafe { libc::syscall(libc::SYS_close, fd) };
-        }
-    }
-}
-
-fn watch_forks() {
-    static WATCHED: Once = Once::new();
-    WATCHED.call_once(|| {
-        // SAFETY: the handler is a function of this library, which is never unloaded, and does only what may be done in a forked child.
-        unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
-    });
 }
 
 /// Arranges, once, that the exit of the process sends what was put off for a next call that will not come.

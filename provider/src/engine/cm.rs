@@ -44,7 +44,7 @@ impl Engine {
 
     fn control(&self) -> Result<&ControlClient, Errno> {
         if self.is_alive() {
-            self.control.as_ref().ok_or(libc::ENODEV)
+            self.daemon().ok_or(libc::ENODEV)
         } else {
             Err(libc::ENODEV)
         }

@@ -43,7 +43,8 @@ impl Engine {
 
     /// Takes one event; false when urdmad is gone.
     fn listen_once(&self) -> bool {
-        let Some(control) = &self.control else {
+        let Some(control) = self.daemon() else {
+            self.device_gone();
             return false;
         };
         match control.next_event(Some(LOOK)) {
@@ -68,6 +69,8 @@ impl Engine {
                 true
             }
             Ok(Some(Event::Shutdown)) | Err(_) => {
+                // If the program has closed the socket, this says so.
+                let _ = self.daemon();
                 self.device_gone();
                 false
             }
@@ -88,7 +91,7 @@ impl Engine {
 
     fn set_qp_and_tell(&self, target: &QpTarget) {
         let outcome = self.set_qp(target);
-        if let Some(control) = &self.control {
+        if let Some(control) = self.daemon() {
             // If it cannot be sent, urdmad is gone.
             let _ = control.qp_is_set(target.qpn, outcome.is_ok());
         }

@@ -3,6 +3,8 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use urdma_ucma::spared::Spared;
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncKind {
@@ -48,13 +50,15 @@ pub trait CompletionSink: Send + Sync + std::fmt::Debug {
 /// The engine's end of a completion channel that is a socket.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    write_end: OwnedFd,
+    write_end: Spared,
 }
 
 impl CompletionChannel {
     /// A channel whose reader gets 8 octets per event; `write_end` must be non-blocking.
     pub fn new(write_end: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { write_end })
+        Arc::new(Self {
+            write_end: write_end.into(),
+        })
     }
 }
 
@@ -66,7 +70,7 @@ impl CompletionSink for CompletionChannel {
 }
 
 /// Sends a record to a socket; one that finds it full is lost.
-pub(crate) fn send_nowait(socket: &OwnedFd, octets: &[u8]) {
+pub(crate) fn send_nowait(socket: &Spared, octets: &[u8]) {
     // The C library's function is a cancellation point, and this is called from the data path.
     // SAFETY: the descriptor is open as long as `socket` lives, and `octets` holds the octets that are sent; no address is named.
     unsafe {

@@ -16,7 +16,7 @@ use super::types::{EngineError, LeaseState, Pd};
 use super::{Engine, Parts};
 
 /// Lanes beside the first engine at most: each takes a slot of the instance.
-const LANES_MAX: usize = 8;
+pub(super) const LANES_MAX: usize = 8;
 
 /// The lanes of a process in one instance; all its engines have the same.
 #[derive(Debug)]

@@ -18,7 +18,7 @@
 //! | `background` | the thread that progresses when the application does not, and who may rest when |
 //! | `cma` | long messages inside a host in one copy (unsafe) |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
-//! | `control` | the thread that listens to urdmad |
+//! | `control` | the thread that listens to urdmad; `conversation`: its socket, and forks |
 //! | `cm` | what connection management needs of the engine |
 //! | `timer`, `clock`, `lock`, `events`, `capture` | what they say |
 //!
@@ -42,6 +42,7 @@ mod clock;
 mod cm;
 mod cma;
 mod control;
+mod conversation;
 mod cq;
 mod datagram;
 mod events;
@@ -93,6 +94,7 @@ pub use urdma_ipc::Personality;
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};
 
 use background::Rest;
+use conversation::Conversation;
 use lanes::Lanes;
 use lock::{Held, SpinLock};
 use path::{Path, Way};
@@ -114,7 +116,7 @@ pub struct Engine {
     contended_polls: AtomicU32,
     /// A request waits for more, until the next poll: see `held.rs`.
     holds_back: AtomicBool,
-    control: Option<ControlClient>,
+    control: Option<Conversation>,
     /// Where urdmad is, if there is one.
     run_dir: Option<RunDir>,
     lanes: Arc<Lanes>,
@@ -727,6 +729,11 @@ impl Engine {
         self.not_forked()?;
         self.start_background()?;
         Ok(self.ucma.get_or_init(|| self.make_ucma()))
+    }
+
+    /// The conversation with urdmad, if there is one and its socket is still open.
+    fn daemon(&self) -> Option<&ControlClient> {
+        self.control.as_ref()?.client()
     }
 
     fn addresses(&self) -> &[IpAddr] {

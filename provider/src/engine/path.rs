@@ -62,7 +62,7 @@ impl Engine {
         if self.info.mtu == 0 {
             return Err(EngineError::NetUnreachable);
         }
-        let control = self.control.as_ref().ok_or(EngineError::NetUnreachable)?;
+        let control = self.daemon().ok_or(EngineError::NetUnreachable)?;
         match control.resolve(ip) {
             Ok(Resolution::Local) => Ok(Way::Local),
             Ok(Resolution::Neighbour { mac, .. }) => Ok(Way::Remote { ip, mac }),

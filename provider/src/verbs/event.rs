@@ -16,6 +16,8 @@ use rdma_core_sys::verbs::{
     IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED,
 };
 
+use urdma_ucma::spared::Spared;
+
 use super::errno::VerbsError;
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
@@ -30,7 +32,7 @@ pub(super) const COMPLETION_OCTETS: usize = 8;
 
 /// The writing end of a context's asynchronous events.
 pub(super) struct AsyncQueue {
-    write_end: OwnedFd,
+    write_end: Spared,
 }
 
 impl AsyncQueue {
@@ -47,7 +49,12 @@ impl AsyncQueue {
         }
         // SAFETY: the call has just made both, and nobody else knows them.
         let [read_end, write_end] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
-        Ok((Arc::new(Self { write_end }), read_end))
+        Ok((
+            Arc::new(Self {
+                write_end: write_end.into(),
+            }),
+            read_end,
+        ))
     }
 
     fn write(&self, octets: &[u8]) {

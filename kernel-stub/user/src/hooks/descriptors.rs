@@ -75,15 +75,53 @@ unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
 #[cold]
 unsafe fn close_ours(fd: c_int) -> c_int {
     let _uncancelled = Disabled::new();
+    if fds::is_spared(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
     before_close(fd);
     // SAFETY: the call as it was made.
     unsafe { real::close(fd) }
 }
 
+/// The provider names a descriptor of its own, or will close it.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn urdma_spare_descriptor(fd: c_int, spared: c_int) {
+    if !active::is_active() {
+        return;
+    }
+    if spared == 0 {
+        fds::remove(fd);
+    } else {
+        // Where there is no room, or the number is too high, it is not spared.
+        fds::add(fd, Kind::Spared, 0);
+    }
+}
+
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & close_range_cloexec() == 0 {
-        fds::hits(first, last).for_each(before_close);
+        let mut from = first;
+        for fd in fds::hits(first, last) {
+            let number = fd.cast_unsigned();
+            if !fds::is_spared(fd) {
+                before_close(fd);
+                continue;
+            }
+            if number > from {
+                // SAFETY: a part of what our caller wants closed.
+                let closed = unsafe { real::close_range(from, number - 1, flags) };
+                if closed < 0 {
+                    return closed;
+                }
+            }
+            from = number + 1;
+        }
+        if from > first && from > last {
+            return 0;
+        }
+        // SAFETY: the rest of what our caller wants closed.
+        return unsafe { real::close_range(from, last, flags) };
     }
     // SAFETY: the call as it was made.
     unsafe { real::close_range(first, last, flags) }
@@ -91,10 +129,20 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn closefrom(first: c_int) {
-    let from = u32::try_from(first).unwrap_or(0);
-    fds::hits(from, u32::MAX).for_each(before_close);
-    // SAFETY: the call as it was made.
-    unsafe { real::closefrom(first) }
+    let mut from = first.max(0);
+    for fd in fds::hits(from.cast_unsigned(), u32::MAX) {
+        if fds::is_spared(fd) {
+            for between in from..fd {
+                // SAFETY: a part of what our caller wants closed.
+                unsafe { real::close(between) };
+            }
+            from = fd + 1;
+        } else {
+            before_close(fd);
+        }
+    }
+    // SAFETY: the call as it was made, or its rest.
+    unsafe { real::closefrom(from) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
@@ -106,8 +154,8 @@ unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn dup2(fd: c_int, new_fd: c_int) -> c_int {
-    if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) {
-        before_close(new_fd);
+    if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) && !make_room(new_fd) {
+        return -1;
     }
     // SAFETY: the call as it was made.
     let copy = unsafe { real::dup2(fd, new_fd) };
@@ -116,8 +164,8 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, new_fd: c_int) -> c_int {
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int {
-    if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) {
-        before_close(new_fd);
+    if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) && !make_room(new_fd) {
+        return -1;
     }
     // SAFETY: the call as it was made.
     let copy = unsafe { real::dup3(fd, new_fd, flags) };
@@ -168,7 +216,7 @@ fn device_behind(fd: c_int) -> Option<(Device, Found)> {
     set_errno(before);
     match found?.kind {
         Kind::Device(device) => Some((device, found?)),
-        Kind::Channel => None,
+        Kind::Channel | Kind::Spared => None,
     }
 }
 
@@ -294,6 +342,18 @@ fn after_copy(fd: c_int, copy: c_int) -> c_int {
         set_errno(before);
     }
     copy
+}
+
+/// A descriptor is about to be replaced by a copy of another; false, with EBUSY, when it is the provider's: the program cannot know what it
+/// would replace, and the device would be lost.
+#[cold]
+fn make_room(fd: c_int) -> bool {
+    if fds::is_spared(fd) {
+        set_errno(libc::EBUSY);
+        return false;
+    }
+    before_close(fd);
+    true
 }
 
 /// Whether a descriptor is open, so that copying it will succeed.

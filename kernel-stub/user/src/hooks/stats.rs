@@ -168,7 +168,7 @@ fn device_of(fd: c_int) -> Option<Device> {
     set_errno(before);
     match found?.kind {
         Kind::Device(device) => Some(device),
-        Kind::Channel => None,
+        Kind::Channel | Kind::Spared => None,
     }
 }
 

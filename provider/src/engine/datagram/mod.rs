@@ -165,7 +165,7 @@ impl Engine {
         // urdmad is told in the order in which the table changes.
         let _told_in_order = self.lock_memberships();
         let is_first = self.shard.lock().datagrams.attach(qp, group)?;
-        let Some(control) = self.control.as_ref().filter(|_| is_first) else {
+        let Some(control) = self.daemon().filter(|_| is_first) else {
             return Ok(());
         };
         let joined = control.join_group(ip_of(group));
@@ -187,7 +187,7 @@ impl Engine {
         self.not_forked()?;
         let _told_in_order = self.lock_memberships();
         let is_last = self.shard.lock().datagrams.detach(qp, group)?;
-        if let Some(control) = self.control.as_ref().filter(|_| is_last) {
+        if let Some(control) = self.daemon().filter(|_| is_last) {
             // If urdmad is gone, so is the membership.
             let _ = control.leave_group(ip_of(group));
         }
