@@ -88,7 +88,10 @@ fn check_alone(scenario: &str) {
 /// The same on a host with these addresses.
 fn check_alone_at(addresses: &[&str], scenario: &str) {
     let _alone = alone();
-    let one = OneHost::up_at(addresses);
+    check_alone_on(OneHost::up_at(addresses), scenario);
+}
+
+fn check_alone_on(one: OneHost, scenario: &str) {
     let argv = [VERBS_CHECK, scenario];
     let mut command = one.host.run(Lease::Never, &argv).unwrap();
     let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
@@ -125,6 +128,15 @@ fn requests_that_a_service_does_not_have_are_taken_and_fail() {
 #[test]
 fn thread_that_is_cancelled_in_a_call_ends_alone() {
     check_alone("cancel");
+}
+
+// A server that learnt late of a client's end ended its connection to the next client, which had the same slot.
+#[test]
+fn end_of_a_client_is_not_that_of_the_next_one_in_its_slot() {
+    let _alone = alone();
+    let one = OneHost::up_with(&["127.0.0.1"], "slots = 2\n");
+    let _busy = Busy::start();
+    check_alone_on(one, "successors");
 }
 
 // The child closed whatever had the number of its parent's connection to urdmad.

@@ -193,6 +193,13 @@ impl Arena {
             .is_some_and(|entry| entry.public.park.load(Ordering::Relaxed) != crate::park::VACANT)
     }
 
+    /// How often `slot` has been handed out anew; 0 when there is no such slot.
+    #[inline]
+    pub fn generation(&self, slot: SlotId) -> u32 {
+        self.entry(slot)
+            .map_or(0, |entry| entry.public.epoch.load(Ordering::Acquire))
+    }
+
     /// How a peer finds out whether it can read the memory of the process in `slot`; None when that does not want to be read.
     pub fn witness(&self, slot: SlotId) -> Option<Witness> {
         self.entry(slot)?.public.witness()

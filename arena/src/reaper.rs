@@ -171,6 +171,11 @@ impl Reaper {
         }
     }
 
+    /// How often `slot` has been handed out anew.
+    pub fn generation(&self, slot: SlotId) -> u32 {
+        self.arena.generation(slot)
+    }
+
     /// Makes the slot of a dead process ready for the next one; returns how many of its frames live processes still hold.
     ///
     /// Memory of the slot's frames goes back to the system when none is held.
@@ -201,7 +206,7 @@ impl Reaper {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        entry.public.epoch.fetch_add(1, Ordering::Relaxed);
+        entry.public.epoch.fetch_add(1, Ordering::Release);
         entry.public.pid.store(0, Ordering::Release);
         held
     }

@@ -171,6 +171,9 @@ pub enum Event {
     SlotGone {
         /// The slot, never the receiver's own.
         slot: u8,
+        /// How often the slot had been handed out anew when the process got it, as the slot table says: this may be read when the slot has
+        /// its next process, which it does not concern.
+        generation: u32,
     },
     /// urdmad ends in an orderly way; the socket will be closed.
     Shutdown,

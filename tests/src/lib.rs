@@ -87,8 +87,13 @@ impl OneHost {
 
     /// The same at several addresses.
     pub fn up_at(addresses: &[&str]) -> Self {
+        Self::up_with(addresses, "")
+    }
+
+    /// The same with further lines of configuration.
+    pub fn up_with(addresses: &[&str], configuration: &str) -> Self {
         let scratch = Scratch::new("test").unwrap();
-        let host = Instance::up_at(scratch.path(), "one", addresses, "").unwrap();
+        let host = Instance::up_at(scratch.path(), "one", addresses, configuration).unwrap();
         Self { host, scratch }
     }
 

@@ -33,6 +33,7 @@ static const struct {
 	{ "cancel", check_cancel },
 	{ "fork-descriptors", check_fork_descriptors },
 	{ "closefrom", check_closefrom },
+	{ "successors", check_successors },
 };
 
 int main(int argc, char **argv)
@@ -46,6 +47,8 @@ int main(int argc, char **argv)
 	}
 	if (argc == 3 && !strcmp(argv[1], "departing-server"))
 		departing_server(argv[2]);
+	if (argc == 3 && !strcmp(argv[1], "successor"))
+		successor(argv[2]);
 	if (argc < 4 || (strcmp(argv[2], "server") && strcmp(argv[2], "client"))) {
 		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]] | verbs-check CHECK\n"
 				"The checks:");

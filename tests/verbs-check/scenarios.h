@@ -56,6 +56,10 @@ void check_fork_descriptors(void);
 /* The device of a program that closes all descriptors. */
 void check_closefrom(void);
 
+/* Clients that have one slot one after the other, and one of them. */
+void check_successors(void);
+void successor(const char *port) __attribute__((noreturn));
+
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
 

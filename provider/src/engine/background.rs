@@ -469,7 +469,7 @@ impl Engine {
         let ucma = self.cm_in_use();
         for note in notes {
             match (note, &ucma) {
-                (Note::SlotDead(slot), _) => self.peer_slot_gone(slot),
+                (Note::SlotDead(slot), _) => self.peer_slot_vacant(slot),
                 (_, None) => {}
                 (Note::QpData(qpn), Some(ucma)) => ucma.qp_data(qpn),
                 (Note::QpGone(qpn), Some(ucma)) => ucma.qp_gone(qpn),

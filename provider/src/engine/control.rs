@@ -15,6 +15,7 @@ use super::attach::spawn_quiet;
 use super::clock;
 use super::events::{AsyncEvent, AsyncKind};
 use super::path::octets_of;
+use super::progress::arena_slot;
 use super::qp::Qp;
 use super::types::{Access, EngineError, Gid, QpModify};
 use super::Engine;
@@ -49,9 +50,9 @@ impl Engine {
         };
         match control.next_event(Some(LOOK)) {
             Ok(None) => true,
-            Ok(Some(Event::SlotGone { slot })) => {
+            Ok(Some(Event::SlotGone { slot, generation })) => {
                 if let Some(slot) = SlotId::new(slot) {
-                    self.peer_slot_gone(slot);
+                    self.peer_slot_gone(slot, generation);
                 }
                 true
             }
@@ -155,18 +156,51 @@ impl Engine {
         self.modify_qp(&qp, &ready_to_send)
     }
 
-    /// The process in `slot` has ended: sends to it that it had not taken fail, unless its queue pair was destroyed before.
-    pub fn peer_slot_gone(&self, slot: SlotId) {
+    /// The process that had `slot` in its `generation`, or an earlier one, has ended: sends to it that it had not taken fail, unless its queue
+    /// pair was destroyed before.
+    pub fn peer_slot_gone(&self, slot: SlotId, generation: u32) {
         let mut shard = self.shard.lock();
         // What it sent before it ended comes first: its last acknowledgements are among that.
         shard.drain(&self.info);
-        shard.slot_gone(clock::now(), slot);
+        shard.slot_gone(clock::now(), slot, generation);
         shard.flush();
         self.rest.look(&mut shard);
+        let arena = shard.endpoint.arena();
         drop(shard);
-        if let Some(ucma) = self.ucma.get() {
+        let Some(ucma) = self.ucma.get() else {
+            return;
+        };
+        // Connection management knows slots only. Where the slot has its next process, an attempt to connect to the one before ends by itself.
+        if arena.generation(arena_slot(slot)) == generation || !arena.is_alive(arena_slot(slot)) {
             ucma.slot_gone(slot.number());
+            return;
         }
+        for qpn in self.connected_to(slot, generation) {
+            ucma.qp_gone(qpn);
+        }
+    }
+
+    /// The queue pairs of all lanes that are connected to the process that had `slot` in its `generation` or before.
+    fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
+        let of_lane = |engine: &Engine| engine.shard.lock().connected_to(slot, generation);
+        let mut connected = of_lane(self);
+        for lane in self.lanes.beside() {
+            connected.extend(of_lane(lane));
+        }
+        connected
+    }
+
+    /// A send to `slot` has found no process there: whichever had it has ended, unless another one has it by now.
+    pub(super) fn peer_slot_vacant(&self, slot: SlotId) {
+        let arena = self.shard.lock().endpoint.arena();
+        // In this order: a process that gets the slot in between is of a later generation.
+        let generation = arena.generation(arena_slot(slot));
+        let before = if arena.is_alive(arena_slot(slot)) {
+            generation.wrapping_sub(1)
+        } else {
+            generation
+        };
+        self.peer_slot_gone(slot, before);
     }
 
     /// urdmad has ended: every queue pair fails, every context hears of it.

@@ -53,6 +53,8 @@ pub(super) struct QpEntry {
     pub(super) qp: Arc<Qp>,
     pub(super) attributes: QpAttributes,
     pub(super) path: Option<Path>,
+    /// Generation of the peer's slot when the connection was made, if the peer is on this host.
+    pub(super) peer_generation: u32,
     pub(super) counts: Counts,
     /// Where this host's processes read what the queue pair has taken.
     pub(super) delivery: &'static DeliveryRecord,
@@ -60,6 +62,16 @@ pub(super) struct QpEntry {
     pub(super) is_queued: bool,
     /// Connection ids that lead here, of received and sent streams.
     pub(super) ids: [Option<u32>; 2],
+}
+
+impl QpEntry {
+    /// Whether the peer is the process that had `slot` in its `generation` or before, and not a later one; None when it is in another slot.
+    fn is_with(&self, slot: SlotId, generation: u32) -> Option<bool> {
+        let is_in_slot = matches!(self.path, Some(Path::Local(peer)) if peer == slot);
+        // Generations wrap round.
+        let after = self.peer_generation.wrapping_sub(generation).cast_signed();
+        is_in_slot.then_some(after <= 0)
+    }
 }
 
 /// What happened to datagrams that reached no queue pair, and the like.
@@ -254,6 +266,7 @@ impl Shard {
             qp: Arc::clone(&qp),
             attributes: QpAttributes::default(),
             path: None,
+            peer_generation: 0,
             counts,
             delivery,
             is_queued: false,
@@ -322,6 +335,7 @@ impl Shard {
             (_, State::Init) => entry.conn.to_init(),
             (_, State::Rtr) => {
                 if let Some(Path::Local(slot)) = entry.path {
+                    entry.peer_generation = self.endpoint.arena().generation(arena_slot(slot));
                     self.cma.meet(&self.endpoint, slot);
                 }
                 let params = rtr_params(entry, max_datagram).ok_or(EngineError::Invalid)?;
@@ -394,15 +408,19 @@ impl Shard {
         }
     }
 
-    /// The process in `slot` has ended: each queue pair connected to it learns what the process had taken and that its peer is gone. A rare event,
-    /// hence the walk.
-    pub(super) fn slot_gone(&mut self, now: Time, slot: SlotId) {
-        self.outbox.forget(slot);
-        self.cma.forget(&self.endpoint, slot);
+    /// The process that had `slot` in its `generation` or before has ended: each queue pair connected to it learns what the process had taken and that its
+    /// peer is gone. A rare event, hence the walk.
+    pub(super) fn slot_gone(&mut self, now: Time, slot: SlotId, generation: u32) {
         let arena = self.endpoint.arena();
+        let mut is_met_anew = false;
         for entry in self.qps.iter_mut().filter_map(Option::as_deref_mut) {
-            if !matches!(entry.path, Some(Path::Local(peer)) if peer == slot) {
-                continue;
+            match entry.is_with(slot, generation) {
+                None => continue,
+                Some(true) => {}
+                Some(false) => {
+                    is_met_anew = true;
+                    continue;
+                }
             }
             let taken = entry.conn.sent_stream().and_then(|stream| {
                 let peer = Qpn::from_u32(entry.attributes.remote_qpn)?;
@@ -414,6 +432,20 @@ impl Shard {
             }
             entry.conn.peer_gone(&mut host);
         }
+        // What waits for the next process in the slot stays, and so does what is known of it.
+        if !is_met_anew {
+            self.outbox.forget(slot);
+            self.cma.forget(&self.endpoint, slot);
+        }
+    }
+
+    /// The queue pairs that are connected to the process that had `slot` in its `generation` or before.
+    pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
+        let entries = self.qps.iter().filter_map(Option::as_deref);
+        entries
+            .filter(|entry| entry.is_with(slot, generation) == Some(true))
+            .map(|entry| entry.qp.number().to_u32())
+            .collect()
     }
 
     /// Has every queue pair acknowledge what it has taken with the next packets that are sent.

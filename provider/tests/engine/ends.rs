@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use urdma_arena::Reaper;
 use urdma_provider::engine::{
     Access, AsyncKind, Engine, EngineError, EventSink, Parts, Personality, QpModify, SendOp,
     SlotId, State, Status,
 };
 
-use crate::rig::{arena, pair, pair_of, parts, still_pair, until, End, Events, DEPTH};
+use crate::rig::{arena, engine, pair, pair_of, parts, still_pair, until, End, Events, DEPTH};
 
 #[test]
 fn destroyed_peer_ends_what_is_sent_to_it() {
@@ -56,7 +57,7 @@ fn kinds(end: &End) -> Vec<AsyncKind> {
 fn end_of_the_peer_changes_nothing_at_an_idle_end_and_its_next_send_fails() {
     let (a, b) = pair(64);
     a.receive(1, &[a.sge(0, 8)]).unwrap();
-    a.engine.peer_slot_gone(b.engine.info().slot);
+    a.engine.peer_slot_gone(b.engine.info().slot, 0);
     assert!(a.poll().is_empty());
     assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
     assert_eq!(kinds(&a), []);
@@ -66,6 +67,28 @@ fn end_of_the_peer_changes_nothing_at_an_idle_end_and_its_next_send_fails() {
     let wanted = [(2, Status::RetryExceeded), (1, Status::WorkRequestFlushed)];
     assert_eq!(ended, wanted);
     assert_eq!(kinds(&a), []);
+}
+
+// A process that learnt late of the end of another failed what it had with the next one in that slot.
+#[test]
+fn end_of_a_process_is_not_that_of_the_next_one_in_its_slot() {
+    let arena = arena();
+    let first = engine(arena, 1);
+    let leaver = Engine::start_without_thread(parts(arena, 2)).unwrap();
+    let (a, _b) = pair_of([first.clone(), leaver], 64, Access::all());
+    let slot = urdma_arena::SlotId::new(2).unwrap();
+    Reaper::new(&arena).reset(slot);
+    let (c, d) = pair_of([first.clone(), engine(arena, 2)], 64, Access::all());
+    first.peer_slot_gone(SlotId::new(2).unwrap(), 0);
+    d.receive(1, &[d.sge(0, 8)]).unwrap();
+    c.post(2, SendOp::Send, &[c.sge(0, 8)]).unwrap();
+    c.expect(2, Status::Success);
+    d.expect(1, Status::Success);
+    a.post(3, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    a.expect(3, Status::RetryExceeded);
+    first.peer_slot_gone(SlotId::new(2).unwrap(), 1);
+    c.post(4, SendOp::Send, &[c.sge(0, 8)]).unwrap();
+    c.expect(4, Status::RetryExceeded);
 }
 
 #[test]
@@ -79,9 +102,9 @@ fn end_of_the_peer_is_the_end_of_an_rnics_queue_pair() {
     };
     let (a, b) = pair_of([1, 2].map(|slot| rnic(slot).unwrap()), 64, Access::all());
     a.receive(1, &[a.sge(0, 8)]).unwrap();
-    a.engine.peer_slot_gone(SlotId::new(3).unwrap());
+    a.engine.peer_slot_gone(SlotId::new(3).unwrap(), 0);
     assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
-    a.engine.peer_slot_gone(b.engine.info().slot);
+    a.engine.peer_slot_gone(b.engine.info().slot, 0);
     a.expect(1, Status::WorkRequestFlushed);
     assert_eq!(a.engine.query_qp(&a.qp).0, State::Error);
     assert_eq!(kinds(&a), [AsyncKind::QpFatal]);
@@ -106,7 +129,7 @@ fn message_that_was_taken_is_a_success_though_its_process_ends_before_it_answers
         };
         a.post_with(2, op, imm, signaled, &[a.sge(0, 8)]).unwrap();
         b.expect(1, Status::Success);
-        a.engine.peer_slot_gone(b.engine.info().slot);
+        a.engine.peer_slot_gone(b.engine.info().slot, 0);
         if signaled {
             a.expect(2, Status::Success);
         }
@@ -124,7 +147,7 @@ fn message_that_was_not_taken_fails_with_its_process() {
     }
     // The second is refused for want of a receive request, and its refusal not sent.
     b.expect(1, Status::Success);
-    a.engine.peer_slot_gone(b.engine.info().slot);
+    a.engine.peer_slot_gone(b.engine.info().slot, 0);
     let ended = a.wait(2).into_iter().map(|wc| wc.completion);
     let ended: Vec<_> = ended.map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(ended, [(2, Status::Success), (3, Status::RetryExceeded)]);
@@ -170,7 +193,7 @@ fn peer_slot_gone_after_its_last_acknowledgement_leaves_the_send_a_success() {
         a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
         b.expect(1, Status::Success);
         b.engine.destroy_qp(&b.qp).unwrap();
-        a.engine.peer_slot_gone(b.engine.info().slot);
+        a.engine.peer_slot_gone(b.engine.info().slot, 0);
         a.expect(1, Status::Success);
     }
 }
@@ -182,7 +205,7 @@ fn peer_that_said_goodbye_before_its_slot_is_gone_flushes_nothing() {
     a.receive(2, &[a.sge(0, 8)]).unwrap();
     b.post(1, SendOp::Send, &[b.sge(0, 8)]).unwrap();
     b.engine.destroy_qp(&b.qp).unwrap();
-    a.engine.peer_slot_gone(b.engine.info().slot);
+    a.engine.peer_slot_gone(b.engine.info().slot, 0);
     a.expect(1, Status::Success);
     assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
     assert!(a.poll().is_empty());

@@ -40,7 +40,7 @@ fn sends_and_writes_of_many_frames_arrive_whole() {
 fn nobody_waits_for_a_peer_that_is_gone() {
     let (a, b) = pair(64);
     b.engine.destroy_qp(&b.qp).unwrap();
-    a.engine.peer_slot_gone(b.engine.info().slot);
+    a.engine.peer_slot_gone(b.engine.info().slot, 0);
     drop(b);
     for wr_id in 0..u64::from(2 * DEPTH) {
         a.post(wr_id, SendOp::Send, &[a.sge(0, 8)]).unwrap();

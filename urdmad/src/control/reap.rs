@@ -25,6 +25,7 @@ impl Control {
         self.take_back_lease(slot);
         let report = self.reaper.reap(slot);
         let frames = report.to_dead + report.held + report.unfinished + report.corrupt;
+        let generation = self.reaper.generation(slot);
         let still_held = self.reaper.reset(slot);
         self.slots.release(slot);
         self.reaper
@@ -37,7 +38,11 @@ impl Control {
             "slot {}: process {pid} is gone, {frames} frames taken back, {still_held} of its own still with others",
             slot.index()
         );
-        self.tell_all(Event::SlotGone { slot: slot.index() }, Some(token));
+        let gone = Event::SlotGone {
+            slot: slot.index(),
+            generation,
+        };
+        self.tell_all(gone, Some(token));
     }
 
     fn take_back_lease(&mut self, slot: SlotId) {

@@ -269,7 +269,7 @@ fn new_process_in_a_slot_is_met_anew() {
         shard.endpoint.arena().reads(slot(2), slot(1))
     };
     assert!(reads());
-    b.engine.peer_slot_gone(a.engine.info().slot);
+    b.engine.peer_slot_gone(a.engine.info().slot, 0);
     assert!(!reads());
     let mut shard = b.engine.shard.lock();
     let shard = &mut *shard;
