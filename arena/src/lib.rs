@@ -83,7 +83,7 @@ pub use endpoint::{Arrival, Endpoint, EndpointWith, Parker, SendError};
 #[cfg(not(loom))]
 pub use frame::{Followers, Meta, Referred, RxFrame, TxFrame, FOLLOWERS_MAX};
 #[cfg(not(loom))]
-pub use map::Arena;
+pub use map::{Arena, MappedArena};
 #[cfg(not(loom))]
 pub use park::Parked;
 #[cfg(not(loom))]

@@ -1,7 +1,7 @@
 //! The memfd, its mapping, and references into it. Unsafe is fenced here and in `frame`, `short` and `futex`.
 //!
-//! A mapping lasts as long as the process: frames and parkers refer to it without counting references on the hot path. The same arena opened
-//! twice is mapped once, so reopening a device does not grow the process. Its size is sealed, so no access below that size can raise SIGBUS
+//! Frames and parkers refer to a mapping without counting references on the hot path. It lasts as long as the process, or, for a process that may outlive the
+//! arena, as long as a [`MappedArena`]. The same arena opened twice is mapped once, so reopening a device does not grow the process. Its size is sealed, so no access below that size can raise SIGBUS
 //! (short of the machine running out of memory).
 
 use std::io;
@@ -28,15 +28,34 @@ struct Mapping {
     device_inode: (u64, u64),
 }
 
-// SAFETY: the mapping is never unmapped; everything in it is reached through atomics or by a frame's only holder.
+// SAFETY: the mapping is unmapped only when nothing refers to it; everything in it is reached through atomics or by a frame's only holder.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// Every arena this process has mapped.
-static MAPPINGS: Mutex<Vec<&'static Mapping>> = Mutex::new(Vec::new());
+/// A mapping of this process, and how long it lasts.
+struct Registered {
+    mapping: NonNull<Mapping>,
+    /// As many [`MappedArena`] there are.
+    holders: usize,
+    /// It lasts as long as the process.
+    is_permanent: bool,
+}
 
-/// A mapped arena; a copyable handle, valid for the rest of the process.
+// SAFETY: the pointer leads to a `Mapping`, which may move between threads.
+unsafe impl Send for Registered {}
+
+impl Registered {
+    fn mapping(&self) -> &'static Mapping {
+        // SAFETY: it was boxed by `register` and is freed only by the last `MappedArena`, after whose end nothing may refer to it.
+        unsafe { self.mapping.as_ref() }
+    }
+}
+
+/// Every arena this process has mapped.
+static MAPPINGS: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+
+/// A mapped arena; a copyable handle, valid for the rest of the process unless it came from a [`MappedArena`].
 #[derive(Clone, Copy, Debug)]
 pub struct Arena {
     mapping: &'static Mapping,
@@ -119,7 +138,7 @@ impl Arena {
         check(unsafe { libc::ftruncate(raw, octets) })?;
         // SAFETY: only seals our own file.
         check(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) })?;
-        let arena = Self::register(fd, layout)?;
+        let arena = Self::register(fd, layout, |known| known.is_permanent = true)?;
         for (index, word) in layout.header().into_iter().enumerate() {
             arena.header_word(index).store(word, Ordering::Release);
         }
@@ -131,6 +150,10 @@ impl Arena {
     /// # Errors
     /// `InvalidData` when it is not a sealed arena of this version whose length fits its header; otherwise what the system calls say.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        Self::open(fd, |known| known.is_permanent = true)
+    }
+
+    fn open(fd: OwnedFd, note: impl FnOnce(&mut Registered)) -> io::Result<Self> {
         // SAFETY: only reads the seals of a descriptor we own.
         let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })?;
         if seals & libc::F_SEAL_SHRINK == 0 {
@@ -145,27 +168,42 @@ impl Arena {
         }
         let mut header = [0u64; 4];
         read_at_start(fd.as_fd(), &mut header)?;
-        Self::register(fd, Layout::from_header(header, octets)?)
+        Self::register(fd, Layout::from_header(header, octets)?, note)
     }
 
-    fn register(fd: OwnedFd, layout: Layout) -> io::Result<Self> {
+    /// Finds the mapping of a file, or makes it, and has noted how long it is needed.
+    fn register(
+        fd: OwnedFd,
+        layout: Layout,
+        note: impl FnOnce(&mut Registered),
+    ) -> io::Result<Self> {
         let status = stat(fd.as_fd())?;
         let device_inode = (status.st_dev, status.st_ino);
         let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mapping) = mappings
-            .iter()
-            .find(|m| m.device_inode == device_inode && m.layout == layout)
-        {
+        let known = mappings.iter_mut().find(|known| {
+            let mapping = known.mapping();
+            mapping.device_inode == device_inode && mapping.layout == layout
+        });
+        if let Some(known) = known {
+            note(known);
+            let mapping = known.mapping();
             return Ok(Self { mapping });
         }
         let base = map(fd.as_fd(), layout.total())?;
-        let mapping: &'static Mapping = Box::leak(Box::new(Mapping {
+        let mapping = Box::new(Mapping {
             base,
             layout,
             fd,
             device_inode,
-        }));
-        mappings.push(mapping);
+        });
+        let mut new = Registered {
+            mapping: NonNull::from(Box::leak(mapping)),
+            holders: 0,
+            is_permanent: false,
+        };
+        note(&mut new);
+        let mapping = new.mapping();
+        mappings.push(new);
         Ok(Self { mapping })
     }
 
@@ -327,5 +365,60 @@ impl Arena {
                 octets,
             )
         };
+    }
+}
+
+/// Keeps an arena mapped; when the last one of a process is dropped the arena is unmapped, unless it was also opened by [`Arena::from_fd`] or made here.
+#[derive(Debug)]
+pub struct MappedArena {
+    arena: Arena,
+}
+
+impl MappedArena {
+    /// As [`Arena::from_fd`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// Nothing that comes from [`MappedArena::arena`] (endpoints, parkers, frames, records, copies of the handle) may be used when this has been dropped.
+    pub unsafe fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let arena = Arena::open(fd, |known| known.holders += 1)?;
+        Ok(Self { arena })
+    }
+
+    /// The arena.
+    pub fn arena(&self) -> Arena {
+        self.arena
+    }
+}
+
+impl Drop for MappedArena {
+    fn drop(&mut self) {
+        let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = mappings
+            .iter_mut()
+            .position(|known| std::ptr::eq(known.mapping(), self.arena.mapping));
+        let Some(at) = known else {
+            return;
+        };
+        mappings[at].holders -= 1;
+        if mappings[at].holders > 0 || mappings[at].is_permanent {
+            return;
+        }
+        let last = mappings.swap_remove(at);
+        drop(mappings);
+        // SAFETY: `register` leaked this box; it has just left the list, and nothing else refers to it, as whoever opened the arena promised.
+        let mapping = unsafe { Box::from_raw(last.mapping.as_ptr()) };
+        // SAFETY: this range was mapped by `register`, and nothing refers to it any more.
+        unsafe { libc::munmap(mapping.base.as_ptr().cast(), mapping.layout.total()) };
+        let Mapping {
+            fd, device_inode, ..
+        } = *mapping;
+        let is_ours = stat(fd.as_fd()).is_ok_and(|now| (now.st_dev, now.st_ino) == device_inode);
+        if !is_ours {
+            // The program has closed it, and the number may be that of another file of its own.
+            std::mem::forget(fd);
+        }
     }
 }

@@ -2,10 +2,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use urdma_arena::{Arena, ArenaConfig, Endpoint, Reaper, SlotId};
+use urdma_arena::{Arena, ArenaConfig, Endpoint, MappedArena, Reaper, SlotId};
 
 const PAGE: usize = 4096;
 
@@ -55,19 +56,65 @@ fn arena_is_left_out_of_core_dumps() {
     let arena = arena();
     let copy = arena.fd().try_clone_to_owned().unwrap();
     Arena::from_fd(copy).unwrap();
+    let flags = flags_of_mappings(arena.fd());
+    assert!(!flags.is_empty(), "the arena is not mapped");
+    for flags in flags {
+        assert!(flags.contains(" dd"), "{flags}");
+    }
+}
+
+/// What the kernel says of each mapping of a file.
+fn flags_of_mappings(file: BorrowedFd<'_>) -> Vec<String> {
+    let status = fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+    let inode = format!(" {} ", status.ino());
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
-    let inode = fs::metadata(format!("/proc/self/fd/{}", arena.fd().as_raw_fd())).unwrap();
-    let inode = format!(" {} ", inode.ino());
     let mut lines = maps.lines();
-    let mut found = 0;
+    let mut flags = Vec::new();
     while let Some(line) = lines.next() {
-        if line.contains("urdma-arena") && line.contains(&inode) {
-            let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
-            assert!(flags.contains(" dd"), "{line}: {flags}");
-            found += 1;
+        if line.contains("memfd:") && line.contains(&inode) {
+            let of_mapping = lines.find(|line| line.starts_with("VmFlags:"));
+            flags.push(of_mapping.unwrap().to_owned());
         }
     }
-    assert!(found > 0, "the arena is not mapped");
+    flags
+}
+
+/// An arena that another process might have made: this one has not mapped it.
+fn foreign_arena() -> OwnedFd {
+    let arena = arena();
+    let mut header = [0; 32];
+    let mut original = fs::File::from(arena.fd().try_clone_to_owned().unwrap());
+    original.read_exact(&mut header).unwrap();
+    // SAFETY: the name is a C string.
+    let raw = unsafe { libc::memfd_create(c"copy".as_ptr(), libc::MFD_ALLOW_SEALING) };
+    assert!(raw >= 0);
+    // SAFETY: the call has just made it.
+    let mut copy = fs::File::from(unsafe { OwnedFd::from_raw_fd(raw) });
+    copy.set_len(arena.layout().total() as u64).unwrap();
+    copy.write_all(&header).unwrap();
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    // SAFETY: seals the file from above.
+    assert_eq!(unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) }, 0);
+    copy.into()
+}
+
+#[test]
+fn arena_is_unmapped_with_its_last_holder() {
+    let file = foreign_arena();
+    let open = || {
+        // SAFETY: nothing that comes from it is kept.
+        unsafe { MappedArena::from_fd(file.try_clone().unwrap()) }.unwrap()
+    };
+    let (first, second) = (open(), open());
+    assert_eq!(flags_of_mappings(file.as_fd()).len(), 1);
+    drop(first);
+    assert_eq!(second.arena().generation(slot(1)), 0);
+    drop(second);
+    assert!(flags_of_mappings(file.as_fd()).is_empty());
+    let third = open();
+    Arena::from_fd(file.try_clone().unwrap()).unwrap();
+    drop(third);
+    assert_eq!(flags_of_mappings(file.as_fd()).len(), 1);
 }
 
 #[test]

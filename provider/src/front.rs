@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use urdma_ipc::RunDir;
 use urdma_ucma::cancel::Disabled;
@@ -63,7 +64,21 @@ unsafe extern "C" fn async_open(cmd_fd: c_int) -> i64 {
 }
 
 /// The engine that connection management used last, so that not every call has to find it by its run directory.
-static CM_ENGINE: Mutex<Option<Arc<Engine>>> = Mutex::new(None);
+static CM_ENGINE: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
+
+/// An opened rdma_cm file: it stays with the engine that it was opened for, also when that has lost its urdmad.
+#[derive(Clone)]
+struct CmFile {
+    ucma: Arc<Ucma>,
+    handle: i64,
+}
+
+/// The opened rdma_cm files by their handles; none is used twice.
+static CM_FILES: Mutex<BTreeMap<i64, CmFile>> = Mutex::new(BTreeMap::new());
+
+fn cm_files() -> MutexGuard<'static, BTreeMap<i64, CmFile>> {
+    CM_FILES.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The engine of the instance that the environment names; says on standard error why there is none.
 ///
@@ -118,17 +133,23 @@ fn answer(call: impl FnOnce() -> Result<i64, Errno>) -> i64 {
 
 fn ucma() -> Result<Arc<Ucma>, Errno> {
     let mut cached = CM_ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
-    let engine = match cached.take().filter(|engine| engine.is_usable()) {
+    let engine = match cached.upgrade().filter(|engine| engine.is_usable()) {
         Some(engine) => engine,
         None => attach()?,
     };
-    let ucma = engine.ucma().cloned().map_err(|error| error.errno());
-    *cached = Some(engine);
-    ucma
+    *cached = Arc::downgrade(&engine);
+    engine.ucma().cloned().map_err(|error| error.errno())
 }
 
 unsafe extern "C" fn cm_open(event_fd: c_int) -> i64 {
-    answer(|| ucma()?.open(event_fd))
+    static NEXT: AtomicI64 = AtomicI64::new(0);
+    answer(|| {
+        let ucma = ucma()?;
+        let handle = ucma.open(event_fd)?;
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        cm_files().insert(number, CmFile { ucma, handle });
+        Ok(number)
+    })
 }
 
 unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
@@ -138,15 +159,19 @@ unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -
         }
         // SAFETY: the stand-in passes what the application writes: `len` octets.
         let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
+        let file = cm_files().get(&handle).cloned().ok_or(libc::EBADF)?;
         // SAFETY: the application vouches for the addresses in the command, as it does to the kernel.
-        let taken = unsafe { ucma()?.write(handle, octets)? };
+        let taken = unsafe { file.ucma.write(file.handle, octets)? };
         i64::try_from(taken).map_err(|_| libc::EINVAL)
     })
 }
 
 unsafe extern "C" fn cm_close(handle: i64) {
     answer(|| {
-        ucma()?.close(handle);
+        let file = cm_files().remove(&handle);
+        if let Some(file) = file {
+            file.ucma.close(file.handle);
+        }
         Ok(0)
     });
 }

@@ -34,6 +34,7 @@ static const struct {
 	{ "fork-descriptors", check_fork_descriptors },
 	{ "closefrom", check_closefrom },
 	{ "successors", check_successors },
+	{ "outlives", check_outlives },
 };
 
 int main(int argc, char **argv)

@@ -60,6 +60,9 @@ void check_closefrom(void);
 void check_successors(void);
 void successor(const char *port) __attribute__((noreturn));
 
+/* What a program keeps of each urdmad that it outlives. */
+void check_outlives(void);
+
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
 

@@ -67,12 +67,22 @@ impl Ucma {
 
     /// Closes a file and destroys its ids.
     pub fn close(&self, handle: i64) {
-        self.with(|state, now, driver| {
+        let was_last = self.with(|state, now, driver| {
             for number in state.ids_of(handle) {
                 state.destroy_id(driver, now, number);
             }
             state.files.remove(&handle);
+            state.files.is_empty()
         });
+        if was_last {
+            // Whoever keeps the time need not any more.
+            self.driver.kick();
+        }
+    }
+
+    /// Whether no file is open.
+    pub fn has_no_file(&self) -> bool {
+        self.lock().files.is_empty()
     }
 
     /// Carries out one command written to a file; never waits. Returns the length of the command.

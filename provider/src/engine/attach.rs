@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use proto_trp::addr::SlotId;
-use urdma_arena::{Arena, Endpoint};
+use urdma_arena::{Arena, Endpoint, MappedArena};
 use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
 use urdma_ucma::cancel::Disabled;
 
@@ -120,7 +120,7 @@ impl Engine {
     /// The slot is taken, or a thread cannot be started.
     pub fn start(parts: Parts) -> Result<Arc<Engine>, AttachError> {
         Calibration::begin().if_useful().end();
-        start(parts, LeaseState::NotAsked, None, None)
+        start(parts, LeaseState::NotAsked, None, None, None)
     }
 
     /// As [`Engine::start`], but nothing happens except in calls, and timers stand still: what a call costs can be counted so.
@@ -153,7 +153,8 @@ pub(super) fn attach_anew(
     // While urdmad makes room.
     let calibration = calibration.if_useful();
     let (control, attached, arena) = attaching.finish()?;
-    let arena = Arena::from_fd(arena).map_err(AttachError::Arena)?;
+    // SAFETY: the engine drops it after everything that refers to the arena, of which it gives nothing away.
+    let mapping = unsafe { MappedArena::from_fd(arena) }.map_err(AttachError::Arena)?;
     let (state, lease) = take_lease(wish, &attached.lease, &attached.addresses)?;
     let slot = SlotId::new(attached.slot).ok_or_else(|| {
         AttachError::Arena(io::Error::new(
@@ -166,7 +167,7 @@ pub(super) fn attach_anew(
         netdev: entry.netdev,
     });
     let parts = Parts {
-        arena,
+        arena: mapping.arena(),
         slot,
         node_guid: attached.node_guid,
         personality: attached.personality,
@@ -176,7 +177,7 @@ pub(super) fn attach_anew(
         control: Some((control, run_dir.clone())),
     };
     calibration.end();
-    start(parts, state, lease, lanes)
+    start(parts, state, lease, lanes, Some(mapping))
 }
 
 /// Opens what urdmad granted; without a lease urdmad forwards, and the sentence says so once.
@@ -204,6 +205,7 @@ pub(super) fn start(
     lease_state: LeaseState,
     lease: Option<Lease>,
     lanes: Option<&Arc<Lanes>>,
+    mapping: Option<MappedArena>,
 ) -> Result<Arc<Engine>, AttachError> {
     conversation::watch_forks();
     watch_exit();
@@ -246,6 +248,7 @@ pub(super) fn start(
         memberships: Mutex::default(),
         forks: conversation::forks(),
         myself: myself.clone(),
+        _mapping: mapping,
     });
     engine.start_control().map_err(AttachError::Thread)?;
     Ok(engine)
@@ -282,8 +285,10 @@ extern "C" fn settle_at_exit() {
         return;
     };
     let begin = Instant::now();
-    let engines = engines.iter().map(|(_, engine)| engine);
-    let lanes = engines.clone().flat_map(|engine| engine.lanes.beside());
+    let engines = engines.iter().map(|(_, engine)| Arc::clone(engine));
+    let lanes = engines
+        .clone()
+        .flat_map(|engine| engine.lanes.beside().collect::<Vec<_>>());
     for engine in engines.chain(lanes).filter(|engine| !engine.is_forked()) {
         let mut shard = engine.shard.try_lock();
         while shard.is_none() && begin.elapsed() < EXIT_PATIENCE {

@@ -357,12 +357,23 @@ impl Engine {
     fn run_background(self: Arc<Self>) {
         ask_for_quick_wake_ups();
         let mut turns = Turns::new();
-        loop {
+        while !self.has_nothing_to_do() {
             let until = self.background_turn(&mut turns);
             if until > 0 {
                 self.rest.sleep(until, turns.naps);
             }
         }
+    }
+
+    /// Whether urdmad has ended and everything that it leaves to do has been done; rdma_cm has timers until the program has closed its files.
+    fn has_nothing_to_do(&self) -> bool {
+        if self.is_alive() {
+            return false;
+        }
+        let shard = self.shard.lock();
+        let is_flushed = shard.is_dead && shard.notes.is_empty();
+        drop(shard);
+        is_flushed && self.ucma.get().is_none_or(|ucma| ucma.has_no_file())
     }
 
     /// One look at everything; gives until when to sleep, 0 for not at all.

@@ -20,7 +20,7 @@ use super::qp::Qp;
 use super::types::{Access, EngineError, Gid, QpModify};
 use super::Engine;
 
-/// How often the thread looks whether its engine still exists; only engines of tests ever end.
+/// How often the thread looks whether its engine still exists; only engines of tests end while urdmad lives.
 const LOOK: Duration = Duration::from_secs(60);
 
 /// How long a sender that finds no receive is asked to wait: code 12, 0.64 ms, as the stand-in's rdma_cm has it.
@@ -185,7 +185,7 @@ impl Engine {
         let of_lane = |engine: &Engine| engine.shard.lock().connected_to(slot, generation);
         let mut connected = of_lane(self);
         for lane in self.lanes.beside() {
-            connected.extend(of_lane(lane));
+            connected.extend(of_lane(&lane));
         }
         connected
     }
@@ -223,6 +223,8 @@ impl Engine {
         if let Some(ucma) = self.ucma.get() {
             ucma.device_removed();
         }
+        // The background thread may end.
+        self.rest.kick();
     }
 
     /// What this process has, for `urdma status`.

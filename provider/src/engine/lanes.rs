@@ -22,8 +22,10 @@ pub(super) const LANES_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Lanes {
     first: Weak<Engine>,
-    /// Those that were ever made: they stay until the process ends.
-    made: [OnceLock<Arc<Engine>>; LANES_MAX],
+    /// Those that were ever made.
+    made: [OnceLock<Weak<Engine>>; LANES_MAX],
+    /// The same: they stay as long as the first engine.
+    kept: Mutex<Vec<Arc<Engine>>>,
     /// Those that nobody has. Held while what all lanes know is changed.
     idle: Mutex<Vec<Arc<Engine>>>,
 }
@@ -34,6 +36,7 @@ impl Lanes {
         Arc::new(Self {
             first,
             made: [const { OnceLock::new() }; LANES_MAX],
+            kept: Mutex::new(Vec::new()),
             idle: Mutex::new(Vec::new()),
         })
     }
@@ -44,13 +47,27 @@ impl Lanes {
     }
 
     /// All but the first engine.
-    pub(super) fn beside(&self) -> impl Iterator<Item = &Arc<Engine>> {
-        self.made.iter().map_while(OnceLock::get)
+    pub(super) fn beside(&self) -> impl Iterator<Item = Arc<Engine>> + '_ {
+        let made = self.made.iter().map_while(OnceLock::get);
+        made.filter_map(Weak::upgrade)
+    }
+
+    /// Lets all lanes end that nothing else uses, when `engine` is the first one: it ends.
+    pub(super) fn end_with(&self, engine: &Weak<Engine>) {
+        if self.first.ptr_eq(engine) {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let ended = [
+                std::mem::take(&mut *kept),
+                std::mem::take(&mut *self.hold()),
+            ];
+            drop(kept);
+            drop(ended);
+        }
     }
 
     /// The engine in `slot`.
     pub(super) fn find(&self, slot: SlotId) -> Option<Arc<Engine>> {
-        let lane = self.beside().find(|lane| lane.info.slot == slot).cloned();
+        let lane = self.beside().find(|lane| lane.info.slot == slot);
         lane.or_else(|| self.first().filter(|first| first.info.slot == slot))
     }
 
@@ -84,7 +101,7 @@ impl Engine {
     pub fn start_lane(&self, parts: Parts) -> Result<Arc<Engine>, EngineError> {
         let _held = self.lanes.hold();
         let lane = self.add_lane(|| {
-            super::attach::start(parts, LeaseState::NotAsked, None, Some(&self.lanes)).ok()
+            super::attach::start(parts, LeaseState::NotAsked, None, Some(&self.lanes), None).ok()
         });
         lane.ok_or(EngineError::NoMemory)
     }
@@ -94,7 +111,15 @@ impl Engine {
         let place = self.lanes.made.iter().find(|made| made.get().is_none())?;
         let lane = make()?;
         self.introduce(&lane);
-        Some(place.get_or_init(|| lane).clone())
+        let mut kept = self
+            .lanes
+            .kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        kept.push(Arc::clone(&lane));
+        // The list of lanes is held, so the place is still free.
+        place.set(Arc::downgrade(&lane)).ok()?;
+        Some(lane)
     }
 
     /// Gives back a lane, whose objects are destroyed.

@@ -1,7 +1,7 @@
 //! The engine: queue pairs, completion queues, memory regions, packets, timers and threads of one process in one instance.
 //!
 //! An [`Engine`] is made by [`Engine::attach`], once per process and instance: every caller gets the same one. It lives until the process
-//! ends. All calls may be made from any thread. Nothing here knows the verbs ABI; `provider/src/verbs` translates.
+//! ends, or until its urdmad has ended, another one has been attached to and no object of it is left. All calls may be made from any thread. Nothing here knows the verbs ABI; `provider/src/verbs` translates.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -100,6 +100,7 @@ use lock::{Held, SpinLock};
 use path::{Path, Way};
 use qp::PolledTable;
 use shard::{host, Shard};
+use urdma_arena::MappedArena;
 use urdma_ipc::{ControlClient, RunDir};
 use urdma_ucma::Ucma;
 
@@ -130,6 +131,17 @@ pub struct Engine {
     forks: u32,
     /// For threads and drivers that must find it again.
     myself: Weak<Engine>,
+    /// Last, since the fields before it refer to the arena; none when that stays mapped.
+    _mapping: Option<MappedArena>,
+}
+
+impl Drop for Engine {
+    /// Only engines whose urdmad has ended are dropped, and those of tests.
+    fn drop(&mut self) {
+        self.lanes.end_with(&self.myself);
+        // DPDK cannot be taken down without its primary process.
+        std::mem::forget(self.shard.lock().lease.take());
+    }
 }
 
 impl std::fmt::Debug for Engine {

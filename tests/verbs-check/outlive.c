@@ -1,0 +1,156 @@
+/*
+ * A program that outlives urdmad, and opens the device of the next one: it has as many threads, descriptors and mappings as before. The test ends urdmad and starts another
+ * one when the program says which round it is.
+ */
+#include "loopback.h"
+#include "scenarios.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <malloc.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ROUNDS 6
+/* Rounds after which the libraries have all that they keep. */
+#define WARM 2
+/* Less than a queue pair's memory. */
+#define SLACK_OCTETS (16u << 10)
+
+struct usage {
+	int threads, descriptors, mappings;
+	size_t octets;
+};
+
+static int entries(const char *path)
+{
+	DIR *directory = opendir(path);
+	int count = 0;
+
+	if (!directory)
+		fail("%s: %s", path, strerror(errno));
+	while (readdir(directory))
+		count++;
+	closedir(directory);
+	return count;
+}
+
+static int mappings_of_arenas(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[4096];
+	int count = 0;
+
+	if (!maps)
+		fail("/proc/self/maps: %s", strerror(errno));
+	while (fgets(line, sizeof(line), maps))
+		count += strstr(line, "urdma-arena") != NULL;
+	fclose(maps);
+	return count;
+}
+
+static struct usage usage(void)
+{
+	return (struct usage){
+		.threads = entries("/proc/self/task"), .descriptors = entries("/proc/self/fd"), .mappings = mappings_of_arenas(),
+		.octets = mallinfo2().uordblks,
+	};
+}
+
+static bool is_within(const struct usage *now, const struct usage *before)
+{
+	return now->threads <= before->threads && now->descriptors <= before->descriptors && now->mappings <= before->mappings &&
+	       now->octets <= before->octets + SLACK_OCTETS;
+}
+
+/* Threads that end may take a moment. */
+static void expect_no_more_than(const struct usage *before)
+{
+	for (int tries = 0;; tries++) {
+		struct usage now = usage();
+
+		if (is_within(&now, before))
+			return;
+		if (tries == 500)
+			fail("%d threads instead of %d, %d descriptors instead of %d, %d arenas instead of %d, %zu octets instead of %zu", now.threads,
+			     before->threads, now.descriptors, before->descriptors, now.mappings, before->mappings, now.octets, before->octets);
+		usleep(10000);
+	}
+}
+
+/* Waits until a urdmad serves the device. */
+static void await_device(void)
+{
+	double deadline = end_deadline();
+
+	for (;;) {
+		struct ibv_device **devices = ibv_get_device_list(NULL);
+		struct ibv_context *context = devices && devices[0] ? ibv_open_device(devices[0]) : NULL;
+
+		if (devices)
+			ibv_free_device_list(devices);
+		if (context) {
+			ibv_close_device(context);
+			return;
+		}
+		end_check_deadline(deadline);
+		usleep(10000);
+	}
+}
+
+/* A domain of a thread has an engine of its own. */
+static void use_thread_domain(struct ibv_context *context)
+{
+	struct ibv_td_init_attr attr = { 0 };
+	struct ibv_td *td = ibv_alloc_td(context, &attr);
+
+	if (!td || ibv_dealloc_td(td))
+		fail("ibv_alloc_td: %s", strerror(errno));
+}
+
+static void one_round(int round, struct usage *warm)
+{
+	struct rdma_event_channel *events;
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	struct ibv_qp *a, *b;
+	struct end e;
+
+	await_device();
+	end_open(&e, IBV_ACCESS_LOCAL_WRITE);
+	a = loopback_qp(&e, IBV_QPT_RC, NULL);
+	b = loopback_qp(&e, IBV_QPT_RC, NULL);
+	loopback_connect(&e, a, b);
+	loopback_receive(&e, b);
+	loopback_exchange(&e, a);
+	use_thread_domain(e.context);
+	events = rdma_create_event_channel();
+	if (!events || rdma_create_id(events, &id, NULL, RDMA_PS_TCP))
+		fail("rdma_create_id: %s", strerror(errno));
+	if (round == WARM)
+		*warm = usage();
+	if (round > WARM)
+		expect_no_more_than(warm);
+	printf("round %d\n", round);
+	end_expect_event(&e, IBV_EVENT_DEVICE_FATAL);
+	/* Of this end rdma_cm tells too, on the channel that was open then. */
+	if (rdma_get_cm_event(events, &event) || event->event != RDMA_CM_EVENT_DEVICE_REMOVAL || rdma_ack_cm_event(event))
+		fail("no DEVICE_REMOVAL: %s", strerror(errno));
+	if (rdma_destroy_id(id))
+		fail("rdma_destroy_id: %s", strerror(errno));
+	rdma_destroy_event_channel(events);
+	loopback_destroy(a, b);
+	end_close(&e);
+}
+
+void check_outlives(void)
+{
+	struct usage warm = { 0 };
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	for (int round = 0; round < ROUNDS; round++)
+		one_round(round, &warm);
+}
