@@ -22,6 +22,7 @@ use crate::packet::{Packet, PacketSocket, PACKET_OCTETS_MAX};
 use crate::paths::{RunDir, DEFAULT_INSTANCE};
 use crate::port_space::{CmPort, PortSharing};
 use crate::status::{ProcessReport, Status};
+use crate::trust::{Fault, Untrusted};
 use crate::PROTOCOL_VERSION;
 
 /// How long urdmad may take for any answer.
@@ -77,7 +78,7 @@ impl ControlClient {
     /// Connects to the urdmad of `run_dir` and greets it as `program`.
     ///
     /// # Errors
-    /// No urdmad there, no permission, another version.
+    /// No urdmad there, no permission, another version, a directory or a urdmad of another user.
     pub fn connect(run_dir: &RunDir, program: &str) -> Result<Self, ControlError> {
         let (client, hello) = Self::greet(run_dir, program)?;
         client.welcomed(hello)
@@ -104,9 +105,17 @@ impl ControlClient {
 
     /// Connects and says Hello, without waiting for the answer, whose id is given.
     fn greet(run_dir: &RunDir, program: &str) -> Result<(Self, u64), ControlError> {
+        let users = run_dir.trusted_users()?;
         let path = run_dir.control_socket();
         let socket =
             PacketSocket::connect(&path).map_err(|errno| connect_error(errno, run_dir, &path))?;
+        let daemon = socket.peer()?.uid();
+        if !users.include(daemon) {
+            return Err(ControlError::Untrusted(Untrusted {
+                dir: run_dir.path().to_owned(),
+                fault: Fault::Daemon(daemon),
+            }));
+        }
         let client = Self {
             socket,
             instance: String::new(),

@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::trust::Untrusted;
 use crate::PROTOCOL_VERSION;
 
 /// Why a client's call failed.
@@ -28,6 +29,9 @@ pub enum ControlError {
         /// The group that may.
         group: String,
     },
+    /// The run directory, or the urdmad in it, is another user's.
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     /// There is no such instance, but there are others.
     #[error("there is no instance \"{instance}\"; running: {}: name one of them or start it with `urdma up --instance {instance}`", existing.join(", "))]
     UnknownInstance {
@@ -64,7 +68,7 @@ impl ControlError {
     pub fn errno(&self) -> i32 {
         let errno = match self {
             Self::NoDaemon { .. } | Self::UnknownInstance { .. } | Self::Gone => Errno::ENODEV,
-            Self::PermissionDenied { .. } => Errno::EACCES,
+            Self::PermissionDenied { .. } | Self::Untrusted(_) => Errno::EACCES,
             Self::VersionMismatch { .. } => Errno::EPROTONOSUPPORT,
             Self::Refused(refusal) => return refusal.errno(),
             Self::Timeout => Errno::ETIMEDOUT,

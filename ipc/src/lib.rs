@@ -1,6 +1,6 @@
 //! What urdmad, provider processes and the command line say to each other, where an instance's files are, and what they all look up of the machine.
 //!
-//! - [`paths`]: the run directory of an instance.
+//! - [`paths`]: the run directory of an instance; [`trust`]: whether a client uses it.
 //! - [`personality`]: what a device shows itself as; [`port_space`]: rdma_cm's port spaces.
 //! - [`message`]: requests, answers and events; [`status`]: what `urdma status` shows; [`fault`]: what `urdma fault` can ask for.
 //! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, file descriptors beside it.
@@ -22,6 +22,7 @@ pub mod paths;
 pub mod personality;
 pub mod port_space;
 pub mod status;
+pub mod trust;
 
 pub use client::{Attaching, ControlClient};
 pub use error::{ControlError, Refusal, RefusalKind};

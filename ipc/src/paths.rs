@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::Uid;
 
+use crate::trust::{self, TrustedUsers, Untrusted};
+
 /// Environment variable that names the run directory of the instance to use.
 pub const RUN_DIR_VARIABLE: &str = "URDMA_RUN_DIR";
 /// Environment variable that names the instance to use when [`RUN_DIR_VARIABLE`] is not set.
@@ -22,21 +24,35 @@ const NAME_OCTETS_MAX: usize = 64;
 
 /// The run directory of one instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunDir(PathBuf);
+pub struct RunDir {
+    path: PathBuf,
+    /// Somebody gave the path, instead of the instance's name at most.
+    is_named: bool,
+}
 
 impl RunDir {
     /// A run directory that is given as a path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
+        Self {
+            path: path.into(),
+            is_named: true,
+        }
+    }
+
+    fn by_default(path: PathBuf) -> Self {
+        Self {
+            path,
+            is_named: false,
+        }
     }
 
     /// Where the caller's own instance `instance` lives, whether it runs or not.
     pub fn own(instance: &str) -> Self {
-        Self(own_base().join(instance))
+        Self::by_default(own_base().join(instance))
     }
 
     /// The directory that a client is to use: `run_dir` if given, else `$URDMA_RUN_DIR`, else that of `instance`, `$URDMA_INSTANCE` or
-    /// `default`: the caller's own if it exists, else the system's if that exists.
+    /// `default`: the caller's own if it exists and only the caller can have made it, else the system's if that exists.
     pub fn find(run_dir: Option<&Path>, instance: Option<&str>) -> Self {
         if let Some(path) = run_dir {
             return Self::at(path);
@@ -52,8 +68,9 @@ impl RunDir {
             .or_else(|| from_environment(INSTANCE_VARIABLE)?.into_string().ok())
             .unwrap_or_else(|| DEFAULT_INSTANCE.to_owned());
         let own = Self::own(&instance);
-        let system = Self(Path::new(SYSTEM_BASE).join(&instance));
-        if !own.0.exists() && system.0.exists() {
+        let system = Self::by_default(Path::new(SYSTEM_BASE).join(&instance));
+        let own_counts = own.path.exists() && own.trusted_users().is_ok();
+        if !own_counts && system.path.exists() {
             system
         } else {
             own
@@ -62,12 +79,12 @@ impl RunDir {
 
     /// The directory itself.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// The instance's name: the last component of the path.
     pub fn instance(&self) -> String {
-        self.0.file_name().map_or_else(
+        self.path.file_name().map_or_else(
             || DEFAULT_INSTANCE.to_owned(),
             |name| name.to_string_lossy().into_owned(),
         )
@@ -75,27 +92,37 @@ impl RunDir {
 
     /// The control socket.
     pub fn control_socket(&self) -> PathBuf {
-        self.0.join(CONTROL_SOCKET_NAME)
+        self.path.join(CONTROL_SOCKET_NAME)
     }
 
     /// The root of the tree that libibverbs and librdmacm read (`SYSFS_PATH`).
     pub fn sysfs(&self) -> PathBuf {
-        self.0.join("sysfs")
+        self.path.join("sysfs")
     }
 
     /// The file that holds urdmad's process id; urdmad keeps it locked while it lives.
     pub fn pid_file(&self) -> PathBuf {
-        self.0.join("pid")
+        self.path.join("pid")
     }
 
     /// What urdmad logs.
     pub fn log_file(&self) -> PathBuf {
-        self.0.join("urdmad.log")
+        self.path.join("urdmad.log")
+    }
+
+    /// The users whose urdmad a client uses here.
+    ///
+    /// # Errors
+    /// Another user has made the directory or can change the way to it.
+    pub fn trusted_users(&self) -> Result<TrustedUsers, Untrusted> {
+        // `urdma run` names the directory to programs, but anyone can make the caller's in /tmp.
+        let is_guessable = self.path.starts_with(base_in_tmp(Uid::effective()));
+        trust::check(&self.path, self.is_named && !is_guessable)
     }
 
     /// Names of the instances that have a run directory beside this one, and of the system's if this is the caller's own, in order.
     pub fn existing_instances(&self) -> Vec<String> {
-        let Some(base) = self.0.parent() else {
+        let Some(base) = self.path.parent() else {
             return Vec::new();
         };
         let mut names = instances_below(base);
@@ -133,8 +160,12 @@ fn base_for(uid: Uid, runtime_dir: Option<PathBuf>) -> PathBuf {
     } else if let Some(runtime_dir) = runtime_dir {
         runtime_dir.join("urdma")
     } else {
-        PathBuf::from(format!("/tmp/urdma-{uid}"))
+        base_in_tmp(uid)
     }
+}
+
+fn base_in_tmp(uid: Uid) -> PathBuf {
+    PathBuf::from(format!("/tmp/urdma-{uid}"))
 }
 
 fn instances_below(base: &Path) -> Vec<String> {
@@ -145,6 +176,7 @@ fn instances_below(base: &Path) -> Vec<String> {
         .filter_map(Result::ok)
         .filter(|entry| entry.path().join(CONTROL_SOCKET_NAME).exists())
         .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| is_instance_name(name))
         .collect()
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::{chown, Gid, Uid};
+use urdma_ipc::trust::Untrusted;
 use urdma_ipc::RunDir;
 
 use crate::process;
@@ -47,6 +48,9 @@ pub enum RunDirError {
         /// The directory.
         dir: PathBuf,
     },
+    /// No client would use it.
+    #[error(transparent)]
+    Untrusted(#[from] Untrusted),
     /// The system said no.
     #[error("cannot use {} as run directory: {error}", path.display())]
     Io {
@@ -73,6 +77,7 @@ impl OwnedRunDir {
     pub fn acquire(run_dir: &RunDir, group: Option<Gid>) -> Result<Self, RunDirError> {
         for _ in 0..TRIES {
             prepare(run_dir.path(), group)?;
+            run_dir.trusted_users()?;
             refuse_foreign(run_dir.path())?;
             if let Some(pid_file) = lock_after_the_dying(run_dir)? {
                 let owned = Self {

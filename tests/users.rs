@@ -1,0 +1,175 @@
+//! Users of one machine who do not trust one another.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::{chown, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use urdma_harness::instance::{binary_dir, Scratch};
+use urdma_harness::process::{Ended, Process};
+use urdma_tests::alone;
+
+/// Users that no machine has.
+const ATTACKER: u32 = 64_001;
+const VICTIM: u32 = 64_002;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A copy of our programs that all users can execute.
+struct Programs(Scratch);
+
+impl Programs {
+    fn new() -> Self {
+        let scratch = Scratch::new("users").unwrap();
+        let built = binary_dir().unwrap();
+        for file in [
+            "urdma",
+            "urdmad",
+            "liburdma_provider.so",
+            "liburdma_standin.so",
+        ] {
+            fs::copy(built.join(file), scratch.path().join(file)).unwrap();
+        }
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Self(scratch)
+    }
+
+    /// `urdma` as a user without a runtime directory.
+    fn urdma(&self, user: u32, arguments: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        command
+            .arg(format!("--reuid={user}"))
+            .arg(format!("--regid={user}"))
+            .args(["--clear-groups", "--inh-caps=-all", "--no-new-privs"])
+            .arg(self.0.path().join("urdma"))
+            .args(arguments)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin");
+        command
+    }
+
+    fn ask(&self, user: u32, arguments: &[&str]) -> Ended {
+        Process::run(&mut self.urdma(user, arguments), LIMIT).unwrap()
+    }
+}
+
+/// An instance of the attacker's that lets everybody in; it ends when dropped.
+struct OfAttacker<'a> {
+    programs: &'a Programs,
+    run_dir: String,
+    base: PathBuf,
+}
+
+impl<'a> OfAttacker<'a> {
+    /// Starts it below `base`, which the attacker makes.
+    fn up(programs: &'a Programs, base: &Path, name: &str) -> Self {
+        fs::create_dir(base).unwrap();
+        chown(base, Some(ATTACKER), Some(ATTACKER)).unwrap();
+        let instance = Self {
+            programs,
+            run_dir: base.join(name).display().to_string(),
+            base: base.to_owned(),
+        };
+        let up = programs.ask(ATTACKER, &["up", "--run-dir", &instance.run_dir]);
+        assert!(up.succeeded(), "{}", up.describe());
+        allow(&instance.run_dir, 0o755);
+        allow(Path::new(&instance.run_dir).join("control.sock"), 0o666);
+        instance
+    }
+}
+
+impl Drop for OfAttacker<'_> {
+    fn drop(&mut self) {
+        let down = ["down", "--run-dir", &self.run_dir];
+        let down = self.programs.ask(ATTACKER, &down);
+        if !down.succeeded() {
+            eprintln!("{}", down.describe());
+        }
+        let _ = fs::remove_dir_all(&self.base);
+    }
+}
+
+fn allow(path: impl AsRef<Path>, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// An instance of root's that the victim may use; down when dropped.
+struct OfRoot<'a> {
+    programs: &'a Programs,
+    name: String,
+}
+
+impl<'a> OfRoot<'a> {
+    fn up(programs: &'a Programs, name: &str, keys: &str) -> Self {
+        let config = programs.0.path().join("root.toml");
+        let keys = format!("instance = \"{name}\"\naddress = [\"127.0.0.1\"]\n{keys}");
+        fs::write(&config, keys).unwrap();
+        let up = programs.ask(0, &["up", "--config", config.to_str().unwrap()]);
+        assert!(up.succeeded(), "{}", up.describe());
+        Self {
+            programs,
+            name: name.to_owned(),
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        Path::new("/run/urdma")
+            .join(&self.name)
+            .join("control.sock")
+    }
+}
+
+impl Drop for OfRoot<'_> {
+    fn drop(&mut self) {
+        self.programs.ask(0, &["down", "--instance", &self.name]);
+    }
+}
+
+// Programs of the victim attached to memory that the attacker reads and writes.
+#[test]
+fn instance_of_another_user_in_the_place_of_the_callers_own_is_refused() {
+    let _alone = alone();
+    let programs = Programs::new();
+    let name = format!("squat-{}", std::process::id());
+    let base = PathBuf::from(format!("/tmp/urdma-{VICTIM}"));
+    let squat = OfAttacker::up(&programs, &base, &name);
+    for options in [["--run-dir", &squat.run_dir], ["--instance", &name]] {
+        for command in ["status", "run", "down"] {
+            let program: &[&str] = if command == "run" { &["true"] } else { &[] };
+            let said = programs.ask(VICTIM, &[&[command][..], &options, program].concat());
+            assert!(!said.succeeded(), "{command}: {}", said.output);
+            let fault = format!("{} belongs to user {ATTACKER}", base.display());
+            assert!(said.output.contains(&fault), "{command}: {}", said.output);
+        }
+    }
+    // An instance of the victim's own cannot be there.
+    let up = programs.ask(VICTIM, &["up", "--instance", &name]);
+    assert!(!up.succeeded(), "{}", up.output);
+    assert!(up.output.contains("another user"), "{}", up.output);
+    // One of root's is used instead.
+    let root = OfRoot::up(&programs, &name, "");
+    allow(root.socket().parent().unwrap(), 0o755);
+    allow(root.socket(), 0o666);
+    let status = programs.ask(VICTIM, &["status", "--instance", &name, "--json"]);
+    let dir = format!("/run/urdma/{name}");
+    assert!(status.output.contains(&dir), "{}", status.describe());
+}
+
+#[test]
+fn instance_of_another_user_is_used_where_it_is_named() {
+    let _alone = alone();
+    let programs = Programs::new();
+    let base = programs.0.path().join("base");
+    let instance = OfAttacker::up(&programs, &base, "a");
+    let ask = || programs.ask(VICTIM, &["status", "--run-dir", &instance.run_dir]);
+    let status = ask();
+    assert!(status.succeeded(), "{}", status.describe());
+    // Others than its owner could put something else there.
+    allow(&base, 0o777);
+    let refused = ask();
+    assert!(!refused.succeeded(), "{}", refused.output);
+    let fault = format!("{} can be changed by other users", base.display());
+    assert!(refused.output.contains(&fault), "{}", refused.output);
+    allow(&base, 0o755);
+}
