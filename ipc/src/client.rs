@@ -46,6 +46,8 @@ struct Inbox {
     /// A thread is in recvmsg; the others wait on the condition variable.
     has_reader: bool,
     is_closed: bool,
+    /// Why urdmad has refused the conversation.
+    refused: Option<Refusal>,
     /// By id: `None` until the answer is there. Ids that nobody waits for are not in it.
     answers: HashMap<u64, Option<Reply>>,
     events: VecDeque<Event>,
@@ -374,9 +376,19 @@ impl ControlClient {
         self.lock().answers.insert(id, None);
         if let Err(errno) = self.socket.send(&FromClient { id, request }, &[]) {
             self.lock().answers.remove(&id);
-            return Err(errno.into());
+            return Err(self.why_not_sent(errno));
         }
         Ok(id)
+    }
+
+    /// Why a request cannot be sent: what urdmad has said before it closed, if that is it.
+    fn why_not_sent(&self, errno: Errno) -> ControlError {
+        let error = ControlError::from(errno);
+        if !matches!(error, ControlError::Gone) {
+            return error;
+        }
+        let end = self.wait_until(Some(Instant::now() + CALL_LIMIT), |_| None::<()>);
+        end.err().unwrap_or(error)
     }
 
     fn answer_to(&self, id: u64) -> Result<(Answer, Vec<OwnedFd>), ControlError> {
@@ -403,7 +415,8 @@ impl ControlClient {
                 return Ok(Some(found));
             }
             if inbox.is_closed {
-                return Err(ControlError::Gone);
+                let refused = inbox.refused.clone().map(ControlError::Refused);
+                return Err(refused.unwrap_or(ControlError::Gone));
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -509,6 +522,7 @@ fn file_packet(inbox: &mut Inbox, packet: Packet) -> Result<(), ControlError> {
             }
             inbox.events.push_back(event);
         }
+        FromDaemon::Refused(refusal) => inbox.refused = Some(refusal),
     }
     Ok(())
 }
@@ -570,6 +584,40 @@ mod tests {
             assert!(Instant::now() < deadline, "nobody connects");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn conversation_that_is_refused_unread_says_why() {
+        let directory = std::env::temp_dir().join(format!("urdma-ipc-no-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let run_dir = RunDir::at(&directory);
+        let listener = PacketListener::bind(&run_dir.control_socket()).unwrap();
+        let refusal = Refusal::new(RefusalKind::QuotaExceeded, "there are too many");
+        let refuse = || {
+            let daemon = accepted(&listener);
+            let message = FromDaemon::Refused(refusal.clone());
+            daemon.send(&message, &[]).unwrap();
+        };
+        // Before the greeting, after it, and between greeting and request.
+        std::thread::scope(|scope| {
+            for _ in 0..50 {
+                let refused = scope.spawn(|| ControlClient::connect(&run_dir, "test"));
+                refuse();
+                let error = refused.join().unwrap().unwrap_err();
+                assert!(
+                    matches!(&error, ControlError::Refused(why) if *why == refusal),
+                    "{error}"
+                );
+            }
+        });
+        let attaching = ControlClient::begin_attach(&run_dir, "test", false).unwrap();
+        refuse();
+        let error = attaching.finish().unwrap_err();
+        assert!(
+            matches!(&error, ControlError::Refused(why) if *why == refusal),
+            "{error}"
+        );
+        std::fs::remove_dir_all(directory).unwrap();
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub enum FromDaemon {
     },
     /// Something that the client should know.
     Event(Event),
+    /// The conversation is refused, whatever is asked: urdmad closes it at once.
+    Refused(Refusal),
 }
 
 /// What a client may ask.

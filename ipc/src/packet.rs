@@ -1,15 +1,16 @@
 //! Packets of a SOCK_SEQPACKET socket: octets and file descriptors.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use nix::errno::Errno;
 use nix::fcntl::{open, OFlag};
+use nix::libc;
 use nix::sys::socket::{
-    accept4, bind, connect, getsockopt, listen, recv, recvmsg, sendmsg, setsockopt, socket,
-    sockopt, AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag,
-    SockType, UnixAddr, UnixCredentials,
+    accept4, bind, connect, getsockopt, listen, recv, sendmsg, setsockopt, socket, sockopt,
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr,
+    UnixCredentials,
 };
 use nix::sys::stat::Mode;
 use serde::de::DeserializeOwned;
@@ -20,13 +21,15 @@ pub const PACKET_OCTETS_MAX: usize = 192 * 1024;
 /// `sun_path` with its terminating zero.
 const SOCKET_PATH_OCTETS_MAX: usize = 107;
 const SEND_BUFFER_OCTETS: usize = 208 * 1024;
+/// Room for the descriptors of one packet: a `cmsghdr` and four of them.
+const CONTROL_WORDS: usize = 4;
 
 /// One received packet.
 #[derive(Debug)]
 pub struct Packet {
     /// Its octets.
     pub octets: Vec<u8>,
-    /// The file descriptors that came along, close-on-exec.
+    /// The file descriptors that came along, close-on-exec; none if they were not wanted.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -106,58 +109,61 @@ impl PacketSocket {
     /// Waits for a packet. `None` when the other side has closed.
     ///
     /// # Errors
-    /// As recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`.
+    /// As recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`; EMFILE if it had more descriptors than four, or than
+    /// this process may open.
     pub fn recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
-        self.recv_flags(octets_max, MsgFlags::empty())
+        self.recv_flags(octets_max, MsgFlags::empty(), &mut [0; CONTROL_WORDS])
     }
 
-    /// Like [`Self::recv`], but does not wait.
+    /// Like [`Self::recv`], but does not wait, and leaves the packet's descriptors with the kernel, which closes them.
     ///
     /// # Errors
-    /// EAGAIN if there is no packet.
+    /// EAGAIN if there is no packet; else as recvmsg(2), and EMSGSIZE as there.
     pub fn try_recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
-        self.recv_flags(octets_max, MsgFlags::MSG_DONTWAIT)
+        self.recv_flags(octets_max, MsgFlags::MSG_DONTWAIT, &mut [])
     }
 
-    fn recv_flags(&self, octets_max: usize, flags: MsgFlags) -> Result<Option<Packet>, Errno> {
+    fn recv_flags(
+        &self,
+        octets_max: usize,
+        flags: MsgFlags,
+        control: &mut [u64],
+    ) -> Result<Option<Packet>, Errno> {
         // Most packets are short, and a buffer for the longest takes 50 pages.
         let waiting = self.wait_for_packet(flags)?;
         let mut octets = vec![0; waiting.min(octets_max)];
-        let mut space = nix::cmsg_space!([RawFd; 4]);
-        let (length, truncated, fds) = loop {
-            let mut parts = [IoSliceMut::new(&mut octets)];
-            let received = recvmsg::<()>(
-                self.0.as_raw_fd(),
-                &mut parts,
-                Some(&mut space),
-                flags | MsgFlags::MSG_CMSG_CLOEXEC,
-            );
-            match received {
+        let wants_fds = !control.is_empty();
+        let received = loop {
+            match recvmsg(self.0.as_fd(), &mut octets, control, flags) {
                 Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno),
-                Ok(received) => {
-                    let fds = owned_fds(received.cmsgs()?);
-                    let truncated = received.flags.contains(MsgFlags::MSG_TRUNC);
-                    break (received.bytes, truncated, fds);
-                }
+                other => break other?,
             }
         };
-        if truncated {
+        if received.flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(Errno::EMSGSIZE);
         }
-        if length == 0 {
+        if wants_fds && received.flags.contains(MsgFlags::MSG_CTRUNC) {
+            return Err(Errno::EMFILE);
+        }
+        if received.length_octets == 0 {
             return Ok(None);
         }
-        octets.truncate(length);
-        Ok(Some(Packet { octets, fds }))
+        octets.truncate(received.length_octets);
+        Ok(Some(Packet {
+            octets,
+            fds: received.fds,
+        }))
     }
 
     /// The length of the next packet, which stays; 0 when the other side has closed.
     fn wait_for_packet(&self, flags: MsgFlags) -> Result<usize, Errno> {
         let peek = flags | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
+        let mut was_reset = false;
         loop {
             match recv(self.0.as_raw_fd(), &mut [], peek) {
                 Err(Errno::EINTR) => {}
+                // Said once when the other side has closed without reading all; what it has sent is behind it.
+                Err(Errno::ECONNRESET) if !was_reset => was_reset = true,
                 other => return other,
             }
         }
@@ -248,16 +254,144 @@ fn with_short_path(
     action(&UnixAddr::new(&short)?)
 }
 
-fn owned_fds(messages: impl Iterator<Item = ControlMessageOwned>) -> Vec<OwnedFd> {
+/// What recvmsg(2) gave.
+struct Received {
+    length_octets: usize,
+    flags: MsgFlags,
+    fds: Vec<OwnedFd>,
+}
+
+/// Calls recvmsg(2). Every descriptor that the kernel has made is owned, also when it could not make all.
+fn recvmsg(
+    socket: BorrowedFd<'_>,
+    octets: &mut [u8],
+    control: &mut [u64],
+    flags: MsgFlags,
+) -> Result<Received, Errno> {
+    let mut part = libc::iovec {
+        iov_base: octets.as_mut_ptr().cast(),
+        iov_len: octets.len(),
+    };
+    // SAFETY: all zeroes is a valid `msghdr`.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(control);
+    let flags = (flags | MsgFlags::MSG_CMSG_CLOEXEC).bits();
+    // SAFETY: the message names two buffers that are writable for the lengths that it says.
+    let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
+    Ok(Received {
+        length_octets: usize::try_from(Errno::result(length)?).unwrap_or(0),
+        flags: MsgFlags::from_bits_retain(message.msg_flags),
+        // SAFETY: the kernel has filled in the message, and its control buffer, aligned for it, still is there.
+        fds: unsafe { owned_fds(&message) },
+    })
+}
+
+/// The descriptors that came with a message.
+///
+/// # Safety
+/// The message is as recvmsg(2) left it, and this is called once.
+unsafe fn owned_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    for message in messages {
-        if let ControlMessageOwned::ScmRights(raw) = message {
-            // SAFETY: the kernel has just made these descriptors for this packet; nobody else knows them.
-            fds.extend(
-                raw.into_iter()
-                    .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
-            );
+    // SAFETY: our caller vouches for the message.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: null, or a header in the control buffer.
+    while let Some(control) = unsafe { header.as_ref() } {
+        if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: the arithmetic of a macro.
+            let before = unsafe { libc::CMSG_LEN(0) } as usize;
+            let count = control.cmsg_len.saturating_sub(before) / size_of::<RawFd>();
+            // SAFETY: the header is in the control buffer.
+            let data: *const RawFd = unsafe { libc::CMSG_DATA(header) }.cast();
+            for index in 0..count {
+                // SAFETY: the header says that so many descriptors follow it, which the kernel has put there.
+                let fd = unsafe { data.add(index).read_unaligned() };
+                // SAFETY: the kernel has just made the descriptor for this message; nothing else knows it.
+                fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
+            }
         }
+        // SAFETY: message and header as above.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
     fds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, PipeReader, Read};
+
+    fn pair() -> (PacketSocket, PacketSocket) {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let kind = SockType::SeqPacket;
+        let (one, other) =
+            nix::sys::socket::socketpair(AddressFamily::Unix, kind, None, flags).unwrap();
+        (PacketSocket(one), PacketSocket(other))
+    }
+
+    /// Sends "hello" with copies of a pipe's end; gives the other end.
+    fn send_pipe(socket: &PacketSocket, copies: usize) -> PipeReader {
+        let (reader, writer) = std::io::pipe().unwrap();
+        socket
+            .send(&"hello", &vec![writer.as_fd(); copies])
+            .unwrap();
+        reader
+    }
+
+    /// Whether the other end of the pipe is open nowhere.
+    fn is_closed(mut pipe: PipeReader) -> bool {
+        let flags = nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK);
+        nix::fcntl::fcntl(&pipe, flags).unwrap();
+        match pipe.read(&mut [0]) {
+            Ok(length) => length == 0,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn descriptors_that_fit_come_with_their_packet() {
+        let (one, other) = pair();
+        let pipe = send_pipe(&one, 4);
+        let packet = other.recv(64).unwrap().unwrap();
+        assert_eq!(packet.parse::<String>().unwrap(), "hello");
+        assert_eq!(packet.fds.len(), 4);
+        drop(packet);
+        assert!(is_closed(pipe));
+    }
+
+    // The first four stayed open for ever.
+    #[test]
+    fn packet_with_too_many_descriptors_leaves_none() {
+        let (one, other) = pair();
+        let pipe = send_pipe(&one, 9);
+        assert_eq!(other.recv(64).unwrap_err(), Errno::EMFILE);
+        assert!(is_closed(pipe));
+    }
+
+    #[test]
+    fn descriptors_that_are_not_wanted_are_closed_and_their_packet_counts() {
+        let (one, other) = pair();
+        for copies in [1, 4, 9] {
+            let pipe = send_pipe(&one, copies);
+            let packet = other.try_recv(64).unwrap().unwrap();
+            assert_eq!(packet.parse::<String>().unwrap(), "hello");
+            assert!(packet.fds.is_empty() && is_closed(pipe));
+        }
+    }
+
+    #[test]
+    fn last_words_of_a_peer_that_has_not_read_all_are_received() {
+        let (one, other) = pair();
+        other.send(&"unread", &[]).unwrap();
+        one.send(&"farewell", &[]).unwrap();
+        drop(one);
+        let packet = other.recv(64).unwrap().unwrap();
+        assert_eq!(packet.parse::<String>().unwrap(), "farewell");
+        assert!(other.recv(64).unwrap().is_none());
+    }
 }

@@ -1,9 +1,10 @@
 //! The control thread: the socket, its clients, signals, and the data thread's bell.
 //!
 //! Nothing here waits for a client: packets are taken and sent without blocking, and a client that does not read is dropped. `requests` does
-//! what clients ask, `reap` takes back what they had, `report` answers status requests, `kernel` does
+//! what clients ask, `accept` takes new ones, `reap` takes back what they had, `report` answers status requests, `kernel` does
 //! what the kernel module wants.
 
+mod accept;
 mod kernel;
 mod reap;
 mod report;
@@ -24,6 +25,7 @@ use urdma_ipc::packet::PacketListener;
 use urdma_ipc::status::Counters;
 use urdma_ipc::Event;
 
+use self::accept::Door;
 use crate::client::{Client, PendingStatus};
 use crate::config::Config;
 use crate::data::command::DataHandle;
@@ -37,8 +39,6 @@ use crate::slots::{Slots, Token};
 const REQUEST_OCTETS_MAX: usize = 8192;
 /// Requests of one client handled before the others have their turn.
 const REQUESTS_AT_ONCE: usize = 16;
-/// Surplus connections that are told why before more are just closed.
-const SURPLUS_MAX: usize = 16;
 
 /// Why the control loop ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,9 +89,10 @@ impl Control {
         listener: &PacketListener,
         signals: &SignalFd,
     ) -> Result<Ended, Errno> {
+        let mut door = Door::new(listener);
         loop {
             self.kernel.keep_served(Instant::now());
-            let (common, ready) = self.wait(listener, signals)?;
+            let (common, ready) = self.wait(&door, signals)?;
             if common[0] && matches!(signals.read_signal(), Ok(Some(_))) {
                 return Ok(Ended::Asked);
             }
@@ -108,7 +109,7 @@ impl Control {
                 self.serve(&ready);
             }
             if common[2] {
-                self.accept_all(listener);
+                self.accept_from(&mut door);
             }
             self.serve_kernel();
             self.drop_broken();
@@ -120,16 +121,12 @@ impl Control {
     }
 
     /// Waits until there is something to do: whether signals, bell and listener are ready, and which clients.
-    fn wait(
-        &self,
-        listener: &PacketListener,
-        signals: &SignalFd,
-    ) -> Result<([bool; 4], Vec<Ready>), Errno> {
+    fn wait(&self, door: &Door<'_>, signals: &SignalFd) -> Result<([bool; 4], Vec<Ready>), Errno> {
         let bell = self.shared.bell();
         let mut fds = vec![
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(bell.as_fd(), PollFlags::POLLIN),
-            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(door.as_fd(), door.events(Instant::now())),
         ];
         let kernel_place = self.kernel.agent().map(|agent| {
             fds.push(PollFd::new(agent.as_fd(), PollFlags::POLLIN));
@@ -144,7 +141,7 @@ impl Control {
                 fds.push(PollFd::new(death, PollFlags::POLLIN));
             }
         }
-        match poll(&mut fds, self.timeout()) {
+        match poll(&mut fds, self.timeout(door)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
         }
@@ -166,42 +163,20 @@ impl Control {
         Ok(([is_set(0), is_set(1), is_set(2), kernel], ready))
     }
 
-    fn timeout(&self) -> PollTimeout {
+    fn timeout(&self, door: &Door<'_>) -> PollTimeout {
         let statuses = self.pending.iter().map(|status| status.deadline);
         let kernel = self
             .kernel
             .next_try()
             .into_iter()
-            .chain(self.kernel_deadline());
+            .chain(self.kernel_deadline())
+            .chain(door.opens_at(Instant::now()));
         let Some(deadline) = statuses.chain(kernel).min() else {
             return PollTimeout::NONE;
         };
         let left = deadline.saturating_duration_since(Instant::now());
         let milliseconds = (left + Duration::from_micros(999)).as_millis();
         PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
-    }
-
-    fn accept_all(&mut self, listener: &PacketListener) {
-        let quota = usize::from(self.config.quota.connections);
-        loop {
-            let socket = match listener.accept() {
-                Ok(socket) => socket,
-                Err(Errno::EAGAIN) => return,
-                Err(errno) => {
-                    tracing::warn!("cannot accept a connection: {errno}");
-                    return;
-                }
-            };
-            let count = self.clients.len();
-            let Ok(peer) = socket.peer() else { continue };
-            if count >= quota + SURPLUS_MAX {
-                continue;
-            }
-            let token = self.next_token;
-            self.next_token += 1;
-            self.clients
-                .insert(token, Client::new(socket, peer, count >= quota));
-        }
     }
 
     /// Handles what a client has sent.
@@ -222,7 +197,11 @@ impl Control {
                     }
                 },
                 Err(Errno::EAGAIN) => break,
-                Ok(None) | Err(_) => client.is_broken = true,
+                Ok(None) => client.is_broken = true,
+                Err(errno) => {
+                    tracing::warn!("process {}: cannot receive: {errno}", client.peer.pid());
+                    client.is_broken = true;
+                }
             }
         }
         if ready.is_dead {

@@ -1,10 +1,10 @@
 //! The life of the daemon: start in order, serve, end in order.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::prctl::set_pdeathsig;
@@ -24,6 +24,7 @@ use crate::data;
 use crate::identity::Identity;
 use crate::kernel::KernelDoor;
 use crate::lease::Leases;
+use crate::log::{self, Log};
 use crate::notify::notify;
 use crate::port::{self, OpenPort, PortRequest};
 use crate::rundir::{OwnedRunDir, RunDirError};
@@ -81,7 +82,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     let signals = block_signals().map_err(system("wait for signals"))?;
     let owned = OwnedRunDir::acquire(&options.run_dir, options.config.group)?;
     let log = log_file(options).map_err(system("write the log"))?;
-    start_log(log.as_ref()).map_err(system("write the log"))?;
+    start_log(options, log.as_ref()).map_err(system("write the log"))?;
     let mut control = start(options, &owned)?;
     if !options.foreground {
         // `urdma up` has asked for a signal at its end, which comes when the control socket is
@@ -246,22 +247,19 @@ fn log_file(options: &Options) -> io::Result<Option<File>> {
     if options.foreground {
         return Ok(None);
     }
-    open_log(&options.run_dir.log_file()).map(Some)
+    log::open(&options.run_dir.log_file()).map(Some)
 }
 
-fn open_log(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
-}
-
-fn start_log(file: Option<&File>) -> io::Result<()> {
-    let builder = tracing_subscriber::fmt().with_target(false);
-    // A second daemon in one process (a test) keeps the first one's log.
-    let _ = match file {
-        Some(file) => builder
-            .with_ansi(false)
-            .with_writer(Mutex::new(file.try_clone()?))
-            .try_init(),
-        None => builder.with_writer(io::stderr).try_init(),
+fn start_log(options: &Options, file: Option<&File>) -> io::Result<()> {
+    let log = match file {
+        Some(file) => Log::file(file.try_clone()?, &options.run_dir.log_file()),
+        None => Log::stderr(),
     };
+    // A second daemon in one process (a test) keeps the first one's log.
+    let _ = tracing_subscriber::fmt()
+        .with_target(false)
+        .with_ansi(file.is_none())
+        .with_writer(log)
+        .try_init();
     Ok(())
 }

@@ -33,6 +33,7 @@ mod kernel;
 mod kernel_cm;
 pub mod lease;
 pub mod listeners;
+mod log;
 pub mod notify;
 pub mod port;
 mod process;

@@ -17,7 +17,14 @@ use urdma_ipc::RunDir;
 use crate::process;
 
 /// What urdmad makes in its run directory, the `pid` file last.
-const CONTENTS: [&str; 5] = ["control.sock", "sysfs", "dpdk", "urdmad.log", "pid"];
+const CONTENTS: [&str; 6] = [
+    "control.sock",
+    "sysfs",
+    "dpdk",
+    "urdmad.log",
+    "urdmad.log.1",
+    "pid",
+];
 const TRIES: usize = 16;
 /// How long an urdmad that is about to end is waited for, and how often it is looked at.
 const DYING_PATIENCE: Duration = Duration::from_secs(10);

@@ -36,7 +36,9 @@ impl Process {
         let packet = self.socket.try_recv(8192).ok()??;
         match packet.parse().unwrap() {
             FromDaemon::Event(event) => Some(event),
-            FromDaemon::Answer { .. } => panic!("it has asked for nothing"),
+            FromDaemon::Answer { .. } | FromDaemon::Refused(_) => {
+                panic!("it has asked for nothing")
+            }
         }
     }
 
