@@ -25,8 +25,6 @@ pub(crate) struct Client {
     pub(crate) program: Option<String>,
     pub(crate) attached: Option<Attachment>,
     pub(crate) report: Option<ProcessReport>,
-    /// One connection too many: its greeting is answered with a refusal.
-    pub(crate) is_surplus: bool,
     /// It has started the capture that runs, which ends with it.
     pub(crate) is_capturing: bool,
     /// It is to be dropped once its requests are handled.
@@ -44,14 +42,13 @@ pub(crate) struct Attachment {
 }
 
 impl Client {
-    pub(crate) fn new(socket: PacketSocket, peer: UnixCredentials, is_surplus: bool) -> Self {
+    pub(crate) fn new(socket: PacketSocket, peer: UnixCredentials) -> Self {
         Self {
             socket: Arc::new(socket),
             peer,
             program: None,
             attached: None,
             report: None,
-            is_surplus,
             is_capturing: false,
             is_broken: false,
         }

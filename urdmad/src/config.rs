@@ -53,8 +53,18 @@ pub struct Quota {
     pub slots_per_user: u16,
     /// CM ports of one process.
     pub cm_ports_per_process: u32,
-    /// Open control connections, attached or not.
+    /// Open control connections, attached or not, of all users; the owner and root have some more.
     pub connections: u16,
+    /// Those of one user but the owner and root; nothing for three quarters of all.
+    pub connections_per_user: Option<u16>,
+}
+
+impl Quota {
+    /// Open control connections that one user can have.
+    pub fn connections_per_user(&self) -> usize {
+        let default = self.connections - self.connections / 4;
+        usize::from(self.connections_per_user.unwrap_or(default))
+    }
 }
 
 /// A port of the instance.
@@ -139,6 +149,7 @@ impl Default for Quota {
             slots_per_user: u16::MAX,
             cm_ports_per_process: 4096,
             connections: 512,
+            connections_per_user: None,
         }
     }
 }
@@ -268,6 +279,7 @@ struct RawQuota {
     slots_per_user: Option<Spanned<u16>>,
     cm_ports_per_process: Option<Spanned<u32>>,
     connections: Option<Spanned<u16>>,
+    connections_per_user: Option<Spanned<u16>>,
 }
 
 #[derive(Deserialize)]
@@ -401,6 +413,9 @@ impl RawQuota {
         }
         if let Some(connections) = self.connections {
             quota.connections = in_range(source, &connections, 2, 4096)?;
+        }
+        if let Some(connections) = self.connections_per_user {
+            quota.connections_per_user = Some(in_range(source, &connections, 1, 4096)?);
         }
         Ok(())
     }

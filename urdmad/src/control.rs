@@ -1,11 +1,12 @@
 //! The control thread: the socket, its clients, signals, and the data thread's bell.
 //!
 //! Nothing here waits for a client: packets are taken and sent without blocking, and a client that does not read is dropped. `requests` does
-//! what clients ask, `accept` takes new ones, `reap` takes back what they had, `report` answers status requests, `kernel` does
+//! what clients ask, `accept` takes new ones for which `places` has room, `reap` takes back what they had, `report` answers status requests, `kernel` does
 //! what the kernel module wants.
 
 mod accept;
 mod kernel;
+mod places;
 mod reap;
 mod report;
 mod requests;
@@ -89,7 +90,7 @@ impl Control {
         listener: &PacketListener,
         signals: &SignalFd,
     ) -> Result<Ended, Errno> {
-        let mut door = Door::new(listener);
+        let mut door = Door::new(listener, &self.config.quota);
         loop {
             self.kernel.keep_served(Instant::now());
             let (common, ready) = self.wait(&door, signals)?;

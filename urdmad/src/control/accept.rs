@@ -5,17 +5,18 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::PollFlags;
+use nix::unistd::Uid;
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::packet::{PacketListener, PacketSocket};
 use urdma_ipc::{Refusal, RefusalKind};
 
+use super::places::Places;
 use super::Control;
 use crate::client::Client;
+use crate::config::Quota;
 
 /// Conversations that are accepted before those that there are have their turn.
 const ACCEPTS_AT_ONCE: usize = 64;
-/// Surplus connections that are told why before more are just closed.
-const SURPLUS_MAX: usize = 16;
 /// How long no conversation is accepted when that fails.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -24,15 +25,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Door<'a> {
     listener: &'a PacketListener,
     spare: Option<OwnedFd>,
+    places: Places,
     /// Nothing is accepted before.
     opens_at: Option<Instant>,
 }
 
 impl<'a> Door<'a> {
-    pub(super) fn new(listener: &'a PacketListener) -> Self {
+    pub(super) fn new(listener: &'a PacketListener, quota: &Quota) -> Self {
         let mut door = Self {
             listener,
             spare: None,
+            places: Places::new(quota, Uid::effective().as_raw()),
             opens_at: None,
         };
         door.keep_spare();
@@ -82,7 +85,7 @@ impl Control {
         door.opens_at = None;
         for _ in 0..ACCEPTS_AT_ONCE {
             match door.listener.accept() {
-                Ok(socket) => self.admit(socket),
+                Ok(socket) => self.admit(socket, &door.places),
                 Err(Errno::EAGAIN) => return,
                 Err(errno) => {
                     tracing::warn!("cannot accept a connection: {errno}");
@@ -97,17 +100,16 @@ impl Control {
         }
     }
 
-    fn admit(&mut self, socket: PacketSocket) {
-        let quota = usize::from(self.config.quota.connections);
-        let count = self.clients.len();
+    fn admit(&mut self, socket: PacketSocket, places: &Places) {
         let Ok(peer) = socket.peer() else { return };
-        if count >= quota + SURPLUS_MAX {
-            return;
+        let users = self.clients.values().map(|client| client.peer.uid());
+        if let Err(refusal) = places.admit(peer.uid(), users) {
+            tracing::warn!("process {}: {refusal}", peer.pid());
+            return refuse(&socket, refusal);
         }
         let token = self.next_token;
         self.next_token += 1;
-        let client = Client::new(socket, peer, count >= quota);
-        self.clients.insert(token, client);
+        self.clients.insert(token, Client::new(socket, peer));
     }
 }
 

@@ -105,12 +105,6 @@ impl Control {
                 format!("urdmad speaks control protocol {PROTOCOL_VERSION}, not {version}"),
             );
         }
-        if client.is_surplus {
-            return refuse(
-                RefusalKind::QuotaExceeded,
-                "too many programs talk to urdmad: raise quota.connections in the configuration",
-            );
-        }
         let printable = program.chars().filter(|c| !c.is_control());
         client.program = Some(printable.take(PROGRAM_CHARS_MAX).collect());
         Ok(Answer::Welcome {

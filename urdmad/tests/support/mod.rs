@@ -61,13 +61,8 @@ pub fn command(dir: &Path, name: &str, config: &str) -> Command {
 
 impl Daemon {
     pub fn start(dir: &Path, name: &str, config: &str) -> Self {
-        Self::of(command(dir, name, config), dir, name)
-    }
-
-    /// The same of a [`command`] that was changed.
-    pub fn of(mut command: Command, dir: &Path, name: &str) -> Self {
         let mut daemon = Self {
-            child: command.spawn().unwrap(),
+            child: command(dir, name, config).spawn().unwrap(),
             run_dir: RunDir::at(dir.join(name)),
         };
         let start = Instant::now();

@@ -95,7 +95,7 @@ impl Rig {
         let socket = PacketSocket::connect(&path).unwrap();
         let accepted = listener.accept().unwrap();
         let peer = accepted.peer().unwrap();
-        let mut client = Client::new(accepted, peer, false);
+        let mut client = Client::new(accepted, peer);
         client.attach(SlotId::new(slot).unwrap());
         let token = Token::from(slot);
         self.control.clients.insert(token, client);

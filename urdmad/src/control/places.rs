@@ -1,0 +1,161 @@
+//! How many conversations there can be, and whose.
+
+use std::fs;
+
+use nix::sys::resource::{getrlimit, Resource};
+use urdma_ipc::{Refusal, RefusalKind};
+
+use crate::config::Quota;
+
+/// Conversations beyond `quota.connections` that only the owner and root can have.
+const FOR_OWNER: usize = 8;
+/// Further ones that only root can have.
+const FOR_ROOT: usize = 16;
+/// A conversation and the notice of its process' death.
+const FDS_EACH: usize = 2;
+/// Descriptors that urdmad needs for other things than conversations, beside those that it has open at the start.
+const FDS_FOR_OTHERS: usize = 16;
+
+/// The places for conversations.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Places {
+    owner: u32,
+    /// Of all users but the owner and root.
+    members: usize,
+    per_user: usize,
+    for_owner: usize,
+    for_root: usize,
+    /// The limit of open files allows fewer than the configuration.
+    are_short_of_fds: bool,
+}
+
+impl Places {
+    /// As the configuration and the limit of open files allow, for an instance of `owner`.
+    pub(super) fn new(quota: &Quota, owner: u32) -> Self {
+        let places = Self::within(quota, owner, descriptors_left());
+        if places.are_short_of_fds {
+            tracing::warn!(
+                "the limit of open files allows {} conversations instead of quota.connections = {}",
+                places.members,
+                quota.connections
+            );
+        }
+        places
+    }
+
+    fn within(quota: &Quota, owner: u32, fds: usize) -> Self {
+        let wanted = usize::from(quota.connections) + FOR_OWNER + FOR_ROOT;
+        let all = wanted.min(fds / FDS_EACH);
+        let (for_owner, for_root) = (FOR_OWNER.min(all / 6), FOR_ROOT.min(all / 3));
+        Self {
+            owner,
+            members: all - for_owner - for_root,
+            per_user: quota.connections_per_user(),
+            for_owner,
+            for_root,
+            are_short_of_fds: all < wanted,
+        }
+    }
+
+    /// Whether `uid` may have one more conversation, beside those of `users`.
+    ///
+    /// # Errors
+    /// The refusal, which names the limit.
+    pub(super) fn admit(
+        &self,
+        uid: u32,
+        users: impl Iterator<Item = u32> + Clone,
+    ) -> Result<(), Refusal> {
+        let is_owner = uid == 0 || uid == self.owner;
+        let of_user = users.clone().filter(|user| *user == uid).count();
+        if !is_owner && of_user >= self.per_user {
+            return Err(refusal(format!(
+                "user {uid} has {of_user} conversations with urdmad, as many as quota.connections_per_user allows: end some of that user's programs"
+            )));
+        }
+        let reserved = match uid {
+            0 => self.for_owner + self.for_root,
+            _ if is_owner => self.for_owner,
+            _ => 0,
+        };
+        let all = users.count();
+        if all < self.members + reserved {
+            return Ok(());
+        }
+        Err(refusal(if self.are_short_of_fds {
+            format!("urdmad has {all} conversations, as many as its limit of open files allows: end programs, or start it with a higher limit")
+        } else {
+            format!("urdmad has {all} conversations, as many as quota.connections allows: end programs, or raise it in the configuration")
+        }))
+    }
+}
+
+fn refusal(message: String) -> Refusal {
+    Refusal::new(RefusalKind::QuotaExceeded, message)
+}
+
+/// Descriptors that this process may still open for conversations.
+fn descriptors_left() -> usize {
+    let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return usize::MAX;
+    };
+    let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    usize::try_from(limit)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(open + FDS_FOR_OTHERS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: u32 = 1000;
+
+    fn places(fds: usize) -> Places {
+        Places::within(&Quota::default(), OWNER, fds)
+    }
+
+    /// How many conversations `uid` can have beside `others`.
+    fn room(places: &Places, uid: u32, others: &[u32]) -> usize {
+        let mut users = others.to_vec();
+        while places.admit(uid, users.iter().copied()).is_ok() {
+            users.push(uid);
+        }
+        users.len() - others.len()
+    }
+
+    #[test]
+    fn one_member_leaves_room_for_others_and_all_members_for_owner_and_root() {
+        let places = places(usize::MAX);
+        let mut users = vec![7; room(&places, 7, &[])];
+        assert_eq!(users.len(), 384);
+        users.extend(vec![8; room(&places, 8, &users)]);
+        assert_eq!(users.len(), 512);
+        assert_eq!(room(&places, 9, &users), 0);
+        users.extend(vec![OWNER; room(&places, OWNER, &users)]);
+        assert_eq!(users.len(), 520);
+        assert_eq!(room(&places, 0, &users), 16);
+    }
+
+    #[test]
+    fn limit_of_open_files_takes_places_of_everybody() {
+        let places = places(60);
+        let mut users = vec![7; room(&places, 7, &[])];
+        assert_eq!(users.len(), 15);
+        users.extend(vec![OWNER; room(&places, OWNER, &users)]);
+        assert_eq!(users.len(), 20);
+        assert_eq!(room(&places, 0, &users), 10);
+        let refused = places.admit(7, users.into_iter()).unwrap_err();
+        assert!(refused.message.contains("limit of open files"), "{refused}");
+    }
+
+    #[test]
+    fn user_beyond_the_quota_is_told_its_name() {
+        let places = places(usize::MAX);
+        let refused = places.admit(7, std::iter::repeat_n(7, 384)).unwrap_err();
+        assert!(
+            refused.message.contains("quota.connections_per_user"),
+            "{refused}"
+        );
+    }
+}
