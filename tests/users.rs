@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use urdma_harness::instance::{binary_dir, Scratch};
+use urdma_harness::instance::{binary_dir, Lease, Scratch};
 use urdma_harness::process::{Ended, Process};
-use urdma_tests::alone;
+use urdma_tests::{alone, OneHost, CHECK_LIMIT, VERBS_CHECK};
 
 /// Users that no machine has.
 const ATTACKER: u32 = 64_001;
@@ -172,4 +172,28 @@ fn instance_of_another_user_is_used_where_it_is_named() {
     let fault = format!("{} can be changed by other users", base.display());
     assert!(refused.output.contains(&fault), "{}", refused.output);
     allow(&base, 0o755);
+}
+
+// ibv_query_gid failed with EACCES.
+#[test]
+fn process_that_gives_up_root_goes_on_using_its_device() {
+    let _alone = alone();
+    let one = OneHost::up();
+    allow(one.scratch.path(), 0o755);
+    let argv = [VERBS_CHECK, "setuid"];
+    let mut command = one.host.run(Lease::Never, &argv).unwrap();
+    let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
+    assert!(ended.succeeded(), "{}", ended.describe());
+    // What other users can see is what sysfs shows of a device, and nothing else.
+    let socket = one.host.run_dir().join("control.sock");
+    for (path, mode) in [
+        (one.host.run_dir().to_owned(), 0o711),
+        (socket, 0o660),
+        (one.host.run_dir().join("pid"), 0o600),
+        (one.host.run_dir().join("urdmad.log"), 0o640),
+    ] {
+        let found = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(found, mode, "{}", path.display());
+    }
+    one.down();
 }

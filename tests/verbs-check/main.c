@@ -35,6 +35,7 @@ static const struct {
 	{ "closefrom", check_closefrom },
 	{ "successors", check_successors },
 	{ "outlives", check_outlives },
+	{ "setuid", check_setuid },
 };
 
 int main(int argc, char **argv)

@@ -68,6 +68,8 @@ void check_cm(void);
 
 /* Answers of rdma_cm to bind, listen and resolve, by state of the id and owners of the port. */
 void check_ids(void);
+/* A process that gives up root goes on using the device. */
+void check_setuid(void);
 
 /* The PCI address of the device, as other libraries look for it. */
 void check_sysfs(void);

@@ -236,9 +236,7 @@ fn raise_descriptor_limit() {
 fn listen(options: &Options) -> io::Result<PacketListener> {
     let path = options.run_dir.control_socket();
     let listener = PacketListener::bind(&path)?;
-    if options.config.group.is_some() {
-        chown(&path, None, options.config.group)?;
-    }
+    chown(&path, None, options.config.group)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?;
     Ok(listener)
 }
@@ -247,7 +245,10 @@ fn log_file(options: &Options) -> io::Result<Option<File>> {
     if options.foreground {
         return Ok(None);
     }
-    log::open(&options.run_dir.log_file()).map(Some)
+    let path = options.run_dir.log_file();
+    let file = log::open(&path)?;
+    chown(&path, None, options.config.group)?;
+    Ok(Some(file))
 }
 
 fn start_log(options: &Options, file: Option<&File>) -> io::Result<()> {

@@ -77,7 +77,7 @@ pub struct OwnedRunDir {
 }
 
 impl OwnedRunDir {
-    /// Makes, or takes over from a dead urdmad, the run directory; members of `group` may enter it.
+    /// Makes, or takes over from a dead urdmad, the run directory; members of `group` may list it.
     ///
     /// # Errors
     /// Another urdmad has it, or it cannot be made.
@@ -142,12 +142,13 @@ fn prepare(dir: &Path, group: Option<Gid>) -> Result<(), RunDirError> {
     if let Some(base) = dir.parent().filter(|base| !base.as_os_str().is_empty()) {
         make_base(base)?;
     }
-    match DirBuilder::new().mode(0o700).create(dir) {
+    match DirBuilder::new().mode(0o711).create(dir) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_owner(dir)?,
         Err(error) => return Err(io_error(dir)(error)),
     }
-    let mode = if group.is_some() { 0o750 } else { 0o700 };
+    // Others may read what stands for /sys, as they may read that: a process that was root goes on to.
+    let mode = if group.is_some() { 0o751 } else { 0o711 };
     if group.is_some() {
         chown(dir, None, group).map_err(|errno| io_error(dir)(errno.into()))?;
     }
@@ -224,7 +225,8 @@ fn lock(run_dir: &RunDir) -> Result<Option<Flock<File>>, RunDirError> {
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(0o644)
+        // Others could lock what they can open.
+        .mode(0o600)
         .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
         .open(&path);
     let file = match opened {
