@@ -16,6 +16,9 @@ pub(crate) struct Pool {
     warm: Vec<u16>,
     /// Allocated and not yet seen FREE again, the oldest first.
     out: VecDeque<u16>,
+    /// Likewise, but an allocation has looked at them in vain; the one that was looked at longest ago first. Frames that a stopped receiver holds stay here,
+    /// so that allocations find the others at once.
+    stuck: VecDeque<u16>,
 }
 
 /// An allocated frame number.
@@ -42,6 +45,7 @@ impl Pool {
             fresh: used,
             warm: Vec::with_capacity(usize::from(count)),
             out: VecDeque::with_capacity(usize::from(count)),
+            stuck: VecDeque::with_capacity(usize::from(count)),
         };
         for k in (first..first + used).rev() {
             if is_free(k) {
@@ -53,8 +57,8 @@ impl Pool {
         pool
     }
 
-    /// Takes a FREE frame: a warm one, else the oldest outstanding if it is FREE by now, else a fresh one, else whichever
-    /// outstanding one turns out to be FREE. Frames that a frozen receiver holds move to the back of the queue.
+    /// Takes a FREE frame: a warm one, else the oldest outstanding if it is FREE by now, else a fresh one, else an outstanding one that
+    /// turns out to be FREE.
     #[inline]
     pub(crate) fn take(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<Taken> {
         if let Some(k) = self.warm.pop() {
@@ -81,10 +85,19 @@ impl Pool {
     fn search(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<Taken> {
         for _ in 0..self.out.len().min(LOOKS_MAX) {
             let k = self.out.pop_front()?;
-            self.out.push_back(k);
             if is_free(k) {
+                self.out.push_back(k);
                 return Some(Taken::Used(k));
             }
+            self.stuck.push_back(k);
+        }
+        for _ in 0..self.stuck.len().min(LOOKS_MAX) {
+            let k = self.stuck.pop_front()?;
+            if is_free(k) {
+                self.out.push_back(k);
+                return Some(Taken::Used(k));
+            }
+            self.stuck.push_back(k);
         }
         None
     }
@@ -93,7 +106,7 @@ impl Pool {
     #[inline]
     pub(crate) fn tidy(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
         if self.out.len() < 2 {
-            return None;
+            return self.tidy_stuck(is_free);
         }
         let &k = self.out.front()?;
         if !is_free(k) {
@@ -104,9 +117,21 @@ impl Pool {
         Some(k)
     }
 
+    /// The same for the frame that was looked at in vain longest ago.
+    #[inline]
+    fn tidy_stuck(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
+        let k = self.stuck.pop_front()?;
+        if !is_free(k) {
+            self.stuck.push_back(k);
+            return None;
+        }
+        self.warm.push(k);
+        Some(k)
+    }
+
     /// Frames not known to be FREE.
     pub(crate) fn outstanding(&self) -> usize {
-        self.out.len()
+        self.out.len() + self.stuck.len()
     }
 }
 
@@ -141,6 +166,25 @@ mod tests {
             taken += usize::from(pool.take(|k| k >= 4).is_some());
         }
         assert_eq!(taken, 1000);
+    }
+
+    #[test]
+    fn pool_with_a_frozen_receiver_that_has_most_frames_finds_the_others_at_once() {
+        const HELD: u16 = 384;
+        let mut pool = Pool::new(0, 512, 0, |_| true);
+        for _ in 0..512 {
+            assert!(pool.take(|_| false).is_some());
+        }
+        // Those that are held are looked at once.
+        let failures = |pool: &mut Pool, takes: usize| {
+            let failed = (0..takes).filter(|_| pool.take(|k| k >= HELD).is_none());
+            failed.count()
+        };
+        assert!(failures(&mut pool, 100) <= usize::from(HELD) / LOOKS_MAX);
+        assert_eq!(failures(&mut pool, 10_000), 0);
+        // They come back.
+        let taken = (0..512).filter_map(|_| pool.take(|k| k < HELD));
+        assert!(taken.count() > 0);
     }
 
     #[test]

@@ -186,6 +186,8 @@ pub struct SlotStatus {
     pub alive: bool,
     /// Its consumer sleeps.
     pub parked: bool,
+    /// Its consumer's position in its ring, counted without end.
+    pub head: u64,
     /// Entries that wait in its ring.
     pub backlog: u64,
     /// Frames and short datagrams it published.
@@ -223,6 +225,7 @@ impl SlotEntry {
             epoch: self.public.epoch.load(Ordering::Relaxed),
             alive: park == RUNNING || park == PARKED,
             parked: park == PARKED,
+            head: read(&self.owner.head),
             backlog,
             sent: read(&self.owner.sent),
             received: read(&self.owner.received),

@@ -5,12 +5,14 @@
 //! - [`hugepages`]: reserve pages, give them back;
 //! - [`instance`]: `urdma up` with a configuration, `urdma run`, `urdma down`;
 //! - [`namespace`]: network namespaces as hosts;
+//! - [`link`]: frames of a network interface, as an attacker on the link writes and sees them;
 //! - [`programs`]: the catalogue of programs, how they are called and what they print;
 //! - [`pair`]: a server and a client of one program over a path;
 //! - [`tshark`]: a capture as Wireshark reads it.
 
 pub mod hugepages;
 pub mod instance;
+pub mod link;
 pub mod namespace;
 pub mod pair;
 pub mod process;

@@ -9,26 +9,43 @@ const ROOM_WANTED: u32 = 64;
 /// How long a slot that is behind is waited for: its process may wait for a processor, or have stopped.
 const PATIENCE_NS: u64 = 10_000_000;
 
-/// How many frames each slot may be given in this burst, looked up once a burst: a process that has stopped must not get all frames of slot 0
-/// into its ring, or nobody else would receive anything. One that is only behind is waited for, since what is dropped here is sent again for a
-/// round trip or more; what comes meanwhile stays with the port.
+/// In the reserve a slot may hold a frame for so many that are free.
+const FREE_PER_FRAME: u32 = 8;
+
+/// How many frames each slot may be given in this burst, looked up once a burst: processes that have stopped must not get all frames of slot 0
+/// into their rings, or no other would receive anything.
+///
+/// All slots together share three quarters of the frames. The rest is a reserve: while three quarters are held, a slot may hold a fraction of what is still free,
+/// so that slots that hold much get nothing and one that takes what it is given goes on receiving.
+///
+/// A slot that is only behind is waited for, since what is dropped here is sent again for a round trip or more; what comes meanwhile stays with the port.
 #[derive(Debug, Default)]
 pub(crate) struct Allowances {
     known: Doorbells,
     shares: Vec<Share>,
+    /// What all slots hold.
+    held: Room,
+    /// What each slot holds was looked up in this burst.
+    is_held_known: bool,
     waited_for: Option<Wait>,
 }
 
-/// What a slot may have.
+/// What a slot has.
 #[derive(Debug, Default, Clone, Copy)]
 struct Share {
-    room: Room,
-    /// It was waited for in vain, and what it has no room for is dropped until half of its share is free.
-    is_given_up: bool,
+    /// Entries that wait in its ring, of slot 0 and others.
+    backlog: u32,
+    /// Frames of slot 0 that it was given and has not taken; never less.
+    held: Room,
+    /// Those among them that were given since its ring's end was at `mark`.
+    held_since: Room,
+    mark: u64,
+    /// It was waited for in vain when so many entries waited: what it has no room for is dropped until it has taken half of them.
+    given_up_at: Option<u32>,
 }
 
 /// Frames of each class.
-#[derive(Debug, Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Room {
     small: u32,
     large: u32,
@@ -46,53 +63,60 @@ impl Allowances {
     /// A new burst.
     pub(crate) fn forget(&mut self) {
         self.known = Doorbells::default();
+        self.is_held_known = false;
     }
 
     /// Whether `slot` may get one more frame for a datagram of `octets`.
     #[inline]
     pub(crate) fn take(&mut self, arena: &Arena, slot: SlotId, octets: usize) -> bool {
-        if self.shares.is_empty() {
-            self.shares = vec![Share::default(); usize::from(MAX_SLOTS)];
+        if self.known.note(slot) {
+            self.look(arena, slot);
         }
+        let shared = shared(Room::of_all(arena).of(octets));
+        if self.held.of(octets) >= shared && !self.is_held_known {
+            self.look_at_all(arena);
+        }
+        let (limit, left) = self.left(arena, slot, octets);
         let Some(share) = self.shares.get_mut(usize::from(slot.index())) else {
             return false;
         };
-        let whole = Room::of_all(arena).of(octets);
-        if self.known.note(slot) {
-            share.room = Room::left(arena, slot);
-            share.is_given_up &= share.room.of(octets) < whole / 2;
+        if left > 0 {
+            share.backlog += 1;
+            *share.held.of_mut(octets) += 1;
+            *share.held_since.of_mut(octets) += 1;
+            *self.held.of_mut(octets) += 1;
         }
-        let left = share.room.of_mut(octets);
-        let may = *left > 0;
-        *left = left.saturating_sub(1);
-        if *left < wanted(whole) && !share.is_given_up && self.waited_for.is_none() {
+        let is_short_of_room = is_short(limit, left.saturating_sub(1));
+        if is_short_of_room && share.given_up_at.is_none() && self.waited_for.is_none() {
             self.waited_for = Some(Wait {
                 slot,
                 octets,
                 since_ns: None,
             });
         }
-        may
+        left > 0
     }
 
-    /// Whether a slot is behind and waited for, so that nobody is to be given anything for the moment.
+    /// Whether a slot is behind and waited for, so that none is to be given anything for the moment.
     #[inline]
     pub(crate) fn waits(&mut self, arena: &Arena, now_ns: u64) -> bool {
-        let Some(wait) = &mut self.waited_for else {
+        let Some(Wait { slot, octets, .. }) = self.waited_for else {
             return false;
         };
-        let is_dead = !arena.is_alive(wait.slot);
-        let room = Room::left(arena, wait.slot).of(wait.octets);
-        if is_dead || room >= wanted(Room::of_all(arena).of(wait.octets)) {
+        self.look(arena, slot);
+        let (limit, left) = self.left(arena, slot, octets);
+        if !arena.is_alive(slot) || !is_short(limit, left) {
             self.waited_for = None;
             return false;
         }
-        let since_ns = *wait.since_ns.get_or_insert(now_ns);
-        if now_ns.saturating_sub(since_ns) < PATIENCE_NS {
-            return true;
+        if let Some(wait) = &mut self.waited_for {
+            let since_ns = *wait.since_ns.get_or_insert(now_ns);
+            if now_ns.saturating_sub(since_ns) < PATIENCE_NS {
+                return true;
+            }
         }
-        if let Some(share) = self.shares.get_mut(usize::from(wait.slot.index())) {
-            share.is_given_up = true;
+        if let Some(share) = self.shares.get_mut(usize::from(slot.index())) {
+            share.given_up_at = Some(share.backlog);
         }
         self.waited_for = None;
         false
@@ -102,40 +126,103 @@ impl Allowances {
     pub(crate) fn was_waiting(&self) -> bool {
         self.waited_for.is_some()
     }
+
+    /// How many frames for datagrams of `octets` a slot may have now, and how many more that are than it has.
+    #[inline]
+    fn left(&self, arena: &Arena, slot: SlotId, octets: usize) -> (u32, u32) {
+        let Some(share) = self.shares.get(usize::from(slot.index())) else {
+            return (0, 0);
+        };
+        let all = Room::of_all(arena).of(octets);
+        let held = self.held.of(octets);
+        if held < shared(all) {
+            let limit = shared(all);
+            return (limit, limit.saturating_sub(share.backlog));
+        }
+        let limit = all.saturating_sub(held).div_ceil(FREE_PER_FRAME);
+        (limit, limit.saturating_sub(share.held.of(octets)))
+    }
+
+    /// Looks up what a slot has not taken yet.
+    fn look(&mut self, arena: &Arena, slot: SlotId) {
+        if self.shares.is_empty() {
+            self.shares = vec![Share::default(); usize::from(MAX_SLOTS)];
+        }
+        let Some(share) = self.shares.get_mut(usize::from(slot.index())) else {
+            return;
+        };
+        let before = share.held;
+        share.look(arena, slot);
+        self.held.replace(before, share.held);
+    }
+
+    #[cold]
+    fn look_at_all(&mut self, arena: &Arena) {
+        for slot in (0..u8::MAX).filter_map(SlotId::new) {
+            let share = self.shares.get(usize::from(slot.index()));
+            if share.is_some_and(|share| share.held != Room::default()) {
+                self.look(arena, slot);
+            }
+        }
+        self.is_held_known = true;
+    }
 }
 
-/// Room that a slot whose share is `whole` is to have.
-fn wanted(whole: u32) -> u32 {
-    ROOM_WANTED.min(whole / 4)
+impl Share {
+    fn look(&mut self, arena: &Arena, slot: SlotId) {
+        let status = arena.status(slot).filter(|status| status.alive);
+        let (head, backlog) = status.map_or((0, 0), |status| (status.head, status.backlog));
+        self.backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
+        let has_passed_mark = head.wrapping_sub(self.mark).cast_signed() >= 0;
+        if has_passed_mark || self.backlog == 0 {
+            self.held = std::mem::take(&mut self.held_since);
+            self.mark = head.wrapping_add(backlog);
+        }
+        self.held.small = self.held.small.min(self.backlog);
+        self.held.large = self.held.large.min(self.backlog);
+        if self
+            .given_up_at
+            .is_some_and(|before| self.backlog <= before / 2)
+        {
+            self.given_up_at = None;
+        }
+    }
+}
+
+/// Whether `left` is less room than a slot that may have `limit` frames is to have.
+fn is_short(limit: u32, left: u32) -> bool {
+    limit > 0 && left < ROOM_WANTED.min(limit / 4).max(1)
+}
+
+/// The part of slot 0's `all` frames that is not the reserve.
+fn shared(all: u32) -> u32 {
+    all - all / 4
 }
 
 impl Room {
-    /// Three quarters of slot 0's frames: what a slot may have.
+    /// Slot 0's frames.
+    #[inline]
     fn of_all(arena: &Arena) -> Self {
         let config = arena.layout().config();
-        let share = |frames: u32| frames - frames / 4;
         Self {
-            small: share(config.small_frames),
-            large: share(config.large_frames),
+            small: config.small_frames,
+            large: config.large_frames,
         }
     }
 
-    /// The same less what the slot has not taken yet.
-    fn left(arena: &Arena, slot: SlotId) -> Self {
-        let backlog = arena.status(slot).map_or(0, |status| status.backlog);
-        let backlog = u32::try_from(backlog).unwrap_or(u32::MAX);
-        let whole = Self::of_all(arena);
-        Self {
-            small: whole.small.saturating_sub(backlog),
-            large: whole.large.saturating_sub(backlog),
-        }
+    /// In a sum of which one part was `before` and now is `after`.
+    fn replace(&mut self, before: Self, after: Self) {
+        self.small = self.small + after.small - before.small;
+        self.large = self.large + after.large - before.large;
     }
 
     /// Frames for datagrams of `octets`.
+    #[inline]
     fn of(mut self, octets: usize) -> u32 {
         *self.of_mut(octets)
     }
 
+    #[inline]
     fn of_mut(&mut self, octets: usize) -> &mut u32 {
         if octets <= SMALL_CAPACITY {
             &mut self.small
@@ -158,14 +245,19 @@ mod tests {
         /// Takes nothing by itself.
         process: Endpoint,
         allowances: Allowances,
+        others: Vec<Endpoint>,
     }
 
     impl Rig {
         fn new() -> Self {
+            Self::with_large_frames(16)
+        }
+
+        fn with_large_frames(large_frames: u32) -> Self {
             let arena = Arena::create(&ArenaConfig {
-                slots: 4,
-                small_frames: 64,
-                large_frames: 16,
+                slots: 12,
+                small_frames: 128,
+                large_frames,
                 ..ArenaConfig::default()
             })
             .unwrap();
@@ -173,8 +265,27 @@ mod tests {
                 daemon: Endpoint::attach(&arena, SlotId::DAEMON).unwrap(),
                 process: Endpoint::attach(&arena, SlotId::new(1).unwrap()).unwrap(),
                 allowances: Allowances::default(),
+                others: (2..12)
+                    .map(|slot| Endpoint::attach(&arena, SlotId::new(slot).unwrap()).unwrap())
+                    .collect(),
                 arena,
             }
+        }
+
+        /// Offers a slot so many datagrams of `octets` in bursts; how many it was given.
+        fn flood(&mut self, slot: SlotId, datagrams: usize, octets: usize) -> usize {
+            let mut given = 0;
+            for _ in 0..datagrams {
+                self.allowances.forget();
+                if self.allowances.take(&self.arena, slot, octets) {
+                    let Some(frame) = self.daemon.alloc(octets) else {
+                        continue;
+                    };
+                    self.daemon.send_quiet(slot, frame, octets).unwrap();
+                    given += 1;
+                }
+            }
+            given
         }
 
         /// Offers the process so many datagrams in one burst; how many it was given.
@@ -243,5 +354,32 @@ mod tests {
         rig.take(5);
         assert_eq!(rig.offer(5), 5);
         assert!(rig.waits(2 * PATIENCE_NS));
+    }
+
+    #[test]
+    fn slots_that_take_nothing_leave_frames_for_one_that_does() {
+        for octets in [100, OCTETS] {
+            let mut rig = Rig::with_large_frames(128);
+            let stopped: Vec<SlotId> = rig.others[..9].iter().map(Endpoint::slot).collect();
+            for slot in &stopped {
+                rig.flood(*slot, 1000, octets);
+            }
+            let mut living = rig.others.pop().unwrap();
+            // The first allocations find out which frames are held.
+            for _ in 0..20 {
+                rig.flood(living.slot(), 1, octets);
+                if let Some(frame) = living.recv() {
+                    living.release(frame);
+                }
+            }
+            for _ in 0..100 {
+                assert_eq!(rig.flood(living.slot(), 1, octets), 1, "{octets}");
+                let frame = living.recv().unwrap();
+                living.release(frame);
+                for slot in &stopped {
+                    rig.flood(*slot, 10, octets);
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,235 @@
+//! What others on the link can do: frames that no instance sent, through a TAP port.
+#![allow(clippy::unwrap_used)]
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use proto_trp::addr::{source_port, udp_port, Psn, Qpn, SlotId};
+use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
+use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::link::RawLink;
+use urdma_harness::namespace::Namespaces;
+use urdma_harness::process::{wait_until, Process};
+use urdma_tests::{alone, ports, SHORT};
+use urdma_underlay::{
+    parse, Checksum, Ecn, Endpoint, MacAddr, Neighbours, Route, Template, Timing, UdpPorts,
+    MAX_HEADER_OCTETS, MAX_SOLICITATION_OCTETS,
+};
+
+/// The instance's address.
+const HOST: &str = "10.77.0.1";
+/// That of a host on the link, which answers when it is asked for.
+const NEIGHBOUR: &str = "10.77.0.2";
+const NEIGHBOUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+/// How long an answer is waited for before the question is sent again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// An instance with a TAP port, and the link that it is on.
+struct Bed {
+    host: Instance,
+    mac: MacAddr,
+    link: RawLink,
+    /// How the neighbour answers ARP.
+    neighbour: Neighbours,
+    start: Instant,
+    scratch: Scratch,
+    spaces: Namespaces,
+}
+
+/// A datagram that the host sent.
+struct Seen {
+    octets: Vec<u8>,
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+impl Bed {
+    fn up() -> Self {
+        let scratch = Scratch::new("test").unwrap();
+        let spaces = Namespaces::new().unwrap();
+        let port = "[port]\nkind = \"tap\"\nnetdev = \"tap0\"\n";
+        let host = Instance::up_in(spaces.name(0), scratch.path(), "a", HOST, port).unwrap();
+        spaces.ip(0, &["link", "set", "tap0", "up"]).unwrap();
+        let status = host.status().unwrap();
+        let link = RawLink::open(spaces.name(0), "tap0").unwrap();
+        let local = Endpoint::new(NEIGHBOUR_MAC, &[ip(NEIGHBOUR)]).unwrap();
+        Self {
+            mac: status["port"]["mac"].as_str().unwrap().parse().unwrap(),
+            host,
+            link,
+            neighbour: Neighbours::new(local, Timing::default()),
+            start: Instant::now(),
+            scratch,
+            spaces,
+        }
+    }
+
+    /// A datagram from `source`, which need not be the sender's.
+    fn send(&self, source: IpAddr, ports: UdpPorts, datagram: &[u8]) {
+        let template = Template::new(&Route {
+            source_mac: NEIGHBOUR_MAC,
+            destination_mac: self.mac,
+            source,
+            destination: ip(HOST),
+            checksum: Checksum::Full,
+        });
+        let template = template.unwrap();
+        let headers = template.header_octets();
+        let mut frame = vec![0; headers + datagram.len()];
+        frame[headers..].copy_from_slice(datagram);
+        template.write(&mut frame, ports, Ecn::NotCapable).unwrap();
+        self.link.send(&frame).unwrap();
+    }
+
+    /// The host's next datagram before `until`; the neighbour is asked for and answers meanwhile.
+    fn next(&mut self, until: Instant) -> Option<Seen> {
+        let mut buffer = [0; MAX_HEADER_OCTETS + 65_536];
+        loop {
+            let frame = self.link.receive(&mut buffer, until)?;
+            let now_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap();
+            if frame[..6] != self.mac.0 && frame[6..12] == self.mac.0 {
+                self.neighbour.handle_frame(now_ns, frame);
+                let mut answer = [0; MAX_SOLICITATION_OCTETS];
+                while let Some(octets) = self.neighbour.poll_transmit(now_ns, &mut answer) {
+                    self.link.send(&answer[..octets]).unwrap();
+                }
+                if let Some(seen) = seen(frame) {
+                    return Some(seen);
+                }
+            }
+        }
+    }
+
+    /// Asks by `ask` until a datagram comes that `is_answer`.
+    fn ask(&mut self, ask: impl Fn(&Self), is_answer: impl Fn(&Seen) -> bool) -> Option<Seen> {
+        let end = Instant::now() + SHORT;
+        while Instant::now() < end {
+            ask(self);
+            let until = Instant::now() + AGAIN;
+            while let Some(seen) = self.next(until) {
+                if is_answer(&seen) {
+                    return Some(seen);
+                }
+            }
+        }
+        None
+    }
+
+    /// A program that listens, and its slot.
+    fn listener(&self, port: u16) -> (Process, SlotId) {
+        let (number, port) = (port, port.to_string());
+        let argv = ["rping", "-s", "-P", "-a", HOST, "-p", &port];
+        let slots = |status: &serde_json::Value| {
+            let slots = status["slots"].as_array().unwrap().clone();
+            let numbers = slots.iter().map(|slot| slot["slot"].as_u64().unwrap());
+            numbers.collect::<Vec<_>>()
+        };
+        let before = slots(&self.host.status().unwrap());
+        let process = Process::start(&mut self.host.run(Lease::Never, &argv).unwrap()).unwrap();
+        let mut slot = None;
+        wait_until("listening", SHORT, || {
+            let status = self.host.status().unwrap();
+            let listeners = status["listeners"].as_array().unwrap();
+            let is_there = listeners
+                .iter()
+                .any(|listener| listener["port"] == number && !listener["backlog"].is_null());
+            slot = slots(&status)
+                .into_iter()
+                .find(|slot| !before.contains(slot));
+            is_there
+        })
+        .unwrap();
+        let slot = u8::try_from(slot.unwrap()).unwrap();
+        (process, SlotId::new(slot).unwrap())
+    }
+
+    fn down(self) {
+        self.host.down().unwrap();
+        drop((self.spaces, self.scratch));
+    }
+}
+
+/// The datagram in a frame that the host sent.
+fn seen(frame: &[u8]) -> Option<Seen> {
+    let destination_mac = MacAddr(frame[..6].try_into().unwrap());
+    let to = IpAddr::from(<[u8; 4]>::try_from(frame.get(30..34)?).unwrap());
+    let receiver = Endpoint::new(destination_mac, &[to]).ok()?;
+    let received = parse(frame, &receiver).ok()?;
+    Some(Seen {
+        octets: frame[received.payload.clone()].to_vec(),
+    })
+}
+
+fn slot(number: u8) -> SlotId {
+    SlotId::new(number).unwrap()
+}
+
+/// From queue pair 1 of slot 1 of another host to a slot.
+fn ports_to(to: SlotId) -> UdpPorts {
+    UdpPorts {
+        source: source_port(Qpn::new(slot(1), 1)),
+        destination: udp_port(to),
+    }
+}
+
+/// A packet of no connection to a queue pair that does not exist.
+fn stray(id: u32) -> Vec<u8> {
+    let header = TrpHeader {
+        kind: PacketType::Probe,
+        flags: Flags::default(),
+        destination_index: 0x7777,
+        connection_id: ConnectionId::from_u32(id),
+        window: 1,
+        psn: Psn::new(5),
+        ack: Psn::new(5),
+        extension_words: 0,
+    };
+    let mut octets = [0; proto_trp::wire::trp::HEADER_LEN];
+    header.encode(&mut octets).unwrap();
+    octets.to_vec()
+}
+
+/// Whether it is the RESET that answers [`stray`].
+fn is_reset(seen: &Seen, id: u32) -> bool {
+    let parsed = TrpHeader::parse(&seen.octets, seen.octets.len());
+    parsed.is_ok_and(|header| {
+        header.kind == PacketType::Reset && header.connection_id == ConnectionId::from_u32(id)
+    })
+}
+
+#[test]
+fn processes_that_are_stopped_leave_frames_for_others() {
+    const JUNK: usize = 600;
+    const QUESTIONS: u32 = 20;
+    let _alone = alone();
+    let mut bed = Bed::up();
+    let port = ports();
+    let stopped = [0, 1].map(|number| bed.listener(port + number));
+    let (living, slot) = bed.listener(port + 2);
+    let answers = |bed: &mut Bed, questions: u32| {
+        for id in 1..=questions {
+            let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), ports_to(slot), &stray(id));
+            bed.ask(ask, |seen| is_reset(seen, id))
+                .unwrap_or_else(|| panic!("no answer: {}", bed.host.status().unwrap()));
+        }
+    };
+    answers(&mut bed, 1);
+    for (process, _) in &stopped {
+        process.signal(Signal::SIGSTOP).unwrap();
+    }
+    let junk = vec![0xff; 1000];
+    for _ in 0..JUNK {
+        for (_, slot) in &stopped {
+            bed.send(ip(NEIGHBOUR), ports_to(*slot), &junk);
+        }
+    }
+    answers(&mut bed, QUESTIONS);
+    for (process, _) in stopped {
+        process.signal(Signal::SIGCONT).unwrap();
+    }
+    drop(living);
+    bed.down();
+}
