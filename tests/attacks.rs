@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use proto_trp::addr::{source_port, udp_port, Psn, Qpn, SlotId};
 use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
+use urdma_cm::wire::{Body, Head, Message, PortSpace, QpInfo, Req, MAX_MESSAGE};
 use urdma_harness::instance::{Instance, Lease, Scratch};
 use urdma_harness::link::RawLink;
 use urdma_harness::namespace::Namespaces;
@@ -21,6 +22,10 @@ use urdma_underlay::{
 const HOST: &str = "10.77.0.1";
 /// That of a host on the link, which answers when it is asked for.
 const NEIGHBOUR: &str = "10.77.0.2";
+/// That of another, from which no frame comes.
+const VICTIM: &str = "10.77.0.9";
+/// One that no host on the link has.
+const ABSENT: &str = "10.77.0.50";
 const NEIGHBOUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 /// How long an answer is waited for before the question is sent again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -39,6 +44,8 @@ struct Bed {
 
 /// A datagram that the host sent.
 struct Seen {
+    to: IpAddr,
+    ports: UdpPorts,
     octets: Vec<u8>,
 }
 
@@ -55,7 +62,7 @@ impl Bed {
         spaces.ip(0, &["link", "set", "tap0", "up"]).unwrap();
         let status = host.status().unwrap();
         let link = RawLink::open(spaces.name(0), "tap0").unwrap();
-        let local = Endpoint::new(NEIGHBOUR_MAC, &[ip(NEIGHBOUR)]).unwrap();
+        let local = Endpoint::new(NEIGHBOUR_MAC, &[ip(NEIGHBOUR), ip(VICTIM)]).unwrap();
         Self {
             mac: status["port"]["mac"].as_str().unwrap().parse().unwrap(),
             host,
@@ -65,6 +72,12 @@ impl Bed {
             scratch,
             spaces,
         }
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let status = self.host.status().unwrap();
+        let value = status["counters"]["data"][name].as_u64();
+        value.unwrap_or_else(|| panic!("no counter {name}: {status}"))
     }
 
     /// A datagram from `source`, which need not be the sender's.
@@ -159,6 +172,11 @@ fn seen(frame: &[u8]) -> Option<Seen> {
     let receiver = Endpoint::new(destination_mac, &[to]).ok()?;
     let received = parse(frame, &receiver).ok()?;
     Some(Seen {
+        to,
+        ports: UdpPorts {
+            source: received.source_port,
+            destination: received.destination_port,
+        },
         octets: frame[received.payload.clone()].to_vec(),
     })
 }
@@ -190,6 +208,40 @@ fn stray(id: u32) -> Vec<u8> {
     let mut octets = [0; proto_trp::wire::trp::HEADER_LEN];
     header.encode(&mut octets).unwrap();
     octets.to_vec()
+}
+
+/// A connection request to a port of the host, from slot 1 of the host that it names.
+fn request(from: &str, port: u16, nonce: u64) -> Vec<u8> {
+    let message = Message {
+        head: Head {
+            local_id: 77,
+            remote_id: 0,
+            nonce,
+            slot: 1,
+        },
+        body: Body::Req(Req {
+            qp: QpInfo {
+                qpn: Qpn::new(slot(1), 1).to_u32(),
+                ..QpInfo::default()
+            },
+            retry_count: 7,
+            ack_timeout: 14,
+            path_mtu: 3,
+            port_space: PortSpace::TCP,
+            src: (ip(from), 50_000).into(),
+            dst: (ip(HOST), port).into(),
+        }),
+        private_data: &[0; 16],
+    };
+    let mut octets = [0; MAX_MESSAGE];
+    let length = message.write(&mut octets);
+    octets[..length].to_vec()
+}
+
+/// The message of connection management in what was seen, of the conversation `nonce`.
+fn answer_to(seen: &Seen, nonce: u64) -> Option<Body> {
+    let message = Message::parse(&seen.octets).ok()?;
+    (message.head.nonce == nonce).then_some(message.body)
 }
 
 /// Whether it is the RESET that answers [`stray`].
@@ -231,5 +283,88 @@ fn processes_that_are_stopped_leave_frames_for_others() {
         process.signal(Signal::SIGCONT).unwrap();
     }
     drop(living);
+    bed.down();
+}
+
+#[test]
+fn request_that_names_another_host_than_it_comes_from_is_not_answered() {
+    const FORGED: u64 = 10;
+    let _alone = alone();
+    let mut bed = Bed::up();
+    let port = ports();
+    let to_daemon = ports_to(SlotId::DAEMON);
+    for nonce in 0..FORGED {
+        bed.send(ip(NEIGHBOUR), to_daemon, &request(VICTIM, port, nonce));
+        // The other host answers ARP, if it is asked for.
+        let until = Instant::now() + AGAIN;
+        while let Some(seen) = bed.next(until) {
+            assert_eq!(seen.to, ip(NEIGHBOUR));
+        }
+    }
+    let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &request(NEIGHBOUR, port, FORGED));
+    let refused = bed.ask(ask, |seen| {
+        assert_eq!((seen.to, seen.ports.source), (ip(NEIGHBOUR), 21_504));
+        matches!(answer_to(seen, FORGED), Some(Body::Rej(_)))
+    });
+    assert!(refused.is_some(), "{}", bed.host.status().unwrap());
+    assert_eq!(bed.counter("drop_request_source"), FORGED);
+    bed.down();
+}
+
+#[test]
+fn flood_of_requests_makes_a_limited_number_of_refusals() {
+    let _alone = alone();
+    let mut bed = Bed::up();
+    let port = ports();
+    wait_until("a refusal is left out", SHORT, || {
+        for nonce in 0..1000 {
+            let request = request(NEIGHBOUR, port, nonce);
+            bed.send(ip(NEIGHBOUR), ports_to(SlotId::DAEMON), &request);
+        }
+        while bed.next(Instant::now()).is_some() {}
+        bed.counter("drop_reject_limit") > 0
+    })
+    .unwrap();
+    assert!(bed.counter("cm_rejected") > bed.counter("drop_reject_limit"));
+    bed.down();
+}
+
+#[test]
+fn flood_of_packets_to_no_queue_pair_makes_a_limited_number_of_resets() {
+    let _alone = alone();
+    let mut bed = Bed::up();
+    let (listener, slot) = bed.listener(ports());
+    wait_until("a RESET is left out", SHORT, || {
+        for id in 0..1000 {
+            bed.send(ip(NEIGHBOUR), ports_to(slot), &stray(id));
+        }
+        while bed.next(Instant::now()).is_some() {}
+        let status = bed.host.status().unwrap();
+        let left_out = &status["slots"][0]["report"]["counters"]["resets_left_out"];
+        left_out.as_u64().is_some_and(|count| count > 0)
+    })
+    .unwrap();
+    drop(listener);
+    bed.down();
+}
+
+#[test]
+fn request_of_a_host_that_does_not_answer_arp_is_not_handed_to_the_listener() {
+    let _alone = alone();
+    let mut bed = Bed::up();
+    let port = ports();
+    let (listener, _) = bed.listener(port);
+    let to_daemon = ports_to(SlotId::DAEMON);
+    bed.send(ip(ABSENT), to_daemon, &request(ABSENT, port, 1));
+    wait_until("the request is judged", SHORT, || {
+        let data = bed.host.status().unwrap()["counters"]["data"].clone();
+        data["cm_requests"] != 0 || data["drop_request_unresolved"] == 1
+    })
+    .unwrap();
+    assert_eq!(bed.counter("cm_requests"), 0);
+    let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &request(NEIGHBOUR, port, 2));
+    let accepted = bed.ask(ask, |seen| matches!(answer_to(seen, 2), Some(Body::Rep(_))));
+    assert!(accepted.is_some(), "{}", bed.host.status().unwrap());
+    drop(listener);
     bed.down();
 }

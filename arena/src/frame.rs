@@ -13,6 +13,8 @@ use crate::SlotId;
 pub const FOLLOWERS_MAX: usize = 14;
 /// In the place of the first follower's length: there are no followers, but payload lies elsewhere, of which the next places tell.
 const REFERS: u16 = u16::MAX;
+/// Likewise: there are no followers, and the datagram came from another host, of which the metadata tell.
+const PASSED_ON: u16 = u16::MAX - 1;
 /// A datagram that follows another one begins at a multiple of this.
 const FOLLOWER_ALIGN: usize = 16;
 
@@ -31,7 +33,7 @@ pub(crate) struct FrameHeader {
 
 const _: () = assert!(size_of::<FrameHeader>() == FRAME_HEADER);
 
-/// What goes with a datagram that enters or leaves the host through slot 0.
+/// What goes with a datagram that enters or leaves the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// The other host's address; IPv4 as `::ffff:a.b.c.d`.
@@ -42,6 +44,17 @@ pub struct Meta {
     pub dst_port: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
+    /// Which of this host's addresses it is to come from, or was sent to: the index of its GID. One to a group was sent to none; 255.
+    pub gid_index: u8,
+}
+
+/// A frame that is not just datagrams for its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// Payload of its one datagram lies elsewhere.
+    Referring(Referred),
+    /// Its one datagram came from another host, of which the metadata tell, by a queue of the port that the sender of the frame polls.
+    PassedOn,
 }
 
 /// Payload that lies elsewhere than in its frame.
@@ -191,7 +204,17 @@ impl TxFrame {
         );
         header.ip[0].store(low, Ordering::Relaxed);
         header.ip[1].store(high, Ordering::Relaxed);
-        header.ecn.store(u32::from(meta.ecn), Ordering::Relaxed);
+        header.ecn.store(
+            u32::from(meta.ecn) | u32::from(meta.gid_index) << 8,
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Says that the only datagram came from another host, of which the metadata tell.
+    pub fn pass_on(&mut self, meta: &Meta) {
+        self.set_meta(meta);
+        self.held.header.followers[0].store(PASSED_ON, Ordering::Relaxed);
+        self.followers = 1;
     }
 
     /// Where the datagram may be written that follows the last one, which ends at `end`; None when the frame can hold no more of them.
@@ -319,15 +342,19 @@ impl RxFrame {
         self.held.capacity as usize
     }
 
-    /// What of its payload lies elsewhere.
+    /// What else it is than datagrams from the slot that published it.
     #[inline]
-    pub fn referred(&self) -> Option<Referred> {
+    pub fn special(&self) -> Option<Special> {
         let [mark, entries, low, high, ..] = &self.held.header.followers;
-        (mark.load(Ordering::Relaxed) == REFERS).then(|| Referred {
-            octets: u32::from(low.load(Ordering::Relaxed))
-                | u32::from(high.load(Ordering::Relaxed)) << 16,
-            entries: low8(entries.load(Ordering::Relaxed).into()),
-        })
+        match mark.load(Ordering::Relaxed) {
+            REFERS => Some(Special::Referring(Referred {
+                octets: u32::from(low.load(Ordering::Relaxed))
+                    | u32::from(high.load(Ordering::Relaxed)) << 16,
+                entries: low8(entries.load(Ordering::Relaxed).into()),
+            })),
+            PASSED_ON => Some(Special::PassedOn),
+            _ => None,
+        }
     }
 
     /// The slot that published it.
@@ -343,11 +370,13 @@ impl RxFrame {
         let ports = header.ports.load(Ordering::Relaxed);
         let low = u128::from(header.ip[0].load(Ordering::Relaxed));
         let high = u128::from(header.ip[1].load(Ordering::Relaxed));
+        let ecn = u64::from(header.ecn.load(Ordering::Relaxed));
         Meta {
             remote_ip: (high << 64 | low).to_le_bytes(),
             src_port: low16(ports.into()),
             dst_port: low16((ports >> 16).into()),
-            ecn: low8(header.ecn.load(Ordering::Relaxed).into()) & 3,
+            ecn: low8(ecn) & 3,
+            gid_index: low8(ecn >> 8),
         }
     }
 

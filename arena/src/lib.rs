@@ -81,7 +81,7 @@ pub use delivery::DeliveryRecord;
 #[cfg(not(loom))]
 pub use endpoint::{Arrival, Endpoint, EndpointWith, Parker, SendError};
 #[cfg(not(loom))]
-pub use frame::{Followers, Meta, Referred, RxFrame, TxFrame, FOLLOWERS_MAX};
+pub use frame::{Followers, Meta, Referred, RxFrame, Special, TxFrame, FOLLOWERS_MAX};
 #[cfg(not(loom))]
 pub use map::{Arena, MappedArena};
 #[cfg(not(loom))]

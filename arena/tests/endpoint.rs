@@ -103,6 +103,7 @@ fn metadata_travels_with_a_forwarded_frame() {
         src_port: 0xfffe,
         dst_port: 21_504,
         ecn: 2,
+        gid_index: 3,
     };
     let mut frame = a.alloc(3).unwrap();
     frame.set_meta(&meta);

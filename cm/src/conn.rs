@@ -9,6 +9,8 @@
 //! failure:  ReqSent, RepSent --REJ, silence--> Closed;  ReqRcvd --reject--> Closed
 //! ```
 
+use std::net::IpAddr;
+
 use crate::wire::{Ece, Peer, QpInfo, RejReason, Req, MAX_PRIVATE_DATA};
 
 /// A connection of this engine: its local communication id, unique while it lives and never 0.
@@ -116,6 +118,8 @@ pub struct LocalQp {
 pub struct RemoteQp {
     /// The peer's host and slot.
     pub peer: Peer,
+    /// This end's address, as the REQ has it.
+    pub local_ip: IpAddr,
     /// The peer's QP, with its `responder_resources` and `initiator_depth` as the peer gave them.
     pub qp: QpInfo,
     /// First PSN that this end sends.

@@ -7,6 +7,8 @@ mod change;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
+use proto_trp::limit::RateLimit;
+
 use crate::conn::{Conn, ConnId, LocalQp, PrivateData, RemoteQp, Role, State};
 use crate::wire::{Body, Kind, Message, Peer, PortSpace, QpInfo, RejReason, Req, MAX_MESSAGE};
 
@@ -174,6 +176,8 @@ pub struct Counters {
     pub duplicates: u64,
     /// REQs dropped because the backlog was full.
     pub backlog_full: u64,
+    /// Messages of no conversation that were not answered because too many were.
+    pub unanswered: u64,
 }
 
 #[derive(Debug)]
@@ -206,6 +210,8 @@ pub struct Engine {
     out: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     counters: Counters,
+    /// Limits what is sent to those with whom there is no conversation.
+    strangers: RateLimit,
 }
 
 impl Engine {
@@ -223,6 +229,7 @@ impl Engine {
             out: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            strangers: RateLimit::default(),
         };
         let [a, b, c, d, ..] = engine.random().to_le_bytes();
         engine.next_id = u32::from_le_bytes([a, b, c, d]);
@@ -478,8 +485,13 @@ impl Engine {
     /// What the QP must be set to; `None` before the REP (active side) or when forgotten.
     pub fn remote(&self, id: ConnId) -> Option<RemoteQp> {
         let conn = self.conns.get(&id.0).filter(|c| c.knows_remote())?;
+        let local = match conn.role {
+            Role::Active => conn.req.src,
+            Role::Passive => conn.req.dst,
+        };
         Some(RemoteQp {
             peer: conn.peer,
+            local_ip: local.ip(),
             qp: conn.remote,
             local_psn: conn.local.psn,
             retry_count: conn.req.retry_count,
@@ -513,7 +525,7 @@ impl Engine {
             return;
         };
         if let Body::Req(req) = message.body {
-            self.handle_req(&message.head, &req, message.private_data);
+            self.handle_req(now, &message.head, &req, message.private_data);
             return;
         }
         let id = message.head.remote_id;
@@ -524,7 +536,7 @@ impl Engine {
                     || message.body.kind() == Kind::Rej)
         });
         if !known {
-            self.answer_stray(from, &message);
+            self.answer_stray(now, from, &message);
             return;
         }
         match message.body {

@@ -448,6 +448,23 @@ fn forged_nonce_is_ignored() {
 }
 
 #[test]
+fn flood_of_requests_that_nobody_listens_for_makes_a_limited_number_of_refusals() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let mut request = Pair::outgoing(&mut pair.a).remove(0).1;
+    let mut stranger = Engine::new(Config::new(2, 33));
+    for nonce in 0..1000_u64 {
+        request[12..20].copy_from_slice(&nonce.to_be_bytes());
+        stranger.handle_datagram(0, ip(1), &request);
+    }
+    let refusals = Pair::outgoing(&mut stranger).len();
+    assert!((1..100).contains(&refusals), "{refusals}");
+    assert_eq!(stranger.counters().stray, 1000);
+    stranger.handle_datagram(S, ip(1), &request);
+    assert_eq!(Pair::outgoing(&mut stranger).len(), 1);
+}
+
+#[test]
 fn time_wait_ends_and_everything_is_forgotten() {
     let mut pair = Pair::new();
     let (a, b) = pair.established();

@@ -197,6 +197,8 @@ pub struct QpTarget {
     pub qpn: u32,
     /// The peer's address.
     pub remote_ip: IpAddr,
+    /// The address of this host by which the peer knows it.
+    pub local_ip: IpAddr,
     /// The peer's queue pair.
     pub remote_qpn: u32,
     /// First PSN of the peer.

@@ -115,7 +115,7 @@ impl LeaseState {
         let template = Template::new(&Route {
             source_mac: self.local.mac(),
             destination_mac: MacAddr(route.remote_mac),
-            source: self.local.first(version)?,
+            source: self.local.source_for(destination, route.local_index)?,
             destination,
             checksum: self.checksum,
         })
@@ -500,6 +500,7 @@ fn check(frame: &[u8], local: &Endpoint, counters: &mut LeaseCounters) -> Option
                 destination_port: received.destination_port,
                 source: received.source,
                 ecn: received.ecn.bits(),
+                local_index: received.index,
             })
         }
         Err(reason) => {

@@ -5,6 +5,7 @@
 
 pub mod addr;
 pub mod conn;
+pub mod limit;
 pub mod pcapng;
 pub mod sim;
 pub mod wire;

@@ -156,28 +156,48 @@ impl Endpoint {
         &self.addresses
     }
 
-    /// Whether this IPv4 address is one of this end's.
+    /// The index of an IPv4 address, if it is one of this end's.
     #[inline]
-    pub fn owns_v4(&self, address: Ipv4Addr) -> bool {
-        self.addresses
-            .iter()
-            .any(|own| matches!(own, IpAddr::V4(own) if *own == address))
+    pub fn index_of_v4(&self, address: Ipv4Addr) -> Option<u8> {
+        let is_it = |own: &IpAddr| matches!(own, IpAddr::V4(own) if *own == address);
+        self.addresses.iter().position(is_it).map(index)
     }
 
-    /// Whether this IPv6 address is one of this end's.
+    /// The index of an IPv6 address, if it is one of this end's.
     #[inline]
-    pub fn owns_v6(&self, address: Ipv6Addr) -> bool {
-        self.addresses
-            .iter()
-            .any(|own| matches!(own, IpAddr::V6(own) if *own == address))
+    pub fn index_of_v6(&self, address: Ipv6Addr) -> Option<u8> {
+        let is_it = |own: &IpAddr| matches!(own, IpAddr::V6(own) if *own == address);
+        self.addresses.iter().position(is_it).map(index)
+    }
+
+    /// The index of an address, if it is one of this end's.
+    pub fn index_of(&self, address: IpAddr) -> Option<u8> {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => self.index_of_v4(v4),
+            IpAddr::V6(v6) => self.index_of_v6(v6),
+        }
     }
 
     /// Whether this address is one of this end's.
     pub fn owns(&self, address: IpAddr) -> bool {
-        match address.to_canonical() {
-            IpAddr::V4(v4) => self.owns_v4(v4),
-            IpAddr::V6(v6) => self.owns_v6(v6),
-        }
+        self.index_of(address).is_some()
+    }
+
+    /// The own address that packets to `destination` come from: that of `index`, if there is one and it is of the same version and scope; else the first that is,
+    /// else the first of the same version.
+    pub fn source_for(&self, destination: IpAddr, index: u8) -> Option<IpAddr> {
+        let destination = destination.to_canonical();
+        let version = IpVersion::of(destination);
+        let wanted = is_link_local(destination);
+        let fits = |own: &IpAddr| IpVersion::of(*own) == version && is_link_local(*own) == wanted;
+        let named = self
+            .addresses
+            .get(usize::from(index))
+            .filter(|own| fits(own));
+        named
+            .or_else(|| self.addresses.iter().find(|own| fits(own)))
+            .copied()
+            .or_else(|| self.first(version))
     }
 
     /// The first own address of an IP version.
@@ -186,6 +206,24 @@ impl Endpoint {
             .iter()
             .copied()
             .find(|own| IpVersion::of(*own) == version)
+    }
+}
+
+/// A place among at most [`MAX_ADDRESSES`].
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "there are few addresses")]
+const fn index(place: usize) -> u8 {
+    place as u8
+}
+
+/// Whether an address is link-local, or a group's of that scope.
+fn is_link_local(address: IpAddr) -> bool {
+    /// The scope in the second octet of a group's address, RFC 4291 section 2.7.
+    const LINK_LOCAL_SCOPE: u8 = 2;
+    match address {
+        IpAddr::V6(v6) if v6.is_multicast() => v6.octets()[1] & 0xf == LINK_LOCAL_SCOPE,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        IpAddr::V4(_) => false,
     }
 }
 
@@ -245,6 +283,30 @@ mod tests {
         assert!(own.owns("::ffff:10.0.0.1".parse().unwrap()));
         assert!(!own.owns("10.0.0.2".parse().unwrap()));
         assert_eq!(own.first(IpVersion::V6), None);
+    }
+
+    #[test]
+    fn source_is_the_one_named_if_it_is_of_the_destinations_version_and_scope() {
+        let addresses = ["fe80::1", "10.0.0.1", "2001:db8::1", "10.0.0.9"];
+        let addresses = addresses.map(|text| text.parse().unwrap());
+        let own = Endpoint::new(MacAddr([2; 6]), &addresses).unwrap();
+        for (destination, index, expected) in [
+            ("10.0.0.2", 0, "10.0.0.1"),
+            ("10.0.0.2", 3, "10.0.0.9"),
+            ("10.0.0.2", 7, "10.0.0.1"),
+            ("fe80::2", 2, "fe80::1"),
+            ("2001:db8::2", 0, "2001:db8::1"),
+            ("239.1.2.3", 3, "10.0.0.9"),
+            ("ff02::1234", 1, "fe80::1"),
+            ("ff0e::1234", 2, "2001:db8::1"),
+        ] {
+            let source = own.source_for(destination.parse().unwrap(), index);
+            assert_eq!(
+                source,
+                Some(expected.parse().unwrap()),
+                "{destination} {index}"
+            );
+        }
     }
 
     #[test]

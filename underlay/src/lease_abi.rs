@@ -20,7 +20,7 @@ pub const TABLE_SYMBOL: &CStr = c"urdma_lease_table";
 pub type TableFn = unsafe extern "C" fn() -> *const LeaseTable;
 
 /// Version of everything declared here; another version is not usable.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Buffers in one burst at most; longer ones are cut to this.
 pub const MAX_BURST: u32 = 32;
@@ -84,6 +84,8 @@ pub struct LeaseRoute {
     pub source_port: u16,
     /// UDP destination port: that of the remote slot.
     pub destination_port: u16,
+    /// Index of the own address that they come from, if it is of the remote one's version and scope.
+    pub local_index: u8,
 }
 
 /// A buffer to write a datagram into.
@@ -130,6 +132,8 @@ pub struct RxDatagram {
     pub source: [u8; 16],
     /// The two ECN bits of the IP header.
     pub ecn: u8,
+    /// Index of the own address that it was sent to; 255 if that is a group's.
+    pub local_index: u8,
 }
 
 /// What happened on a lease since it was opened.

@@ -29,5 +29,5 @@ pub use frame::{
     ETHERNET_OCTETS, IPV4_OCTETS, IPV6_OCTETS, MAX_HEADER_OCTETS, UDP_OCTETS,
 };
 pub use neighbours::{Neighbours, Resolution, Timing, MAX_NEIGHBOURS};
-pub use receive::{parse, Dropped, Received};
+pub use receive::{parse, Dropped, Received, NO_INDEX};
 pub use solicit::MAX_SOLICITATION_OCTETS;

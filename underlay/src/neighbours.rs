@@ -112,6 +112,12 @@ impl Neighbours {
         &self.local
     }
 
+    /// Whether there is an entry for `address`, whatever its state, so that [`Neighbours::resolve`] makes none.
+    pub fn has(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.local.owns(address) || self.table.contains_key(&address)
+    }
+
     /// Where packets for `address` go; starts asking when that is not known.
     pub fn resolve(&mut self, now_ns: u64, address: IpAddr) -> Resolution {
         let address = address.to_canonical();

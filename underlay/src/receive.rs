@@ -23,11 +23,16 @@ pub struct Received {
     pub source_port: u16,
     /// Our UDP port, which names the slot.
     pub destination_port: u16,
+    /// The index of the address that it was sent to; [`NO_INDEX`] if that is a group's.
+    pub index: u8,
     /// The ECN bits as they arrived.
     pub ecn: Ecn,
     /// Where in the frame the datagram is.
     pub payload: Range<usize>,
 }
+
+/// The index of a destination that is a group.
+pub const NO_INDEX: u8 = u8::MAX;
 
 /// Why a frame is not handed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,17 +114,19 @@ pub fn parse(frame: &[u8], local: &Endpoint) -> Result<Received, Dropped> {
         .ok_or(Dropped::Truncated)?;
     match [header[12], header[13]] {
         ETHERTYPE_IPV4 if header[..6] == local.mac().0 => {
-            parse_ipv4(packet, |destination| local.owns_v4(destination))
+            parse_ipv4(packet, |destination| local.index_of_v4(destination))
         }
         ETHERTYPE_IPV6 if header[..6] == local.mac().0 => {
-            parse_ipv6(packet, |destination| local.owns_v6(destination))
+            parse_ipv6(packet, |destination| local.index_of_v6(destination))
         }
         ETHERTYPE_IPV6 if packet.get(6) == Some(&PROTOCOL_ICMPV6) => Err(Dropped::NeighbourTraffic),
         ETHERTYPE_IPV4 if header[0] & 1 == 1 => to_all_slots(parse_ipv4(packet, |group| {
-            group.is_multicast() && header[..6] == MacAddr::of_ipv4_group(group).0
+            let is_to_group = header[..6] == MacAddr::of_ipv4_group(group).0;
+            (group.is_multicast() && is_to_group).then_some(NO_INDEX)
         })),
         ETHERTYPE_IPV6 if header[0] & 1 == 1 => to_all_slots(parse_ipv6(packet, |group| {
-            group.is_multicast() && header[..6] == MacAddr::of_ipv6_group(group).0
+            let is_to_group = header[..6] == MacAddr::of_ipv6_group(group).0;
+            (group.is_multicast() && is_to_group).then_some(NO_INDEX)
         })),
         ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Err(Dropped::NotForUs),
         ETHERTYPE_ARP => Err(Dropped::NeighbourTraffic),
@@ -140,7 +147,7 @@ fn to_all_slots(parsed: Result<Received, Dropped>) -> Result<Received, Dropped> 
 }
 
 #[inline]
-fn parse_ipv4(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Received, Dropped> {
+fn parse_ipv4(packet: &[u8], ours: impl Fn(Ipv4Addr) -> Option<u8>) -> Result<Received, Dropped> {
     let header = packet
         .first_chunk::<IPV4_OCTETS>()
         .ok_or(Dropped::Truncated)?;
@@ -159,9 +166,7 @@ fn parse_ipv4(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Recei
     }
     let source = Ipv4Addr::new(header[12], header[13], header[14], header[15]);
     let destination = Ipv4Addr::new(header[16], header[17], header[18], header[19]);
-    if !is_ours(destination) {
-        return Err(Dropped::NotForUs);
-    }
+    let index = ours(destination).ok_or(Dropped::NotForUs)?;
     if header[9] != PROTOCOL_UDP {
         return Err(Dropped::NotUdp);
     }
@@ -169,7 +174,7 @@ fn parse_ipv4(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Recei
     let udp = parse_udp(body, pseudo, false)?;
     finish(
         IpAddr::V4(source),
-        IpAddr::V4(destination),
+        (IpAddr::V4(destination), index),
         Ecn::from_bits(header[1]),
         udp,
         ETHERNET_OCTETS + IPV4_OCTETS,
@@ -177,7 +182,7 @@ fn parse_ipv4(packet: &[u8], is_ours: impl Fn(Ipv4Addr) -> bool) -> Result<Recei
 }
 
 #[inline]
-fn parse_ipv6(packet: &[u8], is_ours: impl Fn(Ipv6Addr) -> bool) -> Result<Received, Dropped> {
+fn parse_ipv6(packet: &[u8], ours: impl Fn(Ipv6Addr) -> Option<u8>) -> Result<Received, Dropped> {
     let header = packet
         .first_chunk::<IPV6_OCTETS>()
         .ok_or(Dropped::Truncated)?;
@@ -200,15 +205,13 @@ fn parse_ipv6(packet: &[u8], is_ours: impl Fn(Ipv6Addr) -> bool) -> Result<Recei
         Ipv6Addr::from(octets)
     };
     let (source, destination) = (address(8), address(24));
-    if !is_ours(destination) {
-        return Err(Dropped::NotForUs);
-    }
+    let index = ours(destination).ok_or(Dropped::NotForUs)?;
     let pseudo = Sum::default().octets(&header[8..40]);
     let udp = parse_udp(body, pseudo, true)?;
     let ecn = Ecn::from_bits(header[1] >> 4);
     finish(
         IpAddr::V6(source),
-        IpAddr::V6(destination),
+        (IpAddr::V6(destination), index),
         ecn,
         udp,
         ETHERNET_OCTETS + IPV6_OCTETS,
@@ -250,7 +253,7 @@ fn parse_udp(segment: &[u8], pseudo: Sum, checksum_required: bool) -> Result<Udp
 #[inline]
 fn finish(
     source: IpAddr,
-    destination: IpAddr,
+    (destination, index): (IpAddr, u8),
     ecn: Ecn,
     udp: Udp,
     udp_at: usize,
@@ -263,6 +266,7 @@ fn finish(
         destination: to_octets(destination),
         source_port: udp.source_port,
         destination_port: udp.destination_port,
+        index,
         ecn,
         payload: udp_at + UDP_OCTETS..udp_at + udp.length,
     })

@@ -96,8 +96,14 @@ counters! {
     drop_rx_no_frame,
     /// At slot 0: neither a connection request nor for another host.
     drop_not_for_daemon,
+    /// Received: a connection request that names another host than the one it came from.
+    drop_request_source,
+    /// Received: a connection request whose sender has no known Ethernet address, or is being asked for it.
+    drop_request_unresolved,
     /// At slot 0: a RESET was not sent because too many were.
     drop_reset_limit,
+    /// At slot 0: a REJ was not sent because too many were.
+    drop_reject_limit,
     /// To send: the instance has no port.
     drop_tx_no_port,
     /// To send: nobody answers for the address.

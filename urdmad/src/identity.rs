@@ -64,6 +64,15 @@ impl Identity {
         self.gids.iter().any(|entry| entry.gid == gid)
     }
 
+    /// The index of the GID of an address; that of GID 0 if it is none of this host's.
+    pub fn gid_index(&self, address: IpAddr) -> u8 {
+        let gid = urdma_underlay::to_octets(address);
+        let index = self.gids.iter().position(|entry| entry.gid == gid);
+        index
+            .and_then(|index| u8::try_from(index).ok())
+            .unwrap_or(0)
+    }
+
     /// The GID of an RNIC: the Ethernet address from which the node GUID was made.
     pub fn ethernet_gid(&self) -> [u8; 16] {
         let [a, b, c, _, _, d, e, f] = self.node_guid.to_be_bytes();

@@ -366,6 +366,7 @@ impl KernelCm {
         self.outputs.push_back(Output::SetQp(QpTarget {
             qpn: connection.qpn,
             remote_ip: remote.peer.ip,
+            local_ip: remote.local_ip,
             remote_qpn: remote.qp.qpn,
             remote_psn: remote.qp.psn,
             local_psn: remote.local_psn,

@@ -10,7 +10,7 @@ use crate::wire::{self, Body, Head, Message, Peer, QpInfo, RejReason, Req};
 const REFUSALS_MAX: u32 = 36;
 
 impl Engine {
-    pub(super) fn handle_req(&mut self, head: &Head, req: &Req, private_data: &[u8]) {
+    pub(super) fn handle_req(&mut self, now: u64, head: &Head, req: &Req, private_data: &[u8]) {
         let peer = Peer {
             ip: req.src.ip(),
             slot: head.slot,
@@ -28,7 +28,7 @@ impl Engine {
                 slot: self.config.slot,
             };
             self.counters.stray += 1;
-            self.push(peer, answer, Body::Rej(RejReason::INVALID_SERVICE_ID), &[]);
+            self.answer_stranger(now, peer, answer, Body::Rej(RejReason::INVALID_SERVICE_ID));
             return;
         };
         let id = self.fresh_id();
@@ -258,7 +258,7 @@ impl Engine {
     }
 
     /// A message for a conversation that is not known (any more): helps the peer to end it.
-    pub(super) fn answer_stray(&mut self, from: IpAddr, message: &Message<'_>) {
+    pub(super) fn answer_stray(&mut self, now: u64, from: IpAddr, message: &Message<'_>) {
         self.counters.stray += 1;
         let to = Peer {
             ip: from,
@@ -266,9 +266,20 @@ impl Engine {
         };
         let answer = self.answer_head(&message.head);
         match message.body {
-            Body::Rep(_) => self.push(to, answer, Body::Rej(RejReason::INVALID_COMM_ID), &[]),
-            Body::Dreq(_) => self.push(to, answer, Body::Drep, &[]),
+            Body::Rep(_) => {
+                self.answer_stranger(now, to, answer, Body::Rej(RejReason::INVALID_COMM_ID));
+            }
+            Body::Dreq(_) => self.answer_stranger(now, to, answer, Body::Drep),
             _ => {}
+        }
+    }
+
+    /// Answers a message of no conversation, which anybody can have made up, unless too many were answered lately.
+    fn answer_stranger(&mut self, now: u64, to: Peer, head: Head, body: Body) {
+        if self.strangers.allows(now) {
+            self.push(to, head, body, &[]);
+        } else {
+            self.counters.unanswered += 1;
         }
     }
 

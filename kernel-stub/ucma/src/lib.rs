@@ -31,4 +31,5 @@ pub mod front;
 
 pub use driver::{Device, Driver, Errno, Port, Sharing};
 pub use ucma::Ucma;
+pub use urdma_cm::wire::ReqRoute;
 pub use urdma_cm::{Peer, PortSpace};

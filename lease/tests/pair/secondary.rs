@@ -29,6 +29,7 @@ const EMPTY_RX: RxDatagram = RxDatagram {
     destination_port: 0,
     source: [0; 16],
     ecn: 0,
+    local_index: 0,
 };
 
 /// How long a peer that is alive may take to do its part.
@@ -192,6 +193,7 @@ impl Leased {
             remote_mac: host::mac(other),
             source_port: 50_000,
             destination_port: 21_505,
+            local_index: 0,
         })
     }
 
@@ -401,6 +403,7 @@ impl Leased {
                 remote_mac: [2; 6],
                 source_port: 1,
                 destination_port: 2,
+                local_index: 0,
             })
         };
         assert_eq!(route("fe80::1"), Err(libc::EINVAL), "no own IPv6 address");

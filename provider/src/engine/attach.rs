@@ -20,6 +20,7 @@ use super::conversation::{self, Conversation};
 use super::lanes::Lanes;
 use super::lease::Lease;
 use super::lock::SpinLock;
+use super::path::ip_of;
 use super::progress::arena_slot;
 use super::qp::PolledTable;
 use super::shard::Shard;
@@ -155,7 +156,9 @@ pub(super) fn attach_anew(
     let (control, attached, arena) = attaching.finish()?;
     // SAFETY: the engine drops it after everything that refers to the arena, of which it gives nothing away.
     let mapping = unsafe { MappedArena::from_fd(arena) }.map_err(AttachError::Arena)?;
-    let (state, lease) = take_lease(wish, &attached.lease, &attached.addresses)?;
+    let gids = attached.gids.iter();
+    let addresses: Vec<_> = gids.map(|entry| ip_of(Gid(entry.gid))).collect();
+    let (state, lease) = take_lease(wish, &attached.lease, &addresses)?;
     let slot = SlotId::new(attached.slot).ok_or_else(|| {
         AttachError::Arena(io::Error::new(
             io::ErrorKind::InvalidData,

@@ -124,9 +124,14 @@ impl Engine {
         let remote = octets_of(target.remote_ip);
         let is_v4 = |gid: &[u8; 16]| gid[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
         let gids = &self.info.gids;
+        let local = Gid(octets_of(target.local_ip));
         let own = gids
             .iter()
-            .position(|entry| is_v4(&entry.gid.0) == is_v4(&remote));
+            .position(|entry| entry.gid == local)
+            .or_else(|| {
+                gids.iter()
+                    .position(|entry| is_v4(&entry.gid.0) == is_v4(&remote))
+            });
         // As RNICs do: the kernel tells the end that connects of no rights before it has connected, and applications know of none to ask for.
         let (_, attributes) = self.query_qp(&qp);
         let ready_to_receive = QpModify {
@@ -239,6 +244,7 @@ impl Engine {
             ("datagrams_received", counters.received),
             ("datagrams_malformed", counters.malformed),
             ("datagrams_for_unknown_qp", counters.unknown_qp),
+            ("resets_left_out", counters.resets_left_out),
             ("datagrams_handed_on", counters.forwarded),
             ("no_frame", counters.no_frame),
             ("ring_full", shard.outbox.ring_full),

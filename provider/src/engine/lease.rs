@@ -73,6 +73,7 @@ impl Received<'_> {
             src_port: self.0.source_port,
             dst_port: self.0.destination_port,
             ecn: self.0.ecn,
+            gid_index: self.0.local_index,
         }
     }
 
@@ -125,19 +126,14 @@ impl Lease {
         }
     }
 
-    /// A route for one queue pair.
-    pub(super) fn open_route(
-        &mut self,
-        ip: IpAddr,
-        mac: [u8; 6],
-        source_port: u16,
-        destination_port: u16,
-    ) -> Option<Route> {
+    /// A route for packets with these metadata, whose next hop has this Ethernet address.
+    pub(super) fn open_route(&mut self, mac: [u8; 6], meta: &urdma_arena::Meta) -> Option<Route> {
         let route = LeaseRoute {
-            remote: octets_of(ip),
+            remote: meta.remote_ip,
             remote_mac: mac,
-            source_port,
-            destination_port,
+            source_port: meta.src_port,
+            destination_port: meta.dst_port,
+            local_index: meta.gid_index,
         };
         let mut number = 0;
         // SAFETY: both pointers are valid during the call.
@@ -272,6 +268,7 @@ const EMPTY: RxDatagram = RxDatagram {
     destination_port: 0,
     source: [0; 16],
     ecn: 0,
+    local_index: 0,
 };
 
 /// The strings of [`LeaseParams`] as C has them.

@@ -616,11 +616,10 @@ impl Engine {
         Ok(match way {
             Way::Local => Path::Local(remote.slot()),
             Way::Remote { ip, mac } => {
-                let meta = path::metadata(ip, qp.number(), remote.slot());
-                let route = shard
-                    .lease
-                    .as_mut()
-                    .and_then(|lease| lease.open_route(ip, mac, meta.src_port, meta.dst_port));
+                let local = (qp.number(), entry.attributes.sgid_index);
+                let meta = path::metadata(ip, local, remote.slot());
+                let lease = shard.lease.as_mut();
+                let route = lease.and_then(|lease| lease.open_route(mac, &meta));
                 route.map_or(Path::Daemon(meta), Path::Lease)
             }
         })

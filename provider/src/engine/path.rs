@@ -84,13 +84,14 @@ pub(super) fn max_datagram(info: &Info, way: Way) -> u32 {
     }
 }
 
-/// Metadata of packets from `local` to `remote` on the host `ip`.
-pub(super) fn metadata(ip: IpAddr, local: Qpn, remote: SlotId) -> Meta {
+/// Metadata of packets from `local` at the address with the GID index `gid_index` to `remote` on the host `ip`.
+pub(super) fn metadata(ip: IpAddr, (local, gid_index): (Qpn, u8), remote: SlotId) -> Meta {
     Meta {
         remote_ip: octets_of(ip),
         src_port: source_port(local),
         dst_port: udp_port(remote),
         ecn: 0,
+        gid_index,
     }
 }
 

@@ -12,15 +12,18 @@ use proto_trp::conn::{Datagram, Time};
 use proto_trp::wire::{trp, PacketType, ResetReason, TrpHeader};
 use urdma_arena::sync::prefetch_write;
 use urdma_arena::{
-    Arrival, Endpoint, Meta, Referred, RxFrame, ShortOctets, SHORT_CAPACITY, SMALL_CAPACITY,
+    Arrival, Endpoint, Meta, Referred, RxFrame, ShortOctets, Special, SHORT_CAPACITY,
+    SMALL_CAPACITY,
 };
+
+use urdma_ucma::ReqRoute;
 
 use super::clock;
 use super::cma;
 use super::lease::{self, Route};
 use super::memory::{Body, AHEAD, CACHE_LINE};
 use super::outbox::Refused;
-use super::path::{ip_of, octets_of, Path};
+use super::path::{ip_of, metadata, octets_of, Path};
 use super::shard::{host, Note, Shard};
 use super::types::{Gid, Info};
 
@@ -237,8 +240,8 @@ impl Shard {
         } else {
             Origin::Local(engine_slot(frame.from()))
         };
-        if let Some(referred) = frame.referred() {
-            self.take_referring(info, now, frame, referred, &origin);
+        if let Some(special) = frame.special() {
+            self.take_special(info, now, frame, special, &origin);
             return 1;
         }
         let mut followers = frame.followers();
@@ -262,8 +265,29 @@ impl Shard {
         }
     }
 
-    /// Takes a datagram whose payload is still in the memory of the process that sent it.
+    /// Takes a frame that is not just datagrams.
     #[inline(never)]
+    fn take_special(
+        &mut self,
+        info: &Info,
+        now: Time,
+        frame: &RxFrame,
+        special: Special,
+        origin: &Origin,
+    ) {
+        match special {
+            Special::Referring(referred) => {
+                self.take_referring(info, now, frame, referred, origin);
+            }
+            Special::PassedOn => {
+                // SAFETY: the datagram lies within the frame, as does what is readable behind it, and the frame is held as long as it is borrowed.
+                let body = unsafe { Body::new(frame.data_ptr(), frame.len(), frame.capacity()) };
+                self.dispatch(info, now, &body, &Origin::Remote(frame.meta()));
+            }
+        }
+    }
+
+    /// Takes a datagram whose payload is still in the memory of the process that sent it.
     fn take_referring(
         &mut self,
         info: &Info,
@@ -327,7 +351,7 @@ impl Shard {
         self.counters.forwarded += 1;
         if let Some(mut frame) = self.endpoint.alloc(octets.len()) {
             frame.data_mut()[..octets.len()].copy_from_slice(octets);
-            frame.set_meta(&meta);
+            frame.pass_on(&meta);
             // A full ring loses it, as any network would.
             let _ = self.endpoint.send(arena_slot(to), frame, octets.len());
         }
@@ -383,7 +407,7 @@ impl Shard {
             .and_then(Option::as_deref_mut)
         else {
             self.counters.unknown_qp += 1;
-            self.answer_reset(head, body.len(), origin, ResetReason::NoQueuePair);
+            self.answer_reset(now, (head, body.len()), origin, ResetReason::NoQueuePair);
             return 1;
         };
         let datagram = Datagram {
@@ -402,7 +426,7 @@ impl Shard {
         match handled {
             Ok(packets) => packets as usize,
             Err(reason) => {
-                self.answer_reset(head, body.len(), origin, reason);
+                self.answer_reset(now, (head, body.len()), origin, reason);
                 1
             }
         }
@@ -429,31 +453,42 @@ impl Shard {
 
     /// Answers a datagram that no queue pair takes with a RESET, so that its sender need not wait for a timeout.
     #[cold]
-    fn answer_reset(&mut self, head: &[u8], len: usize, origin: &Origin, reason: ResetReason) {
+    fn answer_reset(
+        &mut self,
+        now: Time,
+        (head, len): (&[u8], usize),
+        origin: &Origin,
+        reason: ResetReason,
+    ) {
         let Some(reset) = reset_of(&self.endpoint, head, len, reason) else {
             return;
         };
         let mut octets = [0; trp::HEADER_LEN];
         if reset.encode(&mut octets).is_ok() {
             match origin {
-                Origin::Local(slot) => self.send_to_slot(*slot, &octets, None),
-                Origin::Remote(meta) => self.send_back(meta, &octets),
-            };
+                Origin::Local(slot) => {
+                    self.send_to_slot(*slot, &octets, None);
+                }
+                Origin::Remote(meta) if self.resets.allows(now.as_ns()) => {
+                    self.send_back(meta, &octets);
+                }
+                Origin::Remote(_) => self.counters.resets_left_out += 1,
+            }
         }
     }
 
     /// Answers, without state, a datagram that came from another host.
-    fn send_back(&mut self, meta: &Meta, octets: &[u8]) -> bool {
+    fn send_back(&mut self, meta: &Meta, octets: &[u8]) {
         let Some(slot) = slot_of_source_port(meta.src_port) else {
-            return false;
+            return;
         };
         let back = Meta {
-            remote_ip: meta.remote_ip,
             src_port: source_port(Qpn::new(self.slot, 0)),
             dst_port: udp_port(slot),
             ecn: 0,
+            ..*meta
         };
-        self.send_to_slot(SlotId::DAEMON, octets, Some(&back))
+        self.send_to_slot(SlotId::DAEMON, octets, Some(&back));
     }
 
     /// Sends a datagram that belongs to no queue pair; false when it could not be.
@@ -476,12 +511,11 @@ impl Shard {
 
     /// Sends a datagram of connection management to a slot of a host.
     pub(super) fn send_cm(&mut self, info: &Info, ip: std::net::IpAddr, to: SlotId, octets: &[u8]) {
-        let meta = Meta {
-            remote_ip: octets_of(ip),
-            src_port: source_port(Qpn::new(self.slot, 0)),
-            dst_port: udp_port(to),
-            ecn: 0,
-        };
+        // A REQ comes from the address that it names.
+        let source = ReqRoute::parse(octets).map(|request| Gid(octets_of(request.src.ip())));
+        let index = info.gids.iter().position(|own| Some(own.gid) == source);
+        let gid_index = index.and_then(|index| u8::try_from(index).ok());
+        let meta = metadata(ip, (Qpn::new(self.slot, 0), gid_index.unwrap_or(0)), to);
         let first_hop = if info.addresses.contains(&ip) {
             to
         } else {

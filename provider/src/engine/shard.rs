@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use proto_trp::addr::{Psn, Qpn, SlotId};
 use proto_trp::conn::{ConnConfig, Connection, RtrParams, RtsParams, State, Time, TransitionError};
+use proto_trp::limit::RateLimit;
 use proto_trp::wire::connection_id;
 use urdma_arena::{DeliveryRecord, Endpoint};
 
@@ -81,6 +82,8 @@ pub(super) struct Counters {
     pub(super) sent: u64,
     pub(super) malformed: u64,
     pub(super) unknown_qp: u64,
+    /// RESETs that were not sent because too many were.
+    pub(super) resets_left_out: u64,
     pub(super) forwarded: u64,
     pub(super) no_frame: u64,
     /// Datagrams whose payload was to be read from their sender's memory, and those of which it could not be.
@@ -114,6 +117,8 @@ pub(super) struct Shard {
     pub(super) by_id: HashMap<u32, u16>,
     pub(super) notes: Vec<Note>,
     pub(super) counters: Counters,
+    /// Limits the RESETs to other hosts.
+    pub(super) resets: RateLimit,
     pub(super) cq_count: u32,
     pub(super) srq_count: u32,
     /// Queue pairs in the ready list wait for the application's next call.
@@ -169,6 +174,7 @@ impl Shard {
             by_id: HashMap::new(),
             notes: Vec::new(),
             counters: Counters::default(),
+            resets: RateLimit::default(),
             cq_count: 0,
             srq_count: 0,
             is_put_off: false,

@@ -74,6 +74,7 @@ impl Daemon {
         self.tell(Event::SetQp(QpTarget {
             qpn,
             remote_ip: "127.0.0.1".parse().unwrap(),
+            local_ip: "127.0.0.1".parse().unwrap(),
             remote_qpn,
             remote_psn: 7,
             local_psn: 7,

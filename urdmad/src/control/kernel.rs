@@ -107,7 +107,7 @@ impl Control {
                 Some(Service::Bound) => return,
             }
         }
-        if let Some(answer) = Answer::of_cm(to.ip, slot, datagram) {
+        if let Some(answer) = Answer::of_cm(&self.identity, to.ip, slot, datagram) {
             self.data.send(Command::Send(Box::new(answer)));
         }
     }

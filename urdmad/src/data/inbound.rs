@@ -1,15 +1,17 @@
 //! Frames from the port: checked, then into the ring of the slot that their UDP port names.
 
+use arrayvec::ArrayVec;
+use proto_trp::limit::RateLimit;
 use proto_trp::wire::datagram::group_of;
 use urdma_arena::{Endpoint, Meta, SendError, SlotId};
-use urdma_cm::wire::ReqRoute;
+use urdma_cm::wire::{ReqRoute, MAX_MESSAGE};
 use urdma_underlay::Received;
 
 use super::allowances::Allowances;
 use super::doorbells::Doorbells;
-use super::limit::RateLimit;
 use super::own::{self, Answer};
 use crate::identity::Identity;
+use crate::listeners::Service;
 use crate::shared::Shared;
 
 /// What handling a received frame needs.
@@ -19,8 +21,39 @@ pub(crate) struct Inbound<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) identity: &'a Identity,
     pub(crate) doorbells: &'a mut Doorbells,
-    pub(crate) resets: &'a mut RateLimit,
+    pub(crate) limits: &'a mut Limits,
     pub(crate) now_ns: u64,
+}
+
+/// Limits on what is sent to hosts to which no process has a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    resets: RateLimit,
+    rejects: RateLimit,
+}
+
+/// What came from the port and is more than a datagram for a process.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// It is to be answered.
+    Answer(Answer),
+    /// A request whose sender is to be found first.
+    Request(Request),
+}
+
+/// A connection request from another host, which it names as its source.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) route: ReqRoute,
+    meta: Meta,
+    datagram: ArrayVec<u8, MAX_MESSAGE>,
+}
+
+impl Request {
+    /// Whether they are the same message, sent twice.
+    pub(crate) fn is_again(&self, other: &Self) -> bool {
+        self.meta.remote_ip == other.meta.remote_ip && self.datagram == other.datagram
+    }
 }
 
 impl Inbound<'_> {
@@ -30,57 +63,96 @@ impl Inbound<'_> {
         self.allowances.waits(&self.endpoint.arena(), self.now_ns)
     }
 
-    /// Hands a datagram to its slot; gives what is to be answered.
+    /// Hands a datagram to its slot; gives what is left to do.
     #[inline]
-    pub(crate) fn deliver(&mut self, received: &Received, datagram: &[u8]) -> Option<Answer> {
+    pub(crate) fn deliver(&mut self, received: &Received, datagram: &[u8]) -> Option<Arrived> {
         let counters = &self.shared.counters;
         let Some(slot) = own::arena_slot_of_port(received.destination_port) else {
             counters.drop_rx_not_our_port.bump();
             return None;
         };
         if slot == SlotId::DAEMON {
-            return self.for_daemon(received, datagram);
+            return self.for_daemon(&metadata(received), Some(&received.destination), datagram);
         }
-        match self.put(slot, &metadata(received), datagram) {
+        let meta = metadata(received);
+        match self.put(slot, &meta, datagram) {
             Ok(()) => counters.to_processes.bump(),
             Err(Undelivered::NoFrame) => counters.drop_rx_no_frame.bump(),
             Err(Undelivered::Behind) => counters.drop_rx_slot_behind.bump(),
             Err(Undelivered::Full) => counters.drop_rx_ring_full.bump(),
             Err(Undelivered::Unattached) => {
                 counters.drop_rx_unattached_slot.bump();
-                return self.reset(received, slot, datagram);
+                return self.reset(&meta, slot, datagram);
             }
         }
         None
     }
 
-    /// Only connection management is for slot 0, and what it copies to the members of a group.
+    /// Only connection management is for slot 0, and what it copies to the members of a group. The destination is not known of what came by a leased queue.
     #[cold]
-    fn for_daemon(&mut self, received: &Received, datagram: &[u8]) -> Option<Answer> {
+    pub(crate) fn for_daemon(
+        &mut self,
+        meta: &Meta,
+        destination: Option<&[u8; 16]>,
+        datagram: &[u8],
+    ) -> Option<Arrived> {
         let counters = &self.shared.counters;
         if let Some(group) = group_of(datagram, datagram.len()) {
-            if group == received.destination {
-                self.copy_to_members(&group, &metadata(received), datagram);
+            if destination.is_none_or(|destination| group == *destination) {
+                self.copy_to_members(&group, meta, datagram);
             } else {
                 counters.drop_not_for_daemon.bump();
             }
             return None;
         }
-        let remote = urdma_underlay::from_octets(received.source);
-        let Some(request) = ReqRoute::parse(datagram) else {
+        let remote = urdma_underlay::from_octets(meta.remote_ip);
+        let Some(route) = ReqRoute::parse(datagram) else {
             if !self.shared.give_cm_datagram(remote, datagram) {
                 counters.drop_not_for_daemon.bump();
             }
             return None;
         };
-        if !self.identity.owns(request.dst.ip()) {
+        if !self.identity.owns(route.dst.ip()) {
             counters.drop_not_for_daemon.bump();
             return None;
         }
-        own::dispatch(self.shared, &request, |slot| match slot {
-            SlotId::DAEMON => self.shared.give_cm_datagram(remote, datagram),
-            slot => self.put(slot, &metadata(received), datagram).is_ok(),
-        })
+        // What answers it goes to the source in its body.
+        if route.src.ip().to_canonical() != remote {
+            counters.drop_request_source.bump();
+            return None;
+        }
+        let datagram = datagram.try_into().ok()?;
+        Some(Arrived::Request(Request {
+            route,
+            meta: *meta,
+            datagram,
+        }))
+    }
+
+    /// Whether a request is for a service that exists, so that its sender is to be found before it is handed on.
+    pub(crate) fn has_listener(&self, request: &Request) -> bool {
+        matches!(
+            own::service_of(self.shared, &request.route),
+            Service::Listening(_)
+        )
+    }
+
+    /// Hands a request to its listener; gives what is to be answered.
+    pub(crate) fn give_request(&mut self, request: &Request) -> Option<Answer> {
+        let (meta, datagram) = (&request.meta, &request.datagram[..]);
+        let around = (self.shared, self.identity);
+        let answer = own::dispatch(around, &request.route, |slot| match slot {
+            SlotId::DAEMON => {
+                let remote = urdma_underlay::from_octets(meta.remote_ip);
+                self.shared.give_cm_datagram(remote, datagram)
+            }
+            slot => self.put(slot, meta, datagram).is_ok(),
+        })?;
+        if !self.limits.rejects.allows(self.now_ns) {
+            self.shared.counters.drop_reject_limit.bump();
+            return None;
+        }
+        Some(answer)
     }
 
     /// Gives every member of a group on this host a copy.
@@ -100,16 +172,15 @@ impl Inbound<'_> {
     }
 
     #[cold]
-    fn reset(&mut self, received: &Received, slot: SlotId, datagram: &[u8]) -> Option<Answer> {
-        let remote = urdma_underlay::from_octets(received.source);
+    fn reset(&mut self, meta: &Meta, slot: SlotId, datagram: &[u8]) -> Option<Arrived> {
         let arena = self.endpoint.arena();
-        let answer = Answer::reset(datagram, remote, received.source_port, (&arena, slot))?;
-        if !self.resets.allows(self.now_ns) {
+        let answer = Answer::reset(datagram, meta, (&arena, slot))?;
+        if !self.limits.resets.allows(self.now_ns) {
             self.shared.counters.drop_reset_limit.bump();
             return None;
         }
         self.shared.counters.resets_sent.bump();
-        Some(answer)
+        Some(Arrived::Answer(answer))
     }
 
     #[inline]
@@ -147,6 +218,7 @@ fn metadata(received: &Received) -> Meta {
         src_port: received.source_port,
         dst_port: received.destination_port,
         ecn: received.ecn.bits(),
+        gid_index: received.index,
     }
 }
 

@@ -93,6 +93,12 @@ impl KernelNeighbours {
         self.changes
     }
 
+    /// As [`urdma_underlay::Neighbours::has`].
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.local.owns(address) || self.table.contains_key(&address)
+    }
+
     /// As [`urdma_underlay::Neighbours::resolve`].
     pub(crate) fn resolve(&mut self, now_ns: u64, address: IpAddr) -> Resolution {
         let address = address.to_canonical();

@@ -14,7 +14,6 @@ mod doorbells;
 mod fault;
 mod inbound;
 mod kernel_neighbours;
-mod limit;
 mod neighbours;
 mod network;
 mod own;
@@ -33,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use proto_trp::wire::datagram::{group_of, HEADER_LEN, MESSAGE_MAX};
-use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId};
+use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId, Special};
 use urdma_ipc::Resolution;
 
 use crate::identity::Identity;
@@ -42,8 +41,7 @@ use crate::shared::Shared;
 use allowances::Allowances;
 use command::{Command, DataHandle, Inbox};
 use doorbells::Doorbells;
-use inbound::Inbound;
-use limit::RateLimit;
+use inbound::{Inbound, Limits};
 use network::Network;
 use pace::{Pace, Rest};
 
@@ -65,7 +63,7 @@ struct DataPlane {
     network: Option<Network>,
     allowances: Allowances,
     doorbells: Doorbells,
-    resets: RateLimit,
+    limits: Limits,
     pace: Pace,
     start: Instant,
 }
@@ -100,7 +98,7 @@ pub(crate) fn start(
         network,
         allowances: Allowances::default(),
         doorbells: Doorbells::default(),
-        resets: RateLimit::default(),
+        limits: Limits::default(),
         pace: Pace::default(),
         start,
     };
@@ -131,7 +129,7 @@ impl DataPlane {
             let mut worked = !is_full && self.take_burst(now_ns);
             if let (mut inbound, Some(network)) = self.split(now_ns) {
                 worked |= network.receive(&mut inbound);
-                worked |= network.maintain(now_ns, inbound.shared);
+                worked |= network.maintain(&mut inbound);
             }
             self.doorbells.ring(&mut self.endpoint);
             if is_full {
@@ -175,7 +173,7 @@ impl DataPlane {
             shared: &self.shared,
             identity: &self.identity,
             doorbells: &mut self.doorbells,
-            resets: &mut self.resets,
+            limits: &mut self.limits,
             now_ns,
         };
         (inbound, self.network.as_mut())
@@ -222,6 +220,10 @@ impl DataPlane {
 
     fn handle_frame(&mut self, now_ns: u64, frame: RxFrame) {
         let meta = frame.meta();
+        if frame.special() == Some(Special::PassedOn) {
+            self.passed_on(now_ns, &frame, &meta);
+            return;
+        }
         if let Some(request) = own::request_for_us(&frame, &meta, &self.identity) {
             self.local_request(now_ns, &request, frame);
             return;
@@ -246,27 +248,40 @@ impl DataPlane {
         }
     }
 
-    /// Gives the members on this host a datagram to a group, from one of them or from the network by way of a leased queue; gives the group.
+    /// A datagram from another host that came by a leased queue.
+    #[cold]
+    fn passed_on(&mut self, now_ns: u64, frame: &RxFrame, meta: &Meta) {
+        let mut copy = [0; DATAGRAM_OCTETS_MAX];
+        let (mut inbound, network) = self.split(now_ns);
+        let arrived =
+            copy_of(frame, &mut copy).and_then(|datagram| inbound.for_daemon(meta, None, datagram));
+        if let (Some(arrived), Some(network)) = (arrived, network) {
+            network.take_arrived(&mut inbound, arrived);
+        }
+    }
+
+    /// Gives the members on this host a datagram to a group, from one of them; gives the group.
     fn copy_to_group(&mut self, now_ns: u64, frame: &RxFrame, meta: &Meta) -> Option<[u8; 16]> {
         let mut copy = [0; DATAGRAM_OCTETS_MAX];
-        let datagram = copy.get_mut(..frame.len())?;
-        if !frame.copy_to_slice(0, datagram) {
-            return None;
-        }
+        let datagram = copy_of(frame, &mut copy)?;
         let group = group_of(datagram, datagram.len())?;
         let (mut inbound, _) = self.split(now_ns);
         inbound.copy_to_members(&group, meta, datagram);
         Some(group)
     }
 
-    /// A connection request from a process of this host, or passed on by one that polls a leased queue.
+    /// A connection request from a process of this host.
     fn local_request(&mut self, now_ns: u64, request: &urdma_cm::wire::ReqRoute, frame: RxFrame) {
         let (endpoint, shared) = (&mut self.endpoint, &self.shared);
+        if !self.identity.owns(request.src.ip()) {
+            shared.counters.drop_request_source.bump();
+            return;
+        }
         let put = |slot| match slot {
             SlotId::DAEMON => own::give_to_control(&frame, shared),
             slot => endpoint.forward(slot, frame).is_ok(),
         };
-        if let Some(reject) = own::dispatch(shared, request, put) {
+        if let Some(reject) = own::dispatch((shared, &self.identity), request, put) {
             self.send_own(now_ns, &reject);
         }
     }
@@ -339,4 +354,10 @@ impl DataPlane {
             (Command::Report { .. } | Command::SetFaults { .. } | Command::Stop, _) => {}
         }
     }
+}
+
+/// A private copy of a frame's datagram, if it fits.
+fn copy_of<'a>(frame: &RxFrame, copy: &'a mut [u8; DATAGRAM_OCTETS_MAX]) -> Option<&'a [u8]> {
+    let datagram = copy.get_mut(..frame.len())?;
+    frame.copy_to_slice(0, datagram).then_some(&*datagram)
 }

@@ -36,6 +36,14 @@ impl Neighbours {
         }
     }
 
+    /// Whether `address` is known or being asked for, or was asked for in vain.
+    pub(crate) fn has(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Own(own) => own.has(address),
+            Self::Kernel(kernel) => kernel.has(address),
+        }
+    }
+
     /// Where packets for `address` go; starts asking when that is not known.
     pub(crate) fn resolve(&mut self, now_ns: u64, address: IpAddr) -> Resolution {
         match self {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
+use proto_trp::limit::RateLimit;
 use urdma_arena::{Meta, RxFrame};
 use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
@@ -15,10 +16,10 @@ use urdma_underlay::{
 };
 
 use super::command::Reply;
-use super::inbound::Inbound;
+use super::inbound::{Arrived, Inbound, Request};
 use super::neighbours::Neighbours;
 use super::own::Answer;
-use super::routes::{source_for, NoRoute, Routes};
+use super::routes::{Ends, NoRoute, Routes};
 use super::wire::Wire;
 use crate::identity::Identity;
 use crate::port::{Port, PortReport};
@@ -26,8 +27,13 @@ use crate::shared::Shared;
 
 /// Frames that wait for a neighbour's address at most.
 const WAITING_MAX: usize = 64;
-/// Answers of urdmad to one burst at most.
-const ANSWERS_MAX: usize = 64;
+/// Datagrams of one burst at most that urdmad answers or looks into.
+const ARRIVED_MAX: usize = 64;
+/// Connection requests that wait for their sender's address at most.
+const REQUESTS_MAX: usize = 64;
+/// Neighbours that are asked for because a stranger names them: so many at once, then one in each interval. All that are remembered last for some tens of seconds
+/// then, and those in use are never the ones to make room.
+const STRANGERS: RateLimit = RateLimit::new(64, 50_000_000);
 
 /// A port with all that surrounds it.
 pub(crate) struct Network {
@@ -41,7 +47,10 @@ pub(crate) struct Network {
     resolves: Vec<(IpAddr, Reply)>,
     /// [`Neighbours::changes`] when waiting frames and questions were last looked at.
     seen_changes: u64,
-    answers: ArrayVec<Answer, ANSWERS_MAX>,
+    arrived: ArrayVec<Arrived, ARRIVED_MAX>,
+    /// Those whose senders are being asked for.
+    requests: Vec<Request>,
+    strangers: RateLimit,
 }
 
 impl Network {
@@ -68,17 +77,19 @@ impl Network {
             waiting: VecDeque::with_capacity(WAITING_MAX),
             resolves: Vec::new(),
             seen_changes: 0,
-            answers: ArrayVec::new(),
+            arrived: ArrayVec::new(),
+            requests: Vec::new(),
+            strangers: STRANGERS,
         })
     }
 
     /// Takes a burst from the port, unless a slot is waited for; whether there was something.
     pub(crate) fn receive(&mut self, inbound: &mut Inbound<'_>) -> bool {
         let takes = !inbound.waits();
-        let (local, neighbours, answers) = (&self.local, &mut self.neighbours, &mut self.answers);
+        let (local, neighbours, arrived) = (&self.local, &mut self.neighbours, &mut self.arrived);
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
         let worked = self.wire.receive(now_ns, takes, shared, &mut |frame| {
-            let answer = match parse(frame, local) {
+            let new = match parse(frame, local) {
                 Ok(received) => inbound.deliver(&received, &frame[received.payload.clone()]),
                 Err(Dropped::NeighbourTraffic) => {
                     neighbours.handle_frame(now_ns, frame);
@@ -90,26 +101,80 @@ impl Network {
                     None
                 }
             };
-            if let Some(answer) = answer {
+            if let Some(new) = new {
                 // Beyond the room of one burst the sender will ask again.
-                let _ = answers.try_push(answer);
+                let _ = arrived.try_push(new);
             }
         });
-        if !self.answers.is_empty() {
-            self.send_answers(now_ns, shared);
+        if !self.arrived.is_empty() {
+            self.take_all_arrived(inbound);
         }
         worked
     }
 
     #[cold]
-    fn send_answers(&mut self, now_ns: u64, shared: &Shared) {
-        for answer in std::mem::take(&mut self.answers) {
-            self.send_answer(now_ns, &answer, shared);
+    fn take_all_arrived(&mut self, inbound: &mut Inbound<'_>) {
+        for arrived in std::mem::take(&mut self.arrived) {
+            self.take_arrived(inbound, arrived);
+        }
+    }
+
+    /// Does what is left to do with what came from another host.
+    pub(crate) fn take_arrived(&mut self, inbound: &mut Inbound<'_>, arrived: Arrived) {
+        match arrived {
+            Arrived::Answer(answer) => {
+                self.send_to_stranger(inbound.now_ns, &answer, inbound.shared);
+            }
+            Arrived::Request(request) => self.take_request(inbound, request),
+        }
+    }
+
+    /// Hands a request on as soon as its sender's Ethernet address is known: a process that accepts it would have to wait for that, or for a sender that was made up.
+    fn take_request(&mut self, inbound: &mut Inbound<'_>, request: Request) {
+        let (now_ns, shared) = (inbound.now_ns, inbound.shared);
+        if inbound.has_listener(&request) {
+            match self.find_stranger(now_ns, request.route.src.ip()) {
+                urdma_underlay::Resolution::Known(_) => {}
+                urdma_underlay::Resolution::Pending if self.may_wait(&request) => {
+                    self.requests.push(request);
+                    return;
+                }
+                _ => {
+                    shared.counters.drop_request_unresolved.bump();
+                    return;
+                }
+            }
+        }
+        if let Some(answer) = inbound.give_request(&request) {
+            self.send_to_stranger(now_ns, &answer, shared);
+        }
+    }
+
+    fn may_wait(&self, request: &Request) -> bool {
+        let is_waiting = self.requests.iter().any(|other| other.is_again(request));
+        self.requests.len() < REQUESTS_MAX && !is_waiting
+    }
+
+    /// As [`Neighbours::resolve`] for a host that only a packet has named, which anybody can have made up.
+    fn find_stranger(&mut self, now_ns: u64, address: IpAddr) -> urdma_underlay::Resolution {
+        if self.neighbours.has(address) || self.strangers.allows(now_ns) {
+            self.neighbours.resolve(now_ns, address)
+        } else {
+            urdma_underlay::Resolution::Unreachable
+        }
+    }
+
+    /// Sends what answers a packet of a host to which no process need have a connection; it is dropped if the neighbour is not known, for the host will ask again.
+    fn send_to_stranger(&mut self, now_ns: u64, answer: &Answer, shared: &Shared) {
+        match self.find_stranger(now_ns, answer.remote) {
+            urdma_underlay::Resolution::Known(_) => self.send_answer(now_ns, answer, shared),
+            _ => shared.counters.drop_tx_unreachable.bump(),
         }
     }
 
     /// Sends what neighbour resolution wants, and what has waited for it; whether there was something.
-    pub(crate) fn maintain(&mut self, now_ns: u64, shared: &Shared) -> bool {
+    pub(crate) fn maintain(&mut self, inbound: &mut Inbound<'_>) -> bool {
+        let (now_ns, shared) = (inbound.now_ns, inbound.shared);
         let mut question = [0; MAX_SOLICITATION_OCTETS];
         let mut worked = false;
         while let Some(octets) = self.neighbours.poll_transmit(now_ns, &mut question) {
@@ -120,7 +185,7 @@ impl Network {
         worked |= self.wire.release_due(now_ns, shared);
         if self.seen_changes != self.neighbours.changes() {
             self.seen_changes = self.neighbours.changes();
-            self.neighbours_changed(now_ns, shared);
+            self.neighbours_changed(inbound);
             worked = true;
         }
         if worked || self.wire.waits() {
@@ -142,13 +207,17 @@ impl Network {
     }
 
     #[cold]
-    fn neighbours_changed(&mut self, now_ns: u64, shared: &Shared) {
+    fn neighbours_changed(&mut self, inbound: &mut Inbound<'_>) {
+        let (now_ns, shared) = (inbound.now_ns, inbound.shared);
         for frame in std::mem::take(&mut self.waiting) {
             let meta = frame.meta();
             self.send_frame(now_ns, frame, &meta, shared);
         }
         for (ip, reply) in std::mem::take(&mut self.resolves) {
             self.resolve(now_ns, ip, reply);
+        }
+        for request in std::mem::take(&mut self.requests) {
+            self.take_request(inbound, request);
         }
     }
 
@@ -166,7 +235,7 @@ impl Network {
         };
         let sent = self.send(
             now_ns,
-            meta.remote_ip,
+            (meta.remote_ip, meta.gid_index),
             ports,
             meta.ecn,
             frame.len(),
@@ -183,14 +252,14 @@ impl Network {
         }
     }
 
-    /// Sends a datagram of urdmad's own; it is dropped if the neighbour is not known, for whoever it answers will ask again.
+    /// Sends a datagram of urdmad's own; it is dropped if the neighbour is not known, since it will be sent again.
     #[cold]
     pub(crate) fn send_answer(&mut self, now_ns: u64, answer: &Answer, shared: &Shared) {
-        let remote = urdma_underlay::to_octets(answer.remote);
+        let ends = (urdma_underlay::to_octets(answer.remote), answer.gid_index);
         let octets = answer.datagram.len();
         let fill = |datagram: &mut [u8]| datagram.copy_from_slice(&answer.datagram);
         if self
-            .send(now_ns, remote, answer.ports, 0, octets, &fill, shared)
+            .send(now_ns, ends, answer.ports, 0, octets, &fill, shared)
             .is_err()
         {
             shared.counters.drop_tx_unreachable.bump();
@@ -203,7 +272,7 @@ impl Network {
     fn send(
         &mut self,
         now_ns: u64,
-        remote: [u8; 16],
+        ends: Ends,
         ports: UdpPorts,
         ecn: u8,
         octets: usize,
@@ -211,7 +280,7 @@ impl Network {
         shared: &Shared,
     ) -> Result<(), NoRoute> {
         let counters = &shared.counters;
-        let template = self.routes.find(now_ns, remote, &mut self.neighbours)?;
+        let template = self.routes.find(now_ns, ends, &mut self.neighbours)?;
         if octets > max_datagram(self.mtu, template.version()) {
             counters.drop_tx_too_long.bump();
             return Ok(());
@@ -233,7 +302,7 @@ impl Network {
 
     /// Answers how `ip` can be reached, now or when the neighbour has answered or not.
     pub(crate) fn resolve(&mut self, now_ns: u64, ip: IpAddr, reply: Reply) {
-        let source = source_for(&self.local, ip);
+        let source = self.local.source_for(ip, 0);
         match (self.neighbours.resolve(now_ns, ip), source) {
             (urdma_underlay::Resolution::Known(mac), Some(source)) => {
                 reply.resolved(Resolution::Neighbour { mac: mac.0, source });

@@ -20,6 +20,8 @@ use crate::shared::Shared;
 pub(crate) struct Answer {
     /// To whom.
     pub(crate) remote: IpAddr,
+    /// Index of the GID whose address it comes from.
+    pub(crate) gid_index: u8,
     /// UDP ports.
     pub(crate) ports: UdpPorts,
     /// The datagram.
@@ -27,12 +29,19 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// A datagram of connection management to a slot of a host; nothing if it is too long.
-    pub(crate) fn of_cm(remote: IpAddr, slot: u8, octets: &[u8]) -> Option<Self> {
+    /// A datagram of connection management to a slot of a host; nothing if it is too long. A request comes from the address that it names.
+    pub(crate) fn of_cm(
+        identity: &Identity,
+        remote: IpAddr,
+        slot: u8,
+        octets: &[u8],
+    ) -> Option<Self> {
         let mut datagram = ArrayVec::new();
         datagram.try_extend_from_slice(octets).ok()?;
+        let request = ReqRoute::parse(octets);
         Some(Self {
             remote,
+            gid_index: request.map_or(0, |request| identity.gid_index(request.src.ip())),
             ports: UdpPorts {
                 source: udp_port(proto_trp::addr::SlotId::DAEMON),
                 destination: proto_trp::addr::PORT_BASE + u16::from(slot),
@@ -42,12 +51,13 @@ impl Answer {
     }
 
     /// "Nobody listens there."
-    fn reject(request: &ReqRoute) -> Self {
+    fn reject(identity: &Identity, request: &ReqRoute) -> Self {
         let mut datagram = ArrayVec::from([0; MAX_MESSAGE]);
         let octets = reject_no_listener(request, &mut datagram);
         datagram.truncate(octets);
         Self {
             remote: request.src.ip(),
+            gid_index: identity.gid_index(request.dst.ip()),
             ports: UdpPorts {
                 source: udp_port(proto_trp::addr::SlotId::DAEMON),
                 destination: proto_trp::addr::PORT_BASE + u16::from(request.slot),
@@ -60,8 +70,7 @@ impl Answer {
     /// slot had taken of the stream.
     pub(crate) fn reset(
         datagram: &[u8],
-        remote: IpAddr,
-        source_port: u16,
+        meta: &Meta,
         (arena, slot): (&Arena, SlotId),
     ) -> Option<Self> {
         let offender = TrpHeader::parse(datagram, datagram.len()).ok()?;
@@ -69,13 +78,14 @@ impl Answer {
         let stream = offender.connection_id.to_u32();
         let taken = arena.delivered(slot, offender.destination_index, stream);
         let reset = taken.map_or(reset, |next| reset.acknowledging(Psn::new(next)));
-        let sender = slot_of_source_port(source_port)?;
+        let sender = slot_of_source_port(meta.src_port)?;
         let mut octets = ArrayVec::new();
         let mut header = [0; HEADER_LEN];
         reset.encode(&mut header).ok()?;
         octets.try_extend_from_slice(&header).ok()?;
         Some(Self {
-            remote,
+            remote: urdma_underlay::from_octets(meta.remote_ip),
+            gid_index: meta.gid_index,
             ports: UdpPorts {
                 source: udp_port(proto_trp::addr::SlotId::DAEMON),
                 destination: udp_port(sender),
@@ -121,26 +131,35 @@ pub(crate) fn request_for_us(
     identity.owns(route.dst.ip()).then_some(route)
 }
 
-/// What is to become of a request, after `put` was tried with the slot that listens for it: an answer that refuses it, or nothing,
-/// for it was delivered or its sender will send it again.
-pub(crate) fn dispatch(
-    shared: &Shared,
-    request: &ReqRoute,
-    put: impl FnOnce(SlotId) -> bool,
-) -> Option<Answer> {
+/// Who serves a request.
+pub(crate) fn service_of(shared: &Shared, request: &ReqRoute) -> Service {
     let service = PortSpace::from_number(request.port_space.0).map_or(Service::Nobody, |space| {
         let listeners = shared.listeners();
         listeners.find(space, request.dst.ip(), request.dst.port())
     });
+    match service {
+        // Its listener may have closed since slot 0 took it. The engine there knows the requests that it has, and refuses others.
+        Service::Nobody if shared.manages_connections() => {
+            Service::Listening(SlotId::DAEMON.index())
+        }
+        service => service,
+    }
+}
+
+/// What is to become of a request, after `put` was tried with the slot that listens for it: an answer that refuses it, or nothing,
+/// for it was delivered or its sender will send it again.
+pub(crate) fn dispatch(
+    (shared, identity): (&Shared, &Identity),
+    request: &ReqRoute,
+    put: impl FnOnce(SlotId) -> bool,
+) -> Option<Answer> {
     let counters = &shared.counters;
-    let slot = match service {
+    let slot = match service_of(shared, request) {
         Service::Listening(slot) => SlotId::new(slot),
         Service::Bound => None,
-        // Its listener may have closed since slot 0 took it. The engine there knows the requests that it has, and refuses others.
-        Service::Nobody if shared.manages_connections() => Some(SlotId::DAEMON),
         Service::Nobody => {
             counters.cm_rejected.bump();
-            return Some(Answer::reject(request));
+            return Some(Answer::reject(identity, request));
         }
     };
     if slot.is_some_and(put) {
@@ -166,6 +185,7 @@ pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &Answer, identity: &
         src_port: answer.ports.source,
         dst_port: answer.ports.destination,
         ecn: 0,
+        gid_index: answer.gid_index,
     });
     let _ = endpoint.send(slot, frame, answer.datagram.len());
 }
@@ -198,10 +218,15 @@ mod tests {
         ReqRoute::parse(&octets[..sent.len]).unwrap()
     }
 
+    fn identity() -> Identity {
+        let address = Ipv4Addr::new(192, 0, 2, 1).into();
+        Identity::new(std::path::Path::new("/run/urdma/test"), &[address])
+    }
+
     /// To which slot a request goes that nobody listens for, and whether it is refused here.
     fn unlistened(shared: &Shared) -> (Option<SlotId>, bool) {
         let mut given = None;
-        let answer = dispatch(shared, &request(), |slot| {
+        let answer = dispatch((shared, &identity()), &request(), |slot| {
             given = Some(slot);
             true
         });

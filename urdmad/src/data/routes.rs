@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use urdma_underlay::{Checksum, Endpoint, IpVersion, MacAddr, Resolution, Route, Template};
+use urdma_underlay::{Checksum, Endpoint, MacAddr, Resolution, Route, Template};
 
 use super::neighbours::Neighbours;
 
@@ -19,13 +19,16 @@ pub(crate) enum NoRoute {
     Unreachable,
 }
 
+/// A remote address, and the index of the own one that packets to it come from where that is possible.
+pub(crate) type Ends = ([u8; 16], u8);
+
 /// The templates of a port.
 #[derive(Debug)]
 pub(crate) struct Routes {
     local: Endpoint,
     checksum: Checksum,
-    templates: HashMap<[u8; 16], Template>,
-    last: Option<([u8; 16], Template)>,
+    templates: HashMap<Ends, Template>,
+    last: Option<(Ends, Template)>,
     /// [`Neighbours::changes`] when the templates were made.
     made_at: u64,
     /// When the neighbours were last told which of them are in use.
@@ -47,19 +50,19 @@ impl Routes {
         }
     }
 
-    /// The template for packets to `remote`.
+    /// The template for packets between `ends`.
     #[inline]
     pub(crate) fn find(
         &mut self,
         now_ns: u64,
-        remote: [u8; 16],
+        ends: Ends,
         neighbours: &mut Neighbours,
     ) -> Result<&Template, NoRoute> {
-        let is_last = self.last.as_ref().is_some_and(|(ip, _)| *ip == remote);
+        let is_last = self.last.as_ref().is_some_and(|(last, _)| *last == ends);
         let is_fresh = self.made_at == neighbours.changes() && now_ns < self.touched_ns + TOUCH_NS;
         if !(is_last && is_fresh) {
-            let template = self.look_up(now_ns, remote, neighbours)?;
-            self.last = Some((remote, template));
+            let template = self.look_up(now_ns, ends, neighbours)?;
+            self.last = Some((ends, template));
         }
         self.last
             .as_ref()
@@ -70,7 +73,7 @@ impl Routes {
     fn look_up(
         &mut self,
         now_ns: u64,
-        remote: [u8; 16],
+        ends: Ends,
         neighbours: &mut Neighbours,
     ) -> Result<Template, NoRoute> {
         let is_stale = now_ns >= self.touched_ns + TOUCH_NS;
@@ -80,9 +83,10 @@ impl Routes {
             self.made_at = neighbours.changes();
             self.touched_ns = now_ns;
         }
-        if let Some(template) = self.templates.get(&remote) {
+        if let Some(template) = self.templates.get(&ends) {
             return Ok(template.clone());
         }
+        let (remote, index) = ends;
         let address = urdma_underlay::from_octets(remote);
         let mac = if address.is_multicast() {
             // A group's address says its Ethernet address: nobody need be asked.
@@ -94,43 +98,26 @@ impl Routes {
                 Resolution::Unreachable => return Err(NoRoute::Unreachable),
             }
         };
-        let template = self.template(address, mac).ok_or(NoRoute::Unreachable)?;
-        self.templates.insert(remote, template.clone());
+        let template = self.template(index, address, mac);
+        let template = template.ok_or(NoRoute::Unreachable)?;
+        self.templates.insert(ends, template.clone());
         Ok(template)
     }
 
-    fn template(&self, destination: IpAddr, destination_mac: MacAddr) -> Option<Template> {
+    fn template(
+        &self,
+        index: u8,
+        destination: IpAddr,
+        destination_mac: MacAddr,
+    ) -> Option<Template> {
         Template::new(&Route {
             source_mac: self.local.mac(),
             destination_mac,
-            source: source_for(&self.local, destination)?,
+            source: self.local.source_for(destination, index)?,
             destination,
             checksum: self.checksum,
         })
         .ok()
-    }
-}
-
-/// Which own address packets to `destination` come from: a link-local one for a link-local one or a group of that scope, else the first of the same version.
-pub(crate) fn source_for(local: &Endpoint, destination: IpAddr) -> Option<IpAddr> {
-    let destination = destination.to_canonical();
-    let version = IpVersion::of(destination);
-    let wanted = is_link_local(destination);
-    local
-        .addresses()
-        .iter()
-        .copied()
-        .find(|own| IpVersion::of(*own) == version && is_link_local(*own) == wanted)
-        .or_else(|| local.first(version))
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    /// The scope in the second octet of a group's address, RFC 4291 section 2.7.
-    const LINK_LOCAL_SCOPE: u8 = 2;
-    match address {
-        IpAddr::V6(v6) if v6.is_multicast() => v6.octets()[1] & 0xf == LINK_LOCAL_SCOPE,
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-        IpAddr::V4(_) => false,
     }
 }
 
@@ -157,21 +144,6 @@ mod tests {
     }
 
     #[test]
-    fn source_is_of_the_destinations_version_and_scope() {
-        for (destination, expected) in [
-            ("10.0.0.2", Some("10.0.0.1")),
-            ("fe80::2", Some("fe80::1")),
-            ("2001:db8::2", Some("2001:db8::1")),
-            ("239.1.2.3", Some("10.0.0.1")),
-            ("ff02::1234", Some("fe80::1")),
-            ("ff0e::1234", Some("2001:db8::1")),
-        ] {
-            let source = source_for(&local(), destination.parse().unwrap());
-            assert_eq!(source, expected.map(|text| text.parse().unwrap()));
-        }
-    }
-
-    #[test]
     fn find_of_a_group_asks_nobody() {
         let mut neighbours = Neighbours::new(local(), None).unwrap();
         let mut routes = Routes::new(local(), Checksum::Full);
@@ -182,7 +154,7 @@ mod tests {
             ("ff02::7", [0x33, 0x33, 0, 0, 0, 7]),
         ] {
             let group = urdma_underlay::to_octets(group.parse().unwrap());
-            let template = routes.find(1, group, &mut neighbours).unwrap();
+            let template = routes.find(1, (group, 0), &mut neighbours).unwrap();
             assert_eq!(destination_mac(template), mac);
         }
         assert_eq!(neighbours.poll_transmit(1, &mut [0; 128]), None);
@@ -194,7 +166,7 @@ mod tests {
         let mut routes = Routes::new(local(), Checksum::Full);
         let remote = urdma_underlay::to_octets("10.0.0.2".parse().unwrap());
         assert_eq!(
-            routes.find(1, remote, &mut neighbours).err(),
+            routes.find(1, (remote, 0), &mut neighbours).err(),
             Some(NoRoute::Pending)
         );
         for last in [7, 8] {
@@ -204,7 +176,7 @@ mod tests {
             let mut frame = [0; 128];
             let octets = peer.poll_transmit(2, &mut frame).unwrap();
             neighbours.handle_frame(2, &frame[..octets]);
-            let template = routes.find(3, remote, &mut neighbours).unwrap();
+            let template = routes.find(3, (remote, 0), &mut neighbours).unwrap();
             assert_eq!(destination_mac(template), mac.0);
         }
     }

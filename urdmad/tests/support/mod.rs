@@ -260,6 +260,7 @@ pub fn meta(remote: &str, slot: u8) -> Meta {
         src_port: 0xc001,
         dst_port: udp_port(slot),
         ecn: 2,
+        gid_index: 0,
     }
 }
 

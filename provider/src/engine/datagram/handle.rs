@@ -10,6 +10,7 @@ use proto_trp::wire::datagram::is_group;
 pub struct AddressHandle {
     pub(super) pd: Pd,
     pub(super) source: Gid,
+    pub(super) gid_index: u8,
     pub(super) destination: Gid,
     pub(super) traffic_class: u8,
     pub(super) reach: Reach,

@@ -81,6 +81,7 @@ impl Engine {
         Ok(Arc::new(AddressHandle {
             pd,
             source,
+            gid_index: sgid_index,
             destination,
             traffic_class,
             reach,

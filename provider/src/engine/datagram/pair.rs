@@ -89,7 +89,7 @@ pub(in super::super) struct DatagramEntry {
     /// Since when the oldest request finds no room.
     pub(super) blocked_since: Option<Time>,
     /// Routes of the lease, by host and slot.
-    pub(super) routes: HashMap<(IpAddr, SlotId), Option<Route>>,
+    pub(super) routes: HashMap<(IpAddr, SlotId, u8), Option<Route>>,
     /// Multicast groups that it is attached to.
     pub(super) group_count: u32,
     /// It gets what it sends to a group that it is attached to.

@@ -262,15 +262,17 @@ fn plan(
                 src_port: source_port(local),
                 dst_port: udp_port(remote.slot()),
                 ecn: 0,
+                gid_index: handle.gid_index,
             };
             return Ok(Hop::Slot(remote.slot(), meta));
         }
         (Reach::Host(Way::Remote { ip, mac }), Some(remote)) => (ip, mac, remote.slot()),
     };
-    let meta = metadata(ip, local, remote);
+    let meta = metadata(ip, (local, handle.gid_index), remote);
     let route = lease.and_then(|lease| {
-        let open = || lease.open_route(ip, mac, meta.src_port, meta.dst_port);
-        *entry.routes.entry((ip, remote)).or_insert_with(open)
+        let open = || lease.open_route(mac, &meta);
+        let key = (ip, remote, handle.gid_index);
+        *entry.routes.entry(key).or_insert_with(open)
     });
     Ok(route.map_or(Hop::Slot(SlotId::DAEMON, meta), Hop::Lease))
 }
@@ -282,5 +284,6 @@ fn group_meta(handle: &AddressHandle, local: Qpn) -> Meta {
         src_port: source_port(local),
         dst_port: udp_port(SlotId::DAEMON),
         ecn: 0,
+        gid_index: handle.gid_index,
     }
 }
