@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use proto_trp::addr::{source_port, udp_port, Psn, Qpn, SlotId};
-use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
+use proto_trp::wire::trp::HEADER_LEN;
+use proto_trp::wire::{connection_id, ConnectionId, Flags, PacketType, ResetReason, TrpHeader};
 use urdma_cm::wire::{Body, Head, Message, PortSpace, QpInfo, Req, MAX_MESSAGE};
 use urdma_harness::instance::{Instance, Lease, Scratch};
 use urdma_harness::link::RawLink;
@@ -26,6 +27,8 @@ const NEIGHBOUR: &str = "10.77.0.2";
 const VICTIM: &str = "10.77.0.9";
 /// One that no host on the link has.
 const ABSENT: &str = "10.77.0.50";
+/// First PSN of the queue pair of other hosts.
+const OWN_PSN: u32 = 0x1000;
 const NEIGHBOUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 /// How long an answer is waited for before the question is sent again.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -185,17 +188,22 @@ fn slot(number: u8) -> SlotId {
     SlotId::new(number).unwrap()
 }
 
-/// From queue pair 1 of slot 1 of another host to a slot.
+/// The queue pair of other hosts.
+fn own_qpn() -> Qpn {
+    Qpn::new(slot(1), 1)
+}
+
+/// From the queue pair of another host to a slot.
 fn ports_to(to: SlotId) -> UdpPorts {
     UdpPorts {
-        source: source_port(Qpn::new(slot(1), 1)),
+        source: source_port(own_qpn()),
         destination: udp_port(to),
     }
 }
 
 /// A packet of no connection to a queue pair that does not exist.
 fn stray(id: u32) -> Vec<u8> {
-    let header = TrpHeader {
+    written(&TrpHeader {
         kind: PacketType::Probe,
         flags: Flags::default(),
         destination_index: 0x7777,
@@ -204,8 +212,11 @@ fn stray(id: u32) -> Vec<u8> {
         psn: Psn::new(5),
         ack: Psn::new(5),
         extension_words: 0,
-    };
-    let mut octets = [0; proto_trp::wire::trp::HEADER_LEN];
+    })
+}
+
+fn written(header: &TrpHeader) -> Vec<u8> {
+    let mut octets = [0; HEADER_LEN];
     header.encode(&mut octets).unwrap();
     octets.to_vec()
 }
@@ -221,7 +232,8 @@ fn request(from: &str, port: u16, nonce: u64) -> Vec<u8> {
         },
         body: Body::Req(Req {
             qp: QpInfo {
-                qpn: Qpn::new(slot(1), 1).to_u32(),
+                qpn: own_qpn().to_u32(),
+                psn: OWN_PSN,
                 ..QpInfo::default()
             },
             retry_count: 7,
@@ -367,4 +379,176 @@ fn request_of_a_host_that_does_not_answer_arp_is_not_handed_to_the_listener() {
     assert!(accepted.is_some(), "{}", bed.host.status().unwrap());
     drop(listener);
     bed.down();
+}
+
+/// A connection between the neighbour and a program on the host.
+struct Connected {
+    /// The program's queue pair.
+    qpn: Qpn,
+    /// Of the stream that the neighbour sends.
+    id: ConnectionId,
+    /// First PSN of the program.
+    psn: Psn,
+}
+
+impl Connected {
+    /// Has the neighbour connect to a port of the host.
+    fn to(bed: &mut Bed, port: u16) -> Self {
+        const NONCE: u64 = 7;
+        let to_daemon = ports_to(SlotId::DAEMON);
+        let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &request(NEIGHBOUR, port, NONCE));
+        let accepted = bed.ask(ask, |seen| {
+            matches!(answer_to(seen, NONCE), Some(Body::Rep(_)))
+        });
+        let accepted = accepted.unwrap_or_else(|| panic!("{}", bed.host.status().unwrap()));
+        let Some(Body::Rep(qp)) = answer_to(&accepted, NONCE) else {
+            unreachable!()
+        };
+        let qpn = Qpn::from_u32(qp.qpn).unwrap();
+        let connected = Self {
+            qpn,
+            id: connection_id(own_qpn(), qpn, Psn::new(OWN_PSN)),
+            psn: Psn::new(qp.psn),
+        };
+        let head = Message::parse(&accepted.octets).unwrap().head;
+        let ready = Message {
+            head: Head {
+                local_id: head.remote_id,
+                remote_id: head.local_id,
+                slot: 1,
+                ..head
+            },
+            body: Body::Rtu,
+            private_data: &[],
+        };
+        let mut octets = [0; MAX_MESSAGE];
+        let length = ready.write(&mut octets);
+        bed.send(ip(NEIGHBOUR), ports_to(qpn.slot()), &octets[..length]);
+        connected.expect_alive(bed);
+        connected
+    }
+
+    /// A packet of the neighbour's stream that uses up no number.
+    fn packet(&self, kind: PacketType, psn: u32) -> TrpHeader {
+        TrpHeader {
+            kind,
+            flags: Flags::default(),
+            destination_index: self.qpn.index(),
+            connection_id: self.id,
+            window: 1,
+            psn: Psn::new(psn),
+            ack: self.psn,
+            extension_words: 0,
+        }
+    }
+
+    fn probe(&self) -> Vec<u8> {
+        written(&self.packet(PacketType::Probe, OWN_PSN))
+    }
+
+    /// The RESET by which the neighbour's process would say that its queue pair is gone.
+    fn reset(&self) -> Vec<u8> {
+        let offender = TrpHeader {
+            destination_index: own_qpn().index(),
+            ..self.packet(PacketType::Probe, OWN_PSN)
+        };
+        written(&TrpHeader::reset_for(&offender, ResetReason::NoQueuePair).unwrap())
+    }
+
+    /// A segment with which the neighbour would end the connection.
+    fn terminate(&self, psn: u32) -> Vec<u8> {
+        let mut octets = written(&self.packet(PacketType::Data, psn));
+        // DDP: untagged, last, version 1; RDMAP: version 1, Terminate; queue 2, message 1, offset 0; 0.0.00 without headers.
+        octets.extend([0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0]);
+        octets.extend([0, 0, 0, 0]);
+        octets
+    }
+
+    /// Expects that nothing tells of an end for a moment, and that the program's queue pair answers then.
+    fn expect_alive(&self, bed: &mut Bed) {
+        let until = Instant::now() + AGAIN;
+        while let Some(seen) = bed.next(until) {
+            assert!(!self.is_end(&seen), "{:?}", seen.octets);
+        }
+        let probe = self.probe();
+        let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), ports_to(self.qpn.slot()), &probe);
+        let answered = bed.ask(ask, |seen| {
+            assert!(!self.is_end(seen), "{:?}", seen.octets);
+            let header = TrpHeader::parse(&seen.octets, seen.octets.len());
+            header.is_ok_and(|header| header.kind == PacketType::Ack)
+        });
+        assert!(answered.is_some(), "{}", bed.host.status().unwrap());
+    }
+
+    /// Whether it answers the end of the neighbour's stream, or says that the program's queue pair is gone.
+    fn is_end(&self, seen: &Seen) -> bool {
+        if let Ok(message) = Message::parse(&seen.octets) {
+            return matches!(message.body, Body::Dreq(_));
+        }
+        let header = TrpHeader::parse(&seen.octets, seen.octets.len());
+        header.is_ok_and(|header| matches!(header.kind, PacketType::FinAck | PacketType::Reset))
+    }
+}
+
+/// Another address, another source port.
+fn forgeries(to: SlotId) -> [(IpAddr, UdpPorts); 2] {
+    let other_port = UdpPorts {
+        source: source_port(Qpn::new(slot(2), 1)),
+        ..ports_to(to)
+    };
+    [(ip(VICTIM), ports_to(to)), (ip(NEIGHBOUR), other_port)]
+}
+
+/// Connects, forges a packet from elsewhere with the right connection id and PSN, and with a wrong PSN, and expects that it changes nothing until the neighbour
+/// itself sends it.
+fn forged_end_is_ignored(
+    packet: impl Fn(&Connected, u32) -> Vec<u8>,
+    port_of_end: impl Fn(SlotId) -> UdpPorts,
+    wrong_psns: &[u32],
+) {
+    let _alone = alone();
+    let mut bed = Bed::up();
+    let port = ports();
+    let (listener, slot) = bed.listener(port);
+    let connected = Connected::to(&mut bed, port);
+    for (source, ports) in forgeries(slot) {
+        bed.send(source, ports, &packet(&connected, OWN_PSN));
+        connected.expect_alive(&mut bed);
+    }
+    for psn in wrong_psns {
+        bed.send(ip(NEIGHBOUR), port_of_end(slot), &packet(&connected, *psn));
+        connected.expect_alive(&mut bed);
+    }
+    let end = packet(&connected, OWN_PSN);
+    let ask = |bed: &Bed| {
+        bed.send(ip(NEIGHBOUR), port_of_end(slot), &end);
+        bed.send(ip(NEIGHBOUR), ports_to(slot), &connected.probe());
+    };
+    let ended = bed.ask(ask, |seen| connected.is_end(seen));
+    assert!(ended.is_some(), "{}", bed.host.status().unwrap());
+    drop(listener);
+    bed.down();
+}
+
+/// PSNs behind the window and beyond it.
+const WRONG_PSNS: [u32; 3] = [OWN_PSN - 1, OWN_PSN + 70_000, OWN_PSN + 0x80_0000];
+
+#[test]
+fn fin_from_elsewhere_or_outside_the_window_is_ignored() {
+    let fin = |connected: &Connected, psn| written(&connected.packet(PacketType::Fin, psn));
+    forged_end_is_ignored(fin, ports_to, &WRONG_PSNS);
+}
+
+#[test]
+fn terminate_from_elsewhere_or_outside_the_window_is_ignored() {
+    forged_end_is_ignored(Connected::terminate, ports_to, &WRONG_PSNS);
+}
+
+#[test]
+fn reset_from_elsewhere_is_ignored() {
+    let from_slot = |to| UdpPorts {
+        source: source_port(Qpn::new(slot(1), 0)),
+        ..ports_to(to)
+    };
+    forged_end_is_ignored(|connected, _| connected.reset(), from_slot, &[]);
 }

@@ -88,6 +88,19 @@ fn two_hosts_with_ipv6_addresses_talk() {
     hosts.down().unwrap();
 }
 
+/// What comes from another address than the peer's is not taken, so each queue pair has to send from its own.
+#[test]
+fn two_hosts_with_two_addresses_of_a_version_talk_over_the_second_ones() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let addresses: [&[&str]; 2] = [&["127.0.0.1", "127.0.0.3"], &["127.0.0.2", "127.0.0.4"]];
+    let hosts = TwoHosts::up_at(scratch.path(), Queues::Forwarded, 1500, addresses).unwrap();
+    let mut jobs = over_second_gid(ports(), hosts.a.address());
+    jobs.extend(through_rdma_cm(ports(), addresses[0][1]));
+    run_all(&jobs, &hosts.a, &hosts.b, Lease::Never);
+    hosts.down().unwrap();
+}
+
 /// On-demand paging with and without prefetching, device memory, time stamps, requests by calls.
 #[test]
 fn pingpong_with_every_kind_of_memory_and_interface_passes() {

@@ -170,6 +170,10 @@ impl Connection {
             self.stats.rx_malformed += 1;
             return 1;
         }
+        if trp.kind == PacketType::Fin && !self.rx.may_be_next(trp.psn) {
+            self.stats.rx_out_of_window += 1;
+            return 1;
+        }
         if !self.on_header(now, trp, datagram, host) {
             return 1;
         }
@@ -228,8 +232,12 @@ impl Connection {
         };
         match self.rx.classify(packet.psn) {
             _ if matches!(segment.kind, SegmentKind::Terminate { .. }) => {
-                self.on_terminate(&segment, host);
-                self.controls.fin_ack = true;
+                if self.rx.may_be_next(packet.psn) {
+                    self.on_terminate(&segment, host);
+                    self.controls.fin_ack = true;
+                } else {
+                    self.stats.rx_out_of_window += 1;
+                }
             }
             Arrival::Expected => self.on_expected(now, &segment, datagram, host),
             Arrival::Ahead(seq) => self.on_ahead(seq, &segment, datagram, host),

@@ -172,6 +172,12 @@ impl RxWindow {
         }
     }
 
+    /// Whether the peer can be about to send `psn` next, so that a packet that says so and uses up no number is not a forged one that only guesses it.
+    pub(super) fn may_be_next(&self, psn: Psn) -> bool {
+        let ahead = u32::try_from(psn.distance(self.expected_psn()));
+        ahead.is_ok_and(|ahead| ahead <= u32::from(self.units) * WINDOW_UNIT_PACKETS)
+    }
+
     /// Keeps what a packet that came ahead will do.
     pub(super) fn store(&mut self, seq: u64, commit: Commit) {
         let ahead = low32(seq - self.expected);

@@ -130,10 +130,8 @@ impl Driver for Surroundings {
         if shard.datagrams.is_before_rtr(qpn.index()) {
             return false;
         }
-        let entry = shard.qps.get(usize::from(qpn.index()));
-        entry
-            .and_then(Option::as_deref)
-            .is_none_or(|entry| !matches!(entry.conn.state(), State::Reset | State::Init))
+        let entry = shard.qps.get(qpn.index());
+        entry.is_none_or(|entry| !matches!(entry.conn.state(), State::Reset | State::Init))
     }
 
     fn bind_port(&self, id: u32, wanted: &Port) -> Result<u16, Errno> {

@@ -114,7 +114,7 @@ impl Engine {
     fn own_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         let qpn = Qpn::from_u32(qpn).filter(|qpn| qpn.slot() == self.info.slot)?;
         let shard = self.shard.lock();
-        let entry = shard.qps.get(usize::from(qpn.index()))?.as_deref()?;
+        let entry = shard.qps.get(qpn.index())?;
         Some(Arc::clone(&entry.qp))
     }
 
@@ -235,7 +235,7 @@ impl Engine {
     /// What this process has, for `urdma status`.
     fn report(&self) -> ProcessReport {
         let shard = self.shard.lock();
-        let live = || shard.qps.iter().flatten().map(|entry| &entry.conn);
+        let live = || shard.qps.iter().map(|entry| &entry.conn);
         let connected = live().filter(|conn| conn.state() == State::Rts).count();
         let of_all = |count: fn(&ConnStats) -> u64| live().map(|conn| count(conn.stats())).sum();
         let counters = &shard.counters;
@@ -244,6 +244,7 @@ impl Engine {
             ("datagrams_received", counters.received),
             ("datagrams_malformed", counters.malformed),
             ("datagrams_for_unknown_qp", counters.unknown_qp),
+            ("datagrams_from_elsewhere", counters.wrong_source),
             ("resets_left_out", counters.resets_left_out),
             ("datagrams_handed_on", counters.forwarded),
             ("no_frame", counters.no_frame),

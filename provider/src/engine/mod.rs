@@ -54,6 +54,7 @@ mod memory;
 mod mr;
 mod outbox;
 mod path;
+mod places;
 mod progress;
 mod qp;
 /// Two ends of a connection, for tests of what only the engine itself sees; `tests/engine` has them for all others.
@@ -97,7 +98,7 @@ use background::Rest;
 use conversation::Conversation;
 use lanes::Lanes;
 use lock::{Held, SpinLock};
-use path::{Path, Way};
+use path::{Path, PeerSource, Way};
 use qp::PolledTable;
 use shard::{host, Shard};
 use urdma_arena::MappedArena;
@@ -601,6 +602,9 @@ impl Engine {
             shard.forget_path(index);
             if let Some(entry) = shard.entry(qp) {
                 entry.path = Some(path);
+                let remote = Qpn::from_u32(entry.attributes.remote_qpn);
+                entry.source =
+                    remote.map_or(PeerSource::NONE, |remote| PeerSource::new(way, remote));
             }
         }
         let outcome = shard.step_qp(index, clock::now(), to, max_datagram);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use proto_trp::addr::{source_port, udp_port, Qpn, SlotId};
+use proto_trp::addr::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 use proto_trp::conn::MAX_DATAGRAM;
 use urdma_arena::{Meta, LARGE_CAPACITY};
 use urdma_ipc::Resolution;
@@ -26,6 +26,60 @@ impl Path {
     /// Whether it stays in this host's memory.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, Path::Local(_))
+    }
+}
+
+/// Where the packets of a queue pair's peer come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerSource {
+    /// The slot of a peer on this host.
+    slot: u8,
+    /// UDP source port and address of one on another host.
+    port: u16,
+    ip: [u8; 16],
+}
+
+impl PeerSource {
+    /// What no peer has: it is not known.
+    pub(super) const NONE: Self = Self {
+        slot: u8::MAX,
+        port: 0,
+        ip: [0; 16],
+    };
+
+    /// That of `remote` at the end of a way.
+    pub(super) fn new(way: Way, remote: Qpn) -> Self {
+        match way {
+            Way::Local => Self {
+                slot: remote.slot().number(),
+                ..Self::NONE
+            },
+            Way::Remote { ip, .. } => Self {
+                port: source_port(remote),
+                ip: octets_of(ip),
+                ..Self::NONE
+            },
+        }
+    }
+
+    /// Whether it is this slot of this host.
+    #[inline]
+    pub(super) fn is_slot(&self, slot: SlotId) -> bool {
+        self.slot == slot.number()
+    }
+
+    /// Whether a datagram came from there.
+    #[inline]
+    pub(super) fn sent(&self, meta: &Meta) -> bool {
+        meta.src_port == self.port && meta.remote_ip == self.ip
+    }
+
+    /// Whether a RESET came from there: from the process, which sends it without its queue pair, or from its urdmad.
+    pub(super) fn sent_reset(&self, meta: &Meta) -> bool {
+        let of_process = slot_of_source_port(self.port).map(|slot| source_port(Qpn::new(slot, 0)));
+        let is_port =
+            Some(meta.src_port) == of_process || meta.src_port == udp_port(SlotId::DAEMON);
+        is_port && meta.remote_ip == self.ip
     }
 }
 

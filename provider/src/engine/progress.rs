@@ -24,7 +24,7 @@ use super::lease::{self, Route};
 use super::memory::{Body, AHEAD, CACHE_LINE};
 use super::outbox::Refused;
 use super::path::{ip_of, metadata, octets_of, Path};
-use super::shard::{host, Note, Shard};
+use super::shard::{host, Note, QpEntry, Shard};
 use super::types::{Gid, Info};
 
 /// Datagrams that one call takes from the arena.
@@ -157,7 +157,7 @@ impl Shard {
             return;
         }
         while let Some(index) = self.wheel.expired(now) {
-            let Some(entry) = self.qps[usize::from(index)].as_deref_mut() else {
+            let Some(entry) = self.qps.get_mut(index) else {
                 continue;
             };
             if entry.conn.next_deadline().is_some_and(|at| at <= now) {
@@ -401,15 +401,19 @@ impl Shard {
                 return 1;
             }
         };
-        let Some(entry) = self
-            .qps
-            .get_mut(usize::from(index))
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(entry) = self.qps.get_mut(index) else {
             self.counters.unknown_qp += 1;
             self.answer_reset(now, (head, body.len()), origin, ResetReason::NoQueuePair);
             return 1;
         };
+        let is_from_peer = match origin {
+            Origin::Local(slot) => entry.source.is_slot(*slot),
+            Origin::Remote(meta) => entry.source.sent(meta),
+        };
+        if !is_from_peer && !may_be_from_peer(entry, fixed, origin) {
+            self.counters.wrong_source += 1;
+            return 1;
+        }
         let datagram = Datagram {
             head,
             len: body.len(),
@@ -533,7 +537,7 @@ impl Shard {
             let Some(index) = self.ready.pop_front() else {
                 break;
             };
-            if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+            if let Some(entry) = self.qps.get_mut(index) {
                 entry.is_queued = false;
                 // Without a frame the others need not be asked, unless they may have buffers of a leased queue.
                 if self.give_turn(index, now, is_alone) == Turn::NoFrame && self.lease.is_none() {
@@ -555,11 +559,7 @@ impl Shard {
     /// Gives a queue pair one turn, and puts it into the ready list if it has more to send. What it sends goes by itself if `is_alone`.
     #[inline]
     fn give_turn(&mut self, index: u16, now: Time, is_alone: bool) -> Turn {
-        let Some(entry) = self
-            .qps
-            .get_mut(usize::from(index))
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(entry) = self.qps.get_mut(index) else {
             return Turn::Done;
         };
         let turn = match entry.path {
@@ -571,7 +571,7 @@ impl Shard {
             Some(Path::Lease(route)) => self.transmit_leased(index, now, route),
             None => Turn::Done,
         };
-        if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+        if let Some(entry) = self.qps.get_mut(index) {
             self.wheel.set(index, entry.conn.next_deadline());
         }
         if turn != Turn::Done {
@@ -602,7 +602,7 @@ impl Shard {
             slot,
             ..
         } = self;
-        let Some(entry) = qps[usize::from(index)].as_deref_mut() else {
+        let Some(entry) = qps.get_mut(index) else {
             return Turn::Done;
         };
         for _ in 0..TURN {
@@ -669,7 +669,7 @@ impl Shard {
         else {
             return Turn::Done;
         };
-        let Some(entry) = qps[usize::from(index)].as_deref_mut() else {
+        let Some(entry) = qps.get_mut(index) else {
             return Turn::Done;
         };
         let mut turn = Turn::More;
@@ -704,6 +704,14 @@ impl Shard {
         }
         turn
     }
+}
+
+/// Whether a datagram that did not come from where the peer's packets come from may be its all the same: a RESET, or one for a queue pair that has no peer yet.
+#[cold]
+fn may_be_from_peer(entry: &QpEntry, fixed: &[u8; trp::HEADER_LEN], origin: &Origin) -> bool {
+    let is_reset = PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset);
+    entry.path.is_none()
+        || matches!(origin, Origin::Remote(meta) if is_reset && entry.source.sent_reset(meta))
 }
 
 /// The RESET that answers a datagram for a queue pair of this process; acknowledges what that queue pair had taken, if the datagram is of its stream.

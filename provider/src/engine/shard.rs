@@ -19,15 +19,13 @@ use super::held::Held;
 use super::lease::Lease;
 use super::mr::{MrTable, PdTable};
 use super::outbox::Outbox;
-use super::path::Path;
+use super::path::{Path, PeerSource};
+use super::places::{Indices, Places};
 use super::progress::arena_slot;
 use super::qp::{Counts, PolledTable, Qp};
 use super::timer::Wheel;
 use super::types::{EngineError, Pd, QpAttributes, QpCaps, QpConfig, LIMITS};
 use super::xrc::{self, XrcRole};
-
-/// Indices of destroyed queue pairs that must pile up before one is used again, so that late packets find nobody.
-const REUSE_DELAY: usize = 256;
 
 /// Requests of a shared receive queue that half-arrived messages of one connection may use.
 pub(super) const SHARED_IN_USE_MAX: u32 = 64;
@@ -56,6 +54,8 @@ pub(super) struct QpEntry {
     pub(super) path: Option<Path>,
     /// Generation of the peer's slot when the connection was made, if the peer is on this host.
     pub(super) peer_generation: u32,
+    /// Nothing from elsewhere is taken while there is a path.
+    pub(super) source: PeerSource,
     pub(super) counts: Counts,
     /// Where this host's processes read what the queue pair has taken.
     pub(super) delivery: &'static DeliveryRecord,
@@ -82,6 +82,8 @@ pub(super) struct Counters {
     pub(super) sent: u64,
     pub(super) malformed: u64,
     pub(super) unknown_qp: u64,
+    /// Packets for a queue pair that came from elsewhere than its peer.
+    pub(super) wrong_source: u64,
     /// RESETs that were not sent because too many were.
     pub(super) resets_left_out: u64,
     pub(super) forwarded: u64,
@@ -104,8 +106,8 @@ pub(super) struct Shard {
     pub(super) lease: Option<Box<Lease>>,
     pub(super) capture: Option<Box<Capture>>,
     pub(super) cma: Cma,
-    pub(super) qps: Vec<Option<Box<QpEntry>>>,
-    free: VecDeque<u16>,
+    pub(super) qps: Places<QpEntry>,
+    indices: Indices,
     /// Datagram queue pairs, whose indices are empty places of `qps`.
     pub(super) datagrams: DatagramTable,
     pub(super) qp_count: u32,
@@ -154,6 +156,8 @@ pub(super) use host;
 impl Shard {
     /// A shard without objects.
     pub(super) fn new(endpoint: Endpoint, slot: SlotId, now: Time, cma: Cma) -> Self {
+        let indices = Indices::new(random_u32);
+        let first = indices.first();
         Self {
             slot,
             endpoint,
@@ -162,14 +166,13 @@ impl Shard {
             cma,
             lease: None,
             capture: None,
-            // Index 0 is never used.
-            qps: vec![None],
-            free: VecDeque::new(),
-            datagrams: DatagramTable::default(),
+            qps: Places::new(first),
+            indices,
+            datagrams: DatagramTable::new(first),
             qp_count: 0,
             regions: MrTable::new(random_u32),
             pds: PdTable::default(),
-            wheel: Wheel::new(now),
+            wheel: Wheel::new(first, now),
             ready: VecDeque::new(),
             by_id: HashMap::new(),
             notes: Vec::new(),
@@ -193,8 +196,7 @@ impl Shard {
     ) -> Option<(&mut QpEntry, &mut MrTable, &mut Vec<Note>)> {
         let entry = self
             .qps
-            .get_mut(usize::from(qp.number().index()))?
-            .as_deref_mut()
+            .get_mut(qp.number().index())
             .filter(|entry| std::ptr::eq(&*entry.qp, qp))?;
         Some((entry, &mut self.regions, &mut self.notes))
     }
@@ -207,21 +209,15 @@ impl Shard {
 
     /// An index that no queue pair has.
     pub(super) fn take_index(&mut self) -> Result<u16, EngineError> {
-        let next = u16::try_from(self.qps.len());
-        match next {
-            Ok(next) if self.free.len() < REUSE_DELAY => {
-                self.qps.push(None);
-                self.wheel.reserve(self.qps.len());
-                self.ready.reserve(self.qps.len());
-                Ok(next)
-            }
-            _ => self.free.pop_front().ok_or(EngineError::NoMemory),
-        }
+        let index = self.indices.take().ok_or(EngineError::NoMemory)?;
+        self.wheel.reserve(self.indices.places());
+        self.ready.reserve(self.indices.places());
+        Ok(index)
     }
 
     /// Gives an index back.
     pub(super) fn give_index(&mut self, index: u16) {
-        self.free.push_back(index);
+        self.indices.give_back(index);
     }
 
     /// A new queue pair in RESET.
@@ -267,17 +263,19 @@ impl Shard {
         let qp = Qp::new(number, caps, config);
         let counts = Counts::default();
         polled.get(index).reset(&counts);
-        self.qps[usize::from(index)] = Some(Box::new(QpEntry {
+        let entry = QpEntry {
             conn,
             qp: Arc::clone(&qp),
             attributes: QpAttributes::default(),
             path: None,
             peer_generation: 0,
+            source: PeerSource::NONE,
             counts,
             delivery,
             is_queued: false,
             ids: [None; 2],
-        }));
+        };
+        self.qps.put(index, entry);
         self.qp_count += 1;
         Ok(qp)
     }
@@ -286,7 +284,7 @@ impl Shard {
     pub(super) fn remove_qp(&mut self, qp: &Qp) {
         let index = qp.number().index();
         self.forget_path(index);
-        let Some(entry) = self.qps[usize::from(index)].take() else {
+        let Some(entry) = self.qps.take(index) else {
             return;
         };
         self.wheel.cancel(index);
@@ -303,12 +301,13 @@ impl Shard {
 
     /// Ends the way to the peer and forgets the ids of the streams.
     pub(super) fn forget_path(&mut self, index: u16) {
-        let Some(entry) = self.qps[usize::from(index)].as_deref_mut() else {
+        let Some(entry) = self.qps.get_mut(index) else {
             return;
         };
         for id in entry.ids.iter_mut().filter_map(Option::take) {
             self.by_id.remove(&id);
         }
+        entry.source = PeerSource::NONE;
         if let (Some(Path::Lease(route)), Some(lease)) = (entry.path.take(), &mut self.lease) {
             lease.close_route(route);
         }
@@ -318,7 +317,7 @@ impl Shard {
     pub(super) fn reset_qp(&mut self, index: u16, polled: &PolledTable) {
         self.forget_path(index);
         self.wheel.cancel(index);
-        if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+        if let Some(entry) = self.qps.get_mut(index) {
             entry.qp.revoke_payload();
             entry.conn.reset();
             purge(&entry.qp);
@@ -334,7 +333,7 @@ impl Shard {
         to: State,
         max_datagram: u32,
     ) -> Result<(), EngineError> {
-        let Some(entry) = self.qps[usize::from(index)].as_deref_mut() else {
+        let Some(entry) = self.qps.get_mut(index) else {
             return Err(EngineError::Invalid);
         };
         let stepped = match (entry.conn.state(), to) {
@@ -368,7 +367,7 @@ impl Shard {
 
     /// Remembers the connection id of the stream that begins with a step.
     fn learn_id(&mut self, index: u16, to: State) {
-        let Some(entry) = self.qps[usize::from(index)].as_deref_mut() else {
+        let Some(entry) = self.qps.get_mut(index) else {
             return;
         };
         let Some(remote) = Qpn::from_u32(entry.attributes.remote_qpn) else {
@@ -397,7 +396,7 @@ impl Shard {
 
     /// Any state to ERROR: everything is flushed.
     pub(super) fn fail_qp(&mut self, index: u16) {
-        if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+        if let Some(entry) = self.qps.get_mut(index) {
             let mut host = host!(entry, self.regions, self.notes);
             entry.conn.to_error(&mut host);
         }
@@ -406,7 +405,7 @@ impl Shard {
     /// Puts a queue pair into the ready list.
     #[inline]
     pub(super) fn make_ready(&mut self, index: u16) {
-        if let Some(entry) = self.qps[usize::from(index)].as_deref_mut() {
+        if let Some(entry) = self.qps.get_mut(index) {
             if !entry.is_queued {
                 entry.is_queued = true;
                 self.ready.push_back(index);
@@ -419,7 +418,7 @@ impl Shard {
     pub(super) fn slot_gone(&mut self, now: Time, slot: SlotId, generation: u32) {
         let arena = self.endpoint.arena();
         let mut is_met_anew = false;
-        for entry in self.qps.iter_mut().filter_map(Option::as_deref_mut) {
+        for entry in self.qps.iter_mut() {
             match entry.is_with(slot, generation) {
                 None => continue,
                 Some(true) => {}
@@ -447,8 +446,8 @@ impl Shard {
 
     /// The queue pairs that are connected to the process that had `slot` in its `generation` or before.
     pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
-        let entries = self.qps.iter().filter_map(Option::as_deref);
-        entries
+        self.qps
+            .iter()
             .filter(|entry| entry.is_with(slot, generation) == Some(true))
             .map(|entry| entry.qp.number().to_u32())
             .collect()
@@ -456,17 +455,14 @@ impl Shard {
 
     /// Has every queue pair acknowledge what it has taken with the next packets that are sent.
     pub(super) fn acknowledge_all(&mut self) {
-        for index in 0..self.qps.len() {
-            if let Ok(index) = u16::try_from(index) {
-                self.acknowledge(index);
-            }
+        for index in self.qps.indices() {
+            self.acknowledge(index);
         }
     }
 
     /// Has a queue pair acknowledge what it has taken with the next packet that is sent.
     pub(super) fn acknowledge(&mut self, index: u16) {
-        let entry = self.qps.get_mut(usize::from(index));
-        if let Some(entry) = entry.and_then(Option::as_deref_mut) {
+        if let Some(entry) = self.qps.get_mut(index) {
             entry.conn.acknowledge_now();
             if entry.conn.ack_is_due() {
                 self.make_ready(index);
@@ -477,10 +473,8 @@ impl Shard {
     /// urdmad is gone: every queue pair fails.
     pub(super) fn device_gone(&mut self) {
         self.is_dead = true;
-        for index in 0..self.qps.len() {
-            if let Ok(index) = u16::try_from(index) {
-                self.fail_qp(index);
-            }
+        for index in self.qps.indices() {
+            self.fail_qp(index);
         }
         self.fail_datagrams();
     }

@@ -7,6 +7,8 @@
 
 use proto_trp::conn::Time;
 
+use super::places::First;
+
 const TICK_SHIFT: u32 = 13;
 const LEVELS: usize = 4;
 const PLACES_SHIFT: u32 = 6;
@@ -37,6 +39,8 @@ const IDLE: Node = Node {
 /// The timers of one shard.
 #[derive(Debug)]
 pub(super) struct Wheel {
+    /// A timer's number is the place of its queue pair's index.
+    first: First,
     nodes: Vec<Node>,
     heads: [u32; LEVELS * PLACES],
     /// One bit per place that is not empty.
@@ -59,9 +63,10 @@ const fn tick_of(time: Time) -> u64 {
 }
 
 impl Wheel {
-    /// An empty wheel whose time begins at `now`.
-    pub(super) fn new(now: Time) -> Self {
+    /// An empty wheel for indices that begin with `first`, whose time begins at `now`.
+    pub(super) fn new(first: First, now: Time) -> Self {
         Self {
+            first,
             nodes: Vec::new(),
             heads: [NONE; LEVELS * PLACES],
             occupied: [0; LEVELS],
@@ -70,22 +75,23 @@ impl Wheel {
         }
     }
 
-    /// Makes room for timers with numbers below `count`.
+    /// Makes room for the timers of `count` indices.
     pub(super) fn reserve(&mut self, count: usize) {
         if count > self.nodes.len() {
             self.nodes.resize(count, IDLE);
         }
     }
 
-    /// Sets timer `index` to `deadline`; `None` leaves it to run out without effect.
+    /// Sets the timer of `index` to `deadline`; `None` leaves it to run out without effect.
     #[inline]
     pub(super) fn set(&mut self, index: u16, deadline: Option<Time>) {
         let Some(deadline) = deadline else { return };
         let due_tick = tick_of(deadline);
-        let node = &self.nodes[usize::from(index)];
+        let number = self.first.place(index);
+        let node = &self.nodes[usize::from(number)];
         if due_tick < node.due_tick {
             self.moved = true;
-            self.insert(index, due_tick);
+            self.insert(number, due_tick);
         }
     }
 
@@ -95,18 +101,18 @@ impl Wheel {
         std::mem::take(&mut self.moved)
     }
 
-    /// Takes timer `index` out.
+    /// Takes the timer of `index` out.
     pub(super) fn cancel(&mut self, index: u16) {
-        self.unlink(u32::from(index));
+        self.unlink(u32::from(self.first.place(index)));
     }
 
     #[cold]
-    fn insert(&mut self, index: u16, due_tick: u64) {
-        let at = u32::from(index);
+    fn insert(&mut self, number: u16, due_tick: u64) {
+        let at = u32::from(number);
         self.unlink(at);
         let place = self.place_for(due_tick);
         let head = self.heads[place];
-        self.nodes[usize::from(index)] = Node {
+        self.nodes[usize::from(number)] = Node {
             next: head,
             previous: NONE,
             // A place is below LEVELS * PLACES.
@@ -160,7 +166,7 @@ impl Wheel {
         now.as_ns() >> TICK_SHIFT > self.tick && self.occupied.iter().any(|&places| places != 0)
     }
 
-    /// Takes one timer whose time has come by `now` out of the wheel; `None` when there is no more.
+    /// Takes one timer whose time has come by `now` out of the wheel, and gives its index; `None` when there is no more.
     pub(super) fn expired(&mut self, now: Time) -> Option<u16> {
         let target = now.as_ns() >> TICK_SHIFT;
         loop {
@@ -168,7 +174,8 @@ impl Wheel {
             let head = self.heads[place];
             if head != NONE {
                 self.unlink(head);
-                return u16::try_from(head).ok();
+                let number = u16::try_from(head).ok()?;
+                return Some(self.first.index(number));
             }
             if self.tick >= target {
                 return None;
@@ -198,24 +205,24 @@ impl Wheel {
             let at = self.heads[place];
             let due_tick = self.nodes[at as usize].due_tick;
             self.unlink(at);
-            if let Ok(index) = u16::try_from(at) {
+            if let Ok(number) = u16::try_from(at) {
                 if due_tick <= self.tick {
-                    self.insert_now(index, due_tick);
+                    self.insert_now(number, due_tick);
                 } else {
-                    self.insert(index, due_tick);
+                    self.insert(number, due_tick);
                 }
             }
         }
     }
 
     /// Puts a timer into the current place of level 0.
-    fn insert_now(&mut self, index: u16, due_tick: u64) {
+    fn insert_now(&mut self, number: u16, due_tick: u64) {
         let tick = self.tick;
         // `place_for` never gives the current place, so pretend to be one tick earlier.
         self.tick = tick - 1;
-        self.insert(index, tick);
+        self.insert(number, tick);
         self.tick = tick;
-        self.nodes[usize::from(index)].due_tick = due_tick;
+        self.nodes[usize::from(number)].due_tick = due_tick;
     }
 
     /// When to look again at the latest; `None` when no timer is set.
@@ -255,7 +262,7 @@ mod tests {
     }
 
     fn wheel(now: u64, timers: usize) -> Wheel {
-        let mut wheel = Wheel::new(at(now));
+        let mut wheel = Wheel::new(First::default(), at(now));
         wheel.reserve(timers);
         wheel
     }

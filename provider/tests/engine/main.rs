@@ -13,4 +13,5 @@ mod operations;
 mod outbox;
 mod rig;
 mod rights;
+mod strangers;
 mod unreliable;

@@ -220,7 +220,7 @@ mod tests {
 
     fn identity() -> Identity {
         let address = Ipv4Addr::new(192, 0, 2, 1).into();
-        Identity::new(std::path::Path::new("/run/urdma/test"), &[address])
+        Identity::new(std::path::Path::new("/run/urdma/test"), Some(&[address]))
     }
 
     /// To which slot a request goes that nobody listens for, and whether it is refused here.

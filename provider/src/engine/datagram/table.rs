@@ -10,15 +10,15 @@ use proto_trp::conn::{Event, Host};
 use super::super::cma::NEVER;
 use super::super::memory::QpHost;
 use super::super::mr::MrTable;
+use super::super::places::{First, Places};
 use super::super::qp::{PolledTable, Qp};
 use super::super::shard::{attach, check_sizes, detach, purge, Note, Shard, SHARED_IN_USE_MAX};
 use super::super::types::{Access, EngineError, Gid, QpCaps, QpConfig, LIMITS};
 use super::pair::{DatagramEntry, DatagramModify, DatagramState, Queues};
 
 /// Datagram queue pairs by index; a place is empty where a connection has the index, or nobody.
-#[derive(Default)]
 pub(in super::super) struct DatagramTable {
-    entries: Vec<Option<Box<DatagramEntry>>>,
+    entries: Places<DatagramEntry>,
     /// Indices of the queue pairs that are attached to each group.
     groups: HashMap<Gid, Vec<u16>>,
     /// Address handles.
@@ -28,8 +28,18 @@ pub(in super::super) struct DatagramTable {
 }
 
 impl DatagramTable {
+    /// No queue pairs; their indices begin with `first`.
+    pub(in super::super) fn new(first: First) -> Self {
+        Self {
+            entries: Places::new(first),
+            groups: HashMap::new(),
+            handle_count: 0,
+            path_mtu_octets: 0,
+        }
+    }
+
     pub(super) fn get(&mut self, index: u16) -> Option<&mut DatagramEntry> {
-        self.entries.get_mut(usize::from(index))?.as_deref_mut()
+        self.entries.get_mut(index)
     }
 
     /// The entry of a queue pair that exists.
@@ -40,10 +50,8 @@ impl DatagramTable {
 
     /// Whether there is a queue pair that does not receive yet.
     pub(in super::super) fn is_before_rtr(&self, index: u16) -> bool {
-        let entry = self.entries.get(usize::from(index));
-        entry
-            .and_then(Option::as_deref)
-            .is_some_and(|entry| matches!(entry.state, DatagramState::Reset | DatagramState::Init))
+        let entry = self.entries.get(index);
+        entry.is_some_and(|entry| matches!(entry.state, DatagramState::Reset | DatagramState::Init))
     }
 
     /// Attaches a queue pair to a group; gives whether it is the first of this process.
@@ -98,14 +106,6 @@ impl DatagramTable {
     /// The `place`th queue pair that is attached to a group.
     pub(super) fn member(&self, group: Gid, place: usize) -> Option<u16> {
         self.groups.get(&group)?.get(place).copied()
-    }
-
-    fn insert(&mut self, index: u16, entry: DatagramEntry) {
-        let index = usize::from(index);
-        if index >= self.entries.len() {
-            self.entries.resize_with(index + 1, || None);
-        }
-        self.entries[index] = Some(Box::new(entry));
     }
 }
 
@@ -173,7 +173,7 @@ impl Shard {
         let qp = Qp::new(Qpn::new(self.slot, index), caps, config);
         let entry = DatagramEntry::new(Arc::clone(&qp), config.hears_itself);
         polled.get(index).reset(&entry.counts);
-        self.datagrams.insert(index, entry);
+        self.datagrams.entries.put(index, entry);
         self.qp_count += 1;
         Ok(qp)
     }
@@ -190,7 +190,7 @@ impl Shard {
                 lease.close_route(route);
             }
         }
-        self.datagrams.entries[usize::from(index)] = None;
+        self.datagrams.entries.take(index);
         purge(qp);
         detach(qp);
         self.pds.release(qp.pd());
@@ -228,7 +228,7 @@ impl Shard {
 
     /// urdmad is gone: every datagram queue pair fails.
     pub(in super::super) fn fail_datagrams(&mut self) {
-        for entry in self.datagrams.entries.iter_mut().flatten() {
+        for entry in self.datagrams.entries.iter_mut() {
             let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
             queues.fail(&mut host);
         }

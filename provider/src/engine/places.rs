@@ -1,0 +1,221 @@
+//! What is found by the index of a queue pair, and which index a new one gets.
+//!
+//! A stranger who knows the numbers of queue pairs has less to guess (doc/spec/trp.md, section 15). So the indices of a process begin anywhere, and come from small
+//! batches in random order; what lies in tables is as dense as if they began with 1.
+
+use std::collections::VecDeque;
+
+/// Indices of destroyed queue pairs that must pile up before one is used again, so that late packets find nobody.
+const REUSE_DELAY: usize = 256;
+/// Indices that are put in order at once.
+const BATCH: u16 = 64;
+
+/// The place of an index: its distance from the process' first one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct First(u16);
+
+impl First {
+    /// The place of an index.
+    #[inline]
+    pub(super) fn place(self, index: u16) -> u16 {
+        index.wrapping_sub(self.0)
+    }
+
+    /// The index in a place.
+    #[inline]
+    pub(super) fn index(self, place: u16) -> u16 {
+        place.wrapping_add(self.0)
+    }
+}
+
+/// Indices that are free.
+#[derive(Debug)]
+pub(super) struct Indices {
+    first: First,
+    /// Never given out.
+    fresh: Vec<u16>,
+    /// Given back, the one that was given back longest ago first.
+    returned: VecDeque<u16>,
+    /// Places of indices that are or were in [`Indices::fresh`].
+    known: u16,
+    random: fn() -> u32,
+}
+
+impl Indices {
+    /// All of them; the first is drawn from `random`.
+    pub(super) fn new(random: fn() -> u32) -> Self {
+        Self {
+            first: First(low16(random())),
+            fresh: Vec::new(),
+            returned: VecDeque::new(),
+            known: 0,
+            random,
+        }
+    }
+
+    /// Where they begin.
+    pub(super) fn first(&self) -> First {
+        self.first
+    }
+
+    /// How many places the tables need.
+    pub(super) fn places(&self) -> usize {
+        usize::from(self.known)
+    }
+
+    /// One that is free.
+    pub(super) fn take(&mut self) -> Option<u16> {
+        if self.returned.len() >= REUSE_DELAY {
+            return self.returned.pop_front();
+        }
+        if self.fresh.is_empty() {
+            self.add_batch();
+        }
+        self.fresh.pop().or_else(|| self.returned.pop_front())
+    }
+
+    /// Takes one back.
+    pub(super) fn give_back(&mut self, index: u16) {
+        self.returned.push_back(index);
+    }
+
+    fn add_batch(&mut self) {
+        let end = self.known.saturating_add(BATCH);
+        let places = self.known..end;
+        let indices = places.map(|place| self.first.index(place));
+        // No queue pair has index 0.
+        self.fresh.extend(indices.filter(|index| *index != 0));
+        self.known = end;
+        for at in (1..self.fresh.len()).rev() {
+            let with = (self.random)() as usize % (at + 1);
+            self.fresh.swap(at, with);
+        }
+    }
+}
+
+/// The low half of a word.
+fn low16(word: u32) -> u16 {
+    let [low, high, ..] = word.to_le_bytes();
+    u16::from_le_bytes([low, high])
+}
+
+/// A table by index.
+#[derive(Debug)]
+pub(super) struct Places<T> {
+    first: First,
+    entries: Vec<Option<Box<T>>>,
+}
+
+impl<T> Places<T> {
+    /// An empty one for indices that begin with `first`.
+    pub(super) fn new(first: First) -> Self {
+        Self {
+            first,
+            entries: Vec::new(),
+        }
+    }
+
+    /// What has an index.
+    #[inline]
+    pub(super) fn get(&self, index: u16) -> Option<&T> {
+        let place = usize::from(self.first.place(index));
+        self.entries.get(place)?.as_deref()
+    }
+
+    /// What has an index.
+    #[inline]
+    pub(super) fn get_mut(&mut self, index: u16) -> Option<&mut T> {
+        let place = usize::from(self.first.place(index));
+        self.entries.get_mut(place)?.as_deref_mut()
+    }
+
+    /// Gives an index something.
+    pub(super) fn put(&mut self, index: u16, entry: T) {
+        let place = usize::from(self.first.place(index));
+        if place >= self.entries.len() {
+            self.entries.resize_with(place + 1, || None);
+        }
+        self.entries[place] = Some(Box::new(entry));
+    }
+
+    /// Takes what has an index out.
+    pub(super) fn take(&mut self, index: u16) -> Option<Box<T>> {
+        let place = usize::from(self.first.place(index));
+        self.entries.get_mut(place)?.take()
+    }
+
+    /// All that is in it.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().filter_map(Option::as_deref)
+    }
+
+    /// All that is in it.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries.iter_mut().filter_map(Option::as_deref_mut)
+    }
+
+    /// The indices that have or had something.
+    pub(super) fn indices(&self) -> impl Iterator<Item = u16> + use<T> {
+        let first = self.first;
+        let end = u16::try_from(self.entries.len()).unwrap_or(u16::MAX);
+        (0..end).map(move |place| first.index(place))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn counting() -> u32 {
+        static NEXT: AtomicU32 = AtomicU32::new(60_000);
+        NEXT.fetch_add(0x9E37_79B9, Ordering::Relaxed)
+    }
+
+    #[test]
+    fn indices_are_all_but_0_each_once_and_come_in_dense_batches() {
+        let mut indices = Indices::new(counting);
+        let mut seen = HashSet::new();
+        for _ in 0..1000 {
+            let index = indices.take().unwrap();
+            assert!(index != 0 && seen.insert(index));
+            assert!(usize::from(indices.first().place(index)) < indices.places());
+            assert!(indices.places() < seen.len() + 2 * usize::from(BATCH));
+        }
+        while let Some(index) = indices.take() {
+            assert!(index != 0 && seen.insert(index));
+        }
+        assert!(seen.len() >= usize::from(u16::MAX) - 1);
+    }
+
+    #[test]
+    fn index_is_used_again_late() {
+        let mut indices = Indices::new(counting);
+        let first = indices.take().unwrap();
+        indices.give_back(first);
+        for _ in 1..REUSE_DELAY {
+            let index = indices.take().unwrap();
+            assert_ne!(index, first);
+            indices.give_back(index);
+        }
+        assert_eq!(indices.take(), Some(first));
+    }
+
+    #[test]
+    fn table_finds_what_was_put_wherever_the_indices_begin() {
+        let mut indices = Indices::new(counting);
+        let mut places = Places::new(indices.first());
+        let taken: Vec<u16> = (0..300).filter_map(|_| indices.take()).collect();
+        for index in &taken {
+            places.put(*index, *index);
+        }
+        for index in &taken {
+            assert_eq!(places.get(*index), Some(index));
+        }
+        assert_eq!(places.iter().count(), 300);
+        assert_eq!(places.take(taken[7]).as_deref(), Some(&taken[7]));
+        assert_eq!(places.get(taken[7]), None);
+        assert!(places.indices().any(|index| index == taken[8]));
+    }
+}
