@@ -8,7 +8,9 @@ use std::collections::VecDeque;
 /// Indices of destroyed queue pairs that must pile up before one is used again, so that late packets find nobody.
 const REUSE_DELAY: usize = 256;
 /// Indices that are put in order at once.
-const BATCH: u16 = 64;
+const BATCH: u32 = 64;
+/// Places: one for each 16-bit index.
+const PLACES: u32 = 1 << 16;
 
 /// The place of an index: its distance from the process' first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,8 +38,8 @@ pub(super) struct Indices {
     fresh: Vec<u16>,
     /// Given back, the one that was given back longest ago first.
     returned: VecDeque<u16>,
-    /// Places of indices that are or were in [`Indices::fresh`].
-    known: u16,
+    /// Places of indices that are or were in [`Indices::fresh`], at most [`PLACES`].
+    known: u32,
     random: fn() -> u32,
 }
 
@@ -60,7 +62,7 @@ impl Indices {
 
     /// How many places the tables need.
     pub(super) fn places(&self) -> usize {
-        usize::from(self.known)
+        self.known as usize
     }
 
     /// One that is free.
@@ -80,9 +82,9 @@ impl Indices {
     }
 
     fn add_batch(&mut self) {
-        let end = self.known.saturating_add(BATCH);
+        let end = (self.known + BATCH).min(PLACES);
         let places = self.known..end;
-        let indices = places.map(|place| self.first.index(place));
+        let indices = places.map(|place| self.first.index(low16(place)));
         // No queue pair has index 0.
         self.fresh.extend(indices.filter(|index| *index != 0));
         self.known = end;
@@ -157,8 +159,10 @@ impl<T> Places<T> {
     /// The indices that have or had something.
     pub(super) fn indices(&self) -> impl Iterator<Item = u16> + use<T> {
         let first = self.first;
-        let end = u16::try_from(self.entries.len()).unwrap_or(u16::MAX);
-        (0..end).map(move |place| first.index(place))
+        let places = 0..=u16::MAX;
+        places
+            .take(self.entries.len())
+            .map(move |place| first.index(place))
     }
 }
 
@@ -181,12 +185,12 @@ mod tests {
             let index = indices.take().unwrap();
             assert!(index != 0 && seen.insert(index));
             assert!(usize::from(indices.first().place(index)) < indices.places());
-            assert!(indices.places() < seen.len() + 2 * usize::from(BATCH));
+            assert!(indices.places() < seen.len() + 2 * BATCH as usize);
         }
         while let Some(index) = indices.take() {
             assert!(index != 0 && seen.insert(index));
         }
-        assert!(seen.len() >= usize::from(u16::MAX) - 1);
+        assert_eq!(seen.len(), usize::from(u16::MAX));
     }
 
     #[test]
