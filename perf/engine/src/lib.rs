@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use urdma_arena::{Arena, ArenaConfig};
 use urdma_provider::engine::{
     Access, AsyncEvent, AttachError, Cq, CqConfig, Engine, EngineError, EventSink, Gid, GidEntry,
-    Parts, Payload, Personality, Qp, QpConfig, QpModify, Qpn, RecvWr, RemoteAddr, SendFlags,
-    SendOp, SendWr, Sge, SlotId, State, XrcRole,
+    Parts, Payload, Personality, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, Sge, SlotId, State, XrcRole,
 };
 
 const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
 const DEPTH: u32 = 64;
-/// The slots of the two ends, whose queue pairs have index 1 each.
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+/// The slots of the two ends.
 pub const SLOTS: [SlotId; 2] = [slot(1), slot(2)];
 /// How long a message may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -60,7 +61,7 @@ fn parts(arena: Arena, which: usize) -> Parts {
     }
 }
 
-/// One end: a connected queue pair and a registered buffer.
+/// One end: a queue pair and a registered buffer.
 pub struct End {
     engine: Arc<Engine>,
     cq: Arc<Cq>,
@@ -72,12 +73,12 @@ pub struct End {
 }
 
 impl End {
-    /// The end in slot `SLOTS[which]`, connected with the other, whose process makes it; messages have `octets` octets.
+    /// The end in slot `SLOTS[which]`, to be connected; messages have `octets` octets.
     ///
     /// # Errors
     /// What the engine says.
     pub fn new(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
-        Self::with(Engine::start(parts(arena, which)), which, octets)
+        Self::with(Engine::start(parts(arena, which)), octets)
     }
 
     /// As [`End::new`], without the engine's own thread.
@@ -85,21 +86,15 @@ impl End {
     /// # Errors
     /// As there.
     pub fn without_thread(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
-        let engine = Engine::start_without_thread(parts(arena, which));
-        Self::with(engine, which, octets)
+        Self::with(Engine::start_without_thread(parts(arena, which)), octets)
     }
 
-    fn with(
-        engine: Result<Arc<Engine>, AttachError>,
-        which: usize,
-        octets: u32,
-    ) -> Result<Self, String> {
+    fn with(engine: Result<Arc<Engine>, AttachError>, octets: u32) -> Result<Self, String> {
         let engine = engine.map_err(|error| error.to_string())?;
-        let peer = Qpn::new(SLOTS[1 - which], 1);
-        Self::connect(engine, peer, octets).map_err(|error| error.to_string())
+        Self::of(engine, octets).map_err(|error| error.to_string())
     }
 
-    fn connect(engine: Arc<Engine>, peer: Qpn, octets: u32) -> Result<Self, EngineError> {
+    fn of(engine: Arc<Engine>, octets: u32) -> Result<Self, EngineError> {
         let pd = engine.alloc_pd()?;
         let cq = engine.create_cq(CqConfig {
             depth: DEPTH,
@@ -126,21 +121,7 @@ impl End {
         })?;
         let memory = vec![0u8; octets as usize];
         let addr = memory.as_ptr() as u64;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let keys = engine.register_mr(pd, addr, octets.into(), addr, access)?;
-        for state in [State::Init, State::Rtr, State::Rts] {
-            let change = QpModify {
-                state: Some(state),
-                address: Some((GID, 0)),
-                access: Some(access),
-                remote_qpn: Some(peer.to_u32()),
-                timeout: Some(14),
-                retry_cnt: Some(7),
-                rnr_retry: Some(7),
-                ..QpModify::default()
-            };
-            engine.modify_qp(&qp, &change)?;
-        }
+        let keys = engine.register_mr(pd, addr, octets.into(), addr, ACCESS)?;
         let sge = Sge {
             addr,
             length: octets,
@@ -155,6 +136,33 @@ impl End {
             sent: 0,
             _memory: memory,
         })
+    }
+
+    /// The number of its queue pair.
+    pub fn number(&self) -> u32 {
+        self.qp.number().to_u32()
+    }
+
+    /// Connects it with the queue pair of this number.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn connect(&self, peer: u32) -> Result<(), String> {
+        for state in [State::Init, State::Rtr, State::Rts] {
+            let change = QpModify {
+                state: Some(state),
+                address: Some((GID, 0)),
+                access: Some(ACCESS),
+                remote_qpn: Some(peer),
+                timeout: Some(14),
+                retry_cnt: Some(7),
+                rnr_retry: Some(7),
+                ..QpModify::default()
+            };
+            let modified = self.engine.modify_qp(&self.qp, &change);
+            modified.map_err(|error| error.to_string())?;
+        }
+        Ok(())
     }
 
     /// Posts a receive request.

@@ -48,11 +48,20 @@ enum Operation {
     Stream,
 }
 
-fn meet(mut socket: &UnixStream) -> Result<(), String> {
+/// Waits for the other process, and gives the number that it says.
+fn meet(mut socket: &UnixStream, number: u32) -> Result<u32, String> {
+    let mut other = [0; 4];
     socket
-        .write_all(b"x")
-        .and_then(|()| socket.read_exact(&mut [0]))
-        .map_err(|error| error.to_string())
+        .write_all(&number.to_be_bytes())
+        .and_then(|()| socket.read_exact(&mut other))
+        .map_err(|error| error.to_string())?;
+    Ok(u32::from_be_bytes(other))
+}
+
+/// Connects an end with that of the other process.
+fn connect(end: &End, socket: &UnixStream) -> Result<(), String> {
+    end.connect(meet(socket, end.number())?)?;
+    meet(socket, 0).map(drop)
 }
 
 /// Nanoseconds of each round trip.
@@ -80,17 +89,19 @@ fn latency(octets: u32, rounds: usize) -> Result<(), String> {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut end = End::new(arena, 1, octets)?;
+        connect(&end, &two)?;
         // The first receive must be there before the first message.
         end.receive();
-        meet(&two)?;
+        meet(&two, 0)?;
         run(&mut end, WARM_UP + rounds, false);
-        return meet(&two);
+        return meet(&two, 0).map(drop);
     }
     let mut end = End::new(arena, 0, octets)?;
-    meet(&one)?;
+    connect(&end, &one)?;
+    meet(&one, 0)?;
     run(&mut end, WARM_UP, true);
     let mut times = run(&mut end, rounds, true);
-    meet(&one)?;
+    meet(&one, 0)?;
     times.sort_unstable();
     for (name, share) in [("min", 0), ("p50", 50), ("p90", 90), ("p99", 99)] {
         let at = (rounds - 1) * share / 100;
@@ -103,6 +114,8 @@ fn alone(operation: Operation, octets: u32, messages: u32) -> Result<(), String>
     let arena = arena()?;
     let mut one = End::without_thread(arena, 0, octets)?;
     let mut two = End::without_thread(arena, 1, octets)?;
+    one.connect(two.number())?;
+    two.connect(one.number())?;
     let begin = Instant::now();
     let turns = match operation {
         Operation::Send | Operation::Write => messages,
