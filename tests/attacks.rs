@@ -30,6 +30,8 @@ const ABSENT: &str = "10.77.0.50";
 /// First PSN of the queue pair of other hosts.
 const OWN_PSN: u32 = 0x1000;
 const NEIGHBOUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+/// That of a host that claims addresses which are not its own.
+const ATTACKER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
 /// How long an answer is waited for before the question is sent again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -48,6 +50,7 @@ struct Bed {
 /// A datagram that the host sent.
 struct Seen {
     to: IpAddr,
+    destination_mac: MacAddr,
     ports: UdpPorts,
     octets: Vec<u8>,
 }
@@ -107,7 +110,9 @@ impl Bed {
             let frame = self.link.receive(&mut buffer, until)?;
             let now_ns = u64::try_from(self.start.elapsed().as_nanos()).unwrap();
             if frame[..6] != self.mac.0 && frame[6..12] == self.mac.0 {
-                self.neighbour.handle_frame(now_ns, frame);
+                if frame[0] & 1 == 1 || frame[..6] == NEIGHBOUR_MAC.0 {
+                    self.neighbour.handle_frame(now_ns, frame);
+                }
                 let mut answer = [0; MAX_SOLICITATION_OCTETS];
                 while let Some(octets) = self.neighbour.poll_transmit(now_ns, &mut answer) {
                     self.link.send(&answer[..octets]).unwrap();
@@ -176,6 +181,7 @@ fn seen(frame: &[u8]) -> Option<Seen> {
     let received = parse(frame, &receiver).ok()?;
     Some(Seen {
         to,
+        destination_mac,
         ports: UdpPorts {
             source: received.source_port,
             destination: received.destination_port,
@@ -551,4 +557,46 @@ fn reset_from_elsewhere_is_ignored() {
         ..ports_to(to)
     };
     forged_end_is_ignored(|connected, _| connected.reset(), from_slot, &[]);
+}
+
+/// The frames by which a host at [`ATTACKER_MAC`] says that it is the neighbour.
+fn claims(make: impl FnOnce(&mut Neighbours)) -> Vec<Vec<u8>> {
+    let local = Endpoint::new(ATTACKER_MAC, &[ip(NEIGHBOUR)]).unwrap();
+    let mut attacker = Neighbours::new(local, Timing::default());
+    make(&mut attacker);
+    let mut frames = Vec::new();
+    let mut frame = [0; MAX_SOLICITATION_OCTETS];
+    while let Some(octets) = attacker.poll_transmit(0, &mut frame) {
+        frames.push(frame[..octets].to_vec());
+    }
+    frames
+}
+
+#[test]
+fn false_arp_does_not_turn_packets_away_from_a_neighbour_that_answers() {
+    let _alone = alone();
+    let mut bed = Bed::up();
+    let (listener, slot) = bed.listener(ports());
+    let expect_answers = |bed: &mut Bed, ids: std::ops::Range<u32>| {
+        for id in ids {
+            let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), ports_to(slot), &stray(id));
+            let seen = bed.ask(ask, |seen| is_reset(seen, id)).unwrap();
+            assert_eq!(seen.destination_mac, NEIGHBOUR_MAC);
+        }
+    };
+    expect_answers(&mut bed, 0..2);
+    let announced = claims(Neighbours::announce);
+    let asked = claims(|attacker| {
+        attacker.resolve(0, ip(HOST));
+    });
+    for (turn, frame) in (1_u32..).zip(announced.iter().chain(&asked)) {
+        bed.link.send(frame).unwrap();
+        wait_until("the claim has arrived", SHORT, || {
+            bed.counter("rx_neighbour") > u64::from(turn)
+        })
+        .unwrap();
+        expect_answers(&mut bed, turn * 10..turn * 10 + 5);
+    }
+    drop(listener);
+    bed.down();
 }

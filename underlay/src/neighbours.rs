@@ -3,10 +3,14 @@
 //!
 //! | state | sends | answers `resolve` with | leaves it |
 //! |---|---|---|---|
-//! | asking | a question to everybody, again after growing waits | pending | answered: known; out of tries: missing |
-//! | known | nothing | the address | after `fresh_ns`: asked for since: checking, else forgotten |
-//! | checking | a question to the neighbour alone | the address | answered: known; out of tries: asking |
+//! | asking | a question to everybody, again after growing waits | pending | answered: known; a question of its own: checking; out of tries: missing |
+//! | heard | nothing | the address | asked for: checking; after `forget_ns`: forgotten |
+//! | known | nothing | the address | another address is claimed: checking; after `check_ns`: asked for since: checking, else heard |
+//! | checking | a question to the neighbour alone, again after growing waits | the address | answered: known; out of tries: asking |
 //! | missing | nothing | unreachable | after `missing_ns`, when asked for: asking |
+//!
+//! Anybody on the link can claim an address. So what a neighbour says of itself without being asked is checked when it is first used, and a claim to an address that is known changes
+//! nothing until the one who had it does not answer any more, and the question to everybody is answered.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -28,19 +32,25 @@ pub struct Timing {
     pub first_wait_ns: u64,
     /// Questions before a neighbour counts as missing.
     pub tries: u32,
-    /// How long an answer is believed.
-    pub fresh_ns: u64,
+    /// How long an answer is believed while packets go to the neighbour.
+    pub check_ns: u64,
+    /// How long a neighbour is remembered to which no packets go.
+    pub forget_ns: u64,
+    /// How long after an answer no claim of another address has the neighbour asked again.
+    pub settled_ns: u64,
     /// How long a missing neighbour is not asked for again.
     pub missing_ns: u64,
 }
 
 impl Default for Timing {
-    /// Asks after 0, 100, 300, 700 ms, gives up after 1.5 s for 1 s; believes an answer for 30 s.
+    /// Asks after 0, 100, 300, 700 ms, gives up after 1.5 s for 1 s; checks neighbours in use every 5 s.
     fn default() -> Self {
         Self {
             first_wait_ns: 100_000_000,
             tries: 4,
-            fresh_ns: 30_000_000_000,
+            check_ns: 5_000_000_000,
+            forget_ns: 30_000_000_000,
+            settled_ns: 1_000_000_000,
             missing_ns: 1_000_000_000,
         }
     }
@@ -60,9 +70,20 @@ pub enum Resolution {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Asking,
+    Heard(MacAddr),
     Known(MacAddr),
     Checking(MacAddr),
     Missing,
+}
+
+impl State {
+    /// Where packets go.
+    fn mac(self) -> Option<MacAddr> {
+        match self {
+            State::Heard(mac) | State::Known(mac) | State::Checking(mac) => Some(mac),
+            State::Asking | State::Missing => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +93,10 @@ struct Neighbour {
     sent: u32,
     /// When the state asks again or ends.
     due_ns: u64,
-    /// When `resolve` last asked for it.
+    /// When `resolve` last asked for it; 0 for never.
     used_ns: u64,
+    /// No claim of another address has it checked before this time.
+    settled_until_ns: u64,
 }
 
 /// The neighbours of one port.
@@ -132,6 +155,11 @@ impl Neighbours {
             neighbour.used_ns = now_ns;
             match neighbour.state {
                 State::Asking => return Resolution::Pending,
+                State::Heard(mac) => {
+                    neighbour.check(now_ns, mac);
+                    self.idle_until_ns = self.idle_until_ns.min(now_ns);
+                    return Resolution::Known(mac);
+                }
                 State::Known(mac) | State::Checking(mac) => return Resolution::Known(mac),
                 State::Missing if now_ns < neighbour.due_ns => return Resolution::Unreachable,
                 State::Missing => {}
@@ -144,6 +172,7 @@ impl Neighbours {
             sent: 0,
             due_ns: now_ns,
             used_ns: now_ns,
+            settled_until_ns: 0,
         };
         self.table.insert(address, asking);
         self.idle_until_ns = self.idle_until_ns.min(now_ns);
@@ -178,8 +207,7 @@ impl Neighbours {
                 if !self.local.owns(target) {
                     return true;
                 }
-                // Whoever asks for us will send to us and be answered: it is worth remembering (RFC 826).
-                self.learn(now_ns, asker, asker_mac, true);
+                self.learn_asker(now_ns, asker, asker_mac);
                 if self.answers.len() < MAX_ANSWERS && asker_mac.is_unicast() {
                     self.answers.push_back(Message::Answer {
                         address: target,
@@ -188,7 +216,7 @@ impl Neighbours {
                     });
                 }
             }
-            Message::Answer { address, mac, .. } => self.learn(now_ns, address, mac, false),
+            Message::Answer { address, mac, .. } => self.learn(now_ns, address, mac),
         }
         true
     }
@@ -231,11 +259,13 @@ impl Neighbours {
         let Timing {
             first_wait_ns,
             tries,
-            fresh_ns,
+            check_ns,
+            forget_ns,
             missing_ns,
+            ..
         } = self.timing;
         let neighbour = self.table.get_mut(&address)?;
-        let used = now_ns.saturating_sub(neighbour.used_ns) < fresh_ns;
+        let used = now_ns.saturating_sub(neighbour.used_ns) < check_ns;
         let to = match neighbour.state {
             State::Asking if neighbour.sent >= tries => {
                 neighbour.state = State::Missing;
@@ -248,7 +278,12 @@ impl Neighbours {
                 neighbour.sent = 0;
                 Some(mac)
             }
-            State::Known(_) => {
+            State::Known(mac) => {
+                neighbour.state = State::Heard(mac);
+                neighbour.due_ns = now_ns + forget_ns;
+                return None;
+            }
+            State::Heard(_) => {
                 self.table.remove(&address);
                 return None;
             }
@@ -272,34 +307,73 @@ impl Neighbours {
         })
     }
 
-    /// Remembers an answer; one that nobody asked for makes a new entry only if `unasked`.
-    fn learn(&mut self, now_ns: u64, address: IpAddr, mac: MacAddr, unasked: bool) {
-        if !is_host(address) || self.local.owns(address) || !mac.is_unicast() {
+    /// Takes an answer; one from a neighbour that is not remembered is ignored.
+    fn learn(&mut self, now_ns: u64, address: IpAddr, mac: MacAddr) {
+        if !self.may_have(address, mac) {
             return;
         }
-        let due_ns = now_ns + self.timing.fresh_ns;
-        self.idle_until_ns = self.idle_until_ns.min(due_ns);
-        if let Some(neighbour) = self.table.get_mut(&address) {
-            let before = match neighbour.state {
-                State::Known(before) | State::Checking(before) => Some(before),
-                State::Asking | State::Missing => None,
-            };
-            if before != Some(mac) {
-                self.changes += 1;
+        let Some(neighbour) = self.table.get_mut(&address) else {
+            return;
+        };
+        match neighbour.state.mac() {
+            Some(before) if before != mac => self.contest(now_ns, address, before),
+            before => {
+                if before.is_none() {
+                    self.changes += 1;
+                }
+                neighbour.state = State::Known(mac);
+                neighbour.due_ns = now_ns + self.timing.check_ns;
+                neighbour.settled_until_ns = now_ns + self.timing.settled_ns;
+                self.idle_until_ns = self.idle_until_ns.min(neighbour.due_ns);
             }
-            neighbour.state = State::Known(mac);
-            neighbour.due_ns = due_ns;
-        } else if unasked {
-            self.make_room();
-            self.changes += 1;
-            let known = Neighbour {
-                state: State::Known(mac),
-                sent: 0,
-                due_ns,
-                used_ns: now_ns,
-            };
-            self.table.insert(address, known);
         }
+    }
+
+    /// Takes what a question to us says of who asks: it will send to us and be answered, so it is worth remembering (RFC 826), but has not been asked.
+    fn learn_asker(&mut self, now_ns: u64, address: IpAddr, mac: MacAddr) {
+        if !self.may_have(address, mac) {
+            return;
+        }
+        if let Some(neighbour) = self.table.get_mut(&address) {
+            match neighbour.state.mac() {
+                Some(before) if before != mac => self.contest(now_ns, address, before),
+                Some(_) => {}
+                None => {
+                    neighbour.check(now_ns, mac);
+                    self.changes += 1;
+                    self.idle_until_ns = self.idle_until_ns.min(now_ns);
+                }
+            }
+            return;
+        }
+        self.make_room();
+        self.changes += 1;
+        let heard = Neighbour {
+            state: State::Heard(mac),
+            sent: 0,
+            due_ns: now_ns + self.timing.forget_ns,
+            used_ns: 0,
+            settled_until_ns: 0,
+        };
+        self.idle_until_ns = self.idle_until_ns.min(heard.due_ns);
+        self.table.insert(address, heard);
+    }
+
+    /// Somebody claims the address of a neighbour that is at `mac`: that one is asked.
+    fn contest(&mut self, now_ns: u64, address: IpAddr, mac: MacAddr) {
+        let Some(neighbour) = self.table.get_mut(&address) else {
+            return;
+        };
+        let is_checked = matches!(neighbour.state, State::Checking(_));
+        if !is_checked && now_ns >= neighbour.settled_until_ns {
+            neighbour.check(now_ns, mac);
+            self.idle_until_ns = self.idle_until_ns.min(now_ns);
+        }
+    }
+
+    /// Whether another host can have these addresses.
+    fn may_have(&self, address: IpAddr, mac: MacAddr) -> bool {
+        is_host(address) && !self.local.owns(address) && mac.is_unicast()
     }
 
     fn make_room(&mut self) {
@@ -319,11 +393,20 @@ impl Neighbours {
 }
 
 impl Neighbour {
+    /// Has the neighbour asked at `mac` alone.
+    fn check(&mut self, now_ns: u64, mac: MacAddr) {
+        self.state = State::Checking(mac);
+        self.sent = 0;
+        self.due_ns = now_ns;
+    }
+
     /// When the state must be advanced; a missing neighbour waits to be asked for.
     fn deadline(&self) -> Option<u64> {
         match self.state {
             State::Missing => None,
-            State::Asking | State::Known(_) | State::Checking(_) => Some(self.due_ns),
+            State::Asking | State::Heard(_) | State::Known(_) | State::Checking(_) => {
+                Some(self.due_ns)
+            }
         }
     }
 
@@ -415,9 +498,9 @@ mod tests {
         let address = "10.0.0.2".parse().unwrap();
         a.resolve(0, address);
         exchange(0, &mut a, &mut b);
-        a.resolve(29 * SECOND, address);
+        a.resolve(4 * SECOND, address);
         let due_ns = a.next_deadline().unwrap();
-        assert_eq!(due_ns, 30 * SECOND);
+        assert_eq!(due_ns, 5 * SECOND);
         let mut buffer = [0; MAX_SOLICITATION_OCTETS];
         let octets = a.poll_transmit(due_ns, &mut buffer).unwrap();
         assert_eq!(buffer[..6], [2, 0, 0, 0, 0, 2], "asks the neighbour alone");
@@ -433,14 +516,14 @@ mod tests {
         let address = "10.0.0.2".parse().unwrap();
         a.resolve(0, address);
         exchange(0, &mut a, &mut b);
-        a.resolve(29 * SECOND, address);
+        a.resolve(4 * SECOND, address);
         let mut buffer = [0; MAX_SOLICITATION_OCTETS];
         let mut now_ns = 0;
         while let Some(due_ns) = a.next_deadline() {
             now_ns = due_ns;
             while a.poll_transmit(now_ns, &mut buffer).is_some() {}
         }
-        assert!(now_ns < 35 * SECOND);
+        assert!(now_ns < 10 * SECOND);
         assert_eq!(a.resolve(now_ns, address), Resolution::Unreachable);
     }
 
@@ -449,13 +532,28 @@ mod tests {
         let (mut a, mut b) = (neighbours(1, "10.0.0.1"), neighbours(2, "10.0.0.2"));
         a.resolve(0, "10.0.0.2".parse().unwrap());
         exchange(0, &mut a, &mut b);
-        let due_ns = a.next_deadline().unwrap();
-        assert_eq!(exchange(due_ns, &mut a, &mut b), 0);
-        assert_eq!(a.next_deadline(), None);
+        while let Some(due_ns) = a.next_deadline() {
+            assert!(due_ns <= 35 * SECOND);
+            assert_eq!(exchange(due_ns, &mut a, &mut b), 0);
+        }
     }
 
     #[test]
-    fn announcement_after_a_restart_corrects_the_old_address() {
+    fn neighbour_back_in_use_is_checked() {
+        let (mut a, mut b) = (neighbours(1, "10.0.0.1"), neighbours(2, "10.0.0.2"));
+        let address = "10.0.0.2".parse().unwrap();
+        a.resolve(0, address);
+        exchange(0, &mut a, &mut b);
+        let due_ns = a.next_deadline().unwrap();
+        assert_eq!(exchange(due_ns, &mut a, &mut b), 0);
+        let known = Resolution::Known(MacAddr([2, 0, 0, 0, 0, 2]));
+        assert_eq!(a.resolve(due_ns + SECOND, address), known);
+        assert_eq!(exchange(due_ns + SECOND, &mut a, &mut b), 2);
+        assert_eq!(a.changes(), 1);
+    }
+
+    #[test]
+    fn announcement_after_a_restart_is_believed_when_the_old_address_does_not_answer() {
         for (a_address, b_address) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")] {
             let (mut a, mut b) = (neighbours(1, a_address), neighbours(2, b_address));
             let b_ip = b_address.parse().unwrap();
@@ -463,12 +561,94 @@ mod tests {
             exchange(0, &mut a, &mut b);
             let mut b = neighbours(3, b_address);
             b.announce();
-            exchange(1, &mut a, &mut b);
-            assert_eq!(
-                a.resolve(2, b_ip),
-                Resolution::Known(MacAddr([2, 0, 0, 0, 0, 3]))
-            );
-            assert_eq!(a.changes(), 2);
+            let known = |last| Resolution::Known(MacAddr([2, 0, 0, 0, 0, last]));
+            let mut buffer = [0; MAX_SOLICITATION_OCTETS];
+            let mut now_ns = 2 * SECOND;
+            while let Some(octets) = b.poll_transmit(now_ns, &mut buffer) {
+                a.handle_frame(now_ns, &buffer[..octets]);
+            }
+            let asked_at = now_ns;
+            let mut alone = 0;
+            while a.resolve(now_ns, b_ip) != known(3) {
+                assert!(now_ns < asked_at + 2 * SECOND);
+                while let Some(octets) = a.poll_transmit(now_ns, &mut buffer) {
+                    // No station but the one addressed takes a frame to it alone.
+                    if buffer[..6] == [2, 0, 0, 0, 0, 2] {
+                        assert_eq!(a.resolve(now_ns, b_ip), known(2));
+                        alone += 1;
+                    } else {
+                        b.handle_frame(now_ns, &buffer[..octets]);
+                    }
+                }
+                exchange(now_ns, &mut a, &mut b);
+                now_ns = a.next_deadline().unwrap().max(now_ns + 1);
+            }
+            assert_eq!(alone, 4);
+        }
+    }
+
+    /// What of `claims` the neighbour at address 2 makes of claims that come while it is there: it stays where it is.
+    fn claims_change_nothing(claim: impl Fn(&mut Neighbours)) {
+        for (a_address, b_address) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")] {
+            let (mut a, mut b) = (neighbours(1, a_address), neighbours(2, b_address));
+            let b_ip = b_address.parse().unwrap();
+            a.resolve(0, b_ip);
+            exchange(0, &mut a, &mut b);
+            let mut buffer = [0; MAX_SOLICITATION_OCTETS];
+            let mut questions = 0;
+            for turn in 0..100 {
+                let now_ns = 2 * SECOND + turn * SECOND / 100;
+                let mut attacker = neighbours(3, b_address);
+                claim(&mut attacker);
+                while let Some(octets) = attacker.poll_transmit(now_ns, &mut buffer) {
+                    a.handle_frame(now_ns, &buffer[..octets]);
+                }
+                questions += exchange(now_ns, &mut a, &mut b) / 2;
+                let known = Resolution::Known(MacAddr([2, 0, 0, 0, 0, 2]));
+                assert_eq!(a.resolve(now_ns, b_ip), known);
+            }
+            assert_eq!(questions, 1, "a flood has it checked once a second");
+            assert_eq!(a.changes(), 1);
+        }
+    }
+
+    #[test]
+    fn announcement_of_the_address_of_a_neighbour_that_answers_changes_nothing() {
+        claims_change_nothing(Neighbours::announce);
+    }
+
+    #[test]
+    fn question_from_the_address_of_a_neighbour_that_answers_changes_nothing() {
+        claims_change_nothing(|attacker| {
+            let victim = match attacker.local().addresses()[0] {
+                IpAddr::V4(_) => "10.0.0.1",
+                IpAddr::V6(_) => "fe80::1",
+            };
+            attacker.resolve(0, victim.parse().unwrap());
+        });
+    }
+
+    #[test]
+    fn asker_at_a_false_address_is_checked_when_it_is_used() {
+        let (mut a, mut b) = (neighbours(1, "10.0.0.1"), neighbours(2, "10.0.0.2"));
+        let mut attacker = neighbours(3, "10.0.0.2");
+        attacker.resolve(0, "10.0.0.1".parse().unwrap());
+        let mut buffer = [0; MAX_SOLICITATION_OCTETS];
+        let octets = attacker.poll_transmit(0, &mut buffer).unwrap();
+        a.handle_frame(0, &buffer[..octets]);
+        while a.poll_transmit(0, &mut buffer).is_some() {}
+        let address = "10.0.0.2".parse().unwrap();
+        let mut now_ns = SECOND;
+        a.resolve(now_ns, address);
+        while a.resolve(now_ns, address) != Resolution::Known(MacAddr([2, 0, 0, 0, 0, 2])) {
+            assert!(now_ns < 3 * SECOND);
+            while let Some(octets) = a.poll_transmit(now_ns, &mut buffer) {
+                if buffer[..6] != [2, 0, 0, 0, 0, 3] {
+                    b.handle_frame(now_ns, &buffer[..octets]);
+                }
+            }
+            exchange(now_ns, &mut a, &mut b);
+            now_ns = a.next_deadline().unwrap().max(now_ns + 1);
         }
     }
 

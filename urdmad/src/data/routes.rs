@@ -175,8 +175,23 @@ mod tests {
             let mut peer = Neighbours::new(peer, None).unwrap();
             let mut frame = [0; 128];
             let octets = peer.poll_transmit(2, &mut frame).unwrap();
-            neighbours.handle_frame(2, &frame[..octets]);
-            let template = routes.find(3, (remote, 0), &mut neighbours).unwrap();
+            let mut now_ns = u64::from(last) * 2_000_000_000;
+            neighbours.handle_frame(now_ns, &frame[..octets]);
+            // The old address is asked first, and does not answer.
+            let end_ns = now_ns + 2_000_000_000;
+            while now_ns < end_ns {
+                while let Some(octets) = neighbours.poll_transmit(now_ns, &mut frame) {
+                    let is_for_peer = frame[0] & 1 == 1 || frame[..6] == mac.0;
+                    if is_for_peer {
+                        peer.handle_frame(now_ns, &frame[..octets]);
+                    }
+                }
+                while let Some(octets) = peer.poll_transmit(now_ns, &mut frame) {
+                    neighbours.handle_frame(now_ns, &frame[..octets]);
+                }
+                now_ns += 100_000_000;
+            }
+            let template = routes.find(now_ns, (remote, 0), &mut neighbours).unwrap();
             assert_eq!(destination_mac(template), mac.0);
         }
     }
