@@ -96,7 +96,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
         .stdout(Stdio::null())
         .stderr(writer)
         .spawn()
-        .map_err(|error| Error::sentence(format!("cannot start urdmad: {error}")))?;
+        .map_err(|error| not_started(&error))?;
     drop(command);
     wait_until_ready(&mut child, reader, &run_dir)?;
     let status = ControlClient::connect(&run_dir, "urdma")?.status()?;
@@ -111,6 +111,16 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
         println!("note: {reason}");
     }
     Ok(())
+}
+
+/// Why there is no process of urdmad.
+fn not_started(error: &std::io::Error) -> Error {
+    let null = Path::new("/dev/null");
+    Error::sentence(if null.exists() {
+        format!("cannot start urdmad: {error}")
+    } else {
+        "cannot start urdmad: there is no /dev/null; give the container a /dev".to_owned()
+    })
 }
 
 fn wait_until_ready(

@@ -107,13 +107,25 @@ fn map(fd: BorrowedFd<'_>, octets: usize) -> io::Result<NonNull<u8>> {
         )
     };
     if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+        return Err(explain(io::Error::last_os_error(), octets));
     }
     // A core dump would have all of it, gigabytes that are mostly other processes', and would allocate every
     // page that has no memory yet. Without the advice a dump is only longer.
     // SAFETY: the range has just been mapped; the advice changes no contents.
     unsafe { libc::madvise(at, octets, libc::MADV_DONTDUMP) };
     NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+/// Says what to do where a limit of addresses is too low.
+fn explain(error: io::Error, octets: usize) -> io::Error {
+    if error.raw_os_error() != Some(libc::ENOMEM) {
+        return error;
+    }
+    let megabytes = octets >> 20;
+    let sentence = format!(
+        "the limit of addresses (ulimit -v) has no room for its {megabytes} MB: raise it, or lower `slots` or `[frames]` in the configuration"
+    );
+    io::Error::new(io::ErrorKind::OutOfMemory, sentence)
 }
 
 impl Arena {

@@ -112,7 +112,7 @@ fn report_load_failure(path: &[u8]) {
 }
 
 /// Says a sentence on standard error, once per process.
-fn report(sentence: &[u8]) {
+pub(crate) fn report(sentence: &[u8]) {
     let me: c_int = owner::pid();
     if REPORTED.swap(me, Ordering::Relaxed) == me {
         return;

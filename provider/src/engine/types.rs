@@ -415,9 +415,10 @@ impl AttachError {
     pub fn errno(&self) -> i32 {
         match self {
             AttachError::Control(error) => error.errno(),
-            AttachError::Arena(error) | AttachError::Thread(error) => {
-                error.raw_os_error().unwrap_or(libc::EIO)
-            }
+            AttachError::Arena(error) | AttachError::Thread(error) => match error.kind() {
+                std::io::ErrorKind::OutOfMemory => libc::ENOMEM,
+                _ => error.raw_os_error().unwrap_or(libc::EIO),
+            },
             AttachError::LeaseRequired(_) => libc::ENODEV,
             AttachError::Environment(_) => libc::EINVAL,
         }

@@ -168,7 +168,11 @@ fn open_uverbs(flags: c_int) -> Result<c_int, c_int> {
     // SAFETY: a C string.
     let fd = unsafe { real::open(c"/dev/null".as_ptr(), libc::O_RDONLY | kept, 0) };
     if fd < 0 {
-        return Err(real::errno());
+        let errno = real::errno();
+        if errno == libc::ENOENT {
+            provider::report(b"there is no /dev/null, without which the device cannot be opened: give the container a /dev");
+        }
+        return Err(errno);
     }
     enter(fd, Kind::Device(Device::Uverbs), 0)
 }
