@@ -464,13 +464,15 @@ impl Connected {
     /// A segment with which the neighbour would end the connection.
     fn terminate(&self, psn: u32) -> Vec<u8> {
         let mut octets = written(&self.packet(PacketType::Data, psn));
-        // DDP: untagged, last, version 1; RDMAP: version 1, Terminate; queue 2, message 1, offset 0; 0.0.00 without headers.
+        // DDP: untagged, last, version 1; RDMAP: version 1, Terminate; queue 2, message 1, offset
+        // 0; 0.0.00 without headers.
         octets.extend([0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0]);
         octets.extend([0, 0, 0, 0]);
         octets
     }
 
-    /// Expects that nothing tells of an end for a moment, and that the program's queue pair answers then.
+    /// Expects that nothing tells of an end for a moment, and that the program's queue pair answers
+    /// then.
     fn expect_alive(&self, bed: &mut Bed) {
         let until = Instant::now() + AGAIN;
         while let Some(seen) = bed.next(until) {
@@ -486,7 +488,8 @@ impl Connected {
         assert!(answered.is_some(), "{}", bed.host.status().unwrap());
     }
 
-    /// Whether it answers the end of the neighbour's stream, or says that the program's queue pair is gone.
+    /// Whether it answers the end of the neighbour's stream, or says that the program's queue pair
+    /// is gone.
     fn is_end(&self, seen: &Seen) -> bool {
         if let Ok(message) = Message::parse(&seen.octets) {
             return matches!(message.body, Body::Dreq(_));
@@ -505,8 +508,8 @@ fn forgeries(to: SlotId) -> [(IpAddr, UdpPorts); 2] {
     [(ip(VICTIM), ports_to(to)), (ip(NEIGHBOUR), other_port)]
 }
 
-/// Connects, forges a packet from elsewhere with the right connection id and PSN, and with a wrong PSN, and expects that it changes nothing until the neighbour
-/// itself sends it.
+/// Connects, forges a packet from elsewhere with the right connection id and PSN, and with a wrong
+/// PSN, and expects that it changes nothing until the neighbour itself sends it.
 fn forged_end_is_ignored(
     packet: impl Fn(&Connected, u32) -> Vec<u8>,
     port_of_end: impl Fn(SlotId) -> UdpPorts,

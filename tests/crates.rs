@@ -75,8 +75,8 @@ impl Crate {
         copy
     }
 
-    /// Builds the tests that `targets` name and runs them over our device, without those in `skipped`; fails unless `passes` tests pass
-    /// and no other one is there.
+    /// Builds the tests that `targets` name and runs them over our device, without those in
+    /// `skipped`; fails unless `passes` tests pass and no other one is there.
     fn expect_tests_to_pass(&self, targets: &str, skipped: &[&str], passes: usize) {
         let _alone = alone();
         let sources = self.sources();
@@ -160,8 +160,9 @@ fn sideway_passes() {
 #[test]
 #[ignore = "make test-all"]
 fn async_rdma_passes() {
-    // The one skipped asks the command `rdma` for the device. Its tests of immediate data are left out: they take a completion's flags for
-    // those of Soft-RoCE, which says that there is a GRH in completions of connections.
+    // The one skipped asks the command `rdma` for the device. Its tests of immediate data are left
+    // out: they take a completion's flags for those of Soft-RoCE, which says that there is a GRH in
+    // completions of connections.
     ASYNC_RDMA.expect_tests_to_pass(
         "--lib --test atomic --test device --test loop --test mr_slice --test rmr_access --test rmr_timeout",
         &["context::tests::test1"],

@@ -28,8 +28,8 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Puts a copy of a library of the system into a directory, with another name and soname, and the names of `renamed` copies in place of
-/// what it needs; gives its path.
+/// Puts a copy of a library of the system into a directory, with another name and soname, and the
+/// names of `renamed` copies in place of what it needs; gives its path.
 fn renamed_copy(library: &str, dir: &Path, renamed: &[&str]) -> PathBuf {
     let system = tool(&["cc", &format!("-print-file-name={library}")]);
     let name = marked(library);

@@ -1,4 +1,5 @@
-//! Valkey's server over RDMA with the test client of its sources, over one host; `scripts/valkey.sh` builds both.
+//! Valkey's server over RDMA with the test client of its sources, over one host;
+//! `scripts/valkey.sh` builds both.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -49,7 +50,8 @@ fn valkey_stores_and_gives_keys_over_rdma() {
     serving
         .wait_for_text("Ready to accept connections rdma", SHORT)
         .unwrap();
-    // Four threads, each with thousands of keys that it sets, has saved by a forked child of the server, and reads back.
+    // Four threads, each with thousands of keys that it sets, has saved by a forked child of the
+    // server, and reads back.
     let argv = [client.as_str(), "-h", "127.0.0.1", "-p", &port, "-t", "4"];
     let mut asking = one.host.run(Lease::Never, &argv).unwrap();
     let ended = Process::run(&mut asking, LIMIT).unwrap();

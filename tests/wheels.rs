@@ -12,7 +12,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Where `make test-all` installs the packages.
 const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/wheels/bin/python");
 
-/// Runs a program of `tests/wheels`, with more in its environment, and fails unless it moved its memory over our device.
+/// Runs a program of `tests/wheels`, with more in its environment, and fails unless it moved its
+/// memory over our device.
 fn run(program: &str, environment: &[(&str, &str)]) {
     assert!(
         Path::new(PYTHON).exists(),

@@ -1,9 +1,12 @@
 //! The delivery record of a queue pair: up to which packet it has taken a stream.
 //!
-//! Each slot has one record for each index of a queue pair, which only the process of the slot writes. The records outlive the process: its peers, and
-//! urdmad on behalf of peers on other hosts, find there what the process had taken before it ended, whether or not it could still acknowledge it.
+//! Each slot has one record for each index of a queue pair, which only the process of the slot
+//! writes. The records outlive the process: its peers, and urdmad on behalf of peers on other
+//! hosts, find there what the process had taken before it ended, whether or not it could still
+//! acknowledge it.
 //!
-//! A record names its stream by the connection id, so that a reader never takes the record of a later queue pair for that of an earlier one.
+//! A record names its stream by the connection id, so that a reader never takes the record of a
+//! later queue pair for that of an earlier one.
 
 use crate::sync::{AtomicU32, Ordering};
 

@@ -20,7 +20,8 @@ const NAMESPACES: &str = "/run/netns";
 pub struct RawLink(OwnedFd);
 
 impl RawLink {
-    /// Opens the interface `netdev` in the network namespace `namespace`; it need not be the caller's.
+    /// Opens the interface `netdev` in the network namespace `namespace`; it need not be the
+    /// caller's.
     ///
     /// # Errors
     /// There is no such namespace or interface, or the caller is not root.

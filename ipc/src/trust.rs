@@ -1,9 +1,11 @@
 //! Whether a run directory, and the urdmad in it, can be trusted by a client.
 //!
-//! Programs of an instance share memory with its urdmad, so a client must not take the run directory of another user for its own. Below
-//! `/run`, and below directories in which everyone may create files (`/tmp`), each component of the path is checked: it belongs to root or to
-//! the caller, it is no symbolic link, and others cannot rename what is in it. The owner of a directory that was named explicitly is
-//! trusted too. Elsewhere the path is taken as it is: there only its owners can have made it.
+//! Programs of an instance share memory with its urdmad, so a client must not take the run
+//! directory of another user for its own. Below `/run`, and below directories in which everyone may
+//! create files (`/tmp`), each component of the path is checked: it belongs to root or to the
+//! caller, it is no symbolic link, and others cannot rename what is in it. The owner of a directory
+//! that was named explicitly is trusted too. Elsewhere the path is taken as it is: there only its
+//! owners can have made it.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -77,7 +79,8 @@ impl TrustedUsers {
     }
 }
 
-/// Checks the way to the run directory `dir`, which was named explicitly or is the default one; what does not exist is not checked.
+/// Checks the way to the run directory `dir`, which was named explicitly or is the default one;
+/// what does not exist is not checked.
 ///
 /// # Errors
 /// A user who is not trusted has made or can change a part of it.
@@ -111,7 +114,8 @@ fn fault_of(path: PathBuf, metadata: &Metadata, users: TrustedUsers) -> Option<F
     if !users.include(uid) {
         return Some(Fault::Owner(path, uid));
     }
-    // In a sticky directory only owners rename. A group with the number of the user is that user's own.
+    // In a sticky directory only owners rename. A group with the number of the user is that user's
+    // own.
     let group_may = mode & GROUP_WRITE != 0 && gid != uid;
     let others_may = mode & OTHERS_WRITE != 0 || group_may;
     (others_may && mode & STICKY == 0).then_some(Fault::Writable(path))

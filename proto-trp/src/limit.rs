@@ -1,4 +1,5 @@
-//! A limit on what is sent to strangers: answers to packets that belong to no connection (doc/spec/trp.md, section 15).
+//! A limit on what is sent to strangers: answers to packets that belong to no connection
+//! (doc/spec/trp.md, section 15).
 
 /// Answers that may follow one another at once, and the time for one more.
 const ANSWERS: u64 = 64;

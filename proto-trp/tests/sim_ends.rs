@@ -211,7 +211,7 @@ fn local_error_of_the_peer_is_the_reason_of_the_oldest_request() {
         let mut world = World::new(&setup, seed);
         let source = region(&mut world, 0, Rights::ALL);
         world.post_recv(0, 100, &[]);
-        // Nobody receives them.
+        // The peer posts no receive requests.
         for wr_id in 1..=3 {
             world.post(0, wr_id, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
         }

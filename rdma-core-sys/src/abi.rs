@@ -1,15 +1,16 @@
 //! The private provider ABIs of libibverbs that are known, and what differs between them.
 //!
-//! Two layouts differ: `verbs_context` grows at its front, and `verbs_context_ops` is sorted by name, so new operations are between
-//! old ones. Both are chosen when a libibverbs is met, so that one plugin serves several.
+//! Two layouts differ: `verbs_context` grows at its front, and `verbs_context_ops` is sorted by
+//! name, so new operations are between old ones. Both are chosen when a libibverbs is met, so that
+//! one plugin serves several.
 
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
 
 use crate::private::verbs_context_ops;
 
-/// A private provider ABI, by the number in `IBVERBS_PRIVATE_<number>`, `verbs_register_driver_<number>` and the names of plugins,
-/// `lib<name>-rdmav<number>.so`.
+/// A private provider ABI, by the number in `IBVERBS_PRIVATE_<number>`,
+/// `verbs_register_driver_<number>` and the names of plugins, `lib<name>-rdmav<number>.so`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrivateAbi {
     /// The number: the version of rdma-core that changed the ABI last.
@@ -75,9 +76,11 @@ impl PrivateAbi {
         }
     }
 
-    /// The table of operations as this ABI has it; those that `ops` does not know are null, which keeps libibverbs' refusal.
+    /// The table of operations as this ABI has it; those that `ops` does not know are null, which
+    /// keeps libibverbs' refusal.
     pub fn operations(&self, ops: &verbs_context_ops) -> Vec<*const c_void> {
-        // SAFETY: the table consists of optional function pointers, each of which is a pointer that may be null.
+        // SAFETY: the table consists of optional function pointers, each of which is a pointer that
+        // may be null.
         let common: [*const c_void; COMMON_OPS] = unsafe { std::mem::transmute_copy(ops) };
         let mut table = Vec::with_capacity(COMMON_OPS);
         for (index, operation) in common.into_iter().enumerate() {
@@ -98,7 +101,8 @@ impl PrivateAbi {
 mod tests {
     use super::*;
 
-    /// Where private ABI `number` has the operation that is at `offset` in [`verbs_context_ops`], in octets, and the size of its table.
+    /// Where private ABI `number` has the operation that is at `offset` in [`verbs_context_ops`],
+    /// in octets, and the size of its table.
     fn place(number: u32, offset: usize) -> (usize, usize) {
         let abi = KNOWN.iter().find(|abi| abi.number == number).unwrap();
         let mut words = [0_usize; COMMON_OPS];

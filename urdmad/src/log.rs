@@ -1,7 +1,9 @@
-//! urdmad's log: a file of limited size, into which no place of the program writes more than a few lines a second.
+//! urdmad's log: a file of limited size, into which no place of the program writes more than a few
+//! lines a second.
 //!
-//! The file lies in memory on most systems (`/run`), and what clients do is logged, so neither its size nor the work for it may be theirs
-//! to choose. A full file becomes `urdmad.log.1` and is emptied in place, since standard error and DPDK append to it too.
+//! The file lies in memory on most systems (`/run`), and what clients do is logged, so neither its
+//! size nor the work for it may be theirs to choose. A full file becomes `urdmad.log.1` and is
+//! emptied in place, since standard error and DPDK append to it too.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};

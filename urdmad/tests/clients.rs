@@ -22,7 +22,8 @@ const OTHER_MEMBER: u32 = 64_002;
 fn as_user<T: Send>(uid: u32, action: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let acting = scope.spawn(move || {
-            // SAFETY: the call takes three integers. Made past the C library it changes this thread only.
+            // SAFETY: the call takes three integers. Made past the C library it changes this thread
+            // only.
             let outcome = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
             assert_eq!(outcome, 0);
             action()

@@ -1,4 +1,5 @@
-//! Descriptors of the provider that stay open when the program closes descriptors that it has not opened, by closefrom(3) for instance.
+//! Descriptors of the provider that stay open when the program closes descriptors that it has not
+//! opened, by closefrom(3) for instance.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -1,10 +1,12 @@
 //! Thread cancellation (pthread_cancel), which is off while a thread runs our code.
 //!
-//! glibc ends a cancelled thread by unwinding its stack from the cancellation point. That must not pass frames of Rust that have
-//! something to drop, and [`std::panic::catch_unwind`] and functions of the C ABI abort the process when they meet it. So a call holds
-//! [`Disabled`] wherever it can reach a cancellation point (see pthreads(7)). A request that comes meanwhile stays pending.
+//! glibc ends a cancelled thread by unwinding its stack from the cancellation point. That must not
+//! pass frames of Rust that have something to drop, and [`std::panic::catch_unwind`] and functions
+//! of the C ABI abort the process when they meet it. So a call holds [`Disabled`] wherever it can
+//! reach a cancellation point (see pthreads(7)). A request that comes meanwhile stays pending.
 //!
-//! This one file is compiled into the stand-in and, by `#[path]`, into crate `urdma-ucma` for the provider.
+//! This one file is compiled into the stand-in and, by `#[path]`, into crate `urdma-ucma` for the
+//! provider.
 
 use std::ffi::c_int;
 

@@ -1,4 +1,5 @@
-//! The end of the peer: its FIN, its RESET, its silence, the end of its process (doc/spec/trp.md, sections 7.7, 8.3 and 8.4).
+//! The end of the peer: its FIN, its RESET, its silence, the end of its process (doc/spec/trp.md,
+//! sections 7.7, 8.3 and 8.4).
 //!
 //! | the peer | outstanding sends | the next send | without sends |
 //! |---|---|---|---|
@@ -8,8 +9,9 @@
 //! | is in RESET or INIT | `RetryExceeded` after the nominal time | likewise | nothing |
 //! | is silent | `RetryExceeded` after four times the nominal time | likewise | [`Event::PeerGone`] if keep-alive is on |
 //!
-//! What the peer had taken before its end is a success in each case. The nominal time is `(retry_cnt + 1) * 4.096 us * 2^timeout`.
-//! With [`super::ConnConfig::fails_with_peer`] the connection goes to ERROR where the table has `PeerGone` or a peer in ERROR.
+//! What the peer had taken before its end is a success in each case. The nominal time is
+//! `(retry_cnt + 1) * 4.096 us * 2^timeout`. With [`super::ConnConfig::fails_with_peer`] the
+//! connection goes to ERROR where the table has `PeerGone` or a peer in ERROR.
 
 use super::host::Host;
 use super::state::State;
@@ -20,11 +22,13 @@ use super::Connection;
 use crate::addr::Psn;
 use crate::wire::{ConnectionId, PacketType, ResetReason, Segment, SegmentKind, TrpHeader};
 
-/// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the application hears of the end first.
+/// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the
+/// application hears of the end first.
 const CLOSED_PATIENCE_NS: u64 = 500_000_000;
 
 impl Connection {
-    /// The driver knows that the peer's process has ended. After a FIN that is nothing new, and an unreliable connection does not depend on its peer.
+    /// The driver knows that the peer's process has ended. After a FIN that is nothing new, and an
+    /// unreliable connection does not depend on its peer.
     pub fn peer_gone<H: Host>(&mut self, host: &mut H) {
         if !self.state.receives() || self.peer_closed || self.unreliable {
             return;
@@ -46,7 +50,8 @@ impl Connection {
         (self.sends_stream && !self.unreliable).then_some(self.peer.tx_id)
     }
 
-    /// The driver knows that the peer has taken every packet of [`Connection::sent_stream`] before `next`.
+    /// The driver knows that the peer has taken every packet of [`Connection::sent_stream`] before
+    /// `next`.
     pub fn peer_took<H: Host>(&mut self, now: Time, next: Psn, host: &mut H) {
         if !self.state.receives() || !self.sends_stream || next.precedes(self.tx.psn(self.tx.una)) {
             return;
@@ -130,7 +135,8 @@ impl Connection {
         self.sends_stream && trp.connection_id == self.peer.tx_id
     }
 
-    /// Takes a RESET, if it is one of this connection. It is no sign of life of the peer's queue pair, so it does not end a silence.
+    /// Takes a RESET, if it is one of this connection. It is no sign of life of the peer's queue
+    /// pair, so it does not end a silence.
     #[cold]
     pub(super) fn on_reset<H: Host>(&mut self, now: Time, trp: &TrpHeader, host: &mut H) {
         if self.unreliable || !self.is_reset_of_ours(trp) {
@@ -149,7 +155,8 @@ impl Connection {
             }
             _ if self.peer_closed => {}
             _ if !is_of_sent && self.tx.in_flight > 0 && self.sq.len() > 0 => {
-                // It answers an acknowledgement and cannot say what of the sent stream was taken; that to a packet of the stream does.
+                // It answers an acknowledgement and cannot say what of the sent stream was taken;
+                // that to a packet of the stream does.
                 if let Some(seq) = self.tx.first_in_flight() {
                     self.tx.mark_lost(seq);
                 }
@@ -163,8 +170,9 @@ impl Connection {
         }
     }
 
-    /// A packet in a state that takes none; gives what it is to be answered with. After an error found here the peer is told again, for the Terminate may
-    /// have been lost; a Terminate of the peer's is answered, so that it need not be told again.
+    /// A packet in a state that takes none; gives what it is to be answered with. After an error
+    /// found here the peer is told again, for the Terminate may have been lost; a Terminate of the
+    /// peer's is answered, so that it need not be told again.
     #[cold]
     pub(super) fn handle_late(
         &mut self,

@@ -19,9 +19,11 @@ pub enum ResetReason {
 }
 
 impl TrpHeader {
-    /// The RESET that answers a packet whose first 16 octets could be read, for a receiver that keeps no state.
+    /// The RESET that answers a packet whose first 16 octets could be read, for a receiver that
+    /// keeps no state.
     ///
-    /// `None` when the packet is a RESET, no connection's or an unreliable one's, which are never answered so.
+    /// `None` when the packet is a RESET, no connection's or an unreliable one's, which are never
+    /// answered so.
     pub fn reset_for(offender: &TrpHeader, reason: ResetReason) -> Option<Self> {
         if matches!(
             offender.kind,
@@ -41,7 +43,8 @@ impl TrpHeader {
         })
     }
 
-    /// A RESET that says besides that every packet before `next` of the stream that it names was taken.
+    /// A RESET that says besides that every packet before `next` of the stream that it names was
+    /// taken.
     #[must_use]
     pub const fn acknowledging(self, next: Psn) -> Self {
         Self {
@@ -51,7 +54,8 @@ impl TrpHeader {
         }
     }
 
-    /// Why a RESET was sent; a reason that version 1 does not define means that the queue pair is gone.
+    /// Why a RESET was sent; a reason that version 1 does not define means that the queue pair is
+    /// gone.
     pub const fn reset_reason(&self) -> ResetReason {
         match self.window & !ACKNOWLEDGES {
             1 => ResetReason::Failed,

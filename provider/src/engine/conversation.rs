@@ -1,4 +1,5 @@
-//! The conversation with urdmad as an engine has it: its socket is closed in forked children, and used only while it is the one that was opened.
+//! The conversation with urdmad as an engine has it: its socket is closed in forked children, and
+//! used only while it is the one that was opened.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -10,7 +11,8 @@ use urdma_ucma::spared::Mark;
 
 use super::lanes::LANES_MAX;
 
-/// Engines of one process at most, one per instance, each with its lanes; sockets beyond that stay open in children.
+/// Engines of one process at most, one per instance, each with its lanes; sockets beyond that stay
+/// open in children.
 const SOCKETS_MAX: usize = 16 * (1 + LANES_MAX);
 
 /// How often this process is a fork of one that had engines.
@@ -58,7 +60,8 @@ impl Place {
         Some(place)
     }
 
-    /// In a forked child: closes its copy of the socket, unless the program has put something else in its place.
+    /// In a forked child: closes its copy of the socket, unless the program has put something else
+    /// in its place.
     fn close_copy(&self) {
         let fd = self.fd.swap(-1, Ordering::Acquire);
         let socket = (
@@ -67,7 +70,8 @@ impl Place {
         );
         if fd >= 0 && identity(fd) == Some(socket) {
             // The C library's close is a cancellation point.
-            // SAFETY: the descriptor is the child's copy of a socket that is not used in a child: every call refuses in a fork.
+            // SAFETY: the descriptor is the child's copy of a socket that is not used in a child:
+            // every call refuses in a fork.
             unsafe { libc::syscall(libc::SYS_close, fd) };
         }
     }
@@ -92,7 +96,8 @@ extern "C" fn in_forked_child() {
 pub(super) fn watch_forks() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
-        // SAFETY: the handler is a function of this library, which is never unloaded, and does only what may be done in a forked child.
+        // SAFETY: the handler is a function of this library, which is never unloaded, and does only
+        // what may be done in a forked child.
         unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     });
 }
@@ -130,8 +135,8 @@ impl Conversation {
         }
     }
 
-    /// The conversation; none, after a sentence on standard error, when the program has closed its socket: what has the number now is the
-    /// program's.
+    /// The conversation; none, after a sentence on standard error, when the program has closed its
+    /// socket: what has the number now is the program's.
     pub(super) fn client(&self) -> Option<&ControlClient> {
         if self.is_intact() {
             return Some(&self.client);
@@ -151,7 +156,8 @@ impl Conversation {
 }
 
 impl Drop for Conversation {
-    /// A socket that was closed already, by the program or in this forked child, is not closed again: its number may have been given to something else.
+    /// A socket that was closed already, by the program or in this forked child, is not closed
+    /// again: its number may have been given to something else.
     fn drop(&mut self) {
         if !self.is_intact() {
             return;

@@ -1,11 +1,13 @@
 //! What is found by the index of a queue pair, and which index a new one gets.
 //!
-//! A stranger who knows the numbers of queue pairs has less to guess (doc/spec/trp.md, section 15). So the indices of a process begin anywhere, and come from small
-//! batches in random order; what lies in tables is as dense as if they began with 1.
+//! A stranger who knows the numbers of queue pairs has less to guess (doc/spec/trp.md, section 15).
+//! So the indices of a process begin anywhere, and come from small batches in random order; what
+//! lies in tables is as dense as if they began with 1.
 
 use std::collections::VecDeque;
 
-/// Indices of destroyed queue pairs that must pile up before one is used again, so that late packets find nobody.
+/// Indices of destroyed queue pairs that must pile up before one is used again, so that late
+/// packets find nobody.
 const REUSE_DELAY: usize = 256;
 /// Indices that are put in order at once.
 const BATCH: u32 = 64;

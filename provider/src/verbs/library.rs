@@ -1,7 +1,9 @@
-//! The copies of libibverbs in this process, each with its own drivers, devices and private functions.
+//! The copies of libibverbs in this process, each with its own drivers, devices and private
+//! functions.
 //!
-//! There can be several: a Python wheel brings one under another name beside the distribution's. So the plugin links none. It looks for
-//! their functions in every loaded object, registers with each copy whose private ABI is known, and keeps for each what its devices need.
+//! There can be several: a Python wheel brings one under another name beside the distribution's. So
+//! the plugin links none. It looks for their functions in every loaded object, registers with each
+//! copy whose private ABI is known, and keeps for each what its devices need.
 
 use std::ffi::{c_int, c_void, CStr, CString};
 use std::mem::{size_of, transmute_copy};
@@ -19,13 +21,15 @@ use super::post_ex;
 
 /// A private function that every libibverbs has under the same name.
 const SET_OPS: &CStr = c"verbs_set_ops";
-/// Numbers of private ABIs are versions of rdma-core; those looked for to name one that is not known.
+/// Numbers of private ABIs are versions of rdma-core; those looked for to name one that is not
+/// known.
 const CONCEIVABLE_ABIS: std::ops::Range<u32> = 1..1000;
 
 /// A copy of libibverbs that the plugin is registered with.
 #[repr(C)]
 pub(super) struct Library {
-    /// What this copy calls. Its devices point here, and so to the copy they belong to; must be first.
+    /// What this copy calls. Its devices point here, and so to the copy they belong to; must be
+    /// first.
     driver: verbs_device_ops,
     abi: &'static PrivateAbi,
     operations: Vec<*const c_void>,
@@ -51,18 +55,19 @@ impl Library {
     /// # Safety
     /// `device` is one of this plugin's that libibverbs lists.
     pub(super) unsafe fn of_device(device: *mut ibv_device) -> &'static Self {
-        // SAFETY: libibverbs keeps in the device the operations that it was found with, which are the first field of a `Library` that
-        // lives for ever.
+        // SAFETY: libibverbs keeps in the device the operations that it was found with, which are
+        // the first field of a `Library` that lives for ever.
         unsafe { &*(*device.cast::<verbs_device>()).ops.cast::<Self>() }
     }
 
-    /// Where this copy looks for the mask of a queue pair's extended calls; `None` if it is none of the known places.
+    /// Where this copy looks for the mask of a queue pair's extended calls; `None` if it is none of
+    /// the known places.
     pub(super) fn comp_mask_offset(&self) -> Option<usize> {
         self.comp_mask_offset
     }
 
-    /// Makes a context whose public part is followed by `room_octets` for the plugin, and gives that public part. Owns `cmd_fd` in
-    /// every case.
+    /// Makes a context whose public part is followed by `room_octets` for the plugin, and gives
+    /// that public part. Owns `cmd_fd` in every case.
     ///
     /// # Safety
     /// `device` is of this copy.
@@ -85,7 +90,8 @@ impl Library {
         }
         // SAFETY: within the allocation.
         let public: *mut ibv_context = unsafe { context.byte_add(private_octets) }.cast();
-        // SAFETY: the size of the whole is the last word of the private part, which libibverbs has filled in.
+        // SAFETY: the size of the whole is the last word of the private part, which libibverbs has
+        // filled in.
         if unsafe { public.cast::<usize>().sub(1).read() } != verbs_octets {
             // SAFETY: libibverbs has just made it.
             unsafe { self.free_context(public) };
@@ -130,27 +136,30 @@ impl Library {
 /// Copies that were met, by where they are loaded.
 static MET: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Registers the plugin with every loaded copy of libibverbs that it is not registered with; says on standard error which copies it
-/// cannot serve.
+/// Registers the plugin with every loaded copy of libibverbs that it is not registered with; says
+/// on standard error which copies it cannot serve.
 pub(super) fn register_with_all(driver: &verbs_device_ops, ops: &verbs_context_ops) {
     for name in loaded_objects() {
         let Some(copy) = Candidate::find(&name) else {
             continue;
         };
-        // The dynamic linker is not called while the list is locked: another thread may be in it on its way to this lock.
+        // The dynamic linker is not called while the list is locked: another thread may be in it on
+        // its way to this lock.
         let met = copy.library(driver, ops);
         let mut list = MET.lock().unwrap_or_else(PoisonError::into_inner);
         if list.contains(&copy.base) {
             continue;
         }
         list.push(copy.base);
-        // It stays loaded: its devices and contexts need it, and nothing else can take its place in the list.
+        // It stays loaded: its devices and contexts need it, and nothing else can take its place in
+        // the list.
         std::mem::forget(copy);
         match met {
             Ok(library) => {
                 let library = Box::leak(Box::new(library));
-                // SAFETY: the table lives for ever. A copy looks through its drivers only after it has listed sysfs, where the
-                // stand-in has this function called, so no thread reads the copy's list while this adds to it.
+                // SAFETY: the table lives for ever. A copy looks through its drivers only after it
+                // has listed sysfs, where the stand-in has this function called, so no thread reads
+                // the copy's list while this adds to it.
                 unsafe { (library.register_driver)(&library.driver) };
             }
             Err(sentence) => eprintln!("urdma: {sentence}"),
@@ -158,14 +167,16 @@ pub(super) fn register_with_all(driver: &verbs_device_ops, ops: &verbs_context_o
     }
 }
 
-/// The names of all loaded objects, by which the dynamic linker finds them again; that of the program is empty.
+/// The names of all loaded objects, by which the dynamic linker finds them again; that of the
+/// program is empty.
 fn loaded_objects() -> Vec<CString> {
     unsafe extern "C" fn collect(
         object: *mut libc::dl_phdr_info,
         _size: usize,
         names: *mut c_void,
     ) -> c_int {
-        // SAFETY: the dynamic linker passes an object, whose name is a C string or null, and the list that it was given.
+        // SAFETY: the dynamic linker passes an object, whose name is a C string or null, and the
+        // list that it was given.
         unsafe {
             let name = (*object).dlpi_name;
             if !name.is_null() {
@@ -189,7 +200,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// The object with this name if it is a libibverbs, or one that depends on it and shows its functions.
+    /// The object with this name if it is a libibverbs, or one that depends on it and shows its
+    /// functions.
     fn find(name: &CStr) -> Option<Self> {
         let path = if name.is_empty() {
             null()

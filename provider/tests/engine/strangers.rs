@@ -39,7 +39,8 @@ fn reset(end: &End, peer: &End) -> TrpHeader {
 
 #[test]
 fn packet_of_another_process_with_the_right_connection_id_changes_nothing() {
-    // DDP: untagged, last, version 1; RDMAP: version 1, Terminate; queue 2, message 1, offset 0; 0.0.00 without headers.
+    // DDP: untagged, last, version 1; RDMAP: version 1, Terminate; queue 2, message 1, offset 0;
+    // 0.0.00 without headers.
     let terminate = [
         0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
     ];

@@ -20,8 +20,9 @@ const ACCEPTS_AT_ONCE: usize = 64;
 /// How long no conversation is accepted when that fails.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The listening socket, and a descriptor that is closed to accept a conversation when no other is left: then it can be
-/// refused, while a connection that only waits would keep poll(2) from sleeping.
+/// The listening socket, and a descriptor that is closed to accept a conversation when no other is
+/// left: then it can be refused, while a connection that only waits would keep poll(2) from
+/// sleeping.
 pub(super) struct Door<'a> {
     listener: &'a PacketListener,
     spare: Option<OwnedFd>,
@@ -61,7 +62,8 @@ impl<'a> Door<'a> {
         }
     }
 
-    /// Accepts one that cannot be kept. When even that fails, or none waits, nothing is accepted for a while.
+    /// Accepts one that cannot be kept. When even that fails, or none waits, nothing is accepted
+    /// for a while.
     fn accept_surplus(&mut self) -> Option<PacketSocket> {
         self.spare = None;
         let accepted = self.listener.accept();

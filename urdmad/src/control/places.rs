@@ -13,7 +13,8 @@ const FOR_OWNER: usize = 8;
 const FOR_ROOT: usize = 16;
 /// A conversation and the notice of its process' death.
 const FDS_EACH: usize = 2;
-/// Descriptors that urdmad needs for other things than conversations, beside those that it has open at the start.
+/// Descriptors that urdmad needs for other things than conversations, beside those that it has open
+/// at the start.
 const FDS_FOR_OTHERS: usize = 16;
 
 /// The places for conversations.
