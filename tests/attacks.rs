@@ -387,6 +387,32 @@ fn request_of_a_host_that_does_not_answer_arp_is_not_handed_to_the_listener() {
     bed.down();
 }
 
+// Each request that rping accepted failed after 1.5 s, and its threads used one another's ids (rdma-core 44 has one place for all children): it crashed.
+#[test]
+fn flood_of_requests_from_made_up_hosts_leaves_the_listener_alone() {
+    const FORGED: u64 = 1000;
+    let _alone = alone();
+    let mut bed = Bed::up();
+    let port = ports();
+    let (mut listener, _) = bed.listener(port);
+    let to_daemon = ports_to(SlotId::DAEMON);
+    for nonce in 0..FORGED {
+        let source = format!("10.77.0.{}", 50 + nonce % 10);
+        bed.send(ip(&source), to_daemon, &request(&source, port, nonce));
+    }
+    wait_until("the requests are judged", SHORT, || {
+        let data = bed.host.status().unwrap()["counters"]["data"].clone();
+        let dropped = data["drop_request_unresolved"].as_u64().unwrap_or(0);
+        // The link may lose some.
+        data["cm_requests"] != 0 || dropped >= FORGED / 10
+    })
+    .unwrap();
+    assert_eq!(bed.counter("cm_requests"), 0);
+    Connected::to(&mut bed, port);
+    assert!(listener.is_running());
+    bed.down();
+}
+
 /// A connection between the neighbour and a program on the host.
 struct Connected {
     /// The program's queue pair.

@@ -2,6 +2,7 @@
 //! every command as the octets that librdmacm writes.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+mod flood;
 mod multicast;
 mod order;
 mod rig;
