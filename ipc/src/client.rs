@@ -600,7 +600,7 @@ mod tests {
         };
         // Before the greeting, after it, and between greeting and request.
         std::thread::scope(|scope| {
-            for _ in 0..50 {
+            for _ in 0..1000 {
                 let refused = scope.spawn(|| ControlClient::connect(&run_dir, "test"));
                 refuse();
                 let error = refused.join().unwrap().unwrap_err();

@@ -133,12 +133,7 @@ impl PacketSocket {
         let waiting = self.wait_for_packet(flags)?;
         let mut octets = vec![0; waiting.min(octets_max)];
         let wants_fds = !control.is_empty();
-        let received = loop {
-            match recvmsg(self.0.as_fd(), &mut octets, control, flags) {
-                Err(Errno::EINTR) => {}
-                other => break other?,
-            }
-        };
+        let received = past_reset(|| recvmsg(self.0.as_fd(), &mut octets, control, flags))?;
         if received.flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(Errno::EMSGSIZE);
         }
@@ -158,15 +153,7 @@ impl PacketSocket {
     /// The length of the next packet, which stays; 0 when the other side has closed.
     fn wait_for_packet(&self, flags: MsgFlags) -> Result<usize, Errno> {
         let peek = flags | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
-        let mut was_reset = false;
-        loop {
-            match recv(self.0.as_raw_fd(), &mut [], peek) {
-                Err(Errno::EINTR) => {}
-                // Said once when the other side has closed without reading all; what it has sent is behind it.
-                Err(Errno::ECONNRESET) if !was_reset => was_reset = true,
-                other => return other,
-            }
-        }
+        past_reset(|| recv(self.0.as_raw_fd(), &mut [], peek))
     }
 
     /// Who is at the other end, as the kernel says.
@@ -252,6 +239,19 @@ fn with_short_path(
         .join(directory.as_raw_fd().to_string())
         .join(name);
     action(&UnixAddr::new(&short)?)
+}
+
+/// Receives, whatever signals come. When the other side has closed without reading all, any call says so, once; what it has sent before
+/// can still be received.
+fn past_reset<T>(mut receive: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut was_reset = false;
+    loop {
+        match receive() {
+            Err(Errno::EINTR) => {}
+            Err(Errno::ECONNRESET) if !was_reset => was_reset = true,
+            other => return other,
+        }
+    }
 }
 
 /// What recvmsg(2) gave.
