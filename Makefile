@@ -25,7 +25,7 @@ test: build lint loom
 	else echo "The kernel module is not tested: QEMU, or a kernel for it, cannot be installed here."; fi
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
 
-# Beside `make test`: applications whose packages are large, and perftest's tools with every flag.
+# Beside `make test`: applications whose packages are large, perftest's tools with every flag, and a soak of ten minutes.
 test-all: test
 	@scripts/install-deps.sh all
 	@scripts/wheels.sh target/wheels

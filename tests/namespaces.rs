@@ -6,6 +6,7 @@ use std::time::Duration;
 use urdma_harness::instance::{Instance, Lease, Scratch};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::programs::{self, Job};
+use urdma_tests::bridges::{up, up_behind_bridges, ADDRESSES, KERNEL_ADDRESSES};
 use urdma_tests::{
     alone, check, expect_peer_given_up, expect_stream_ended, host_that_is_told_no_address,
     mix_while, ports, print_of, run_all, stream, HOST_ADDRESSES,
@@ -13,11 +14,6 @@ use urdma_tests::{
 
 /// Operations that take longer than two cuts of the link.
 const OPERATIONS: u32 = 20_000;
-
-/// The instances' addresses.
-const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
-/// The kernel's addresses where they are not the instances'.
-const KERNEL_ADDRESSES: [&str; 2] = ["10.77.0.101", "10.77.0.102"];
 
 /// The programs; those that exchange GID and QPN by TCP do it at `tcp`.
 fn jobs(tcp: &str, rdma: &str) -> Vec<Job> {
@@ -67,14 +63,6 @@ fn instance_that_is_told_no_address_has_those_of_its_host() {
     host.down().unwrap();
 }
 
-fn up(spaces: &Namespaces, scratch: &Scratch, port: impl Fn(usize) -> String) -> [Instance; 2] {
-    [0, 1].map(|end| {
-        let name = ["a", "b"][end];
-        let (space, port) = (spaces.name(end), port(end));
-        Instance::up_in(space, scratch.path(), name, ADDRESSES[end], &port).unwrap()
-    })
-}
-
 fn counter(host: &Instance, name: &str) -> u64 {
     let status = host.status().unwrap();
     let value = status["counters"]["data"][name].as_u64();
@@ -117,28 +105,6 @@ fn af_xdp_ports_share_interface_address_and_neighbours_with_the_kernel() {
     run_over(hosts, ADDRESSES[0]);
     let link = spaces.ip(0, &["link", "show", spaces.netdev(0)]).unwrap();
     assert!(!link.contains("xdp"), "urdma down left a program: {link}");
-}
-
-/// Hosts whose TAP ports lie in bridges with the ends of the veth pair.
-fn up_behind_bridges(spaces: &Namespaces, scratch: &Scratch) -> [Instance; 2] {
-    let hosts = up(spaces, scratch, |_| {
-        "[port]\nkind = \"tap\"\nnetdev = \"tap0\"\n".to_owned()
-    });
-    for (end, address) in KERNEL_ADDRESSES.iter().enumerate() {
-        let address = format!("{address}/24");
-        let netdev = spaces.netdev(end);
-        for arguments in [
-            &["link", "add", "br0", "type", "bridge"][..],
-            &["link", "set", netdev, "master", "br0"],
-            &["link", "set", "tap0", "master", "br0"],
-            &["addr", "add", &address, "dev", "br0"],
-            &["link", "set", "tap0", "up"],
-            &["link", "set", "br0", "up"],
-        ] {
-            spaces.ip(end, arguments).unwrap();
-        }
-    }
-    hosts
 }
 
 #[test]

@@ -8,7 +8,8 @@
 //! - [`client`]: the blocking client of providers and of the command line; [`error`]: what can go wrong, as sentences.
 //!
 //! A conversation starts with [`message::Request::Hello`], which carries [`PROTOCOL_VERSION`]; its form never changes. Every request has an id
-//! that its answer repeats; events come unasked. Closing the socket is the same as [`message::Request::Detach`].
+//! that its answer repeats; events come unasked. urdmad may
+//! answer a connection by [`message::FromDaemon::Refused`] alone. Closing the socket is the same as [`message::Request::Detach`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,6 +1,8 @@
 //! What the black-box tests share: one at a time, fresh ports, `verbs-check` as a pair.
 #![allow(clippy::unwrap_used)] // a test that cannot go on panics
 
+pub mod bridges;
+
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};

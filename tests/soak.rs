@@ -1,0 +1,358 @@
+//! Everything at once for a while: what urdmad has before and after is the same.
+//!
+//! `URDMA_SOAK_S` says for how many seconds; ten minutes without it.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::link::RawLink;
+use urdma_harness::namespace::Namespaces;
+use urdma_harness::process::{wait_until, Process};
+use urdma_harness::{pair, programs};
+use urdma_ipc::packet::PacketSocket;
+use urdma_ipc::{ControlClient, ControlError, RunDir};
+use urdma_tests::bridges::up_behind_bridges;
+use urdma_tests::{
+    alone, check, check_end, expect_all_taken_back, kill_one_end, ports, stream, OneHost,
+    CHECK_LIMIT, SHORT, VERBS_CHECK,
+};
+
+const SECONDS: u64 = 600;
+/// A user that no machine has, and who may use the instance.
+const MEMBER: u32 = 64_001;
+/// More conversations than one user gets.
+const FLOOD: usize = 500;
+/// How long frames of one pair of programs are changed.
+const MUTATION: Duration = Duration::from_secs(10);
+/// What an allocator may keep of what it was given back.
+const ANONYMOUS_SLACK_KB: u64 = 4096;
+/// Rings and headers of 253 slots, some 50 KB each, which stay once they were used.
+const ARENA_SLACK_KB: u64 = 16 * 1024;
+/// Two files of 1 MB, and a line each.
+const LOG_OCTETS_MAX: u64 = (2 << 20) + 8192;
+
+/// What a urdmad has.
+#[derive(Debug, PartialEq, Eq)]
+struct Holdings {
+    descriptors: usize,
+    threads: usize,
+    anonymous_kb: u64,
+    arena_kb: u64,
+}
+
+impl Holdings {
+    fn of(host: &Instance) -> Self {
+        let proc = Path::new("/proc").join(host.daemon_pid().unwrap().to_string());
+        let count = |folder: &str| fs::read_dir(proc.join(folder)).unwrap().count();
+        let status = fs::read_to_string(proc.join("status")).unwrap();
+        let anonymous = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"));
+        let arena = fs::read_dir(proc.join("fd")).unwrap().find_map(|fd| {
+            let path = fd.unwrap().path();
+            let target = fs::read_link(&path).ok()?;
+            let is_arena = target.to_string_lossy().contains("urdma-arena");
+            is_arena.then(|| fs::metadata(&path).unwrap().blocks() / 2)
+        });
+        Self {
+            descriptors: count("fd"),
+            threads: count("task"),
+            anonymous_kb: first_number(anonymous.unwrap()),
+            arena_kb: arena.unwrap(),
+        }
+    }
+
+    /// Whether this is no more than there was before.
+    fn fits(&self, before: &Self) -> bool {
+        self.descriptors <= before.descriptors
+            && self.threads <= before.threads
+            && self.anonymous_kb <= before.anonymous_kb + ANONYMOUS_SLACK_KB
+            && self.arena_kb <= before.arena_kb + ARENA_SLACK_KB
+    }
+}
+
+fn first_number(text: &str) -> u64 {
+    text.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// The hosts that are soaked.
+struct Bed {
+    /// Programs of one host, and a user who floods it.
+    one: OneHost,
+    /// Two hosts on a link whose frames are changed.
+    hosts: [Instance; 2],
+    link: RawLink,
+    scratch: Scratch,
+    _spaces: Namespaces,
+}
+
+impl Bed {
+    fn up() -> Self {
+        let one = OneHost::up();
+        let run_dir = one.host.run_dir();
+        for (path, mode) in [
+            (one.scratch.path().to_owned(), 0o755),
+            (run_dir.join("control.sock"), 0o666),
+        ] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let scratch = Scratch::new("soak").unwrap();
+        let spaces = Namespaces::new().unwrap();
+        let hosts = up_behind_bridges(&spaces, &scratch);
+        let link = RawLink::open(spaces.name(0), "tap0").unwrap();
+        Self {
+            one,
+            hosts,
+            link,
+            scratch,
+            _spaces: spaces,
+        }
+    }
+
+    fn all(&self) -> [&Instance; 3] {
+        [&self.one.host, &self.hosts[0], &self.hosts[1]]
+    }
+
+    /// A directory for one kind of work.
+    fn folder(&self, name: &str) -> std::path::PathBuf {
+        let folder = self.scratch.path().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    /// perftest, the ping-pongs, and programs of rdma_cm, one pair after the other.
+    fn run_a_pair(&self, round: usize, first_port: u16) {
+        let host = &self.one.host;
+        let jobs = programs::main_job(first_port, host.address());
+        let job = &jobs[round % jobs.len()];
+        if let Err(failure) = pair::run(job, host, host, Lease::Never) {
+            panic!("{}: {failure}", job.label);
+        }
+    }
+
+    fn kill_an_end(&self, round: usize) {
+        let host = &self.one.host;
+        let ends = stream(host, host, Lease::Never, &self.folder("kills"));
+        kill_one_end(ends, round.is_multiple_of(2));
+    }
+
+    /// Forks with an open device, and asynchronous events.
+    fn fork(&self) {
+        let argv = [VERBS_CHECK, "events"];
+        let mut command = self.one.host.run(Lease::Never, &argv).unwrap();
+        let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+    }
+
+    /// A member who opens conversations until they are refused, with descriptors and without sense.
+    fn flood(&self) {
+        std::thread::scope(|scope| {
+            let flood = scope.spawn(|| {
+                // SAFETY: the call takes three integers. Made past the C library it changes this thread only.
+                let outcome = unsafe { libc::syscall(libc::SYS_setresuid, -1, MEMBER, -1) };
+                assert_eq!(outcome, 0);
+                let run_dir = RunDir::at(self.one.host.run_dir());
+                let mut held = Vec::new();
+                let refused = loop {
+                    match ControlClient::connect(&run_dir, "flood") {
+                        Ok(client) => held.push(client),
+                        Err(error) => break error,
+                    }
+                    assert!(held.len() < FLOOD);
+                };
+                assert!(matches!(refused, ControlError::Refused(_)), "{refused}");
+                drop(held);
+                let file = fs::File::open("/dev/zero").unwrap();
+                for copies in [0, 1, 250] {
+                    let socket = PacketSocket::connect(&run_dir.control_socket()).unwrap();
+                    let fds = vec![file.as_fd(); copies];
+                    // urdmad may have refused it already.
+                    let _ = socket.send(&"this is no request", &fds);
+                }
+            });
+            flood.join().unwrap();
+        });
+    }
+
+    /// Starts another instance, perhaps kills it and starts it again, and takes it down.
+    fn restart_another(&self, round: usize) {
+        let folder = self.folder("restarts");
+        let other = Instance::up(&folder, "other", "127.0.0.1", "").unwrap();
+        if round.is_multiple_of(2) {
+            other.kill_and_restart().unwrap();
+        }
+        other.down().unwrap();
+    }
+
+    /// Programs on two hosts, of whose frames changed copies arrive too. What comes of the programs is open: who sees their packets can
+    /// forge any.
+    fn mutate(&self, random: &mut Random) {
+        let folder = self.folder("mutations");
+        let [a, b] = &self.hosts;
+        let start = |role, host| check_end("mix", role, host, Lease::Never, &folder, &[1, 50_000]);
+        let mut ends = [start("server", a).unwrap(), start("client", b).unwrap()];
+        let until = Instant::now() + MUTATION;
+        let mut buffer = [0; 65_536];
+        while Instant::now() < until && ends.iter_mut().all(Process::is_running) {
+            let look_again = Instant::now() + Duration::from_millis(50);
+            if let Some(frame) = self.link.receive(&mut buffer, look_again) {
+                let mut frame = frame.to_vec();
+                if random.mutate(&mut frame) {
+                    // A full queue of the interface is no matter.
+                    let _ = self.link.send(&frame);
+                }
+            }
+        }
+        for end in ends {
+            let _ = end.signal(Signal::SIGKILL);
+            end.wait(SHORT).unwrap();
+        }
+        let _ = fs::remove_file(folder.join("meet"));
+    }
+
+    /// Nothing is attached, and no frame is missing.
+    fn expect_nothing_held(&self) {
+        for host in self.all() {
+            expect_all_taken_back(host);
+        }
+    }
+}
+
+/// Ethernet, IPv4 and UDP headers, and where the checksum of the last is.
+const HEADERS_OCTETS: usize = 14 + 20 + 8;
+const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
+const IPV4_UDP: ([u8; 2], u8) = ([8, 0], 17);
+
+/// xorshift64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % end as u64).unwrap()
+    }
+
+    /// Changes some octets of a datagram, and has its checksum not looked at.
+    fn mutate(&mut self, frame: &mut [u8]) -> bool {
+        if frame.len() <= HEADERS_OCTETS || (frame[12..14] != IPV4_UDP.0 || frame[23] != IPV4_UDP.1)
+        {
+            return false;
+        }
+        // Half of the changes are in the headers of TRP and what it carries.
+        let payload = frame.len() - HEADERS_OCTETS;
+        for _ in 0..=self.below(4) {
+            let end = if self.below(2) == 0 {
+                payload.min(64)
+            } else {
+                payload
+            };
+            let place = HEADERS_OCTETS + self.below(end);
+            frame[place] ^= 1 << self.below(8);
+        }
+        frame[UDP_CHECKSUM].fill(0);
+        true
+    }
+}
+
+/// A kind of work; it is told how often it was done.
+type Work<'a> = (&'static str, Box<dyn FnMut(usize) + Send + 'a>);
+
+fn works(bed: &Bed, seed: u64) -> Vec<Work<'_>> {
+    let first_port = ports();
+    let mut random = Random(seed | 1);
+    vec![
+        (
+            "pairs",
+            Box::new(move |round| bed.run_a_pair(round, first_port)),
+        ),
+        ("kills", Box::new(|round| bed.kill_an_end(round))),
+        ("forks", Box::new(|_| bed.fork())),
+        ("floods", Box::new(|_| bed.flood())),
+        ("restarts", Box::new(|round| bed.restart_another(round))),
+        ("mutations", Box::new(move |_| bed.mutate(&mut random))),
+    ]
+}
+
+/// Ends the others when one of them panics.
+struct EndsAll<'a>(&'a AtomicBool);
+
+impl Drop for EndsAll<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_or(std::thread::panicking(), Ordering::Relaxed);
+    }
+}
+
+/// Does all kinds of work at the same time; says how often each was done.
+fn soak(works: &mut [Work<'_>], duration: Duration) -> Vec<String> {
+    let end = Instant::now() + duration;
+    let has_failed = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let has_failed = &has_failed;
+        let threads: Vec<_> = works
+            .iter_mut()
+            .map(|(name, work)| {
+                scope.spawn(move || {
+                    let _ends_all = EndsAll(has_failed);
+                    let mut rounds = 0;
+                    while Instant::now() < end && !has_failed.load(Ordering::Relaxed) {
+                        rounds += 1;
+                        work(rounds);
+                    }
+                    format!("{rounds} {name}")
+                })
+            })
+            .collect();
+        let done = threads.into_iter().map(|thread| thread.join());
+        done.map(|thread| thread.expect("it said why")).collect()
+    })
+}
+
+#[test]
+#[ignore = "takes ten minutes, or URDMA_SOAK_S seconds: make test-all"]
+fn urdmad_has_the_same_before_and_after_many_things_at_once() {
+    let _alone = alone();
+    let seconds = std::env::var("URDMA_SOAK_S").ok();
+    let seconds = seconds.map_or(SECONDS, |text| text.parse().unwrap());
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let bed = Bed::up();
+    let mut works = works(&bed, seed);
+    // What is taken at the first use is taken now.
+    soak(&mut works, Duration::from_secs(1));
+    bed.expect_nothing_held();
+    let before = bed.all().map(Holdings::of);
+    let done = soak(&mut works, Duration::from_secs(seconds));
+    println!("{}", done.join(", "));
+    drop(works);
+    bed.expect_nothing_held();
+    for (host, before) in bed.all().into_iter().zip(before) {
+        let told = format!("{}: {before:?} before", host.run_dir().display());
+        let fits = wait_until("what urdmad has shrinks", SHORT, || {
+            Holdings::of(host).fits(&before)
+        });
+        println!("{told}, {:?} after", Holdings::of(host));
+        assert!(fits.is_ok(), "{told}, {:?} after", Holdings::of(host));
+        let logs = ["urdmad.log", "urdmad.log.1"].map(|name| host.run_dir().join(name));
+        let octets = logs.map(|log| fs::metadata(log).map_or(0, |found| found.len()));
+        assert!(octets.iter().sum::<u64>() <= LOG_OCTETS_MAX, "{octets:?}");
+    }
+    // Everybody is served as ever.
+    let [a, b] = &bed.hosts;
+    let scratch = bed.scratch.path();
+    check("mix", a, b, Lease::Never, scratch);
+    check("mix", &bed.one.host, &bed.one.host, Lease::Never, scratch);
+    let Bed { one, hosts, .. } = bed;
+    one.down();
+    for host in hosts {
+        host.down().unwrap();
+    }
+}

@@ -1,0 +1,41 @@
+//! Hosts in two network namespaces, joined by a veth pair.
+#![allow(clippy::unwrap_used)] // a test that cannot go on panics
+
+use urdma_harness::instance::{Instance, Scratch};
+use urdma_harness::namespace::Namespaces;
+
+/// The instances' addresses.
+pub const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+/// The kernel's addresses where they are not the instances'.
+pub const KERNEL_ADDRESSES: [&str; 2] = ["10.77.0.101", "10.77.0.102"];
+
+/// Hosts `a` and `b` with these ports, each in its namespace.
+pub fn up(spaces: &Namespaces, scratch: &Scratch, port: impl Fn(usize) -> String) -> [Instance; 2] {
+    [0, 1].map(|end| {
+        let name = ["a", "b"][end];
+        let (space, port) = (spaces.name(end), port(end));
+        Instance::up_in(space, scratch.path(), name, ADDRESSES[end], &port).unwrap()
+    })
+}
+
+/// Hosts whose TAP ports lie in bridges with the ends of the veth pair.
+pub fn up_behind_bridges(spaces: &Namespaces, scratch: &Scratch) -> [Instance; 2] {
+    let hosts = up(spaces, scratch, |_| {
+        "[port]\nkind = \"tap\"\nnetdev = \"tap0\"\n".to_owned()
+    });
+    for (end, address) in KERNEL_ADDRESSES.iter().enumerate() {
+        let address = format!("{address}/24");
+        let netdev = spaces.netdev(end);
+        for arguments in [
+            &["link", "add", "br0", "type", "bridge"][..],
+            &["link", "set", netdev, "master", "br0"],
+            &["link", "set", "tap0", "master", "br0"],
+            &["addr", "add", &address, "dev", "br0"],
+            &["link", "set", "tap0", "up"],
+            &["link", "set", "br0", "up"],
+        ] {
+            spaces.ip(end, arguments).unwrap();
+        }
+    }
+    hosts
+}
