@@ -84,9 +84,8 @@ fn bring_to(pair: &Pair, way: Way) -> (&Channel, u32) {
         Way::Bound => client.bind(id, "127.0.0.1:0").unwrap(),
         Way::Querying => client.resolve(id, "10.0.0.7:1").unwrap(),
         Way::Failed => {
-            // SAFETY: fcntl touches no memory.
-            unsafe { libc::fcntl(client.fd, libc::F_SETFL, 0) };
             client.resolve(id, "10.0.0.8:1").unwrap();
+            client.wait();
             client.expect(event::ADDR_ERROR);
         }
         Way::Resolved => {
