@@ -43,7 +43,8 @@ fn log(line: &str) {
     let path = std::env::var_os("MOCK_LOG").unwrap();
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.append(true).create(true).open(path).unwrap();
-    writeln!(file, "{line}").unwrap();
+    // One write: a line of another thread comes before it or after it, never in it.
+    file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
 /// The eventfd of the rdma_cm file that was opened last.
@@ -59,36 +60,41 @@ extern "C" fn cm_open(event_fd: c_int) -> i64 {
     42
 }
 
-/// Adds an event, or takes one; false when there is none.
-fn count_event(command: u8) -> bool {
-    let mut one = 1_u64.to_ne_bytes();
+/// Adds an event. The raw call goes round the stand-in.
+fn add_event() {
+    let one = 1_u64.to_ne_bytes();
+    let fd = EVENT_FD.load(Ordering::Relaxed);
+    // SAFETY: 8 readable octets.
+    let added = unsafe { libc::syscall(libc::SYS_write, fd, one.as_ptr(), 8) };
+    assert_eq!(added, 8);
+}
+
+/// Takes an event; false when there is none. The raw call goes round the stand-in.
+fn take_event() -> bool {
+    let mut count = [0_u8; 8];
     let fd = EVENT_FD.load(Ordering::Relaxed);
     let mut waiting = libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     };
-    // The raw calls go round the stand-in.
-    // SAFETY: 8 readable octets.
-    let add = |one: &[u8; 8]| unsafe { libc::syscall(libc::SYS_write, fd, one.as_ptr(), 8) };
-    // SAFETY: 8 writable octets.
-    let take =
-        |one: &mut [u8; 8]| unsafe { libc::syscall(libc::SYS_read, fd, one.as_mut_ptr(), 8) };
-    if command == ADD_EVENT {
-        return add(&one) == 8;
-    }
     // SAFETY: one valid pollfd.
     let has_event = unsafe { libc::poll(&raw mut waiting, 1, 0) } == 1;
-    has_event && take(&mut one) == 8
+    // SAFETY: 8 writable octets.
+    has_event && unsafe { libc::syscall(libc::SYS_read, fd, count.as_mut_ptr(), 8) } == 8
 }
 
 unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
     // SAFETY: the stand-in passes the application's buffer on.
     let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
-    if matches!(octets[0], GET_EVENT | ADD_EVENT) && !count_event(octets[0]) {
+    if octets[0] == GET_EVENT && !take_event() {
         return -i64::from(libc::EAGAIN);
     }
     log(&format!("cm_write {handle} {len} {}", octets[0]));
+    // After its line: the thread that waits for the event writes one of its own.
+    if octets[0] == ADD_EVENT {
+        add_event();
+    }
     if octets[0] == 99 {
         return -i64::from(libc::EXDEV);
     }
