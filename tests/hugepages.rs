@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::mman::{mmap_anonymous, munmap, MapFlags, ProtFlags};
-use nix::sys::signal::{kill, killpg, Signal};
+use nix::sys::signal::{kill, killpg, signal, SigHandler, Signal};
 use nix::unistd::Pid;
 use urdma_harness::hugepages::Hugepages;
 use urdma_harness::instance::{urdma, Queues, Scratch, TwoHosts};
@@ -93,6 +93,18 @@ fn owner_of_two_hosts() {
     }
 }
 
+/// Has a program start as a terminal's: SIGINT ends it, also when these tests run in the background
+/// of a shell, whose programs ignore it.
+fn in_foreground(command: &mut Command) -> &mut Command {
+    // SAFETY: sigaction is async-signal-safe, and the default action runs no code.
+    unsafe {
+        command.pre_exec(|| {
+            signal(Signal::SIGINT, SigHandler::SigDfl)?;
+            Ok(())
+        })
+    }
+}
+
 /// Starts the copy and waits until its hosts are up.
 fn start_owner(directory: &Path, panics: bool) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -105,7 +117,7 @@ fn start_owner(directory: &Path, panics: bool) -> Child {
     if panics {
         command.env(PANICS, "1");
     }
-    let mut owner = command.spawn().unwrap();
+    let mut owner = in_foreground(&mut command).spawn().unwrap();
     let output = BufReader::new(owner.stdout.take().unwrap());
     let mut lines = output.lines().map_while(Result::ok);
     assert!(lines.any(|line| line == "owner is ready"));
@@ -161,7 +173,9 @@ fn daemon_whose_start_is_interrupted_ends_and_leaves_nothing() {
         command
     };
     for _ in 0..20 {
-        let mut up = ask("up").arg("--config").arg(&config).spawn().unwrap();
+        let mut command = ask("up");
+        command.arg("--config").arg(&config);
+        let mut up = in_foreground(&mut command).spawn().unwrap();
         let mut daemon = None;
         while daemon.is_none() && up.try_wait().unwrap().is_none() {
             daemon = pid_in(&pid_file);
