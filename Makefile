@@ -31,7 +31,7 @@ test-all: test
 	@scripts/wheels.sh target/wheels
 	@scripts/valkey.sh target/valkey
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications --test programs --test wheels \
-		--test crates --test valkey -- --ignored
+		--test crates --test valkey --test soak -- --ignored
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:
@@ -62,7 +62,7 @@ perf:
 	@target/release/urdma-perf
 
 PREFIX ?= /usr/local
-# The private provider ABIs of rdma-core-sys/src/abi.rs: libibverbs looks for the provider by the number of its own.
+# The private provider ABIs of crates/rdma-core-sys/src/abi.rs: libibverbs looks for the provider by the number of its own.
 PRIVATE_ABIS = 34 57 59 64 65
 install: build
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad target/release/urdma-bench

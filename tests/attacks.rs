@@ -5,15 +5,16 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use proto_trp::addr::{source_port, udp_port, Psn, Qpn, SlotId};
 use proto_trp::wire::trp::HEADER_LEN;
 use proto_trp::wire::{connection_id, ConnectionId, Flags, PacketType, ResetReason, TrpHeader};
-use urdma_cm::wire::{Body, Head, Message, PortSpace, QpInfo, Req, MAX_MESSAGE};
+use urdma_cm::wire::{Body, Head, Message, QpInfo, Req, MAX_MESSAGE};
 use urdma_harness::instance::{Instance, Lease, Scratch};
 use urdma_harness::link::RawLink;
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Process};
 use urdma_tests::{alone, ports, SHORT};
+use urdma_types::PortSpace;
+use urdma_types::{source_port, udp_port, Psn, Qpn, SlotId};
 use urdma_underlay::{
     parse, Checksum, Ecn, Endpoint, MacAddr, Neighbours, Route, Template, Timing, UdpPorts,
     MAX_HEADER_OCTETS, MAX_SOLICITATION_OCTETS,

@@ -23,10 +23,10 @@ fn compile_steer(to: &Path) {
     let status = Command::new("clang")
         .args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror", "-c"])
         .arg(format!("-I/usr/include/{arch}-linux-gnu"))
-        .arg(format!("-DPORT_FIRST={}", proto_trp::addr::PORT_BASE))
+        .arg(format!("-DPORT_FIRST={}", urdma_types::PORT_BASE))
         .arg(format!(
             "-DPORT_LAST={}",
-            proto_trp::addr::PORT_BASE + u16::from(proto_trp::addr::MAX_SLOTS) - 1
+            urdma_types::PORT_BASE + u16::from(urdma_types::MAX_SLOTS) - 1
         ))
         .arg("-DQUEUES_MAX=64")
         .arg(STEER)

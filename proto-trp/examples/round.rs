@@ -2,7 +2,6 @@
 //!
 //! `cargo run --release -p proto-trp --example round`
 
-use proto_trp::addr::{Psn, Qpn, SlotId};
 use proto_trp::conn::{
     AtomicOp, Completion, ConnConfig, Connection, Datagram, Event, Host, Payload, PlaceError,
     ProtectionError, RecvWr, RemoteAccess, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp,
@@ -11,6 +10,7 @@ use proto_trp::conn::{
 use proto_trp::wire::SEGMENT_HEAD_LEN;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
+use urdma_types::{Psn, Qpn, SlotId};
 
 /// One region at address 0, and counters.
 struct Flat {

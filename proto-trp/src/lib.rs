@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
-pub mod addr;
 pub mod conn;
 pub mod limit;
 pub mod pcapng;

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::addr::{Psn, Qpn, SlotId};
 use proto_trp::conn::{
     Event, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, State, Status,
 };
@@ -11,6 +10,7 @@ use proto_trp::wire::{
     self, connection_id, AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType,
     ReadRequest, Segment, SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
 };
+use urdma_types::{Psn, Qpn, SlotId};
 
 const PSN: [u32; 2] = [0xff_fff0, 77];
 

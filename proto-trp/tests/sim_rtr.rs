@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::addr::Psn;
 use proto_trp::conn::{
     Payload, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp, SendWr, Sge, State, Status,
 };
 use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World};
+use urdma_types::Psn;
 
 fn lossy() -> Setup {
     Setup {

@@ -5,10 +5,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use proto_trp::addr::{Qpn, SlotId};
 use proto_trp::sim::{
     for_each_seed, Breakage, End, Exchange, ExchangePlan, LinkModel, Rng, Setup, World,
 };
+use urdma_types::{Qpn, SlotId};
 
 const MS: u64 = 1_000_000;
 

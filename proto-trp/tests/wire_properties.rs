@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
-use proto_trp::addr::{Psn, Qpn, SlotId};
 use proto_trp::wire::train::{OVERHEAD, SEGMENTS_MAX};
 use proto_trp::wire::{
     self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, ConnectionId, Extensions,
@@ -10,6 +9,7 @@ use proto_trp::wire::{
     TaggedOffset, Terminate, TerminateCause, Timestamp, Train, TrainWriter, TrpHeader,
     HEAD_LEN_MAX, SEGMENT_HEAD_LEN,
 };
+use urdma_types::{Psn, Qpn, SlotId};
 
 fn psn() -> impl Strategy<Value = Psn> {
     // Near the wrap as often as anywhere.

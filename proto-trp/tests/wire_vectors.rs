@@ -1,7 +1,6 @@
 //! Octets written down by hand from doc/spec/trp.md, RFC 5040, RFC 5041 and RFC 7306, in both directions.
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::addr::{Psn, Qpn};
 use proto_trp::wire::datagram::group_of;
 use proto_trp::wire::{
     self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, ConnectionId,
@@ -9,6 +8,7 @@ use proto_trp::wire::{
     ReadRequest, ResetReason, RnrTimer, Sack, Segment, SegmentKind, Stag, TaggedOffset, Terminate,
     TerminateCause, Timestamp, Train, TrainWriter, TrpHeader,
 };
+use urdma_types::{Psn, Qpn};
 
 /// TRP of every vector: DATA to index 0x0203, id 0xdeadbeef, window 5, PSN 0x0a0b0c, ACK 0x0d0e0f.
 const TRP: [u8; 16] = [

@@ -4,7 +4,6 @@
 use std::fs;
 use std::net::Ipv6Addr;
 
-use proto_trp::addr::{self, Psn, Qpn, SlotId};
 use proto_trp::pcapng::Capture;
 use proto_trp::wire::train::SEGMENTS_MAX;
 use proto_trp::wire::{
@@ -15,6 +14,7 @@ use proto_trp::wire::{
 };
 use urdma_harness::instance::Scratch;
 use urdma_harness::tshark::{self, MALFORMED};
+use urdma_types::{Psn, Qpn, SlotId};
 
 fn sender() -> Qpn {
     Qpn::new(SlotId::new(1).unwrap(), 0x2a)
@@ -39,8 +39,8 @@ fn checksum(parts: &[&[u8]]) -> [u8; 2] {
 
 /// An Ethernet frame from 127.0.0.1 to 127.0.0.2, or their IPv6 likes, around a TRP packet.
 fn ethernet(trp: &[u8], v6: bool) -> Vec<u8> {
-    let source_port = addr::source_port(sender()).to_be_bytes();
-    let port = addr::udp_port(receiver().slot()).to_be_bytes();
+    let source_port = urdma_types::source_port(sender()).to_be_bytes();
+    let port = urdma_types::udp_port(receiver().slot()).to_be_bytes();
     let udp_len = (8 + trp.len() as u16).to_be_bytes();
     let mut udp = [&source_port[..], &port, &udp_len, &[0, 0], trp].concat();
     let macs = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];

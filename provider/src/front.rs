@@ -7,12 +7,12 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
+use urdma_abi::cancel::Disabled;
+use urdma_abi::front::{FrontTable, FRONT_ABI, FRONT_SIZE};
 use urdma_ipc::RunDir;
-use urdma_ucma::cancel::Disabled;
-use urdma_ucma::front::{FrontTable, FRONT_ABI, FRONT_SIZE};
 use urdma_ucma::{Errno, Ucma};
 
-use crate::engine::{CompletionChannel, Engine, LeaseState};
+use urdma_engine::{CompletionChannel, Engine, LeaseState};
 
 static TABLE: FrontTable = FrontTable {
     abi: FRONT_ABI,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::socket::UnixCredentials;
-use urdma_arena::SlotId;
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::{Event, ProcessReport};
+use urdma_types::SlotId;
 
 use crate::process;
 use crate::slots::Token;

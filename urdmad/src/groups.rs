@@ -1,11 +1,12 @@
 //! Which processes are members of which multicast groups.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
+use urdma_types::Ip16;
 
-use urdma_arena::SlotId;
 use urdma_ipc::status::GroupStatus;
 use urdma_ipc::{Refusal, RefusalKind, GROUPS_PER_PROCESS_MAX};
+use urdma_types::SlotId;
 
 /// Words that have a bit for each slot.
 const WORDS: usize = 4;
@@ -38,8 +39,8 @@ impl SlotSet {
 #[derive(Debug, Default)]
 pub struct Groups {
     /// By the group's address as a GID.
-    members: HashMap<[u8; 16], SlotSet>,
-    joined: BTreeMap<u8, BTreeSet<[u8; 16]>>,
+    members: HashMap<Ip16, SlotSet>,
+    joined: BTreeMap<u8, HashSet<Ip16>>,
 }
 
 impl Groups {
@@ -54,8 +55,8 @@ impl Groups {
                 format!("{group} is no multicast group"),
             ));
         }
-        let gid = urdma_underlay::to_octets(group);
-        let joined = self.joined.entry(slot.index()).or_default();
+        let gid = Ip16::new(group);
+        let joined = self.joined.entry(slot.number()).or_default();
         if joined.len() >= GROUPS_PER_PROCESS_MAX as usize && !joined.contains(&gid) {
             return Err(Refusal::new(
                 RefusalKind::QuotaExceeded,
@@ -63,7 +64,7 @@ impl Groups {
             ));
         }
         joined.insert(gid);
-        self.members.entry(gid).or_default().insert(slot.index());
+        self.members.entry(gid).or_default().insert(slot.number());
         Ok(())
     }
 
@@ -72,10 +73,10 @@ impl Groups {
     /// # Errors
     /// NotFound: there is none.
     pub fn leave(&mut self, slot: SlotId, group: IpAddr) -> Result<(), Refusal> {
-        let gid = urdma_underlay::to_octets(group);
+        let gid = Ip16::new(group);
         let was_member = self
             .joined
-            .get_mut(&slot.index())
+            .get_mut(&slot.number())
             .is_some_and(|joined| joined.remove(&gid));
         if !was_member {
             return Err(Refusal::new(
@@ -83,29 +84,29 @@ impl Groups {
                 format!("this process is not in group {group}"),
             ));
         }
-        self.remove(slot, &gid);
+        self.remove(slot, gid);
         Ok(())
     }
 
     /// Ends all memberships of a dead slot.
     pub fn leave_all(&mut self, slot: SlotId) {
-        for gid in self.joined.remove(&slot.index()).unwrap_or_default() {
-            self.remove(slot, &gid);
+        for gid in self.joined.remove(&slot.number()).unwrap_or_default() {
+            self.remove(slot, gid);
         }
     }
 
-    fn remove(&mut self, slot: SlotId, gid: &[u8; 16]) {
-        if let Some(members) = self.members.get_mut(gid) {
-            members.remove(slot.index());
+    fn remove(&mut self, slot: SlotId, group: Ip16) {
+        if let Some(members) = self.members.get_mut(&group) {
+            members.remove(slot.number());
             if members.is_empty() {
-                self.members.remove(gid);
+                self.members.remove(&group);
             }
         }
     }
 
     /// The members of the group with this GID.
-    pub fn members(&self, gid: &[u8; 16]) -> SlotSet {
-        self.members.get(gid).copied().unwrap_or_default()
+    pub fn members(&self, group: Ip16) -> SlotSet {
+        self.members.get(&group).copied().unwrap_or_default()
     }
 
     /// All groups in order.
@@ -114,8 +115,8 @@ impl Groups {
             .members
             .iter()
             .map(|(gid, members)| GroupStatus {
-                group: urdma_underlay::from_octets(*gid),
-                slots: members.iter().map(SlotId::index).collect(),
+                group: gid.to_ip(),
+                slots: members.iter().map(|slot| slot.number()).collect(),
             })
             .collect();
         groups.sort_by_key(|group| group.group);
@@ -132,8 +133,12 @@ mod tests {
     }
 
     fn members(groups: &Groups, group: &str) -> Vec<u8> {
-        let gid = urdma_underlay::to_octets(group.parse().unwrap());
-        groups.members(&gid).iter().map(SlotId::index).collect()
+        let gid = Ip16::new(group.parse().unwrap());
+        groups
+            .members(gid)
+            .iter()
+            .map(|slot| slot.number())
+            .collect()
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
+use urdma_types::Ip16;
 
 use urdma_ipc::GidEntry;
 
@@ -40,7 +41,7 @@ impl Identity {
             netdev: first_netdev,
         }];
         gids.extend(addresses.iter().map(|address| GidEntry {
-            gid: urdma_underlay::to_octets(*address),
+            gid: Ip16::new(*address).0,
             netdev: interfaces::netdev_of(&host, *address),
         }));
         Self {
@@ -54,19 +55,19 @@ impl Identity {
     pub fn all_addresses(&self) -> Vec<IpAddr> {
         self.gids
             .iter()
-            .map(|entry| urdma_underlay::from_octets(entry.gid))
+            .map(|entry| Ip16(entry.gid).to_ip())
             .collect()
     }
 
     /// Whether `address` is this host's.
     pub fn owns(&self, address: IpAddr) -> bool {
-        let gid = urdma_underlay::to_octets(address);
+        let gid = Ip16::new(address).0;
         self.gids.iter().any(|entry| entry.gid == gid)
     }
 
     /// The index of the GID of an address; that of GID 0 if it is none of this host's.
     pub fn gid_index(&self, address: IpAddr) -> u8 {
-        let gid = urdma_underlay::to_octets(address);
+        let gid = Ip16::new(address).0;
         let index = self.gids.iter().position(|entry| entry.gid == gid);
         index
             .and_then(|index| u8::try_from(index).ok())
@@ -111,7 +112,7 @@ pub(crate) fn fnv1a<'a>(strings: impl IntoIterator<Item = &'a [u8]>) -> u64 {
 fn guid_from(machine_id: &[u8], run_dir: &Path, addresses: &[IpAddr]) -> u64 {
     let addresses: Vec<[u8; 16]> = addresses
         .iter()
-        .map(|address| urdma_underlay::to_octets(*address))
+        .map(|address| Ip16::new(*address).0)
         .collect();
     let fixed = [machine_id, run_dir.as_os_str().as_encoded_bytes()];
     let hash = fnv1a(

@@ -5,11 +5,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use urdma_types::{Ip16, PortSpace};
 
 use urdma_cm::wire::{QpInfo, MAX_MESSAGE};
 use urdma_cm::{
     AcceptParams, Config, ConnId, ConnectParams, ConnectRequest, Engine, Event, ListenId, LocalQp,
-    Peer, PortSpace, PrivateData, RejReason,
+    Peer, PrivateData, RejReason,
 };
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::{CmPort, PortSharing};
@@ -245,7 +246,7 @@ impl KernelCm {
         let (ip, port) = (address(request.local), request.local_port);
         let backlog = request.backlog.max(1);
         let wanted = CmPort {
-            space: urdma_ipc::PortSpace::Tcp,
+            space: urdma_ipc::PortTable::Tcp,
             addr: ip,
             port,
             sharing: PortSharing {
@@ -490,7 +491,7 @@ fn message(kind: u32, id: u32) -> CmMessage {
 }
 
 fn address(octets: [u8; 16]) -> IpAddr {
-    urdma_underlay::from_octets(octets)
+    Ip16(octets).to_ip()
 }
 
 /// The port of a listener of the kernel's.
@@ -499,7 +500,7 @@ fn binding_of(number: u32) -> BindingId {
 }
 
 fn octets(address: SocketAddr) -> ([u8; 16], u16) {
-    (urdma_underlay::to_octets(address.ip()), address.port())
+    (Ip16::new(address.ip()).0, address.port())
 }
 
 fn private_of(message: &CmMessage) -> Option<PrivateData> {
@@ -714,7 +715,7 @@ mod tests {
     fn listen_on_the_port_of_a_process_is_refused_and_end_gives_the_port_back() {
         let mut bed = Bed::new();
         let port = CmPort {
-            space: urdma_ipc::PortSpace::Tcp,
+            space: urdma_ipc::PortTable::Tcp,
             addr: HOST,
             port: 7174,
             sharing: PortSharing::default(),

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use urdma_arena::SlotId;
 use urdma_ipc::status::{LeaseStatus, LeaseSteering};
 use urdma_ipc::LeaseParams;
+use urdma_types::SlotId;
 
 /// What the port offers to lessees: queue pairs 1 to `pools.len()`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl Leases {
             .map(|(queue, state)| LeaseStatus {
                 queue,
                 slot: match state {
-                    Queue::Leased(slot) => Some(slot.index()),
+                    Queue::Leased(slot) => Some(slot.number()),
                     Queue::Free | Queue::Lost => None,
                 },
             })

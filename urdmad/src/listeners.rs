@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use urdma_ipc::status::ListenerStatus;
-use urdma_ipc::{CmPort, PortSharing, PortSpace, Refusal, RefusalKind};
+use urdma_ipc::{CmPort, PortSharing, PortTable, Refusal, RefusalKind};
 
 /// First port that is handed out when a process asks for any (as `ip_local_port_range`).
 const EPHEMERAL_FIRST: u16 = 32_768;
@@ -158,7 +158,7 @@ impl Listeners {
 
     /// What a request for `address` and `port` is for: a listener of the exact address first, then
     /// a wildcard of the same family, then any.
-    pub fn find(&self, space: PortSpace, address: IpAddr, port: u16) -> Service {
+    pub fn find(&self, space: PortTable, address: IpAddr, port: u16) -> Service {
         let at_port = || {
             let bindings = self.bindings.iter();
             bindings.filter(move |b| b.at.space == space && b.at.port == port && b.covers(address))
@@ -244,7 +244,7 @@ impl Listeners {
 mod tests {
     use super::*;
 
-    const SPACE: PortSpace = PortSpace::Tcp;
+    const SPACE: PortTable = PortTable::Tcp;
     const QUOTA: u32 = 9;
 
     fn ip(text: &str) -> IpAddr {
@@ -329,7 +329,7 @@ mod tests {
         let mut listeners = Listeners::default();
         listen(&mut listeners, id(1, 1), at("0.0.0.0", 7471));
         let mut datagrams = at("0.0.0.0", 7471);
-        datagrams.space = PortSpace::Udp;
+        datagrams.space = PortTable::Udp;
         assert_eq!(listeners.bind(id(2, 1), datagrams, QUOTA), Ok(7471));
     }
 

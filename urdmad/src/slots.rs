@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use urdma_arena::SlotId;
+use urdma_types::SlotId;
 
 /// Names a control connection for as long as urdmad runs.
 pub type Token = u64;
@@ -85,7 +85,7 @@ impl Slots {
 
     /// The slot is free again.
     pub fn release(&mut self, slot: SlotId) {
-        if let Some(owner) = usize::from(slot.index())
+        if let Some(owner) = usize::from(slot.number())
             .checked_sub(1)
             .and_then(|index| self.owners.get_mut(index))
         {
@@ -95,7 +95,7 @@ impl Slots {
 
     /// Whether no connection has the slot; false for slot 0, which is urdmad's.
     pub fn is_free(&self, slot: SlotId) -> bool {
-        let index = usize::from(slot.index()).checked_sub(1);
+        let index = usize::from(slot.number()).checked_sub(1);
         index.is_some_and(|index| matches!(self.owners.get(index), Some(None)))
     }
 
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn assign_when_all_are_taken_is_refused() {
         let mut slots = Slots::new(2);
-        assert_eq!(slots.assign(owner(1, 0), 9).unwrap().index(), 1);
-        assert_eq!(slots.assign(owner(2, 0), 9).unwrap().index(), 2);
+        assert_eq!(slots.assign(owner(1, 0), 9).unwrap().number(), 1);
+        assert_eq!(slots.assign(owner(2, 0), 9).unwrap().number(), 2);
         assert_eq!(slots.assign(owner(3, 0), 9), Err(NoSlot::AllTaken(2)));
     }
 
@@ -148,7 +148,7 @@ mod tests {
         slots.release(first);
         assert!(slots.is_free(first));
         let order: Vec<u8> = (0..3)
-            .map(|t| slots.assign(owner(t, 0), 9).unwrap().index())
+            .map(|t| slots.assign(owner(t, 0), 9).unwrap().number())
             .collect();
         assert_eq!(order, [2, 3, 1]);
     }

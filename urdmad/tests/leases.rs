@@ -8,9 +8,9 @@ use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use support::{eventually, meta, octets, Daemon, Process, Scratch};
-use urdma_arena::SlotId;
 use urdma_harness::hugepages::Hugepages;
 use urdma_ipc::{ControlClient, LeaseAnswer, LeaseParams};
+use urdma_types::SlotId;
 
 const PAGES: u64 = 200;
 

@@ -8,12 +8,13 @@ use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use urdma_types::{Ip16, SlotId};
 
 use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};
 use support::{
     cm_port, eventually, is_reject, meta, octets, request, Daemon, Process, Scratch, LIMIT,
 };
-use urdma_arena::{Meta, SlotId};
+use urdma_arena::Meta;
 use urdma_ipc::{
     ControlClient, ControlError, Event, ProcessReport, RefusalKind, Resolution, RunDir,
 };
@@ -66,8 +67,8 @@ fn to_group(group: IpAddr, message: &[u8]) -> Vec<u8> {
         source_qpn: 0x01_0001,
         imm: None,
         solicited: false,
-        source_gid: urdma_underlay::to_octets([127, 0, 0, 1].into()),
-        destination_gid: urdma_underlay::to_octets(group),
+        source_gid: Ip16::new([127, 0, 0, 1].into()).0,
+        destination_gid: Ip16::new(group).0,
     };
     let mut octets = [0; HEADER_LEN];
     header.encode(&mut octets).unwrap();
@@ -387,7 +388,7 @@ fn killed_process_gives_everything_back() {
         // Those who ask for the status have the peer asked for a report, too.
         let next = || peer.client.next_event(Some(LIMIT)).unwrap();
         let event = std::iter::repeat_with(next).find(|e| *e != Some(Event::ReportWanted));
-        let slot = from.index();
+        let slot = from.number();
         let is_of_slot =
             |event| matches!(event, Event::SlotGone { slot: gone, .. } if gone == slot);
         assert!(event.flatten().is_some_and(is_of_slot), "{event:?}");

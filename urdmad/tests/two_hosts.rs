@@ -7,16 +7,17 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use urdma_types::SlotId;
 
-use proto_trp::addr::{source_port, Psn, Qpn, SlotId as WireSlot};
 use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
 use support::{
     cm_port, eventually, expect_idle, is_reject, meta, octets, request, udp_port, Daemon, Process,
     Scratch, LIMIT,
 };
-use urdma_arena::{Meta, SlotId};
+use urdma_arena::Meta;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::{LeaseAnswer, Resolution};
+use urdma_types::{source_port, Psn, Qpn, SlotId as WireSlot};
 
 const A: &str = "127.0.0.1";
 const B: &str = "127.0.0.2";

@@ -1,6 +1,7 @@
 //! Our own shared memory alone, without verbs and protocol: what they add is the difference to `ib_send_lat`.
 
-use urdma_arena::{Arena, ArenaConfig, Endpoint, RxFrame, SlotId};
+use urdma_arena::{Arena, ArenaConfig, Endpoint, RxFrame};
+use urdma_types::SlotId;
 
 use super::fork::{poll, two_processes, typical_half_round_trip, Mark};
 use crate::samples::Sample;

@@ -3,10 +3,10 @@
 use super::congestion::{AckInfo, CongestionControl};
 use super::host::Host;
 use super::loss::is_later;
-use super::time::Time;
 use super::txwindow::SegmentSource;
 use super::Connection;
 use crate::wire::{Flags, Sack, TrpHeader};
+use urdma_types::Time;
 
 /// What the receiving half owes the peer.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! What a connection is made with: sizes at creation, addresses and limits at each step of `ibv_modify_qp`.
 
-use crate::addr::{Psn, Qpn};
 use crate::wire::WINDOW_UNIT_PACKETS;
+use urdma_types::{Psn, Qpn};
 
 /// What is fixed when the queue pair is created (`ibv_create_qp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use super::config::MAX_WINDOW_PACKETS;
 use super::num::low32;
-use super::time::Time;
 use super::{Connection, NETWORK_ACK_REQUEST_INTERVAL};
+use urdma_types::Time;
 
 /// Acknowledgements that are asked for in a small window.
 const ACKS_IN_WINDOW: u32 = 4;

@@ -1,8 +1,8 @@
 //! What a connection asks of its driver: the application's memory, and places for completions and events.
 
 use super::types::{Completion, Event, NoSharedRecv, RemoteAddr, Sge, SharedRecv, WindowBind};
-use crate::addr::Psn;
 use crate::wire::SEGMENT_HEAD_LEN;
+use urdma_types::Psn;
 
 /// Why memory may not be touched; RFC 5040 section 4.8 has one code for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Which packets are lost (RFC 9002 section 6.1), by order of transmission, so that it holds for retransmissions too.
 
 use super::congestion::CongestionControl;
-use super::time::Time;
 use super::txwindow::{Fate, TxRecord};
 use super::Connection;
+use urdma_types::Time;
 
 /// Packets sent later that must arrive before a packet counts as lost (RFC 9002 section 6.1.1).
 const PACKET_THRESHOLD: u32 = 3;

@@ -29,15 +29,14 @@ mod send;
 mod state;
 mod stats;
 mod terminate;
-mod time;
 mod timers;
 mod train;
 mod txwindow;
 mod types;
 mod unreliable;
 
-use crate::addr::Psn;
 use crate::wire::{self, connection_id, ConnectionId, Flags, Terminate};
+use urdma_types::Psn;
 
 pub use config::{
     ConnConfig, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC,
@@ -46,11 +45,11 @@ pub use config::{
 pub use host::{AtomicOp, Host, PlaceError, ProtectionError, RemoteAccess};
 pub use state::{State, TransitionError};
 pub use stats::ConnStats;
-pub use time::Time;
 pub use types::{
     Completion, CompletionOp, Event, NoSharedRecv, Payload, PostError, RecvWr, RemoteAddr,
     SendFlags, SendOp, SendWr, Sge, SharedRecv, Status, WindowBind,
 };
+pub use urdma_types::Time;
 
 use ack::AckState;
 use congestion::{Controller, DelayBased, FixedWindow};
@@ -148,7 +147,7 @@ struct Peer {
     long_window: u32,
     /// The peer has said that it takes trains.
     takes_trains: bool,
-    remote_qpn: Option<crate::addr::Qpn>,
+    remote_qpn: Option<urdma_types::Qpn>,
 }
 
 impl Peer {
@@ -385,7 +384,7 @@ impl Connection {
     }
 
     /// Begins to send DATA: numbers, window and timers of the stream.
-    fn start_stream(&mut self, remote_qpn: crate::addr::Qpn, params: &RtsParams) {
+    fn start_stream(&mut self, remote_qpn: urdma_types::Qpn, params: &RtsParams) {
         self.sends_stream = true;
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
         self.tx.start(params.local_psn);

@@ -1,8 +1,8 @@
 //! What was received for one segment, by itself or in a train, and why it may be refused.
 
 use super::types::Status;
-use crate::addr::Psn;
 use crate::wire::{Flags, TerminateCause};
+use urdma_types::Psn;
 
 /// Why a segment was not taken.
 #[derive(Clone, Copy, Debug)]

@@ -15,12 +15,12 @@
 
 use super::host::Host;
 use super::state::State;
-use super::time::Time;
 use super::timers::KeepAlive;
 use super::types::{Event, Status};
 use super::Connection;
-use crate::addr::Psn;
 use crate::wire::{ConnectionId, PacketType, ResetReason, Segment, SegmentKind, TrpHeader};
+use urdma_types::Psn;
+use urdma_types::Time;
 
 /// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the
 /// application hears of the end first.

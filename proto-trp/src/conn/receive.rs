@@ -7,7 +7,6 @@ use super::responder::{atomic_op, Asked, Granted, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
 use super::state::State;
 use super::terminate::{tagged_cause, untagged_cause, Offender};
-use super::time::Time;
 use super::types::{
     Completion, CompletionOp, Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, SendOp, Status,
 };
@@ -16,6 +15,7 @@ use crate::wire::{
     AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, ResetReason,
     Segment, SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
 };
+use urdma_types::Time;
 
 type Placed = Result<Commit, Refusal>;
 

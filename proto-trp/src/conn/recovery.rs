@@ -2,7 +2,7 @@
 
 use super::config::RtsParams;
 use super::loss::is_later;
-use super::time::Time;
+use urdma_types::Time;
 
 /// What the path allows timers to be.
 #[derive(Clone, Copy, Debug)]

@@ -7,12 +7,12 @@ use super::host::Host;
 use super::packet::Refusal;
 use super::rxwindow::Commit;
 use super::terminate::Offender;
-use super::time::Time;
 use super::txwindow::SegmentSource;
 use super::types::{SendOp, Status};
 use super::{Connection, Datagram};
-use crate::addr::Psn;
 use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
+use urdma_types::Psn;
+use urdma_types::Time;
 
 /// The `rnr_retry` that stands for no bound.
 const RNR_RETRY_FOREVER: u8 = 7;

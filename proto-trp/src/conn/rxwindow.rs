@@ -3,8 +3,8 @@
 use super::bits::BitRing;
 use super::kept::Kept;
 use super::num::{low32, slot64};
-use crate::addr::Psn;
 use crate::wire::{Sack, SACK_BITS_MAX, SACK_WORD_BITS, WINDOW_UNIT_PACKETS};
+use urdma_types::Psn;
 
 /// What a segment does when everything before it has arrived. By then the payload of all but writes is in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

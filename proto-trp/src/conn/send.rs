@@ -4,7 +4,6 @@ use super::host::Host;
 use super::num::len32;
 use super::plan::Next;
 use super::state::State;
-use super::time::Time;
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::{PostError, SendOp, SendWr, Status};
 use super::{Connection, Transmit, TransmitPlan, MEMORY_SHORT_OCTETS, MEMORY_SHORT_WINDOW_PACKETS};
@@ -12,6 +11,7 @@ use crate::wire::{
     self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
     ReadRequest, RnrTimer, SegmentKind, Stag, TaggedOffset, TrpHeader,
 };
+use urdma_types::Time;
 
 /// Octets that an atomic brings back.
 const ATOMIC_OCTETS: u32 = 8;

@@ -7,7 +7,6 @@ use super::queue::SendWqe;
 use super::responder::Asked;
 use super::rxwindow::Commit;
 use super::state::State;
-use super::time::Time;
 use super::types::{Completion, CompletionOp, Event, SendOp, Status};
 use super::Connection;
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
@@ -16,6 +15,7 @@ use crate::wire::{
     self, Extensions, Flags, ImmediateData, Msn, PacketType, QueueNumber, Segment, SegmentKind,
     Stag, TaggedOffset, Terminate, TerminateCause, TrpHeader,
 };
+use urdma_types::Time;
 
 /// The segment that an error is about.
 #[derive(Debug)]

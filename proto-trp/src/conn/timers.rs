@@ -3,9 +3,9 @@
 use super::congestion::CongestionControl;
 use super::host::Host;
 use super::state::State;
-use super::time::Time;
 use super::types::Event;
 use super::Connection;
+use urdma_types::Time;
 
 /// Whether the peer of an idle connection lives.
 #[derive(Clone, Copy, Debug, Default)]

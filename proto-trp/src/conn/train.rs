@@ -9,7 +9,6 @@ use super::num::len32;
 use super::packet::Packet;
 use super::plan::{Next, Planned, CONTROL_LEN};
 use super::queue::SendWqe;
-use super::time::Time;
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::SendOp;
 use super::{Connection, Datagram, Transmit, MEMORY_SHORT_OCTETS};
@@ -17,6 +16,7 @@ use crate::wire::{
     self, ddp, train, Flags, PacketType, SegmentKind, Train, TrainWriter, TrpHeader,
     SEGMENT_HEAD_LEN,
 };
+use urdma_types::Time;
 
 /// Octets of the longest message that goes with others.
 const MESSAGE_OCTETS_MAX: u32 = 256;

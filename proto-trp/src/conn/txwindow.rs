@@ -1,10 +1,10 @@
 //! The sending half of the packet window: one record for each sequence number between the oldest unacknowledged and the next.
 
 use super::num::{low32, slot64};
-use super::time::Time;
-use crate::addr::Psn;
 use crate::wire::WINDOW_UNIT_PACKETS;
 use std::collections::VecDeque;
+use urdma_types::Psn;
+use urdma_types::Time;
 
 /// What a sequence number carries; together with the record's numbers it never changes once sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

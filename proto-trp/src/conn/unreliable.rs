@@ -10,8 +10,8 @@ use super::rxwindow::Commit;
 use super::state::State;
 use super::types::{Event, Status};
 use super::{Connection, Controller, Datagram};
-use crate::addr::{Psn, Qpn};
 use crate::wire::{connection_id, PacketType, Segment, SegmentKind, TrpHeader};
+use urdma_types::{Psn, Qpn};
 
 /// A packet that is behind its turn by no more than this is late. One that seems to be further behind is far ahead: sequence numbers are half used up
 /// when so much has been lost.

@@ -1,12 +1,12 @@
 //! Memory, completions and events of one simulated end.
 
-use crate::addr::Psn;
 use crate::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
     RemoteAddr, Sge, SharedRecv, WindowBind,
 };
 use crate::wire::SEGMENT_HEAD_LEN;
 use std::collections::VecDeque;
+use urdma_types::Psn;
 
 /// What may be done to a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

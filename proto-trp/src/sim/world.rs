@@ -3,13 +3,13 @@
 use super::host::SimHost;
 use super::link::{Flight, Link, LinkModel};
 use super::rng::Rng;
-use crate::addr::{Psn, Qpn, SlotId};
 use crate::conn::{
     ConnConfig, Connection, Datagram, RtrParams, RtsParams, Time, HEAD_OCTETS, MAX_DATAGRAM,
 };
 use crate::wire::{Extensions, ResetReason, SegmentKind, TrpHeader};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use urdma_types::{Psn, Qpn, SlotId};
 
 /// How both ends are made.
 #[derive(Clone, Copy, Debug)]

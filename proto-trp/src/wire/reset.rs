@@ -1,7 +1,7 @@
 //! RESET: what a host answers to a packet that no queue pair takes (doc/spec/trp.md, section 8.4).
 
 use super::trp::{Flags, PacketType, TrpHeader};
-use crate::addr::Psn;
+use urdma_types::Psn;
 
 /// The bit of the window field that says that the acknowledgement is valid.
 const ACKNOWLEDGES: u8 = 0x80;

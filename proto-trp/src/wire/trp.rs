@@ -3,7 +3,7 @@
 use super::error::{EncodeError, ParseError};
 use super::train::Train;
 use super::{be16, be24, be32, chunk, chunk_mut, put, put24};
-use crate::addr::{Psn, Qpn};
+use urdma_types::{Psn, Qpn};
 
 /// The protocol version, high nibble of the first octet.
 pub const VERSION: u8 = 1;

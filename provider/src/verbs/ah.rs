@@ -10,7 +10,7 @@ use super::attributes;
 use super::ffi;
 use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
-use crate::engine::{AddressHandle, Engine};
+use urdma_engine::{AddressHandle, Engine};
 
 /// An address handle; libibverbs' part first.
 #[repr(C)]

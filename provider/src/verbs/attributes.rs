@@ -12,7 +12,7 @@ use rdma_core_sys::verbs::{
 use super::errno::VerbsError;
 use super::mr;
 use super::query::{PKEY_INDEX, PORT};
-use crate::engine::{Gid, Info, QpAttributes, QpCaps, QpModify, State};
+use urdma_engine::{Gid, Info, QpAttributes, QpCaps, QpModify, State};
 
 /// Largest value of fields of 3, 5 and 24 bits.
 const THREE_BITS: u8 = 7;
@@ -182,7 +182,7 @@ pub(super) const fn caps_answer(caps: QpCaps, is_shared: bool) -> ibv_qp_cap {
 mod tests {
     use super::super::query::tests::info;
     use super::*;
-    use crate::engine::Access;
+    use urdma_engine::Access;
 
     const ALL: ibv_qp_attr_mask = IBV_QP_ACCESS_FLAGS
         | IBV_QP_AV

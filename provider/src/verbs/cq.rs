@@ -23,7 +23,7 @@ use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use super::poll_ex::Cursor;
 use super::{ffi, poll_ex};
-use crate::engine::{CompletionSink, Cq, CqConfig, Engine, Notify};
+use urdma_engine::{CompletionSink, Cq, CqConfig, Engine, Notify};
 
 /// A completion queue; libibverbs' part first.
 #[repr(C)]

@@ -19,7 +19,7 @@ use super::qp::QueuePair;
 use super::query::{PKEY_INDEX, PORT};
 use super::transitions::{self, Service};
 use super::{ffi, post};
-use crate::engine::{
+use urdma_engine::{
     CompletionOp, DatagramAttributes, DatagramModify, DatagramState, DatagramWr, Engine,
     EngineError, Gid, Payload, Qp,
 };

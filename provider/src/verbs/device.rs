@@ -12,10 +12,10 @@ use rdma_core_sys::private::{
 };
 use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
+use urdma_abi::cancel::Disabled;
 use urdma_ipc::RunDir;
 use urdma_kernel::abi::DRIVER_ID;
 use urdma_kernel::{uverbs, Uverbs};
-use urdma_ucma::cancel::Disabled;
 
 use super::door::Door;
 use super::errno::{set_errno, VerbsError};
@@ -23,8 +23,8 @@ use super::event::AsyncQueue;
 use super::library::{self, Library, NoContext};
 use super::objects::Objects;
 use super::{ah, cq, datagram, dm, event, ffi, mr, mw, pd, post, qp, query, srq, xrc};
-use crate::engine::{Engine, EventSink};
 use crate::front;
+use urdma_engine::{Engine, EventSink};
 
 /// What the names of our devices begin with.
 const DEVICE_PREFIX: &[u8] = b"urdma";

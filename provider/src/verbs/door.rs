@@ -9,8 +9,8 @@ use urdma_kernel::{Kind, Uverbs};
 
 use super::errno::VerbsError;
 use super::event::{event_type, AsyncQueue};
-use crate::engine::{AsyncEvent, AsyncKind, CompletionSink, EventSink};
 use crate::front;
+use urdma_engine::{AsyncEvent, AsyncKind, CompletionSink, EventSink};
 
 /// By which door a context was opened.
 pub(super) enum Door {

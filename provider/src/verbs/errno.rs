@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use crate::engine::{EngineError, PostError};
+use urdma_engine::{EngineError, PostError};
 
 /// Why a verb was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,12 +16,12 @@ use rdma_core_sys::verbs::{
     IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED,
 };
 
-use urdma_ucma::spared::Spared;
+use urdma_abi::spared::Spared;
 
 use super::errno::VerbsError;
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
-use crate::engine::{send_nowait, AsyncEvent, AsyncKind, EventSink};
+use urdma_engine::{send_nowait, AsyncEvent, AsyncKind, EventSink};
 
 /// Octets of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`): the element, 8 octets, its type, 4, and
 /// 4 reserved.

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
-use urdma_ucma::cancel::Disabled;
+use urdma_abi::cancel::Disabled;
 
 use super::errno::{set_errno, VerbsError};
 

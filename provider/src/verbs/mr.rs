@@ -23,7 +23,7 @@ use super::errno::VerbsError;
 use super::ffi;
 use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
-use crate::engine::{Access, Engine, EngineError, MrChange, MrKeys, Sge};
+use urdma_engine::{Access, Engine, EngineError, MrChange, MrKeys, Sge};
 
 /// `enum ibv_mr_type` of libibverbs: what it does about fork when a region ends.
 const MR_PLAIN: c_int = 0;

@@ -16,7 +16,7 @@ use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use super::post;
 use super::qp::QueuePair;
-use crate::engine::{Engine, Payload, SendOp, SendWr, WindowBind};
+use urdma_engine::{Engine, Payload, SendOp, SendWr, WindowBind};
 
 /// A memory window; libibverbs' part first.
 #[repr(C)]

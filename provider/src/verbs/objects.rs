@@ -27,7 +27,7 @@ use rdma_core_sys::verbs::{
 
 use super::device::Context;
 use super::errno::VerbsError;
-use crate::engine::{Engine, EngineError};
+use urdma_engine::{Engine, EngineError};
 
 /// Destroyed objects of a context whose memory is kept. The largest has less than 1 KB.
 const RETIRED_MAX: usize = 1024;

@@ -21,7 +21,7 @@ use super::door::Counterpart;
 use super::errno::VerbsError;
 use super::ffi;
 use super::objects::{self, Object};
-use crate::engine::{Engine, Pd};
+use urdma_engine::{Engine, Pd};
 
 /// A protection domain; libibverbs' part first.
 #[repr(C)]

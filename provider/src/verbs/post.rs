@@ -26,7 +26,7 @@ use super::mw;
 use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
 use super::transitions::Service;
-use crate::engine::{
+use urdma_engine::{
     CompletionOp, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
     WorkCompletion, LIMITS,
 };
@@ -427,8 +427,8 @@ const fn opcode(op: CompletionOp) -> ibv_wc_opcode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Completion, Qpn, SlotId};
     use rdma_core_sys::verbs::{IBV_SEND_IP_CSUM, IBV_WC_GRH, IBV_WR_TSO};
+    use urdma_engine::{Completion, Qpn, SlotId};
 
     fn request(opcode: u32) -> ibv_send_wr {
         let mut wr = ibv_send_wr {

@@ -30,7 +30,7 @@ use super::srq::SharedReceiveQueue;
 use super::transitions::{self, Service};
 use super::xrc::XrcDomainObject;
 use super::{attributes, datagram, ffi};
-use crate::engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, State, XrcRole};
+use urdma_engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, State, XrcRole};
 
 /// Inline octets that every queue pair takes: there are programs that ask for none and use a few.
 const MIN_INLINE: u32 = 64;
@@ -596,9 +596,9 @@ const _: () = {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::LIMITS;
     use rdma_core_sys::verbs::{IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_QPT_UC, IBV_QP_EX_WITH_TSO};
     use std::ptr::NonNull;
+    use urdma_engine::LIMITS;
 
     /// Attributes that [`check_init`] takes; the queues are never looked at.
     fn valid() -> ibv_qp_init_attr {

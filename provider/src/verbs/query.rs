@@ -18,7 +18,7 @@ use super::dm::MAX_DM_OCTETS;
 use super::errno::VerbsError;
 use super::ffi;
 use super::rnic::Rnic;
-use crate::engine::Info;
+use urdma_engine::Info;
 use urdma_ipc::gid_table_len;
 
 /// The number of the only port.
@@ -225,8 +225,8 @@ fn port_attr(info: &Info) -> ibv_port_attr {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::engine::{Gid, GidEntry, LeaseState, SlotId, LIMITS};
     use rdma_core_sys::verbs::{IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_256};
+    use urdma_engine::{Gid, GidEntry, LeaseState, SlotId, LIMITS};
 
     /// What an engine on one host says.
     pub(in super::super) fn info() -> Info {
@@ -237,7 +237,7 @@ pub(super) mod tests {
         Info {
             slot: SlotId::new(1).unwrap(),
             node_guid: 0x0200_00ff_fe00_0001,
-            personality: crate::engine::Personality::Roce,
+            personality: urdma_engine::Personality::Roce,
             gids: vec![gid(0), gid(1)],
             addresses: vec![],
             mtu: 0,

@@ -12,7 +12,7 @@ use super::device::Context;
 use super::door::Door;
 use super::errno::VerbsError;
 use super::query::{PKEY_INDEX, PORT};
-use crate::engine::{Engine, Personality};
+use urdma_engine::{Engine, Personality};
 
 /// Who sets the queue pairs of an RNIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

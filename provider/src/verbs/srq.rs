@@ -22,7 +22,7 @@ use super::ffi;
 use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use super::xrc::XrcDomainObject;
-use crate::engine::{Engine, Srq, SrqConfig, XrcMembership};
+use urdma_engine::{Engine, Srq, SrqConfig, XrcMembership};
 
 /// A shared receive queue; libibverbs' part first.
 #[repr(C)]

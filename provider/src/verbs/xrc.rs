@@ -13,7 +13,7 @@ use super::device::Context;
 use super::errno::VerbsError;
 use super::ffi;
 use super::objects::{self, Object};
-use crate::engine::{FileId, XrcDomain};
+use urdma_engine::{FileId, XrcDomain};
 
 /// A domain; libibverbs' part first.
 #[repr(C)]

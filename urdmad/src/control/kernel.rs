@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use proto_trp::addr::Qpn;
-use urdma_arena::SlotId;
 use urdma_cm::wire::ReqRoute;
 use urdma_cm::Peer;
-use urdma_ipc::{Event, PortSpace};
+use urdma_ipc::{Event, PortTable};
 use urdma_kernel::abi::CmMessage;
+use urdma_types::Qpn;
+use urdma_types::SlotId;
 
 use super::Control;
 use crate::client::Client;
@@ -113,7 +113,7 @@ impl Control {
     }
 
     fn service_of(&self, route: &ReqRoute) -> Service {
-        PortSpace::from_number(route.port_space.0).map_or(Service::Nobody, |space| {
+        PortTable::of(route.port_space).map_or(Service::Nobody, |space| {
             let listeners = self.shared.listeners();
             listeners.find(space, route.dst.ip(), route.dst.port())
         })

@@ -1,7 +1,7 @@
 //! Taking back what a process had.
 
-use urdma_arena::SlotId;
 use urdma_ipc::Event;
+use urdma_types::SlotId;
 
 use super::Control;
 use crate::slots::Token;
@@ -20,7 +20,7 @@ impl Control {
         let slot = attached.slot;
         // First of all, so that nobody sends to it any more.
         self.reaper.mark_dead(slot);
-        self.shared.listeners().release_all(slot.index());
+        self.shared.listeners().release_all(slot.number());
         self.shared.groups().leave_all(slot);
         self.take_back_lease(slot);
         let report = self.reaper.reap(slot);
@@ -36,10 +36,10 @@ impl Control {
         }
         tracing::info!(
             "slot {}: process {pid} is gone, {frames} frames taken back, {still_held} of its own still with others",
-            slot.index()
+            slot.number()
         );
         let gone = Event::SlotGone {
-            slot: slot.index(),
+            slot: slot.number(),
             generation,
         };
         self.tell_all(gone, Some(token));

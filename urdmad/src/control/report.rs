@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
+use urdma_types::SlotId;
 
-use urdma_arena::{Accounting, SlotId};
+use urdma_arena::Accounting;
 use urdma_ipc::status::{FaultStatus, FrameCounts, PortStatus, SlotStatus};
 use urdma_ipc::{Answer, Event, ProcessReport, Status};
 
@@ -100,9 +101,9 @@ impl Control {
     fn slot_status(&self, client: &Client, accounting: &Accounting) -> Option<SlotStatus> {
         let attached = client.attached.as_ref()?;
         let slot = attached.slot;
-        let count = |counts: &[u64]| counts.get(usize::from(slot.index())).copied().unwrap_or(0);
+        let count = |counts: &[u64]| counts.get(usize::from(slot.number())).copied().unwrap_or(0);
         Some(SlotStatus {
-            slot: slot.index(),
+            slot: slot.number(),
             pid: client.peer.pid(),
             uid: client.peer.uid(),
             program: client.program.clone().unwrap_or_default(),

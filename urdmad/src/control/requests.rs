@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use nix::unistd::Uid;
-use urdma_arena::SlotId;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::message::{FromClient, FromDaemon};
 use urdma_ipc::{
     Answer, ArenaParams, Attached, CmPort, LeaseAnswer, Refusal, RefusalKind, Request, Resolution,
     PROTOCOL_VERSION,
 };
+use urdma_types::SlotId;
 
 use super::Control;
 use crate::capture::Capture;
@@ -124,7 +124,7 @@ impl Control {
         };
         let lease = self.lease_for(slot, want_lease);
         let attached = Attached {
-            slot: slot.index(),
+            slot: slot.number(),
             node_guid: self.identity.node_guid,
             personality: self.config.personality,
             gids: self.identity.gids.clone(),
@@ -145,7 +145,7 @@ impl Control {
             client.send(&message, &[arena]);
             tracing::info!(
                 "slot {}: process {} ({}) of user {}",
-                slot.index(),
+                slot.number(),
                 client.peer.pid(),
                 client.program.as_deref().unwrap_or_default(),
                 client.peer.uid()
@@ -190,7 +190,7 @@ impl Control {
             Ok(params) => params,
             Err(reason) => return LeaseAnswer::Refused(reason),
         };
-        let udp_port = proto_trp::addr::PORT_BASE + u16::from(slot.index());
+        let udp_port = urdma_types::PORT_BASE + u16::from(slot.number());
         match self.data.lend(params.queue, udp_port) {
             Ok(()) => LeaseAnswer::Granted(Box::new(params)),
             Err(reason) => {
@@ -202,7 +202,7 @@ impl Control {
 
     /// The port that a client calls `number`.
     fn binding_of(&self, token: Token, number: u32) -> Result<BindingId, Refusal> {
-        let slot = self.slot_of(token)?.index();
+        let slot = self.slot_of(token)?.number();
         Ok(BindingId { slot, number })
     }
 

@@ -1,6 +1,7 @@
 //! How many of slot 0's frames each slot may have, and how long one that is behind is waited for.
 
-use urdma_arena::{Arena, SlotId, MAX_SLOTS, SMALL_CAPACITY};
+use urdma_arena::{Arena, MAX_SLOTS, SMALL_CAPACITY};
+use urdma_types::SlotId;
 
 use super::doorbells::Doorbells;
 
@@ -77,7 +78,7 @@ impl Allowances {
             self.look_at_all(arena);
         }
         let (limit, left) = self.left(arena, slot, octets);
-        let Some(share) = self.shares.get_mut(usize::from(slot.index())) else {
+        let Some(share) = self.shares.get_mut(usize::from(slot.number())) else {
             return false;
         };
         if left > 0 {
@@ -115,7 +116,7 @@ impl Allowances {
                 return true;
             }
         }
-        if let Some(share) = self.shares.get_mut(usize::from(slot.index())) {
+        if let Some(share) = self.shares.get_mut(usize::from(slot.number())) {
             share.given_up_at = Some(share.backlog);
         }
         self.waited_for = None;
@@ -130,7 +131,7 @@ impl Allowances {
     /// How many frames for datagrams of `octets` a slot may have now, and how many more that are than it has.
     #[inline]
     fn left(&self, arena: &Arena, slot: SlotId, octets: usize) -> (u32, u32) {
-        let Some(share) = self.shares.get(usize::from(slot.index())) else {
+        let Some(share) = self.shares.get(usize::from(slot.number())) else {
             return (0, 0);
         };
         let all = Room::of_all(arena).of(octets);
@@ -148,7 +149,7 @@ impl Allowances {
         if self.shares.is_empty() {
             self.shares = vec![Share::default(); usize::from(MAX_SLOTS)];
         }
-        let Some(share) = self.shares.get_mut(usize::from(slot.index())) else {
+        let Some(share) = self.shares.get_mut(usize::from(slot.number())) else {
             return;
         };
         let before = share.held;
@@ -159,7 +160,7 @@ impl Allowances {
     #[cold]
     fn look_at_all(&mut self, arena: &Arena) {
         for slot in (0..u8::MAX).filter_map(SlotId::new) {
-            let share = self.shares.get(usize::from(slot.index()));
+            let share = self.shares.get(usize::from(slot.number()));
             if share.is_some_and(|share| share.held != Room::default()) {
                 self.look(arena, slot);
             }

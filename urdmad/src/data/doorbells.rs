@@ -1,6 +1,7 @@
 //! Which slots have been sent to in this burst and must be woken.
 
-use urdma_arena::{Endpoint, SlotId};
+use urdma_arena::Endpoint;
+use urdma_types::SlotId;
 
 /// A set of slots.
 #[derive(Debug, Default)]
@@ -10,7 +11,7 @@ impl Doorbells {
     /// Puts `slot` into the set; whether it was not in it.
     #[inline]
     pub(crate) fn note(&mut self, slot: SlotId) -> bool {
-        let index = usize::from(slot.index());
+        let index = usize::from(slot.number());
         let (word, bit) = (&mut self.0[index / 64], 1 << (index % 64));
         let is_new = *word & bit == 0;
         *word |= bit;

@@ -3,8 +3,10 @@
 use arrayvec::ArrayVec;
 use proto_trp::limit::RateLimit;
 use proto_trp::wire::datagram::group_of;
-use urdma_arena::{Endpoint, Meta, SendError, SlotId};
+use urdma_arena::{Endpoint, Meta, SendError};
 use urdma_cm::wire::{ReqRoute, MAX_MESSAGE};
+use urdma_types::SlotId;
+use urdma_types::{slot_of_port, Ip16};
 use urdma_underlay::Received;
 
 use super::allowances::Allowances;
@@ -67,12 +69,12 @@ impl Inbound<'_> {
     #[inline]
     pub(crate) fn deliver(&mut self, received: &Received, datagram: &[u8]) -> Option<Arrived> {
         let counters = &self.shared.counters;
-        let Some(slot) = own::arena_slot_of_port(received.destination_port) else {
+        let Some(slot) = slot_of_port(received.destination_port) else {
             counters.drop_rx_not_our_port.bump();
             return None;
         };
         if slot == SlotId::DAEMON {
-            return self.for_daemon(&metadata(received), Some(&received.destination), datagram);
+            return self.for_daemon(&metadata(received), Some(received.destination), datagram);
         }
         let meta = metadata(received);
         match self.put(slot, &meta, datagram) {
@@ -93,19 +95,19 @@ impl Inbound<'_> {
     pub(crate) fn for_daemon(
         &mut self,
         meta: &Meta,
-        destination: Option<&[u8; 16]>,
+        destination: Option<Ip16>,
         datagram: &[u8],
     ) -> Option<Arrived> {
         let counters = &self.shared.counters;
-        if let Some(group) = group_of(datagram, datagram.len()) {
-            if destination.is_none_or(|destination| group == *destination) {
-                self.copy_to_members(&group, meta, datagram);
+        if let Some(group) = group_of(datagram, datagram.len()).map(Ip16) {
+            if destination.is_none_or(|destination| group == destination) {
+                self.copy_to_members(group, meta, datagram);
             } else {
                 counters.drop_not_for_daemon.bump();
             }
             return None;
         }
-        let remote = urdma_underlay::from_octets(meta.remote_ip);
+        let remote = meta.remote_ip.to_ip();
         let Some(route) = ReqRoute::parse(datagram) else {
             if !self.shared.give_cm_datagram(remote, datagram) {
                 counters.drop_not_for_daemon.bump();
@@ -143,7 +145,7 @@ impl Inbound<'_> {
         let around = (self.shared, self.identity);
         let answer = own::dispatch(around, &request.route, |slot| match slot {
             SlotId::DAEMON => {
-                let remote = urdma_underlay::from_octets(meta.remote_ip);
+                let remote = meta.remote_ip.to_ip();
                 self.shared.give_cm_datagram(remote, datagram)
             }
             slot => self.put(slot, meta, datagram).is_ok(),
@@ -157,7 +159,7 @@ impl Inbound<'_> {
 
     /// Gives every member of a group on this host a copy.
     #[inline(never)]
-    pub(crate) fn copy_to_members(&mut self, group: &[u8; 16], meta: &Meta, datagram: &[u8]) {
+    pub(crate) fn copy_to_members(&mut self, group: Ip16, meta: &Meta, datagram: &[u8]) {
         let counters = &self.shared.counters;
         counters.group_datagrams.bump();
         let members = self.shared.groups().members(group);

@@ -14,7 +14,7 @@ use nix::sys::socket::{
     bind, recv, send, socket, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol,
     SockType,
 };
-use urdma_underlay::{from_octets, to_octets, Endpoint, MacAddr, Resolution, MAX_NEIGHBOURS};
+use urdma_underlay::{Endpoint, MacAddr, Resolution, MAX_NEIGHBOURS};
 
 /// The kernel gives up after three questions, one a second.
 const ASKING_NS: u64 = 3_500_000_000;
@@ -328,7 +328,7 @@ fn address_from(octets: &[u8]) -> Option<IpAddr> {
         return Some(v4.into());
     }
     let v6 = <[u8; 16]>::try_from(octets).ok()?;
-    Some(from_octets(to_octets(v6.into())))
+    Some(IpAddr::from(v6).to_canonical())
 }
 
 fn u16_at(octets: &[u8], at: usize) -> Option<u16> {

@@ -29,10 +29,12 @@ use std::sync::mpsc::{channel, TryRecvError};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
+use urdma_types::SlotId;
+use urdma_types::{slot_of_port, Ip16};
 
 use arrayvec::ArrayVec;
 use proto_trp::wire::datagram::{group_of, HEADER_LEN, MESSAGE_MAX};
-use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId, Special};
+use urdma_arena::{Arena, Endpoint, Meta, RxFrame, Special};
 use urdma_ipc::Resolution;
 
 use crate::identity::Identity;
@@ -228,7 +230,7 @@ impl DataPlane {
             self.local_request(now_ns, &request, frame);
             return;
         }
-        if own::arena_slot_of_port(meta.dst_port) == Some(SlotId::DAEMON) {
+        if slot_of_port(meta.dst_port) == Some(SlotId::DAEMON) {
             if let Some(group) = self.copy_to_group(now_ns, &frame, &meta) {
                 let is_from_here = meta.remote_ip == group;
                 if let (true, Some(network)) = (is_from_here, &mut self.network) {
@@ -237,7 +239,7 @@ impl DataPlane {
                 return;
             }
         }
-        let remote = urdma_underlay::from_octets(meta.remote_ip);
+        let remote = meta.remote_ip.to_ip();
         if self.identity.owns(remote) {
             self.pass_on(meta.dst_port, frame);
             return;
@@ -261,12 +263,12 @@ impl DataPlane {
     }
 
     /// Gives the members on this host a datagram to a group, from one of them; gives the group.
-    fn copy_to_group(&mut self, now_ns: u64, frame: &RxFrame, meta: &Meta) -> Option<[u8; 16]> {
+    fn copy_to_group(&mut self, now_ns: u64, frame: &RxFrame, meta: &Meta) -> Option<Ip16> {
         let mut copy = [0; DATAGRAM_OCTETS_MAX];
         let datagram = copy_of(frame, &mut copy)?;
-        let group = group_of(datagram, datagram.len())?;
+        let group = group_of(datagram, datagram.len()).map(Ip16)?;
         let (mut inbound, _) = self.split(now_ns);
-        inbound.copy_to_members(&group, meta, datagram);
+        inbound.copy_to_members(group, meta, datagram);
         Some(group)
     }
 
@@ -297,7 +299,7 @@ impl DataPlane {
 
     /// A process should send these itself; urdmad passes them on all the same.
     fn pass_on(&mut self, dst_port: u16, frame: RxFrame) {
-        let passed = match own::arena_slot_of_port(dst_port) {
+        let passed = match slot_of_port(dst_port) {
             Some(SlotId::DAEMON) => own::give_to_control(&frame, &self.shared),
             Some(slot) => self.endpoint.forward(slot, frame).is_ok(),
             None => false,

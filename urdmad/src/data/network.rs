@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::time::Instant;
+use urdma_types::Ip16;
 
 use arrayvec::ArrayVec;
 use proto_trp::limit::RateLimit;
@@ -255,7 +256,7 @@ impl Network {
     /// Sends a datagram of urdmad's own; it is dropped if the neighbour is not known, since it will be sent again.
     #[cold]
     pub(crate) fn send_answer(&mut self, now_ns: u64, answer: &Answer, shared: &Shared) {
-        let ends = (urdma_underlay::to_octets(answer.remote), answer.gid_index);
+        let ends = (Ip16::new(answer.remote), answer.gid_index);
         let octets = answer.datagram.len();
         let fill = |datagram: &mut [u8]| datagram.copy_from_slice(&answer.datagram);
         if self

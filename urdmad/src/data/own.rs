@@ -1,14 +1,15 @@
 //! Slot 0's own traffic: connection requests, and what answers datagrams for nobody.
 
 use std::net::IpAddr;
+use urdma_types::{Ip16, SlotId};
 
 use arrayvec::ArrayVec;
-use proto_trp::addr::{slot_of_port, slot_of_source_port, udp_port, Psn};
 use proto_trp::wire::trp::{TrpHeader, HEADER_LEN};
 use proto_trp::wire::ResetReason;
-use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId};
+use urdma_arena::{Arena, Endpoint, Meta, RxFrame};
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
-use urdma_ipc::PortSpace;
+use urdma_ipc::PortTable;
+use urdma_types::{slot_of_port, slot_of_source_port, udp_port, Psn};
 use urdma_underlay::UdpPorts;
 
 use crate::identity::Identity;
@@ -43,8 +44,8 @@ impl Answer {
             remote,
             gid_index: request.map_or(0, |request| identity.gid_index(request.src.ip())),
             ports: UdpPorts {
-                source: udp_port(proto_trp::addr::SlotId::DAEMON),
-                destination: proto_trp::addr::PORT_BASE + u16::from(slot),
+                source: udp_port(urdma_types::SlotId::DAEMON),
+                destination: urdma_types::PORT_BASE + u16::from(slot),
             },
             datagram,
         })
@@ -59,8 +60,8 @@ impl Answer {
             remote: request.src.ip(),
             gid_index: identity.gid_index(request.dst.ip()),
             ports: UdpPorts {
-                source: udp_port(proto_trp::addr::SlotId::DAEMON),
-                destination: proto_trp::addr::PORT_BASE + u16::from(request.slot),
+                source: udp_port(urdma_types::SlotId::DAEMON),
+                destination: urdma_types::PORT_BASE + u16::from(request.slot),
             },
             datagram,
         }
@@ -84,10 +85,10 @@ impl Answer {
         reset.encode(&mut header).ok()?;
         octets.try_extend_from_slice(&header).ok()?;
         Some(Self {
-            remote: urdma_underlay::from_octets(meta.remote_ip),
+            remote: meta.remote_ip.to_ip(),
             gid_index: meta.gid_index,
             ports: UdpPorts {
-                source: udp_port(proto_trp::addr::SlotId::DAEMON),
+                source: udp_port(urdma_types::SlotId::DAEMON),
                 destination: udp_port(sender),
             },
             datagram: octets,
@@ -101,14 +102,8 @@ pub(crate) fn give_to_control(frame: &RxFrame, shared: &Shared) -> bool {
     let Some(datagram) = copy.get_mut(..frame.len()) else {
         return false;
     };
-    let remote = urdma_underlay::from_octets(frame.meta().remote_ip);
+    let remote = frame.meta().remote_ip.to_ip();
     frame.copy_to_slice(0, datagram) && shared.give_cm_datagram(remote, datagram)
-}
-
-/// The arena's slot whose packets go to a UDP destination port.
-#[inline]
-pub(crate) fn arena_slot_of_port(port: u16) -> Option<SlotId> {
-    slot_of_port(port).and_then(|slot| SlotId::new(slot.number()))
 }
 
 /// The route of a connection request to this host, if `frame`, which a process sent to slot 0, is one.
@@ -119,7 +114,7 @@ pub(crate) fn request_for_us(
     meta: &Meta,
     identity: &Identity,
 ) -> Option<ReqRoute> {
-    if arena_slot_of_port(meta.dst_port) != Some(SlotId::DAEMON) || frame.len() > MAX_MESSAGE {
+    if slot_of_port(meta.dst_port) != Some(SlotId::DAEMON) || frame.len() > MAX_MESSAGE {
         return None;
     }
     let mut copy = [0; MAX_MESSAGE];
@@ -133,14 +128,14 @@ pub(crate) fn request_for_us(
 
 /// Who serves a request.
 pub(crate) fn service_of(shared: &Shared, request: &ReqRoute) -> Service {
-    let service = PortSpace::from_number(request.port_space.0).map_or(Service::Nobody, |space| {
+    let service = PortTable::of(request.port_space).map_or(Service::Nobody, |space| {
         let listeners = shared.listeners();
         listeners.find(space, request.dst.ip(), request.dst.port())
     });
     match service {
         // Its listener may have closed since slot 0 took it. The engine there knows the requests that it has, and refuses others.
         Service::Nobody if shared.manages_connections() => {
-            Service::Listening(SlotId::DAEMON.index())
+            Service::Listening(SlotId::DAEMON.number())
         }
         service => service,
     }
@@ -172,7 +167,7 @@ pub(crate) fn dispatch(
 
 /// Sends an answer to a process of this host; one whose ring is full will ask again.
 pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &Answer, identity: &Identity) {
-    let Some(slot) = arena_slot_of_port(answer.ports.destination) else {
+    let Some(slot) = slot_of_port(answer.ports.destination) else {
         return;
     };
     let Some(mut frame) = endpoint.alloc(answer.datagram.len()) else {
@@ -181,7 +176,7 @@ pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &Answer, identity: &
     frame.data_mut()[..answer.datagram.len()].copy_from_slice(&answer.datagram);
     let own = identity.addresses.first().copied().unwrap_or(answer.remote);
     frame.set_meta(&Meta {
-        remote_ip: urdma_underlay::to_octets(own),
+        remote_ip: Ip16::new(own),
         src_port: answer.ports.source,
         dst_port: answer.ports.destination,
         ecn: 0,
@@ -205,7 +200,7 @@ mod tests {
             &ConnectParams {
                 src: address(2, 50_000),
                 dst: address(1, 7174),
-                port_space: urdma_cm::PortSpace::TCP,
+                port_space: urdma_types::PortSpace::TCP,
                 qp: LocalQp::default(),
                 retry_count: 7,
                 ack_timeout: 16,

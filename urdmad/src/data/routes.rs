@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use urdma_types::Ip16;
 
 use urdma_underlay::{Checksum, Endpoint, MacAddr, Resolution, Route, Template};
 
@@ -20,7 +21,7 @@ pub(crate) enum NoRoute {
 }
 
 /// A remote address, and the index of the own one that packets to it come from where that is possible.
-pub(crate) type Ends = ([u8; 16], u8);
+pub(crate) type Ends = (Ip16, u8);
 
 /// The templates of a port.
 #[derive(Debug)]
@@ -87,7 +88,7 @@ impl Routes {
             return Ok(template.clone());
         }
         let (remote, index) = ends;
-        let address = urdma_underlay::from_octets(remote);
+        let address = remote.to_ip();
         let mac = if address.is_multicast() {
             // A group's address says its Ethernet address: nobody need be asked.
             MacAddr::of_group(address)
@@ -153,7 +154,7 @@ mod tests {
             ("239.1.2.3", [1, 0, 0x5e, 1, 2, 3]),
             ("ff02::7", [0x33, 0x33, 0, 0, 0, 7]),
         ] {
-            let group = urdma_underlay::to_octets(group.parse().unwrap());
+            let group = Ip16::new(group.parse().unwrap());
             let template = routes.find(1, (group, 0), &mut neighbours).unwrap();
             assert_eq!(destination_mac(template), mac);
         }
@@ -164,7 +165,7 @@ mod tests {
     fn find_waits_for_the_neighbour_and_follows_its_new_address() {
         let mut neighbours = Neighbours::new(local(), None).unwrap();
         let mut routes = Routes::new(local(), Checksum::Full);
-        let remote = urdma_underlay::to_octets("10.0.0.2".parse().unwrap());
+        let remote = Ip16::new("10.0.0.2".parse().unwrap());
         assert_eq!(
             routes.find(1, (remote, 0), &mut neighbours).err(),
             Some(NoRoute::Pending)

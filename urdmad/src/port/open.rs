@@ -227,7 +227,7 @@ fn choose_steering(
     if !is_pci_address(device) {
         return Ok(Ok((LeaseSteering::Peer, None)));
     }
-    let udp_port = proto_trp::addr::PORT_BASE;
+    let udp_port = urdma_types::PORT_BASE;
     let no_rules = match port.steer(udp_port, FlowVersion::V4, QueueIndex(1)) {
         Ok(_) => return Ok(Ok((LeaseSteering::Rules, None))),
         Err(error) => error,

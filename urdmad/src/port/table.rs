@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use ::dpdk::Spreading;
-use proto_trp::addr::PORT_BASE;
+use urdma_types::PORT_BASE;
 
 /// Bits of the hash's input: addresses and ports of UDP over IPv4; the destination port is the end of it.
 const INPUT_BITS: u32 = 96;

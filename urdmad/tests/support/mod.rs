@@ -8,10 +8,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use urdma_types::{Ip16, SlotId};
 
-use urdma_arena::{Arena, Endpoint, Meta, RxFrame, SlotId};
+use urdma_arena::{Arena, Endpoint, Meta, RxFrame};
 // The build script's arguments for the linker need the DPDK wrapper in every program of this package.
-use urdma_ipc::{Attached, CmPort, ControlClient, PortSharing, PortSpace, RunDir, Status};
+use urdma_ipc::{Attached, CmPort, ControlClient, PortSharing, PortTable, RunDir, Status};
 use urdmad as _;
 
 /// Longer than anything takes on the busiest machine.
@@ -243,7 +244,7 @@ pub fn expect_idle(pid: u32, sleeps_max: u64) {
 /// A CM port as an id without options asks for it.
 pub fn cm_port(addr: &str, port: u16) -> CmPort {
     CmPort {
-        space: PortSpace::Tcp,
+        space: PortTable::Tcp,
         addr: addr.parse().unwrap(),
         port,
         sharing: PortSharing::default(),
@@ -251,12 +252,12 @@ pub fn cm_port(addr: &str, port: u16) -> CmPort {
 }
 
 pub fn udp_port(slot: u8) -> u16 {
-    proto_trp::addr::PORT_BASE + u16::from(slot)
+    urdma_types::PORT_BASE + u16::from(slot)
 }
 
 pub fn meta(remote: &str, slot: u8) -> Meta {
     Meta {
-        remote_ip: urdma_underlay::to_octets(remote.parse().unwrap()),
+        remote_ip: Ip16::new(remote.parse().unwrap()),
         src_port: 0xc001,
         dst_port: udp_port(slot),
         ecn: 2,
@@ -266,7 +267,8 @@ pub fn meta(remote: &str, slot: u8) -> Meta {
 
 /// A connection request from `src` (slot `slot`) to `dst`.
 pub fn request(src: &str, slot: u8, dst: &str) -> Vec<u8> {
-    use urdma_cm::wire::{Body, Head, Message, PortSpace, QpInfo, Req, MAX_MESSAGE};
+    use urdma_cm::wire::{Body, Head, Message, QpInfo, Req, MAX_MESSAGE};
+    use urdma_types::PortSpace;
     let message = Message {
         head: Head {
             local_id: 77,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use urdma_types::Ip16;
 
 use nix::sys::socket::{socketpair, AddressFamily, SockFlag, SockType};
 use urdma_arena::ArenaConfig;
@@ -119,7 +120,7 @@ impl Rig {
 
     fn listen(&mut self) {
         let mut listen = message(cm_kind::LISTEN, LISTENER);
-        (listen.local, listen.local_port) = (urdma_underlay::to_octets(HOST), PORT);
+        (listen.local, listen.local_port) = (Ip16::new(HOST).0, PORT);
         self.say(&listen);
         assert_eq!(self.told().unwrap().status, 0);
     }
@@ -127,8 +128,8 @@ impl Rig {
     fn connect(&mut self) {
         let mut connect = message(cm_kind::CONNECT, ACTIVE);
         connect.qpn = ACTIVE_QPN;
-        (connect.local, connect.local_port) = (urdma_underlay::to_octets(HOST), 50_000);
-        (connect.remote, connect.remote_port) = (urdma_underlay::to_octets(HOST), PORT);
+        (connect.local, connect.local_port) = (Ip16::new(HOST).0, 50_000);
+        (connect.remote, connect.remote_port) = (Ip16::new(HOST).0, PORT);
         self.say(&connect);
     }
 
@@ -143,7 +144,7 @@ impl Rig {
 
     fn service(&self) -> Service {
         let listeners = self.control.shared.listeners();
-        listeners.find(PortSpace::Tcp, HOST, PORT)
+        listeners.find(PortTable::Tcp, HOST, PORT)
     }
 }
 

@@ -1,0 +1,238 @@
+//! The table of C functions through which a process drives a leased queue pair.
+//!
+//! `liburdma_lease.so` exports one function, [`TABLE_SYMBOL`], of type [`TableFn`]. The caller checks
+//! [`LeaseTable::version`] and [`LeaseTable::size`] and uses the rest; nothing else of the library is visible.
+//!
+//! Order of calls: `open` once a process, then routes and bursts, then `close`. All functions of one lease must be
+//! called one at a time (the engine's lock does that); they may come from different threads. None of them blocks, and only
+//! `open`, `close` and the route functions allocate or log.
+//!
+//! A buffer belongs to the caller from `tx_alloc` until `tx_burst` accepts it or `tx_free`, and from `rx_burst`
+//! until `rx_free`. Buffers are sent in the order in which they were given out, but for those that go back unsent; what was
+//! received goes back as a burst, for the peer may get the room only when all of it has. Closing the lease gives everything back, whoever held it.
+
+use std::ffi::{c_char, c_int, c_void, CStr};
+
+/// Name of the function that returns the table.
+pub const TABLE_SYMBOL: &CStr = c"urdma_lease_table";
+
+/// Type of the function that returns the table, which lives as long as the library.
+pub type TableFn = unsafe extern "C" fn() -> *const LeaseTable;
+
+/// Version of everything declared here; another version is not usable.
+pub const ABI_VERSION: u32 = 3;
+
+/// Buffers in one burst at most; longer ones are cut to this.
+pub const MAX_BURST: u32 = 32;
+
+/// Octets that can be read from a received datagram's first on, however short it is.
+pub const READABLE: usize = 192;
+
+/// Routes that one lease can hold at once.
+pub const MAX_ROUTES: u32 = 65536;
+
+/// Reasons to drop a received frame: as many as `urdma_underlay::Dropped` has.
+pub const DROP_REASONS: usize = 11;
+
+/// A lease; only its address means something to the caller.
+#[repr(C)]
+pub struct Lease {
+    opaque: [u8; 0],
+}
+
+/// What the daemon told its client about the leased queue pair. All strings end with a zero octet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseParams {
+    /// [`LeaseParams::OCTETS`].
+    pub size: u32,
+    /// The lcore id that no other process of this instance uses, below 128.
+    pub lcore_id: u32,
+    /// `--file-prefix` of the primary.
+    pub file_prefix: *const c_char,
+    /// `RUNTIME_DIRECTORY` of the primary: the directory above its `dpdk/<file prefix>`.
+    pub runtime_dir: *const c_char,
+    /// Name of the mempool that is this lease's alone.
+    pub mempool: *const c_char,
+    /// Own IP addresses, 16 octets each, IPv4 as IPv4-mapped.
+    pub addresses: *const [u8; 16],
+    /// How many there are, 1..=16.
+    pub address_count: u32,
+    /// Name of the port's Ethernet device, as the primary has it.
+    pub device: *const c_char,
+    /// Index of both the RX and the TX queue.
+    pub queue: u16,
+    /// IP MTU of the port.
+    pub mtu: u16,
+    /// Own Ethernet address.
+    pub mac: [u8; 6],
+    /// Not 0: send UDP checksums (IPv4; IPv6 always does).
+    pub checksum: u8,
+    /// Not 0: packets go through the driver's bursts, even where the library could do without.
+    pub by_driver: u8,
+}
+
+/// Where the datagrams of one route go.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseRoute {
+    /// IP address of the remote host, IPv4 as IPv4-mapped.
+    pub remote: [u8; 16],
+    /// Ethernet address of the remote host or of the gateway to it.
+    pub remote_mac: [u8; 6],
+    /// UDP source port: one per queue pair.
+    pub source_port: u16,
+    /// UDP destination port: that of the remote slot.
+    pub destination_port: u16,
+    /// Index of the own address that they come from, if it is of the remote one's version and scope.
+    pub local_index: u8,
+}
+
+/// A buffer to write a datagram into.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TxBuffer {
+    /// Names the buffer in later calls.
+    pub buffer: *mut c_void,
+    /// Where the datagram starts.
+    pub data: *mut u8,
+    /// Longest datagram that fits the buffer and the MTU.
+    pub capacity: u32,
+}
+
+/// A filled buffer to send.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct TxDatagram {
+    /// The buffer from `tx_alloc`.
+    pub buffer: *mut c_void,
+    /// Octets of the datagram, at most the buffer's capacity.
+    pub octets: u32,
+    /// Route from `route_open`.
+    pub route: u32,
+    /// The two ECN bits of the IP header.
+    pub ecn: u8,
+}
+
+/// A received datagram.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct RxDatagram {
+    /// Names the buffer for `rx_free`.
+    pub buffer: *mut c_void,
+    /// The datagram's first octet; [`READABLE`] octets can be read from there, those behind the datagram mean nothing.
+    pub data: *const u8,
+    /// Octets of the datagram.
+    pub octets: u32,
+    /// The sender's UDP port.
+    pub source_port: u16,
+    /// The UDP port it was sent to, which names the slot: not necessarily this process'.
+    pub destination_port: u16,
+    /// The sender's IP address, IPv4 as IPv4-mapped.
+    pub source: [u8; 16],
+    /// The two ECN bits of the IP header.
+    pub ecn: u8,
+    /// Index of the own address that it was sent to; 255 if that is a group's.
+    pub local_index: u8,
+}
+
+/// What happened on a lease since it was opened.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseCounters {
+    /// Datagrams that the port accepted.
+    pub tx_datagrams: u64,
+    /// Octets of those datagrams, without headers.
+    pub tx_octets: u64,
+    /// Datagrams consumed unsent because their route or length was wrong.
+    pub tx_refused: u64,
+    /// Calls in which the port did not take everything.
+    pub tx_busy: u64,
+    /// Calls of `tx_alloc` that found the pool empty, or the peer's ring full.
+    pub tx_no_buffer: u64,
+    /// Datagrams handed to the caller.
+    pub rx_datagrams: u64,
+    /// Octets of those datagrams, without headers.
+    pub rx_octets: u64,
+    /// Frames dropped because they came in more than one buffer.
+    pub rx_scattered: u64,
+    /// Frames dropped for another reason, by `urdma_underlay::Dropped::index`.
+    pub rx_dropped: [u64; DROP_REASONS],
+}
+
+/// The functions of the library.
+#[repr(C)]
+pub struct LeaseTable {
+    /// [`LeaseTable::OCTETS`].
+    pub size: u32,
+    /// [`ABI_VERSION`].
+    pub version: u32,
+
+    /// Attaches to the primary and stores the lease; returns 0 or a positive errno with a sentence in `message`.
+    ///
+    /// Once per process: DPDK cannot be started again, so a second `open` in one process works only for the same primary
+    /// (any port, queue and mempool), and gives `EBUSY` while the first lease is open.
+    pub open: unsafe extern "C" fn(
+        params: *const LeaseParams,
+        lease: *mut *mut Lease,
+        message: *mut c_char,
+        message_octets: usize,
+    ) -> c_int,
+    /// Gives the buffers back and ends the lease; every buffer and route of it is invalid afterwards.
+    ///
+    /// `last` not 0: also detach from the primary, after which no lease can be opened in this process any more.
+    pub close: unsafe extern "C" fn(lease: *mut Lease, last: c_int),
+
+    /// Makes a route and stores its number; returns 0, `EINVAL` (addresses) or `ENOSPC`.
+    pub route_open: unsafe extern "C" fn(
+        lease: *mut Lease,
+        route: *const LeaseRoute,
+        number: *mut u32,
+    ) -> c_int,
+    /// Changes a route; returns 0 or `EINVAL`.
+    pub route_update:
+        unsafe extern "C" fn(lease: *mut Lease, number: u32, route: *const LeaseRoute) -> c_int,
+    /// Ends a route; its number may be given out again.
+    pub route_close: unsafe extern "C" fn(lease: *mut Lease, number: u32),
+
+    /// Takes up to `count` buffers for datagrams of a route; returns how many it stored: all (of at most [`MAX_BURST`]) or none.
+    pub tx_alloc: unsafe extern "C" fn(
+        lease: *mut Lease,
+        route: u32,
+        buffers: *mut TxBuffer,
+        count: u32,
+    ) -> u32,
+    /// Sends datagrams in order; returns how many of the first were consumed. The rest still belong to the caller, who
+    /// may try them again unchanged.
+    pub tx_burst:
+        unsafe extern "C" fn(lease: *mut Lease, datagrams: *const TxDatagram, count: u32) -> u32,
+    /// Gives unsent buffers back.
+    pub tx_free: unsafe extern "C" fn(lease: *mut Lease, buffers: *const *mut c_void, count: u32),
+
+    /// Receives up to `count` (at most [`MAX_BURST`]) datagrams; returns how many it stored.
+    pub rx_burst:
+        unsafe extern "C" fn(lease: *mut Lease, datagrams: *mut RxDatagram, count: u32) -> u32,
+    /// Gives received buffers back.
+    pub rx_free: unsafe extern "C" fn(lease: *mut Lease, buffers: *const *mut c_void, count: u32),
+
+    /// Copies the counters out.
+    pub counters: unsafe extern "C" fn(lease: *const Lease, counters: *mut LeaseCounters),
+}
+
+impl LeaseParams {
+    /// The size of the structure.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "it has some tens of octets"
+    )]
+    pub const OCTETS: u32 = size_of::<Self>() as u32;
+}
+
+impl LeaseTable {
+    /// The size of the structure.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "it has some tens of octets"
+    )]
+    pub const OCTETS: u32 = size_of::<Self>() as u32;
+}

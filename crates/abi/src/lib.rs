@@ -1,0 +1,11 @@
+//! The C interfaces between urdma's shared libraries.
+//!
+//! - [`front`]: the table through which the stand-in calls the provider;
+//! - [`lease`]: the table through which the engine calls `liburdma_lease.so`;
+//! - [`spared`]: descriptors of a library that the program must not close;
+//! - [`cancel`]: thread cancellation, which every library disables while its own code runs.
+
+pub mod cancel;
+pub mod front;
+pub mod lease;
+pub mod spared;

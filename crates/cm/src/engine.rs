@@ -1,0 +1,603 @@
+//! All listeners and connections of one process: what callers see. `arrive` has what datagrams do,
+//! `change` the transitions and what is sent.
+
+mod arrive;
+mod change;
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use proto_trp::limit::RateLimit;
+
+use crate::conn::{Conn, ConnId, LocalQp, PrivateData, RemoteQp, Role, State};
+use urdma_types::PortSpace;
+
+use crate::wire::{Body, Kind, Message, Peer, QpInfo, RejReason, Req, MAX_MESSAGE};
+
+const MS: u64 = 1_000_000;
+
+/// What an engine is told at its birth.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// This process's slot, named in every message.
+    pub slot: u8,
+    /// Seed for nonces, ids and PSNs; must be unpredictable in earnest, may be fixed in a test.
+    pub seed: u64,
+    /// Wait before the first retransmission, in nanoseconds; doubles up to 32 times.
+    pub retry_ns: u64,
+    /// Transmissions of a REQ or REP before the peer counts as unreachable.
+    pub max_tries: u32,
+    /// Transmissions of a DREQ before the connection counts as gone.
+    pub max_dreq_tries: u32,
+    /// How long an application at the other end may think about a REQ or REP, in nanoseconds.
+    pub patience_ns: u64,
+    /// How long a dead connection is remembered, in nanoseconds.
+    pub time_wait_ns: u64,
+}
+
+impl Config {
+    /// The product's times: unreachable after 4.75 s, disconnected after 1.55 s at the latest.
+    pub fn new(slot: u8, seed: u64) -> Self {
+        Self {
+            slot,
+            seed,
+            retry_ns: 50 * MS,
+            max_tries: 7,
+            max_dreq_tries: 5,
+            patience_ns: 60_000 * MS,
+            time_wait_ns: 500 * MS,
+        }
+    }
+}
+
+/// A listener of this engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenId(u32);
+
+/// Why a call is refused; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// No such connection or listener.
+    NotFound,
+    /// Not in this state.
+    State,
+    /// Another listener has this address and port.
+    AddrInUse,
+}
+
+/// What `connect` needs.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectParams {
+    /// Own address and port; the address must not be the wildcard.
+    pub src: SocketAddr,
+    /// The listener's address and port.
+    pub dst: SocketAddr,
+    /// Port space.
+    pub port_space: PortSpace,
+    /// Own QP.
+    pub qp: LocalQp,
+    /// Transport retries, 0..=7.
+    pub retry_count: u8,
+    /// Local acknowledgement timeout, `4.096 us * 2^n`.
+    pub ack_timeout: u8,
+    /// Path MTU as `ibv_mtu` has it.
+    pub path_mtu: u8,
+    /// Private data for the listener.
+    pub private_data: PrivateData,
+}
+
+/// What `accept` needs.
+#[derive(Clone, Copy, Debug)]
+pub struct AcceptParams {
+    /// Own QP.
+    pub qp: LocalQp,
+    /// Private data for the active side.
+    pub private_data: PrivateData,
+    /// Whether the QP is in RTR (or beyond) already; if not, the REP waits for [`Engine::qp_ready`].
+    pub qp_ready: bool,
+}
+
+/// A REQ that arrived for a listener.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectRequest {
+    /// The listener.
+    pub listener: ListenId,
+    /// The new connection, to be accepted, rejected or destroyed.
+    pub conn: ConnId,
+    /// The REQ's body.
+    pub req: Req,
+    /// The REQ's private data.
+    pub private_data: PrivateData,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::large_enum_variant)] // rare, and copying beats allocating
+pub enum Event {
+    /// Somebody wants to connect.
+    ConnectRequest(ConnectRequest),
+    /// The REP came: set the QP to RTR and RTS, then call [`Engine::establish`]. Of a datagram service: that is all.
+    Response {
+        /// The connection.
+        conn: ConnId,
+        /// The peer's QP.
+        qp: QpInfo,
+        /// The REP's private data.
+        private_data: PrivateData,
+    },
+    /// The passive side may send: the RTU or first data came.
+    Established {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The peer refused.
+    Rejected {
+        /// The connection.
+        conn: ConnId,
+        /// Why.
+        reason: RejReason,
+        /// The REJ's private data.
+        private_data: PrivateData,
+    },
+    /// The peer did not answer in time.
+    Unreachable {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The connection is over, by either side's wish or because the peer is gone.
+    Disconnected {
+        /// The connection.
+        conn: ConnId,
+        /// The DREQ was never answered.
+        timed_out: bool,
+    },
+    /// The time in which late messages might come has passed.
+    TimeWaitExit {
+        /// The connection.
+        conn: ConnId,
+    },
+}
+
+/// A datagram to send, of `len` octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where to.
+    pub to: Peer,
+    /// Length in octets.
+    pub len: usize,
+}
+
+/// Counters of what was not understood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams that are no message.
+    pub malformed: u64,
+    /// Messages for a conversation that does not exist.
+    pub stray: u64,
+    /// Messages recognised as repeated.
+    pub duplicates: u64,
+    /// REQs dropped because the backlog was full.
+    pub backlog_full: u64,
+    /// Messages of no conversation that were not answered because too many were.
+    pub unanswered: u64,
+}
+
+#[derive(Debug)]
+struct Listener {
+    addr: SocketAddr,
+    port_space: PortSpace,
+    backlog: u32,
+    pending: u32,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    to: Peer,
+    len: usize,
+    octets: [u8; MAX_MESSAGE],
+}
+
+/// The connection manager of one process.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    random: u64,
+    next_id: u32,
+    conns: HashMap<u32, Conn>,
+    listeners: HashMap<u32, Listener>,
+    /// Passive connections by (peer, nonce).
+    requests: HashMap<(Peer, u64), u32>,
+    by_qpn: HashMap<u32, u32>,
+    timers: BTreeSet<(u64, u32)>,
+    out: VecDeque<Outgoing>,
+    events: VecDeque<Event>,
+    counters: Counters,
+    /// Limits what is sent to those with whom there is no conversation.
+    strangers: RateLimit,
+}
+
+impl Engine {
+    /// An engine with no listener and no connection.
+    pub fn new(config: Config) -> Self {
+        let mut engine = Self {
+            config,
+            random: 0,
+            next_id: 0,
+            conns: HashMap::new(),
+            listeners: HashMap::new(),
+            requests: HashMap::new(),
+            by_qpn: HashMap::new(),
+            timers: BTreeSet::new(),
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            strangers: RateLimit::default(),
+        };
+        let [a, b, c, d, ..] = engine.random().to_le_bytes();
+        engine.next_id = u32::from_le_bytes([a, b, c, d]);
+        engine
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Listens at `addr`, whose address may be the wildcard; `backlog` REQs wait at most.
+    ///
+    /// # Errors
+    /// [`Error::AddrInUse`] if this engine listens there already.
+    pub fn listen(
+        &mut self,
+        addr: SocketAddr,
+        port_space: PortSpace,
+        backlog: u32,
+    ) -> Result<ListenId, Error> {
+        let taken = |l: &Listener| l.addr == addr && l.port_space == port_space;
+        if self.listeners.values().any(taken) {
+            return Err(Error::AddrInUse);
+        }
+        let id = self.fresh_id();
+        self.listeners.insert(
+            id,
+            Listener {
+                addr,
+                port_space,
+                backlog: backlog.max(1),
+                pending: 0,
+            },
+        );
+        Ok(ListenId(id))
+    }
+
+    /// Stops listening; REQs that wait for the application stay with it.
+    pub fn close_listener(&mut self, id: ListenId) {
+        self.listeners.remove(&id.0);
+    }
+
+    /// Sends a REQ. Ends in [`Event::Response`], [`Event::Rejected`] or [`Event::Unreachable`].
+    pub fn connect(&mut self, now: u64, params: &ConnectParams) -> ConnId {
+        let id = self.fresh_id();
+        let local = self.local_info(&params.qp);
+        let conn = Conn {
+            role: Role::Active,
+            state: State::ReqSent,
+            owned: true,
+            remote_id: 0,
+            nonce: self.random(),
+            peer: Peer {
+                ip: params.dst.ip(),
+                slot: 0,
+            },
+            req: Req {
+                qp: local,
+                retry_count: params.retry_count,
+                ack_timeout: params.ack_timeout,
+                path_mtu: params.path_mtu,
+                port_space: params.port_space,
+                src: params.src,
+                dst: params.dst,
+            },
+            local,
+            remote: QpInfo::default(),
+            private_data: params.private_data,
+            rejected: None,
+            listener: None,
+            deadline: None,
+            tries: 0,
+            refusals: 0,
+            give_up_at: now.saturating_add(self.config.patience_ns),
+        };
+        self.by_qpn.insert(local.qpn, id);
+        self.conns.insert(id, conn);
+        self.transmit_again(now, id);
+        ConnId(id)
+    }
+
+    /// The application has seen the REQ: it no longer counts against the backlog.
+    pub fn take_request(&mut self, id: ConnId) {
+        if let Some(listener) = self.conns.get_mut(&id.0).and_then(|c| c.listener.take()) {
+            if let Some(l) = self.listeners.get_mut(&listener) {
+                l.pending = l.pending.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Accepts a REQ: sends the REP, now or when the QP is in RTR; of a datagram service at once.
+    ///
+    /// # Errors
+    /// [`Error::State`] if the REQ was withdrawn or decided already.
+    pub fn accept(&mut self, now: u64, id: ConnId, params: &AcceptParams) -> Result<(), Error> {
+        self.take_request(id);
+        let psn = self.conns.get(&id.0).ok_or(Error::NotFound)?.local.psn;
+        let conn = self.expect(id, &[State::ReqRcvd])?;
+        conn.local = info_of(&params.qp, psn);
+        conn.private_data = params.private_data;
+        if conn.req.port_space.is_datagram() {
+            self.answer(now, id.0);
+            return Ok(());
+        }
+        conn.state = State::RepGated;
+        self.by_qpn.insert(params.qp.qpn, id.0);
+        if params.qp_ready {
+            self.open_gate(now, id.0);
+        }
+        Ok(())
+    }
+
+    /// Takes the REP: sends the RTU, now or when the QP is in RTR.
+    ///
+    /// # Errors
+    /// [`Error::State`] if there is no REP to take.
+    pub fn establish(&mut self, now: u64, id: ConnId, qp_ready: bool) -> Result<(), Error> {
+        self.expect(id, &[State::RepRcvd])?.state = State::RtuGated;
+        if qp_ready {
+            self.open_gate(now, id.0);
+        }
+        Ok(())
+    }
+
+    /// Refuses a REQ (passive side) or a REP (active side).
+    ///
+    /// # Errors
+    /// [`Error::State`] if there is nothing to refuse.
+    pub fn reject(
+        &mut self,
+        now: u64,
+        id: ConnId,
+        reason: RejReason,
+        private_data: &PrivateData,
+    ) -> Result<(), Error> {
+        self.expect(id, &[State::ReqRcvd, State::RepRcvd])?;
+        self.refuse(now, id.0, reason, private_data);
+        Ok(())
+    }
+
+    /// The listener of a REQ was closed before its application saw the REQ: says that nobody listens, and remembers nothing, so that
+    /// the REQ may come again and find the next listener. What is no such REQ is destroyed.
+    pub fn turn_away(&mut self, now: u64, id: ConnId) {
+        if self.state(id) == Some(State::ReqRcvd) {
+            self.send(id.0, Body::Rej(RejReason::INVALID_SERVICE_ID));
+            self.drop_request(id);
+        } else {
+            self.destroy(now, id);
+        }
+    }
+
+    /// Forgets a REQ without a word, as if it had been lost: the peer will send it again.
+    pub fn drop_request(&mut self, id: ConnId) {
+        if self.state(id) == Some(State::ReqRcvd) {
+            self.take_request(id);
+            self.forget(id.0);
+        }
+    }
+
+    /// Sends a DREQ; ends in [`Event::Disconnected`]. Does nothing where that is under way or over.
+    ///
+    /// # Errors
+    /// [`Error::State`] if there was no connection yet.
+    pub fn disconnect(&mut self, now: u64, id: ConnId) -> Result<(), Error> {
+        let conn = self.conns.get_mut(&id.0).ok_or(Error::NotFound)?;
+        match conn.state {
+            State::Established | State::RepSent => {
+                conn.state = State::DreqSent;
+                conn.tries = 0;
+                self.transmit_again(now, id.0);
+                Ok(())
+            }
+            State::DreqSent | State::TimeWait => Ok(()),
+            _ => Err(Error::State),
+        }
+    }
+
+    /// Lets go of a connection, whatever its state; the peer is told. No further event names it.
+    pub fn destroy(&mut self, now: u64, id: ConnId) {
+        self.take_request(id);
+        let Some(conn) = self.conns.get_mut(&id.0) else {
+            return;
+        };
+        conn.owned = false;
+        match conn.state {
+            State::ReqSent => self.refuse(now, id.0, RejReason::TIMEOUT, &PrivateData::EMPTY),
+            State::ReqRcvd
+            | State::RepGated
+            | State::RepSent
+            | State::RepRcvd
+            | State::RtuGated => {
+                self.refuse(now, id.0, RejReason::CONSUMER_DEFINED, &PrivateData::EMPTY);
+            }
+            State::Established => {
+                let _ = self.disconnect(now, id);
+            }
+            State::Closed | State::Answered if conn.deadline.is_none() => self.forget(id.0),
+            State::DreqSent | State::TimeWait | State::Closed | State::Answered => {}
+        }
+    }
+
+    /// A QP of this process has reached RTR: what was held back for it goes out.
+    pub fn qp_ready(&mut self, now: u64, qpn: u32) {
+        if let Some(&id) = self.by_qpn.get(&qpn) {
+            self.open_gate(now, id);
+        }
+    }
+
+    /// First data came in on a QP of this process: as good as an RTU.
+    pub fn qp_data(&mut self, qpn: u32) {
+        if let Some(&id) = self.by_qpn.get(&qpn) {
+            self.reach_established(id);
+        }
+    }
+
+    /// The other end of a QP of this process is gone (RESET, retries exhausted, slot died).
+    pub fn qp_gone(&mut self, now: u64, qpn: u32) {
+        if let Some(&id) = self.by_qpn.get(&qpn) {
+            self.lose(now, id);
+        }
+    }
+
+    /// A process of some host is gone, with all its connections.
+    pub fn peer_gone(&mut self, now: u64, peer: Peer) {
+        let lost: Vec<u32> = self
+            .conns
+            .iter()
+            .filter(|(_, c)| c.peer == peer)
+            .map(|(&id, _)| id)
+            .collect();
+        for id in lost {
+            self.lose(now, id);
+        }
+    }
+
+    /// Where a connection stands; `None` if it is forgotten.
+    pub fn state(&self, id: ConnId) -> Option<State> {
+        self.conns.get(&id.0).map(|c| c.state)
+    }
+
+    /// Which end of the connection this is.
+    pub fn role(&self, id: ConnId) -> Option<Role> {
+        self.conns.get(&id.0).map(|c| c.role)
+    }
+
+    /// The QP that this end named in its REQ or REP; `None` before that.
+    pub fn local_qpn(&self, id: ConnId) -> Option<u32> {
+        let conn = self.conns.get(&id.0)?;
+        (conn.state != State::ReqRcvd).then_some(conn.local.qpn)
+    }
+
+    /// What the QP must be set to; `None` before the REP (active side) or when forgotten.
+    pub fn remote(&self, id: ConnId) -> Option<RemoteQp> {
+        let conn = self.conns.get(&id.0).filter(|c| c.knows_remote())?;
+        let local = match conn.role {
+            Role::Active => conn.req.src,
+            Role::Passive => conn.req.dst,
+        };
+        Some(RemoteQp {
+            peer: conn.peer,
+            local_ip: local.ip(),
+            qp: conn.remote,
+            local_psn: conn.local.psn,
+            retry_count: conn.req.retry_count,
+            ack_timeout: conn.req.ack_timeout,
+            path_mtu: conn.req.path_mtu,
+        })
+    }
+
+    /// Whether a peer of some connection has a QP of this number whose first PSN is this.
+    pub fn has_peer(&self, qpn: u32, psn: u32) -> bool {
+        let peers = self.conns.values().filter(|conn| conn.knows_remote());
+        peers
+            .map(|conn| &conn.remote)
+            .any(|remote| (remote.qpn, remote.psn) == (qpn, psn))
+    }
+
+    /// Number of connections that the engine remembers, for tests and status.
+    pub fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// Number of listeners, for tests and status.
+    pub fn listeners(&self) -> usize {
+        self.listeners.len()
+    }
+
+    /// Takes in one datagram from a host; any octets are safe.
+    pub fn handle_datagram(&mut self, now: u64, from: IpAddr, datagram: &[u8]) {
+        let Ok(message) = Message::parse(datagram) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        if let Body::Req(req) = message.body {
+            self.handle_req(now, &message.head, &req, message.private_data);
+            return;
+        }
+        let id = message.head.remote_id;
+        let known = self.conns.get(&id).is_some_and(|c| {
+            c.nonce == message.head.nonce
+                && (c.remote_id == 0
+                    || c.remote_id == message.head.local_id
+                    || message.body.kind() == Kind::Rej)
+        });
+        if !known {
+            self.answer_stray(now, from, &message);
+            return;
+        }
+        match message.body {
+            Body::Rep(qp) => self.handle_rep(&message.head, id, &qp, message.private_data),
+            Body::Rtu => self.reach_established(id),
+            Body::Rej(reason) => self.handle_rej(now, id, reason, message.private_data),
+            Body::Dreq(qpn) => self.handle_dreq(now, id, qpn),
+            Body::Drep => self.handle_drep(now, id),
+            Body::Mra(_) => self.handle_mra(now, id, &message.head),
+            Body::Req(_) => {}
+        }
+    }
+
+    /// Fires all timers that are due.
+    pub fn handle_timeout(&mut self, now: u64) {
+        while let Some(&(deadline, id)) = self.timers.first() {
+            if deadline > now {
+                break;
+            }
+            self.arm(id, None);
+            self.fire(now, id);
+        }
+    }
+
+    /// When [`Engine::handle_timeout`] must be called next.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.timers.first().map(|&(deadline, _)| deadline)
+    }
+
+    /// Writes the next datagram to send to the front of `buf`, of [`MAX_MESSAGE`] octets or more.
+    pub fn poll_transmit(&mut self, buf: &mut [u8]) -> Option<Transmit> {
+        let next = self.out.pop_front()?;
+        buf[..next.len].copy_from_slice(&next.octets[..next.len]);
+        Some(Transmit {
+            to: next.to,
+            len: next.len,
+        })
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+fn info_of(qp: &LocalQp, psn: u32) -> QpInfo {
+    QpInfo {
+        qpn: qp.qpn,
+        psn,
+        responder_resources: qp.responder_resources,
+        initiator_depth: qp.initiator_depth,
+        srq: qp.srq,
+        flow_control: qp.flow_control,
+        rnr_retry: qp.rnr_retry,
+        ece: qp.ece,
+    }
+}
+
+/// Wait after the `tries`-th transmission: doubles five times, then stays.
+fn backoff(first: u64, tries: u32) -> u64 {
+    first << tries.saturating_sub(1).min(5)
+}

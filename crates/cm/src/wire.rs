@@ -1,0 +1,593 @@
+//! The layout of connection-management messages.
+//!
+//! All integers are big-endian. Every message begins with [`HEADER_LEN`] octets:
+//!
+//! | octets | field |
+//! |---|---|
+//! | 0 | TRP version 1 in the high nibble, TRP type 7 in the low one |
+//! | 1 | kind, see [`Kind`] |
+//! | 2..4 | length of the whole message |
+//! | 4..8 | the sender's communication id |
+//! | 8..12 | the receiver's communication id, 0 in a REQ |
+//! | 12..20 | nonce, chosen at random by the active side, the same in every message of the conversation |
+//! | 20 | the sender's slot |
+//! | 21 | 0 |
+//! | 22..24 | length of the private data |
+//!
+//! Then the fixed body of the kind, then the private data. A message whose lengths do not agree
+//! exactly with each other and with the datagram is refused.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use urdma_types::{Ip16, PortSpace};
+
+/// Octet 0 of every connection-management datagram: TRP version 1, type 7.
+pub const VERSION_TYPE: u8 = 0x17;
+/// Length of the header that all kinds share, in octets.
+pub const HEADER_LEN: usize = 24;
+/// Most octets of private data in one message (`private_data_len` of rdma_cm is 8 bits).
+pub const MAX_PRIVATE_DATA: usize = 255;
+/// Length of the longest message, in octets; a buffer of this size holds any.
+pub const MAX_MESSAGE: usize = HEADER_LEN + REQ_LEN + MAX_PRIVATE_DATA;
+
+const REQ_LEN: usize = 64;
+const REP_LEN: usize = 20;
+const REJ_LEN: usize = 4;
+const DREQ_LEN: usize = 4;
+const MRA_LEN: usize = 4;
+/// A 24-bit number (QP number, PSN) has no bit outside this mask.
+const MASK_24: u32 = 0x00ff_ffff;
+
+/// The kinds of messages (octet 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Connection request, to slot 0 of the destination host.
+    Req = 1,
+    /// Acceptance.
+    Rep = 2,
+    /// Ready to use: the active side has taken the REP.
+    Rtu = 3,
+    /// Refusal of a REQ or a REP.
+    Rej = 4,
+    /// Wish to disconnect.
+    Dreq = 5,
+    /// Answer to DREQ.
+    Drep = 6,
+    /// "I have your REQ or REP, my application is still thinking."
+    Mra = 7,
+}
+
+impl Kind {
+    fn from_octet(octet: u8) -> Option<Self> {
+        Some(match octet {
+            1 => Self::Req,
+            2 => Self::Rep,
+            3 => Self::Rtu,
+            4 => Self::Rej,
+            5 => Self::Dreq,
+            6 => Self::Drep,
+            7 => Self::Mra,
+            _ => return None,
+        })
+    }
+
+    const fn body_len(self) -> usize {
+        match self {
+            Self::Req => REQ_LEN,
+            Self::Rep => REP_LEN,
+            Self::Rej => REJ_LEN,
+            Self::Dreq => DREQ_LEN,
+            Self::Mra => MRA_LEN,
+            Self::Rtu | Self::Drep => 0,
+        }
+    }
+}
+
+/// Where a message goes: a host and a slot of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Peer {
+    /// An address of the host.
+    pub ip: IpAddr,
+    /// The slot there; 0 is urdmad.
+    pub slot: u8,
+}
+
+/// Why a connection is refused: the codes of the InfiniBand specification, table 111.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RejReason(pub u16);
+
+impl RejReason {
+    /// The sender gave up waiting.
+    pub const TIMEOUT: Self = Self(4);
+    /// The message names a communication id that its receiver does not know.
+    pub const INVALID_COMM_ID: Self = Self(6);
+    /// Nobody listens at the destination address and port.
+    pub const INVALID_SERVICE_ID: Self = Self(8);
+    /// The application refused (`rdma_reject`).
+    pub const CONSUMER_DEFINED: Self = Self(28);
+}
+
+/// Enhanced connection establishment, handed through between applications.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ece {
+    /// Vendor id; 0 when unused.
+    pub vendor_id: u32,
+    /// Vendor's options.
+    pub attr_mod: u32,
+}
+
+/// What each end says of its QP, in REQ and REP alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpInfo {
+    /// QP number, 24 bits.
+    pub qpn: u32,
+    /// First PSN that this end will send, 24 bits.
+    pub psn: u32,
+    /// RDMA reads and atomics that this end answers at a time (IRD).
+    pub responder_resources: u8,
+    /// RDMA reads and atomics that this end has outstanding at most (ORD).
+    pub initiator_depth: u8,
+    /// The QP has a shared receive queue.
+    pub srq: bool,
+    /// End-to-end flow control as the application set it.
+    pub flow_control: bool,
+    /// RNR retries that the other end shall grant, 0..=7.
+    pub rnr_retry: u8,
+    /// Enhanced connection establishment.
+    pub ece: Ece,
+}
+
+/// The body of a REQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Req {
+    /// The active side's QP.
+    pub qp: QpInfo,
+    /// Transport retries, 0..=7.
+    pub retry_count: u8,
+    /// Local acknowledgement timeout, coded as verbs has it (4.096 us * 2^n).
+    pub ack_timeout: u8,
+    /// Path MTU as `ibv_mtu` has it, 1..=5.
+    pub path_mtu: u8,
+    /// Port space of the service.
+    pub port_space: PortSpace,
+    /// Address and port of the active side; answers go to this address.
+    pub src: SocketAddr,
+    /// Address and port that shall be listening.
+    pub dst: SocketAddr,
+}
+
+/// The body of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// See [`Kind::Req`].
+    Req(Req),
+    /// See [`Kind::Rep`]: the passive side's QP.
+    Rep(QpInfo),
+    /// See [`Kind::Rtu`].
+    Rtu,
+    /// See [`Kind::Rej`].
+    Rej(RejReason),
+    /// See [`Kind::Dreq`]: the QP number of the receiver, so that a stale DREQ hits nobody.
+    Dreq(u32),
+    /// See [`Kind::Drep`].
+    Drep,
+    /// See [`Kind::Mra`]: for how many milliseconds the sender asks.
+    Mra(u32),
+}
+
+impl Body {
+    /// The kind that belongs to this body.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Req(_) => Kind::Req,
+            Self::Rep(_) => Kind::Rep,
+            Self::Rtu => Kind::Rtu,
+            Self::Rej(_) => Kind::Rej,
+            Self::Dreq(_) => Kind::Dreq,
+            Self::Drep => Kind::Drep,
+            Self::Mra(_) => Kind::Mra,
+        }
+    }
+}
+
+/// The header's fields apart from the lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The sender's communication id.
+    pub local_id: u32,
+    /// The receiver's communication id; 0 when the sender does not know it.
+    pub remote_id: u32,
+    /// The conversation's nonce.
+    pub nonce: u64,
+    /// The sender's slot.
+    pub slot: u8,
+}
+
+/// One message, parsed or to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Header.
+    pub head: Head,
+    /// Body.
+    pub body: Body,
+    /// Private data, at most [`MAX_PRIVATE_DATA`] octets.
+    pub private_data: &'a [u8],
+}
+
+/// Why a datagram is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseError {
+    /// Shorter than its header or its body.
+    Truncated,
+    /// Octet 0 is not [`VERSION_TYPE`].
+    Version,
+    /// Unknown kind.
+    Kind,
+    /// The lengths do not agree.
+    Length,
+    /// A field holds a value that it must not.
+    Value,
+}
+
+impl<'a> Message<'a> {
+    /// Reads one datagram.
+    ///
+    /// # Errors
+    /// See [`ParseError`]; nothing of such a datagram may be used.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, ParseError> {
+        let (head, rest) = datagram
+            .split_at_checked(HEADER_LEN)
+            .ok_or(ParseError::Truncated)?;
+        if head[0] != VERSION_TYPE {
+            return Err(ParseError::Version);
+        }
+        let kind = Kind::from_octet(head[1]).ok_or(ParseError::Kind)?;
+        let private_len = usize::from(u16_at(head, 22));
+        let total = HEADER_LEN + kind.body_len() + private_len;
+        if usize::from(u16_at(head, 2)) != datagram.len()
+            || total != datagram.len()
+            || private_len > MAX_PRIVATE_DATA
+        {
+            return Err(ParseError::Length);
+        }
+        let (body, private_data) = rest
+            .split_at_checked(kind.body_len())
+            .ok_or(ParseError::Truncated)?;
+        Ok(Self {
+            head: Head {
+                local_id: u32_at(head, 4),
+                remote_id: u32_at(head, 8),
+                nonce: u64_at(head, 12),
+                slot: head[20],
+            },
+            body: parse_body(kind, body)?,
+            private_data,
+        })
+    }
+
+    /// Writes the message to the front of `buf` and returns its length in octets.
+    ///
+    /// # Panics
+    /// If `buf` is shorter than [`MAX_MESSAGE`] or there is too much private data: both are the
+    /// caller's bug.
+    pub fn write(&self, buf: &mut [u8]) -> usize {
+        let kind = self.body.kind();
+        let body_end = HEADER_LEN + kind.body_len();
+        let total = body_end + self.private_data.len();
+        assert!(buf.len() >= MAX_MESSAGE && self.private_data.len() <= MAX_PRIVATE_DATA);
+        buf[..body_end].fill(0);
+        buf[0] = VERSION_TYPE;
+        buf[1] = kind as u8;
+        put_len(buf, 2, total);
+        put_u32(buf, 4, self.head.local_id);
+        put_u32(buf, 8, self.head.remote_id);
+        buf[12..20].copy_from_slice(&self.head.nonce.to_be_bytes());
+        buf[20] = self.head.slot;
+        put_len(buf, 22, self.private_data.len());
+        write_body(&self.body, &mut buf[HEADER_LEN..body_end]);
+        buf[body_end..total].copy_from_slice(self.private_data);
+        total
+    }
+}
+
+/// What urdmad needs of a REQ that arrived at slot 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReqRoute {
+    /// Address and port that shall be listening, to be looked up.
+    pub dst: SocketAddr,
+    /// Address and port of the active side; a refusal goes to this address.
+    pub src: SocketAddr,
+    /// The active side's slot; a refusal goes to this slot.
+    pub slot: u8,
+    /// Port space of the service.
+    pub port_space: PortSpace,
+    local_id: u32,
+    nonce: u64,
+}
+
+impl ReqRoute {
+    /// Reads the route of a REQ; `None` when `datagram` is anything else or malformed.
+    pub fn parse(datagram: &[u8]) -> Option<Self> {
+        let message = Message::parse(datagram).ok()?;
+        let Body::Req(req) = message.body else {
+            return None;
+        };
+        Some(Self {
+            dst: req.dst,
+            src: req.src,
+            slot: message.head.slot,
+            port_space: req.port_space,
+            local_id: message.head.local_id,
+            nonce: message.head.nonce,
+        })
+    }
+}
+
+/// Writes the REJ for a REQ that nobody listens for and returns its length in octets; it goes to
+/// `req.src.ip()`, slot `req.slot`. `buf` must hold [`MAX_MESSAGE`] octets.
+pub fn reject_no_listener(req: &ReqRoute, buf: &mut [u8]) -> usize {
+    Message {
+        head: Head {
+            local_id: 0,
+            remote_id: req.local_id,
+            nonce: req.nonce,
+            slot: 0,
+        },
+        body: Body::Rej(RejReason::INVALID_SERVICE_ID),
+        private_data: &[],
+    }
+    .write(buf)
+}
+
+/// The wildcard address of the same family.
+pub fn unspecified_like(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+fn parse_body(kind: Kind, body: &[u8]) -> Result<Body, ParseError> {
+    Ok(match kind {
+        Kind::Req => Body::Req(parse_req(body)?),
+        Kind::Rep => Body::Rep(QpInfo {
+            qpn: u24_at(body, 0)?,
+            psn: u24_at(body, 4)?,
+            responder_resources: body[8],
+            initiator_depth: body[9],
+            srq: body[10] & 1 != 0,
+            flow_control: body[10] & 2 != 0,
+            rnr_retry: retry(body[11])?,
+            ece: ece_at(body, 12),
+        }),
+        Kind::Rtu => Body::Rtu,
+        Kind::Rej => Body::Rej(RejReason(u16_at(body, 0))),
+        Kind::Dreq => Body::Dreq(u24_at(body, 0)?),
+        Kind::Drep => Body::Drep,
+        Kind::Mra => Body::Mra(u32_at(body, 0)),
+    })
+}
+
+fn parse_req(body: &[u8]) -> Result<Req, ParseError> {
+    let src = socket_at(body, 24, 56);
+    if src.ip().is_unspecified() {
+        return Err(ParseError::Value);
+    }
+    Ok(Req {
+        qp: QpInfo {
+            qpn: u24_at(body, 0)?,
+            psn: u24_at(body, 4)?,
+            responder_resources: body[8],
+            initiator_depth: body[9],
+            srq: body[10] & 1 != 0,
+            flow_control: body[10] & 2 != 0,
+            rnr_retry: body[11] & 7,
+            ece: ece_at(body, 16),
+        },
+        retry_count: retry(body[11] >> 4)?,
+        ack_timeout: body[12] & 31,
+        path_mtu: body[13],
+        port_space: PortSpace(u16_at(body, 14)),
+        src,
+        dst: socket_at(body, 40, 58),
+    })
+}
+
+fn write_body(body: &Body, out: &mut [u8]) {
+    match body {
+        Body::Req(req) => {
+            write_qp(&req.qp, out);
+            out[11] = (req.retry_count & 7) << 4 | req.qp.rnr_retry & 7;
+            out[12] = req.ack_timeout & 31;
+            out[13] = req.path_mtu;
+            out[14..16].copy_from_slice(&req.port_space.0.to_be_bytes());
+            put_u32(out, 16, req.qp.ece.vendor_id);
+            put_u32(out, 20, req.qp.ece.attr_mod);
+            out[24..40].copy_from_slice(&Ip16::new(req.src.ip()).0);
+            out[40..56].copy_from_slice(&Ip16::new(req.dst.ip()).0);
+            out[56..58].copy_from_slice(&req.src.port().to_be_bytes());
+            out[58..60].copy_from_slice(&req.dst.port().to_be_bytes());
+        }
+        Body::Rep(qp) => {
+            write_qp(qp, out);
+            out[11] = qp.rnr_retry & 7;
+            put_u32(out, 12, qp.ece.vendor_id);
+            put_u32(out, 16, qp.ece.attr_mod);
+        }
+        Body::Rej(reason) => out[0..2].copy_from_slice(&reason.0.to_be_bytes()),
+        Body::Dreq(qpn) => put_u32(out, 0, qpn & MASK_24),
+        Body::Mra(ms) => put_u32(out, 0, *ms),
+        Body::Rtu | Body::Drep => {}
+    }
+}
+
+fn write_qp(qp: &QpInfo, out: &mut [u8]) {
+    put_u32(out, 0, qp.qpn & MASK_24);
+    put_u32(out, 4, qp.psn & MASK_24);
+    out[8] = qp.responder_resources;
+    out[9] = qp.initiator_depth;
+    out[10] = u8::from(qp.srq) | u8::from(qp.flow_control) << 1;
+}
+
+fn retry(octet: u8) -> Result<u8, ParseError> {
+    if octet > 7 {
+        return Err(ParseError::Value);
+    }
+    Ok(octet)
+}
+
+fn socket_at(octets: &[u8], addr: usize, port: usize) -> SocketAddr {
+    let mut gid = [0; 16];
+    gid.copy_from_slice(&octets[addr..addr + 16]);
+    SocketAddr::new(Ip16(gid).to_ip(), u16_at(octets, port))
+}
+
+fn ece_at(octets: &[u8], at: usize) -> Ece {
+    Ece {
+        vendor_id: u32_at(octets, at),
+        attr_mod: u32_at(octets, at + 4),
+    }
+}
+
+fn u16_at(octets: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([octets[at], octets[at + 1]])
+}
+
+fn u32_at(octets: &[u8], at: usize) -> u32 {
+    u32::from(u16_at(octets, at)) << 16 | u32::from(u16_at(octets, at + 2))
+}
+
+fn u64_at(octets: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(octets, at)) << 32 | u64::from(u32_at(octets, at + 4))
+}
+
+fn u24_at(octets: &[u8], at: usize) -> Result<u32, ParseError> {
+    let value = u32_at(octets, at);
+    if value > MASK_24 {
+        return Err(ParseError::Value);
+    }
+    Ok(value)
+}
+
+fn put_u32(out: &mut [u8], at: usize, value: u32) {
+    out[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}
+
+fn put_len(out: &mut [u8], at: usize, len: usize) {
+    let len = u16::try_from(len).unwrap_or(u16::MAX);
+    out[at..at + 2].copy_from_slice(&len.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample_req() -> Message<'static> {
+        Message {
+            head: Head {
+                local_id: 7,
+                remote_id: 0,
+                nonce: 0x0123_4567_89ab_cdef,
+                slot: 3,
+            },
+            body: Body::Req(Req {
+                qp: QpInfo {
+                    qpn: 0x03_0001,
+                    psn: 0xab_cdef,
+                    responder_resources: 4,
+                    initiator_depth: 5,
+                    srq: true,
+                    flow_control: true,
+                    rnr_retry: 7,
+                    ece: Ece {
+                        vendor_id: 1,
+                        attr_mod: 2,
+                    },
+                },
+                retry_count: 6,
+                ack_timeout: 16,
+                path_mtu: 5,
+                port_space: PortSpace::TCP,
+                src: "127.0.0.1:40000".parse().unwrap(),
+                dst: "[2001:db8::1]:7471".parse().unwrap(),
+            }),
+            private_data: b"hello",
+        }
+    }
+
+    #[test]
+    fn message_every_kind_round_trips() {
+        let base = sample_req();
+        let Body::Req(req) = base.body else {
+            unreachable!()
+        };
+        for body in [
+            base.body,
+            Body::Rep(req.qp),
+            Body::Rtu,
+            Body::Rej(RejReason(28)),
+            Body::Dreq(0x12_3456),
+            Body::Drep,
+            Body::Mra(60_000),
+        ] {
+            let message = Message { body, ..base };
+            let mut buf = [0xff; MAX_MESSAGE];
+            let len = message.write(&mut buf);
+            assert_eq!(Message::parse(&buf[..len]), Ok(message));
+        }
+    }
+
+    #[test]
+    fn message_cut_or_padded_is_refused() {
+        let mut buf = [0; MAX_MESSAGE + 1];
+        let len = sample_req().write(&mut buf);
+        for cut in 0..len {
+            assert!(Message::parse(&buf[..cut]).is_err());
+        }
+        assert_eq!(Message::parse(&buf[..len + 1]), Err(ParseError::Length));
+    }
+
+    #[test]
+    fn message_other_version_or_kind_is_refused() {
+        let mut buf = [0; MAX_MESSAGE];
+        let len = sample_req().write(&mut buf);
+        buf[0] = 0x27;
+        assert_eq!(Message::parse(&buf[..len]), Err(ParseError::Version));
+        buf[0] = VERSION_TYPE;
+        buf[1] = 99;
+        assert_eq!(Message::parse(&buf[..len]), Err(ParseError::Kind));
+    }
+
+    #[test]
+    fn parse_random_octets_never_panics() {
+        let mut state = 1u64;
+        let mut buf = [0; MAX_MESSAGE];
+        for _ in 0..200_000 {
+            for octet in &mut buf {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+                *octet = (state >> 33) as u8;
+            }
+            let len = (state >> 40) as usize % (MAX_MESSAGE + 1);
+            buf[0] = VERSION_TYPE;
+            buf[1] %= 9;
+            buf[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+            buf[22] = 0;
+            let _ = Message::parse(&buf[..len]);
+        }
+    }
+
+    #[test]
+    fn reject_no_listener_answers_the_requester() {
+        let mut buf = [0; MAX_MESSAGE];
+        let len = sample_req().write(&mut buf);
+        let route = ReqRoute::parse(&buf[..len]).unwrap();
+        assert_eq!(route.dst, "[2001:db8::1]:7471".parse().unwrap());
+        assert_eq!(route.slot, 3);
+        let len = reject_no_listener(&route, &mut buf);
+        let rej = Message::parse(&buf[..len]).unwrap();
+        assert_eq!(rej.body, Body::Rej(RejReason::INVALID_SERVICE_ID));
+        assert_eq!(rej.head.remote_id, 7);
+        assert_eq!(rej.head.nonce, 0x0123_4567_89ab_cdef);
+    }
+}

@@ -1,0 +1,619 @@
+//! The engine in single situations, with two engines and every datagram in the test's hands.
+#![allow(clippy::unwrap_used)]
+
+use std::net::IpAddr;
+
+use urdma_cm::wire::{reject_no_listener, Body, Message, ReqRoute, MAX_MESSAGE};
+use urdma_cm::{
+    AcceptParams, Config, ConnId, ConnectParams, Engine, Error, Event, LocalQp, Peer, PrivateData,
+    RejReason, State,
+};
+use urdma_types::PortSpace;
+
+const S: u64 = 1_000_000_000;
+
+fn ip(n: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, n])
+}
+
+fn qp(qpn: u32) -> LocalQp {
+    LocalQp {
+        qpn,
+        responder_resources: 3,
+        initiator_depth: 5,
+        ..LocalQp::default()
+    }
+}
+
+/// Host 1 connects to a listener on host 2.
+struct Pair {
+    now: u64,
+    a: Engine,
+    b: Engine,
+}
+
+const QPN_A: u32 = 0x01_0001;
+const QPN_B: u32 = 0x02_0001;
+
+impl Pair {
+    fn new() -> Self {
+        let mut b = Engine::new(Config::new(2, 22));
+        for space in [PortSpace::TCP, PortSpace::UDP] {
+            b.listen("0.0.0.0:7".parse().unwrap(), space, 2).unwrap();
+        }
+        Self {
+            now: 0,
+            a: Engine::new(Config::new(1, 11)),
+            b,
+        }
+    }
+
+    fn connect(&mut self) -> ConnId {
+        self.connect_in(PortSpace::TCP)
+    }
+
+    fn connect_in(&mut self, port_space: PortSpace) -> ConnId {
+        let params = ConnectParams {
+            src: (ip(1), 1000).into(),
+            dst: (ip(2), 7).into(),
+            port_space,
+            qp: qp(QPN_A),
+            retry_count: 7,
+            ack_timeout: 14,
+            path_mtu: 3,
+            private_data: PrivateData::EMPTY,
+        };
+        self.a.connect(self.now, &params)
+    }
+
+    /// The datagrams that one side wants to send.
+    fn outgoing(engine: &mut Engine) -> Vec<(Peer, Vec<u8>)> {
+        let mut buf = [0; MAX_MESSAGE];
+        let mut all = Vec::new();
+        while let Some(out) = engine.poll_transmit(&mut buf) {
+            all.push((out.to, buf[..out.len].to_vec()));
+        }
+        all
+    }
+
+    /// Carries everything across until nobody has anything to say.
+    fn carry(&mut self) {
+        loop {
+            let from_a = Self::outgoing(&mut self.a);
+            let from_b = Self::outgoing(&mut self.b);
+            if from_a.is_empty() && from_b.is_empty() {
+                return;
+            }
+            for (_, octets) in from_a {
+                self.b.handle_datagram(self.now, ip(1), &octets);
+            }
+            for (_, octets) in from_b {
+                self.a.handle_datagram(self.now, ip(2), &octets);
+            }
+        }
+    }
+
+    fn request(&mut self) -> ConnId {
+        match self.b.poll_event() {
+            Some(Event::ConnectRequest(request)) => request.conn,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn accept(&mut self, conn: ConnId, qp_ready: bool) -> Result<(), Error> {
+        let params = AcceptParams {
+            qp: qp(QPN_B),
+            private_data: PrivateData::EMPTY,
+            qp_ready,
+        };
+        self.b.accept(self.now, conn, &params)
+    }
+
+    /// Up to RTU sent, which is not carried.
+    fn up_to_rtu(&mut self) -> (ConnId, ConnId) {
+        let a = self.connect();
+        self.carry();
+        let b = self.request();
+        self.accept(b, true).unwrap();
+        self.carry();
+        assert!(matches!(self.a.poll_event(), Some(Event::Response { .. })));
+        self.a.establish(self.now, a, true).unwrap();
+        (a, b)
+    }
+
+    fn established(&mut self) -> (ConnId, ConnId) {
+        let (a, b) = self.up_to_rtu();
+        self.carry();
+        assert!(matches!(
+            self.b.poll_event(),
+            Some(Event::Established { .. })
+        ));
+        (a, b)
+    }
+}
+
+fn is_disconnected(event: Option<Event>) -> bool {
+    matches!(
+        event,
+        Some(Event::Disconnected {
+            timed_out: false,
+            ..
+        })
+    )
+}
+
+#[test]
+fn both_ends_learn_each_others_qp() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established();
+    let (at_a, at_b) = (pair.a.remote(a).unwrap(), pair.b.remote(b).unwrap());
+    assert_eq!((at_a.qp.qpn, at_b.qp.qpn), (QPN_B, QPN_A));
+    assert_eq!((at_a.qp.psn, at_b.qp.psn), (at_b.local_psn, at_a.local_psn));
+    assert_eq!((at_a.peer.ip, at_a.peer.slot), (ip(2), 2));
+    assert_eq!((at_b.peer.ip, at_b.peer.slot), (ip(1), 1));
+    assert_eq!((at_a.path_mtu, at_b.retry_count), (3, 7));
+}
+
+#[test]
+fn silent_peer_is_unreachable_within_eight_seconds() {
+    let mut pair = Pair::new();
+    let conn = pair.connect();
+    let mut sent = 0;
+    loop {
+        sent += Pair::outgoing(&mut pair.a).len();
+        if let Some(event) = pair.a.poll_event() {
+            assert!(matches!(event, Event::Unreachable { conn: c } if c == conn));
+            break;
+        }
+        pair.now = pair.a.next_deadline().unwrap();
+        pair.a.handle_timeout(pair.now);
+    }
+    assert!(pair.now > 4 * S && pair.now < 8 * S, "{}", pair.now);
+    assert_eq!(sent, 7);
+    pair.a.destroy(pair.now, conn);
+}
+
+#[test]
+fn no_listener_is_rejected_at_once() {
+    let mut pair = Pair::new();
+    pair.b = Engine::new(Config::new(2, 22));
+    pair.connect();
+    pair.carry();
+    match pair.a.poll_event() {
+        Some(Event::Rejected { reason, .. }) => assert_eq!(reason, RejReason::INVALID_SERVICE_ID),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn rep_waits_until_the_qp_is_ready() {
+    let mut pair = Pair::new();
+    pair.connect();
+    pair.carry();
+    let b = pair.request();
+    pair.accept(b, false).unwrap();
+    assert!(Pair::outgoing(&mut pair.b).is_empty());
+    assert_eq!(pair.b.state(b), Some(State::RepGated));
+    pair.b.qp_ready(pair.now, 0x02_0077);
+    assert!(Pair::outgoing(&mut pair.b).is_empty());
+    pair.b.qp_ready(pair.now, QPN_B);
+    assert_eq!(Pair::outgoing(&mut pair.b).len(), 1);
+}
+
+#[test]
+fn rtu_waits_until_the_qp_is_ready() {
+    let mut pair = Pair::new();
+    let a = pair.connect();
+    pair.carry();
+    let b = pair.request();
+    pair.accept(b, true).unwrap();
+    pair.carry();
+    pair.a.establish(pair.now, a, false).unwrap();
+    assert!(Pair::outgoing(&mut pair.a).is_empty());
+    pair.a.qp_ready(pair.now, QPN_A);
+    pair.carry();
+    assert!(matches!(
+        pair.b.poll_event(),
+        Some(Event::Established { .. })
+    ));
+}
+
+#[test]
+fn slow_application_is_waited_for() {
+    let mut pair = Pair::new();
+    let a = pair.connect();
+    pair.carry();
+    let b = pair.request();
+    while pair.now < 30 * S {
+        pair.now = pair.a.next_deadline().unwrap();
+        pair.a.handle_timeout(pair.now);
+        pair.carry();
+        assert!(pair.a.poll_event().is_none());
+    }
+    pair.accept(b, true).unwrap();
+    pair.carry();
+    assert!(matches!(pair.a.poll_event(), Some(Event::Response { conn, .. }) if conn == a));
+}
+
+#[test]
+fn lost_rtu_is_healed_by_data() {
+    let mut pair = Pair::new();
+    let (_, b) = pair.up_to_rtu();
+    assert_eq!(Pair::outgoing(&mut pair.a).len(), 1);
+    pair.b.qp_data(QPN_B);
+    assert!(matches!(pair.b.poll_event(), Some(Event::Established { conn }) if conn == b));
+    pair.b.qp_data(QPN_B);
+    assert!(pair.b.poll_event().is_none());
+}
+
+#[test]
+fn lost_rtu_is_healed_by_the_repeated_rep() {
+    let mut pair = Pair::new();
+    pair.up_to_rtu();
+    assert_eq!(Pair::outgoing(&mut pair.a).len(), 1);
+    pair.now = pair.b.next_deadline().unwrap();
+    pair.b.handle_timeout(pair.now);
+    pair.carry();
+    assert!(matches!(
+        pair.b.poll_event(),
+        Some(Event::Established { .. })
+    ));
+}
+
+#[test]
+fn lost_rtu_and_disconnect_give_established_then_disconnected() {
+    let mut pair = Pair::new();
+    let (a, _) = pair.up_to_rtu();
+    Pair::outgoing(&mut pair.a);
+    pair.a.disconnect(pair.now, a).unwrap();
+    pair.carry();
+    assert!(matches!(
+        pair.b.poll_event(),
+        Some(Event::Established { .. })
+    ));
+    assert!(is_disconnected(pair.b.poll_event()));
+    assert!(is_disconnected(pair.a.poll_event()));
+}
+
+#[test]
+fn disconnect_by_one_side_is_heard_by_both() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established();
+    pair.b.disconnect(pair.now, b).unwrap();
+    pair.carry();
+    assert!(is_disconnected(pair.a.poll_event()) && is_disconnected(pair.b.poll_event()));
+    assert_eq!(pair.a.disconnect(pair.now, a), Ok(()));
+    pair.carry();
+    assert!(pair.a.poll_event().is_none());
+}
+
+#[test]
+fn disconnect_by_both_at_once_is_heard_once_by_each() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established();
+    pair.a.disconnect(pair.now, a).unwrap();
+    pair.b.disconnect(pair.now, b).unwrap();
+    pair.carry();
+    assert!(is_disconnected(pair.a.poll_event()) && is_disconnected(pair.b.poll_event()));
+    assert!(pair.a.poll_event().is_none() && pair.b.poll_event().is_none());
+}
+
+#[test]
+fn disconnect_unanswered_ends_within_two_seconds() {
+    let mut pair = Pair::new();
+    let (a, _) = pair.established();
+    pair.a.disconnect(pair.now, a).unwrap();
+    let event = loop {
+        Pair::outgoing(&mut pair.a);
+        if let Some(event) = pair.a.poll_event() {
+            break event;
+        }
+        pair.now = pair.a.next_deadline().unwrap();
+        pair.a.handle_timeout(pair.now);
+    };
+    assert!(matches!(
+        event,
+        Event::Disconnected {
+            timed_out: true,
+            ..
+        }
+    ));
+    assert!(pair.now < 2 * S);
+}
+
+#[test]
+fn peer_that_dies_disconnects() {
+    let mut pair = Pair::new();
+    let (_, b) = pair.established();
+    pair.b.peer_gone(pair.now, Peer { ip: ip(1), slot: 9 });
+    assert!(pair.b.poll_event().is_none());
+    pair.b.peer_gone(pair.now, Peer { ip: ip(1), slot: 1 });
+    assert!(is_disconnected(pair.b.poll_event()));
+    assert_eq!(pair.b.state(b), Some(State::TimeWait));
+    pair.a.qp_gone(pair.now, QPN_A);
+    assert!(is_disconnected(pair.a.poll_event()));
+    pair.a.qp_gone(pair.now, QPN_A);
+    assert!(pair.a.poll_event().is_none());
+}
+
+#[test]
+fn repeated_req_is_answered_again_and_reported_once() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let (_, req) = Pair::outgoing(&mut pair.a).remove(0);
+    for _ in 0..3 {
+        pair.b.handle_datagram(pair.now, ip(1), &req);
+    }
+    let b = pair.request();
+    assert!(pair.b.poll_event().is_none());
+    assert_eq!(Pair::outgoing(&mut pair.b).len(), 2);
+    let reason = RejReason::CONSUMER_DEFINED;
+    pair.b
+        .reject(pair.now, b, reason, &PrivateData::new(b"why").unwrap())
+        .unwrap();
+    pair.b.handle_datagram(pair.now, ip(1), &req);
+    let answers = Pair::outgoing(&mut pair.b);
+    assert_eq!(answers.len(), 2);
+    for (to, octets) in answers {
+        assert_eq!(to, Peer { ip: ip(1), slot: 1 });
+        let message = Message::parse(&octets).unwrap();
+        assert_eq!(
+            (message.body, message.private_data),
+            (Body::Rej(reason), &b"why"[..])
+        );
+    }
+}
+
+#[test]
+fn full_backlog_drops_and_recovers() {
+    let mut pair = Pair::new();
+    let conns: Vec<ConnId> = (0..3).map(|_| pair.connect()).collect();
+    pair.carry();
+    let first = pair.request();
+    pair.request();
+    assert!(pair.b.poll_event().is_none());
+    assert_eq!(pair.b.counters().backlog_full, 1);
+    pair.b.take_request(first);
+    pair.now = pair.a.next_deadline().unwrap();
+    pair.a.handle_timeout(pair.now);
+    pair.carry();
+    pair.request();
+    assert_eq!(conns.len(), 3);
+}
+
+#[test]
+fn client_that_gave_up_makes_accept_fail_late() {
+    let mut pair = Pair::new();
+    let a = pair.connect();
+    pair.carry();
+    let b = pair.request();
+    pair.a.destroy(pair.now, a);
+    pair.accept(b, true).unwrap();
+    pair.carry();
+    assert!(matches!(pair.b.poll_event(), Some(Event::Rejected { .. })));
+    pair.b.destroy(pair.now, b);
+}
+
+#[test]
+fn datagram_service_answers_once_and_no_connection_follows() {
+    let mut pair = Pair::new();
+    let a = pair.connect_in(PortSpace::UDP);
+    pair.carry();
+    let b = pair.request();
+    // The answer does not wait for the queue pair.
+    pair.accept(b, false).unwrap();
+    pair.carry();
+    match pair.a.poll_event() {
+        Some(Event::Response { qp, .. }) => assert_eq!(qp.qpn, QPN_B),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(pair.a.state(a), Some(State::Closed));
+    pair.a.destroy(pair.now, a);
+    pair.b.destroy(pair.now, b);
+    pair.carry();
+    assert!(pair.a.poll_event().is_none() && pair.b.poll_event().is_none());
+    while let Some(at) = pair.b.next_deadline() {
+        pair.b.handle_timeout(at);
+    }
+    assert_eq!((pair.a.connections(), pair.b.connections()), (0, 0));
+    assert!(pair.b.poll_event().is_none());
+}
+
+#[test]
+fn datagram_service_whose_answer_was_lost_answers_the_repeated_request() {
+    let mut pair = Pair::new();
+    pair.connect_in(PortSpace::UDP);
+    pair.carry();
+    let b = pair.request();
+    pair.accept(b, true).unwrap();
+    // Lost, and the service has let go of the id already.
+    assert_eq!(Pair::outgoing(&mut pair.b).len(), 1);
+    pair.b.destroy(pair.now, b);
+    pair.now = pair.a.next_deadline().unwrap();
+    pair.a.handle_timeout(pair.now);
+    pair.carry();
+    assert!(matches!(pair.a.poll_event(), Some(Event::Response { .. })));
+    assert!(pair.b.poll_event().is_none());
+}
+
+#[test]
+fn forged_nonce_is_ignored() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established();
+    pair.a.disconnect(pair.now, a).unwrap();
+    let (_, mut dreq) = Pair::outgoing(&mut pair.a).remove(0);
+    dreq[12] ^= 1;
+    pair.b.handle_datagram(pair.now, ip(1), &dreq);
+    assert_eq!(pair.b.state(b), Some(State::Established));
+    assert!(pair.b.poll_event().is_none());
+}
+
+#[test]
+fn flood_of_requests_that_nobody_listens_for_makes_a_limited_number_of_refusals() {
+    let mut pair = Pair::new();
+    pair.connect();
+    let mut request = Pair::outgoing(&mut pair.a).remove(0).1;
+    let mut stranger = Engine::new(Config::new(2, 33));
+    for nonce in 0..1000_u64 {
+        request[12..20].copy_from_slice(&nonce.to_be_bytes());
+        stranger.handle_datagram(0, ip(1), &request);
+    }
+    let refusals = Pair::outgoing(&mut stranger).len();
+    assert!((1..100).contains(&refusals), "{refusals}");
+    assert_eq!(stranger.counters().stray, 1000);
+    stranger.handle_datagram(S, ip(1), &request);
+    assert_eq!(Pair::outgoing(&mut stranger).len(), 1);
+}
+
+#[test]
+fn time_wait_ends_and_everything_is_forgotten() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.established();
+    pair.a.disconnect(pair.now, a).unwrap();
+    pair.carry();
+    assert!(is_disconnected(pair.a.poll_event()));
+    pair.b.destroy(pair.now, b);
+    assert_eq!(pair.b.connections(), 1);
+    pair.now += S;
+    pair.a.handle_timeout(pair.now);
+    pair.b.handle_timeout(pair.now);
+    assert!(matches!(pair.a.poll_event(), Some(Event::TimeWaitExit { conn }) if conn == a));
+    assert_eq!((pair.a.connections(), pair.b.connections()), (1, 0));
+    pair.a.destroy(pair.now, a);
+    assert_eq!(pair.a.connections(), 0);
+}
+
+#[test]
+fn second_listener_at_the_same_place_is_refused() {
+    let mut pair = Pair::new();
+    let addr = "0.0.0.0:7".parse().unwrap();
+    assert_eq!(
+        pair.b.listen(addr, PortSpace::TCP, 1),
+        Err(Error::AddrInUse)
+    );
+    assert!(pair.b.listen(addr, PortSpace::IPOIB, 1).is_ok());
+}
+
+#[test]
+fn service_between_two_listeners_is_asked_again() {
+    for space in [PortSpace::TCP, PortSpace::UDP] {
+        let mut pair = Pair::new();
+        pair.established();
+        pair.b = Engine::new(Config::new(2, 33));
+        let second = pair.connect_in(space);
+        pair.carry();
+        assert!(pair.a.poll_event().is_none());
+        pair.b
+            .listen("0.0.0.0:7".parse().unwrap(), space, 1)
+            .unwrap();
+        pair.now = pair.a.next_deadline().unwrap();
+        assert!(pair.now < S / 100);
+        pair.a.handle_timeout(pair.now);
+        pair.carry();
+        pair.request();
+        pair.a.destroy(pair.now, second);
+    }
+}
+
+#[test]
+fn repeated_req_that_finds_no_listener_does_not_undo_the_rep() {
+    for is_established in [false, true] {
+        let mut pair = Pair::new();
+        let a = pair.connect();
+        let (_, req) = Pair::outgoing(&mut pair.a).remove(0);
+        pair.b.handle_datagram(pair.now, ip(1), &req);
+        let b = pair.request();
+        pair.accept(b, true).unwrap();
+        pair.carry();
+        assert!(matches!(pair.a.poll_event(), Some(Event::Response { .. })));
+        if is_established {
+            pair.a.establish(pair.now, a, true).unwrap();
+            pair.carry();
+        }
+        let mut rej = [0; MAX_MESSAGE];
+        let len = reject_no_listener(&ReqRoute::parse(&req).unwrap(), &mut rej);
+        pair.a.handle_datagram(pair.now, ip(2), &rej[..len]);
+        assert!(pair.a.poll_event().is_none());
+        if !is_established {
+            pair.a.establish(pair.now, a, true).unwrap();
+            pair.carry();
+        }
+        let event = pair.b.poll_event();
+        assert!(matches!(event, Some(Event::Established { .. })));
+        assert_eq!(pair.a.state(a), Some(State::Established));
+    }
+}
+
+#[test]
+fn service_that_stays_away_is_rejected_within_four_seconds() {
+    let mut pair = Pair::new();
+    pair.established();
+    pair.b = Engine::new(Config::new(2, 33));
+    let second = pair.connect();
+    loop {
+        pair.carry();
+        if let Some(event) = pair.a.poll_event() {
+            assert!(matches!(event, Event::Rejected { conn, .. } if conn == second));
+            break;
+        }
+        pair.now = pair.a.next_deadline().unwrap();
+        pair.a.handle_timeout(pair.now);
+    }
+    assert!(pair.now < 4 * S, "{}", pair.now);
+}
+
+#[test]
+fn random_messages_in_every_state_leave_the_engine_whole() {
+    let mut state = 0x1234_5678_9abc_def0_u64;
+    let mut random = move |end: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state >> 11).unwrap() % end
+    };
+    for round in 0..2000 {
+        let mut pair = Pair::new();
+        let a = pair.connect();
+        let mut seen = Pair::outgoing(&mut pair.a);
+        for step in 0..40 {
+            // A message that was on the wire, with a few octets changed, in either direction.
+            let mut octets = seen[random(seen.len())].1.clone();
+            for _ in 0..random(4) {
+                let at = random(octets.len());
+                octets[at] ^= 1 << random(8);
+            }
+            if random(4) == 0 {
+                octets[1] = u8::try_from(random(9)).unwrap();
+            }
+            let engine = if random(2) == 0 {
+                &mut pair.a
+            } else {
+                &mut pair.b
+            };
+            engine.handle_datagram(pair.now, ip(9), &octets);
+            while let Some(event) = pair.b.poll_event() {
+                if let Event::ConnectRequest(request) = event {
+                    let _ = pair.accept(request.conn, random(2) == 0);
+                }
+            }
+            while let Some(event) = pair.a.poll_event() {
+                if let Event::Response { conn, .. } = event {
+                    let _ = pair.a.establish(pair.now, conn, random(2) == 0);
+                }
+            }
+            pair.now += S / 50;
+            pair.a.handle_timeout(pair.now);
+            pair.b.handle_timeout(pair.now);
+            seen.extend(Pair::outgoing(&mut pair.a));
+            seen.extend(Pair::outgoing(&mut pair.b));
+            assert!(seen.len() < 400, "round {round}, step {step}: an echo");
+        }
+        pair.a.destroy(pair.now, a);
+        for _ in 0..50 {
+            pair.now += S;
+            pair.a.handle_timeout(pair.now);
+            Pair::outgoing(&mut pair.a);
+        }
+        assert_eq!(pair.a.connections(), 0, "round {round}");
+    }
+}

@@ -1,0 +1,464 @@
+//! Two hosts, a network that loses, repeats and reorders, applications that do anything at any time: whatever the
+//! seed, every connection ends as it may, and nothing is left over. A failure prints its seed.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
+use urdma_cm::{
+    AcceptParams, Config, ConnId, ConnectParams, Engine, Event, LocalQp, Peer, PrivateData,
+    RejReason,
+};
+use urdma_types::PortSpace;
+
+const MS: u64 = 1_000_000;
+const SERVICE: u16 = 7471;
+
+/// splitmix64
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// How bad the network is, and how erratic the applications.
+#[derive(Clone, Copy)]
+struct Weather {
+    loss_percent: u64,
+    repeat_percent: u64,
+    delay_max: u64,
+    erratic: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deed {
+    Connect,
+    Accept(ConnId),
+    Establish(ConnId),
+    Ready(u32),
+    Reject(ConnId),
+    Disconnect(ConnId),
+    Destroy(ConnId),
+}
+
+/// What the application of one connection has seen.
+#[derive(Debug, Default)]
+struct Seen {
+    responded: bool,
+    accepted: bool,
+    established: bool,
+    over: bool,
+    time_wait_over: bool,
+    destroyed: bool,
+    gate_open: bool,
+}
+
+struct Host {
+    ip: IpAddr,
+    engine: Engine,
+    seen: HashMap<ConnId, Seen>,
+    qpns: HashMap<ConnId, u32>,
+    next_qpn: u32,
+}
+
+struct World {
+    random: Random,
+    weather: Weather,
+    now: u64,
+    hosts: [Host; 2],
+    /// What happens when: packets and deeds, in the order of (time, number).
+    agenda: BTreeMap<(u64, u64), (usize, Happening)>,
+    number: u64,
+    connected: u64,
+    requests: u64,
+}
+
+enum Happening {
+    Packet(u8, Vec<u8>),
+    Deed(Deed),
+}
+
+impl World {
+    fn new(seed: u64, weather: Weather) -> Self {
+        let host = |n: u8| Host {
+            ip: IpAddr::from([10, 0, 0, n]),
+            engine: Engine::new(Config::new(n, seed ^ u64::from(n))),
+            seen: HashMap::new(),
+            qpns: HashMap::new(),
+            next_qpn: u32::from(n) << 16,
+        };
+        let mut hosts = [host(1), host(2)];
+        for host in &mut hosts {
+            let addr = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), SERVICE);
+            host.engine.listen(addr, PortSpace::TCP, 8).unwrap();
+        }
+        Self {
+            random: Random(seed),
+            weather,
+            now: 1,
+            hosts,
+            agenda: BTreeMap::new(),
+            number: 0,
+            connected: 0,
+            requests: 0,
+        }
+    }
+
+    fn plan(&mut self, host: usize, delay: u64, happening: Happening) {
+        self.number += 1;
+        let key = (self.now + delay, self.number);
+        self.agenda.insert(key, (host, happening));
+    }
+
+    fn soon(&mut self, host: usize, deed: Deed) {
+        let delay = self.random.below(300 * MS);
+        self.plan(host, delay, Happening::Deed(deed));
+    }
+
+    fn qpn(&mut self, host: usize, conn: Option<ConnId>) -> u32 {
+        let host = &mut self.hosts[host];
+        host.next_qpn += 1;
+        if let Some(conn) = conn {
+            host.qpns.insert(conn, host.next_qpn);
+        }
+        host.next_qpn
+    }
+
+    fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            self.settle();
+            let timer = |h: &Host| h.engine.next_deadline();
+            let timers = self.hosts.iter().filter_map(timer).min();
+            let planned = self.agenda.keys().next().map(|key| key.0);
+            let Some(next) = timers.into_iter().chain(planned).min() else {
+                return;
+            };
+            self.now = self.now.max(next);
+            for host in &mut self.hosts {
+                host.engine.handle_timeout(self.now);
+            }
+            while let Some(entry) = self.agenda.first_entry() {
+                if entry.key().0 > self.now {
+                    break;
+                }
+                match entry.remove() {
+                    (host, Happening::Packet(slot, octets)) => self.deliver(host, slot, &octets),
+                    (host, Happening::Deed(deed)) => self.act(host, deed),
+                }
+            }
+        }
+        panic!("the simulation does not come to rest");
+    }
+
+    /// Hands on packets and events until there are none.
+    fn settle(&mut self) {
+        for host in 0..2 {
+            let mut buf = [0; MAX_MESSAGE];
+            while let Some(out) = self.hosts[host].engine.poll_transmit(&mut buf) {
+                self.send(out.to, &buf[..out.len]);
+            }
+            while let Some(event) = self.hosts[host].engine.poll_event() {
+                self.hear(host, event);
+            }
+        }
+    }
+
+    fn send(&mut self, to: Peer, octets: &[u8]) {
+        let Some(host) = self.hosts.iter().position(|h| h.ip == to.ip) else {
+            return;
+        };
+        let copies = 1 + u64::from(self.random.chance(self.weather.repeat_percent));
+        for _ in 0..copies {
+            if !self.random.chance(self.weather.loss_percent) {
+                let delay = self.random.below(self.weather.delay_max.max(1));
+                self.plan(host, delay, Happening::Packet(to.slot, octets.to_vec()));
+            }
+        }
+    }
+
+    /// Slot 0 is urdmad, which finds the listener.
+    fn deliver(&mut self, host: usize, slot: u8, octets: &[u8]) {
+        let from = self.hosts[1 - host].ip;
+        if slot == 0 {
+            let route = ReqRoute::parse(octets).unwrap();
+            if route.dst.port() != SERVICE {
+                let mut buf = [0; MAX_MESSAGE];
+                let len = reject_no_listener(&route, &mut buf);
+                let to = Peer {
+                    ip: route.src.ip(),
+                    slot: route.slot,
+                };
+                self.send(to, &buf[..len]);
+                return;
+            }
+        }
+        let now = self.now;
+        self.hosts[host].engine.handle_datagram(now, from, octets);
+    }
+
+    fn act(&mut self, host: usize, deed: Deed) {
+        let now = self.now;
+        match deed {
+            Deed::Connect => self.connect(host),
+            Deed::Accept(conn) => {
+                let qpn = self.qpn(host, Some(conn));
+                let ready = self.random.chance(50);
+                let params = AcceptParams {
+                    qp: qp(qpn),
+                    private_data: PrivateData::new(b"welcome").unwrap(),
+                    qp_ready: ready,
+                };
+                let h = &mut self.hosts[host];
+                if h.engine.accept(now, conn, &params).is_ok() {
+                    let seen = h.seen.get_mut(&conn).unwrap();
+                    seen.accepted = true;
+                    seen.gate_open = ready;
+                    self.soon(host, Deed::Ready(qpn));
+                }
+            }
+            Deed::Establish(conn) => {
+                let ready = self.random.chance(50);
+                let h = &mut self.hosts[host];
+                if h.engine.establish(now, conn, ready).is_ok() {
+                    let seen = h.seen.get_mut(&conn).unwrap();
+                    seen.established = true;
+                    seen.gate_open = ready;
+                    let qpn = h.qpns[&conn];
+                    self.soon(host, Deed::Ready(qpn));
+                    self.maybe_end(host, conn);
+                }
+            }
+            Deed::Ready(qpn) => {
+                let h = &mut self.hosts[host];
+                for (conn, seen) in &mut h.seen {
+                    seen.gate_open |= h.qpns.get(conn) == Some(&qpn);
+                }
+                h.engine.qp_ready(now, qpn);
+            }
+            Deed::Reject(conn) => {
+                let data = PrivateData::new(b"no").unwrap();
+                let reason = RejReason::CONSUMER_DEFINED;
+                let _ = self.hosts[host].engine.reject(now, conn, reason, &data);
+                self.soon(host, Deed::Destroy(conn));
+            }
+            Deed::Disconnect(conn) => {
+                let _ = self.hosts[host].engine.disconnect(now, conn);
+            }
+            Deed::Destroy(conn) => {
+                let h = &mut self.hosts[host];
+                h.engine.destroy(now, conn);
+                h.seen.get_mut(&conn).unwrap().destroyed = true;
+            }
+        }
+    }
+
+    fn connect(&mut self, host: usize) {
+        let qpn = self.qpn(host, None);
+        let params = ConnectParams {
+            src: SocketAddr::new(self.hosts[host].ip, 49152),
+            dst: SocketAddr::new(self.hosts[1 - host].ip, SERVICE),
+            port_space: PortSpace::TCP,
+            qp: qp(qpn),
+            retry_count: 7,
+            ack_timeout: 14,
+            path_mtu: 5,
+            private_data: PrivateData::new(b"hello").unwrap(),
+        };
+        let h = &mut self.hosts[host];
+        let conn = h.engine.connect(self.now, &params);
+        h.qpns.insert(conn, qpn);
+        h.seen.insert(conn, Seen::default());
+        if self.weather.erratic && self.random.chance(10) {
+            self.soon(host, Deed::Destroy(conn));
+        }
+    }
+
+    /// An application ends its connection now or later, in one of several ways.
+    fn maybe_end(&mut self, host: usize, conn: ConnId) {
+        match self.random.below(3) {
+            0 => self.soon(host, Deed::Disconnect(conn)),
+            1 if self.weather.erratic => self.soon(host, Deed::Destroy(conn)),
+            _ => {
+                let delay = self.random.below(2000 * MS);
+                self.plan(host, delay, Happening::Deed(Deed::Disconnect(conn)));
+            }
+        }
+    }
+
+    fn hear(&mut self, host: usize, event: Event) {
+        match event {
+            Event::ConnectRequest(request) => {
+                assert_eq!(request.private_data.as_slice(), b"hello");
+                let conn = request.conn;
+                assert!(self.hosts[host]
+                    .seen
+                    .insert(conn, Seen::default())
+                    .is_none());
+                self.requests += 1;
+                self.hosts[host].engine.take_request(conn);
+                let deed = match self.random.below(10) {
+                    0 if self.weather.erratic => Deed::Destroy(conn),
+                    1 if self.weather.erratic => Deed::Reject(conn),
+                    _ => Deed::Accept(conn),
+                };
+                self.soon(host, deed);
+            }
+            Event::Response {
+                conn, private_data, ..
+            } => {
+                assert_eq!(private_data.as_slice(), b"welcome");
+                let seen = self.alive(host, conn);
+                assert!(!seen.responded && !seen.over);
+                seen.responded = true;
+                let deed = match self.random.below(10) {
+                    0 if self.weather.erratic => Deed::Destroy(conn),
+                    1 if self.weather.erratic => Deed::Reject(conn),
+                    _ => Deed::Establish(conn),
+                };
+                self.soon(host, deed);
+            }
+            Event::Established { conn } => {
+                let seen = self.alive(host, conn);
+                assert!(seen.accepted && seen.gate_open);
+                assert!(!seen.established && !seen.over);
+                seen.established = true;
+                self.connected += 1;
+                self.maybe_end(host, conn);
+            }
+            Event::Rejected { conn, .. } | Event::Unreachable { conn } => {
+                let seen = self.alive(host, conn);
+                assert!(!seen.over);
+                seen.over = true;
+                self.soon(host, Deed::Destroy(conn));
+            }
+            Event::Disconnected { conn, .. } => {
+                let seen = self.alive(host, conn);
+                assert!(!seen.over && (seen.established || seen.responded));
+                seen.over = true;
+                // Some applications answer with a disconnect of their own, some wait for the end.
+                if self.random.chance(50) {
+                    self.soon(host, Deed::Disconnect(conn));
+                }
+                let delay = self.random.below(1500 * MS);
+                self.plan(host, delay, Happening::Deed(Deed::Destroy(conn)));
+            }
+            Event::TimeWaitExit { conn } => {
+                let seen = self.alive(host, conn);
+                assert!(seen.over && !seen.time_wait_over);
+                seen.time_wait_over = true;
+            }
+        }
+    }
+
+    /// No event names a connection that its application let go of.
+    fn alive(&mut self, host: usize, conn: ConnId) -> &mut Seen {
+        let seen = self.hosts[host].seen.get_mut(&conn).unwrap();
+        assert!(!seen.destroyed, "event after destroy");
+        seen
+    }
+
+    /// At rest: whatever was not let go of is over or waits for an application that will not act any more.
+    fn check_rest(&mut self) {
+        for host in 0..2 {
+            let left: Vec<ConnId> = self.hosts[host]
+                .seen
+                .iter()
+                .filter(|(_, seen)| !seen.destroyed)
+                .map(|(&conn, _)| conn)
+                .collect();
+            for conn in left {
+                self.act(host, Deed::Destroy(conn));
+            }
+        }
+        self.run();
+        for host in &self.hosts {
+            assert_eq!(host.engine.connections(), 0);
+            assert_eq!(host.engine.next_deadline(), None);
+        }
+    }
+}
+
+fn qp(qpn: u32) -> LocalQp {
+    LocalQp {
+        qpn,
+        responder_resources: 4,
+        initiator_depth: 4,
+        rnr_retry: 7,
+        ..LocalQp::default()
+    }
+}
+
+fn simulate(seed: u64, weather: Weather) -> World {
+    println!("seed {seed}");
+    let mut world = World::new(seed, weather);
+    for _ in 0..4 {
+        let host = world.random.below(2) as usize;
+        let delay = world.random.below(100 * MS);
+        world.plan(host, delay, Happening::Deed(Deed::Connect));
+    }
+    world.run();
+    world.check_rest();
+    world
+}
+
+#[test]
+fn connections_in_any_weather_leave_nothing_over() {
+    for seed in 0..3000 {
+        let weather = Weather {
+            loss_percent: seed % 50,
+            repeat_percent: seed / 7 % 40,
+            delay_max: (1 + seed % 13) * 20 * MS,
+            erratic: true,
+        };
+        simulate(seed, weather);
+    }
+}
+
+#[test]
+fn connections_in_fair_weather_all_come_up_once() {
+    for seed in 0..300 {
+        let weather = Weather {
+            loss_percent: 0,
+            repeat_percent: 0,
+            delay_max: 10 * MS,
+            erratic: false,
+        };
+        let world = simulate(seed, weather);
+        assert_eq!((world.requests, world.connected), (4, 4), "seed {seed}");
+    }
+}
+
+#[test]
+fn connections_in_ten_percent_loss_come_up() {
+    let mut connected = 0;
+    for seed in 0..1000 {
+        let weather = Weather {
+            loss_percent: 10,
+            repeat_percent: 10,
+            delay_max: 30 * MS,
+            erratic: false,
+        };
+        let world = simulate(seed, weather);
+        assert_eq!(
+            world.requests, 4,
+            "seed {seed}: a request seen twice or never"
+        );
+        connected += world.connected;
+    }
+    // A connection of which one side disconnects before the RTU arrived is still reported as established.
+    assert_eq!(connected, 4000);
+}

@@ -1,0 +1,326 @@
+//! How an engine comes to be: the conversation with urdmad, the list of engines of the process, threads without signals.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use urdma_types::Ip16;
+
+use urdma_abi::cancel::Disabled;
+use urdma_arena::{Arena, Endpoint, MappedArena};
+use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
+use urdma_types::SlotId;
+
+use super::background::Rest;
+use super::capture::Capture;
+use super::clock::{self, Calibration};
+use super::cma::Cma;
+use super::conversation::{self, Conversation};
+use super::lanes::Lanes;
+use super::lease::Lease;
+use super::lock::SpinLock;
+use super::qp::PolledTable;
+use super::shard::Shard;
+use super::types::{AttachError, Gid, GidEntry, Info, LeaseState, LIMITS};
+use super::Engine;
+
+/// Environment variable: `never`, `try` or `require`.
+const LEASE_VARIABLE: &str = "URDMA_LEASE";
+/// Environment variable: `never` or `try`.
+const CMA_VARIABLE: &str = "URDMA_CMA";
+/// The engines of this process by run directory; one whose urdmad is gone is replaced.
+static ENGINES: Mutex<Vec<(PathBuf, Arc<Engine>)>> = Mutex::new(Vec::new());
+
+/// What an engine is made of; for tests, which need no urdmad.
+#[derive(Debug)]
+pub struct Parts {
+    /// The arena.
+    pub arena: Arena,
+    /// This process's slot in it, not attached yet.
+    pub slot: SlotId,
+    /// EUI-64 of the device.
+    pub node_guid: u64,
+    /// What the device shows itself as.
+    pub personality: Personality,
+    /// The GID table.
+    pub gids: Vec<GidEntry>,
+    /// The instance's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// IP MTU of the port, 0 without one.
+    pub mtu: u16,
+    /// The conversation with urdmad, if there is one, and where it is.
+    pub control: Option<(ControlClient, RunDir)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeaseWish {
+    Never,
+    Try,
+    Require,
+}
+
+fn lease_wish() -> Result<LeaseWish, AttachError> {
+    let wishes = [
+        ("try", LeaseWish::Try),
+        ("never", LeaseWish::Never),
+        ("require", LeaseWish::Require),
+    ];
+    chosen(LEASE_VARIABLE, &wishes)
+}
+
+/// Whether long messages go in one copy where that is possible.
+fn wants_cma() -> Result<bool, AttachError> {
+    chosen(CMA_VARIABLE, &[("try", true), ("never", false)])
+}
+
+/// What an environment variable chooses; the first when it is not set or empty.
+fn chosen<T: Copy>(variable: &str, choices: &[(&str, T)]) -> Result<T, AttachError> {
+    let value = std::env::var_os(variable).unwrap_or_default();
+    let found = choices
+        .iter()
+        .find(|(name, _)| value.is_empty() || value == *name);
+    found.map(|(_, choice)| *choice).ok_or_else(|| {
+        let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+        let names = names.join(" or ");
+        AttachError::Environment(format!("{variable} must be {names}, not {value:?}"))
+    })
+}
+
+impl Engine {
+    /// The engine of the instance in `run_dir`: the one that is there already, or a new one.
+    ///
+    /// # Errors
+    /// urdmad is not there, refuses, or the process cannot use its memory; the sentence says what to do.
+    pub fn attach(run_dir: &RunDir) -> Result<Arc<Engine>, AttachError> {
+        let path = run_dir.path();
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
+        let (kept, left): (Vec<_>, Vec<_>) = std::mem::take(&mut *engines)
+            .into_iter()
+            .partition(|(_, engine)| engine.is_usable());
+        *engines = kept;
+        // What the parent of this process had is not here: its threads, and what they hold, cannot be ended.
+        let (inherited, ended): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|(_, engine)| engine.is_forked());
+        std::mem::forget(inherited);
+        drop(ended);
+        if let Some((_, engine)) = engines.iter().find(|(there, _)| *there == path) {
+            return Ok(Arc::clone(engine));
+        }
+        let engine = attach_anew(run_dir, lease_wish()?, None)?;
+        engines.push((path, Arc::clone(&engine)));
+        Ok(engine)
+    }
+
+    /// An engine in a slot of an arena, without lease; the caller has the slot to himself.
+    ///
+    /// # Errors
+    /// The slot is taken, or a thread cannot be started.
+    pub fn start(parts: Parts) -> Result<Arc<Engine>, AttachError> {
+        Calibration::begin().if_useful().end();
+        start(parts, LeaseState::NotAsked, None, None, None)
+    }
+
+    /// As [`Engine::start`], but nothing happens except in calls, and timers stand still: what a call costs can be counted so.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_without_thread(parts: Parts) -> Result<Arc<Engine>, AttachError> {
+        let engine = Self::start(parts)?;
+        // As if it ran already.
+        let _ = engine.background.set(());
+        Ok(engine)
+    }
+
+    /// Whether the calling process is a fork of the one that attached.
+    #[inline]
+    pub fn is_forked(&self) -> bool {
+        conversation::forks() != self.forks
+    }
+}
+
+/// A new engine in the instance in `run_dir`: a lane beside those of `lanes`, or the first of its process.
+pub(super) fn attach_anew(
+    run_dir: &RunDir,
+    wish: LeaseWish,
+    lanes: Option<&Arc<Lanes>>,
+) -> Result<Arc<Engine>, AttachError> {
+    let calibration = Calibration::begin();
+    let attaching =
+        ControlClient::begin_attach(run_dir, &program_name(), wish != LeaseWish::Never)?;
+    // While urdmad makes room.
+    let calibration = calibration.if_useful();
+    let (control, attached, arena) = attaching.finish()?;
+    // SAFETY: the engine drops it after everything that refers to the arena, of which it gives nothing away.
+    let mapping = unsafe { MappedArena::from_fd(arena) }.map_err(AttachError::Arena)?;
+    let gids = attached.gids.iter();
+    let addresses: Vec<_> = gids.map(|entry| Ip16(entry.gid).to_ip()).collect();
+    let (state, lease) = take_lease(wish, &attached.lease, &addresses)?;
+    let slot = SlotId::new(attached.slot).ok_or_else(|| {
+        AttachError::Arena(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "urdmad named a slot that cannot be",
+        ))
+    })?;
+    let gids = attached.gids.into_iter().map(|entry| GidEntry {
+        gid: Gid(entry.gid),
+        netdev: entry.netdev,
+    });
+    let parts = Parts {
+        arena: mapping.arena(),
+        slot,
+        node_guid: attached.node_guid,
+        personality: attached.personality,
+        gids: gids.collect(),
+        addresses: attached.addresses,
+        mtu: attached.mtu,
+        control: Some((control, run_dir.clone())),
+    };
+    calibration.end();
+    start(parts, state, lease, lanes, Some(mapping))
+}
+
+/// Opens what urdmad granted; without a lease urdmad forwards, and the sentence says so once.
+fn take_lease(
+    wish: LeaseWish,
+    answer: &LeaseAnswer,
+    addresses: &[IpAddr],
+) -> Result<(LeaseState, Option<Lease>), AttachError> {
+    let why = match answer {
+        LeaseAnswer::NotAsked => return Ok((LeaseState::NotAsked, None)),
+        LeaseAnswer::Granted(params) => match Lease::open(params, addresses) {
+            Ok(lease) => return Ok((LeaseState::Leased, Some(lease))),
+            Err(why) => why,
+        },
+        LeaseAnswer::Refused(why) => why.clone(),
+    };
+    if wish == LeaseWish::Require {
+        return Err(AttachError::LeaseRequired(why));
+    }
+    Ok((LeaseState::Forwarded(why), None))
+}
+
+pub(super) fn start(
+    parts: Parts,
+    lease_state: LeaseState,
+    lease: Option<Lease>,
+    lanes: Option<&Arc<Lanes>>,
+    mapping: Option<MappedArena>,
+) -> Result<Arc<Engine>, AttachError> {
+    conversation::watch_forks();
+    watch_exit();
+    let endpoint = Endpoint::attach(&parts.arena, parts.slot).map_err(AttachError::Arena)?;
+    let parker = endpoint.parker();
+    let cma = Cma::new(wants_cma()?, &endpoint);
+    let mut shard = Shard::new(endpoint, parts.slot, clock::now(), cma);
+    shard.lease = lease.map(Box::new);
+    if let Some(&ip) = parts.addresses.first() {
+        shard.capture = Capture::from_environment(ip)?;
+    }
+    let info = Info {
+        slot: parts.slot,
+        node_guid: parts.node_guid,
+        personality: parts.personality,
+        gids: parts.gids,
+        addresses: parts.addresses,
+        mtu: parts.mtu,
+        lease: lease_state,
+        limits: LIMITS,
+    };
+    shard.datagrams.path_mtu_octets = info.path_mtu_octets();
+    let (control, run_dir) = parts.control.unzip();
+    let engine = Arc::new_cyclic(|myself| Engine {
+        info,
+        shard: SpinLock::new(shard),
+        polled: PolledTable::new(),
+        rest: Rest::new(parker),
+        is_dead: AtomicBool::new(false),
+        contended_polls: AtomicU32::new(0),
+        holds_back: AtomicBool::new(false),
+        control: control.map(Conversation::new),
+        run_dir,
+        lanes: lanes.map_or_else(|| Lanes::new(myself.clone()), Arc::clone),
+        sinks: Mutex::new(Vec::new()),
+        ucma: OnceLock::new(),
+        background: OnceLock::new(),
+        xrc_domains: Mutex::default(),
+        memberships: Mutex::default(),
+        forks: conversation::forks(),
+        myself: myself.clone(),
+        _mapping: mapping,
+    });
+    engine.start_control().map_err(AttachError::Thread)?;
+    Ok(engine)
+}
+
+fn program_name() -> String {
+    std::env::args_os().next().map_or_else(
+        || "unknown".to_owned(),
+        |name| {
+            let path = PathBuf::from(name);
+            path.file_name()
+                .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+        },
+    )
+}
+
+/// Arranges, once, that the exit of the process sends what was put off for a next call that will not come.
+fn watch_exit() {
+    static WATCHED: Once = Once::new();
+    WATCHED.call_once(|| {
+        // SAFETY: the function takes no argument and never unwinds; the plugin is never unloaded.
+        unsafe { libc::atexit(settle_at_exit) };
+    });
+}
+
+/// How long an exit waits for a thread that is in the middle of something. If it takes longer, that is the exiting thread itself, in a signal handler.
+const EXIT_PATIENCE: Duration = Duration::from_millis(100);
+
+/// Acknowledges what has arrived before the process exits, and sends what was put off to the application's next call (see `progress.rs`). A capture ends
+/// here too, so that its last packet is whole.
+extern "C" fn settle_at_exit() {
+    let _uncancelled = Disabled::new();
+    let Ok(engines) = ENGINES.try_lock() else {
+        return;
+    };
+    let begin = Instant::now();
+    let engines = engines.iter().map(|(_, engine)| Arc::clone(engine));
+    let lanes = engines
+        .clone()
+        .flat_map(|engine| engine.lanes.beside().collect::<Vec<_>>());
+    for engine in engines.chain(lanes).filter(|engine| !engine.is_forked()) {
+        let mut shard = engine.shard.try_lock();
+        while shard.is_none() && begin.elapsed() < EXIT_PATIENCE {
+            std::thread::yield_now();
+            shard = engine.shard.try_lock();
+        }
+        if let Some(shard) = &mut shard {
+            if !shard.is_dead {
+                shard.drain(&engine.info);
+                shard.acknowledge_all();
+            }
+            shard.flush();
+            shard.capture = None;
+        }
+    }
+}
+
+/// A thread that takes no signals, so that the application's handlers run in the application's threads.
+pub(super) fn spawn_quiet(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: an all-zero sigset_t is a valid place for sigfillset and pthread_sigmask to write to.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
+    // SAFETY: `all` is writable.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: both sets are valid; the mask is put back below.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+    let spawned = std::thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(512 * 1024)
+        .spawn(work);
+    // SAFETY: `before` holds the mask from above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    spawned.map(drop)
+}

@@ -1,0 +1,580 @@
+//! The thread that progresses when the application does not, and who may rest when.
+//!
+//! Two goals pull apart: an application that polls must not be disturbed (no doorbells for senders to ring, no thread that takes its processor),
+//! and one that does not poll (it sleeps in a completion channel or a socket, or looks at its memory) must be served within microseconds.
+//!
+//! The slot's park word says whether senders ring: PARKED they do, RUNNING they do not. The rule that keeps every wake-up:
+//!
+//! > While the word is RUNNING, the thread is awake or in a *bounded* sleep (at most [`NAP_MAX_NS`]), after which it looks at the ring.
+//!
+//! - While somebody polls, the thread naps ([`Parker::nap`]: the word stays RUNNING). Else it parks ([`Parker::park`]): the word becomes PARKED,
+//!   the thread looks at the ring once more, and waits on the futex.
+//! - An application that polls takes the word over (RUNNING) without waking the thread. Was the thread's sleep not bounded, it is woken once,
+//!   so that it goes into a bounded one. Taking over needs [`POLLS_TO_TAKE_OVER`] polls since a completion queue was armed: the poll that
+//!   verbs demand after arming does not count as polling.
+//! - An application that arms a completion queue makes the word PARKED: the next datagram rings.
+//! - After each bounded sleep the thread sees whether the application polled meanwhile. If it did, and nothing waits, the next sleep is longer. If
+//!   something waits, the thread gives the application [`STALE_NS`] to poll; if it does not, it is one that looks at its memory now and then
+//!   polls (`ib_write_lat`), and after a few such findings the mode becomes *doorbell*: polls that find nothing still take the word over,
+//!   but each poll that finds something hands it back, so that the next datagram rings at once. When the thread's wake-ups find nothing to do
+//!   any more, the mode goes back.
+//! - When nobody polls, the thread does all the work: it goes on while there is more to send, spins with sched_yield for [`SPIN_NS`] after the last
+//!   datagram that came or left, unless a yield shows that somebody else wants the processor, and then sleeps until the bell or the next timer.
+//! - Many datagrams at one wake-up are a stream: the sleeps are naps of [`STREAM_NAP_NS`] until one after which nothing has come, so that its
+//!   sender need not wake the thread for every few packets, which costs both more than the packets do.
+//! - A leased queue has no bell: while there is one, every sleep is bounded, by a share of the time since the last datagram ([`lease_nap_ns`])
+//!   when nobody polls, and as above when somebody does.
+//!
+//! The thread stores until when it sleeps while it holds the engine's lock, so whoever sets an earlier timer under that lock sees it and wakes
+//! it ([`Rest::look`]).
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use urdma_abi::cancel::Disabled;
+use urdma_arena::{Parked, Parker};
+
+use super::attach::spawn_quiet;
+use super::clock;
+use super::progress::BURST;
+use super::shard::{Note, Shard};
+use super::types::EngineError;
+use super::Engine;
+
+/// First bounded sleep while an application polls.
+const NAP_MIN_NS: u64 = 100_000;
+/// Longest bounded sleep.
+const NAP_MAX_NS: u64 = 1_000_000;
+/// First sleep before a blocked transmission is tried again.
+const RETRY_MIN_NS: u64 = 20_000;
+/// How long a datagram may wait for an application that polls.
+const STALE_NS: u64 = 20_000;
+/// Datagrams at one wake-up that are a stream, and how long the thread then naps instead of waiting for the bell.
+const STREAM_DATAGRAMS: usize = 4;
+const STREAM_NAP_NS: u64 = 20_000;
+/// How long the thread spins after the last datagram that came or left.
+const SPIN_NS: u64 = 20_000;
+/// A yield that takes longer shows that somebody else wants the processor.
+const CONTENDED_NS: u64 = 10_000;
+/// How many times as long the thread does not spin after that: somebody who looks in now and then costs little.
+const NO_SPIN_SHARE: u64 = 16;
+/// How long it does not at most, nor after an application has polled: one that looks at its memory in between wants the
+/// processor, and a yield would give it away for milliseconds.
+const NO_SPIN_NS: u64 = 50_000_000;
+/// Polls since the last arming that make an application one that polls.
+const POLLS_TO_TAKE_OVER: u32 = 8;
+/// Polls in a row that may find nothing before the processor is given away, about 20 us: usually, and when that helps (see [`Rest::give_way`]).
+const POLLS_TO_YIELD: (u32, u32) = (1024, 16);
+/// A yield that comes back in less found nobody who wanted the processor.
+const YIELD_IDLE_NS: u64 = 1_000;
+/// A yield that comes back in less had given way to somebody who yields too, like the peer of this very conversation.
+const YIELD_HELPED_NS: u64 = 50_000;
+/// A yield that takes longer went to somebody who computes.
+const YIELD_COMPUTES_NS: u64 = 500_000;
+/// How long an application that polls in vain then sleeps for moments instead of yielding: who sleeps is served as soon as he wakes, who spins or
+/// yields waits for a whole time slice of everybody else.
+const DOZE_FOR_NS: u64 = 50_000_000;
+/// Such a moment.
+const DOZE_NS: u64 = 20_000;
+/// Bounds of the sleep while a queue is leased.
+const LEASE_NAP_NS: (u64, u64) = (5_000, 3_000_000);
+/// Slice that the thread asks of the scheduler (Linux 6.12 and later): shorter than the usual one, so that its wake-ups are served at once, and
+/// long enough for the copies of some megabytes.
+const SLICE_NS: u64 = 500_000;
+
+const FOREVER: u64 = u64::MAX;
+
+const MODE_POLL: u8 = 0;
+const MODE_DOORBELL: u8 = 1;
+/// Score at which the mode becomes doorbell.
+const SCORE_DOORBELL: u32 = 4;
+const SCORE_MAX: u32 = 24;
+
+/// Who rests, and until when.
+pub(super) struct Rest {
+    parker: Parker,
+    /// Polls by applications; written under the engine's lock.
+    polls: AtomicU64,
+    /// When the thread's sleep ends by itself, in nanoseconds; 0 while it is awake. Written under the engine's lock.
+    wake_at: AtomicU64,
+    is_bounded: AtomicBool,
+    kicked: AtomicBool,
+    mode: AtomicU8,
+    /// Vain polls until the application's thread yields.
+    polls_to_yield: AtomicU32,
+    /// Until when it sleeps for moments instead, nanoseconds.
+    doze_until: AtomicU64,
+}
+
+impl Rest {
+    pub(super) fn new(parker: Parker) -> Self {
+        Self {
+            parker,
+            polls: AtomicU64::new(0),
+            wake_at: AtomicU64::new(0),
+            is_bounded: AtomicBool::new(false),
+            kicked: AtomicBool::new(false),
+            mode: AtomicU8::new(MODE_POLL),
+            polls_to_yield: AtomicU32::new(POLLS_TO_YIELD.0),
+            doze_until: AtomicU64::new(0),
+        }
+    }
+
+    /// An application has polled; `found` says whether it found a completion. True when it has polled in vain for so long that others
+    /// should have the processor for a moment: on a busy machine the peer may be waiting for this very processor.
+    #[inline]
+    pub(super) fn polled(&self, shard: &mut Shard, found: bool) -> bool {
+        self.polls.store(
+            self.polls.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
+        shard.polls_since_armed = shard.polls_since_armed.saturating_add(1);
+        let is_doorbell = self.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
+        if found {
+            shard.empty_polls = 0;
+            if is_doorbell && !self.parker.is_parked() && !self.parker.has_work() {
+                self.parker.hand_over();
+            }
+        } else {
+            shard.empty_polls = shard.empty_polls.saturating_add(1);
+        }
+        let polls = if is_doorbell {
+            shard.empty_polls
+        } else {
+            shard.polls_since_armed
+        };
+        if polls >= POLLS_TO_TAKE_OVER && self.parker.is_parked() {
+            self.take_over();
+        }
+        self.look(shard);
+        if shard.empty_polls < self.polls_to_yield.load(Ordering::Relaxed) {
+            return false;
+        }
+        shard.empty_polls = POLLS_TO_TAKE_OVER;
+        true
+    }
+
+    /// Gives the processor away after long vain polling, and learns from what happens.
+    ///
+    /// Two programs that poll for one another on one processor lose a time slice, milliseconds, at every message unless they yield; then
+    /// it is microseconds, so if the yield comes back soon, the next one comes sooner. If it comes back late, it went to somebody who
+    /// computes: for a while it sleeps for moments instead.
+    #[cold]
+    pub(super) fn give_way(&self) {
+        let before = clock::now_ns();
+        if before < self.doze_until.load(Ordering::Relaxed) {
+            let _uncancelled = Disabled::new();
+            std::thread::sleep(Duration::from_nanos(DOZE_NS));
+            return;
+        }
+        std::thread::yield_now();
+        let after = clock::now_ns();
+        let away_ns = after.saturating_sub(before);
+        if away_ns >= YIELD_COMPUTES_NS {
+            self.doze_until
+                .store(after + DOZE_FOR_NS, Ordering::Relaxed);
+            self.polls_to_yield
+                .store(POLLS_TO_YIELD.1, Ordering::Relaxed);
+            return;
+        }
+        let polls = if (YIELD_IDLE_NS..YIELD_HELPED_NS).contains(&away_ns) {
+            POLLS_TO_YIELD.1
+        } else {
+            let polls = self.polls_to_yield.load(Ordering::Relaxed);
+            (polls * 2).min(POLLS_TO_YIELD.0)
+        };
+        self.polls_to_yield.store(polls, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn take_over(&self) {
+        if self.parker.take_over() && !self.is_bounded.load(Ordering::SeqCst) {
+            self.parker.rouse();
+        }
+    }
+
+    /// An application has armed a completion queue: it is about to sleep.
+    pub(super) fn armed(&self, shard: &mut Shard) {
+        shard.polls_since_armed = 0;
+        shard.empty_polls = 0;
+        if !self.parker.is_parked() {
+            self.parker.hand_over();
+        }
+    }
+
+    /// After something was done under the lock: wakes the thread if it would sleep past what only it does.
+    #[inline]
+    pub(super) fn look(&self, shard: &mut Shard) {
+        if shard.wheel.take_moved()
+            || shard.is_blocked
+            || !shard.notes.is_empty()
+            || shard.held.has_begun()
+        {
+            self.look_closer(shard);
+        }
+    }
+
+    #[cold]
+    fn look_closer(&self, shard: &Shard) {
+        let wake_at = self.wake_at.load(Ordering::SeqCst);
+        let due = if !shard.notes.is_empty() {
+            1
+        } else {
+            let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
+            if shard.is_blocked || !shard.held.is_empty() {
+                timer.min(clock::now_ns() + NAP_MAX_NS)
+            } else {
+                timer
+            }
+        };
+        if due < wake_at {
+            self.kick();
+        }
+    }
+
+    /// Wakes the thread, once until it has woken up.
+    pub(super) fn kick(&self) {
+        if !self.kicked.swap(true, Ordering::SeqCst) {
+            self.parker.rouse();
+        }
+    }
+
+    fn sleep(&self, until_ns: u64, naps: bool) {
+        let timeout = (until_ns != FOREVER)
+            .then(|| Duration::from_nanos(until_ns.saturating_sub(clock::now_ns())));
+        let parked = match timeout {
+            // Somebody polls: senders need not ring.
+            Some(limit) if naps && !self.parker.is_parked() => self.parker.nap(limit),
+            _ => self
+                .parker
+                .park(timeout, || self.kicked.load(Ordering::SeqCst)),
+        };
+        if parked == Parked::Vacant {
+            // urdmad has declared this process dead and will say so on the control socket.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.wake_at.store(0, Ordering::SeqCst);
+        self.kicked.store(false, Ordering::SeqCst);
+    }
+}
+
+/// What the thread remembers from one turn to the next.
+struct Turns {
+    polls: u64,
+    nap_ns: u64,
+    retry_ns: u64,
+    last_work_ns: u64,
+    no_spin_until_ns: u64,
+    score: u32,
+    /// A queue is leased, which has no bell.
+    has_lease: bool,
+    /// A stream comes in; until a nap after which nothing had come.
+    has_stream: bool,
+    /// The next sleep is a nap, beside an application that polls or during a stream.
+    naps: bool,
+}
+
+impl Turns {
+    fn new() -> Self {
+        Self {
+            polls: 0,
+            nap_ns: NAP_MIN_NS,
+            retry_ns: RETRY_MIN_NS,
+            last_work_ns: 0,
+            no_spin_until_ns: 0,
+            score: 0,
+            has_lease: false,
+            has_stream: false,
+            naps: false,
+        }
+    }
+
+    /// So many datagrams were taken, and something was sent or not.
+    fn note_work(&mut self, now_ns: u64, taken: usize, has_sent: bool) {
+        if taken > 0 || has_sent {
+            self.last_work_ns = now_ns;
+        }
+        self.has_stream =
+            taken >= STREAM_DATAGRAMS || (self.has_stream && self.idle_ns(now_ns) < STREAM_NAP_NS);
+    }
+
+    /// How long nothing has been taken or sent.
+    fn idle_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.last_work_ns)
+    }
+
+    /// Until when the thread may sleep for all but timers.
+    fn rest_until(
+        &mut self,
+        now_ns: u64,
+        application_polls: bool,
+        is_blocked: bool,
+        has_sent: bool,
+    ) -> u64 {
+        let mut sleep_ns = FOREVER;
+        if !is_blocked || has_sent {
+            self.retry_ns = RETRY_MIN_NS;
+        }
+        if is_blocked {
+            sleep_ns = self.retry_ns;
+            self.retry_ns = (self.retry_ns * 2).min(NAP_MAX_NS);
+        }
+        if self.has_lease && !application_polls {
+            sleep_ns = sleep_ns.min(lease_nap_ns(self.idle_ns(now_ns)));
+        }
+        if application_polls {
+            sleep_ns = sleep_ns.min(self.nap_ns);
+        }
+        if self.has_stream {
+            sleep_ns = sleep_ns.min(STREAM_NAP_NS);
+        }
+        self.naps = application_polls || self.has_stream;
+        now_ns.saturating_add(sleep_ns)
+    }
+}
+
+/// How long a process with a leased queue may sleep after `idle_ns` without a datagram: an eighth of that, within bounds.
+fn lease_nap_ns(idle_ns: u64) -> u64 {
+    (idle_ns / 8).clamp(LEASE_NAP_NS.0, LEASE_NAP_NS.1)
+}
+
+impl Engine {
+    /// Starts the thread if it does not run yet.
+    pub(super) fn start_background(&self) -> Result<(), EngineError> {
+        if self.background.get().is_some() {
+            return Ok(());
+        }
+        let engine = self.myself.upgrade().ok_or(EngineError::DeviceGone)?;
+        let mut outcome = Ok(());
+        self.background.get_or_init(|| {
+            outcome = spawn_quiet("urdma-engine", move || engine.run_background())
+                .map_err(|_| EngineError::NoMemory);
+        });
+        outcome
+    }
+
+    fn run_background(self: Arc<Self>) {
+        ask_for_quick_wake_ups();
+        let mut turns = Turns::new();
+        while !self.has_nothing_to_do() {
+            let until = self.background_turn(&mut turns);
+            if until > 0 {
+                self.rest.sleep(until, turns.naps);
+            }
+        }
+    }
+
+    /// Whether urdmad has ended and everything that it leaves to do has been done; rdma_cm has timers until the program has closed its files.
+    fn has_nothing_to_do(&self) -> bool {
+        if self.is_alive() {
+            return false;
+        }
+        let shard = self.shard.lock();
+        let is_flushed = shard.is_dead && shard.notes.is_empty();
+        drop(shard);
+        is_flushed && self.ucma.get().is_none_or(|ucma| ucma.has_no_file())
+    }
+
+    /// One look at everything; gives until when to sleep, 0 for not at all.
+    fn background_turn(&self, turns: &mut Turns) -> u64 {
+        let polls = self.rest.polls.load(Ordering::Relaxed);
+        let application_polls = polls != turns.polls;
+        turns.polls = polls;
+        let is_stale = application_polls && self.is_left_alone(polls, turns.has_lease);
+        let mut shard = self.shard.lock();
+        turns.has_lease = shard.lease.is_some();
+        let now = clock::now();
+        let now_ns = now.as_ns();
+        shard.is_blocked = false;
+        let sent_before = shard.counters.sent;
+        let taken = if shard.is_dead {
+            0
+        } else {
+            shard.progress(&self.info)
+        };
+        shard.run_timers(now);
+        let has_sent = shard.counters.sent != sent_before;
+        let notes = std::mem::take(&mut shard.notes);
+        let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
+        let _ = shard.wheel.take_moved();
+        self.judge(turns, application_polls, is_stale && taken > 0, taken > 0);
+        turns.note_work(now_ns, taken, has_sent);
+        if application_polls {
+            turns.no_spin_until_ns = now_ns + NO_SPIN_NS;
+        }
+        let spins = now_ns >= turns.no_spin_until_ns && turns.idle_ns(now_ns) < SPIN_NS;
+        // After a full burst there is most likely more, and a queue pair whose turn ended before it had sent all that it may goes on.
+        if !notes.is_empty() || spins || taken >= BURST || shard.may_send_more() {
+            drop(shard);
+            self.deliver(notes);
+            if spins {
+                spin_once(turns);
+            }
+            return 0;
+        }
+        let cm = self.cm_deadline_ns();
+        if cm <= now_ns {
+            drop(shard);
+            self.cm_timeout();
+            return 0;
+        }
+        let until = turns.rest_until(now_ns, application_polls, shard.is_blocked, has_sent);
+        let until = until.min(timer).min(cm);
+        let is_bounded = turns.naps || shard.is_blocked || turns.has_lease;
+        self.rest.is_bounded.store(is_bounded, Ordering::SeqCst);
+        self.rest.wake_at.store(until, Ordering::SeqCst);
+        until.max(1)
+    }
+
+    /// Whether an application, which polled not long ago, leaves alone what waits in the ring, or may wait in a leased queue.
+    fn is_left_alone(&self, polls: u64, has_lease: bool) -> bool {
+        let rings = self.rest.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
+        let may_wait = || has_lease || (!rings && self.rest.parker.has_work());
+        if !may_wait() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_nanos(STALE_NS));
+        may_wait() && self.rest.polls.load(Ordering::Relaxed) == polls
+    }
+
+    /// Chooses the mode and the length of the next sleep.
+    fn judge(&self, turns: &mut Turns, application_polls: bool, was_stale: bool, worked: bool) {
+        if !application_polls {
+            turns.nap_ns = NAP_MIN_NS;
+            return;
+        }
+        let is_doorbell = self.rest.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
+        let was_needed = if is_doorbell && !turns.has_lease {
+            worked
+        } else {
+            was_stale
+        };
+        if was_needed {
+            turns.score = (turns.score + 2).min(SCORE_MAX);
+            turns.nap_ns = if turns.has_lease {
+                LEASE_NAP_NS.0
+            } else {
+                NAP_MIN_NS
+            };
+        } else {
+            turns.score = turns.score.saturating_sub(1);
+            turns.nap_ns = (turns.nap_ns * 2).min(NAP_MAX_NS);
+        }
+        let mode = match (is_doorbell, turns.score) {
+            (false, SCORE_DOORBELL..) => {
+                turns.score = SCORE_MAX;
+                MODE_DOORBELL
+            }
+            (true, 0) => MODE_POLL,
+            _ => return,
+        };
+        self.rest.mode.store(mode, Ordering::Relaxed);
+    }
+
+    /// Hands connection management what came in for it, without any lock.
+    fn deliver(&self, notes: Vec<Note>) {
+        if notes.is_empty() {
+            return;
+        }
+        let ucma = self.cm_in_use();
+        for note in notes {
+            match (note, &ucma) {
+                (Note::SlotDead(slot), _) => self.peer_slot_vacant(slot),
+                (_, None) => {}
+                (Note::QpData(qpn), Some(ucma)) => ucma.qp_data(qpn),
+                (Note::QpGone(qpn), Some(ucma)) => ucma.qp_gone(qpn),
+                (Note::Cm(from, datagram), Some(ucma)) => ucma.handle_datagram(from, &datagram),
+            }
+        }
+    }
+
+    fn cm_deadline_ns(&self) -> u64 {
+        self.ucma
+            .get()
+            .and_then(|ucma| ucma.next_deadline())
+            .unwrap_or(FOREVER)
+    }
+
+    #[cold]
+    fn cm_timeout(&self) {
+        if let Some(ucma) = self.ucma.get() {
+            ucma.handle_timeout();
+        }
+    }
+}
+
+/// Gives the processor away for a moment and sees whether somebody wanted it.
+fn spin_once(turns: &mut Turns) {
+    let before = clock::now_ns();
+    std::thread::yield_now();
+    let after = clock::now_ns();
+    let away_ns = after.saturating_sub(before);
+    if away_ns > CONTENDED_NS {
+        turns.no_spin_until_ns = after + (away_ns * NO_SPIN_SHARE).min(NO_SPIN_NS);
+    }
+}
+
+/// Makes timers exact and asks the scheduler for a short slice; what the kernel does not know is left undone.
+fn ask_for_quick_wake_ups() {
+    #[repr(C)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    // SAFETY: PR_SET_TIMERSLACK takes a number.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000 as libc::c_ulong) };
+    let attr = SchedAttr {
+        size: u32::try_from(size_of::<SchedAttr>()).unwrap_or(0),
+        policy: 0,
+        flags: 0,
+        // SAFETY: getpriority of the caller takes numbers only.
+        nice: unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) },
+        priority: 0,
+        runtime: SLICE_NS,
+        deadline: 0,
+        period: 0,
+    };
+    // SAFETY: `attr` is a sched_attr of the size that it names; 0 is the calling thread.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use urdma_engine::{Access, SendOp};
+
+    use super::super::rig::{arena, connect, parts, End};
+    use super::*;
+
+    #[test]
+    fn thread_does_not_rest_while_an_answer_of_many_datagrams_may_go_on() {
+        // The test takes the turns of the thread.
+        let engine = Engine::start_without_thread(parts(arena(), 1)).unwrap();
+        // More than two turns.
+        let octets = 5 << 20;
+        let [asks, answers] = [(); 2].map(|()| End::new(engine.clone(), octets));
+        connect(&asks, &answers, Access::all() - Access::ON_DEMAND);
+        let read = SendOp::Read {
+            remote: answers.remote(0),
+        };
+        asks.post(1, read, &[asks.sge(0, octets)]).unwrap();
+        let mut turns = Turns::new();
+        // Somebody else wants the processor.
+        turns.no_spin_until_ns = FOREVER;
+        let mut rests = 0;
+        while !asks.cq.has_completions() {
+            if engine.background_turn(&mut turns) > 0 {
+                let shard = engine.shard.lock();
+                assert!(shard.is_blocked || shard.ready.is_empty(), "rests: {rests}");
+                rests += 1;
+            }
+            assert!(rests < 1000, "the read does not end");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `URDMA_CAPTURE=file`: the datagrams that this process puts into the arena, as a pcapng file for Wireshark.
+//!
+//! Inside a host there are no Ethernet, IP and UDP headers; they are made up here: addresses are the instance's first one, ports are those of
+//! the slots. Each process writes what it sends, so a file per process (`%p` in the name is the process id) shows a conversation once.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use proto_trp::pcapng;
+use urdma_abi::cancel::Disabled;
+use urdma_types::{udp_port, SlotId};
+use urdma_underlay::{Checksum, Ecn, MacAddr, Route, Template, UdpPorts, MAX_HEADER_OCTETS};
+
+use super::types::AttachError;
+
+/// Environment variable that names the file.
+const VARIABLE: &str = "URDMA_CAPTURE";
+/// Longest datagram that fits an IPv6 packet, so that everything local can be shown.
+pub(super) const MAX_DATAGRAM: u32 = 65_535 - 48;
+
+/// A capture in the making. Unbuffered, since nothing runs when the process ends.
+pub(super) struct Capture {
+    out: pcapng::Capture<File>,
+    template: Template,
+    packet: Vec<u8>,
+}
+
+impl Capture {
+    /// The capture that the environment asks for, if any.
+    pub(super) fn from_environment(ip: IpAddr) -> Result<Option<Box<Self>>, AttachError> {
+        let Some(name) = std::env::var_os(VARIABLE).filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let name = name.to_string_lossy();
+        let path = PathBuf::from(name.replace("%p", &std::process::id().to_string()));
+        Self::create(&path, ip).map(Some).map_err(|why| {
+            AttachError::Environment(format!(
+                "{VARIABLE}: cannot write {}: {why}",
+                path.display()
+            ))
+        })
+    }
+
+    fn create(path: &std::path::Path, ip: IpAddr) -> Result<Box<Self>, String> {
+        let mac = MacAddr([0x02, 0, 0, 0, 0, 1]);
+        let template = Template::new(&Route {
+            source_mac: mac,
+            destination_mac: mac,
+            source: ip,
+            destination: ip,
+            checksum: Checksum::Full,
+        });
+        let template = template.map_err(|error| error.to_string())?;
+        let file = File::create(path).map_err(|error| error.to_string())?;
+        let out = pcapng::Capture::new(file).map_err(|error| error.to_string())?;
+        Ok(Box::new(Self {
+            out,
+            template,
+            packet: Vec::with_capacity(MAX_HEADER_OCTETS + 65_536),
+        }))
+    }
+
+    /// Adds a datagram. A disk that is full ends nothing but the capture.
+    pub(super) fn add(&mut self, from: SlotId, to: SlotId, datagram: &[u8]) {
+        let _uncancelled = Disabled::new();
+        let headers = self.template.header_octets();
+        self.packet.clear();
+        self.packet.resize(headers, 0);
+        self.packet.extend_from_slice(datagram);
+        let ports = UdpPorts {
+            source: udp_port(from),
+            destination: udp_port(to),
+        };
+        if self
+            .template
+            .write(&mut self.packet, ports, Ecn::from_bits(0))
+            .is_err()
+        {
+            return;
+        }
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let nanoseconds = since_epoch.map_or(0, |time| time.as_nanos());
+        let _ = self
+            .out
+            .frame(u64::try_from(nanoseconds).unwrap_or(0), &self.packet);
+    }
+}

@@ -1,0 +1,181 @@
+//! What connection management needs of the engine: packets, time, urdmad, and the states of queue pairs.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+
+use proto_trp::conn::State;
+use urdma_ipc::PortTable;
+use urdma_ipc::{CmPort, ControlClient, PortSharing};
+use urdma_types::{Qpn, SlotId};
+use urdma_ucma::{Device, Driver, Errno, Peer, Port, Sharing, Ucma};
+
+use super::path::Way;
+use super::shard::random_u64;
+use super::types::{EngineError, Gid};
+use super::{clock, Engine};
+
+/// The engine as connection management sees it.
+struct Surroundings {
+    engine: Weak<Engine>,
+}
+
+impl Engine {
+    pub(super) fn make_ucma(&self) -> Arc<Ucma> {
+        Ucma::new(Arc::new(Surroundings {
+            engine: Weak::clone(&self.myself),
+        }))
+    }
+
+    /// Connection management of the process, if it is used: the first engine has it.
+    pub(super) fn cm_in_use(&self) -> Option<Arc<Ucma>> {
+        self.lanes.first()?.ucma.get().cloned()
+    }
+
+    /// A queue pair has reached RTR: a handshake may be waiting for that.
+    pub(super) fn qp_is_ready_now(&self, qpn: Qpn) {
+        if let Some(ucma) = self.cm_in_use() {
+            ucma.qp_ready(qpn.to_u32());
+        }
+    }
+
+    /// Whether connection management of this process has met a peer with this queue pair number and first PSN.
+    pub fn has_met(&self, qpn: u32, psn: u32) -> bool {
+        self.ucma.get().is_some_and(|ucma| ucma.has_peer(qpn, psn))
+    }
+
+    fn control(&self) -> Result<&ControlClient, Errno> {
+        if self.is_alive() {
+            self.daemon().ok_or(libc::ENODEV)
+        } else {
+            Err(libc::ENODEV)
+        }
+    }
+}
+
+impl Surroundings {
+    fn engine(&self) -> Result<Arc<Engine>, Errno> {
+        self.engine.upgrade().ok_or(libc::ENODEV)
+    }
+}
+
+/// A port's sharing as urdmad knows it.
+fn sharing_of(sharing: Sharing) -> PortSharing {
+    PortSharing {
+        reuse_addr: sharing.reuse_addr,
+        af_only: sharing.af_only,
+    }
+}
+
+impl Driver for Surroundings {
+    fn now(&self) -> u64 {
+        clock::now_ns()
+    }
+
+    fn entropy(&self) -> u64 {
+        random_u64()
+    }
+
+    fn device(&self) -> Device {
+        let Ok(engine) = self.engine() else {
+            return Device {
+                slot: 0,
+                node_guid: [0; 8],
+                addresses: Vec::new(),
+                gids: Vec::new(),
+                path_mtu: 1,
+            };
+        };
+        let info = engine.info();
+        Device {
+            slot: info.slot.number(),
+            node_guid: info.node_guid.to_be_bytes(),
+            addresses: info.addresses.clone(),
+            gids: info.gids.iter().map(|entry| entry.gid.0).collect(),
+            path_mtu: info.path_mtu_code(),
+        }
+    }
+
+    fn transmit(&self, to: Peer, datagram: &[u8]) {
+        if let (Ok(engine), Some(slot)) = (self.engine(), SlotId::new(to.slot)) {
+            let mut shard = engine.shard.lock();
+            if !shard.is_dead {
+                shard.send_cm(&engine.info, to.ip, slot, datagram);
+            }
+        }
+    }
+
+    fn kick(&self) {
+        if let Ok(engine) = self.engine() {
+            engine.rest.kick();
+        }
+    }
+
+    fn qp_is_ready(&self, qpn: u32) -> bool {
+        let (Ok(first), Some(qpn)) = (self.engine(), Qpn::from_u32(qpn)) else {
+            return true;
+        };
+        let Some(engine) = first.lanes.find(qpn.slot()) else {
+            return true;
+        };
+        let shard = engine.shard.lock();
+        if shard.datagrams.is_before_rtr(qpn.index()) {
+            return false;
+        }
+        let entry = shard.qps.get(qpn.index());
+        entry.is_none_or(|entry| !matches!(entry.conn.state(), State::Reset | State::Init))
+    }
+
+    fn bind_port(&self, id: u32, wanted: &Port) -> Result<u16, Errno> {
+        let wanted = CmPort {
+            space: PortTable::of(wanted.space).ok_or(libc::EINVAL)?,
+            addr: wanted.ip,
+            port: wanted.port,
+            sharing: sharing_of(wanted.sharing),
+        };
+        let bound = self.engine()?.control()?.cm_bind_port(id, wanted);
+        bound.map_err(|error| error.errno())
+    }
+
+    fn share_port(&self, id: u32, sharing: Sharing) -> Result<(), Errno> {
+        let shared = self.engine()?.control()?.cm_share(id, sharing_of(sharing));
+        shared.map_err(|error| error.errno())
+    }
+
+    fn listen(&self, id: u32, backlog: u32) -> Result<(), Errno> {
+        let listens = self.engine()?.control()?.cm_listen(id, backlog);
+        listens.map_err(|error| error.errno())
+    }
+
+    fn release_port(&self, id: u32) {
+        let Ok(engine) = self.engine() else {
+            return;
+        };
+        if let Ok(control) = engine.control() {
+            // When urdmad is gone, so is the port.
+            let _ = control.cm_release(id);
+        }
+    }
+
+    fn resolve(&self, ip: IpAddr) -> Result<IpAddr, Errno> {
+        let engine = self.engine()?;
+        let own = || {
+            engine
+                .addresses()
+                .first()
+                .copied()
+                .ok_or(EngineError::NetUnreachable)
+        };
+        let source = match engine.find_way(Gid::from_ip(ip)) {
+            Ok(Way::Local) if engine.addresses().contains(&ip) => Ok(ip),
+            Ok(Way::Local) => own(),
+            Ok(Way::Remote { .. }) => engine
+                .addresses()
+                .iter()
+                .copied()
+                .find(|own| own.is_ipv4() == ip.is_ipv4())
+                .ok_or(EngineError::NetUnreachable),
+            Err(error) => Err(error),
+        };
+        source.map_err(EngineError::errno)
+    }
+}

@@ -1,0 +1,378 @@
+//! Long messages inside a host in one copy (cross memory attach): the payload of a SEND or WRITE stays in the sender's memory, its frame says where, and
+//! the receiver has the kernel copy it from there straight to its place (doc/adr/0008-one-copy-inside-a-host.md).
+//!
+//! A frame that refers to payload ends, instead of it, with [`ENTRY`]s: address and word of the queue pair's witness, then address and length of each
+//! piece. A witness is a word that nobody guesses; it is read behind the payload by the same system call, and the octets count only if it says what the
+//! frame says. So they are those of that very process (numbers of processes are used again, and differ between pid namespaces), and of a request that
+//! had not ended: a queue pair changes its witness before it gives requests back that failed.
+//!
+//! A peer refers only if this process says in the slot table that it can read there: it looks when it connects ([`Cma::meet`]). A payload that cannot be
+//! read all the same counts as lost; what is sent again is always copied.
+
+use std::cell::Cell;
+
+use arrayvec::ArrayVec;
+use proto_trp::conn::{PlaceError, Sge};
+use proto_trp::wire::{trp, PacketType};
+use urdma_arena::{Endpoint, Referred, RxFrame, Witness};
+use urdma_types::SlotId;
+
+use super::memory::{pointer, ListKind, QpHost};
+use super::shard::random_u64;
+use super::types::LIMITS;
+
+#[cfg(test)]
+mod tests;
+
+/// Payload from this length on stays where it is: below, two copies are faster than the system call.
+pub(super) const REFER_FROM: usize = 32 * 1024;
+/// Payload of messages up to this length: longer ones do not fit into a core's cache twice, and then two cores that copy are faster than one.
+const REFERRED_MESSAGE_MAX: u64 = 512 * 1024;
+/// The `refer_from` of a host that copies whatever it gathers.
+pub(super) const NEVER: usize = usize::MAX;
+/// Octets of an entry: two words.
+const ENTRY: usize = 16;
+/// Pieces of a payload, and one for its witness; as many places and one for the last octet of a write.
+const VECTORS_MAX: usize = LIMITS.max_sge as usize + 2;
+/// Payloads of a peer that may turn out not to be readable before it is asked to copy.
+const FAULTS_MAX: u32 = 4;
+
+type Vectors = ArrayVec<libc::iovec, VECTORS_MAX>;
+/// Copies from the memory of a process to vectors of this one: gives the octets copied, or the error's number.
+type Read = fn(u32, &Vectors, &Vectors) -> Result<usize, i32>;
+
+/// What is known of the memory of a peer.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    /// What it showed when this was found out.
+    witness: Witness,
+    is_readable: bool,
+    /// Payloads that could not be read.
+    faults: u32,
+}
+
+/// Which peers this process reads; a part of the shard.
+pub(super) struct Cma {
+    is_on: bool,
+    /// What shows peers that they can read this process' memory; never moves.
+    _witness: Box<u64>,
+    /// By slot.
+    peers: Vec<Option<Peer>>,
+    read: Read,
+}
+
+impl Cma {
+    /// Nobody is known; peers that look find this process, unless it is not to be read.
+    pub(super) fn new(is_on: bool, endpoint: &Endpoint) -> Self {
+        let witness = Box::new(random_u64());
+        if is_on {
+            endpoint.show_witness(
+                std::ptr::from_ref(&*witness).expose_provenance() as u64,
+                *witness,
+            );
+        }
+        Self {
+            is_on,
+            _witness: witness,
+            peers: Vec::new(),
+            read: read_by_kernel,
+        }
+    }
+
+    /// Finds out whether the memory of the process in `slot` can be read, and says so to it.
+    pub(super) fn meet(&mut self, endpoint: &Endpoint, slot: SlotId) {
+        let Some(witness) = endpoint.arena().witness(slot).filter(|_| self.is_on) else {
+            return;
+        };
+        let index = usize::from(slot.number());
+        if self.peers.len() <= index {
+            self.peers.resize(index + 1, None);
+        }
+        if self.peers[index].is_some_and(|peer| peer.witness == witness) {
+            return;
+        }
+        let is_readable = self.sees(witness);
+        self.peers[index] = Some(Peer {
+            witness,
+            is_readable,
+            faults: 0,
+        });
+        endpoint.set_reads(slot, is_readable);
+    }
+
+    /// Whether the word is there that the peer says is there.
+    fn sees(&self, witness: Witness) -> bool {
+        let mut seen = 0u64;
+        let (mut own, mut far) = (Vectors::new(), Vectors::new());
+        own.push(vector(
+            std::ptr::from_mut(&mut seen).cast(),
+            size_of::<u64>(),
+        ));
+        far.push(vector(pointer(witness.at), size_of::<u64>()));
+        (self.read)(witness.pid, &own, &far) == Ok(size_of::<u64>()) && seen == witness.word
+    }
+
+    /// The process in `slot` is gone.
+    pub(super) fn forget(&mut self, endpoint: &Endpoint, slot: SlotId) {
+        if let Some(peer) = self.peers.get_mut(usize::from(slot.number())) {
+            *peer = None;
+            endpoint.set_reads(slot, false);
+        }
+    }
+
+    /// From which length on payload of a datagram for `to` stays where it is, if it may: that process must be able to read it.
+    #[inline]
+    pub(super) fn refer_from(&self, endpoint: &Endpoint, to: SlotId) -> usize {
+        let arena = endpoint.arena();
+        if self.is_on && arena.reads(to, endpoint.slot()) {
+            REFER_FROM
+        } else {
+            NEVER
+        }
+    }
+
+    /// Opens the payload that a frame from `slot` refers to; None when it contradicts itself or that process' memory cannot be read.
+    pub(super) fn open(
+        &mut self,
+        endpoint: &Endpoint,
+        slot: SlotId,
+        frame: &RxFrame,
+        referred: Referred,
+    ) -> Option<Far> {
+        let index = usize::from(slot.number());
+        if self.peers.get(index).copied().flatten().is_none() {
+            // It believes what another process said that had this slot.
+            self.meet(endpoint, slot);
+        }
+        let peer = self.peers.get(index).copied().flatten()?;
+        if !peer.is_readable {
+            return None;
+        }
+        Far::parse(frame, referred, peer.witness.pid, self.read)
+    }
+
+    /// Draws the conclusion from a payload that could not be read.
+    #[cold]
+    pub(super) fn note(&mut self, endpoint: &Endpoint, slot: SlotId, error: i32) {
+        let Some(Some(peer)) = self.peers.get_mut(usize::from(slot.number())) else {
+            return;
+        };
+        peer.faults += 1;
+        if peer.faults >= FAULTS_MAX || matches!(error, libc::EPERM | libc::ENOSYS) {
+            peer.is_readable = false;
+            endpoint.set_reads(slot, false);
+        }
+    }
+
+    /// Slots of peers from which long messages are copied twice, because their memory cannot be read.
+    pub(super) fn unreadable(&self) -> Vec<u8> {
+        let peers = (0..).zip(&self.peers);
+        peers
+            .filter_map(|(slot, peer)| peer.filter(|peer| !peer.is_readable).map(|_| slot))
+            .collect()
+    }
+}
+
+/// Why a payload could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    /// What the system call says; EFAULT too when it stopped half-way.
+    Error(i32),
+    /// The request to which it belongs has ended, or its process.
+    Ended,
+}
+
+/// Payload in another process' memory.
+#[derive(Debug)]
+pub(super) struct Far {
+    pid: u32,
+    begin: usize,
+    octets: usize,
+    /// The pieces, and the witness.
+    pieces: Vectors,
+    word: u64,
+    read: Read,
+    missing: Cell<Option<Missing>>,
+}
+
+impl Far {
+    fn parse(frame: &RxFrame, referred: Referred, pid: u32, read: Read) -> Option<Self> {
+        let mut first = [0; trp::HEADER_LEN];
+        // The list is copied before it is looked at, as everything from shared memory.
+        let mut list = [0; ENTRY * VECTORS_MAX];
+        let list = list.get_mut(..ENTRY * usize::from(referred.entries))?;
+        let begin = frame.len().checked_sub(list.len())?;
+        if !frame.copy_to_slice(0, &mut first) || !frame.copy_to_slice(begin, list) {
+            return None;
+        }
+        if first[trp::field::VERSION_TYPE] != PacketType::Data.first_octet() {
+            return None;
+        }
+        let mut words = list.chunks_exact(ENTRY).map(|entry| {
+            let (first, second) = entry.split_at(ENTRY / 2);
+            (word_of(first), word_of(second))
+        });
+        let (witness_at, word) = words.next()?;
+        let mut pieces = Vectors::new();
+        let mut octets = 0usize;
+        for (at, len) in words {
+            let len = usize::try_from(len).ok()?;
+            octets = octets.checked_add(len)?;
+            pieces.try_push(vector(pointer(at), len)).ok()?;
+        }
+        let witness = vector(pointer(witness_at), size_of::<u64>());
+        pieces.try_push(witness).ok()?;
+        (octets == referred.octets as usize).then_some(Self {
+            pid,
+            begin,
+            octets,
+            pieces,
+            word,
+            read,
+            missing: Cell::new(None),
+        })
+    }
+
+    /// Octets of the datagram before the payload.
+    pub(super) fn begin(&self) -> usize {
+        self.begin
+    }
+
+    /// Octets of the payload.
+    pub(super) fn len(&self) -> usize {
+        self.octets
+    }
+
+    /// The error that made it unreadable, if that says something about the peer.
+    pub(super) fn error(&self) -> Option<i32> {
+        match self.missing.get() {
+            Some(Missing::Error(error)) => Some(error),
+            Some(Missing::Ended) | None => None,
+        }
+    }
+
+    /// Copies the payload, which is to be the `len` octets at `at` of its datagram, to `places`, which hold as many.
+    ///
+    /// # Safety
+    /// The places are writable.
+    pub(super) unsafe fn copy_to(
+        &self,
+        at: usize,
+        len: usize,
+        places: &mut Places,
+    ) -> Result<(), PlaceError> {
+        // A datagram that contradicts itself has no payload either.
+        if at != self.begin || len != self.octets || places.octets != len {
+            return Err(PlaceError::NoPayload);
+        }
+        let mut word = 0u64;
+        let seen = vector(std::ptr::from_mut(&mut word).cast(), size_of::<u64>());
+        places.vectors.push(seen);
+        let missing = match (self.read)(self.pid, &places.vectors, &self.pieces) {
+            Ok(octets) if octets == len + size_of::<u64>() => {
+                if word == self.word {
+                    return Ok(());
+                }
+                Missing::Ended
+            }
+            Ok(_) => Missing::Error(libc::EFAULT),
+            Err(error) => Missing::Error(error),
+        };
+        self.missing.set(Some(missing));
+        Err(PlaceError::NoPayload)
+    }
+
+    /// A copy of the payload.
+    pub(super) fn to_vec(&self, at: usize, len: usize) -> Result<Vec<u8>, PlaceError> {
+        let mut octets = vec![0; self.octets];
+        let mut places = Places::new();
+        places.push(octets.as_mut_ptr(), octets.len());
+        // SAFETY: a vector is writable for its length.
+        unsafe { self.copy_to(at, len, &mut places)? };
+        Ok(octets)
+    }
+}
+
+/// Where a payload goes.
+pub(super) struct Places {
+    vectors: Vectors,
+    octets: usize,
+}
+
+impl Places {
+    pub(super) fn new() -> Self {
+        Self {
+            vectors: Vectors::new(),
+            octets: 0,
+        }
+    }
+
+    /// One more place; a list of a work request has no more than there is room for.
+    pub(super) fn push(&mut self, at: *mut u8, octets: usize) {
+        self.vectors.push(vector(at, octets));
+        self.octets += octets;
+    }
+}
+
+impl QpHost<'_> {
+    /// Writes where the `out.len()` octets are that begin `offset` octets into the list to the beginning of `out`, instead of them. None when they are
+    /// to be gathered: the message is too long, or some of them are not plainly there.
+    #[inline(never)]
+    pub(super) fn refer(&self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Option<Referred> {
+        let message: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if message > REFERRED_MESSAGE_MAX {
+            return None;
+        }
+        let len = out.len();
+        let mut entries = out.chunks_exact_mut(ENTRY);
+        let mut count = 0u8;
+        let mut put = |first: u64, second: u64| {
+            if let Some(entry) = entries.next() {
+                entry[..ENTRY / 2].copy_from_slice(&first.to_ne_bytes());
+                entry[ENTRY / 2..].copy_from_slice(&second.to_ne_bytes());
+                count += 1;
+            }
+        };
+        let (at, word) = self.qp.witness();
+        put(at, word);
+        // `out` is long, a list has few pieces: there is room for all.
+        self.pieces(sges, offset, len, ListKind::Source, |address, _, octets| {
+            put(address, octets as u64);
+        })
+        .ok()?;
+        Some(Referred {
+            octets: u32::try_from(len).ok()?,
+            entries: count,
+        })
+    }
+}
+
+/// How much shorter than the datagram its frame is.
+#[inline]
+pub(super) fn octets_saved(referred: Referred) -> usize {
+    referred.octets as usize - ENTRY * usize::from(referred.entries)
+}
+
+fn word_of(octets: &[u8]) -> u64 {
+    octets.try_into().map_or(0, u64::from_ne_bytes)
+}
+
+fn vector(at: *mut u8, octets: usize) -> libc::iovec {
+    libc::iovec {
+        iov_base: at.cast(),
+        iov_len: octets,
+    }
+}
+
+fn read_by_kernel(pid: u32, own: &Vectors, far: &Vectors) -> Result<usize, i32> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| libc::ESRCH)?;
+    // Both are at most VECTORS_MAX.
+    let (own_count, far_count) = (own.len() as libc::c_ulong, far.len() as libc::c_ulong);
+    // SAFETY: `own` are places that `Places` or this file's functions were given as writable; the kernel checks what is in the other process.
+    let octets =
+        unsafe { libc::process_vm_readv(pid, own.as_ptr(), own_count, far.as_ptr(), far_count, 0) };
+    usize::try_from(octets).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        error.raw_os_error().unwrap_or(libc::EFAULT)
+    })
+}

@@ -1,0 +1,278 @@
+//! The thread that listens to urdmad: slots that are gone, urdmad's end, questions for the status.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use proto_trp::conn::{ConnStats, State};
+use urdma_ipc::message::QpTarget;
+use urdma_ipc::{Event, ProcessReport};
+use urdma_types::{Qpn, SlotId};
+
+use super::attach::spawn_quiet;
+use super::clock;
+use super::events::{AsyncEvent, AsyncKind};
+use super::qp::Qp;
+use super::types::{Access, EngineError, Gid, QpModify};
+use super::Engine;
+
+/// How often the thread looks whether its engine still exists; only engines of tests end while urdmad lives.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// How long a sender that finds no receive is asked to wait: code 12, 0.64 ms, as the stand-in's rdma_cm has it.
+const MIN_RNR_TIMER: u8 = 12;
+
+impl Engine {
+    /// Starts the thread, if there is an urdmad.
+    pub(super) fn start_control(&self) -> io::Result<()> {
+        if self.control.is_none() {
+            return Ok(());
+        }
+        let engine = Weak::clone(&self.myself);
+        spawn_quiet("urdma-control", move || {
+            while let Some(engine) = engine.upgrade() {
+                if !engine.listen_once() {
+                    return;
+                }
+            }
+        })
+    }
+
+    /// Takes one event; false when urdmad is gone.
+    fn listen_once(&self) -> bool {
+        let Some(control) = self.daemon() else {
+            self.device_gone();
+            return false;
+        };
+        match control.next_event(Some(LOOK)) {
+            Ok(None) => true,
+            Ok(Some(Event::SlotGone { slot, generation })) => {
+                if let Some(slot) = SlotId::new(slot) {
+                    self.peer_slot_gone(slot, generation);
+                }
+                true
+            }
+            Ok(Some(Event::ReportWanted)) => {
+                // If it cannot be sent, the next event says why.
+                let _ = control.report(self.report());
+                true
+            }
+            Ok(Some(Event::SetQp(target))) => {
+                self.set_qp_for_daemon(target);
+                true
+            }
+            Ok(Some(Event::EndQp { qpn })) => {
+                self.end_qp(qpn);
+                true
+            }
+            Ok(Some(Event::Shutdown)) | Err(_) => {
+                // If the program has closed the socket, this says so.
+                let _ = self.daemon();
+                self.device_gone();
+                false
+            }
+        }
+    }
+
+    /// Sets a queue pair of a connection that came through the kernel, and tells urdmad; aside if the way has to be found out.
+    fn set_qp_for_daemon(&self, target: QpTarget) {
+        if self.is_own(target.remote_ip) {
+            return self.set_qp_and_tell(&target);
+        }
+        let Some(engine) = self.myself.upgrade() else {
+            return;
+        };
+        // urdmad takes silence for a failure.
+        let _ = spawn_quiet("urdma-connect", move || engine.set_qp_and_tell(&target));
+    }
+
+    fn set_qp_and_tell(&self, target: &QpTarget) {
+        let outcome = self.set_qp(target);
+        if let Some(control) = self.daemon() {
+            // If it cannot be sent, urdmad is gone.
+            let _ = control.qp_is_set(target.qpn, outcome.is_ok());
+        }
+    }
+
+    /// A connection that came through the kernel has ended, and its queue pair with it.
+    fn end_qp(&self, qpn: u32) {
+        if let Some(qp) = self.own_qp(qpn) {
+            let failed = QpModify {
+                state: Some(State::Error),
+                ..QpModify::default()
+            };
+            // A queue pair that cannot fail has been reset or destroyed.
+            let _ = self.modify_qp(&qp, &failed);
+        }
+    }
+
+    /// The queue pair of this process that has a number.
+    fn own_qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        let qpn = Qpn::from_u32(qpn).filter(|qpn| qpn.slot() == self.info.slot)?;
+        let shard = self.shard.lock();
+        let entry = shard.qps.get(qpn.index())?;
+        Some(Arc::clone(&entry.qp))
+    }
+
+    /// Takes a queue pair from INIT to RTS.
+    fn set_qp(&self, target: &QpTarget) -> Result<(), EngineError> {
+        let qp = self.own_qp(target.qpn).ok_or(EngineError::Invalid)?;
+        let remote = Gid::from_ip(target.remote_ip);
+        let is_v4 = |gid: Gid| gid.to_ip().is_ipv4();
+        let gids = &self.info.gids;
+        let local = Gid::from_ip(target.local_ip);
+        let own = gids
+            .iter()
+            .position(|entry| entry.gid == local)
+            .or_else(|| {
+                gids.iter()
+                    .position(|entry| is_v4(entry.gid) == is_v4(remote))
+            });
+        // As RNICs do: the kernel tells the end that connects of no rights before it has connected, and applications know of none to ask for.
+        let (_, attributes) = self.query_qp(&qp);
+        let ready_to_receive = QpModify {
+            state: Some(State::Rtr),
+            access: Some(attributes.access | Access::REMOTE_READ | Access::REMOTE_WRITE),
+            path_mtu: Some(u32::from(target.path_mtu.min(self.info.path_mtu_code()))),
+            address: Some((
+                remote,
+                own.and_then(|index| u8::try_from(index).ok()).unwrap_or(0),
+            )),
+            remote_qpn: Some(target.remote_qpn),
+            rq_psn: Some(target.remote_psn),
+            max_dest_rd_atomic: Some(target.max_dest_rd_atomic),
+            min_rnr_timer: Some(MIN_RNR_TIMER),
+            ..QpModify::default()
+        };
+        self.modify_qp(&qp, &ready_to_receive)?;
+        let ready_to_send = QpModify {
+            state: Some(State::Rts),
+            sq_psn: Some(target.local_psn),
+            max_rd_atomic: Some(target.max_rd_atomic),
+            timeout: Some(target.ack_timeout),
+            retry_cnt: Some(target.retry_count),
+            rnr_retry: Some(target.rnr_retry),
+            ..QpModify::default()
+        };
+        self.modify_qp(&qp, &ready_to_send)
+    }
+
+    /// The process that had `slot` in its `generation`, or an earlier one, has ended: sends to it that it had not taken fail, unless its queue
+    /// pair was destroyed before.
+    pub fn peer_slot_gone(&self, slot: SlotId, generation: u32) {
+        let mut shard = self.shard.lock();
+        // What it sent before it ended comes first: its last acknowledgements are among that.
+        shard.drain(&self.info);
+        shard.slot_gone(clock::now(), slot, generation);
+        shard.flush();
+        self.rest.look(&mut shard);
+        let arena = shard.endpoint.arena();
+        drop(shard);
+        let Some(ucma) = self.ucma.get() else {
+            return;
+        };
+        // Connection management knows slots only. Where the slot has its next process, an attempt to connect to the one before ends by itself.
+        if arena.generation(slot) == generation || !arena.is_alive(slot) {
+            ucma.slot_gone(slot.number());
+            return;
+        }
+        for qpn in self.connected_to(slot, generation) {
+            ucma.qp_gone(qpn);
+        }
+    }
+
+    /// The queue pairs of all lanes that are connected to the process that had `slot` in its `generation` or before.
+    fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
+        let of_lane = |engine: &Engine| engine.shard.lock().connected_to(slot, generation);
+        let mut connected = of_lane(self);
+        for lane in self.lanes.beside() {
+            connected.extend(of_lane(&lane));
+        }
+        connected
+    }
+
+    /// A send to `slot` has found no process there: whichever had it has ended, unless another one has it by now.
+    pub(super) fn peer_slot_vacant(&self, slot: SlotId) {
+        let arena = self.shard.lock().endpoint.arena();
+        // In this order: a process that gets the slot in between is of a later generation.
+        let generation = arena.generation(slot);
+        let before = if arena.is_alive(slot) {
+            generation.wrapping_sub(1)
+        } else {
+            generation
+        };
+        self.peer_slot_gone(slot, before);
+    }
+
+    /// urdmad has ended: every queue pair fails, every context hears of it.
+    pub fn device_gone(&self) {
+        if self.is_dead.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut shard = self.shard.lock();
+        shard.device_gone();
+        self.rest.look(&mut shard);
+        drop(shard);
+        let sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        for sink in sinks.iter().filter_map(std::sync::Weak::upgrade) {
+            sink.async_event(AsyncEvent {
+                kind: AsyncKind::DeviceFatal,
+                element: None,
+            });
+        }
+        drop(sinks);
+        if let Some(ucma) = self.ucma.get() {
+            ucma.device_removed();
+        }
+        // The background thread may end.
+        self.rest.kick();
+    }
+
+    /// What this process has, for `urdma status`.
+    fn report(&self) -> ProcessReport {
+        let shard = self.shard.lock();
+        let live = || shard.qps.iter().map(|entry| &entry.conn);
+        let connected = live().filter(|conn| conn.state() == State::Rts).count();
+        let of_all = |count: fn(&ConnStats) -> u64| live().map(|conn| count(conn.stats())).sum();
+        let counters = &shard.counters;
+        let mut named: BTreeMap<String, u64> = [
+            ("datagrams_sent", counters.sent),
+            ("datagrams_received", counters.received),
+            ("datagrams_malformed", counters.malformed),
+            ("datagrams_for_unknown_qp", counters.unknown_qp),
+            ("datagrams_from_elsewhere", counters.wrong_source),
+            ("resets_left_out", counters.resets_left_out),
+            ("datagrams_handed_on", counters.forwarded),
+            ("no_frame", counters.no_frame),
+            ("ring_full", shard.outbox.ring_full),
+            ("messages_dropped", counters.datagrams_dropped),
+            ("messages_too_long", counters.datagrams_too_long),
+            ("payloads_far", counters.referred),
+            ("payloads_unreadable", counters.unreadable),
+            ("segments_sent_again", of_all(|conn| conn.retransmits)),
+            ("segments_received_again", of_all(|conn| conn.rx_duplicates)),
+            ("probe_timeouts", of_all(|conn| conn.probe_timeouts)),
+            ("congestion_marks", of_all(|conn| conn.ecn_marks)),
+            ("congestion_echoes", of_all(|conn| conn.ecn_echoes)),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
+        if let Some(lease) = &shard.lease {
+            let leased = lease.counters();
+            named.insert("lease_sent".to_owned(), leased.tx_datagrams);
+            named.insert("lease_received".to_owned(), leased.rx_datagrams);
+            named.insert("lease_dropped".to_owned(), leased.rx_dropped.iter().sum());
+        }
+        ProcessReport {
+            qps: shard.qp_count,
+            qps_connected: u32::try_from(connected).unwrap_or(u32::MAX),
+            cqs: shard.cq_count,
+            mrs: shard.regions.count(),
+            copies_twice_from: shard.cma.unreadable(),
+            counters: named,
+        }
+    }
+}

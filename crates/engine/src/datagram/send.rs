@@ -1,0 +1,289 @@
+//! Messages out.
+
+use proto_trp::conn::{Host, ProtectionError, Status, Time};
+use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};
+use urdma_arena::{Meta, SendError};
+use urdma_types::Ip16;
+use urdma_types::{source_port, udp_port, Qpn, SlotId};
+
+use super::super::lease::{Lease, Route};
+use super::super::path::{metadata, Way};
+use super::super::shard::Shard;
+use super::handle::Reach;
+use super::pair::{DatagramEntry, DatagramState};
+use super::queue::Source;
+use super::table::split;
+use super::AddressHandle;
+
+/// How long a message waits for room before it is lost, so that a process that has stopped does not stop those who send to it.
+pub(super) const PATIENCE_NS: u64 = 100_000_000;
+/// Messages that a queue pair may send before it is the next one's turn.
+const TURN: u32 = 32;
+/// The bit of a request's `Q_Key` that stands for the queue pair's own.
+const OWN_QKEY: u32 = 1 << 31;
+
+/// Where one message goes first.
+#[derive(Clone, Copy)]
+enum Hop {
+    /// Into a slot's ring.
+    Slot(SlotId, Meta),
+    /// Out through the lease.
+    Lease(Route),
+    /// There is no such receiver: lost.
+    Nowhere,
+}
+
+/// What became of one message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    Gone,
+    /// No frame, or a full ring.
+    NoRoom,
+    Failed(Status),
+}
+
+impl Shard {
+    /// Gives a datagram queue pair one turn; what waits for room is tried again by the background thread.
+    pub(in super::super) fn transmit_datagrams(&mut self, index: u16, now: Time) {
+        if let Some(entry) = self.datagrams.get(index) {
+            entry.is_queued = false;
+        }
+        for _ in 0..TURN {
+            let outcome = match self.datagrams.get(index) {
+                Some(entry) if entry.state == DatagramState::Rts && entry.sends.len() > 0 => {
+                    self.send_oldest(index)
+                }
+                _ => return,
+            };
+            let Some(entry) = self.datagrams.get(index) else {
+                return;
+            };
+            let lost = entry
+                .blocked_since
+                .is_some_and(|since| now.as_ns().saturating_sub(since.as_ns()) > PATIENCE_NS);
+            let status = match outcome {
+                Sent::NoRoom if !lost => {
+                    entry.blocked_since.get_or_insert(now);
+                    self.is_blocked = true;
+                    break;
+                }
+                Sent::NoRoom => Status::Success,
+                Sent::Gone => {
+                    entry.blocked_since = None;
+                    Status::Success
+                }
+                Sent::Failed(status) => status,
+            };
+            let Some(entry) = self.datagrams.get(index) else {
+                return;
+            };
+            let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+            queues.complete_send(&mut host, status);
+        }
+        if let Some(lease) = &mut self.lease {
+            self.is_blocked |= !lease.flush();
+        }
+        self.queue_datagrams(index);
+    }
+
+    /// Puts a queue pair that has something to send into the ready list.
+    fn queue_datagrams(&mut self, index: u16) {
+        if let Some(entry) = self.datagrams.get(index) {
+            if !entry.is_queued && entry.sends.len() > 0 {
+                entry.is_queued = true;
+                self.ready.push_back(index);
+            }
+        }
+    }
+
+    /// Sends the oldest request of a queue pair, which has one.
+    fn send_oldest(&mut self, index: u16) -> Sent {
+        let path_mtu_octets = self.datagrams.path_mtu_octets;
+        let Some(entry) = self.datagrams.get(index) else {
+            return Sent::Gone;
+        };
+        let hop = match plan(entry, path_mtu_octets, self.lease.as_deref_mut()) {
+            Ok(hop) => hop,
+            Err(status) => return Sent::Failed(status),
+        };
+        let Some(letter) = Letter::of(entry) else {
+            return Sent::Gone;
+        };
+        match hop {
+            Hop::Slot(to, meta) => self.send_datagram_to_slot(index, &letter, to, &meta),
+            Hop::Lease(route) => self.send_datagram_leased(index, &letter, route),
+            Hop::Nowhere => Sent::Gone,
+        }
+    }
+
+    fn send_datagram_to_slot(
+        &mut self,
+        index: u16,
+        letter: &Letter,
+        to: SlotId,
+        meta: &Meta,
+    ) -> Sent {
+        let Some(mut frame) = self.endpoint.alloc(letter.len) else {
+            self.counters.no_frame += 1;
+            return Sent::NoRoom;
+        };
+        let room = frame.data_mut().get_mut(..letter.len);
+        if self.write(index, letter, room).is_err() {
+            return Sent::Failed(Status::LocalProtectionError);
+        }
+        frame.set_meta(meta);
+        if let Some(capture) = &mut self.capture {
+            capture.add(self.slot, to, &frame.data_mut()[..letter.len]);
+        }
+        match self.endpoint.send(to, frame, letter.len) {
+            Ok(()) => {
+                self.counters.sent += 1;
+                Sent::Gone
+            }
+            Err((_, SendError::Full)) => {
+                self.outbox.ring_full += 1;
+                Sent::NoRoom
+            }
+            // Nobody is there: lost.
+            Err((_, SendError::Dead)) => Sent::Gone,
+        }
+    }
+
+    fn send_datagram_leased(&mut self, index: u16, letter: &Letter, route: Route) -> Sent {
+        let Some(mut buffer) = self.lease.as_mut().and_then(|lease| lease.alloc(route)) else {
+            self.counters.no_frame += 1;
+            return Sent::NoRoom;
+        };
+        let room = buffer.data_mut().get_mut(..letter.len);
+        let written = self.write(index, letter, room);
+        let Some(lease) = &mut self.lease else {
+            return Sent::Gone;
+        };
+        if written.is_err() {
+            lease.discard(buffer);
+            return Sent::Failed(Status::LocalProtectionError);
+        }
+        lease.send(buffer, letter.len, route, 0);
+        self.counters.sent += 1;
+        Sent::Gone
+    }
+
+    /// Writes header and message of the oldest request into `room`, if that is as long.
+    fn write(
+        &mut self,
+        index: u16,
+        letter: &Letter,
+        room: Option<&mut [u8]>,
+    ) -> Result<(), ProtectionError> {
+        let (Some(entry), Some(room)) = (self.datagrams.get(index), room) else {
+            return Err(ProtectionError::Bounds);
+        };
+        let (queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+        let Some((_, source)) = queues.sends.front() else {
+            return Err(ProtectionError::Bounds);
+        };
+        let at = letter.header.encode(room);
+        let message = &mut room[at.map_err(|_| ProtectionError::Bounds)?..];
+        match source {
+            Source::Sges(sges) => host.gather(sges, 0, message),
+            Source::Inline(octets) => {
+                message.copy_from_slice(octets);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The oldest request as a packet.
+struct Letter {
+    header: DatagramHeader,
+    /// Octets of the packet.
+    len: usize,
+}
+
+impl Letter {
+    /// The packet of the oldest request, which [`plan`] has found short enough.
+    fn of(entry: &DatagramEntry) -> Option<Self> {
+        let (request, _) = entry.sends.front()?;
+        let handle = request.handle.as_deref()?;
+        let qkey = if request.remote_qkey & OWN_QKEY == 0 {
+            request.remote_qkey
+        } else {
+            entry.attributes.qkey
+        };
+        let destination_index = match handle.reach {
+            Reach::Group => 0,
+            Reach::Host(_) => Qpn::from_u32(request.remote_qpn)?.index(),
+        };
+        Some(Self {
+            header: DatagramHeader {
+                destination_index,
+                qkey,
+                traffic_class: handle.traffic_class,
+                source_qpn: entry.qp.number().to_u32(),
+                imm: request.imm,
+                solicited: request.solicited,
+                source_gid: handle.source.0,
+                destination_gid: handle.destination.0,
+            },
+            len: HEADER_LEN + usize::try_from(request.length).ok()?,
+        })
+    }
+}
+
+/// Judges the oldest request and says where it goes.
+fn plan(
+    entry: &mut DatagramEntry,
+    path_mtu_octets: u32,
+    lease: Option<&mut Lease>,
+) -> Result<Hop, Status> {
+    let Some((request, _)) = entry.sends.front() else {
+        return Ok(Hop::Nowhere);
+    };
+    if request.unsupported.is_some() {
+        return Err(Status::LocalQpOperationError);
+    }
+    let Some(handle) = request.handle.as_deref() else {
+        return Ok(Hop::Nowhere);
+    };
+    if handle.pd != entry.qp.pd() {
+        return Err(Status::LocalQpOperationError);
+    }
+    if request.length > u64::from(path_mtu_octets) {
+        return Err(Status::LocalLengthError);
+    }
+    let local = entry.qp.number();
+    let (ip, mac, remote) = match (handle.reach, Qpn::from_u32(request.remote_qpn)) {
+        (Reach::Group, _) => return Ok(Hop::Slot(SlotId::DAEMON, group_meta(handle, local))),
+        (_, None) => return Ok(Hop::Nowhere),
+        (Reach::Host(Way::Local), Some(remote)) => {
+            let meta = Meta {
+                remote_ip: Ip16(handle.source.0),
+                src_port: source_port(local),
+                dst_port: udp_port(remote.slot()),
+                ecn: 0,
+                gid_index: handle.gid_index,
+            };
+            return Ok(Hop::Slot(remote.slot(), meta));
+        }
+        (Reach::Host(Way::Remote { ip, mac }), Some(remote)) => (ip, mac, remote.slot()),
+    };
+    let meta = metadata(ip, (local, handle.gid_index), remote);
+    let route = lease.and_then(|lease| {
+        let open = || lease.open_route(mac, &meta);
+        let key = (ip, remote, handle.gid_index);
+        *entry.routes.entry(key).or_insert_with(open)
+    });
+    Ok(route.map_or(Hop::Slot(SlotId::DAEMON, meta), Hop::Lease))
+}
+
+/// Metadata of a message to a multicast group, which slot 0 hands out.
+fn group_meta(handle: &AddressHandle, local: Qpn) -> Meta {
+    Meta {
+        remote_ip: Ip16(handle.destination.0),
+        src_port: source_port(local),
+        dst_port: udp_port(SlotId::DAEMON),
+        ecn: 0,
+        gid_index: handle.gid_index,
+    }
+}

@@ -1,0 +1,173 @@
+//! Lanes: engines beside a process's first one, each with a slot, a ring, a lock and a thread of its own.
+//!
+//! Two threads that use queue pairs of two lanes share no lock. A thread domain of verbs is a lane. Queue pairs belong to one lane; completion
+//! queues and shared receive queues lock themselves and serve queue pairs of all; protection domains and regions are made in the first engine
+//! and known in every lane, so that keys mean the same everywhere. Memory windows and extended reliable connections are the first engine's alone.
+//!
+//! Lock order: the list of lanes, then one engine's lock at a time.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use urdma_types::SlotId;
+
+use super::attach::{attach_anew, LeaseWish};
+use super::mr::MrCopy;
+use super::types::{EngineError, LeaseState, Pd};
+use super::{Engine, Parts};
+
+/// Lanes beside the first engine at most: each takes a slot of the instance.
+pub(super) const LANES_MAX: usize = 8;
+
+/// The lanes of a process in one instance; all its engines have the same.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    first: Weak<Engine>,
+    /// Those that were ever made.
+    made: [OnceLock<Weak<Engine>>; LANES_MAX],
+    /// The same: they stay as long as the first engine.
+    kept: Mutex<Vec<Arc<Engine>>>,
+    /// Those that nobody has. Held while what all lanes know is changed.
+    idle: Mutex<Vec<Arc<Engine>>>,
+}
+
+impl Lanes {
+    /// None yet, beside `first`.
+    pub(super) fn new(first: Weak<Engine>) -> Arc<Self> {
+        Arc::new(Self {
+            first,
+            made: [const { OnceLock::new() }; LANES_MAX],
+            kept: Mutex::new(Vec::new()),
+            idle: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The process's first engine.
+    pub(super) fn first(&self) -> Option<Arc<Engine>> {
+        self.first.upgrade()
+    }
+
+    /// All but the first engine.
+    pub(super) fn beside(&self) -> impl Iterator<Item = Arc<Engine>> + '_ {
+        let made = self.made.iter().map_while(OnceLock::get);
+        made.filter_map(Weak::upgrade)
+    }
+
+    /// Lets all lanes end that nothing else uses, when `engine` is the first one: it ends.
+    pub(super) fn end_with(&self, engine: &Weak<Engine>) {
+        if self.first.ptr_eq(engine) {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let ended = [
+                std::mem::take(&mut *kept),
+                std::mem::take(&mut *self.hold()),
+            ];
+            drop(kept);
+            drop(ended);
+        }
+    }
+
+    /// The engine in `slot`.
+    pub(super) fn find(&self, slot: SlotId) -> Option<Arc<Engine>> {
+        let lane = self.beside().find(|lane| lane.info.slot == slot);
+        lane.or_else(|| self.first().filter(|first| first.info.slot == slot))
+    }
+
+    /// While this is held nobody changes what all lanes know.
+    pub(super) fn hold(&self) -> MutexGuard<'_, Vec<Arc<Engine>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine {
+    /// A lane that nobody else has; none when there are [`LANES_MAX`], the instance has no slot left, or no lease where the process has one: then the
+    /// caller stays with this engine.
+    pub fn take_lane(&self) -> Option<Arc<Engine>> {
+        let mut idle = self.lanes.hold();
+        idle.retain(|lane| lane.is_usable());
+        if let Some(lane) = idle.pop() {
+            return Some(lane);
+        }
+        let wish = match self.info.lease {
+            LeaseState::Leased => LeaseWish::Require,
+            LeaseState::NotAsked | LeaseState::Forwarded(_) => LeaseWish::Never,
+        };
+        let run_dir = self.run_dir.as_ref()?;
+        self.add_lane(|| attach_anew(run_dir, wish, Some(&self.lanes)).ok())
+    }
+
+    /// As [`Engine::take_lane`], in a slot of an arena that the caller has to himself; for tests, which need no urdmad.
+    ///
+    /// # Errors
+    /// [`EngineError::NoMemory`]: there are as many as there can be, or it cannot start.
+    pub fn start_lane(&self, parts: Parts) -> Result<Arc<Engine>, EngineError> {
+        let _held = self.lanes.hold();
+        let lane = self.add_lane(|| {
+            super::attach::start(parts, LeaseState::NotAsked, None, Some(&self.lanes), None).ok()
+        });
+        lane.ok_or(EngineError::NoMemory)
+    }
+
+    /// Has a lane made, if there is a place for one, and tells it what all know; the list of lanes is held.
+    fn add_lane(&self, make: impl FnOnce() -> Option<Arc<Engine>>) -> Option<Arc<Engine>> {
+        let place = self.lanes.made.iter().find(|made| made.get().is_none())?;
+        let lane = make()?;
+        self.introduce(&lane);
+        let mut kept = self
+            .lanes
+            .kept
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        kept.push(Arc::clone(&lane));
+        // The list of lanes is held, so the place is still free.
+        place.set(Arc::downgrade(&lane)).ok()?;
+        Some(lane)
+    }
+
+    /// Gives back a lane, whose objects are destroyed.
+    pub fn give_lane(&self, lane: Arc<Engine>) {
+        self.lanes.hold().push(lane);
+    }
+
+    /// Tells a new lane what all know; the list of lanes is held.
+    fn introduce(&self, lane: &Engine) {
+        let shard = self.shard.lock();
+        let regions = shard.regions.copies();
+        let domains = shard.pds.existing();
+        drop(shard);
+        let mut new = lane.shard.lock();
+        domains.for_each(|pd| new.pds.put(pd));
+        for region in regions {
+            new.regions.put_copy(&region);
+        }
+    }
+
+    /// Tells all lanes of a region that was made or changed; the list of lanes is held.
+    pub(super) fn tell_lanes(&self, copy: Option<&MrCopy>) {
+        if let Some(copy) = copy {
+            for lane in self.lanes.beside() {
+                lane.shard.lock().regions.put_copy(copy);
+            }
+        }
+    }
+
+    /// Takes a protection domain out of all lanes; the list of lanes is held.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`]: a queue pair of a lane is in it; all know it as before.
+    pub(super) fn withdraw_pd(&self, pd: Pd) -> Result<(), EngineError> {
+        for (index, lane) in self.lanes.beside().enumerate() {
+            let withdrawn = lane.shard.lock().pds.withdraw(pd);
+            if withdrawn == Err(EngineError::Busy) {
+                self.spread_pd(pd, index);
+                return withdrawn;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the first `count` lanes of a protection domain; the list of lanes is held.
+    pub(super) fn spread_pd(&self, pd: Pd, count: usize) {
+        for lane in self.lanes.beside().take(count) {
+            lane.shard.lock().pds.put(pd);
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The leased queue pair of the port: `liburdma_lease.so`, loaded when urdmad has granted a lease, behind a safe interface.
+//!
+//! Whoever receives a datagram whose slot is not its own hands it on; see `progress`.
+
+use std::ffi::{c_char, c_void, CStr, CString, OsStr};
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use urdma_types::Ip16;
+
+use arrayvec::ArrayVec;
+use urdma_abi::lease::{
+    self as lease_abi, LeaseCounters, LeaseRoute, LeaseTable, RxDatagram, TableFn, TxBuffer,
+    TxDatagram, ABI_VERSION, MAX_BURST, READABLE, TABLE_SYMBOL,
+};
+use urdma_ipc::LeaseParams;
+use urdma_types::SlotId;
+
+use super::memory::Body;
+
+/// Datagrams of one burst.
+pub(super) const BURST: usize = 32;
+const _: () = assert!(MAX_BURST == 32);
+/// The library's file name.
+const LIBRARY: &str = "liburdma_lease.so";
+/// Environment variable that names the library.
+const LIBRARY_VARIABLE: &str = "URDMA_LEASE_LIB";
+
+/// A route of the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route(u32);
+
+/// A received datagram, until [`Lease::release`].
+#[derive(Clone, Copy)]
+pub(super) struct Received<'a>(&'a RxDatagram);
+
+/// A buffer that is being filled.
+#[derive(Debug)]
+pub(super) struct Buffer(TxBuffer);
+
+/// The lease of this process.
+pub(super) struct Lease {
+    table: &'static LeaseTable,
+    lease: NonNull<lease_abi::Lease>,
+    /// Datagrams that are complete and not accepted by the port yet.
+    outgoing: ArrayVec<TxDatagram, BURST>,
+    /// What the last burst brought: the first `received` places.
+    incoming: [RxDatagram; BURST],
+    received: usize,
+}
+
+// SAFETY: the functions of a lease may be called from any thread, one at a time; the engine's lock sees to that.
+unsafe impl Send for Lease {}
+
+impl Received<'_> {
+    /// The datagram.
+    pub(super) fn body(&self) -> Body<'_> {
+        // SAFETY: the buffer is the caller's, hence so far readable, until it is released, which needs the lease that `self` borrows.
+        unsafe { Body::new(self.0.data, self.0.octets as usize, READABLE) }
+    }
+
+    /// The datagram's octets.
+    pub(super) fn octets(&self) -> &[u8] {
+        // SAFETY: as above; nobody writes to a received buffer.
+        unsafe { std::slice::from_raw_parts(self.0.data, self.0.octets as usize) }
+    }
+
+    /// Where it came from, as metadata of a frame.
+    pub(super) fn metadata(&self) -> urdma_arena::Meta {
+        urdma_arena::Meta {
+            remote_ip: Ip16(self.0.source),
+            src_port: self.0.source_port,
+            dst_port: self.0.destination_port,
+            ecn: self.0.ecn,
+            gid_index: self.0.local_index,
+        }
+    }
+
+    /// The slot it is for, if its port names one.
+    pub(super) fn slot(&self) -> Option<SlotId> {
+        urdma_types::slot_of_port(self.0.destination_port)
+    }
+}
+
+impl Buffer {
+    /// The room for the datagram; never empty.
+    #[inline]
+    pub(super) fn data_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the buffer is the caller's until it is sent or freed, for which `self` is consumed.
+        unsafe { std::slice::from_raw_parts_mut(self.0.data, self.0.capacity as usize) }
+    }
+}
+
+impl Lease {
+    /// Loads the library and opens the lease; the error is a sentence.
+    pub(super) fn open(params: &LeaseParams, addresses: &[IpAddr]) -> Result<Self, String> {
+        let table = load_table()?;
+        let mut lease = std::ptr::null_mut();
+        let mut message = [0u8; 512];
+        let strings = Strings::new(params)?;
+        let addresses: Vec<[u8; 16]> = addresses.iter().map(|&ip| Ip16::new(ip).0).collect();
+        let params = strings.params(params, &addresses);
+        // SAFETY: all pointers of `params` are valid during the call; `message` is writable for its length.
+        let outcome = unsafe {
+            (table.open)(
+                &raw const params,
+                &raw mut lease,
+                message.as_mut_ptr().cast(),
+                message.len(),
+            )
+        };
+        match (outcome, NonNull::new(lease)) {
+            (0, Some(lease)) => Ok(Self {
+                table,
+                lease,
+                outgoing: ArrayVec::new(),
+                incoming: [EMPTY; BURST],
+                received: 0,
+            }),
+            _ => {
+                message[message.len() - 1] = 0;
+                let sentence = CStr::from_bytes_until_nul(&message).unwrap_or_default();
+                Err(format!("{} (errno {outcome})", sentence.to_string_lossy()))
+            }
+        }
+    }
+
+    /// A route for packets with these metadata, whose next hop has this Ethernet address.
+    pub(super) fn open_route(&mut self, mac: [u8; 6], meta: &urdma_arena::Meta) -> Option<Route> {
+        let route = LeaseRoute {
+            remote: meta.remote_ip.0,
+            remote_mac: mac,
+            source_port: meta.src_port,
+            destination_port: meta.dst_port,
+            local_index: meta.gid_index,
+        };
+        let mut number = 0;
+        // SAFETY: both pointers are valid during the call.
+        let outcome = unsafe {
+            (self.table.route_open)(self.lease.as_ptr(), &raw const route, &raw mut number)
+        };
+        (outcome == 0).then_some(Route(number))
+    }
+
+    /// Ends a route.
+    pub(super) fn close_route(&mut self, route: Route) {
+        self.flush();
+        // What the port did not take is lost with its route, as on any network.
+        let mut lost: ArrayVec<*mut c_void, BURST> = ArrayVec::new();
+        self.outgoing.retain(|datagram| {
+            let keep = datagram.route != route.0;
+            if !keep {
+                lost.push(datagram.buffer);
+            }
+            keep
+        });
+        self.free(&lost);
+        // SAFETY: the route is this lease's.
+        unsafe { (self.table.route_close)(self.lease.as_ptr(), route.0) };
+    }
+
+    fn free(&mut self, buffers: &[*mut c_void]) {
+        let count = u32::try_from(buffers.len()).unwrap_or(0);
+        // SAFETY: the buffers are the caller's and not used any more.
+        unsafe { (self.table.tx_free)(self.lease.as_ptr(), buffers.as_ptr(), count) };
+    }
+
+    /// A buffer to fill with a datagram of a route, unless the pool is empty or the port has fallen behind.
+    #[inline]
+    pub(super) fn alloc(&mut self, route: Route) -> Option<Buffer> {
+        if self.outgoing.is_full() {
+            self.flush();
+            if self.outgoing.is_full() {
+                return None;
+            }
+        }
+        let mut buffer = TxBuffer {
+            buffer: std::ptr::null_mut(),
+            data: std::ptr::null_mut(),
+            capacity: 0,
+        };
+        // SAFETY: there is room for one buffer.
+        let count =
+            unsafe { (self.table.tx_alloc)(self.lease.as_ptr(), route.0, &raw mut buffer, 1) };
+        (count == 1).then_some(Buffer(buffer))
+    }
+
+    /// Puts the first `octets` octets of a buffer among what the next flush sends. There is room, since [`Lease::alloc`] saw to it.
+    #[inline]
+    pub(super) fn send(&mut self, buffer: Buffer, octets: usize, route: Route, ecn: u8) {
+        self.outgoing.push(TxDatagram {
+            buffer: buffer.0.buffer,
+            octets: u32::try_from(octets).unwrap_or(u32::MAX),
+            route: route.0,
+            ecn,
+        });
+    }
+
+    /// Gives a buffer back unsent.
+    pub(super) fn discard(&mut self, buffer: Buffer) {
+        self.free(&[buffer.0.buffer]);
+    }
+
+    /// Sends what is complete; false when the port did not take all.
+    #[inline]
+    pub(super) fn flush(&mut self) -> bool {
+        let count = u32::try_from(self.outgoing.len()).unwrap_or(0);
+        if count == 0 {
+            return true;
+        }
+        // SAFETY: the first `count` datagrams are complete and ours.
+        let sent =
+            unsafe { (self.table.tx_burst)(self.lease.as_ptr(), self.outgoing.as_ptr(), count) };
+        self.outgoing.drain(..(sent.min(count) as usize));
+        self.outgoing.is_empty()
+    }
+
+    /// Takes what has arrived, after what came before was released; gives how many datagrams.
+    #[inline]
+    pub(super) fn receive(&mut self) -> usize {
+        // SAFETY: there is room for BURST datagrams.
+        let count = unsafe {
+            (self.table.rx_burst)(self.lease.as_ptr(), self.incoming.as_mut_ptr(), MAX_BURST)
+        };
+        self.received = BURST.min(count as usize);
+        self.received
+    }
+
+    /// What [`Lease::receive`] took.
+    #[inline]
+    pub(super) fn received(&self) -> impl Iterator<Item = Received<'_>> {
+        self.incoming[..self.received].iter().map(Received)
+    }
+
+    /// Gives received datagrams back.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        let buffers: ArrayVec<*mut c_void, BURST> =
+            self.received().map(|datagram| datagram.0.buffer).collect();
+        let count = u32::try_from(buffers.len()).unwrap_or(0);
+        // SAFETY: the buffers came from `rx_burst` and are given back once.
+        unsafe { (self.table.rx_free)(self.lease.as_ptr(), buffers.as_ptr(), count) };
+        self.received = 0;
+    }
+
+    /// What happened so far.
+    pub(super) fn counters(&self) -> LeaseCounters {
+        let mut counters = LeaseCounters::default();
+        // SAFETY: `counters` is writable.
+        unsafe { (self.table.counters)(self.lease.as_ptr(), &raw mut counters) };
+        counters
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // SAFETY: nobody uses the lease after this.
+        unsafe { (self.table.close)(self.lease.as_ptr(), 1) };
+    }
+}
+
+const EMPTY: RxDatagram = RxDatagram {
+    buffer: std::ptr::null_mut(),
+    data: std::ptr::null(),
+    octets: 0,
+    source_port: 0,
+    destination_port: 0,
+    source: [0; 16],
+    ecn: 0,
+    local_index: 0,
+};
+
+/// The strings of [`LeaseParams`] as C has them.
+struct Strings {
+    file_prefix: CString,
+    runtime_dir: Option<CString>,
+    mempool: CString,
+    device: CString,
+}
+
+fn c_string(octets: &[u8]) -> Result<CString, String> {
+    CString::new(octets).map_err(|_| "urdmad sent a name with a zero octet".to_owned())
+}
+
+impl Strings {
+    fn new(params: &LeaseParams) -> Result<Self, String> {
+        let runtime_dir = params.runtime_dir.as_deref();
+        Ok(Self {
+            file_prefix: c_string(params.file_prefix.as_bytes())?,
+            runtime_dir: runtime_dir
+                .map(|dir| c_string(dir.as_os_str().as_bytes()))
+                .transpose()?,
+            mempool: c_string(params.mempool.as_bytes())?,
+            device: c_string(params.device.as_bytes())?,
+        })
+    }
+
+    fn params(&self, params: &LeaseParams, addresses: &[[u8; 16]]) -> lease_abi::LeaseParams {
+        let runtime_dir = self.runtime_dir.as_ref();
+        lease_abi::LeaseParams {
+            size: u32::try_from(size_of::<lease_abi::LeaseParams>()).unwrap_or(0),
+            lcore_id: params.lcore_id,
+            file_prefix: self.file_prefix.as_ptr(),
+            runtime_dir: runtime_dir.map_or(std::ptr::null::<c_char>(), |dir| dir.as_ptr()),
+            mempool: self.mempool.as_ptr(),
+            addresses: addresses.as_ptr(),
+            address_count: u32::try_from(addresses.len()).unwrap_or(0),
+            device: self.device.as_ptr(),
+            queue: params.queue,
+            mtu: params.mtu,
+            mac: params.mac,
+            checksum: params.checksum.into(),
+            by_driver: 0,
+        }
+    }
+}
+
+fn load_table() -> Result<&'static LeaseTable, String> {
+    let path = library_path();
+    let name = c_string(path.as_os_str().as_bytes())?;
+    // SAFETY: loading runs the library's initialisers, which do nothing but register DPDK's drivers.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        return Err(format!("cannot load {}: {}", path.display(), dl_error()));
+    }
+    // SAFETY: the library is loaded and never unloaded.
+    let symbol = unsafe { libc::dlsym(library, TABLE_SYMBOL.as_ptr()) };
+    if symbol.is_null() {
+        return Err(format!("{} has no lease table", path.display()));
+    }
+    // SAFETY: the symbol is a function of this type, by its name.
+    let function: TableFn = unsafe { std::mem::transmute(symbol) };
+    // SAFETY: the function takes nothing and gives a table that lives as long as the library, or null.
+    let table = unsafe { function().as_ref() };
+    match table {
+        Some(table)
+            if table.version == ABI_VERSION && table.size as usize == size_of::<LeaseTable>() =>
+        {
+            Ok(table)
+        }
+        _ => Err(format!("{} is of another version", path.display())),
+    }
+}
+
+fn dl_error() -> String {
+    // SAFETY: gives null or a string of this thread.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "unknown error".to_owned();
+    }
+    // SAFETY: not null, and valid until the next dl function of this thread.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// `$URDMA_LEASE_LIB`, or the library beside this one.
+fn library_path() -> PathBuf {
+    if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    own_directory().map_or_else(|| LIBRARY.into(), |directory| directory.join(LIBRARY))
+}
+
+/// The directory of the shared object that holds this function.
+fn own_directory() -> Option<PathBuf> {
+    // SAFETY: all zeroes is a valid Dl_info.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    let here = own_directory as fn() -> Option<PathBuf> as *const c_void;
+    // SAFETY: `info` is writable.
+    if unsafe { libc::dladdr(here, &raw mut info) } == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: a string that lives as long as the shared object.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    let path = Path::new(OsStr::from_bytes(name.to_bytes()));
+    let path = path.canonicalize().ok()?;
+    path.parent().map(Path::to_owned)
+}

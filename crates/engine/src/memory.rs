@@ -1,0 +1,742 @@
+//! The application's memory: every copy between it and packets, with the checks before each. The only file of the engine, beside the lock
+//! and system calls, that needs unsafe code, with `careful.rs` for memory that may be missing.
+//!
+//! What may be touched is what the application has registered; that the registered octets stay mapped while they are registered is the
+//! application's duty, as it is with any device. [`populate`] checks at registration that they are mapped at all.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use proto_trp::conn::{
+    AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
+    RemoteAddr, Sge, SharedRecv, Status, WindowBind, HEAD_OCTETS,
+};
+use proto_trp::wire::SEGMENT_HEAD_LEN;
+use urdma_arena::sync::prefetch_read;
+use urdma_arena::{DeliveryRecord, Referred};
+use urdma_types::Psn;
+
+use super::careful::atomic_at;
+use super::cma::{Far, Places};
+use super::events::{AsyncEvent, AsyncKind};
+use super::mr::MrTable;
+use super::qp::{Counts, Qp};
+use super::shard::Note;
+use super::srq::NotTaken;
+use super::types::{Access, EngineError, Pd, WorkCompletion};
+use super::xrc::XrcRole;
+
+/// Octets of a train behind the segment that is looked at which are on their way into the processor.
+pub(super) const AHEAD: usize = 384;
+pub(super) const CACHE_LINE: usize = 64;
+
+/// A received datagram that lies in shared or DMA memory, but for the payload if that is far.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Body<'a> {
+    data: *const u8,
+    len: usize,
+    readable: usize,
+    far: Option<&'a Far>,
+}
+
+impl<'a> Body<'a> {
+    /// The `len` octets at `data`, where `readable` octets or more can be read.
+    ///
+    /// # Safety
+    /// They are readable as long as the value is used.
+    #[inline]
+    pub(super) unsafe fn new(data: *const u8, len: usize, readable: usize) -> Self {
+        Self {
+            data,
+            len,
+            readable: readable.max(len),
+            far: None,
+        }
+    }
+
+    /// Payload that is not among the datagram's octets.
+    #[inline]
+    fn far(&self) -> Option<&'a Far> {
+        self.far
+    }
+
+    /// The datagram with `far` behind its octets.
+    pub(super) fn with_payload(self, far: &'a Far) -> Self {
+        Self {
+            far: Some(far),
+            ..self
+        }
+    }
+
+    /// Octets of the datagram.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len + self.far.map_or(0, Far::len)
+    }
+
+    /// Copies the first octets out, as many as there are and fit; what follows them in `head` is arbitrary then.
+    #[inline]
+    pub(super) fn copy_head(&self, head: &mut [u8; HEAD_OCTETS]) -> usize {
+        // Copies of a fixed length are a few vector moves. Most datagrams are short, and their third cache line is not worth a miss.
+        const SHORT: usize = 128;
+        let len = self.len.min(HEAD_OCTETS);
+        let (from, to) = (self.data, head.as_mut_ptr());
+        if len <= SHORT && self.readable >= SHORT {
+            // SAFETY: SHORT octets are readable and fit in `head`; a datagram and a local array do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, SHORT) };
+        } else if self.readable >= HEAD_OCTETS {
+            // SAFETY: as above with HEAD_OCTETS.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, HEAD_OCTETS) };
+        } else {
+            // SAFETY: as above with `len`.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        }
+        len
+    }
+
+    /// Starts loading the cache lines from octet `from` to octet `to`, as far as there are such.
+    #[inline]
+    pub(super) fn prefetch(&self, from: usize, to: usize) {
+        for at in (from..to.min(self.len)).step_by(CACHE_LINE) {
+            prefetch_read(self.data.wrapping_add(at));
+        }
+    }
+
+    /// Copies the octets from `at` on out, as many as there are and fit; what follows them in `out` is arbitrary then.
+    #[inline]
+    fn peek(&self, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
+        self.prefetch(at + AHEAD, at + AHEAD + 2 * CACHE_LINE);
+        let readable = self.readable.saturating_sub(at);
+        let (from, to) = (self.data.wrapping_add(at), out.as_mut_ptr());
+        if readable >= SEGMENT_HEAD_LEN {
+            // SAFETY: so many octets are readable from there; a datagram and a local array do not overlap. A fixed length is a few vector moves.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, SEGMENT_HEAD_LEN) };
+        } else {
+            // SAFETY: as above; less than the array.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, readable) };
+        }
+    }
+
+    /// A copy of the whole datagram.
+    pub(super) fn to_boxed(self) -> Box<[u8]> {
+        let mut octets = vec![0; self.len].into_boxed_slice();
+        // SAFETY: both are `len` octets long.
+        unsafe { self.copy_to(0, octets.as_mut_ptr(), self.len) };
+        octets
+    }
+
+    /// Where the `len` octets from `at` are.
+    #[inline]
+    pub(super) fn piece(&self, at: usize, len: usize) -> *const u8 {
+        assert!(
+            at <= self.len && len <= self.len - at,
+            "a segment beyond its datagram"
+        );
+        // SAFETY: within the datagram as just checked.
+        unsafe { self.data.add(at) }
+    }
+
+    /// Copies `len` octets from `at` to `to`.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` octets.
+    #[inline]
+    unsafe fn copy_to(&self, at: usize, to: *mut u8, len: usize) {
+        let from = self.piece(at, len);
+        // SAFETY: readable as said above, writable by the caller's promise; packet memory and registered memory do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+    }
+}
+
+/// What a connection may do to this process while it handles one call.
+pub(super) struct QpHost<'a> {
+    /// All regions.
+    pub(super) regions: &'a mut MrTable,
+    /// The queue pair.
+    pub(super) qp: &'a Qp,
+    /// What it grants to its peer.
+    pub(super) access: Access,
+    /// The peer's queue pair.
+    pub(super) remote_qpn: u32,
+    /// Completions pushed so far.
+    pub(super) counts: &'a mut Counts,
+    /// Where the process' peers read up to which packet the queue pair has taken the stream; nothing for datagrams.
+    pub(super) delivery: Option<&'a DeliveryRecord>,
+    /// What is to be told to others when the lock is free.
+    pub(super) notes: &'a mut Vec<Note>,
+    /// Payload of so many octets or more may stay where it is.
+    pub(super) refer_from: usize,
+    /// That of the last datagram has.
+    pub(super) referred: Option<Referred>,
+}
+
+/// What a scatter-gather list is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ListKind {
+    /// Octets are read from it, to be sent.
+    Source,
+    /// What a read or an atomic brings is written to it.
+    Response,
+    /// A message is written to it.
+    Receive,
+}
+
+impl ListKind {
+    /// The protection domain that its keys must belong to.
+    #[inline]
+    pub(super) fn pd(self, qp: &Qp) -> Pd {
+        match self {
+            ListKind::Source | ListKind::Response => qp.pd(),
+            ListKind::Receive => qp.recv_pd(),
+        }
+    }
+
+    /// The right that its keys must have.
+    #[inline]
+    pub(super) const fn needs(self) -> Access {
+        match self {
+            ListKind::Source => Access::LOCAL,
+            ListKind::Response | ListKind::Receive => Access::LOCAL_WRITE,
+        }
+    }
+}
+
+impl QpHost<'_> {
+    #[inline]
+    fn local(&self, sge: &Sge, at: u64, len: u64, list: ListKind) -> Result<u64, ProtectionError> {
+        let address = sge.addr.checked_add(at).ok_or(ProtectionError::Wrap)?;
+        let (pd, needed) = (list.pd(self.qp), list.needs());
+        self.regions.check(sge.lkey, address, len, pd, needed)
+    }
+
+    #[inline]
+    pub(super) const fn rights(access: RemoteAccess) -> Access {
+        match access {
+            RemoteAccess::Write => Access::REMOTE_WRITE,
+            RemoteAccess::Read => Access::REMOTE_READ,
+            RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
+        }
+    }
+
+    #[inline]
+    fn remote(
+        &self,
+        remote: RemoteAddr,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<u64, ProtectionError> {
+        let needed = Self::rights(access);
+        if !self.access.contains(needed) {
+            return Err(ProtectionError::Access);
+        }
+        self.regions
+            .check(remote.stag, remote.to, len, self.qp.pd(), needed)
+    }
+
+    /// Splits `len` octets from `offset` of the list into pieces: calls `piece(address, begin, octets)` for each, in order.
+    #[inline]
+    pub(super) fn pieces(
+        &self,
+        sges: &[Sge],
+        mut offset: u64,
+        len: usize,
+        list: ListKind,
+        mut piece: impl FnMut(u64, usize, usize),
+    ) -> Result<(), ProtectionError> {
+        let mut done = 0;
+        for sge in sges {
+            if done == len {
+                break;
+            }
+            let length = u64::from(sge.length);
+            if offset >= length {
+                offset -= length;
+                continue;
+            }
+            let octets = (length - offset).min((len - done) as u64);
+            let address = self.local(sge, offset, octets, list)?;
+            // `octets` is at most `len - done`.
+            let octets = usize::try_from(octets).map_err(|_| ProtectionError::Bounds)?;
+            piece(address, done, octets);
+            done += octets;
+            offset = 0;
+        }
+        if done == len {
+            Ok(())
+        } else {
+            Err(ProtectionError::Bounds)
+        }
+    }
+
+    /// As [`QpHost::pieces`], but nothing is called before everything has been checked.
+    #[inline]
+    fn checked_pieces(
+        &self,
+        sges: &[Sge],
+        offset: u64,
+        len: usize,
+        list: ListKind,
+        piece: impl FnMut(u64, usize, usize),
+    ) -> Result<(), ProtectionError> {
+        if sges.len() > 1 {
+            self.pieces(sges, offset, len, list, |_, _, _| {})?;
+        }
+        self.pieces(sges, offset, len, list, piece)
+    }
+
+    /// Writes `len` octets at `from` to memory that the peer names, the last one last.
+    ///
+    /// # Safety
+    /// They are readable.
+    #[inline]
+    unsafe fn write_octets(
+        &mut self,
+        remote: RemoteAddr,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), ProtectionError> {
+        let Ok(address) = self.remote(remote, len as u64, RemoteAccess::Write) else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.write_carefully(remote, from, len) };
+        };
+        let Some(last) = len.checked_sub(1) else {
+            return Ok(());
+        };
+        // SAFETY: readable by the caller's promise, writable since registered with remote write access; packet memory and registered memory do
+        // not overlap.
+        let octet = unsafe {
+            std::ptr::copy_nonoverlapping(from, pointer(address), last);
+            from.add(last).read()
+        };
+        store_last(address + last as u64, octet);
+        Ok(())
+    }
+
+    /// Copies `len` octets of `body` from `at` into the concatenation of a list from an offset on.
+    // A part of its two callers, which know the kind of list.
+    #[inline(always)]
+    fn scatter_to(
+        &mut self,
+        list: ListKind,
+        (sges, offset): (&[Sge], u64),
+        body: &Body<'_>,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        if let Some(far) = body.far() {
+            return self.scatter_far(list, (sges, offset), far, at, len);
+        }
+        let scattered = self.checked_pieces(sges, offset, len, list, |address, begin, octets| {
+            // SAFETY: the octets are registered with local write access.
+            unsafe { body.copy_to(at + begin, pointer(address), octets) };
+        });
+        match scattered {
+            Ok(()) => Ok(()),
+            Err(_) => Ok(self.scatter_carefully(list, sges, offset, body.piece(at, len), len)?),
+        }
+    }
+
+    /// As `scatter_to`, of payload in another process' memory.
+    fn scatter_far(
+        &mut self,
+        list: ListKind,
+        (sges, offset): (&[Sge], u64),
+        far: &Far,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        let mut places = Places::new();
+        let found = self.pieces(sges, offset, len, list, |address, _, octets| {
+            places.push(pointer(address), octets);
+        });
+        if found.is_ok() {
+            // SAFETY: the places are registered with local write access.
+            return unsafe { far.copy_to(at, len, &mut places) };
+        }
+        let octets = far.to_vec(at, len)?;
+        let (from, len) = (octets.as_ptr(), octets.len());
+        Ok(self.scatter_carefully(list, sges, offset, from, len)?)
+    }
+
+    /// As `write_remote`, of payload in another process' memory.
+    fn write_far(
+        &mut self,
+        remote: RemoteAddr,
+        far: &Far,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        let found = self.remote(remote, len as u64, RemoteAccess::Write);
+        let (Ok(address), Some(last)) = (found, len.checked_sub(1)) else {
+            self.check_remote(remote, len as u64, RemoteAccess::Write)?;
+            let octets = far.to_vec(at, len)?;
+            return Ok(self.write_kept(remote, &octets)?);
+        };
+        let mut octet = 0u8;
+        let mut places = Places::new();
+        places.push(pointer(address), last);
+        places.push(&raw mut octet, 1);
+        // SAFETY: the first place is registered with remote write access, the second this function's own.
+        unsafe { far.copy_to(at, len, &mut places)? };
+        store_last(address + last as u64, octet);
+        Ok(())
+    }
+
+    /// Copies `octets`, which are none of the application's, to the beginning of the concatenation of `sges`.
+    pub(super) fn scatter_octets(
+        &mut self,
+        list: ListKind,
+        sges: &[Sge],
+        octets: &[u8],
+    ) -> Result<(), ProtectionError> {
+        self.scatter_carefully(list, sges, 0, octets.as_ptr(), octets.len())
+    }
+
+    /// Takes the oldest request off the queue pair's shared receive queue if its list is `wanted`
+    /// and the completion queue has room.
+    ///
+    /// # Errors
+    /// The request stays where it is.
+    pub(super) fn take_shared_recv_if(
+        &self,
+        sges: &mut [Sge],
+        wanted: impl FnOnce(&[Sge]) -> bool,
+    ) -> Result<SharedRecv, NotTaken> {
+        let srq = self.qp.srq().ok_or(NotTaken::Empty)?;
+        if !self.qp.recv_cq().takes_shared() {
+            return Err(NotTaken::Empty);
+        }
+        srq.take_if(sges, wanted)
+    }
+
+    /// A completion of a connection with what the application is told beside.
+    #[inline]
+    fn work_completion(&self, completion: Completion) -> WorkCompletion {
+        WorkCompletion {
+            completion,
+            qpn: self.qp.number(),
+            remote_qpn: self.remote_qpn,
+            packet_type: 0,
+        }
+    }
+
+    /// A datagram was received.
+    pub(super) fn complete_datagram(&mut self, completion: &WorkCompletion) {
+        self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
+        self.qp.recv_cq().push(completion);
+    }
+}
+
+/// Stores the last octet of a write, which must appear after all others: programs wait for it by looking at memory.
+#[inline]
+fn store_last(address: u64, octet: u8) {
+    // SAFETY: it is within the range that the write was granted; an octet is always aligned.
+    unsafe { AtomicU8::from_ptr(pointer(address)) }.store(octet, Ordering::Release);
+}
+
+#[inline]
+pub(super) fn pointer(address: u64) -> *mut u8 {
+    // Addresses that do not fit are none of this process; registration has refused them.
+    std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX))
+}
+
+impl<'a> Host for QpHost<'a> {
+    type Body = Body<'a>;
+
+    #[inline]
+    fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError> {
+        let len = out.len();
+        if len >= self.refer_from {
+            self.referred = self.refer(sges, offset, out);
+            if self.referred.is_some() {
+                return Ok(());
+            }
+        }
+        let to = out.as_mut_ptr();
+        let gathered = self.pieces(
+            sges,
+            offset,
+            len,
+            ListKind::Source,
+            |address, begin, octets| {
+                // SAFETY: the pieces together are `len` octets, so `begin` is within `out`.
+                let to = unsafe { to.add(begin) };
+                // SAFETY: the octets are registered memory, so readable; `out` is packet memory, which nobody registers.
+                unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), to, octets) };
+            },
+        );
+        match gathered {
+            Ok(()) => Ok(()),
+            Err(_) => self.gather_carefully(sges, offset, out),
+        }
+    }
+
+    #[inline]
+    fn scatter(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        body: &Body<'a>,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        self.scatter_to(ListKind::Receive, (sges, offset), body, at, len)
+    }
+
+    #[inline]
+    fn scatter_response(
+        &mut self,
+        sges: &[Sge],
+        offset: u64,
+        body: &Body<'a>,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        self.scatter_to(ListKind::Response, (sges, offset), body, at, len)
+    }
+
+    fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError> {
+        self.scatter_octets(ListKind::Response, sges, &value.to_ne_bytes())
+    }
+
+    #[inline]
+    fn check_remote(
+        &mut self,
+        remote: RemoteAddr,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), ProtectionError> {
+        match self.remote(remote, len, access) {
+            Ok(_) => Ok(()),
+            Err(_) => self.find_remote(remote, len, access).map(|_| ()),
+        }
+    }
+
+    #[inline]
+    fn write_remote(
+        &mut self,
+        remote: RemoteAddr,
+        body: &Body<'a>,
+        at: usize,
+        len: usize,
+    ) -> Result<(), PlaceError> {
+        if let Some(far) = body.far() {
+            return self.write_far(remote, far, at, len);
+        }
+        // SAFETY: the octets of a datagram, of which `piece` asserts that these are some.
+        unsafe { self.write_octets(remote, body.piece(at, len), len)? };
+        Ok(())
+    }
+
+    #[inline]
+    fn peek(&mut self, body: &Body<'a>, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
+        body.peek(at, out);
+    }
+
+    fn keep(&mut self, body: &Body<'a>, at: usize, len: usize, out: &mut Vec<u8>) -> bool {
+        if let Some(far) = body.far() {
+            return far.to_vec(at, len).map(|octets| out.extend(octets)).is_ok();
+        }
+        out.reserve(len);
+        // SAFETY: there is room for `len` octets more behind those of the vector, which nobody registers.
+        unsafe {
+            body.copy_to(at, out.as_mut_ptr().add(out.len()), len);
+            out.set_len(out.len() + len);
+        }
+        true
+    }
+
+    fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {
+        // SAFETY: a slice is readable for its length, and borrowed until this returns.
+        unsafe { self.write_octets(remote, octets.as_ptr(), octets.len()) }
+    }
+
+    #[inline]
+    fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {
+        let Ok(address) = self.remote(remote, out.len() as u64, RemoteAccess::Read) else {
+            return self.read_carefully(remote, out);
+        };
+        let from = pointer(address).cast_const();
+        // SAFETY: the octets are registered with remote read access; `out` is packet memory.
+        unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError> {
+        let address = match self.remote(remote, 8, op.access()) {
+            Ok(address) => address,
+            Err(_) => self.word_carefully(remote, op.access())?,
+        };
+        if address % 8 != 0 {
+            return Err(ProtectionError::Misaligned);
+        }
+        // SAFETY: eight octets of registered memory with the remote access that the operation needs.
+        Ok(unsafe { atomic_at(address, op) })
+    }
+
+    fn invalidate(&mut self, stag: u32) -> Result<(), ProtectionError> {
+        self.invalidate_local(stag)
+    }
+
+    fn invalidate_local(&mut self, stag: u32) -> Result<(), ProtectionError> {
+        let qpn = self.qp.number().to_u32();
+        self.regions.invalidate(stag, self.qp.pd(), qpn)
+    }
+
+    fn bind_window(&mut self, bind: &WindowBind) -> Result<(), ProtectionError> {
+        let qpn = self.qp.number().to_u32();
+        self.regions.bind(bind, self.qp.pd(), qpn)
+    }
+
+    #[cold]
+    fn take_shared_recv(
+        &mut self,
+        queue: u32,
+        sges: &mut [Sge],
+    ) -> Result<SharedRecv, NoSharedRecv> {
+        if let XrcRole::Target(domain) = self.qp.xrc() {
+            return domain.take(queue, sges);
+        }
+        if self.qp.srq().is_none() {
+            return Err(NoSharedRecv::NoQueue);
+        }
+        self.take_shared_recv_if(sges, |_| true)
+            .map_err(|_| NoSharedRecv::Empty)
+    }
+
+    fn complete_shared(&mut self, queue: u32, completion: Completion) {
+        if let XrcRole::Target(domain) = self.qp.xrc() {
+            self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
+            let completion = self.work_completion(completion);
+            domain.complete(queue, &completion);
+        } else {
+            self.complete(completion);
+        }
+    }
+
+    #[inline(always)]
+    fn taken(&mut self, next: Psn) {
+        if let Some(delivery) = self.delivery {
+            delivery.advance(next.to_u32());
+        }
+    }
+
+    // A part of its callers, as `Cq::push` is of it.
+    #[inline(always)]
+    fn complete(&mut self, completion: Completion) {
+        let cq = if completion.is_send() {
+            if completion.status != Status::Success {
+                self.qp.revoke_payload();
+            }
+            self.counts.send_pushed = self.counts.send_pushed.wrapping_add(1);
+            self.qp.send_cq()
+        } else {
+            self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
+            self.qp.recv_cq()
+        };
+        cq.push(&self.work_completion(completion));
+    }
+
+    #[cold]
+    fn event(&mut self, event: Event) {
+        let qpn = self.qp.number().to_u32();
+        let kind = match event {
+            Event::Established => {
+                self.notes.push(Note::QpData(qpn));
+                AsyncKind::CommunicationEstablished
+            }
+            Event::Fatal => AsyncKind::QpFatal,
+            Event::RemoteInvalidRequest => AsyncKind::QpRequestError,
+            Event::RemoteAccessError => AsyncKind::QpAccessError,
+            Event::SqDrained if !self.qp.wants_drained() => return,
+            Event::SqDrained => AsyncKind::SqDrained,
+            Event::LastRecvReached => AsyncKind::LastRecvReached,
+            Event::PeerGone | Event::PeerClosed => {
+                // The end of the peer is no event of verbs; connection management tells its users.
+                self.notes.push(Note::QpGone(qpn));
+                return;
+            }
+        };
+        self.qp.events().async_event(AsyncEvent {
+            kind,
+            element: Some(self.qp.cookie()),
+        });
+    }
+}
+
+/// Brings `len` octets at `addr` into memory and checks that they may be read, or written if `write`.
+///
+/// # Errors
+/// [`EngineError::Fault`] when they are not mapped so.
+pub(super) fn populate(addr: u64, len: u64, write: bool) -> Result<(), EngineError> {
+    const PAGE: u64 = 4096;
+    let begin = addr & !(PAGE - 1);
+    let end = addr.checked_add(len).ok_or(EngineError::Fault)?;
+    let octets = usize::try_from(end - begin).map_err(|_| EngineError::Fault)?;
+    if len == 0 {
+        return Ok(());
+    }
+    let advice = if write {
+        libc::MADV_POPULATE_WRITE
+    } else {
+        libc::MADV_POPULATE_READ
+    };
+    loop {
+        // SAFETY: populating changes no contents; the kernel checks the range itself.
+        if unsafe { libc::madvise(pointer(begin).cast(), octets, advice) } == 0 {
+            return Ok(());
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN) => {}
+            // ENOMEM: there is a hole. EFAULT: no such right, or the file is shorter.
+            Some(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) => return Err(EngineError::Fault),
+            // EINVAL: no right to write, or a kernel before 5.14, or memory of a device. If it can be read, it is the first; else it is the
+            // application's word.
+            Some(libc::EINVAL) if write => return cannot_be_read(addr, len),
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn cannot_be_read(addr: u64, len: u64) -> Result<(), EngineError> {
+    let begin = addr & !4095;
+    let octets = usize::try_from(addr + len - begin).map_err(|_| EngineError::Fault)?;
+    // SAFETY: as in `populate`, whose checks of the range these arguments have passed.
+    let outcome = unsafe { libc::madvise(pointer(begin).cast(), octets, libc::MADV_POPULATE_READ) };
+    if outcome == 0 {
+        Err(EngineError::Fault)
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn populate_of_unmapped_memory_is_a_fault() {
+        assert_eq!(populate(0x1000, 8, false), Err(EngineError::Fault));
+        assert_eq!(populate(u64::MAX, 8, false), Err(EngineError::Fault));
+    }
+
+    #[test]
+    fn populate_of_read_only_memory_for_writing_is_a_fault() {
+        // SAFETY: a new anonymous mapping disturbs nothing.
+        let page = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        let addr = page as u64;
+        assert_eq!(populate(addr, 4096, false), Ok(()));
+        assert_eq!(populate(addr, 4096, true), Err(EngineError::Fault));
+        let buffer = vec![1u8; 10_000];
+        assert_eq!(populate(buffer.as_ptr() as u64 + 1, 9_999, true), Ok(()));
+        assert_eq!(buffer[9_999], 1);
+    }
+}

@@ -1,0 +1,151 @@
+//! How the packets of a queue pair reach its peer: through this host's memory, through a leased queue pair of the port, or through urdmad.
+
+use std::net::IpAddr;
+use urdma_types::Ip16;
+
+use proto_trp::conn::MAX_DATAGRAM;
+use urdma_arena::{Meta, LARGE_CAPACITY};
+use urdma_ipc::Resolution;
+use urdma_types::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
+
+use super::lease::Route;
+use super::types::{EngineError, Gid, Info};
+use super::Engine;
+
+/// The way to a peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Path {
+    /// Straight into a slot's ring.
+    Local(SlotId),
+    /// To slot 0, which adds the headers that the metadata describe.
+    Daemon(Meta),
+    /// Through a route of the lease.
+    Lease(Route),
+}
+
+impl Path {
+    /// Whether it stays in this host's memory.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self, Path::Local(_))
+    }
+}
+
+/// Where the packets of a queue pair's peer come from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerSource {
+    /// The slot of a peer on this host.
+    slot: u8,
+    /// UDP source port and address of one on another host.
+    port: u16,
+    ip: Ip16,
+}
+
+impl PeerSource {
+    /// What no peer has: it is not known.
+    pub(super) const NONE: Self = Self {
+        slot: u8::MAX,
+        port: 0,
+        ip: Ip16::UNSPECIFIED,
+    };
+
+    /// That of `remote` at the end of a way.
+    pub(super) fn new(way: Way, remote: Qpn) -> Self {
+        match way {
+            Way::Local => Self {
+                slot: remote.slot().number(),
+                ..Self::NONE
+            },
+            Way::Remote { ip, .. } => Self {
+                port: source_port(remote),
+                ip: Ip16::new(ip),
+                ..Self::NONE
+            },
+        }
+    }
+
+    /// Whether it is this slot of this host.
+    #[inline]
+    pub(super) fn is_slot(&self, slot: SlotId) -> bool {
+        self.slot == slot.number()
+    }
+
+    /// Whether a datagram came from there.
+    #[inline]
+    pub(super) fn sent(&self, meta: &Meta) -> bool {
+        meta.src_port == self.port && meta.remote_ip == self.ip
+    }
+
+    /// Whether a RESET came from there: from the process, which sends it without its queue pair, or from its urdmad.
+    pub(super) fn sent_reset(&self, meta: &Meta) -> bool {
+        let of_process = slot_of_source_port(self.port).map(|slot| source_port(Qpn::new(slot, 0)));
+        let is_port =
+            Some(meta.src_port) == of_process || meta.src_port == udp_port(SlotId::DAEMON);
+        is_port && meta.remote_ip == self.ip
+    }
+}
+
+/// What is known of a way before the engine's lock is taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Way {
+    /// The peer is on this host.
+    Local,
+    /// The peer is behind the port.
+    Remote {
+        /// The peer host's address.
+        ip: IpAddr,
+        /// Ethernet address of the next hop.
+        mac: [u8; 6],
+    },
+}
+
+impl Engine {
+    /// Whether an address is the instance's, so that the way there is known.
+    pub(super) fn is_own(&self, ip: IpAddr) -> bool {
+        let gid = Gid::from_ip(ip);
+        self.info.addresses.contains(&ip) || self.info.gids.iter().any(|entry| entry.gid == gid)
+    }
+
+    /// Finds the way to `gid`; may ask urdmad, so not under the engine's lock.
+    pub(super) fn find_way(&self, gid: Gid) -> Result<Way, EngineError> {
+        let ip = gid.to_ip();
+        if self.is_own(ip) {
+            return Ok(Way::Local);
+        }
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(EngineError::Invalid);
+        }
+        if self.info.mtu == 0 {
+            return Err(EngineError::NetUnreachable);
+        }
+        let control = self.daemon().ok_or(EngineError::NetUnreachable)?;
+        match control.resolve(ip) {
+            Ok(Resolution::Local) => Ok(Way::Local),
+            Ok(Resolution::Neighbour { mac, .. }) => Ok(Way::Remote { ip, mac }),
+            Ok(Resolution::NoHost) => Err(EngineError::HostUnreachable),
+            Err(urdma_ipc::ControlError::Gone) => Err(EngineError::DeviceGone),
+            Err(_) => Err(EngineError::HostUnreachable),
+        }
+    }
+}
+
+/// Largest TRP datagram on the way from `info`'s host.
+pub(super) fn max_datagram(info: &Info, way: Way) -> u32 {
+    match way {
+        Way::Local => MAX_DATAGRAM.min(u32::try_from(LARGE_CAPACITY).unwrap_or(MAX_DATAGRAM)),
+        Way::Remote { ip, .. } => {
+            let headers = if ip.is_ipv4() { 28 } else { 48 };
+            u32::from(info.mtu).saturating_sub(headers)
+        }
+    }
+}
+
+/// Metadata of packets from `local` at the address with the GID index `gid_index` to `remote` on the host `ip`.
+pub(super) fn metadata(ip: IpAddr, (local, gid_index): (Qpn, u8), remote: SlotId) -> Meta {
+    Meta {
+        remote_ip: Ip16::new(ip),
+        src_port: source_port(local),
+        dst_port: udp_port(remote),
+        ecn: 0,
+        gid_index,
+    }
+}

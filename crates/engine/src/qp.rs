@@ -1,0 +1,239 @@
+//! Queue pairs: what callers hold, and the counts by which their work requests reserve room for completions.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use urdma_types::Qpn;
+
+use super::cq::Cq;
+use super::events::EventSink;
+use super::shard::random_u64;
+use super::srq::Srq;
+use super::types::{Pd, QpCaps, QpConfig};
+use super::xrc::XrcRole;
+
+/// A queue pair; made by [`super::Engine::create_qp`].
+pub struct Qp {
+    number: Qpn,
+    caps: QpCaps,
+    pd: Pd,
+    recv_pd: Pd,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
+    xrc: XrcRole,
+    cookie: u64,
+    events: Arc<dyn EventSink>,
+    witness: AtomicU64,
+    /// The application wants to hear that the send queue has drained.
+    wants_drained: AtomicBool,
+}
+
+impl std::fmt::Debug for Qp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Qp")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Qp {
+    /// The caller's side of a queue pair.
+    pub(super) fn new(number: Qpn, caps: QpCaps, config: &QpConfig) -> Arc<Self> {
+        Arc::new(Self {
+            number,
+            caps,
+            pd: config.pd,
+            recv_pd: config.srq.as_ref().map_or(config.pd, |srq| srq.pd()),
+            send_cq: Arc::clone(&config.send_cq),
+            recv_cq: Arc::clone(&config.recv_cq),
+            srq: config.srq.clone(),
+            xrc: config.xrc.clone(),
+            cookie: config.cookie,
+            events: Arc::clone(&config.events),
+            witness: AtomicU64::new(random_u64()),
+            wants_drained: AtomicBool::new(false),
+        })
+    }
+
+    /// Its number.
+    #[inline]
+    pub fn number(&self) -> Qpn {
+        self.number
+    }
+
+    /// Its sizes.
+    #[inline]
+    pub fn caps(&self) -> QpCaps {
+        self.caps
+    }
+
+    /// Its protection domain.
+    #[inline]
+    pub fn pd(&self) -> Pd {
+        match &self.xrc {
+            XrcRole::None | XrcRole::Initiator => self.pd,
+            XrcRole::Target(domain) => domain.pd(),
+        }
+    }
+
+    /// The protection domain of the lists of its receive requests: that of the shared queue, if
+    /// they come from one.
+    #[inline]
+    pub(super) fn recv_pd(&self) -> Pd {
+        match &self.xrc {
+            XrcRole::None | XrcRole::Initiator => self.recv_pd,
+            XrcRole::Target(domain) => domain.pd(),
+        }
+    }
+
+    /// What it is in extended reliable connections.
+    #[inline]
+    pub fn xrc(&self) -> &XrcRole {
+        &self.xrc
+    }
+
+    /// Where its sends complete.
+    #[inline]
+    pub fn send_cq(&self) -> &Arc<Cq> {
+        &self.send_cq
+    }
+
+    /// Where its receives complete.
+    #[inline]
+    pub fn recv_cq(&self) -> &Arc<Cq> {
+        &self.recv_cq
+    }
+
+    /// Where its receive requests come from, if not from a queue of its own.
+    #[inline]
+    pub fn srq(&self) -> Option<&Arc<Srq>> {
+        self.srq.as_ref()
+    }
+
+    /// Address and value of the word that says that payload which frames refer to is still that of requests of this queue pair.
+    #[inline]
+    pub(super) fn witness(&self) -> (u64, u64) {
+        let at = std::ptr::from_ref(&self.witness).expose_provenance();
+        (at as u64, self.witness.load(Ordering::Relaxed))
+    }
+
+    /// The application gets back requests that have not been done, and their memory: nobody may read that any more.
+    pub(super) fn revoke_payload(&self) {
+        self.witness.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Sets whether the next drain of the send queue is an event.
+    pub fn tell_when_drained(&self, wanted: bool) {
+        self.wants_drained.store(wanted, Ordering::Relaxed);
+    }
+
+    pub(super) fn wants_drained(&self) -> bool {
+        self.wants_drained.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn events(&self) -> &dyn EventSink {
+        &*self.events
+    }
+}
+
+/// Completions that a queue pair has pushed; wraps round.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) send_pushed: u32,
+    pub(super) recv_pushed: u32,
+}
+
+/// Completions of a queue pair that were polled; wraps round. Written under the completion queue's lock.
+#[derive(Debug, Default)]
+pub(super) struct Polled {
+    send: AtomicU32,
+    recv: AtomicU32,
+}
+
+impl Polled {
+    /// One more was polled.
+    #[inline]
+    pub(super) fn count(&self, is_send: bool) {
+        let word = if is_send { &self.send } else { &self.recv };
+        word.store(
+            word.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Release,
+        );
+    }
+
+    /// Send completions that were pushed and not polled.
+    #[inline]
+    pub(super) fn send_waiting(&self, counts: &Counts) -> u32 {
+        counts
+            .send_pushed
+            .wrapping_sub(self.send.load(Ordering::Acquire))
+    }
+
+    /// Receive completions that were pushed and not polled.
+    #[inline]
+    pub(super) fn recv_waiting(&self, counts: &Counts) -> u32 {
+        counts
+            .recv_pushed
+            .wrapping_sub(self.recv.load(Ordering::Acquire))
+    }
+
+    /// None waits: all were purged.
+    pub(super) fn reset(&self, counts: &Counts) {
+        self.send.store(counts.send_pushed, Ordering::Release);
+        self.recv.store(counts.recv_pushed, Ordering::Release);
+    }
+}
+
+const CHUNK: usize = 256;
+const CHUNKS: usize = 65_536 / CHUNK;
+
+/// [`Polled`] of every index, reachable without a lock; memory is taken as indices come into use and never moves.
+#[derive(Debug)]
+pub(super) struct PolledTable {
+    chunks: [OnceLock<Box<[Polled; CHUNK]>>; CHUNKS],
+}
+
+impl PolledTable {
+    /// An empty table.
+    pub(super) fn new() -> Self {
+        Self {
+            chunks: [const { OnceLock::new() }; CHUNKS],
+        }
+    }
+
+    /// The counts of `index`.
+    #[inline]
+    pub(super) fn get(&self, index: u16) -> &Polled {
+        let index = usize::from(index);
+        let chunk = self.chunks[index / CHUNK]
+            .get_or_init(|| Box::new(std::array::from_fn(|_| Polled::default())));
+        &chunk[index % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polled_across_the_wrap_counts_what_waits() {
+        let table = PolledTable::new();
+        let polled = table.get(700);
+        let mut counts = Counts {
+            send_pushed: u32::MAX,
+            recv_pushed: 5,
+        };
+        polled.reset(&counts);
+        assert_eq!(polled.send_waiting(&counts), 0);
+        counts.send_pushed = counts.send_pushed.wrapping_add(3);
+        polled.count(true);
+        assert_eq!(polled.send_waiting(&counts), 2);
+        assert_eq!(table.get(700).recv_waiting(&counts), 0);
+        assert_eq!(table.get(0).send_waiting(&Counts::default()), 0);
+    }
+}

@@ -1,0 +1,619 @@
+//! What the engine's lock protects: the endpoint of the arena, the lease, queue pairs by index, regions, timers, the ready list.
+//!
+//! Nothing here is ever searched. Packets name queue pairs by index; queue pairs with something to send are in a list; timers are in a wheel.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proto_trp::conn::{ConnConfig, Connection, RtrParams, RtsParams, State, Time, TransitionError};
+use proto_trp::limit::RateLimit;
+use proto_trp::wire::connection_id;
+use urdma_arena::{DeliveryRecord, Endpoint};
+use urdma_types::{Psn, Qpn, SlotId};
+
+use super::capture::Capture;
+use super::cma::Cma;
+use super::datagram::DatagramTable;
+use super::held::Held;
+use super::lease::Lease;
+use super::mr::{MrTable, PdTable};
+use super::outbox::Outbox;
+use super::path::{Path, PeerSource};
+use super::places::{Indices, Places};
+use super::qp::{Counts, PolledTable, Qp};
+use super::timer::Wheel;
+use super::types::{EngineError, Pd, QpAttributes, QpCaps, QpConfig, LIMITS};
+use super::xrc::{self, XrcRole};
+
+/// Requests of a shared receive queue that half-arrived messages of one connection may use.
+pub(super) const SHARED_IN_USE_MAX: u32 = 64;
+
+/// Silence after which a connection to another host asks whether its peer lives: a peer's urdmad answers at once for a process that is gone.
+const KEEPALIVE_NS: u64 = 3_000_000_000;
+
+/// What the background thread tells others when the lock is free.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// The first message came in on this queue pair.
+    QpData(u32),
+    /// The other end of this queue pair is gone.
+    QpGone(u32),
+    /// A datagram for this slot of the host found nobody.
+    SlotDead(SlotId),
+    /// A datagram of connection management.
+    Cm(IpAddr, Box<[u8]>),
+}
+
+/// One queue pair.
+pub(super) struct QpEntry {
+    pub(super) conn: Connection,
+    pub(super) qp: Arc<Qp>,
+    pub(super) attributes: QpAttributes,
+    pub(super) path: Option<Path>,
+    /// Generation of the peer's slot when the connection was made, if the peer is on this host.
+    pub(super) peer_generation: u32,
+    /// Nothing from elsewhere is taken while there is a path.
+    pub(super) source: PeerSource,
+    pub(super) counts: Counts,
+    /// Where this host's processes read what the queue pair has taken.
+    pub(super) delivery: &'static DeliveryRecord,
+    /// It is in the ready list.
+    pub(super) is_queued: bool,
+    /// Connection ids that lead here, of received and sent streams.
+    pub(super) ids: [Option<u32>; 2],
+}
+
+impl QpEntry {
+    /// Whether the peer is the process that had `slot` in its `generation` or before, and not a later one; None when it is in another slot.
+    fn is_with(&self, slot: SlotId, generation: u32) -> Option<bool> {
+        let is_in_slot = matches!(self.path, Some(Path::Local(peer)) if peer == slot);
+        // Generations wrap round.
+        let after = self.peer_generation.wrapping_sub(generation).cast_signed();
+        is_in_slot.then_some(after <= 0)
+    }
+}
+
+/// What happened to datagrams that reached no queue pair, and the like.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counters {
+    pub(super) received: u64,
+    pub(super) sent: u64,
+    pub(super) malformed: u64,
+    pub(super) unknown_qp: u64,
+    /// Packets for a queue pair that came from elsewhere than its peer.
+    pub(super) wrong_source: u64,
+    /// RESETs that were not sent because too many were.
+    pub(super) resets_left_out: u64,
+    pub(super) forwarded: u64,
+    pub(super) no_frame: u64,
+    /// Datagrams whose payload was to be read from their sender's memory, and those of which it could not be.
+    pub(super) referred: u64,
+    pub(super) unreadable: u64,
+    /// Datagrams without a receive request, for nobody, or with another `Q_Key`.
+    pub(super) datagrams_dropped: u64,
+    /// Datagrams that the posted receive request was too short for.
+    pub(super) datagrams_too_long: u64,
+}
+
+/// See the module.
+pub(super) struct Shard {
+    pub(super) slot: SlotId,
+    pub(super) endpoint: Endpoint,
+    pub(super) outbox: Outbox,
+    pub(super) held: Held,
+    pub(super) lease: Option<Box<Lease>>,
+    pub(super) capture: Option<Box<Capture>>,
+    pub(super) cma: Cma,
+    pub(super) qps: Places<QpEntry>,
+    indices: Indices,
+    /// Datagram queue pairs, whose indices are empty places of `qps`.
+    pub(super) datagrams: DatagramTable,
+    pub(super) qp_count: u32,
+    pub(super) regions: MrTable,
+    pub(super) pds: PdTable,
+    pub(super) wheel: Wheel,
+    pub(super) ready: VecDeque<u16>,
+    /// Queue pairs by the connection ids of their streams, for RESETs, which name nothing else.
+    pub(super) by_id: HashMap<u32, u16>,
+    pub(super) notes: Vec<Note>,
+    pub(super) counters: Counters,
+    /// Limits the RESETs to other hosts.
+    pub(super) resets: RateLimit,
+    pub(super) cq_count: u32,
+    pub(super) srq_count: u32,
+    /// Queue pairs in the ready list wait for the application's next call.
+    pub(super) is_put_off: bool,
+    /// Something could not be sent because a ring was full or frames were short: to be tried again soon.
+    pub(super) is_blocked: bool,
+    /// Polls since an application armed a completion queue.
+    pub(super) polls_since_armed: u32,
+    /// Polls in a row that found nothing.
+    pub(super) empty_polls: u32,
+    /// urdmad is gone: nothing is sent any more.
+    pub(super) is_dead: bool,
+}
+
+/// Borrows the host of a queue pair beside its connection.
+macro_rules! host {
+    ($entry:expr, $regions:expr, $notes:expr) => {
+        $crate::memory::QpHost {
+            regions: &mut $regions,
+            qp: &$entry.qp,
+            access: $entry.attributes.access,
+            remote_qpn: $entry.attributes.remote_qpn,
+            counts: &mut $entry.counts,
+            delivery: Some($entry.delivery),
+            notes: &mut $notes,
+            refer_from: $crate::cma::NEVER,
+            referred: None,
+        }
+    };
+}
+pub(super) use host;
+
+impl Shard {
+    /// A shard without objects.
+    pub(super) fn new(endpoint: Endpoint, slot: SlotId, now: Time, cma: Cma) -> Self {
+        let indices = Indices::new(random_u32);
+        let first = indices.first();
+        Self {
+            slot,
+            endpoint,
+            outbox: Outbox::default(),
+            held: Held::default(),
+            cma,
+            lease: None,
+            capture: None,
+            qps: Places::new(first),
+            indices,
+            datagrams: DatagramTable::new(first),
+            qp_count: 0,
+            regions: MrTable::new(random_u32),
+            pds: PdTable::default(),
+            wheel: Wheel::new(first, now),
+            ready: VecDeque::new(),
+            by_id: HashMap::new(),
+            notes: Vec::new(),
+            counters: Counters::default(),
+            resets: RateLimit::default(),
+            cq_count: 0,
+            srq_count: 0,
+            is_put_off: false,
+            is_blocked: false,
+            polls_since_armed: 0,
+            empty_polls: 0,
+            is_dead: false,
+        }
+    }
+
+    /// The entry of a queue pair that exists, and what its host needs beside it.
+    #[inline]
+    pub(super) fn entry_and_host(
+        &mut self,
+        qp: &Qp,
+    ) -> Option<(&mut QpEntry, &mut MrTable, &mut Vec<Note>)> {
+        let entry = self
+            .qps
+            .get_mut(qp.number().index())
+            .filter(|entry| std::ptr::eq(&*entry.qp, qp))?;
+        Some((entry, &mut self.regions, &mut self.notes))
+    }
+
+    /// The entry of a queue pair that exists.
+    #[inline]
+    pub(super) fn entry(&mut self, qp: &Qp) -> Option<&mut QpEntry> {
+        self.entry_and_host(qp).map(|(entry, ..)| entry)
+    }
+
+    /// An index that no queue pair has.
+    pub(super) fn take_index(&mut self) -> Result<u16, EngineError> {
+        let index = self.indices.take().ok_or(EngineError::NoMemory)?;
+        self.wheel.reserve(self.indices.places());
+        self.ready.reserve(self.indices.places());
+        Ok(index)
+    }
+
+    /// Gives an index back.
+    pub(super) fn give_index(&mut self, index: u16) {
+        self.indices.give_back(index);
+    }
+
+    /// A new queue pair in RESET.
+    pub(super) fn create_qp(
+        &mut self,
+        config: &QpConfig,
+        polled: &PolledTable,
+    ) -> Result<Arc<Qp>, EngineError> {
+        check_sizes(config)?;
+        if matches!(config.xrc, XrcRole::Target(_)) {
+            return self.add_qp(config, polled);
+        }
+        self.in_domain(config.pd, |shard| shard.add_qp(config, polled))
+    }
+
+    /// Makes something that belongs to a protection domain and keeps it busy.
+    pub(super) fn in_domain<T>(
+        &mut self,
+        pd: Pd,
+        make: impl FnOnce(&mut Self) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        self.pds.acquire(pd)?;
+        let made = make(self);
+        if made.is_err() {
+            self.pds.release(pd);
+        }
+        made
+    }
+
+    fn add_qp(&mut self, config: &QpConfig, polled: &PolledTable) -> Result<Arc<Qp>, EngineError> {
+        let index = self.take_index()?;
+        let number = Qpn::new(self.slot, index);
+        let conn = Connection::new(conn_config(number, config));
+        let caps = caps_of(conn.config());
+        let arena = self.endpoint.arena();
+        let delivery = arena
+            .delivery(self.endpoint.slot(), index)
+            .ok_or(EngineError::NoMemory)?;
+        if let Err(error) = attach(config, caps) {
+            self.give_index(index);
+            return Err(error);
+        }
+        let qp = Qp::new(number, caps, config);
+        let counts = Counts::default();
+        polled.get(index).reset(&counts);
+        let entry = QpEntry {
+            conn,
+            qp: Arc::clone(&qp),
+            attributes: QpAttributes::default(),
+            path: None,
+            peer_generation: 0,
+            source: PeerSource::NONE,
+            counts,
+            delivery,
+            is_queued: false,
+            ids: [None; 2],
+        };
+        self.qps.put(index, entry);
+        self.qp_count += 1;
+        Ok(qp)
+    }
+
+    /// Takes a queue pair out; the caller has sent what it owed.
+    pub(super) fn remove_qp(&mut self, qp: &Qp) {
+        let index = qp.number().index();
+        self.forget_path(index);
+        let Some(entry) = self.qps.take(index) else {
+            return;
+        };
+        self.wheel.cancel(index);
+        entry.qp.revoke_payload();
+        self.regions.close_windows_of(qp.number().to_u32());
+        purge(&entry.qp);
+        detach(&entry.qp);
+        if !matches!(entry.qp.xrc(), XrcRole::Target(_)) {
+            self.pds.release(entry.qp.pd());
+        }
+        self.give_index(index);
+        self.qp_count -= 1;
+    }
+
+    /// Ends the way to the peer and forgets the ids of the streams.
+    pub(super) fn forget_path(&mut self, index: u16) {
+        let Some(entry) = self.qps.get_mut(index) else {
+            return;
+        };
+        for id in entry.ids.iter_mut().filter_map(Option::take) {
+            self.by_id.remove(&id);
+        }
+        entry.source = PeerSource::NONE;
+        if let (Some(Path::Lease(route)), Some(lease)) = (entry.path.take(), &mut self.lease) {
+            lease.close_route(route);
+        }
+    }
+
+    /// Back to RESET: everything is forgotten, completions too.
+    pub(super) fn reset_qp(&mut self, index: u16, polled: &PolledTable) {
+        self.forget_path(index);
+        self.wheel.cancel(index);
+        if let Some(entry) = self.qps.get_mut(index) {
+            entry.qp.revoke_payload();
+            entry.conn.reset();
+            purge(&entry.qp);
+            polled.get(index).reset(&entry.counts);
+        }
+    }
+
+    /// RESET or INIT to INIT, INIT to RTR, RTR to RTS, and so on, with the attributes that are in the entry.
+    pub(super) fn step_qp(
+        &mut self,
+        index: u16,
+        now: Time,
+        to: State,
+        max_datagram: u32,
+    ) -> Result<(), EngineError> {
+        let Some(entry) = self.qps.get_mut(index) else {
+            return Err(EngineError::Invalid);
+        };
+        let stepped = match (entry.conn.state(), to) {
+            (_, State::Init) => entry.conn.to_init(),
+            (_, State::Rtr) => {
+                if let Some(Path::Local(slot)) = entry.path {
+                    entry.peer_generation = self.endpoint.arena().generation(slot);
+                    self.cma.meet(&self.endpoint, slot);
+                }
+                let params = rtr_params(entry, max_datagram).ok_or(EngineError::Invalid)?;
+                entry.conn.to_rtr(now, &params)
+            }
+            (State::Sqd | State::Sqe, State::Rts) => entry.conn.resume(),
+            (_, State::Rts) => {
+                let params = rts_params(entry);
+                entry.conn.to_rts(now, &params)
+            }
+            (_, State::Sqd) => {
+                let mut host = host!(entry, self.regions, self.notes);
+                entry.conn.to_sqd(&mut host)
+            }
+            (_, State::Reset | State::Error) => Ok(()),
+            // SQE is entered on a send error, never requested.
+            (_, State::Sqe) => Err(TransitionError),
+        };
+        stepped.map_err(|_| EngineError::Invalid)?;
+        self.learn_id(index, to);
+        self.make_ready(index);
+        Ok(())
+    }
+
+    /// Remembers the connection id of the stream that begins with a step.
+    fn learn_id(&mut self, index: u16, to: State) {
+        let Some(entry) = self.qps.get_mut(index) else {
+            return;
+        };
+        let Some(remote) = Qpn::from_u32(entry.attributes.remote_qpn) else {
+            return;
+        };
+        let local = entry.qp.number();
+        let (place, id) = match to {
+            State::Rtr => (
+                0,
+                connection_id(remote, local, Psn::new(entry.attributes.rq_psn)),
+            ),
+            State::Rts => (
+                1,
+                connection_id(local, remote, Psn::new(entry.attributes.sq_psn)),
+            ),
+            _ => return,
+        };
+        if to == State::Rtr {
+            entry.delivery.begin(id.to_u32(), entry.attributes.rq_psn);
+        }
+        if let Some(old) = entry.ids[place].replace(id.to_u32()) {
+            self.by_id.remove(&old);
+        }
+        self.by_id.insert(id.to_u32(), index);
+    }
+
+    /// Any state to ERROR: everything is flushed.
+    pub(super) fn fail_qp(&mut self, index: u16) {
+        if let Some(entry) = self.qps.get_mut(index) {
+            let mut host = host!(entry, self.regions, self.notes);
+            entry.conn.to_error(&mut host);
+        }
+    }
+
+    /// Puts a queue pair into the ready list.
+    #[inline]
+    pub(super) fn make_ready(&mut self, index: u16) {
+        if let Some(entry) = self.qps.get_mut(index) {
+            if !entry.is_queued {
+                entry.is_queued = true;
+                self.ready.push_back(index);
+            }
+        }
+    }
+
+    /// The process that had `slot` in its `generation` or before has ended: each queue pair connected to it learns what the process had taken and that its
+    /// peer is gone. A rare event, hence the walk.
+    pub(super) fn slot_gone(&mut self, now: Time, slot: SlotId, generation: u32) {
+        let arena = self.endpoint.arena();
+        let mut is_met_anew = false;
+        for entry in self.qps.iter_mut() {
+            match entry.is_with(slot, generation) {
+                None => continue,
+                Some(true) => {}
+                Some(false) => {
+                    is_met_anew = true;
+                    continue;
+                }
+            }
+            let taken = entry.conn.sent_stream().and_then(|stream| {
+                let peer = Qpn::from_u32(entry.attributes.remote_qpn)?;
+                arena.delivered(slot, peer.index(), stream.to_u32())
+            });
+            let mut host = host!(entry, self.regions, self.notes);
+            if let Some(next) = taken {
+                entry.conn.peer_took(now, Psn::new(next), &mut host);
+            }
+            entry.conn.peer_gone(&mut host);
+        }
+        // What waits for the next process in the slot stays, and so does what is known of it.
+        if !is_met_anew {
+            self.outbox.forget(slot);
+            self.cma.forget(&self.endpoint, slot);
+        }
+    }
+
+    /// The queue pairs that are connected to the process that had `slot` in its `generation` or before.
+    pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
+        self.qps
+            .iter()
+            .filter(|entry| entry.is_with(slot, generation) == Some(true))
+            .map(|entry| entry.qp.number().to_u32())
+            .collect()
+    }
+
+    /// Has every queue pair acknowledge what it has taken with the next packets that are sent.
+    pub(super) fn acknowledge_all(&mut self) {
+        for index in self.qps.indices() {
+            self.acknowledge(index);
+        }
+    }
+
+    /// Has a queue pair acknowledge what it has taken with the next packet that is sent.
+    pub(super) fn acknowledge(&mut self, index: u16) {
+        if let Some(entry) = self.qps.get_mut(index) {
+            entry.conn.acknowledge_now();
+            if entry.conn.ack_is_due() {
+                self.make_ready(index);
+            }
+        }
+    }
+
+    /// urdmad is gone: every queue pair fails.
+    pub(super) fn device_gone(&mut self) {
+        self.is_dead = true;
+        for index in self.qps.indices() {
+            self.fail_qp(index);
+        }
+        self.fail_datagrams();
+    }
+}
+
+/// Four octets that nobody can guess.
+pub(super) fn random_u32() -> u32 {
+    let mut octets = [0u8; 4];
+    // SAFETY: `octets` is writable for its length.
+    unsafe { libc::getrandom(octets.as_mut_ptr().cast(), octets.len(), 0) };
+    u32::from_ne_bytes(octets)
+}
+
+/// Eight octets that nobody can guess.
+pub(super) fn random_u64() -> u64 {
+    u64::from(random_u32()) << 32 | u64::from(random_u32())
+}
+
+/// Forgets the completions of a queue pair that nobody has polled.
+pub(super) fn purge(qp: &Qp) {
+    let number = qp.number();
+    qp.send_cq().purge(|wc| wc.qpn == number);
+    qp.recv_cq().purge(|wc| wc.qpn == number);
+    if let XrcRole::Target(domain) = qp.xrc() {
+        domain.purge(number);
+    }
+}
+
+/// Whether there can be a queue pair of these sizes.
+pub(super) fn check_sizes(config: &QpConfig) -> Result<(), EngineError> {
+    let fits = (1..=LIMITS.max_qp_wr).contains(&config.max_send_wr)
+        && config.max_recv_wr <= LIMITS.max_qp_wr
+        && config.max_send_sge <= LIMITS.max_sge
+        && config.max_recv_sge <= LIMITS.max_sge
+        && config.max_inline <= LIMITS.max_inline;
+    if fits {
+        Ok(())
+    } else {
+        Err(EngineError::Invalid)
+    }
+}
+
+fn sges(count: u32) -> u8 {
+    u8::try_from(count.clamp(1, LIMITS.max_sge)).unwrap_or(1)
+}
+
+fn conn_config(number: Qpn, config: &QpConfig) -> ConnConfig {
+    let is_target = matches!(config.xrc, XrcRole::Target(_));
+    ConnConfig {
+        sq_depth: config.max_send_wr,
+        rq_depth: match (&config.xrc, &config.srq) {
+            (XrcRole::Target(_), _) => xrc::IN_USE_MAX,
+            (_, Some(_)) => SHARED_IN_USE_MAX,
+            (_, None) => config.max_recv_wr,
+        },
+        shared_recv: config.srq.is_some() || is_target,
+        names_shared_queue: matches!(config.xrc, XrcRole::Initiator),
+        unreliable: config.unreliable,
+        fails_with_peer: config.fails_with_peer,
+        max_send_sge: sges(config.max_send_sge),
+        max_recv_sge: sges(match &config.srq {
+            Some(srq) => srq.max_sge(),
+            None if is_target => LIMITS.max_sge,
+            None => config.max_recv_sge,
+        }),
+        max_inline: config.max_inline,
+        max_dest_rd_atomic_cap: LIMITS.max_rd_atomic,
+        seed: random_u64(),
+        ..ConnConfig::new(number)
+    }
+}
+
+fn caps_of(config: &ConnConfig) -> QpCaps {
+    QpCaps {
+        max_send_wr: config.sq_depth,
+        max_recv_wr: config.rq_depth,
+        max_send_sge: config.max_send_sge.into(),
+        max_recv_sge: config.max_recv_sge.into(),
+        max_inline: config.max_inline,
+    }
+}
+
+/// Reserves room for all completions of a queue pair, and keeps the shared receive queue.
+pub(super) fn attach(config: &QpConfig, caps: QpCaps) -> Result<(), EngineError> {
+    if let XrcRole::Target(domain) = &config.xrc {
+        return domain.attach_target();
+    }
+    config.send_cq.attach(caps.max_send_wr)?;
+    let received = match &config.srq {
+        Some(_) => config.recv_cq.attach_shared(caps.max_recv_wr),
+        None => config.recv_cq.attach(caps.max_recv_wr),
+    };
+    if received.is_err() {
+        config.send_cq.detach(caps.max_send_wr);
+        return received;
+    }
+    if let Some(srq) = &config.srq {
+        srq.acquire();
+    }
+    Ok(())
+}
+
+/// Undoes [`attach`].
+pub(super) fn detach(qp: &Qp) {
+    if let XrcRole::Target(domain) = qp.xrc() {
+        return domain.detach_target();
+    }
+    let caps = qp.caps();
+    qp.send_cq().detach(caps.max_send_wr);
+    match qp.srq() {
+        Some(srq) => {
+            qp.recv_cq().detach_shared(caps.max_recv_wr);
+            srq.release();
+        }
+        None => qp.recv_cq().detach(caps.max_recv_wr),
+    }
+}
+
+fn rtr_params(entry: &QpEntry, max_datagram: u32) -> Option<RtrParams> {
+    let attributes = &entry.attributes;
+    Some(RtrParams {
+        remote_qpn: Qpn::from_u32(attributes.remote_qpn)?,
+        remote_psn: Psn::new(attributes.rq_psn),
+        max_datagram_octets: max_datagram,
+        max_dest_rd_atomic: attributes.max_dest_rd_atomic,
+        min_rnr_timer: attributes.min_rnr_timer,
+        reliable_path: entry.path.as_ref().is_some_and(Path::is_local),
+    })
+}
+
+fn rts_params(entry: &QpEntry) -> RtsParams {
+    let attributes = &entry.attributes;
+    // Of a death on this host urdmad tells.
+    let is_local = entry.path.as_ref().is_some_and(Path::is_local);
+    RtsParams {
+        local_psn: Psn::new(attributes.sq_psn),
+        timeout: attributes.timeout,
+        retry_cnt: attributes.retry_cnt,
+        rnr_retry: attributes.rnr_retry,
+        max_rd_atomic: attributes.max_rd_atomic,
+        keepalive_ns: if is_local { 0 } else { KEEPALIVE_NS },
+    }
+}

@@ -1,0 +1,189 @@
+//! Multicast groups: who is attached gets a copy; what slot 0 does of it is played by the test.
+
+use std::sync::Arc;
+use urdma_types::SlotId;
+
+use proto_trp::wire::datagram::group_of;
+use urdma_arena::Endpoint;
+use urdma_engine::{DatagramState, Engine, EngineError, Gid, Payload, Status, LIMITS};
+
+use crate::datagrams::{Port, GRH, MTU};
+use crate::rig::{arena, engine, until};
+
+/// 239.1.2.3
+const GROUP: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
+
+/// The number that stands for every member; any would do.
+const ALL_QPN: u32 = 0x00ff_ffff;
+
+/// A process, and slot 0, which the test plays.
+struct Site {
+    engine: Arc<Engine>,
+    daemon: Endpoint,
+}
+
+impl Site {
+    fn new() -> Self {
+        let arena = arena();
+        Self {
+            daemon: Endpoint::attach(&arena, SlotId::DAEMON).unwrap(),
+            engine: engine(arena, 1),
+        }
+    }
+
+    /// Takes a datagram to a group out of slot 0's ring and hands it back to the process, as urdmad does for a member.
+    fn copy_one(&mut self) {
+        let mut taken = None;
+        until("slot 0 has a datagram", || {
+            taken = self.daemon.recv();
+            taken.is_some()
+        });
+        let frame = taken.unwrap();
+        let mut octets = vec![0; frame.len()];
+        assert!(frame.copy_to_slice(0, &mut octets));
+        assert_eq!(group_of(&octets, octets.len()), Some(GROUP.0));
+        // This is how urdmad knows that it is from here and for the network too.
+        assert_eq!(frame.meta().remote_ip, urdma_types::Ip16(GROUP.0));
+        assert_eq!(frame.meta().dst_port, 21504);
+        self.daemon.release(frame);
+        let mut copy = self.daemon.alloc(octets.len()).unwrap();
+        copy.data_mut()[..octets.len()].copy_from_slice(&octets);
+        let to = SlotId::new(1).unwrap();
+        assert!(self.daemon.send(to, copy, octets.len()).is_ok());
+    }
+
+    fn attach(&self, port: &Port) -> Result<(), EngineError> {
+        self.engine.attach_to_group(&port.qp, GROUP)
+    }
+
+    fn detach(&self, port: &Port) -> Result<(), EngineError> {
+        self.engine.detach_from_group(&port.qp, GROUP)
+    }
+}
+
+fn send(from: &Port, octets: usize) {
+    let sges = [from.sge(0, octets)];
+    let handle = from.engine.create_ah(from.pd, 0, GROUP, 0).unwrap();
+    from.send_to(1, &handle, ALL_QPN, Payload::Sges(&sges))
+        .unwrap();
+    from.expect(1, Status::Success);
+}
+
+fn receive(port: &Port, wr_id: u64) {
+    port.receive(wr_id, &[port.sge(8192, GRH + MTU)]);
+}
+
+#[test]
+fn attached_queue_pairs_get_one_copy_each_and_others_none() {
+    let mut site = Site::new();
+    let [a, b, other] = [(); 3].map(|()| Port::new(&site.engine));
+    site.attach(&a).unwrap();
+    site.attach(&b).unwrap();
+    // Once is enough, and one end of it is enough.
+    site.attach(&b).unwrap();
+    for (port, wr_id) in [(&a, 10), (&b, 11), (&b, 12), (&other, 13)] {
+        receive(port, wr_id);
+    }
+    send(&a, MTU);
+    site.copy_one();
+    // A sender that is a member gets its own.
+    for (port, wr_id) in [(&a, 10), (&b, 11)] {
+        let got = port.expect(wr_id, Status::Success);
+        assert_eq!(got.completion.byte_len as usize, GRH + MTU);
+        assert_eq!(got.remote_qpn, a.number());
+        assert_eq!(port.memory[8192 + GRH..][..MTU], a.memory[..MTU]);
+    }
+    site.detach(&b).unwrap();
+    assert_eq!(site.detach(&b), Err(EngineError::Invalid));
+    receive(&a, 14);
+    send(&other, 5);
+    site.copy_one();
+    a.expect(14, Status::Success);
+    assert_eq!((b.poll().len(), other.poll().len()), (0, 0));
+}
+
+#[test]
+fn sender_that_does_not_want_its_own_gets_those_of_others() {
+    let mut site = Site::new();
+    let a = Port::with(&site.engine, |config| config.hears_itself = false);
+    let b = Port::new(&site.engine);
+    for port in [&a, &b] {
+        site.attach(port).unwrap();
+    }
+    receive(&a, 1);
+    receive(&b, 2);
+    receive(&b, 3);
+    send(&a, 5);
+    site.copy_one();
+    b.expect(2, Status::Success);
+    assert_eq!(a.poll().len(), 0);
+    send(&b, 5);
+    site.copy_one();
+    a.expect(1, Status::Success);
+    b.expect(3, Status::Success);
+}
+
+#[test]
+fn member_whose_receive_is_too_short_keeps_it_and_the_others_get_their_copy() {
+    let mut site = Site::new();
+    let [a, short, roomy] = [(); 3].map(|()| Port::new(&site.engine));
+    for port in [&short, &roomy] {
+        site.attach(port).unwrap();
+    }
+    short.receive(1, &[short.sge(0, GRH + 3)]);
+    receive(&roomy, 2);
+    receive(&roomy, 3);
+    send(&a, 4);
+    site.copy_one();
+    roomy.expect(2, Status::Success);
+    assert!(short.poll().is_empty());
+    send(&a, 3);
+    site.copy_one();
+    roomy.expect(3, Status::Success);
+    let got = short.expect(1, Status::Success);
+    assert_eq!(got.completion.byte_len as usize, GRH + 3);
+    assert_eq!(short.state(), DatagramState::Rts);
+}
+
+#[test]
+fn attached_queue_pair_is_busy_and_hosts_are_no_groups() {
+    let site = Site::new();
+    let port = Port::new(&site.engine);
+    let attach = |gid| site.engine.attach_to_group(&port.qp, gid);
+    assert_eq!(attach(crate::rig::GID), Err(EngineError::Invalid));
+    assert_eq!(site.detach(&port), Err(EngineError::Invalid));
+    attach(GROUP).unwrap();
+    let destroy = || site.engine.destroy_datagram_qp(&port.qp);
+    assert_eq!(destroy(), Err(EngineError::Busy));
+    site.detach(&port).unwrap();
+    destroy().unwrap();
+    assert_eq!(attach(GROUP), Err(EngineError::Invalid));
+}
+
+#[test]
+fn groups_and_members_are_as_many_as_the_device_says() {
+    let site = Site::new();
+    let port = Port::new(&site.engine);
+    let group = |number: u32| {
+        let [.., high, low] = number.to_be_bytes();
+        Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low])
+    };
+    for number in 0..LIMITS.max_mcast_grp {
+        let attached = site.engine.attach_to_group(&port.qp, group(number));
+        attached.unwrap();
+    }
+    let one_more = group(LIMITS.max_mcast_grp);
+    let beyond = site.engine.attach_to_group(&port.qp, one_more);
+    assert_eq!(beyond, Err(EngineError::NoMemory));
+    let members: Vec<Port> = (1..LIMITS.max_mcast_qp_attach)
+        .map(|_| Port::new(&site.engine))
+        .collect();
+    for member in &members {
+        let attached = site.engine.attach_to_group(&member.qp, group(7));
+        attached.unwrap();
+    }
+    let last = Port::new(&site.engine);
+    let attach_last = |gid| site.engine.attach_to_group(&last.qp, gid);
+    assert_eq!(attach_last(group(7)), Err(EngineError::NoMemory));
+    attach_last(group(8)).unwrap();
+}

@@ -1,0 +1,334 @@
+//! Two ends of a connection.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use urdma_arena::{Arena, ArenaConfig};
+use urdma_engine::{
+    Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, GidEntry, Parts,
+    Payload, Pd, Personality, PostError, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags,
+    SendOp, SendWr, Sge, SlotId, State, Status, WorkCompletion, XrcRole,
+};
+
+pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub(crate) struct Events(pub(crate) Mutex<Vec<AsyncEvent>>);
+
+impl EventSink for Events {
+    fn async_event(&self, event: AsyncEvent) {
+        self.0.lock().unwrap().push(event);
+    }
+}
+
+/// One end.
+pub(crate) struct End {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) pd: Pd,
+    pub(crate) cq: Arc<Cq>,
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) memory: Vec<u8>,
+    pub(crate) key: u32,
+    pub(crate) channel: UnixStream,
+}
+
+pub(crate) fn arena() -> Arena {
+    Arena::create(&ArenaConfig {
+        slots: 8,
+        ..ArenaConfig::default()
+    })
+    .unwrap()
+}
+
+pub(crate) fn engine(arena: Arena, slot: u8) -> Arc<Engine> {
+    Engine::start(parts(arena, slot)).unwrap()
+}
+
+pub(crate) fn parts(arena: Arena, slot: u8) -> Parts {
+    Parts {
+        arena,
+        slot: SlotId::new(slot).unwrap(),
+        node_guid: 1,
+        personality: Personality::Roce,
+        gids: vec![GidEntry {
+            gid: GID,
+            netdev: None,
+        }],
+        addresses: vec!["127.0.0.1".parse().unwrap()],
+        mtu: 0,
+        control: None,
+    }
+}
+
+pub(crate) const DEPTH: u32 = 128;
+
+pub(crate) fn qp_config(pd: Pd, cq: &Arc<Cq>, events: &Arc<Events>, unreliable: bool) -> QpConfig {
+    QpConfig {
+        pd,
+        send_cq: cq.clone(),
+        recv_cq: cq.clone(),
+        srq: None,
+        xrc: XrcRole::None,
+        unreliable,
+        max_send_wr: DEPTH,
+        max_recv_wr: DEPTH,
+        max_send_sge: 4,
+        max_recv_sge: 4,
+        max_inline: 128,
+        fails_with_peer: false,
+        hears_itself: true,
+        cookie: 5,
+        events: events.clone(),
+    }
+}
+
+impl End {
+    pub(crate) fn new(engine: Arc<Engine>, octets: usize) -> End {
+        let pd = engine.alloc_pd().unwrap();
+        End::in_domain(engine, pd, octets)
+    }
+
+    /// One that acknowledges nothing and sends nothing again.
+    pub(crate) fn unreliable(engine: Arc<Engine>, octets: usize) -> End {
+        let pd = engine.alloc_pd().unwrap();
+        End::with(&engine.clone(), engine, pd, octets, true)
+    }
+
+    /// One whose queue pair and completion queue are in a lane beside `first`.
+    pub(crate) fn in_lane(first: &Engine, lane: Arc<Engine>, pd: Pd, octets: usize) -> End {
+        End::with(first, lane, pd, octets, false)
+    }
+
+    /// A queue pair and memory in a protection domain that there is.
+    pub(crate) fn in_domain(engine: Arc<Engine>, pd: Pd, octets: usize) -> End {
+        End::with(&engine.clone(), engine, pd, octets, false)
+    }
+
+    fn with(first: &Engine, engine: Arc<Engine>, pd: Pd, octets: usize, unreliable: bool) -> End {
+        let (channel, write_end) = UnixStream::pair().unwrap();
+        let cq = engine
+            .create_cq(CqConfig {
+                depth: 16,
+                channel: Some(CompletionChannel::new(OwnedFd::from(write_end))),
+                cookie: 77,
+                keeps_time: false,
+            })
+            .unwrap();
+        let events = Arc::new(Events::default());
+        let config = QpConfig {
+            fails_with_peer: engine.info().personality == Personality::Iwarp,
+            ..qp_config(pd, &cq, &events, unreliable)
+        };
+        let qp = engine.create_qp(&config).unwrap();
+        let memory = vec![0u8; octets];
+        let addr = memory.as_ptr() as u64;
+        let keys = first
+            .register_mr(
+                pd,
+                addr,
+                octets as u64,
+                addr,
+                Access::all() - Access::ON_DEMAND,
+            )
+            .unwrap();
+        End {
+            engine,
+            pd,
+            cq,
+            qp,
+            events,
+            memory,
+            key: keys.lkey,
+            channel,
+        }
+    }
+
+    pub(crate) fn init(&self, access: Access) {
+        self.engine
+            .modify_qp(
+                &self.qp,
+                &QpModify {
+                    state: Some(State::Init),
+                    access: Some(access),
+                    ..QpModify::default()
+                },
+            )
+            .unwrap();
+    }
+
+    pub(crate) fn connect(&self, remote: u32) {
+        self.connect_at(remote, 100);
+    }
+
+    /// From INIT to RTS, with `psn` for the first packet either way.
+    pub(crate) fn connect_at(&self, remote: u32, psn: u32) {
+        self.engine
+            .modify_qp(
+                &self.qp,
+                &QpModify {
+                    state: Some(State::Rtr),
+                    address: Some((GID, 0)),
+                    remote_qpn: Some(remote),
+                    rq_psn: Some(psn),
+                    max_dest_rd_atomic: Some(128),
+                    min_rnr_timer: Some(12),
+                    path_mtu: Some(5),
+                    ..QpModify::default()
+                },
+            )
+            .unwrap();
+        self.engine
+            .modify_qp(
+                &self.qp,
+                &QpModify {
+                    state: Some(State::Rts),
+                    sq_psn: Some(psn),
+                    max_rd_atomic: Some(128),
+                    timeout: Some(14),
+                    retry_cnt: Some(7),
+                    rnr_retry: Some(7),
+                    ..QpModify::default()
+                },
+            )
+            .unwrap();
+    }
+
+    pub(crate) fn sge(&self, at: usize, len: usize) -> Sge {
+        assert!(at + len <= self.memory.len());
+        Sge {
+            addr: self.memory.as_ptr() as u64 + at as u64,
+            length: len as u32,
+            lkey: self.key,
+        }
+    }
+
+    pub(crate) fn remote(&self, at: usize) -> RemoteAddr {
+        RemoteAddr {
+            stag: self.key,
+            to: self.memory.as_ptr() as u64 + at as u64,
+        }
+    }
+
+    pub(crate) fn post(&self, wr_id: u64, op: SendOp, sges: &[Sge]) -> Result<(), PostError> {
+        self.post_with(wr_id, op, None, true, sges)
+    }
+
+    pub(crate) fn post_with(
+        &self,
+        wr_id: u64,
+        op: SendOp,
+        imm: Option<u32>,
+        signaled: bool,
+        sges: &[Sge],
+    ) -> Result<(), PostError> {
+        self.engine.post_send(
+            &self.qp,
+            &SendWr {
+                wr_id,
+                op,
+                imm,
+                flags: SendFlags {
+                    signaled,
+                    ..SendFlags::default()
+                },
+                shared_queue: 0,
+                payload: Payload::Sges(sges),
+            },
+        )
+    }
+
+    pub(crate) fn receive(&self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        self.engine.post_recv(&self.qp, &RecvWr { wr_id, sges })
+    }
+
+    pub(crate) fn poll(&self) -> Vec<WorkCompletion> {
+        let mut found = Vec::new();
+        self.engine
+            .poll_cq(&self.cq, 16, |wc| found.push(*wc))
+            .unwrap();
+        found
+    }
+
+    /// Polls until `count` completions have come.
+    pub(crate) fn wait(&self, count: usize) -> Vec<WorkCompletion> {
+        let begin = Instant::now();
+        let mut found = Vec::new();
+        while found.len() < count {
+            assert!(
+                begin.elapsed() < MAX_WAIT,
+                "{} of {count} completions: {found:?}",
+                found.len()
+            );
+            found.extend(self.poll());
+            std::thread::yield_now();
+        }
+        assert_eq!(found.len(), count);
+        found
+    }
+
+    /// Waits for one completion, which must be of `wr_id` with `status`.
+    pub(crate) fn expect(&self, wr_id: u64, status: Status) -> WorkCompletion {
+        let found = self.wait(1)[0];
+        assert_eq!(
+            (found.completion.wr_id, found.completion.status),
+            (wr_id, status),
+            "{found:?}"
+        );
+        found
+    }
+
+    /// A volatile look at one octet.
+    pub(crate) fn octet(&self, at: usize) -> u8 {
+        // SAFETY: the octet is within the memory, which lives.
+        unsafe { std::ptr::read_volatile(&raw const self.memory[at]) }
+    }
+}
+
+/// Two connected ends with `octets` of memory each.
+pub(crate) fn pair(octets: usize) -> (End, End) {
+    pair_with(octets, Access::all())
+}
+
+pub(crate) fn pair_with(octets: usize, access: Access) -> (End, End) {
+    pair_in(arena(), octets, access)
+}
+
+/// Two connected ends in slots 1 and 2 of `arena`.
+pub(crate) fn pair_in(arena: Arena, octets: usize, access: Access) -> (End, End) {
+    pair_of([1, 2].map(|slot| engine(arena, slot)), octets, access)
+}
+
+/// As [`pair_in`], without threads, so that nothing moves between the calls of a test.
+pub(crate) fn still_pair(arena: Arena, octets: usize) -> (End, End) {
+    let still = |slot| Engine::start_without_thread(parts(arena, slot)).unwrap();
+    pair_of([1, 2].map(still), octets, Access::all())
+}
+
+/// Two connected ends of these engines.
+pub(crate) fn pair_of(engines: [Arc<Engine>; 2], octets: usize, access: Access) -> (End, End) {
+    let [a, b] = engines.map(|engine| End::new(engine, octets));
+    connect(&a, &b, access);
+    (a, b)
+}
+
+/// Connects two ends in RESET, each of which grants the other `access`.
+pub(crate) fn connect(a: &End, b: &End, access: Access) {
+    for end in [a, b] {
+        end.init(access);
+    }
+    a.connect(b.qp.number().to_u32());
+    b.connect(a.qp.number().to_u32());
+}
+
+/// Polls `condition` until it holds.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < MAX_WAIT, "waited in vain: {what}");
+        std::thread::yield_now();
+    }
+}

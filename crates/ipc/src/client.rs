@@ -1,0 +1,654 @@
+//! The blocking client of urdmad that providers and the command line use.
+//!
+//! Threads share one [`ControlClient`]. Whoever waits for something, an answer or an event, reads the socket if nobody else does and gives
+//! what is not for him to the others; so a program with one thread needs no reader, and a thread that sits in
+//! [`ControlClient::next_event`] serves everybody's calls.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+
+use crate::error::{ControlError, Refusal, RefusalKind};
+use crate::fault::{Direction, Impairment};
+use crate::message::{Answer, Attached, Event, FromClient, FromDaemon, Request, Resolution};
+use crate::packet::{Packet, PacketSocket, PACKET_OCTETS_MAX};
+use crate::paths::{RunDir, DEFAULT_INSTANCE};
+use crate::port_table::{CmPort, PortSharing};
+use crate::status::{ProcessReport, Status};
+use crate::trust::{Fault, Untrusted};
+use crate::PROTOCOL_VERSION;
+
+/// How long urdmad may take for any answer.
+pub const CALL_LIMIT: Duration = Duration::from_secs(10);
+/// Events that wait for [`ControlClient::next_event`]; a program that never asks loses the oldest.
+const EVENTS_MAX: usize = 512;
+
+/// A conversation with urdmad; ends when dropped, and with it the slot.
+#[derive(Debug)]
+pub struct ControlClient {
+    socket: PacketSocket,
+    instance: String,
+    daemon_pid: u32,
+    next_id: AtomicU64,
+    inbox: Mutex<Inbox>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    /// A thread is in recvmsg; the others wait on the condition variable.
+    has_reader: bool,
+    is_closed: bool,
+    /// Why urdmad has refused the conversation.
+    refused: Option<Refusal>,
+    /// By id: `None` until the answer is there. Ids that nobody waits for are not in it.
+    answers: HashMap<u64, Option<Reply>>,
+    events: VecDeque<Event>,
+}
+
+type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
+
+/// A conversation that has only begun: urdmad has been greeted and asked for a slot.
+#[derive(Debug)]
+pub struct Attaching {
+    client: ControlClient,
+    hello: u64,
+    /// Nothing sent if urdmad has closed already; its answer to the greeting says why.
+    attach: Result<u64, ControlError>,
+}
+
+impl Attaching {
+    /// Waits for the answers; gives the conversation, the slot and the arena's descriptor.
+    ///
+    /// # Errors
+    /// As [`ControlClient::connect`] and [`ControlClient::attach`].
+    pub fn finish(self) -> Result<(ControlClient, Attached, OwnedFd), ControlError> {
+        let client = self.client.welcomed(self.hello)?;
+        let (attached, arena) = client.attached(self.attach?)?;
+        Ok((client, attached, arena))
+    }
+}
+
+impl ControlClient {
+    /// Connects to the urdmad of `run_dir` and greets it as `program`.
+    ///
+    /// # Errors
+    /// No urdmad there, no permission, another version, a directory or a urdmad of another user.
+    pub fn connect(run_dir: &RunDir, program: &str) -> Result<Self, ControlError> {
+        let (client, hello) = Self::greet(run_dir, program)?;
+        client.welcomed(hello)
+    }
+
+    /// Connects to the urdmad of `run_dir`, greets it as `program` and asks for a slot. Does not wait: urdmad answers both in one turn, and the caller
+    /// has time for something else until [`Attaching::finish`].
+    ///
+    /// # Errors
+    /// No urdmad there, no permission.
+    pub fn begin_attach(
+        run_dir: &RunDir,
+        program: &str,
+        want_lease: bool,
+    ) -> Result<Attaching, ControlError> {
+        let (client, hello) = Self::greet(run_dir, program)?;
+        let attach = client.ask(Request::Attach { want_lease });
+        Ok(Attaching {
+            client,
+            hello,
+            attach,
+        })
+    }
+
+    /// Connects and says Hello, without waiting for the answer, whose id is given.
+    fn greet(run_dir: &RunDir, program: &str) -> Result<(Self, u64), ControlError> {
+        let users = run_dir.trusted_users()?;
+        let path = run_dir.control_socket();
+        let socket =
+            PacketSocket::connect(&path).map_err(|errno| connect_error(errno, run_dir, &path))?;
+        let daemon = socket.peer()?.uid();
+        if !users.include(daemon) {
+            return Err(ControlError::Untrusted(Untrusted {
+                dir: run_dir.path().to_owned(),
+                fault: Fault::Daemon(daemon),
+            }));
+        }
+        let client = Self {
+            socket,
+            instance: String::new(),
+            daemon_pid: 0,
+            next_id: AtomicU64::new(1),
+            inbox: Mutex::default(),
+            arrived: Condvar::new(),
+        };
+        let hello = client.ask(Request::Hello {
+            version: PROTOCOL_VERSION,
+            program: program.to_owned(),
+        })?;
+        Ok((client, hello))
+    }
+
+    /// Waits for the answer to Hello.
+    fn welcomed(mut self, hello: u64) -> Result<Self, ControlError> {
+        match self.answer_to(hello) {
+            Ok((Answer::Welcome { instance, pid }, _)) => {
+                self.instance = instance;
+                self.daemon_pid = pid;
+                Ok(self)
+            }
+            Ok(other) => Err(unexpected(&other.0)),
+            Err(ControlError::Refused(Refusal {
+                kind: RefusalKind::VersionMismatch { theirs },
+                ..
+            })) => Err(ControlError::VersionMismatch { theirs }),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The instance's name, as urdmad says.
+    pub fn instance(&self) -> &str {
+        &self.instance
+    }
+
+    /// urdmad's process id, as it says.
+    pub fn daemon_pid(&self) -> u32 {
+        self.daemon_pid
+    }
+
+    /// Asks for a slot; gives it and the arena's descriptor.
+    ///
+    /// # Errors
+    /// No free slot, quota, or the conversation broke.
+    pub fn attach(&self, want_lease: bool) -> Result<(Attached, OwnedFd), ControlError> {
+        let attach = self.ask(Request::Attach { want_lease })?;
+        self.attached(attach)
+    }
+
+    /// Waits for the answer to Attach.
+    fn attached(&self, attach: u64) -> Result<(Attached, OwnedFd), ControlError> {
+        match self.answer_to(attach)? {
+            (Answer::Attached(attached), fds) => match fds.into_iter().next() {
+                Some(fd) => Ok((*attached, fd)),
+                None => Err(ControlError::Malformed(
+                    "an arena without descriptor".into(),
+                )),
+            },
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives the slot back in an orderly way.
+    ///
+    /// # Errors
+    /// The conversation broke, which gives it back too.
+    pub fn detach(&self) -> Result<(), ControlError> {
+        self.call_done(Request::Detach)
+    }
+
+    /// Reserves a CM port and calls it `binding`, a number that no other port of this client has;
+    /// gives the port.
+    ///
+    /// # Errors
+    /// Address in use or not available ([`ControlError::errno`] has EADDRINUSE, EADDRNOTAVAIL).
+    pub fn cm_bind_port(&self, binding: u32, wanted: CmPort) -> Result<u16, ControlError> {
+        self.call_bound(Request::CmBindPort { binding, wanted })
+    }
+
+    /// Changes who may share a port that is bound and not listened on.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub fn cm_share(&self, binding: u32, sharing: PortSharing) -> Result<(), ControlError> {
+        self.call_done(Request::CmShare { binding, sharing })
+    }
+
+    /// Listens on a port.
+    ///
+    /// # Errors
+    /// As [`Self::cm_bind_port`], while others share the port; there is no such port.
+    pub fn cm_listen(&self, binding: u32, backlog: u32) -> Result<(), ControlError> {
+        self.call_done(Request::CmListen { binding, backlog })
+    }
+
+    /// Gives a port back, and stops listening there.
+    ///
+    /// # Errors
+    /// There is no such port.
+    pub fn cm_release(&self, binding: u32) -> Result<(), ControlError> {
+        self.call_done(Request::CmRelease { binding })
+    }
+
+    /// Has datagrams to a multicast group copied to this process.
+    ///
+    /// # Errors
+    /// No multicast group, or one too many ([`crate::GROUPS_PER_PROCESS_MAX`]).
+    pub fn join_group(&self, group: IpAddr) -> Result<(), ControlError> {
+        self.call_done(Request::JoinGroup { group })
+    }
+
+    /// Undoes [`Self::join_group`].
+    ///
+    /// # Errors
+    /// This process is no member.
+    pub fn leave_group(&self, group: IpAddr) -> Result<(), ControlError> {
+        self.call_done(Request::LeaveGroup { group })
+    }
+
+    /// How to reach `ip`; takes up to two seconds when nobody answers for it.
+    ///
+    /// # Errors
+    /// The conversation broke.
+    pub fn resolve(&self, ip: IpAddr) -> Result<Resolution, ControlError> {
+        match self.call(Request::Resolve { ip })? {
+            (Answer::Resolved(resolution), _) => Ok(resolution),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// The state of the instance.
+    ///
+    /// # Errors
+    /// The conversation broke.
+    pub fn status(&self) -> Result<Status, ControlError> {
+        match self.call(Request::Status)? {
+            (Answer::Status(status), _) => Ok(*status),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Tells urdmad what this process has; to be called after [`Event::ReportWanted`]. Does not wait.
+    ///
+    /// # Errors
+    /// The conversation broke.
+    pub fn report(&self, report: ProcessReport) -> Result<(), ControlError> {
+        let message = FromClient {
+            id: self.take_id(),
+            request: Request::Report(report),
+        };
+        Ok(self.socket.try_send(&message, &[])?)
+    }
+
+    /// Tells urdmad what came of [`Event::SetQp`].
+    ///
+    /// # Errors
+    /// urdmad is gone or does not read.
+    pub fn qp_is_set(&self, qpn: u32, succeeded: bool) -> Result<(), ControlError> {
+        let message = FromClient {
+            id: self.take_id(),
+            request: Request::QpIsSet { qpn, succeeded },
+        };
+        Ok(self.socket.try_send(&message, &[])?)
+    }
+
+    /// Starts to write what passes urdmad into `file`.
+    ///
+    /// # Errors
+    /// The file cannot be made, or a capture runs.
+    pub fn capture_start(&self, file: PathBuf) -> Result<(), ControlError> {
+        self.call_done(Request::CaptureStart { file })
+    }
+
+    /// Ends the capture; gives how many frames it has.
+    ///
+    /// # Errors
+    /// None runs.
+    pub fn capture_stop(&self) -> Result<u64, ControlError> {
+        match self.call(Request::CaptureStop)? {
+            (Answer::CaptureStopped { frames }, _) => Ok(frames),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes what happens to frames at the port; without a seed it stays as it was.
+    ///
+    /// # Errors
+    /// There is no port, a queue pair is leased, or this user may not.
+    pub fn set_faults(
+        &self,
+        direction: Direction,
+        impairment: Impairment,
+        seed: Option<u64>,
+    ) -> Result<(), ControlError> {
+        self.call_done(Request::SetFaults {
+            direction,
+            impairment,
+            seed,
+        })
+    }
+
+    /// Ends urdmad and waits until it has removed what it made.
+    ///
+    /// # Errors
+    /// It may not be ended by this user, or does not end within [`CALL_LIMIT`].
+    pub fn shutdown(&self) -> Result<(), ControlError> {
+        self.call_done(Request::Shutdown)?;
+        let deadline = Instant::now() + CALL_LIMIT;
+        loop {
+            match self.next_event(Some(deadline.saturating_duration_since(Instant::now()))) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(ControlError::Timeout),
+                Err(ControlError::Gone) => return Ok(()),
+                Err(other) => return Err(other),
+            }
+        }
+    }
+
+    /// Waits for an event, at most `limit`; `None` when that is over.
+    ///
+    /// # Errors
+    /// [`ControlError::Gone`] when urdmad has ended.
+    pub fn next_event(&self, limit: Option<Duration>) -> Result<Option<Event>, ControlError> {
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        self.wait_until(deadline, |inbox| inbox.events.pop_front())
+    }
+
+    fn call_done(&self, request: Request) -> Result<(), ControlError> {
+        match self.call(request)? {
+            (Answer::Done, _) => Ok(()),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn call_bound(&self, request: Request) -> Result<u16, ControlError> {
+        match self.call(request)? {
+            (Answer::CmBound { port }, _) => Ok(port),
+            (other, _) => Err(unexpected(&other)),
+        }
+    }
+
+    fn take_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn call(&self, request: Request) -> Result<(Answer, Vec<OwnedFd>), ControlError> {
+        let id = self.ask(request)?;
+        self.answer_to(id)
+    }
+
+    /// Sends a request; its id is what [`Self::answer_to`] wants.
+    fn ask(&self, request: Request) -> Result<u64, ControlError> {
+        let id = self.take_id();
+        self.lock().answers.insert(id, None);
+        if let Err(errno) = self.socket.send(&FromClient { id, request }, &[]) {
+            self.lock().answers.remove(&id);
+            return Err(self.why_not_sent(errno));
+        }
+        Ok(id)
+    }
+
+    /// Why a request cannot be sent: what urdmad has said before it closed, if that is it.
+    fn why_not_sent(&self, errno: Errno) -> ControlError {
+        let error = ControlError::from(errno);
+        if !matches!(error, ControlError::Gone) {
+            return error;
+        }
+        let end = self.wait_until(Some(Instant::now() + CALL_LIMIT), |_| None::<()>);
+        end.err().unwrap_or(error)
+    }
+
+    fn answer_to(&self, id: u64) -> Result<(Answer, Vec<OwnedFd>), ControlError> {
+        let outcome = self.wait_until(Some(Instant::now() + CALL_LIMIT), |inbox| {
+            inbox.answers.get_mut(&id)?.take()
+        });
+        self.lock().answers.remove(&id);
+        match outcome? {
+            Some((Ok(answer), fds)) => Ok((answer, fds)),
+            Some((Err(refusal), _)) => Err(ControlError::Refused(refusal)),
+            None => Err(ControlError::Timeout),
+        }
+    }
+
+    /// Reads, or lets another thread read, until `take` finds what it wants; `None` at the deadline.
+    fn wait_until<T>(
+        &self,
+        deadline: Option<Instant>,
+        mut take: impl FnMut(&mut Inbox) -> Option<T>,
+    ) -> Result<Option<T>, ControlError> {
+        let mut inbox = self.lock();
+        loop {
+            if let Some(found) = take(&mut inbox) {
+                return Ok(Some(found));
+            }
+            if inbox.is_closed {
+                let refused = inbox.refused.clone().map(ControlError::Refused);
+                return Err(refused.unwrap_or(ControlError::Gone));
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+            inbox = if inbox.has_reader {
+                self.wait_for_reader(inbox, left)
+            } else {
+                self.read_one(inbox, left)?
+            };
+        }
+    }
+
+    fn wait_for_reader<'a>(
+        &'a self,
+        inbox: MutexGuard<'a, Inbox>,
+        left: Option<Duration>,
+    ) -> MutexGuard<'a, Inbox> {
+        match left {
+            Some(left) => {
+                self.arrived
+                    .wait_timeout(inbox, left)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0
+            }
+            None => self
+                .arrived
+                .wait(inbox)
+                .unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// Reads one packet, or none if the time is over, and puts it where it belongs.
+    fn read_one<'a>(
+        &'a self,
+        mut inbox: MutexGuard<'a, Inbox>,
+        left: Option<Duration>,
+    ) -> Result<MutexGuard<'a, Inbox>, ControlError> {
+        inbox.has_reader = true;
+        drop(inbox);
+        let received = self.receive(left);
+        let mut inbox = self.lock();
+        inbox.has_reader = false;
+        let outcome = match received {
+            Ok(Received::Packet(packet)) => file_packet(&mut inbox, packet),
+            Ok(Received::Closed) | Err(Errno::ECONNRESET) => {
+                inbox.is_closed = true;
+                Ok(())
+            }
+            Ok(Received::Nothing) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        };
+        self.arrived.notify_all();
+        outcome.map(|()| inbox)
+    }
+
+    fn receive(&self, left: Option<Duration>) -> Result<Received, Errno> {
+        if let Some(left) = left {
+            let mut waiting = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+            let milliseconds = left.as_millis().saturating_add(1);
+            let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX);
+            match poll(&mut waiting, timeout) {
+                Ok(0) | Err(Errno::EINTR) => return Ok(Received::Nothing),
+                Ok(_) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let packet = self.socket.recv(PACKET_OCTETS_MAX)?;
+        Ok(packet.map_or(Received::Closed, Received::Packet))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for ControlClient {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+enum Received {
+    Packet(Packet),
+    Nothing,
+    Closed,
+}
+
+fn file_packet(inbox: &mut Inbox, packet: Packet) -> Result<(), ControlError> {
+    let message = packet
+        .parse()
+        .map_err(|error| ControlError::Malformed(error.to_string()))?;
+    match message {
+        FromDaemon::Answer { id, result } => {
+            // An answer that nobody waits for any more came after its deadline.
+            if let Some(place) = inbox.answers.get_mut(&id) {
+                *place = Some((result, packet.fds));
+            }
+        }
+        FromDaemon::Event(event) => {
+            if inbox.events.len() == EVENTS_MAX {
+                inbox.events.pop_front();
+            }
+            inbox.events.push_back(event);
+        }
+        FromDaemon::Refused(refusal) => inbox.refused = Some(refusal),
+    }
+    Ok(())
+}
+
+fn unexpected(answer: &Answer) -> ControlError {
+    let text = format!("{answer:?}");
+    ControlError::Malformed(text.chars().take(80).collect())
+}
+
+fn connect_error(errno: Errno, run_dir: &RunDir, socket: &Path) -> ControlError {
+    match errno {
+        Errno::EACCES | Errno::EPERM => ControlError::PermissionDenied {
+            path: socket.to_owned(),
+            group: owning_group(socket),
+        },
+        Errno::ENOENT | Errno::ECONNREFUSED | Errno::ENOTDIR => {
+            let instance = run_dir.instance();
+            let existing = run_dir.existing_instances();
+            if instance == DEFAULT_INSTANCE || existing.is_empty() || existing.contains(&instance) {
+                ControlError::NoDaemon {
+                    instance,
+                    dir: run_dir.path().to_owned(),
+                }
+            } else {
+                ControlError::UnknownInstance { instance, existing }
+            }
+        }
+        other => other.into(),
+    }
+}
+
+/// The group of the nearest thing on the way to `path` that the caller may look at.
+fn owning_group(path: &Path) -> String {
+    path.ancestors()
+        .find_map(|place| nix::sys::stat::stat(place).ok())
+        .and_then(|stat| {
+            nix::unistd::Group::from_gid(stat.st_gid.into())
+                .ok()
+                .flatten()
+        })
+        .map_or_else(|| "of its owner".to_owned(), |group| group.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::PacketListener;
+
+    /// How long the test waits for anything.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn accepted(listener: &PacketListener) -> PacketSocket {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match listener.accept() {
+                Ok(socket) => return socket,
+                Err(errno) => assert_eq!(errno, Errno::EAGAIN),
+            }
+            assert!(Instant::now() < deadline, "nobody connects");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn conversation_that_is_refused_unread_says_why() {
+        let directory = std::env::temp_dir().join(format!("urdma-ipc-no-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let run_dir = RunDir::at(&directory);
+        let listener = PacketListener::bind(&run_dir.control_socket()).unwrap();
+        let refusal = Refusal::new(RefusalKind::QuotaExceeded, "there are too many");
+        let refuse = || {
+            let daemon = accepted(&listener);
+            let message = FromDaemon::Refused(refusal.clone());
+            daemon.send(&message, &[]).unwrap();
+        };
+        // Before the greeting, after it, and between greeting and request.
+        std::thread::scope(|scope| {
+            for _ in 0..1000 {
+                let refused = scope.spawn(|| ControlClient::connect(&run_dir, "test"));
+                refuse();
+                let error = refused.join().unwrap().unwrap_err();
+                assert!(
+                    matches!(&error, ControlError::Refused(why) if *why == refusal),
+                    "{error}"
+                );
+            }
+        });
+        let attaching = ControlClient::begin_attach(&run_dir, "test", false).unwrap();
+        refuse();
+        let error = attaching.finish().unwrap_err();
+        assert!(
+            matches!(&error, ControlError::Refused(why) if *why == refusal),
+            "{error}"
+        );
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn attach_to_an_urdmad_of_another_version_says_so() {
+        let directory = std::env::temp_dir().join(format!("urdma-ipc-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let run_dir = RunDir::at(&directory);
+        let listener = PacketListener::bind(&run_dir.control_socket()).unwrap();
+        // Both requests are there before anything is answered.
+        let attaching = ControlClient::begin_attach(&run_dir, "test", false).unwrap();
+        let daemon = accepted(&listener);
+        std::fs::remove_dir_all(directory).unwrap();
+        let [hello, attach] = [(); 2].map(|()| {
+            let packet = daemon.recv(PACKET_OCTETS_MAX).unwrap().unwrap();
+            packet.parse::<FromClient>().unwrap()
+        });
+        assert!(matches!(hello.request, Request::Hello { .. }));
+        assert_eq!(attach.request, Request::Attach { want_lease: false });
+        let theirs = PROTOCOL_VERSION + 1;
+        let refusal = Refusal::new(RefusalKind::VersionMismatch { theirs }, "another version");
+        let answer = FromDaemon::Answer {
+            id: hello.id,
+            result: Err(refusal),
+        };
+        daemon.send(&answer, &[]).unwrap();
+        // As urdmad does with whoever asks for something before it was welcomed.
+        drop(daemon);
+        let refused = attaching.finish().unwrap_err();
+        assert!(
+            matches!(refused, ControlError::VersionMismatch { theirs: said } if said == theirs),
+            "{refused}"
+        );
+    }
+}

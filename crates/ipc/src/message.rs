@@ -1,0 +1,318 @@
+//! Requests of a client, urdmad's answers, and events that urdmad sends unasked.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Refusal;
+use crate::fault::{Direction, Impairment};
+use crate::personality::Personality;
+use crate::port_table::{CmPort, PortSharing};
+use crate::status::{ProcessReport, Status};
+
+/// Multicast groups that a process can be a member of at the same time.
+pub const GROUPS_PER_PROCESS_MAX: u32 = 256;
+
+/// One packet from a client.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FromClient {
+    /// Repeated by the answer; unique within a conversation.
+    pub id: u64,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// One packet from urdmad.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromDaemon {
+    /// The answer to a request.
+    Answer {
+        /// The request's id.
+        id: u64,
+        /// The answer or why not.
+        result: Result<Answer, Refusal>,
+    },
+    /// Something that the client should know.
+    Event(Event),
+    /// The conversation is refused, whatever is asked: urdmad closes it at once.
+    Refused(Refusal),
+}
+
+/// What a client may ask.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Always the first message. Answer: [`Answer::Welcome`].
+    Hello {
+        /// [`crate::PROTOCOL_VERSION`] of the client.
+        version: u32,
+        /// Name of the client's program, for `urdma status`.
+        program: String,
+    },
+    /// Asks for a slot. Answer: [`Answer::Attached`], with the arena's file descriptor.
+    Attach {
+        /// Whether a leased queue pair is wanted.
+        want_lease: bool,
+    },
+    /// Gives the slot back; the socket may be closed after the answer. Answer: [`Answer::Done`].
+    Detach,
+    /// Reserves a CM port. Answer: [`Answer::CmBound`]; refused with AddressInUse or AddressNotAvailable.
+    CmBindPort {
+        /// The client's number for it, by which the following requests name it; unique among the
+        /// client's ports.
+        binding: u32,
+        /// What is asked for.
+        wanted: CmPort,
+    },
+    /// Changes who may share a port that is bound and not listened on. Answer: [`Answer::Done`].
+    CmShare {
+        /// The port.
+        binding: u32,
+        /// Which others may have it from now on.
+        sharing: PortSharing,
+    },
+    /// Listens on a port that is bound; it is not shared from then on. Answer: [`Answer::Done`];
+    /// refused like [`Request::CmBindPort`] while others have the port.
+    CmListen {
+        /// The port.
+        binding: u32,
+        /// Requests that may wait to be accepted; urdmad only reports it.
+        backlog: u32,
+    },
+    /// Gives a port back, and stops listening if it was listened on. Answer: [`Answer::Done`].
+    CmRelease {
+        /// The port.
+        binding: u32,
+    },
+    /// Datagrams to a multicast group are to be copied to this process from now on, however often it asks. Answer: [`Answer::Done`]; refused
+    /// with QuotaExceeded beyond [`GROUPS_PER_PROCESS_MAX`] groups.
+    JoinGroup {
+        /// The group, IPv4 or IPv6.
+        group: IpAddr,
+    },
+    /// Undoes [`Request::JoinGroup`]. Answer: [`Answer::Done`].
+    LeaveGroup {
+        /// The group.
+        group: IpAddr,
+    },
+    /// Asks how to reach an address. Answered within two seconds. Answer: [`Answer::Resolved`].
+    Resolve {
+        /// The remote address.
+        ip: IpAddr,
+    },
+    /// Asks for the state of the instance. Answer: [`Answer::Status`].
+    Status,
+    /// What this process has; sent after [`Event::ReportWanted`]. Answer: none.
+    Report(ProcessReport),
+    /// Writes what passes urdmad from now on into a file (pcapng). Answer: [`Answer::Done`].
+    CaptureStart {
+        /// The file, as urdmad sees it; it must not exist.
+        file: PathBuf,
+    },
+    /// Ends the capture. Answer: [`Answer::CaptureStopped`].
+    CaptureStop,
+    /// Changes what happens to frames at the port. Answer: [`Answer::Done`].
+    SetFaults {
+        /// To which; the others stay as they are.
+        direction: Direction,
+        /// What; the default for nothing.
+        impairment: Impairment,
+        /// The seed of both directions; nothing: as before.
+        seed: Option<u64>,
+    },
+    /// What came of [`Event::SetQp`]. Answer: none.
+    QpIsSet {
+        /// The queue pair.
+        qpn: u32,
+        /// It is in RTS.
+        succeeded: bool,
+    },
+    /// Ends urdmad. Answer: [`Answer::Done`], then the socket is closed when all is removed.
+    Shutdown,
+}
+
+/// What urdmad answers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It was done.
+    Done,
+    /// To [`Request::Hello`].
+    Welcome {
+        /// The instance's name.
+        instance: String,
+        /// urdmad's process id.
+        pid: u32,
+    },
+    /// To [`Request::Attach`].
+    Attached(Box<Attached>),
+    /// To [`Request::CmBindPort`].
+    CmBound {
+        /// The port, never 0.
+        port: u16,
+    },
+    /// To [`Request::Resolve`].
+    Resolved(Resolution),
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// To [`Request::CaptureStop`].
+    CaptureStopped {
+        /// Frames in the file.
+        frames: u64,
+    },
+}
+
+/// What urdmad says unasked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// The process of this slot is gone, its frames are taken back; the slot may be given to another process at any time.
+    SlotGone {
+        /// The slot, never the receiver's own.
+        slot: u8,
+        /// How often the slot had been handed out anew when the process got it, as the slot table says: this may be read when the slot has
+        /// its next process, which it does not concern.
+        generation: u32,
+    },
+    /// urdmad ends in an orderly way; the socket will be closed.
+    Shutdown,
+    /// Somebody asks for the status: answer with [`Request::Report`] (see [`crate::ControlClient::report`]).
+    ReportWanted,
+    /// A connection that came through the kernel needs a queue pair in RTS: answer with [`Request::QpIsSet`].
+    SetQp(QpTarget),
+    /// The connection of a queue pair that came through the kernel has ended: the queue pair fails, as an RNIC's does.
+    EndQp {
+        /// The queue pair.
+        qpn: u32,
+    },
+}
+
+/// How a queue pair of a connection that urdmad manages is to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpTarget {
+    /// The queue pair.
+    pub qpn: u32,
+    /// The peer's address.
+    pub remote_ip: IpAddr,
+    /// The address of this host by which the peer knows it.
+    pub local_ip: IpAddr,
+    /// The peer's queue pair.
+    pub remote_qpn: u32,
+    /// First PSN of the peer.
+    pub remote_psn: u32,
+    /// First PSN of this end.
+    pub local_psn: u32,
+    /// Largest path MTU that the ends want, as `ibv_mtu` has it.
+    pub path_mtu: u8,
+    /// Transport retries.
+    pub retry_count: u8,
+    /// RNR retries.
+    pub rnr_retry: u8,
+    /// Local acknowledgement timeout code.
+    pub ack_timeout: u8,
+    /// Reads and atomics that this end may have outstanding.
+    pub max_rd_atomic: u8,
+    /// Reads and atomics that the peer may have outstanding.
+    pub max_dest_rd_atomic: u8,
+}
+
+/// A slot and all that its process needs to use it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attached {
+    /// The process' slot, 1..=253.
+    pub slot: u8,
+    /// EUI-64 of the device, unique per instance and the same at every start.
+    pub node_guid: u64,
+    /// What the device shows itself as.
+    pub personality: Personality,
+    /// The GID table in order of its indices; index 0 is the link-local GID.
+    pub gids: Vec<GidEntry>,
+    /// The instance's addresses in order of configuration.
+    pub addresses: Vec<IpAddr>,
+    /// IP MTU of the instance's port, octets; 0 if it has none.
+    pub mtu: u16,
+    /// The arena behind the file descriptor that came along.
+    pub arena: ArenaParams,
+    /// The lease, or why there is none.
+    pub lease: LeaseAnswer,
+}
+
+/// One entry of the GID table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GidEntry {
+    /// The GID in network order.
+    pub gid: [u8; 16],
+    /// Network interface of the kernel that has the address, if any.
+    pub netdev: Option<String>,
+}
+
+/// Entries that a GID table has at least; those without an address are empty.
+const GID_TABLE_LEN_MIN: usize = 16;
+
+/// Length of the GID table of a device that has `gids` GIDs.
+pub fn gid_table_len(gids: usize) -> usize {
+    gids.max(GID_TABLE_LEN_MIN)
+}
+
+/// The arena's shape, as `urdma_arena` wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArenaParams {
+    /// Octets of the mapping.
+    pub size_octets: u64,
+}
+
+/// urdmad's answer to the wish for a lease.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseAnswer {
+    /// None was asked for.
+    NotAsked,
+    /// Here it is.
+    Granted(Box<LeaseParams>),
+    /// None, and why, as a sentence.
+    Refused(String),
+}
+
+/// What a DPDK secondary needs to use its queue pair; the fields of `urdma_abi::lease::LeaseParams`, which wants the instance's
+/// addresses as well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseParams {
+    /// `--file-prefix` of the primary.
+    pub file_prefix: String,
+    /// `RUNTIME_DIRECTORY` of the primary; nothing for DPDK's default.
+    pub runtime_dir: Option<PathBuf>,
+    /// The lcore id that only this process uses.
+    pub lcore_id: u32,
+    /// Name of the port's device, as the primary has it.
+    pub device: String,
+    /// Index of the receive and of the transmit queue.
+    pub queue: u16,
+    /// Name of the mempool that only this process and this queue use.
+    pub mempool: String,
+    /// The port's Ethernet address.
+    pub mac: [u8; 6],
+    /// IP MTU, octets.
+    pub mtu: u16,
+    /// Whether UDP checksums are sent.
+    pub checksum: bool,
+}
+
+/// How an address can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Resolution {
+    /// It is one of the instance's own.
+    Local,
+    /// It is a neighbour on the port's network, or behind the gateway whose Ethernet address this is.
+    Neighbour {
+        /// Ethernet address of the next hop.
+        mac: [u8; 6],
+        /// The instance's address to use as source.
+        source: IpAddr,
+    },
+    /// Nobody answers for it.
+    NoHost,
+}

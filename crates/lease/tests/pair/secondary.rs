@@ -1,0 +1,551 @@
+//! The role of an application: loads the library as the provider does and works through its table.
+
+use std::ffi::{c_char, CStr, CString};
+use std::io::{stdin, BufRead};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::ptr::null_mut;
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
+use urdma_types::Ip16;
+
+use urdma_abi::lease::{
+    Lease, LeaseCounters, LeaseParams, LeaseRoute, LeaseTable, RxDatagram, TableFn, TxBuffer,
+    TxDatagram, ABI_VERSION, TABLE_SYMBOL,
+};
+
+use crate::host;
+
+const EMPTY_TX: TxBuffer = TxBuffer {
+    buffer: null_mut(),
+    data: null_mut(),
+    capacity: 0,
+};
+
+const EMPTY_RX: RxDatagram = RxDatagram {
+    buffer: null_mut(),
+    data: null_mut(),
+    octets: 0,
+    source_port: 0,
+    destination_port: 0,
+    source: [0; 16],
+    ecn: 0,
+    local_index: 0,
+};
+
+/// How long a peer that is alive may take to do its part.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Set while measuring: each host has a CPU for itself.
+pub(crate) const PIN_VARIABLE: &str = "URDMA_TEST_PIN";
+
+/// Set while packets are to go through the driver's bursts.
+pub(crate) const DRIVER_VARIABLE: &str = "URDMA_TEST_BY_DRIVER";
+
+pub(crate) struct Leased {
+    table: &'static LeaseTable,
+    lease: *mut Lease,
+    route: u32,
+}
+
+pub(crate) fn run(arguments: &[String]) -> ExitCode {
+    let [name, directory, queue, lcore] = arguments else {
+        return ExitCode::FAILURE;
+    };
+    if std::env::var_os(PIN_VARIABLE).is_some() {
+        pin(usize::from(name != "a"));
+    }
+    let table = load();
+    let before = Surroundings::look();
+    let (queue, lcore) = (queue.parse().unwrap(), lcore.parse().unwrap());
+    let start = Instant::now();
+    let opened = open(table, name, directory, queue, lcore);
+    let attach_us = start.elapsed().as_micros();
+    let lease = match opened {
+        Ok(lease) => lease,
+        Err((errno, message)) => {
+            println!("refused {errno} {message}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    assert_eq!(
+        Surroundings::look(),
+        before,
+        "attaching changed the process"
+    );
+    let mut leased = Leased {
+        table,
+        lease,
+        route: 0,
+    };
+    leased.route = leased.open_route(name).unwrap();
+    println!("attached {attach_us}");
+    for line in stdin().lock().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            "ping" => leased.ping(words[1].parse().unwrap(), words[2].parse().unwrap()),
+            "echo" => leased.echo(words[1].parse().unwrap()),
+            "flood" => leased.flood(words[1].parse().unwrap()),
+            "hold" => leased.hold(words[1].parse().unwrap()),
+            "drain" => leased.drain(),
+            "sink" => leased.sink(words[1].parse().unwrap()),
+            "refusals" => leased.refusals(name),
+            "gaps" => leased.gaps(),
+            "collect" => leased.collect(words[1].parse().unwrap()),
+            "reopen" => {
+                let refused = open(table, name, directory, queue, lcore).unwrap_err();
+                // SAFETY: the lease is open and not used by anyone else.
+                unsafe { (table.close)(leased.lease, 0) };
+                leased.lease = open(table, name, directory, queue, lcore).unwrap();
+                leased.route = leased.open_route(name).unwrap();
+                println!("reopened {}", refused.0);
+            }
+            verb => panic!("{verb}?"),
+        }
+    }
+    // SAFETY: the lease is open and not used by anyone else, nor afterwards.
+    unsafe { (table.close)(leased.lease, 1) };
+    ExitCode::SUCCESS
+}
+
+fn pin(cpu: usize) {
+    // SAFETY: all zeros is a valid set of CPUs.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the CPU's number is below CPU_SETSIZE.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: the set has the size that is passed.
+    unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
+}
+
+fn load() -> &'static LeaseTable {
+    let directory = std::env::current_exe()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .to_owned();
+    let path = [directory.clone(), directory.join("..")]
+        .map(|directory| directory.join("liburdma_lease.so"))
+        .into_iter()
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("no library in {}", directory.display()));
+    let path = CString::new(PathBuf::into_os_string(path).into_encoded_bytes()).unwrap();
+    // SAFETY: loads our own library, whose constructors are DPDK's.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    assert!(!library.is_null(), "cannot load {path:?}");
+    // SAFETY: the library is loaded, the name a string.
+    let symbol = unsafe { libc::dlsym(library, TABLE_SYMBOL.as_ptr()) };
+    assert!(!symbol.is_null());
+    // SAFETY: the symbol is the function of this type.
+    let function: TableFn = unsafe { std::mem::transmute(symbol) };
+    // SAFETY: the function has no preconditions, and its table lives as long as the library, which stays.
+    let table = unsafe { &*function() };
+    assert_eq!(
+        (table.version, table.size),
+        (ABI_VERSION, LeaseTable::OCTETS)
+    );
+    table
+}
+
+fn open(
+    table: &LeaseTable,
+    name: &str,
+    directory: &str,
+    queue: u16,
+    lcore: u32,
+) -> Result<*mut Lease, (i32, String)> {
+    let prefix = CString::new(host::prefix(name)).unwrap();
+    let directory = CString::new(directory).unwrap();
+    let pool = CString::new(host::pool(queue)).unwrap();
+    let device = CString::new(host::DEVICE).unwrap();
+    let address = host::address(name).to_ipv6_mapped().octets();
+    let params = LeaseParams {
+        size: LeaseParams::OCTETS,
+        lcore_id: lcore,
+        file_prefix: prefix.as_ptr(),
+        runtime_dir: directory.as_ptr(),
+        mempool: pool.as_ptr(),
+        addresses: &address,
+        address_count: 1,
+        device: device.as_ptr(),
+        queue,
+        mtu: host::MTU,
+        mac: host::mac(name),
+        checksum: u8::from(std::env::var_os("URDMA_TEST_NO_CHECKSUM").is_none()),
+        by_driver: u8::from(std::env::var_os(DRIVER_VARIABLE).is_some()),
+    };
+    let mut lease = null_mut();
+    let mut message = [0 as c_char; 512];
+    // SAFETY: the parameters and both places live during the call.
+    let errno = unsafe { (table.open)(&params, &mut lease, message.as_mut_ptr(), message.len()) };
+    if errno == 0 {
+        return Ok(lease);
+    }
+    // SAFETY: a string that ends inside the buffer was stored.
+    let message = unsafe { CStr::from_ptr(message.as_ptr()) };
+    Err((errno, message.to_string_lossy().into_owned()))
+}
+
+impl Leased {
+    fn open_route(&self, own: &str) -> Result<u32, i32> {
+        let other = if own == "a" { "b" } else { "a" };
+        self.open_route_to(LeaseRoute {
+            remote: host::address(other).to_ipv6_mapped().octets(),
+            remote_mac: host::mac(other),
+            source_port: 50_000,
+            destination_port: 21_505,
+            local_index: 0,
+        })
+    }
+
+    fn open_route_to(&self, route: LeaseRoute) -> Result<u32, i32> {
+        let mut number = 0;
+        // SAFETY: the lease is open; the route and the number live during the call.
+        match unsafe { (self.table.route_open)(self.lease, &route, &mut number) } {
+            0 => Ok(number),
+            errno => Err(errno),
+        }
+    }
+
+    fn alloc(&self) -> Option<TxBuffer> {
+        let mut buffer = EMPTY_TX;
+        // SAFETY: the lease is open; there is room for one buffer.
+        (unsafe { (self.table.tx_alloc)(self.lease, self.route, &mut buffer, 1) } == 1)
+            .then_some(buffer)
+    }
+
+    /// Sends `octets` octets of `fill`, trying for [`PATIENCE`]; false when nobody took them.
+    fn send(&self, route: u32, octets: u32, fill: u8) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        let buffer = loop {
+            match self.alloc() {
+                Some(buffer) => break buffer,
+                None if Instant::now() > deadline => return false,
+                None => yield_now(),
+            }
+        };
+        assert!(octets <= buffer.capacity);
+        // SAFETY: the buffer has that capacity.
+        unsafe { buffer.data.write_bytes(fill, octets as usize) };
+        let datagram = TxDatagram {
+            buffer: buffer.buffer,
+            octets,
+            route,
+            ecn: 2,
+        };
+        while Instant::now() < deadline {
+            // SAFETY: the lease is open, the buffer ours.
+            if unsafe { (self.table.tx_burst)(self.lease, &datagram, 1) } == 1 {
+                return true;
+            }
+            yield_now();
+        }
+        // SAFETY: the buffer is still ours.
+        unsafe { (self.table.tx_free)(self.lease, &buffer.buffer, 1) };
+        false
+    }
+
+    fn receive(&self, datagrams: &mut [RxDatagram; 32]) -> usize {
+        // SAFETY: the lease is open; there is room for 32.
+        unsafe { (self.table.rx_burst)(self.lease, datagrams.as_mut_ptr(), 32) as usize }
+    }
+
+    fn release(&self, datagrams: &[RxDatagram]) {
+        let buffers: arrayvec::ArrayVec<_, 32> = datagrams.iter().map(|d| d.buffer).collect();
+        let count = u32::try_from(buffers.len()).unwrap();
+        // SAFETY: the buffers were just received and are given back once.
+        unsafe { (self.table.rx_free)(self.lease, buffers.as_ptr(), count) };
+    }
+
+    /// Receives one datagram within [`PATIENCE`].
+    fn one(&self, datagrams: &mut [RxDatagram; 32]) -> Option<RxDatagram> {
+        let mut deadline = None;
+        for poll in 0u64.. {
+            if self.receive(datagrams) > 0 {
+                return Some(datagrams[0]);
+            }
+            // Looking at the clock each time would cost what is measured.
+            if poll % 64 == 63 {
+                yield_now();
+                let now = Instant::now();
+                if now > *deadline.get_or_insert(now + PATIENCE) {
+                    break;
+                }
+            }
+        }
+        None
+    }
+
+    fn ping(&self, count: usize, octets: u32) {
+        let mut datagrams = [EMPTY_RX; 32];
+        let mut times_ns = Vec::with_capacity(count);
+        for round in 0..count {
+            let fill = u8::try_from(round % 251).unwrap();
+            let start = Instant::now();
+            assert!(self.send(self.route, octets, fill), "nobody takes packets");
+            let answer = self.one(&mut datagrams).expect("no answer");
+            times_ns.push(start.elapsed().as_nanos());
+            assert_eq!(answer.octets, octets);
+            // SAFETY: the datagram is ours until it is released.
+            let data = unsafe { std::slice::from_raw_parts(answer.data, octets as usize) };
+            assert!(data.first() == data.last() && data.iter().all(|octet| *octet == fill));
+            assert_eq!(
+                (answer.source_port, answer.destination_port, answer.ecn),
+                (50_000, 21_505, 2)
+            );
+            self.release(&[answer]);
+        }
+        times_ns.sort_unstable();
+        let counters = self.counters();
+        assert_eq!(counters.rx_dropped.iter().sum::<u64>(), 0);
+        println!(
+            "pong {} {}",
+            times_ns[count / 2],
+            times_ns[count * 99 / 100]
+        );
+    }
+
+    /// Sends every datagram back until `count` came.
+    fn echo(&self, count: usize) {
+        println!("echoing");
+        let mut datagrams = [EMPTY_RX; 32];
+        for _ in 0..count {
+            let question = self.one(&mut datagrams).expect("no question");
+            let octets = question.octets as usize;
+            // SAFETY: the datagram is ours until it is released.
+            let data = unsafe { std::slice::from_raw_parts(question.data, octets) };
+            let fill = data.first().copied().unwrap_or(0);
+            assert!(self.send(self.route, question.octets, fill));
+            self.release(&[question]);
+        }
+        println!("echoed");
+    }
+
+    /// Sends and receives as fast as it can for so many milliseconds, in bursts; holds some of what it gets.
+    fn flood(&self, milliseconds: u64) {
+        println!("flooding");
+        let deadline = Instant::now() + Duration::from_millis(milliseconds);
+        let mut received = [EMPTY_RX; 32];
+        let before = self.counters();
+        while Instant::now() < deadline {
+            let mut buffers = [EMPTY_TX; 32];
+            // SAFETY: the lease is open; there is room for 32 buffers.
+            let count =
+                unsafe { (self.table.tx_alloc)(self.lease, self.route, buffers.as_mut_ptr(), 32) };
+            let datagrams = buffers.map(|buffer| TxDatagram {
+                buffer: buffer.buffer,
+                octets: 8972,
+                route: self.route,
+                ecn: 0,
+            });
+            // SAFETY: the first `count` buffers are ours.
+            let sent = unsafe { (self.table.tx_burst)(self.lease, datagrams.as_ptr(), count) };
+            let left: Vec<_> = buffers[sent as usize..count as usize]
+                .iter()
+                .map(|buffer| buffer.buffer)
+                .collect();
+            let unsent = u32::try_from(left.len()).unwrap();
+            // SAFETY: those were not sent and are still ours.
+            unsafe { (self.table.tx_free)(self.lease, left.as_ptr(), unsent) };
+            let got = self.receive(&mut received);
+            self.release(&received[..got]);
+            if sent == 0 && got == 0 {
+                yield_now();
+            }
+        }
+        let after = self.counters();
+        println!(
+            "flooded {} {}",
+            after.tx_datagrams - before.tx_datagrams,
+            after.rx_datagrams - before.rx_datagrams
+        );
+    }
+
+    /// Counts what arrives for so many milliseconds.
+    fn sink(&self, milliseconds: u64) {
+        println!("sinking");
+        let deadline = Instant::now() + Duration::from_millis(milliseconds);
+        let mut received = [EMPTY_RX; 32];
+        let mut count = 0;
+        while Instant::now() < deadline {
+            let got = self.receive(&mut received);
+            self.release(&received[..got]);
+            count += got;
+            if got == 0 {
+                yield_now();
+            }
+        }
+        println!("sunk {count}");
+    }
+
+    /// Throws away what has arrived for others.
+    fn drain(&self) {
+        let mut received = [EMPTY_RX; 32];
+        let mut empty_polls = 0;
+        while empty_polls < 1000 {
+            let got = self.receive(&mut received);
+            self.release(&received[..got]);
+            empty_polls = if got == 0 { empty_polls + 1 } else { 0 };
+        }
+        println!("drained");
+    }
+
+    /// Takes buffers and keeps them.
+    fn hold(&self, count: usize) {
+        let held = (0..count).filter_map(|_| self.alloc()).count();
+        println!("held {held}");
+    }
+
+    fn refusals(&self, own: &str) {
+        let route = |remote: &str| {
+            let remote: std::net::IpAddr = remote.parse().unwrap();
+            self.open_route_to(LeaseRoute {
+                remote: Ip16::new(remote).0,
+                remote_mac: [2; 6],
+                source_port: 1,
+                destination_port: 2,
+                local_index: 0,
+            })
+        };
+        assert_eq!(route("fe80::1"), Err(libc::EINVAL), "no own IPv6 address");
+        assert_eq!(route("255.255.255.255"), Err(libc::EINVAL));
+        let extra = self.open_route(own).unwrap();
+        // SAFETY: the lease is open.
+        unsafe { (self.table.route_close)(self.lease, extra) };
+        assert_eq!(
+            self.open_route(own),
+            Ok(extra),
+            "the number is given out again"
+        );
+        // SAFETY: the lease is open.
+        unsafe { (self.table.route_close)(self.lease, extra) };
+
+        let before = self.counters();
+        let send = |route, octets| {
+            let datagram = TxDatagram {
+                buffer: self.alloc().unwrap().buffer,
+                octets,
+                route,
+                ecn: 0,
+            };
+            // SAFETY: the lease is open, the buffer ours.
+            let consumed = unsafe { (self.table.tx_burst)(self.lease, &datagram, 1) };
+            assert_eq!(consumed, 1);
+        };
+        send(extra, 1);
+        send(u32::MAX, 1);
+        send(self.route, 8973);
+        send(self.route, u32::MAX);
+        let after = self.counters();
+        assert_eq!(after.tx_refused - before.tx_refused, 4);
+        assert_eq!(after.tx_datagrams, before.tx_datagrams);
+        println!("refused");
+    }
+
+    /// Takes six buffers: the first, the fourth and the last are sent, the second and the fifth go back, the third is too long.
+    fn gaps(&self) {
+        let mut buffers = [EMPTY_TX; 6];
+        // SAFETY: the lease is open; there is room for six buffers.
+        let count =
+            unsafe { (self.table.tx_alloc)(self.lease, self.route, buffers.as_mut_ptr(), 6) };
+        assert_eq!(count, 6);
+        for (fill, buffer) in (1..).zip(&buffers) {
+            // SAFETY: the buffer has room for a longest datagram.
+            unsafe { buffer.data.write_bytes(fill, 8972) };
+        }
+        let back = [buffers[1].buffer, buffers[4].buffer];
+        // SAFETY: both are ours.
+        unsafe { (self.table.tx_free)(self.lease, back.as_ptr(), 2) };
+        let datagrams = [0, 2, 3, 5].map(|at| TxDatagram {
+            buffer: buffers[at].buffer,
+            octets: if at == 2 { 8973 } else { 8972 },
+            route: self.route,
+            ecn: 0,
+        });
+        let mut consumed = 0;
+        let deadline = Instant::now() + PATIENCE;
+        while consumed < datagrams.len() {
+            assert!(Instant::now() < deadline, "nobody takes packets");
+            let left = &datagrams[consumed..];
+            let count = u32::try_from(left.len()).unwrap();
+            // SAFETY: the buffers are ours.
+            let taken = unsafe { (self.table.tx_burst)(self.lease, left.as_ptr(), count) };
+            consumed += taken as usize;
+        }
+        println!("sent");
+    }
+
+    /// Receives datagrams of one octet's value each and says the values.
+    fn collect(&self, count: usize) {
+        let mut datagrams = [EMPTY_RX; 32];
+        let mut fills = Vec::new();
+        let deadline = Instant::now() + PATIENCE;
+        while fills.len() < count {
+            assert!(Instant::now() < deadline, "datagrams are missing");
+            let got = self.receive(&mut datagrams);
+            for datagram in &datagrams[..got] {
+                // SAFETY: the datagram is ours until it is released.
+                let data =
+                    unsafe { std::slice::from_raw_parts(datagram.data, datagram.octets as usize) };
+                assert!(data.len() == 8972 && data.iter().all(|octet| *octet == data[0]));
+                fills.push(data[0].to_string());
+            }
+            self.release(&datagrams[..got]);
+            if got == 0 {
+                yield_now();
+            }
+        }
+        println!("collected {}", fills.join(" "));
+    }
+
+    fn counters(&self) -> LeaseCounters {
+        let mut counters = LeaseCounters::default();
+        // SAFETY: the lease is open; the counters are ours.
+        unsafe { (self.table.counters)(self.lease, &mut counters) };
+        counters
+    }
+}
+
+/// What of a process a library must leave alone.
+#[derive(Debug, PartialEq, Eq)]
+struct Surroundings {
+    cpus: Vec<usize>,
+    signal_handlers: Vec<usize>,
+    blocked_signals: Vec<bool>,
+    environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+    directory: PathBuf,
+}
+
+impl Surroundings {
+    fn look() -> Self {
+        // SAFETY: all zeros is valid for both sets.
+        let (mut cpus, mut blocked): (libc::cpu_set_t, libc::sigset_t) =
+            unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        // SAFETY: the set has the size that is passed.
+        unsafe { libc::sched_getaffinity(0, size_of_val(&cpus), &mut cpus) };
+        // SAFETY: only the old mask is asked for.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut blocked) };
+        let signals = 1..=31;
+        Self {
+            // SAFETY: the CPU's number is below CPU_SETSIZE.
+            cpus: (0..1024)
+                .filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &cpus) })
+                .collect(),
+            signal_handlers: signals.clone().map(handler).collect(),
+            // SAFETY: the signal's number is valid.
+            blocked_signals: signals
+                .map(|n| unsafe { libc::sigismember(&blocked, n) } == 1)
+                .collect(),
+            environment: std::env::vars_os().collect(),
+            directory: std::env::current_dir().unwrap(),
+        }
+    }
+}
+
+fn handler(signal: i32) -> usize {
+    // SAFETY: all zeros is a valid action.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: only the old action is asked for.
+    unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
+    action.sa_sigaction
+}

@@ -1,0 +1,366 @@
+//! Functions that take a descriptor: writes are commands, and closing and copying are followed.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{c_ulong, size_t, ssize_t};
+
+use crate::device::Device;
+use crate::fds::{self, Closed, Found, Kind};
+use crate::real::{self, set_errno};
+use crate::{active, provider, uverbs};
+use urdma_abi::cancel::Disabled;
+
+/// `NETLINK_RDMA`.
+const NETLINK_RDMA: c_int = 20;
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    if fds::is_hit(fd) {
+        // SAFETY: the call as it was made.
+        return unsafe { write_command(fd, buf, len) };
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::write(fd, buf, len) }
+}
+
+/// The C library's takes a list of arguments of any length, of which no request uses more than one.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if request == uverbs::METHOD_REQUEST && fds::is_hit(fd) {
+        if let Some((Device::Uverbs, found)) = device_behind(fd) {
+            let _uncancelled = Disabled::new();
+            let before = real::errno();
+            // SAFETY: the argument of this request is a uverbs method with its attributes.
+            return match unsafe { uverbs::method(fd, found.is_mine, argument.cast()) } {
+                Ok(()) => {
+                    set_errno(before);
+                    0
+                }
+                Err(errno) => {
+                    set_errno(errno);
+                    -1
+                }
+            };
+        }
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::ioctl(fd, request, argument) }
+}
+
+/// Commands come whole, in one piece.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
+    if fds::is_hit(fd) && device_behind(fd).is_some() {
+        set_errno(libc::EOPNOTSUPP);
+        return -1;
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::writev(fd, parts, count) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    if fds::is_hit(fd) {
+        // SAFETY: the call as it was made.
+        return unsafe { close_ours(fd) };
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::close(fd) }
+}
+
+/// Closes a stand-in file. No cancellation point: libibverbs closes some while it holds a lock, and half a close helps no one.
+///
+/// # Safety
+/// As close(2).
+#[cold]
+unsafe fn close_ours(fd: c_int) -> c_int {
+    let _uncancelled = Disabled::new();
+    if fds::is_spared(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    before_close(fd);
+    // SAFETY: the call as it was made.
+    unsafe { real::close(fd) }
+}
+
+/// The provider names a descriptor of its own, or will close it.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C" fn urdma_spare_descriptor(fd: c_int, spared: c_int) {
+    if !active::is_active() {
+        return;
+    }
+    if spared == 0 {
+        fds::remove(fd);
+    } else {
+        // Where there is no room, or the number is too high, it is not spared.
+        fds::add(fd, Kind::Spared, 0);
+    }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & close_range_cloexec() == 0 {
+        let mut from = first;
+        for fd in fds::hits(first, last) {
+            let number = fd.cast_unsigned();
+            if !fds::is_spared(fd) {
+                before_close(fd);
+                continue;
+            }
+            if number > from {
+                // SAFETY: a part of what our caller wants closed.
+                let closed = unsafe { real::close_range(from, number - 1, flags) };
+                if closed < 0 {
+                    return closed;
+                }
+            }
+            from = number + 1;
+        }
+        if from > first && from > last {
+            return 0;
+        }
+        // SAFETY: the rest of what our caller wants closed.
+        return unsafe { real::close_range(from, last, flags) };
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    let mut from = first.max(0);
+    for fd in fds::hits(from.cast_unsigned(), u32::MAX) {
+        if fds::is_spared(fd) {
+            for between in from..fd {
+                // SAFETY: a part of what our caller wants closed.
+                unsafe { real::close(between) };
+            }
+            from = fd + 1;
+        } else {
+            before_close(fd);
+        }
+    }
+    // SAFETY: the call as it was made, or its rest.
+    unsafe { real::closefrom(from) }
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the call as it was made.
+    let copy = unsafe { real::dup(fd) };
+    after_copy(fd, copy)
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn dup2(fd: c_int, new_fd: c_int) -> c_int {
+    if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) && !make_room(new_fd) {
+        return -1;
+    }
+    // SAFETY: the call as it was made.
+    let copy = unsafe { real::dup2(fd, new_fd) };
+    after_copy(fd, copy)
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int {
+    if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) && !make_room(new_fd) {
+        return -1;
+    }
+    // SAFETY: the call as it was made.
+    let copy = unsafe { real::dup3(fd, new_fd, flags) };
+    after_copy(fd, copy)
+}
+
+/// The C library's takes a list of arguments of any length, of which no command uses more than one.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: the call as it was made.
+    let result = unsafe { real::fcntl(fd, command, argument) };
+    after_fcntl(fd, command, result)
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: the call as it was made.
+    let result = unsafe { real::fcntl64(fd, command, argument) };
+    after_fcntl(fd, command, result)
+}
+
+/// Follows the copies that fcntl makes.
+fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => after_copy(fd, result),
+        _ => result,
+    }
+}
+
+/// The netlink family of RDMA does not exist, or libibverbs would believe it and not sysfs.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && active::is_active() {
+        set_errno(libc::EPROTONOSUPPORT);
+        return -1;
+    }
+    // SAFETY: the call as it was made.
+    unsafe { real::socket(domain, kind, protocol) }
+}
+
+const fn close_range_cloexec() -> c_int {
+    4 // CLOSE_RANGE_CLOEXEC, unsigned in the libc crate
+}
+
+fn device_behind(fd: c_int) -> Option<(Device, Found)> {
+    let before = real::errno();
+    let found = fds::find(fd);
+    set_errno(before);
+    match found?.kind {
+        Kind::Device(device) => Some((device, found?)),
+        Kind::Channel | Kind::Spared => None,
+    }
+}
+
+/// What came of a write to a stand-in file.
+enum Outcome {
+    /// It is none.
+    NotOurs,
+    /// What write(2) gives; errno is set.
+    Done(ssize_t),
+    /// There is no event yet, and the file is a blocking one.
+    MustWait,
+}
+
+/// # Safety
+/// As write(2); the octets are a command whose addresses are valid.
+#[cold]
+unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    loop {
+        // SAFETY: passed on to our caller.
+        match unsafe { carry_out(fd, buf, len) } {
+            // SAFETY: the call as it was made.
+            Outcome::NotOurs => return unsafe { real::write(fd, buf, len) },
+            Outcome::Done(result) => return result,
+            Outcome::MustWait => {}
+        }
+        let mut waiting = libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // A cancellation point, as the write that it stands for is with the kernel's rdma_cm. A signal ends it with EINTR; unlike the
+        // kernel's, it is not begun again after a handler with SA_RESTART.
+        // SAFETY: `waiting` is one valid pollfd.
+        if unsafe { real::poll(&raw mut waiting, 1, -1) } < 0 {
+            return -1;
+        }
+    }
+}
+
+/// # Safety
+/// As [`write_command`].
+unsafe fn carry_out(fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
+    let _uncancelled = Disabled::new();
+    let Some((device, found)) = device_behind(fd) else {
+        return Outcome::NotOurs;
+    };
+    let before = real::errno();
+    let outcome = if !found.is_mine {
+        -i64::from(libc::EIO)
+    } else if buf.is_null() {
+        -i64::from(libc::EFAULT)
+    } else {
+        // SAFETY: passed on to our caller.
+        unsafe { forward(device, found.handle, buf, len) }
+    };
+    if outcome == -i64::from(libc::EAGAIN) && is_blocking(fd) {
+        set_errno(before);
+        return Outcome::MustWait;
+    }
+    if outcome < 0 {
+        set_errno(c_int::try_from(-outcome).unwrap_or(libc::EIO));
+        return Outcome::Done(-1);
+    }
+    set_errno(before);
+    Outcome::Done(ssize_t::try_from(outcome).unwrap_or(ssize_t::MAX))
+}
+
+/// Whether calls on the descriptor wait.
+fn is_blocking(fd: c_int) -> bool {
+    // SAFETY: fcntl with F_GETFL touches no memory.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK == 0
+}
+
+/// # Safety
+/// As [`write_command`], and `buf` is not null.
+unsafe fn forward(device: Device, handle: i64, buf: *const c_void, len: size_t) -> i64 {
+    match device {
+        Device::Uverbs => {
+            // SAFETY: passed on to our caller.
+            let octets = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) };
+            // SAFETY: passed on to our caller.
+            unsafe { uverbs::command(octets) }
+        }
+        Device::RdmaCm => match provider::table() {
+            // SAFETY: passed on to our caller.
+            Some(table) => unsafe { (table.cm_write)(handle, buf, len) },
+            None => -i64::from(libc::ENODEV),
+        },
+    }
+}
+
+#[cold]
+fn before_close(fd: c_int) {
+    let _uncancelled = Disabled::new();
+    let before = real::errno();
+    let closed = fds::remove(fd);
+    if let Some(table) = provider_if(closed != Closed::Nothing) {
+        match closed {
+            // SAFETY: the handle came from cm_open and is not used any more.
+            Closed::RdmaCm(handle) => unsafe { (table.cm_close)(handle) },
+            // SAFETY: the descriptor was handed over by channel_open.
+            Closed::Channel => unsafe { (table.channel_close)(fd) },
+            Closed::Nothing => {}
+        }
+    }
+    set_errno(before);
+}
+
+fn provider_if(needed: bool) -> Option<&'static urdma_abi::front::FrontTable> {
+    if needed {
+        provider::table()
+    } else {
+        None
+    }
+}
+
+#[inline]
+fn after_copy(fd: c_int, copy: c_int) -> c_int {
+    if copy >= 0 && copy != fd && fds::is_hit(fd) {
+        let before = real::errno();
+        fds::copy(fd, copy);
+        set_errno(before);
+    }
+    copy
+}
+
+/// A descriptor is about to be replaced by a copy of another; false, with EBUSY, when it is the provider's: the program cannot know what it
+/// would replace, and the device would be lost.
+#[cold]
+fn make_room(fd: c_int) -> bool {
+    if fds::is_spared(fd) {
+        set_errno(libc::EBUSY);
+        return false;
+    }
+    before_close(fd);
+    true
+}
+
+/// Whether a descriptor is open, so that copying it will succeed.
+fn is_open(fd: c_int) -> bool {
+    let before = real::errno();
+    // SAFETY: fcntl with F_GETFD touches no memory.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    set_errno(before);
+    flags >= 0
+}

@@ -1,0 +1,157 @@
+//! The C library's own functions, looked up behind ours and remembered.
+//!
+//! Many are cancellation points, from which glibc unwinds the stack of a cancelled thread: hence the ABI `C-unwind`, here and of the
+//! hooks. A hook that passes a call on has nothing to drop then; one that does more holds [`urdma_abi::cancel::Disabled`].
+
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{mode_t, size_t, ssize_t, DIR, FILE};
+
+/// Looks `name` up in the libraries after this one, once.
+fn lookup(cell: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = cell.load(Ordering::Acquire);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: `name` is a C string; RTLD_NEXT is meant for exactly this.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    cell.store(found, Ordering::Release);
+    found
+}
+
+/// Declares one function of the C library: `name` calls it, or fails with ENOSYS and the given value if
+/// there is none.
+macro_rules! real {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty, $failed:expr;)*) => {
+        $(
+            /// The C library's function of this name.
+            ///
+            /// # Safety
+            /// As the C library's.
+            #[inline]
+            pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
+                static CELL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                const NAME: &CStr = match CStr::from_bytes_with_nul(
+                    concat!(stringify!($name), "\0").as_bytes(),
+                ) {
+                    Ok(name) => name,
+                    Err(_) => panic!("not a C string"),
+                };
+                let found = lookup(&CELL, NAME);
+                if found.is_null() {
+                    set_errno(libc::ENOSYS);
+                    return $failed;
+                }
+                // SAFETY: the C library declares the function with this signature.
+                let function = unsafe {
+                    std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(found)
+                };
+                // SAFETY: passed on to our caller.
+                unsafe { function($($arg),*) }
+            }
+        )*
+    };
+}
+
+/// `errno`, set.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: the C library gives a valid address of this thread's errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// `errno`, read.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the C library gives a valid address of this thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Names a `struct stat` without saying whether it is the 64-bit one: on our targets both are the same.
+pub(crate) type Stat = libc::stat;
+/// What scandir takes to choose entries.
+pub(crate) type Filter = Option<unsafe extern "C" fn(*const libc::dirent) -> c_int>;
+/// What scandir takes to sort entries.
+pub(crate) type Compare =
+    Option<unsafe extern "C" fn(*mut *const libc::dirent, *mut *const libc::dirent) -> c_int>;
+
+/// What a function without a result gives.
+type NoAnswer = ();
+/// The same, of a failed call.
+const NO_ANSWER: NoAnswer = ();
+/// `FILE *` of a failed call.
+const NO_FILE: *mut FILE = std::ptr::null_mut();
+/// `DIR *` of a failed call.
+const NO_DIR: *mut DIR = std::ptr::null_mut();
+/// `char *` of a failed call.
+const NO_STR: *mut c_char = std::ptr::null_mut();
+
+real! {
+    fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, -1;
+    fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int, -1;
+    ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_void) -> c_int, -1;
+    open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, -1;
+    open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, -1;
+    openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, -1;
+    openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, -1;
+    __open_2(path: *const c_char, flags: c_int) -> c_int, -1;
+    __open64_2(path: *const c_char, flags: c_int) -> c_int, -1;
+    __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int, -1;
+    __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int, -1;
+    fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, NO_FILE;
+    fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE, NO_FILE;
+    opendir(path: *const c_char) -> *mut DIR, NO_DIR;
+    scandir(path: *const c_char, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare)
+        -> c_int, -1;
+    scandir64(path: *const c_char, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare)
+        -> c_int, -1;
+    access(path: *const c_char, mode: c_int) -> c_int, -1;
+    faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, -1;
+    readlink(path: *const c_char, buf: *mut c_char, len: size_t) -> ssize_t, -1;
+    readlinkat(dir: c_int, path: *const c_char, buf: *mut c_char, len: size_t) -> ssize_t, -1;
+    __readlink_chk(path: *const c_char, buf: *mut c_char, len: size_t, size: size_t) -> ssize_t, -1;
+    realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char, NO_STR;
+    __realpath_chk(path: *const c_char, resolved: *mut c_char, size: size_t) -> *mut c_char, NO_STR;
+    stat(path: *const c_char, buf: *mut Stat) -> c_int, -1;
+    stat64(path: *const c_char, buf: *mut Stat) -> c_int, -1;
+    lstat(path: *const c_char, buf: *mut Stat) -> c_int, -1;
+    lstat64(path: *const c_char, buf: *mut Stat) -> c_int, -1;
+    fstat(fd: c_int, buf: *mut Stat) -> c_int, -1;
+    fstat64(fd: c_int, buf: *mut Stat) -> c_int, -1;
+    fstatat(dir: c_int, path: *const c_char, buf: *mut Stat, flags: c_int) -> c_int, -1;
+    fstatat64(dir: c_int, path: *const c_char, buf: *mut Stat, flags: c_int) -> c_int, -1;
+    __xstat(version: c_int, path: *const c_char, buf: *mut Stat) -> c_int, -1;
+    __xstat64(version: c_int, path: *const c_char, buf: *mut Stat) -> c_int, -1;
+    __lxstat(version: c_int, path: *const c_char, buf: *mut Stat) -> c_int, -1;
+    __lxstat64(version: c_int, path: *const c_char, buf: *mut Stat) -> c_int, -1;
+    __fxstat(version: c_int, fd: c_int, buf: *mut Stat) -> c_int, -1;
+    __fxstat64(version: c_int, fd: c_int, buf: *mut Stat) -> c_int, -1;
+    statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut libc::statx)
+        -> c_int, -1;
+    poll(waiting: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int, -1;
+    write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t, -1;
+    writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t, -1;
+    close(fd: c_int) -> c_int, -1;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, -1;
+    closefrom(first: c_int) -> NoAnswer, NO_ANSWER;
+    dup(fd: c_int) -> c_int, -1;
+    dup2(fd: c_int, new_fd: c_int) -> c_int, -1;
+    dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int, -1;
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, -1;
+}
+
+#[cfg(not(test))]
+/// Looks up what a signal handler may call, so that no handler has to.
+pub(crate) fn look_up_early() {
+    // SAFETY: descriptor -1 is nobody's; each call fails with EBADF and does nothing else.
+    unsafe { write(-1, std::ptr::null(), 0) };
+    // SAFETY: as above.
+    unsafe { close(-1) };
+    // SAFETY: as above.
+    unsafe { dup(-1) };
+    // SAFETY: as above.
+    unsafe { dup2(-1, -1) };
+    // SAFETY: as above; null fails with EFAULT.
+    unsafe { open(std::ptr::null(), 0, 0) };
+    // SAFETY: as above.
+    unsafe { access(std::ptr::null(), 0) };
+}

@@ -1,0 +1,49 @@
+//! Moments of a monotonic clock.
+
+/// A moment, in nanoseconds since an arbitrary start of the driver's monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time(u64);
+
+impl Time {
+    /// The clock's start.
+    pub const ZERO: Time = Time(0);
+
+    /// Later than everything that happens: a deadline that is not set.
+    pub const NEVER: Time = Time(u64::MAX);
+
+    /// The moment `ns` nanoseconds after the clock's start.
+    #[inline]
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns)
+    }
+
+    /// Nanoseconds since the clock's start.
+    #[inline]
+    pub const fn as_ns(self) -> u64 {
+        self.0
+    }
+
+    /// The moment `ns` nanoseconds later, at most the end of time.
+    #[inline]
+    #[must_use]
+    pub const fn plus_ns(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+
+    /// The earlier of both.
+    #[inline]
+    #[must_use]
+    pub const fn earlier(self, other: Time) -> Time {
+        if other.0 < self.0 {
+            other
+        } else {
+            self
+        }
+    }
+
+    /// Nanoseconds since `earlier`, 0 when `earlier` is later.
+    #[inline]
+    pub const fn since_ns(self, earlier: Time) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}

@@ -1,0 +1,563 @@
+//! The rdma_cm ids of all opened files, their queued events, and what the engine's events mean for
+//! them.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use urdma_types::PortSpace;
+
+use urdma_cm::wire::QpInfo;
+use urdma_cm::{ConnId, ConnectRequest, Engine, Event, ListenId, PrivateData};
+use urdma_types::Ip16;
+
+use zerocopy::FromZeros;
+
+use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp};
+use crate::driver::{Device, Driver, Errno, Port, Sharing};
+use crate::param::{datagram_param, ece_of, empty_param, no_ece, param_of, way, REST};
+use crate::service::Service;
+use crate::sockaddr;
+use urdma_abi::spared::Spared;
+
+/// First local port of active ids that never asked for one; such ports are not reserved.
+const ANONYMOUS_PORTS: u16 = 49152;
+
+/// How far an id has come, as in the kernel's `enum rdma_cm_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdState {
+    /// Nothing chosen.
+    Idle,
+    /// Has a local address.
+    Bound,
+    /// Waits for ADDR_RESOLVED.
+    AddrQuery,
+    /// Knows source and destination.
+    AddrResolved,
+    /// May connect.
+    RouteResolved,
+    /// Belongs to a connection of the engine.
+    Connected(ConnId),
+    /// Belongs to a listener of the engine.
+    Listening(ListenId),
+}
+
+/// One `rdma_cm_id`.
+#[derive(Debug)]
+pub(crate) struct Id {
+    pub(crate) file: i64,
+    /// The application's name for it; 0 until it is accepted.
+    pub(crate) uid: u64,
+    pub(crate) space: PortSpace,
+    pub(crate) service: Service,
+    pub(crate) state: IdState,
+    pub(crate) src: Option<SocketAddr>,
+    pub(crate) dst: Option<SocketAddr>,
+    /// The device is chosen, because a definite local address is.
+    pub(crate) has_device: bool,
+    pub(crate) reuse_addr: bool,
+    /// What the application said of AFONLY, if anything.
+    pub(crate) af_only: Option<bool>,
+    pub(crate) ack_timeout: Option<u8>,
+    pub(crate) tos: u8,
+    pub(crate) events_reported: u32,
+    /// A port is reserved for it, which is given back with the id.
+    pub(crate) has_port: bool,
+}
+
+impl Id {
+    /// Which others may have its port too. An IPv4 id has AFONLY unless the application says
+    /// otherwise.
+    pub(crate) fn sharing(&self) -> Sharing {
+        let is_ipv4 = self.src.is_some_and(|src| src.is_ipv4());
+        Sharing {
+            reuse_addr: self.reuse_addr,
+            af_only: self.af_only.unwrap_or(is_ipv4),
+        }
+    }
+}
+
+/// An event that waits for GET_EVENT.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    /// The id that it counts for: for a CONNECT_REQUEST the listener.
+    pub(crate) id: u32,
+    /// The membership that it is about and counts for too.
+    pub(crate) membership: Option<u32>,
+    pub(crate) event: u32,
+    pub(crate) status: i32,
+    pub(crate) conn: ConnParam,
+    /// The rest of a datagram service's parameters, which are longer.
+    pub(crate) rest: [u8; REST],
+    pub(crate) ece: Ece,
+    /// For a CONNECT_REQUEST, the new connection and its REQ.
+    pub(crate) request: Option<(ConnId, SocketAddr, SocketAddr)>,
+}
+
+/// One id's membership in one group.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    /// The id.
+    pub(crate) id: u32,
+    /// The application's name for the membership.
+    pub(crate) uid: u64,
+    pub(crate) events_reported: u32,
+}
+
+/// One opened rdma_cm file.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// Eventfd in semaphore mode; its count is the length of `queue`, since both change under the
+    /// lock only.
+    pub(crate) event_fd: Spared,
+    queue: VecDeque<Queued>,
+}
+
+/// Everything under the ucma's lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) engine: Engine,
+    pub(crate) device: Device,
+    /// urdmad is gone: nothing new can begin.
+    pub(crate) removed: bool,
+    /// QPs whose gate is to be looked at when the lock is released.
+    pub(crate) gates: Vec<u32>,
+    pub(crate) files: BTreeMap<i64, File>,
+    ids: BTreeMap<u32, Id>,
+    conns: HashMap<ConnId, u32>,
+    listeners: BTreeMap<ListenId, u32>,
+    pub(crate) memberships: BTreeMap<u32, Membership>,
+    next_id: u32,
+    pub(crate) next_membership: u32,
+    next_file: i64,
+    next_port: u16,
+}
+
+impl State {
+    pub(crate) fn new(engine: Engine, device: Device) -> Self {
+        Self {
+            engine,
+            device,
+            removed: false,
+            gates: Vec::new(),
+            files: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            conns: HashMap::new(),
+            listeners: BTreeMap::new(),
+            memberships: BTreeMap::new(),
+            next_id: 0,
+            next_membership: 0,
+            next_file: 0,
+            next_port: 0,
+        }
+    }
+
+    /// The first of this host's addresses that is of the same family; its link-local GID if that is all there is.
+    pub(crate) fn own_like(&self, ip: IpAddr) -> Option<IpAddr> {
+        let gids = self.device.gids.iter();
+        let gids = gids.map(|gid| IpAddr::from(*gid).to_canonical());
+        let own = self.device.addresses.iter().copied().chain(gids);
+        own.into_iter()
+            .find(|own| sockaddr::same_family(*own, ip) && !own.is_unspecified())
+    }
+
+    /// Whether the address is one of this host's.
+    pub(crate) fn is_own(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.device.addresses.contains(&ip) || self.device.gids.contains(&Ip16::new(ip).0)
+    }
+
+    pub(crate) fn add_file(&mut self, event_fd: OwnedFd) -> i64 {
+        let handle = self.next_file;
+        self.next_file += 1;
+        let file = File {
+            event_fd: event_fd.into(),
+            queue: VecDeque::new(),
+        };
+        self.files.insert(handle, file);
+        handle
+    }
+
+    pub(crate) fn add_id(
+        &mut self,
+        file: i64,
+        uid: u64,
+        space: PortSpace,
+        service: Service,
+    ) -> u32 {
+        loop {
+            self.next_id = self.next_id.wrapping_add(1);
+            if self.next_id != u32::MAX && !self.ids.contains_key(&self.next_id) {
+                break;
+            }
+        }
+        let id = Id {
+            file,
+            uid,
+            space,
+            service,
+            state: IdState::Idle,
+            src: None,
+            dst: None,
+            has_device: false,
+            reuse_addr: false,
+            af_only: None,
+            ack_timeout: None,
+            tos: 0,
+            events_reported: 0,
+            has_port: false,
+        };
+        self.ids.insert(self.next_id, id);
+        self.next_id
+    }
+
+    /// The id of this number, if it belongs to this file.
+    pub(crate) fn id(&mut self, file: i64, number: u32) -> Result<&mut Id, Errno> {
+        let id = self.ids.get_mut(&number).ok_or(libc::ENOENT)?;
+        if id.file == file {
+            Ok(id)
+        } else {
+            Err(libc::EINVAL)
+        }
+    }
+
+    /// The id of this number, of whatever file.
+    pub(crate) fn any_id(&mut self, number: u32) -> Option<&mut Id> {
+        self.ids.get_mut(&number)
+    }
+
+    pub(crate) fn ids_of(&self, file: i64) -> Vec<u32> {
+        let of_file = |&(&number, id): &(&u32, &Id)| (id.file == file).then_some(number);
+        self.ids
+            .iter()
+            .filter_map(|entry| of_file(&entry))
+            .collect()
+    }
+
+    pub(crate) fn all_ids(&self) -> Vec<u32> {
+        self.ids.keys().copied().collect()
+    }
+
+    pub(crate) fn attach_conn(&mut self, number: u32, conn: ConnId) {
+        self.conns.insert(conn, number);
+    }
+
+    pub(crate) fn attach_listener(&mut self, number: u32, listener: ListenId) {
+        self.listeners.insert(listener, number);
+    }
+
+    /// A local port for an active id; not reserved, since nobody connects to it.
+    pub(crate) fn anonymous_port(&mut self) -> u16 {
+        let port = ANONYMOUS_PORTS + self.next_port;
+        self.next_port = (self.next_port + 1) % (u16::MAX - ANONYMOUS_PORTS);
+        port
+    }
+
+    /// Reserves the port of an id's source address, which gets the port that it is.
+    pub(crate) fn reserve_port(&mut self, driver: &dyn Driver, number: u32) -> Result<(), Errno> {
+        let Some((id, src)) = self.ids.get_mut(&number).and_then(|id| {
+            let src = id.src?;
+            Some((id, src))
+        }) else {
+            return Err(libc::EINVAL);
+        };
+        let wanted = Port {
+            space: id.space,
+            ip: src.ip().to_canonical(),
+            port: src.port(),
+            sharing: id.sharing(),
+        };
+        let port = driver.bind_port(number, &wanted)?;
+        id.src = Some(with_port(src, port));
+        id.has_port = true;
+        Ok(())
+    }
+
+    /// Ends an id; returns how many of its events the application has fetched.
+    pub(crate) fn destroy_id(&mut self, driver: &dyn Driver, now: u64, number: u32) -> u32 {
+        let Some(id) = self.ids.remove(&number) else {
+            return 0;
+        };
+        self.memberships
+            .retain(|_, membership| membership.id != number);
+        for queued in self.remove_events(id.file, |queued| queued.id == number) {
+            if let Some((conn, ..)) = queued.request {
+                self.engine.turn_away(now, conn);
+            }
+        }
+        match id.state {
+            IdState::Connected(conn) => {
+                self.conns.remove(&conn);
+                self.engine.destroy(now, conn);
+            }
+            IdState::Listening(listener) => {
+                self.listeners.remove(&listener);
+                self.engine.close_listener(listener);
+            }
+            _ => {}
+        }
+        if id.has_port {
+            driver.release_port(number);
+        }
+        id.events_reported
+    }
+
+    /// Moves an id with its queued events to another file.
+    pub(crate) fn migrate_id(&mut self, number: u32, to: i64) -> Result<u32, Errno> {
+        let id = self.ids.get_mut(&number).ok_or(libc::ENOENT)?;
+        let from = std::mem::replace(&mut id.file, to);
+        let reported = id.events_reported;
+        if from != to {
+            for queued in self.remove_events(from, |queued| queued.id == number) {
+                self.enqueue(to, queued);
+            }
+        }
+        Ok(reported)
+    }
+
+    /// Queues an event without parameters; ids that the application does not know yet have none.
+    pub(crate) fn post(&mut self, number: u32, event: u32, status: i32) {
+        self.post_full(number, event, status, empty_param(), no_ece());
+    }
+
+    fn post_full(&mut self, number: u32, event: u32, status: i32, conn: ConnParam, ece: Ece) {
+        let Some(id) = self.ids.get(&number).filter(|id| id.uid != 0) else {
+            return;
+        };
+        let queued = Queued {
+            id: number,
+            membership: None,
+            event,
+            status,
+            conn,
+            rest: [0; REST],
+            ece,
+            request: None,
+        };
+        self.enqueue(id.file, queued);
+    }
+
+    /// Queues what the answer of a datagram service said: where to send.
+    fn post_service(&mut self, conn: ConnId, qp: &QpInfo, private_data: &PrivateData) {
+        let Some(&number) = self.conns.get(&conn) else {
+            return;
+        };
+        let src = self.ids.get(&number).and_then(|id| id.src);
+        let Some(remote) = self.engine.remote(conn) else {
+            return;
+        };
+        let way = way(&self.device, src, remote.peer.ip);
+        let (param, rest) = datagram_param(qp.qpn, way, private_data);
+        let Some(id) = self.ids.get(&number).filter(|id| id.uid != 0) else {
+            return;
+        };
+        let queued = Queued {
+            id: number,
+            membership: None,
+            event: event::ESTABLISHED,
+            status: 0,
+            conn: param,
+            rest,
+            ece: no_ece(),
+            request: None,
+        };
+        self.enqueue(id.file, queued);
+    }
+
+    fn is_datagram(&self, conn: ConnId) -> bool {
+        let id = self
+            .conns
+            .get(&conn)
+            .and_then(|number| self.ids.get(number));
+        id.is_some_and(|id| id.service == Service::Datagram)
+    }
+
+    pub(crate) fn enqueue(&mut self, file: i64, queued: Queued) {
+        if let Some(file) = self.files.get_mut(&file) {
+            file.queue.push_back(queued);
+            add_token(&file.event_fd);
+        }
+    }
+
+    /// Takes events out of a file's queue, in order.
+    pub(crate) fn remove_events(
+        &mut self,
+        file: i64,
+        is_meant: impl Fn(&Queued) -> bool,
+    ) -> Vec<Queued> {
+        let Some(file) = self.files.get_mut(&file) else {
+            return Vec::new();
+        };
+        let removed = extract(&mut file.queue, is_meant);
+        for _ in &removed {
+            take_token(&file.event_fd);
+        }
+        removed
+    }
+
+    /// The next event of a file, with its id counted; `None` if none waits.
+    pub(crate) fn next_event(&mut self, file: i64) -> Result<Option<EventResp>, Errno> {
+        let queue = &mut self.files.get_mut(&file).ok_or(libc::EBADF)?;
+        let Some(queued) = queue.queue.pop_front() else {
+            return Ok(None);
+        };
+        take_token(&queue.event_fd);
+        let (mut uid, mut kind) = (0, (PortSpace::TCP, Service::Connection));
+        if let Some(id) = self.ids.get_mut(&queued.id) {
+            id.events_reported += 1;
+            (uid, kind) = (id.uid, (id.space, id.service));
+        }
+        let mut number = queued.id;
+        if let Some(membership) = queued.membership {
+            if let Some(known) = self.memberships.get_mut(&membership) {
+                known.events_reported += 1;
+                uid = known.uid;
+            }
+            number = membership;
+        }
+        if let Some((conn, src, dst)) = queued.request {
+            number = self.add_id(file, 0, kind.0, kind.1);
+            self.engine.take_request(conn);
+            self.conns.insert(conn, number);
+            if let Some(id) = self.ids.get_mut(&number) {
+                id.state = IdState::Connected(conn);
+                id.src = Some(src);
+                id.dst = Some(dst);
+                id.has_device = true;
+            }
+        }
+        Ok(Some(EventResp {
+            uid,
+            id: number,
+            event: queued.event,
+            status: queued.status.cast_unsigned(),
+            conn: queued.conn,
+            rest: queued.rest,
+            reserved: 0,
+            ece: queued.ece,
+        }))
+    }
+
+    /// Turns the engine's events into events of ids.
+    pub(crate) fn drain_engine(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            self.translate(event);
+        }
+    }
+
+    fn translate(&mut self, event: Event) {
+        match event {
+            Event::ConnectRequest(request) => self.queue_request(&request),
+            Event::Response {
+                conn,
+                qp,
+                private_data,
+            } if self.is_datagram(conn) => self.post_service(conn, &qp, &private_data),
+            Event::Response {
+                conn,
+                qp,
+                private_data,
+            } => {
+                let param = param_of(&qp, 0, &private_data);
+                self.post_conn(conn, event::CONNECT_RESPONSE, 0, param, ece_of(&qp));
+            }
+            Event::Established { conn } => {
+                self.post_conn(conn, event::ESTABLISHED, 0, empty_param(), no_ece());
+            }
+            Event::Rejected {
+                conn,
+                reason,
+                private_data,
+            } => {
+                let param = param_of(&QpInfo::default(), 0, &private_data);
+                let status = i32::from(reason.0);
+                self.post_conn(conn, event::REJECTED, status, param, no_ece());
+            }
+            Event::Unreachable { conn } => {
+                let status = -libc::ETIMEDOUT;
+                self.post_conn(conn, event::UNREACHABLE, status, empty_param(), no_ece());
+            }
+            Event::Disconnected { conn, timed_out } => {
+                let status = if timed_out { -libc::ETIMEDOUT } else { 0 };
+                self.post_conn(conn, event::DISCONNECTED, status, empty_param(), no_ece());
+            }
+            Event::TimeWaitExit { conn } => {
+                self.post_conn(conn, event::TIMEWAIT_EXIT, 0, empty_param(), no_ece());
+            }
+        }
+    }
+
+    fn post_conn(&mut self, conn: ConnId, event: u32, status: i32, param: ConnParam, ece: Ece) {
+        if let Some(&number) = self.conns.get(&conn) {
+            self.post_full(number, event, status, param, ece);
+        }
+    }
+
+    fn queue_request(&mut self, request: &ConnectRequest) {
+        let Some(&number) = self.listeners.get(&request.listener) else {
+            return;
+        };
+        let Some(file) = self.ids.get(&number).map(|id| id.file) else {
+            return;
+        };
+        let qp = &request.req.qp;
+        let (conn, rest) = if request.req.port_space.is_datagram() {
+            // The kernel tells no more of a datagram's sender either.
+            datagram_param(0, AhAttr::new_zeroed(), &request.private_data)
+        } else {
+            let param = param_of(qp, request.req.retry_count, &request.private_data);
+            (param, [0; REST])
+        };
+        let queued = Queued {
+            id: number,
+            membership: None,
+            event: event::CONNECT_REQUEST,
+            status: 0,
+            conn,
+            rest,
+            ece: ece_of(qp),
+            request: Some((request.conn, request.req.dst, request.req.src)),
+        };
+        self.enqueue(file, queued);
+    }
+}
+
+pub(crate) fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
+    addr.set_port(port);
+    addr
+}
+
+fn extract(queue: &mut VecDeque<Queued>, is_meant: impl Fn(&Queued) -> bool) -> Vec<Queued> {
+    let mut removed = Vec::new();
+    for _ in 0..queue.len() {
+        if let Some(queued) = queue.pop_front() {
+            if is_meant(&queued) {
+                removed.push(queued);
+            } else {
+                queue.push_back(queued);
+            }
+        }
+    }
+    removed
+}
+
+fn add_token(event_fd: &Spared) {
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: `one` is 8 readable octets; an eventfd takes them whole or not at all.
+    unsafe { libc::write(event_fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Takes one from the count; never blocks, even if the application read the descriptor itself.
+fn take_token(event_fd: &Spared) {
+    let mut waiting = libc::pollfd {
+        fd: event_fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut count = [0_u8; 8];
+    // SAFETY: `waiting` is one valid pollfd.
+    let ready = unsafe { libc::poll(&raw mut waiting, 1, 0) };
+    if ready == 1 {
+        // SAFETY: `count` is 8 writable octets.
+        unsafe { libc::read(event_fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
+}

@@ -1,0 +1,440 @@
+//! The ucma ABI as librdmacm speaks it: two processes of one host, a table of listeners instead of urdmad, and
+//! every command as the octets that librdmacm writes.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+
+mod flood;
+mod multicast;
+mod order;
+mod rig;
+mod xrc;
+
+use std::sync::atomic::Ordering;
+
+use urdma_types::Ip16;
+use urdma_types::PortSpace;
+use urdma_ucma::abi::{self, cmd, event, EventResp};
+use urdma_ucma::Errno;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use rig::{carry, Channel, Pair, GUID, HOST};
+
+#[test]
+fn connection_comes_up_as_librdmacm_drives_it() {
+    let pair = Pair::new();
+    let listener = pair.listening();
+    let client = pair.connecting();
+    let request = pair.server.expect(event::CONNECT_REQUEST);
+    assert_eq!((request.uid, request.status), (100, 0));
+    assert_ne!(request.id, listener);
+    assert_eq!(request.conn.qp_num, 0x02_0001);
+    assert_eq!(&request.conn.private_data[..11], b"from client");
+    assert_eq!(request.conn.private_data_len, 11);
+    // What one end asks for, the other must answer.
+    assert_eq!(
+        (
+            request.conn.responder_resources,
+            request.conn.initiator_depth
+        ),
+        (9, 2)
+    );
+    assert_eq!(
+        (request.conn.retry_count, request.conn.rnr_retry_count),
+        (6, 7)
+    );
+    assert_eq!((request.ece.vendor_id, request.ece.attr_mod), (5, 6));
+    let server = &pair.server;
+    let (init, rtr, rts) = (
+        server.attr(request.id, 1).unwrap(),
+        server.attr(request.id, 2).unwrap(),
+        server.attr(request.id, 3).unwrap(),
+    );
+    assert_eq!((init.qp_attr_mask, init.port_num), (0x39, 1));
+    assert_eq!(rtr.qp_attr_mask, 0x12_9181);
+    assert_eq!(
+        (rtr.dest_qp_num, rtr.max_dest_rd_atomic, rtr.path_mtu),
+        (0x02_0001, 9, 5)
+    );
+    assert_eq!(
+        (rtr.ah_attr.dgid, rtr.ah_attr.is_global),
+        (Ip16::new(HOST).0, 1)
+    );
+    assert_eq!((rtr.ah_attr.sgid_index, rtr.ah_attr.port_num), (1, 1));
+    assert_eq!(rts.qp_attr_mask, 0x1_2e01);
+    assert_eq!((rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic), (6, 7, 2));
+    server.accept(request.id, 300, 0x01_0001, 1).unwrap();
+    pair.carry();
+    let response = pair.client.expect(event::CONNECT_RESPONSE);
+    assert_eq!(&response.conn.private_data[..11], b"from server");
+    let client_rtr = pair.client.attr(client, 2).unwrap();
+    assert_eq!(
+        (client_rtr.dest_qp_num, client_rtr.rq_psn),
+        (0x01_0001, rts.sq_psn)
+    );
+    assert_eq!(pair.client.attr(client, 3).unwrap().sq_psn, rtr.rq_psn);
+    pair.client.accept(client, 0, 0, 0).unwrap();
+    pair.carry();
+    server.expect(event::ESTABLISHED);
+    // The request counts for the listener, the rest for the new id.
+    assert_eq!(server.destroy(request.id), Ok(1));
+    assert_eq!(server.destroy(listener), Ok(1));
+    pair.carry();
+    pair.client.expect(event::DISCONNECTED);
+    assert_eq!(pair.client.destroy(client), Ok(4));
+}
+
+#[test]
+fn descriptor_is_readable_exactly_while_events_wait() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    assert!(!pair.client.is_readable());
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    pair.client.resolve(id, "127.0.0.1:1").unwrap();
+    pair.client.resolve_route(id).unwrap();
+    assert!(pair.client.is_readable());
+    pair.client.expect(event::ADDR_RESOLVED);
+    assert!(pair.client.is_readable());
+    assert_eq!(pair.client.destroy(id), Ok(1));
+    assert!(!pair.client.is_readable());
+}
+
+#[test]
+fn remote_address_is_resolved_aside() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    pair.client.resolve(id, "10.0.0.9:1").unwrap();
+    pair.client.wait();
+    pair.client.expect(event::ADDR_RESOLVED);
+    let route = pair.client.route(id).unwrap();
+    assert_eq!(route.src_addr.octets[4..8], [127, 0, 0, 1]);
+    assert_eq!(
+        (route.node_guid, route.port_num, route.num_paths),
+        (GUID, 1, 0)
+    );
+    pair.client.resolve_route(id).unwrap();
+    pair.client.expect(event::ROUTE_RESOLVED);
+    let route = pair.client.route(id).unwrap();
+    assert_eq!(
+        (route.num_paths, route.ib_route[0].sgid),
+        (1, Ip16::new(HOST).0)
+    );
+    let lost = pair.client.create(2);
+    pair.client.resolve(lost, "10.0.0.8:1").unwrap();
+    pair.client.wait();
+    let error = pair.client.expect(1);
+    assert_eq!(error.status.cast_signed(), -libc::EHOSTUNREACH);
+}
+
+#[test]
+fn nobody_listening_is_rejected_with_reason_8() {
+    let pair = Pair::new();
+    pair.connecting();
+    assert_eq!(pair.client.expect(event::REJECTED).status, 8);
+}
+
+#[test]
+fn listener_that_goes_before_it_saw_a_request_was_no_listener() {
+    let pair = Pair::new();
+    let listener = pair.listening();
+    pair.connecting();
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    pair.server.destroy(listener).unwrap();
+    pair.carry();
+    assert_eq!(pair.client.expect(event::REJECTED).status, 8);
+}
+
+#[test]
+fn application_that_rejects_is_heard_with_its_data() {
+    let pair = Pair::new();
+    pair.listening();
+    let client = pair.connecting();
+    let request = pair.server.expect(event::CONNECT_REQUEST);
+    let mut body = abi::Reject::new_zeroed();
+    body.id = request.id;
+    body.private_data_len = 3;
+    body.private_data[..3].copy_from_slice(b"why");
+    pair.server.write(cmd::REJECT, 0, &body).unwrap();
+    pair.carry();
+    let rejected = pair.client.expect(event::REJECTED);
+    assert_eq!((rejected.status, rejected.conn.private_data_len), (28, 3));
+    assert_eq!(pair.client.disconnect(client), Ok(()));
+}
+
+#[test]
+fn both_sides_disconnect_and_each_hears_it_once() {
+    let pair = Pair::new();
+    let (_, client, server) = pair.connected();
+    pair.client.disconnect(client).unwrap();
+    pair.server.disconnect(server).unwrap();
+    pair.carry();
+    pair.client.expect(event::DISCONNECTED);
+    pair.server.expect(event::DISCONNECTED);
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    pair.host.now.store(1_000_000_000, Ordering::Relaxed);
+    assert!(pair.client.ucma.next_deadline().unwrap() <= 1_000_000_000);
+    pair.client.ucma.handle_timeout();
+    pair.client.expect(event::TIMEWAIT_EXIT);
+    assert_eq!(pair.client.ucma.next_deadline(), None);
+}
+
+#[test]
+fn accept_waits_for_the_queue_pair() {
+    let pair = Pair::new();
+    pair.listening();
+    pair.connecting();
+    let request = pair.server.expect(event::CONNECT_REQUEST);
+    pair.server
+        .process
+        .unready
+        .lock()
+        .unwrap()
+        .insert(0x01_0001);
+    pair.server.accept(request.id, 300, 0x01_0001, 1).unwrap();
+    pair.carry();
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    pair.server.ucma.qp_ready(0x01_0001);
+    pair.carry();
+    pair.client.expect(event::CONNECT_RESPONSE);
+}
+
+#[test]
+fn wrong_order_and_wrong_ids_are_refused() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    assert_eq!(pair.client.resolve_route(id), Err(libc::EINVAL));
+    assert_eq!(pair.client.connect(id, 1), Err(libc::EINVAL));
+    assert_eq!(pair.client.accept(id, 1, 1, 1), Err(libc::EINVAL));
+    assert_eq!(pair.client.disconnect(id), Err(libc::EINVAL));
+    assert_eq!(pair.client.attr(id, 1).err(), Some(libc::EINVAL));
+    assert_eq!(pair.client.resolve_route(id + 1), Err(libc::ENOENT));
+    let second = Channel::of(&pair.client.ucma, &pair.client.process);
+    assert_eq!(second.resolve_route(id), Err(libc::EINVAL));
+    assert_eq!(second.destroy(id), Err(libc::EINVAL));
+}
+
+/// What an event of a datagram service says.
+fn datagram_param(event: &EventResp) -> abi::UdParam {
+    let octets = [event.conn.as_bytes(), &event.rest].concat();
+    abi::UdParam::read_from_bytes(&octets).unwrap()
+}
+
+#[test]
+fn datagram_service_tells_where_to_send() {
+    let pair = Pair::new();
+    let listener = pair.server.create_in(100, PortSpace::UDP.0).unwrap();
+    pair.server.bind(listener, "0.0.0.0:7471").unwrap();
+    pair.server.listen(listener, 0).unwrap();
+    let id = pair.client.create_in(200, PortSpace::UDP.0).unwrap();
+    pair.route(id);
+    pair.client.connect(id, 0x02_0001).unwrap();
+    pair.carry();
+    let request = pair.server.expect(event::CONNECT_REQUEST);
+    let asked = datagram_param(&request);
+    assert_eq!(&asked.private_data[..11], b"from client");
+    assert_eq!(asked.private_data_len, 11);
+    pair.server.accept(request.id, 300, 0x01_0001, 1).unwrap();
+    pair.carry();
+    let answer = pair.client.expect(event::ESTABLISHED);
+    let told = datagram_param(&answer);
+    // RDMA_UDP_QKEY of rdma/rdma_cma.h.
+    assert_eq!((told.qp_num, told.qkey), (0x01_0001, 0x0123_4567));
+    assert_eq!(&told.private_data[..11], b"from server");
+    let way = told.ah_attr;
+    assert_eq!((way.dgid, way.sgid_index), (Ip16::new(HOST).0, 1));
+    assert_eq!((way.is_global, way.port_num), (1, 1));
+    assert_eq!(pair.client.destroy(id), Ok(3));
+    assert_eq!(pair.server.destroy(request.id), Ok(0));
+    pair.carry();
+    assert_eq!(pair.server.event().err(), Some(libc::EAGAIN));
+}
+
+#[test]
+fn malformed_writes_are_refused() {
+    let pair = Pair::new();
+    let raw = |octets: &[u8]| {
+        // SAFETY: none of these carries an address.
+        unsafe { pair.client.ucma.write(pair.client.handle, octets) }
+    };
+    assert_eq!(raw(&[]), Err(libc::EINVAL));
+    assert_eq!(raw(&[1, 0, 0, 0, 16, 0, 4, 0]), Err(libc::EINVAL));
+    assert_eq!(raw(&[77, 0, 0, 0, 0, 0, 0, 0]), Err(libc::EINVAL));
+    assert_eq!(raw(&[13, 0, 0, 0, 0, 0, 0, 0]), Err(libc::ENOSYS));
+    let create = abi::CreateId {
+        uid: 1,
+        response: 0,
+        ps: PortSpace::TCP.0,
+        qp_type: 0,
+        reserved: [0; 5],
+    };
+    assert_eq!(
+        pair.client.write(cmd::CREATE_ID, 0, &create),
+        Err(libc::ENOSPC)
+    );
+    assert_eq!(
+        pair.client.write(cmd::CREATE_ID, 4, &create),
+        Err(libc::EFAULT)
+    );
+    let join = abi::JoinIpMcast::new_zeroed();
+    assert_eq!(
+        pair.client.write(cmd::JOIN_IP_MCAST, 4, &join),
+        Err(libc::EINVAL)
+    );
+}
+
+#[test]
+fn id_moves_to_another_file_with_its_events() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    pair.client.resolve(id, "127.0.0.1:1").unwrap();
+    let second = Channel::of(&pair.client.ucma, &pair.client.process);
+    let reported: u32 = second
+        .ask(cmd::MIGRATE_ID, |response| abi::MigrateId {
+            response,
+            id,
+            fd: pair.client.fd.cast_unsigned(),
+        })
+        .unwrap();
+    assert_eq!(reported, 0);
+    assert!(!pair.client.is_readable() && second.is_readable());
+    second.expect(event::ADDR_RESOLVED);
+    assert_eq!(pair.client.resolve_route(id), Err(libc::EINVAL));
+    assert_eq!(second.resolve_route(id), Ok(()));
+}
+
+#[test]
+fn closing_the_file_ends_its_ids() {
+    let pair = Pair::new();
+    pair.connected();
+    let Pair {
+        host,
+        server,
+        client,
+    } = pair;
+    let second = Channel::of(&server.ucma, &server.process);
+    drop(server);
+    assert!(host.listeners.lock().unwrap().is_empty());
+    carry(&host, &[&client, &second]);
+    client.expect(event::DISCONNECTED);
+}
+
+#[test]
+fn deaths_are_reported() {
+    let pair = Pair::new();
+    let (_, client, _) = pair.connected();
+    pair.client.ucma.slot_gone(1);
+    pair.client.expect(event::DISCONNECTED);
+    pair.server.ucma.qp_gone(0x01_0001);
+    pair.server.expect(event::DISCONNECTED);
+    pair.client.ucma.device_removed();
+    pair.client.ucma.device_removed();
+    assert_eq!(pair.client.expect(event::DEVICE_REMOVAL).id, client);
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    assert_eq!(
+        pair.client.create_in(1, PortSpace::TCP.0),
+        Err(libc::ENODEV)
+    );
+}
+
+#[test]
+fn options_are_checked() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    let set = |level, optname, value: &[u8]| {
+        let body = abi::SetOption {
+            optval: value.as_ptr() as usize as u64,
+            id,
+            level,
+            optname,
+            optlen: value.len() as u32,
+        };
+        pair.client.write(cmd::SET_OPTION, 0, &body)
+    };
+    assert_eq!(set(0, 0, &[8]), Ok(()));
+    assert_eq!(set(0, 0, &[8, 8]), Err(libc::EINVAL));
+    assert_eq!(set(0, 1, &[1, 0, 0, 0]), Ok(()));
+    assert_eq!(set(0, 3, &[20]), Ok(()));
+    assert_eq!(set(0, 9, &[1]), Err(libc::ENOSYS));
+    assert_eq!(set(7, 0, &[1]), Err(libc::ENOSYS));
+    assert_eq!(set(1, 1, &[0; 71]), Err(libc::EINVAL));
+    pair.client.resolve(id, "127.0.0.1:7471").unwrap();
+    pair.client.expect(event::ADDR_RESOLVED);
+    assert_eq!(set(1, 1, &[0; 72]), Ok(()));
+    pair.client.expect(event::ROUTE_RESOLVED);
+}
+
+#[test]
+fn queries_by_option_answer() {
+    let pair = Pair::new();
+    let (_, client, _) = pair.connected();
+    let query = |option| {
+        move |response| abi::Query {
+            response,
+            id: client,
+            option,
+        }
+    };
+    let addr: abi::QueryAddrResp = pair.client.ask(cmd::QUERY, query(0)).unwrap();
+    assert_eq!((addr.src_size, addr.dst_size, addr.port_num), (16, 16, 1));
+    let gid: abi::QueryAddrResp = pair.client.ask(cmd::QUERY, query(2)).unwrap();
+    assert_eq!(gid.dst_addr.octets[8..24], Ip16::new(HOST).0);
+    let path: abi::QueryPathResp = pair.client.ask(cmd::QUERY, query(1)).unwrap();
+    assert_eq!(path.num_paths, 1);
+    let unknown: Result<abi::QueryPathResp, Errno> = pair.client.ask(cmd::QUERY, query(9));
+    assert_eq!(unknown.err(), Some(libc::ENOSYS));
+}
+
+#[test]
+fn random_commands_never_harm() {
+    let mut state = 0x0bad_cafe_dead_beef_u64;
+    let mut random = move |end: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) % end
+    };
+    let pair = Pair::new();
+    let mut scratch = vec![0_u64; 128];
+    let address = scratch.as_mut_ptr() as usize as u64;
+    // Where in the body of each command an address stands.
+    let address_at = |number: u32| match number {
+        cmd::CREATE_ID => Some(8),
+        cmd::DESTROY_ID | cmd::QUERY_ROUTE | cmd::QUERY | cmd::INIT_QP_ATTR => Some(0),
+        cmd::GET_EVENT | cmd::MIGRATE_ID | cmd::LEAVE_MCAST | cmd::BIND_IP => Some(0),
+        cmd::SET_OPTION | cmd::JOIN_MCAST | cmd::JOIN_IP_MCAST => Some(0),
+        _ => None,
+    };
+    for _ in 0..30_000 {
+        let number = random(23) as u32;
+        let mut body = vec![0_u8; 320];
+        for octet in &mut body {
+            *octet = if random(3) == 0 { random(12) as u8 } else { 0 };
+        }
+        if let Some(at) = address_at(number) {
+            body[at..at + 8].copy_from_slice(&address.to_ne_bytes());
+        }
+        if number == cmd::CREATE_ID {
+            body[16..18].copy_from_slice(&PortSpace::TCP.0.to_ne_bytes());
+        }
+        if number == cmd::SET_OPTION {
+            body[20..24].copy_from_slice(&(random(100) as u32).to_ne_bytes());
+        }
+        let mut command = number.to_ne_bytes().to_vec();
+        command.extend_from_slice(&(random(321) as u16).to_ne_bytes());
+        command.extend_from_slice(&(random(400) as u16).to_ne_bytes());
+        command.extend_from_slice(&body);
+        let channel = if random(2) == 0 {
+            &pair.server
+        } else {
+            &pair.client
+        };
+        // SAFETY: the only address is that of `scratch`, which is longer than any answer.
+        let _ = unsafe { channel.ucma.write(channel.handle, &command) };
+        pair.carry();
+        let now = pair
+            .host
+            .now
+            .fetch_add(random(50_000_000), Ordering::Relaxed);
+        if channel.ucma.next_deadline().is_some_and(|at| at <= now) {
+            channel.ucma.handle_timeout();
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What lies under a TRP datagram on a port: Ethernet, IPv4 or IPv6, UDP, and who answers to which address.
+//!
+//! - [`Template`] writes the headers of a [`Route`] in front of a datagram that already lies in its frame.
+//! - [`parse`] checks a received frame and finds the datagram in it.
+//! - [`Neighbours`] is ARP and IPv6 neighbour discovery without input or output of its own, for ports that the
+//!   kernel does not see.
+//!
+//! Times are monotonic nanoseconds that the caller passes in. Nothing here reads a clock, and the functions for
+//! single packets ([`Template::write`], [`parse`]) never allocate.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
+
+mod addr;
+mod checksum;
+mod frame;
+mod neighbours;
+mod receive;
+mod solicit;
+
+pub use addr::{Endpoint, IpVersion, MacAddr, TooManyAddresses, MAX_ADDRESSES};
+pub use checksum::internet_checksum;
+pub use frame::{
+    header_octets, max_datagram, Checksum, Ecn, Oversize, Route, RouteError, Template, UdpPorts,
+    ETHERNET_OCTETS, IPV4_OCTETS, IPV6_OCTETS, MAX_HEADER_OCTETS, UDP_OCTETS,
+};
+pub use neighbours::{Neighbours, Resolution, Timing, MAX_NEIGHBOURS};
+pub use receive::{parse, Dropped, Received, NO_INDEX};
+pub use solicit::MAX_SOLICITATION_OCTETS;

@@ -1,0 +1,260 @@
+//! Two engines on one arena, without verbs, urdmad and, if wanted, without a second process: what the engine itself costs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use urdma_arena::{Arena, ArenaConfig};
+use urdma_engine::{
+    Access, AsyncEvent, AttachError, Cq, CqConfig, Engine, EngineError, EventSink, Gid, GidEntry,
+    Parts, Payload, Personality, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, Sge, SlotId, State, XrcRole,
+};
+
+const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+const DEPTH: u32 = 64;
+const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+/// The slots of the two ends.
+pub(crate) const SLOTS: [SlotId; 2] = [slot(1), slot(2)];
+/// How long a message may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const fn slot(number: u8) -> SlotId {
+    match SlotId::new(number) {
+        Some(slot) => slot,
+        None => SlotId::DAEMON,
+    }
+}
+
+struct Nowhere;
+
+impl EventSink for Nowhere {
+    fn async_event(&self, event: AsyncEvent) {
+        eprintln!("{event:?}");
+    }
+}
+
+/// An arena for two ends.
+///
+/// # Errors
+/// It cannot be made.
+pub(crate) fn arena() -> Result<Arena, String> {
+    Arena::create(&ArenaConfig {
+        slots: 3,
+        ..ArenaConfig::default()
+    })
+    .map_err(|error| error.to_string())
+}
+
+fn parts(arena: Arena, which: usize) -> Parts {
+    Parts {
+        arena,
+        slot: SLOTS[which],
+        node_guid: 1,
+        personality: Personality::Roce,
+        gids: vec![GidEntry {
+            gid: GID,
+            netdev: None,
+        }],
+        addresses: Vec::new(),
+        mtu: 0,
+        control: None,
+    }
+}
+
+/// One end: a queue pair and a registered buffer.
+pub(crate) struct End {
+    engine: Arc<Engine>,
+    cq: Arc<Cq>,
+    qp: Arc<Qp>,
+    sge: Sge,
+    received: usize,
+    sent: usize,
+    _memory: Vec<u8>,
+}
+
+impl End {
+    /// The end in slot `SLOTS[which]`, to be connected; messages have `octets` octets.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub(crate) fn new(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
+        Self::with(Engine::start(parts(arena, which)), octets)
+    }
+
+    /// As [`End::new`], without the engine's own thread.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn without_thread(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
+        Self::with(Engine::start_without_thread(parts(arena, which)), octets)
+    }
+
+    fn with(engine: Result<Arc<Engine>, AttachError>, octets: u32) -> Result<Self, String> {
+        let engine = engine.map_err(|error| error.to_string())?;
+        Self::of(engine, octets).map_err(|error| error.to_string())
+    }
+
+    fn of(engine: Arc<Engine>, octets: u32) -> Result<Self, EngineError> {
+        let pd = engine.alloc_pd()?;
+        let cq = engine.create_cq(CqConfig {
+            depth: DEPTH,
+            channel: None,
+            cookie: 0,
+            keeps_time: false,
+        })?;
+        let qp = engine.create_qp(&QpConfig {
+            pd,
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+            srq: None,
+            xrc: XrcRole::None,
+            unreliable: false,
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+            fails_with_peer: false,
+            hears_itself: true,
+            cookie: 0,
+            events: Arc::new(Nowhere),
+        })?;
+        let memory = vec![0u8; octets as usize];
+        let addr = memory.as_ptr() as u64;
+        let keys = engine.register_mr(pd, addr, octets.into(), addr, ACCESS)?;
+        let sge = Sge {
+            addr,
+            length: octets,
+            lkey: keys.lkey,
+        };
+        Ok(Self {
+            engine,
+            cq,
+            qp,
+            sge,
+            received: 0,
+            sent: 0,
+            _memory: memory,
+        })
+    }
+
+    /// The number of its queue pair.
+    pub(crate) fn number(&self) -> u32 {
+        self.qp.number().to_u32()
+    }
+
+    /// Connects it with the queue pair of this number.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub(crate) fn connect(&self, peer: u32) -> Result<(), String> {
+        for state in [State::Init, State::Rtr, State::Rts] {
+            let change = QpModify {
+                state: Some(state),
+                address: Some((GID, 0)),
+                access: Some(ACCESS),
+                remote_qpn: Some(peer),
+                timeout: Some(14),
+                retry_cnt: Some(7),
+                rnr_retry: Some(7),
+                ..QpModify::default()
+            };
+            let modified = self.engine.modify_qp(&self.qp, &change);
+            modified.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Panics
+    /// When it is refused.
+    pub(crate) fn receive(&self) {
+        let sges = [self.sge];
+        let wr = RecvWr {
+            wr_id: 0,
+            sges: &sges,
+        };
+        self.engine
+            .post_recv(&self.qp, &wr)
+            .expect("a receive is taken");
+    }
+
+    /// Sends the buffer.
+    ///
+    /// # Panics
+    /// When the request is refused.
+    pub(crate) fn send(&self) {
+        self.post(SendOp::Send);
+    }
+
+    /// Writes the buffer over that of an end in the same process.
+    ///
+    /// # Panics
+    /// When the request is refused.
+    pub(crate) fn write(&self, peer: &End) {
+        let remote = RemoteAddr {
+            stag: peer.sge.lkey,
+            to: peer.sge.addr,
+        };
+        self.post(SendOp::Write { remote });
+    }
+
+    fn post(&self, op: SendOp) {
+        let sges = [self.sge];
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            imm: None,
+            flags: SendFlags {
+                signaled: true,
+                ..SendFlags::default()
+            },
+            shared_queue: 0,
+            payload: Payload::Sges(&sges),
+        };
+        self.engine
+            .post_send(&self.qp, &wr)
+            .expect("a send is taken");
+    }
+
+    /// Polls once.
+    ///
+    /// # Panics
+    /// When the queue cannot be polled.
+    #[inline]
+    pub(crate) fn poll(&mut self) {
+        let (sent, received) = (&mut self.sent, &mut self.received);
+        self.engine
+            .poll_cq(&self.cq, 4, |wc| {
+                let is_send = wc.completion.is_send();
+                *(if is_send { &mut *sent } else { &mut *received }) += 1;
+            })
+            .expect("the queue is polled");
+    }
+
+    /// Polls until one more message has come.
+    pub(crate) fn wait(&mut self) {
+        while self.received == 0 {
+            self.poll();
+        }
+        self.received -= 1;
+    }
+
+    /// Polls until what `self` has sent is complete, as does `peer`.
+    ///
+    /// # Errors
+    /// It takes too long.
+    pub(crate) fn wait_sent(&mut self, peer: &mut End) -> Result<(), String> {
+        let begin = Instant::now();
+        while self.sent == 0 {
+            peer.poll();
+            self.poll();
+            if begin.elapsed() > LIMIT {
+                return Err("a request did not complete".into());
+            }
+        }
+        self.sent -= 1;
+        Ok(())
+    }
+}
