@@ -51,6 +51,7 @@ checkpatch:
 lint:
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@CARGO="$(CARGO)" scripts/check-architecture.py
 
 # The arena's rings, frame states and parking under every interleaving.
 loom:
