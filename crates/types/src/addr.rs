@@ -69,6 +69,7 @@ impl Qpn {
     /// `None` when it has more than 24 bits, names a slot that no instance has, or has index 0.
     #[inline]
     pub const fn from_u32(value: u32) -> Option<Self> {
+        // R3-1
         if value >= (MAX_SLOTS as u32) << 16 || value & 0xffff == 0 {
             None
         } else {
@@ -105,6 +106,7 @@ impl std::fmt::Display for Qpn {
 /// The UDP destination port of the packets for a slot.
 #[inline]
 pub const fn udp_port(slot: SlotId) -> u16 {
+    // R3-2
     PORT_BASE + slot.0 as u16
 }
 
@@ -116,12 +118,14 @@ pub const SOURCE_PORT_BASE: u16 = 0xc000;
 #[inline]
 pub const fn source_port(sender: Qpn) -> u16 {
     let [_, slot, high, low] = sender.to_u32().to_be_bytes();
+    // R3-3
     SOURCE_PORT_BASE | u16::from_be_bytes([(high ^ low) & 0x3f, slot])
 }
 
 /// The slot of the sender of a packet with this UDP source port, if the port is one of ours.
 #[inline]
 pub const fn slot_of_source_port(port: u16) -> Option<SlotId> {
+    // R8.4-3: no slot, so no RESET.
     if port < SOURCE_PORT_BASE {
         return None;
     }

@@ -49,6 +49,7 @@ impl Psn {
     /// How many packets `self` is after `earlier`: negative when it is before it, in -2^23..2^23.
     #[inline]
     pub const fn distance(self, earlier: Psn) -> i32 {
+        // R7.1-1
         // The 24-bit difference is moved to the top of the word so that the arithmetic shift extends its sign.
         i32::from_ne_bytes((self.0.wrapping_sub(earlier.0) << 8).to_ne_bytes()) >> 8
     }

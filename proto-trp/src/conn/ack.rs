@@ -40,6 +40,7 @@ impl AckState {
     #[inline]
     pub(super) fn on_segment(&mut self, now: Time, requested: bool) {
         self.unacked += 1;
+        // R7.3-1
         if requested || self.unacked >= self.every {
             self.due = true;
         } else if !self.due && self.deadline == Time::NEVER {
@@ -87,6 +88,7 @@ impl Connection {
         if !self.sends_stream {
             return;
         }
+        // R7.4-2
         if trp.ack.precedes(self.tx.psn(self.tx.una)) {
             return;
         }
@@ -167,6 +169,7 @@ impl Connection {
     #[inline]
     fn note_arrival(&mut self, now: Time, tally: &Tally) -> Option<u64> {
         self.recovery.on_progress(now);
+        // R7.5-1
         let Some(seq) = tally.once else {
             if let Some((_, seq)) = tally.again {
                 self.note_uncertain(now, seq);

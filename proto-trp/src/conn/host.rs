@@ -99,6 +99,7 @@ impl AtomicOp {
                 swap,
                 swap_mask,
             } => {
+                // RFC7306-5.1.2-1
                 if (old ^ compare) & compare_mask == 0 {
                     (old & !swap_mask) | (swap & swap_mask)
                 } else {

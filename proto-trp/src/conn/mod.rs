@@ -237,6 +237,7 @@ impl Connection {
             max_send_sge: config.max_send_sge.clamp(1, MAX_SGE),
             max_recv_sge: config.max_recv_sge.clamp(1, MAX_SGE),
             max_inline: config.max_inline.min(MAX_INLINE),
+            // R4-2
             window_packets: config
                 .window_packets
                 .clamp(wire::WINDOW_UNIT_PACKETS, MAX_WINDOW_PACKETS)
@@ -325,6 +326,7 @@ impl Connection {
         } else {
             0
         };
+        // RFC5041-3-1
         let overhead = |octets: usize| params.max_datagram_octets - num::len32(octets + naming);
         self.peer = Peer {
             index: params.remote_qpn.index(),
@@ -368,6 +370,7 @@ impl Connection {
             return Ok(());
         }
         self.peer.max_rd_atomic = u32::from(params.max_rd_atomic.min(MAX_RD_ATOMIC));
+        // R8.1-3
         if self.sends_stream && self.tx.initial() == params.local_psn {
             self.recovery.bound(params);
         } else {
@@ -407,6 +410,7 @@ impl Connection {
     #[cold]
     fn learn_stream(&mut self, expected: Psn) {
         if let Some(remote_qpn) = self.peer.remote_qpn {
+            // R8.1-2
             let params = RtsParams {
                 local_psn: expected,
                 timeout: 0,
@@ -485,6 +489,7 @@ impl Connection {
 
     /// The owner destroys the queue pair: `poll_transmit` then gives what is owed (acknowledgement, FIN), after which the connection may be dropped.
     pub fn close(&mut self) {
+        // R8.3-1: ERR and RESET receive nothing.
         if self.state.receives() && self.sends_stream && !self.peer_closed && !self.unreliable {
             self.controls.fin = true;
         }

@@ -81,6 +81,7 @@ impl Connection {
     /// The peer does not answer: the oldest send fails.
     pub(super) fn give_up<H: Host>(&mut self, host: &mut H) {
         if self.sq.len() > 0 {
+            // RFC5041-3-2
             self.fail_oldest(host);
         } else {
             self.peer_gone(host);
@@ -89,11 +90,13 @@ impl Connection {
 
     /// The peer destroys its queue pair in order. Receives stay posted; sends fail.
     pub(super) fn on_fin<H: Host>(&mut self, now: Time, host: &mut H) {
+        // R8.3-2
         self.controls.fin_ack = true;
         if self.peer_closed {
             return;
         }
         self.peer_closed = true;
+        // RFC5041-3-5
         host.event(Event::PeerClosed);
         if self.state.receives() && self.sq.len() > 0 {
             self.expect_failure(now);
@@ -139,21 +142,25 @@ impl Connection {
     /// pair, so it does not end a silence.
     #[cold]
     pub(super) fn on_reset<H: Host>(&mut self, now: Time, trp: &TrpHeader, host: &mut H) {
+        // R8.4-5
         if self.unreliable || !self.is_reset_of_ours(trp) {
             self.stats.rx_wrong_id += 1;
             return;
         }
         let is_of_sent = self.is_sent_stream(trp);
+        // R8.4-6
         if let Some(next) = trp.reset_acknowledges().filter(|_| is_of_sent) {
             self.peer_took(now, next, host);
         }
         match trp.reset_reason() {
             ResetReason::NotConnected => {
+                // R7.7-3
                 if self.tx.in_flight > 0 && self.recovery.nominal_time_is_over(now) {
                     self.give_up(host);
                 }
             }
             _ if self.peer_closed => {}
+            // R8.4-8
             _ if !is_of_sent && self.tx.in_flight > 0 && self.sq.len() > 0 => {
                 // It answers an acknowledgement and cannot say what of the sent stream was taken;
                 // that to a packet of the stream does.
@@ -197,8 +204,10 @@ impl Connection {
             PacketType::Data | PacketType::Train | PacketType::Probe => {
                 let segment = Segment::parse_after(trp, head, len).map(|segment| segment.kind);
                 if matches!(segment, Ok(SegmentKind::Terminate { .. })) {
+                    // R8.5-6
                     self.controls.fin_ack = self.sends_stream;
                 } else if self.terminate.is_some() {
+                    // R8.5-3
                     self.controls.terminate = true;
                 } else {
                     return Some(ResetReason::Failed);

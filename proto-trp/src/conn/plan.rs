@@ -88,6 +88,7 @@ impl Connection {
         }
         let (next, octets) = match self.controls.next() {
             Some(control) => (control, 0),
+            // RFC5040-5.4-4, RFC5040-7-1
             None if !self.state.receives() => return None,
             None if self.acks.due && self.rx.has_gap() => (Next::Ack, 0),
             None => match self.plan_segment() {
@@ -111,9 +112,11 @@ impl Connection {
 
     #[inline(always)]
     fn plan_segment(&self) -> Option<Planned> {
+        // R8.3-4
         if !self.sends_stream || self.peer_closed || self.closing {
             return None;
         }
+        // R7.6-1
         if self.tx.lost > 0 {
             return self.plan_again();
         }
@@ -152,6 +155,7 @@ impl Connection {
     fn plan_request(&self) -> Option<Planned> {
         let spec = self.next_request_segment()?;
         let waiting = self.sq.tail.wrapping_sub(self.sq.next);
+        // R4.4-1
         if waiting > 1 && self.peer.takes_trains {
             return Some(self.plan_train(waiting, spec.len));
         }
@@ -169,6 +173,7 @@ impl Connection {
     /// While the peer is not ready only answers go out, after that the refused segment, alone until it is taken.
     #[cold]
     fn plan_refused(&self) -> Option<Planned> {
+        // R7.9-6
         if self.rnr.may_retry() {
             if let Some(spec) = self.next_request_segment() {
                 return Some((Next::Retry, spec.len));
@@ -187,6 +192,7 @@ impl Connection {
     /// The next segment of the work request whose turn it is.
     #[inline(always)]
     pub(super) fn next_request_segment(&self) -> Option<SegmentSpec> {
+        // RFC5040-5.5-3, RFC5041-5.3-1, RFC7306-5.2.1-4, RFC7306-6.3-5
         let index = self.sq.next;
         if index == self.sq.tail || self.sq.is_stopped_at(index) {
             return None;
@@ -195,14 +201,18 @@ impl Connection {
         if !wqe.started && !self.may_start(wqe) {
             return None;
         }
+        // RFC5041-5.2-3
         let left = wqe.length - wqe.progress;
         Some(match wqe.op {
             SendOp::Send | SendOp::SendInvalidate { .. } => {
+                // RFC5041-5.2-1
                 let len = left.min(self.peer.max_untagged);
                 SegmentSpec {
                     source: SegmentSource::Message(index),
+                    // RFC5041-4.3-4, RFC5041-5.2-4
                     offset: wqe.progress,
                     len,
+                    // RFC5041-4.1-2, RFC5041-5.2-6
                     last: len == left,
                 }
             }
@@ -244,6 +254,7 @@ impl Connection {
     /// Whether the send queue's state, the fence and the limit on reads let a request begin.
     #[inline]
     fn may_start(&self, wqe: &SendWqe) -> bool {
+        // RFC5040-6.1-2
         self.state == State::Rts
             && (!wqe.flags.fence || self.reads_outstanding == 0)
             && (!wqe.is_request() || self.reads_outstanding < self.peer.max_rd_atomic)

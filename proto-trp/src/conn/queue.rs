@@ -235,6 +235,7 @@ impl SendQueue {
 #[inline]
 fn total_length(sges: &[Sge]) -> Result<u32, PostError> {
     let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    // RFC5041-5.2-2
     if total > MAX_MESSAGE_OCTETS {
         return Err(PostError::MessageTooLong);
     }

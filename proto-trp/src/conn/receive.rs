@@ -53,15 +53,18 @@ impl Connection {
         self.stats.rx_octets += super::num::len32(datagram.len) as u64;
         let trp = match TrpHeader::parse(datagram.head, datagram.len) {
             Ok(trp) => trp,
+            // R4.3-1
             Err(_) => {
                 self.stats.rx_malformed += 1;
                 return Ok(1);
             }
         };
+        // RFC5041-7.1-3
         if !self.state.receives() {
             let reset = self.handle_late(&trp, (datagram.head, datagram.len));
             return reset.map_or(Ok(1), Err);
         }
+        // R8.4-9
         if !self.is_ours(&trp) {
             self.handle_foreign(now, &trp, host);
             return Ok(1);
@@ -73,11 +76,13 @@ impl Connection {
         if !self.sends_stream || !self.peer.takes_trains {
             self.learn(&trp);
         }
+        // R7.7-2: a RESET is handled above.
         self.recovery.on_heard(now);
         self.keepalive.on_heard(now);
         if trp.kind != PacketType::Data {
             return Ok(self.handle_other(now, &trp, datagram, host));
         }
+        // R4.3-2
         if self.on_header(now, &trp, datagram, host) {
             self.on_data(now, &trp, datagram, host);
         }
@@ -142,6 +147,7 @@ impl Connection {
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) -> bool {
+        // R6-7
         let Ok(extensions) = Extensions::parse(trp.extension_octets(datagram.head)) else {
             self.stats.rx_malformed += 1;
             return false;
@@ -149,6 +155,7 @@ impl Connection {
         if let Some(queue) = extensions.shared_queue {
             self.rq.named = queue;
         }
+        // R7.9-5: before the acknowledgement.
         if let (PacketType::Rnr, Some(timer)) = (trp.kind, extensions.rnr_timer) {
             self.on_rnr(now, trp, timer, host);
         }
@@ -165,11 +172,13 @@ impl Connection {
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) -> u32 {
+        // R13-3
         if trp.kind == PacketType::UnreliableData {
             // The peer takes this connection for one of the other service.
             self.stats.rx_malformed += 1;
             return 1;
         }
+        // R8.3-3
         if trp.kind == PacketType::Fin && !self.rx.may_be_next(trp.psn) {
             self.stats.rx_out_of_window += 1;
             return 1;
@@ -179,6 +188,7 @@ impl Connection {
         }
         match trp.kind {
             PacketType::Train => return self.on_train(now, trp, datagram, host),
+            // R7.3-1
             PacketType::Probe => self.acks.due = true,
             PacketType::Fin => self.on_fin(now, host),
             _ => {}
@@ -196,6 +206,7 @@ impl Connection {
     ) {
         self.note_mark(datagram);
         let at = trp.len();
+        // RFC5041-3-3
         let packet = Packet {
             psn: trp.psn,
             flags: trp.flags,
@@ -209,6 +220,7 @@ impl Connection {
     #[inline]
     pub(super) fn note_mark<B: ?Sized>(&mut self, datagram: &Datagram<'_, B>) {
         if datagram.congestion_experienced {
+            // R7.10-1
             self.acks.marked = true;
             self.stats.ecn_marks += 1;
         }
@@ -232,8 +244,10 @@ impl Connection {
         };
         match self.rx.classify(packet.psn) {
             _ if matches!(segment.kind, SegmentKind::Terminate { .. }) => {
+                // R8.5-5
                 if self.rx.may_be_next(packet.psn) {
                     self.on_terminate(&segment, host);
+                    // R8.5-6
                     self.controls.fin_ack = true;
                 } else {
                     self.stats.rx_out_of_window += 1;
@@ -241,11 +255,13 @@ impl Connection {
             }
             Arrival::Expected => self.on_expected(now, &segment, datagram, host),
             Arrival::Ahead(seq) => self.on_ahead(seq, &segment, datagram, host),
+            // R7.2-4, R7.2-5, R7.3-1, RFC5041-3-6, RFC5041-5.3-2
             Arrival::Duplicate => {
                 self.stats.rx_duplicates += 1;
                 self.acks.due = true;
                 self.rx.tell_again(packet.psn);
             }
+            // R7.2-6
             Arrival::Outside => self.stats.rx_out_of_window += 1,
         }
     }
@@ -280,6 +296,7 @@ impl Connection {
             self.rx.advance();
             self.acks
                 .on_segment(now, segment.flags.contains(Flags::ACK_REQUESTED));
+            // R7.2-7, RFC5041-5.3-3, RFC5041-5.4-1
             while let Some(commit) = self.rx.take_expected() {
                 host.taken(self.rx.after_expected_psn());
                 outcome = self.commit(&commit, host);
@@ -287,6 +304,7 @@ impl Connection {
                     break;
                 }
                 self.rx.advance();
+                // R7.3-1: a gap was filled.
                 self.acks.due = true;
             }
         }
@@ -307,6 +325,7 @@ impl Connection {
         host: &mut H,
     ) {
         self.stats.rx_out_of_order += 1;
+        // R7.3-1
         self.acks.due = true;
         let placed = if self.refused {
             self.place_refusing(segment, datagram, host)
@@ -316,7 +335,9 @@ impl Connection {
             self.place(segment, datagram, host)
         };
         match placed {
+            // R7.2-1
             Ok(commit) => self.rx.store(seq, commit),
+            // R7.2-3
             Err(_) => self.stats.rx_deferred += 1,
         }
     }
@@ -337,6 +358,7 @@ impl Connection {
         let (stag, to) = (stag.0, offset.0);
         host.check_remote(RemoteAddr { stag, to }, len as u64, RemoteAccess::Write)
             .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
+        // R7.2-2
         let (kept, buffer) = self.rx.kept.take(len).ok_or(Refusal::Later)?;
         if !host.keep(datagram.body, segment.payload_offset, len, buffer) {
             self.rx.kept.release(kept, len);
@@ -361,6 +383,7 @@ impl Connection {
         host: &mut H,
     ) -> Placed {
         match segment.kind {
+            // RFC5040-5.1-2
             SegmentKind::Write { stag, offset } => {
                 place_write(stag, offset, segment, datagram, host)
             }
@@ -373,7 +396,9 @@ impl Connection {
                 solicited,
                 data,
             } => self.place_immediate(msn, solicited, data, host),
+            // RFC5040-5.2.1-3
             SegmentKind::ReadRequest { msn, request } => self.keep(msn, Asked::Read(request)),
+            // RFC7306-5.2.1-2
             SegmentKind::AtomicRequest { msn, request } => {
                 self.keep(msn, Asked::Atomic(request, 0))
             }
@@ -401,9 +426,11 @@ impl Connection {
         else {
             return Ok(Commit::Nothing);
         };
+        // RFC5040-5.3-2
         let index = self.recv_for(msn, host)?;
         let len = segment.payload_len;
         let end = u64::from(offset) + len as u64;
+        // RFC5041-7.1-1
         if end > self.rq.get(index).capacity {
             return Err(Refusal::Receive(
                 Status::LocalLengthError,
@@ -456,6 +483,7 @@ impl Connection {
         data: ImmediateData,
         host: &mut H,
     ) -> Placed {
+        // RFC7306-6.3-2
         self.recv_for(msn, host)?;
         Ok(Commit::Immediate {
             msn: msn.0,
@@ -466,6 +494,7 @@ impl Connection {
     }
 
     fn keep(&mut self, msn: Msn, asked: Asked) -> Placed {
+        // RFC5040-5.2.1-2, RFC7306-5.2.1-1
         match self.responder.admit(msn, asked) {
             Ok(entry) => Ok(Commit::Request { entry }),
             Err(NotAdmitted::TooMany) => Err(Refusal::Fault(TerminateCause::NO_BUFFER)),
@@ -504,6 +533,7 @@ impl Connection {
             return fault(TerminateCause::TAGGED_INVALID_STAG);
         }
         let end = offset.0.checked_add(len as u64);
+        // RFC5041-7.1-2
         if end.is_none_or(|end| end > u64::from(wqe.length)) {
             return fault(TerminateCause::TAGGED_BOUNDS);
         }
@@ -523,6 +553,7 @@ impl Connection {
         let wqe = self.sq.get_mut(index);
         wqe.progress = wqe.progress.saturating_add(super::num::len32(len));
         wqe.last_seen |= segment.last;
+        // RFC5040-5.5-6
         if wqe.last_seen && wqe.progress >= wqe.length {
             self.note_answered(index, host);
         }
@@ -534,6 +565,7 @@ impl Connection {
         response: &AtomicResponse,
         host: &mut H,
     ) -> Placed {
+        // RFC7306-5.2.2-2: the work request that waits is the buffer.
         let index = self
             .asked_by(response.request_id)
             .filter(|&index| !matches!(self.sq.get(index).op, SendOp::Read { .. }))
@@ -546,6 +578,7 @@ impl Connection {
         {
             return Err(Refusal::Sink(index));
         }
+        // RFC7306-5.4-2
         self.note_answered(index, host);
         Ok(Commit::Nothing)
     }
@@ -553,6 +586,7 @@ impl Connection {
     /// A read or atomic has its whole answer.
     #[inline]
     fn note_answered<H: Host>(&mut self, index: u32, host: &mut H) {
+        // RFC5040-5.2.2-3, RFC7306-5.2.2-3
         self.sq.get_mut(index).answered = true;
         self.reads_outstanding -= 1;
         self.complete_sends(host);
@@ -591,10 +625,12 @@ impl Connection {
                 if !last {
                     return Ok(());
                 }
+                // RFC5040-5.3-5
                 if let Some(stag) = invalidate {
                     host.invalidate(stag)
                         .map_err(|error| Refusal::Fault(untagged_cause(error)))?;
                 }
+                // RFC5040-5.3-3, RFC5040-5.5-1
                 self.complete_recv(
                     CompletionOp::Recv,
                     self.rq.head_offset,
@@ -610,6 +646,7 @@ impl Connection {
                 imm,
                 write_len,
             } => self.commit_message(msn, 0, 0).map(|()| {
+                // RFC7306-6.3-3
                 self.complete_recv(
                     CompletionOp::RecvWriteImm,
                     write_len,
@@ -626,9 +663,11 @@ impl Connection {
     /// Whether a segment of queue 0 continues the message that is arriving.
     #[inline]
     fn commit_message(&mut self, msn: u32, offset: u32, len: u32) -> Result<(), Refusal> {
+        // RFC5041-7.1-1
         if msn != self.rq.head_msn {
             return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
         }
+        // R10-3, RFC5041-7.1-1
         if offset != self.rq.head_offset {
             return Err(Refusal::Fault(TerminateCause::INVALID_MESSAGE_OFFSET));
         }
@@ -646,6 +685,7 @@ impl Connection {
         host: &mut H,
     ) {
         let wqe = self.rq.get(self.rq.head);
+        // RFC5041-5.4-2, RFC5041-5.4-3: the length, and the immediate or the STag.
         let completion = Completion {
             wr_id: wqe.wr_id,
             status: Status::Success,
@@ -663,12 +703,15 @@ impl Connection {
     }
 
     fn commit_request<H: Host>(&mut self, entry: u16, host: &mut H) -> Result<(), Refusal> {
+        // RFC5040-5.2.1-4, RFC7306-5.2.1-2
         if !self.responder.is_next(entry) {
             return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
         }
+        // RFC5040-6.1-3
         if self.responder.is_at_limit() {
             return Err(Refusal::Fault(TerminateCause::NO_BUFFER));
         }
+        // RFC5040-5.5-2, RFC7306-5.4-1
         let granted = self.grant(entry, host);
         let original = granted.map_err(|error| Refusal::Fault(untagged_cause(error)))?;
         self.responder.answer(entry, original);
@@ -678,12 +721,14 @@ impl Connection {
     /// Checks a read, executes an atomic.
     fn grant<H: Host>(&self, entry: u16, host: &mut H) -> Granted {
         match self.responder.request(entry).1 {
+            // RFC5040-5.2.1-8
             Asked::Read(read) if read.len_octets == 0 => Ok(0),
             Asked::Read(read) => {
                 let source = RemoteAddr {
                     stag: read.source_stag.0,
                     to: read.source_offset.0,
                 };
+                // RFC5040-5.2.1-7
                 host.check_remote(source, u64::from(read.len_octets), RemoteAccess::Read)
                     .map(|()| 0)
             }
@@ -694,6 +739,7 @@ impl Connection {
                 };
                 let op = atomic_op(atomic.operation);
                 let original = host.atomic(operand, op)?;
+                // R10-9
                 // Who may write may not therefore read.
                 Ok(match op.access() {
                     RemoteAccess::Atomic => original,
@@ -734,6 +780,7 @@ fn place_write<H: Host>(
     datagram: &Datagram<'_, H::Body>,
     host: &mut H,
 ) -> Placed {
+    // RFC5041-5.2-7
     if segment.payload_len > 0 {
         let remote = RemoteAddr {
             stag: stag.0,

@@ -259,6 +259,7 @@ impl Recovery {
     pub(super) fn on_probe_timeout(&mut self, now: Time) -> bool {
         if let Some(budget) = self.budget_ns {
             let silent_ns = now.since_ns(self.silent_since);
+            // R7.7-1
             if self.unheard_probes >= self.min_probes && silent_ns >= budget {
                 return true;
             }

@@ -108,6 +108,7 @@ impl Responder {
     /// acknowledged, and some more.
     pub(super) fn start(&mut self, limit: u8) {
         let limit = limit.min(self.cap);
+        // RFC5040-5.2.2-2, RFC7306-5.2.2-1
         let entries = match limit {
             0 => 0,
             _ => 2 * u16::from(limit) + SPARE_ENTRIES,
@@ -189,6 +190,7 @@ impl Responder {
         if at >= self.order.len() {
             at -= self.order.len();
         }
+        // RFC5040-5.2-1, RFC5040-5.2.1-6, RFC7306-5.2.1-5
         self.order[at] = entry;
         self.order_len += 1;
     }
@@ -205,6 +207,7 @@ impl Responder {
         if !self.has_answers() {
             return None;
         }
+        // RFC5040-5.2.2-4, RFC5040-5.5-7, RFC7306-5.2.2-4
         let entry = self.order[self.order_head];
         let e = &self.entries[usize::from(entry)];
         let left = match e.asked {
@@ -258,6 +261,7 @@ impl Responder {
             Asked::Read(read) => {
                 let offset = u64::from(spec.offset);
                 let kind = SegmentKind::ReadResponse {
+                    // RFC5040-4.4-2
                     stag: read.sink_stag,
                     offset: TaggedOffset(read.sink_offset.0.wrapping_add(offset)),
                 };

@@ -79,6 +79,7 @@ impl Connection {
     /// Whether a segment is the first request after the peer heard of the refusal.
     #[cold]
     pub(super) fn begins_again(&self, segment: &Segment) -> bool {
+        // R7.9-9
         is_request(segment) && epoch_of(segment) != self.refused_epoch
     }
 
@@ -90,6 +91,7 @@ impl Connection {
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) {
+        // R7.9-2
         if !is_request(segment) {
             if let Err(refusal) = self.place(segment, datagram, host) {
                 self.refuse(refusal, &Offender::Segment(segment), host);
@@ -101,6 +103,7 @@ impl Connection {
 
     /// The expected packet is passed over, and with it what has arrived after it.
     fn pass_refused(&mut self) {
+        // R7.9-1
         self.rx.pass();
         while let Some(commit) = self.rx.take_expected() {
             match commit {
@@ -124,6 +127,7 @@ impl Connection {
         if !is_request(segment) {
             self.place(segment, datagram, host)
         } else if self.begins_again(segment) {
+            // R7.9-10
             Err(Refusal::Later)
         } else {
             Ok(Commit::Nothing)
@@ -142,6 +146,7 @@ impl Connection {
     ) {
         let until = now.plus_ns(u64::from(timer.as_us()) * 1_000);
         if self.rnr.until != Time::NEVER && trp.psn == self.rnr.refused {
+            // R7.9-11
             // Said again: the peer may have become ready in the meantime.
             self.rnr.until = self.rnr.until.earlier(until);
             return;
@@ -156,13 +161,16 @@ impl Connection {
         self.stats.rnr_received += 1;
         let retries = self.rnr.retries + 1;
         let limit = self.peer.rnr_retry;
+        // R7.9-12
         if limit < RNR_RETRY_FOREVER && retries > u32::from(limit) {
             self.flush(Some((index, Status::RnrRetryExceeded)), None, host);
             return;
         }
         self.recovery.on_progress(now);
+        // R7.9-5
         self.void_requests(refused);
         self.rewind(index, spec.offset);
+        // R7.9-6
         self.epoch = self.epoch ^ Flags::EPOCH;
         self.rnr = RnrPause {
             until,
@@ -200,9 +208,11 @@ impl Connection {
             }
             (wqe.started, wqe.segmented, wqe.progress) = (false, false, 0);
             if wqe.is_request() {
+                // R7.9-7
                 self.request_msn = self.request_msn.wrapping_sub(1);
                 self.reads_outstanding -= 1;
             } else if wqe.has_msn() {
+                // R7.9-7
                 self.message_msn = self.message_msn.wrapping_sub(1);
             }
         }

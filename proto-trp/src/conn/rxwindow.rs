@@ -154,6 +154,7 @@ impl RxWindow {
 
     #[inline]
     pub(super) fn classify(&self, psn: Psn) -> Arrival {
+        // RFC5041-3-4
         let ahead = psn.distance(self.expected_psn());
         if ahead == 0 {
             return Arrival::Expected;
@@ -267,6 +268,7 @@ impl RxWindow {
             return None;
         }
         let base = self.expected + 1;
+        // R6-3
         let last = match self.aside.take() {
             Some(seq) if seq >= base => seq + SACK_CONTEXT,
             _ => {

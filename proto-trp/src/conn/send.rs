@@ -108,6 +108,7 @@ impl Connection {
         }
         Some(Transmit {
             len,
+            // R13-2
             ecn_capable: !self.unreliable,
         })
     }
@@ -192,10 +193,12 @@ impl Connection {
         let wqe = self.sq.get_mut(index);
         wqe.started = true;
         if wqe.is_request() {
+            // RFC5041-4.3-3
             wqe.msn = self.request_msn;
             self.request_msn = self.request_msn.wrapping_add(1);
             self.reads_outstanding += 1;
         } else if wqe.imm.is_some() || !matches!(wqe.op, SendOp::Write { .. }) {
+            // RFC5041-4.3-3
             wqe.msn = self.message_msn;
             self.message_msn = self.message_msn.wrapping_add(1);
         }
@@ -253,6 +256,7 @@ impl Connection {
         host: &mut H,
     ) -> Option<Transmit> {
         let seq = self.tx.first_lost()?;
+        // R7.1-2
         let spec = self.tx.get(seq).spec;
         let Some(len) = self.write_segment(seq, &spec, true, buf, host) else {
             // Never to be sent again: the request that it belongs to ends with an error.
@@ -292,6 +296,7 @@ impl Connection {
         }
         match spec.source {
             SegmentSource::Message(index) => {
+                // R4.2-1, R10-5
                 if self.sq.get(index).imm.is_some() {
                     trp.flags = trp.flags | Flags::IMMEDIATE;
                 }
@@ -308,6 +313,7 @@ impl Connection {
                 None
             }
             SegmentSource::Void => {
+                // R7.9-8
                 // Refused in the epoch before: a write of nothing.
                 trp.flags = trp.flags ^ Flags::EPOCH;
                 let nothing = SegmentKind::Write {
@@ -339,15 +345,18 @@ impl Connection {
     pub(super) fn message_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
         let wqe = self.sq.get(index);
         match wqe.op {
+            // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
             SendOp::Write { remote } => SegmentKind::Write {
                 stag: Stag(remote.stag),
                 offset: TaggedOffset(remote.to.wrapping_add(u64::from(spec.offset))),
             },
+            // RFC5041-4.3-2, RFC5041-5.2-4
             op => SegmentKind::Send {
                 msn: Msn(wqe.msn),
                 offset: spec.offset,
                 solicited: wqe.flags.solicited,
                 invalidate: match op {
+                    // RFC5040-5.3-4
                     SendOp::SendInvalidate { stag } => Some(Stag(stag)),
                     _ => None,
                 },
@@ -407,6 +416,7 @@ impl Connection {
     /// What the packets of a request say beside their segments.
     #[inline]
     fn naming(&self, index: u32) -> Extensions {
+        // R10-10
         if self.config.names_shared_queue {
             Extensions::for_shared_queue(self.sq.get(index).shared_queue)
         } else {
@@ -429,6 +439,7 @@ impl Connection {
             },
         };
         match wqe.op {
+            // RFC5040-5.2.1-5
             SendOp::Read { remote } => SegmentKind::ReadRequest {
                 msn,
                 request: ReadRequest {
@@ -487,8 +498,10 @@ impl Connection {
         };
         TrpHeader {
             kind,
+            // R4.4-2
             flags: flags | echo | Flags::TRAINS,
             destination_index: self.peer.index,
+            // R5-2
             connection_id: if kind.carries_acknowledged_stream() {
                 self.peer.rx_id
             } else {
@@ -496,6 +509,7 @@ impl Connection {
             },
             window: self.rx.advertised(),
             psn: self.tx.psn(self.tx.next),
+            // R4-3, R7.9-3: while requests are refused, the first of them.
             ack: self.rx.ack(),
             extension_words: 0,
         }
@@ -527,6 +541,7 @@ impl Connection {
         let mut extensions = Extensions::NONE;
         let mut segment = SegmentKind::Absent;
         let kind = match control {
+            // R7.9-4
             Next::Rnr | Next::Ack if self.refused => {
                 self.controls.rnr = false;
                 self.stats.rnr_sent += 1;
@@ -536,6 +551,7 @@ impl Connection {
                 } else {
                     self.peer.min_rnr_timer
                 };
+                // R6-5
                 extensions.rnr_timer = Some(RnrTimer::new(code));
                 PacketType::Rnr
             }
@@ -549,6 +565,7 @@ impl Connection {
                         terminate,
                     };
                 }
+                // R4.4-3, R8.5-1
                 PacketType::Data
             }
             Next::Fin => {
@@ -575,13 +592,17 @@ impl Connection {
                 PacketType::Ack
             }
         };
+        // R7.9-3
         // While requests are refused only an RNR says how far packets have arrived.
         let says_all = kind == PacketType::Rnr || !self.refused;
         if says_all {
+            // R6-2
             extensions.sack = self.rx.sack();
         }
+        // R8.5-2: the next PSN.
         let mut trp = self.header(kind, Flags::NONE);
         match kind {
+            // R7.9-4
             PacketType::Rnr => (trp.psn, trp.ack) = (self.rx.ack(), self.rx.expected_psn()),
             PacketType::Probe => trp.flags = trp.flags | Flags::ACK_REQUESTED,
             _ => {}
@@ -589,6 +610,7 @@ impl Connection {
         let len = wire::encode(&trp, &extensions, &segment, true, buf).unwrap_or(0);
         if says_all {
             self.acks.on_sent();
+            // R6-4
             self.acks.due = self.rx.owes_sack();
         }
         Transmit {
@@ -602,6 +624,7 @@ impl Connection {
     pub(super) fn complete_sends<H: Host>(&mut self, host: &mut H) {
         while self.sq.head != self.sq.next {
             let wqe = self.sq.get(self.sq.head);
+            // RFC5040-5.5-4, RFC5040-5.5-5
             if !wqe.is_done(self.tx.una) {
                 break;
             }

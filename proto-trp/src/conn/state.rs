@@ -54,6 +54,7 @@ impl State {
     /// Whether datagrams are taken and acknowledged.
     #[inline]
     pub const fn receives(self) -> bool {
+        // R8.1-1
         matches!(self, State::Rtr | State::Rts | State::Sqd | State::Sqe)
     }
 

@@ -68,6 +68,7 @@ impl TerminateRepeat {
 
 /// What a tagged segment is refused with (RFC 5041 section 7.2; access rights are RDMAP's, RFC 5040 section 7.2).
 pub(super) const fn tagged_cause(error: ProtectionError) -> TerminateCause {
+    // R11-1
     match error {
         ProtectionError::InvalidStag => TerminateCause::TAGGED_INVALID_STAG,
         ProtectionError::Bounds => TerminateCause::TAGGED_BOUNDS,
@@ -81,6 +82,7 @@ pub(super) const fn tagged_cause(error: ProtectionError) -> TerminateCause {
 
 /// What a read, an atomic or an invalidation is refused with (RFC 5040 section 7.2).
 pub(super) const fn untagged_cause(error: ProtectionError) -> TerminateCause {
+    // R11-1
     match error {
         ProtectionError::InvalidStag => TerminateCause::INVALID_STAG,
         ProtectionError::Bounds => TerminateCause::BOUNDS,
@@ -94,6 +96,7 @@ pub(super) const fn untagged_cause(error: ProtectionError) -> TerminateCause {
 
 /// How the request ends that the peer's Terminate is about.
 fn status_of(cause: TerminateCause) -> Status {
+    // R11-2
     if cause.is_access_error() {
         return Status::RemoteAccessError;
     }
@@ -153,6 +156,7 @@ impl Connection {
         };
         // Without a receive request there is nothing to end.
         let found = announces && self.rq.for_msn(self.rq.head_msn, host).is_ok();
+        // R10-6
         found.then_some(Status::LocalAccessError)
     }
 
@@ -176,8 +180,11 @@ impl Connection {
         recv_status: Option<Status>,
         host: &mut H,
     ) {
+        // RFC5040-7.1-3, RFC7306-8.1-1
         let terminate = self.describe(cause, offender);
+        // RFC5040-7.1-4: nothing after it is accepted.
         self.flush(None, recv_status, host);
+        // R8.5-1
         self.tell(terminate);
         host.event(if cause.is_access_error() {
             Event::RemoteAccessError
@@ -196,6 +203,7 @@ impl Connection {
             self.stop_sends(blame, host);
         } else {
             self.flush(blame, None, host);
+            // R8.5-4, RFC5040-7.1-2, RFC7306-8.1-1
             self.tell(Terminate::new(TerminateCause::RDMAP_CATASTROPHIC));
         }
     }
@@ -227,6 +235,7 @@ impl Connection {
             return;
         }
         let blame = offender.map(|index| (index, status_of(terminate.cause)));
+        // R8.5-7, RFC5040-5.4-2, RFC5040-5.4-3
         self.flush(blame, None, host);
         if blame.is_none() {
             host.event(Event::Fatal);
@@ -353,6 +362,7 @@ impl Connection {
     ) {
         let had_failed = self.state == State::Error;
         self.state = State::Error;
+        // RFC5040-7.1-1, RFC5041-6.2.2-1
         self.flush_sends(blame, host);
         let mut status = recv_status.unwrap_or(Status::WorkRequestFlushed);
         while self.rq.len() > 0 {

@@ -151,6 +151,7 @@ impl Connection {
                 flags = flags | trp.flags.and(Flags::ACK_REQUESTED);
             }
             let mut head = [0; SEGMENT_HEAD_LEN];
+            // R15-2
             host.peek(datagram.body, piece.at, &mut head);
             let packet = Packet {
                 psn: trp.psn.add(number),
@@ -159,6 +160,7 @@ impl Connection {
                 at: piece.at,
                 end: piece.at + piece.len,
             };
+            // R4.4-4
             self.on_packet(now, &packet, datagram, host);
             if !self.state.receives() {
                 break;

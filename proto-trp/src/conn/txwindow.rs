@@ -188,6 +188,7 @@ impl TxWindow {
     /// Whether a new sequence number may be used.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
+        // R7.4-1
         self.next - self.una < u64::from(self.peer_window.min(self.mask + 1))
     }
 

@@ -48,6 +48,7 @@ impl Arrived {
     /// Counts a packet in; false for one whose turn is over.
     fn admit(&mut self, psn: Psn) -> bool {
         let ahead = psn.distance(self.expected);
+        // R13-4
         if (-LATE_PACKETS..0).contains(&ahead) {
             return false;
         }
@@ -93,6 +94,7 @@ impl Connection {
     /// A send request has failed: to SQE, in which no send request is done.
     #[cold]
     pub(super) fn stop_sends<H: Host>(&mut self, blame: Option<(u32, Status)>, host: &mut H) {
+        // R13-1
         if self.sq.get(self.sq.head).progress > 0 {
             // Or the receiver would count what it has of this message to the next one.
             self.tx.skip();
@@ -111,6 +113,7 @@ impl Connection {
     ) {
         let segment = Segment::parse_after(trp, datagram.head, datagram.len);
         let segment = match segment {
+            // R13-3
             Ok(segment) if trp.kind == PacketType::UnreliableData => segment,
             _ => {
                 self.stats.rx_malformed += 1;
@@ -133,6 +136,7 @@ impl Connection {
                 self.flush(None, Some(Status::LocalProtectionError), host);
                 host.event(Event::Fatal);
             }
+            // R13-7
             Some(_) => self.stats.rx_dropped_messages += 1,
         }
     }
@@ -150,6 +154,7 @@ impl Connection {
             {
                 Ok(())
             }
+            // R13-6
             // All of its write has arrived.
             SegmentKind::Immediate { msn, data, .. }
                 if data.write_len_octets == 0
@@ -158,6 +163,7 @@ impl Connection {
                 (self.rq.head_msn, self.rq.head_offset) = (msn.0, 0);
                 Ok(())
             }
+            // R13-5
             _ => Err(Refusal::Later),
         }
     }

@@ -68,6 +68,7 @@ impl Msn {
     #[inline]
     #[must_use]
     pub const fn next(self) -> Self {
+        // RFC5041-4.3-3
         Self(self.0.wrapping_add(1))
     }
 
@@ -114,6 +115,7 @@ impl TaggedHeader {
     pub fn parse(octets: &[u8]) -> Result<Self, ParseError> {
         let octets: &[u8; TAGGED_LEN] = chunk(octets, 0)?;
         let control = octets[tagged::CONTROL];
+        // R10-2, RFC5041-4.1-3: the reserved bits are not checked.
         if control & CONTROL_VERSION_MASK != VERSION {
             return Err(ParseError::TaggedDdpVersion);
         }
@@ -131,7 +133,9 @@ impl TaggedHeader {
     /// [`EncodeError::NoRoom`].
     #[inline]
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
+        // RFC5041-4.2-1
         let octets: &mut [u8; TAGGED_LEN] = chunk_mut(buf, 0)?;
+        // R10-1, RFC5041-4.1-3, RFC5041-4.1-4
         octets[tagged::CONTROL] = CONTROL_TAGGED | last_bit(self.last) | VERSION;
         octets[tagged::RDMAP_CONTROL] = self.rdmap_control;
         put(octets, tagged::STAG, self.stag.0.to_be_bytes());
@@ -166,6 +170,7 @@ impl UntaggedHeader {
     pub fn parse(octets: &[u8]) -> Result<Self, ParseError> {
         let octets: &[u8; UNTAGGED_LEN] = chunk(octets, 0)?;
         let control = octets[tagged::CONTROL];
+        // R10-2, RFC5041-4.1-3: the reserved bits are not checked.
         if control & CONTROL_VERSION_MASK != VERSION {
             return Err(ParseError::UntaggedDdpVersion);
         }
@@ -185,7 +190,9 @@ impl UntaggedHeader {
     /// [`EncodeError::NoRoom`].
     #[inline]
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
+        // RFC5041-4.3-1
         let octets: &mut [u8; UNTAGGED_LEN] = chunk_mut(buf, 0)?;
+        // R10-1, RFC5041-4.1-3, RFC5041-4.1-4
         octets[tagged::CONTROL] = last_bit(self.last) | VERSION;
         octets[tagged::RDMAP_CONTROL] = self.rdmap_control;
         put(octets, untagged::ULP, self.ulp.to_be_bytes());

@@ -254,6 +254,7 @@ impl Extensions {
         while !rest.is_empty() {
             let first: &[u8; WORD_LEN] = chunk(rest, 0).map_err(|_| ParseError::Extension)?;
             let end = field::BODY + WORD_LEN * usize::from(first[field::WORDS]);
+            // R6-7
             let body = rest.get(field::BODY..end).ok_or(ParseError::Extension)?;
             match first[field::KIND] {
                 KIND_SACK => {
@@ -266,6 +267,7 @@ impl Extensions {
                     found.rnr_timer = Some(RnrTimer::new(code));
                 }
                 KIND_SHARED_QUEUE => found.shared_queue = Some(parse_shared_queue(body)?),
+                // R6-6
                 _ => {}
             }
             rest = &rest[end..];
@@ -288,6 +290,7 @@ impl Extensions {
     /// [`EncodeError::NoRoom`].
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
         let mut at = 0;
+        // R6-1: each kind is there once.
         if let Some(sack) = &self.sack {
             let [high, low] = sack.first.to_be_bytes();
             at = put_word(buf, at, [KIND_SACK, sack.len, high, low])?;

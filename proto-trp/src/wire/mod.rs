@@ -59,6 +59,7 @@ const _: () = assert!(
 /// The first `N` octets at `at`, if they are there.
 #[inline]
 fn chunk<const N: usize>(octets: &[u8], at: usize) -> Result<&[u8; N], ParseError> {
+    // R15-3: a length is checked where octets are read.
     octets
         .get(at..)
         .and_then(<[u8]>::first_chunk)

@@ -118,9 +118,11 @@ impl Opcode {
     /// [`ParseError::RdmapVersion`], [`ParseError::Opcode`].
     #[inline]
     pub const fn of_control(control: u8) -> Result<Self, ParseError> {
+        // RFC5040-4.1-4, RFC5040-7.2-1, RFC7306-8.2-1
         if control & RDMAP_VERSION_MASK != RDMAP_VERSION {
             return Err(ParseError::RdmapVersion);
         }
+        // RFC5040-4.1-5: the reserved bits are not checked.
         Ok(match control & RDMAP_OPCODE_MASK {
             0x0 => Opcode::Write,
             0x1 => Opcode::ReadRequest,
@@ -134,6 +136,7 @@ impl Opcode {
             0x9 => Opcode::ImmediateSolicited,
             0xa => Opcode::AtomicRequest,
             0xb => Opcode::AtomicResponse,
+            // RFC5040-7.2-1, RFC7306-8.2-1
             _ => return Err(ParseError::Opcode),
         })
     }
@@ -141,12 +144,14 @@ impl Opcode {
     /// The RDMAP control octet.
     #[inline]
     pub const fn control(self) -> u8 {
+        // RFC5040-4.1-1, RFC5040-4.1-4, RFC5040-4.1-5
         RDMAP_VERSION | self as u8
     }
 
     /// The queue of an untagged opcode; `None` for the tagged ones (RFC 5040 section 4.2, RFC 7306 section 4).
     #[inline]
     pub const fn queue_number(self) -> Option<QueueNumber> {
+        // RFC5040-4.1-3
         match self {
             Opcode::Write | Opcode::ReadResponse => None,
             Opcode::Send
@@ -200,6 +205,7 @@ impl ReadRequest {
     /// [`EncodeError::NoRoom`].
     #[inline]
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
+        // RFC5040-4.4-1
         let octets: &mut [u8; READ_REQUEST_LEN] = chunk_mut(buf, 0)?;
         put(
             octets,
@@ -284,6 +290,7 @@ impl AtomicRequest {
         let octets: &[u8; ATOMIC_REQUEST_LEN] = chunk(octets, 0)?;
         let data = be64(octets, atomic_request::ADD_OR_SWAP);
         let mask = be64(octets, atomic_request::ADD_OR_SWAP_MASK);
+        // RFC7306-5-2
         let operation = match be32(octets, atomic_request::OPERATION) & 0x0f {
             ATOMIC_FETCH_ADD => AtomicOperation::FetchAdd { add: data, mask },
             ATOMIC_COMPARE_SWAP => AtomicOperation::CompareSwap {
@@ -295,6 +302,7 @@ impl AtomicRequest {
             ATOMIC_WRITE => AtomicOperation::Write {
                 octets: data.to_be_bytes(),
             },
+            // RFC7306-5.2.1-3
             _ => return Err(ParseError::AtomicOperation),
         };
         Ok(Self {

@@ -25,12 +25,14 @@ impl TrpHeader {
     /// `None` when the packet is a RESET, no connection's or an unreliable one's, which are never
     /// answered so.
     pub fn reset_for(offender: &TrpHeader, reason: ResetReason) -> Option<Self> {
+        // R8.4-1
         if matches!(
             offender.kind,
             PacketType::Reset | PacketType::Cm | PacketType::Datagram | PacketType::UnreliableData
         ) {
             return None;
         }
+        // R8.4-4
         Some(Self {
             kind: PacketType::Reset,
             flags: Flags::NONE,
@@ -60,6 +62,7 @@ impl TrpHeader {
         match self.window & !ACKNOWLEDGES {
             1 => ResetReason::Failed,
             2 => ResetReason::NotConnected,
+            // R8.4-7
             _ => ResetReason::NoQueuePair,
         }
     }

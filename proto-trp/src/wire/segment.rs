@@ -194,6 +194,7 @@ impl Segment {
     #[inline]
     pub fn parse_at(flags: Flags, ddp: &[u8], at: usize, end: usize) -> Result<Self, ParseError> {
         let control = *ddp.first().ok_or(ParseError::Truncated)?;
+        // RFC5041-4.1-1
         if control & CONTROL_TAGGED != 0 {
             let header = TaggedHeader::parse(ddp)?;
             let payload_offset = at + super::ddp::TAGGED_LEN;
@@ -216,6 +217,7 @@ impl Segment {
                 .ok_or(ParseError::Truncated)?;
             let opcode = Opcode::of_control(header.rdmap_control)?;
             let queue = opcode.queue_number().ok_or(ParseError::Opcode)?;
+            // RFC5040-4.1-3, RFC5041-7.1-1
             if header.queue_number != queue as u32 {
                 return Err(ParseError::QueueNumber);
             }
@@ -270,6 +272,7 @@ fn send_kind(opcode: Opcode, header: &UntaggedHeader, flags: Flags) -> Option<Se
         offset: header.message_offset,
         solicited,
         invalidate: invalidates.then_some(Stag(header.ulp)),
+        // R10-7
         immediate: (!invalidates && flags.contains(Flags::IMMEDIATE)).then_some(header.ulp),
     })
 }
@@ -282,12 +285,14 @@ fn single_kind(
     body: &[u8],
     body_len: usize,
 ) -> Result<SegmentKind, ParseError> {
+    // R10-4
     if header.message_offset != 0 {
         return Err(ParseError::MessageOffset);
     }
     if !header.last {
         return Err(ParseError::NotLast);
     }
+    // R10-4, RFC5040-4.2-1, RFC7306-6.3-4
     let fits = match opcode {
         Opcode::ReadRequest => body_len == rdmap::READ_REQUEST_LEN,
         Opcode::AtomicRequest => body_len == rdmap::ATOMIC_REQUEST_LEN,
@@ -360,6 +365,7 @@ pub fn encode(
     }
     let at = trp.len();
     let rest = buf.get_mut(at..).ok_or(EncodeError::NoRoom)?;
+    // RFC5041-4.4-1
     Ok(at + encode_segment(kind, last, rest)?)
 }
 
@@ -373,8 +379,10 @@ pub fn encode_segment(
     last: bool,
     buf: &mut [u8],
 ) -> Result<usize, EncodeError> {
+    // RFC5040-6.1-1
     match *kind {
         SegmentKind::Absent => Ok(0),
+        // RFC5040-5.1-1
         SegmentKind::Write { stag, offset } => TaggedHeader {
             last,
             rdmap_control: Opcode::Write.control(),
@@ -382,6 +390,7 @@ pub fn encode_segment(
             offset,
         }
         .encode(buf),
+        // RFC5040-5.2.2-1
         SegmentKind::ReadResponse { stag, offset } => TaggedHeader {
             last,
             rdmap_control: Opcode::ReadResponse.control(),
@@ -402,14 +411,18 @@ pub fn encode_segment(
                 (true, None) => Opcode::SendSolicited,
                 (true, Some(_)) => Opcode::SendSolicitedInvalidate,
             };
+            // RFC5040-4.1-2, RFC5040-4.1-6
             let ulp = invalidate.map(|stag| stag.0).or(immediate).unwrap_or(0);
+            // RFC5040-5.3-1
             untagged(opcode, QueueNumber::Send, msn, ulp, offset, last).encode(buf)
         }
         SegmentKind::ReadRequest { msn, request } => {
+            // RFC5040-5.2.1-1
             let at = single(Opcode::ReadRequest, QueueNumber::Request, msn, buf)?;
             Ok(at + request.encode(&mut buf[at..])?)
         }
         SegmentKind::Terminate { msn, terminate } => {
+            // RFC5040-5.4-1
             let at = single(Opcode::Terminate, QueueNumber::Terminate, msn, buf)?;
             Ok(at + terminate.encode(&mut buf[at..])?)
         }
@@ -423,13 +436,16 @@ pub fn encode_segment(
             } else {
                 Opcode::Immediate
             };
+            // RFC7306-6.3-1
             let at = single(opcode, QueueNumber::Send, msn, buf)?;
             Ok(at + data.encode(&mut buf[at..])?)
         }
         SegmentKind::AtomicRequest { msn, request } => {
+            // RFC7306-5.2-1
             let at = single(Opcode::AtomicRequest, QueueNumber::Request, msn, buf)?;
             Ok(at + request.encode(&mut buf[at..])?)
         }
+        // RFC7306-5-3
         SegmentKind::AtomicResponse { msn, response } => {
             let at = single(
                 Opcode::AtomicResponse,
@@ -449,6 +465,7 @@ fn single(
     msn: Msn,
     buf: &mut [u8],
 ) -> Result<usize, EncodeError> {
+    // RFC5040-4.1-6, RFC7306-4.1-1: no STag is invalidated.
     untagged(opcode, queue, msn, 0, 0, true).encode(buf)
 }
 

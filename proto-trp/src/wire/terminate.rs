@@ -51,6 +51,7 @@ macro_rules! causes {
     };
 }
 
+// RFC5040-4.8-2, RFC5041-7.2-1
 causes! {
     /// RDMAP, local catastrophic error.
     RDMAP_CATASTROPHIC = 0x0000, "RDMAP: local catastrophic error";
@@ -208,10 +209,12 @@ impl Terminate {
         let Ok(header) = TerminatedDdp::parse(segment) else {
             return Self::new(cause);
         };
+        // R11-4
         if matches!(header, TerminatedDdp::Tagged(_)) && cause.error_type() != 1 {
             return Self::new(cause);
         }
         let is_read = header.octets()[ddp::tagged::RDMAP_CONTROL] == Opcode::ReadRequest.control();
+        // R11-3
         let read_request = match header {
             TerminatedDdp::Untagged(_) if is_read => chunk(segment, UNTAGGED_LEN).ok().copied(),
             _ => None,
@@ -249,9 +252,11 @@ impl Terminate {
     /// # Errors
     /// [`EncodeError::NoRoom`].
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
+        // RFC5040-4.8-1
         let mut bits = 0;
         let mut at = field::SEGMENT_LEN;
         if let Some((segment_len, header)) = &self.ddp {
+            // R11-3, RFC5040-4.8-4
             bits |= field::M | field::D;
             put(
                 chunk_mut::<SEGMENT_LEN_LEN>(buf, at)?,
@@ -261,11 +266,13 @@ impl Terminate {
             at = copy(buf, at + SEGMENT_LEN_LEN, header.octets())?;
         }
         if let Some(read_request) = &self.read_request {
+            // R11-3, RFC5040-4.8-4
             bits |= field::R;
             at = copy(buf, at, read_request)?;
         }
         let control: &mut [u8; CONTROL_LEN] = chunk_mut(buf, 0)?;
         put(control, field::CAUSE, self.cause.0.to_be_bytes());
+        // RFC5040-4.8-3
         put(control, field::HEADER_CONTROL, [bits, 0]);
         Ok(at)
     }

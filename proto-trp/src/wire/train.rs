@@ -61,6 +61,7 @@ impl Train {
             count += 1;
         }
         let is_rest_empty = table[2 * count..].iter().all(|&octet| octet == 0);
+        // R4.4-5
         if count == 0 || !is_rest_empty || end != datagram_len {
             return Err(ParseError::Train);
         }

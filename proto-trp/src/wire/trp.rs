@@ -94,11 +94,13 @@ impl PacketType {
     /// [`ParseError::Version`] and [`ParseError::PacketType`].
     #[inline]
     pub const fn of(first: u8) -> Result<Self, ParseError> {
+        // R4-1
         if first >> 4 != VERSION {
             return Err(ParseError::Version);
         }
         match Self::from_nibble(first & 0x0f) {
             Some(kind) => Ok(kind),
+            // R4.1-1
             None => Err(ParseError::PacketType),
         }
     }
@@ -140,6 +142,7 @@ impl Flags {
     /// The flags of an octet as received; bits that version 1 does not define are dropped.
     #[inline]
     pub const fn from_octet(octet: u8) -> Self {
+        // R4.2-3
         Flags(octet & 0x1f)
     }
 
@@ -218,6 +221,7 @@ impl ConnectionId {
 /// Two rounds of the finalizer of splitmix64, so that each of the 72 bits of input reaches each bit of the result.
 #[inline]
 pub const fn connection_id(sender: Qpn, receiver: Qpn, initial_psn: Psn) -> ConnectionId {
+    // R5-1
     let ends = (sender.to_u32() as u64) << 24 | receiver.to_u32() as u64;
     let mixed = mix64(mix64(ends) ^ initial_psn.to_u32() as u64);
     let [a, b, c, d, ..] = mixed.to_be_bytes();
@@ -338,6 +342,7 @@ impl TrpHeader {
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
         let octets: &mut [u8; HEADER_LEN] = chunk_mut(buf, 0)?;
         octets[field::VERSION_TYPE] = self.kind.first_octet();
+        // R4.2-2: no other bit is ever set.
         octets[field::FLAGS] = self.flags.octet();
         put(
             octets,
