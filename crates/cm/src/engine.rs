@@ -284,6 +284,7 @@ impl Engine {
             state: State::ReqSent,
             owned: true,
             remote_id: 0,
+            // R9-2
             nonce: self.random(),
             peer: Peer {
                 ip: params.dst.ip(),
@@ -333,6 +334,7 @@ impl Engine {
         let conn = self.expect(id, &[State::ReqRcvd])?;
         conn.local = info_of(&params.qp, psn);
         conn.private_data = params.private_data;
+        // R9-5
         if conn.req.port_space.is_datagram() {
             self.answer(now, id.0);
             return Ok(());
@@ -522,6 +524,7 @@ impl Engine {
 
     /// Takes in one datagram from a host; any octets are safe.
     pub fn handle_datagram(&mut self, now: u64, from: IpAddr, datagram: &[u8]) {
+        // R9-9
         let Ok(message) = Message::parse(datagram) else {
             self.counters.malformed += 1;
             return;
@@ -537,6 +540,7 @@ impl Engine {
                     || c.remote_id == message.head.local_id
                     || message.body.kind() == Kind::Rej)
         });
+        // R9-7
         if !known {
             self.answer_stray(now, from, &message);
             return;

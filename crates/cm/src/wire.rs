@@ -245,6 +245,7 @@ impl<'a> Message<'a> {
         let kind = Kind::from_octet(head[1]).ok_or(ParseError::Kind)?;
         let private_len = usize::from(u16_at(head, 22));
         let total = HEADER_LEN + kind.body_len() + private_len;
+        // R9-8
         if usize::from(u16_at(head, 2)) != datagram.len()
             || total != datagram.len()
             || private_len > MAX_PRIVATE_DATA

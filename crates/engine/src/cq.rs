@@ -169,6 +169,7 @@ impl Cq {
     /// Reserves room for `entries` more completions of a queue that is attached.
     pub(super) fn reserve(&self, entries: u32) -> Result<(), EngineError> {
         let mut ring = self.ring.lock();
+        // RFC5040-8.1.1-9: each queue has room of its own.
         let reserved = ring.reserved.checked_add(entries);
         ring.reserved = reserved.ok_or(EngineError::NoMemory)?;
         ring.fit();

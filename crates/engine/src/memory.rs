@@ -225,6 +225,7 @@ impl QpHost<'_> {
         access: RemoteAccess,
     ) -> Result<u64, ProtectionError> {
         let needed = Self::rights(access);
+        // R11-5
         if !self.access.contains(needed) {
             return Err(ProtectionError::Access);
         }
@@ -566,6 +567,7 @@ impl<'a> Host for QpHost<'a> {
             Ok(address) => address,
             Err(_) => self.word_carefully(remote, op.access())?,
         };
+        // R10-8, RFC7306-5.1-1
         if address % 8 != 0 {
             return Err(ProtectionError::Misaligned);
         }

@@ -150,6 +150,7 @@ impl MrTable {
         } else {
             Kind::Memory
         };
+        // RFC5040-8.1.1-4, RFC5041-8.3-1
         let region = Region {
             key: 0,
             pd: pd.0,
@@ -186,6 +187,7 @@ impl MrTable {
     /// Gives a region or window an index and a key.
     pub(super) fn add(&mut self, region: Region, kind: Kind) -> Result<MrKeys, EngineError> {
         let index = self.take_index()?;
+        // RFC5040-8.1.1-8
         let key = index << RANDOM_BITS | (self.random)() & ((1 << RANDOM_BITS) - 1);
         self.put(index, Region { key, ..region }, kind);
         Ok(MrKeys {
@@ -254,6 +256,7 @@ impl MrTable {
             return Err(EngineError::Busy);
         }
         self.count -= 1;
+        // RFC5040-8.1.1-6, RFC5041-8.3-1
         Ok(Pd(self.take_out(index).pd))
     }
 
@@ -344,18 +347,23 @@ impl MrTable {
         needed: Access,
     ) -> Result<u64, ProtectionError> {
         let region = match self.regions.get((key >> RANDOM_BITS) as usize) {
+            // RFC5040-7.2-3, RFC5041-7.1-2
             Some(region) if region.key == key && key != 0 => region,
             _ => return Err(ProtectionError::InvalidStag),
         };
+        // RFC5040-8.1.1-1, RFC5041-8.2-1
         if region.pd != pd.0 {
             return Err(ProtectionError::NotAssociated);
         }
+        // RFC5040-8.1.1-5
         if !region.access.contains(needed) {
             return Err(ProtectionError::Access);
         }
+        // RFC5040-7.2-3, RFC5041-7.1-2
         if wraps(at, len) {
             return Err(ProtectionError::Wrap);
         }
+        // RFC5040-8.1.1-3
         region.place(at, len)
     }
 
@@ -376,6 +384,7 @@ impl MrTable {
         }
         let memory = match detail.kind {
             Kind::Window(window) if window.region == 0 => return Err(ProtectionError::InvalidStag),
+            // RFC5040-8.1.1-2, RFC5041-8.2-2
             Kind::Window(window) if window.is_type_2 && window.qpn != qpn => {
                 return Err(ProtectionError::NotAssociated)
             }

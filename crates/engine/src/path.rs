@@ -72,6 +72,7 @@ impl PeerSource {
     /// Whether a datagram came from there.
     #[inline]
     pub(super) fn sent(&self, meta: &Meta) -> bool {
+        // R3-9
         meta.src_port == self.port && meta.remote_ip == self.ip
     }
 
@@ -80,6 +81,7 @@ impl PeerSource {
         let of_process = slot_of_source_port(self.port).map(|slot| source_port(Qpn::new(slot, 0)));
         let is_port =
             Some(meta.src_port) == of_process || meta.src_port == udp_port(SlotId::DAEMON);
+        // R3-9
         is_port && meta.remote_ip == self.ip
     }
 }

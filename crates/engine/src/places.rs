@@ -87,6 +87,7 @@ impl Indices {
         let end = (self.known + BATCH).min(PLACES);
         let places = self.known..end;
         let indices = places.map(|place| self.first.index(low16(place)));
+        // R3-1
         // No queue pair has index 0.
         self.fresh.extend(indices.filter(|index| *index != 0));
         self.known = end;

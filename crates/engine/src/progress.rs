@@ -361,6 +361,7 @@ impl Shard {
     #[inline]
     fn dispatch(&mut self, info: &Info, now: Time, body: &Body, origin: &Origin) -> usize {
         let mut head = [0u8; HEAD];
+        // R15-2
         let head_len = body.copy_head(&mut head);
         self.handle(info, now, &head[..head_len], body, origin)
     }
@@ -410,6 +411,7 @@ impl Shard {
             Origin::Local(slot) => entry.source.is_slot(*slot),
             Origin::Remote(meta) => entry.source.sent(meta),
         };
+        // R3-9, R8.4-9
         if !is_from_peer && !may_be_from_peer(entry, fixed, origin) {
             self.counters.wrong_source += 1;
             return 1;
@@ -486,6 +488,7 @@ impl Shard {
         let Some(slot) = slot_of_source_port(meta.src_port) else {
             return;
         };
+        // R3-4, R3-5, R15-1
         let back = Meta {
             src_port: source_port(Qpn::new(self.slot, 0)),
             dst_port: udp_port(slot),
@@ -513,6 +516,7 @@ impl Shard {
 
     /// Sends a datagram of connection management to a slot of a host.
     pub(super) fn send_cm(&mut self, info: &Info, ip: std::net::IpAddr, to: SlotId, octets: &[u8]) {
+        // R3-5
         // A REQ comes from the address that it names.
         let source = ReqRoute::parse(octets).map(|request| Gid::from_ip(request.src.ip()));
         let index = info.gids.iter().position(|own| Some(own.gid) == source);
@@ -719,6 +723,7 @@ fn reset_of(
     len: usize,
     reason: ResetReason,
 ) -> Option<TrpHeader> {
+    // R8.4-2
     let offender = TrpHeader::parse(head, len).ok()?;
     let reset = TrpHeader::reset_for(&offender, reason)?;
     let stream = offender.connection_id.to_u32();

@@ -142,6 +142,7 @@ impl MrTable {
 
     /// Takes the range away from a bound window of type 2 of a queue pair; nothing else can be invalidated.
     pub(super) fn invalidate(&mut self, key: u32, pd: Pd, qpn: u32) -> Result<(), ProtectionError> {
+        // RFC5040-7.2-2
         let index = self.index_of(key).ok_or(ProtectionError::InvalidStag)?;
         if self.regions[index].pd != pd.number() {
             return Err(ProtectionError::NotAssociated);
@@ -155,6 +156,7 @@ impl MrTable {
                 Ok(())
             }
             Kind::Window(window) if window.is_type_2 => Err(ProtectionError::NotAssociated),
+            // RFC5040-8.1.1-7
             _ => Err(ProtectionError::CannotInvalidate),
         }
     }

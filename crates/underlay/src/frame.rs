@@ -35,6 +35,7 @@ pub const fn header_octets(version: IpVersion) -> usize {
 /// The longest datagram that fits an IP MTU unfragmented; 0 when not even the headers do.
 #[inline]
 pub const fn max_datagram(mtu: u16, version: IpVersion) -> usize {
+    // R3-7
     (mtu as usize).saturating_sub(header_octets(version) - ETHERNET_OCTETS)
 }
 
@@ -152,6 +153,7 @@ impl Template {
         let (version, ethertype, ip_sum, pseudo_sum) = match addresses {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 ip[0] = 0x45;
+                // R3-6
                 ip[6] = 0x40; // Do not fragment; identification 0 then says nothing (RFC 6864).
                 ip[8] = HOP_LIMIT;
                 ip[9] = PROTOCOL_UDP;
@@ -248,6 +250,7 @@ impl Template {
         segment[2..4].copy_from_slice(&ports.destination.to_be_bytes());
         segment[4..6].copy_from_slice(&length.to_be_bytes());
         segment[6..8].copy_from_slice(&[0, 0]);
+        // R3-8
         if self.checksum == Checksum::Full || self.version == IpVersion::V6 {
             let sum = self.pseudo_sum.word(length).octets(segment).finish();
             // 0 would mean "not computed"; its other representation says the same sum (RFC 768).

@@ -139,6 +139,7 @@ pub fn parse(frame: &[u8], local: &Endpoint) -> Result<Received, Dropped> {
 #[cold]
 fn to_all_slots(parsed: Result<Received, Dropped>) -> Result<Received, Dropped> {
     parsed.and_then(|received| {
+        // R12-5
         if received.destination_port == udp_port(SlotId::DAEMON) {
             Ok(received)
         } else {

@@ -100,6 +100,7 @@ impl Inbound<'_> {
     ) -> Option<Arrived> {
         let counters = &self.shared.counters;
         if let Some(group) = group_of(datagram, datagram.len()).map(Ip16) {
+            // R12-4
             if destination.is_none_or(|destination| group == destination) {
                 self.copy_to_members(group, meta, datagram);
             } else {
@@ -118,6 +119,7 @@ impl Inbound<'_> {
             counters.drop_not_for_daemon.bump();
             return None;
         }
+        // R9-6
         // What answers it goes to the source in its body.
         if route.src.ip().to_canonical() != remote {
             counters.drop_request_source.bump();
@@ -163,6 +165,7 @@ impl Inbound<'_> {
         let counters = &self.shared.counters;
         counters.group_datagrams.bump();
         let members = self.shared.groups().members(group);
+        // R12-3
         for slot in members.iter() {
             match self.put(slot, meta, datagram) {
                 Ok(()) => counters.group_copies.bump(),

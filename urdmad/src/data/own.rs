@@ -43,6 +43,7 @@ impl Answer {
         Some(Self {
             remote,
             gid_index: request.map_or(0, |request| identity.gid_index(request.src.ip())),
+            // R3-4
             ports: UdpPorts {
                 source: udp_port(urdma_types::SlotId::DAEMON),
                 destination: urdma_types::PORT_BASE + u16::from(slot),
@@ -74,6 +75,7 @@ impl Answer {
         meta: &Meta,
         (arena, slot): (&Arena, SlotId),
     ) -> Option<Self> {
+        // R8.4-2
         let offender = TrpHeader::parse(datagram, datagram.len()).ok()?;
         let reset = TrpHeader::reset_for(&offender, ResetReason::NoQueuePair)?;
         let stream = offender.connection_id.to_u32();
@@ -85,6 +87,7 @@ impl Answer {
         reset.encode(&mut header).ok()?;
         octets.try_extend_from_slice(&header).ok()?;
         Some(Self {
+            // R3-5, R15-1
             remote: meta.remote_ip.to_ip(),
             gid_index: meta.gid_index,
             ports: UdpPorts {

@@ -114,6 +114,7 @@ impl Routes {
         Template::new(&Route {
             source_mac: self.local.mac(),
             destination_mac,
+            // R3-5
             source: self.local.source_for(destination, index)?,
             destination,
             checksum: self.checksum,

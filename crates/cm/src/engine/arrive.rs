@@ -12,6 +12,7 @@ const REFUSALS_MAX: u32 = 36;
 impl Engine {
     pub(super) fn handle_req(&mut self, now: u64, head: &Head, req: &Req, private_data: &[u8]) {
         let peer = Peer {
+            // R9-4
             ip: req.src.ip(),
             slot: head.slot,
         };
@@ -95,6 +96,7 @@ impl Engine {
         };
         match (conn.state, conn.rejected) {
             (State::ReqRcvd | State::RepGated, _) => self.send_mra(id),
+            // R9-5
             (State::RepSent | State::Answered, _) => self.send_current(id),
             (State::Closed, Some(_)) => self.send_current(id),
             _ => {}
@@ -261,6 +263,7 @@ impl Engine {
     pub(super) fn answer_stray(&mut self, now: u64, from: IpAddr, message: &Message<'_>) {
         self.counters.stray += 1;
         let to = Peer {
+            // R15-1
             ip: from,
             slot: message.head.slot,
         };

@@ -207,6 +207,7 @@ impl Engine {
             return;
         };
         let mut to = conn.peer;
+        // R9-1
         if body.kind() == Kind::Req {
             to.slot = 0;
         } else if to.slot == 0 && conn.remote_id == 0 {
@@ -215,6 +216,7 @@ impl Engine {
         let head = Head {
             local_id: id,
             remote_id: conn.remote_id,
+            // R9-3
             nonce: conn.nonce,
             slot: self.config.slot,
         };

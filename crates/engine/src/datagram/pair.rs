@@ -191,6 +191,7 @@ impl Queues<'_> {
             let taken = host.take_shared_recv_if(list, holds)?;
             (taken.wr_id, usize::from(taken.sge_count))
         } else {
+            // R12-8
             if !holds(self.recvs.front().ok_or(NotTaken::Empty)?) {
                 return Err(NotTaken::Unwanted);
             }

@@ -27,6 +27,7 @@ impl Shard {
     /// Takes a DATAGRAM packet in. Whatever does not fit is dropped and counted, without an answer.
     #[inline(never)]
     pub(in super::super) fn dispatch_datagram(&mut self, info: &Info, head: &[u8], body: &Body) {
+        // R12-7
         let Ok(header) = DatagramHeader::parse(head, body.len()) else {
             self.counters.malformed += 1;
             return;
@@ -57,6 +58,7 @@ impl Shard {
     }
 
     fn deliver_datagram(&mut self, index: u16, header: &DatagramHeader, body: &Body) {
+        // R12-7
         let Some(entry) = self
             .datagrams
             .get(index)
@@ -80,6 +82,7 @@ impl Shard {
                 return;
             }
         };
+        // R12-6
         match place(&mut host, sges, &grh(header, len), body, len) {
             Ok(()) => complete(&mut host, wr_id, header, len),
             Err(_) => queues.fail_recv(&mut host, wr_id),

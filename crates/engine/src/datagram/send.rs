@@ -212,6 +212,7 @@ impl Letter {
             entry.attributes.qkey
         };
         let destination_index = match handle.reach {
+            // R12-2
             Reach::Group => 0,
             Reach::Host(_) => Qpn::from_u32(request.remote_qpn)?.index(),
         };
@@ -249,6 +250,7 @@ fn plan(
     if handle.pd != entry.qp.pd() {
         return Err(Status::LocalQpOperationError);
     }
+    // R12-1
     if request.length > u64::from(path_mtu_octets) {
         return Err(Status::LocalLengthError);
     }
