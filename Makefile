@@ -52,6 +52,7 @@ lint:
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@CARGO="$(CARGO)" scripts/check-architecture.py
+	@scripts/check-citations.py
 
 # The arena's rings, frame states and parking under every interleaving.
 loom:

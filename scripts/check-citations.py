@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Compares the requirements of the specifications with the citations of them in the code.
+
+doc/spec/trp.md marks each sentence with MUST or MUST NOT by a tag, [R8.4-2]: the second requirement
+of section 8.4. doc/spec/rfc-requirements.md has a tag for each requirement of an RFC that applies,
+[RFC5040-5.2.1-3]. The code cites tags in a comment of its own, directly above the line that keeps
+the requirement, and may say in a few words what that is:
+
+    // R8.4-2
+    // R8.4-2, R4.3-1: a malformed packet is not answered.
+
+Lists on standard output, and exits with 1 if there is any of:
+
+- a sentence of trp.md with MUST and without a tag, or an entry of rfc-requirements.md without one;
+- a tag that occurs twice, or in another section than its own;
+- a tag that no line of *.rs or *.c outside of tests cites;
+- a citation of a tag that does not exist, or in another form, or above nothing.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TRP = "doc/spec/trp.md"
+RFCS = "doc/spec/rfc-requirements.md"
+# The heading in TRP under which MUST is explained.
+CONVENTIONS = "Conventions"
+# The heading in RFCS under which entries have tags.
+APPLICABLE = "Requirements that apply"
+
+TAG = r"R(?:FC\d+-)?\d+(?:\.\d+)*-\d+"
+TAG_IN_TEXT = re.compile(rf"\[({TAG})\]")
+TAG_IN_CODE = re.compile(rf"\b{TAG}\b")
+CITATION = re.compile(rf"\s*// ({TAG}(?:, {TAG})*)(?:: \S.*)?$")
+HEADING = re.compile(r"(#+) (?:(\d+(?:\.\d+)*)\.? )?(.*)")
+MUST = re.compile(r"\bMUST\b")
+SENTENCE_END = re.compile(r"(?<=\.)\s+(?=[A-Z`*(])")
+SKIPPED_FOLDERS = {".git", "target", "node_modules"}
+
+
+def paragraphs(text):
+    """Yields (line number, section, level-2 heading, text) of each paragraph, list item or row."""
+    section, chapter, is_code, begin, lines = "", "", False, 0, []
+
+    def item():
+        return begin, section, chapter, " ".join(lines)
+
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        heading = HEADING.match(line)
+        if stripped.startswith("```"):
+            is_code = not is_code
+        begins = re.match(r"([-*|]|\d+\.) ", stripped)
+        if lines and (not stripped or is_code or heading or begins or stripped == "```"):
+            yield item()
+            lines = []
+        if is_code or not stripped or stripped.startswith("```"):
+            continue
+        if heading:
+            section = heading[2] or ""
+            if heading[1] == "##":
+                chapter = heading[3]
+            continue
+        if not lines:
+            begin = number
+        lines.append(stripped)
+    if lines:
+        yield item()
+
+
+def trp_tags(problems):
+    """Gives the tags of trp.md with their lines."""
+    found = {}
+    for line, section, chapter, text in paragraphs((ROOT / TRP).read_text(encoding="utf-8")):
+        if chapter == CONVENTIONS:
+            continue
+        for sentence in SENTENCE_END.split(text):
+            tags = TAG_IN_TEXT.findall(sentence)
+            if MUST.search(sentence) and not tags:
+                problems.append(f"{TRP}:{line}: MUST without a tag: {sentence}")
+            for tag in tags:
+                add(found, tag, f"{TRP}:{line}", problems)
+                if tag.rsplit("-", 1)[0] != f"R{section}":
+                    problems.append(f"{TRP}:{line}: [{tag}] stands in section {section}")
+    return found
+
+
+def rfc_tags(problems):
+    """Gives the tags of rfc-requirements.md with their lines."""
+    found = {}
+    for line, _, chapter, text in paragraphs((ROOT / RFCS).read_text(encoding="utf-8")):
+        tags = TAG_IN_TEXT.findall(text)
+        is_entry = text.startswith("- ") and chapter == APPLICABLE
+        if is_entry and len(tags) != 1:
+            problems.append(f"{RFCS}:{line}: {len(tags)} tags in an entry, not one: {text}")
+        if tags and chapter != APPLICABLE:
+            problems.append(f"{RFCS}:{line}: a tag outside of \"{APPLICABLE}\": {text}")
+        for tag in tags:
+            add(found, tag, f"{RFCS}:{line}", problems)
+    return found
+
+
+def add(found, tag, place, problems):
+    if tag in found:
+        problems.append(f"{place}: [{tag}] is at {found[tag]} already")
+    found[tag] = place
+
+
+def sources():
+    """Yields the paths of all code."""
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        for name in sorted(files):
+            if name.endswith((".rs", ".c")):
+                yield Path(folder, name)
+
+
+def citations(known, problems):
+    """Gives the tags that code outside of tests cites."""
+    cited = set()
+    for path in sources():
+        name = path.relative_to(ROOT)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for at, line in enumerate(lines):
+            tags = TAG_IN_CODE.findall(line)
+            if not tags:
+                continue
+            place = f"{name}:{at + 1}"
+            if not CITATION.match(line):
+                problems.append(f"{place}: not of the form \"// TAG, TAG: words\": {line.strip()}")
+            elif not followed_by_code(lines, at):
+                problems.append(f"{place}: a citation above nothing: {line.strip()}")
+            problems += [f"{place}: {tag} does not exist" for tag in tags if tag not in known]
+            if "tests" not in name.parts:
+                cited.update(tags)
+    return cited
+
+
+def followed_by_code(lines, at):
+    """Whether the next line that is no comment or attribute is code, with no empty line before."""
+    for line in lines[at + 1 :]:
+        stripped = line.strip()
+        if not stripped.startswith(("//", "#[")):
+            return bool(stripped) and stripped not in ("}", "};", ")", ");")
+    return False
+
+
+def main():
+    problems = []
+    known = trp_tags(problems) | rfc_tags(problems)
+    cited = citations(known, problems)
+    missing = [tag for tag in known if tag not in cited]
+    problems += [f"{known[tag]}: no code cites {tag}" for tag in missing]
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
