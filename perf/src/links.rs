@@ -5,9 +5,10 @@
 use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::{pair, programs};
 
+use crate::goals;
 use crate::lossy::{end, said_ok, MIB};
 use crate::samples::{Probe, Sample, Unit};
-use crate::spec::{Compare, Goal, Spec};
+use crate::spec::{Compare, Spec};
 
 const LENGTH: u32 = 1 << 20;
 /// Octets of a full Ethernet frame at an MTU of 9000, which the link counts, and of the write in it.
@@ -131,7 +132,7 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         name: link.probe.name,
         ours: link.probe,
         compare: Compare::Alone,
-        goal: Goal::AtLeast(0.9),
+        goal: goals::LINK,
     })
 }
 

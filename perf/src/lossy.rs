@@ -7,10 +7,11 @@ use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::process::Ended;
 use urdma_harness::{pair, programs, Failure};
 
+use crate::goals;
 use crate::lines::{Chart, Scale, Series};
 use crate::samples::{Probe, Sample, Samples, Unit};
 use crate::simulator::{self, LossRow, SWEEP_OCTETS};
-use crate::spec::{Compare, Goal, Spec};
+use crate::spec::{Compare, Spec};
 
 /// perftest's MB.
 pub(crate) const MIB: f64 = 1_048_576.0;
@@ -96,16 +97,6 @@ impl Point {
         }
     }
 
-    fn goal(&self) -> Goal {
-        match self.loss_ppm {
-            100 => Goal::AtLeast(0.98),
-            1_000 => Goal::AtLeast(0.95),
-            10_000 => Goal::AtLeast(0.8),
-            50_000 => Goal::AtLeast(0.5),
-            _ => Goal::None,
-        }
-    }
-
     /// GB/s of writes of `client` to `server`, at whose port the packets of both directions are lost.
     ///
     /// # Errors
@@ -156,7 +147,7 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
         name: point.probe.name,
         ours: point.probe,
         compare: Compare::With(point.beside),
-        goal: point.goal(),
+        goal: goals::goodput(point.loss_ppm),
     })
 }
 
@@ -239,6 +230,7 @@ pub fn table(charts: &[Chart]) -> String {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::spec::Goal;
 
     #[test]
     fn each_point_is_compared_with_the_same_without_loss() {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::process::Process;
 
+use crate::goals;
 use crate::links::Link;
 use crate::samples::{Probe, Sample, Unit};
-use crate::spec::{Compare, Goal, Spec};
+use crate::spec::{Compare, Spec};
 
 /// What the server of `urdma-perf-shares` prints when its client may come.
 pub const LISTENING: &str = "listening";
@@ -178,9 +179,9 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     };
     SHARED.iter().flat_map(move |shared| {
         [
-            row(shared.line, Goal::AtLeast(0.9)),
-            row(shared.fairness, Goal::AtLeast(0.95)),
-            row(shared.wait, Goal::AtMost(2.0)),
+            row(shared.line, goals::LINK),
+            row(shared.fairness, goals::FAIRNESS),
+            row(shared.wait, goals::QUEUEING),
         ]
     })
 }
