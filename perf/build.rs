@@ -1,4 +1,4 @@
-//! Links DPDK into the one program that measures it.
+//! Links DPDK into `urdma-perf-memif`, the only program here that uses it directly.
 
 use std::env;
 

@@ -1,4 +1,5 @@
-//! What opening the device costs: `ibv_devinfo` through urdma, beside the same program without a device.
+//! The cost of opening the device: `ibv_devinfo` through urdma, next to the same program without a
+//! device.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,9 +11,9 @@ use crate::samples::Sample;
 
 const LIMIT: Duration = Duration::from_secs(10);
 const PROGRAM: &str = "ibv_devinfo";
-/// What it prints about a device of ours.
+/// The name that it prints for a device of urdma.
 const DEVICE: &str = "urdma0";
-/// The fastest of so many runs counts: a run is short, and others use the machine.
+/// The fastest of this many runs counts, since a run is short and other programs use the machine.
 const RUNS: usize = 5;
 
 fn fastest(mut run: impl FnMut() -> Sample) -> Sample {
@@ -23,10 +24,10 @@ fn fastest(mut run: impl FnMut() -> Sample) -> Sample {
     Ok(best)
 }
 
-/// Milliseconds without urdma: the program finds no device.
+/// Milliseconds of a run without urdma, which finds no device.
 ///
 /// # Errors
-/// There is no such program.
+/// The program is not installed.
 pub fn plain() -> Sample {
     fastest(|| {
         let start = Instant::now();
@@ -36,10 +37,10 @@ pub fn plain() -> Sample {
     })
 }
 
-/// Milliseconds through `urdma run` on `host`.
+/// Milliseconds of a run through `urdma run` on `host`.
 ///
 /// # Errors
-/// It did not find our device.
+/// The program failed or did not find the device.
 pub fn through_urdma(host: &Instance, lease: Lease) -> Sample {
     fastest(|| {
         let mut command = host.run(lease, &[PROGRAM]).map_err(|f| f.to_string())?;

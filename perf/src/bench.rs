@@ -1,4 +1,4 @@
-//! `urdma bench`: sweeps of Debian's perftest on the user's own machine, over an instance of its own.
+//! `urdma bench`: sweeps of Debian's perftest on the user's machine, over an instance of their own.
 
 use serde::Serialize;
 use urdma_harness::instance::{Instance, Lease};
@@ -17,13 +17,13 @@ const QP_OCTETS: u32 = 64;
 const QP_MESSAGES: u32 = 200_000;
 const QP_DEPTH: u32 = 50;
 const LATENCIES: u32 = 5_000;
-/// Octets that one bandwidth moves, and how often an operation is repeated at least and at most.
+/// Octets that one measurement of bandwidth moves, and the least and greatest number of iterations.
 const OCTETS: u32 = 1 << 28;
 const ITERATIONS: (u32, u32) = (200, 50_000);
 const FIRST_PORT: u16 = 18_800;
 const PORTS: u16 = 100;
 
-/// What can be measured.
+/// A sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Sweep {
@@ -33,7 +33,7 @@ pub enum Sweep {
     Bandwidth,
     /// Rate of 64-octet writes over 1 to 4000 queue pairs
     Qps,
-    /// Goodput over loss between two instances, beside go-back-N in the simulator
+    /// Goodput over loss between two instances, next to go-back-N in the simulator
     Loss,
 }
 
@@ -58,7 +58,7 @@ impl Sweep {
         }
     }
 
-    /// Title and the axes' units.
+    /// Title, unit of the horizontal axis, unit of the vertical axis.
     const fn texts(self) -> (&'static str, &'static str, &'static str) {
         match self {
             Self::Latency => ("Latency one way", "octets", "us"),
@@ -76,17 +76,17 @@ impl Sweep {
 /// One measured point.
 #[derive(Clone, Debug, Serialize)]
 pub struct Point {
-    /// Of which sweep.
+    /// The sweep that it belongs to.
     pub sweep: Sweep,
-    /// Which program, or which protocol.
+    /// The program, or the protocol, that it is a value of.
     pub line: String,
-    /// Octets, queue pairs, or per cent.
+    /// Octets, queue pairs, or per cent of packets lost.
     pub at: f64,
-    /// In the sweep's unit; or why there is none.
+    /// The value in the sweep's unit, or why there is none.
     pub value: Result<f64, String>,
 }
 
-/// Something to measure.
+/// One point of a sweep before it is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     sweep: Sweep,
@@ -95,7 +95,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// "ib_send_lat 64".
+    /// Program and position, such as "ib_send_lat 64".
     pub fn label(&self) -> String {
         format!("{} {}", self.tool, self.at)
     }
@@ -136,7 +136,7 @@ impl Step {
     }
 }
 
-/// Everything that perftest is asked to do for these sweeps.
+/// All runs of perftest that these sweeps need.
 pub fn steps(sweeps: &[Sweep]) -> Vec<Step> {
     let mut steps = Vec::new();
     for sweep in sweeps {
@@ -151,12 +151,12 @@ pub fn steps(sweeps: &[Sweep]) -> Vec<Step> {
     steps
 }
 
-/// The port of the `number`th step.
+/// The TCP port of the `number`th step.
 pub fn port(number: usize) -> u16 {
     FIRST_PORT + u16::try_from(number % usize::from(PORTS)).unwrap_or(0)
 }
 
-/// What of the loss sweep is measured here, each point beside its lossless twin.
+/// The measured points of the loss sweep, each followed by the same run without loss.
 pub fn loss_sweep() -> Vec<lossy::Point> {
     let points = lossy::POINTS
         .iter()
@@ -166,7 +166,8 @@ pub fn loss_sweep() -> Vec<lossy::Point> {
         .collect()
 }
 
-/// The loss sweep: TRP as measured, TRP and go-back-N as simulated, without and with reordering; and what could not be measured.
+/// The loss sweep: TRP as measured, TRP and go-back-N as simulated, without and with reordering,
+/// and a point with the reason for each measurement that failed.
 pub fn loss_points(samples: &Samples) -> Vec<Point> {
     let point = |line: &str, at, value| Point {
         sweep: Sweep::Loss,
@@ -219,7 +220,7 @@ pub fn charts(points: &[Point]) -> Vec<Chart> {
     charts
 }
 
-/// The table for people.
+/// The table that is printed.
 pub fn table(points: &[Point]) -> String {
     let mut text = String::new();
     for sweep in Sweep::ALL {

@@ -1,4 +1,5 @@
-//! What a program costs that does nothing: processor time of all its threads, from the scheduler's accounts in nanoseconds, and resident memory.
+//! The cost of idle programs: processor time of all threads, from the scheduler's statistics in
+//! nanoseconds, and resident memory.
 
 use std::fs;
 use std::path::Path;
@@ -11,23 +12,24 @@ use urdma_harness::process::Process;
 
 use crate::samples::Sample;
 
-/// How long starting up may take.
+/// Limit for the start of a program.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// What happens right after the start is not idleness: urdmad's looks at a quiet port come at their slowest pace from five seconds on.
+/// Time between start and measurement. urdmad reaches its longest interval between two looks at a
+/// quiet port after five seconds.
 const SETTLE: Duration = Duration::from_secs(6);
 const WATCH: Duration = Duration::from_secs(3);
-/// What `urdma-perf-idle` prints when it is about to wait.
+/// The line that `urdma-perf-idle` prints before it waits.
 pub const WAITING: &str = "waiting";
-/// Its argument for a process without a device.
+/// Argument of `urdma-perf-idle` for a process without a device.
 pub const PLAIN: &str = "plain";
-/// Queue pairs over which the memory of one is averaged.
+/// Number of queue pairs over which the memory of one is averaged.
 const MANY: u32 = 1000;
 
 fn text(failure: urdma_harness::Failure) -> String {
     failure.to_string()
 }
 
-/// Nanoseconds that all threads of `pid` have run.
+/// Processor time of all threads of `pid` in nanoseconds.
 fn run_time_ns(pid: u32) -> Result<u64, String> {
     let threads =
         fs::read_dir(format!("/proc/{pid}/task")).map_err(|e| format!("process {pid}: {e}"))?;
@@ -41,7 +43,7 @@ fn run_time_ns(pid: u32) -> Result<u64, String> {
         .sum())
 }
 
-/// Octets of memory that `pid` has resident.
+/// Resident memory of `pid` in octets.
 fn resident_octets(pid: u32) -> Result<f64, String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))
         .map_err(|e| format!("process {pid}: {e}"))?;
@@ -53,7 +55,7 @@ fn resident_octets(pid: u32) -> Result<f64, String> {
         .ok_or_else(|| format!("process {pid} has ended"))
 }
 
-/// What each process uses while nothing happens, per cent of one core.
+/// Processor time of each idle process, in per cent of one core.
 fn use_of_core(pids: &[u32]) -> Result<Vec<f64>, String> {
     let all = || pids.iter().map(|pid| run_time_ns(*pid));
     sleep(SETTLE);
@@ -73,7 +75,8 @@ fn start(mut command: Command) -> Result<Process, String> {
     Ok(process)
 }
 
-/// `urdma-perf-idle` with `queue_pairs` on `host`, waiting on its completion channel.
+/// Starts `urdma-perf-idle` with `queue_pairs` queue pairs on `host`, where it waits on its
+/// completion channel.
 fn attached(
     host: &Instance,
     lease: Lease,
@@ -87,10 +90,11 @@ fn attached(
     )
 }
 
-/// Processor time of a process that waits on a completion channel of `host`, and of the host's urdmad.
+/// Processor time of an application that waits on a completion channel of `host`, and of the host's
+/// urdmad.
 ///
 /// # Errors
-/// The application did not come so far.
+/// The application did not start or did not set up its queue pairs.
 pub fn application_and_daemon(host: &Instance, programs: &Path) -> (Sample, Sample) {
     let measure = || -> Result<Vec<f64>, String> {
         let application = attached(host, Lease::Never, programs, 1)?;
@@ -103,10 +107,10 @@ pub fn application_and_daemon(host: &Instance, programs: &Path) -> (Sample, Samp
     }
 }
 
-/// Processor time of urdmad of `host` alone.
+/// Processor time of the urdmad of `host` without an application.
 ///
 /// # Errors
-/// It is gone.
+/// urdmad has ended.
 pub fn daemon(host: &Instance) -> Sample {
     let pid = host.daemon_pid().map_err(text)?;
     use_of_core(&[pid])?
@@ -118,7 +122,7 @@ pub fn daemon(host: &Instance) -> Sample {
 /// Resident memory in MB of a process that has loaded libibverbs and found no device.
 ///
 /// # Errors
-/// It did not start.
+/// The process did not start.
 pub fn plain_memory(programs: &Path) -> Sample {
     let mut command = Command::new(programs.join("urdma-perf-idle"));
     command.arg(PLAIN);
@@ -129,16 +133,16 @@ pub fn plain_memory(programs: &Path) -> Sample {
 /// Resident memory in MB of a process that waits on a completion channel of `host`.
 ///
 /// # Errors
-/// It did not come so far.
+/// The application did not start or did not set up its queue pairs.
 pub fn attached_memory(host: &Instance, lease: Lease, programs: &Path) -> Sample {
     let process = attached(host, lease, programs, 1)?;
     resident_octets(process.id()).map(|octets| octets / 1e6)
 }
 
-/// Resident memory in KB of one queue pair more, with room for one work request each way.
+/// Resident memory in KB of an additional queue pair with one work request each way.
 ///
 /// # Errors
-/// The application did not come so far.
+/// The application did not start or did not set up its queue pairs.
 pub fn queue_pair_memory(host: &Instance, programs: &Path) -> Sample {
     let memory = |queue_pairs| -> Sample {
         let process = attached(host, Lease::Never, programs, queue_pairs)?;

@@ -1,27 +1,26 @@
-//! `make perf`: how fast urdma is beside raw limits of this machine and beside its peers, measured interleaved in one call.
+//! `make perf`: urdma next to the raw limits of the machine and to its peers, measured interleaved
+//! in one call.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | [`samples`] | repeated measurements and their medians |
-//! | [`raw`] | limits: a shared-memory ring and a copied stream between two processes; net_memif; our own arena alone |
+//! | [`samples`], [`probes`] | repeated measurements and their medians; name and unit of each |
+//! | [`raw`] | limits: a ring and a copied stream between two processes, net_memif, the arena |
 //! | [`peers`] | qperf over loopback TCP, UCX over shared memory |
-//! | [`product`] | Debian's perftest through `urdma run` |
+//! | [`workloads`], [`product`] | the runs of Debian's perftest; how they run through `urdma run` |
 //! | [`simulator`] | the protocol alone, in virtual time |
-//! | [`idle`] | processor time and memory of idle processes |
-//! | [`threads`], [`verbs_setup`] | threads with queues of their own; how verbs programs begin |
-//! | [`attach`] | what opening the device costs |
-//! | [`probes`] | every probe's name and unit |
-//! | [`workloads`] | what perftest is asked to do |
-//! | [`part`], [`plan`] | what can be measured by itself; what is measured, in which order |
-//! | [`spec`], [`goals`], [`rows`] | what is compared with what, the goals, the verdicts |
-//! | [`report`], [`plot`] | table, JSON, SVG |
-//! | [`lossy`] | goodput of perftest over ports that lose, beside go-back-N |
-//! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate that take time |
-//! | [`bench`], [`lines`] | the sweeps of `urdma bench`, line charts |
+//! | [`idle`], [`attach`] | idle processes: processor time, memory; time of opening the device |
+//! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
+//! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
+//! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
+//! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
+//! | [`spec`], `goals`, [`rows`] | comparisons and their goals; their results |
+//! | [`report`] | table and JSON |
+//! | [`plot`], [`lines`] | bar charts and line charts, as SVG |
+//! | [`mod@bench`] | the sweeps of `urdma bench` |
 //!
-//! Every number is what a program printed or a clock said in this call; what cannot be measured is reported as not available, with the
-//! reason. The machine is shared with whatever else runs on it, so each probe runs several times, in turn with the others, and the
-//! median counts.
+//! Each value is what a program printed or a clock showed in this call. What cannot be measured is
+//! reported as not available, with the reason. Other work may run on the machine; each probe
+//! therefore runs several times, in turn with the others, and the median counts.
 
 pub mod attach;
 pub mod bench;

@@ -1,6 +1,8 @@
-//! One queue pair over links of limited rate that take time, made at the port of the real daemon: how much of the rate perftest's writes get.
+//! One queue pair over links of limited rate and delay, which the daemon makes at its port (`urdma
+//! fault`): the share of the rate that perftest's writes use.
 //!
-//! What the protocol makes of more links is computed by the simulator (`proto-trp/tests/sim_links.rs`), for whose hosts processors are no limit.
+//! The simulator covers more links (`proto-trp/tests/sim_links.rs`), without the limits of the
+//! processors.
 
 use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::{pair, programs};
@@ -11,10 +13,10 @@ use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Spec};
 
 const LENGTH: u32 = 1 << 20;
-/// Octets of a full Ethernet frame at an MTU of 9000, which the link counts, and of the write in it.
+/// Octets of a full Ethernet frame at an MTU of 9000, which the link counts, and of its payload.
 const FRAME_OCTETS: f64 = 9_014.0;
 const PAYLOAD_OCTETS: f64 = 8_942.0;
-/// A link is watched for two seconds and this many round trips, so that the first ones, in which the window grows, matter little.
+/// A link is measured for two seconds and this many round trips, so that slow start matters little.
 const WATCH_US: u64 = 2_000_000;
 const WATCH_ROUND_TRIPS: u64 = 200;
 const OCTETS_MAX: u64 = 10_000_000_000;
@@ -22,14 +24,15 @@ const OCTETS_MAX: u64 = 10_000_000_000;
 /// One link.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// The share of its rate that is used.
+    /// Share of its rate that is used.
     pub probe: Probe,
     mbps: u64,
     rtt_us: u64,
     marks: bool,
 }
 
-/// The links of issue 3, and two that mark.
+/// The links that are measured: 1 and 10 Gbit/s with round trips of 0.1 to 48 ms, and two that set
+/// ECN marks.
 pub const LINKS: [Link; 10] = [
     Link::new("1 Gbit/s, 0.1 ms", 1_000, 100, false),
     Link::new("1 Gbit/s, 1 ms", 1_000, 1_000, false),
@@ -44,7 +47,8 @@ pub const LINKS: [Link; 10] = [
 ];
 
 impl Link {
-    /// A link of `mbps` Mbit/s with a round trip of `rtt_us` whose queue marks or not.
+    /// A link of `mbps` Mbit/s with a round trip of `rtt_us`, whose queue sets ECN marks or does
+    /// not.
     pub const fn new(name: &'static str, mbps: u64, rtt_us: u64, marks: bool) -> Self {
         Self {
             probe: Probe {
@@ -57,12 +61,13 @@ impl Link {
         }
     }
 
-    /// Octets that the path holds without a queue.
+    /// Bandwidth-delay product in octets.
     const fn held(&self) -> u64 {
         self.mbps * self.rtt_us / 8
     }
 
-    /// What `urdma fault` is asked for at one port, for both directions: queue and marks as in the simulator.
+    /// Options of `urdma fault`, which apply to both directions of one port; queue and marks as in
+    /// the simulator.
     fn options(&self) -> Vec<String> {
         let mut options = vec![
             "--rate".to_owned(),
@@ -85,16 +90,16 @@ impl Link {
         u32::try_from(octets / u64::from(LENGTH)).unwrap_or(u32::MAX)
     }
 
-    /// Makes the link at the port of `server`, its counts at zero.
+    /// Makes the link at the port of `server` and sets its counters to zero.
     ///
     /// # Errors
-    /// What went wrong with `urdma fault`.
+    /// `urdma fault` failed.
     pub(crate) fn make(&self, server: &Instance) -> Result<(), String> {
         end(server)?;
         said_ok(server.fault(&self.options()))
     }
 
-    /// Share of the link's rate that so many octets of payload a second use, headers included.
+    /// Share of the link's rate that `octets_s` octets of payload a second use, headers included.
     pub(crate) fn share(&self, octets_s: f64) -> f64 {
         octets_s * FRAME_OCTETS / PAYLOAD_OCTETS * 8.0 / (self.mbps as f64 * 1e6)
     }
@@ -107,7 +112,7 @@ impl Link {
     /// Share of the link's rate that writes of `client` to `server` use, headers included.
     ///
     /// # Errors
-    /// What went wrong with `urdma fault` or perftest; a link that is to mark has not.
+    /// `urdma fault` or perftest failed, or a link that should mark has not marked any packet.
     pub fn measure(&self, server: &Instance, client: &Instance, port: u16) -> Sample {
         self.make(server)?;
         let job = programs::perftest("ib_write_bw", LENGTH, false, port, server.address())
@@ -119,7 +124,7 @@ impl Link {
             let status = server.status().map_err(|error| error.to_string())?;
             let marked = status["faults"]["inbound"]["counts"]["marked"].as_u64();
             if marked.unwrap_or(0) == 0 {
-                return Err("the link's queue never grew so long that it marked".into());
+                return Err("the link's queue stayed too short to mark a packet".into());
             }
         }
         Ok(self.share(figure.value * MIB))

@@ -1,7 +1,9 @@
-//! Goodput of perftest's writes between two hosts whose port loses packets, relative to the same without loss, beside go-back-N in the simulator.
+//! Goodput of perftest's writes between two hosts over a link that loses packets, relative to the
+//! goodput without loss, next to go-back-N in the simulator.
 //!
-//! The link has a rate that the processors can carry in any case, so that the figures tell of the protocol and not of who got a processor. Beside each
-//! point the same link is measured without loss.
+//! The link has a rate that the processors carry in any case, so that a ratio shows what loss costs
+//! the protocol and not how the scheduler assigns processors. Each point is followed by a run over
+//! the same link without loss.
 
 use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::process::Ended;
@@ -15,25 +17,26 @@ use crate::spec::{Compare, Spec};
 
 /// perftest's MB.
 pub(crate) const MIB: f64 = 1_048_576.0;
-/// Octets that a measurement moves.
+/// Octets of a run.
 const OCTETS: u32 = 1 << 28;
-/// The link: it holds as much as that of the simulator, 125 KB, at a fifth of its rate. A queue of four round trips takes what comes at once.
+/// The link: its bandwidth-delay product is that of the simulator's, 125 KB, at a fifth of its
+/// rate. The queue takes four round trips, so that a burst is not dropped.
 const LINK: [&str; 6] = ["--rate", "2Gbit/s", "--delay", "250us", "--queue", "500kB"];
-/// As in the simulator: one in a hundred is late, by half a round trip at most.
+/// As in the simulator: one packet in a hundred is late, by at most half a round trip.
 const REORDERING: [&str; 4] = ["--reorder", "1%", "--reorder-by", "250us"];
 
 /// One point of the sweep.
 #[derive(Clone, Copy, Debug)]
 pub struct Point {
-    /// Its goodput.
+    /// Goodput with loss.
     pub probe: Probe,
-    /// The goodput of the same without loss and reordering, right after it.
+    /// Goodput of the same run without loss and reordering, directly after it.
     pub beside: Probe,
     /// Octets of a write.
     pub length: u32,
-    /// Lost, in parts per million, in each direction.
+    /// Share of packets lost in each direction, in parts per million.
     pub loss_ppm: u32,
-    /// Some are late.
+    /// Whether packets are reordered.
     pub reorders: bool,
 }
 
@@ -86,7 +89,7 @@ pub const POINTS: [Point; 22] = [
 ];
 
 impl Point {
-    /// The same without loss and reordering.
+    /// The same point without loss and reordering.
     #[must_use]
     pub fn lossless(&self) -> Self {
         Self {
@@ -97,10 +100,11 @@ impl Point {
         }
     }
 
-    /// GB/s of writes of `client` to `server`, at whose port the packets of both directions are lost.
+    /// Goodput in GB/s of writes of `client` to `server`, at whose port packets of both directions
+    /// are lost.
     ///
     /// # Errors
-    /// What went wrong with `urdma fault` or perftest.
+    /// `urdma fault` or perftest failed.
     pub fn measure(&self, server: &Instance, client: &Instance, port: u16) -> Sample {
         let loss = format!("{}%", percent(self.loss_ppm));
         let seed = port.to_string();
@@ -119,15 +123,15 @@ impl Point {
     }
 }
 
-/// Ends all faults.
+/// Ends all faults at the port of `server`.
 ///
 /// # Errors
-/// What went wrong with `urdma fault`.
+/// `urdma fault` failed.
 pub fn end(server: &Instance) -> Result<(), String> {
     said_ok(server.fault(&["--off"]))
 }
 
-/// Whether `urdma fault` has done what it was asked for.
+/// Turns the end of an `urdma fault` command into a result.
 pub(crate) fn said_ok(said: Result<Ended, Failure>) -> Result<(), String> {
     let said = said.map_err(|error| error.to_string())?;
     if said.succeeded() {
@@ -151,7 +155,8 @@ pub(crate) fn specs() -> impl Iterator<Item = Spec> {
     })
 }
 
-/// Share of the lossless goodput over loss, a chart for each length of which something was measured: ours as measured, both protocols as simulated.
+/// Charts of the share of the lossless goodput over loss, one for each length with a measured
+/// point: TRP as measured, TRP and go-back-N as simulated.
 pub fn charts(samples: &Samples) -> Vec<Chart> {
     let lengths: Vec<u32> = SWEEP_OCTETS
         .into_iter()
@@ -198,7 +203,7 @@ pub fn charts(samples: &Samples) -> Vec<Chart> {
     lengths.into_iter().map(chart).collect()
 }
 
-/// Per cent lost and share kept.
+/// Per cent of packets lost and share of the goodput that remains.
 fn measured(samples: &Samples, length: u32, reorders: bool) -> Vec<(f64, f64)> {
     let points = POINTS
         .iter()
@@ -210,7 +215,7 @@ fn measured(samples: &Samples, length: u32, reorders: bool) -> Vec<(f64, f64)> {
     kept.collect()
 }
 
-/// The charts as text.
+/// The values of the charts as text.
 pub fn table(charts: &[Chart]) -> String {
     let mut text = String::new();
     for chart in charts {
@@ -264,7 +269,7 @@ mod tests {
             text.contains("1 %: 0.80") && text.contains("go-back-N"),
             "{text}"
         );
-        // What go-back-N keeps of 1 % loss is what the difference is about.
+        // The difference between the protocols is visible at 1 % loss.
         assert!(charts[0].series[2].points[3].1 < 0.5, "{text}");
     }
 }

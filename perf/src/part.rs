@@ -1,6 +1,6 @@
 //! The parts of a measurement.
 
-/// What can be measured by itself.
+/// A part, which can be measured alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// 64-octet latencies
@@ -11,19 +11,19 @@ pub enum Part {
     Bandwidth,
     /// Message rate over 1 to 4000 queue pairs
     Qps,
-    /// Two threads of one process beside one
+    /// Rate of two threads of one process compared with one
     Threads,
     /// Goodput over loss, between two hosts
     Loss,
-    /// Links of limited rate that take time
+    /// Links of limited rate and delay
     Links,
     /// Processor time of idle processes
     Idle,
     /// Resident memory of idle processes and queue pairs
     Memory,
-    /// Opening the device
+    /// Time of opening the device
     Attach,
-    /// The protocol in virtual time
+    /// The protocol alone, in the simulator
     Simulation,
 }
 
@@ -43,7 +43,7 @@ impl Part {
         Self::Simulation,
     ];
 
-    /// In how many rounds it is measured at most.
+    /// The number of rounds in which it is measured at most.
     pub(crate) const fn rounds_max(self) -> u16 {
         match self {
             Self::Loss => 3,

@@ -1,4 +1,4 @@
-//! What others reach on the same machine: TCP over loopback through qperf, UCX over shared memory.
+//! Other transports on the same machine: TCP over loopback through qperf, UCX over shared memory.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -12,16 +12,16 @@ use crate::workloads::{STREAM_MESSAGES, STREAM_OCTETS};
 const QPERF_PORT: u16 = 18_901;
 const UCX_PORT: u16 = 18_902;
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long a UCX server may take until it listens.
+/// Limit until a UCX server listens.
 const UCX_START_LIMIT: Duration = Duration::from_secs(5);
-/// Shared memory and its copy helpers, nothing that touches a network.
+/// Shared memory and the kernel's copies between processes, no network.
 const UCX_TRANSPORTS: &str = "posix,sysv,cma,self";
 
 fn text(failure: urdma_harness::Failure) -> String {
     failure.to_string()
 }
 
-/// A value that qperf prints in its plain form, `name = value unit`.
+/// The value that qperf prints as `name = value unit`.
 fn qperf(test: &str, octets: usize, name: &str) -> Sample {
     let port = QPERF_PORT.to_string();
     let _server = Process::start(Command::new("qperf").args(["-lp", &port])).map_err(text)?;
@@ -46,7 +46,7 @@ fn qperf(test: &str, octets: usize, name: &str) -> Sample {
     qperf_value(&client.output, name).ok_or_else(|| format!("qperf printed no {name}"))
 }
 
-/// In the unit that `-uu` makes it print: nanoseconds and octets per second, or with a prefix.
+/// The value in nanoseconds or octets a second, whatever prefix qperf prints.
 fn qperf_value(output: &str, name: &str) -> Option<f64> {
     let line = output
         .lines()
@@ -68,7 +68,7 @@ fn qperf_value(output: &str, name: &str) -> Option<f64> {
 /// TCP latency one way, in microseconds.
 ///
 /// # Errors
-/// qperf is not there or failed.
+/// qperf is not installed or failed.
 pub fn tcp_latency(octets: usize) -> Sample {
     qperf("tcp_lat", octets, "latency").map(|ns| ns / 1e3)
 }
@@ -76,12 +76,12 @@ pub fn tcp_latency(octets: usize) -> Sample {
 /// TCP bandwidth, GB/s.
 ///
 /// # Errors
-/// qperf is not there or failed.
+/// qperf is not installed or failed.
 pub fn tcp_stream(octets: usize) -> Sample {
     qperf("tcp_bw", octets, "bw").map(|octets| octets / 1e9)
 }
 
-/// The last line of the comma-separated output of `ucx_perftest -f -v`, by column.
+/// A column of the last line that `ucx_perftest -f -v` prints, which is comma-separated.
 fn ucx(test: &str, octets: usize, iterations: usize, column: usize) -> Sample {
     let command = || {
         let mut command = Command::new("ucx_perftest");
@@ -127,27 +127,28 @@ fn ucx_value(output: &str, column: usize) -> Option<f64> {
     line.split(',').nth(column)?.trim().parse().ok()
 }
 
-/// UCX's latency one way over shared memory with matched tags, in microseconds.
+/// UCX's latency one way over shared memory with tag matching, in microseconds.
 ///
 /// # Errors
-/// UCX is not there or failed.
+/// UCX is not installed or failed.
 pub fn ucx_latency(octets: usize) -> Sample {
     ucx("tag_lat", octets, 200_000, 1)
 }
 
-/// UCX's bandwidth over shared memory, GB/s; `test` is `ucp_put_bw` (one copy, one side) or `tag_bw`.
+/// UCX's bandwidth over shared memory, GB/s; `test` is `tag_bw`, or `ucp_put_bw` (one copy, by one
+/// side).
 ///
 /// # Errors
-/// UCX is not there or failed.
+/// UCX is not installed or failed.
 pub fn ucx_stream(test: &str, octets: usize) -> Sample {
     // UCX's MB are 2^20 octets.
     ucx(test, octets, STREAM_OCTETS / octets, 4).map(|mebioctets| mebioctets * 1_048_576.0 / 1e9)
 }
 
-/// UCX's message rate over shared memory with matched tags, millions a second.
+/// UCX's message rate over shared memory with tag matching, millions a second.
 ///
 /// # Errors
-/// UCX is not there or failed.
+/// UCX is not installed or failed.
 pub fn ucx_rate(octets: usize) -> Sample {
     ucx("tag_bw", octets, STREAM_MESSAGES as usize, 6).map(|messages| messages / 1e6)
 }
@@ -175,7 +176,8 @@ mod tests {
 
     #[test]
     fn ucx_output_is_read_by_column() {
-        let output = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw\n50000,1.838,1.893,1.9,33020.19\n";
+        let output = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw\n\
+                      50000,1.838,1.893,1.9,33020.19\n";
         assert_eq!(ucx_value(output, 1), Some(1.838));
         assert_eq!(ucx_value(output, 4), Some(33020.19));
         assert_eq!(ucx_value("error", 1), None);

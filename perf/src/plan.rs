@@ -1,4 +1,5 @@
-//! What is measured in each round, in which order: what is compared lies close together in time.
+//! The order of the measurements of a round: values that are compared are measured close together
+//! in time.
 
 use std::path::PathBuf;
 
@@ -19,18 +20,18 @@ const KB_64: usize = 65_536;
 const MB_1: usize = 1 << 20;
 const JUMBO: u16 = 9000;
 const STANDARD: u16 = 1500;
-/// Two leases a host: its server and its client may both be there.
+/// Leases of a host: its server and its client may have one each.
 const LEASE_QUEUES: u16 = 2;
-/// 2 MB pages for two hosts with leases.
+/// Number of 2 MB pages for two hosts with leases.
 const HUGEPAGES: u64 = 512;
 const FIRST_PORT: u16 = 18_910;
 const PORTS: u16 = 80;
 const ETHERNET_OCTETS: usize = 14;
 
-/// A measurement of the machine or a peer.
+/// A measurement of the machine or of a peer.
 type Measure = fn() -> Sample;
 
-/// Limits and peers of one host that are measured beside a part's workloads.
+/// Limits and peers of one host, with the part whose workloads they are compared with.
 const BESIDE: &[(Part, Probe, Measure)] = &[
     (Part::Latency, probes::RAW_RING, raw::ring::half_round_trip),
     (Part::Latency, probes::ARENA, raw::arena::half_round_trip),
@@ -71,7 +72,8 @@ const BESIDE: &[(Part, Probe, Measure)] = &[
     (Part::Attach, probes::DEVINFO_PLAIN, attach::plain),
 ];
 
-/// net_memif beside the workloads of two hosts: a frame as long as ours, whose IP packet fills the MTU.
+/// net_memif, with the workloads of two hosts that it is compared with. A frame is as long as one
+/// of urdma, whose IP packet fills the MTU.
 const MEMIF: &[(Part, Path, Probe, Mode, usize)] = &[
     (
         Part::Latency,
@@ -134,7 +136,7 @@ impl Hosts {
 #[derive(Debug)]
 pub struct Plan {
     scratch: Scratch,
-    /// Where this program's companions are: beside it.
+    /// Directory of the other programs of this package: that of this program.
     programs: PathBuf,
     hugepages: Result<Hugepages, Failure>,
     parts: Vec<Part>,
@@ -143,10 +145,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Finds the programs and reserves hugepages; without them leases are reported as not available. No parts means all.
+    /// Finds the programs and reserves hugepages; without hugepages, leases are reported as not
+    /// available. No parts means all.
     ///
     /// # Errors
-    /// There is no room for temporary files, or this program does not know where it is.
+    /// The scratch directory cannot be made, or the path of this program is not known.
     pub fn new(parts: &[Part]) -> Result<Self, Failure> {
         let program = std::env::current_exe()?;
         let programs = program.parent().map(std::path::Path::to_path_buf);
@@ -163,12 +166,12 @@ impl Plan {
         })
     }
 
-    /// What was measured so far.
+    /// The values measured so far.
     pub fn samples(&self) -> &Samples {
         &self.samples
     }
 
-    /// Measures what does not depend on the machine or the moment: the simulations.
+    /// Runs the simulations, which do not depend on the machine.
     pub fn simulate(&mut self) {
         if self.parts.contains(&Part::Simulation) {
             self.take(probes::SIM_LOSSLESS, simulator::lossless);
@@ -177,7 +180,7 @@ impl Plan {
         }
     }
 
-    /// Measures everything else once; what takes long in the first rounds only.
+    /// Measures everything else once. Long parts are measured in the first rounds only.
     pub fn round(&mut self, number: u16) {
         for paths in [
             &[Path::OneHost][..],
@@ -278,12 +281,12 @@ impl Plan {
         }
     }
 
-    /// Why there is no lease.
+    /// The reason why leases are not available.
     fn no_lease(&self) -> Option<String> {
         self.hugepages.as_ref().err().map(ToString::to_string)
     }
 
-    /// Server and client of a path, or why it cannot be used.
+    /// Server and client of a path, or the reason why the path is not available.
     fn ends<'a>(
         &self,
         path: Path,
@@ -309,7 +312,7 @@ impl Plan {
         }
     }
 
-    /// Threads that write to themselves.
+    /// Threads whose queue pairs are connected to themselves.
     fn threads(&mut self, hosts: &Result<Hosts, String>) {
         let programs = self.programs.clone();
         let ends = hosts.as_ref().map(Hosts::ends).map_err(Clone::clone);
@@ -323,11 +326,13 @@ impl Plan {
         }
     }
 
-    /// The loss sweep, each point beside its lossless twin; nothing is leased, so that all packets pass the daemons.
+    /// The loss sweep, each point followed by the same run without loss. No queue is leased, so
+    /// that all packets pass the daemons and their faults.
     fn loss(&mut self, hosts: &Result<Hosts, String>) {
         let ends = hosts.as_ref().map(Hosts::ends).map_err(Clone::clone);
         if let Ok((server, client)) = ends {
-            // The first run uses frames and the link's buffers for the first time, which costs more than any loss.
+            // The first run touches frames and the link's buffers for the first time, which costs
+            // more than any loss.
             let _ = lossy::POINTS[0]
                 .lossless()
                 .measure(server, client, self.next_port());
@@ -345,7 +350,7 @@ impl Plan {
         self.end_faults(hosts);
     }
 
-    /// The links; nothing is leased here either.
+    /// The links; no queue is leased here, either.
     fn links(&mut self, hosts: &Result<Hosts, String>) {
         let ends = hosts.as_ref().map(Hosts::ends).map_err(Clone::clone);
         for link in links::LINKS {
@@ -370,7 +375,7 @@ impl Plan {
         }
     }
 
-    /// What is measured while nothing moves.
+    /// Measurements without traffic.
     fn at_rest(&mut self, part: Part, path: Path, hosts: &Result<Hosts, String>) {
         let programs = self.programs.clone();
         let ends = self.ends(path, hosts);

@@ -24,7 +24,7 @@ probes! {
     RAW_STREAM = "raw two copies", GigabytesPerSecond;
     /// A round trip of two processes that sleep in an eventfd: two wake-ups.
     RAW_WAKE_UPS = "raw eventfd, two wake-ups", Microseconds;
-    /// The same through our arena, without verbs and protocol.
+    /// Half the round trip of a frame through the arena, without verbs and protocol.
     ARENA = "arena frame", Microseconds;
     /// Half the round trip of a frame of 64 octets through net_memif.
     MEMIF_LATENCY = "raw memif", Microseconds;
@@ -53,7 +53,7 @@ probes! {
     SEND_ONE_HOST = "ib_send_lat, one host", Microseconds;
     /// ib_write_lat, one host.
     WRITE_LAT_ONE_HOST = "ib_write_lat, one host", Microseconds;
-    /// ib_send_lat with both applications asleep in their channels.
+    /// ib_send_lat with both applications asleep in their completion channels.
     EVENTS_ONE_HOST = "ib_send_lat -e, one host", Microseconds;
     /// ib_send_bw of 64 octets, one host.
     SEND_RATE_ONE_HOST = "ib_send_bw 64 B, one host", MillionsPerSecond;
@@ -107,7 +107,7 @@ probes! {
     /// ib_send_bw, 64 KB.
     SEND_BW_1500 = "ib_send_bw 64 KB, leased, MTU 1500", GigabytesPerSecond;
 
-    /// A thread that writes 64 octets to itself over and over.
+    /// A thread that writes 64 octets over a queue pair connected to itself.
     ONE_THREAD = "64 B writes, one thread", MillionsPerSecond;
     /// Two threads of one process, each in a thread domain.
     TWO_THREADS = "64 B writes, two threads with domains", MillionsPerSecond;
@@ -122,11 +122,11 @@ probes! {
     IDLE_DAEMON_PORT = "idle urdmad with a memif port", PercentOfCore;
     /// Resident memory of a program that has loaded libibverbs and opened nothing.
     RESIDENT_PLAIN = "resident, without a device", Megabytes;
-    /// The same with our device open, a queue pair connected, waiting.
+    /// The same with the device open and a connected queue pair, waiting.
     RESIDENT_ATTACHED = "resident, attached", Megabytes;
     /// The same with a lease.
     RESIDENT_LEASED = "resident, attached with a lease", Megabytes;
-    /// What one more queue pair with one work request each way costs, resident.
+    /// An additional queue pair with one work request each way, resident.
     RESIDENT_QP = "resident, a QP of 1 + 1 requests", Kilobytes;
     /// ibv_devinfo without urdma.
     DEVINFO_PLAIN = "ibv_devinfo plain", Milliseconds;
@@ -139,7 +139,8 @@ probes! {
     SIM_LOSSLESS = "simulated goodput, no loss", GigabytesPerSecond;
     /// The same with 1 % loss.
     SIM_LOSSY = "simulated goodput, 1 % loss", GigabytesPerSecond;
-    /// Simulator: runs of 10,000 with up to 5 % loss and reordering in which a living peer was given up.
+    /// Simulator: runs of 10,000, with up to 5 % loss and reordering, in which a live peer was
+    /// given up.
     SIM_GIVEN_UP = "simulated spurious RETRY_EXC", Runs;
 }
 

@@ -1,4 +1,4 @@
-//! Debian's perftest through `urdma run`, as a user would call it.
+//! Debian's perftest through `urdma run`, as a user calls it.
 
 use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::pair;
@@ -7,15 +7,17 @@ use urdma_harness::programs::{self, Job};
 use crate::samples::{Sample, Unit};
 use crate::workloads::{Path, Workload, STREAM_MESSAGES, STREAM_OCTETS};
 
-/// How often the operation is repeated: enough for a typical value, few enough where four processes share two cores.
+/// Iterations of a latency: enough for a typical value, few enough where four processes share two
+/// cores.
 const LATENCIES: u32 = 20_000;
 const LATENCIES_FORWARDED: u32 = 4_000;
-/// Octets that take as long where they are forwarded.
+/// Octets of a forwarded run, which take as long.
 const OCTETS_FORWARDED: usize = STREAM_OCTETS / 8;
-/// perftest looks for the best piece of a run by comparing every request with every later one, which takes it minutes for a million of them.
+/// Without it perftest looks for the peak of a run by comparing each request with each later one,
+/// which takes minutes for a million requests.
 const NO_PEAK: &str = "-N";
 
-/// The value behind `flag` in the workload's flags.
+/// The value of `flag` in the workload's flags.
 fn flag(workload: &Workload, flag: &str) -> Option<u32> {
     let at = workload.flags.iter().position(|given| *given == flag)?;
     workload.flags.get(at + 1)?.parse().ok()
@@ -49,10 +51,10 @@ fn job(workload: &Workload, port: u16, server: &str) -> Job {
     }
 }
 
-/// Runs the workload between `server` and `client`, in the unit of its probe.
+/// Runs the workload between `server` and `client`; the value is in the unit of its probe.
 ///
 /// # Errors
-/// What went wrong with the program.
+/// The program failed, or printed no figure.
 pub fn measure(workload: &Workload, port: u16, server: &Instance, client: &Instance) -> Sample {
     let lease = match workload.path {
         Path::OneHost | Path::Forwarded => Lease::Never,

@@ -1,4 +1,4 @@
-//! The table for people and the JSON for programs.
+//! The table that is printed and the JSON report.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
@@ -11,22 +11,22 @@ use crate::rows::Row;
 use crate::samples::Samples;
 use crate::spec::Goal;
 
-/// Everything one call found out.
+/// The result of one call.
 #[derive(Debug, Serialize)]
 pub struct Report<'a> {
     /// Processor model and number of cores.
     pub machine: String,
-    /// How often each probe was to be measured.
+    /// Number of rounds.
     pub rounds: usize,
     /// The comparisons.
     pub rows: &'a [Row],
-    /// The loss sweep beside go-back-N.
+    /// Goodput over loss, next to go-back-N.
     pub loss: &'a [Chart],
     /// All values.
     pub samples: &'a Samples,
 }
 
-/// The processor's name and how many cores there are.
+/// The processor's name and the number of cores.
 pub fn machine() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo

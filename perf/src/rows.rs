@@ -1,4 +1,5 @@
-//! The comparisons of [`crate::goals`] and of the parts that have their own, evaluated.
+//! Evaluation of the comparisons of `goals.rs` and of the parts with specifications of their
+//! own.
 
 use serde::Serialize;
 
@@ -12,28 +13,28 @@ use crate::{links, lossy, shares};
 pub struct Row {
     /// What is compared.
     pub name: &'static str,
-    /// Our probe.
+    /// Name of urdma's probe.
     pub ours_name: &'static str,
-    /// Our median.
+    /// Median of urdma's probe, or why there is none.
     pub ours: Result<f64, String>,
     /// Unit of both values.
     pub unit: &'static str,
-    /// The limit's or peer's probe.
+    /// Name of the limit's or peer's probe.
     pub other_name: Option<&'static str>,
-    /// Its median.
+    /// Median of the limit's or peer's probe.
     pub other: Option<Result<f64, String>>,
-    /// What the goal is about: a ratio, a difference, or our value.
+    /// The value that the goal applies to: a ratio, a difference, or urdma's median.
     pub result: Option<f64>,
     /// Whether the result is a ratio.
     pub is_ratio: bool,
     /// The goal.
     pub goal: Goal,
-    /// Whether it is met; None without a goal or a result.
+    /// Whether the goal is met; `None` without a goal or a result.
     pub met: Option<bool>,
 }
 
 impl Row {
-    /// Why there is no result, if there is none.
+    /// Why there is no result.
     pub fn why_not(&self) -> Option<&str> {
         let other = self.other.as_ref().and_then(|other| other.as_ref().err());
         self.ours.as_ref().err().or(other).map(String::as_str)

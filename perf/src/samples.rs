@@ -1,16 +1,16 @@
-//! Repeated measurements: what was seen, or why nothing was.
+//! Repeated measurements: values, or why there are none.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// One measurement: the value in the probe's unit, or a sentence saying why there is none.
+/// One measurement: the value in the probe's unit, or a sentence that says why there is none.
 pub type Sample = Result<f64, String>;
 
-/// Why there is no value of a probe that was not asked for.
+/// Why a probe that was not requested has no value.
 pub const NOT_MEASURED: &str = "not measured";
 
-/// What is measured; the name is the key in the JSON report.
+/// A measured quantity. Its name is the key in the JSON report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct Probe {
@@ -49,7 +49,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its sign.
+    /// The symbol of the unit.
     pub const fn sign(self) -> &'static str {
         match self {
             Self::Microseconds => "us",
@@ -67,20 +67,20 @@ impl Unit {
     }
 }
 
-/// Everything seen of one probe.
+/// All measurements of one probe.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Series {
     /// Values, in the order of the rounds.
     pub values: Vec<f64>,
-    /// Why the last failed measurement failed.
+    /// The reason of the last failed measurement.
     pub failure: Option<String>,
 }
 
 impl Series {
-    /// The middle value, or why there is none.
+    /// The median, or why there is none.
     ///
     /// # Errors
-    /// The reason.
+    /// No measurement succeeded.
     pub fn median(&self) -> Result<f64, String> {
         let mut sorted = self.values.clone();
         sorted.sort_by(f64::total_cmp);
@@ -113,7 +113,7 @@ impl Samples {
     /// The probe's median, or why there is none.
     ///
     /// # Errors
-    /// The reason.
+    /// No measurement succeeded.
     pub fn median(&self, probe: Probe) -> Result<f64, String> {
         self.0
             .get(probe.name)
@@ -121,7 +121,7 @@ impl Samples {
             .and_then(Series::median)
     }
 
-    /// Failed measurements: probe and reason.
+    /// Probes with failed measurements, and the reasons.
     pub fn failures(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.0
             .iter()

@@ -1,4 +1,5 @@
-//! Queue pairs that share a link of limited rate, made at the port of the real daemon: whether all get the same, and how long packets wait for the link.
+//! Queue pairs that share a link of limited rate, which the daemon makes at its port: the fairness
+//! of their shares, and the time that packets wait for the link.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,24 +12,24 @@ use crate::links::Link;
 use crate::samples::{Probe, Sample, Unit};
 use crate::spec::{Compare, Spec};
 
-/// What the server of `urdma-perf-shares` prints when its client may come.
+/// The line that the server of `urdma-perf-shares` prints when it listens.
 pub const LISTENING: &str = "listening";
-/// What its client prints when it has warmed up.
+/// The line that its client prints at the end of the warm-up.
 pub const WATCHING: &str = "watching";
-/// And before the octets a second of each queue pair.
+/// Start of the line with the octets a second of each queue pair.
 pub const OCTETS: &str = "octets a second ";
 const QUEUE_PAIRS: usize = 8;
-/// The queue pairs find their shares in it.
+/// Time in which the queue pairs converge to their shares.
 const WARM_UP: Duration = Duration::from_secs(2);
 const WATCH: Duration = Duration::from_secs(3);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A link that eight queue pairs share, and what is seen of it.
+/// A link that eight queue pairs share, and its probes.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared {
     /// The link.
     pub link: Link,
-    /// The share of its rate that all together use.
+    /// Share of its rate that all queue pairs use.
     pub line: Probe,
     /// Jain's index of their goodput.
     pub fairness: Probe,
@@ -51,7 +52,7 @@ const fn probe(name: &'static str, unit: Unit) -> Probe {
     Probe { name, unit }
 }
 
-/// The links that are shared.
+/// The shared links that are measured.
 pub const SHARED: [Shared; 3] = [
     shared!("1 Gbit/s, 1 ms", 1_000, 1_000, false),
     shared!("1 Gbit/s, 10 ms", 1_000, 10_000, false),
@@ -59,7 +60,8 @@ pub const SHARED: [Shared; 3] = [
 ];
 
 impl Shared {
-    /// What is seen of it while queue pairs of a process of the second host write to one of the first, each probe with its value.
+    /// Measures the link while the queue pairs of one process of the second host write to one
+    /// process of the first; gives each probe with its value.
     pub fn measure(
         &self,
         ends: Result<(&Instance, &Instance), String>,
@@ -84,7 +86,7 @@ impl Shared {
     ) -> Result<Seen, String> {
         self.link.make(server)?;
         let socket = scratch.join("shares.sock");
-        // One that a failed run has left.
+        // A failed run may have left its socket.
         let _ = std::fs::remove_file(&socket);
         let program = programs.join("urdma-perf-shares");
         let arguments = |role: &str| {
@@ -117,7 +119,7 @@ impl Shared {
             (true, Some(octets_s)) => octets_s.split(' ').flat_map(str::parse).collect(),
             _ => return Err(ended.describe()),
         };
-        // It has nobody left to serve, whatever it says about that.
+        // The server ends with its client; its exit status carries no result.
         serving.wait(LIMIT).map_err(text)?;
         if octets_s.len() != QUEUE_PAIRS {
             return Err(ended.describe());
@@ -136,17 +138,17 @@ struct Seen {
     wait: f64,
 }
 
-/// What packets have waited for the link so far.
+/// Sums over the packets that have passed the link.
 struct Waits {
     packets: f64,
     ns: f64,
 }
 
 impl Waits {
-    /// Of the packets that arrive at the port of `host`.
+    /// Reads the counters of the packets that arrive at the port of `host`.
     ///
     /// # Errors
-    /// It does not answer, or there is no link.
+    /// urdmad does not answer, or its port has no link.
     fn of(host: &Instance) -> Result<Self, String> {
         let status = host.status().map_err(|failure| failure.to_string())?;
         let counts = &status["faults"]["inbound"]["counts"];
@@ -162,7 +164,7 @@ impl Waits {
     }
 }
 
-/// Jain's index of fairness: 1 when all have the same, 1/n when one has everything.
+/// Jain's index of fairness: 1 when all shares are equal, 1/n when one has everything.
 fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();

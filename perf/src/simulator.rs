@@ -1,4 +1,5 @@
-//! The protocol alone, in `proto-trp`'s simulator and its virtual time: what loss costs, and whether a lossy link is ever taken for dead.
+//! The protocol alone, in the virtual time of `proto-trp`'s simulator: the cost of loss, and
+//! whether a lossy link is ever taken for a dead peer.
 
 use proto_trp::conn::Status;
 use proto_trp::sim::{Flood, LinkCase, LinkModel, LinkResult, LossCase, Rng, Setup, World};
@@ -6,15 +7,15 @@ use proto_trp::sim::{Flood, LinkCase, LinkModel, LinkResult, LossCase, Rng, Setu
 use crate::samples::Sample;
 
 const GOODPUT_NS: u64 = 100_000_000;
-/// Link seeds of a lossy run, whose median counts.
+/// Link seeds of a lossy run; the median counts.
 const LOSSY_SEEDS: u64 = 5;
 const LOSSY_PPM: u32 = 10_000;
-/// The loss rates of the sweep.
+/// The loss rates of the sweep, in parts per million.
 const SWEEP_PPM: [u32; 6] = [0, 100, 1_000, 10_000, 30_000, 50_000];
-/// The lengths of writes of the sweep.
+/// The lengths of writes of the sweep, in octets.
 pub const SWEEP_OCTETS: [u32; 2] = [65_536, 1 << 20];
 
-/// Seeds of the search for spurious failures.
+/// Number of simulated runs that look for spurious failures.
 pub const RETRY_SEEDS: u64 = 10_000;
 const RETRY_LOSS_MAX_PPM: u64 = 50_000;
 const RETRY_WRITES: u32 = 8;
@@ -30,7 +31,7 @@ const fn loss_case(length: u32, loss_ppm: u32, reorders: bool) -> LossCase {
     }
 }
 
-/// GB/s, the middle of several seeds.
+/// Goodput in GB/s: the median over several seeds.
 fn goodput(octets: impl Fn(u64) -> u64) -> f64 {
     let mut seen: Vec<u64> = (1..=LOSSY_SEEDS).map(octets).collect();
     seen.sort_unstable();
@@ -43,41 +44,43 @@ fn per_second(octets: u64) -> f64 {
     octets as f64 / GOODPUT_NS as f64
 }
 
-/// GB/s over a link that loses nothing.
+/// Goodput in GB/s over a link without loss.
 ///
 /// # Errors
-/// None: it is computed.
+/// None; the signature is that of all measurements.
 pub fn lossless() -> Sample {
     Ok(per_second(
         loss_case(SWEEP_OCTETS[0], 0, false).completed_octets(1),
     ))
 }
 
-/// GB/s over the same link with 1 % loss, the middle of several seeds.
+/// Goodput in GB/s over the same link with 1 % loss, the median over several seeds.
 ///
 /// # Errors
-/// None: it is computed.
+/// None; the signature is that of all measurements.
 pub fn lossy() -> Sample {
     let case = loss_case(SWEEP_OCTETS[0], LOSSY_PPM, false);
     Ok(goodput(|seed| case.completed_octets(seed)))
 }
 
-/// One point of the loss sweep: goodput in GB/s over 10 Gb/s and 100 us at MTU 1500, the middle of several seeds.
+/// One point of the loss sweep: goodput in GB/s over 10 Gbit/s and 100 us with an MTU of 1500, the
+/// median over several seeds.
 #[derive(Clone, Copy, Debug)]
 pub struct LossRow {
-    /// What was lost and written.
+    /// Length of the writes, loss and reordering.
     pub case: LossCase,
-    /// TRP's.
+    /// Goodput of TRP.
     pub trp: f64,
-    /// The same relative to TRP's own without loss and reordering.
+    /// The same, relative to TRP without loss and reordering.
     pub trp_kept: f64,
-    /// Go-back-N's, as soft-RoCE does it.
+    /// Goodput of go-back-N, as soft-RoCE does it.
     pub go_back_n: f64,
-    /// The same relative to its own without loss and reordering.
+    /// The same, relative to go-back-N without loss and reordering.
     pub go_back_n_kept: f64,
 }
 
-/// Goodput at each rate of loss, for each of `lengths`, without and with reordering; some seconds of computation.
+/// Goodput at each rate of loss, for each of `lengths`, without and with reordering. Takes some
+/// seconds of computation.
 pub fn loss_sweep(lengths: &[u32]) -> Vec<LossRow> {
     let mut rows = Vec::new();
     for &length in lengths {
@@ -102,8 +105,8 @@ pub fn loss_sweep(lengths: &[u32]) -> Vec<LossRow> {
     rows
 }
 
-/// Every link of the goals at this MTU: 1 and 10 Gb/s, 0.1 to 48 ms, one queue pair and eight, that begin together or one after another; a minute of
-/// computation.
+/// Every link of the goals with this MTU: 1 and 10 Gbit/s, 0.1 to 48 ms, with one queue pair and
+/// with eight that start together or one after another. Takes a minute of computation.
 pub fn link_table(mtu: u32, marks: bool) -> Vec<(LinkCase, LinkResult)> {
     let mut rows = Vec::new();
     for mbps in [1_000, 10_000] {
@@ -127,7 +130,8 @@ pub fn link_table(mtu: u32, marks: bool) -> Vec<(LinkCase, LinkResult)> {
     rows
 }
 
-/// In how many of [`RETRY_SEEDS`] runs with up to 5 % loss and reordering a living peer was given up.
+/// The number of [`RETRY_SEEDS`] runs, with up to 5 % loss and reordering, in which a live peer was
+/// given up.
 ///
 /// # Errors
 /// A run did not end in time.

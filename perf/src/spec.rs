@@ -1,28 +1,28 @@
-//! A comparison before it is measured: what with what, and what is good.
+//! A comparison before it is measured: the probes, and the goal.
 
 use serde::Serialize;
 
 use crate::samples::Probe;
 
-/// How a row's value comes from its probes.
+/// How the value of a row follows from its probes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Compare {
-    /// Ours divided by a limit or peer.
+    /// Ratio of urdma's median to that of a limit or peer.
     With(Probe),
-    /// Ours alone.
+    /// urdma's median.
     Alone,
-    /// Ours minus the same without us.
+    /// Difference between urdma's median and that of the same without urdma.
     Above(Probe),
-    /// Ours divided by the best of a sweep.
+    /// Ratio of urdma's median to the best of a sweep.
     BestOf(&'static [(u32, Probe)]),
 }
 
-/// What is good.
+/// The goal of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum Goal {
-    /// At most this.
+    /// The value is at most this.
     AtMost(f64),
-    /// At least this.
+    /// The value is at least this.
     AtLeast(f64),
     /// No goal: for information.
     None,
@@ -37,7 +37,7 @@ impl Goal {
         }
     }
 
-    /// "<= 2.00", ">= 0.60" or nothing.
+    /// As text: "<= 2", ">= 0.6", or empty.
     pub fn sign(self) -> String {
         match self {
             Self::AtMost(limit) => format!("<= {limit}"),

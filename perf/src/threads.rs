@@ -1,4 +1,5 @@
-//! Threads of one process with a queue pair and a completion queue each: whether they stand in each other's way.
+//! Threads of one process with a queue pair and a completion queue each: the rate with and without
+//! shared locks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,23 +9,23 @@ use urdma_harness::process::Process;
 
 use crate::samples::Sample;
 
-/// What `urdma-perf-threads` prints before the slots of its queue pairs.
+/// Start of the line of `urdma-perf-threads` with the slots of its queue pairs.
 pub const SLOTS: &str = "slots ";
-/// And before its rate, millions a second.
+/// Start of the line with its rate, in millions a second.
 pub const RATE: &str = "rate ";
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// What the threads share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Each has a thread domain.
+    /// Each thread has a thread domain.
     Domains,
-    /// Everything but queue pair and completion queue.
+    /// The threads share everything but queue pair and completion queue.
     Shared,
 }
 
 impl Sharing {
-    /// As the program's argument has it.
+    /// The value with this name on the command line.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Domains, Self::Shared]
             .into_iter()
@@ -39,19 +40,19 @@ impl Sharing {
     }
 }
 
-/// What a run has shown.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Run {
     /// The slot of each thread's queue pair.
     pub slots: Vec<u32>,
-    /// 10^6 messages a second of all threads.
+    /// Rate of all threads, in millions of messages a second.
     pub rate: f64,
 }
 
-/// Has `threads` threads of one process of `host` write to themselves.
+/// Runs `threads` threads of one process on `host`, whose queue pairs are connected to themselves.
 ///
 /// # Errors
-/// What the program said.
+/// The program failed; the text has its output.
 pub fn run(
     host: &Instance,
     programs: &Path,
@@ -78,7 +79,7 @@ pub fn run(
     }
 }
 
-/// Their rate, millions a second.
+/// Rate of the threads, in millions of messages a second.
 ///
 /// # Errors
 /// As [`run`].

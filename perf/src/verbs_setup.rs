@@ -1,4 +1,4 @@
-//! The steps that every verbs program begins with, for the programs that are measured.
+//! The first steps of every verbs program, for the programs that are measured.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -6,22 +6,22 @@ use std::ptr;
 use rdma_core_sys::verbs;
 use serde::{Deserialize, Serialize};
 
-// The programs use the system's libibverbs, as others do.
+// The programs link the system's libibverbs, as other applications do.
 #[link(name = "ibverbs")]
 extern "C" {}
 
 const PORT: u8 = 1;
-/// The IPv4 GID.
+/// The index of the IPv4 GID.
 const GID_INDEX: u8 = 1;
 
 fn failed(what: &str) -> String {
     format!("{what}: {}", std::io::Error::last_os_error())
 }
 
-/// What a call that gives 0 or an errno has said.
+/// Turns the result of a call that returns 0 or an errno into a `Result`.
 ///
 /// # Errors
-/// Its name and the errno's sentence.
+/// The name of the call and the text of the errno.
 pub fn check(what: &str, status: i32) -> Result<(), String> {
     match status {
         0 => Ok(()),
@@ -32,10 +32,10 @@ pub fn check(what: &str, status: i32) -> Result<(), String> {
     }
 }
 
-/// What a call that gives an object or null has made.
+/// Turns the result of a call that returns an object or null into a `Result`.
 ///
 /// # Errors
-/// Its name and errno's sentence.
+/// The name of the call and the text of errno.
 pub fn made<T>(what: &str, object: *mut T) -> Result<*mut T, String> {
     if object.is_null() {
         return Err(failed(what));
@@ -43,7 +43,7 @@ pub fn made<T>(what: &str, object: *mut T) -> Result<*mut T, String> {
     Ok(object)
 }
 
-/// The first device, opened.
+/// Opens the first device.
 ///
 /// # Errors
 /// There is none, or it cannot be opened.
@@ -54,7 +54,7 @@ pub fn open() -> Result<*mut verbs::ibv_context, String> {
         verbs::ibv_get_device_list(&mut count)
     })?;
     if count == 0 {
-        return Err("there is no RDMA device: run it with urdma run".into());
+        return Err("there is no RDMA device: start the program with urdma run".into());
     }
     // SAFETY: the list has at least one entry.
     let first = unsafe { *list };
@@ -62,19 +62,19 @@ pub fn open() -> Result<*mut verbs::ibv_context, String> {
     made("ibv_open_device", unsafe { verbs::ibv_open_device(first) })
 }
 
-/// Where a queue pair is: what its peer must be told.
+/// The address of a queue pair, which its peer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The GID of its device.
     pub gid: [u8; 16],
-    /// Its number.
+    /// The number of the queue pair.
     pub number: u32,
 }
 
 /// The device's IPv4 GID.
 ///
 /// # Errors
-/// Why there is none.
+/// The GID cannot be read.
 ///
 /// # Safety
 /// The context is open.
@@ -88,10 +88,10 @@ pub unsafe fn gid(context: *mut verbs::ibv_context) -> Result<[u8; 16], String> 
     Ok(unsafe { gid.raw })
 }
 
-/// A new queue pair with room for `depth` work requests each way, whose completions go to `cq`.
+/// Creates a queue pair with room for `depth` work requests each way, whose completions go to `cq`.
 ///
 /// # Errors
-/// Why not.
+/// The call failed.
 ///
 /// # Safety
 /// Domain and queue belong to one open context.
@@ -118,7 +118,7 @@ pub unsafe fn queue_pair(
 /// Takes a new queue pair to RTS.
 ///
 /// # Errors
-/// Which step failed, and why.
+/// A step failed; the text names it and the reason.
 ///
 /// # Safety
 /// The queue pair is live.
@@ -153,10 +153,10 @@ pub unsafe fn connect(qp: *mut verbs::ibv_qp, peer: &Place) -> Result<(), String
     Ok(())
 }
 
-/// A queue pair with room for `depth` work requests each way whose peer is itself.
+/// Creates a queue pair with room for `depth` work requests each way and connects it to itself.
 ///
 /// # Errors
-/// Which call failed, and why.
+/// A call failed; the text names it and the reason.
 ///
 /// # Safety
 /// The context is open, domain and queue are its own and live.
@@ -175,10 +175,10 @@ pub unsafe fn connect_to_itself(
     Ok(qp)
 }
 
-/// Memory that may be written locally and by peers.
+/// Registers memory that may be written locally and by peers.
 ///
 /// # Errors
-/// Why not.
+/// The call failed.
 ///
 /// # Safety
 /// The domain is live; the memory outlives the use of the region.
@@ -194,14 +194,14 @@ pub unsafe fn register(
     })
 }
 
-/// A write that is told of when it completes.
+/// A signaled RDMA Write.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
-    /// What it is called in its completion.
+    /// The `wr_id` of its completion.
     pub id: u64,
-    /// What is written.
+    /// Local memory that is written to the peer.
     pub from: verbs::ibv_sge,
-    /// Where to: address and key.
+    /// Remote address and key.
     pub to: (u64, u32),
 }
 
@@ -209,7 +209,7 @@ impl Write {
     /// Posts it.
     ///
     /// # Errors
-    /// It was refused.
+    /// The provider refused it.
     ///
     /// # Safety
     /// The queue pair is live.
@@ -225,24 +225,24 @@ impl Write {
         // SAFETY: the queue pair and its context live.
         let post = unsafe { (*(*qp).context).ops.post_send };
         let post = post.ok_or("the provider has no post_send")?;
-        // SAFETY: the provider's own function, with a queue pair of its own and a request that lives.
+        // SAFETY: the provider's own function, its own queue pair, and a request that lives.
         check("ibv_post_send", unsafe { post(qp, &mut wr, &mut bad) })
     }
 }
 
-/// Takes up to `found.len()` completions; gives how many.
+/// Polls up to `found.len()` completions and returns how many there were.
 ///
 /// # Errors
-/// A request has failed, or the call.
+/// The call failed, or a request has failed.
 ///
 /// # Safety
 /// The completion queue is live.
 pub unsafe fn poll(cq: *mut verbs::ibv_cq, found: &mut [verbs::ibv_wc]) -> Result<usize, String> {
-    let most = i32::try_from(found.len()).map_err(|_| "too much is asked for")?;
+    let most = i32::try_from(found.len()).map_err(|_| "too many completions requested")?;
     // SAFETY: the completion queue and its context live.
     let poll = unsafe { (*(*cq).context).ops.poll_cq };
     let poll = poll.ok_or("the provider has no poll_cq")?;
-    // SAFETY: the provider's own function, with a queue of its own and room for what is asked for.
+    // SAFETY: the provider's own function, with a queue of its own and room for `most`.
     let count = unsafe { poll(cq, most, found.as_mut_ptr()) };
     let count = usize::try_from(count).map_err(|_| "ibv_poll_cq failed")?;
     match found[..count]
@@ -257,7 +257,7 @@ pub unsafe fn poll(cq: *mut verbs::ibv_cq, found: &mut [verbs::ibv_wc]) -> Resul
 /// `ibv_req_notify_cq`, which the header defines inline.
 ///
 /// # Errors
-/// It was refused.
+/// The provider refused it.
 ///
 /// # Safety
 /// The completion queue is live.
@@ -269,10 +269,10 @@ pub unsafe fn request_notification(cq: *mut verbs::ibv_cq) -> Result<(), String>
     check("ibv_req_notify_cq", unsafe { request(cq, 0) })
 }
 
-/// Sleeps until there is an event of a completion queue.
+/// Sleeps until a completion queue of the channel has an event.
 ///
 /// # Errors
-/// The channel is broken.
+/// The channel cannot be read.
 ///
 /// # Safety
 /// The channel is live.

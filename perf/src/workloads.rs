@@ -1,42 +1,43 @@
-//! What Debian's perftest is asked to do through urdma: tool, size, path, and whose probe the figure is.
+//! The runs of Debian's perftest: tool, size, path, and the probe that gets the figure.
 
 use crate::part::Part;
 use crate::probes::*;
 use crate::samples::Probe;
 
-/// Octets that a measurement of bandwidth moves, through urdma, through a peer or raw: half a second at 8 GB/s. In less than a tenth of that
-/// the first pages and the scheduler's first choice of processors decide.
+/// Octets of a measurement of bandwidth, through urdma, a peer or raw: half a second at 8 GB/s. In
+/// less than a tenth of that, the first pages and the scheduler's first placement of the threads
+/// decide the result.
 pub const STREAM_OCTETS: usize = 4 << 30;
-/// Messages that a measurement of a rate sends, through urdma or a peer.
+/// Messages of a measurement of a rate, through urdma or a peer.
 pub const STREAM_MESSAGES: u32 = 2_000_000;
 
-/// How the two programs reach one another.
+/// The path between the two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// On one host, through its memory.
+    /// One host, through shared memory.
     OneHost,
-    /// On two hosts, through both daemons, MTU 9000.
+    /// Two hosts, forwarded by both daemons, MTU 9000.
     Forwarded,
-    /// On two hosts, with queues of their own, MTU 9000.
+    /// Two hosts, with leased queues, MTU 9000.
     Leased,
-    /// The same, MTU 1500.
+    /// Two hosts, with leased queues, MTU 1500.
     Leased1500,
 }
 
-/// One call of perftest.
+/// One run of perftest.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
-    /// Whose figure it is; the unit says which.
+    /// The probe that gets the figure; its unit selects the figure.
     pub probe: Probe,
-    /// The part of the plan that it belongs to.
+    /// The part of the measurement that it belongs to.
     pub part: Part,
-    /// How the ends reach one another.
+    /// The path between the two programs.
     pub path: Path,
-    /// Which program.
+    /// The program.
     pub tool: &'static str,
     /// Size of a message.
     pub octets: u32,
-    /// Flags at both ends.
+    /// Additional flags, the same at both ends.
     pub flags: &'static [&'static str],
 }
 
@@ -60,7 +61,7 @@ const SMALL: u32 = 64;
 const KB_64: u32 = 65_536;
 const MB_1: u32 = 1 << 20;
 
-/// All of them, in the order in which they are measured.
+/// All runs, in the order in which they are measured.
 pub const WORKLOADS: &[Workload] = {
     use Part::{Bandwidth, Latency, Qps, Rate};
     use Path::{Forwarded, Leased, Leased1500, OneHost};

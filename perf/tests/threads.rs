@@ -1,4 +1,4 @@
-//! Threads with thread domains of their own get lanes of the engine of their own.
+//! Threads with thread domains have lanes of the engine of their own.
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::{binary_dir, Instance, Scratch};

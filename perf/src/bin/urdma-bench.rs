@@ -1,4 +1,4 @@
-//! `urdma bench`: sweeps on the user's own machine, with a progress bar, a table, JSON and an SVG plot.
+//! `urdma bench`: sweeps on the user's machine, with a progress bar, a table, JSON and plots.
 
 use std::fs;
 use std::io::{IsTerminal, Write};
@@ -15,17 +15,17 @@ use urdma_perf::samples::Samples;
 
 const BAR: usize = 30;
 const PERFTEST: &str = "ib_write_bw";
-/// Of the two instances between which packets are lost.
+/// MTU of the two instances between which packets are lost.
 const MTU: u16 = 1500;
 
-/// Measures latency, bandwidth, queue pairs and loss on this machine, over an instance of its own.
+/// Measures latency, bandwidth, queue pairs and loss on this machine, over an instance of its own
 #[derive(Debug, Parser)]
 #[command(name = "urdma bench", bin_name = "urdma bench", version)]
 struct Arguments {
-    /// Only these sweeps; all without it
+    /// Sweeps to measure [default: all]
     #[arg(long, value_name = "SWEEP", value_delimiter = ',')]
     only: Vec<Sweep>,
-    /// Where bench.json and bench.svg go
+    /// Directory for bench.json and bench.svg
     #[arg(long, default_value = ".")]
     out: PathBuf,
 }
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether everything could be measured.
+/// Measures the sweeps; returns whether every point could be measured.
 fn run(arguments: &Arguments) -> Result<bool, Failure> {
     let sweeps = match arguments.only.as_slice() {
         [] => &Sweep::ALL,
@@ -96,7 +96,7 @@ fn measure_loss() -> Result<Vec<Point>, Failure> {
     Ok(bench::loss_points(&samples))
 }
 
-/// A bar that is drawn over itself on a terminal, and a line each elsewhere.
+/// Draws a bar over the last one on a terminal, and prints a line each elsewhere.
 fn progress(done: usize, of: usize, what: &str) {
     let filled = BAR * done / of.max(1);
     let bar = format!("[{}{}]", "#".repeat(filled), ".".repeat(BAR - filled));

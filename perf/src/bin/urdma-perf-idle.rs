@@ -1,7 +1,12 @@
-//! A verbs application that waits: connected queue pairs, one completion queue with a channel, and nothing ever completes.
-//! `urdma-perf-idle QUEUE_PAIRS`, or `urdma-perf-idle plain` for one that has no device and sleeps.
+//! A verbs application that waits: connected queue pairs, and one completion queue with a channel,
+//! on which no completion arrives.
 //!
-//! Prints a line when it is about to wait; ends when it is killed.
+//! ```text
+//! urdma-perf-idle QUEUE_PAIRS
+//! urdma-perf-idle plain         a process that has no device and sleeps
+//! ```
+//!
+//! Prints a line before it waits; ends when it is killed.
 
 use std::process::ExitCode;
 use std::ptr;
@@ -32,7 +37,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// libibverbs is loaded and has looked for devices, nothing else.
+/// Loads libibverbs and looks for devices, nothing else.
 fn sleep_without_device() -> Result<(), String> {
     // SAFETY: the count may be omitted.
     let list = unsafe { verbs::ibv_get_device_list(ptr::null_mut()) };
@@ -43,7 +48,7 @@ fn sleep_without_device() -> Result<(), String> {
     }
 }
 
-/// All objects live until the process ends.
+/// All objects exist until the process ends.
 fn wait(queue_pairs: u32) -> Result<(), String> {
     let context = open()?;
     // SAFETY: the context is open.

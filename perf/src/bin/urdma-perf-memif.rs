@@ -1,8 +1,12 @@
-//! One end of net_memif with nothing above it: `urdma-perf-memif server|client latency|stream SOCKET PAYLOAD_OCTETS plain|huge`.
-//! The last says in which pages the packet buffers lie.
+//! One end of net_memif without a protocol:
 //!
-//! The server echoes every frame (latency) or counts what arrives and answers once at the end (stream). The client prints `result VALUE`:
-//! microseconds of half a round trip, or GB/s of payload.
+//! ```text
+//! urdma-perf-memif server|client latency|stream SOCKET PAYLOAD_OCTETS plain|huge
+//! ```
+//!
+//! The last argument selects the pages of the packet buffers. The server echoes each frame
+//! (latency), or counts the frames and answers once at the end (stream). The client prints
+//! `result VALUE`: microseconds of half a round trip, or GB/s of payload.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,21 +19,21 @@ use urdma_perf::raw::fork::{typical_half_round_trip, Mark};
 use urdma_perf::raw::memif::{Mode, HEADERS_OCTETS, RESULT};
 use urdma_perf::workloads::STREAM_OCTETS;
 
-/// Of small frames a stream has so many, which takes as long.
+/// The most frames of a stream; small ones take as long as large ones.
 const FRAMES_MAX: usize = 10_000_000;
-/// The median of the rates of so many octets counts; the ring between the ends holds less.
+/// The median of the rates of chunks of this length counts; the ring between the ends holds less.
 const CHUNK_OCTETS: usize = 32 << 20;
 const LINK_LIMIT: Duration = Duration::from_secs(10);
-/// Without anything arriving for so long, the other end is gone.
+/// The other end has ended if nothing arrives for this time.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
-const LOOKS_BEFORE_YIELD: u32 = 1 << 14;
+const POLLS_BEFORE_YIELD: u32 = 1 << 14;
 const POOL_MEGABYTES: u32 = 64;
 const POOL: PoolConfig = PoolConfig {
     buffers: 1023,
     cache: 256,
     buffer_octets: BUFFER_OCTETS,
 };
-/// Room for a frame of MTU 9000 behind the headroom.
+/// Room for a frame of an MTU of 9000 behind the headroom.
 const BUFFER_OCTETS: u16 = 9600;
 
 struct Arguments {
@@ -120,7 +124,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     let start = Instant::now();
     while !port.link().map_err(text)?.up {
         if start.elapsed() > LINK_LIMIT {
-            return Err("the other end does not come".into());
+            return Err("the link to the other end did not come up".into());
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -138,40 +142,41 @@ fn report(value: f64) -> Result<(), String> {
     Ok(())
 }
 
-/// At least one frame; fails when the other end is silent for long.
+/// Receives at least one frame; fails when the other end is silent for too long.
 fn receive(pair: &mut QueuePair, burst: &mut Burst) -> Result<(), String> {
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     let mut silent_since = None;
     while pair.rx.burst(burst) == 0 {
-        looks += 1;
-        if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
+        polls += 1;
+        if polls.is_multiple_of(POLLS_BEFORE_YIELD) {
             std::thread::yield_now();
             if silent_since.get_or_insert_with(Instant::now).elapsed() > SILENCE_LIMIT {
-                return Err("the other end went silent".into());
+                return Err("the other end sends nothing".into());
             }
         }
     }
     Ok(())
 }
 
-/// All of the burst.
+/// Transmits the whole burst.
 fn transmit(pair: &mut QueuePair, burst: &mut Burst) -> Result<(), String> {
     let mut tries = 0u32;
     while !burst.is_empty() {
         if pair.tx.burst(burst) == 0 {
             tries += 1;
-            if tries.is_multiple_of(LOOKS_BEFORE_YIELD) {
+            if tries.is_multiple_of(POLLS_BEFORE_YIELD) {
                 std::thread::yield_now();
             }
-            if tries > LOOKS_BEFORE_YIELD << 12 {
-                return Err("the other end takes no more".into());
+            if tries > POLLS_BEFORE_YIELD << 12 {
+                return Err("the other end receives nothing".into());
             }
         }
     }
     Ok(())
 }
 
-/// Adds `wanted` frames to the burst, or none; their first octet is the mark.
+/// Adds `wanted` frames to the burst, or none if there are no buffers; their first octet is the
+/// mark.
 fn fill(
     pair: &QueuePair,
     burst: &mut Burst,
@@ -279,10 +284,10 @@ fn stream(pair: &mut QueuePair, frame_octets: usize) -> Result<f64, String> {
     chunks
         .get(chunks.len() / 2)
         .copied()
-        .ok_or_else(|| "too short a stream".into())
+        .ok_or_else(|| "the stream is shorter than a chunk".into())
 }
 
-/// Lets the other end take the last frame before the link goes down.
+/// Waits until the other end has received the last frame, before the link goes down.
 fn linger() {
     std::thread::sleep(Duration::from_millis(100));
 }

@@ -1,7 +1,13 @@
-//! Queue pairs of one process that write to those of another without a pause: `urdma-perf-shares server SOCKET QUEUE_PAIRS`, then
-//! `urdma-perf-shares client SOCKET QUEUE_PAIRS WARM_UP_MS WATCH_MS`. Both sleep while there is nothing to do, so that no processor is taken from the link.
+//! Queue pairs of one process that write to those of another without a pause:
 //!
-//! The client prints a line when it has warmed up, and another with the octets a second that each queue pair has written since.
+//! ```text
+//! urdma-perf-shares server SOCKET QUEUE_PAIRS
+//! urdma-perf-shares client SOCKET QUEUE_PAIRS WARM_UP_MS WATCH_MS
+//! ```
+//!
+//! Both sleep when they have nothing to do, so that the daemons that make the link get the
+//! processors. The client prints a line at the end of the warm-up, and a line with the octets a
+//! second that each queue pair has written since.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,7 +24,8 @@ use urdma_perf::verbs_setup::{
 };
 
 const LENGTH: u32 = 65_536;
-/// Writes of a queue pair under way: 4 MB, more than 1 Gbit/s and 10 ms hold.
+/// Outstanding writes of a queue pair: 4 MB, more than the bandwidth-delay product of 1 Gbit/s and
+/// 10 ms.
 const DEPTH: u32 = 64;
 const BATCH: usize = 32;
 
@@ -47,14 +54,15 @@ fn main() -> ExitCode {
 }
 
 fn number(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("'{text}' is no number"))
+    text.parse()
+        .map_err(|_| format!("'{text}' is not a number"))
 }
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// What an end tells the other: where its queue pairs are and the memory that may be written.
+/// The addresses of an end's queue pairs, and the memory that may be written.
 #[derive(Serialize, Deserialize)]
 struct Hello {
     places: Vec<Place>,
@@ -62,7 +70,7 @@ struct Hello {
     key: u32,
 }
 
-/// One end. All objects live until the process ends.
+/// One end. All objects exist until the process ends.
 struct End {
     channel: *mut verbs::ibv_comp_channel,
     cq: *mut verbs::ibv_cq,
@@ -108,7 +116,7 @@ impl End {
         })
     }
 
-    /// Exchanges everything with the other end and connects the queue pairs in their order.
+    /// Exchanges addresses with the other end and connects the queue pairs in order.
     fn meet(&self, stream: &mut BufReader<UnixStream>) -> Result<Hello, String> {
         let place = |qp: &*mut verbs::ibv_qp| Place {
             gid: self.gid,
@@ -147,16 +155,16 @@ impl End {
     }
 }
 
-/// Is written to until the client goes.
+/// Serves as the target of writes until the client ends.
 fn serve(socket: &str, count: u32) -> Result<(), String> {
     let end = End::new(count)?;
     let listener = UnixListener::bind(socket).map_err(text)?;
     println!("{LISTENING}");
     let mut stream = BufReader::new(listener.accept().map_err(text)?.0);
     end.meet(&mut stream)?;
-    // All queue pairs are ready.
+    // Tells the client that all queue pairs are connected.
     writeln!(stream.get_mut()).map_err(text)?;
-    // Ends when the client does.
+    // The connection ends with the client.
     let mut rest = String::new();
     stream.read_line(&mut rest).map(drop).map_err(text)
 }
@@ -185,7 +193,7 @@ fn write(socket: &str, count: u32, [warm_up, watch]: [Duration; 2]) -> Result<()
     Ok(())
 }
 
-/// Posts a write for each that completes, and counts those of each queue pair.
+/// Posts a write for each completion, and counts the completions of each queue pair.
 fn write_for(time: Duration, end: &End, peer: &Hello, done: &mut [u64]) -> Result<(), String> {
     // SAFETY: all zeroes is a valid value of this plain structure.
     let mut found: [verbs::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
@@ -202,7 +210,7 @@ fn write_for(time: Duration, end: &End, peer: &Hello, done: &mut [u64]) -> Resul
         if count > 0 {
             continue;
         }
-        // Armed before the last look, so that nothing is overlooked.
+        // The queue is armed before the last poll, so that no completion is missed.
         // SAFETY: queue and channel live.
         unsafe {
             if is_armed {

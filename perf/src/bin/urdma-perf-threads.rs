@@ -1,7 +1,12 @@
-//! Threads of one process that each write to themselves over a queue pair and a completion queue of their own: `urdma-perf-threads THREADS domains|shared`.
-//! With thread domains they share no lock, without they share all.
+//! Threads of one process, each with a completion queue and a queue pair that is connected to
+//! itself:
 //!
-//! Prints which slots their queue pairs are in, and how many million messages a second all of them completed.
+//! ```text
+//! urdma-perf-threads THREADS domains|shared
+//! ```
+//!
+//! With thread domains they share no lock, without them they share all. Prints the slots of the
+//! queue pairs, and the rate of all threads in millions of messages a second.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +17,10 @@ use rdma_core_sys::verbs;
 use urdma_perf::threads::{Sharing, RATE, SLOTS};
 use urdma_perf::verbs_setup::{connect_to_itself, made, open, poll, register, Write};
 
-/// How long the threads write.
+/// Duration of the measurement.
 const TIME: Duration = Duration::from_secs(1);
 const OCTETS: u32 = 64;
-/// Requests of a thread that are posted and not completed.
+/// Outstanding requests of a thread.
 const OUTSTANDING: u32 = 32;
 const BATCH: usize = 16;
 
@@ -37,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What one thread uses.
+/// The objects of one thread.
 struct Lane {
     cq: *mut verbs::ibv_cq,
     qp: *mut verbs::ibv_qp,
@@ -104,13 +109,13 @@ impl Lane {
         })
     }
 
-    /// The slot that the queue pair's number names.
+    /// The slot that the queue pair's number contains.
     fn slot(&self) -> u32 {
         // SAFETY: the queue pair lives.
         unsafe { (*self.qp).qp_num >> 16 }
     }
 
-    /// Writes from `begin` on until `end`; gives how many writes were completed.
+    /// Writes from `begin` until `end`; returns the number of completed writes.
     fn write_until(mut self, begin: &Barrier, end: &AtomicBool) -> Result<u64, String> {
         begin.wait();
         let (mut done, mut outstanding) = (0, 0);
@@ -123,7 +128,7 @@ impl Lane {
             outstanding -= completed;
             done += u64::from(completed);
         }
-        // The memory ends with this thread: nothing may be on its way there.
+        // The memory is freed with this thread: no write may be outstanding.
         while outstanding > 0 {
             outstanding -= self.poll()?;
         }
@@ -154,21 +159,21 @@ impl Lane {
     }
 }
 
-/// The calls that the header defines inline.
+/// The extended operations of a context, which the header's inline functions call.
 ///
 /// # Errors
-/// The context is of a provider without them.
+/// The provider of the context has no extended operations.
 fn extended(context: *mut verbs::ibv_context) -> Result<&'static verbs::verbs_context, String> {
     // SAFETY: the context is open, and stays so.
     if unsafe { (*context).abi_compat } as usize != usize::MAX {
-        return Err("the context has no extended calls".into());
+        return Err("the context has no extended operations".into());
     }
     let offset = std::mem::offset_of!(verbs::verbs_context, context);
-    // SAFETY: libibverbs has put the context into an extended one, as the mark says.
+    // SAFETY: the mark says that the context is a member of an extended one.
     Ok(unsafe { &*context.byte_sub(offset).cast() })
 }
 
-/// A parent domain with a thread domain of its own.
+/// Makes a parent domain with a thread domain of its own.
 fn parent_domain(
     context: *mut verbs::ibv_context,
     pd: *mut verbs::ibv_pd,
@@ -188,7 +193,7 @@ fn parent_domain(
     })
 }
 
-/// A completion queue, in a parent domain if one is given.
+/// Makes a completion queue, in a parent domain if one is given.
 fn completion_queue(
     context: *mut verbs::ibv_context,
     domain: Option<*mut verbs::ibv_pd>,

@@ -1,4 +1,4 @@
-//! `make perf`: measures urdma beside limits and peers, prints the table, writes JSON and SVG.
+//! `make perf`: measures urdma next to limits and peers, prints the table, writes JSON and plots.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use urdma_perf::report::{machine, Report};
 use urdma_perf::samples::NOT_MEASURED;
 use urdma_perf::{lines, lossy, plot, rows};
 
-/// Measures urdma beside raw limits of this machine and beside its peers.
+/// Measures urdma next to raw limits of this machine and to its peers
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version)]
 struct Arguments {
-    /// How often everything is measured; the median counts
+    /// Number of rounds, of whose values the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: u16,
-    /// Only these parts; all without it
+    /// Parts to measure [default: all]
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
-    /// Where perf.json and perf.svg go
+    /// Directory for perf.json and the plots
     #[arg(long, default_value = "perf/out")]
     out: PathBuf,
 }

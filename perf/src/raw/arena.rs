@@ -1,4 +1,4 @@
-//! Our own shared memory alone, without verbs and protocol: what they add is the difference to `ib_send_lat`.
+//! The arena alone, without verbs and protocol: their cost is the difference to `ib_send_lat`.
 
 use urdma_arena::{Arena, ArenaConfig, Endpoint, RxFrame};
 use urdma_types::SlotId;
@@ -30,12 +30,12 @@ fn take(endpoint: &mut Endpoint) -> u8 {
 /// Half the round trip of a frame of 64 octets, in microseconds.
 ///
 /// # Errors
-/// The arena cannot be made, or the second process could not run.
+/// The arena cannot be made, or the second process failed.
 pub fn half_round_trip() -> Sample {
     let text = |error: std::io::Error| error.to_string();
     let arena = Arena::create(&ArenaConfig::default()).map_err(text)?;
     let (a, b) = SlotId::new(1).zip(SlotId::new(2)).ok_or("no such slots")?;
-    // Both are attached before the fork: each process then uses its own.
+    // Both endpoints are attached before the fork; each process then uses its own.
     let mut at_a = Endpoint::attach(&arena, a).map_err(text)?;
     let mut at_b = Endpoint::attach(&arena, b).map_err(text)?;
     two_processes(

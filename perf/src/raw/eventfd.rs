@@ -1,4 +1,4 @@
-//! Two processes that wake one another: what a message costs at least when both applications sleep.
+//! Two processes that wake each other: the least that a message costs when both applications sleep.
 
 use std::os::fd::AsRawFd;
 
@@ -7,7 +7,7 @@ use nix::sys::eventfd::EventFd;
 use super::fork::{two_processes, typical_half_round_trip, Mark};
 use crate::samples::Sample;
 
-/// The value that ends the other process; any other asks for an answer.
+/// The value that ends the other process; it answers any other.
 const LAST: u64 = 1 << 32;
 
 fn signal(fd: &EventFd, value: u64) {
@@ -19,7 +19,7 @@ fn wait(fd: &EventFd) -> u64 {
     let mut value = 0u64;
     // SAFETY: reads eight octets into our value.
     let read = unsafe { libc::read(fd.as_raw_fd(), (&raw mut value).cast(), size_of::<u64>()) };
-    // Interrupted counts as the end: neither side may wait for ever.
+    // An interrupted read counts as the end, so that no side waits for ever.
     if read < 0 {
         LAST
     } else {
@@ -30,7 +30,7 @@ fn wait(fd: &EventFd) -> u64 {
 /// Microseconds of a round trip, which is two wake-ups.
 ///
 /// # Errors
-/// No eventfd, or the second process could not run.
+/// An eventfd could not be made, or the second process failed.
 pub fn two_wake_ups() -> Sample {
     let make = || EventFd::new().map_err(|errno| format!("eventfd: {errno}"));
     let (there, back) = (make()?, make()?);

@@ -1,18 +1,18 @@
-//! Two processes on two cores that share some memory.
+//! Two processes on two cores that share memory.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// How long the two may take before the second is killed.
+/// Limit of a run, after which the second process is killed.
 const LIMIT: Duration = Duration::from_secs(20);
 /// Round trips timed together.
 const CHUNK: usize = 100;
 const WARM_UP_CHUNKS: usize = 100;
 const MEASURED_CHUNKS: usize = 2_000;
-/// On a busy machine fewer chunks have to do.
+/// On a busy machine fewer chunks are sufficient.
 const TIME_LIMIT: Duration = Duration::from_secs(4);
-/// Empty looks before a polling process lets another run.
-const LOOKS_BEFORE_YIELD: u32 = 1 << 14;
+/// Empty polls before a polling process yields.
+const POLLS_BEFORE_YIELD: u32 = 1 << 14;
 
 /// Zeroed memory that a process shares with those it forks.
 #[derive(Debug)]
@@ -22,10 +22,10 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// A new mapping.
+    /// Makes a new mapping.
     ///
     /// # Errors
-    /// What the system said.
+    /// The mapping could not be made.
     pub fn new(octets: usize) -> Result<Self, String> {
         // SAFETY: a new anonymous mapping touches nothing that exists.
         let start = unsafe {
@@ -63,12 +63,14 @@ impl Drop for SharedMemory {
     }
 }
 
-/// Runs `second` in a forked process on core 1 while `first` runs here on core 0, and returns what `first` returned.
+/// Runs `second` in a forked process on core 1 while `first` runs in this one on core 0, and
+/// returns what `first` returned.
 ///
-/// `second` must neither allocate nor print (other threads of this process may hold locks) and must end when `first` has.
+/// `second` must neither allocate nor print, since other threads of this process may hold locks,
+/// and must end when `first` has ended.
 ///
 /// # Errors
-/// There is only one core, or the second process failed.
+/// There are fewer than two cores, or the second process failed.
 pub fn two_processes<T>(second: impl FnOnce(), first: impl FnOnce() -> T) -> Result<T, String> {
     let before = affinity();
     pin(0)?;
@@ -137,17 +139,17 @@ fn pin(core: usize) -> Result<(), String> {
     }
 }
 
-/// What a message says about those that follow.
+/// Whether a message is the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// There will be more.
+    /// More messages follow.
     More,
-    /// It is the last one: the other side ends after its answer.
+    /// It is the last one: the other process answers it and ends.
     Last,
 }
 
 impl Mark {
-    /// As it stands in a message.
+    /// The octet in a message.
     pub const fn octet(self) -> u8 {
         match self {
             Self::More => 0,
@@ -156,9 +158,10 @@ impl Mark {
     }
 }
 
-/// Half of the typical round trip in microseconds: the median over chunks, so that being preempted now and then does not count.
+/// Half of the typical round trip in microseconds: the median over chunks, so that an occasional
+/// preemption does not count.
 ///
-/// `round_trip` is told whether the other side is to end after it.
+/// `round_trip` gets the mark of its message.
 pub fn typical_half_round_trip(mut round_trip: impl FnMut(Mark)) -> f64 {
     let mut chunks: Vec<f64> = Vec::with_capacity(MEASURED_CHUNKS);
     let begin = Instant::now();
@@ -180,16 +183,16 @@ pub fn typical_half_round_trip(mut round_trip: impl FnMut(Mark)) -> f64 {
     chunks[chunks.len() / 2]
 }
 
-/// Polls until `look` finds something; lets others run now and then.
+/// Polls with `look` until it finds something, and yields from time to time.
 #[inline]
 pub fn poll<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     loop {
         if let Some(found) = look() {
             return found;
         }
-        looks += 1;
-        if looks.is_multiple_of(LOOKS_BEFORE_YIELD) {
+        polls += 1;
+        if polls.is_multiple_of(POLLS_BEFORE_YIELD) {
             std::thread::yield_now();
         }
         std::hint::spin_loop();

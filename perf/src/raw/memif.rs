@@ -1,4 +1,4 @@
-//! net_memif with nothing above it: the two ends are processes of `urdma-perf-memif`.
+//! net_memif without a protocol: the two ends are processes of `urdma-perf-memif`.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,9 +8,9 @@ use urdma_harness::process::Process;
 
 use crate::samples::Sample;
 
-/// Octets of Ethernet, IPv4 and UDP headers, which every frame of ours has too.
+/// Octets of Ethernet, IPv4 and UDP headers, which each frame of urdma has, too.
 pub const HEADERS_OCTETS: usize = 14 + 20 + 8;
-/// The line that ends a run begins with this.
+/// Start of the line with the result.
 pub const RESULT: &str = "result";
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As on the command line.
+    /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -34,19 +34,19 @@ impl Mode {
     }
 }
 
-/// In which pages the packet buffers lie.
+/// The pages of the packet buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// 4 KB.
     Plain,
-    /// 2 MB, as those of leased queues.
+    /// 2 MB, as for leased queues.
     Huge,
 }
 
 /// Measures frames that carry `payload_octets` each.
 ///
 /// # Errors
-/// An end did not start, or they found no link.
+/// An end did not start, or the link did not come up.
 pub fn measure(
     programs: &Path,
     socket: &Path,

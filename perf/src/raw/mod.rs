@@ -1,4 +1,5 @@
-//! Limits of this machine: two processes with nothing between them but memory, or nothing but a virtual wire.
+//! Raw limits of this machine: two processes that share memory or a virtual link, without verbs and
+//! protocol.
 
 pub mod arena;
 pub mod eventfd;

@@ -1,5 +1,5 @@
-//! The plainest ring between two processes: one producer, one consumer, a head, a tail, entries of 64 octets; and the plainest stream
-//! that is copied in and out.
+//! A minimal ring between two processes (one producer, one consumer, head, tail, entries of 64
+//! octets), and a minimal stream that is copied in and out.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -70,7 +70,7 @@ fn rings(memory: &SharedMemory) -> (&Ring, &Ring) {
 /// Half the round trip of 64 octets, in microseconds.
 ///
 /// # Errors
-/// The second process could not run.
+/// The second process failed.
 pub fn half_round_trip() -> Sample {
     let memory = SharedMemory::new(2 * size_of::<Ring>())?;
     let (there, back) = rings(&memory);
@@ -95,7 +95,7 @@ pub fn half_round_trip() -> Sample {
 /// Entries of 64 octets a second, in millions, with the ring as full as the producer keeps it.
 ///
 /// # Errors
-/// The second process could not run.
+/// The second process failed.
 pub fn entries_a_second() -> Sample {
     let memory = SharedMemory::new(2 * size_of::<Ring>())?;
     let (there, back) = rings(&memory);
@@ -117,10 +117,11 @@ pub fn entries_a_second() -> Sample {
     )
 }
 
-/// 64 KB blocks copied from private memory into shared memory and from there into the other process' private memory, GB/s.
+/// Bandwidth in GB/s of 64 KB blocks that are copied from private memory into shared memory and
+/// from there into the other process' private memory.
 ///
 /// # Errors
-/// The second process could not run.
+/// The second process failed.
 pub fn two_copy_stream() -> Sample {
     let rings_octets = 2 * size_of::<Ring>();
     let memory = SharedMemory::new(rings_octets + BLOCKS * BLOCK_OCTETS)?;
@@ -158,7 +159,7 @@ pub fn two_copy_stream() -> Sample {
                 };
                 poll(|| full.push(&entry));
             }
-            // All blocks back: everything has arrived.
+            // All blocks have returned: everything has arrived.
             for _ in 0..BLOCKS {
                 poll(|| empty.pop());
             }
