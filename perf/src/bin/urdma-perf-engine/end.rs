@@ -1,4 +1,5 @@
-//! Two engines on one arena, without verbs, urdmad and, if wanted, without a second process: what the engine itself costs.
+//! Two engines on one arena, without verbs and urdmad, in one process or two: the cost of the
+//! engine itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ const DEPTH: u32 = 64;
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 /// The slots of the two ends.
 pub(crate) const SLOTS: [SlotId; 2] = [slot(1), slot(2)];
-/// How long a message may take.
+/// Limit for a message.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const fn slot(number: u8) -> SlotId {
@@ -33,10 +34,10 @@ impl EventSink for Nowhere {
     }
 }
 
-/// An arena for two ends.
+/// Makes an arena for two ends.
 ///
 /// # Errors
-/// It cannot be made.
+/// The arena cannot be made.
 pub(crate) fn arena() -> Result<Arena, String> {
     Arena::create(&ArenaConfig {
         slots: 3,
@@ -73,18 +74,18 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// The end in slot `SLOTS[which]`, to be connected; messages have `octets` octets.
+    /// Makes the end in slot `SLOTS[which]`, not connected yet; messages have `octets` octets.
     ///
     /// # Errors
-    /// What the engine says.
+    /// The engine refuses a step.
     pub(crate) fn new(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
         Self::with(Engine::start(parts(arena, which)), octets)
     }
 
-    /// As [`End::new`], without the engine's own thread.
+    /// As [`End::new`], without the engine's background thread.
     ///
     /// # Errors
-    /// As there.
+    /// As [`End::new`].
     pub(crate) fn without_thread(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
         Self::with(Engine::start_without_thread(parts(arena, which)), octets)
     }
@@ -138,15 +139,15 @@ impl End {
         })
     }
 
-    /// The number of its queue pair.
+    /// The number of the queue pair.
     pub(crate) fn number(&self) -> u32 {
         self.qp.number().to_u32()
     }
 
-    /// Connects it with the queue pair of this number.
+    /// Connects it to the queue pair with this number.
     ///
     /// # Errors
-    /// What the engine says.
+    /// The engine refuses a step.
     pub(crate) fn connect(&self, peer: u32) -> Result<(), String> {
         for state in [State::Init, State::Rtr, State::Rts] {
             let change = QpModify {
@@ -168,7 +169,7 @@ impl End {
     /// Posts a receive request.
     ///
     /// # Panics
-    /// When it is refused.
+    /// The request is refused.
     pub(crate) fn receive(&self) {
         let sges = [self.sge];
         let wr = RecvWr {
@@ -177,21 +178,21 @@ impl End {
         };
         self.engine
             .post_recv(&self.qp, &wr)
-            .expect("a receive is taken");
+            .expect("the receive request is accepted");
     }
 
     /// Sends the buffer.
     ///
     /// # Panics
-    /// When the request is refused.
+    /// The request is refused.
     pub(crate) fn send(&self) {
         self.post(SendOp::Send);
     }
 
-    /// Writes the buffer over that of an end in the same process.
+    /// Writes the buffer to that of an end in the same process.
     ///
     /// # Panics
-    /// When the request is refused.
+    /// The request is refused.
     pub(crate) fn write(&self, peer: &End) {
         let remote = RemoteAddr {
             stag: peer.sge.lkey,
@@ -215,13 +216,13 @@ impl End {
         };
         self.engine
             .post_send(&self.qp, &wr)
-            .expect("a send is taken");
+            .expect("the send request is accepted");
     }
 
     /// Polls once.
     ///
     /// # Panics
-    /// When the queue cannot be polled.
+    /// The queue cannot be polled.
     #[inline]
     pub(crate) fn poll(&mut self) {
         let (sent, received) = (&mut self.sent, &mut self.received);
@@ -230,10 +231,10 @@ impl End {
                 let is_send = wc.completion.is_send();
                 *(if is_send { &mut *sent } else { &mut *received }) += 1;
             })
-            .expect("the queue is polled");
+            .expect("the completion queue can be polled");
     }
 
-    /// Polls until one more message has come.
+    /// Polls until one more message has arrived.
     pub(crate) fn wait(&mut self) {
         while self.received == 0 {
             self.poll();
@@ -241,10 +242,10 @@ impl End {
         self.received -= 1;
     }
 
-    /// Polls until what `self` has sent is complete, as does `peer`.
+    /// Polls both ends until the last request of `self` is complete.
     ///
     /// # Errors
-    /// It takes too long.
+    /// The request does not complete within a minute.
     pub(crate) fn wait_sent(&mut self, peer: &mut End) -> Result<(), String> {
         let begin = Instant::now();
         while self.sent == 0 {

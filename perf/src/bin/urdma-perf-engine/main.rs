@@ -1,5 +1,5 @@
-//! The engine without verbs: latency between two processes, or the processor's work for one message with both ends in one thread, which
-//! `perf/tests/instructions.rs` counts.
+//! The engine without verbs: latency between two processes, or the processor's work for one message
+//! with both ends in one thread, which `perf/tests/instructions.rs` counts.
 
 mod end;
 
@@ -15,9 +15,9 @@ const WARM_UP: usize = 2000;
 /// Messages of a stream that are posted at once.
 const BATCH: u32 = 64;
 
-/// What one message costs in the engine.
+/// Measures the cost of a message in the engine.
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version)]
 struct Arguments {
     #[command(subcommand)]
     mode: Mode,
@@ -32,7 +32,7 @@ enum Mode {
         #[arg(default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
     },
-    /// Both ends in one thread, nobody waits for anybody, no other thread takes part
+    /// Processor time of a message with both ends in one thread, without another thread
     Alone {
         operation: Operation,
         octets: u32,
@@ -42,15 +42,15 @@ enum Mode {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Operation {
-    /// Question and answer
+    /// Ping-pong
     Send,
-    /// One way
+    /// One direction
     Write,
-    /// One way, 64 at once
+    /// One direction, 64 posted at once
     Stream,
 }
 
-/// Waits for the other process, and gives the number that it says.
+/// Sends `number` to the other process and waits for the number that it sends.
 fn meet(mut socket: &UnixStream, number: u32) -> Result<u32, String> {
     let mut other = [0; 4];
     socket
@@ -60,7 +60,7 @@ fn meet(mut socket: &UnixStream, number: u32) -> Result<u32, String> {
     Ok(u32::from_be_bytes(other))
 }
 
-/// Connects an end with that of the other process.
+/// Connects an end to that of the other process.
 fn connect(end: &End, socket: &UnixStream) -> Result<(), String> {
     end.connect(meet(socket, end.number())?)?;
     meet(socket, 0).map(drop)
@@ -92,7 +92,7 @@ fn latency(octets: u32, rounds: usize) -> Result<(), String> {
     if child == 0 {
         let mut end = End::new(arena, 1, octets)?;
         connect(&end, &two)?;
-        // The first receive must be there before the first message.
+        // The first receive request must be posted before the first message arrives.
         end.receive();
         meet(&two, 0)?;
         run(&mut end, WARM_UP + rounds, false);
@@ -138,7 +138,7 @@ fn alone(operation: Operation, octets: u32, messages: u32) -> Result<(), String>
             Operation::Stream => {
                 (0..BATCH).for_each(|_| two.receive());
                 (0..BATCH).for_each(|_| one.send());
-                // What waits for more leaves with this.
+                // The poll transmits messages that are deferred for batching.
                 one.poll();
                 (0..BATCH).for_each(|_| two.wait());
                 (0..BATCH).try_for_each(|_| one.wait_sent(&mut two))?;
