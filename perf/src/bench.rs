@@ -5,7 +5,7 @@ use urdma_harness::instance::{Instance, Lease};
 use urdma_harness::pair;
 use urdma_harness::programs;
 
-use crate::lines::{Chart, Scale, Series};
+use crate::lines::{Chart, Scale, Series, Stroke};
 use crate::lossy;
 use crate::samples::Samples;
 use crate::simulator::SWEEP_OCTETS;
@@ -80,6 +80,8 @@ pub struct Point {
     pub sweep: Sweep,
     /// The program, or the protocol, that it is a value of.
     pub line: String,
+    /// Whether it is measured or computed by the simulator.
+    pub stroke: Stroke,
     /// Octets, queue pairs, or per cent of packets lost.
     pub at: f64,
     /// The value in the sweep's unit, or why there is none.
@@ -105,6 +107,7 @@ impl Step {
         Point {
             sweep: self.sweep,
             line: self.tool.to_owned(),
+            stroke: Stroke::Measured,
             at: f64::from(self.at),
             value: self.run(host, port),
         }
@@ -169,9 +172,10 @@ pub fn loss_sweep() -> Vec<lossy::Point> {
 /// The loss sweep: TRP as measured, TRP and go-back-N as simulated, without and with reordering,
 /// and a point with the reason for each measurement that failed.
 pub fn loss_points(samples: &Samples) -> Vec<Point> {
-    let point = |line: &str, at, value| Point {
+    let point = |line: &str, stroke, at, value| Point {
         sweep: Sweep::Loss,
         line: line.to_owned(),
+        stroke,
         at,
         value,
     };
@@ -179,11 +183,11 @@ pub fn loss_points(samples: &Samples) -> Vec<Point> {
     for chart in lossy::charts(samples) {
         for line in chart.series {
             let kept = line.points.iter();
-            points.extend(kept.map(|(at, kept)| point(&line.name, *at, Ok(*kept))));
+            points.extend(kept.map(|(at, kept)| point(&line.name, line.stroke, *at, Ok(*kept))));
         }
     }
     for (name, reason) in samples.failures() {
-        points.push(point(name, 0.0, Err(reason.to_owned())));
+        points.push(point(name, Stroke::Measured, 0.0, Err(reason.to_owned())));
     }
     points
 }
@@ -199,6 +203,7 @@ pub fn charts(points: &[Point]) -> Vec<Chart> {
                 Some(line) => line.points.push((point.at, value)),
                 None => series.push(Series {
                     name: point.line.clone(),
+                    stroke: point.stroke,
                     points: vec![(point.at, value)],
                 }),
             }
@@ -252,6 +257,7 @@ mod tests {
         Point {
             sweep,
             line: line.into(),
+            stroke: Stroke::Measured,
             at,
             value,
         }

@@ -15,7 +15,7 @@
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
 //! | [`spec`], `goals`, [`rows`] | comparisons and their goals; their results |
 //! | [`report`] | table and JSON |
-//! | [`plot`], [`lines`] | bar charts and line charts, as SVG |
+//! | [`plot`], [`lines`], `axis`, `picture` | bar charts and line charts, as SVG |
 //! | [`mod@bench`] | the sweeps of `urdma bench` |
 //!
 //! Each value is what a program printed or a clock showed in this call. What cannot be measured is
@@ -23,6 +23,7 @@
 //! therefore runs several times, in turn with the others, and the median counts.
 
 pub mod attach;
+mod axis;
 pub mod bench;
 mod goals;
 pub mod idle;
@@ -31,6 +32,7 @@ pub mod links;
 pub mod lossy;
 pub mod part;
 pub mod peers;
+mod picture;
 pub mod plan;
 pub mod plot;
 pub mod probes;

@@ -1,39 +1,58 @@
 //! Line charts below one another, as SVG.
 
-use std::fmt::Write as _;
-
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
 use serde::Serialize;
+use urdma_harness::Failure;
 
-use crate::plot::text;
+use crate::axis::Axis;
+pub use crate::axis::Scale;
+use crate::picture::{
+    failed, label_style, paint, pixels, text, width, Canvas, BLACK_TEXT, GREY_TEXT, GRID, HEAD,
+    MARGIN,
+};
 
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 190.0;
-const TOP: f64 = 40.0;
-const BOTTOM: f64 = 40.0;
-const COLOURS: [&str; 6] = [
-    "#2563a8", "#c2410c", "#15803d", "#7e22ce", "#64748b", "#b45309",
+/// Of the part of a picture between its margin and the legend.
+const CHART_WIDTH: i32 = 580;
+const CHART_HEIGHT: i32 = 300;
+const TITLE_HEIGHT: i32 = 32;
+const X_LABELS_HEIGHT: i32 = 32;
+const Y_LABELS_WIDTH: i32 = 56;
+/// Between the ends of lines and the legend, where half of the last label lies.
+const GAP: i32 = 28;
+/// Of the piece of line before each text of the legend.
+const SAMPLE_WIDTH: i32 = 26;
+const SAMPLE_GAP: i32 = 8;
+const LEGEND_LINE: i32 = 20;
+const STROKE: u32 = 2;
+const DOT: i32 = 3;
+/// Length of the dashes and of the gaps between them.
+const DASHES: (i32, i32) = (6, 4);
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0x25, 0x63, 0xa8),
+    RGBColor(0xc2, 0x41, 0x0c),
+    RGBColor(0x15, 0x80, 0x3d),
+    RGBColor(0x7e, 0x22, 0xce),
+    RGBColor(0x64, 0x74, 0x8b),
+    RGBColor(0xb4, 0x53, 0x09),
 ];
-/// Horizontal lines beside the axis.
-const GRID: u32 = 4;
 
-/// How values are laid along an axis.
+/// How a line is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Scale {
-    /// Each value that occurs has the same room.
-    Evenly,
-    /// From zero to the greatest.
-    FromZero,
-    /// By factors.
-    Logarithmic,
+pub enum Stroke {
+    /// Measured values: a line with a dot at each value.
+    Measured,
+    /// Computed values: a dashed line.
+    Computed,
 }
 
-/// One line.
+/// One line of a chart.
 #[derive(Clone, Debug, Serialize)]
 pub struct Series {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub name: String,
+    /// How it is drawn.
+    pub stroke: Stroke,
     /// Its points, by x.
     pub points: Vec<(f64, f64)>,
 }
@@ -43,145 +62,219 @@ pub struct Series {
 pub struct Chart {
     /// Its heading, with units.
     pub title: String,
-    /// Of the horizontal axis.
+    /// Scale of the horizontal axis.
     pub x_scale: Scale,
-    /// Of the vertical axis.
+    /// Scale of the vertical axis.
     pub y_scale: Scale,
     /// Its lines.
     pub series: Vec<Series>,
 }
 
-/// Where a value lies between the ends of an axis, 0 to 1.
-struct Axis {
-    scale: Scale,
-    /// Sorted, each once.
-    values: Vec<f64>,
-}
-
-impl Axis {
-    fn new(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
-        let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
-        values.sort_by(f64::total_cmp);
-        values.dedup();
-        Self { scale, values }
-    }
-
-    fn ends(&self) -> (f64, f64) {
-        let (least, most) = (self.values.first(), self.values.last());
-        let most = most.copied().unwrap_or(1.0).max(f64::MIN_POSITIVE);
-        match self.scale {
-            Scale::Logarithmic => (
-                least.copied().unwrap_or(most).max(most / 1e6).ln(),
-                most.ln(),
-            ),
-            Scale::Evenly | Scale::FromZero => (0.0, most),
-        }
-    }
-
-    fn share(&self, value: f64) -> f64 {
-        let (from, to) = self.ends();
-        match self.scale {
-            Scale::Evenly => {
-                let index = self.values.partition_point(|other| *other < value);
-                index as f64 / (self.values.len().max(2) - 1) as f64
-            }
-            Scale::FromZero => value / to,
-            Scale::Logarithmic if to > from => (value.ln() - from) / (to - from),
-            Scale::Logarithmic => 1.0,
-        }
-    }
-
-    /// The value at a share of the axis.
-    fn at(&self, share: f64) -> f64 {
-        let (from, to) = self.ends();
-        let value = from + (to - from) * share;
-        match self.scale {
-            Scale::Logarithmic => value.exp(),
-            Scale::Evenly | Scale::FromZero => value,
-        }
-    }
-}
-
-/// The picture.
-pub fn svg(charts: &[Chart], subtitle: &str) -> String {
-    let height = TOP + HEIGHT * charts.len() as f64;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" \
-         font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+/// The picture: `subtitle`, then the charts below one another.
+///
+/// # Errors
+/// plotters refuses an element.
+pub fn svg(charts: &[Chart], subtitle: &str) -> Result<String, Failure> {
+    let names = charts.iter().flat_map(|chart| &chart.series);
+    let names = width(names.map(|line| line.name.as_str()));
+    let legend_left = MARGIN + CHART_WIDTH;
+    let full_width = legend_left + SAMPLE_WIDTH + SAMPLE_GAP + names + MARGIN;
+    let heights: Vec<i32> = charts.iter().map(height).collect();
+    let size = (
+        pixels(full_width),
+        pixels(HEAD + heights.iter().sum::<i32>()),
     );
-    text(&mut out, 10.0, 22.0, "start", "#555555", subtitle);
-    for (index, chart) in charts.iter().enumerate() {
-        draw(&mut out, chart, TOP + HEIGHT * index as f64);
-    }
-    out.push_str("</svg>\n");
-    out
+    paint(size, subtitle, |canvas| {
+        let mut top = HEAD;
+        for (chart, high) in charts.iter().zip(heights) {
+            let part = canvas.clone().shrink((0, top), (size.0, pixels(high)));
+            draw(&part, chart)?;
+            legend(&part, chart, legend_left)?;
+            top += high;
+        }
+        Ok(())
+    })
 }
 
-fn draw(out: &mut String, chart: &Chart, top: f64) {
+/// The height of a chart, whose legend fits beside it.
+fn height(chart: &Chart) -> i32 {
+    let lines = i32::try_from(chart.series.len()).unwrap_or(i32::MAX);
+    CHART_HEIGHT.max(TITLE_HEIGHT + LEGEND_LINE.saturating_mul(lines))
+}
+
+fn draw(part: &Canvas<'_>, chart: &Chart) -> Result<(), Failure> {
     let points = || chart.series.iter().flat_map(|line| line.points.iter());
-    let x_axis = Axis::new(chart.x_scale, points().map(|(x, _)| *x));
-    let y_axis = Axis::new(chart.y_scale, points().map(|(_, y)| *y));
-    let bottom = top + HEIGHT - BOTTOM;
-    let x_of = |x: f64| LEFT + x_axis.share(x) * (WIDTH - LEFT - RIGHT);
-    let y_at = |share: f64| bottom - share * (HEIGHT - TOP - BOTTOM);
-    text(out, 10.0, top + 20.0, "start", "#111111", &chart.title);
-    for step in 0..=GRID {
-        let share = f64::from(step) / f64::from(GRID);
-        let (y, right) = (y_at(share), WIDTH - RIGHT);
-        let _ = writeln!(
-            out,
-            "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/>"
-        );
-        let label = format!("{:.3}", y_axis.at(share));
-        text(out, LEFT - 6.0, y + 4.0, "end", "#555555", &label);
+    let x = Axis::new(chart.x_scale, points().map(|(x, _)| *x));
+    let y = Axis::new(chart.y_scale, points().map(|(_, y)| *y));
+    text(
+        part,
+        &chart.title,
+        (MARGIN, TITLE_HEIGHT / 2),
+        HPos::Left,
+        BLACK_TEXT,
+    )?;
+    let area = part.clone().shrink(
+        (MARGIN, TITLE_HEIGHT),
+        (
+            pixels(CHART_WIDTH - GAP),
+            pixels(CHART_HEIGHT - TITLE_HEIGHT),
+        ),
+    );
+    let mut plot = ChartBuilder::on(&area)
+        .x_label_area_size(X_LABELS_HEIGHT)
+        .y_label_area_size(Y_LABELS_WIDTH)
+        .build_cartesian_2d(x, y)
+        .map_err(failed)?;
+    plot.configure_mesh()
+        .disable_x_mesh()
+        .bold_line_style(GRID)
+        .axis_style(GRID)
+        .label_style(label_style(GREY_TEXT))
+        .draw()
+        .map_err(failed)?;
+    for (line, colour) in chart.series.iter().zip(COLOURS.iter().cycle()) {
+        let points = line.points.iter().copied();
+        let style = colour.stroke_width(STROKE);
+        match line.stroke {
+            Stroke::Measured => {
+                plot.draw_series(LineSeries::new(points.clone(), style))
+                    .map_err(failed)?;
+                let dots = points.map(|at| Circle::new(at, DOT, colour.filled()));
+                plot.draw_series(dots).map_err(failed)?;
+            }
+            Stroke::Computed => {
+                let dashes = DashedLineSeries::new(points, DASHES.0, DASHES.1, style);
+                plot.draw_series(dashes).map_err(failed)?;
+            }
+        }
     }
-    for x in &x_axis.values {
-        let label = x.to_string();
-        text(out, x_of(*x), bottom + 18.0, "middle", "#555555", &label);
+    Ok(())
+}
+
+/// A piece of each line with its name, from `left` on.
+fn legend(part: &Canvas<'_>, chart: &Chart, left: i32) -> Result<(), Failure> {
+    let mut y = TITLE_HEIGHT + LEGEND_LINE / 2;
+    for (line, colour) in chart.series.iter().zip(COLOURS.iter().cycle()) {
+        let style = colour.stroke_width(STROKE);
+        let piece = |from: i32, to: i32| {
+            let path = PathElement::new([(left + from, y), (left + to, y)], style);
+            part.draw(&path).map_err(failed)
+        };
+        match line.stroke {
+            Stroke::Measured => {
+                piece(0, SAMPLE_WIDTH)?;
+                let dot = Circle::new((left + SAMPLE_WIDTH / 2, y), DOT, colour.filled());
+                part.draw(&dot).map_err(failed)?;
+            }
+            Stroke::Computed => {
+                let mut from = 0;
+                while from < SAMPLE_WIDTH {
+                    piece(from, SAMPLE_WIDTH.min(from + DASHES.0))?;
+                    from += DASHES.0 + DASHES.1;
+                }
+            }
+        }
+        let at = (left + SAMPLE_WIDTH + SAMPLE_GAP, y);
+        text(part, &line.name, at, HPos::Left, *colour)?;
+        y += LEGEND_LINE;
     }
-    for (index, line) in chart.series.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let path: Vec<String> = line
-            .points
-            .iter()
-            .map(|(x, y)| format!("{:.1},{:.1}", x_of(*x), y_at(y_axis.share(*y))))
-            .collect();
-        let _ = writeln!(
-            out,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            path.join(" ")
-        );
-        let (x, y) = (WIDTH - RIGHT + 12.0, top + TOP + 18.0 * index as f64);
-        text(out, x, y, "start", colour, &line.name);
-    }
+    Ok(())
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::axis::round_up;
+    use crate::picture::read::{assert_texts_are_inside, texts};
 
-    #[test]
-    fn picture_has_a_line_for_each_series_within_its_frame() {
-        let chart = |y_scale| Chart {
+    fn line(name: &str, stroke: Stroke, points: &[(f64, f64)]) -> Series {
+        Series {
+            name: name.to_owned(),
+            stroke,
+            points: points.to_vec(),
+        }
+    }
+
+    fn chart(y_scale: Scale, series: Vec<Series>) -> Chart {
+        Chart {
             title: "t".into(),
             x_scale: Scale::Evenly,
             y_scale,
-            series: vec![
-                Series {
-                    name: "a".into(),
-                    points: vec![(1.0, 1.0), (10.0, 100.0)],
-                },
-                Series {
-                    name: "b < c".into(),
-                    points: vec![(10.0, 5.0)],
-                },
-            ],
+            series,
+        }
+    }
+
+    #[test]
+    fn picture_has_a_line_for_each_series() {
+        let series = vec![
+            line("a", Stroke::Measured, &[(1.0, 1.0), (10.0, 100.0)]),
+            line("b < c", Stroke::Measured, &[(10.0, 5.0)]),
+            line("d", Stroke::Computed, &[(1.0, 2.0), (10.0, 3.0)]),
+        ];
+        let both = [Scale::FromZero, Scale::Logarithmic].map(|scale| chart(scale, series.clone()));
+        let svg = svg(&both, "s").unwrap();
+        assert!(
+            svg.starts_with("<svg") && svg.ends_with("</svg>\n"),
+            "{svg}"
+        );
+        assert!(svg.contains("b &lt; c") && !svg.contains("NaN"), "{svg}");
+        // A dot at each measured point of both charts, and one for each in the legends.
+        assert_eq!(svg.matches("<circle").count(), 2 * (3 + 2));
+        for colour in &COLOURS[..3] {
+            let RGBColor(red, green, blue) = colour;
+            let stroke = format!("stroke=\"#{red:02X}{green:02X}{blue:02X}\"");
+            assert!(svg.contains(&stroke), "{stroke}");
+        }
+    }
+
+    #[test]
+    fn legend_is_whole_and_beside_the_charts_whatever_its_names() {
+        let names = [
+            "TRP",
+            "go-back-N, simulated, reordered",
+            "a name that is a good deal longer than any name that occurs in a real chart",
+        ];
+        let points = [(0.01, 0.363), (0.1, 1.089), (1_048_576.0, 0.726)];
+        let lines = |count: usize| {
+            let names = names.iter().cycle().take(count);
+            names
+                .map(|name| line(name, Stroke::Computed, &points))
+                .collect()
         };
-        let svg = svg(&[chart(Scale::FromZero), chart(Scale::Logarithmic)], "s");
-        assert_eq!(svg.matches("<polyline").count(), 4);
-        assert!(svg.contains("b &lt; c") && !svg.contains("NaN"));
-        // The greatest value is at the top of the frame, the first x at the left.
-        assert!(svg.contains(&format!("{LEFT:.1},")));
-        assert!(svg.contains(&format!("{:.1},{:.1}", WIDTH - RIGHT, TOP + TOP)));
+        let svg = svg(
+            &[
+                chart(Scale::FromZero, lines(3)),
+                chart(Scale::Logarithmic, lines(20)),
+            ],
+            "AMD EPYC, 2 cores; medians of 5 rounds",
+        )
+        .unwrap();
+        assert_texts_are_inside(&svg);
+        let texts = texts(&svg);
+        for name in names {
+            let mut found = texts.iter().filter(|text| text.text == name).peekable();
+            assert!(found.peek().is_some(), "{name}");
+            assert!(
+                found.all(|text| text.ends.0 > f64::from(CHART_WIDTH)),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn ticks_of_a_picture_are_round() {
+        let points = [(0.01, 0.363), (5.0, 1.089)];
+        let series = vec![line("a", Stroke::Measured, &points)];
+        let svg = svg(&[chart(Scale::FromZero, series)], "s").unwrap();
+        let numbers: Vec<f64> = texts(&svg)
+            .iter()
+            .filter(|text| text.ends.1 <= f64::from(MARGIN + Y_LABELS_WIDTH))
+            .filter_map(|text| text.text.parse().ok())
+            .collect();
+        let greatest = numbers.iter().copied().fold(0.0, f64::max);
+        assert!((greatest - 1.2).abs() < 1e-9, "{numbers:?}");
+        let step = greatest / (numbers.len() - 1) as f64;
+        assert!((round_up(step) - step).abs() < 1e-9, "{numbers:?}");
     }
 }

@@ -10,7 +10,7 @@ use urdma_harness::process::Ended;
 use urdma_harness::{pair, programs, Failure};
 
 use crate::goals;
-use crate::lines::{Chart, Scale, Series};
+use crate::lines::{Chart, Scale, Series, Stroke};
 use crate::samples::{Probe, Sample, Samples, Unit};
 use crate::simulator::{self, LossRow, SWEEP_OCTETS};
 use crate::spec::{Compare, Spec};
@@ -181,19 +181,27 @@ pub fn charts(samples: &Samples) -> Vec<Chart> {
                 let at = |row: &LossRow| (percent(row.case.loss_ppm), kept(row));
                 rows.clone().map(at).collect()
             };
-            for (name, points) in [
-                ("TRP", measured(samples, length, reorders)),
-                ("TRP, simulated", of(|row| row.trp_kept)),
-                ("go-back-N, simulated", of(|row| row.go_back_n_kept)),
+            let kept = measured(samples, length, reorders);
+            for (name, stroke, points) in [
+                ("TRP", Stroke::Measured, kept),
+                ("TRP, simulated", Stroke::Computed, of(|row| row.trp_kept)),
+                (
+                    "go-back-N, simulated",
+                    Stroke::Computed,
+                    of(|row| row.go_back_n_kept),
+                ),
             ] {
-                let name = format!("{name}{order}");
-                series.push(Series { name, points });
+                series.push(Series {
+                    name: format!("{name}{order}"),
+                    stroke,
+                    points,
+                });
             }
         }
         Chart {
             title: format!(
-                "{} KB writes: share of the lossless goodput over % lost",
-                length >> 10
+                "{} writes: share of the lossless goodput over % lost",
+                if length < MB_1 { "64 KB" } else { "1 MB" }
             ),
             x_scale: Scale::Evenly,
             y_scale: Scale::FromZero,
@@ -201,6 +209,11 @@ pub fn charts(samples: &Samples) -> Vec<Chart> {
         }
     };
     lengths.into_iter().map(chart).collect()
+}
+
+/// The number of rounds in which the sweep was measured.
+pub fn rounds(samples: &Samples) -> usize {
+    samples.rounds(POINTS.iter().map(|point| point.probe))
 }
 
 /// Per cent of packets lost and share of the goodput that remains.

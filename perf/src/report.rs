@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::lines::Chart;
 use crate::lossy;
@@ -24,6 +24,15 @@ pub struct Report<'a> {
     pub loss: &'a [Chart],
     /// All values.
     pub samples: &'a Samples,
+}
+
+/// What is read of a report that was written as JSON.
+#[derive(Debug, Deserialize)]
+pub struct Saved {
+    /// Processor model and number of cores.
+    pub machine: String,
+    /// All values.
+    pub samples: Samples,
 }
 
 /// The processor's name and the number of cores.
@@ -96,6 +105,7 @@ impl Display for Report<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use crate::probes;
@@ -121,5 +131,8 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap_or_default();
         assert_eq!(json["rows"][0]["met"], false);
         assert_eq!(json["samples"][probes::RAW_RING.name]["values"][0], 0.2);
+        let saved: Saved = serde_json::from_value(json).unwrap();
+        assert_eq!(saved.machine, "m");
+        assert_eq!(saved.samples.median(probes::SEND_ONE_HOST), Ok(0.5));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// One measurement: the value in the probe's unit, or a sentence that says why there is none.
 pub type Sample = Result<f64, String>;
@@ -68,7 +68,7 @@ impl Unit {
 }
 
 /// All measurements of one probe.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Series {
     /// Values, in the order of the rounds.
     pub values: Vec<f64>,
@@ -96,14 +96,14 @@ impl Series {
 }
 
 /// All probes of one call.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Samples(BTreeMap<&'static str, Series>);
+pub struct Samples(BTreeMap<String, Series>);
 
 impl Samples {
     /// Adds one measurement.
     pub fn add(&mut self, probe: Probe, sample: Sample) {
-        let series = self.0.entry(probe.name).or_default();
+        let series = self.0.entry(probe.name.to_owned()).or_default();
         match sample {
             Ok(value) => series.values.push(value),
             Err(reason) => series.failure = Some(reason),
@@ -121,11 +121,16 @@ impl Samples {
             .and_then(Series::median)
     }
 
+    /// The number of rounds in which these probes were measured: that of the one with most values.
+    pub fn rounds(&self, probes: impl Iterator<Item = Probe>) -> usize {
+        let series = probes.filter_map(|probe| self.0.get(probe.name));
+        series.map(|series| series.values.len()).max().unwrap_or(0)
+    }
+
     /// Probes with failed measurements, and the reasons.
-    pub fn failures(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.0
-            .iter()
-            .filter_map(|(name, series)| series.failure.as_deref().map(|reason| (*name, reason)))
+    pub fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.0.iter();
+        all.filter_map(|(name, series)| Some((name.as_str(), series.failure.as_deref()?)))
     }
 }
 
@@ -149,7 +154,9 @@ mod tests {
     #[test]
     fn median_of_odd_and_even_counts_is_the_middle() {
         assert_eq!(of(&[3.0, 1.0, 2.0]).median(PROBE), Ok(2.0));
-        assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]).median(PROBE), Ok(2.5));
+        let even = of(&[4.0, 1.0, 2.0, 3.0]);
+        assert_eq!(even.median(PROBE), Ok(2.5));
+        assert_eq!(even.rounds([PROBE].into_iter()), 4);
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn write(directory: &Path, points: &[Point]) -> Result<(), Failure> {
     let (json_path, svg_path) = (directory.join("bench.json"), directory.join("bench.svg"));
     let report = serde_json::json!({ "machine": machine(), "points": points });
     fs::write(&json_path, format!("{report:#}\n"))?;
-    fs::write(&svg_path, lines::svg(&bench::charts(points), &machine()))?;
+    fs::write(&svg_path, lines::svg(&bench::charts(points), &machine())?)?;
     println!("written: {}, {}", json_path.display(), svg_path.display());
     Ok(())
 }

@@ -6,11 +6,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use urdma_harness::Failure;
+use urdma_perf::lines::{self, Chart};
 use urdma_perf::part::Part;
 use urdma_perf::plan::Plan;
-use urdma_perf::report::{machine, Report};
-use urdma_perf::samples::NOT_MEASURED;
-use urdma_perf::{lines, lossy, plot, rows};
+use urdma_perf::plot::PICTURES;
+use urdma_perf::report::{machine, Report, Saved};
+use urdma_perf::samples::{Samples, NOT_MEASURED};
+use urdma_perf::{lossy, rows};
 
 /// Measures urdma next to raw limits of this machine and to its peers
 #[derive(Debug, Parser)]
@@ -25,6 +27,9 @@ struct Arguments {
     /// Directory for perf.json and the plots
     #[arg(long, default_value = "perf/out")]
     out: PathBuf,
+    /// Measure nothing; draw the plots of this perf.json again
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rounds", "only"])]
+    redraw: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -38,6 +43,13 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.redraw {
+        Some(report) => redraw(report, &arguments.out),
+        None => measure(arguments),
+    }
+}
+
+fn measure(arguments: &Arguments) -> Result<(), Failure> {
     let mut plan = Plan::new(&arguments.only)?;
     plan.simulate();
     for round in 1..=arguments.rounds {
@@ -64,15 +76,46 @@ fn write(directory: &Path, report: &Report<'_>) -> Result<(), Failure> {
     fs::create_dir_all(directory)?;
     let json =
         serde_json::to_string_pretty(report).map_err(|error| Failure::new(error.to_string()))?;
-    let (json_path, svg_path) = (directory.join("perf.json"), directory.join("perf.svg"));
-    fs::write(&json_path, json)?;
-    let subtitle = format!("{}; medians of {} rounds", report.machine, report.rounds);
-    fs::write(&svg_path, plot::svg(report.samples, &subtitle))?;
-    println!("written: {}, {}", json_path.display(), svg_path.display());
-    if !report.loss.is_empty() {
-        let loss_path = directory.join("loss.svg");
-        fs::write(&loss_path, lines::svg(report.loss, &subtitle))?;
-        println!("written: {}", loss_path.display());
+    let path = directory.join("perf.json");
+    fs::write(&path, json)?;
+    println!("written: {}", path.display());
+    draw(directory, &report.machine, report.samples, report.loss)
+}
+
+/// Draws the plots of a report that an earlier call has written.
+fn redraw(report: &Path, directory: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(directory)?;
+    let saved: Saved = serde_json::from_slice(&fs::read(report)?)
+        .map_err(|error| Failure::new(format!("{}: {error}", report.display())))?;
+    let loss = lossy::charts(&saved.samples);
+    draw(directory, &saved.machine, &saved.samples, &loss)
+}
+
+/// Writes the plots for which there are values.
+fn draw(directory: &Path, machine: &str, samples: &Samples, loss: &[Chart]) -> Result<(), Failure> {
+    let write = |file: &str, svg: String| -> Result<(), Failure> {
+        let path = directory.join(file);
+        fs::write(&path, svg)?;
+        println!("written: {}", path.display());
+        Ok(())
+    };
+    for picture in PICTURES {
+        let rounds = picture.rounds(samples);
+        if rounds > 0 {
+            let svg = picture.svg(samples, &subtitle(machine, rounds))?;
+            write(picture.file, svg)?;
+        }
+    }
+    if !loss.is_empty() {
+        let subtitle = subtitle(machine, lossy::rounds(samples));
+        write("loss.svg", lines::svg(loss, &subtitle)?)?;
     }
     Ok(())
+}
+
+fn subtitle(machine: &str, rounds: usize) -> String {
+    match rounds {
+        1 => format!("{machine}; one round"),
+        _ => format!("{machine}; medians of {rounds} rounds"),
+    }
 }
