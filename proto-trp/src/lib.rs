@@ -5,6 +5,5 @@
 
 pub mod conn;
 pub mod limit;
-pub mod pcapng;
 pub mod sim;
 pub mod wire;

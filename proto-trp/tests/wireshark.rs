@@ -4,7 +4,6 @@
 use std::fs;
 use std::net::Ipv6Addr;
 
-use proto_trp::pcapng::Capture;
 use proto_trp::wire::train::SEGMENTS_MAX;
 use proto_trp::wire::{
     self, connection_id, AtomicOperation, AtomicRequest, AtomicResponse, DatagramHeader,
@@ -12,6 +11,7 @@ use proto_trp::wire::{
     Sack, SegmentKind, Stag, TaggedOffset, Terminate, TerminateCause, Timestamp, TrainWriter,
     TrpHeader,
 };
+use urdma_capture::PcapngWriter;
 use urdma_harness::instance::Scratch;
 use urdma_harness::tshark::{self, MALFORMED};
 use urdma_types::{Psn, Qpn, SlotId};
@@ -333,7 +333,7 @@ fn frames() -> Vec<Expected> {
 /// Writes a capture of `packets` to `scratch` and shows it to tshark.
 fn tshark(scratch: &Scratch, packets: &[Vec<u8>], arguments: &[&str]) -> Vec<String> {
     let capture = scratch.path().join("capture.pcapng");
-    let mut out = Capture::new(fs::File::create(&capture).unwrap()).unwrap();
+    let mut out = PcapngWriter::new(fs::File::create(&capture).unwrap()).unwrap();
     for (i, packet) in packets.iter().enumerate() {
         let time_ns = 1_700_000_000_000_000_000 + i as u64 * 1_001;
         out.frame(time_ns, &ethernet(packet, i % 3 == 2)).unwrap();

@@ -6,12 +6,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use proto_trp::pcapng;
-
 /// A running capture.
 #[derive(Debug)]
 pub struct Capture {
-    writer: pcapng::Capture<BufWriter<File>>,
+    writer: urdma_capture::PcapngWriter<BufWriter<File>>,
     file: PathBuf,
     frames: u64,
     error: Option<io::Error>,
@@ -29,7 +27,7 @@ impl Capture {
             .mode(0o640)
             .open(file)?;
         Ok(Self {
-            writer: pcapng::Capture::new(BufWriter::new(out))?,
+            writer: urdma_capture::PcapngWriter::new(BufWriter::new(out))?,
             file: file.to_owned(),
             frames: 0,
             error: None,

@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use proto_trp::pcapng;
 use urdma_abi::cancel::Disabled;
 use urdma_types::{udp_port, SlotId};
 use urdma_underlay::{Checksum, Ecn, MacAddr, Route, Template, UdpPorts, MAX_HEADER_OCTETS};
@@ -22,7 +21,7 @@ pub(super) const MAX_DATAGRAM: u32 = 65_535 - 48;
 
 /// A capture in the making. Unbuffered, since nothing runs when the process ends.
 pub(super) struct Capture {
-    out: pcapng::Capture<File>,
+    out: urdma_capture::PcapngWriter<File>,
     template: Template,
     packet: Vec<u8>,
 }
@@ -54,7 +53,7 @@ impl Capture {
         });
         let template = template.map_err(|error| error.to_string())?;
         let file = File::create(path).map_err(|error| error.to_string())?;
-        let out = pcapng::Capture::new(file).map_err(|error| error.to_string())?;
+        let out = urdma_capture::PcapngWriter::new(file).map_err(|error| error.to_string())?;
         Ok(Box::new(Self {
             out,
             template,

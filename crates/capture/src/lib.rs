@@ -1,7 +1,10 @@
-//! Captures: Ethernet frames as pcapng (draft-ietf-opsawg-pcapng), to any [`Write`].
+//! Writes Ethernet frames as pcapng (draft-ietf-opsawg-pcapng) to any [`Write`].
 //!
-//! tcpdump cannot see frames that stay in an arena or on a virtual port, so whoever moves them writes the capture. The
-//! caller builds whole Ethernet/IP/UDP frames and says when each passed.
+//! tcpdump cannot see frames that stay in an arena or on a virtual port, so the code that moves
+//! them writes the capture. The caller builds complete Ethernet/IP/UDP frames and supplies the
+//! time stamp of each.
+
+#![forbid(unsafe_code)]
 
 use std::io::{self, Write};
 
@@ -11,47 +14,47 @@ const ENHANCED_PACKET: u32 = 6;
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 /// Version 1.0 as two 16-bit words.
 const VERSION: [u8; 4] = [1, 0, 0, 0];
-/// The section's length is not stated.
+/// Section length: not specified.
 const LEN_UNKNOWN: u64 = u64::MAX;
 /// LINKTYPE_ETHERNET and a reserved word.
 const LINK_TYPE: [u8; 4] = [1, 0, 0, 0];
-/// Option if_tsresol: time stamps count nanoseconds (10^-9); then the end of options.
+/// Option if_tsresol: time stamps are in nanoseconds (10^-9); then opt_endofopt.
 const NANOSECONDS: [u8; 12] = [9, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0];
-/// Octets of type and length before a block's body, and of the length after it.
+/// Octets of block type and total length before a block's body, and of the total length after it.
 const BLOCK_OVERHEAD: usize = 12;
 
-/// A capture in the making: one section, one Ethernet interface.
+/// A pcapng writer: one section with one Ethernet interface.
 #[derive(Debug)]
-pub struct Capture<W> {
+pub struct PcapngWriter<W> {
     out: W,
 }
 
-impl<W: Write> Capture<W> {
-    /// Begins a capture.
+impl<W: Write> PcapngWriter<W> {
+    /// Writes the section header and the interface description.
     ///
     /// # Errors
     /// Those of `out`.
     pub fn new(out: W) -> io::Result<Self> {
-        let mut capture = Self { out };
+        let mut writer = Self { out };
         let section = [
             &BYTE_ORDER_MAGIC.to_le_bytes()[..],
             &VERSION,
             &LEN_UNKNOWN.to_le_bytes(),
         ];
-        capture.block(SECTION_HEADER, &section)?;
+        writer.block(SECTION_HEADER, &section)?;
         let no_limit = 0u32.to_le_bytes();
-        capture.block(
+        writer.block(
             INTERFACE_DESCRIPTION,
             &[&LINK_TYPE, &no_limit, &NANOSECONDS],
         )?;
-        Ok(capture)
+        Ok(writer)
     }
 
-    /// Adds an Ethernet frame, from its destination address on and without check sum, that passed `time_ns` nanoseconds
-    /// after the Unix epoch.
+    /// Appends an Ethernet frame, from its destination address on and without frame check sequence,
+    /// with a time stamp of `time_ns` nanoseconds after the Unix epoch.
     ///
     /// # Errors
-    /// Those of `out`; `InvalidInput` for a frame of 4 GB.
+    /// Those of `out`; `InvalidInput` for a frame of 4 GB or more.
     pub fn frame(&mut self, time_ns: u64, frame: &[u8]) -> io::Result<()> {
         let len = le_len(frame.len())?;
         let [low @ .., h0, h1, h2, h3] = time_ns.to_le_bytes();
@@ -71,10 +74,10 @@ impl<W: Write> Capture<W> {
         )
     }
 
-    /// Ends the capture and gives back what it was written to.
+    /// Flushes the output and returns it.
     ///
     /// # Errors
-    /// Those of the last flush.
+    /// Those of the flush.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)
@@ -93,4 +96,26 @@ fn le_len(len: usize) -> io::Result<[u8; 4]> {
     u32::try_from(len)
         .map(u32::to_le_bytes)
         .map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writer_blocks_are_padded_and_state_their_length_twice() {
+        let mut writer = PcapngWriter::new(Vec::new()).expect("a Vec takes everything");
+        let headers = writer.out.len();
+        writer
+            .frame(0x0000_0001_0000_0002, &[7; 5])
+            .expect("a Vec takes everything");
+        let out = writer.finish().expect("a Vec takes everything");
+        let words: Vec<u32> = out[headers..]
+            .chunks_exact(4)
+            .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+            .collect();
+        let payload = [0x0707_0707, 7];
+        assert_eq!(words[..7], [ENHANCED_PACKET, 40, 0, 1, 2, 5, 5]);
+        assert_eq!((&words[7..9], &words[9..]), (&payload[..], &[40][..]));
+    }
 }
