@@ -42,6 +42,7 @@ pub use config::{
     ConnConfig, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC,
     MAX_SGE, MAX_WINDOW_PACKETS,
 };
+pub use congestion::CongestionAlgorithm;
 pub use host::{AtomicOp, Host, PlaceError, ProtectionError, RemoteAccess};
 pub use state::{State, TransitionError};
 pub use stats::ConnStats;
@@ -52,7 +53,7 @@ pub use types::{
 pub use urdma_types::Time;
 
 use ack::AckState;
-use congestion::{Controller, DelayBased, FixedWindow};
+use congestion::Controller;
 use plan::{Controls, Next};
 use queue::{RecvQueue, SendQueue};
 use recovery::{PathTiming, Recovery};
@@ -272,7 +273,7 @@ impl Connection {
             last_ack_request: 0,
             cookie: num::low32(config.seed ^ config.seed >> 32),
             recovery: Recovery::new(),
-            control: Controller::Fixed(FixedWindow::new(window)),
+            control: Controller::new(CongestionAlgorithm::FixedWindow, window),
             responder: Responder::new(config.max_dest_rd_atomic_cap),
             rnr: RnrPause::NONE,
             keepalive: KeepAlive::default(),
@@ -394,12 +395,14 @@ impl Connection {
         let timing = if self.peer.reliable_path {
             self.peer.ack_request_interval = u64::from(MEMORY_WINDOW_PACKETS / 2);
             self.peer.long_window = MEMORY_WINDOW_PACKETS;
-            self.control = Controller::Fixed(FixedWindow::new(MEMORY_SHORT_WINDOW_PACKETS));
+            let window = MEMORY_SHORT_WINDOW_PACKETS;
+            self.control = Controller::new(CongestionAlgorithm::FixedWindow, window);
             PathTiming::MEMORY
         } else {
             // The first packets all ask, before they queue behind one another.
             self.peer.ack_request_interval = 1;
-            self.control = Controller::Delay(DelayBased::new(self.config.window_packets));
+            let window = self.config.window_packets;
+            self.control = Controller::new(self.config.congestion, window);
             PathTiming::NETWORK
         };
         self.recovery.start(timing, params);

@@ -1,6 +1,6 @@
 //! Acknowledgements: when the receiving half owes one, and what one does to the sending half.
 
-use super::congestion::{AckInfo, CongestionControl};
+use super::congestion::AckInfo;
 use super::host::Host;
 use super::loss::is_later;
 use super::txwindow::SegmentSource;
@@ -198,7 +198,7 @@ impl Connection {
             for seq in self.tx.una..self.tx.next {
                 self.tx.mark_lost(seq);
             }
-            self.control.on_silence();
+            self.control.on_timeout();
         }
     }
 }

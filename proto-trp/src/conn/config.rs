@@ -1,5 +1,6 @@
 //! What a connection is made with: sizes at creation, addresses and limits at each step of `ibv_modify_qp`.
 
+use super::congestion::CongestionAlgorithm;
 use crate::wire::WINDOW_UNIT_PACKETS;
 use urdma_types::{Psn, Qpn};
 
@@ -35,6 +36,9 @@ pub struct ConnConfig {
     /// Reads and atomics of the peer that may be in progress here at most, whatever [`RtrParams::max_dest_rd_atomic`] says
     /// later, 0..=[`MAX_RD_ATOMIC`].
     pub max_dest_rd_atomic_cap: u8,
+    /// The congestion controller on a network. A path inside a host and an unreliable connection
+    /// have a fixed window instead.
+    pub congestion: CongestionAlgorithm,
     /// Varies what must not be guessed or synchronous between connections.
     pub seed: u64,
 }
@@ -55,6 +59,7 @@ impl ConnConfig {
             max_inline: 256,
             window_packets: MAX_WINDOW_PACKETS,
             max_dest_rd_atomic_cap: 16,
+            congestion: CongestionAlgorithm::DelayBased,
             seed: 0,
         }
     }

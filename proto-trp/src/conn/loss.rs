@@ -1,6 +1,5 @@
 //! Which packets are lost (RFC 9002 section 6.1), by order of transmission, so that it holds for retransmissions too.
 
-use super::congestion::CongestionControl;
 use super::txwindow::{Fate, TxRecord};
 use super::Connection;
 use urdma_types::Time;

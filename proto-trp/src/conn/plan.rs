@@ -4,7 +4,7 @@ use super::queue::SendWqe;
 use super::state::State;
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::SendOp;
-use super::{congestion::CongestionControl, Connection, TransmitPlan, MEMORY_SHORT_OCTETS};
+use super::{Connection, TransmitPlan, MEMORY_SHORT_OCTETS};
 use crate::wire;
 
 /// What the next datagram is.

@@ -1,6 +1,5 @@
 //! What happens by the clock: acknowledgements held back, probes, pauses, keep-alive, the end of patience.
 
-use super::congestion::CongestionControl;
 use super::host::Host;
 use super::state::State;
 use super::types::Event;
@@ -110,7 +109,7 @@ impl Connection {
         }
         self.stats.probe_timeouts += 1;
         if self.recovery.backoff > 1 && self.recovery.has_sample() {
-            self.control.on_silence();
+            self.control.on_timeout();
         }
         if let Some(seq) = self.tx.first_in_flight() {
             self.tx.mark_lost(seq);

@@ -3,7 +3,6 @@
 //! A train is made of requests that are ready when the first of them is sent: nothing waits for more. Each segment has its own record in the
 //! window, so everything after the sending knows no trains; what is lost is sent again in packets of its own. The receiver takes the segments one by one.
 
-use super::congestion::CongestionControl;
 use super::host::Host;
 use super::num::len32;
 use super::packet::Packet;

@@ -3,13 +3,13 @@
 //! A request is done when its last packet is written. The receiver counts packets: what comes behind its turn is dropped, and a packet that is
 //! missing takes its whole message with it, without a word to anybody.
 
-use super::congestion::FixedWindow;
+use super::congestion::{CongestionAlgorithm, Controller};
 use super::host::Host;
 use super::packet::Refusal;
 use super::rxwindow::Commit;
 use super::state::State;
 use super::types::{Event, Status};
-use super::{Connection, Controller, Datagram};
+use super::{Connection, Datagram};
 use crate::wire::{connection_id, PacketType, Segment, SegmentKind, TrpHeader};
 use urdma_types::{Psn, Qpn};
 
@@ -81,7 +81,8 @@ impl Connection {
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, local_psn);
         self.tx.start(local_psn);
         self.peer.ack_request_interval = u64::MAX;
-        self.control = Controller::Fixed(FixedWindow::new(self.config.window_packets));
+        let window = self.config.window_packets;
+        self.control = Controller::new(CongestionAlgorithm::FixedWindow, window);
     }
 
     /// What was sent is out of this end's hands: requests whose packets are all sent are done.
