@@ -19,6 +19,7 @@ mod num;
 mod packet;
 mod peer_end;
 mod plan;
+mod qp_state;
 mod queue;
 mod receive;
 mod recovery;
@@ -26,7 +27,6 @@ mod responder;
 mod rnr;
 mod rxwindow;
 mod send;
-mod state;
 mod stats;
 mod terminate;
 mod timers;
@@ -44,7 +44,7 @@ pub use config::{
 };
 pub use congestion::CongestionAlgorithm;
 pub use host::{AtomicOp, Host, PlaceError, ProtectionError, RemoteAccess};
-pub use state::{State, TransitionError};
+pub use qp_state::{QpState, TransitionError};
 pub use stats::ConnStats;
 pub use types::{
     Completion, CompletionOp, Event, NoSharedRecv, Payload, PostError, RecvWr, RemoteAddr,
@@ -173,7 +173,7 @@ impl Peer {
 /// The protocol state of one RC queue pair.
 #[derive(Debug)]
 pub struct Connection {
-    state: State,
+    state: QpState,
     /// See [`ConnConfig::unreliable`].
     unreliable: bool,
     /// RTS has been reached: this end has a stream of its own.
@@ -230,7 +230,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection in [`State::Reset`]. Sizes out of range are clamped.
+    /// A connection in [`QpState::Reset`]. Sizes out of range are clamped.
     pub fn new(config: ConnConfig) -> Self {
         let config = ConnConfig {
             sq_depth: config.sq_depth.clamp(1, 1 << 15).next_power_of_two(),
@@ -248,7 +248,7 @@ impl Connection {
         };
         let window = config.window_packets;
         Self {
-            state: State::Reset,
+            state: QpState::Reset,
             unreliable: config.unreliable,
             sends_stream: false,
             peer_closed: false,
@@ -288,7 +288,7 @@ impl Connection {
 
     /// The state.
     #[inline]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> QpState {
         self.state
     }
 
@@ -309,7 +309,7 @@ impl Connection {
     /// # Errors
     /// The step does not exist.
     pub fn to_init(&mut self) -> Result<(), TransitionError> {
-        self.step(State::Init)
+        self.step(QpState::Init)
     }
 
     /// INIT to RTR: datagrams of the peer are taken from now on.
@@ -321,7 +321,7 @@ impl Connection {
         if !datagrams.contains(&params.max_datagram_octets) || params.min_rnr_timer > 31 {
             return Err(TransitionError);
         }
-        self.step(State::Rtr)?;
+        self.step(QpState::Rtr)?;
         let naming = if self.config.names_shared_queue {
             wire::SHARED_QUEUE_LEN
         } else {
@@ -358,13 +358,13 @@ impl Connection {
     /// # Errors
     /// The step does not exist, or a parameter is out of range.
     pub fn to_rts(&mut self, now: Time, params: &RtsParams) -> Result<(), TransitionError> {
-        let Some(remote_qpn) = self.peer.remote_qpn.filter(|_| self.state == State::Rtr) else {
+        let Some(remote_qpn) = self.peer.remote_qpn.filter(|_| self.state == QpState::Rtr) else {
             return Err(TransitionError);
         };
         if params.timeout > 31 || params.retry_cnt > 7 || params.rnr_retry > 7 {
             return Err(TransitionError);
         }
-        self.step(State::Rts)?;
+        self.step(QpState::Rts)?;
         self.peer.rnr_retry = params.rnr_retry;
         if self.unreliable {
             self.start_unreliable_stream(remote_qpn, params.local_psn);
@@ -431,7 +431,7 @@ impl Connection {
     /// # Errors
     /// The step does not exist.
     pub fn to_sqd<H: Host>(&mut self, host: &mut H) -> Result<(), TransitionError> {
-        self.step(State::Sqd)?;
+        self.step(QpState::Sqd)?;
         self.drained = false;
         self.note_drained(host);
         Ok(())
@@ -442,9 +442,9 @@ impl Connection {
     /// # Errors
     /// The step does not exist.
     pub fn resume(&mut self) -> Result<(), TransitionError> {
-        if matches!(self.state, State::Sqd | State::Sqe) {
+        if matches!(self.state, QpState::Sqd | QpState::Sqe) {
             self.resume_to_nobody();
-            self.step(State::Rts)
+            self.step(QpState::Rts)
         } else {
             Err(TransitionError)
         }
@@ -452,7 +452,7 @@ impl Connection {
 
     /// Any state to RESET: everything is forgotten and nothing completes.
     pub fn reset(&mut self) {
-        self.state = State::Reset;
+        self.state = QpState::Reset;
         self.sends_stream = false;
         self.peer_closed = false;
         self.peer_gone = false;
@@ -499,7 +499,7 @@ impl Connection {
         self.closing = true;
     }
 
-    fn step(&mut self, to: State) -> Result<(), TransitionError> {
+    fn step(&mut self, to: QpState) -> Result<(), TransitionError> {
         if !self.state.may_become(to) {
             return Err(TransitionError);
         }
@@ -598,7 +598,7 @@ mod tests {
         assert_eq!(conn.to_rtr(Time::ZERO, &short), Err(TransitionError));
         assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Ok(()));
         assert_eq!(conn.to_rts(Time::ZERO, &rts), Err(TransitionError));
-        assert_eq!(conn.state(), State::Rtr);
+        assert_eq!(conn.state(), QpState::Rtr);
         conn.reset();
         assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Err(TransitionError));
     }

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{
-    Event, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, State, Status,
+    Event, Payload, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
 };
 use proto_trp::sim::{Rights, Setup, SimHost, World};
 use proto_trp::wire::{
@@ -173,7 +173,7 @@ fn segment_that_the_peer_must_not_send_ends_the_connection() {
                 world.deliver(1, &bad, false);
             }
             assert_eq!(terminate_of(&mut world), Some(cause), "{name}");
-            assert_eq!(world.conn(1).state(), State::Error, "{name}");
+            assert_eq!(world.conn(1).state(), QpState::Error, "{name}");
             let events: Vec<_> = world.ends[1].host.events.drain(..).collect();
             let access = cause == TerminateCause::TAGGED_INVALID_STAG;
             let event = if access {
@@ -204,7 +204,7 @@ fn segment_with_bad_ddp_header_ends_the_connection() {
 fn more_requests_than_allowed_end_the_connection() {
     let (mut world, memory) = prepared();
     for request in 0..5 {
-        assert_eq!(world.conn(1).state(), State::Rts);
+        assert_eq!(world.conn(1).state(), QpState::Rts);
         world.deliver(
             1,
             &data(request, &read(request + 1, memory, 8), true, 0),

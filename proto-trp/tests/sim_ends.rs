@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::conn::{ConnConfig, Event, SendOp, SendWr, State, Status, Time};
+use proto_trp::conn::{ConnConfig, Event, QpState, SendOp, SendWr, Status, Time};
 use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
 const MS: u64 = 1_000_000;
@@ -85,7 +85,7 @@ fn write_that_was_refused_after_its_process_took_it_is_no_success() {
         SendOp::Write { remote },
         &[SimHost::sge(source, 0, 64)],
     );
-    let refused = |world: &mut World| world.conn(1).state() == State::Error;
+    let refused = |world: &mut World| world.conn(1).state() == QpState::Error;
     assert!(world.run_until(1_000 * MS, refused));
     world.kill(1);
     world.links[1].down_until = Time::ZERO;
@@ -102,7 +102,7 @@ fn idle_end_of_a_killed_peer_changes_nothing_and_its_next_send_fails_at_once() {
     world.run_until(2_000 * MS, |_| false);
     assert_eq!(world.events(0), [Event::PeerGone]);
     assert_eq!(world.outcome(0), []);
-    assert_eq!(world.conn(0).state(), State::Rts);
+    assert_eq!(world.conn(0).state(), QpState::Rts);
     world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
     assert_eq!(world.outcome(0), [(1, EXCEEDED), (100, FLUSHED)]);
     assert_eq!(world.events(0), []);
@@ -116,7 +116,7 @@ fn idle_end_that_fails_with_its_peer_is_flushed() {
     world.run_until(2_000 * MS, |_| false);
     assert_eq!(world.events(0), [Event::Fatal, Event::PeerGone]);
     assert_eq!(world.outcome(0), [(100, FLUSHED)]);
-    assert_eq!(world.conn(0).state(), State::Error);
+    assert_eq!(world.conn(0).state(), QpState::Error);
 }
 
 #[test]
@@ -136,14 +136,14 @@ fn send_posted_in_sqd_to_a_peer_that_is_gone_fails_when_the_queue_is_resumed() {
 }
 
 /// One end posts to a peer that is in `state`; gives how long it takes to fail, in milliseconds.
-fn fails_after_ms(state: State) -> u64 {
+fn fails_after_ms(state: QpState) -> u64 {
     let mut world = World::unconnected(&setup(false), 1);
     world.connect(0);
-    if state == State::Error {
+    if state == QpState::Error {
         world.connect(1);
         let (conn, host) = world.split(1);
         conn.to_error(host);
-    } else if state == State::Reset {
+    } else if state == QpState::Reset {
         world.conn(1).reset();
     }
     assert_eq!(world.conn(1).state(), state);
@@ -151,7 +151,7 @@ fn fails_after_ms(state: State) -> u64 {
     let begin = world.now;
     world.post(0, 1, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
     world.post(0, 2, SendOp::Send, &[SimHost::sge(source, 0, 64)]);
-    let failed = |world: &mut World| world.conn(0).state() == State::Error;
+    let failed = |world: &mut World| world.conn(0).state() == QpState::Error;
     assert!(world.run_until(10_000 * MS, failed));
     assert_eq!(world.outcome(0), [(1, EXCEEDED), (2, FLUSHED)]);
     assert_eq!(world.events(0), []);
@@ -160,12 +160,12 @@ fn fails_after_ms(state: State) -> u64 {
 
 #[test]
 fn send_to_a_peer_in_error_fails_at_once() {
-    assert_eq!(fails_after_ms(State::Error), 0);
+    assert_eq!(fails_after_ms(QpState::Error), 0);
 }
 
 #[test]
 fn send_to_a_peer_that_is_not_connected_fails_after_the_nominal_time() {
-    for state in [State::Reset, State::Init] {
+    for state in [QpState::Reset, QpState::Init] {
         let waited = fails_after_ms(state);
         assert!((537..537 + 250).contains(&waited), "{state:?}: {waited} ms");
     }
@@ -232,7 +232,7 @@ fn local_error_of_the_peer_of_an_idle_end_is_the_reason_of_its_next_request() {
     world.run_until(90 * MS, |_| false);
     assert_eq!(world.outcome(0), []);
     assert_eq!(world.events(0), []);
-    assert_eq!(world.conn(0).state(), State::Rts);
+    assert_eq!(world.conn(0).state(), QpState::Rts);
     world.post(0, 1, SendOp::Send, &[]);
     world.run(10_000 * MS);
     let wanted = [(1, Status::RemoteOperationError), (100, FLUSHED)];

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{
-    Completion, Event, Payload, PostError, RecvWr, RemoteAddr, SendOp, SendWr, Sge, State, Status,
+    Completion, Event, Payload, PostError, QpState, RecvWr, RemoteAddr, SendOp, SendWr, Sge, Status,
 };
 use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
@@ -50,8 +50,8 @@ fn check_refused(
     assert_eq!(world.outcome(1), [(100, flushed)]);
     assert_eq!(world.events(0), []);
     assert_eq!(world.events(1), [event]);
-    assert_eq!(world.conn(0).state(), State::Error);
-    assert_eq!(world.conn(1).state(), State::Error);
+    assert_eq!(world.conn(0).state(), QpState::Error);
+    assert_eq!(world.conn(1).state(), QpState::Error);
     assert_eq!(
         world.ends[1].host.octets(target),
         before,
@@ -278,7 +278,7 @@ fn read_into_read_only_memory_fails_locally() {
         );
         world.run(10_000 * MS);
         assert_eq!(world.outcome(0), [(1, Status::LocalProtectionError)]);
-        assert_eq!(world.conn(1).state(), State::Rts);
+        assert_eq!(world.conn(1).state(), QpState::Rts);
     });
 }
 
@@ -576,7 +576,7 @@ fn forged_and_damaged_datagrams_are_counted_and_dropped() {
     assert_eq!(world.stats(1).rx_malformed, 17);
     world.deliver(1, &forged, false);
     assert_eq!(world.stats(1).rx_wrong_id, 1);
-    assert_eq!(world.conn(1).state(), State::Rts);
+    assert_eq!(world.conn(1).state(), QpState::Rts);
     assert_eq!(world.outcome(1), []);
 }
 

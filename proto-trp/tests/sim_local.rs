@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{
-    CompletionOp, Payload, PostError, RemoteAddr, SendOp, SendWr, State, Status, WindowBind,
+    CompletionOp, Payload, PostError, QpState, RemoteAddr, SendOp, SendWr, Status, WindowBind,
 };
 use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
@@ -88,7 +88,7 @@ fn local_request_that_fails_ends_the_connection_after_those_before_it() {
             (3, Status::WorkRequestFlushed),
         ];
         assert_eq!(world.outcome(0), expected);
-        assert_eq!(world.conn(0).state(), State::Error);
+        assert_eq!(world.conn(0).state(), QpState::Error);
     }
 }
 
@@ -128,7 +128,7 @@ fn atomic_into_a_list_of_another_length_fails_after_those_before_it_and_changes_
                 (3, Status::WorkRequestFlushed),
             ];
             assert_eq!(world.outcome(0), expected, "{lengths:?}");
-            assert_eq!(world.conn(0).state(), State::Error);
+            assert_eq!(world.conn(0).state(), QpState::Error);
             assert_eq!(world.ends[1].host.octets(memory[1]), [7; 64]);
         }
     }
@@ -146,7 +146,7 @@ fn request_that_cannot_succeed_waits_until_the_drained_queue_goes_on() {
     world.post(0, 1, SendOp::FetchAdd { remote, add: 1 }, &[]);
     world.run(SECOND);
     assert_eq!(world.outcome(0), []);
-    assert_eq!(world.conn(0).state(), State::Sqd);
+    assert_eq!(world.conn(0).state(), QpState::Sqd);
     world.conn(0).resume().unwrap();
     world.run(SECOND);
     assert_eq!(world.outcome(0), [(1, Status::LocalLengthError)]);

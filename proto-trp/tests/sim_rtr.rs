@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{
-    Payload, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp, SendWr, Sge, State, Status,
+    Payload, QpState, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp, SendWr, Sge, Status,
 };
 use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World};
 use urdma_types::Psn;
@@ -91,7 +91,7 @@ fn responder_in_rtr_answers_reads() {
             let sink = read(&mut world, 0, wr_id);
             finish(&mut world, 0, wr_id, sink);
         }
-        assert_eq!(world.conn(1).state(), State::Rtr);
+        assert_eq!(world.conn(1).state(), QpState::Rtr);
     });
 }
 

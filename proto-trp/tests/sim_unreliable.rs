@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::conn::{CompletionOp, Event, Payload, SendOp, SendWr, State, Status};
+use proto_trp::conn::{CompletionOp, Event, Payload, QpState, SendOp, SendWr, Status};
 use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World, SIGNALED};
 
 const SECOND: u64 = 1_000_000_000;
@@ -138,7 +138,7 @@ fn sender_completes_without_a_peer() {
     world.run(SECOND);
     let all = [0, 1, 2].map(|wr_id| (wr_id, Status::Success));
     assert_eq!(world.outcome(0), all);
-    assert_eq!(world.conn(0).state(), State::Rts);
+    assert_eq!(world.conn(0).state(), QpState::Rts);
     assert_eq!(world.conn(0).next_deadline(), None);
 }
 
@@ -211,9 +211,9 @@ fn memory_of_this_end_that_fails_ends_this_end_only() {
     world.run(SECOND);
     assert_eq!(world.outcome(1), [(20, Status::LocalProtectionError)]);
     assert_eq!(world.events(1), [Event::Fatal]);
-    assert_eq!(world.conn(1).state(), State::Error);
+    assert_eq!(world.conn(1).state(), QpState::Error);
     assert_eq!(world.outcome(0), [(1, Status::Success)]);
-    assert_eq!(world.conn(0).state(), State::Rts);
+    assert_eq!(world.conn(0).state(), QpState::Rts);
 }
 
 #[test]
@@ -236,7 +236,7 @@ fn failed_send_stops_sends_alone_until_the_queue_pair_is_resumed() {
     ];
     assert_eq!(world.outcome(0), outcome);
     assert_eq!(world.outcome(1), [(20, Status::Success)]);
-    assert_eq!(world.conn(0).state(), State::Sqe);
+    assert_eq!(world.conn(0).state(), QpState::Sqe);
     // What is posted now is flushed; what the peer sends is received.
     send(&mut world, 0, 4, memory[0]);
     send(&mut world, 1, 5, memory[1]);
@@ -330,7 +330,7 @@ fn reads_and_atomics_fail_in_their_turn() {
             ];
             assert_eq!(world.outcome(0), wanted);
             assert_eq!(world.outcome(1), [(20, Status::Success)]);
-            assert_eq!(world.conn(0).state(), State::Sqe);
+            assert_eq!(world.conn(0).state(), QpState::Sqe);
             world.conn(0).resume().unwrap();
         }
         assert_eq!(world.ends[1].host.octets(memory[1]), before);
@@ -360,7 +360,7 @@ fn ends_of_different_services_take_nothing_from_one_another() {
     assert_eq!(world.outcome(1), [(1, Status::Success)]);
     let failed = [(1, Status::RetryExceeded), (20, Status::WorkRequestFlushed)];
     assert_eq!(world.outcome(0), failed);
-    assert_eq!(world.conn(1).state(), State::Rts);
+    assert_eq!(world.conn(1).state(), QpState::Rts);
 }
 
 /// A gap of any length is only a gap.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
-use proto_trp::conn::State;
+use proto_trp::conn::QpState;
 use urdma_ipc::PortTable;
 use urdma_ipc::{CmPort, ControlClient, PortSharing};
 use urdma_types::{Qpn, SlotId};
@@ -122,7 +122,7 @@ impl Driver for Surroundings {
             return false;
         }
         let entry = shard.qps.get(qpn.index());
-        entry.is_none_or(|entry| !matches!(entry.conn.state(), State::Reset | State::Init))
+        entry.is_none_or(|entry| !matches!(entry.conn.state(), QpState::Reset | QpState::Init))
     }
 
     fn bind_port(&self, id: u32, wanted: &Port) -> Result<u16, Errno> {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use proto_trp::conn::{ConnStats, State};
+use proto_trp::conn::{ConnStats, QpState};
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::{Event, ProcessReport};
 use urdma_types::{Qpn, SlotId};
@@ -100,7 +100,7 @@ impl Engine {
     fn end_qp(&self, qpn: u32) {
         if let Some(qp) = self.own_qp(qpn) {
             let failed = QpModify {
-                state: Some(State::Error),
+                state: Some(QpState::Error),
                 ..QpModify::default()
             };
             // A queue pair that cannot fail has been reset or destroyed.
@@ -133,7 +133,7 @@ impl Engine {
         // As RNICs do: the kernel tells the end that connects of no rights before it has connected, and applications know of none to ask for.
         let (_, attributes) = self.query_qp(&qp);
         let ready_to_receive = QpModify {
-            state: Some(State::Rtr),
+            state: Some(QpState::Rtr),
             access: Some(attributes.access | Access::REMOTE_READ | Access::REMOTE_WRITE),
             path_mtu: Some(u32::from(target.path_mtu.min(self.info.path_mtu_code()))),
             address: Some((
@@ -148,7 +148,7 @@ impl Engine {
         };
         self.modify_qp(&qp, &ready_to_receive)?;
         let ready_to_send = QpModify {
-            state: Some(State::Rts),
+            state: Some(QpState::Rts),
             sq_psn: Some(target.local_psn),
             max_rd_atomic: Some(target.max_rd_atomic),
             timeout: Some(target.ack_timeout),
@@ -234,7 +234,7 @@ impl Engine {
     fn report(&self) -> ProcessReport {
         let shard = self.shard.lock();
         let live = || shard.qps.iter().map(|entry| &entry.conn);
-        let connected = live().filter(|conn| conn.state() == State::Rts).count();
+        let connected = live().filter(|conn| conn.state() == QpState::Rts).count();
         let of_all = |count: fn(&ConnStats) -> u64| live().map(|conn| count(conn.stats())).sum();
         let counters = &shard.counters;
         let mut named: BTreeMap<String, u64> = [

@@ -6,7 +6,9 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use proto_trp::conn::{ConnConfig, Connection, RtrParams, RtsParams, State, Time, TransitionError};
+use proto_trp::conn::{
+    ConnConfig, Connection, QpState, RtrParams, RtsParams, Time, TransitionError,
+};
 use proto_trp::limit::RateLimit;
 use proto_trp::wire::connection_id;
 use urdma_arena::{DeliveryRecord, Endpoint};
@@ -329,15 +331,15 @@ impl Shard {
         &mut self,
         index: u16,
         now: Time,
-        to: State,
+        to: QpState,
         max_datagram: u32,
     ) -> Result<(), EngineError> {
         let Some(entry) = self.qps.get_mut(index) else {
             return Err(EngineError::Invalid);
         };
         let stepped = match (entry.conn.state(), to) {
-            (_, State::Init) => entry.conn.to_init(),
-            (_, State::Rtr) => {
+            (_, QpState::Init) => entry.conn.to_init(),
+            (_, QpState::Rtr) => {
                 if let Some(Path::Local(slot)) = entry.path {
                     entry.peer_generation = self.endpoint.arena().generation(slot);
                     self.cma.meet(&self.endpoint, slot);
@@ -345,18 +347,18 @@ impl Shard {
                 let params = rtr_params(entry, max_datagram).ok_or(EngineError::Invalid)?;
                 entry.conn.to_rtr(now, &params)
             }
-            (State::Sqd | State::Sqe, State::Rts) => entry.conn.resume(),
-            (_, State::Rts) => {
+            (QpState::Sqd | QpState::Sqe, QpState::Rts) => entry.conn.resume(),
+            (_, QpState::Rts) => {
                 let params = rts_params(entry);
                 entry.conn.to_rts(now, &params)
             }
-            (_, State::Sqd) => {
+            (_, QpState::Sqd) => {
                 let mut host = host!(entry, self.regions, self.notes);
                 entry.conn.to_sqd(&mut host)
             }
-            (_, State::Reset | State::Error) => Ok(()),
+            (_, QpState::Reset | QpState::Error) => Ok(()),
             // SQE is entered on a send error, never requested.
-            (_, State::Sqe) => Err(TransitionError),
+            (_, QpState::Sqe) => Err(TransitionError),
         };
         stepped.map_err(|_| EngineError::Invalid)?;
         self.learn_id(index, to);
@@ -365,7 +367,7 @@ impl Shard {
     }
 
     /// Remembers the connection id of the stream that begins with a step.
-    fn learn_id(&mut self, index: u16, to: State) {
+    fn learn_id(&mut self, index: u16, to: QpState) {
         let Some(entry) = self.qps.get_mut(index) else {
             return;
         };
@@ -374,17 +376,17 @@ impl Shard {
         };
         let local = entry.qp.number();
         let (place, id) = match to {
-            State::Rtr => (
+            QpState::Rtr => (
                 0,
                 connection_id(remote, local, Psn::new(entry.attributes.rq_psn)),
             ),
-            State::Rts => (
+            QpState::Rts => (
                 1,
                 connection_id(local, remote, Psn::new(entry.attributes.sq_psn)),
             ),
             _ => return,
         };
-        if to == State::Rtr {
+        if to == QpState::Rtr {
             entry.delivery.begin(id.to_u32(), entry.attributes.rq_psn);
         }
         if let Some(old) = entry.ids[place].replace(id.to_u32()) {

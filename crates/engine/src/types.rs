@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use urdma_types::Ip16;
 
-use proto_trp::conn::{Completion, CompletionOp, State, Status};
+use proto_trp::conn::{Completion, CompletionOp, QpState, Status};
 use urdma_ipc::Personality;
 use urdma_types::{Qpn, SlotId};
 
@@ -296,7 +296,7 @@ pub struct QpAttributes {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpModify {
     /// New state.
-    pub state: Option<State>,
+    pub state: Option<QpState>,
     /// Rights of the peer.
     pub access: Option<Access>,
     /// Path MTU code.

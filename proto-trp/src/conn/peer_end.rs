@@ -14,7 +14,7 @@
 //! connection goes to ERROR where the table has `PeerGone` or a peer in ERROR.
 
 use super::host::Host;
-use super::state::State;
+use super::qp_state::QpState;
 use super::timers::KeepAlive;
 use super::types::{Event, Status};
 use super::Connection;
@@ -108,7 +108,7 @@ impl Connection {
     pub(super) fn post_to_nobody<H: Host>(&mut self, now: Time, host: &mut H) {
         if !self.peer_gone {
             self.expect_failure(now);
-        } else if self.state == State::Rts {
+        } else if self.state == QpState::Rts {
             self.fail_oldest(host);
         }
     }
@@ -187,7 +187,7 @@ impl Connection {
         (head, len): (&[u8], usize),
     ) -> Option<ResetReason> {
         self.stats.rx_wrong_state += 1;
-        if self.state != State::Error {
+        if self.state != QpState::Error {
             return Some(ResetReason::NotConnected);
         }
         if trp.kind == PacketType::Reset {

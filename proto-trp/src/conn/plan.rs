@@ -1,7 +1,7 @@
 //! What is sent next: which segment or other datagram, and how much room it needs.
 
+use super::qp_state::QpState;
 use super::queue::SendWqe;
-use super::state::State;
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::SendOp;
 use super::{Connection, TransmitPlan, MEMORY_SHORT_OCTETS};
@@ -255,7 +255,7 @@ impl Connection {
     #[inline]
     fn may_start(&self, wqe: &SendWqe) -> bool {
         // RFC5040-6.1-2
-        self.state == State::Rts
+        self.state == QpState::Rts
             && (!wqe.flags.fence || self.reads_outstanding == 0)
             && (!wqe.is_request() || self.reads_outstanding < self.peer.max_rd_atomic)
     }

@@ -3,9 +3,9 @@
 
 use super::host::{Host, PlaceError, RemoteAccess};
 use super::packet::{Packet, Refusal};
+use super::qp_state::QpState;
 use super::responder::{atomic_op, Asked, Granted, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
-use super::state::State;
 use super::terminate::{tagged_cause, untagged_cause, Offender};
 use super::types::{
     Completion, CompletionOp, Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, SendOp, Status,
@@ -30,7 +30,7 @@ impl Connection {
             return Err(PostError::InvalidState);
         }
         self.rq.push(wr)?;
-        if self.state == State::Error {
+        if self.state == QpState::Error {
             self.flush(None, None, host);
         } else if self.refused && self.rq.len() == 1 {
             self.controls.rnr = true;
@@ -765,7 +765,7 @@ impl Connection {
     pub(super) fn note_established<H: Host>(&mut self, host: &mut H) {
         if !self.established {
             self.established = true;
-            if self.state == State::Rtr {
+            if self.state == QpState::Rtr {
                 host.event(Event::Established);
             }
         }

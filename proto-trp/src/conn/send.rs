@@ -3,7 +3,7 @@
 use super::host::Host;
 use super::num::len32;
 use super::plan::Next;
-use super::state::State;
+use super::qp_state::QpState;
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::{PostError, SendOp, SendWr, Status};
 use super::{Connection, Transmit, TransmitPlan, MEMORY_SHORT_OCTETS, MEMORY_SHORT_WINDOW_PACKETS};
@@ -38,7 +38,7 @@ impl Connection {
         if wr.op.is_request() {
             self.judge_request(&wr.op, octets);
         }
-        if matches!(self.state, State::Sqe | State::Error) {
+        if matches!(self.state, QpState::Sqe | QpState::Error) {
             self.flush_sends(None, host);
         } else if self.peer_closed {
             self.post_to_nobody(now(), host);
@@ -633,7 +633,7 @@ impl Connection {
             }
             self.sq.head = self.sq.head.wrapping_add(1);
         }
-        if self.sq.poisoned.is_some() || self.state == State::Sqd {
+        if self.sq.poisoned.is_some() || self.state == QpState::Sqd {
             self.after_completions(host);
         }
     }

@@ -3,10 +3,10 @@
 use super::host::{Host, ProtectionError};
 use super::packet::Refusal;
 use super::plan::Controls;
+use super::qp_state::QpState;
 use super::queue::SendWqe;
 use super::responder::Asked;
 use super::rxwindow::Commit;
-use super::state::State;
 use super::types::{Completion, CompletionOp, Event, SendOp, Status};
 use super::Connection;
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
@@ -360,8 +360,8 @@ impl Connection {
         recv_status: Option<Status>,
         host: &mut H,
     ) {
-        let had_failed = self.state == State::Error;
-        self.state = State::Error;
+        let had_failed = self.state == QpState::Error;
+        self.state = QpState::Error;
         // RFC5040-7.1-1, RFC5041-6.2.2-1
         self.flush_sends(blame, host);
         let mut status = recv_status.unwrap_or(Status::WorkRequestFlushed);

@@ -1,7 +1,7 @@
 //! What happens by the clock: acknowledgements held back, probes, pauses, keep-alive, the end of patience.
 
 use super::host::Host;
-use super::state::State;
+use super::qp_state::QpState;
 use super::types::Event;
 use super::Connection;
 use urdma_types::Time;
@@ -131,7 +131,7 @@ impl Connection {
 
     /// In SQD: tells when everything that had begun is done.
     pub(super) fn note_drained<H: Host>(&mut self, host: &mut H) {
-        if self.state != State::Sqd || self.drained {
+        if self.state != QpState::Sqd || self.drained {
             return;
         }
         let begun = self.sq.len() > 0 && self.sq.get(self.sq.head).started;

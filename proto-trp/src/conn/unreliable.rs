@@ -6,8 +6,8 @@
 use super::congestion::{CongestionAlgorithm, Controller};
 use super::host::Host;
 use super::packet::Refusal;
+use super::qp_state::QpState;
 use super::rxwindow::Commit;
-use super::state::State;
 use super::types::{Event, Status};
 use super::{Connection, Datagram};
 use crate::wire::{connection_id, PacketType, Segment, SegmentKind, TrpHeader};
@@ -100,7 +100,7 @@ impl Connection {
             // Or the receiver would count what it has of this message to the next one.
             self.tx.skip();
         }
-        self.state = State::Sqe;
+        self.state = QpState::Sqe;
         self.flush_sends(blame, host);
     }
 

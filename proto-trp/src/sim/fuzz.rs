@@ -4,7 +4,7 @@ use super::host::{Rights, SimHost};
 use super::link::LinkModel;
 use super::world::{Setup, World};
 use crate::conn::{
-    Connection, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, State,
+    Connection, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge,
     Status,
 };
 
@@ -61,7 +61,7 @@ pub fn fuzz_operations(octets: &[u8]) {
     }
     for end in 0..2 {
         let (conn, host) = world.split(end);
-        if conn.state() != State::Reset {
+        if conn.state() != QpState::Reset {
             conn.to_error(host);
         }
     }

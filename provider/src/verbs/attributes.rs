@@ -12,7 +12,7 @@ use rdma_core_sys::verbs::{
 use super::errno::VerbsError;
 use super::mr;
 use super::query::{PKEY_INDEX, PORT};
-use urdma_engine::{Gid, Info, QpAttributes, QpCaps, QpModify, State};
+use urdma_engine::{Gid, Info, QpAttributes, QpCaps, QpModify, QpState};
 
 /// Largest value of fields of 3, 5 and 24 bits.
 const THREE_BITS: u8 = 7;
@@ -20,15 +20,15 @@ const FIVE_BITS: u8 = 31;
 pub(super) const BITS_24: u32 = 0x00ff_ffff;
 
 /// A state as verbs number it.
-pub(super) const fn state_number(state: State) -> ibv_qp_state {
+pub(super) const fn state_number(state: QpState) -> ibv_qp_state {
     match state {
-        State::Reset => IBV_QPS_RESET,
-        State::Init => IBV_QPS_INIT,
-        State::Rtr => IBV_QPS_RTR,
-        State::Rts => IBV_QPS_RTS,
-        State::Sqd => IBV_QPS_SQD,
-        State::Sqe => IBV_QPS_SQE,
-        State::Error => IBV_QPS_ERR,
+        QpState::Reset => IBV_QPS_RESET,
+        QpState::Init => IBV_QPS_INIT,
+        QpState::Rtr => IBV_QPS_RTR,
+        QpState::Rts => IBV_QPS_RTS,
+        QpState::Sqd => IBV_QPS_SQD,
+        QpState::Sqe => IBV_QPS_SQE,
+        QpState::Error => IBV_QPS_ERR,
     }
 }
 
@@ -36,14 +36,14 @@ pub(super) const fn state_number(state: State) -> ibv_qp_state {
 ///
 /// # Errors
 /// [`VerbsError::Invalid`]: there is no such state, or it is SQE, which nobody asks for: it befalls a queue pair.
-pub(super) const fn state_of(number: ibv_qp_state) -> Result<State, VerbsError> {
+pub(super) const fn state_of(number: ibv_qp_state) -> Result<QpState, VerbsError> {
     Ok(match number {
-        IBV_QPS_RESET => State::Reset,
-        IBV_QPS_INIT => State::Init,
-        IBV_QPS_RTR => State::Rtr,
-        IBV_QPS_RTS => State::Rts,
-        IBV_QPS_SQD => State::Sqd,
-        IBV_QPS_ERR => State::Error,
+        IBV_QPS_RESET => QpState::Reset,
+        IBV_QPS_INIT => QpState::Init,
+        IBV_QPS_RTR => QpState::Rtr,
+        IBV_QPS_RTS => QpState::Rts,
+        IBV_QPS_SQD => QpState::Sqd,
+        IBV_QPS_ERR => QpState::Error,
         _ => return Err(VerbsError::Invalid),
     })
 }
@@ -130,7 +130,7 @@ pub(super) fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsE
 
 /// What `ibv_query_qp` says; `ah` is the address vector as the application set it.
 pub(super) fn answer(
-    state: State,
+    state: QpState,
     attributes: &QpAttributes,
     cap: ibv_qp_cap,
     ah: Option<&ibv_ah_attr>,
@@ -298,7 +298,7 @@ mod tests {
             max_inline: 64,
         };
         let attr = answer(
-            State::Rtr,
+            QpState::Rtr,
             &attributes,
             caps_answer(caps, false),
             Some(&valid().ah_attr),

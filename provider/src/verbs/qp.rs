@@ -30,7 +30,7 @@ use super::srq::SharedReceiveQueue;
 use super::transitions::{self, Service};
 use super::xrc::XrcDomainObject;
 use super::{attributes, datagram, ffi};
-use urdma_engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, State, XrcRole};
+use urdma_engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, QpState, XrcRole};
 
 /// Inline octets that every queue pair takes: there are programs that ask for none and use a few.
 const MIN_INLINE: u32 = 64;
@@ -166,7 +166,7 @@ impl QueuePair {
         let target = attributes::state_of(to)?;
         // The state of before is no step but for those two, which flush or forget again.
         change.state = (from != to || to == IBV_QPS_RESET).then_some(target);
-        if change.state == Some(State::Sqd) {
+        if change.state == Some(QpState::Sqd) {
             self.qp
                 .tell_when_drained(transitions::wants_drained(attr, mask));
         }

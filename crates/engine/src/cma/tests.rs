@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::rig::{arena, connect, engine, pair, pair_in, until, End};
-use crate::{Access, QpModify, SendOp, State, Status};
+use crate::{Access, QpModify, QpState, SendOp, Status};
 
 const MEMORY: usize = 600_000;
 
@@ -226,7 +226,7 @@ fn request_that_was_given_back_is_not_read_any_more() {
     let held = b.engine.shard.lock();
     a.post(2, SendOp::Send, &[a.sge(0, LONG)]).unwrap();
     let failed = QpModify {
-        state: Some(State::Error),
+        state: Some(QpState::Error),
         ..QpModify::default()
     };
     a.engine.modify_qp(&a.qp, &failed).unwrap();

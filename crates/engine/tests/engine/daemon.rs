@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use urdma_arena::Arena;
-use urdma_engine::{Access, Engine, Gid, GidEntry, QpModify, SendOp, State, Status};
+use urdma_engine::{Access, Engine, Gid, GidEntry, QpModify, QpState, SendOp, Status};
 use urdma_ipc::message::{FromClient, FromDaemon, QpTarget};
 use urdma_ipc::packet::{PacketListener, PacketSocket, PACKET_OCTETS_MAX};
 use urdma_ipc::{Answer, ControlClient, Event, Request, RunDir};
@@ -113,7 +113,7 @@ fn daemon_connects_queue_pairs_which_grant_what_rnics_do() {
     assert!(of_b.set(number_of(&b), number_of(&a)));
     assert!(of_a.set(number_of(&a), number_of(&b)));
     let (state, attributes) = a.engine.query_qp(&a.qp);
-    assert_eq!(state, State::Rts);
+    assert_eq!(state, QpState::Rts);
     assert_eq!(
         attributes.access,
         Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE
@@ -137,7 +137,7 @@ fn queue_pair_that_cannot_be_set_is_reported() {
     // It is another process'.
     assert!(!of_a.set(number_of(&b), number_of(&a)));
     let reset = QpModify {
-        state: Some(State::Reset),
+        state: Some(QpState::Reset),
         ..QpModify::default()
     };
     a.engine.modify_qp(&a.qp, &reset).unwrap();
@@ -161,9 +161,9 @@ fn end_of_a_connection_flushes_its_queue_pair_alone() {
     }
     of_a.tell(Event::EndQp { qpn: number_of(&a) });
     a.expect(1, Status::WorkRequestFlushed);
-    assert_eq!(a.engine.query_qp(&a.qp).0, State::Error);
-    assert_eq!(other.engine.query_qp(&other.qp).0, State::Rts);
-    assert_eq!(b.engine.query_qp(&b.qp).0, State::Init);
+    assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Error);
+    assert_eq!(other.engine.query_qp(&other.qp).0, QpState::Rts);
+    assert_eq!(b.engine.query_qp(&b.qp).0, QpState::Init);
 }
 
 #[test]

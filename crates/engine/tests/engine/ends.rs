@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use urdma_arena::Reaper;
 use urdma_engine::{
-    Access, AsyncKind, Engine, EngineError, EventSink, Parts, Personality, QpModify, SendOp,
-    SlotId, State, Status,
+    Access, AsyncKind, Engine, EngineError, EventSink, Parts, Personality, QpModify, QpState,
+    SendOp, SlotId, Status,
 };
 
 use crate::rig::{arena, engine, pair, pair_of, parts, still_pair, until, End, Events, DEPTH};
@@ -37,7 +37,7 @@ fn send_that_arrived_is_a_success_though_its_receiver_stops_at_once() {
             b.engine.destroy_qp(&b.qp).unwrap();
         } else {
             let failed = QpModify {
-                state: Some(State::Error),
+                state: Some(QpState::Error),
                 ..QpModify::default()
             };
             b.engine.modify_qp(&b.qp, &failed).unwrap();
@@ -59,7 +59,7 @@ fn end_of_the_peer_changes_nothing_at_an_idle_end_and_its_next_send_fails() {
     a.receive(1, &[a.sge(0, 8)]).unwrap();
     a.engine.peer_slot_gone(b.engine.info().slot, 0);
     assert!(a.poll().is_empty());
-    assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+    assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
     assert_eq!(kinds(&a), []);
     a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     let ended = a.wait(2).into_iter().map(|wc| wc.completion);
@@ -103,10 +103,10 @@ fn end_of_the_peer_is_the_end_of_an_rnics_queue_pair() {
     let (a, b) = pair_of([1, 2].map(|slot| rnic(slot).unwrap()), 64, Access::all());
     a.receive(1, &[a.sge(0, 8)]).unwrap();
     a.engine.peer_slot_gone(SlotId::new(3).unwrap(), 0);
-    assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+    assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
     a.engine.peer_slot_gone(b.engine.info().slot, 0);
     a.expect(1, Status::WorkRequestFlushed);
-    assert_eq!(a.engine.query_qp(&a.qp).0, State::Error);
+    assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Error);
     assert_eq!(kinds(&a), [AsyncKind::QpFatal]);
 }
 
@@ -134,7 +134,7 @@ fn message_that_was_taken_is_a_success_though_its_process_ends_before_it_answers
             a.expect(2, Status::Success);
         }
         assert!(a.poll().is_empty());
-        assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+        assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
     }
 }
 
@@ -162,7 +162,7 @@ fn queue_pair_that_stops_acknowledges_what_it_has_taken() {
         .unwrap();
     b.expect(1, Status::Success);
     let failed = QpModify {
-        state: Some(State::Error),
+        state: Some(QpState::Error),
         ..QpModify::default()
     };
     b.engine.modify_qp(&b.qp, &failed).unwrap();
@@ -174,7 +174,7 @@ fn queue_pair_that_stops_acknowledges_what_it_has_taken() {
 fn send_to_a_queue_pair_in_error_fails_at_once() {
     let (a, b) = still_pair(arena(), 64);
     let failed = QpModify {
-        state: Some(State::Error),
+        state: Some(QpState::Error),
         ..QpModify::default()
     };
     b.engine.modify_qp(&b.qp, &failed).unwrap();
@@ -207,7 +207,7 @@ fn peer_that_said_goodbye_before_its_slot_is_gone_flushes_nothing() {
     b.engine.destroy_qp(&b.qp).unwrap();
     a.engine.peer_slot_gone(b.engine.info().slot, 0);
     a.expect(1, Status::Success);
-    assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+    assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
     assert!(a.poll().is_empty());
 }
 

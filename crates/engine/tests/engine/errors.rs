@@ -1,10 +1,10 @@
 //! What the application or the peer does wrong.
 
-use urdma_engine::{Access, AsyncKind, EngineError, PostError, QpModify, SendOp, State, Status};
+use urdma_engine::{Access, AsyncKind, EngineError, PostError, QpModify, QpState, SendOp, Status};
 
 use crate::rig::{engine, pair, pair_with, until, End, DEPTH};
 
-fn state(end: &End) -> State {
+fn state(end: &End) -> QpState {
     end.engine.query_qp(&end.qp).0
 }
 
@@ -21,7 +21,7 @@ fn write_outside_the_region_touches_nothing_and_ends_both() {
     assert!(b.memory.iter().all(|&octet| octet == 9));
     until("both ends in ERR", || {
         b.poll();
-        state(&a) == State::Error && state(&b) == State::Error
+        state(&a) == QpState::Error && state(&b) == QpState::Error
     });
     let events = b.events.0.lock().unwrap();
     assert!(events
@@ -51,7 +51,7 @@ fn wrong_lkey_is_a_local_protection_error() {
     b.receive(1, &[b.sge(0, 8)]).unwrap();
     a.post(1, SendOp::Send, &[sge]).unwrap();
     a.expect(1, Status::LocalProtectionError);
-    assert_eq!(state(&a), State::Error);
+    assert_eq!(state(&a), QpState::Error);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn full_queues_are_refused_and_take_more_after_polling() {
     }
     assert_eq!(a.receive(99, &[]), Err(PostError::QueueFull));
     let error = QpModify {
-        state: Some(State::Error),
+        state: Some(QpState::Error),
         ..QpModify::default()
     };
     a.engine.modify_qp(&a.qp, &error).unwrap();
@@ -107,18 +107,18 @@ fn modify_that_skips_a_state_or_names_nobody_is_refused() {
         ..QpModify::default()
     };
     assert_eq!(
-        end.engine.modify_qp(&end.qp, &to(State::Rts)),
+        end.engine.modify_qp(&end.qp, &to(QpState::Rts)),
         Err(EngineError::Invalid)
     );
     end.init(Access::all());
-    let mut nobody = to(State::Rtr);
+    let mut nobody = to(QpState::Rtr);
     let mapped = urdma_engine::Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
     nobody.address = Some((mapped, 0));
     assert_eq!(
         end.engine.modify_qp(&end.qp, &nobody),
         Err(EngineError::NetUnreachable)
     );
-    assert_eq!(state(&end), State::Init);
+    assert_eq!(state(&end), QpState::Init);
 }
 
 #[test]

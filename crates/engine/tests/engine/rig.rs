@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use urdma_arena::{Arena, ArenaConfig};
 use urdma_engine::{
     Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, GidEntry, Parts,
-    Payload, Pd, Personality, PostError, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags,
-    SendOp, SendWr, Sge, SlotId, State, Status, WorkCompletion, XrcRole,
+    Payload, Pd, Personality, PostError, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr,
+    SendFlags, SendOp, SendWr, Sge, SlotId, Status, WorkCompletion, XrcRole,
 };
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
@@ -152,7 +152,7 @@ impl End {
             .modify_qp(
                 &self.qp,
                 &QpModify {
-                    state: Some(State::Init),
+                    state: Some(QpState::Init),
                     access: Some(access),
                     ..QpModify::default()
                 },
@@ -170,7 +170,7 @@ impl End {
             .modify_qp(
                 &self.qp,
                 &QpModify {
-                    state: Some(State::Rtr),
+                    state: Some(QpState::Rtr),
                     address: Some((GID, 0)),
                     remote_qpn: Some(remote),
                     rq_psn: Some(psn),
@@ -185,7 +185,7 @@ impl End {
             .modify_qp(
                 &self.qp,
                 &QpModify {
-                    state: Some(State::Rts),
+                    state: Some(QpState::Rts),
                     sq_psn: Some(psn),
                     max_rd_atomic: Some(128),
                     timeout: Some(14),

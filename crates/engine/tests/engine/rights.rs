@@ -2,7 +2,7 @@
 //! what is not gives the documented completion at both ends and changes no octet at either.
 
 use urdma_engine::{
-    Access, AsyncKind, QpModify, RemoteAddr, SendOp, Sge, State, Status, WindowBind,
+    Access, AsyncKind, QpModify, QpState, RemoteAddr, SendOp, Sge, Status, WindowBind,
 };
 
 use crate::rig::{arena, engine, until, End};
@@ -115,7 +115,7 @@ impl Bench {
         self.psn += 1000;
         for end in [&mut self.initiator, &mut self.target] {
             let reset = QpModify {
-                state: Some(State::Reset),
+                state: Some(QpState::Reset),
                 ..QpModify::default()
             };
             end.engine.modify_qp(&end.qp, &reset).unwrap();
@@ -412,6 +412,6 @@ fn message_is_not_written_where_this_end_may_not_write() {
     bench.initiator.expect(1, Status::RemoteOperationError);
     assert!(bench.target.memory.iter().all(|&octet| octet == TARGET));
     until("the target in ERR", || {
-        bench.target.engine.query_qp(&bench.target.qp).0 == State::Error
+        bench.target.engine.query_qp(&bench.target.qp).0 == QpState::Error
     });
 }

@@ -1,6 +1,6 @@
 //! Unreliable connections: over shared memory everything arrives, and nobody waits for a peer that is not there.
 
-use urdma_engine::{Access, EngineError, QpModify, SendOp, State, Status};
+use urdma_engine::{Access, EngineError, QpModify, QpState, SendOp, Status};
 
 use crate::rig::{arena, connect, engine, until, End, DEPTH};
 
@@ -46,7 +46,7 @@ fn nobody_waits_for_a_peer_that_is_gone() {
         a.post(wr_id, SendOp::Send, &[a.sge(0, 8)]).unwrap();
         a.expect(wr_id, Status::Success);
     }
-    assert_eq!(a.engine.query_qp(&a.qp).0, State::Rts);
+    assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn messages_without_a_receive_request_are_dropped_in_silence() {
         !received.is_empty()
     });
     assert_eq!(received.len(), 1);
-    assert_eq!(b.engine.query_qp(&b.qp).0, State::Rts);
+    assert_eq!(b.engine.query_qp(&b.qp).0, QpState::Rts);
 }
 
 #[test]
@@ -82,9 +82,9 @@ fn failed_send_stops_the_send_queue_until_it_is_mended() {
         foreign.lkey ^= 1;
         a.post(wr_id, SendOp::Send, &[foreign]).unwrap();
         a.expect(wr_id, Status::LocalProtectionError);
-        assert_eq!(state(), State::Sqe);
+        assert_eq!(state(), QpState::Sqe);
     };
-    assert_eq!(go(State::Sqe), Err(EngineError::Invalid));
+    assert_eq!(go(QpState::Sqe), Err(EngineError::Invalid));
     fail(1);
     a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     a.expect(2, Status::WorkRequestFlushed);
@@ -93,18 +93,18 @@ fn failed_send_stops_the_send_queue_until_it_is_mended() {
     b.post(3, SendOp::Send, &[b.sge(0, 8)]).unwrap();
     b.expect(3, Status::Success);
     a.expect(3, Status::Success);
-    assert_eq!(go(State::Sqd), Err(EngineError::Invalid));
-    go(State::Rts).unwrap();
+    assert_eq!(go(QpState::Sqd), Err(EngineError::Invalid));
+    go(QpState::Rts).unwrap();
     b.receive(4, &[b.sge(0, 8)]).unwrap();
     a.post(4, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     a.expect(4, Status::Success);
     b.expect(4, Status::Success);
     fail(5);
     a.receive(6, &[a.sge(0, 8)]).unwrap();
-    go(State::Error).unwrap();
+    go(QpState::Error).unwrap();
     a.expect(6, Status::WorkRequestFlushed);
-    assert_eq!(state(), State::Error);
-    go(State::Reset).unwrap();
-    assert_eq!(state(), State::Reset);
+    assert_eq!(state(), QpState::Error);
+    go(QpState::Reset).unwrap();
+    assert_eq!(state(), QpState::Reset);
     assert!(a.events.0.lock().unwrap().is_empty());
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use urdma_arena::{Arena, ArenaConfig};
 use urdma_engine::{
     Access, AsyncEvent, AttachError, Cq, CqConfig, Engine, EngineError, EventSink, Gid, GidEntry,
-    Parts, Payload, Personality, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, Sge, SlotId, State, XrcRole,
+    Parts, Payload, Personality, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr, SendFlags,
+    SendOp, SendWr, Sge, SlotId, XrcRole,
 };
 
 const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
@@ -149,7 +149,7 @@ impl End {
     /// # Errors
     /// The engine refuses a step.
     pub(crate) fn connect(&self, peer: u32) -> Result<(), String> {
-        for state in [State::Init, State::Rtr, State::Rts] {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let change = QpModify {
                 state: Some(state),
                 address: Some((GID, 0)),

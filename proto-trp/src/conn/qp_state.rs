@@ -13,7 +13,7 @@
 
 /// State of a queue pair; the names are those of `ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum QpState {
     /// Created, or reset.
     Reset,
     /// Receives may be posted.
@@ -30,44 +30,50 @@ pub enum State {
     Error,
 }
 
-/// The steps that exist beside those to [`State::Reset`] and [`State::Error`], which are always allowed.
-const STEPS: [(State, State); 7] = [
-    (State::Reset, State::Init),
-    (State::Init, State::Init),
-    (State::Init, State::Rtr),
-    (State::Rtr, State::Rts),
-    (State::Rts, State::Sqd),
-    (State::Sqd, State::Rts),
-    (State::Sqe, State::Rts),
+/// The steps that exist beside those to [`QpState::Reset`] and [`QpState::Error`], which are always allowed.
+const STEPS: [(QpState, QpState); 7] = [
+    (QpState::Reset, QpState::Init),
+    (QpState::Init, QpState::Init),
+    (QpState::Init, QpState::Rtr),
+    (QpState::Rtr, QpState::Rts),
+    (QpState::Rts, QpState::Sqd),
+    (QpState::Sqd, QpState::Rts),
+    (QpState::Sqe, QpState::Rts),
 ];
 
 /// A step that does not exist, or parameters out of range (EINVAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransitionError;
 
-impl State {
+impl QpState {
     /// Whether a queue pair may step from this state to `to`.
-    pub fn may_become(self, to: State) -> bool {
-        matches!(to, State::Reset | State::Error) || STEPS.contains(&(self, to))
+    pub fn may_become(self, to: QpState) -> bool {
+        matches!(to, QpState::Reset | QpState::Error) || STEPS.contains(&(self, to))
     }
 
     /// Whether datagrams are taken and acknowledged.
     #[inline]
     pub const fn receives(self) -> bool {
-        // R8.1-1
-        matches!(self, State::Rtr | State::Rts | State::Sqd | State::Sqe)
+        matches!(
+            self,
+            // R8.1-1
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        )
     }
 
     /// Whether receive requests may be posted.
     #[inline]
     pub const fn takes_recv(self) -> bool {
-        !matches!(self, State::Reset)
+        !matches!(self, QpState::Reset)
     }
 
     /// Whether send requests may be posted.
     #[inline]
     pub const fn takes_send(self) -> bool {
-        matches!(self, State::Rts | State::Sqd | State::Sqe | State::Error)
+        matches!(
+            self,
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Error
+        )
     }
 }
 
@@ -75,34 +81,34 @@ impl State {
 mod tests {
     use super::*;
 
-    const ALL: [State; 7] = [
-        State::Reset,
-        State::Init,
-        State::Rtr,
-        State::Rts,
-        State::Sqd,
-        State::Sqe,
-        State::Error,
+    const ALL: [QpState; 7] = [
+        QpState::Reset,
+        QpState::Init,
+        QpState::Rtr,
+        QpState::Rts,
+        QpState::Sqd,
+        QpState::Sqe,
+        QpState::Error,
     ];
 
     #[test]
     fn state_any_may_fail_and_be_reset() {
         for state in ALL {
-            assert!(state.may_become(State::Error) && state.may_become(State::Reset));
+            assert!(state.may_become(QpState::Error) && state.may_become(QpState::Reset));
         }
     }
 
     #[test]
     fn state_skipping_a_step_is_refused() {
         for (from, to) in [
-            (State::Reset, State::Rtr),
-            (State::Reset, State::Rts),
-            (State::Init, State::Rts),
-            (State::Error, State::Init),
-            (State::Error, State::Rts),
-            (State::Rts, State::Rtr),
-            (State::Rts, State::Sqe),
-            (State::Sqe, State::Sqd),
+            (QpState::Reset, QpState::Rtr),
+            (QpState::Reset, QpState::Rts),
+            (QpState::Init, QpState::Rts),
+            (QpState::Error, QpState::Init),
+            (QpState::Error, QpState::Rts),
+            (QpState::Rts, QpState::Rtr),
+            (QpState::Rts, QpState::Sqe),
+            (QpState::Sqe, QpState::Sqd),
         ] {
             assert!(!from.may_become(to), "{from:?} to {to:?}");
         }
