@@ -1,28 +1,37 @@
-//! The RC connection engine: the protocol state of one reliable queue pair, sans-IO.
+//! The connection engine: the protocol state of one RC or UC queue pair, sans-IO.
 //!
-//! A [`Connection`] has no clock, no sockets, no threads and no memory of the application. Time, datagrams and work requests go in;
-//! datagrams, placements ([`Host`]), completions, events and the next deadline come out. Nothing allocates after RTR but the packet
-//! windows, which double when a path proves to need it.
+//! A [`Connection`] has no clock, socket, thread or application memory. Inputs are the time,
+//! datagrams and work requests; outputs are datagrams, placements ([`Host`]), completions, events
+//! and the next deadline. After RTR nothing is allocated but the packet windows, which double when
+//! a path proves to need it, and the reorder buffer.
 //!
-//! The driver's order of calls: everything that arrived ([`Connection::handle_datagram`]), timers that are due
-//! ([`Connection::handle_timeout`]), then [`Connection::poll_transmit`] until it gives `None`, then [`Connection::next_deadline`].
-//! An acknowledgement that the peer asked for is available from `poll_transmit` right after the datagram that asked.
+//! The driver calls, in this order:
+//!
+//! 1. [`Connection::handle_datagram`] for everything that has arrived;
+//! 2. [`Connection::handle_timeout`] if a deadline has passed;
+//! 3. [`Connection::plan_transmit`], which says how large a buffer the next datagram needs, and
+//!    [`Connection::write_transmit`], which writes it, until there is no plan;
+//! 4. [`Connection::next_deadline`].
+//!
+//! An acknowledgement that the peer requested can be sent directly after the datagram that
+//! requested it. [`Connection::poll_transmit`] combines plan and write for a buffer of full size;
+//! simulator, tests and fuzz targets use it.
 
 mod ack;
 mod bits;
 mod config;
 mod congestion;
+mod disconnect;
 mod host;
-mod kept;
 mod loss;
 mod num;
 mod packet;
-mod peer_end;
 mod plan;
 mod qp_state;
 mod queue;
 mod receive;
 mod recovery;
+mod reorder;
 mod responder;
 mod rnr;
 mod rxwindow;
@@ -65,18 +74,21 @@ use timers::KeepAlive;
 use txwindow::TxWindow;
 use unreliable::Arrived;
 
-/// Octets at the start of a datagram that the driver copies out of shared memory before it asks [`Connection::handle_datagram`].
+/// Octets at the start of a datagram that the driver copies out of shared memory before it calls
+/// [`Connection::handle_datagram`].
 pub const HEAD_OCTETS: usize = wire::HEAD_LEN_MAX;
 
-/// Segments taken after which a receiver on a network acknowledges without being asked.
+/// Segments accepted after which a receiver on a network acknowledges without a request.
 const NETWORK_ACK_EVERY: u32 = 8;
-/// Segments after which a sender on a network asks for an acknowledgement, so that it learns the round trip.
+/// Segments after which a sender on a network requests an acknowledgement, for an RTT sample.
 const NETWORK_ACK_REQUEST_INTERVAL: u32 = 16;
-/// Packets in flight on a path that stays in a host's memory: datagrams of 64 KB that the caches still hold when the receiver reads them.
+/// Packets in flight on a path in the memory of one host: datagrams of 64 KB that are still in the
+/// caches when the receiver reads them.
 const MEMORY_WINDOW_PACKETS: u32 = txwindow::FIRST_CAPACITY;
-/// The same as long as those to be added are short: an application that posts without polling has so many on their way before it waits.
+/// The same while the packets to be added are short: an application that posts without polling
+/// sends so many before it has to wait.
 const MEMORY_SHORT_WINDOW_PACKETS: u32 = 2 * MEMORY_WINDOW_PACKETS;
-/// Octets of payload of the longest that is short.
+/// The longest payload of a short packet, in octets.
 const MEMORY_SHORT_OCTETS: u32 = 1024;
 /// The smallest datagram that a path may be limited to.
 const MIN_DATAGRAM: u32 = 256;
@@ -86,15 +98,15 @@ const MIN_DATAGRAM: u32 = 256;
 pub struct Datagram<'a, B: ?Sized> {
     /// A private copy of the first `min(len, HEAD_OCTETS)` octets, from the TRP header on.
     pub head: &'a [u8],
-    /// Octets in all.
+    /// Length of the datagram, in octets.
     pub len: usize,
-    /// The whole datagram as the host knows it.
+    /// The host's handle of the whole datagram.
     pub body: &'a B,
     /// The network marked it (ECN CE).
     pub congestion_experienced: bool,
 }
 
-/// What the next datagram will be; see [`Connection::plan_transmit`].
+/// What the next datagram is; see [`Connection::plan_transmit`].
 #[derive(Clone, Copy, Debug)]
 pub struct TransmitPlan {
     next: Next,
@@ -102,13 +114,14 @@ pub struct TransmitPlan {
 }
 
 impl TransmitPlan {
-    /// Octets that the buffer must hold: never more than `max_datagram_octets`, and a little more than will be written.
+    /// Octets that the buffer must hold: an upper bound of what is written, and at most
+    /// `max_datagram_octets`.
     #[inline]
     pub const fn room(self) -> usize {
         self.len
     }
 
-    /// Whether it is several messages, which are likely to need all of that room.
+    /// Whether it is a train, which is likely to need all of that room.
     #[inline]
     pub const fn is_train(self) -> bool {
         matches!(self.next, Next::Train)
@@ -118,35 +131,35 @@ impl TransmitPlan {
 /// A datagram that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Octets of the buffer that are to be sent.
+    /// Octets of the buffer to send.
     pub len: usize,
-    /// It carries application data, so it is to be marked ECN-capable.
+    /// It carries application data, and is sent with ECN-Capable Transport (ECT).
     pub ecn_capable: bool,
 }
 
-/// The peer, the path to it, and what both ends agreed on.
+/// The peer, the path to it, and what both ends have agreed on.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     /// Index of the peer's queue pair in its process.
     index: u16,
-    /// Id of the stream sent from here.
+    /// Connection id of the outgoing stream.
     tx_id: ConnectionId,
-    /// Id of the stream received here.
+    /// Connection id of the incoming stream.
     rx_id: ConnectionId,
     max_datagram: usize,
-    /// Payload octets of a tagged segment.
+    /// Maximum payload of a tagged segment, in octets.
     max_tagged: u32,
-    /// Payload octets of an untagged segment.
+    /// Maximum payload of an untagged segment, in octets.
     max_untagged: u32,
     reliable_path: bool,
     min_rnr_timer: u8,
     rnr_retry: u8,
     max_rd_atomic: u32,
-    /// Segments after which an acknowledgement is asked for.
+    /// Segments after which an acknowledgement is requested.
     ack_request_interval: u64,
-    /// Packets in flight to which none is added but short ones.
+    /// Packets in flight from which on only short ones are added.
     long_window: u32,
-    /// The peer has said that it takes trains.
+    /// The peer has announced that it accepts trains.
     takes_trains: bool,
     remote_qpn: Option<urdma_types::Qpn>,
 }
@@ -170,31 +183,31 @@ impl Peer {
     };
 }
 
-/// The protocol state of one RC queue pair.
+/// The protocol state of one RC or UC queue pair.
 #[derive(Debug)]
 pub struct Connection {
     state: QpState,
     /// See [`ConnConfig::unreliable`].
     unreliable: bool,
-    /// RTS has been reached: this end has a stream of its own.
+    /// This end has an outgoing stream: RTS was reached, or its PSN was learned in RTR.
     sends_stream: bool,
-    /// The peer has destroyed its queue pair, or is gone: nothing is sent to it any more.
+    /// The peer has destroyed its queue pair, or is gone: nothing more is sent to it.
     peer_closed: bool,
     /// The peer is gone without a FIN: the next send fails at once.
     peer_gone: bool,
-    /// The owner is about to destroy this one.
+    /// The owner is about to destroy this queue pair.
     closing: bool,
-    /// A packet has been taken.
+    /// A packet has been accepted.
     established: bool,
     /// [`Event::SqDrained`] was raised.
     drained: bool,
-    /// The peer's requests are refused for want of a receive request.
+    /// The peer's requests are refused (RNR) because no receive request is posted.
     refused: bool,
-    /// The epoch of the requests that are refused.
+    /// The epoch of the refused requests.
     refused_epoch: Flags,
-    /// The epoch of the requests sent from here: alternates with each refusal.
+    /// The epoch of outgoing requests; it alternates with each RNR.
     epoch: Flags,
-    /// Whether a response comes before a request when both are ready.
+    /// Whether a response precedes a request when both are ready.
     answers_turn: bool,
     controls: Controls,
     peer: Peer,
@@ -203,27 +216,27 @@ pub struct Connection {
     acks: AckState,
     sq: SendQueue,
     rq: RecvQueue,
-    /// Reads and atomics begun and not answered.
+    /// Reads and atomics that were sent and are not answered.
     reads_outstanding: u32,
     /// Next message number of queue 0.
     message_msn: u32,
     /// Next message number of queue 1.
     request_msn: u32,
-    /// The segment that asked for an acknowledgement last.
+    /// The last segment that requested an acknowledgement.
     last_ack_request: u64,
-    /// Makes the names of read sinks differ between connections.
+    /// Makes the sink STags of reads differ between connections.
     cookie: u32,
     recovery: Recovery,
     control: Controller,
     responder: Responder,
     rnr: RnrPause,
     keepalive: KeepAlive,
-    /// When sends to a closed peer fail.
+    /// When sends to a peer that closed fail.
     fail_deadline: Time,
-    /// What the peer is told in ERROR.
+    /// The Terminate that the peer gets in ERROR.
     terminate: Option<Terminate>,
     terminate_repeat: TerminateRepeat,
-    /// What of an unreliable stream has arrived.
+    /// Receive state of an unreliable stream.
     arrived: Arrived,
     stats: ConnStats,
     config: ConnConfig,
@@ -298,7 +311,7 @@ impl Connection {
         &self.stats
     }
 
-    /// The sizes that the connection really has.
+    /// The configuration in effect, with sizes clamped and rounded.
     #[inline]
     pub fn config(&self) -> &ConnConfig {
         &self.config
@@ -307,15 +320,15 @@ impl Connection {
     /// RESET or INIT to INIT.
     ///
     /// # Errors
-    /// The step does not exist.
+    /// The transition does not exist.
     pub fn to_init(&mut self) -> Result<(), TransitionError> {
         self.step(QpState::Init)
     }
 
-    /// INIT to RTR: datagrams of the peer are taken from now on.
+    /// INIT to RTR: datagrams of the peer are accepted from now on.
     ///
     /// # Errors
-    /// The step does not exist, or a parameter is out of range.
+    /// The transition does not exist, or a parameter is out of range.
     pub fn to_rtr(&mut self, now: Time, params: &RtrParams) -> Result<(), TransitionError> {
         let datagrams = MIN_DATAGRAM..=MAX_DATAGRAM;
         if !datagrams.contains(&params.max_datagram_octets) || params.min_rnr_timer > 31 {
@@ -353,10 +366,10 @@ impl Connection {
         Ok(())
     }
 
-    /// RTR to RTS: sends are started from now on.
+    /// RTR to RTS: send requests are started from now on.
     ///
     /// # Errors
-    /// The step does not exist, or a parameter is out of range.
+    /// The transition does not exist, or a parameter is out of range.
     pub fn to_rts(&mut self, now: Time, params: &RtsParams) -> Result<(), TransitionError> {
         let Some(remote_qpn) = self.peer.remote_qpn.filter(|_| self.state == QpState::Rtr) else {
             return Err(TransitionError);
@@ -382,12 +395,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Changes the code of the delay that RNR answers ask for (`min_rnr_timer`, of which the low five bits count).
+    /// Changes the code of the delay that RNR packets ask for (`min_rnr_timer`; the low five bits
+    /// count).
     pub fn set_min_rnr_timer(&mut self, code: u8) {
         self.peer.min_rnr_timer = code;
     }
 
-    /// Begins to send DATA: numbers, window and timers of the stream.
+    /// Starts the outgoing stream: sequence numbers, congestion controller and timers.
     fn start_stream(&mut self, remote_qpn: urdma_types::Qpn, params: &RtsParams) {
         self.sends_stream = true;
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
@@ -399,17 +413,23 @@ impl Connection {
             self.control = Controller::new(CongestionAlgorithm::FixedWindow, window);
             PathTiming::MEMORY
         } else {
-            // The first packets all ask, before they queue behind one another.
+            // Each of the first packets requests an acknowledgement, for an RTT sample before they
+            // queue behind one another.
             self.peer.ack_request_interval = 1;
             let window = self.config.window_packets;
             self.control = Controller::new(self.config.congestion, window);
+            if self.config.congestion == CongestionAlgorithm::FixedWindow {
+                // No later acknowledgement changes the window, so the send window follows now.
+                self.follow_window(window);
+            }
             PathTiming::NETWORK
         };
         self.recovery.start(timing, params);
     }
 
-    /// The peer's first DATA says which PSN it expects from here: all that an end in RTR, which nobody has told its own, needs to answer
-    /// requests (doc/spec/trp.md, section 8.1). How long to wait for a silent peer it does not know either.
+    /// Starts the outgoing stream in RTR, with the PSN that the peer's first DATA says it expects:
+    /// all that is needed to answer requests (doc/spec/trp.md, section 8.1). The timeouts of
+    /// `ibv_modify_qp` are unknown until RTS, so there is no bound of the peer's silence.
     #[cold]
     fn learn_stream(&mut self, expected: Psn) {
         if let Some(remote_qpn) = self.peer.remote_qpn {
@@ -426,10 +446,11 @@ impl Connection {
         }
     }
 
-    /// RTS to SQD: requests that have not begun stay queued; [`Event::SqDrained`] comes when those that have begun are done.
+    /// RTS to SQD: requests that have not started stay queued; [`Event::SqDrained`] is raised when
+    /// those that have started are done.
     ///
     /// # Errors
-    /// The step does not exist.
+    /// The transition does not exist.
     pub fn to_sqd<H: Host>(&mut self, host: &mut H) -> Result<(), TransitionError> {
         self.step(QpState::Sqd)?;
         self.drained = false;
@@ -437,10 +458,10 @@ impl Connection {
         Ok(())
     }
 
-    /// SQD or SQE back to RTS with the parameters of before.
+    /// SQD or SQE back to RTS, with unchanged parameters.
     ///
     /// # Errors
-    /// The step does not exist.
+    /// The transition does not exist.
     pub fn resume(&mut self) -> Result<(), TransitionError> {
         if matches!(self.state, QpState::Sqd | QpState::Sqe) {
             self.resume_to_nobody();
@@ -450,7 +471,7 @@ impl Connection {
         }
     }
 
-    /// Any state to RESET: everything is forgotten and nothing completes.
+    /// Any state to RESET: all state is discarded and nothing completes.
     pub fn reset(&mut self) {
         self.state = QpState::Reset;
         self.sends_stream = false;
@@ -479,7 +500,8 @@ impl Connection {
         self.terminate_repeat.stop();
     }
 
-    /// The counters of a new connection begin with `count`, as if it had been in use for long: so simulations reach their wrap. Both ends must do it.
+    /// Sets the counters of a new connection to `count`, so that simulations reach their wrap. Both
+    /// ends must do it.
     pub(crate) fn count_from(&mut self, count: u32) {
         (self.message_msn, self.request_msn) = (count, count);
         self.rq.head_msn = count;
@@ -490,7 +512,8 @@ impl Connection {
         self.recovery.largest_transmission = count;
     }
 
-    /// The owner destroys the queue pair: `poll_transmit` then gives what is owed (acknowledgement, FIN), after which the connection may be dropped.
+    /// The owner destroys the queue pair. The last datagrams (acknowledgement, FIN) are then
+    /// transmitted, after which the connection may be dropped.
     pub fn close(&mut self) {
         // R8.3-1: ERR and RESET receive nothing.
         if self.state.receives() && self.sends_stream && !self.peer_closed && !self.unreliable {
@@ -507,20 +530,22 @@ impl Connection {
         Ok(())
     }
 
-    /// What would be sent next, so that a buffer of the right size can be found; `None` when nothing may be sent now.
+    /// What would be sent next and the buffer that it needs; `None` if nothing may be sent now.
     #[inline]
     pub fn plan_transmit(&self) -> Option<TransmitPlan> {
         self.plan()
     }
 
-    /// Whether the payload of the datagram stays the connection's until its arrival is known, and is sent for the first time: then the driver may leave it where
-    /// it is, if its peer can get it from there. What did not arrive that way is sent again, and then must be copied.
+    /// Whether the driver may leave the payload in place, for the peer to fetch it from there: the
+    /// connection owns the payload until it is acknowledged, and this is its first transmission. A
+    /// retransmission must be copied.
     #[inline]
     pub const fn may_refer(&self, plan: TransmitPlan) -> bool {
         !self.unreliable && !matches!(plan.next, Next::Again)
     }
 
-    /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` when nothing may be sent now.
+    /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` if nothing may
+    /// be sent now. Drivers use [`Connection::plan_transmit`] and [`Connection::write_transmit`].
     #[inline]
     pub fn poll_transmit<H: Host>(
         &mut self,
@@ -536,7 +561,8 @@ impl Connection {
         None
     }
 
-    /// Whether there is anything that `poll_transmit` may give now or, when a window opens or a pause ends, later: a few comparisons.
+    /// Whether there is anything to transmit, now or when a window opens or an RNR pause ends. Costs
+    /// a few comparisons.
     #[inline]
     pub fn may_have_tx(&self) -> bool {
         self.acks.due
@@ -546,7 +572,7 @@ impl Connection {
             || self.controls.any()
     }
 
-    /// Whether an acknowledgement is owed that the peer waits for.
+    /// Whether an acknowledgement is due that the peer waits for.
     #[inline]
     pub fn ack_is_due(&self) -> bool {
         self.acks.due
@@ -603,18 +629,10 @@ mod tests {
         assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Err(TransitionError));
     }
 
-    /// Packets in flight inside a host, and the records for them, when sends of these lengths have been posted to a peer that says nothing.
-    fn in_flight(lengths: impl Iterator<Item = u32>) -> (u32, u32) {
-        let setup = Setup {
-            reliable_path: true,
-            max_datagram_octets: 9000,
-            config: ConnConfig {
-                sq_depth: 256,
-                ..Setup::default().config
-            },
-            ..Setup::default()
-        };
-        let mut world = World::new(&setup, 1);
+    /// Packets in flight on `setup`, and the records for them, when sends of these lengths have been
+    /// posted to a silent peer.
+    fn in_flight(setup: &Setup, lengths: impl Iterator<Item = u32>) -> (u32, u32) {
+        let mut world = World::new(setup, 1);
         world.blackout(1_000_000_000);
         let memory = world.ends[0].host.register(vec![7; 4096], Rights::ALL);
         for (wr_id, len) in (0..).zip(lengths) {
@@ -625,14 +643,37 @@ mod tests {
         (tx.in_flight, tx.capacity())
     }
 
+    fn setup(reliable_path: bool, congestion: CongestionAlgorithm) -> Setup {
+        Setup {
+            reliable_path,
+            max_datagram_octets: 9000,
+            config: ConnConfig {
+                sq_depth: 256,
+                congestion,
+                ..Setup::default().config
+            },
+            ..Setup::default()
+        }
+    }
+
     #[test]
     fn more_short_packets_than_long_ones_are_in_flight_inside_a_host() {
+        let host = setup(true, CongestionAlgorithm::DelayBased);
         let (short, long) = (MEMORY_SHORT_OCTETS, MEMORY_SHORT_OCTETS + 1);
-        assert_eq!(in_flight((0..200).map(|_| short)), (128, 128));
-        assert_eq!(in_flight((0..200).map(|_| long)), (64, 64));
-        // A long one waits behind short ones, and short ones behind a long one.
+        assert_eq!(in_flight(&host, (0..200).map(|_| short)), (128, 128));
+        assert_eq!(in_flight(&host, (0..200).map(|_| long)), (64, 64));
+        // A long one waits behind short ones, and short ones wait behind a long one.
         let mixed = |i| if i == 90 { long } else { short };
-        assert_eq!(in_flight((0..200).map(mixed)), (90, 128));
-        assert_eq!(in_flight((0..63).map(|_| short)), (63, 64));
+        assert_eq!(in_flight(&host, (0..200).map(mixed)), (90, 128));
+        assert_eq!(in_flight(&host, (0..63).map(|_| short)), (63, 64));
+    }
+
+    #[test]
+    fn congestion_algorithm_on_a_network_is_the_configured_one() {
+        let sends = || (0..200).map(|_| 4096);
+        let delay_based = setup(false, CongestionAlgorithm::DelayBased);
+        let fixed_window = setup(false, CongestionAlgorithm::FixedWindow);
+        assert_eq!(in_flight(&delay_based, sends()).0, 32);
+        assert_eq!(in_flight(&fixed_window, sends()).0, 200);
     }
 }

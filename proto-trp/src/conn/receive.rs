@@ -359,15 +359,15 @@ impl Connection {
         host.check_remote(RemoteAddr { stag, to }, len as u64, RemoteAccess::Write)
             .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
         // R7.2-2
-        let (kept, buffer) = self.rx.kept.take(len).ok_or(Refusal::Later)?;
-        if !host.keep(datagram.body, segment.payload_offset, len, buffer) {
-            self.rx.kept.release(kept, len);
+        let (index, octets) = self.rx.reorder.take(len).ok_or(Refusal::Later)?;
+        if !host.keep(datagram.body, segment.payload_offset, len, octets) {
+            self.rx.reorder.release(index, len);
             return Err(Refusal::Later);
         }
         Ok(Commit::Write {
             stag,
             to,
-            kept,
+            buffer: index,
             len: super::num::len32(len),
             last: segment.last,
             announces: segment.flags.contains(Flags::IMMEDIATE),
@@ -604,13 +604,13 @@ impl Connection {
             Commit::Write {
                 stag,
                 to,
-                kept,
+                buffer,
                 len,
                 ..
             } => {
-                let octets = self.rx.kept.octets(kept);
+                let octets = self.rx.reorder.octets(buffer);
                 let written = host.write_kept(RemoteAddr { stag, to }, octets);
-                self.rx.kept.release(kept, len as usize);
+                self.rx.reorder.release(buffer, len as usize);
                 written.map_err(|error| Refusal::Fault(tagged_cause(error)))
             }
             Commit::Message {

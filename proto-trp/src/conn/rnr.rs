@@ -108,7 +108,7 @@ impl Connection {
         while let Some(commit) = self.rx.take_expected() {
             match commit {
                 Commit::Request { entry } => self.responder.release(entry),
-                Commit::Write { kept, len, .. } => self.rx.kept.release(kept, len as usize),
+                Commit::Write { buffer, len, .. } => self.rx.reorder.release(buffer, len as usize),
                 _ => {}
             }
             self.rx.pass();

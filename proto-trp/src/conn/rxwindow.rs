@@ -1,8 +1,8 @@
 //! The receiving half of the packet window: what has arrived ahead of a missing packet, and what is to happen when its turn comes.
 
 use super::bits::BitRing;
-use super::kept::Kept;
 use super::num::{low32, slot64};
+use super::reorder::ReorderBuffer;
 use crate::wire::{Sack, SACK_BITS_MAX, SACK_WORD_BITS, WINDOW_UNIT_PACKETS};
 use urdma_types::Psn;
 
@@ -11,11 +11,11 @@ use urdma_types::Psn;
 pub(super) enum Commit {
     /// Nothing: part of a response, or a write that was the expected one.
     Nothing,
-    /// A write, whose payload is kept at this index.
+    /// A write, whose payload is in this buffer of the reorder buffer.
     Write {
         stag: u32,
         to: u64,
-        kept: u32,
+        buffer: u32,
         len: u32,
         last: bool,
         /// Immediate data follows the write.
@@ -68,7 +68,7 @@ pub(super) struct RxWindow {
     /// What packets that came ahead will do; empty as long as none does anything.
     commits: Box<[Commit]>,
     /// Payloads of the writes among them.
-    pub(super) kept: Kept,
+    pub(super) reorder: ReorderBuffer,
     /// Packets that the peer may be ahead, in units of the TRP header.
     units: u8,
     initial: Psn,
@@ -90,7 +90,7 @@ impl RxWindow {
         Self {
             arrived: BitRing::new(FIRST_CAPACITY),
             commits: Box::default(),
-            kept: Kept::default(),
+            reorder: ReorderBuffer::default(),
             units: u8::try_from(packets / WINDOW_UNIT_PACKETS).unwrap_or(u8::MAX),
             initial: Psn::new(0),
             expected: 0,
@@ -111,7 +111,7 @@ impl RxWindow {
     /// Forgets what has arrived ahead of the missing packet.
     pub(super) fn abandon(&mut self) {
         self.arrived.clear();
-        self.kept.clear();
+        self.reorder.clear();
         self.highest = self.expected;
         self.aside = None;
     }

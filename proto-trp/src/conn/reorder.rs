@@ -1,26 +1,28 @@
-//! Payloads of writes that arrived ahead of a missing packet, until their turn comes.
+//! The reorder buffer: payloads of writes that arrived ahead of a missing packet.
 //!
-//! Verbs let a later write overwrite an earlier one, and programs look at memory to see that a write has come and all before it with it: so nothing is
-//! written to memory before everything that was asked earlier.
+//! In verbs a later write may overwrite an earlier one, and programs poll memory to see that a
+//! write has arrived and all writes before it as well. Therefore nothing is placed in memory before
+//! the effects of all earlier packets.
 
-/// Octets that are kept at most: what 10 Gbit/s carry in 50 ms. A packet for which there is no room is sent again by the peer.
+/// Bound of the buffered octets: what 10 Gbit/s carry in 50 ms. A packet that does not fit is
+/// dropped, and the peer retransmits it.
 const OCTETS_MAX: usize = 64 << 20;
-/// Octets of buffers that are held ready for the next loss.
+/// Bound of the capacity of free buffers, which stay allocated for the next loss.
 const READY_MAX: usize = 1 << 20;
 
-/// The payloads, by index.
+/// The buffers, by index.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct ReorderBuffer {
     buffers: Vec<Vec<u8>>,
     free: Vec<u32>,
     /// Octets in use.
     octets: usize,
-    /// Octets that free buffers have room for.
+    /// Capacity of the free buffers, in octets.
     ready: usize,
 }
 
-impl Kept {
-    /// An empty buffer for `len` octets, which the caller puts there; nothing when too much is kept already.
+impl ReorderBuffer {
+    /// An empty buffer, into which the caller writes `len` octets; `None` if the bound is reached.
     pub(super) fn take(&mut self, len: usize) -> Option<(u32, &mut Vec<u8>)> {
         if len > OCTETS_MAX - self.octets {
             return None;
@@ -39,12 +41,12 @@ impl Kept {
         Some((index, buffer))
     }
 
-    /// What was put into a buffer.
+    /// The octets of a buffer.
     pub(super) fn octets(&self, index: u32) -> &[u8] {
         self.buffers.get(index as usize).map_or(&[], Vec::as_slice)
     }
 
-    /// A buffer that was taken for `len` octets is no longer needed.
+    /// Frees a buffer that was taken for `len` octets.
     pub(super) fn release(&mut self, index: u32, len: usize) {
         let Some(buffer) = self.buffers.get_mut(index as usize) else {
             return;
@@ -58,7 +60,7 @@ impl Kept {
         self.free.push(index);
     }
 
-    /// Forgets everything.
+    /// Frees everything.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -69,22 +71,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_octets_are_bounded_and_their_buffers_used_again() {
-        let mut kept = Kept::default();
+    fn reorder_buffer_octets_are_bounded_and_buffers_reused() {
+        let mut reorder = ReorderBuffer::default();
         const LEN: usize = 1 << 16;
-        let keep = |kept: &mut Kept, octet: u8| {
-            let (index, buffer) = kept.take(LEN)?;
+        let store = |reorder: &mut ReorderBuffer, octet: u8| {
+            let (index, buffer) = reorder.take(LEN)?;
             buffer.resize(LEN, octet);
             Some(index)
         };
-        let all: Vec<u32> = (0..).map_while(|_| keep(&mut kept, 1)).collect();
+        let all: Vec<u32> = (0..).map_while(|_| store(&mut reorder, 1)).collect();
         assert_eq!(all.len(), OCTETS_MAX / LEN);
         for index in all {
-            kept.release(index, LEN);
+            reorder.release(index, LEN);
         }
-        assert_eq!((kept.octets, kept.ready), (0, READY_MAX));
-        let again = keep(&mut kept, 2);
-        assert_eq!(again.map(|index| kept.octets(index)[LEN - 1]), Some(2));
-        assert_eq!(kept.buffers.len(), OCTETS_MAX / LEN);
+        assert_eq!((reorder.octets, reorder.ready), (0, READY_MAX));
+        let again = store(&mut reorder, 2);
+        assert_eq!(again.map(|index| reorder.octets(index)[LEN - 1]), Some(2));
+        assert_eq!(reorder.buffers.len(), OCTETS_MAX / LEN);
     }
 }
