@@ -1,4 +1,4 @@
-//! Acknowledgements: when the receiving half owes one, and what one does to the sending half.
+//! Acknowledgements: when the receiving half sends one, and its effect on the sending half.
 
 use super::congestion::AckInfo;
 use super::host::Host;
@@ -8,18 +8,18 @@ use super::Connection;
 use crate::wire::{Flags, Sack, TrpHeader};
 use urdma_types::Time;
 
-/// What the receiving half owes the peer.
+/// The acknowledgement state of the receiving half.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckState {
     /// An acknowledgement is to be sent now.
     pub(super) due: bool,
-    /// Segments taken since the last acknowledgement.
+    /// Segments accepted since the last acknowledgement.
     unacked: u32,
-    /// When one is due at the latest.
+    /// The latest time of the next one (delayed acknowledgement).
     pub(super) deadline: Time,
-    /// A congestion mark has arrived that was not echoed.
+    /// A CE mark has arrived that was not echoed.
     pub(super) marked: bool,
-    /// Segments after which one is due at once.
+    /// Segments after which an acknowledgement is due at once.
     every: u32,
     delay_ns: u64,
 }
@@ -36,7 +36,7 @@ impl AckState {
         }
     }
 
-    /// A segment was taken in order.
+    /// A segment was accepted in order.
     #[inline]
     pub(super) fn on_segment(&mut self, now: Time, requested: bool) {
         self.unacked += 1;
@@ -48,12 +48,12 @@ impl AckState {
         }
     }
 
-    /// What was taken is acknowledged as soon as something can be sent.
+    /// What was accepted is acknowledged as soon as something can be sent.
     pub(super) fn hasten(&mut self) {
         self.due |= self.unacked > 0;
     }
 
-    /// An acknowledgement went out, with everything there is to say.
+    /// A complete acknowledgement was sent.
     #[inline]
     pub(super) fn on_sent(&mut self) {
         self.due = false;
@@ -63,20 +63,21 @@ impl AckState {
     }
 }
 
-/// What one acknowledgement has brought.
+/// What one acknowledgement newly acknowledges.
 #[derive(Debug, Default)]
 struct Tally {
     packets: u32,
-    /// The number of the latest that was sent once: when it was sent is certain.
+    /// The last packet of those transmitted once, whose time of transmission is unambiguous.
     once: Option<u64>,
-    /// The latest transmission of those that were sent again, and its number: which transmission has arrived is not certain (Karn).
+    /// The latest transmission of retransmitted packets, and its sequence number. Which
+    /// transmission has arrived is ambiguous (Karn).
     again: Option<(u32, u64)>,
-    /// One of them asked for this acknowledgement, which was therefore due when those after it arrived.
+    /// One of them requested this acknowledgement, which therefore was not delayed.
     prompt: bool,
 }
 
 impl Connection {
-    /// Takes the acknowledgement that every packet carries.
+    /// Processes the acknowledgement that every packet carries.
     #[inline]
     pub(super) fn on_ack<H: Host>(
         &mut self,
@@ -157,7 +158,7 @@ impl Connection {
         if record.retransmitted {
             tally.note_again(record.transmission, seq);
         } else {
-            // Those are in order of transmission as they are in order of their numbers.
+            // Packets that were sent once are transmitted in the order of their numbers.
             tally.once = Some(seq);
         }
         if let SegmentSource::Response(entry) = record.spec.source {
@@ -165,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Learns from what has arrived; gives the round trip if it is certain and the peer did not lengthen it.
+    /// Updates recovery; returns the RTT if it is unambiguous and not lengthened by the peer.
     #[inline]
     fn note_arrival(&mut self, now: Time, tally: &Tally) -> Option<u64> {
         self.recovery.on_progress(now);
@@ -185,16 +186,18 @@ impl Connection {
         prompt.then_some(elapsed_ns)
     }
 
-    /// Only packets that were sent again have arrived: if it cannot be an earlier transmission it is the latest. The probe timeout stays as long as it
-    /// is, since it may have been too short. Beside packets sent once nothing is learnt from those sent again: a probe that was sent too early would
-    /// make everything before it look lost.
+    /// Only retransmitted packets were acknowledged: if it cannot be an earlier transmission it is
+    /// the latest. The back-off of the probe timeout stays, since the timeout may have been too
+    /// short. Beside packets sent once nothing is concluded from retransmitted ones: a probe that
+    /// was sent too early would make everything before it look lost.
     #[cold]
     fn note_uncertain(&mut self, now: Time, seq: u64) {
         let record = self.tx.get(seq);
         if self.recovery.is_plausible(now.since_ns(record.sent_at)) {
             self.recovery.on_arrival(record.transmission);
         } else if self.recovery.gropes() {
-            // Whatever is still in flight is sent again, at the pace of a new path, so that it does not take a probe for each packet.
+            // Everything in flight is retransmitted, with the window of a new path, so that not
+            // every packet needs a probe.
             for seq in self.tx.una..self.tx.next {
                 self.tx.mark_lost(seq);
             }

@@ -1,27 +1,30 @@
-//! Which packets are lost (RFC 9002 section 6.1), by order of transmission, so that it holds for retransmissions too.
+//! Loss detection (RFC 9002 section 6.1), by order of transmission, so that it covers
+//! retransmissions too.
 
 use super::txwindow::{Fate, TxRecord};
 use super::Connection;
 use urdma_types::Time;
 
-/// Packets sent later that must arrive before a packet counts as lost (RFC 9002 section 6.1.1).
+/// Later transmissions that must arrive before a packet is declared lost: kPacketThreshold (RFC
+/// 9002 section 6.1.1).
 const PACKET_THRESHOLD: u32 = 3;
 
-/// What is known of a packet in flight.
+/// The verdict on a packet in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// Nothing that was sent later has arrived.
+    /// No later transmission has arrived.
     Open,
-    /// Lost, if it is not heard of until then.
+    /// Lost if it is not acknowledged until then.
     Late(Time),
     Lost,
 }
 
 impl Connection {
-    /// Finds what is lost: sent well before something that has arrived.
+    /// Finds lost packets: those that were sent well before one that has arrived.
     ///
-    /// Packets sent once are in order of transmission as they are in order of their numbers, those sent again are queued in it. Both are judged up to the
-    /// first that is not lost, so that each is looked at a few times only, however large the window.
+    /// Packets sent once are in order of transmission as they are in order of their numbers;
+    /// retransmitted ones are queued in it. Both are judged up to the first that is not lost, so
+    /// each is visited a few times only, however large the window is.
     #[cold]
     pub(super) fn detect_loss(&mut self, now: Time) {
         let delay_ns = self.recovery.loss_delay_ns();

@@ -1,4 +1,4 @@
-//! What is sent next: which segment or other datagram, and how much room it needs.
+//! Scheduling: which segment or other datagram is sent next, and how much room it needs.
 
 use super::qp_state::QpState;
 use super::queue::SendWqe;
@@ -7,44 +7,44 @@ use super::types::SendOp;
 use super::{Connection, TransmitPlan, MEMORY_SHORT_OCTETS};
 use crate::wire;
 
-/// What the next datagram is.
+/// The kind of the next datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
     /// A pure acknowledgement.
     Ack,
-    /// Refusal of the expected packet for want of a receive request.
+    /// RNR: refuses the expected packet because no receive request is posted.
     Rnr,
-    /// The end of the connection by an error found here.
+    /// A Terminate for an error found here.
     Terminate,
-    /// The end of the connection in order.
+    /// The orderly end of the connection.
     Fin,
-    /// Answer to a FIN.
+    /// The answer to a FIN.
     FinAck,
-    /// Question whether the peer lives.
+    /// A keep-alive probe.
     Probe,
-    /// A segment that was sent before and is lost.
+    /// A lost segment.
     Again,
     /// The next segment of a request.
     Request,
-    /// Short requests together.
+    /// A train of short requests.
     Train,
-    /// The next segment of an answer.
+    /// The next segment of a response.
     Answer,
-    /// The segment that was refused, under a new number.
+    /// The segment that was refused (RNR), under a new number.
     Retry,
 }
 
-/// A segment or a train that is to be sent, and the octets that it needs beside the longest headers of one.
+/// A segment or a train to be sent, and its payload in octets.
 pub(super) type Planned = (Next, u32);
 
 /// Room for every datagram without payload: all headers and extensions.
 pub(super) const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
-/// Headers of a segment with payload: it may name a shared receive queue.
+/// Headers of a segment with payload, which may name a shared receive queue.
 const SEGMENT_HEADERS: usize = wire::UNTAGGED_OVERHEAD + wire::ext::SHARED_QUEUE_LEN;
-/// The longest request or answer in place of payload.
+/// The longest RDMAP request, which a segment has in place of payload.
 const REQUEST_LEN: usize = wire::rdmap::ATOMIC_REQUEST_LEN;
 
-/// Datagrams other than segments that are to be sent.
+/// Datagrams without payload that are due to be sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Controls {
     pub(super) terminate: bool,
@@ -79,8 +79,10 @@ impl Controls {
 }
 
 impl Connection {
-    /// What would be sent next. A plan is two words, and this and the functions that it asks are parts of the caller: what goes through memory in other
-    /// pieces than those in which it is read back waits for all stores before it, those into a frame among them, which the peer's processor has.
+    /// What would be sent next. A plan is two words, and this function and its callees are inlined:
+    /// a value that is stored and then loaded in pieces of another width waits for all stores
+    /// before it (no store-to-load forwarding), among them those into a frame whose cache lines the
+    /// peer's processor has.
     #[inline(always)]
     pub(super) fn plan(&self) -> Option<TransmitPlan> {
         if !self.may_have_tx() {
@@ -101,7 +103,7 @@ impl Connection {
             Next::Request | Next::Answer | Next::Again | Next::Retry => {
                 SEGMENT_HEADERS + REQUEST_LEN.max(octets as usize)
             }
-            // Nothing but the number up to which all has come.
+            // Only the cumulative acknowledgement.
             Next::Ack if !self.rx.has_ahead() && !self.refused => wire::UNTAGGED_OVERHEAD,
             // A train, or a datagram without a segment.
             _ => CONTROL_LEN + octets as usize,
@@ -130,7 +132,7 @@ impl Connection {
         Some((next, octets))
     }
 
-    /// A lost segment, if the window or a probe lets it out.
+    /// A lost segment, if the congestion window or a probe allows it.
     #[cold]
     fn plan_again(&self) -> Option<Planned> {
         if self.tx.in_flight >= self.control.window() && self.recovery.probe_credit == 0 {
@@ -162,7 +164,7 @@ impl Connection {
         Some((Next::Request, spec.len))
     }
 
-    /// Answers and requests take turns.
+    /// Responses and requests alternate.
     #[inline(never)]
     fn plan_answer(&self) -> Option<Planned> {
         let answer = self.next_answer_segment()?;
@@ -170,7 +172,8 @@ impl Connection {
         Some(request.unwrap_or((Next::Answer, answer.len)))
     }
 
-    /// While the peer is not ready only answers go out, after that the refused segment, alone until it is taken.
+    /// While the peer is not ready only responses are sent; after that the refused segment, alone
+    /// until it is accepted.
     #[cold]
     fn plan_refused(&self) -> Option<Planned> {
         // R7.9-6
@@ -183,7 +186,7 @@ impl Connection {
         Some((Next::Answer, answer.len))
     }
 
-    /// The next segment of the answer whose turn it is.
+    /// The next segment of the response whose turn it is.
     #[inline]
     pub(super) fn next_answer_segment(&self) -> Option<SegmentSpec> {
         self.responder.next_segment(self.peer.max_tagged)
@@ -251,7 +254,7 @@ impl Connection {
         })
     }
 
-    /// Whether the send queue's state, the fence and the limit on reads let a request begin.
+    /// Whether the send queue's state, the fence and the limit of reads (ORD) let a request start.
     #[inline]
     fn may_start(&self, wqe: &SendWqe) -> bool {
         // RFC5040-6.1-2

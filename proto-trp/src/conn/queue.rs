@@ -1,4 +1,5 @@
-//! The rings of posted work requests, with their scatter-gather lists and inline data.
+//! The send and receive queues: rings of posted work requests, with scatter-gather lists and inline
+//! data.
 
 use super::config::MAX_MESSAGE_OCTETS;
 use super::host::Host;
@@ -7,19 +8,20 @@ use super::types::{
     NoSharedRecv, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Status,
 };
 
-/// A posted send request and how far it has come.
+/// A posted send request and its progress.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendWqe {
     pub(super) wr_id: u64,
     pub(super) op: SendOp,
     pub(super) imm: Option<u32>,
-    /// Octets of the message.
+    /// Length of the message, in octets.
     pub(super) length: u32,
-    /// Octets cut into segments; of a read: octets received.
+    /// Octets that were sent; of a read: octets received.
     pub(super) progress: u32,
-    /// Message number, once a segment that has one was sent.
+    /// Message number, valid once a segment that has one was sent.
     pub(super) msn: u32,
-    /// One past the last segment's sequence number, once `segmented`; of a read or atomic: one past the request's.
+    /// One past the last segment's sequence number, valid once `segmented`; of a read or atomic:
+    /// one past the request's.
     pub(super) end: u64,
     pub(super) flags: SendFlags,
     pub(super) shared_queue: u32,
@@ -58,7 +60,7 @@ impl SendWqe {
         answered: false,
     };
 
-    /// Whether the peer answers it with data (queue 1).
+    /// Whether the peer responds with data (queue 1).
     #[inline]
     pub(super) const fn is_request(&self) -> bool {
         self.op.is_request()
@@ -81,7 +83,7 @@ impl SendWqe {
     }
 }
 
-/// Ring of send requests: `head <= next <= tail`.
+/// The send queue: `head <= next <= tail`.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     wqes: Box<[SendWqe]>,
@@ -92,11 +94,12 @@ pub(super) struct SendQueue {
     max_inline: usize,
     /// The oldest request that has not completed.
     pub(super) head: u32,
-    /// The request that is being cut into segments, or will be next.
+    /// The request that is being sent, or is the next to be sent.
     pub(super) next: u32,
-    /// Where the next posted one goes.
+    /// Where the next request is posted.
     pub(super) tail: u32,
-    /// A request that cannot be finished, and the status it will have once those before it are done.
+    /// A request that cannot be finished, and the status that it gets once those before it are
+    /// done.
     pub(super) poisoned: Option<(u32, Status)>,
 }
 
@@ -127,7 +130,7 @@ impl SendQueue {
         self.tail.wrapping_sub(self.head)
     }
 
-    /// Whether more than half of the ring waits for the peer.
+    /// Whether more than half of the queue is outstanding.
     #[inline]
     pub(super) const fn is_half_full(&self) -> bool {
         self.len() > self.mask / 2
@@ -159,7 +162,7 @@ impl SendQueue {
         &self.inline[at..at + self.wqes[slot].length as usize]
     }
 
-    /// Whether a request is not to be sent because it, or one before it, cannot be finished.
+    /// Whether a request must not be sent because it, or one before it, cannot be finished.
     #[inline]
     pub(super) fn is_stopped_at(&self, index: u32) -> bool {
         self.poisoned.is_some_and(|(poisoned, _)| {
@@ -167,13 +170,13 @@ impl SendQueue {
         })
     }
 
-    /// Whether a request is one that the peer may still answer.
+    /// Whether the peer may still respond to a request.
     #[inline]
     pub(super) const fn is_outstanding(&self, index: u32) -> bool {
         index.wrapping_sub(self.head) < self.next.wrapping_sub(self.head)
     }
 
-    /// Checks and stores a request; gives the octets of its message.
+    /// Checks and stores a request; returns the length of its message in octets.
     #[inline]
     pub(super) fn push(&mut self, wr: &SendWr<'_>) -> Result<u32, PostError> {
         if self.len() > self.mask {
@@ -207,7 +210,7 @@ impl SendQueue {
         Ok(length)
     }
 
-    /// Makes the request that was posted last one that fails in its turn.
+    /// Makes the last posted request fail in its turn.
     #[cold]
     pub(super) fn fail_last(&mut self, status: Status) {
         let wqe = self.get_mut(self.tail.wrapping_sub(1));
@@ -231,7 +234,7 @@ impl SendQueue {
     }
 }
 
-/// Length of a scatter-gather list, at most 2^31.
+/// Length of a scatter-gather list, at most 2^31 octets.
 #[inline]
 fn total_length(sges: &[Sge]) -> Result<u32, PostError> {
     let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
@@ -242,7 +245,7 @@ fn total_length(sges: &[Sge]) -> Result<u32, PostError> {
     Ok(low32(total))
 }
 
-/// Whether modifiers and length fit the operation.
+/// Checks flags and length of an operation.
 #[inline]
 fn check_operation(wr: &SendWr<'_>, length: u32, inline: bool) -> Result<(), PostError> {
     let fits = match wr.op {
@@ -267,14 +270,15 @@ fn check_operation(wr: &SendWr<'_>, length: u32, inline: bool) -> Result<(), Pos
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RecvWqe {
     pub(super) wr_id: u64,
-    /// Octets that its scatter-gather list holds.
+    /// Capacity of its scatter-gather list, in octets.
     pub(super) capacity: u64,
     pub(super) sge_count: u8,
-    /// The shared queue that it came from; 0 if there is but one, or none.
+    /// The shared receive queue that it was taken from; 0 if there is only one, or none.
     pub(super) shared_queue: u32,
 }
 
-/// Ring of receive requests, or of those taken from the shared queue. The request at `head` belongs to message `head_msn`.
+/// The receive queue, or the requests taken from the shared receive queue. The request at `head`
+/// belongs to message `head_msn`.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
@@ -283,13 +287,13 @@ pub(super) struct RecvQueue {
     depth: u32,
     max_sge: usize,
     shared: bool,
-    /// The shared queue that the peer named last.
+    /// The shared receive queue that the peer named last.
     pub(super) named: u32,
     pub(super) head: u32,
     pub(super) tail: u32,
     /// The message of queue 0 that is expected next, or is arriving.
     pub(super) head_msn: u32,
-    /// Octets of that message that are committed.
+    /// Octets of that message whose effect is applied.
     pub(super) head_offset: u32,
 }
 
@@ -374,12 +378,13 @@ impl RecvQueue {
         Ok(self.head.wrapping_add(ahead))
     }
 
-    /// Whether requests come from a shared queue.
+    /// Whether requests are taken from a shared receive queue.
     pub(super) const fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// Takes requests from the shared queue until there is one for the message `ahead` after the expected one.
+    /// Takes requests from the shared receive queue until there is one for the message `ahead`
+    /// after the expected one.
     #[cold]
     fn pull_shared<H: Host>(&mut self, ahead: u32, host: &mut H) -> Result<(), NoSharedRecv> {
         if ahead >= self.depth {

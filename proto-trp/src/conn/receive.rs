@@ -1,5 +1,7 @@
-//! The receiving half: checks, placement, effects in the order of their sequence numbers. Where nobody looks before the effect, in receive buffers and sinks of
-//! reads, payload is placed as it arrives; writes wait for their turn.
+//! The receiving half: checks, placement, and effects in the order of the sequence numbers. The
+//! payload of messages and read responses is placed on arrival, because the application may not
+//! look at receive buffers and sinks of reads before the completion; the payload of writes waits in
+//! the reorder buffer.
 
 use super::host::{Host, PlaceError, RemoteAccess};
 use super::packet::{Packet, Refusal};
@@ -20,10 +22,10 @@ use urdma_types::Time;
 type Placed = Result<Commit, Refusal>;
 
 impl Connection {
-    /// Takes a receive request; in ERROR it completes as flushed at once.
+    /// Posts a receive request; in ERROR it completes as flushed at once.
     ///
     /// # Errors
-    /// Nothing was taken.
+    /// Nothing was posted.
     #[inline]
     pub fn post_recv<H: Host>(&mut self, wr: &RecvWr<'_>, host: &mut H) -> Result<(), PostError> {
         if !self.state.takes_recv() {
@@ -38,10 +40,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes a datagram that was addressed to this queue pair, valid or not. Gives the number of packets that it stands for: 1, or the segments of a train.
+    /// Processes a datagram that was addressed to this queue pair, valid or not. Returns the number
+    /// of packets that it stands for: 1, or the segments of a train.
     ///
     /// # Errors
-    /// The state takes none: the driver is to answer with a RESET for this reason.
+    /// The state accepts no datagrams: the driver answers with a RESET for this reason.
     #[inline]
     pub fn handle_datagram<H: Host>(
         &mut self,
@@ -89,7 +92,8 @@ impl Connection {
         Ok(1)
     }
 
-    /// A packet that carries none of the ids that its type has: a RESET, which may carry either, or a stranger's.
+    /// A packet with neither of the connection ids that its type may carry: a RESET, which may
+    /// carry either, or a packet of another connection.
     #[cold]
     fn handle_foreign<H: Host>(&mut self, now: Time, trp: &TrpHeader, host: &mut H) {
         if trp.kind == PacketType::Reset {
@@ -99,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// What a packet says about the peer beside what it is sent for.
+    /// Updates what every packet says about the peer, whatever its type.
     #[cold]
     fn learn(&mut self, trp: &TrpHeader) {
         if !self.sends_stream && matches!(trp.kind, PacketType::Data | PacketType::Train) {
@@ -108,7 +112,8 @@ impl Connection {
         self.peer.takes_trains |= trp.flags.contains(Flags::TRAINS);
     }
 
-    /// Takes acknowledgement and extensions of a packet; false when nothing else of it is to be taken.
+    /// Processes acknowledgement and extensions of a packet; false if the rest of it is not to be
+    /// processed.
     #[inline(always)]
     fn on_header<H: Host>(
         &mut self,
@@ -125,7 +130,7 @@ impl Connection {
         self.state.receives()
     }
 
-    /// Whether a packet, which is no RESET, belongs to this incarnation of the connection.
+    /// Whether a packet that is not a RESET belongs to this incarnation of the connection.
     #[inline]
     pub(super) fn is_ours(&self, trp: &TrpHeader) -> bool {
         let id = trp.connection_id;
@@ -138,7 +143,7 @@ impl Connection {
             }
     }
 
-    /// Takes acknowledgement and extensions; false when they cannot be read.
+    /// Processes acknowledgement and extensions; false if they are malformed.
     #[cold]
     fn on_extensions<H: Host>(
         &mut self,
@@ -163,7 +168,8 @@ impl Connection {
         true
     }
 
-    /// Packets of other types than DATA; gives the number of packets that one stands for.
+    /// Processes packets of types other than DATA; returns the number of packets that one stands
+    /// for.
     #[inline(never)]
     fn handle_other<H: Host>(
         &mut self,
@@ -174,7 +180,7 @@ impl Connection {
     ) -> u32 {
         // R13-3
         if trp.kind == PacketType::UnreliableData {
-            // The peer takes this connection for one of the other service.
+            // The peer uses the other service (UC instead of RC).
             self.stats.rx_malformed += 1;
             return 1;
         }
@@ -226,7 +232,7 @@ impl Connection {
         }
     }
 
-    /// Takes a segment, which came alone or in a train.
+    /// Processes a segment, from a packet of its own or from a train.
     #[inline]
     pub(super) fn on_packet<H: Host>(
         &mut self,
@@ -280,7 +286,7 @@ impl Connection {
             return;
         }
         host.taken(self.rx.after_expected_psn());
-        // Looked at where it was written: to copy it would be to wait for the stores.
+        // The header is parsed in place: a copy would wait for the stores before it.
         let placed = self.place(segment, datagram, host);
         let commit = match &placed {
             Ok(commit) => commit,
@@ -314,8 +320,9 @@ impl Connection {
         }
     }
 
-    /// A segment ahead of a missing one: its payload is placed now or kept, its effect waits. What is wrong with it is found again when its turn comes,
-    /// since it then was not taken.
+    /// A segment ahead of a missing one: its payload is placed now or put into the reorder buffer,
+    /// its effect waits. An error is not reported now; the segment was not accepted, so the error
+    /// is found again when the retransmission is the expected packet.
     #[cold]
     fn on_ahead<H: Host>(
         &mut self,
@@ -342,7 +349,7 @@ impl Connection {
         }
     }
 
-    /// Puts the payload of a write aside until everything before it has arrived.
+    /// Puts the payload of a write into the reorder buffer until everything before it has arrived.
     fn keep_write<H: Host>(
         &mut self,
         stag: Stag,
@@ -374,7 +381,7 @@ impl Connection {
         })
     }
 
-    /// Puts the payload of a segment where it belongs and says what remains to be done when its turn comes.
+    /// Places the payload of a segment and returns the effect that remains for its turn.
     #[inline]
     pub(super) fn place<H: Host>(
         &mut self,
@@ -502,7 +509,7 @@ impl Connection {
         }
     }
 
-    /// The work request that an answer belongs to: begun, its request acknowledged, not answered yet.
+    /// The work request of a response: started, its request acknowledged, not answered yet.
     #[inline]
     fn asked_by(&self, id: u32) -> Option<u32> {
         let index = id ^ self.cookie;
@@ -583,7 +590,7 @@ impl Connection {
         Ok(Commit::Nothing)
     }
 
-    /// A read or atomic has its whole answer.
+    /// A read or atomic has its complete response.
     #[inline]
     fn note_answered<H: Host>(&mut self, index: u32, host: &mut H) {
         // RFC5040-5.2.2-3, RFC7306-5.2.2-3
@@ -592,7 +599,7 @@ impl Connection {
         self.complete_sends(host);
     }
 
-    /// Does what a segment does when everything before it has arrived.
+    /// Applies the effect of a segment, after everything before it has arrived.
     #[inline]
     pub(super) fn commit<H: Host>(
         &mut self,
@@ -740,7 +747,7 @@ impl Connection {
                 let op = atomic_op(atomic.operation);
                 let original = host.atomic(operand, op)?;
                 // R10-9
-                // Who may write may not therefore read.
+                // The right to write does not include the right to read the old value.
                 Ok(match op.access() {
                     RemoteAccess::Atomic => original,
                     RemoteAccess::Write | RemoteAccess::Read => 0,

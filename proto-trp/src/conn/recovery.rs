@@ -1,19 +1,20 @@
-//! Round-trip times, probe timeouts, and the time bounds of verbs (RFC 9002, with the bounds of `ibv_modify_qp`).
+//! Round-trip times, probe timeouts, and the timeouts of verbs (RFC 9002, with the bounds of
+//! `ibv_modify_qp`).
 
 use super::config::RtsParams;
 use super::loss::is_later;
 use urdma_types::Time;
 
-/// What the path allows timers to be.
+/// Timing parameters of a kind of path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathTiming {
-    /// Round trip assumed before the first sample.
+    /// RTT before the first sample (kInitialRtt of RFC 9002).
     pub(super) initial_rtt_ns: u64,
-    /// The least that is added to the smoothed round trip for its variance.
+    /// Minimum of the variance term of the probe timeout (kGranularity).
     pub(super) granularity_ns: u64,
-    /// How long a receiver may hold an acknowledgement back.
+    /// Maximum delay of an acknowledgement at the receiver (max_ack_delay).
     pub(super) max_ack_delay_ns: u64,
-    /// The least silence after which a peer counts as gone.
+    /// Minimum silence after which a peer counts as gone.
     pub(super) min_budget_ns: u64,
 }
 
@@ -26,7 +27,8 @@ impl PathTiming {
         min_budget_ns: 0,
     };
 
-    /// One host's memory: nothing is lost, but the peer's process may have to wait for a processor.
+    /// The memory of one host: nothing is lost, but the peer's process may have to wait for a
+    /// processor.
     pub(super) const MEMORY: Self = Self {
         initial_rtt_ns: 1_000_000,
         granularity_ns: 20_000_000,
@@ -37,12 +39,13 @@ impl PathTiming {
 
 /// One unit of the acknowledge timeout, 4.096 us, in nanoseconds.
 const TIMEOUT_UNIT_NS: u64 = 4_096;
-/// The InfiniBand specification (section 9.7.6.1.3) lets a timeout take up to four times its nominal time. All of it is used: the peer here is a
-/// process, which may have to wait for a processor longer than an adapter ever does.
+/// The InfiniBand specification (section 9.7.6.1.3) lets a timeout take up to four times its
+/// nominal time. All of it is used: the peer is a process, which may have to wait for a processor
+/// longer than an adapter ever does.
 const TIMEOUT_STRETCH: u64 = 4;
-/// Probe timeouts double up to this at most, so that a path that comes back is noticed.
+/// Bound of the probe interval's back-off, so that a path that recovers is noticed.
 const MAX_PROBE_INTERVAL_NS: u64 = 250_000_000;
-/// The smallest round trip is forgotten after one to two times this.
+/// The minimum RTT is kept for one to two times this.
 const MIN_RTT_AGE_NS: u64 = 10_000_000_000;
 
 /// Timers and estimates of the sending half.
@@ -52,33 +55,34 @@ pub(super) struct Recovery {
     smoothed_ns: u64,
     variance_ns: u64,
     latest_ns: u64,
-    /// The smallest round trip of this age and the one before.
+    /// The minimum RTT of the present period and the previous one.
     min_rtt_ns: u64,
-    /// The smallest of this age alone, which began at `age_began`.
+    /// The minimum RTT of the present period, which began at `age_began`.
     age_min_rtt_ns: u64,
     age_began: Time,
     has_sample: bool,
-    /// The transmission count of the latest transmission known to have arrived.
+    /// The count of the latest transmission known to have arrived.
     pub(super) largest_transmission: u32,
-    /// When the probe timeout counts from: the latest transmission or progress.
+    /// Start of the probe timeout: the latest transmission or progress.
     probe_base: Time,
-    /// Probe timeouts since a packet that was sent once was acknowledged.
+    /// Consecutive probe timeouts, until a packet that was sent once is acknowledged.
     pub(super) backoff: u32,
-    /// When the peer was last heard of, or the first packet was sent after everything had been acknowledged.
+    /// Start of the peer's silence: its last packet, or the first packet sent after everything had
+    /// been acknowledged.
     silent_since: Time,
-    /// When a packet older than one that has arrived counts as lost.
+    /// When a packet older than one that has arrived is declared lost.
     pub(super) loss_deadline: Time,
-    /// Probes that may be sent regardless of the window.
+    /// Probes that may be sent beyond the congestion window.
     pub(super) probe_credit: u32,
-    /// Silence that means the peer is gone; `None` for no bound.
+    /// Silence after which the peer counts as gone; `None` for no bound.
     budget_ns: Option<u64>,
-    /// Silence within which a device would have given up; `None` for no bound.
+    /// Nominal time after which a device would give up; `None` for no bound.
     nominal_ns: Option<u64>,
-    /// Probe timeouts in silence before the peer counts as gone.
+    /// Minimum of probe timeouts before the peer counts as gone.
     min_probes: u32,
-    /// Probe timeouts since the peer was last heard of.
+    /// Probe timeouts during the present silence.
     unheard_probes: u32,
-    /// Probe timeouts double up to this.
+    /// Bound of the probe interval's back-off.
     max_interval_ns: u64,
 }
 
@@ -107,7 +111,7 @@ impl Recovery {
         }
     }
 
-    /// Begins anew on a path.
+    /// Resets everything for a new stream.
     pub(super) fn start(&mut self, timing: PathTiming, params: &RtsParams) {
         *self = Self::new();
         self.timing = timing;
@@ -117,7 +121,7 @@ impl Recovery {
         self.bound(params);
     }
 
-    /// Sets how long a peer may be silent.
+    /// Sets the bounds of the peer's silence.
     pub(super) fn bound(&mut self, params: &RtsParams) {
         self.min_probes = u32::from(params.retry_cnt) + 1;
         (self.budget_ns, self.nominal_ns) = (None, None);
@@ -134,12 +138,13 @@ impl Recovery {
         }
     }
 
-    /// Silence that means the peer is gone.
+    /// Silence after which the peer counts as gone.
     pub(super) const fn budget_ns(&self) -> Option<u64> {
         self.budget_ns
     }
 
-    /// Whether the silence has lasted for as long as `timeout` and `retry_cnt` say nominally, and been probed as often.
+    /// Whether the silence has lasted for the nominal time of `timeout` and `retry_cnt`, and for as
+    /// many probes.
     pub(super) fn nominal_time_is_over(&self, now: Time) -> bool {
         self.unheard_probes >= self.min_probes
             && self
@@ -147,22 +152,23 @@ impl Recovery {
                 .is_some_and(|nominal_ns| now.since_ns(self.silent_since) >= nominal_ns)
     }
 
-    /// Whether a round trip was ever measured.
+    /// Whether there is an RTT sample.
     pub(super) const fn has_sample(&self) -> bool {
         self.has_sample
     }
 
-    /// The smallest round trip of late.
+    /// The minimum RTT.
     pub(super) const fn min_rtt_ns(&self) -> u64 {
         self.min_rtt_ns
     }
 
-    /// The smoothed round trip.
+    /// The smoothed RTT.
     pub(super) const fn smoothed_rtt_ns(&self) -> u64 {
         self.smoothed_ns
     }
 
-    /// A round trip was measured; `prompt` when the peer was asked to answer at once.
+    /// An RTT sample; `prompt` if the acknowledgement was requested, so that the peer did not delay
+    /// it.
     pub(super) fn sample(&mut self, now: Time, rtt_ns: u64, prompt: bool) {
         self.latest_ns = rtt_ns;
         if prompt {
@@ -185,12 +191,14 @@ impl Recovery {
         }
     }
 
-    /// Whether an acknowledgement that comes `elapsed_ns` after a retransmission can be for that and not for an earlier transmission.
+    /// Whether an acknowledgement `elapsed_ns` after a retransmission can be for it and not for an
+    /// earlier transmission.
     pub(super) const fn is_plausible(&self, elapsed_ns: u64) -> bool {
         elapsed_ns >= self.min_rtt_ns - self.min_rtt_ns / 4
     }
 
-    /// Whether only probes have been answered so far, so that no round trip could be measured, and this is the second of late.
+    /// Whether this is the second probe timeout or later and only probes were acknowledged so far,
+    /// so that there is no RTT sample.
     pub(super) fn gropes(&mut self) -> bool {
         let gropes = !self.has_sample && self.backoff >= 2;
         if gropes {
@@ -199,13 +207,13 @@ impl Recovery {
         gropes
     }
 
-    /// Time after which a packet older than one that has arrived counts as lost (RFC 9002 section 6.1.2).
+    /// The time threshold of loss (RFC 9002 section 6.1.2).
     pub(super) fn loss_delay_ns(&self) -> u64 {
         let rtt = self.smoothed_ns.max(self.latest_ns);
         (rtt + rtt / 8).max(self.timing.granularity_ns / 16)
     }
 
-    /// A packet that is to be acknowledged was sent.
+    /// An ack-eliciting packet was sent.
     #[inline]
     pub(super) fn on_sent(&mut self, now: Time, window_was_empty: bool) {
         self.probe_base = now;
@@ -214,14 +222,14 @@ impl Recovery {
         }
     }
 
-    /// Anything valid was received.
+    /// A valid packet was received.
     #[inline]
     pub(super) fn on_heard(&mut self, now: Time) {
         self.silent_since = now;
         self.unheard_probes = 0;
     }
 
-    /// Something new was acknowledged, or refused for the time being.
+    /// Something was newly acknowledged, or refused (RNR).
     #[inline]
     pub(super) fn on_progress(&mut self, now: Time) {
         self.probe_base = now;
@@ -244,7 +252,7 @@ impl Recovery {
         doubled.min(self.max_interval_ns.max(base))
     }
 
-    /// When to probe if nothing is heard.
+    /// When to probe next.
     pub(super) fn probe_deadline(&self) -> Time {
         let probe = self.probe_base.plus_ns(self.probe_interval_ns());
         match self.budget_ns {
@@ -255,7 +263,7 @@ impl Recovery {
         }
     }
 
-    /// The probe timeout has fired; true when the peer has been silent for too long.
+    /// The probe timeout has expired; true if the peer has been silent for too long.
     pub(super) fn on_probe_timeout(&mut self, now: Time) -> bool {
         if let Some(budget) = self.budget_ns {
             let silent_ns = now.since_ns(self.silent_since);

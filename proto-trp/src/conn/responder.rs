@@ -1,4 +1,5 @@
-//! The peer's reads and atomics: requests that wait for their turn, and answers that wait for their acknowledgement.
+//! The responder: requests of the peer's reads and atomics until their turn comes, and responses
+//! until they are acknowledged.
 
 use super::host::{AtomicOp, ProtectionError};
 use super::txwindow::{SegmentSource, SegmentSpec};
@@ -8,12 +9,12 @@ use crate::wire::{
     TaggedOffset,
 };
 
-/// What the peer asked.
+/// A request of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asked {
     /// A read.
     Read(ReadRequest),
-    /// An atomic, and once it is executed the old value.
+    /// An atomic; once it is executed, with the old value.
     Atomic(AtomicRequest, u64),
 }
 
@@ -22,9 +23,9 @@ enum Stage {
     Free,
     /// Arrived ahead of a missing packet.
     Waiting,
-    /// In `order`: to be answered, or being answered.
+    /// In `order`: waits for its response, or the response is being sent.
     Answering,
-    /// Answered; kept until every segment is acknowledged.
+    /// The response was sent; the entry is freed when every segment is acknowledged.
     Answered,
 }
 
@@ -33,9 +34,9 @@ struct Entry {
     asked: Asked,
     msn: Msn,
     stage: Stage,
-    /// Octets of the response cut into segments.
+    /// Octets of the response that were sent.
     sent: u32,
-    /// Segments that are not acknowledged.
+    /// Unacknowledged segments.
     unacked: u32,
 }
 
@@ -55,40 +56,40 @@ impl Entry {
     };
 }
 
-/// Entries of the table beyond what the peer's limit asks for.
+/// Entries of the table beyond what the peer's limit requires.
 const SPARE_ENTRIES: u16 = 8;
 
-/// The table of requests, and the order in which they are answered.
+/// The table of requests, and the order of their responses.
 #[derive(Debug)]
 pub(super) struct Responder {
     entries: Box<[Entry]>,
-    /// Entries to be answered, oldest first; a ring of the table's size.
+    /// Entries whose response is due, oldest first; a ring of the table's size.
     order: Box<[u16]>,
     order_head: usize,
     order_len: usize,
-    /// Entries that are free; the first `free_len` count.
+    /// Free entries; the first `free_len` are valid.
     free: Box<[u16]>,
     free_len: usize,
-    /// Requests in progress that the peer may have.
+    /// The limit of the peer's requests in progress (IRD).
     limit: usize,
     cap: u8,
-    /// The request of queue 1 that comes next.
+    /// The next expected message number of queue 1.
     expected_msn: Msn,
-    /// The next atomic response of queue 3.
+    /// The next message number of atomic responses on queue 3.
     response_msn: Msn,
 }
 
-/// Why a request was not taken.
+/// Why a request was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotAdmitted {
-    /// The peer has more requests in progress than it may.
+    /// The peer exceeds its limit of requests in progress.
     TooMany,
-    /// Answers of the past still occupy the table.
+    /// Unacknowledged responses occupy the table.
     Busy,
 }
 
 impl Responder {
-    /// No table yet; later one for at most `cap` requests in progress.
+    /// Without a table, which `start` allocates for at most `cap` requests in progress.
     pub(super) fn new(cap: u8) -> Self {
         Self {
             entries: Box::default(),
@@ -104,8 +105,8 @@ impl Responder {
         }
     }
 
-    /// Forgets everything and lets the peer have `limit` requests in progress: takes a table with room for them, for as many answers that are not
-    /// acknowledged, and some more.
+    /// Resets everything and sets the limit of requests in progress: allocates a table with room
+    /// for them, for as many unacknowledged responses, and some more.
     pub(super) fn start(&mut self, limit: u8) {
         let limit = limit.min(self.cap);
         // RFC5040-5.2.2-2, RFC7306-5.2.2-1
@@ -122,12 +123,12 @@ impl Responder {
         (self.expected_msn, self.response_msn) = (Msn::FIRST, Msn::FIRST);
     }
 
-    /// The queues begin with this number.
+    /// Sets the next message numbers.
     pub(super) fn number_from(&mut self, msn: Msn) {
         (self.expected_msn, self.response_msn) = (msn, msn);
     }
 
-    /// Keeps a request that has arrived.
+    /// Stores a request that has arrived.
     pub(super) fn admit(&mut self, msn: Msn, asked: Asked) -> Result<u16, NotAdmitted> {
         if self.free_len == 0 {
             let answered = self
@@ -153,30 +154,30 @@ impl Responder {
         Ok(slot)
     }
 
-    /// The request in an entry, whose turn has not come, is void.
+    /// Frees the entry of a request that is void before its turn.
     pub(super) fn release(&mut self, entry: u16) {
         self.entries[usize::from(entry)].stage = Stage::Free;
         self.free[self.free_len] = entry;
         self.free_len += 1;
     }
 
-    /// What an entry asks, and under which number.
+    /// The request of an entry, and its message number.
     pub(super) fn request(&self, entry: u16) -> (Msn, Asked) {
         let entry = &self.entries[usize::from(entry)];
         (entry.msn, entry.asked)
     }
 
-    /// Whether the request whose turn has come has the number that comes next.
+    /// Whether the request has the next expected message number.
     pub(super) fn is_next(&self, entry: u16) -> bool {
         self.entries[usize::from(entry)].msn == self.expected_msn
     }
 
-    /// Whether the peer has as many requests in progress as it may.
+    /// Whether the peer has as many requests in progress as its limit.
     pub(super) fn is_at_limit(&self) -> bool {
         self.order_len >= self.limit
     }
 
-    /// The turn of a request has come and it is granted; `original` is the old value of an atomic.
+    /// Queues the response of a request that was granted; `original` is the old value of an atomic.
     pub(super) fn answer(&mut self, entry: u16, original: u64) {
         let e = &mut self.entries[usize::from(entry)];
         e.stage = Stage::Answering;
@@ -201,7 +202,7 @@ impl Responder {
         self.order_len > 0
     }
 
-    /// The next segment of a response, if one is to be sent; `max_len` octets of payload fit a datagram.
+    /// The next segment of a response, if one is to be sent; `max_len` is the maximum payload.
     #[inline]
     pub(super) fn next_segment(&self, max_len: u32) -> Option<SegmentSpec> {
         if !self.has_answers() {
@@ -223,7 +224,7 @@ impl Responder {
         })
     }
 
-    /// The segment that [`Responder::next_segment`] named has been sent.
+    /// Records that the segment of [`Responder::next_segment`] was sent.
     #[inline]
     pub(super) fn sent(&mut self, spec: &SegmentSpec) {
         let e = &mut self.entries[usize::from(self.order[self.order_head])];
@@ -239,7 +240,7 @@ impl Responder {
         }
     }
 
-    /// A segment of a response has been acknowledged.
+    /// Records that a segment of a response was acknowledged.
     #[inline]
     pub(super) fn acked(&mut self, entry: u16) {
         let e = &mut self.entries[usize::from(entry)];
@@ -249,7 +250,7 @@ impl Responder {
         }
     }
 
-    /// The headers of a segment of a response, and where its payload is.
+    /// The header of a segment of a response, and the source of its payload.
     #[inline]
     pub(super) fn segment_kind(
         &self,
@@ -286,7 +287,7 @@ impl Responder {
     }
 }
 
-/// The operation of an atomic request as the host takes it.
+/// The host's operation for an atomic request.
 pub(super) const fn atomic_op(operation: AtomicOperation) -> AtomicOp {
     match operation {
         AtomicOperation::FetchAdd { add, mask } => AtomicOp::FetchAdd { add, mask },
@@ -305,5 +306,5 @@ pub(super) const fn atomic_op(operation: AtomicOperation) -> AtomicOp {
     }
 }
 
-/// What the checks of a request say: the old value of an atomic, or why not.
+/// The result of granting a request: the old value of an atomic, or an error.
 pub(super) type Granted = Result<u64, ProtectionError>;

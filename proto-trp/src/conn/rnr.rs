@@ -1,7 +1,9 @@
-//! Receiver not ready: what both ends do when a message finds no receive request (doc/spec/trp.md, section 7.9).
+//! Receiver not ready (RNR): what both ends do when a message finds no receive request
+//! (doc/spec/trp.md, section 7.9).
 //!
-//! The refusing end goes on acknowledging, so that answers to its own reads pass, but takes no request until the peer has heard of the refusal and begins
-//! again from the refused one, under new sequence numbers and in the other epoch.
+//! The refusing end continues to acknowledge, so that responses to its own reads pass. It accepts
+//! no request until the peer has received the RNR and starts again from the refused request, under
+//! new sequence numbers and in the other epoch.
 
 use super::host::Host;
 use super::packet::Refusal;
@@ -14,19 +16,19 @@ use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
 use urdma_types::Psn;
 use urdma_types::Time;
 
-/// The `rnr_retry` that stands for no bound.
+/// The `rnr_retry` without a bound.
 const RNR_RETRY_FOREVER: u8 = 7;
 
-/// A request of this end's that the peer has refused.
+/// A request of this end that the peer has refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RnrPause {
-    /// When it is sent again; not set when there is no pause.
+    /// When it is sent again; `NEVER` without a pause.
     pub(super) until: Time,
-    /// Refusals in a row; 0 when nothing is refused.
+    /// Consecutive refusals; 0 if no request is refused.
     pub(super) retries: u32,
-    /// Its number when it was refused last.
+    /// Its PSN in the last refusal.
     refused: Psn,
-    /// Its number since it was sent again, alone.
+    /// Its sequence number since it was sent again, alone.
     pub(super) retry: Option<u64>,
 }
 
@@ -44,7 +46,7 @@ impl RnrPause {
         self.until == Time::NEVER && self.retry.is_none()
     }
 
-    /// Everything before `una` has been taken.
+    /// Everything before `una` was acknowledged.
     pub(super) fn on_taken(&mut self, una: u64) {
         if self.retry.is_some_and(|retry| retry < una) {
             *self = Self::NONE;
@@ -56,7 +58,7 @@ impl RnrPause {
     }
 }
 
-/// Whether a segment asks for something, unlike an answer to this end's reads and atomics.
+/// Whether a segment is a request, and not a response to a read or atomic of this end.
 fn is_request(segment: &Segment) -> bool {
     !matches!(
         segment.kind,
@@ -65,7 +67,8 @@ fn is_request(segment: &Segment) -> bool {
 }
 
 impl Connection {
-    /// The expected request finds no receive request: it and those after it are refused until the peer begins again.
+    /// The expected request finds no receive request: it and those after it are refused until the
+    /// peer starts again.
     #[cold]
     pub(super) fn begin_refusing(&mut self, segment: &Segment) {
         self.stats.rx_deferred += 1;
@@ -76,14 +79,15 @@ impl Connection {
         self.pass_refused();
     }
 
-    /// Whether a segment is the first request after the peer heard of the refusal.
+    /// Whether a segment is the first request after the peer received the RNR.
     #[cold]
     pub(super) fn begins_again(&self, segment: &Segment) -> bool {
         // R7.9-9
         is_request(segment) && epoch_of(segment) != self.refused_epoch
     }
 
-    /// The expected packet while requests are refused: an answer is taken, a request passed over.
+    /// The expected packet while requests are refused: a response is accepted, a request is
+    /// skipped.
     #[cold]
     pub(super) fn on_expected_refusing<H: Host>(
         &mut self,
@@ -101,7 +105,7 @@ impl Connection {
         self.pass_refused();
     }
 
-    /// The expected packet is passed over, and with it what has arrived after it.
+    /// Skips the expected packet, and those after it that have arrived.
     fn pass_refused(&mut self) {
         // R7.9-1
         self.rx.pass();
@@ -116,7 +120,7 @@ impl Connection {
         self.acks.due = true;
     }
 
-    /// As `place`, of a packet ahead of a missing one while requests are refused.
+    /// As `place`, for a packet ahead of a missing one while requests are refused.
     #[cold]
     pub(super) fn place_refusing<H: Host>(
         &mut self,
@@ -134,8 +138,8 @@ impl Connection {
         }
     }
 
-    /// The peer has no receive request: everything that was asked from the refused request on is void. Called before the acknowledgement of the
-    /// same packet is looked at, which covers what was passed over.
+    /// An RNR: all requests from the refused one on are void. Called before the acknowledgement of
+    /// the same packet is processed, which covers the skipped packets.
     #[cold]
     pub(super) fn on_rnr<H: Host>(
         &mut self,
@@ -147,7 +151,7 @@ impl Connection {
         let until = now.plus_ns(u64::from(timer.as_us()) * 1_000);
         if self.rnr.until != Time::NEVER && trp.psn == self.rnr.refused {
             // R7.9-11
-            // Said again: the peer may have become ready in the meantime.
+            // A repeated RNR: the peer may have become ready in the meantime.
             self.rnr.until = self.rnr.until.earlier(until);
             return;
         }
@@ -180,7 +184,7 @@ impl Connection {
         };
     }
 
-    /// The requests from a sequence number on will be sent under others.
+    /// Voids the requests from a sequence number on; they are sent again under others.
     fn void_requests(&mut self, refused: u64) {
         for seq in refused..self.tx.next {
             let spec = &mut self.tx.get_mut(seq).spec;
@@ -191,7 +195,8 @@ impl Connection {
         }
     }
 
-    /// The send queue goes on from `offset` in the request with this index, as if nothing after that had been sent.
+    /// Rewinds the send queue to `offset` in the request with this index, as if nothing after that
+    /// had been sent.
     fn rewind(&mut self, index: u32, offset: u32) {
         let refused = self.sq.get_mut(index);
         refused.segmented = false;
@@ -203,7 +208,7 @@ impl Connection {
             let wqe = self.sq.get_mut(later);
             later = later.wrapping_add(1);
             if wqe.op.is_local() {
-                // Done once and for all.
+                // Local requests are not repeated.
                 continue;
             }
             (wqe.started, wqe.segmented, wqe.progress) = (false, false, 0);

@@ -1,4 +1,5 @@
-//! The receiving half of the packet window: what has arrived ahead of a missing packet, and what is to happen when its turn comes.
+//! The receiving half of the packet window: what has arrived ahead of a missing packet, and its
+//! effect when its turn comes.
 
 use super::bits::BitRing;
 use super::num::{low32, slot64};
@@ -6,10 +7,11 @@ use super::reorder::ReorderBuffer;
 use crate::wire::{Sack, SACK_BITS_MAX, SACK_WORD_BITS, WINDOW_UNIT_PACKETS};
 use urdma_types::Psn;
 
-/// What a segment does when everything before it has arrived. By then the payload of all but writes is in place.
+/// The effect of a segment when everything before it has arrived. By then all payload but that of
+/// writes is in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Commit {
-    /// Nothing: part of a response, or a write that was the expected one.
+    /// None: part of a response, or a write that was the expected packet.
     Nothing,
     /// A write, whose payload is in this buffer of the reorder buffer.
     Write {
@@ -38,49 +40,50 @@ pub(super) enum Commit {
         imm: u32,
         write_len: u32,
     },
-    /// A read or atomic request, kept in this entry of the responder's table.
+    /// A read or atomic request in this entry of the responder's table.
     Request { entry: u16 },
 }
 
-/// Where a sequence number stands in relation to the window.
+/// Where a sequence number lies in relation to the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// The one that is missing.
+    /// The first missing one.
     Expected,
     /// Ahead of a missing one.
     Ahead(u64),
-    /// Seen before.
+    /// Received before.
     Duplicate,
-    /// Further ahead than the window.
+    /// Beyond the window.
     Outside,
 }
 
-/// Numbers for which there is room from the start; more comes with the first packet so far ahead.
+/// Sequence numbers that have room from the start; a packet further ahead makes the window grow.
 const FIRST_CAPACITY: u32 = 64;
-/// Numbers that a SACK speaks of beside the one that it is about.
+/// Sequence numbers that a SACK covers beside the one that it reports.
 const SACK_CONTEXT: u64 = SACK_BITS_MAX as u64 / 2;
 
-/// The window. Sequence numbers are counted in 64 bits from 0, as in the sending half.
+/// The receive window. Sequence numbers are 64-bit counters from 0, as in the sending half.
 #[derive(Debug)]
 pub(super) struct RxWindow {
-    /// Which numbers of the window have arrived.
+    /// Which sequence numbers have arrived.
     arrived: BitRing,
-    /// What packets that came ahead will do; empty as long as none does anything.
+    /// The effects of packets ahead; empty as long as all of them are none.
     commits: Box<[Commit]>,
     /// Payloads of the writes among them.
     pub(super) reorder: ReorderBuffer,
-    /// Packets that the peer may be ahead, in units of the TRP header.
+    /// The advertised window, in units of the TRP header.
     units: u8,
     initial: Psn,
-    /// The first number that is missing.
+    /// The first missing number (RCV.NXT of TCP).
     pub(super) expected: u64,
-    /// The number up to which requests have been taken: `expected`, but while the peer's requests are refused the first refused.
+    /// The number up to which requests were accepted: `expected`, or the first refused one while
+    /// the peer's requests are refused.
     taken: u64,
-    /// One past the highest number that came ahead of a missing one.
+    /// One past the highest number that arrived ahead of a missing one.
     highest: u64,
-    /// A number that came ahead, but too far before `highest` for the SACK that tells of that.
+    /// A number that arrived ahead, but too far below `highest` to be in the same SACK.
     aside: Option<u64>,
-    /// `highest` has grown since a SACK told of it.
+    /// `highest` has grown since the last SACK that covered it.
     fresh: bool,
 }
 
@@ -101,14 +104,14 @@ impl RxWindow {
         }
     }
 
-    /// Forgets everything and begins with `initial`.
+    /// Starts a new stream with `initial`.
     pub(super) fn start(&mut self, initial: Psn) {
         self.initial = initial;
         (self.expected, self.taken) = (0, 0);
         self.abandon();
     }
 
-    /// Forgets what has arrived ahead of the missing packet.
+    /// Drops what has arrived ahead of the missing packet.
     pub(super) fn abandon(&mut self) {
         self.arrived.clear();
         self.reorder.clear();
@@ -116,37 +119,38 @@ impl RxWindow {
         self.aside = None;
     }
 
-    /// The size in the unit of the TRP header.
+    /// The advertised window in units of the TRP header.
     #[inline]
     pub(super) fn advertised(&self) -> u8 {
         self.units
     }
 
-    /// The wire's number of the first packet whose request has not been taken: what all packets but an RNR acknowledge.
+    /// The PSN of the first packet whose request was not accepted: the cumulative acknowledgement
+    /// of all packets but RNR.
     #[inline]
     pub(super) const fn ack(&self) -> Psn {
         self.initial.add(low32(self.taken))
     }
 
-    /// The wire's number of the first missing packet.
+    /// The PSN of the first missing packet.
     #[inline]
     pub(super) const fn expected_psn(&self) -> Psn {
         self.initial.add(low32(self.expected))
     }
 
-    /// The wire's number of the packet after that.
+    /// The PSN after that of the first missing packet.
     #[inline]
     pub(super) const fn after_expected_psn(&self) -> Psn {
         self.initial.add(low32(self.expected + 1))
     }
 
-    /// Whether something has arrived that the cumulative acknowledgement does not say.
+    /// Whether something has arrived that the cumulative acknowledgement does not cover.
     #[inline]
     pub(super) const fn has_gap(&self) -> bool {
         self.highest > self.taken
     }
 
-    /// Whether something has arrived behind what is missing, so that there is a SACK to send.
+    /// Whether something has arrived after the missing packet, so that there is a SACK to send.
     #[inline]
     pub(super) const fn has_ahead(&self) -> bool {
         self.highest > self.expected
@@ -173,13 +177,14 @@ impl RxWindow {
         }
     }
 
-    /// Whether the peer can be about to send `psn` next, so that a packet that says so and uses up no number is not a forged one that only guesses it.
+    /// Whether `psn` can be the next PSN of the peer. Checked in packets that use no sequence
+    /// number, so that a forged one has to guess it.
     pub(super) fn may_be_next(&self, psn: Psn) -> bool {
         let ahead = u32::try_from(psn.distance(self.expected_psn()));
         ahead.is_ok_and(|ahead| ahead <= u32::from(self.units) * WINDOW_UNIT_PACKETS)
     }
 
-    /// Keeps what a packet that came ahead will do.
+    /// Stores the effect of a packet ahead.
     pub(super) fn store(&mut self, seq: u64, commit: Commit) {
         let ahead = low32(seq - self.expected);
         if ahead >= self.arrived.capacity() {
@@ -262,7 +267,8 @@ impl RxWindow {
         Some(self.commits.get(slot).copied().unwrap_or(Commit::Nothing))
     }
 
-    /// What has arrived after the first missing packet: all of it if a SACK reaches so far, else the surroundings of what came last.
+    /// The SACK of what has arrived after the first missing packet: all of it if it fits, else the
+    /// surroundings of the latest arrival.
     pub(super) fn sack(&mut self) -> Option<Sack> {
         if !self.has_ahead() {
             return None;
@@ -290,7 +296,7 @@ impl RxWindow {
         Some(sack)
     }
 
-    /// Whether there is more to tell than the last SACK could.
+    /// Whether the last SACK did not cover everything.
     pub(super) const fn owes_sack(&self) -> bool {
         (self.aside.is_some() || self.fresh) && self.has_ahead()
     }

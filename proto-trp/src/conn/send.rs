@@ -1,4 +1,5 @@
-//! The sending half: work requests become segments, segments become datagrams; `plan` says which.
+//! The sending half: work requests become segments, segments become datagrams; the module `plan`
+//! selects the next one.
 
 use super::host::Host;
 use super::num::len32;
@@ -13,17 +14,17 @@ use crate::wire::{
 };
 use urdma_types::Time;
 
-/// Octets that an atomic brings back.
+/// Octets that an atomic returns.
 const ATOMIC_OCTETS: u32 = 8;
-/// The timer code of 10 us.
+/// The RNR timer code of 10 us.
 const SHORTEST_RNR_TIMER: u8 = 1;
 
 impl Connection {
-    /// Takes a send request, and gives the octets of its message; in SQE and ERROR it completes as flushed at once. The time is asked for only if the
-    /// peer has closed the connection.
+    /// Posts a send request and returns the length of its message in octets; in SQE and ERROR it
+    /// completes as flushed at once. The clock is read only if the peer has closed the connection.
     ///
     /// # Errors
-    /// Nothing was taken.
+    /// Nothing was posted.
     #[inline]
     pub fn post_send<H: Host>(
         &mut self,
@@ -52,20 +53,20 @@ impl Connection {
     fn judge_request(&mut self, op: &SendOp, octets: u32) {
         let brings_word = matches!(op, SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. });
         if self.peer.max_rd_atomic == 0 {
-            // The unreliable service has no such requests.
+            // UC has no such requests.
             self.sq.fail_last(Status::LocalQpOperationError);
         } else if brings_word && octets != ATOMIC_OCTETS {
             self.sq.fail_last(Status::LocalLengthError);
         }
     }
 
-    /// Writes what [`Connection::plan_transmit`] has just named into `buf`.
+    /// Writes the datagram that [`Connection::plan_transmit`] has just planned into `buf`.
     ///
-    /// `None` when the payload could not be gathered (the request then ends with an error), or when the request was done here and nothing is to
-    /// be sent for it; there may be more to send.
+    /// `None` if the payload could not be gathered (the request then ends with an error), or if the
+    /// request was local and nothing is sent for it; there may be more to send.
     ///
     /// # Panics
-    /// When `buf` is shorter than the plan.
+    /// If `buf` is shorter than the plan.
     #[inline]
     pub fn write_transmit<H: Host>(
         &mut self,
@@ -90,7 +91,7 @@ impl Connection {
         Some(transmit)
     }
 
-    /// Sends a new segment; a part of the caller, as [`Connection::plan`] is.
+    /// Sends a new segment; inlined into the caller, as [`Connection::plan`] is.
     #[inline(always)]
     fn write_new<H: Host>(
         &mut self,
@@ -113,7 +114,7 @@ impl Connection {
         })
     }
 
-    /// A new segment is about to be written: says whether it asks for an acknowledgement.
+    /// Prepares a new segment: returns whether it requests an acknowledgement.
     #[inline(always)]
     pub(super) fn begin_segment(&mut self, seq: u64, spec: &SegmentSpec) -> bool {
         let mut ack_requested = seq - self.last_ack_request >= self.peer.ack_request_interval;
@@ -129,7 +130,7 @@ impl Connection {
         ack_requested
     }
 
-    /// A new segment was written.
+    /// Records a new segment that was written.
     #[inline(always)]
     pub(super) fn note_new(
         &mut self,
@@ -149,7 +150,8 @@ impl Connection {
         self.note_sent(seq, spec);
     }
 
-    /// Inside a host a window that is full of short packets proves that the application has more of them on their way.
+    /// Inside a host, a window full of short packets shows that the application sends more than fit
+    /// into it: the window grows.
     #[cold]
     fn make_room_for_short(&mut self, spec: &SegmentSpec) {
         let is_short = spec.len <= MEMORY_SHORT_OCTETS;
@@ -170,7 +172,7 @@ impl Connection {
         self.write_new(now, &spec, buf, host)
     }
 
-    /// Sends the refused segment again; it asks for an acknowledgement.
+    /// Sends the refused segment again; it requests an acknowledgement.
     #[cold]
     fn write_retry<H: Host>(
         &mut self,
@@ -187,7 +189,7 @@ impl Connection {
         Some(transmit)
     }
 
-    /// A request gets the next number of its queue.
+    /// Assigns a request the next message number of its queue.
     #[inline]
     fn start_request(&mut self, index: u32) {
         let wqe = self.sq.get_mut(index);
@@ -204,7 +206,8 @@ impl Connection {
         }
     }
 
-    /// Whether the last segment of a request asks for an acknowledgement: reads and atomics are answered anyway.
+    /// Whether the last segment of a request requests an acknowledgement: reads and atomics are
+    /// answered in any case.
     #[inline]
     fn wants_ack(&self, index: u32, source: SegmentSource) -> bool {
         let wqe = self.sq.get(index);
@@ -221,7 +224,7 @@ impl Connection {
         ends && !self.unreliable && (wqe.flags.signaled || self.sq.is_half_full())
     }
 
-    /// Moves the work request or response on by the segment that was sent.
+    /// Advances the work request or response by the segment that was sent.
     #[inline]
     fn note_sent(&mut self, seq: u64, spec: &SegmentSpec) {
         let (index, ends) = match spec.source {
@@ -259,7 +262,7 @@ impl Connection {
         // R7.1-2
         let spec = self.tx.get(seq).spec;
         let Some(len) = self.write_segment(seq, &spec, true, buf, host) else {
-            // Never to be sent again: the request that it belongs to ends with an error.
+            // Never retransmitted: the request that it belongs to ends with an error.
             self.tx.give_up(seq);
             return None;
         };
@@ -274,7 +277,7 @@ impl Connection {
         })
     }
 
-    /// Headers and payload of one segment.
+    /// Writes headers and payload of one segment.
     #[inline(always)]
     fn write_segment<H: Host>(
         &mut self,
@@ -314,7 +317,7 @@ impl Connection {
             }
             SegmentSource::Void => {
                 // R7.9-8
-                // Refused in the epoch before: a write of nothing.
+                // Refused in the previous epoch: an empty write.
                 trp.flags = trp.flags ^ Flags::EPOCH;
                 let nothing = SegmentKind::Write {
                     stag: Stag(0),
@@ -340,7 +343,7 @@ impl Connection {
         self.put_payload(index, spec, at, buf, host)
     }
 
-    /// What a segment of a send or write request looks like.
+    /// The segment header of a send or write request.
     #[inline(always)]
     pub(super) fn message_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
         let wqe = self.sq.get(index);
@@ -365,7 +368,8 @@ impl Connection {
         }
     }
 
-    /// Puts the payload of a segment of a send or write request at `at`; says where it ends. `None` when it may not be read: the request then fails.
+    /// Writes the payload of a segment of a send or write request at `at`; returns where it ends.
+    /// `None` if the local memory may not be read: the request then fails.
     #[inline(always)]
     pub(super) fn put_payload<H: Host>(
         &mut self,
@@ -413,7 +417,7 @@ impl Connection {
         }
     }
 
-    /// What the packets of a request say beside their segments.
+    /// The packet flags of a request.
     #[inline]
     fn naming(&self, index: u32) -> Extensions {
         // R10-10
@@ -424,7 +428,7 @@ impl Connection {
         }
     }
 
-    /// What a read, an atomic or immediate data looks like.
+    /// The segment header of a read, an atomic or immediate data.
     fn request_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
         let wqe = self.sq.get(index);
         let msn = Msn(wqe.msn);
@@ -488,7 +492,7 @@ impl Connection {
         }
     }
 
-    /// The header of a packet that says everything there is to say about the peer's stream.
+    /// The TRP header of a packet, with the complete state of the peer's stream.
     #[inline]
     pub(super) fn header(&self, kind: PacketType, flags: Flags) -> TrpHeader {
         let echo = if self.acks.marked {
@@ -529,7 +533,8 @@ impl Connection {
         wire::encode(trp, extensions, kind, last, buf).ok()
     }
 
-    /// A packet with segments is written, whose cumulative acknowledgement pays what is owed unless there is a gap to report.
+    /// Records that a packet with segments was written. Its cumulative acknowledgement replaces a
+    /// due ACK unless there is a gap to report.
     #[inline(always)]
     pub(super) fn note_acknowledged(&mut self) {
         if !self.rx.has_gap() {
@@ -545,7 +550,7 @@ impl Connection {
             Next::Rnr | Next::Ack if self.refused => {
                 self.controls.rnr = false;
                 self.stats.rnr_sent += 1;
-                // If a receive request has come since the refusal, the pause may end.
+                // If a receive request was posted since the refusal, the pause may end.
                 let code = if self.rq.len() > 0 {
                     SHORTEST_RNR_TIMER
                 } else {
@@ -593,7 +598,7 @@ impl Connection {
             }
         };
         // R7.9-3
-        // While requests are refused only an RNR says how far packets have arrived.
+        // While requests are refused, only an RNR says how far packets have arrived.
         let says_all = kind == PacketType::Rnr || !self.refused;
         if says_all {
             // R6-2
@@ -619,7 +624,7 @@ impl Connection {
         }
     }
 
-    /// Completes what is done at the head of the send queue.
+    /// Completes the requests at the head of the send queue that are done.
     #[inline]
     pub(super) fn complete_sends<H: Host>(&mut self, host: &mut H) {
         while self.sq.head != self.sq.next {
@@ -646,7 +651,7 @@ impl Connection {
         }
     }
 
-    /// Does a request that concerns this end alone; one that was done before a rewind is not done again.
+    /// Executes a local request; one that was executed before a rewind is not executed again.
     #[cold]
     fn do_local<H: Host>(&mut self, index: u32, host: &mut H) {
         let wqe = self.sq.get_mut(index);
@@ -676,7 +681,7 @@ impl Connection {
     /// A request cannot be finished: it fails when those before it are done.
     #[cold]
     pub(super) fn poison<H: Host>(&mut self, index: u32, status: Status, host: &mut H) {
-        // The answer to an earlier request may fail after a later request was found to.
+        // The response to an earlier request may fail after a later request did.
         if !self.sq.is_stopped_at(index) {
             self.sq.poisoned = Some((index, status));
         }

@@ -1,4 +1,5 @@
-//! How a connection ends by an error: who is told what, and what becomes of the work requests.
+//! The end of a connection by an error: what the Terminate says, and the status of each work
+//! request.
 
 use super::host::{Host, ProtectionError};
 use super::packet::Refusal;
@@ -22,20 +23,20 @@ use urdma_types::Time;
 pub(super) enum Offender<'a> {
     /// One that has just arrived.
     Segment(&'a Segment),
-    /// One whose turn has come.
+    /// One that arrived earlier and whose effect is applied now.
     Commit(Commit),
-    /// The first octets of one that could not be read, and the length of all of it.
+    /// The first octets of a segment that could not be parsed, and its length.
     Octets(&'a [u8], usize),
 }
 
-/// When a Terminate is sent again without being asked.
+/// When a Terminate is retransmitted without a packet of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TerminateRepeat {
     pub(super) deadline: Time,
     left: u32,
 }
 
-/// Times that a Terminate is sent at most, but for those that a late packet of the peer asks for.
+/// Transmissions of a Terminate at most, not counting those that answer a late packet of the peer.
 const TERMINATE_TIMES: u32 = 6;
 
 impl TerminateRepeat {
@@ -51,7 +52,7 @@ impl TerminateRepeat {
         }
     }
 
-    /// The Terminate went out; the next one is due later each time.
+    /// The Terminate was sent; the interval to the next one grows each time.
     pub(super) fn on_sent(&mut self, now: Time, interval_ns: u64) {
         self.left = self.left.saturating_sub(1);
         self.deadline = match self.left {
@@ -60,13 +61,14 @@ impl TerminateRepeat {
         };
     }
 
-    /// The peer knows.
+    /// The peer has the Terminate.
     pub(super) fn stop(&mut self) {
         *self = Self::NONE;
     }
 }
 
-/// What a tagged segment is refused with (RFC 5041 section 7.2; access rights are RDMAP's, RFC 5040 section 7.2).
+/// The Terminate cause of a tagged segment (RFC 5041 section 7.2; access rights are RDMAP's, RFC
+/// 5040 section 7.2).
 pub(super) const fn tagged_cause(error: ProtectionError) -> TerminateCause {
     // R11-1
     match error {
@@ -80,7 +82,7 @@ pub(super) const fn tagged_cause(error: ProtectionError) -> TerminateCause {
     }
 }
 
-/// What a read, an atomic or an invalidation is refused with (RFC 5040 section 7.2).
+/// The Terminate cause of a read, an atomic or an invalidation (RFC 5040 section 7.2).
 pub(super) const fn untagged_cause(error: ProtectionError) -> TerminateCause {
     // R11-1
     match error {
@@ -94,7 +96,7 @@ pub(super) const fn untagged_cause(error: ProtectionError) -> TerminateCause {
     }
 }
 
-/// How the request ends that the peer's Terminate is about.
+/// The status of the request that the peer's Terminate is about.
 fn status_of(cause: TerminateCause) -> Status {
     // R11-2
     if cause.is_access_error() {
@@ -110,12 +112,12 @@ fn status_of(cause: TerminateCause) -> Status {
 }
 
 impl Connection {
-    /// Any state to ERROR: every request is flushed to [`Host::complete`]. The peer is told nothing.
+    /// Any state to ERROR: every request is flushed to [`Host::complete`]. No Terminate is sent.
     pub fn to_error<H: Host>(&mut self, host: &mut H) {
         self.flush(None, None, host);
     }
 
-    /// A segment could not be taken.
+    /// A segment was not accepted.
     #[cold]
     pub(super) fn refuse<H: Host>(
         &mut self,
@@ -144,7 +146,8 @@ impl Connection {
         }
     }
 
-    /// How the receive request ends that the refused write announced: the immediate data behind it will not come. Nothing for other segments.
+    /// The status of the receive request that the refused write announced: its immediate data will
+    /// not arrive. `None` for other segments.
     fn recv_status_of<H: Host>(&mut self, offender: &Offender<'_>, host: &mut H) -> Option<Status> {
         let announces = match offender {
             Offender::Segment(segment) => {
@@ -154,7 +157,7 @@ impl Connection {
             Offender::Commit(Commit::Write { announces, .. }) => *announces,
             Offender::Commit(_) | Offender::Octets(..) => false,
         };
-        // Without a receive request there is nothing to end.
+        // Without a receive request there is nothing to complete.
         let found = announces && self.rq.for_msn(self.rq.head_msn, host).is_ok();
         // R10-6
         found.then_some(Status::LocalAccessError)
@@ -195,8 +198,8 @@ impl Connection {
         });
     }
 
-    /// The request at the head of the send queue cannot be done here: the peer is told, everything is flushed. An unreliable connection only stops its
-    /// send queue.
+    /// The request at the head of the send queue fails locally: the peer gets a Terminate,
+    /// everything is flushed. An unreliable connection only stops its send queue.
     pub(super) fn fail_send<H: Host>(&mut self, status: Status, host: &mut H) {
         let blame = Some((self.sq.head, status));
         if self.unreliable {
@@ -208,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// The peer is told why the connection has ended; again and again until it answers or enough is enough.
+    /// Sends a Terminate, and retransmits it until the peer answers or the limit is reached.
     fn tell(&mut self, terminate: Terminate) {
         if self.sends_stream && !self.unreliable {
             self.terminate = Some(terminate);
@@ -223,7 +226,8 @@ impl Connection {
         let SegmentKind::Terminate { terminate, .. } = segment.kind else {
             return;
         };
-        // A failure of the peer's own is the fault of no request, but the oldest is the one that it keeps from being done.
+        // An error local to the peer is the fault of no request; the oldest is the one that it
+        // prevents.
         let is_own =
             terminate.ddp.is_none() && terminate.cause == TerminateCause::RDMAP_CATASTROPHIC;
         let offender = if is_own {
@@ -352,7 +356,8 @@ impl Connection {
         }
     }
 
-    /// Goes to ERROR and ends every work request: the one to blame with its status, the expected receive with `recv_status`, all others flushed.
+    /// Goes to ERROR and ends every work request: the blamed one with its status, the expected
+    /// receive with `recv_status`, all others flushed.
     #[cold]
     pub(super) fn flush<H: Host>(
         &mut self,
@@ -389,7 +394,7 @@ impl Connection {
         }
     }
 
-    /// Ends every send request: the one to blame with its status, all others flushed.
+    /// Ends every send request: the blamed one with its status, all others flushed.
     #[cold]
     pub(super) fn flush_sends<H: Host>(&mut self, blame: Option<(u32, Status)>, host: &mut H) {
         for ahead in 0..self.sq.len() {
@@ -403,7 +408,7 @@ impl Connection {
         self.sq.clear();
     }
 
-    /// Nothing is owed and no timer runs any more.
+    /// Cancels everything that is due to be sent, and all timers.
     fn silence(&mut self) {
         self.tx.abandon();
         self.rx.abandon();

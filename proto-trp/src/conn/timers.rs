@@ -1,4 +1,5 @@
-//! What happens by the clock: acknowledgements held back, probes, pauses, keep-alive, the end of patience.
+//! Timers: delayed acknowledgements, probe timeouts, RNR pauses, keep-alive, and the end of
+//! retries.
 
 use super::host::Host;
 use super::qp_state::QpState;
@@ -6,13 +7,13 @@ use super::types::Event;
 use super::Connection;
 use urdma_types::Time;
 
-/// Whether the peer of an idle connection lives.
+/// Keep-alive: finds out whether the peer of an idle connection is gone.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KeepAlive {
     interval_ns: u64,
     base: Time,
     unanswered: u32,
-    /// Questions without an answer that mean the peer is gone.
+    /// Unanswered keep-alive probes after which the peer counts as gone.
     limit: u32,
 }
 
@@ -44,7 +45,8 @@ impl KeepAlive {
 }
 
 impl Connection {
-    /// When [`Connection::handle_timeout`] wants to be called, if at all. May move in either direction with every other call.
+    /// When [`Connection::handle_timeout`] is to be called, if at all. May move in either direction
+    /// with every other call.
     #[inline]
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.state.receives() {
@@ -69,7 +71,7 @@ impl Connection {
         self.tx.in_flight > 0 && !self.peer_closed
     }
 
-    /// Handles the timers that are due; calling it early or late does no harm.
+    /// Handles expired timers; an early or late call does no harm.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
         if !self.state.receives() {
             if self.terminate_repeat.deadline <= now {
@@ -92,7 +94,7 @@ impl Connection {
             self.probe(now, host);
         }
         if self.fail_deadline <= now {
-            // The sends that it was set for may have been acknowledged by then.
+            // The sends that it was set for may have been acknowledged meanwhile.
             self.fail_deadline = Time::NEVER;
             self.give_up(host);
         }
@@ -101,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// Nothing was heard for a probe timeout: the oldest packet in flight is sent again, or the peer is given up.
+    /// The probe timeout: retransmits the oldest packet in flight, or gives the peer up.
     fn probe<H: Host>(&mut self, now: Time, host: &mut H) {
         if self.recovery.on_probe_timeout(now) {
             self.give_up(host);
@@ -129,7 +131,7 @@ impl Connection {
         self.controls.probe = true;
     }
 
-    /// In SQD: tells when everything that had begun is done.
+    /// In SQD: raises [`Event::SqDrained`] when every request that had started is done.
     pub(super) fn note_drained<H: Host>(&mut self, host: &mut H) {
         if self.state != QpState::Sqd || self.drained {
             return;

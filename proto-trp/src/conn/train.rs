@@ -1,7 +1,10 @@
-//! Trains: several short messages in one packet, which means what a packet for each of them would (doc/spec/trp.md, section 4.4).
+//! Trains: several short messages in one packet, equivalent to a packet for each of them
+//! (doc/spec/trp.md, section 4.4).
 //!
-//! A train is made of requests that are ready when the first of them is sent: nothing waits for more. Each segment has its own record in the
-//! window, so everything after the sending knows no trains; what is lost is sent again in packets of its own. The receiver takes the segments one by one.
+//! A train consists of requests that are ready when the first of them is sent: nothing waits for
+//! more. Each segment has its own record in the window, so acknowledgement and loss recovery do not
+//! know trains; a lost segment is retransmitted in a packet of its own. The receiver processes the
+//! segments one by one.
 
 use super::host::Host;
 use super::num::len32;
@@ -17,12 +20,12 @@ use crate::wire::{
 };
 use urdma_types::Time;
 
-/// Octets of the longest message that goes with others.
+/// The longest message that may be in a train, in octets.
 const MESSAGE_OCTETS_MAX: u32 = 256;
-/// Octets of the longest train: 14 messages of 64 octets, in a packet that is short itself.
+/// The longest train, in octets: 14 messages of 64 octets, in a packet that is short itself.
 const TRAIN_OCTETS_MAX: usize = CONTROL_LEN + MEMORY_SHORT_OCTETS as usize;
 
-/// Whether a request is one segment that may go with others.
+/// Whether a request is one segment that may be in a train.
 #[inline]
 fn is_short_message(wqe: &SendWqe) -> bool {
     wqe.length <= MESSAGE_OCTETS_MAX
@@ -34,7 +37,8 @@ fn is_short_message(wqe: &SendWqe) -> bool {
 }
 
 impl Connection {
-    /// The plan for a request whose first segment has `octets` of payload, when so many are waiting: alone, or with others if they may go with it.
+    /// The plan for a request whose first segment has `octets` of payload, while `waiting` requests
+    /// are ready: alone, or as a train if it may be in one.
     #[inline(never)]
     pub(super) fn plan_train(&self, waiting: u32, octets: u32) -> Planned {
         let first = self.sq.next;
@@ -47,7 +51,7 @@ impl Connection {
         if is_alone {
             return (Next::Request, octets);
         }
-        // As if all were as long as the first: what does not fit goes with the next.
+        // Sized as if all were as long as the first; what does not fit is sent next.
         let segment = ddp::UNTAGGED_LEN + octets as usize;
         let room = self.peer.max_datagram.min(TRAIN_OCTETS_MAX) - train::OVERHEAD;
         let count = (waiting as usize)
@@ -91,7 +95,7 @@ impl Connection {
         }
         let mut flags = self.epoch;
         if ack_requested {
-            // It is the last one that asks for all of them, and whose round trip the answer tells.
+            // The last segment requests the acknowledgement for all, and gives the RTT sample.
             let last = self.tx.next - 1;
             self.tx.get_mut(last).ack_requested = true;
             self.last_ack_request = last;
@@ -108,7 +112,8 @@ impl Connection {
         })
     }
 
-    /// The next segment of a train that is being written, if there is one and it may be sent now; the index of its request.
+    /// The next segment of a train that is being written, if there is one and it may be sent now;
+    /// the index of its request.
     #[inline]
     fn next_of_train(&self, train: &TrainWriter, room: usize) -> Option<(u32, SegmentSpec)> {
         let may_send = self.tx.has_room() && self.tx.in_flight < self.control.window();
@@ -123,7 +128,7 @@ impl Connection {
         (fits && is_short_message(self.sq.get(index))).then_some((index, spec))
     }
 
-    /// Takes the segments of a train one after the other; gives their number.
+    /// Processes the segments of a train one after the other; returns their number.
     #[inline(never)]
     pub(super) fn on_train<H: Host>(
         &mut self,

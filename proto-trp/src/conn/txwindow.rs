@@ -1,4 +1,5 @@
-//! The sending half of the packet window: one record for each sequence number between the oldest unacknowledged and the next.
+//! The sending half of the packet window: one record for each sequence number from the oldest
+//! unacknowledged to the next.
 
 use super::num::{low32, slot64};
 use crate::wire::WINDOW_UNIT_PACKETS;
@@ -6,7 +7,7 @@ use std::collections::VecDeque;
 use urdma_types::Psn;
 use urdma_types::Time;
 
-/// What a sequence number carries; together with the record's numbers it never changes once sent.
+/// What a sequence number carries. It does not change once sent, nor do the numbers of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentSource {
     /// Part of the send or write request with this index.
@@ -15,15 +16,16 @@ pub(super) enum SegmentSource {
     Immediate(u32),
     /// A read or atomic request.
     Request(u32),
-    /// A request that is done here; never sent.
+    /// A local request; never sent.
     Local(u32),
     /// Part of the response in this entry of the responder's table.
     Response(u16),
-    /// Part of a request that the peer has refused: it will be sent again under another number, and this one has nothing to carry.
+    /// Part of a request that the peer has refused: it is sent again under another number, and this
+    /// number carries nothing.
     Void,
 }
 
-/// What is cut off a work request or response for one datagram.
+/// The part of a work request or response that one datagram carries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SegmentSpec {
     pub(super) source: SegmentSource,
@@ -31,16 +33,16 @@ pub(super) struct SegmentSpec {
     pub(super) offset: u32,
     /// Octets of payload.
     pub(super) len: u32,
-    /// Last of its message.
+    /// Last segment of its message.
     pub(super) last: bool,
 }
 
-/// Where a record stands.
+/// The state of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Sent and not heard of.
+    /// Sent, neither acknowledged nor lost.
     InFlight,
-    /// Taken to be lost, and to be sent again.
+    /// Declared lost, and to be retransmitted.
     Lost,
     /// Acknowledged, cumulatively or selectively.
     Acked,
@@ -51,11 +53,12 @@ pub(super) enum Fate {
 pub(super) struct TxRecord {
     pub(super) sent_at: Time,
     pub(super) spec: SegmentSpec,
-    /// Counts transmissions, so that the order of sending is known after retransmissions too.
+    /// The count of the latest transmission: the order of transmission, which retransmissions make
+    /// differ from the order of numbers.
     pub(super) transmission: u32,
     pub(super) fate: Fate,
     pub(super) retransmitted: bool,
-    /// The latest transmission asked for an acknowledgement.
+    /// The latest transmission requested an acknowledgement.
     pub(super) ack_requested: bool,
 }
 
@@ -75,33 +78,35 @@ impl TxRecord {
     };
 }
 
-/// The window. Sequence numbers are counted in 64 bits from 0; the wire shows their low 24 bits plus the initial number.
+/// The send window. Sequence numbers are 64-bit counters from 0; a PSN is their low 24 bits plus
+/// the initial PSN.
 #[derive(Debug)]
 pub(super) struct TxWindow {
     records: Box<[TxRecord]>,
     mask: u32,
     initial: Psn,
-    /// The oldest number that is not acknowledged.
+    /// The oldest unacknowledged number (SND.UNA of TCP).
     pub(super) una: u64,
-    /// The next number to be used.
+    /// The next number to be used (SND.NXT).
     pub(super) next: u64,
     /// Records in flight.
     pub(super) in_flight: u32,
-    /// Records lost and not yet sent again.
+    /// Records that are lost and not yet retransmitted.
     pub(super) lost: u32,
-    /// No record before this number is lost.
+    /// Lower bound of the lost records.
     lost_from: u64,
-    /// Packets from `una` on that the peer has room for.
+    /// Window that the peer advertises, in packets from `una` on.
     pub(super) peer_window: u32,
     /// Transmissions so far.
     transmissions: u32,
-    /// No record before this number is in flight for the first time and not judged by loss detection.
+    /// Lower bound of the records that are in flight for the first time and that loss detection has
+    /// not judged.
     pub(super) unjudged: u64,
-    /// Records sent again, oldest first, with the count of that transmission.
+    /// Retransmitted records, in order of transmission, with the count of that transmission.
     pub(super) resent: VecDeque<(u64, u32)>,
 }
 
-/// Records for which there is room from the start.
+/// Records allocated at creation.
 pub(super) const FIRST_CAPACITY: u32 = 64;
 
 impl TxWindow {
@@ -122,7 +127,7 @@ impl TxWindow {
         }
     }
 
-    /// Makes room for `packets` records, a power of two, unless there is as much already.
+    /// Grows to `packets` records, a power of two above the present capacity.
     #[cold]
     pub(super) fn grow(&mut self, packets: u32) {
         let mut records: Box<[TxRecord]> = vec![TxRecord::EMPTY; packets as usize].into();
@@ -133,13 +138,13 @@ impl TxWindow {
         self.mask = packets - 1;
     }
 
-    /// Records for which there is room.
+    /// Allocated records.
     #[inline]
     pub(super) const fn capacity(&self) -> u32 {
         self.mask + 1
     }
 
-    /// Forgets everything and begins with `initial`.
+    /// Starts a new stream with `initial`.
     pub(super) fn start(&mut self, initial: Psn) {
         self.initial = initial;
         (self.una, self.next, self.lost_from) = (0, 0, 0);
@@ -154,18 +159,19 @@ impl TxWindow {
         self.initial
     }
 
-    /// Begins to count transmissions with `count`.
+    /// Sets the count of transmissions.
     pub(super) fn count_transmissions_from(&mut self, count: u32) {
         self.transmissions = count;
     }
 
-    /// The wire's number.
+    /// The PSN of a sequence number.
     #[inline]
     pub(super) const fn psn(&self, seq: u64) -> Psn {
         self.initial.add(low32(seq))
     }
 
-    /// The sequence number that an acknowledgement names; `None` when it was never sent. Old ones give `una`.
+    /// The sequence number of a cumulative acknowledgement; `None` if it was never sent. Old ones
+    /// give `una`.
     #[inline]
     pub(super) fn acked_seq(&self, ack: Psn) -> Option<u64> {
         let ahead = ack.distance(self.psn(self.una));
@@ -173,7 +179,7 @@ impl TxWindow {
         (seq <= self.next).then_some(seq)
     }
 
-    /// The sequence number in the window that the wire names so.
+    /// The sequence number in the window with this PSN.
     pub(super) fn seq_of(&self, psn: Psn) -> Option<u64> {
         let ahead = u32::try_from(psn.distance(self.psn(self.una))).ok()?;
         let seq = self.una + u64::from(ahead);
@@ -185,7 +191,7 @@ impl TxWindow {
         self.una == self.next
     }
 
-    /// Whether a new sequence number may be used.
+    /// Whether the peer's window and the allocated records allow a new sequence number.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
         // R7.4-1
@@ -219,14 +225,14 @@ impl TxWindow {
         self.in_flight += 1;
     }
 
-    /// Leaves out a number, which the receiver will take for lost. Nothing is in flight.
+    /// Skips a number, which the receiver counts as lost. Nothing is in flight.
     pub(super) fn skip(&mut self) {
         debug_assert!(self.is_empty());
         self.next += 1;
         self.una = self.next;
     }
 
-    /// A lost record has been sent again.
+    /// Records the retransmission of a lost record.
     pub(super) fn resent(&mut self, now: Time, seq: u64, ack_requested: bool) {
         let transmission = self.count_transmission();
         let record = self.get_mut(seq);
@@ -247,7 +253,7 @@ impl TxWindow {
         self.transmissions
     }
 
-    /// Marks a record acknowledged; false when it already was.
+    /// Marks a record acknowledged; false if it already was.
     #[inline]
     pub(super) fn mark_acked(&mut self, seq: u64) -> bool {
         let record = self.get_mut(seq);
@@ -270,14 +276,14 @@ impl TxWindow {
         }
     }
 
-    /// A lost record will never be sent again, nor acknowledged.
+    /// Drops a lost record, which is neither retransmitted nor acknowledged.
     pub(super) fn give_up(&mut self, seq: u64) {
         if seq >= self.una {
             self.mark_acked(seq);
         }
     }
 
-    /// Forgets what is in flight.
+    /// Drops everything in flight.
     pub(super) fn abandon(&mut self) {
         self.una = self.next;
         (self.in_flight, self.lost) = (0, 0);
@@ -292,7 +298,7 @@ impl TxWindow {
         (self.lost_from.max(self.una)..self.next).find(|&seq| self.get(seq).fate == Fate::Lost)
     }
 
-    /// No record before `seq` is lost.
+    /// Raises the lower bound of lost records.
     pub(super) fn note_lost_from(&mut self, seq: u64) {
         self.lost_from = seq;
     }

@@ -1,7 +1,8 @@
-//! Connections that acknowledge nothing and send nothing again (verbs: UC; doc/spec/trp.md, section 13): what of [`Connection`] is different for them.
+//! Unreliable connections (verbs: UC; doc/spec/trp.md, section 13): without acknowledgement and
+//! retransmission. This file has what differs from [`Connection`]'s reliable service.
 //!
-//! A request is done when its last packet is written. The receiver counts packets: what comes behind its turn is dropped, and a packet that is
-//! missing takes its whole message with it, without a word to anybody.
+//! A request is done when its last packet is written. The receiver counts packets: a late one is
+//! dropped, and a missing one drops its whole message, without notice to the sender.
 
 use super::congestion::{CongestionAlgorithm, Controller};
 use super::host::Host;
@@ -13,18 +14,18 @@ use super::{Connection, Datagram};
 use crate::wire::{connection_id, PacketType, Segment, SegmentKind, TrpHeader};
 use urdma_types::{Psn, Qpn};
 
-/// A packet that is behind its turn by no more than this is late. One that seems to be further behind is far ahead: sequence numbers are half used up
-/// when so much has been lost.
+/// A packet that is behind the expected one by no more than this is late. One that seems further
+/// behind is far ahead: half of the number space was lost.
 const LATE_PACKETS: i32 = 1 << 16;
 
-/// What of the peer's stream has arrived.
+/// Receive state of the peer's stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
-    /// The number that the next packet has if none is lost.
+    /// The next expected number.
     expected: Psn,
-    /// Octets of the write that is arriving, none of them missing from the last gap on.
+    /// Octets of the write that is arriving, complete since the last gap.
     write_octets: u32,
-    /// As many of the last write that has ended.
+    /// The same of the last write that has ended.
     ended_write_octets: u32,
 }
 
@@ -45,7 +46,7 @@ impl From<Psn> for Arrived {
 }
 
 impl Arrived {
-    /// Counts a packet in; false for one whose turn is over.
+    /// Counts a packet; false for a late one.
     fn admit(&mut self, psn: Psn) -> bool {
         let ahead = psn.distance(self.expected);
         // R13-4
@@ -69,13 +70,13 @@ impl Arrived {
 }
 
 impl Connection {
-    /// Nothing is acknowledged or sent again.
+    /// Whether the service is UC: without acknowledgement and retransmission.
     #[inline]
     pub fn is_unreliable(&self) -> bool {
         self.unreliable
     }
 
-    /// Begins to send: there is no window, no timer and no congestion control.
+    /// Starts the outgoing stream: without window, timer and congestion control.
     pub(super) fn start_unreliable_stream(&mut self, remote_qpn: Qpn, local_psn: Psn) {
         self.sends_stream = true;
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, local_psn);
@@ -85,26 +86,26 @@ impl Connection {
         self.control = Controller::new(CongestionAlgorithm::FixedWindow, window);
     }
 
-    /// What was sent is out of this end's hands: requests whose packets are all sent are done.
+    /// Completes requests whose packets are all sent.
     #[cold]
     pub(super) fn forget_sent<H: Host>(&mut self, host: &mut H) {
         self.tx.abandon();
         self.complete_sends(host);
     }
 
-    /// A send request has failed: to SQE, in which no send request is done.
+    /// A send request has failed: to SQE, in which no send request is executed.
     #[cold]
     pub(super) fn stop_sends<H: Host>(&mut self, blame: Option<(u32, Status)>, host: &mut H) {
         // R13-1
         if self.sq.get(self.sq.head).progress > 0 {
-            // Or the receiver would count what it has of this message to the next one.
+            // Else the receiver would take the part that it has for the start of the next message.
             self.tx.skip();
         }
         self.state = QpState::Sqe;
         self.flush_sends(blame, host);
     }
 
-    /// Takes a packet of the peer, whose connection id is right.
+    /// Processes a packet of the peer, whose connection id is right.
     #[cold]
     pub(super) fn handle_unreliable<H: Host>(
         &mut self,
@@ -132,7 +133,7 @@ impl Connection {
         };
         match refusal {
             None => {}
-            // Its own memory fails this end, of which it tells nobody.
+            // Local memory fails this end; the peer gets no notice.
             Some(Refusal::Receive(Status::LocalProtectionError, _)) => {
                 self.flush(None, Some(Status::LocalProtectionError), host);
                 host.event(Event::Fatal);
