@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use proto_trp::wire::trp::HEADER_LEN;
 use proto_trp::wire::{connection_id, ConnectionId, Flags, PacketType, ResetReason, TrpHeader};
-use urdma_cm::wire::{Body, Head, Message, QpInfo, Req, MAX_MESSAGE};
+use urdma_cm::wire::{Body, CommId, Head, Message, Nonce, QpInfo, Req, MAX_MESSAGE};
 use urdma_harness::instance::{Instance, Lease, Scratch};
 use urdma_harness::link::RawLink;
 use urdma_harness::namespace::Namespaces;
@@ -232,15 +232,15 @@ fn written(header: &TrpHeader) -> Vec<u8> {
 fn request(from: &str, port: u16, nonce: u64) -> Vec<u8> {
     let message = Message {
         head: Head {
-            local_id: 77,
-            remote_id: 0,
-            nonce,
-            slot: 1,
+            local_id: CommId(77),
+            remote_id: CommId::NONE,
+            nonce: Nonce(nonce),
+            slot: slot(1),
         },
         body: Body::Req(Req {
             qp: QpInfo {
-                qpn: own_qpn().to_u32(),
-                psn: OWN_PSN,
+                qpn: own_qpn().into(),
+                psn: Psn::new(OWN_PSN),
                 ..QpInfo::default()
             },
             retry_count: 7,
@@ -260,7 +260,7 @@ fn request(from: &str, port: u16, nonce: u64) -> Vec<u8> {
 /// The message of connection management in what was seen, of the conversation `nonce`.
 fn answer_to(seen: &Seen, nonce: u64) -> Option<Body> {
     let message = Message::parse(&seen.octets).ok()?;
-    (message.head.nonce == nonce).then_some(message.body)
+    (message.head.nonce == Nonce(nonce)).then_some(message.body)
 }
 
 /// Whether it is the RESET that answers [`stray`].
@@ -437,18 +437,18 @@ impl Connected {
         let Some(Body::Rep(qp)) = answer_to(&accepted, NONCE) else {
             unreachable!()
         };
-        let qpn = Qpn::from_u32(qp.qpn).unwrap();
+        let qpn = qp.qpn.to_qpn().unwrap();
         let connected = Self {
             qpn,
             id: connection_id(own_qpn(), qpn, Psn::new(OWN_PSN)),
-            psn: Psn::new(qp.psn),
+            psn: qp.psn,
         };
         let head = Message::parse(&accepted.octets).unwrap().head;
         let ready = Message {
             head: Head {
                 local_id: head.remote_id,
                 remote_id: head.local_id,
-                slot: 1,
+                slot: slot(1),
                 ..head
             },
             body: Body::Rtu,

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use urdma_abi::cancel::Disabled;
 use urdma_abi::front::{FrontTable, FRONT_ABI, FRONT_SIZE};
 use urdma_ipc::RunDir;
-use urdma_ucma::{Errno, Ucma};
+use urdma_ucma::{Errno, FileHandle, Ucma};
 
 use urdma_engine::{CompletionChannel, Engine, LeaseState};
 
@@ -70,7 +70,7 @@ static CM_ENGINE: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
 #[derive(Clone)]
 struct CmFile {
     ucma: Arc<Ucma>,
-    handle: i64,
+    handle: FileHandle,
 }
 
 /// The opened rdma_cm files by their handles; none is used twice.

@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use urdma_types::{Ip16, PortSpace};
 
 use urdma_cm::wire::{QpInfo, MAX_MESSAGE};
 use urdma_cm::{
@@ -15,6 +14,7 @@ use urdma_cm::{
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::{CmPort, PortSharing};
 use urdma_kernel::abi::{cm_kind, CmMessage};
+use urdma_types::{Ip16, PortSpace, RawQpn, SlotId};
 
 use crate::listeners::BindingId;
 use crate::shared::Shared;
@@ -87,7 +87,7 @@ impl KernelCm {
     pub(crate) fn new(seed: u64, path_mtu: u8) -> Self {
         let [a, b, c, d, ..] = seed.to_be_bytes();
         Self {
-            engine: Engine::new(Config::new(0, seed)),
+            engine: Engine::new(Config::new(SlotId::DAEMON, seed)),
             path_mtu,
             listeners: HashMap::new(),
             connections: HashMap::new(),
@@ -158,7 +158,10 @@ impl KernelCm {
         }
         let conn = connection.conn;
         let Some((qp, private_data)) = connection.response.take() else {
-            return self.engine.qp_ready(now, qpn);
+            if let Some(qpn) = RawQpn::new(qpn) {
+                self.engine.qp_ready(now, qpn);
+            }
+            return;
         };
         if self.engine.establish(now, conn, true).is_err() {
             return self.give_up(now, id);
@@ -212,14 +215,14 @@ impl KernelCm {
     }
 
     fn connect(&mut self, now: u64, request: &CmMessage) {
-        let Some(private_data) = private_of(request) else {
+        let (Some(qp), Some(private_data)) = (local_qp(request), private_of(request)) else {
             return self.tell(message(cm_kind::CLOSED, request.id));
         };
         let params = ConnectParams {
             src: SocketAddr::new(address(request.local), request.local_port),
             dst: SocketAddr::new(address(request.remote), request.remote_port),
             port_space: PortSpace::TCP,
-            qp: local_qp(request),
+            qp,
             retry_count: RETRIES,
             ack_timeout: ACK_TIMEOUT,
             path_mtu: self.path_mtu,
@@ -301,11 +304,13 @@ impl KernelCm {
 
     fn accept(&mut self, now: u64, request: &CmMessage) {
         let conn = self.connections.get(&request.id).map(|c| c.conn);
-        let (Some(conn), Some(private_data)) = (conn, private_of(request)) else {
+        let (Some(conn), Some(qp), Some(private_data)) =
+            (conn, local_qp(request), private_of(request))
+        else {
             return self.tell(message(cm_kind::CLOSED, request.id));
         };
         let params = AcceptParams {
-            qp: local_qp(request),
+            qp,
             private_data,
             qp_ready: false,
         };
@@ -368,9 +373,9 @@ impl KernelCm {
             qpn: connection.qpn,
             remote_ip: remote.peer.ip,
             local_ip: remote.local_ip,
-            remote_qpn: remote.qp.qpn,
-            remote_psn: remote.qp.psn,
-            local_psn: remote.local_psn,
+            remote_qpn: remote.qp.qpn.to_u32(),
+            remote_psn: remote.qp.psn.to_u32(),
+            local_psn: remote.local_psn.to_u32(),
             path_mtu: remote.path_mtu.min(self.path_mtu),
             retry_count: remote.retry_count,
             rnr_retry: remote.qp.rnr_retry,
@@ -496,7 +501,10 @@ fn address(octets: [u8; 16]) -> IpAddr {
 
 /// The port of a listener of the kernel's.
 fn binding_of(number: u32) -> BindingId {
-    BindingId { slot: 0, number }
+    BindingId {
+        slot: SlotId::DAEMON,
+        number,
+    }
 }
 
 fn octets(address: SocketAddr) -> ([u8; 16], u16) {
@@ -513,14 +521,15 @@ fn set_private(message: &mut CmMessage, private_data: &PrivateData) {
     message.private_len = u8::try_from(octets.len()).unwrap_or(u8::MAX);
 }
 
-fn local_qp(message: &CmMessage) -> LocalQp {
-    LocalQp {
-        qpn: message.qpn,
+/// The queue pair that the module names; `None` if its number has more than 24 bits.
+fn local_qp(message: &CmMessage) -> Option<LocalQp> {
+    Some(LocalQp {
+        qpn: RawQpn::new(message.qpn)?,
         responder_resources: message.ird,
         initiator_depth: message.ord,
         rnr_retry: RETRIES,
         ..LocalQp::default()
-    }
+    })
 }
 
 #[cfg(test)]
@@ -567,7 +576,7 @@ mod tests {
                     Output::SetQp(target) => self.targets.push(target),
                     Output::EndQp(qpn) => self.ended.push(qpn),
                     Output::Send(to, datagram) => {
-                        assert_eq!((to.ip, to.slot), (HOST, 0));
+                        assert_eq!((to.ip, to.slot), (HOST, SlotId::DAEMON));
                         self.cm.handle_datagram(self.now, HOST, &datagram);
                     }
                 }
@@ -720,7 +729,10 @@ mod tests {
             port: 7174,
             sharing: PortSharing::default(),
         };
-        let of_process = BindingId { slot: 3, number: 1 };
+        let of_process = BindingId {
+            slot: SlotId::new(3).unwrap(),
+            number: 1,
+        };
         bed.listen();
         let taken = bed.shared.listeners().bind(of_process, port, 9);
         assert!(taken.is_err());

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use urdma_ipc::status::ListenerStatus;
 use urdma_ipc::{CmPort, PortSharing, PortTable, Refusal, RefusalKind};
+use urdma_types::SlotId;
 
 /// First port that is handed out when a process asks for any (as `ip_local_port_range`).
 const EPHEMERAL_FIRST: u16 = 32_768;
@@ -12,8 +13,8 @@ const EPHEMERAL_LAST: u16 = 60_999;
 /// Which port of which process: the slot, and the number by which the process names the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindingId {
-    /// The process' slot, 0 for the kernel module's listeners.
-    pub slot: u8,
+    /// The process' slot, urdmad's for the kernel module's listeners.
+    pub slot: SlotId,
     /// Unique among the slot's.
     pub number: u32,
 }
@@ -66,7 +67,7 @@ impl Binding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
     /// A listener of this slot.
-    Listening(u8),
+    Listening(SlotId),
     /// A port that a process has bound. It is most likely about to listen: programs such as qperf tell the other end their port before they do.
     Bound,
     /// Nothing.
@@ -152,7 +153,7 @@ impl Listeners {
     }
 
     /// Gives all ports of a dead slot back.
-    pub fn release_all(&mut self, slot: u8) {
+    pub fn release_all(&mut self, slot: SlotId) {
         self.bindings.retain(|binding| binding.id.slot != slot);
     }
 
@@ -187,7 +188,7 @@ impl Listeners {
                     space: b.at.space,
                     address: b.at.addr,
                     port: b.at.port,
-                    slot: b.id.slot,
+                    slot: b.id.slot.number(),
                     backlog: b.backlog.unwrap_or(0),
                 })
                 .collect()
@@ -251,8 +252,15 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn id(slot: u8, number: u32) -> BindingId {
-        BindingId { slot, number }
+    fn slot(number: u8) -> SlotId {
+        SlotId::new(number).unwrap()
+    }
+
+    fn id(of: u8, number: u32) -> BindingId {
+        BindingId {
+            slot: slot(of),
+            number,
+        }
     }
 
     /// As an id without options asks.
@@ -379,9 +387,18 @@ mod tests {
         listeners.listen(id(1, 1), 0).unwrap();
         listen(&mut listeners, id(2, 1), at("127.0.0.2", 5));
         listen(&mut listeners, id(3, 1), at("::", 6));
-        assert_eq!(find(&listeners, "127.0.0.1", 5), Service::Listening(1));
-        assert_eq!(find(&listeners, "127.0.0.2", 5), Service::Listening(2));
-        assert_eq!(find(&listeners, "127.0.0.2", 6), Service::Listening(3));
+        assert_eq!(
+            find(&listeners, "127.0.0.1", 5),
+            Service::Listening(slot(1))
+        );
+        assert_eq!(
+            find(&listeners, "127.0.0.2", 5),
+            Service::Listening(slot(2))
+        );
+        assert_eq!(
+            find(&listeners, "127.0.0.2", 6),
+            Service::Listening(slot(3))
+        );
         assert_eq!(find(&listeners, "127.0.0.2", 7), Service::Nobody);
     }
 
@@ -392,8 +409,8 @@ mod tests {
         let find = |listeners: &Listeners, addr: &str| listeners.find(SPACE, ip(addr), 7471);
         assert_eq!(find(&listeners, "127.0.0.1"), Service::Nobody);
         listen(&mut listeners, id(2, 1), shared("0.0.0.0", false, true));
-        assert_eq!(find(&listeners, "127.0.0.1"), Service::Listening(2));
-        assert_eq!(find(&listeners, "::1"), Service::Listening(1));
+        assert_eq!(find(&listeners, "127.0.0.1"), Service::Listening(slot(2)));
+        assert_eq!(find(&listeners, "::1"), Service::Listening(slot(1)));
     }
 
     #[test]
@@ -414,8 +431,8 @@ mod tests {
         let refusal = listeners.release(id(2, 1));
         assert_eq!(kind(refusal), Some(RefusalKind::NotFound));
         let find = |listeners: &Listeners| listeners.find(SPACE, ip("127.0.0.1"), 5);
-        assert_eq!(find(&listeners), Service::Listening(1));
-        listeners.release_all(1);
+        assert_eq!(find(&listeners), Service::Listening(slot(1)));
+        listeners.release_all(slot(1));
         assert_eq!(find(&listeners), Service::Nobody);
     }
 

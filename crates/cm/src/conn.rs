@@ -11,18 +11,29 @@
 
 use std::net::IpAddr;
 
-use crate::wire::{Ece, Peer, QpInfo, RejReason, Req, MAX_PRIVATE_DATA};
+use urdma_types::{Psn, RawQpn};
+
+use crate::wire::{CommId, Ece, Nonce, Peer, QpInfo, RejReason, Req, MAX_PRIVATE_DATA};
 
 /// A connection of this engine: its local communication id, unique while it lives and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub(crate) u32);
 
 impl ConnId {
-    /// The number itself, as it stands on the wire.
-    pub fn get(self) -> u32 {
-        self.0
+    /// The connection whose communication id a message names; there may be none.
+    pub(crate) fn of(id: CommId) -> Self {
+        Self(id.0)
+    }
+
+    /// The communication id in the messages of this end.
+    pub(crate) fn comm_id(self) -> CommId {
+        CommId(self.0)
     }
 }
+
+/// A listener of this engine; its number is unique among listeners and connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenId(pub(crate) u32);
 
 /// Which end of the connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +108,8 @@ impl std::fmt::Debug for PrivateData {
 /// What this end says of its QP in its REQ or REP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalQp {
-    /// QP number, 24 bits.
-    pub qpn: u32,
+    /// QP number.
+    pub qpn: RawQpn,
     /// RDMA reads and atomics that this end answers at a time (IRD).
     pub responder_resources: u8,
     /// RDMA reads and atomics that this end has outstanding at most (ORD).
@@ -123,7 +134,7 @@ pub struct RemoteQp {
     /// The peer's QP, with its `responder_resources` and `initiator_depth` as the peer gave them.
     pub qp: QpInfo,
     /// First PSN that this end sends.
-    pub local_psn: u32,
+    pub local_psn: Psn,
     /// Transport retries that the active side asked for.
     pub retry_count: u8,
     /// Local acknowledgement timeout, `4.096 us * 2^n`.
@@ -139,9 +150,9 @@ pub(crate) struct Conn {
     pub(crate) state: State,
     /// The application still holds it; if not, it is freed as soon as the protocol allows.
     pub(crate) owned: bool,
-    pub(crate) remote_id: u32,
-    pub(crate) nonce: u64,
-    /// Where this end's messages go; slot 0 while only the REQ is out.
+    pub(crate) remote_id: CommId,
+    pub(crate) nonce: Nonce,
+    /// Where this end's messages go; urdmad's slot while only the REQ is out.
     pub(crate) peer: Peer,
     /// The REQ of this conversation, sent or received.
     pub(crate) req: Req,
@@ -154,7 +165,7 @@ pub(crate) struct Conn {
     /// Reason of the REJ that this end sent, to answer duplicates again.
     pub(crate) rejected: Option<RejReason>,
     /// The listener that the REQ came for, while it counts against that backlog.
-    pub(crate) listener: Option<u32>,
+    pub(crate) listener: Option<ListenId>,
     /// When the timer fires.
     pub(crate) deadline: Option<u64>,
     /// Transmissions of the current message so far.
@@ -168,6 +179,6 @@ pub(crate) struct Conn {
 impl Conn {
     /// Whether both ends' QPs are known, so that RTR may be set.
     pub(crate) fn knows_remote(&self) -> bool {
-        self.role == Role::Passive || self.remote_id != 0
+        self.role == Role::Passive || self.remote_id != CommId::NONE
     }
 }

@@ -9,10 +9,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use proto_trp::limit::RateLimit;
 
-use crate::conn::{Conn, ConnId, LocalQp, PrivateData, RemoteQp, Role, State};
-use urdma_types::PortSpace;
+use urdma_types::{PortSpace, Psn, RawQpn, SlotId};
 
-use crate::wire::{Body, Kind, Message, Peer, QpInfo, RejReason, Req, MAX_MESSAGE};
+use crate::conn::{Conn, ConnId, ListenId, LocalQp, PrivateData, RemoteQp, Role, State};
+use crate::wire::{Body, CommId, Kind, Message, Nonce, Peer, QpInfo, RejReason, Req, MAX_MESSAGE};
 
 const MS: u64 = 1_000_000;
 
@@ -20,7 +20,7 @@ const MS: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// This process's slot, named in every message.
-    pub slot: u8,
+    pub slot: SlotId,
     /// Seed for nonces, ids and PSNs; must be unpredictable in earnest, may be fixed in a test.
     pub seed: u64,
     /// Wait before the first retransmission, in nanoseconds; doubles up to 32 times.
@@ -37,7 +37,7 @@ pub struct Config {
 
 impl Config {
     /// The product's times: unreachable after 4.75 s, disconnected after 1.55 s at the latest.
-    pub fn new(slot: u8, seed: u64) -> Self {
+    pub fn new(slot: SlotId, seed: u64) -> Self {
         Self {
             slot,
             seed,
@@ -49,10 +49,6 @@ impl Config {
         }
     }
 }
-
-/// A listener of this engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ListenId(u32);
 
 /// Why a call is refused; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,12 +199,12 @@ pub struct Engine {
     config: Config,
     random: u64,
     next_id: u32,
-    conns: HashMap<u32, Conn>,
-    listeners: HashMap<u32, Listener>,
+    conns: HashMap<ConnId, Conn>,
+    listeners: HashMap<ListenId, Listener>,
     /// Passive connections by (peer, nonce).
-    requests: HashMap<(Peer, u64), u32>,
-    by_qpn: HashMap<u32, u32>,
-    timers: BTreeSet<(u64, u32)>,
+    requests: HashMap<(Peer, Nonce), ConnId>,
+    by_qpn: HashMap<RawQpn, ConnId>,
+    timers: BTreeSet<(u64, ConnId)>,
     out: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     counters: Counters,
@@ -257,7 +253,7 @@ impl Engine {
         if self.listeners.values().any(taken) {
             return Err(Error::AddrInUse);
         }
-        let id = self.fresh_id();
+        let id = ListenId(self.fresh_id());
         self.listeners.insert(
             id,
             Listener {
@@ -267,28 +263,28 @@ impl Engine {
                 pending: 0,
             },
         );
-        Ok(ListenId(id))
+        Ok(id)
     }
 
     /// Stops listening; REQs that wait for the application stay with it.
     pub fn close_listener(&mut self, id: ListenId) {
-        self.listeners.remove(&id.0);
+        self.listeners.remove(&id);
     }
 
     /// Sends a REQ. Ends in [`Event::Response`], [`Event::Rejected`] or [`Event::Unreachable`].
     pub fn connect(&mut self, now: u64, params: &ConnectParams) -> ConnId {
-        let id = self.fresh_id();
+        let id = ConnId(self.fresh_id());
         let local = self.local_info(&params.qp);
         let conn = Conn {
             role: Role::Active,
             state: State::ReqSent,
             owned: true,
-            remote_id: 0,
+            remote_id: CommId::NONE,
             // R9-2
-            nonce: self.random(),
+            nonce: Nonce(self.random()),
             peer: Peer {
                 ip: params.dst.ip(),
-                slot: 0,
+                slot: SlotId::DAEMON,
             },
             req: Req {
                 qp: local,
@@ -312,12 +308,12 @@ impl Engine {
         self.by_qpn.insert(local.qpn, id);
         self.conns.insert(id, conn);
         self.transmit_again(now, id);
-        ConnId(id)
+        id
     }
 
     /// The application has seen the REQ: it no longer counts against the backlog.
     pub fn take_request(&mut self, id: ConnId) {
-        if let Some(listener) = self.conns.get_mut(&id.0).and_then(|c| c.listener.take()) {
+        if let Some(listener) = self.conns.get_mut(&id).and_then(|c| c.listener.take()) {
             if let Some(l) = self.listeners.get_mut(&listener) {
                 l.pending = l.pending.saturating_sub(1);
             }
@@ -330,19 +326,19 @@ impl Engine {
     /// [`Error::State`] if the REQ was withdrawn or decided already.
     pub fn accept(&mut self, now: u64, id: ConnId, params: &AcceptParams) -> Result<(), Error> {
         self.take_request(id);
-        let psn = self.conns.get(&id.0).ok_or(Error::NotFound)?.local.psn;
+        let psn = self.conns.get(&id).ok_or(Error::NotFound)?.local.psn;
         let conn = self.expect(id, &[State::ReqRcvd])?;
         conn.local = info_of(&params.qp, psn);
         conn.private_data = params.private_data;
         // R9-5
         if conn.req.port_space.is_datagram() {
-            self.answer(now, id.0);
+            self.answer(now, id);
             return Ok(());
         }
         conn.state = State::RepGated;
-        self.by_qpn.insert(params.qp.qpn, id.0);
+        self.by_qpn.insert(params.qp.qpn, id);
         if params.qp_ready {
-            self.open_gate(now, id.0);
+            self.open_gate(now, id);
         }
         Ok(())
     }
@@ -354,7 +350,7 @@ impl Engine {
     pub fn establish(&mut self, now: u64, id: ConnId, qp_ready: bool) -> Result<(), Error> {
         self.expect(id, &[State::RepRcvd])?.state = State::RtuGated;
         if qp_ready {
-            self.open_gate(now, id.0);
+            self.open_gate(now, id);
         }
         Ok(())
     }
@@ -371,7 +367,7 @@ impl Engine {
         private_data: &PrivateData,
     ) -> Result<(), Error> {
         self.expect(id, &[State::ReqRcvd, State::RepRcvd])?;
-        self.refuse(now, id.0, reason, private_data);
+        self.refuse(now, id, reason, private_data);
         Ok(())
     }
 
@@ -379,7 +375,7 @@ impl Engine {
     /// the REQ may come again and find the next listener. What is no such REQ is destroyed.
     pub fn turn_away(&mut self, now: u64, id: ConnId) {
         if self.state(id) == Some(State::ReqRcvd) {
-            self.send(id.0, Body::Rej(RejReason::INVALID_SERVICE_ID));
+            self.send(id, Body::Rej(RejReason::INVALID_SERVICE_ID));
             self.drop_request(id);
         } else {
             self.destroy(now, id);
@@ -390,7 +386,7 @@ impl Engine {
     pub fn drop_request(&mut self, id: ConnId) {
         if self.state(id) == Some(State::ReqRcvd) {
             self.take_request(id);
-            self.forget(id.0);
+            self.forget(id);
         }
     }
 
@@ -399,12 +395,12 @@ impl Engine {
     /// # Errors
     /// [`Error::State`] if there was no connection yet.
     pub fn disconnect(&mut self, now: u64, id: ConnId) -> Result<(), Error> {
-        let conn = self.conns.get_mut(&id.0).ok_or(Error::NotFound)?;
+        let conn = self.conns.get_mut(&id).ok_or(Error::NotFound)?;
         match conn.state {
             State::Established | State::RepSent => {
                 conn.state = State::DreqSent;
                 conn.tries = 0;
-                self.transmit_again(now, id.0);
+                self.transmit_again(now, id);
                 Ok(())
             }
             State::DreqSent | State::TimeWait => Ok(()),
@@ -415,43 +411,43 @@ impl Engine {
     /// Lets go of a connection, whatever its state; the peer is told. No further event names it.
     pub fn destroy(&mut self, now: u64, id: ConnId) {
         self.take_request(id);
-        let Some(conn) = self.conns.get_mut(&id.0) else {
+        let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
         conn.owned = false;
         match conn.state {
-            State::ReqSent => self.refuse(now, id.0, RejReason::TIMEOUT, &PrivateData::EMPTY),
+            State::ReqSent => self.refuse(now, id, RejReason::TIMEOUT, &PrivateData::EMPTY),
             State::ReqRcvd
             | State::RepGated
             | State::RepSent
             | State::RepRcvd
             | State::RtuGated => {
-                self.refuse(now, id.0, RejReason::CONSUMER_DEFINED, &PrivateData::EMPTY);
+                self.refuse(now, id, RejReason::CONSUMER_DEFINED, &PrivateData::EMPTY);
             }
             State::Established => {
                 let _ = self.disconnect(now, id);
             }
-            State::Closed | State::Answered if conn.deadline.is_none() => self.forget(id.0),
+            State::Closed | State::Answered if conn.deadline.is_none() => self.forget(id),
             State::DreqSent | State::TimeWait | State::Closed | State::Answered => {}
         }
     }
 
     /// A QP of this process has reached RTR: what was held back for it goes out.
-    pub fn qp_ready(&mut self, now: u64, qpn: u32) {
+    pub fn qp_ready(&mut self, now: u64, qpn: RawQpn) {
         if let Some(&id) = self.by_qpn.get(&qpn) {
             self.open_gate(now, id);
         }
     }
 
     /// First data came in on a QP of this process: as good as an RTU.
-    pub fn qp_data(&mut self, qpn: u32) {
+    pub fn qp_data(&mut self, qpn: RawQpn) {
         if let Some(&id) = self.by_qpn.get(&qpn) {
             self.reach_established(id);
         }
     }
 
     /// The other end of a QP of this process is gone (RESET, retries exhausted, slot died).
-    pub fn qp_gone(&mut self, now: u64, qpn: u32) {
+    pub fn qp_gone(&mut self, now: u64, qpn: RawQpn) {
         if let Some(&id) = self.by_qpn.get(&qpn) {
             self.lose(now, id);
         }
@@ -459,7 +455,7 @@ impl Engine {
 
     /// A process of some host is gone, with all its connections.
     pub fn peer_gone(&mut self, now: u64, peer: Peer) {
-        let lost: Vec<u32> = self
+        let lost: Vec<ConnId> = self
             .conns
             .iter()
             .filter(|(_, c)| c.peer == peer)
@@ -472,23 +468,23 @@ impl Engine {
 
     /// Where a connection stands; `None` if it is forgotten.
     pub fn state(&self, id: ConnId) -> Option<State> {
-        self.conns.get(&id.0).map(|c| c.state)
+        self.conns.get(&id).map(|c| c.state)
     }
 
     /// Which end of the connection this is.
     pub fn role(&self, id: ConnId) -> Option<Role> {
-        self.conns.get(&id.0).map(|c| c.role)
+        self.conns.get(&id).map(|c| c.role)
     }
 
     /// The QP that this end named in its REQ or REP; `None` before that.
-    pub fn local_qpn(&self, id: ConnId) -> Option<u32> {
-        let conn = self.conns.get(&id.0)?;
+    pub fn local_qpn(&self, id: ConnId) -> Option<RawQpn> {
+        let conn = self.conns.get(&id)?;
         (conn.state != State::ReqRcvd).then_some(conn.local.qpn)
     }
 
     /// What the QP must be set to; `None` before the REP (active side) or when forgotten.
     pub fn remote(&self, id: ConnId) -> Option<RemoteQp> {
-        let conn = self.conns.get(&id.0).filter(|c| c.knows_remote())?;
+        let conn = self.conns.get(&id).filter(|c| c.knows_remote())?;
         let local = match conn.role {
             Role::Active => conn.req.src,
             Role::Passive => conn.req.dst,
@@ -505,7 +501,7 @@ impl Engine {
     }
 
     /// Whether a peer of some connection has a QP of this number whose first PSN is this.
-    pub fn has_peer(&self, qpn: u32, psn: u32) -> bool {
+    pub fn has_peer(&self, qpn: RawQpn, psn: Psn) -> bool {
         let peers = self.conns.values().filter(|conn| conn.knows_remote());
         peers
             .map(|conn| &conn.remote)
@@ -533,10 +529,10 @@ impl Engine {
             self.handle_req(now, &message.head, &req, message.private_data);
             return;
         }
-        let id = message.head.remote_id;
+        let id = ConnId::of(message.head.remote_id);
         let known = self.conns.get(&id).is_some_and(|c| {
             c.nonce == message.head.nonce
-                && (c.remote_id == 0
+                && (c.remote_id == CommId::NONE
                     || c.remote_id == message.head.local_id
                     || message.body.kind() == Kind::Rej)
         });
@@ -588,7 +584,7 @@ impl Engine {
     }
 }
 
-fn info_of(qp: &LocalQp, psn: u32) -> QpInfo {
+fn info_of(qp: &LocalQp, psn: Psn) -> QpInfo {
     QpInfo {
         qpn: qp.qpn,
         psn,

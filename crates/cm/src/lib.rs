@@ -18,8 +18,8 @@ pub mod conn;
 pub mod engine;
 pub mod wire;
 
-pub use conn::{ConnId, LocalQp, PrivateData, RemoteQp, Role, State};
+pub use conn::{ConnId, ListenId, LocalQp, PrivateData, RemoteQp, Role, State};
 pub use engine::{
-    AcceptParams, Config, ConnectParams, ConnectRequest, Engine, Error, Event, ListenId, Transmit,
+    AcceptParams, Config, ConnectParams, ConnectRequest, Engine, Error, Event, Transmit,
 };
-pub use wire::{Peer, RejReason};
+pub use wire::{CommId, Nonce, Peer, RejReason};

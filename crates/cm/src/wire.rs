@@ -19,7 +19,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use urdma_types::{Ip16, PortSpace};
+use urdma_types::{Ip16, PortSpace, Psn, RawQpn, SlotId};
 
 /// Octet 0 of every connection-management datagram: TRP version 1, type 7.
 pub const VERSION_TYPE: u8 = 0x17;
@@ -35,8 +35,6 @@ const REP_LEN: usize = 20;
 const REJ_LEN: usize = 4;
 const DREQ_LEN: usize = 4;
 const MRA_LEN: usize = 4;
-/// A 24-bit number (QP number, PSN) has no bit outside this mask.
-const MASK_24: u32 = 0x00ff_ffff;
 
 /// The kinds of messages (octet 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,13 +82,27 @@ impl Kind {
     }
 }
 
+/// A communication id: the number by which one end names a connection in its messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommId(pub u32);
+
+impl CommId {
+    /// No communication id: the sender does not know the receiver's.
+    pub const NONE: Self = Self(0);
+}
+
+/// The random number of a conversation: the active side draws it for its REQ, and every later
+/// message carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Nonce(pub u64);
+
 /// Where a message goes: a host and a slot of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// An address of the host.
     pub ip: IpAddr,
-    /// The slot there; 0 is urdmad.
-    pub slot: u8,
+    /// The slot there.
+    pub slot: SlotId,
 }
 
 /// Why a connection is refused: the codes of the InfiniBand specification, table 111.
@@ -120,10 +132,10 @@ pub struct Ece {
 /// What each end says of its QP, in REQ and REP alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpInfo {
-    /// QP number, 24 bits.
-    pub qpn: u32,
-    /// First PSN that this end will send, 24 bits.
-    pub psn: u32,
+    /// QP number.
+    pub qpn: RawQpn,
+    /// First PSN that this end will send.
+    pub psn: Psn,
     /// RDMA reads and atomics that this end answers at a time (IRD).
     pub responder_resources: u8,
     /// RDMA reads and atomics that this end has outstanding at most (ORD).
@@ -169,7 +181,7 @@ pub enum Body {
     /// See [`Kind::Rej`].
     Rej(RejReason),
     /// See [`Kind::Dreq`]: the QP number of the receiver, so that a stale DREQ hits nobody.
-    Dreq(u32),
+    Dreq(RawQpn),
     /// See [`Kind::Drep`].
     Drep,
     /// See [`Kind::Mra`]: for how many milliseconds the sender asks.
@@ -195,13 +207,13 @@ impl Body {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The sender's communication id.
-    pub local_id: u32,
-    /// The receiver's communication id; 0 when the sender does not know it.
-    pub remote_id: u32,
+    pub local_id: CommId,
+    /// The receiver's communication id.
+    pub remote_id: CommId,
     /// The conversation's nonce.
-    pub nonce: u64,
+    pub nonce: Nonce,
     /// The sender's slot.
-    pub slot: u8,
+    pub slot: SlotId,
 }
 
 /// One message, parsed or to be written.
@@ -257,10 +269,10 @@ impl<'a> Message<'a> {
             .ok_or(ParseError::Truncated)?;
         Ok(Self {
             head: Head {
-                local_id: u32_at(head, 4),
-                remote_id: u32_at(head, 8),
-                nonce: u64_at(head, 12),
-                slot: head[20],
+                local_id: CommId(u32_at(head, 4)),
+                remote_id: CommId(u32_at(head, 8)),
+                nonce: Nonce(u64_at(head, 12)),
+                slot: SlotId::new(head[20]).ok_or(ParseError::Value)?,
             },
             body: parse_body(kind, body)?,
             private_data,
@@ -281,10 +293,10 @@ impl<'a> Message<'a> {
         buf[0] = VERSION_TYPE;
         buf[1] = kind as u8;
         put_len(buf, 2, total);
-        put_u32(buf, 4, self.head.local_id);
-        put_u32(buf, 8, self.head.remote_id);
-        buf[12..20].copy_from_slice(&self.head.nonce.to_be_bytes());
-        buf[20] = self.head.slot;
+        put_u32(buf, 4, self.head.local_id.0);
+        put_u32(buf, 8, self.head.remote_id.0);
+        buf[12..20].copy_from_slice(&self.head.nonce.0.to_be_bytes());
+        buf[20] = self.head.slot.number();
         put_len(buf, 22, self.private_data.len());
         write_body(&self.body, &mut buf[HEADER_LEN..body_end]);
         buf[body_end..total].copy_from_slice(self.private_data);
@@ -300,11 +312,11 @@ pub struct ReqRoute {
     /// Address and port of the active side; a refusal goes to this address.
     pub src: SocketAddr,
     /// The active side's slot; a refusal goes to this slot.
-    pub slot: u8,
+    pub slot: SlotId,
     /// Port space of the service.
     pub port_space: PortSpace,
-    local_id: u32,
-    nonce: u64,
+    local_id: CommId,
+    nonce: Nonce,
 }
 
 impl ReqRoute {
@@ -330,10 +342,10 @@ impl ReqRoute {
 pub fn reject_no_listener(req: &ReqRoute, buf: &mut [u8]) -> usize {
     Message {
         head: Head {
-            local_id: 0,
+            local_id: CommId::NONE,
             remote_id: req.local_id,
             nonce: req.nonce,
-            slot: 0,
+            slot: SlotId::DAEMON,
         },
         body: Body::Rej(RejReason::INVALID_SERVICE_ID),
         private_data: &[],
@@ -353,8 +365,8 @@ fn parse_body(kind: Kind, body: &[u8]) -> Result<Body, ParseError> {
     Ok(match kind {
         Kind::Req => Body::Req(parse_req(body)?),
         Kind::Rep => Body::Rep(QpInfo {
-            qpn: u24_at(body, 0)?,
-            psn: u24_at(body, 4)?,
+            qpn: qpn_at(body, 0)?,
+            psn: psn_at(body, 4)?,
             responder_resources: body[8],
             initiator_depth: body[9],
             srq: body[10] & 1 != 0,
@@ -364,7 +376,7 @@ fn parse_body(kind: Kind, body: &[u8]) -> Result<Body, ParseError> {
         }),
         Kind::Rtu => Body::Rtu,
         Kind::Rej => Body::Rej(RejReason(u16_at(body, 0))),
-        Kind::Dreq => Body::Dreq(u24_at(body, 0)?),
+        Kind::Dreq => Body::Dreq(qpn_at(body, 0)?),
         Kind::Drep => Body::Drep,
         Kind::Mra => Body::Mra(u32_at(body, 0)),
     })
@@ -377,8 +389,8 @@ fn parse_req(body: &[u8]) -> Result<Req, ParseError> {
     }
     Ok(Req {
         qp: QpInfo {
-            qpn: u24_at(body, 0)?,
-            psn: u24_at(body, 4)?,
+            qpn: qpn_at(body, 0)?,
+            psn: psn_at(body, 4)?,
             responder_resources: body[8],
             initiator_depth: body[9],
             srq: body[10] & 1 != 0,
@@ -417,15 +429,15 @@ fn write_body(body: &Body, out: &mut [u8]) {
             put_u32(out, 16, qp.ece.attr_mod);
         }
         Body::Rej(reason) => out[0..2].copy_from_slice(&reason.0.to_be_bytes()),
-        Body::Dreq(qpn) => put_u32(out, 0, qpn & MASK_24),
+        Body::Dreq(qpn) => put_u32(out, 0, qpn.to_u32()),
         Body::Mra(ms) => put_u32(out, 0, *ms),
         Body::Rtu | Body::Drep => {}
     }
 }
 
 fn write_qp(qp: &QpInfo, out: &mut [u8]) {
-    put_u32(out, 0, qp.qpn & MASK_24);
-    put_u32(out, 4, qp.psn & MASK_24);
+    put_u32(out, 0, qp.qpn.to_u32());
+    put_u32(out, 4, qp.psn.to_u32());
     out[8] = qp.responder_resources;
     out[9] = qp.initiator_depth;
     out[10] = u8::from(qp.srq) | u8::from(qp.flow_control) << 1;
@@ -463,12 +475,12 @@ fn u64_at(octets: &[u8], at: usize) -> u64 {
     u64::from(u32_at(octets, at)) << 32 | u64::from(u32_at(octets, at + 4))
 }
 
-fn u24_at(octets: &[u8], at: usize) -> Result<u32, ParseError> {
-    let value = u32_at(octets, at);
-    if value > MASK_24 {
-        return Err(ParseError::Value);
-    }
-    Ok(value)
+fn qpn_at(octets: &[u8], at: usize) -> Result<RawQpn, ParseError> {
+    RawQpn::new(u32_at(octets, at)).ok_or(ParseError::Value)
+}
+
+fn psn_at(octets: &[u8], at: usize) -> Result<Psn, ParseError> {
+    Psn::from_u32(u32_at(octets, at)).ok_or(ParseError::Value)
 }
 
 fn put_u32(out: &mut [u8], at: usize, value: u32) {
@@ -487,15 +499,15 @@ mod tests {
     fn sample_req() -> Message<'static> {
         Message {
             head: Head {
-                local_id: 7,
-                remote_id: 0,
-                nonce: 0x0123_4567_89ab_cdef,
-                slot: 3,
+                local_id: CommId(7),
+                remote_id: CommId::NONE,
+                nonce: Nonce(0x0123_4567_89ab_cdef),
+                slot: SlotId::new(3).unwrap(),
             },
             body: Body::Req(Req {
                 qp: QpInfo {
-                    qpn: 0x03_0001,
-                    psn: 0xab_cdef,
+                    qpn: RawQpn::new(0x03_0001).unwrap(),
+                    psn: Psn::new(0xab_cdef),
                     responder_resources: 4,
                     initiator_depth: 5,
                     srq: true,
@@ -528,7 +540,7 @@ mod tests {
             Body::Rep(req.qp),
             Body::Rtu,
             Body::Rej(RejReason(28)),
-            Body::Dreq(0x12_3456),
+            Body::Dreq(RawQpn::new(0x12_3456).unwrap()),
             Body::Drep,
             Body::Mra(60_000),
         ] {
@@ -561,6 +573,19 @@ mod tests {
     }
 
     #[test]
+    fn message_with_an_impossible_number_is_refused() {
+        let mut buf = [0; MAX_MESSAGE];
+        let len = sample_req().write(&mut buf);
+        let (slot, qpn, psn) = (20, HEADER_LEN, HEADER_LEN + 4);
+        for (at, value) in [(slot, 254), (slot, 255), (qpn, 1), (psn, 1)] {
+            let mut octets = buf;
+            octets[at] = value;
+            let refused = Message::parse(&octets[..len]);
+            assert_eq!(refused, Err(ParseError::Value), "octet {at}");
+        }
+    }
+
+    #[test]
     fn parse_random_octets_never_panics() {
         let mut state = 1u64;
         let mut buf = [0; MAX_MESSAGE];
@@ -584,11 +609,11 @@ mod tests {
         let len = sample_req().write(&mut buf);
         let route = ReqRoute::parse(&buf[..len]).unwrap();
         assert_eq!(route.dst, "[2001:db8::1]:7471".parse().unwrap());
-        assert_eq!(route.slot, 3);
+        assert_eq!(route.slot.number(), 3);
         let len = reject_no_listener(&route, &mut buf);
         let rej = Message::parse(&buf[..len]).unwrap();
         assert_eq!(rej.body, Body::Rej(RejReason::INVALID_SERVICE_ID));
-        assert_eq!(rej.head.remote_id, 7);
-        assert_eq!(rej.head.nonce, 0x0123_4567_89ab_cdef);
+        assert_eq!(rej.head.remote_id, CommId(7));
+        assert_eq!(rej.head.nonce, Nonce(0x0123_4567_89ab_cdef));
     }
 }

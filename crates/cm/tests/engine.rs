@@ -8,7 +8,7 @@ use urdma_cm::{
     AcceptParams, Config, ConnId, ConnectParams, Engine, Error, Event, LocalQp, Peer, PrivateData,
     RejReason, State,
 };
-use urdma_types::PortSpace;
+use urdma_types::{PortSpace, RawQpn, SlotId};
 
 const S: u64 = 1_000_000_000;
 
@@ -16,7 +16,11 @@ fn ip(n: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, n])
 }
 
-fn qp(qpn: u32) -> LocalQp {
+fn slot(number: u8) -> SlotId {
+    SlotId::new(number).unwrap()
+}
+
+fn qp(qpn: RawQpn) -> LocalQp {
     LocalQp {
         qpn,
         responder_resources: 3,
@@ -32,18 +36,18 @@ struct Pair {
     b: Engine,
 }
 
-const QPN_A: u32 = 0x01_0001;
-const QPN_B: u32 = 0x02_0001;
+const QPN_A: RawQpn = RawQpn::new(0x01_0001).unwrap();
+const QPN_B: RawQpn = RawQpn::new(0x02_0001).unwrap();
 
 impl Pair {
     fn new() -> Self {
-        let mut b = Engine::new(Config::new(2, 22));
+        let mut b = Engine::new(Config::new(slot(2), 22));
         for space in [PortSpace::TCP, PortSpace::UDP] {
             b.listen("0.0.0.0:7".parse().unwrap(), space, 2).unwrap();
         }
         Self {
             now: 0,
-            a: Engine::new(Config::new(1, 11)),
+            a: Engine::new(Config::new(slot(1), 11)),
             b,
         }
     }
@@ -149,8 +153,8 @@ fn both_ends_learn_each_others_qp() {
     let (at_a, at_b) = (pair.a.remote(a).unwrap(), pair.b.remote(b).unwrap());
     assert_eq!((at_a.qp.qpn, at_b.qp.qpn), (QPN_B, QPN_A));
     assert_eq!((at_a.qp.psn, at_b.qp.psn), (at_b.local_psn, at_a.local_psn));
-    assert_eq!((at_a.peer.ip, at_a.peer.slot), (ip(2), 2));
-    assert_eq!((at_b.peer.ip, at_b.peer.slot), (ip(1), 1));
+    assert_eq!((at_a.peer.ip, at_a.peer.slot), (ip(2), slot(2)));
+    assert_eq!((at_b.peer.ip, at_b.peer.slot), (ip(1), slot(1)));
     assert_eq!((at_a.path_mtu, at_b.retry_count), (3, 7));
 }
 
@@ -176,7 +180,7 @@ fn silent_peer_is_unreachable_within_eight_seconds() {
 #[test]
 fn no_listener_is_rejected_at_once() {
     let mut pair = Pair::new();
-    pair.b = Engine::new(Config::new(2, 22));
+    pair.b = Engine::new(Config::new(slot(2), 22));
     pair.connect();
     pair.carry();
     match pair.a.poll_event() {
@@ -194,7 +198,7 @@ fn rep_waits_until_the_qp_is_ready() {
     pair.accept(b, false).unwrap();
     assert!(Pair::outgoing(&mut pair.b).is_empty());
     assert_eq!(pair.b.state(b), Some(State::RepGated));
-    pair.b.qp_ready(pair.now, 0x02_0077);
+    pair.b.qp_ready(pair.now, RawQpn::new(0x02_0077).unwrap());
     assert!(Pair::outgoing(&mut pair.b).is_empty());
     pair.b.qp_ready(pair.now, QPN_B);
     assert_eq!(Pair::outgoing(&mut pair.b).len(), 1);
@@ -325,9 +329,21 @@ fn disconnect_unanswered_ends_within_two_seconds() {
 fn peer_that_dies_disconnects() {
     let mut pair = Pair::new();
     let (_, b) = pair.established();
-    pair.b.peer_gone(pair.now, Peer { ip: ip(1), slot: 9 });
+    pair.b.peer_gone(
+        pair.now,
+        Peer {
+            ip: ip(1),
+            slot: slot(9),
+        },
+    );
     assert!(pair.b.poll_event().is_none());
-    pair.b.peer_gone(pair.now, Peer { ip: ip(1), slot: 1 });
+    pair.b.peer_gone(
+        pair.now,
+        Peer {
+            ip: ip(1),
+            slot: slot(1),
+        },
+    );
     assert!(is_disconnected(pair.b.poll_event()));
     assert_eq!(pair.b.state(b), Some(State::TimeWait));
     pair.a.qp_gone(pair.now, QPN_A);
@@ -355,7 +371,13 @@ fn repeated_req_is_answered_again_and_reported_once() {
     let answers = Pair::outgoing(&mut pair.b);
     assert_eq!(answers.len(), 2);
     for (to, octets) in answers {
-        assert_eq!(to, Peer { ip: ip(1), slot: 1 });
+        assert_eq!(
+            to,
+            Peer {
+                ip: ip(1),
+                slot: slot(1)
+            }
+        );
         let message = Message::parse(&octets).unwrap();
         assert_eq!(
             (message.body, message.private_data),
@@ -453,7 +475,7 @@ fn flood_of_requests_that_nobody_listens_for_makes_a_limited_number_of_refusals(
     let mut pair = Pair::new();
     pair.connect();
     let mut request = Pair::outgoing(&mut pair.a).remove(0).1;
-    let mut stranger = Engine::new(Config::new(2, 33));
+    let mut stranger = Engine::new(Config::new(slot(2), 33));
     for nonce in 0..1000_u64 {
         request[12..20].copy_from_slice(&nonce.to_be_bytes());
         stranger.handle_datagram(0, ip(1), &request);
@@ -499,7 +521,7 @@ fn service_between_two_listeners_is_asked_again() {
     for space in [PortSpace::TCP, PortSpace::UDP] {
         let mut pair = Pair::new();
         pair.established();
-        pair.b = Engine::new(Config::new(2, 33));
+        pair.b = Engine::new(Config::new(slot(2), 33));
         let second = pair.connect_in(space);
         pair.carry();
         assert!(pair.a.poll_event().is_none());
@@ -548,7 +570,7 @@ fn repeated_req_that_finds_no_listener_does_not_undo_the_rep() {
 fn service_that_stays_away_is_rejected_within_four_seconds() {
     let mut pair = Pair::new();
     pair.established();
-    pair.b = Engine::new(Config::new(2, 33));
+    pair.b = Engine::new(Config::new(slot(2), 33));
     let second = pair.connect();
     loop {
         pair.carry();

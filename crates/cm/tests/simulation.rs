@@ -10,7 +10,7 @@ use urdma_cm::{
     AcceptParams, Config, ConnId, ConnectParams, Engine, Event, LocalQp, Peer, PrivateData,
     RejReason,
 };
-use urdma_types::PortSpace;
+use urdma_types::{PortSpace, RawQpn, SlotId};
 
 const MS: u64 = 1_000_000;
 const SERVICE: u16 = 7471;
@@ -49,7 +49,7 @@ enum Deed {
     Connect,
     Accept(ConnId),
     Establish(ConnId),
-    Ready(u32),
+    Ready(RawQpn),
     Reject(ConnId),
     Disconnect(ConnId),
     Destroy(ConnId),
@@ -71,7 +71,7 @@ struct Host {
     ip: IpAddr,
     engine: Engine,
     seen: HashMap<ConnId, Seen>,
-    qpns: HashMap<ConnId, u32>,
+    qpns: HashMap<ConnId, RawQpn>,
     next_qpn: u32,
 }
 
@@ -88,7 +88,7 @@ struct World {
 }
 
 enum Happening {
-    Packet(u8, Vec<u8>),
+    Packet(SlotId, Vec<u8>),
     Deed(Deed),
 }
 
@@ -96,7 +96,7 @@ impl World {
     fn new(seed: u64, weather: Weather) -> Self {
         let host = |n: u8| Host {
             ip: IpAddr::from([10, 0, 0, n]),
-            engine: Engine::new(Config::new(n, seed ^ u64::from(n))),
+            engine: Engine::new(Config::new(SlotId::new(n).unwrap(), seed ^ u64::from(n))),
             seen: HashMap::new(),
             qpns: HashMap::new(),
             next_qpn: u32::from(n) << 16,
@@ -129,13 +129,14 @@ impl World {
         self.plan(host, delay, Happening::Deed(deed));
     }
 
-    fn qpn(&mut self, host: usize, conn: Option<ConnId>) -> u32 {
+    fn qpn(&mut self, host: usize, conn: Option<ConnId>) -> RawQpn {
         let host = &mut self.hosts[host];
         host.next_qpn += 1;
+        let qpn = RawQpn::new(host.next_qpn).unwrap();
         if let Some(conn) = conn {
-            host.qpns.insert(conn, host.next_qpn);
+            host.qpns.insert(conn, qpn);
         }
-        host.next_qpn
+        qpn
     }
 
     fn run(&mut self) {
@@ -191,9 +192,9 @@ impl World {
     }
 
     /// Slot 0 is urdmad, which finds the listener.
-    fn deliver(&mut self, host: usize, slot: u8, octets: &[u8]) {
+    fn deliver(&mut self, host: usize, slot: SlotId, octets: &[u8]) {
         let from = self.hosts[1 - host].ip;
-        if slot == 0 {
+        if slot == SlotId::DAEMON {
             let route = ReqRoute::parse(octets).unwrap();
             if route.dst.port() != SERVICE {
                 let mut buf = [0; MAX_MESSAGE];
@@ -392,7 +393,7 @@ impl World {
     }
 }
 
-fn qp(qpn: u32) -> LocalQp {
+fn qp(qpn: RawQpn) -> LocalQp {
     LocalQp {
         qpn,
         responder_resources: 4,

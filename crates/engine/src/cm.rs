@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 use proto_trp::conn::QpState;
 use urdma_ipc::PortTable;
 use urdma_ipc::{CmPort, ControlClient, PortSharing};
-use urdma_types::{Qpn, SlotId};
-use urdma_ucma::{Device, Driver, Errno, Peer, Port, Sharing, Ucma};
+use urdma_types::{Psn, Qpn, RawQpn, SlotId};
+use urdma_ucma::{CmId, Device, Driver, Errno, Peer, Port, Sharing, Ucma};
 
 use super::path::Way;
 use super::shard::random_u64;
@@ -34,12 +34,15 @@ impl Engine {
     /// A queue pair has reached RTR: a handshake may be waiting for that.
     pub(super) fn qp_is_ready_now(&self, qpn: Qpn) {
         if let Some(ucma) = self.cm_in_use() {
-            ucma.qp_ready(qpn.to_u32());
+            ucma.qp_ready(qpn);
         }
     }
 
     /// Whether connection management of this process has met a peer with this queue pair number and first PSN.
     pub fn has_met(&self, qpn: u32, psn: u32) -> bool {
+        let (Some(qpn), Some(psn)) = (RawQpn::new(qpn), Psn::from_u32(psn)) else {
+            return false;
+        };
         self.ucma.get().is_some_and(|ucma| ucma.has_peer(qpn, psn))
     }
 
@@ -78,7 +81,7 @@ impl Driver for Surroundings {
     fn device(&self) -> Device {
         let Ok(engine) = self.engine() else {
             return Device {
-                slot: 0,
+                slot: SlotId::DAEMON,
                 node_guid: [0; 8],
                 addresses: Vec::new(),
                 gids: Vec::new(),
@@ -87,7 +90,7 @@ impl Driver for Surroundings {
         };
         let info = engine.info();
         Device {
-            slot: info.slot.number(),
+            slot: info.slot,
             node_guid: info.node_guid.to_be_bytes(),
             addresses: info.addresses.clone(),
             gids: info.gids.iter().map(|entry| entry.gid.0).collect(),
@@ -96,10 +99,10 @@ impl Driver for Surroundings {
     }
 
     fn transmit(&self, to: Peer, datagram: &[u8]) {
-        if let (Ok(engine), Some(slot)) = (self.engine(), SlotId::new(to.slot)) {
+        if let Ok(engine) = self.engine() {
             let mut shard = engine.shard.lock();
             if !shard.is_dead {
-                shard.send_cm(&engine.info, to.ip, slot, datagram);
+                shard.send_cm(&engine.info, to.ip, to.slot, datagram);
             }
         }
     }
@@ -110,8 +113,8 @@ impl Driver for Surroundings {
         }
     }
 
-    fn qp_is_ready(&self, qpn: u32) -> bool {
-        let (Ok(first), Some(qpn)) = (self.engine(), Qpn::from_u32(qpn)) else {
+    fn qp_is_ready(&self, qpn: RawQpn) -> bool {
+        let (Ok(first), Some(qpn)) = (self.engine(), qpn.to_qpn()) else {
             return true;
         };
         let Some(engine) = first.lanes.find(qpn.slot()) else {
@@ -125,34 +128,37 @@ impl Driver for Surroundings {
         entry.is_none_or(|entry| !matches!(entry.conn.state(), QpState::Reset | QpState::Init))
     }
 
-    fn bind_port(&self, id: u32, wanted: &Port) -> Result<u16, Errno> {
+    fn bind_port(&self, id: CmId, wanted: &Port) -> Result<u16, Errno> {
         let wanted = CmPort {
             space: PortTable::of(wanted.space).ok_or(libc::EINVAL)?,
             addr: wanted.ip,
             port: wanted.port,
             sharing: sharing_of(wanted.sharing),
         };
-        let bound = self.engine()?.control()?.cm_bind_port(id, wanted);
+        let bound = self.engine()?.control()?.cm_bind_port(id.0, wanted);
         bound.map_err(|error| error.errno())
     }
 
-    fn share_port(&self, id: u32, sharing: Sharing) -> Result<(), Errno> {
-        let shared = self.engine()?.control()?.cm_share(id, sharing_of(sharing));
+    fn share_port(&self, id: CmId, sharing: Sharing) -> Result<(), Errno> {
+        let shared = self
+            .engine()?
+            .control()?
+            .cm_share(id.0, sharing_of(sharing));
         shared.map_err(|error| error.errno())
     }
 
-    fn listen(&self, id: u32, backlog: u32) -> Result<(), Errno> {
-        let listens = self.engine()?.control()?.cm_listen(id, backlog);
+    fn listen(&self, id: CmId, backlog: u32) -> Result<(), Errno> {
+        let listens = self.engine()?.control()?.cm_listen(id.0, backlog);
         listens.map_err(|error| error.errno())
     }
 
-    fn release_port(&self, id: u32) {
+    fn release_port(&self, id: CmId) {
         let Ok(engine) = self.engine() else {
             return;
         };
         if let Ok(control) = engine.control() {
             // When urdmad is gone, so is the port.
-            let _ = control.cm_release(id);
+            let _ = control.cm_release(id.0);
         }
     }
 

@@ -175,7 +175,7 @@ impl Engine {
         };
         // Connection management knows slots only. Where the slot has its next process, an attempt to connect to the one before ends by itself.
         if arena.generation(slot) == generation || !arena.is_alive(slot) {
-            ucma.slot_gone(slot.number());
+            ucma.slot_gone(slot);
             return;
         }
         for qpn in self.connected_to(slot, generation) {
@@ -184,7 +184,7 @@ impl Engine {
     }
 
     /// The queue pairs of all lanes that are connected to the process that had `slot` in its `generation` or before.
-    fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
+    fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
         let of_lane = |engine: &Engine| engine.shard.lock().connected_to(slot, generation);
         let mut connected = of_lane(self);
         for lane in self.lanes.beside() {

@@ -640,7 +640,7 @@ impl<'a> Host for QpHost<'a> {
 
     #[cold]
     fn event(&mut self, event: Event) {
-        let qpn = self.qp.number().to_u32();
+        let qpn = self.qp.number();
         let kind = match event {
             Event::Established => {
                 self.notes.push(Note::QpData(qpn));

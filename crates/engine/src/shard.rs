@@ -38,9 +38,9 @@ const KEEPALIVE_NS: u64 = 3_000_000_000;
 #[derive(Debug)]
 pub(super) enum Note {
     /// The first message came in on this queue pair.
-    QpData(u32),
+    QpData(Qpn),
     /// The other end of this queue pair is gone.
-    QpGone(u32),
+    QpGone(Qpn),
     /// A datagram for this slot of the host found nobody.
     SlotDead(SlotId),
     /// A datagram of connection management.
@@ -446,11 +446,11 @@ impl Shard {
     }
 
     /// The queue pairs that are connected to the process that had `slot` in its `generation` or before.
-    pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
+    pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
         self.qps
             .iter()
             .filter(|entry| entry.is_with(slot, generation) == Some(true))
-            .map(|entry| entry.qp.number().to_u32())
+            .map(|entry| entry.qp.number())
             .collect()
     }
 

@@ -103,6 +103,50 @@ impl std::fmt::Display for Qpn {
     }
 }
 
+/// A queue pair number as verbs and peers name it: any value of 24 bits.
+///
+/// Unlike a [`Qpn`] it need not belong to a slot: connection management carries the numbers of
+/// other devices too, and 0 stands for "no queue pair".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct RawQpn(u32);
+
+impl RawQpn {
+    /// No queue pair.
+    pub const NONE: RawQpn = RawQpn(0);
+
+    /// The number that stands for every member of a multicast group (`0xffffff`).
+    pub const MULTICAST: RawQpn = RawQpn(0x00ff_ffff);
+
+    /// The queue pair number `value`; `None` when it has more than 24 bits.
+    #[inline]
+    pub const fn new(value: u32) -> Option<Self> {
+        if value > 0x00ff_ffff {
+            None
+        } else {
+            Some(Self(value))
+        }
+    }
+
+    /// The number in the low 24 bits.
+    #[inline]
+    pub const fn to_u32(self) -> u32 {
+        self.0
+    }
+
+    /// The number as one of a queue pair of urdma, if it can be one.
+    #[inline]
+    pub const fn to_qpn(self) -> Option<Qpn> {
+        Qpn::from_u32(self.0)
+    }
+}
+
+impl From<Qpn> for RawQpn {
+    #[inline]
+    fn from(qpn: Qpn) -> Self {
+        Self(qpn.0)
+    }
+}
+
 /// The UDP destination port of the packets for a slot.
 #[inline]
 pub const fn udp_port(slot: SlotId) -> u16 {
@@ -159,6 +203,16 @@ mod tests {
         for value in [0, 0x0001_0000, 0x00fe_0001, 0x0100_0001, u32::MAX] {
             assert_eq!(Qpn::from_u32(value), None, "{value:#x}");
         }
+    }
+
+    #[test]
+    fn raw_qpn_has_24_bits_and_need_not_have_a_slot() {
+        assert_eq!(RawQpn::new(0x00ff_ffff), Some(RawQpn::MULTICAST));
+        assert_eq!(RawQpn::new(0x0100_0000), None);
+        assert_eq!(RawQpn::new(0), Some(RawQpn::NONE));
+        assert_eq!(RawQpn::NONE.to_qpn(), None);
+        let qpn = Qpn::new(SlotId::DAEMON, 1);
+        assert_eq!(RawQpn::from(qpn).to_qpn(), Some(qpn));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Identifiers that every part of urdma shares.
 //!
 //! - [`SlotId`], [`Qpn`] and the UDP ports that they map to (doc/spec/trp.md, section 3);
+//! - [`RawQpn`], a queue pair number of any device;
 //! - [`Psn`], a packet sequence number with serial arithmetic;
 //! - [`Ip16`], an IP address in the 16 octets of a GID;
 //! - [`PortSpace`], a port space of rdma_cm;
@@ -16,8 +17,8 @@ mod psn;
 mod time;
 
 pub use addr::{
-    slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, SlotId, MAX_SLOTS, PORT_BASE,
-    SOURCE_PORT_BASE,
+    slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, RawQpn, SlotId, MAX_SLOTS,
+    PORT_BASE, SOURCE_PORT_BASE,
 };
 pub use ip::Ip16;
 pub use port_space::PortSpace;

@@ -19,6 +19,16 @@ impl Psn {
         Self(value & MASK_24)
     }
 
+    /// The sequence number `value`; `None` when it has more than 24 bits.
+    #[inline]
+    pub const fn from_u32(value: u32) -> Option<Self> {
+        if value > MASK_24 {
+            None
+        } else {
+            Some(Self(value))
+        }
+    }
+
     /// The number in the low 24 bits.
     #[inline]
     pub const fn to_u32(self) -> u32 {
@@ -98,7 +108,9 @@ mod tests {
     }
 
     #[test]
-    fn psn_new_drops_the_upper_octet() {
+    fn psn_new_drops_the_upper_octet_and_from_u32_refuses_it() {
         assert_eq!(Psn::new(0xab12_3456).to_u32(), 0x0012_3456);
+        assert_eq!(Psn::from_u32(0x0012_3456), Some(Psn::new(0x0012_3456)));
+        assert_eq!(Psn::from_u32(0xab12_3456), None);
     }
 }

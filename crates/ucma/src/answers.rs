@@ -8,6 +8,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::abi::{PathRec, PathRecData, QpAttr, QueryAddrResp, QueryPathResp, QueryRouteResp};
 use crate::driver::Errno;
+use crate::handle::CmId;
 use crate::ids::{Id, IdState, State};
 use crate::param::{way, HOP_LIMIT, PORT, UDP_QKEY};
 use crate::service::Service;
@@ -115,7 +116,7 @@ fn connection_attr(
                 | mask::RETRY_CNT
                 | mask::RNR_RETRY
                 | mask::MAX_QP_RD_ATOMIC;
-            attr.sq_psn = remote.local_psn;
+            attr.sq_psn = remote.local_psn.to_u32();
             attr.timeout = remote.ack_timeout;
             attr.retry_cnt = remote.retry_count;
             attr.rnr_retry = remote.qp.rnr_retry;
@@ -142,8 +143,8 @@ fn ready_to_receive(
         | mask::MAX_DEST_RD_ATOMIC
         | mask::MIN_RNR_TIMER;
     attr.path_mtu = u32::from(remote.path_mtu.min(state.device.path_mtu));
-    attr.dest_qp_num = remote.qp.qpn;
-    attr.rq_psn = remote.qp.psn;
+    attr.dest_qp_num = remote.qp.qpn.to_u32();
+    attr.rq_psn = remote.qp.psn.to_u32();
     attr.max_dest_rd_atomic = remote.qp.initiator_depth;
     attr.min_rnr_timer = MIN_RNR_TIMER;
     attr.port_num = PORT;
@@ -166,7 +167,7 @@ fn datagram_attr(mut attr: QpAttr, wanted: u32) -> Result<QpAttr, Errno> {
 }
 
 /// The answer to QUERY_ROUTE.
-pub(crate) fn route(state: &mut State, number: u32) -> QueryRouteResp {
+pub(crate) fn route(state: &mut State, number: CmId) -> QueryRouteResp {
     let (node_guid, mtu) = (state.device.node_guid, state.device.path_mtu);
     let mut answer = QueryRouteResp::new_zeroed();
     answer.ibdev_index = NO_INDEX;
@@ -195,7 +196,7 @@ pub(crate) fn route(state: &mut State, number: u32) -> QueryRouteResp {
 }
 
 /// The answer to QUERY with option ADDR.
-pub(crate) fn addr(state: &mut State, number: u32) -> QueryAddrResp {
+pub(crate) fn addr(state: &mut State, number: CmId) -> QueryAddrResp {
     let mut answer = device_part(state, number);
     if let Some(id) = state.any_id(number) {
         answer.src_size = sockaddr::size_of(id.src);
@@ -207,7 +208,7 @@ pub(crate) fn addr(state: &mut State, number: u32) -> QueryAddrResp {
 }
 
 /// The answer to QUERY with option GID.
-pub(crate) fn gid(state: &mut State, number: u32) -> QueryAddrResp {
+pub(crate) fn gid(state: &mut State, number: CmId) -> QueryAddrResp {
     let mut answer = device_part(state, number);
     if let Some(id) = state.any_id(number) {
         let port = |addr: Option<SocketAddr>| addr.map_or(0, |addr| addr.port());
@@ -220,7 +221,7 @@ pub(crate) fn gid(state: &mut State, number: u32) -> QueryAddrResp {
 }
 
 /// The answer to QUERY with option PATH: the head, then the path if there is one.
-pub(crate) fn path(state: &mut State, number: u32) -> Vec<u8> {
+pub(crate) fn path(state: &mut State, number: CmId) -> Vec<u8> {
     let mtu = state.device.path_mtu;
     let mut head = QueryPathResp::new_zeroed();
     let mut octets = Vec::new();
@@ -238,7 +239,7 @@ pub(crate) fn path(state: &mut State, number: u32) -> Vec<u8> {
     octets
 }
 
-fn device_part(state: &mut State, number: u32) -> QueryAddrResp {
+fn device_part(state: &mut State, number: CmId) -> QueryAddrResp {
     let node_guid = state.device.node_guid;
     let mut answer = QueryAddrResp::new_zeroed();
     answer.ibdev_index = NO_INDEX;

@@ -1,17 +1,18 @@
 //! The commands, each as the kernel's ucma and rdma_cm carry it out.
 
 use std::net::{IpAddr, SocketAddr};
-use urdma_types::PortSpace;
 
 use urdma_cm::wire::Ece as CmEce;
 use urdma_cm::{
     AcceptParams, ConnId, ConnectParams, LocalQp, PrivateData, RejReason, Role, State as ConnState,
 };
+use urdma_types::{PortSpace, RawQpn};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::abi::{self, cmd, event, option, ConnParam, Ece, Header};
 use crate::answers;
 use crate::driver::{Driver, Errno};
+use crate::handle::{CmId, FileHandle};
 use crate::ids::{with_port, IdState, State};
 use crate::service::Service;
 use crate::sockaddr;
@@ -34,7 +35,7 @@ pub(crate) enum After {
     /// The driver has to find a way to this address, which may take seconds.
     Resolve {
         /// The id that waits.
-        id: u32,
+        id: CmId,
         /// The address.
         ip: IpAddr,
     },
@@ -47,7 +48,7 @@ pub(crate) struct Command<'a> {
     pub(crate) caller: Caller,
     pub(crate) now: u64,
     /// The opened file that it was written to.
-    pub(crate) file: i64,
+    pub(crate) file: FileHandle,
     pub(crate) header: Header,
     pub(crate) body: &'a [u8],
 }
@@ -93,7 +94,7 @@ impl Command<'_> {
             cmd::DESTROY_ID => self.destroy_id(),
             cmd::BIND_IP => {
                 let body: abi::BindIp = body_of(self.body)?;
-                self.bind(body.id, ip_address(&body.addr.octets)?)
+                self.bind(CmId(body.id), ip_address(&body.addr.octets)?)
             }
             cmd::BIND => self.bind_sized(),
             cmd::RESOLVE_ROUTE => self.resolve_route(),
@@ -142,7 +143,7 @@ impl Command<'_> {
         let service = Service::of(space, body.qp_type)?;
         self.require_device()?;
         let number = self.state.add_id(self.file, body.uid, space, service);
-        let answered = self.caller.put(body.response, room, &number);
+        let answered = self.caller.put(body.response, room, &number.0);
         if answered.is_err() {
             self.state.destroy_id(self.driver, self.now, number);
         }
@@ -152,8 +153,8 @@ impl Command<'_> {
     fn destroy_id(&mut self) -> Result<(), Errno> {
         let room = self.room_for::<u32>()?;
         let body: abi::DestroyId = body_of(self.body)?;
-        self.state.id(self.file, body.id)?;
-        let reported = self.state.destroy_id(self.driver, self.now, body.id);
+        self.state.id(self.file, CmId(body.id))?;
+        let reported = self.state.destroy_id(self.driver, self.now, CmId(body.id));
         self.caller.put(body.response, room, &reported)
     }
 
@@ -164,10 +165,10 @@ impl Command<'_> {
         if body.reserved != 0 || body.addr_size == 0 {
             return Err(libc::EINVAL);
         }
-        self.bind(body.id, addr?)
+        self.bind(CmId(body.id), addr?)
     }
 
-    fn bind(&mut self, number: u32, addr: Option<SocketAddr>) -> Result<(), Errno> {
+    fn bind(&mut self, number: CmId, addr: Option<SocketAddr>) -> Result<(), Errno> {
         let addr = addr.ok_or(libc::EINVAL)?;
         self.require_device()?;
         let is_definite = !addr.ip().is_unspecified();
@@ -195,7 +196,7 @@ impl Command<'_> {
         let body: abi::ResolveIp = body_of(self.body)?;
         let src = ip_address(&body.src_addr.octets)?;
         let dst = ip_address(&body.dst_addr.octets)?;
-        self.resolve(body.id, src, dst)
+        self.resolve(CmId(body.id), src, dst)
     }
 
     fn resolve_addr(&mut self) -> Result<After, Errno> {
@@ -210,12 +211,12 @@ impl Command<'_> {
             return Err(libc::EINVAL);
         }
         let src = if body.src_size == 0 { None } else { src? };
-        self.resolve(body.id, src, dst?)
+        self.resolve(CmId(body.id), src, dst?)
     }
 
     fn resolve(
         &mut self,
-        number: u32,
+        number: CmId,
         src: Option<SocketAddr>,
         dst: Option<SocketAddr>,
     ) -> Result<After, Errno> {
@@ -250,7 +251,7 @@ impl Command<'_> {
     /// Binds an active id: to what the application asks for, else to any address of the family.
     fn choose_source(
         &mut self,
-        number: u32,
+        number: CmId,
         src: Option<SocketAddr>,
         dst: SocketAddr,
     ) -> Result<(), Errno> {
@@ -274,10 +275,10 @@ impl Command<'_> {
         if body.timeout_ms == 0 {
             return Err(libc::EINVAL);
         }
-        self.finish_route(body.id)
+        self.finish_route(CmId(body.id))
     }
 
-    fn finish_route(&mut self, number: u32) -> Result<(), Errno> {
+    fn finish_route(&mut self, number: CmId) -> Result<(), Errno> {
         let id = self.state.id(self.file, number)?;
         if id.state != IdState::AddrResolved {
             return Err(libc::EINVAL);
@@ -292,7 +293,7 @@ impl Command<'_> {
             body_with_tail(self.body, std::mem::offset_of!(abi::Connect, reserved))?;
         self.require_device()?;
         let path_mtu = self.state.device.path_mtu;
-        let id = self.state.id(self.file, body.id)?;
+        let id = self.state.id(self.file, CmId(body.id))?;
         let (Some(src), Some(dst)) = (id.src, id.dst) else {
             return Err(libc::EINVAL);
         };
@@ -317,31 +318,31 @@ impl Command<'_> {
             private_data: private_data(&body.conn_param)?,
         };
         let conn = self.state.engine.connect(self.now, &params);
-        self.state.attach_conn(body.id, conn);
-        self.state.id(self.file, body.id)?.state = IdState::Connected(conn);
+        self.state.attach_conn(CmId(body.id), conn);
+        self.state.id(self.file, CmId(body.id))?.state = IdState::Connected(conn);
         Ok(())
     }
 
     fn listen(&mut self) -> Result<(), Errno> {
         let body: abi::Listen = body_of(self.body)?;
         self.require_device()?;
-        let id = self.state.id(self.file, body.id)?;
+        let id = self.state.id(self.file, CmId(body.id))?;
         if id.service == Service::XrcInitiator {
             return Err(libc::EINVAL);
         }
         if id.state == IdState::Idle {
             let any = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
-            self.bind(body.id, Some(any))?;
+            self.bind(CmId(body.id), Some(any))?;
         }
-        let id = self.state.id(self.file, body.id)?;
+        let id = self.state.id(self.file, CmId(body.id))?;
         if id.state != IdState::Bound {
             return Err(libc::EINVAL);
         }
         if !id.has_port {
             // Its address could not be resolved, for which no port was needed.
-            self.state.reserve_port(self.driver, body.id)?;
+            self.state.reserve_port(self.driver, CmId(body.id))?;
         }
-        let id = self.state.id(self.file, body.id)?;
+        let id = self.state.id(self.file, CmId(body.id))?;
         let (space, src) = (id.space, id.src.ok_or(libc::EINVAL)?);
         let backlog = match body.backlog {
             asked @ 1..MAX_BACKLOG => asked,
@@ -352,12 +353,12 @@ impl Command<'_> {
             .engine
             .listen(sockaddr::canonical(src), space, backlog)
             .map_err(|_| libc::EADDRINUSE)?;
-        if let Err(errno) = self.driver.listen(body.id, backlog) {
+        if let Err(errno) = self.driver.listen(CmId(body.id), backlog) {
             self.state.engine.close_listener(listener);
             return Err(errno);
         }
-        self.state.attach_listener(body.id, listener);
-        let id = self.state.id(self.file, body.id)?;
+        self.state.attach_listener(CmId(body.id), listener);
+        let id = self.state.id(self.file, CmId(body.id))?;
         id.reuse_addr = false;
         id.state = IdState::Listening(listener);
         Ok(())
@@ -366,7 +367,7 @@ impl Command<'_> {
     fn accept(&mut self) -> Result<(), Errno> {
         let body: abi::Accept =
             body_with_tail(self.body, std::mem::offset_of!(abi::Accept, reserved))?;
-        let conn = self.conn_of(body.id)?;
+        let conn = self.conn_of(CmId(body.id))?;
         if body.conn_param.valid == 0 {
             let engine = &mut self.state.engine;
             engine
@@ -385,13 +386,13 @@ impl Command<'_> {
             .accept(self.now, conn, &params)
             .map_err(|_| libc::EINVAL)?;
         self.state.gates.push(params.qp.qpn);
-        self.state.id(self.file, body.id)?.uid = body.uid;
+        self.state.id(self.file, CmId(body.id))?.uid = body.uid;
         Ok(())
     }
 
     fn reject(&mut self) -> Result<(), Errno> {
         let body: abi::Reject = body_of(self.body)?;
-        let conn = self.conn_of(body.id)?;
+        let conn = self.conn_of(CmId(body.id))?;
         let reason = match body.reason {
             0 => RejReason::CONSUMER_DEFINED,
             28 | REJ_VENDOR_OPTION => RejReason(u16::from(body.reason)),
@@ -407,7 +408,7 @@ impl Command<'_> {
 
     fn disconnect(&mut self) -> Result<(), Errno> {
         let body: abi::Disconnect = body_of(self.body)?;
-        let conn = self.conn_of(body.id)?;
+        let conn = self.conn_of(CmId(body.id))?;
         let engine = &mut self.state.engine;
         match engine.disconnect(self.now, conn) {
             Ok(()) => Ok(()),
@@ -420,7 +421,7 @@ impl Command<'_> {
     fn init_qp_attr(&mut self) -> Result<(), Errno> {
         let room = self.room_for::<abi::QpAttr>()?;
         let body: abi::InitQpAttr = body_of(self.body)?;
-        let id = self.state.id(self.file, body.id)?;
+        let id = self.state.id(self.file, CmId(body.id))?;
         if !id.has_device {
             return Err(libc::EINVAL);
         }
@@ -438,29 +439,29 @@ impl Command<'_> {
         if room < std::mem::offset_of!(abi::QueryRouteResp, ibdev_index) {
             return Err(libc::ENOSPC);
         }
-        self.state.id(self.file, body.id)?;
-        let answer = answers::route(self.state, body.id);
+        self.state.id(self.file, CmId(body.id))?;
+        let answer = answers::route(self.state, CmId(body.id));
         self.caller.put(body.response, room, &answer)
     }
 
     fn query(&mut self) -> Result<(), Errno> {
         let body: abi::Query = body_of(self.body)?;
         let room = usize::from(self.header.output);
-        self.state.id(self.file, body.id)?;
+        self.state.id(self.file, CmId(body.id))?;
         let addr_room = std::mem::offset_of!(abi::QueryAddrResp, ibdev_index);
         match body.option {
             abi::query::ADDR | abi::query::GID if room < addr_room => Err(libc::ENOSPC),
             abi::query::ADDR => {
-                let answer = answers::addr(self.state, body.id);
+                let answer = answers::addr(self.state, CmId(body.id));
                 self.caller.put(body.response, room, &answer)
             }
             abi::query::GID => {
-                let answer = answers::gid(self.state, body.id);
+                let answer = answers::gid(self.state, CmId(body.id));
                 self.caller.put(body.response, room, &answer)
             }
             abi::query::PATH if room < size_of::<abi::QueryPathResp>() => Err(libc::ENOSPC),
             abi::query::PATH => {
-                let answer = answers::path(self.state, body.id);
+                let answer = answers::path(self.state, CmId(body.id));
                 let len = room.min(answer.len());
                 self.caller.put(body.response, len, answer.as_slice())
             }
@@ -470,25 +471,25 @@ impl Command<'_> {
 
     fn set_option(&mut self) -> Result<(), Errno> {
         let body: abi::SetOption = body_of(self.body)?;
-        self.state.id(self.file, body.id)?;
+        self.state.id(self.file, CmId(body.id))?;
         let len = usize::try_from(body.optlen).map_err(|_| libc::EINVAL)?;
         if len > 4096 {
             return Err(libc::EINVAL);
         }
         let value = self.caller.get(body.optval, len)?;
         match (body.level, body.optname) {
-            (option::LEVEL_ID, name) => self.set_option_id(body.id, name, &value),
+            (option::LEVEL_ID, name) => self.set_option_id(CmId(body.id), name, &value),
             (option::LEVEL_IB, option::IB_PATH) => {
                 if value.is_empty() || value.len() % size_of::<abi::PathRecData>() != 0 {
                     return Err(libc::EINVAL);
                 }
-                self.finish_route(body.id)
+                self.finish_route(CmId(body.id))
             }
             _ => Err(libc::ENOSYS),
         }
     }
 
-    fn set_option_id(&mut self, number: u32, name: u32, value: &[u8]) -> Result<(), Errno> {
+    fn set_option_id(&mut self, number: CmId, name: u32, value: &[u8]) -> Result<(), Errno> {
         let id = self.state.id(self.file, number)?;
         match (name, value) {
             (option::ID_TOS, &[tos]) => id.tos = tos,
@@ -520,7 +521,7 @@ impl Command<'_> {
     }
 
     /// Tells urdmad of an id's options, if a port is reserved for it.
-    fn share_port(&mut self, number: u32) -> Result<(), Errno> {
+    fn share_port(&mut self, number: CmId) -> Result<(), Errno> {
         let id = self.state.id(self.file, number)?;
         if id.has_port {
             return self.driver.share_port(number, id.sharing());
@@ -530,7 +531,7 @@ impl Command<'_> {
 
     fn notify(&mut self) -> Result<(), Errno> {
         let body: abi::Notify = body_of(self.body)?;
-        let conn = self.conn_of(body.id)?;
+        let conn = self.conn_of(CmId(body.id))?;
         if body.event != EVENT_COMM_EST {
             return Err(libc::EINVAL);
         }
@@ -543,11 +544,11 @@ impl Command<'_> {
     fn migrate_id(&mut self) -> Result<(), Errno> {
         let room = self.room_for::<u32>()?;
         let body: abi::MigrateId = body_of(self.body)?;
-        let reported = self.state.migrate_id(body.id, self.file)?;
+        let reported = self.state.migrate_id(CmId(body.id), self.file)?;
         self.caller.put(body.response, room, &reported)
     }
 
-    fn conn_of(&mut self, number: u32) -> Result<ConnId, Errno> {
+    fn conn_of(&mut self, number: CmId) -> Result<ConnId, Errno> {
         match self.state.id(self.file, number)?.state {
             IdState::Connected(conn) => Ok(conn),
             _ => Err(libc::EINVAL),
@@ -557,7 +558,7 @@ impl Command<'_> {
 
 impl State {
     /// The way to an address is found, or there is none.
-    pub(crate) fn resolved(&mut self, number: u32, ip: IpAddr, source: Result<IpAddr, Errno>) {
+    pub(crate) fn resolved(&mut self, number: CmId, ip: IpAddr, source: Result<IpAddr, Errno>) {
         let Some(id) = self
             .any_id(number)
             .filter(|id| id.state == IdState::AddrQuery)
@@ -618,11 +619,8 @@ fn private_data(param: &ConnParam) -> Result<PrivateData, Errno> {
 }
 
 fn local_qp(param: &ConnParam, ece: &Ece) -> Result<LocalQp, Errno> {
-    if param.qp_num > 0x00ff_ffff {
-        return Err(libc::EINVAL);
-    }
     Ok(LocalQp {
-        qpn: param.qp_num,
+        qpn: RawQpn::new(param.qp_num).ok_or(libc::EINVAL)?,
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,
         srq: param.srq != 0,

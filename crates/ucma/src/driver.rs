@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use urdma_cm::Peer;
-use urdma_types::PortSpace;
+use urdma_types::{PortSpace, RawQpn, SlotId};
+
+use crate::handle::CmId;
 
 /// A port that an id asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub type Errno = i32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// This process's slot.
-    pub slot: u8,
+    pub slot: SlotId,
     /// Node GUID, its octets in network order.
     pub node_guid: [u8; 8],
     /// The instance's addresses.
@@ -71,28 +73,28 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Whether a QP of this process is in RTR or beyond. Also true for a QPN that is not known, so
     /// that nobody waits for it.
-    fn qp_is_ready(&self, qpn: u32) -> bool;
+    fn qp_is_ready(&self, qpn: RawQpn) -> bool;
 
     /// Reserves a port of the instance for an id; returns it.
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL, or what the conversation with urdmad gave.
-    fn bind_port(&self, id: u32, wanted: &Port) -> Result<u16, Errno>;
+    fn bind_port(&self, id: CmId, wanted: &Port) -> Result<u16, Errno>;
 
     /// Changes who may have an id's port too.
     ///
     /// # Errors
     /// What the conversation with urdmad gave.
-    fn share_port(&self, id: u32, sharing: Sharing) -> Result<(), Errno>;
+    fn share_port(&self, id: CmId, sharing: Sharing) -> Result<(), Errno>;
 
     /// Makes urdmad send REQs for an id's port to this process.
     ///
     /// # Errors
     /// As [`Driver::bind_port`], while others have the port too.
-    fn listen(&self, id: u32, backlog: u32) -> Result<(), Errno>;
+    fn listen(&self, id: CmId, backlog: u32) -> Result<(), Errno>;
 
     /// Gives an id's port back, and stops listening there.
-    fn release_port(&self, id: u32);
+    fn release_port(&self, id: CmId);
 
     /// The instance's address to reach `ip` from. May take seconds.
     ///

@@ -4,16 +4,16 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
-use urdma_types::PortSpace;
 
 use urdma_cm::wire::QpInfo;
 use urdma_cm::{ConnId, ConnectRequest, Engine, Event, ListenId, PrivateData};
-use urdma_types::Ip16;
+use urdma_types::{Ip16, PortSpace, RawQpn};
 
 use zerocopy::FromZeros;
 
 use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp};
 use crate::driver::{Device, Driver, Errno, Port, Sharing};
+use crate::handle::{CmId, FileHandle, MembershipId};
 use crate::param::{datagram_param, ece_of, empty_param, no_ece, param_of, way, REST};
 use crate::service::Service;
 use crate::sockaddr;
@@ -44,7 +44,7 @@ pub(crate) enum IdState {
 /// One `rdma_cm_id`.
 #[derive(Debug)]
 pub(crate) struct Id {
-    pub(crate) file: i64,
+    pub(crate) file: FileHandle,
     /// The application's name for it; 0 until it is accepted.
     pub(crate) uid: u64,
     pub(crate) space: PortSpace,
@@ -80,9 +80,9 @@ impl Id {
 #[derive(Debug)]
 pub(crate) struct Queued {
     /// The id that it counts for: for a CONNECT_REQUEST the listener.
-    pub(crate) id: u32,
+    pub(crate) id: CmId,
     /// The membership that it is about and counts for too.
-    pub(crate) membership: Option<u32>,
+    pub(crate) membership: Option<MembershipId>,
     pub(crate) event: u32,
     pub(crate) status: i32,
     pub(crate) conn: ConnParam,
@@ -97,7 +97,7 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct Membership {
     /// The id.
-    pub(crate) id: u32,
+    pub(crate) id: CmId,
     /// The application's name for the membership.
     pub(crate) uid: u64,
     pub(crate) events_reported: u32,
@@ -120,15 +120,15 @@ pub(crate) struct State {
     /// urdmad is gone: nothing new can begin.
     pub(crate) removed: bool,
     /// QPs whose gate is to be looked at when the lock is released.
-    pub(crate) gates: Vec<u32>,
-    pub(crate) files: BTreeMap<i64, File>,
-    ids: BTreeMap<u32, Id>,
-    conns: HashMap<ConnId, u32>,
-    listeners: BTreeMap<ListenId, u32>,
-    pub(crate) memberships: BTreeMap<u32, Membership>,
+    pub(crate) gates: Vec<RawQpn>,
+    pub(crate) files: BTreeMap<FileHandle, File>,
+    ids: BTreeMap<CmId, Id>,
+    conns: HashMap<ConnId, CmId>,
+    listeners: BTreeMap<ListenId, CmId>,
+    pub(crate) memberships: BTreeMap<MembershipId, Membership>,
     next_id: u32,
     pub(crate) next_membership: u32,
-    next_file: i64,
+    next_file: u64,
     next_port: u16,
 }
 
@@ -166,8 +166,8 @@ impl State {
         self.device.addresses.contains(&ip) || self.device.gids.contains(&Ip16::new(ip).0)
     }
 
-    pub(crate) fn add_file(&mut self, event_fd: OwnedFd) -> i64 {
-        let handle = self.next_file;
+    pub(crate) fn add_file(&mut self, event_fd: OwnedFd) -> FileHandle {
+        let handle = FileHandle(self.next_file);
         self.next_file += 1;
         let file = File {
             event_fd: event_fd.into(),
@@ -179,17 +179,18 @@ impl State {
 
     pub(crate) fn add_id(
         &mut self,
-        file: i64,
+        file: FileHandle,
         uid: u64,
         space: PortSpace,
         service: Service,
-    ) -> u32 {
-        loop {
+    ) -> CmId {
+        let number = loop {
             self.next_id = self.next_id.wrapping_add(1);
-            if self.next_id != u32::MAX && !self.ids.contains_key(&self.next_id) {
-                break;
+            let number = CmId(self.next_id);
+            if self.next_id != u32::MAX && !self.ids.contains_key(&number) {
+                break number;
             }
-        }
+        };
         let id = Id {
             file,
             uid,
@@ -206,12 +207,12 @@ impl State {
             events_reported: 0,
             has_port: false,
         };
-        self.ids.insert(self.next_id, id);
-        self.next_id
+        self.ids.insert(number, id);
+        number
     }
 
     /// The id of this number, if it belongs to this file.
-    pub(crate) fn id(&mut self, file: i64, number: u32) -> Result<&mut Id, Errno> {
+    pub(crate) fn id(&mut self, file: FileHandle, number: CmId) -> Result<&mut Id, Errno> {
         let id = self.ids.get_mut(&number).ok_or(libc::ENOENT)?;
         if id.file == file {
             Ok(id)
@@ -221,27 +222,27 @@ impl State {
     }
 
     /// The id of this number, of whatever file.
-    pub(crate) fn any_id(&mut self, number: u32) -> Option<&mut Id> {
+    pub(crate) fn any_id(&mut self, number: CmId) -> Option<&mut Id> {
         self.ids.get_mut(&number)
     }
 
-    pub(crate) fn ids_of(&self, file: i64) -> Vec<u32> {
-        let of_file = |&(&number, id): &(&u32, &Id)| (id.file == file).then_some(number);
+    pub(crate) fn ids_of(&self, file: FileHandle) -> Vec<CmId> {
+        let of_file = |&(&number, id): &(&CmId, &Id)| (id.file == file).then_some(number);
         self.ids
             .iter()
             .filter_map(|entry| of_file(&entry))
             .collect()
     }
 
-    pub(crate) fn all_ids(&self) -> Vec<u32> {
+    pub(crate) fn all_ids(&self) -> Vec<CmId> {
         self.ids.keys().copied().collect()
     }
 
-    pub(crate) fn attach_conn(&mut self, number: u32, conn: ConnId) {
+    pub(crate) fn attach_conn(&mut self, number: CmId, conn: ConnId) {
         self.conns.insert(conn, number);
     }
 
-    pub(crate) fn attach_listener(&mut self, number: u32, listener: ListenId) {
+    pub(crate) fn attach_listener(&mut self, number: CmId, listener: ListenId) {
         self.listeners.insert(listener, number);
     }
 
@@ -253,7 +254,7 @@ impl State {
     }
 
     /// Reserves the port of an id's source address, which gets the port that it is.
-    pub(crate) fn reserve_port(&mut self, driver: &dyn Driver, number: u32) -> Result<(), Errno> {
+    pub(crate) fn reserve_port(&mut self, driver: &dyn Driver, number: CmId) -> Result<(), Errno> {
         let Some((id, src)) = self.ids.get_mut(&number).and_then(|id| {
             let src = id.src?;
             Some((id, src))
@@ -273,7 +274,7 @@ impl State {
     }
 
     /// Ends an id; returns how many of its events the application has fetched.
-    pub(crate) fn destroy_id(&mut self, driver: &dyn Driver, now: u64, number: u32) -> u32 {
+    pub(crate) fn destroy_id(&mut self, driver: &dyn Driver, now: u64, number: CmId) -> u32 {
         let Some(id) = self.ids.remove(&number) else {
             return 0;
         };
@@ -302,7 +303,7 @@ impl State {
     }
 
     /// Moves an id with its queued events to another file.
-    pub(crate) fn migrate_id(&mut self, number: u32, to: i64) -> Result<u32, Errno> {
+    pub(crate) fn migrate_id(&mut self, number: CmId, to: FileHandle) -> Result<u32, Errno> {
         let id = self.ids.get_mut(&number).ok_or(libc::ENOENT)?;
         let from = std::mem::replace(&mut id.file, to);
         let reported = id.events_reported;
@@ -315,11 +316,11 @@ impl State {
     }
 
     /// Queues an event without parameters; ids that the application does not know yet have none.
-    pub(crate) fn post(&mut self, number: u32, event: u32, status: i32) {
+    pub(crate) fn post(&mut self, number: CmId, event: u32, status: i32) {
         self.post_full(number, event, status, empty_param(), no_ece());
     }
 
-    fn post_full(&mut self, number: u32, event: u32, status: i32, conn: ConnParam, ece: Ece) {
+    fn post_full(&mut self, number: CmId, event: u32, status: i32, conn: ConnParam, ece: Ece) {
         let Some(id) = self.ids.get(&number).filter(|id| id.uid != 0) else {
             return;
         };
@@ -371,7 +372,7 @@ impl State {
         id.is_some_and(|id| id.service == Service::Datagram)
     }
 
-    pub(crate) fn enqueue(&mut self, file: i64, queued: Queued) {
+    pub(crate) fn enqueue(&mut self, file: FileHandle, queued: Queued) {
         if let Some(file) = self.files.get_mut(&file) {
             file.queue.push_back(queued);
             add_token(&file.event_fd);
@@ -381,7 +382,7 @@ impl State {
     /// Takes events out of a file's queue, in order.
     pub(crate) fn remove_events(
         &mut self,
-        file: i64,
+        file: FileHandle,
         is_meant: impl Fn(&Queued) -> bool,
     ) -> Vec<Queued> {
         let Some(file) = self.files.get_mut(&file) else {
@@ -395,7 +396,7 @@ impl State {
     }
 
     /// The next event of a file, with its id counted; `None` if none waits.
-    pub(crate) fn next_event(&mut self, file: i64) -> Result<Option<EventResp>, Errno> {
+    pub(crate) fn next_event(&mut self, file: FileHandle) -> Result<Option<EventResp>, Errno> {
         let queue = &mut self.files.get_mut(&file).ok_or(libc::EBADF)?;
         let Some(queued) = queue.queue.pop_front() else {
             return Ok(None);
@@ -406,19 +407,20 @@ impl State {
             id.events_reported += 1;
             (uid, kind) = (id.uid, (id.space, id.service));
         }
-        let mut number = queued.id;
+        let mut number = queued.id.0;
         if let Some(membership) = queued.membership {
             if let Some(known) = self.memberships.get_mut(&membership) {
                 known.events_reported += 1;
                 uid = known.uid;
             }
-            number = membership;
+            number = membership.0;
         }
         if let Some((conn, src, dst)) = queued.request {
-            number = self.add_id(file, 0, kind.0, kind.1);
+            let new = self.add_id(file, 0, kind.0, kind.1);
+            number = new.0;
             self.engine.take_request(conn);
-            self.conns.insert(conn, number);
-            if let Some(id) = self.ids.get_mut(&number) {
+            self.conns.insert(conn, new);
+            if let Some(id) = self.ids.get_mut(&new) {
                 id.state = IdState::Connected(conn);
                 id.src = Some(src);
                 id.dst = Some(dst);
@@ -502,7 +504,7 @@ impl State {
         let qp = &request.req.qp;
         let (conn, rest) = if request.req.port_space.is_datagram() {
             // The kernel tells no more of a datagram's sender either.
-            datagram_param(0, AhAttr::new_zeroed(), &request.private_data)
+            datagram_param(RawQpn::NONE, AhAttr::new_zeroed(), &request.private_data)
         } else {
             let param = param_of(qp, request.req.retry_count, &request.private_data);
             (param, [0; REST])

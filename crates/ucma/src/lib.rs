@@ -4,7 +4,8 @@
 //! open, write and close through the table in [`urdma_abi::front`]; the provider hands them to one [`Ucma`].
 //!
 //! Files: [`driver`] is what the surroundings must offer; [`abi`] the layouts; [`ucma`] the locks
-//! and the opened files; `ids` the rdma_cm ids and what the engine's events mean for
+//! and the opened files; `handle` the numbers of ids and
+//! files; `ids` the rdma_cm ids and what the engine's events mean for
 //! them; `commands` the commands, `multicast` those of groups; `answers` what queries answer; `param` what both ends are told of each other; `service` what an id is for; `user` the copies
 //! to and from the application's memory.
 //!
@@ -15,6 +16,7 @@ pub mod abi;
 mod answers;
 mod commands;
 pub mod driver;
+mod handle;
 mod ids;
 mod multicast;
 mod param;
@@ -24,6 +26,7 @@ pub mod ucma;
 mod user;
 
 pub use driver::{Device, Driver, Errno, Port, Sharing};
+pub use handle::{CmId, FileHandle};
 pub use ucma::Ucma;
 pub use urdma_cm::wire::ReqRoute;
 pub use urdma_cm::Peer;

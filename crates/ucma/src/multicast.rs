@@ -7,23 +7,22 @@
 use std::net::IpAddr;
 
 use urdma_cm::PrivateData;
+use urdma_types::RawQpn;
 
 use crate::abi::{self, event, join};
 use crate::commands::{body_of, Command};
 use crate::driver::Errno;
+use crate::handle::{CmId, MembershipId};
 use crate::ids::{IdState, Membership, Queued, State};
 use crate::param::{datagram_param, no_ece, way};
 use crate::service::Service;
 use crate::sockaddr;
 
-/// The queue pair number that means every member.
-const GROUP_QPN: u32 = 0x00ff_ffff;
-
 impl Command<'_> {
     pub(crate) fn join_ip_mcast(&mut self) -> Result<(), Errno> {
         let body: abi::JoinIpMcast = body_of(self.body)?;
         let (group, _) = sockaddr::group(&body.addr.octets)?;
-        self.join(body.id, body.uid, body.response, group)
+        self.join(CmId(body.id), body.uid, body.response, group)
     }
 
     pub(crate) fn join_mcast(&mut self) -> Result<(), Errno> {
@@ -34,10 +33,10 @@ impl Command<'_> {
         {
             return Err(libc::EINVAL);
         }
-        self.join(body.id, body.uid, body.response, group)
+        self.join(CmId(body.id), body.uid, body.response, group)
     }
 
-    fn join(&mut self, number: u32, uid: u64, response: u64, group: IpAddr) -> Result<(), Errno> {
+    fn join(&mut self, number: CmId, uid: u64, response: u64, group: IpAddr) -> Result<(), Errno> {
         let room = self.room_for::<u32>()?;
         self.require_device()?;
         let id = self.state.id(self.file, number)?;
@@ -51,13 +50,13 @@ impl Command<'_> {
             uid,
             events_reported: 0,
         });
-        let answered = self.caller.put(response, room, &membership);
+        let answered = self.caller.put(response, room, &membership.0);
         if answered.is_err() {
             self.state.memberships.remove(&membership);
             return answered;
         }
         let way = way(&self.state.device, src, group);
-        let (conn, rest) = datagram_param(GROUP_QPN, way, &PrivateData::EMPTY);
+        let (conn, rest) = datagram_param(RawQpn::MULTICAST, way, &PrivateData::EMPTY);
         self.state.enqueue(
             self.file,
             Queued {
@@ -77,25 +76,27 @@ impl Command<'_> {
     pub(crate) fn leave_mcast(&mut self) -> Result<(), Errno> {
         let room = self.room_for::<u32>()?;
         let body: abi::DestroyId = body_of(self.body)?;
-        let membership = self.state.memberships.get(&body.id).ok_or(libc::ENOENT)?;
+        let left = MembershipId(body.id);
+        let membership = self.state.memberships.get(&left).ok_or(libc::ENOENT)?;
         let (id, reported) = (membership.id, membership.events_reported);
         self.state.id(self.file, id)?;
-        self.state.memberships.remove(&body.id);
+        self.state.memberships.remove(&left);
         self.state
-            .remove_events(self.file, |queued| queued.membership == Some(body.id));
+            .remove_events(self.file, |queued| queued.membership == Some(left));
         self.caller.put(body.response, room, &reported)
     }
 }
 
 impl State {
-    fn add_membership(&mut self, membership: Membership) -> u32 {
-        loop {
+    fn add_membership(&mut self, membership: Membership) -> MembershipId {
+        let number = loop {
             self.next_membership = self.next_membership.wrapping_add(1);
-            if !self.memberships.contains_key(&self.next_membership) {
-                break;
+            let number = MembershipId(self.next_membership);
+            if !self.memberships.contains_key(&number) {
+                break number;
             }
-        }
-        self.memberships.insert(self.next_membership, membership);
-        self.next_membership
+        };
+        self.memberships.insert(number, membership);
+        number
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use urdma_cm::wire::QpInfo;
 use urdma_cm::PrivateData;
-use urdma_types::Ip16;
+use urdma_types::{Ip16, RawQpn};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi::{AhAttr, ConnParam, Ece, UdParam, PRIVATE_DATA_FIELD};
@@ -23,7 +23,7 @@ pub(crate) const REST: usize = size_of::<UdParam>() - size_of::<ConnParam>();
 pub(crate) fn param_of(qp: &QpInfo, retry_count: u8, private_data: &PrivateData) -> ConnParam {
     let octets = private_data.as_slice();
     let mut param = empty_param();
-    param.qp_num = qp.qpn;
+    param.qp_num = qp.qpn.to_u32();
     param.private_data[..octets.len()].copy_from_slice(octets);
     param.private_data_len = u8::try_from(octets.len()).unwrap_or(u8::MAX);
     param.srq = u8::from(qp.srq);
@@ -37,14 +37,14 @@ pub(crate) fn param_of(qp: &QpInfo, retry_count: u8, private_data: &PrivateData)
 
 /// A datagram service's parameters, in the two parts of [`EventResp`].
 pub(crate) fn datagram_param(
-    qp_num: u32,
+    qpn: RawQpn,
     ah_attr: AhAttr,
     private_data: &PrivateData,
 ) -> (ConnParam, [u8; REST]) {
     let octets = private_data.as_slice();
     let mut param = UdParam {
-        qp_num,
-        qkey: if qp_num == 0 { 0 } else { UDP_QKEY },
+        qp_num: qpn.to_u32(),
+        qkey: if qpn == RawQpn::NONE { 0 } else { UDP_QKEY },
         ah_attr,
         private_data: [0; PRIVATE_DATA_FIELD],
         private_data_len: u8::try_from(octets.len()).unwrap_or(u8::MAX),

@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urdma_cm::wire::MAX_MESSAGE;
 use urdma_cm::{Config, Engine, Peer};
+use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 
 use crate::abi::{cmd, event, EventResp, GetEvent, Header};
 use crate::commands::{self, After, Command};
 use crate::driver::{Driver, Errno};
+use crate::handle::{CmId, FileHandle};
 use crate::ids::State;
 use crate::user::Caller;
 
@@ -54,7 +56,7 @@ impl Ucma {
     ///
     /// # Errors
     /// EMFILE when there is no descriptor left, EBADF.
-    pub fn open(&self, event_fd: RawFd) -> Result<i64, Errno> {
+    pub fn open(&self, event_fd: RawFd) -> Result<FileHandle, Errno> {
         // SAFETY: fcntl with F_DUPFD_CLOEXEC touches no memory.
         let copy = unsafe { libc::fcntl(event_fd, libc::F_DUPFD_CLOEXEC, 3) };
         if copy < 0 {
@@ -66,7 +68,7 @@ impl Ucma {
     }
 
     /// Closes a file and destroys its ids.
-    pub fn close(&self, handle: i64) {
+    pub fn close(&self, handle: FileHandle) {
         let was_last = self.with(|state, now, driver| {
             for number in state.ids_of(handle) {
                 state.destroy_id(driver, now, number);
@@ -92,7 +94,11 @@ impl Ucma {
     ///
     /// # Safety
     /// The addresses in the command are null or valid for as many octets as the command says.
-    pub unsafe fn write(self: &Arc<Self>, handle: i64, command: &[u8]) -> Result<usize, Errno> {
+    pub unsafe fn write(
+        self: &Arc<Self>,
+        handle: FileHandle,
+        command: &[u8],
+    ) -> Result<usize, Errno> {
         // SAFETY: passed on to our caller.
         let caller = unsafe { Caller::vouched() };
         let (header, body) = commands::parse(command)?;
@@ -138,27 +144,27 @@ impl Ucma {
     }
 
     /// A QP of this process has reached RTR.
-    pub fn qp_ready(&self, qpn: u32) {
-        self.with(|state, now, _| state.engine.qp_ready(now, qpn));
+    pub fn qp_ready(&self, qpn: Qpn) {
+        self.open_gate(qpn.into());
     }
 
     /// The first message came in on a QP of this process. Cheap to repeat, but not free.
-    pub fn qp_data(&self, qpn: u32) {
-        self.with(|state, _, _| state.engine.qp_data(qpn));
+    pub fn qp_data(&self, qpn: Qpn) {
+        self.with(|state, _, _| state.engine.qp_data(qpn.into()));
     }
 
     /// The other end of a QP of this process is gone.
-    pub fn qp_gone(&self, qpn: u32) {
-        self.with(|state, now, _| state.engine.qp_gone(now, qpn));
+    pub fn qp_gone(&self, qpn: Qpn) {
+        self.with(|state, now, _| state.engine.qp_gone(now, qpn.into()));
     }
 
     /// Whether an id of this process is being connected, or is, to a peer whose QP has this number and this first PSN.
-    pub fn has_peer(&self, qpn: u32, psn: u32) -> bool {
+    pub fn has_peer(&self, qpn: RawQpn, psn: Psn) -> bool {
         self.lock().engine.has_peer(qpn, psn)
     }
 
     /// Another process of this host is gone.
-    pub fn slot_gone(&self, slot: u8) {
+    pub fn slot_gone(&self, slot: SlotId) {
         self.with(|state, now, _| {
             for ip in state.device.addresses.clone() {
                 state.engine.peer_gone(now, Peer { ip, slot });
@@ -209,15 +215,20 @@ impl Ucma {
         }
         for qpn in gates {
             if self.driver.qp_is_ready(qpn) {
-                self.qp_ready(qpn);
+                self.open_gate(qpn);
             }
         }
         result
     }
 
+    /// Sends the REP or RTU that was held back until a QP reached RTR.
+    fn open_gate(&self, qpn: RawQpn) {
+        self.with(|state, now, _| state.engine.qp_ready(now, qpn));
+    }
+
     fn get_event(
         &self,
-        handle: i64,
+        handle: FileHandle,
         header: &Header,
         body: &[u8],
         caller: Caller,
@@ -232,7 +243,7 @@ impl Ucma {
     }
 
     /// Looks for the way to `ip` in a thread of its own, since it may take seconds.
-    fn resolve_aside(self: &Arc<Self>, id: u32, ip: IpAddr) {
+    fn resolve_aside(self: &Arc<Self>, id: CmId, ip: IpAddr) {
         let ucma = Arc::clone(self);
         let work = move || {
             let source = ucma.driver.resolve(ip);

@@ -96,10 +96,10 @@ impl Control {
     fn send_cm(&mut self, now: u64, to: Peer, datagram: &[u8]) {
         let is_own = self.identity.owns(to.ip);
         let mut slot = to.slot;
-        if is_own && slot == 0 {
+        if is_own && slot == SlotId::DAEMON {
             match ReqRoute::parse(datagram).map(|route| self.service_of(&route)) {
                 // The engine knows a request that it has, even if the listener is gone, and refuses others.
-                None | Some(Service::Listening(0) | Service::Nobody) => {
+                None | Some(Service::Listening(SlotId::DAEMON) | Service::Nobody) => {
                     return self.kernel.cm.handle_datagram(now, to.ip, datagram);
                 }
                 Some(Service::Listening(listener)) => slot = listener,

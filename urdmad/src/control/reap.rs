@@ -20,7 +20,7 @@ impl Control {
         let slot = attached.slot;
         // First of all, so that nobody sends to it any more.
         self.reaper.mark_dead(slot);
-        self.shared.listeners().release_all(slot.number());
+        self.shared.listeners().release_all(slot);
         self.shared.groups().leave_all(slot);
         self.take_back_lease(slot);
         let report = self.reaper.reap(slot);

@@ -202,7 +202,7 @@ impl Control {
 
     /// The port that a client calls `number`.
     fn binding_of(&self, token: Token, number: u32) -> Result<BindingId, Refusal> {
-        let slot = self.slot_of(token)?.number();
+        let slot = self.slot_of(token)?;
         Ok(BindingId { slot, number })
     }
 

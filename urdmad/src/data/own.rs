@@ -34,7 +34,7 @@ impl Answer {
     pub(crate) fn of_cm(
         identity: &Identity,
         remote: IpAddr,
-        slot: u8,
+        slot: SlotId,
         octets: &[u8],
     ) -> Option<Self> {
         let mut datagram = ArrayVec::new();
@@ -46,7 +46,7 @@ impl Answer {
             // R3-4
             ports: UdpPorts {
                 source: udp_port(urdma_types::SlotId::DAEMON),
-                destination: urdma_types::PORT_BASE + u16::from(slot),
+                destination: udp_port(slot),
             },
             datagram,
         })
@@ -62,7 +62,7 @@ impl Answer {
             gid_index: identity.gid_index(request.dst.ip()),
             ports: UdpPorts {
                 source: udp_port(urdma_types::SlotId::DAEMON),
-                destination: urdma_types::PORT_BASE + u16::from(request.slot),
+                destination: udp_port(request.slot),
             },
             datagram,
         }
@@ -137,9 +137,7 @@ pub(crate) fn service_of(shared: &Shared, request: &ReqRoute) -> Service {
     });
     match service {
         // Its listener may have closed since slot 0 took it. The engine there knows the requests that it has, and refuses others.
-        Service::Nobody if shared.manages_connections() => {
-            Service::Listening(SlotId::DAEMON.number())
-        }
+        Service::Nobody if shared.manages_connections() => Service::Listening(SlotId::DAEMON),
         service => service,
     }
 }
@@ -153,7 +151,7 @@ pub(crate) fn dispatch(
 ) -> Option<Answer> {
     let counters = &shared.counters;
     let slot = match service_of(shared, request) {
-        Service::Listening(slot) => SlotId::new(slot),
+        Service::Listening(slot) => Some(slot),
         Service::Bound => None,
         Service::Nobody => {
             counters.cm_rejected.bump();
@@ -197,7 +195,7 @@ mod tests {
     /// A request from another host to a port of this one.
     fn request() -> ReqRoute {
         let address = |last, port| SocketAddr::new(Ipv4Addr::new(192, 0, 2, last).into(), port);
-        let mut active = Engine::new(Config::new(3, 7));
+        let mut active = Engine::new(Config::new(SlotId::new(3).unwrap(), 7));
         active.connect(
             1,
             &ConnectParams {

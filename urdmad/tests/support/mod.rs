@@ -267,18 +267,19 @@ pub fn meta(remote: &str, slot: u8) -> Meta {
 
 /// A connection request from `src` (slot `slot`) to `dst`.
 pub fn request(src: &str, slot: u8, dst: &str) -> Vec<u8> {
-    use urdma_cm::wire::{Body, Head, Message, QpInfo, Req, MAX_MESSAGE};
-    use urdma_types::PortSpace;
+    use urdma_cm::wire::{Body, CommId, Head, Message, Nonce, QpInfo, Req, MAX_MESSAGE};
+    use urdma_types::{PortSpace, Qpn, SlotId};
+    let slot = SlotId::new(slot).unwrap();
     let message = Message {
         head: Head {
-            local_id: 77,
-            remote_id: 0,
-            nonce: 0x1234,
+            local_id: CommId(77),
+            remote_id: CommId::NONE,
+            nonce: Nonce(0x1234),
             slot,
         },
         body: Body::Req(Req {
             qp: QpInfo {
-                qpn: u32::from(slot) << 16 | 1,
+                qpn: Qpn::new(slot, 1).into(),
                 ..QpInfo::default()
             },
             retry_count: 7,
@@ -297,7 +298,7 @@ pub fn request(src: &str, slot: u8, dst: &str) -> Vec<u8> {
 
 /// Whether the datagram is the refusal of [`request`].
 pub fn is_reject(octets: &[u8]) -> bool {
-    use urdma_cm::wire::{Body, Message, RejReason};
+    use urdma_cm::wire::{Body, CommId, Message, RejReason};
     let message = Message::parse(octets).unwrap();
-    message.head.remote_id == 77 && message.body == Body::Rej(RejReason::INVALID_SERVICE_ID)
+    message.head.remote_id == CommId(77) && message.body == Body::Rej(RejReason::INVALID_SERVICE_ID)
 }

@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{backoff, ConnectRequest, Engine, Event, ListenId};
-use crate::conn::{Conn, ConnId, PrivateData, Role, State};
-use crate::wire::{self, Body, Head, Message, Peer, QpInfo, RejReason, Req};
+use super::{backoff, ConnectRequest, Engine, Event};
+use urdma_types::RawQpn;
+
+use crate::conn::{Conn, ConnId, ListenId, PrivateData, Role, State};
+use crate::wire::{self, Body, CommId, Head, Message, Peer, QpInfo, RejReason, Req};
 
 /// Refusals of a service that is known to exist before they are believed: 3.2 s at the default pace.
 const REFUSALS_MAX: u32 = 36;
@@ -23,7 +25,7 @@ impl Engine {
         }
         let Some(listener) = self.find_listener(req) else {
             let answer = Head {
-                local_id: 0,
+                local_id: CommId::NONE,
                 remote_id: head.local_id,
                 nonce: head.nonce,
                 slot: self.config.slot,
@@ -32,7 +34,7 @@ impl Engine {
             self.answer_stranger(now, peer, answer, Body::Rej(RejReason::INVALID_SERVICE_ID));
             return;
         };
-        let id = self.fresh_id();
+        let id = ConnId(self.fresh_id());
         let psn = self.random_psn();
         let Some(l) = self
             .listeners
@@ -68,15 +70,15 @@ impl Engine {
         self.conns.insert(id, conn);
         self.requests.insert((peer, head.nonce), id);
         self.events.push_back(Event::ConnectRequest(ConnectRequest {
-            listener: ListenId(listener),
-            conn: ConnId(id),
+            listener,
+            conn: id,
             req: *req,
             private_data,
         }));
     }
 
     /// The listener for a REQ: exact address first, then the wildcard.
-    pub(super) fn find_listener(&self, req: &Req) -> Option<u32> {
+    pub(super) fn find_listener(&self, req: &Req) -> Option<ListenId> {
         let find = |ip: IpAddr| {
             let addr = SocketAddr::new(ip, req.dst.port());
             self.listeners
@@ -90,7 +92,7 @@ impl Engine {
     }
 
     /// A REQ came again: says what was said before.
-    pub(super) fn answer_again(&mut self, id: u32) {
+    pub(super) fn answer_again(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -103,7 +105,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn handle_rep(&mut self, head: &Head, id: u32, qp: &QpInfo, private_data: &[u8]) {
+    pub(super) fn handle_rep(&mut self, head: &Head, id: ConnId, qp: &QpInfo, private_data: &[u8]) {
         let Some(conn) = self.conns.get_mut(&id).filter(|c| c.role == Role::Active) else {
             self.counters.stray += 1;
             return;
@@ -117,7 +119,7 @@ impl Engine {
                 let is_datagram = conn.req.port_space.is_datagram();
                 self.arm(id, None);
                 self.events.push_back(Event::Response {
-                    conn: ConnId(id),
+                    conn: id,
                     qp: *qp,
                     private_data: PrivateData::new(private_data).unwrap_or(PrivateData::EMPTY),
                 });
@@ -149,7 +151,13 @@ impl Engine {
         }
     }
 
-    pub(super) fn handle_rej(&mut self, now: u64, id: u32, reason: RejReason, private_data: &[u8]) {
+    pub(super) fn handle_rej(
+        &mut self,
+        now: u64,
+        id: ConnId,
+        reason: RejReason,
+        private_data: &[u8],
+    ) {
         let has_no_listener = reason == RejReason::INVALID_SERVICE_ID;
         if has_no_listener && self.ask_again(now, id) {
             return;
@@ -174,7 +182,7 @@ impl Engine {
                 self.emit(
                     id,
                     Event::Rejected {
-                        conn: ConnId(id),
+                        conn: id,
                         reason,
                         private_data,
                     },
@@ -189,7 +197,7 @@ impl Engine {
     /// Nobody listens, but there is a connection to the very same address and port, in whatever port space: its server is most
     /// likely between two listeners (perftest's is, between its first connection and the second, or the datagram service), so
     /// the REQ is sent again soon. False if the refusal is to be believed.
-    fn ask_again(&mut self, now: u64, id: u32) -> bool {
+    fn ask_again(&mut self, now: u64, id: ConnId) -> bool {
         let dst = self.conns.get(&id).map(|c| c.req.dst);
         let is_served = |c: &Conn| {
             let is_up = matches!(c.state, State::Established | State::DreqSent);
@@ -212,7 +220,7 @@ impl Engine {
         true
     }
 
-    pub(super) fn handle_dreq(&mut self, now: u64, id: u32, qpn: u32) {
+    pub(super) fn handle_dreq(&mut self, now: u64, id: ConnId, qpn: RawQpn) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -235,7 +243,7 @@ impl Engine {
         self.send(id, Body::Drep);
     }
 
-    pub(super) fn handle_drep(&mut self, now: u64, id: u32) {
+    pub(super) fn handle_drep(&mut self, now: u64, id: ConnId) {
         match self.conns.get(&id).map(|c| c.state) {
             Some(State::DreqSent) => self.end(now, id, false),
             _ => self.counters.duplicates += 1,
@@ -243,7 +251,7 @@ impl Engine {
     }
 
     /// The peer's application is thinking: ask more patiently, but do not stop asking.
-    pub(super) fn handle_mra(&mut self, now: u64, id: u32, head: &Head) {
+    pub(super) fn handle_mra(&mut self, now: u64, id: ConnId, head: &Head) {
         let max_tries = self.config.max_tries;
         let Some(conn) = self.conns.get_mut(&id) else {
             return;

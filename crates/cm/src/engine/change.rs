@@ -1,12 +1,14 @@
 //! How connections change their state, and what is sent then.
 
 use super::{backoff, info_of, Engine, Error, Event, Outgoing, MS};
-use crate::conn::{Conn, ConnId, LocalQp, PrivateData, Role, State};
-use crate::wire::{Body, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
+use urdma_types::{Psn, RawQpn, SlotId};
+
+use crate::conn::{Conn, ConnId, ListenId, LocalQp, PrivateData, Role, State};
+use crate::wire::{Body, CommId, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
 
 impl Engine {
     pub(super) fn expect(&mut self, id: ConnId, states: &[State]) -> Result<&mut Conn, Error> {
-        let conn = self.conns.get_mut(&id.0).ok_or(Error::NotFound)?;
+        let conn = self.conns.get_mut(&id).ok_or(Error::NotFound)?;
         if states.contains(&conn.state) {
             Ok(conn)
         } else {
@@ -14,7 +16,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn open_gate(&mut self, now: u64, id: u32) {
+    pub(super) fn open_gate(&mut self, now: u64, id: ConnId) {
         let patience = self.config.patience_ns;
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -34,12 +36,12 @@ impl Engine {
         }
     }
 
-    pub(super) fn reach_established(&mut self, id: u32) {
+    pub(super) fn reach_established(&mut self, id: ConnId) {
         match self.conns.get_mut(&id) {
             Some(conn) if conn.state == State::RepSent => {
                 conn.state = State::Established;
                 self.arm(id, None);
-                self.emit(id, Event::Established { conn: ConnId(id) });
+                self.emit(id, Event::Established { conn: id });
             }
             _ => self.counters.duplicates += 1,
         }
@@ -48,11 +50,11 @@ impl Engine {
     pub(super) fn refuse(
         &mut self,
         now: u64,
-        id: u32,
+        id: ConnId,
         reason: RejReason,
         private_data: &PrivateData,
     ) {
-        self.take_request(ConnId(id));
+        self.take_request(id);
         let keep_until = now.saturating_add(self.config.time_wait_ns);
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -67,7 +69,7 @@ impl Engine {
     }
 
     /// A datagram service says where it is, and says it again as long as the REQ may come again.
-    pub(super) fn answer(&mut self, now: u64, id: u32) {
+    pub(super) fn answer(&mut self, now: u64, id: ConnId) {
         let longest = backoff(self.config.retry_ns, u32::MAX);
         let keep_ns = longest.saturating_mul(u64::from(self.config.max_tries));
         if let Some(conn) = self.conns.get_mut(&id) {
@@ -78,7 +80,7 @@ impl Engine {
     }
 
     /// The peer is gone without a word.
-    pub(super) fn lose(&mut self, now: u64, id: u32) {
+    pub(super) fn lose(&mut self, now: u64, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -87,7 +89,7 @@ impl Engine {
                 self.end(now, id, false);
             }
             State::ReqSent | State::RepSent | State::ReqRcvd | State::RepGated => {
-                self.emit(id, Event::Unreachable { conn: ConnId(id) });
+                self.emit(id, Event::Unreachable { conn: id });
                 self.close(id);
             }
             State::TimeWait | State::Closed | State::Answered => {}
@@ -95,7 +97,7 @@ impl Engine {
     }
 
     /// A connection that existed is over.
-    pub(super) fn end(&mut self, now: u64, id: u32, timed_out: bool) {
+    pub(super) fn end(&mut self, now: u64, id: ConnId, timed_out: bool) {
         let deadline = now.saturating_add(self.config.time_wait_ns);
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -104,13 +106,18 @@ impl Engine {
         let qpn = conn.local.qpn;
         self.release_qpn(qpn, id);
         self.arm(id, Some(deadline));
-        let conn = ConnId(id);
-        self.emit(id, Event::Disconnected { conn, timed_out });
+        self.emit(
+            id,
+            Event::Disconnected {
+                conn: id,
+                timed_out,
+            },
+        );
     }
 
     /// A connection that never came to be is over.
-    pub(super) fn close(&mut self, id: u32) {
-        self.take_request(ConnId(id));
+    pub(super) fn close(&mut self, id: ConnId) {
+        self.take_request(id);
         self.arm(id, None);
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -123,7 +130,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn forget(&mut self, id: u32) {
+    pub(super) fn forget(&mut self, id: ConnId) {
         self.arm(id, None);
         if let Some(conn) = self.conns.remove(&id) {
             if conn.role == Role::Passive {
@@ -133,13 +140,13 @@ impl Engine {
         }
     }
 
-    pub(super) fn release_qpn(&mut self, qpn: u32, id: u32) {
+    pub(super) fn release_qpn(&mut self, qpn: RawQpn, id: ConnId) {
         if self.by_qpn.get(&qpn) == Some(&id) {
             self.by_qpn.remove(&qpn);
         }
     }
 
-    pub(super) fn fire(&mut self, now: u64, id: u32) {
+    pub(super) fn fire(&mut self, now: u64, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -147,7 +154,7 @@ impl Engine {
         let out_of_tries = conn.tries >= self.config.max_tries || now >= conn.give_up_at;
         match conn.state {
             State::ReqSent | State::RepSent if out_of_tries => {
-                self.emit(id, Event::Unreachable { conn: ConnId(id) });
+                self.emit(id, Event::Unreachable { conn: id });
                 self.refuse(now, id, RejReason::TIMEOUT, &PrivateData::EMPTY);
             }
             State::DreqSent if conn.tries >= self.config.max_dreq_tries => {
@@ -155,7 +162,7 @@ impl Engine {
             }
             State::ReqSent | State::RepSent | State::DreqSent => self.transmit_again(now, id),
             State::TimeWait => {
-                self.emit(id, Event::TimeWaitExit { conn: ConnId(id) });
+                self.emit(id, Event::TimeWaitExit { conn: id });
                 self.close(id);
             }
             State::Closed | State::Answered if !owned => self.forget(id),
@@ -163,7 +170,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn emit(&mut self, id: u32, event: Event) {
+    pub(super) fn emit(&mut self, id: ConnId, event: Event) {
         if self.conns.get(&id).is_some_and(|c| c.owned) {
             self.events.push_back(event);
         }
@@ -173,7 +180,7 @@ impl Engine {
 /// What leaves.
 impl Engine {
     /// Sends what the state calls for and sets the timer for the next time.
-    pub(super) fn transmit_again(&mut self, now: u64, id: u32) {
+    pub(super) fn transmit_again(&mut self, now: u64, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -184,7 +191,7 @@ impl Engine {
     }
 
     /// Sends the message that the state calls for: REQ, REP, DREQ or REJ.
-    pub(super) fn send_current(&mut self, id: u32) {
+    pub(super) fn send_current(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -197,24 +204,24 @@ impl Engine {
         }
     }
 
-    pub(super) fn send_mra(&mut self, id: u32) {
+    pub(super) fn send_mra(&mut self, id: ConnId) {
         let ms = u32::try_from(self.config.patience_ns / MS).unwrap_or(u32::MAX);
         self.send(id, Body::Mra(ms));
     }
 
-    pub(super) fn send(&mut self, id: u32, body: Body) {
+    pub(super) fn send(&mut self, id: ConnId, body: Body) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
         let mut to = conn.peer;
         // R9-1
         if body.kind() == Kind::Req {
-            to.slot = 0;
-        } else if to.slot == 0 && conn.remote_id == 0 {
+            to.slot = SlotId::DAEMON;
+        } else if to.slot == SlotId::DAEMON && conn.remote_id == CommId::NONE {
             return; // nobody has answered the REQ yet, so nobody is to be told
         }
         let head = Head {
-            local_id: id,
+            local_id: id.comm_id(),
             remote_id: conn.remote_id,
             // R9-3
             nonce: conn.nonce,
@@ -238,7 +245,7 @@ impl Engine {
         self.out.push_back(Outgoing { to, len, octets });
     }
 
-    pub(super) fn arm(&mut self, id: u32, deadline: Option<u64>) {
+    pub(super) fn arm(&mut self, id: ConnId, deadline: Option<u64>) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -260,15 +267,17 @@ impl Engine {
         loop {
             self.next_id = self.next_id.wrapping_add(1);
             let id = self.next_id;
-            if id != 0 && !self.conns.contains_key(&id) && !self.listeners.contains_key(&id) {
+            let is_taken =
+                self.conns.contains_key(&ConnId(id)) || self.listeners.contains_key(&ListenId(id));
+            if id != 0 && !is_taken {
                 return id;
             }
         }
     }
 
-    pub(super) fn random_psn(&mut self) -> u32 {
+    pub(super) fn random_psn(&mut self) -> Psn {
         let [a, b, c, ..] = self.random().to_le_bytes();
-        u32::from_le_bytes([a, b, c, 0])
+        Psn::new(u32::from_le_bytes([a, b, c, 0]))
     }
 
     /// A keyed hash of a counter: repeatable from the seed, hard to continue from the outside.
@@ -278,7 +287,7 @@ impl Engine {
         let mut hasher = DefaultHasher::new();
         hasher.write_u64(self.config.seed);
         hasher.write_u64(self.random);
-        hasher.write_u64(u64::from(self.config.slot));
+        hasher.write_u64(u64::from(self.config.slot.number()));
         hasher.finish()
     }
 }

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver};
 use std::sync::{Arc, Mutex};
-use urdma_types::PortSpace;
 
-use urdma_cm::wire::{Body, Head, Message, QpInfo, RejReason, Req, MAX_MESSAGE};
+use urdma_cm::wire::{Body, CommId, Head, Message, Nonce, QpInfo, RejReason, Req, MAX_MESSAGE};
+use urdma_types::{PortSpace, RawQpn, SlotId};
 use urdma_ucma::abi::event;
 
 use crate::rig::{Channel, Host, HOST};
@@ -56,14 +56,14 @@ fn write(message: &Message<'_>) -> Vec<u8> {
 fn request(number: u32) -> Vec<u8> {
     write(&Message {
         head: Head {
-            local_id: number,
-            remote_id: 0,
-            nonce: number.into(),
-            slot: 9,
+            local_id: CommId(number),
+            remote_id: CommId::NONE,
+            nonce: Nonce(number.into()),
+            slot: SlotId::new(9).unwrap(),
         },
         body: Body::Req(Req {
             qp: QpInfo {
-                qpn: 0x09_0001 + number,
+                qpn: RawQpn::new(0x09_0001 + number).unwrap(),
                 ..QpInfo::default()
             },
             retry_count: 7,
@@ -93,7 +93,7 @@ fn answer(octets: &[u8], random: &mut Random) -> Option<Vec<u8>> {
         head: Head {
             local_id: message.head.remote_id,
             remote_id: message.head.local_id,
-            slot: 9,
+            slot: SlotId::new(9).unwrap(),
             ..message.head
         },
         body,

@@ -10,13 +10,12 @@ mod xrc;
 
 use std::sync::atomic::Ordering;
 
-use urdma_types::Ip16;
-use urdma_types::PortSpace;
+use urdma_types::{Ip16, PortSpace, SlotId};
 use urdma_ucma::abi::{self, cmd, event, EventResp};
 use urdma_ucma::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use rig::{carry, Channel, Pair, GUID, HOST};
+use rig::{carry, server_qpn, Channel, Pair, GUID, HOST};
 
 #[test]
 fn connection_comes_up_as_librdmacm_drives_it() {
@@ -187,11 +186,11 @@ fn accept_waits_for_the_queue_pair() {
         .unready
         .lock()
         .unwrap()
-        .insert(0x01_0001);
+        .insert(server_qpn().into());
     pair.server.accept(request.id, 300, 0x01_0001, 1).unwrap();
     pair.carry();
     assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
-    pair.server.ucma.qp_ready(0x01_0001);
+    pair.server.ucma.qp_ready(server_qpn());
     pair.carry();
     pair.client.expect(event::CONNECT_RESPONSE);
 }
@@ -320,9 +319,9 @@ fn closing_the_file_ends_its_ids() {
 fn deaths_are_reported() {
     let pair = Pair::new();
     let (_, client, _) = pair.connected();
-    pair.client.ucma.slot_gone(1);
+    pair.client.ucma.slot_gone(SlotId::new(1).unwrap());
     pair.client.expect(event::DISCONNECTED);
-    pair.server.ucma.qp_gone(0x01_0001);
+    pair.server.ucma.qp_gone(server_qpn());
     pair.server.expect(event::DISCONNECTED);
     pair.client.ucma.device_removed();
     pair.client.ucma.device_removed();

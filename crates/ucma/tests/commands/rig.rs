@@ -5,12 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use urdma_types::PortSpace;
 
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
-use urdma_types::Ip16;
+use urdma_types::{Ip16, PortSpace, Qpn, RawQpn, SlotId};
 use urdma_ucma::abi::{self, cmd, event, EventResp, QpAttr, QueryRouteResp};
-use urdma_ucma::{Device, Driver, Errno, Peer, Port, Sharing, Ucma};
+use urdma_ucma::{CmId, Device, Driver, Errno, FileHandle, Peer, Port, Sharing, Ucma};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 pub(crate) const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1));
@@ -20,17 +19,17 @@ pub(crate) const GUID: [u8; 8] = [2, 0, 0, 0xff, 0xfe, 0, 0, 1];
 #[derive(Default)]
 pub(crate) struct Host {
     pub(crate) now: AtomicU64,
-    pub(crate) packets: Mutex<VecDeque<(u8, Vec<u8>)>>,
+    pub(crate) packets: Mutex<VecDeque<(SlotId, Vec<u8>)>>,
     /// By slot and id.
-    pub(crate) ports: Mutex<HashMap<(u8, u32), Port>>,
-    pub(crate) listeners: Mutex<HashMap<u16, u8>>,
+    pub(crate) ports: Mutex<HashMap<(SlotId, CmId), Port>>,
+    pub(crate) listeners: Mutex<HashMap<u16, SlotId>>,
 }
 
 pub(crate) struct Process {
-    pub(crate) slot: u8,
+    pub(crate) slot: SlotId,
     pub(crate) host: Arc<Host>,
     /// QPs that are not in RTR.
-    pub(crate) unready: Mutex<HashSet<u32>>,
+    pub(crate) unready: Mutex<HashSet<RawQpn>>,
 }
 
 impl Driver for Process {
@@ -39,7 +38,7 @@ impl Driver for Process {
     }
 
     fn entropy(&self) -> u64 {
-        u64::from(self.slot)
+        u64::from(self.slot.number())
     }
 
     fn device(&self) -> Device {
@@ -60,11 +59,11 @@ impl Driver for Process {
 
     fn kick(&self) {}
 
-    fn qp_is_ready(&self, qpn: u32) -> bool {
+    fn qp_is_ready(&self, qpn: RawQpn) -> bool {
         !self.unready.lock().unwrap().contains(&qpn)
     }
 
-    fn bind_port(&self, id: u32, wanted: &Port) -> Result<u16, Errno> {
+    fn bind_port(&self, id: CmId, wanted: &Port) -> Result<u16, Errno> {
         let mut ports = self.host.ports.lock().unwrap();
         let is_taken = |port: u16| ports.values().any(|bound| bound.port == port);
         let port = if wanted.port == 0 {
@@ -79,19 +78,19 @@ impl Driver for Process {
         Ok(port)
     }
 
-    fn share_port(&self, id: u32, sharing: Sharing) -> Result<(), Errno> {
+    fn share_port(&self, id: CmId, sharing: Sharing) -> Result<(), Errno> {
         let mut ports = self.host.ports.lock().unwrap();
         ports.get_mut(&(self.slot, id)).unwrap().sharing = sharing;
         Ok(())
     }
 
-    fn listen(&self, id: u32, _: u32) -> Result<(), Errno> {
+    fn listen(&self, id: CmId, _: u32) -> Result<(), Errno> {
         let port = self.host.ports.lock().unwrap()[&(self.slot, id)].port;
         self.host.listeners.lock().unwrap().insert(port, self.slot);
         Ok(())
     }
 
-    fn release_port(&self, id: u32) {
+    fn release_port(&self, id: CmId) {
         let released = self.host.ports.lock().unwrap().remove(&(self.slot, id));
         let mut listeners = self.host.listeners.lock().unwrap();
         listeners.remove(&released.unwrap().port);
@@ -116,7 +115,7 @@ pub(crate) struct Channel {
     pub(crate) ucma: Arc<Ucma>,
     pub(crate) process: Arc<Process>,
     pub(crate) fd: RawFd,
-    pub(crate) handle: i64,
+    pub(crate) handle: FileHandle,
 }
 
 impl Drop for Channel {
@@ -142,7 +141,7 @@ impl Channel {
 
     pub(crate) fn new(host: &Arc<Host>, slot: u8) -> Self {
         let process = Arc::new(Process {
-            slot,
+            slot: SlotId::new(slot).unwrap(),
             host: Arc::clone(host),
             unready: Mutex::default(),
         });
@@ -241,7 +240,7 @@ impl Channel {
     /// The port that is reserved for an id.
     pub(crate) fn port(&self, id: u32) -> Option<Port> {
         let ports = self.process.host.ports.lock().unwrap();
-        ports.get(&(self.process.slot, id)).copied()
+        ports.get(&(self.process.slot, CmId(id))).copied()
     }
 
     pub(crate) fn resolve_route(&self, id: u32) -> Result<(), Errno> {
@@ -325,6 +324,11 @@ impl Channel {
     }
 }
 
+/// The queue pair that the server of a [`Pair`] accepts with.
+pub(crate) fn server_qpn() -> Qpn {
+    Qpn::from_u32(0x01_0001).unwrap()
+}
+
 pub(crate) fn in6(addr: &str) -> abi::SockaddrIn6 {
     let mut octets = [0; 28];
     let addr: SocketAddr = addr.parse().unwrap();
@@ -362,7 +366,7 @@ pub(crate) fn carry(host: &Arc<Host>, channels: &[&Channel]) {
             return;
         };
         let mut slot = slot;
-        if slot == 0 {
+        if slot == SlotId::DAEMON {
             let route = ReqRoute::parse(&octets).unwrap();
             let listener = host
                 .listeners
