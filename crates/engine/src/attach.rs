@@ -13,13 +13,13 @@ use urdma_arena::{Arena, Endpoint, MappedArena};
 use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
 use urdma_types::SlotId;
 
-use super::background::Rest;
+use super::background::SleepControl;
 use super::capture::Capture;
 use super::clock::{self, Calibration};
 use super::cma::Cma;
-use super::conversation::{self, Conversation};
+use super::control_socket::{self, ControlSocket};
 use super::lanes::Lanes;
-use super::lease::Lease;
+use super::lease::LeasedQueue;
 use super::lock::SpinLock;
 use super::qp::PolledTable;
 use super::shard::Shard;
@@ -137,7 +137,7 @@ impl Engine {
     /// Whether the calling process is a fork of the one that attached.
     #[inline]
     pub fn is_forked(&self) -> bool {
-        conversation::forks() != self.forks
+        control_socket::forks() != self.forks
     }
 }
 
@@ -187,10 +187,10 @@ fn take_lease(
     wish: LeaseWish,
     answer: &LeaseAnswer,
     addresses: &[IpAddr],
-) -> Result<(LeaseState, Option<Lease>), AttachError> {
+) -> Result<(LeaseState, Option<LeasedQueue>), AttachError> {
     let why = match answer {
         LeaseAnswer::NotAsked => return Ok((LeaseState::NotAsked, None)),
-        LeaseAnswer::Granted(params) => match Lease::open(params, addresses) {
+        LeaseAnswer::Granted(params) => match LeasedQueue::open(params, addresses) {
             Ok(lease) => return Ok((LeaseState::Leased, Some(lease))),
             Err(why) => why,
         },
@@ -205,11 +205,11 @@ fn take_lease(
 pub(super) fn start(
     parts: Parts,
     lease_state: LeaseState,
-    lease: Option<Lease>,
+    lease: Option<LeasedQueue>,
     lanes: Option<&Arc<Lanes>>,
     mapping: Option<MappedArena>,
 ) -> Result<Arc<Engine>, AttachError> {
-    conversation::watch_forks();
+    control_socket::watch_forks();
     watch_exit();
     let endpoint = Endpoint::attach(&parts.arena, parts.slot).map_err(AttachError::Arena)?;
     let parker = endpoint.parker();
@@ -235,11 +235,11 @@ pub(super) fn start(
         info,
         shard: SpinLock::new(shard),
         polled: PolledTable::new(),
-        rest: Rest::new(parker),
+        sleep_control: SleepControl::new(parker),
         is_dead: AtomicBool::new(false),
         contended_polls: AtomicU32::new(0),
-        holds_back: AtomicBool::new(false),
-        control: control.map(Conversation::new),
+        has_batch: AtomicBool::new(false),
+        control: control.map(ControlSocket::new),
         run_dir,
         lanes: lanes.map_or_else(|| Lanes::new(myself.clone()), Arc::clone),
         sinks: Mutex::new(Vec::new()),
@@ -247,7 +247,7 @@ pub(super) fn start(
         background: OnceLock::new(),
         xrc_domains: Mutex::default(),
         memberships: Mutex::default(),
-        forks: conversation::forks(),
+        forks: control_socket::forks(),
         myself: myself.clone(),
         _mapping: mapping,
     });
@@ -289,7 +289,7 @@ extern "C" fn settle_at_exit() {
     let engines = engines.iter().map(|(_, engine)| Arc::clone(engine));
     let lanes = engines
         .clone()
-        .flat_map(|engine| engine.lanes.beside().collect::<Vec<_>>());
+        .flat_map(|engine| engine.lanes.others().collect::<Vec<_>>());
     for engine in engines.chain(lanes).filter(|engine| !engine.is_forked()) {
         let mut shard = engine.shard.try_lock();
         while shard.is_none() && begin.elapsed() < EXIT_PATIENCE {

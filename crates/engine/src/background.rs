@@ -26,7 +26,7 @@
 //!   when nobody polls, and as above when somebody does.
 //!
 //! The thread stores until when it sleeps while it holds the engine's lock, so whoever sets an earlier timer under that lock sees it and wakes
-//! it ([`Rest::look`]).
+//! it ([`SleepControl::wake_if_due`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ const NO_SPIN_SHARE: u64 = 16;
 const NO_SPIN_NS: u64 = 50_000_000;
 /// Polls since the last arming that make an application one that polls.
 const POLLS_TO_TAKE_OVER: u32 = 8;
-/// Polls in a row that may find nothing before the processor is given away, about 20 us: usually, and when that helps (see [`Rest::give_way`]).
+/// Polls in a row that may find nothing before the processor is given away, about 20 us: usually, and when that helps (see [`SleepControl::give_way`]).
 const POLLS_TO_YIELD: (u32, u32) = (1024, 16);
 /// A yield that comes back in less found nobody who wanted the processor.
 const YIELD_IDLE_NS: u64 = 1_000;
@@ -92,7 +92,7 @@ const SCORE_DOORBELL: u32 = 4;
 const SCORE_MAX: u32 = 24;
 
 /// Who rests, and until when.
-pub(super) struct Rest {
+pub(super) struct SleepControl {
     parker: Parker,
     /// Polls by applications; written under the engine's lock.
     polls: AtomicU64,
@@ -107,7 +107,7 @@ pub(super) struct Rest {
     doze_until: AtomicU64,
 }
 
-impl Rest {
+impl SleepControl {
     pub(super) fn new(parker: Parker) -> Self {
         Self {
             parker,
@@ -147,7 +147,7 @@ impl Rest {
         if polls >= POLLS_TO_TAKE_OVER && self.parker.is_parked() {
             self.take_over();
         }
-        self.look(shard);
+        self.wake_if_due(shard);
         if shard.empty_polls < self.polls_to_yield.load(Ordering::Relaxed) {
             return false;
         }
@@ -205,24 +205,24 @@ impl Rest {
 
     /// After something was done under the lock: wakes the thread if it would sleep past what only it does.
     #[inline]
-    pub(super) fn look(&self, shard: &mut Shard) {
+    pub(super) fn wake_if_due(&self, shard: &mut Shard) {
         if shard.wheel.take_moved()
             || shard.is_blocked
             || !shard.notes.is_empty()
-            || shard.held.has_begun()
+            || shard.batch.has_begun()
         {
-            self.look_closer(shard);
+            self.wake_if_earlier(shard);
         }
     }
 
     #[cold]
-    fn look_closer(&self, shard: &Shard) {
+    fn wake_if_earlier(&self, shard: &Shard) {
         let wake_at = self.wake_at.load(Ordering::SeqCst);
         let due = if !shard.notes.is_empty() {
             1
         } else {
             let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
-            if shard.is_blocked || !shard.held.is_empty() {
+            if shard.is_blocked || !shard.batch.is_empty() {
                 timer.min(clock::now_ns() + NAP_MAX_NS)
             } else {
                 timer
@@ -360,7 +360,7 @@ impl Engine {
         while !self.has_nothing_to_do() {
             let until = self.background_turn(&mut turns);
             if until > 0 {
-                self.rest.sleep(until, turns.naps);
+                self.sleep_control.sleep(until, turns.naps);
             }
         }
     }
@@ -378,7 +378,7 @@ impl Engine {
 
     /// One look at everything; gives until when to sleep, 0 for not at all.
     fn background_turn(&self, turns: &mut Turns) -> u64 {
-        let polls = self.rest.polls.load(Ordering::Relaxed);
+        let polls = self.sleep_control.polls.load(Ordering::Relaxed);
         let application_polls = polls != turns.polls;
         turns.polls = polls;
         let is_stale = application_polls && self.is_left_alone(polls, turns.has_lease);
@@ -398,7 +398,7 @@ impl Engine {
         let notes = std::mem::take(&mut shard.notes);
         let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
         let _ = shard.wheel.take_moved();
-        self.judge(turns, application_polls, is_stale && taken > 0, taken > 0);
+        self.adapt_mode(turns, application_polls, is_stale && taken > 0, taken > 0);
         turns.note_work(now_ns, taken, has_sent);
         if application_polls {
             turns.no_spin_until_ns = now_ns + NO_SPIN_NS;
@@ -422,29 +422,37 @@ impl Engine {
         let until = turns.rest_until(now_ns, application_polls, shard.is_blocked, has_sent);
         let until = until.min(timer).min(cm);
         let is_bounded = turns.naps || shard.is_blocked || turns.has_lease;
-        self.rest.is_bounded.store(is_bounded, Ordering::SeqCst);
-        self.rest.wake_at.store(until, Ordering::SeqCst);
+        self.sleep_control
+            .is_bounded
+            .store(is_bounded, Ordering::SeqCst);
+        self.sleep_control.wake_at.store(until, Ordering::SeqCst);
         until.max(1)
     }
 
     /// Whether an application, which polled not long ago, leaves alone what waits in the ring, or may wait in a leased queue.
     fn is_left_alone(&self, polls: u64, has_lease: bool) -> bool {
-        let rings = self.rest.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
-        let may_wait = || has_lease || (!rings && self.rest.parker.has_work());
+        let rings = self.sleep_control.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
+        let may_wait = || has_lease || (!rings && self.sleep_control.parker.has_work());
         if !may_wait() {
             return false;
         }
         std::thread::sleep(Duration::from_nanos(STALE_NS));
-        may_wait() && self.rest.polls.load(Ordering::Relaxed) == polls
+        may_wait() && self.sleep_control.polls.load(Ordering::Relaxed) == polls
     }
 
     /// Chooses the mode and the length of the next sleep.
-    fn judge(&self, turns: &mut Turns, application_polls: bool, was_stale: bool, worked: bool) {
+    fn adapt_mode(
+        &self,
+        turns: &mut Turns,
+        application_polls: bool,
+        was_stale: bool,
+        worked: bool,
+    ) {
         if !application_polls {
             turns.nap_ns = NAP_MIN_NS;
             return;
         }
-        let is_doorbell = self.rest.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
+        let is_doorbell = self.sleep_control.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
         let was_needed = if is_doorbell && !turns.has_lease {
             worked
         } else {
@@ -469,7 +477,7 @@ impl Engine {
             (true, 0) => MODE_POLL,
             _ => return,
         };
-        self.rest.mode.store(mode, Ordering::Relaxed);
+        self.sleep_control.mode.store(mode, Ordering::Relaxed);
     }
 
     /// Hands connection management what came in for it, without any lock.

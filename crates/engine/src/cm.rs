@@ -9,19 +9,19 @@ use urdma_ipc::{CmPort, ControlClient, PortSharing};
 use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 use urdma_ucma::{CmId, Device, Driver, Errno, Peer, Port, Sharing, Ucma};
 
-use super::path::Way;
+use super::path::NextHop;
 use super::shard::random_u64;
 use super::types::{EngineError, Gid};
 use super::{clock, Engine};
 
 /// The engine as connection management sees it.
-struct Surroundings {
+struct CmDriver {
     engine: Weak<Engine>,
 }
 
 impl Engine {
     pub(super) fn make_ucma(&self) -> Arc<Ucma> {
-        Ucma::new(Arc::new(Surroundings {
+        Ucma::new(Arc::new(CmDriver {
             engine: Weak::clone(&self.myself),
         }))
     }
@@ -55,7 +55,7 @@ impl Engine {
     }
 }
 
-impl Surroundings {
+impl CmDriver {
     fn engine(&self) -> Result<Arc<Engine>, Errno> {
         self.engine.upgrade().ok_or(libc::ENODEV)
     }
@@ -69,7 +69,7 @@ fn sharing_of(sharing: Sharing) -> PortSharing {
     }
 }
 
-impl Driver for Surroundings {
+impl Driver for CmDriver {
     fn now(&self) -> u64 {
         clock::now_ns()
     }
@@ -109,7 +109,7 @@ impl Driver for Surroundings {
 
     fn kick(&self) {
         if let Ok(engine) = self.engine() {
-            engine.rest.kick();
+            engine.sleep_control.kick();
         }
     }
 
@@ -171,10 +171,10 @@ impl Driver for Surroundings {
                 .copied()
                 .ok_or(EngineError::NetUnreachable)
         };
-        let source = match engine.find_way(Gid::from_ip(ip)) {
-            Ok(Way::Local) if engine.addresses().contains(&ip) => Ok(ip),
-            Ok(Way::Local) => own(),
-            Ok(Way::Remote { .. }) => engine
+        let source = match engine.find_next_hop(Gid::from_ip(ip)) {
+            Ok(NextHop::Local) if engine.addresses().contains(&ip) => Ok(ip),
+            Ok(NextHop::Local) => own(),
+            Ok(NextHop::Remote { .. }) => engine
                 .addresses()
                 .iter()
                 .copied()

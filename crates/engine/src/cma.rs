@@ -6,7 +6,7 @@
 //! frame says. So they are those of that very process (numbers of processes are used again, and differ between pid namespaces), and of a request that
 //! had not ended: a queue pair changes its witness before it gives requests back that failed.
 //!
-//! A peer refers only if this process says in the slot table that it can read there: it looks when it connects ([`Cma::meet`]). A payload that cannot be
+//! A peer refers only if this process says in the slot table that it can read there: it looks when it connects ([`Cma::probe`]). A payload that cannot be
 //! read all the same counts as lost; what is sent again is always copied.
 
 use std::cell::Cell;
@@ -80,7 +80,7 @@ impl Cma {
     }
 
     /// Finds out whether the memory of the process in `slot` can be read, and says so to it.
-    pub(super) fn meet(&mut self, endpoint: &Endpoint, slot: SlotId) {
+    pub(super) fn probe(&mut self, endpoint: &Endpoint, slot: SlotId) {
         let Some(witness) = endpoint.arena().witness(slot).filter(|_| self.is_on) else {
             return;
         };
@@ -138,17 +138,17 @@ impl Cma {
         slot: SlotId,
         frame: &RxFrame,
         referred: Referred,
-    ) -> Option<Far> {
+    ) -> Option<RemotePayload> {
         let index = usize::from(slot.number());
         if self.peers.get(index).copied().flatten().is_none() {
             // It believes what another process said that had this slot.
-            self.meet(endpoint, slot);
+            self.probe(endpoint, slot);
         }
         let peer = self.peers.get(index).copied().flatten()?;
         if !peer.is_readable {
             return None;
         }
-        Far::parse(frame, referred, peer.witness.pid, self.read)
+        RemotePayload::parse(frame, referred, peer.witness.pid, self.read)
     }
 
     /// Draws the conclusion from a payload that could not be read.
@@ -184,7 +184,7 @@ enum Missing {
 
 /// Payload in another process' memory.
 #[derive(Debug)]
-pub(super) struct Far {
+pub(super) struct RemotePayload {
     pid: u32,
     begin: usize,
     octets: usize,
@@ -195,7 +195,7 @@ pub(super) struct Far {
     missing: Cell<Option<Missing>>,
 }
 
-impl Far {
+impl RemotePayload {
     fn parse(frame: &RxFrame, referred: Referred, pid: u32, read: Read) -> Option<Self> {
         let mut first = [0; trp::HEADER_LEN];
         // The list is copied before it is looked at, as everything from shared memory.
@@ -259,7 +259,7 @@ impl Far {
         &self,
         at: usize,
         len: usize,
-        places: &mut Places,
+        places: &mut Destinations,
     ) -> Result<(), PlaceError> {
         // A datagram that contradicts itself has no payload either.
         if at != self.begin || len != self.octets || places.octets != len {
@@ -285,7 +285,7 @@ impl Far {
     /// A copy of the payload.
     pub(super) fn to_vec(&self, at: usize, len: usize) -> Result<Vec<u8>, PlaceError> {
         let mut octets = vec![0; self.octets];
-        let mut places = Places::new();
+        let mut places = Destinations::new();
         places.push(octets.as_mut_ptr(), octets.len());
         // SAFETY: a vector is writable for its length.
         unsafe { self.copy_to(at, len, &mut places)? };
@@ -294,12 +294,12 @@ impl Far {
 }
 
 /// Where a payload goes.
-pub(super) struct Places {
+pub(super) struct Destinations {
     vectors: Vectors,
     octets: usize,
 }
 
-impl Places {
+impl Destinations {
     pub(super) fn new() -> Self {
         Self {
             vectors: Vectors::new(),
@@ -368,7 +368,7 @@ fn read_by_kernel(pid: u32, own: &Vectors, far: &Vectors) -> Result<usize, i32> 
     let pid = libc::pid_t::try_from(pid).map_err(|_| libc::ESRCH)?;
     // Both are at most VECTORS_MAX.
     let (own_count, far_count) = (own.len() as libc::c_ulong, far.len() as libc::c_ulong);
-    // SAFETY: `own` are places that `Places` or this file's functions were given as writable; the kernel checks what is in the other process.
+    // SAFETY: `own` are places that `Destinations` or this file's functions were given as writable; the kernel checks what is in the other process.
     let octets =
         unsafe { libc::process_vm_readv(pid, own.as_ptr(), own_count, far.as_ptr(), far_count, 0) };
     usize::try_from(octets).map_err(|_| {

@@ -167,7 +167,7 @@ impl Engine {
         shard.drain(&self.info);
         shard.slot_gone(clock::now(), slot, generation);
         shard.flush();
-        self.rest.look(&mut shard);
+        self.sleep_control.wake_if_due(&mut shard);
         let arena = shard.endpoint.arena();
         drop(shard);
         let Some(ucma) = self.ucma.get() else {
@@ -187,7 +187,7 @@ impl Engine {
     fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
         let of_lane = |engine: &Engine| engine.shard.lock().connected_to(slot, generation);
         let mut connected = of_lane(self);
-        for lane in self.lanes.beside() {
+        for lane in self.lanes.others() {
             connected.extend(of_lane(&lane));
         }
         connected
@@ -213,7 +213,7 @@ impl Engine {
         }
         let mut shard = self.shard.lock();
         shard.device_gone();
-        self.rest.look(&mut shard);
+        self.sleep_control.wake_if_due(&mut shard);
         drop(shard);
         let sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
         for sink in sinks.iter().filter_map(std::sync::Weak::upgrade) {
@@ -227,7 +227,7 @@ impl Engine {
             ucma.device_removed();
         }
         // The background thread may end.
-        self.rest.kick();
+        self.sleep_control.kick();
     }
 
     /// What this process has, for `urdma status`.

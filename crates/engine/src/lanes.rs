@@ -47,18 +47,18 @@ impl Lanes {
     }
 
     /// All but the first engine.
-    pub(super) fn beside(&self) -> impl Iterator<Item = Arc<Engine>> + '_ {
+    pub(super) fn others(&self) -> impl Iterator<Item = Arc<Engine>> + '_ {
         let made = self.made.iter().map_while(OnceLock::get);
         made.filter_map(Weak::upgrade)
     }
 
     /// Lets all lanes end that nothing else uses, when `engine` is the first one: it ends.
-    pub(super) fn end_with(&self, engine: &Weak<Engine>) {
+    pub(super) fn end_with_first(&self, engine: &Weak<Engine>) {
         if self.first.ptr_eq(engine) {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
             let ended = [
                 std::mem::take(&mut *kept),
-                std::mem::take(&mut *self.hold()),
+                std::mem::take(&mut *self.lock()),
             ];
             drop(kept);
             drop(ended);
@@ -67,12 +67,12 @@ impl Lanes {
 
     /// The engine in `slot`.
     pub(super) fn find(&self, slot: SlotId) -> Option<Arc<Engine>> {
-        let lane = self.beside().find(|lane| lane.info.slot == slot);
+        let lane = self.others().find(|lane| lane.info.slot == slot);
         lane.or_else(|| self.first().filter(|first| first.info.slot == slot))
     }
 
     /// While this is held nobody changes what all lanes know.
-    pub(super) fn hold(&self) -> MutexGuard<'_, Vec<Arc<Engine>>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Arc<Engine>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,7 +81,7 @@ impl Engine {
     /// A lane that nobody else has; none when there are [`LANES_MAX`], the instance has no slot left, or no lease where the process has one: then the
     /// caller stays with this engine.
     pub fn take_lane(&self) -> Option<Arc<Engine>> {
-        let mut idle = self.lanes.hold();
+        let mut idle = self.lanes.lock();
         idle.retain(|lane| lane.is_usable());
         if let Some(lane) = idle.pop() {
             return Some(lane);
@@ -99,7 +99,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoMemory`]: there are as many as there can be, or it cannot start.
     pub fn start_lane(&self, parts: Parts) -> Result<Arc<Engine>, EngineError> {
-        let _held = self.lanes.hold();
+        let _lanes = self.lanes.lock();
         let lane = self.add_lane(|| {
             super::attach::start(parts, LeaseState::NotAsked, None, Some(&self.lanes), None).ok()
         });
@@ -110,7 +110,7 @@ impl Engine {
     fn add_lane(&self, make: impl FnOnce() -> Option<Arc<Engine>>) -> Option<Arc<Engine>> {
         let place = self.lanes.made.iter().find(|made| made.get().is_none())?;
         let lane = make()?;
-        self.introduce(&lane);
+        self.copy_objects_to(&lane);
         let mut kept = self
             .lanes
             .kept
@@ -124,11 +124,11 @@ impl Engine {
 
     /// Gives back a lane, whose objects are destroyed.
     pub fn give_lane(&self, lane: Arc<Engine>) {
-        self.lanes.hold().push(lane);
+        self.lanes.lock().push(lane);
     }
 
     /// Tells a new lane what all know; the list of lanes is held.
-    fn introduce(&self, lane: &Engine) {
+    fn copy_objects_to(&self, lane: &Engine) {
         let shard = self.shard.lock();
         let regions = shard.regions.copies();
         let domains = shard.pds.existing();
@@ -141,9 +141,9 @@ impl Engine {
     }
 
     /// Tells all lanes of a region that was made or changed; the list of lanes is held.
-    pub(super) fn tell_lanes(&self, copy: Option<&MrCopy>) {
+    pub(super) fn copy_region_to_lanes(&self, copy: Option<&MrCopy>) {
         if let Some(copy) = copy {
-            for lane in self.lanes.beside() {
+            for lane in self.lanes.others() {
                 lane.shard.lock().regions.put_copy(copy);
             }
         }
@@ -153,11 +153,11 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Busy`]: a queue pair of a lane is in it; all know it as before.
-    pub(super) fn withdraw_pd(&self, pd: Pd) -> Result<(), EngineError> {
-        for (index, lane) in self.lanes.beside().enumerate() {
+    pub(super) fn remove_pd_from_lanes(&self, pd: Pd) -> Result<(), EngineError> {
+        for (index, lane) in self.lanes.others().enumerate() {
             let withdrawn = lane.shard.lock().pds.withdraw(pd);
             if withdrawn == Err(EngineError::Busy) {
-                self.spread_pd(pd, index);
+                self.copy_pd_to_lanes(pd, index);
                 return withdrawn;
             }
         }
@@ -165,8 +165,8 @@ impl Engine {
     }
 
     /// Tells the first `count` lanes of a protection domain; the list of lanes is held.
-    pub(super) fn spread_pd(&self, pd: Pd, count: usize) {
-        for lane in self.lanes.beside().take(count) {
+    pub(super) fn copy_pd_to_lanes(&self, pd: Pd, count: usize) {
+        for lane in self.lanes.others().take(count) {
             lane.shard.lock().pds.put(pd);
         }
     }

@@ -17,7 +17,7 @@ use urdma_abi::lease::{
 use urdma_ipc::LeaseParams;
 use urdma_types::SlotId;
 
-use super::memory::Body;
+use super::memory::PacketBody;
 
 /// Datagrams of one burst.
 pub(super) const BURST: usize = 32;
@@ -29,18 +29,18 @@ const LIBRARY_VARIABLE: &str = "URDMA_LEASE_LIB";
 
 /// A route of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Route(u32);
+pub(super) struct RouteId(u32);
 
-/// A received datagram, until [`Lease::release`].
+/// A received datagram, until [`LeasedQueue::release`].
 #[derive(Clone, Copy)]
-pub(super) struct Received<'a>(&'a RxDatagram);
+pub(super) struct LeasedDatagram<'a>(&'a RxDatagram);
 
 /// A buffer that is being filled.
 #[derive(Debug)]
-pub(super) struct Buffer(TxBuffer);
+pub(super) struct LeasedBuffer(TxBuffer);
 
 /// The lease of this process.
-pub(super) struct Lease {
+pub(super) struct LeasedQueue {
     table: &'static LeaseTable,
     lease: NonNull<lease_abi::Lease>,
     /// Datagrams that are complete and not accepted by the port yet.
@@ -51,13 +51,13 @@ pub(super) struct Lease {
 }
 
 // SAFETY: the functions of a lease may be called from any thread, one at a time; the engine's lock sees to that.
-unsafe impl Send for Lease {}
+unsafe impl Send for LeasedQueue {}
 
-impl Received<'_> {
+impl LeasedDatagram<'_> {
     /// The datagram.
-    pub(super) fn body(&self) -> Body<'_> {
+    pub(super) fn body(&self) -> PacketBody<'_> {
         // SAFETY: the buffer is the caller's, hence so far readable, until it is released, which needs the lease that `self` borrows.
-        unsafe { Body::new(self.0.data, self.0.octets as usize, READABLE) }
+        unsafe { PacketBody::new(self.0.data, self.0.octets as usize, READABLE) }
     }
 
     /// The datagram's octets.
@@ -83,7 +83,7 @@ impl Received<'_> {
     }
 }
 
-impl Buffer {
+impl LeasedBuffer {
     /// The room for the datagram; never empty.
     #[inline]
     pub(super) fn data_mut(&mut self) -> &mut [u8] {
@@ -92,7 +92,7 @@ impl Buffer {
     }
 }
 
-impl Lease {
+impl LeasedQueue {
     /// Loads the library and opens the lease; the error is a sentence.
     pub(super) fn open(params: &LeaseParams, addresses: &[IpAddr]) -> Result<Self, String> {
         let table = load_table()?;
@@ -127,7 +127,7 @@ impl Lease {
     }
 
     /// A route for packets with these metadata, whose next hop has this Ethernet address.
-    pub(super) fn open_route(&mut self, mac: [u8; 6], meta: &urdma_arena::Meta) -> Option<Route> {
+    pub(super) fn open_route(&mut self, mac: [u8; 6], meta: &urdma_arena::Meta) -> Option<RouteId> {
         let route = LeaseRoute {
             remote: meta.remote_ip.0,
             remote_mac: mac,
@@ -140,11 +140,11 @@ impl Lease {
         let outcome = unsafe {
             (self.table.route_open)(self.lease.as_ptr(), &raw const route, &raw mut number)
         };
-        (outcome == 0).then_some(Route(number))
+        (outcome == 0).then_some(RouteId(number))
     }
 
     /// Ends a route.
-    pub(super) fn close_route(&mut self, route: Route) {
+    pub(super) fn close_route(&mut self, route: RouteId) {
         self.flush();
         // What the port did not take is lost with its route, as on any network.
         let mut lost: ArrayVec<*mut c_void, BURST> = ArrayVec::new();
@@ -168,7 +168,7 @@ impl Lease {
 
     /// A buffer to fill with a datagram of a route, unless the pool is empty or the port has fallen behind.
     #[inline]
-    pub(super) fn alloc(&mut self, route: Route) -> Option<Buffer> {
+    pub(super) fn alloc(&mut self, route: RouteId) -> Option<LeasedBuffer> {
         if self.outgoing.is_full() {
             self.flush();
             if self.outgoing.is_full() {
@@ -183,12 +183,12 @@ impl Lease {
         // SAFETY: there is room for one buffer.
         let count =
             unsafe { (self.table.tx_alloc)(self.lease.as_ptr(), route.0, &raw mut buffer, 1) };
-        (count == 1).then_some(Buffer(buffer))
+        (count == 1).then_some(LeasedBuffer(buffer))
     }
 
-    /// Puts the first `octets` octets of a buffer among what the next flush sends. There is room, since [`Lease::alloc`] saw to it.
+    /// Puts the first `octets` octets of a buffer among what the next flush sends. There is room, since [`LeasedQueue::alloc`] saw to it.
     #[inline]
-    pub(super) fn send(&mut self, buffer: Buffer, octets: usize, route: Route, ecn: u8) {
+    pub(super) fn send(&mut self, buffer: LeasedBuffer, octets: usize, route: RouteId, ecn: u8) {
         self.outgoing.push(TxDatagram {
             buffer: buffer.0.buffer,
             octets: u32::try_from(octets).unwrap_or(u32::MAX),
@@ -198,7 +198,7 @@ impl Lease {
     }
 
     /// Gives a buffer back unsent.
-    pub(super) fn discard(&mut self, buffer: Buffer) {
+    pub(super) fn discard(&mut self, buffer: LeasedBuffer) {
         self.free(&[buffer.0.buffer]);
     }
 
@@ -227,10 +227,10 @@ impl Lease {
         self.received
     }
 
-    /// What [`Lease::receive`] took.
+    /// What [`LeasedQueue::receive`] took.
     #[inline]
-    pub(super) fn received(&self) -> impl Iterator<Item = Received<'_>> {
-        self.incoming[..self.received].iter().map(Received)
+    pub(super) fn received(&self) -> impl Iterator<Item = LeasedDatagram<'_>> {
+        self.incoming[..self.received].iter().map(LeasedDatagram)
     }
 
     /// Gives received datagrams back.
@@ -253,7 +253,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for LeasedQueue {
     fn drop(&mut self) {
         // SAFETY: nobody uses the lease after this.
         unsafe { (self.table.close)(self.lease.as_ptr(), 1) };

@@ -8,17 +8,17 @@
 //! | `attach` | how an engine comes to be, and the list of those that are |
 //! | `types` | what callers say and hear |
 //! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
-//! | `progress` | packets in, packets out; `outbox`: frames that several packets share; `held`: requests that wait for more |
+//! | `progress` | packets in, packets out; `outbox`: frames that several packets share; `batch`: requests that wait for more |
 //! | `qp`, `cq`, `srq`, `mr` | queue pairs as callers hold them, completion rings, shared receive queues, regions and their checks |
 //! | `window` | memory windows |
 //! | `xrc` | domains of extended reliable connections |
-//! | `memory` | every copy to and from application memory (unsafe); `careful`: memory that may be missing (unsafe) |
+//! | `memory` | every copy to and from application memory (unsafe); `checked_copy`: memory that may be missing (unsafe) |
 //! | `path` | how a peer is reached; `lease`: the leased queue pair (unsafe) |
 //! | `lanes` | further engines of a process, for threads that share no lock |
 //! | `background` | the thread that progresses when the application does not, and who may rest when |
 //! | `cma` | long messages inside a host in one copy (unsafe) |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
-//! | `control` | the thread that listens to urdmad; `conversation`: its socket, and forks |
+//! | `control` | the thread that listens to urdmad; `control_socket`: its socket, and forks |
 //! | `cm` | what connection management needs of the engine |
 //! | `timer`, `clock`, `lock`, `events`, `capture` | what they say |
 //!
@@ -42,17 +42,18 @@ extern crate self as urdma_engine;
 
 mod attach;
 mod background;
+mod batch;
 mod capture;
-mod careful;
+mod checked_copy;
 mod clock;
 mod cm;
 mod cma;
 mod control;
-mod conversation;
+mod control_socket;
 mod cq;
 mod datagram;
 mod events;
-mod held;
+mod index_table;
 mod lanes;
 mod lease;
 mod lock;
@@ -60,7 +61,6 @@ mod memory;
 mod mr;
 mod outbox;
 mod path;
-mod places;
 mod progress;
 mod qp;
 /// Two ends of a connection, for tests of what only the engine itself sees; `tests/engine` has them for all others.
@@ -101,11 +101,11 @@ pub use urdma_ipc::Personality;
 pub use urdma_types::{Qpn, SlotId};
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};
 
-use background::Rest;
-use conversation::Conversation;
+use background::SleepControl;
+use control_socket::ControlSocket;
 use lanes::Lanes;
-use lock::{Held, SpinLock};
-use path::{Path, PeerSource, Way};
+use lock::{Guard, SpinLock};
+use path::{NextHop, PeerPath, PeerSource};
 use qp::PolledTable;
 use shard::{host, Shard};
 use urdma_arena::MappedArena;
@@ -120,12 +120,12 @@ pub struct Engine {
     info: Info,
     shard: SpinLock<Shard>,
     polled: PolledTable,
-    rest: Rest,
+    sleep_control: SleepControl,
     is_dead: AtomicBool,
     contended_polls: AtomicU32,
-    /// A request waits for more, until the next poll: see `held.rs`.
-    holds_back: AtomicBool,
-    control: Option<Conversation>,
+    /// A request waits for more, until the next poll: see `batch.rs`.
+    has_batch: AtomicBool,
+    control: Option<ControlSocket>,
     /// Where urdmad is, if there is one.
     run_dir: Option<RunDir>,
     lanes: Arc<Lanes>,
@@ -146,7 +146,7 @@ pub struct Engine {
 impl Drop for Engine {
     /// Only engines whose urdmad has ended are dropped, and those of tests.
     fn drop(&mut self) {
-        self.lanes.end_with(&self.myself);
+        self.lanes.end_with_first(&self.myself);
         // DPDK cannot be taken down without its primary process.
         std::mem::forget(self.shard.lock().lease.take());
     }
@@ -205,9 +205,9 @@ impl Engine {
     /// There are too many, or the device is gone.
     pub fn alloc_pd(&self) -> Result<Pd, EngineError> {
         self.usable()?;
-        let _held = self.lanes.hold();
+        let _lanes = self.lanes.lock();
         let pd = self.shard.lock().pds.alloc()?;
-        self.spread_pd(pd, usize::MAX);
+        self.copy_pd_to_lanes(pd, usize::MAX);
         Ok(pd)
     }
 
@@ -226,11 +226,11 @@ impl Engine {
     /// [`EngineError::Busy`] while regions or queue pairs use it.
     pub fn dealloc_pd(&self, pd: Pd) -> Result<(), EngineError> {
         self.not_forked()?;
-        let _held = self.lanes.hold();
-        self.withdraw_pd(pd)?;
+        let _lanes = self.lanes.lock();
+        self.remove_pd_from_lanes(pd)?;
         let outcome = self.shard.lock().pds.dealloc(pd);
         if outcome == Err(EngineError::Busy) {
-            self.spread_pd(pd, usize::MAX);
+            self.copy_pd_to_lanes(pd, usize::MAX);
         }
         outcome
     }
@@ -288,12 +288,12 @@ impl Engine {
         pd: Pd,
         make: impl FnOnce(&mut MrTable) -> Result<MrKeys, EngineError>,
     ) -> Result<MrKeys, EngineError> {
-        let _held = self.lanes.hold();
+        let _lanes = self.lanes.lock();
         let mut shard = self.shard.lock();
         let keys = shard.in_domain(pd, |shard| make(&mut shard.regions))?;
         let copy = shard.regions.copy_of(keys.lkey);
         drop(shard);
-        self.tell_lanes(copy.as_ref());
+        self.copy_region_to_lanes(copy.as_ref());
         Ok(keys)
     }
 
@@ -310,7 +310,7 @@ impl Engine {
                 memory::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
             }
         }
-        let _held = self.lanes.hold();
+        let _lanes = self.lanes.lock();
         let mut shard = self.shard.lock();
         if let Some(pd) = change.pd {
             shard.pds.acquire(pd)?;
@@ -321,7 +321,7 @@ impl Engine {
         }
         let copy = shard.regions.copy_of(lkey);
         drop(shard);
-        self.tell_lanes(copy.as_ref());
+        self.copy_region_to_lanes(copy.as_ref());
         outcome.map(|_| ())
     }
 
@@ -375,12 +375,12 @@ impl Engine {
     /// [`EngineError::Invalid`]: there is no such region; [`EngineError::Busy`]: windows are bound to it.
     pub fn deregister_mr(&self, lkey: u32) -> Result<(), EngineError> {
         self.not_forked()?;
-        let _held = self.lanes.hold();
+        let _lanes = self.lanes.lock();
         let mut shard = self.shard.lock();
         let pd = shard.regions.deregister(lkey)?;
         shard.pds.release(pd);
         drop(shard);
-        for lane in self.lanes.beside() {
+        for lane in self.lanes.others() {
             lane.shard.lock().regions.drop_copy(lkey);
         }
         Ok(())
@@ -446,7 +446,7 @@ impl Engine {
             }
             take(wc);
         };
-        if !cq.has_completions() || self.holds_back.load(Ordering::Relaxed) {
+        if !cq.has_completions() || self.has_batch.load(Ordering::Relaxed) {
             self.progress_for_poll(cq);
             if !cq.has_completions() {
                 return Ok(0);
@@ -470,13 +470,13 @@ impl Engine {
             self.count_contention();
             return;
         };
-        if self.holds_back.load(Ordering::Relaxed) {
-            self.holds_back.store(false, Ordering::Relaxed);
+        if self.has_batch.load(Ordering::Relaxed) {
+            self.has_batch.store(false, Ordering::Relaxed);
         }
         shard.progress_for_poll(&self.info, || cq.has_completions());
-        if self.rest.polled(&mut shard, cq.has_completions()) {
+        if self.sleep_control.polled(&mut shard, cq.has_completions()) {
             drop(shard);
-            self.rest.give_way();
+            self.sleep_control.give_way();
         }
     }
 
@@ -501,7 +501,7 @@ impl Engine {
         // The application is about to sleep: from now on senders have to ring.
         let mut shard = self.shard.lock();
         shard.flush();
-        self.rest.armed(&mut shard);
+        self.sleep_control.armed(&mut shard);
         Ok(())
     }
 
@@ -535,21 +535,21 @@ impl Engine {
         if change.state.is_some() && to != state && !state.may_become(to) {
             return Err(EngineError::Invalid);
         }
-        let way = match to {
-            QpState::Rtr if state == QpState::Init => Some(self.find_way(attributes.remote_gid)?),
+        let hop = match to {
+            State::Rtr if state == State::Init => Some(self.find_next_hop(attributes.remote_gid)?),
             _ => None,
         };
         let mut shard = self.shard.lock();
         if matches!(to, QpState::Reset | QpState::Error) {
             self.settle(&mut shard, index);
         }
-        self.apply(&mut shard, qp, attributes, to, way)?;
+        self.apply(&mut shard, qp, attributes, to, hop)?;
         let ready = shard
             .entry(qp)
             .is_some_and(|entry| entry.conn.state() != state)
             && to == QpState::Rtr;
         shard.transmit(index, clock::now());
-        self.rest.look(&mut shard);
+        self.sleep_control.wake_if_due(&mut shard);
         drop(shard);
         if ready {
             self.qp_is_ready_now(qp.number());
@@ -562,8 +562,8 @@ impl Engine {
         shard: &mut Shard,
         qp: &Qp,
         attributes: QpAttributes,
-        to: QpState,
-        way: Option<Way>,
+        to: State,
+        hop: Option<NextHop>,
     ) -> Result<(), EngineError> {
         let index = qp.number().index();
         let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
@@ -578,8 +578,8 @@ impl Engine {
                 shard.fail_qp(index);
                 Ok(())
             }
-            _ if to == state && state != QpState::Init => Ok(()),
-            _ => self.step(shard, qp, to, way),
+            _ if to == state && state != State::Init => Ok(()),
+            _ => self.step(shard, qp, to, hop),
         };
         if let Some(entry) = shard.entry(qp) {
             if outcome.is_err() {
@@ -595,43 +595,43 @@ impl Engine {
         &self,
         shard: &mut Shard,
         qp: &Qp,
-        to: QpState,
-        way: Option<Way>,
+        to: State,
+        hop: Option<NextHop>,
     ) -> Result<(), EngineError> {
         let index = qp.number().index();
         let mut max_datagram = 0;
-        if let Some(way) = way {
-            max_datagram = path::max_datagram(&self.info, way);
+        if let Some(hop) = hop {
+            max_datagram = path::max_datagram(&self.info, hop);
             if shard.capture.is_some() {
                 max_datagram = max_datagram.min(capture::MAX_DATAGRAM);
             }
-            let path = self.path_for(shard, qp, way)?;
+            let path = self.path_for(shard, qp, hop)?;
             shard.forget_path(index);
             if let Some(entry) = shard.entry(qp) {
                 entry.path = Some(path);
                 let remote = Qpn::from_u32(entry.attributes.remote_qpn);
                 entry.source =
-                    remote.map_or(PeerSource::NONE, |remote| PeerSource::new(way, remote));
+                    remote.map_or(PeerSource::NONE, |remote| PeerSource::new(hop, remote));
             }
         }
         let outcome = shard.step_qp(index, clock::now(), to, max_datagram);
-        if outcome.is_err() && way.is_some() {
+        if outcome.is_err() && hop.is_some() {
             shard.forget_path(index);
         }
         outcome
     }
 
-    fn path_for(&self, shard: &mut Shard, qp: &Qp, way: Way) -> Result<Path, EngineError> {
+    fn path_for(&self, shard: &mut Shard, qp: &Qp, hop: NextHop) -> Result<PeerPath, EngineError> {
         let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
         let remote = Qpn::from_u32(entry.attributes.remote_qpn).ok_or(EngineError::Invalid)?;
-        Ok(match way {
-            Way::Local => Path::Local(remote.slot()),
-            Way::Remote { ip, mac } => {
+        Ok(match hop {
+            NextHop::Local => PeerPath::Local(remote.slot()),
+            NextHop::Remote { ip, mac } => {
                 let local = (qp.number(), entry.attributes.sgid_index);
                 let meta = path::metadata(ip, local, remote.slot());
                 let lease = shard.lease.as_mut();
                 let route = lease.and_then(|lease| lease.open_route(mac, &meta));
-                route.map_or(Path::Daemon(meta), Path::Lease)
+                route.map_or(PeerPath::Daemon(meta), PeerPath::Lease)
             }
         })
     }
@@ -706,15 +706,15 @@ impl Engine {
         let mut host = host!(entry, *regions, *notes);
         let octets = entry.conn.post_send(clock::now, wr, &mut host)?;
         shard.transmit_posted(index, octets);
-        if shard.held.has_begun() {
-            self.holds_back.store(true, Ordering::Relaxed);
+        if shard.batch.has_begun() {
+            self.has_batch.store(true, Ordering::Relaxed);
         }
-        self.rest.look(&mut shard);
+        self.sleep_control.wake_if_due(&mut shard);
         Ok(())
     }
 
     #[inline]
-    fn lock_for_post(&self) -> Result<Held<'_, Shard>, PostError> {
+    fn lock_for_post(&self) -> Result<Guard<'_, Shard>, PostError> {
         if self.is_forked() {
             return Err(PostError::InvalidState);
         }

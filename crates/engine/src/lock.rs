@@ -20,7 +20,7 @@ unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 /// Access to the value while the lock is held.
 #[derive(Debug)]
-pub(super) struct Held<'a, T> {
+pub(super) struct Guard<'a, T> {
     lock: &'a SpinLock<T>,
 }
 
@@ -35,17 +35,17 @@ impl<T> SpinLock<T> {
 
     /// Takes the lock if it is free.
     #[inline]
-    pub(super) fn try_lock(&self) -> Option<Held<'_, T>> {
+    pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Looking first keeps the line shared while somebody else holds the lock.
         if self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
             return None;
         }
-        Some(Held { lock: self })
+        Some(Guard { lock: self })
     }
 
     /// Takes the lock.
     #[inline]
-    pub(super) fn lock(&self) -> Held<'_, T> {
+    pub(super) fn lock(&self) -> Guard<'_, T> {
         match self.try_lock() {
             Some(held) => held,
             None => self.wait(),
@@ -53,7 +53,7 @@ impl<T> SpinLock<T> {
     }
 
     #[cold]
-    fn wait(&self) -> Held<'_, T> {
+    fn wait(&self) -> Guard<'_, T> {
         loop {
             for _ in 0..SPINS {
                 if let Some(held) = self.try_lock() {
@@ -66,7 +66,7 @@ impl<T> SpinLock<T> {
     }
 }
 
-impl<T> Deref for Held<'_, T> {
+impl<T> Deref for Guard<'_, T> {
     type Target = T;
 
     #[inline]
@@ -76,7 +76,7 @@ impl<T> Deref for Held<'_, T> {
     }
 }
 
-impl<T> DerefMut for Held<'_, T> {
+impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as above, and the guard is borrowed exclusively.
@@ -84,7 +84,7 @@ impl<T> DerefMut for Held<'_, T> {
     }
 }
 
-impl<T> Drop for Held<'_, T> {
+impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.lock.taken.store(false, Ordering::Release);

@@ -1,5 +1,5 @@
 //! The application's memory: every copy between it and packets, with the checks before each. The only file of the engine, beside the lock
-//! and system calls, that needs unsafe code, with `careful.rs` for memory that may be missing.
+//! and system calls, that needs unsafe code, with `checked_copy.rs` for memory that may be missing.
 //!
 //! What may be touched is what the application has registered; that the registered octets stay mapped while they are registered is the
 //! application's duty, as it is with any device. [`populate`] checks at registration that they are mapped at all.
@@ -15,8 +15,8 @@ use urdma_arena::sync::prefetch_read;
 use urdma_arena::{DeliveryRecord, Referred};
 use urdma_types::Psn;
 
-use super::careful::atomic_at;
-use super::cma::{Far, Places};
+use super::checked_copy::atomic_at;
+use super::cma::{Destinations, RemotePayload};
 use super::events::{AsyncEvent, AsyncKind};
 use super::mr::MrTable;
 use super::qp::{Counts, Qp};
@@ -31,14 +31,14 @@ pub(super) const CACHE_LINE: usize = 64;
 
 /// A received datagram that lies in shared or DMA memory, but for the payload if that is far.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Body<'a> {
+pub(super) struct PacketBody<'a> {
     data: *const u8,
     len: usize,
     readable: usize,
-    far: Option<&'a Far>,
+    far: Option<&'a RemotePayload>,
 }
 
-impl<'a> Body<'a> {
+impl<'a> PacketBody<'a> {
     /// The `len` octets at `data`, where `readable` octets or more can be read.
     ///
     /// # Safety
@@ -55,12 +55,12 @@ impl<'a> Body<'a> {
 
     /// Payload that is not among the datagram's octets.
     #[inline]
-    fn far(&self) -> Option<&'a Far> {
+    fn far(&self) -> Option<&'a RemotePayload> {
         self.far
     }
 
     /// The datagram with `far` behind its octets.
-    pub(super) fn with_payload(self, far: &'a Far) -> Self {
+    pub(super) fn with_payload(self, far: &'a RemotePayload) -> Self {
         Self {
             far: Some(far),
             ..self
@@ -70,7 +70,7 @@ impl<'a> Body<'a> {
     /// Octets of the datagram.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.len + self.far.map_or(0, Far::len)
+        self.len + self.far.map_or(0, RemotePayload::len)
     }
 
     /// Copies the first octets out, as many as there are and fit; what follows them in `head` is arbitrary then.
@@ -297,7 +297,7 @@ impl QpHost<'_> {
     ) -> Result<(), ProtectionError> {
         let Ok(address) = self.remote(remote, len as u64, RemoteAccess::Write) else {
             // SAFETY: the caller's promise.
-            return unsafe { self.write_carefully(remote, from, len) };
+            return unsafe { self.write_checked(remote, from, len) };
         };
         let Some(last) = len.checked_sub(1) else {
             return Ok(());
@@ -319,7 +319,7 @@ impl QpHost<'_> {
         &mut self,
         list: ListKind,
         (sges, offset): (&[Sge], u64),
-        body: &Body<'_>,
+        body: &PacketBody<'_>,
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
@@ -332,7 +332,7 @@ impl QpHost<'_> {
         });
         match scattered {
             Ok(()) => Ok(()),
-            Err(_) => Ok(self.scatter_carefully(list, sges, offset, body.piece(at, len), len)?),
+            Err(_) => Ok(self.scatter_checked(list, sges, offset, body.piece(at, len), len)?),
         }
     }
 
@@ -341,11 +341,11 @@ impl QpHost<'_> {
         &mut self,
         list: ListKind,
         (sges, offset): (&[Sge], u64),
-        far: &Far,
+        far: &RemotePayload,
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
-        let mut places = Places::new();
+        let mut places = Destinations::new();
         let found = self.pieces(sges, offset, len, list, |address, _, octets| {
             places.push(pointer(address), octets);
         });
@@ -355,14 +355,14 @@ impl QpHost<'_> {
         }
         let octets = far.to_vec(at, len)?;
         let (from, len) = (octets.as_ptr(), octets.len());
-        Ok(self.scatter_carefully(list, sges, offset, from, len)?)
+        Ok(self.scatter_checked(list, sges, offset, from, len)?)
     }
 
     /// As `write_remote`, of payload in another process' memory.
     fn write_far(
         &mut self,
         remote: RemoteAddr,
-        far: &Far,
+        far: &RemotePayload,
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
@@ -373,7 +373,7 @@ impl QpHost<'_> {
             return Ok(self.write_kept(remote, &octets)?);
         };
         let mut octet = 0u8;
-        let mut places = Places::new();
+        let mut places = Destinations::new();
         places.push(pointer(address), last);
         places.push(&raw mut octet, 1);
         // SAFETY: the first place is registered with remote write access, the second this function's own.
@@ -389,7 +389,7 @@ impl QpHost<'_> {
         sges: &[Sge],
         octets: &[u8],
     ) -> Result<(), ProtectionError> {
-        self.scatter_carefully(list, sges, 0, octets.as_ptr(), octets.len())
+        self.scatter_checked(list, sges, 0, octets.as_ptr(), octets.len())
     }
 
     /// Takes the oldest request off the queue pair's shared receive queue if its list is `wanted`
@@ -441,7 +441,7 @@ pub(super) fn pointer(address: u64) -> *mut u8 {
 }
 
 impl<'a> Host for QpHost<'a> {
-    type Body = Body<'a>;
+    type Body = PacketBody<'a>;
 
     #[inline]
     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError> {
@@ -467,7 +467,7 @@ impl<'a> Host for QpHost<'a> {
         );
         match gathered {
             Ok(()) => Ok(()),
-            Err(_) => self.gather_carefully(sges, offset, out),
+            Err(_) => self.gather_checked(sges, offset, out),
         }
     }
 
@@ -476,7 +476,7 @@ impl<'a> Host for QpHost<'a> {
         &mut self,
         sges: &[Sge],
         offset: u64,
-        body: &Body<'a>,
+        body: &PacketBody<'a>,
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
@@ -488,7 +488,7 @@ impl<'a> Host for QpHost<'a> {
         &mut self,
         sges: &[Sge],
         offset: u64,
-        body: &Body<'a>,
+        body: &PacketBody<'a>,
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
@@ -516,7 +516,7 @@ impl<'a> Host for QpHost<'a> {
     fn write_remote(
         &mut self,
         remote: RemoteAddr,
-        body: &Body<'a>,
+        body: &PacketBody<'a>,
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
@@ -529,11 +529,11 @@ impl<'a> Host for QpHost<'a> {
     }
 
     #[inline]
-    fn peek(&mut self, body: &Body<'a>, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
+    fn peek(&mut self, body: &PacketBody<'a>, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
         body.peek(at, out);
     }
 
-    fn keep(&mut self, body: &Body<'a>, at: usize, len: usize, out: &mut Vec<u8>) -> bool {
+    fn keep(&mut self, body: &PacketBody<'a>, at: usize, len: usize, out: &mut Vec<u8>) -> bool {
         if let Some(far) = body.far() {
             return far.to_vec(at, len).map(|octets| out.extend(octets)).is_ok();
         }
@@ -554,7 +554,7 @@ impl<'a> Host for QpHost<'a> {
     #[inline]
     fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError> {
         let Ok(address) = self.remote(remote, out.len() as u64, RemoteAccess::Read) else {
-            return self.read_carefully(remote, out);
+            return self.read_checked(remote, out);
         };
         let from = pointer(address).cast_const();
         // SAFETY: the octets are registered with remote read access; `out` is packet memory.
@@ -565,7 +565,7 @@ impl<'a> Host for QpHost<'a> {
     fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError> {
         let address = match self.remote(remote, 8, op.access()) {
             Ok(address) => address,
-            Err(_) => self.word_carefully(remote, op.access())?,
+            Err(_) => self.word_checked(remote, op.access())?,
         };
         // R10-8, RFC7306-5.1-1
         if address % 8 != 0 {

@@ -8,25 +8,25 @@ use urdma_arena::{Meta, LARGE_CAPACITY};
 use urdma_ipc::Resolution;
 use urdma_types::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 
-use super::lease::Route;
+use super::lease::RouteId;
 use super::types::{EngineError, Gid, Info};
 use super::Engine;
 
 /// The way to a peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Path {
+pub(super) enum PeerPath {
     /// Straight into a slot's ring.
     Local(SlotId),
     /// To slot 0, which adds the headers that the metadata describe.
     Daemon(Meta),
     /// Through a route of the lease.
-    Lease(Route),
+    Lease(RouteId),
 }
 
-impl Path {
+impl PeerPath {
     /// Whether it stays in this host's memory.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self, Path::Local(_))
+        matches!(self, PeerPath::Local(_))
     }
 }
 
@@ -49,13 +49,13 @@ impl PeerSource {
     };
 
     /// That of `remote` at the end of a way.
-    pub(super) fn new(way: Way, remote: Qpn) -> Self {
-        match way {
-            Way::Local => Self {
+    pub(super) fn new(hop: NextHop, remote: Qpn) -> Self {
+        match hop {
+            NextHop::Local => Self {
                 slot: remote.slot().number(),
                 ..Self::NONE
             },
-            Way::Remote { ip, .. } => Self {
+            NextHop::Remote { ip, .. } => Self {
                 port: source_port(remote),
                 ip: Ip16::new(ip),
                 ..Self::NONE
@@ -88,7 +88,7 @@ impl PeerSource {
 
 /// What is known of a way before the engine's lock is taken.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Way {
+pub(super) enum NextHop {
     /// The peer is on this host.
     Local,
     /// The peer is behind the port.
@@ -108,10 +108,10 @@ impl Engine {
     }
 
     /// Finds the way to `gid`; may ask urdmad, so not under the engine's lock.
-    pub(super) fn find_way(&self, gid: Gid) -> Result<Way, EngineError> {
+    pub(super) fn find_next_hop(&self, gid: Gid) -> Result<NextHop, EngineError> {
         let ip = gid.to_ip();
         if self.is_own(ip) {
-            return Ok(Way::Local);
+            return Ok(NextHop::Local);
         }
         if ip.is_unspecified() || ip.is_multicast() {
             return Err(EngineError::Invalid);
@@ -121,8 +121,8 @@ impl Engine {
         }
         let control = self.daemon().ok_or(EngineError::NetUnreachable)?;
         match control.resolve(ip) {
-            Ok(Resolution::Local) => Ok(Way::Local),
-            Ok(Resolution::Neighbour { mac, .. }) => Ok(Way::Remote { ip, mac }),
+            Ok(Resolution::Local) => Ok(NextHop::Local),
+            Ok(Resolution::Neighbour { mac, .. }) => Ok(NextHop::Remote { ip, mac }),
             Ok(Resolution::NoHost) => Err(EngineError::HostUnreachable),
             Err(urdma_ipc::ControlError::Gone) => Err(EngineError::DeviceGone),
             Err(_) => Err(EngineError::HostUnreachable),
@@ -131,10 +131,10 @@ impl Engine {
 }
 
 /// Largest TRP datagram on the way from `info`'s host.
-pub(super) fn max_datagram(info: &Info, way: Way) -> u32 {
-    match way {
-        Way::Local => MAX_DATAGRAM.min(u32::try_from(LARGE_CAPACITY).unwrap_or(MAX_DATAGRAM)),
-        Way::Remote { ip, .. } => {
+pub(super) fn max_datagram(info: &Info, hop: NextHop) -> u32 {
+    match hop {
+        NextHop::Local => MAX_DATAGRAM.min(u32::try_from(LARGE_CAPACITY).unwrap_or(MAX_DATAGRAM)),
+        NextHop::Remote { ip, .. } => {
             let headers = if ip.is_ipv4() { 28 } else { 48 };
             u32::from(info.mtu).saturating_sub(headers)
         }

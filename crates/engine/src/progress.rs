@@ -20,10 +20,10 @@ use urdma_ucma::ReqRoute;
 
 use super::clock;
 use super::cma;
-use super::lease::{self, Route};
-use super::memory::{Body, AHEAD, CACHE_LINE};
+use super::lease::{self, RouteId};
+use super::memory::{PacketBody, AHEAD, CACHE_LINE};
 use super::outbox::Refused;
-use super::path::{metadata, Path};
+use super::path::{metadata, PeerPath};
 use super::shard::{host, Note, QpEntry, Shard};
 use super::types::{Gid, Info};
 
@@ -75,8 +75,8 @@ impl Shard {
     /// As [`Shard::progress`] for an application that polls a queue: `is_found` says whether it has a completion.
     #[inline]
     pub(super) fn progress_for_poll(&mut self, info: &Info, is_found: impl Fn() -> bool) {
-        self.held.polled();
-        if !self.held.is_empty() {
+        self.batch.polled();
+        if !self.batch.is_empty() {
             self.flush();
         }
         let taken = self.take(info, &is_found);
@@ -124,14 +124,14 @@ impl Shard {
         self.is_blocked |= self.outbox.is_stuck();
     }
 
-    /// Sends what a request of `octets` that was just posted lets out, and what was put off for this call; or leaves it for more to come: see `held.rs`.
+    /// Sends what a request of `octets` that was just posted lets out, and what was put off for this call; or leaves it for more to come: see `batch.rs`.
     #[inline]
     pub(super) fn transmit_posted(&mut self, index: u16, octets: u32) {
-        if self.held.add(octets) {
+        if self.batch.add(octets) {
             self.make_ready(index);
             return;
         }
-        if self.is_put_off || !self.held.is_empty() {
+        if self.is_put_off || !self.batch.is_empty() {
             self.is_put_off = false;
             self.make_ready(index);
             self.give_turns(clock::now());
@@ -228,7 +228,7 @@ impl Shard {
     ) -> usize {
         let origin = Origin::Local(from);
         // SAFETY: the octets are borrowed as long as this lasts, and `len` is at most their number.
-        let body = unsafe { Body::new(octets.as_ptr(), len, octets.len()) };
+        let body = unsafe { PacketBody::new(octets.as_ptr(), len, octets.len()) };
         self.handle(info, now, &octets[..len], &body, &origin)
     }
 
@@ -256,7 +256,8 @@ impl Shard {
                 frame.prefetch(at);
             }
             // SAFETY: the datagram lies within the frame, as does what is readable behind it, and the frame is held as long as it is borrowed.
-            let body = unsafe { Body::new(frame.data_ptr().add(at), len, frame.capacity() - at) };
+            let body =
+                unsafe { PacketBody::new(frame.data_ptr().add(at), len, frame.capacity() - at) };
             taken += self.dispatch(info, now, &body, &origin);
             match followers.next() {
                 Some(next) => (at, len) = next,
@@ -281,7 +282,8 @@ impl Shard {
             }
             Special::PassedOn => {
                 // SAFETY: the datagram lies within the frame, as does what is readable behind it, and the frame is held as long as it is borrowed.
-                let body = unsafe { Body::new(frame.data_ptr(), frame.len(), frame.capacity()) };
+                let body =
+                    unsafe { PacketBody::new(frame.data_ptr(), frame.len(), frame.capacity()) };
                 self.dispatch(info, now, &body, &Origin::Remote(frame.meta()));
             }
         }
@@ -306,7 +308,7 @@ impl Shard {
             return;
         };
         // SAFETY: as in `dispatch_frame`; the entries are not part of it.
-        let body = unsafe { Body::new(frame.data_ptr(), far.begin(), frame.capacity()) };
+        let body = unsafe { PacketBody::new(frame.data_ptr(), far.begin(), frame.capacity()) };
         self.dispatch(info, now, &body.with_payload(&far), origin);
         if let Some(error) = far.error() {
             self.counters.unreadable += 1;
@@ -345,7 +347,7 @@ impl Shard {
 
     /// Copies a datagram that is another slot's into the arena for it.
     #[cold]
-    fn hand_on(&mut self, to: SlotId, datagram: lease::Received<'_>) {
+    fn hand_on(&mut self, to: SlotId, datagram: lease::LeasedDatagram<'_>) {
         let octets = datagram.octets();
         let meta = datagram.metadata();
         self.counters.forwarded += 1;
@@ -359,7 +361,7 @@ impl Shard {
 
     /// Hands on a datagram in memory that others may write to.
     #[inline]
-    fn dispatch(&mut self, info: &Info, now: Time, body: &Body, origin: &Origin) -> usize {
+    fn dispatch(&mut self, info: &Info, now: Time, body: &PacketBody, origin: &Origin) -> usize {
         let mut head = [0u8; HEAD];
         // R15-2
         let head_len = body.copy_head(&mut head);
@@ -374,7 +376,7 @@ impl Shard {
         info: &Info,
         now: Time,
         head: &[u8],
-        body: &Body,
+        body: &PacketBody,
         origin: &Origin,
     ) -> usize {
         self.counters.received += 1;
@@ -447,7 +449,7 @@ impl Shard {
     }
 
     #[cold]
-    fn dispatch_cm(&mut self, info: &Info, body: &Body, origin: &Origin) {
+    fn dispatch_cm(&mut self, info: &Info, body: &PacketBody, origin: &Origin) {
         let from = match origin {
             Origin::Remote(meta) => Some(meta.remote_ip.to_ip()),
             Origin::Local(_) => info.addresses.first().copied(),
@@ -533,8 +535,8 @@ impl Shard {
     /// Gives every queue pair in the ready list one turn.
     #[inline]
     fn give_turns(&mut self, now: Time) {
-        let is_alone = self.held.is_empty() && self.ready.len() == 1;
-        self.held.clear();
+        let is_alone = self.batch.is_empty() && self.ready.len() == 1;
+        self.batch.clear();
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else {
                 break;
@@ -566,11 +568,11 @@ impl Shard {
         };
         let turn = match entry.path {
             _ if self.is_dead => Turn::Done,
-            Some(Path::Local(slot)) => self.transmit_to_slot(index, now, slot, None, is_alone),
-            Some(Path::Daemon(meta)) => {
+            Some(PeerPath::Local(slot)) => self.transmit_to_slot(index, now, slot, None, is_alone),
+            Some(PeerPath::Daemon(meta)) => {
                 self.transmit_to_slot(index, now, SlotId::DAEMON, Some(&meta), false)
             }
-            Some(Path::Lease(route)) => self.transmit_leased(index, now, route),
+            Some(PeerPath::Lease(route)) => self.transmit_leased(index, now, route),
             None => Turn::Done,
         };
         if let Some(entry) = self.qps.get_mut(index) {
@@ -659,7 +661,7 @@ impl Shard {
     }
 
     #[inline]
-    fn transmit_leased(&mut self, index: u16, now: Time, route: Route) -> Turn {
+    fn transmit_leased(&mut self, index: u16, now: Time, route: RouteId) -> Turn {
         let Self {
             qps,
             lease: Some(lease),

@@ -14,15 +14,15 @@ use proto_trp::wire::connection_id;
 use urdma_arena::{DeliveryRecord, Endpoint};
 use urdma_types::{Psn, Qpn, SlotId};
 
+use super::batch::Batch;
 use super::capture::Capture;
 use super::cma::Cma;
 use super::datagram::DatagramTable;
-use super::held::Held;
-use super::lease::Lease;
+use super::index_table::{IndexAllocator, IndexTable};
+use super::lease::LeasedQueue;
 use super::mr::{MrTable, PdTable};
 use super::outbox::Outbox;
-use super::path::{Path, PeerSource};
-use super::places::{Indices, Places};
+use super::path::{PeerPath, PeerSource};
 use super::qp::{Counts, PolledTable, Qp};
 use super::timer::Wheel;
 use super::types::{EngineError, Pd, QpAttributes, QpCaps, QpConfig, LIMITS};
@@ -52,7 +52,7 @@ pub(super) struct QpEntry {
     pub(super) conn: Connection,
     pub(super) qp: Arc<Qp>,
     pub(super) attributes: QpAttributes,
-    pub(super) path: Option<Path>,
+    pub(super) path: Option<PeerPath>,
     /// Generation of the peer's slot when the connection was made, if the peer is on this host.
     pub(super) peer_generation: u32,
     /// Nothing from elsewhere is taken while there is a path.
@@ -69,7 +69,7 @@ pub(super) struct QpEntry {
 impl QpEntry {
     /// Whether the peer is the process that had `slot` in its `generation` or before, and not a later one; None when it is in another slot.
     fn is_with(&self, slot: SlotId, generation: u32) -> Option<bool> {
-        let is_in_slot = matches!(self.path, Some(Path::Local(peer)) if peer == slot);
+        let is_in_slot = matches!(self.path, Some(PeerPath::Local(peer)) if peer == slot);
         // Generations wrap round.
         let after = self.peer_generation.wrapping_sub(generation).cast_signed();
         is_in_slot.then_some(after <= 0)
@@ -78,7 +78,7 @@ impl QpEntry {
 
 /// What happened to datagrams that reached no queue pair, and the like.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct PacketCounters {
     pub(super) received: u64,
     pub(super) sent: u64,
     pub(super) malformed: u64,
@@ -103,12 +103,12 @@ pub(super) struct Shard {
     pub(super) slot: SlotId,
     pub(super) endpoint: Endpoint,
     pub(super) outbox: Outbox,
-    pub(super) held: Held,
-    pub(super) lease: Option<Box<Lease>>,
+    pub(super) batch: Batch,
+    pub(super) lease: Option<Box<LeasedQueue>>,
     pub(super) capture: Option<Box<Capture>>,
     pub(super) cma: Cma,
-    pub(super) qps: Places<QpEntry>,
-    indices: Indices,
+    pub(super) qps: IndexTable<QpEntry>,
+    indices: IndexAllocator,
     /// Datagram queue pairs, whose indices are empty places of `qps`.
     pub(super) datagrams: DatagramTable,
     pub(super) qp_count: u32,
@@ -119,7 +119,7 @@ pub(super) struct Shard {
     /// Queue pairs by the connection ids of their streams, for RESETs, which name nothing else.
     pub(super) by_id: HashMap<u32, u16>,
     pub(super) notes: Vec<Note>,
-    pub(super) counters: Counters,
+    pub(super) counters: PacketCounters,
     /// Limits the RESETs to other hosts.
     pub(super) resets: RateLimit,
     pub(super) cq_count: u32,
@@ -157,17 +157,17 @@ pub(super) use host;
 impl Shard {
     /// A shard without objects.
     pub(super) fn new(endpoint: Endpoint, slot: SlotId, now: Time, cma: Cma) -> Self {
-        let indices = Indices::new(random_u32);
+        let indices = IndexAllocator::new(random_u32);
         let first = indices.first();
         Self {
             slot,
             endpoint,
             outbox: Outbox::default(),
-            held: Held::default(),
+            batch: Batch::default(),
             cma,
             lease: None,
             capture: None,
-            qps: Places::new(first),
+            qps: IndexTable::new(first),
             indices,
             datagrams: DatagramTable::new(first),
             qp_count: 0,
@@ -177,7 +177,7 @@ impl Shard {
             ready: VecDeque::new(),
             by_id: HashMap::new(),
             notes: Vec::new(),
-            counters: Counters::default(),
+            counters: PacketCounters::default(),
             resets: RateLimit::default(),
             cq_count: 0,
             srq_count: 0,
@@ -309,7 +309,7 @@ impl Shard {
             self.by_id.remove(&id);
         }
         entry.source = PeerSource::NONE;
-        if let (Some(Path::Lease(route)), Some(lease)) = (entry.path.take(), &mut self.lease) {
+        if let (Some(PeerPath::Lease(route)), Some(lease)) = (entry.path.take(), &mut self.lease) {
             lease.close_route(route);
         }
     }
@@ -338,11 +338,11 @@ impl Shard {
             return Err(EngineError::Invalid);
         };
         let stepped = match (entry.conn.state(), to) {
-            (_, QpState::Init) => entry.conn.to_init(),
-            (_, QpState::Rtr) => {
-                if let Some(Path::Local(slot)) = entry.path {
+            (_, State::Init) => entry.conn.to_init(),
+            (_, State::Rtr) => {
+                if let Some(PeerPath::Local(slot)) = entry.path {
                     entry.peer_generation = self.endpoint.arena().generation(slot);
-                    self.cma.meet(&self.endpoint, slot);
+                    self.cma.probe(&self.endpoint, slot);
                 }
                 let params = rtr_params(entry, max_datagram).ok_or(EngineError::Invalid)?;
                 entry.conn.to_rtr(now, &params)
@@ -602,14 +602,14 @@ fn rtr_params(entry: &QpEntry, max_datagram: u32) -> Option<RtrParams> {
         max_datagram_octets: max_datagram,
         max_dest_rd_atomic: attributes.max_dest_rd_atomic,
         min_rnr_timer: attributes.min_rnr_timer,
-        reliable_path: entry.path.as_ref().is_some_and(Path::is_local),
+        reliable_path: entry.path.as_ref().is_some_and(PeerPath::is_local),
     })
 }
 
 fn rts_params(entry: &QpEntry) -> RtsParams {
     let attributes = &entry.attributes;
     // Of a death on this host urdmad tells.
-    let is_local = entry.path.as_ref().is_some_and(Path::is_local);
+    let is_local = entry.path.as_ref().is_some_and(PeerPath::is_local);
     RtsParams {
         local_psn: Psn::new(attributes.sq_psn),
         timeout: attributes.timeout,

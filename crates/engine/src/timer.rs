@@ -7,7 +7,7 @@
 
 use proto_trp::conn::Time;
 
-use super::places::First;
+use super::index_table::FirstIndex;
 
 const TICK_SHIFT: u32 = 13;
 const LEVELS: usize = 4;
@@ -40,7 +40,7 @@ const IDLE: Node = Node {
 #[derive(Debug)]
 pub(super) struct Wheel {
     /// A timer's number is the place of its queue pair's index.
-    first: First,
+    first: FirstIndex,
     nodes: Vec<Node>,
     heads: [u32; LEVELS * PLACES],
     /// One bit per place that is not empty.
@@ -64,7 +64,7 @@ const fn tick_of(time: Time) -> u64 {
 
 impl Wheel {
     /// An empty wheel for indices that begin with `first`, whose time begins at `now`.
-    pub(super) fn new(first: First, now: Time) -> Self {
+    pub(super) fn new(first: FirstIndex, now: Time) -> Self {
         Self {
             first,
             nodes: Vec::new(),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn wheel(now: u64, timers: usize) -> Wheel {
-        let mut wheel = Wheel::new(First::default(), at(now));
+        let mut wheel = Wheel::new(FirstIndex::default(), at(now));
         wheel.reserve(timers);
         wheel
     }

@@ -273,7 +273,7 @@ fn new_process_in_a_slot_is_met_anew() {
     assert!(!reads());
     let mut shard = b.engine.shard.lock();
     let shard = &mut *shard;
-    shard.cma.meet(&shard.endpoint, a.engine.info().slot);
+    shard.cma.probe(&shard.endpoint, a.engine.info().slot);
     assert!(shard
         .endpoint
         .arena()

@@ -1,6 +1,6 @@
 //! Address handles: a destination and the way there.
 
-use super::super::path::Way;
+use super::super::path::NextHop;
 use super::super::types::{EngineError, Gid, Pd};
 use super::super::Engine;
 use proto_trp::wire::datagram::is_group;
@@ -13,25 +13,25 @@ pub struct AddressHandle {
     pub(super) gid_index: u8,
     pub(super) destination: Gid,
     pub(super) traffic_class: u8,
-    pub(super) reach: Reach,
+    pub(super) target: HandleTarget,
 }
 
 /// How datagrams get to where a handle points.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Reach {
+pub(super) enum HandleTarget {
     /// One host.
-    Host(Way),
+    Host(NextHop),
     /// All members of a multicast group: urdmad copies.
     Group,
 }
 
 impl Engine {
     /// How `destination` is reached; may ask urdmad, so not under the engine's lock.
-    pub(super) fn find_reach(&self, destination: Gid) -> Result<Reach, EngineError> {
+    pub(super) fn resolve_target(&self, destination: Gid) -> Result<HandleTarget, EngineError> {
         if is_group(&destination.0) {
-            Ok(Reach::Group)
+            Ok(HandleTarget::Group)
         } else {
-            self.find_way(destination).map(Reach::Host)
+            self.find_next_hop(destination).map(HandleTarget::Host)
         }
     }
 }

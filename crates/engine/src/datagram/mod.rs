@@ -70,7 +70,7 @@ impl Engine {
         self.usable()?;
         let source = self.info.gids.get(usize::from(sgid_index));
         let source = source.ok_or(EngineError::Invalid)?.gid;
-        let reach = self.find_reach(destination)?;
+        let target = self.resolve_target(destination)?;
         let mut shard = self.shard.lock();
         if shard.datagrams.handle_count >= LIMITS.max_ah {
             return Err(EngineError::NoMemory);
@@ -83,7 +83,7 @@ impl Engine {
             gid_index: sgid_index,
             destination,
             traffic_class,
-            reach,
+            target,
         }))
     }
 
@@ -124,7 +124,7 @@ impl Engine {
         let mut shard = self.shard.lock();
         shard.modify_datagram_qp(qp, change, &self.polled)?;
         shard.transmit_datagrams(qp.number().index(), clock::now());
-        self.rest.look(&mut shard);
+        self.sleep_control.wake_if_due(&mut shard);
         drop(shard);
         if change.state == Some(DatagramState::Rtr) {
             self.qp_is_ready_now(qp.number());
@@ -238,7 +238,7 @@ impl Engine {
         }
         queues.post_send(&mut host, push)?;
         shard.transmit_datagrams(index, clock::now());
-        self.rest.look(&mut shard);
+        self.sleep_control.wake_if_due(&mut shard);
         Ok(())
     }
 

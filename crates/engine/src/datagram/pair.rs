@@ -9,7 +9,7 @@ use proto_trp::conn::{
 };
 use urdma_types::SlotId;
 
-use super::super::lease::Route;
+use super::super::lease::RouteId;
 use super::super::memory::QpHost;
 use super::super::qp::{Counts, Qp};
 use super::super::srq::NotTaken;
@@ -89,7 +89,7 @@ pub(in super::super) struct DatagramEntry {
     /// Since when the oldest request finds no room.
     pub(super) blocked_since: Option<Time>,
     /// Routes of the lease, by host and slot.
-    pub(super) routes: HashMap<(IpAddr, SlotId, u8), Option<Route>>,
+    pub(super) routes: HashMap<(IpAddr, SlotId, u8), Option<RouteId>>,
     /// Multicast groups that it is attached to.
     pub(super) group_count: u32,
     /// It gets what it sends to a group that it is attached to.

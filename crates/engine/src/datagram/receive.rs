@@ -7,7 +7,7 @@ use proto_trp::conn::{Completion, CompletionOp, Host, PlaceError, Sge, Status};
 use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
 use urdma_underlay::internet_checksum;
 
-use super::super::memory::{Body, ListKind, QpHost};
+use super::super::memory::{ListKind, PacketBody, QpHost};
 use super::super::shard::Shard;
 use super::super::srq::NotTaken;
 use super::super::types::{Gid, Info, WorkCompletion};
@@ -26,7 +26,12 @@ const IPV4_HEADER_LEN: usize = 20;
 impl Shard {
     /// Takes a DATAGRAM packet in. Whatever does not fit is dropped and counted, without an answer.
     #[inline(never)]
-    pub(in super::super) fn dispatch_datagram(&mut self, info: &Info, head: &[u8], body: &Body) {
+    pub(in super::super) fn dispatch_datagram(
+        &mut self,
+        info: &Info,
+        head: &[u8],
+        body: &PacketBody,
+    ) {
         // R12-7
         let Ok(header) = DatagramHeader::parse(head, body.len()) else {
             self.counters.malformed += 1;
@@ -44,7 +49,13 @@ impl Shard {
     }
 
     /// Gives every queue pair that is attached to a group a copy; the sender too, unless it does not want its own.
-    fn deliver_to_group(&mut self, group: Gid, header: &DatagramHeader, body: &Body, is_own: bool) {
+    fn deliver_to_group(
+        &mut self,
+        group: Gid,
+        header: &DatagramHeader,
+        body: &PacketBody,
+        is_own: bool,
+    ) {
         let mut place = 0;
         while let Some(index) = self.datagrams.member(group, place) {
             place += 1;
@@ -57,7 +68,7 @@ impl Shard {
         }
     }
 
-    fn deliver_datagram(&mut self, index: u16, header: &DatagramHeader, body: &Body) {
+    fn deliver_datagram(&mut self, index: u16, header: &DatagramHeader, body: &PacketBody) {
         // R12-7
         let Some(entry) = self
             .datagrams
@@ -98,7 +109,7 @@ fn place<'a>(
     host: &mut QpHost<'a>,
     sges: &[Sge],
     grh: &[u8; GRH_LEN],
-    body: &Body<'a>,
+    body: &PacketBody<'a>,
     len: usize,
 ) -> Result<(), PlaceError> {
     host.scatter_octets(ListKind::Receive, sges, grh)?;

@@ -6,10 +6,10 @@ use urdma_arena::{Meta, SendError};
 use urdma_types::Ip16;
 use urdma_types::{source_port, udp_port, Qpn, SlotId};
 
-use super::super::lease::{Lease, Route};
-use super::super::path::{metadata, Way};
+use super::super::lease::{LeasedQueue, RouteId};
+use super::super::path::{metadata, NextHop};
 use super::super::shard::Shard;
-use super::handle::Reach;
+use super::handle::HandleTarget;
 use super::pair::{DatagramEntry, DatagramState};
 use super::queue::Source;
 use super::table::split;
@@ -24,11 +24,11 @@ const OWN_QKEY: u32 = 1 << 31;
 
 /// Where one message goes first.
 #[derive(Clone, Copy)]
-enum Hop {
+enum Egress {
     /// Into a slot's ring.
     Slot(SlotId, Meta),
     /// Out through the lease.
-    Lease(Route),
+    Lease(RouteId),
     /// There is no such receiver: lost.
     Nowhere,
 }
@@ -106,36 +106,36 @@ impl Shard {
             Ok(hop) => hop,
             Err(status) => return Sent::Failed(status),
         };
-        let Some(letter) = Letter::of(entry) else {
+        let Some(packet) = OutgoingPacket::of(entry) else {
             return Sent::Gone;
         };
         match hop {
-            Hop::Slot(to, meta) => self.send_datagram_to_slot(index, &letter, to, &meta),
-            Hop::Lease(route) => self.send_datagram_leased(index, &letter, route),
-            Hop::Nowhere => Sent::Gone,
+            Egress::Slot(to, meta) => self.send_datagram_to_slot(index, &packet, to, &meta),
+            Egress::Lease(route) => self.send_datagram_leased(index, &packet, route),
+            Egress::Nowhere => Sent::Gone,
         }
     }
 
     fn send_datagram_to_slot(
         &mut self,
         index: u16,
-        letter: &Letter,
+        packet: &OutgoingPacket,
         to: SlotId,
         meta: &Meta,
     ) -> Sent {
-        let Some(mut frame) = self.endpoint.alloc(letter.len) else {
+        let Some(mut frame) = self.endpoint.alloc(packet.len) else {
             self.counters.no_frame += 1;
             return Sent::NoRoom;
         };
-        let room = frame.data_mut().get_mut(..letter.len);
-        if self.write(index, letter, room).is_err() {
+        let room = frame.data_mut().get_mut(..packet.len);
+        if self.write(index, packet, room).is_err() {
             return Sent::Failed(Status::LocalProtectionError);
         }
         frame.set_meta(meta);
         if let Some(capture) = &mut self.capture {
-            capture.add(self.slot, to, &frame.data_mut()[..letter.len]);
+            capture.add(self.slot, to, &frame.data_mut()[..packet.len]);
         }
-        match self.endpoint.send(to, frame, letter.len) {
+        match self.endpoint.send(to, frame, packet.len) {
             Ok(()) => {
                 self.counters.sent += 1;
                 Sent::Gone
@@ -149,13 +149,18 @@ impl Shard {
         }
     }
 
-    fn send_datagram_leased(&mut self, index: u16, letter: &Letter, route: Route) -> Sent {
+    fn send_datagram_leased(
+        &mut self,
+        index: u16,
+        packet: &OutgoingPacket,
+        route: RouteId,
+    ) -> Sent {
         let Some(mut buffer) = self.lease.as_mut().and_then(|lease| lease.alloc(route)) else {
             self.counters.no_frame += 1;
             return Sent::NoRoom;
         };
-        let room = buffer.data_mut().get_mut(..letter.len);
-        let written = self.write(index, letter, room);
+        let room = buffer.data_mut().get_mut(..packet.len);
+        let written = self.write(index, packet, room);
         let Some(lease) = &mut self.lease else {
             return Sent::Gone;
         };
@@ -163,7 +168,7 @@ impl Shard {
             lease.discard(buffer);
             return Sent::Failed(Status::LocalProtectionError);
         }
-        lease.send(buffer, letter.len, route, 0);
+        lease.send(buffer, packet.len, route, 0);
         self.counters.sent += 1;
         Sent::Gone
     }
@@ -172,7 +177,7 @@ impl Shard {
     fn write(
         &mut self,
         index: u16,
-        letter: &Letter,
+        packet: &OutgoingPacket,
         room: Option<&mut [u8]>,
     ) -> Result<(), ProtectionError> {
         let (Some(entry), Some(room)) = (self.datagrams.get(index), room) else {
@@ -182,7 +187,7 @@ impl Shard {
         let Some((_, source)) = queues.sends.front() else {
             return Err(ProtectionError::Bounds);
         };
-        let at = letter.header.encode(room);
+        let at = packet.header.encode(room);
         let message = &mut room[at.map_err(|_| ProtectionError::Bounds)?..];
         match source {
             Source::Sges(sges) => host.gather(sges, 0, message),
@@ -195,13 +200,13 @@ impl Shard {
 }
 
 /// The oldest request as a packet.
-struct Letter {
+struct OutgoingPacket {
     header: DatagramHeader,
     /// Octets of the packet.
     len: usize,
 }
 
-impl Letter {
+impl OutgoingPacket {
     /// The packet of the oldest request, which [`plan`] has found short enough.
     fn of(entry: &DatagramEntry) -> Option<Self> {
         let (request, _) = entry.sends.front()?;
@@ -211,10 +216,10 @@ impl Letter {
         } else {
             entry.attributes.qkey
         };
-        let destination_index = match handle.reach {
+        let destination_index = match handle.target {
             // R12-2
-            Reach::Group => 0,
-            Reach::Host(_) => Qpn::from_u32(request.remote_qpn)?.index(),
+            HandleTarget::Group => 0,
+            HandleTarget::Host(_) => Qpn::from_u32(request.remote_qpn)?.index(),
         };
         Some(Self {
             header: DatagramHeader {
@@ -236,16 +241,16 @@ impl Letter {
 fn plan(
     entry: &mut DatagramEntry,
     path_mtu_octets: u32,
-    lease: Option<&mut Lease>,
-) -> Result<Hop, Status> {
+    lease: Option<&mut LeasedQueue>,
+) -> Result<Egress, Status> {
     let Some((request, _)) = entry.sends.front() else {
-        return Ok(Hop::Nowhere);
+        return Ok(Egress::Nowhere);
     };
     if request.unsupported.is_some() {
         return Err(Status::LocalQpOperationError);
     }
     let Some(handle) = request.handle.as_deref() else {
-        return Ok(Hop::Nowhere);
+        return Ok(Egress::Nowhere);
     };
     if handle.pd != entry.qp.pd() {
         return Err(Status::LocalQpOperationError);
@@ -255,10 +260,12 @@ fn plan(
         return Err(Status::LocalLengthError);
     }
     let local = entry.qp.number();
-    let (ip, mac, remote) = match (handle.reach, Qpn::from_u32(request.remote_qpn)) {
-        (Reach::Group, _) => return Ok(Hop::Slot(SlotId::DAEMON, group_meta(handle, local))),
-        (_, None) => return Ok(Hop::Nowhere),
-        (Reach::Host(Way::Local), Some(remote)) => {
+    let (ip, mac, remote) = match (handle.target, Qpn::from_u32(request.remote_qpn)) {
+        (HandleTarget::Group, _) => {
+            return Ok(Egress::Slot(SlotId::DAEMON, group_meta(handle, local)))
+        }
+        (_, None) => return Ok(Egress::Nowhere),
+        (HandleTarget::Host(NextHop::Local), Some(remote)) => {
             let meta = Meta {
                 remote_ip: Ip16(handle.source.0),
                 src_port: source_port(local),
@@ -266,9 +273,9 @@ fn plan(
                 ecn: 0,
                 gid_index: handle.gid_index,
             };
-            return Ok(Hop::Slot(remote.slot(), meta));
+            return Ok(Egress::Slot(remote.slot(), meta));
         }
-        (Reach::Host(Way::Remote { ip, mac }), Some(remote)) => (ip, mac, remote.slot()),
+        (HandleTarget::Host(NextHop::Remote { ip, mac }), Some(remote)) => (ip, mac, remote.slot()),
     };
     let meta = metadata(ip, (local, handle.gid_index), remote);
     let route = lease.and_then(|lease| {
@@ -276,7 +283,7 @@ fn plan(
         let key = (ip, remote, handle.gid_index);
         *entry.routes.entry(key).or_insert_with(open)
     });
-    Ok(route.map_or(Hop::Slot(SlotId::DAEMON, meta), Hop::Lease))
+    Ok(route.map_or(Egress::Slot(SlotId::DAEMON, meta), Egress::Lease))
 }
 
 /// Metadata of a message to a multicast group, which slot 0 hands out.

@@ -8,9 +8,9 @@ use proto_trp::conn::{Event, Host};
 use urdma_types::Qpn;
 
 use super::super::cma::NEVER;
+use super::super::index_table::{FirstIndex, IndexTable};
 use super::super::memory::QpHost;
 use super::super::mr::MrTable;
-use super::super::places::{First, Places};
 use super::super::qp::{PolledTable, Qp};
 use super::super::shard::{attach, check_sizes, detach, purge, Note, Shard, SHARED_IN_USE_MAX};
 use super::super::types::{Access, EngineError, Gid, QpCaps, QpConfig, LIMITS};
@@ -18,7 +18,7 @@ use super::pair::{DatagramEntry, DatagramModify, DatagramState, Queues};
 
 /// Datagram queue pairs by index; a place is empty where a connection has the index, or nobody.
 pub(in super::super) struct DatagramTable {
-    entries: Places<DatagramEntry>,
+    entries: IndexTable<DatagramEntry>,
     /// Indices of the queue pairs that are attached to each group.
     groups: HashMap<Gid, Vec<u16>>,
     /// Address handles.
@@ -29,9 +29,9 @@ pub(in super::super) struct DatagramTable {
 
 impl DatagramTable {
     /// No queue pairs; their indices begin with `first`.
-    pub(in super::super) fn new(first: First) -> Self {
+    pub(in super::super) fn new(first: FirstIndex) -> Self {
         Self {
-            entries: Places::new(first),
+            entries: IndexTable::new(first),
             groups: HashMap::new(),
             handle_count: 0,
             path_mtu_octets: 0,

@@ -17,7 +17,7 @@ const OCTETS: usize = 16_384;
 pub(crate) const MTU: usize = 4096;
 
 /// A datagram queue pair in RTS, and memory for it.
-pub(crate) struct Port {
+pub(crate) struct DatagramEnd {
     pub(crate) engine: Arc<Engine>,
     pub(crate) pd: Pd,
     cq: Arc<Cq>,
@@ -27,7 +27,7 @@ pub(crate) struct Port {
     key: u32,
 }
 
-impl Port {
+impl DatagramEnd {
     pub(crate) fn new(engine: &Arc<Engine>) -> Self {
         Self::with(engine, |_| ())
     }
@@ -117,14 +117,14 @@ impl Port {
         self.engine.post_datagram_recv(&self.qp, &wr).unwrap();
     }
 
-    fn send(&self, wr_id: u64, to: &Port, payload: Payload<'_>) -> Result<(), PostError> {
+    fn send(&self, wr_id: u64, to: &DatagramEnd, payload: Payload<'_>) -> Result<(), PostError> {
         self.send_with(wr_id, to, payload, QKEY, None)
     }
 
     fn send_with(
         &self,
         wr_id: u64,
-        to: &Port,
+        to: &DatagramEnd,
         payload: Payload<'_>,
         remote_qkey: u32,
         imm: Option<u32>,
@@ -170,12 +170,12 @@ impl Port {
 
     /// Waits until this engine has handled all that `from` sent: a later message, which takes the
     /// same ring, has arrived.
-    fn has_handled_all_of(&self, from: &Port) {
-        let beside = Port::new(&self.engine);
-        beside.receive(9, &[beside.sge(0, 100)]);
-        from.send(9, &beside, Payload::Inline(&[b"later"])).unwrap();
+    fn has_handled_all_of(&self, from: &DatagramEnd) {
+        let probe = DatagramEnd::new(&self.engine);
+        probe.receive(9, &[probe.sge(0, 100)]);
+        from.send(9, &probe, Payload::Inline(&[b"later"])).unwrap();
         from.expect(9, Status::Success);
-        beside.expect(9, Status::Success);
+        probe.expect(9, Status::Success);
     }
 
     pub(crate) fn poll(&self) -> Vec<WorkCompletion> {
@@ -201,10 +201,10 @@ impl Port {
     }
 }
 
-/// A port whose receives come from a shared queue that tells when fewer than `limit` are left.
-fn sharing(engine: &Arc<Engine>, limit: u32) -> (Port, Arc<Srq>) {
+/// An end whose receives come from a shared queue that tells when fewer than `limit` are left.
+fn sharing(engine: &Arc<Engine>, limit: u32) -> (DatagramEnd, Arc<Srq>) {
     let mut shared = None;
-    let port = Port::with(engine, |config| {
+    let port = DatagramEnd::with(engine, |config| {
         let srq = SrqConfig {
             pd: config.pd,
             max_wr: 4,
@@ -219,9 +219,12 @@ fn sharing(engine: &Arc<Engine>, limit: u32) -> (Port, Arc<Srq>) {
     (port, shared.unwrap())
 }
 
-fn two() -> (Port, Port) {
+fn two() -> (DatagramEnd, DatagramEnd) {
     let arena = arena();
-    (Port::new(&engine(arena, 1)), Port::new(&engine(arena, 2)))
+    (
+        DatagramEnd::new(&engine(arena, 1)),
+        DatagramEnd::new(&engine(arena, 2)),
+    )
 }
 
 #[test]
@@ -266,7 +269,7 @@ fn message_inline_empty_and_of_full_size_arrive() {
 
 #[test]
 fn message_to_itself_arrives() {
-    let a = Port::new(&engine(arena(), 1));
+    let a = DatagramEnd::new(&engine(arena(), 1));
     a.receive(1, &[a.sge(0, 100)]);
     a.send(2, &a, Payload::Inline(&[b"me"])).unwrap();
     a.expect(2, Status::Success);
@@ -371,8 +374,8 @@ fn memory_that_is_not_registered_is_neither_sent_nor_written() {
 fn shared_receive_queue_of_another_domain_takes_keys_of_its_own_domain() {
     let arena = arena();
     let (a, other) = (engine(arena, 1), engine(arena, 2));
-    let a = Port::new(&a);
-    let owner = Port::new(&other);
+    let a = DatagramEnd::new(&a);
+    let owner = DatagramEnd::new(&other);
     let srq = SrqConfig {
         pd: owner.pd,
         max_wr: 4,
@@ -382,7 +385,7 @@ fn shared_receive_queue_of_another_domain_takes_keys_of_its_own_domain() {
         events: Arc::new(Events::default()),
     };
     let srq = other.create_srq(srq).unwrap();
-    let b = Port::with(&other, |config| config.srq = Some(Arc::clone(&srq)));
+    let b = DatagramEnd::with(&other, |config| config.srq = Some(Arc::clone(&srq)));
     assert_ne!(b.pd, owner.pd);
     let receive = |wr_id, sge| {
         let sges = [sge];
@@ -427,7 +430,7 @@ fn message_longer_than_the_receive_is_dropped_and_the_receive_takes_the_next_tha
 #[test]
 fn message_longer_than_a_shared_receive_is_dropped_and_takes_nothing_off_the_queue() {
     let arena = arena();
-    let (a, host) = (Port::new(&engine(arena, 1)), engine(arena, 2));
+    let (a, host) = (DatagramEnd::new(&engine(arena, 1)), engine(arena, 2));
     let (b, srq) = sharing(&host, 1);
     let wr = RecvWr {
         wr_id: 1,
@@ -454,7 +457,7 @@ fn message_longer_than_a_shared_receive_is_dropped_and_takes_nothing_off_the_que
 #[test]
 fn shared_receive_into_foreign_memory_fails_the_receiver() {
     let arena = arena();
-    let (a, host) = (Port::new(&engine(arena, 1)), engine(arena, 2));
+    let (a, host) = (DatagramEnd::new(&engine(arena, 1)), engine(arena, 2));
     let (b, srq) = sharing(&host, 0);
     let foreign = Sge {
         lkey: b.key ^ 1,
@@ -544,7 +547,7 @@ fn message_to_nobody_is_lost_and_stops_nothing() {
 
 #[test]
 fn address_handles_name_gids_that_exist() {
-    let a = Port::new(&engine(arena(), 1));
+    let a = DatagramEnd::new(&engine(arena(), 1));
     let refused = a.engine.create_ah(a.pd, 1, GID, 0);
     assert_eq!(refused.unwrap_err(), EngineError::Invalid);
     let elsewhere = Gid([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);

@@ -7,7 +7,7 @@ use proto_trp::wire::datagram::group_of;
 use urdma_arena::Endpoint;
 use urdma_engine::{DatagramState, Engine, EngineError, Gid, Payload, Status, LIMITS};
 
-use crate::datagrams::{Port, GRH, MTU};
+use crate::datagrams::{DatagramEnd, GRH, MTU};
 use crate::rig::{arena, engine, until};
 
 /// 239.1.2.3
@@ -52,16 +52,16 @@ impl Site {
         assert!(self.daemon.send(to, copy, octets.len()).is_ok());
     }
 
-    fn attach(&self, port: &Port) -> Result<(), EngineError> {
+    fn attach(&self, port: &DatagramEnd) -> Result<(), EngineError> {
         self.engine.attach_to_group(&port.qp, GROUP)
     }
 
-    fn detach(&self, port: &Port) -> Result<(), EngineError> {
+    fn detach(&self, port: &DatagramEnd) -> Result<(), EngineError> {
         self.engine.detach_from_group(&port.qp, GROUP)
     }
 }
 
-fn send(from: &Port, octets: usize) {
+fn send(from: &DatagramEnd, octets: usize) {
     let sges = [from.sge(0, octets)];
     let handle = from.engine.create_ah(from.pd, 0, GROUP, 0).unwrap();
     from.send_to(1, &handle, ALL_QPN, Payload::Sges(&sges))
@@ -69,14 +69,14 @@ fn send(from: &Port, octets: usize) {
     from.expect(1, Status::Success);
 }
 
-fn receive(port: &Port, wr_id: u64) {
+fn receive(port: &DatagramEnd, wr_id: u64) {
     port.receive(wr_id, &[port.sge(8192, GRH + MTU)]);
 }
 
 #[test]
 fn attached_queue_pairs_get_one_copy_each_and_others_none() {
     let mut site = Site::new();
-    let [a, b, other] = [(); 3].map(|()| Port::new(&site.engine));
+    let [a, b, other] = [(); 3].map(|()| DatagramEnd::new(&site.engine));
     site.attach(&a).unwrap();
     site.attach(&b).unwrap();
     // Once is enough, and one end of it is enough.
@@ -105,8 +105,8 @@ fn attached_queue_pairs_get_one_copy_each_and_others_none() {
 #[test]
 fn sender_that_does_not_want_its_own_gets_those_of_others() {
     let mut site = Site::new();
-    let a = Port::with(&site.engine, |config| config.hears_itself = false);
-    let b = Port::new(&site.engine);
+    let a = DatagramEnd::with(&site.engine, |config| config.hears_itself = false);
+    let b = DatagramEnd::new(&site.engine);
     for port in [&a, &b] {
         site.attach(port).unwrap();
     }
@@ -126,7 +126,7 @@ fn sender_that_does_not_want_its_own_gets_those_of_others() {
 #[test]
 fn member_whose_receive_is_too_short_keeps_it_and_the_others_get_their_copy() {
     let mut site = Site::new();
-    let [a, short, roomy] = [(); 3].map(|()| Port::new(&site.engine));
+    let [a, short, roomy] = [(); 3].map(|()| DatagramEnd::new(&site.engine));
     for port in [&short, &roomy] {
         site.attach(port).unwrap();
     }
@@ -148,7 +148,7 @@ fn member_whose_receive_is_too_short_keeps_it_and_the_others_get_their_copy() {
 #[test]
 fn attached_queue_pair_is_busy_and_hosts_are_no_groups() {
     let site = Site::new();
-    let port = Port::new(&site.engine);
+    let port = DatagramEnd::new(&site.engine);
     let attach = |gid| site.engine.attach_to_group(&port.qp, gid);
     assert_eq!(attach(crate::rig::GID), Err(EngineError::Invalid));
     assert_eq!(site.detach(&port), Err(EngineError::Invalid));
@@ -163,7 +163,7 @@ fn attached_queue_pair_is_busy_and_hosts_are_no_groups() {
 #[test]
 fn groups_and_members_are_as_many_as_the_device_says() {
     let site = Site::new();
-    let port = Port::new(&site.engine);
+    let port = DatagramEnd::new(&site.engine);
     let group = |number: u32| {
         let [.., high, low] = number.to_be_bytes();
         Gid([0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low])
@@ -175,14 +175,14 @@ fn groups_and_members_are_as_many_as_the_device_says() {
     let one_more = group(LIMITS.max_mcast_grp);
     let beyond = site.engine.attach_to_group(&port.qp, one_more);
     assert_eq!(beyond, Err(EngineError::NoMemory));
-    let members: Vec<Port> = (1..LIMITS.max_mcast_qp_attach)
-        .map(|_| Port::new(&site.engine))
+    let members: Vec<DatagramEnd> = (1..LIMITS.max_mcast_qp_attach)
+        .map(|_| DatagramEnd::new(&site.engine))
         .collect();
     for member in &members {
         let attached = site.engine.attach_to_group(&member.qp, group(7));
         attached.unwrap();
     }
-    let last = Port::new(&site.engine);
+    let last = DatagramEnd::new(&site.engine);
     let attach_last = |gid| site.engine.attach_to_group(&last.qp, gid);
     assert_eq!(attach_last(group(7)), Err(EngineError::NoMemory));
     attach_last(group(8)).unwrap();

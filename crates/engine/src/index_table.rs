@@ -16,9 +16,9 @@ const PLACES: u32 = 1 << 16;
 
 /// The place of an index: its distance from the process' first one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct First(u16);
+pub(super) struct FirstIndex(u16);
 
-impl First {
+impl FirstIndex {
     /// The place of an index.
     #[inline]
     pub(super) fn place(self, index: u16) -> u16 {
@@ -32,24 +32,24 @@ impl First {
     }
 }
 
-/// Indices that are free.
+/// The free indices.
 #[derive(Debug)]
-pub(super) struct Indices {
-    first: First,
+pub(super) struct IndexAllocator {
+    first: FirstIndex,
     /// Never given out.
     fresh: Vec<u16>,
     /// Given back, the one that was given back longest ago first.
     returned: VecDeque<u16>,
-    /// Places of indices that are or were in [`Indices::fresh`], at most [`PLACES`].
+    /// Places of indices that are or were in [`IndexAllocator::fresh`], at most [`PLACES`].
     known: u32,
     random: fn() -> u32,
 }
 
-impl Indices {
+impl IndexAllocator {
     /// All of them; the first is drawn from `random`.
     pub(super) fn new(random: fn() -> u32) -> Self {
         Self {
-            first: First(low16(random())),
+            first: FirstIndex(low16(random())),
             fresh: Vec::new(),
             returned: VecDeque::new(),
             known: 0,
@@ -58,7 +58,7 @@ impl Indices {
     }
 
     /// Where they begin.
-    pub(super) fn first(&self) -> First {
+    pub(super) fn first(&self) -> FirstIndex {
         self.first
     }
 
@@ -106,14 +106,14 @@ fn low16(word: u32) -> u16 {
 
 /// A table by index.
 #[derive(Debug)]
-pub(super) struct Places<T> {
-    first: First,
+pub(super) struct IndexTable<T> {
+    first: FirstIndex,
     entries: Vec<Option<Box<T>>>,
 }
 
-impl<T> Places<T> {
+impl<T> IndexTable<T> {
     /// An empty one for indices that begin with `first`.
-    pub(super) fn new(first: First) -> Self {
+    pub(super) fn new(first: FirstIndex) -> Self {
         Self {
             first,
             entries: Vec::new(),
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn indices_are_all_but_0_each_once_and_come_in_dense_batches() {
-        let mut indices = Indices::new(counting);
+        let mut indices = IndexAllocator::new(counting);
         let mut seen = HashSet::new();
         for _ in 0..1000 {
             let index = indices.take().unwrap();
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn index_is_used_again_late() {
-        let mut indices = Indices::new(counting);
+        let mut indices = IndexAllocator::new(counting);
         let first = indices.take().unwrap();
         indices.give_back(first);
         for _ in 1..REUSE_DELAY {
@@ -211,8 +211,8 @@ mod tests {
 
     #[test]
     fn table_finds_what_was_put_wherever_the_indices_begin() {
-        let mut indices = Indices::new(counting);
-        let mut places = Places::new(indices.first());
+        let mut indices = IndexAllocator::new(counting);
+        let mut places = IndexTable::new(indices.first());
         let taken: Vec<u16> = (0..300).filter_map(|_| indices.take()).collect();
         for index in &taken {
             places.put(*index, *index);

@@ -14,7 +14,7 @@ const OCTETS_MAX: usize = SMALL_CAPACITY / 2;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct Batch {
     /// Requests since the application polled last.
     posts: u32,
     /// Requests that wait.
@@ -23,7 +23,7 @@ pub(super) struct Held {
     octets: usize,
 }
 
-impl Held {
+impl Batch {
     /// Whether nothing waits.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
@@ -67,15 +67,15 @@ mod tests {
 
     /// Requests of these octets, after which one leaves at once; the first of them has begun to wait.
     fn waiting(octets: u32) -> usize {
-        let mut held = Held::default();
-        assert!((0..POSTS_TO_HOLD).all(|_| !held.add(octets) && held.is_empty()));
+        let mut batch = Batch::default();
+        assert!((0..POSTS_TO_HOLD).all(|_| !batch.add(octets) && batch.is_empty()));
         let mut count = 0;
-        while held.add(octets) {
+        while batch.add(octets) {
             count += 1;
-            assert_eq!(held.has_begun(), count == 1);
+            assert_eq!(batch.has_begun(), count == 1);
         }
-        held.clear();
-        assert!(held.is_empty() && !held.has_begun());
+        batch.clear();
+        assert!(batch.is_empty() && !batch.has_begun());
         count
     }
 
@@ -88,9 +88,9 @@ mod tests {
 
     #[test]
     fn request_after_a_poll_does_not_wait() {
-        let mut held = Held::default();
-        assert!((0..2 * POSTS_TO_HOLD).any(|_| held.add(1)));
-        held.polled();
-        assert!(!held.add(1));
+        let mut batch = Batch::default();
+        assert!((0..2 * POSTS_TO_HOLD).any(|_| batch.add(1)));
+        batch.polled();
+        assert!(!batch.add(1));
     }
 }

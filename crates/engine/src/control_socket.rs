@@ -25,16 +25,16 @@ pub(super) fn forks() -> u32 {
 }
 
 /// Sockets that a forked child must close, so that urdmad sees the end of the parent.
-static SOCKETS: [Place; SOCKETS_MAX] = [const { Place::EMPTY }; SOCKETS_MAX];
+static SOCKETS: [SocketEntry; SOCKETS_MAX] = [const { SocketEntry::EMPTY }; SOCKETS_MAX];
 
 /// A socket: its descriptor, -1 for none, and what the kernel has behind that.
-struct Place {
+struct SocketEntry {
     fd: AtomicI32,
     device: AtomicU64,
     inode: AtomicU64,
 }
 
-impl Place {
+impl SocketEntry {
     #[allow(clippy::declare_interior_mutable_const)] // the initial value of a static
     const EMPTY: Self = Self {
         fd: AtomicI32::new(-1),
@@ -89,7 +89,7 @@ fn identity(fd: RawFd) -> Option<(u64, u64)> {
 
 extern "C" fn in_forked_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    SOCKETS.iter().for_each(Place::close_copy);
+    SOCKETS.iter().for_each(SocketEntry::close_copy);
 }
 
 /// Has forks counted from now on.
@@ -104,23 +104,23 @@ pub(super) fn watch_forks() {
 
 /// An engine's conversation with urdmad.
 #[derive(Debug)]
-pub(super) struct Conversation {
+pub(super) struct ControlSocket {
     client: ManuallyDrop<ControlClient>,
     mark: ManuallyDrop<Mark>,
     socket: Option<(u64, u64)>,
-    place: Option<&'static Place>,
+    place: Option<&'static SocketEntry>,
     forks: u32,
     /// It has been said that the socket is gone.
     is_reported: AtomicBool,
 }
 
-impl std::fmt::Debug for Place {
+impl std::fmt::Debug for SocketEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Place").field(&self.fd).finish()
+        f.debug_tuple("SocketEntry").field(&self.fd).finish()
     }
 }
 
-impl Conversation {
+impl ControlSocket {
     /// Takes a conversation over.
     pub(super) fn new(client: ControlClient) -> Self {
         let fd = client.as_fd().as_raw_fd();
@@ -129,7 +129,7 @@ impl Conversation {
             client: ManuallyDrop::new(client),
             mark: ManuallyDrop::new(Mark::new(fd)),
             socket,
-            place: socket.and_then(|socket| Place::take(fd, socket)),
+            place: socket.and_then(|socket| SocketEntry::take(fd, socket)),
             forks: forks(),
             is_reported: AtomicBool::new(false),
         }
@@ -155,7 +155,7 @@ impl Conversation {
     }
 }
 
-impl Drop for Conversation {
+impl Drop for ControlSocket {
     /// A socket that was closed already, by the program or in this forked child, is not closed
     /// again: its number may have been given to something else.
     fn drop(&mut self) {

@@ -124,7 +124,7 @@ impl QpHost<'_> {
     }
 
     #[cold]
-    pub(super) fn gather_carefully(
+    pub(super) fn gather_checked(
         &self,
         sges: &[Sge],
         offset: u64,
@@ -139,7 +139,7 @@ impl QpHost<'_> {
 
     /// `from` is good for `len` octets.
     #[cold]
-    pub(super) fn scatter_carefully(
+    pub(super) fn scatter_checked(
         &self,
         list: ListKind,
         sges: &[Sge],
@@ -172,7 +172,7 @@ impl QpHost<'_> {
     /// # Safety
     /// `from` is good for `len` octets.
     #[cold]
-    pub(super) unsafe fn write_carefully(
+    pub(super) unsafe fn write_checked(
         &self,
         remote: RemoteAddr,
         from: *const u8,
@@ -184,7 +184,7 @@ impl QpHost<'_> {
     }
 
     #[cold]
-    pub(super) fn read_carefully(
+    pub(super) fn read_checked(
         &self,
         remote: RemoteAddr,
         out: &mut [u8],
@@ -196,7 +196,7 @@ impl QpHost<'_> {
 
     /// The word that an atomic of the peer works on; it is there at this moment.
     #[cold]
-    pub(super) fn word_carefully(
+    pub(super) fn word_checked(
         &self,
         remote: RemoteAddr,
         access: RemoteAccess,
