@@ -18,6 +18,7 @@ use urdma_arena::{Endpoint, Referred, RxFrame, Witness};
 use urdma_types::SlotId;
 
 use super::memory::{pointer, ListKind, QpHost};
+use super::packet_path::NEVER;
 use super::shard::random_u64;
 use super::types::LIMITS;
 
@@ -28,8 +29,6 @@ mod tests;
 pub(super) const REFER_FROM: usize = 32 * 1024;
 /// Payload of messages up to this length: longer ones do not fit into a core's cache twice, and then two cores that copy are faster than one.
 const REFERRED_MESSAGE_MAX: u64 = 512 * 1024;
-/// The `refer_from` of a host that copies whatever it gathers.
-pub(super) const NEVER: usize = usize::MAX;
 /// Octets of an entry: two words.
 const ENTRY: usize = 16;
 /// Pieces of a payload, and one for its witness; as many places and one for the last octet of a write.

@@ -15,12 +15,13 @@ use urdma_abi::lease::{
     TxDatagram, ABI_VERSION, MAX_BURST, READABLE, TABLE_SYMBOL,
 };
 use urdma_ipc::LeaseParams;
-use urdma_types::SlotId;
 
 use super::memory::PacketBody;
+use super::packet_path::{ReceivePath, Refused, TransmitPath, Written};
+use super::shard::Note;
 
 /// Datagrams of one burst.
-pub(super) const BURST: usize = 32;
+const BURST: usize = 32;
 const _: () = assert!(MAX_BURST == 32);
 /// The library's file name.
 const LIBRARY: &str = "liburdma_lease.so";
@@ -31,7 +32,7 @@ const LIBRARY_VARIABLE: &str = "URDMA_LEASE_LIB";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RouteId(u32);
 
-/// A received datagram, until [`LeasedQueue::release`].
+/// A received datagram, until [`ReceivePath::release`].
 #[derive(Clone, Copy)]
 pub(super) struct LeasedDatagram<'a>(&'a RxDatagram);
 
@@ -53,17 +54,11 @@ pub(super) struct LeasedQueue {
 // SAFETY: the functions of a lease may be called from any thread, one at a time; the engine's lock sees to that.
 unsafe impl Send for LeasedQueue {}
 
-impl LeasedDatagram<'_> {
+impl<'a> LeasedDatagram<'a> {
     /// The datagram.
-    pub(super) fn body(&self) -> PacketBody<'_> {
+    pub(super) fn body(&self) -> PacketBody<'a> {
         // SAFETY: the buffer is the caller's, hence so far readable, until it is released, which needs the lease that `self` borrows.
         unsafe { PacketBody::new(self.0.data, self.0.octets as usize, READABLE) }
-    }
-
-    /// The datagram's octets.
-    pub(super) fn octets(&self) -> &[u8] {
-        // SAFETY: as above; nobody writes to a received buffer.
-        unsafe { std::slice::from_raw_parts(self.0.data, self.0.octets as usize) }
     }
 
     /// Where it came from, as metadata of a frame.
@@ -75,11 +70,6 @@ impl LeasedDatagram<'_> {
             ecn: self.0.ecn,
             gid_index: self.0.local_index,
         }
-    }
-
-    /// The slot it is for, if its port names one.
-    pub(super) fn slot(&self) -> Option<SlotId> {
-        urdma_types::slot_of_port(self.0.destination_port)
     }
 }
 
@@ -216,32 +206,9 @@ impl LeasedQueue {
         self.outgoing.is_empty()
     }
 
-    /// Takes what has arrived, after what came before was released; gives how many datagrams.
     #[inline]
-    pub(super) fn receive(&mut self) -> usize {
-        // SAFETY: there is room for BURST datagrams.
-        let count = unsafe {
-            (self.table.rx_burst)(self.lease.as_ptr(), self.incoming.as_mut_ptr(), MAX_BURST)
-        };
-        self.received = BURST.min(count as usize);
-        self.received
-    }
-
-    /// What [`LeasedQueue::receive`] took.
-    #[inline]
-    pub(super) fn received(&self) -> impl Iterator<Item = LeasedDatagram<'_>> {
+    fn received(&self) -> impl Iterator<Item = LeasedDatagram<'_>> {
         self.incoming[..self.received].iter().map(LeasedDatagram)
-    }
-
-    /// Gives received datagrams back.
-    #[inline]
-    pub(super) fn release(&mut self) {
-        let buffers: ArrayVec<*mut c_void, BURST> =
-            self.received().map(|datagram| datagram.0.buffer).collect();
-        let count = u32::try_from(buffers.len()).unwrap_or(0);
-        // SAFETY: the buffers came from `rx_burst` and are given back once.
-        unsafe { (self.table.rx_free)(self.lease.as_ptr(), buffers.as_ptr(), count) };
-        self.received = 0;
     }
 
     /// What happened so far.
@@ -250,6 +217,76 @@ impl LeasedQueue {
         // SAFETY: `counters` is writable.
         unsafe { (self.table.counters)(self.lease.as_ptr(), &raw mut counters) };
         counters
+    }
+}
+
+impl ReceivePath for LeasedQueue {
+    #[inline]
+    fn receive(&mut self) -> usize {
+        // SAFETY: there is room for BURST datagrams.
+        let count = unsafe {
+            (self.table.rx_burst)(self.lease.as_ptr(), self.incoming.as_mut_ptr(), MAX_BURST)
+        };
+        self.received = BURST.min(count as usize);
+        self.received
+    }
+
+    #[inline]
+    fn datagrams(&self) -> impl Iterator<Item = (PacketBody<'_>, urdma_arena::Meta)> {
+        self.received()
+            .map(|datagram| (datagram.body(), datagram.metadata()))
+    }
+
+    #[inline]
+    fn release(&mut self) {
+        let buffers: ArrayVec<*mut c_void, BURST> =
+            self.received().map(|datagram| datagram.0.buffer).collect();
+        let count = u32::try_from(buffers.len()).unwrap_or(0);
+        // SAFETY: the buffers came from `rx_burst` and are given back once.
+        unsafe { (self.table.rx_free)(self.lease.as_ptr(), buffers.as_ptr(), count) };
+        self.received = 0;
+    }
+}
+
+/// A route of the lease as the way out of one queue pair.
+pub(super) struct LeasePath<'a> {
+    lease: &'a mut LeasedQueue,
+    route: RouteId,
+    /// The buffer that is being filled.
+    buffer: Option<LeasedBuffer>,
+}
+
+impl<'a> LeasePath<'a> {
+    /// The way along `route`.
+    #[inline]
+    pub(super) fn new(lease: &'a mut LeasedQueue, route: RouteId) -> Self {
+        Self {
+            lease,
+            route,
+            buffer: None,
+        }
+    }
+}
+
+impl TransmitPath for LeasePath<'_> {
+    #[inline]
+    fn begin(&mut self, _: &mut Vec<Note>, _: usize) -> Result<&mut [u8], Refused> {
+        let buffer = self.lease.alloc(self.route).ok_or(Refused::NoFrame)?;
+        Ok(self.buffer.insert(buffer).data_mut())
+    }
+
+    #[inline]
+    fn commit(&mut self, _: &mut Vec<Note>, written: Written) {
+        if let Some(buffer) = self.buffer.take() {
+            self.lease
+                .send(buffer, written.len, self.route, written.ecn());
+        }
+    }
+
+    fn discard(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.lease.discard(buffer);
+        }
     }
 }
 

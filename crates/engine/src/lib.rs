@@ -40,6 +40,7 @@
 #[cfg(test)]
 extern crate self as urdma_engine;
 
+mod arena_path;
 mod attach;
 mod background;
 mod batch;
@@ -60,9 +61,11 @@ mod lock;
 mod memory;
 mod mr;
 mod outbox;
+mod packet_path;
 mod path;
 mod progress;
 mod qp;
+mod receive;
 /// Two ends of a connection, for tests of what only the engine itself sees; `tests/engine` has them for all others.
 #[cfg(test)]
 #[allow(dead_code, clippy::cast_possible_truncation)]
@@ -71,6 +74,7 @@ mod rig;
 mod shard;
 mod srq;
 mod timer;
+mod transmit;
 mod types;
 mod window;
 mod xrc;

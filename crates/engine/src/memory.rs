@@ -119,9 +119,15 @@ impl<'a> PacketBody<'a> {
     /// A copy of the whole datagram.
     pub(super) fn to_boxed(self) -> Box<[u8]> {
         let mut octets = vec![0; self.len].into_boxed_slice();
-        // SAFETY: both are `len` octets long.
-        unsafe { self.copy_to(0, octets.as_mut_ptr(), self.len) };
+        self.copy_to_slice(&mut octets);
         octets
+    }
+
+    /// Copies the whole datagram to `out`, which is as long.
+    pub(super) fn copy_to_slice(&self, out: &mut [u8]) {
+        assert_eq!(out.len(), self.len, "a datagram is copied as a whole");
+        // SAFETY: `out` is writable for `len` octets.
+        unsafe { self.copy_to(0, out.as_mut_ptr(), self.len) };
     }
 
     /// Where the `len` octets from `at` are.

@@ -13,21 +13,13 @@ use urdma_arena::{
 use urdma_types::SlotId;
 
 use super::cma;
+use super::packet_path::Refused;
 use super::shard::Note;
 
 /// Octets behind the datagram that is being written which are taken from the receiver's processor meanwhile: three short ones.
 const AHEAD: usize = 384;
 /// Room in a frame below which nothing more is put into it.
 const ROOM_MIN: usize = 192;
-
-/// Why a datagram cannot be written now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refused {
-    /// The receiver's ring is full.
-    Full,
-    /// No frame of the class is free.
-    NoFrame,
-}
 
 /// A frame that is being filled.
 #[derive(Debug)]
@@ -156,6 +148,16 @@ impl Outbox {
         match &mut self.open {
             Some(open) => Ok(&mut open.frame.data_mut()[open.at..]),
             None => Err(Refused::NoFrame),
+        }
+    }
+
+    /// The room of the datagram that was begun.
+    #[cold]
+    pub(super) fn begun(&mut self) -> &[u8] {
+        match &mut self.open {
+            _ if self.short.is_some() => &self.octets,
+            Some(open) => &open.frame.data_mut()[open.at..],
+            None => &[],
         }
     }
 

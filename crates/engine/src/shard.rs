@@ -147,7 +147,7 @@ macro_rules! host {
             counts: &mut $entry.counts,
             delivery: Some($entry.delivery),
             notes: &mut $notes,
-            refer_from: $crate::cma::NEVER,
+            refer_from: $crate::packet_path::NEVER,
             referred: None,
         }
     };

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use proto_trp::conn::{Event, Host};
 use urdma_types::Qpn;
 
-use super::super::cma::NEVER;
 use super::super::index_table::{FirstIndex, IndexTable};
 use super::super::memory::QpHost;
 use super::super::mr::MrTable;
+use super::super::packet_path::NEVER;
 use super::super::qp::{PolledTable, Qp};
 use super::super::shard::{attach, check_sizes, detach, purge, Note, Shard, SHARED_IN_USE_MAX};
 use super::super::types::{Access, EngineError, Gid, QpCaps, QpConfig, LIMITS};
