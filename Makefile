@@ -48,11 +48,15 @@ checkpatch:
 	@scripts/install-deps.sh kernel
 	@kernel-stub/bed/checkpatch.sh
 
+# Packages whose source files depend on one another in one direction.
+ACYCLIC := $(addprefix crates/,abi arena cm dpdk dpdk-sys engine ipc lease rdma-core-sys standin types ucma underlay)
+
 lint:
 	@$(CARGO) fmt --all --check
 	@$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@CARGO="$(CARGO)" scripts/check-architecture.py
 	@scripts/check-citations.py
+	@scripts/check-modules.py $(ACYCLIC)
 
 # The arena's rings, frame states and parking under every interleaving.
 loom:

@@ -4,10 +4,10 @@ use urdma_arena::{Endpoint, Meta};
 use urdma_types::SlotId;
 
 use super::capture::Capture;
-use super::cma::{self, Cma};
+use super::cma::{Cma, NEVER, REFER_FROM};
+use super::note::Note;
 use super::outbox::Outbox;
-use super::packet_path::{Refused, TransmitPath, Written, NEVER};
-use super::shard::Note;
+use super::packet_path::{Refused, TransmitPath, Written};
 
 /// The way of one queue pair to a slot.
 pub(super) struct ArenaPath<'a> {
@@ -32,10 +32,8 @@ impl TransmitPath for ArenaPath<'_> {
 
     #[inline]
     fn refer_from(&self, octets: usize, may_refer: impl FnOnce() -> bool) -> usize {
-        let is_possible = octets >= cma::REFER_FROM
-            && self.meta.is_none()
-            && self.capture.is_none()
-            && may_refer();
+        let is_possible =
+            octets >= REFER_FROM && self.meta.is_none() && self.capture.is_none() && may_refer();
         if is_possible {
             self.cma.refer_from(self.endpoint, self.to)
         } else {

@@ -13,18 +13,17 @@ use urdma_arena::{Arena, Endpoint, MappedArena};
 use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
 use urdma_types::SlotId;
 
-use super::background::SleepControl;
 use super::capture::Capture;
 use super::clock::{self, Calibration};
 use super::cma::Cma;
 use super::control_socket::{self, ControlSocket};
-use super::lanes::Lanes;
+use super::engine::{Engine, Lanes};
 use super::lease::LeasedQueue;
 use super::lock::SpinLock;
 use super::qp::PolledTable;
 use super::shard::Shard;
+use super::sleep_control::SleepControl;
 use super::types::{AttachError, Gid, GidEntry, Info, LeaseState, LIMITS};
-use super::Engine;
 
 /// Environment variable: `never`, `try` or `require`.
 const LEASE_VARIABLE: &str = "URDMA_LEASE";
@@ -305,22 +304,4 @@ extern "C" fn settle_at_exit() {
             shard.capture = None;
         }
     }
-}
-
-/// A thread that takes no signals, so that the application's handlers run in the application's threads.
-pub(super) fn spawn_quiet(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    // SAFETY: an all-zero sigset_t is a valid place for sigfillset and pthread_sigmask to write to.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    let mut before = all;
-    // SAFETY: `all` is writable.
-    unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: both sets are valid; the mask is put back below.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    let spawned = std::thread::Builder::new()
-        .name(name.to_owned())
-        .stack_size(512 * 1024)
-        .spawn(work);
-    // SAFETY: `before` holds the mask from above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
-    spawned.map(drop)
 }

@@ -28,24 +28,20 @@
 //! The thread stores until when it sleeps while it holds the engine's lock, so whoever sets an earlier timer under that lock sees it and wakes
 //! it ([`SleepControl::wake_if_due`]).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use urdma_abi::cancel::Disabled;
-use urdma_arena::{Parked, Parker};
-
-use super::attach::spawn_quiet;
 use super::clock;
+use super::engine::Engine;
+use super::note::Note;
 use super::progress::BURST;
-use super::shard::{Note, Shard};
+use super::sleep_control::{FOREVER, MODE_DOORBELL, MODE_POLL, NAP_MAX_NS};
+use super::thread::spawn_quiet;
 use super::types::EngineError;
-use super::Engine;
 
 /// First bounded sleep while an application polls.
 const NAP_MIN_NS: u64 = 100_000;
-/// Longest bounded sleep.
-const NAP_MAX_NS: u64 = 1_000_000;
 /// First sleep before a blocked transmission is tried again.
 const RETRY_MIN_NS: u64 = 20_000;
 /// How long a datagram may wait for an application that polls.
@@ -62,202 +58,15 @@ const NO_SPIN_SHARE: u64 = 16;
 /// How long it does not at most, nor after an application has polled: one that looks at its memory in between wants the
 /// processor, and a yield would give it away for milliseconds.
 const NO_SPIN_NS: u64 = 50_000_000;
-/// Polls since the last arming that make an application one that polls.
-const POLLS_TO_TAKE_OVER: u32 = 8;
-/// Polls in a row that may find nothing before the processor is given away, about 20 us: usually, and when that helps (see [`SleepControl::give_way`]).
-const POLLS_TO_YIELD: (u32, u32) = (1024, 16);
-/// A yield that comes back in less found nobody who wanted the processor.
-const YIELD_IDLE_NS: u64 = 1_000;
-/// A yield that comes back in less had given way to somebody who yields too, like the peer of this very conversation.
-const YIELD_HELPED_NS: u64 = 50_000;
-/// A yield that takes longer went to somebody who computes.
-const YIELD_COMPUTES_NS: u64 = 500_000;
-/// How long an application that polls in vain then sleeps for moments instead of yielding: who sleeps is served as soon as he wakes, who spins or
-/// yields waits for a whole time slice of everybody else.
-const DOZE_FOR_NS: u64 = 50_000_000;
-/// Such a moment.
-const DOZE_NS: u64 = 20_000;
 /// Bounds of the sleep while a queue is leased.
 const LEASE_NAP_NS: (u64, u64) = (5_000, 3_000_000);
 /// Slice that the thread asks of the scheduler (Linux 6.12 and later): shorter than the usual one, so that its wake-ups are served at once, and
 /// long enough for the copies of some megabytes.
 const SLICE_NS: u64 = 500_000;
 
-const FOREVER: u64 = u64::MAX;
-
-const MODE_POLL: u8 = 0;
-const MODE_DOORBELL: u8 = 1;
 /// Score at which the mode becomes doorbell.
 const SCORE_DOORBELL: u32 = 4;
 const SCORE_MAX: u32 = 24;
-
-/// Who rests, and until when.
-pub(super) struct SleepControl {
-    parker: Parker,
-    /// Polls by applications; written under the engine's lock.
-    polls: AtomicU64,
-    /// When the thread's sleep ends by itself, in nanoseconds; 0 while it is awake. Written under the engine's lock.
-    wake_at: AtomicU64,
-    is_bounded: AtomicBool,
-    kicked: AtomicBool,
-    mode: AtomicU8,
-    /// Vain polls until the application's thread yields.
-    polls_to_yield: AtomicU32,
-    /// Until when it sleeps for moments instead, nanoseconds.
-    doze_until: AtomicU64,
-}
-
-impl SleepControl {
-    pub(super) fn new(parker: Parker) -> Self {
-        Self {
-            parker,
-            polls: AtomicU64::new(0),
-            wake_at: AtomicU64::new(0),
-            is_bounded: AtomicBool::new(false),
-            kicked: AtomicBool::new(false),
-            mode: AtomicU8::new(MODE_POLL),
-            polls_to_yield: AtomicU32::new(POLLS_TO_YIELD.0),
-            doze_until: AtomicU64::new(0),
-        }
-    }
-
-    /// An application has polled; `found` says whether it found a completion. True when it has polled in vain for so long that others
-    /// should have the processor for a moment: on a busy machine the peer may be waiting for this very processor.
-    #[inline]
-    pub(super) fn polled(&self, shard: &mut Shard, found: bool) -> bool {
-        self.polls.store(
-            self.polls.load(Ordering::Relaxed).wrapping_add(1),
-            Ordering::Relaxed,
-        );
-        shard.polls_since_armed = shard.polls_since_armed.saturating_add(1);
-        let is_doorbell = self.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
-        if found {
-            shard.empty_polls = 0;
-            if is_doorbell && !self.parker.is_parked() && !self.parker.has_work() {
-                self.parker.hand_over();
-            }
-        } else {
-            shard.empty_polls = shard.empty_polls.saturating_add(1);
-        }
-        let polls = if is_doorbell {
-            shard.empty_polls
-        } else {
-            shard.polls_since_armed
-        };
-        if polls >= POLLS_TO_TAKE_OVER && self.parker.is_parked() {
-            self.take_over();
-        }
-        self.wake_if_due(shard);
-        if shard.empty_polls < self.polls_to_yield.load(Ordering::Relaxed) {
-            return false;
-        }
-        shard.empty_polls = POLLS_TO_TAKE_OVER;
-        true
-    }
-
-    /// Gives the processor away after long vain polling, and learns from what happens.
-    ///
-    /// Two programs that poll for one another on one processor lose a time slice, milliseconds, at every message unless they yield; then
-    /// it is microseconds, so if the yield comes back soon, the next one comes sooner. If it comes back late, it went to somebody who
-    /// computes: for a while it sleeps for moments instead.
-    #[cold]
-    pub(super) fn give_way(&self) {
-        let before = clock::now_ns();
-        if before < self.doze_until.load(Ordering::Relaxed) {
-            let _uncancelled = Disabled::new();
-            std::thread::sleep(Duration::from_nanos(DOZE_NS));
-            return;
-        }
-        std::thread::yield_now();
-        let after = clock::now_ns();
-        let away_ns = after.saturating_sub(before);
-        if away_ns >= YIELD_COMPUTES_NS {
-            self.doze_until
-                .store(after + DOZE_FOR_NS, Ordering::Relaxed);
-            self.polls_to_yield
-                .store(POLLS_TO_YIELD.1, Ordering::Relaxed);
-            return;
-        }
-        let polls = if (YIELD_IDLE_NS..YIELD_HELPED_NS).contains(&away_ns) {
-            POLLS_TO_YIELD.1
-        } else {
-            let polls = self.polls_to_yield.load(Ordering::Relaxed);
-            (polls * 2).min(POLLS_TO_YIELD.0)
-        };
-        self.polls_to_yield.store(polls, Ordering::Relaxed);
-    }
-
-    #[cold]
-    fn take_over(&self) {
-        if self.parker.take_over() && !self.is_bounded.load(Ordering::SeqCst) {
-            self.parker.rouse();
-        }
-    }
-
-    /// An application has armed a completion queue: it is about to sleep.
-    pub(super) fn armed(&self, shard: &mut Shard) {
-        shard.polls_since_armed = 0;
-        shard.empty_polls = 0;
-        if !self.parker.is_parked() {
-            self.parker.hand_over();
-        }
-    }
-
-    /// After something was done under the lock: wakes the thread if it would sleep past what only it does.
-    #[inline]
-    pub(super) fn wake_if_due(&self, shard: &mut Shard) {
-        if shard.wheel.take_moved()
-            || shard.is_blocked
-            || !shard.notes.is_empty()
-            || shard.batch.has_begun()
-        {
-            self.wake_if_earlier(shard);
-        }
-    }
-
-    #[cold]
-    fn wake_if_earlier(&self, shard: &Shard) {
-        let wake_at = self.wake_at.load(Ordering::SeqCst);
-        let due = if !shard.notes.is_empty() {
-            1
-        } else {
-            let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
-            if shard.is_blocked || !shard.batch.is_empty() {
-                timer.min(clock::now_ns() + NAP_MAX_NS)
-            } else {
-                timer
-            }
-        };
-        if due < wake_at {
-            self.kick();
-        }
-    }
-
-    /// Wakes the thread, once until it has woken up.
-    pub(super) fn kick(&self) {
-        if !self.kicked.swap(true, Ordering::SeqCst) {
-            self.parker.rouse();
-        }
-    }
-
-    fn sleep(&self, until_ns: u64, naps: bool) {
-        let timeout = (until_ns != FOREVER)
-            .then(|| Duration::from_nanos(until_ns.saturating_sub(clock::now_ns())));
-        let parked = match timeout {
-            // Somebody polls: senders need not ring.
-            Some(limit) if naps && !self.parker.is_parked() => self.parker.nap(limit),
-            _ => self
-                .parker
-                .park(timeout, || self.kicked.load(Ordering::SeqCst)),
-        };
-        if parked == Parked::Vacant {
-            // urdmad has declared this process dead and will say so on the control socket.
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        self.wake_at.store(0, Ordering::SeqCst);
-        self.kicked.store(false, Ordering::SeqCst);
-    }
-}
 
 /// What the thread remembers from one turn to the next.
 struct Turns {

@@ -3,11 +3,10 @@
 //! Memory registered for on-demand paging is copied by the kernel (`process_vm_readv` and `process_vm_writev` on this process), which finds missing
 //! pages as a plain access would, and answers with an error where a plain access would end the process (doc/adr/0006-on-demand-paging.md).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use proto_trp::conn::{ProtectionError, RemoteAccess, RemoteAddr, Sge};
 
-use proto_trp::conn::{AtomicOp, ProtectionError, RemoteAccess, RemoteAddr, Sge};
-
-use super::memory::{pointer, populate, ListKind, QpHost};
+use super::address::pointer;
+use super::memory::{populate, ListKind, QpHost};
 use super::mr::Place;
 
 /// Where octets come from or go to.
@@ -212,6 +211,7 @@ impl QpHost<'_> {
     }
 }
 
+<<<<<<< HEAD
 /// Executes `op` on the aligned word at `address` and gives the old value.
 ///
 /// # Safety
@@ -229,6 +229,8 @@ pub(super) unsafe fn atomic_at(address: u64, op: AtomicOp) -> u64 {
     }
 }
 
+=======
+>>>>>>> 3771abc (engine: the files depend on one another in one direction)
 #[cfg(test)]
 mod tests {
     use super::*;

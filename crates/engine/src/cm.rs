@@ -9,10 +9,11 @@ use urdma_ipc::{CmPort, ControlClient, PortSharing};
 use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 use urdma_ucma::{CmId, Device, Driver, Errno, Peer, Port, Sharing, Ucma};
 
+use super::clock;
+use super::engine::Engine;
 use super::path::NextHop;
-use super::shard::random_u64;
+use super::random::random_u64;
 use super::types::{EngineError, Gid};
-use super::{clock, Engine};
 
 /// The engine as connection management sees it.
 struct CmDriver {

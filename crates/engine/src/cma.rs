@@ -12,14 +12,13 @@
 use std::cell::Cell;
 
 use arrayvec::ArrayVec;
-use proto_trp::conn::{PlaceError, Sge};
+use proto_trp::conn::PlaceError;
 use proto_trp::wire::{trp, PacketType};
 use urdma_arena::{Endpoint, Referred, RxFrame, Witness};
 use urdma_types::SlotId;
 
-use super::memory::{pointer, ListKind, QpHost};
-use super::packet_path::NEVER;
-use super::shard::random_u64;
+use super::address::pointer;
+use super::random::random_u64;
 use super::types::LIMITS;
 
 #[cfg(test)]
@@ -27,10 +26,10 @@ mod tests;
 
 /// Payload from this length on stays where it is: below, two copies are faster than the system call.
 pub(super) const REFER_FROM: usize = 32 * 1024;
-/// Payload of messages up to this length: longer ones do not fit into a core's cache twice, and then two cores that copy are faster than one.
-const REFERRED_MESSAGE_MAX: u64 = 512 * 1024;
+/// The `refer_from` of a host that copies all payload.
+pub(super) const NEVER: usize = usize::MAX;
 /// Octets of an entry: two words.
-const ENTRY: usize = 16;
+pub(super) const ENTRY: usize = 16;
 /// Pieces of a payload, and one for its witness; as many places and one for the last octet of a write.
 const VECTORS_MAX: usize = LIMITS.max_sge as usize + 2;
 /// Payloads of a peer that may turn out not to be readable before it is asked to copy.
@@ -310,39 +309,6 @@ impl Destinations {
     pub(super) fn push(&mut self, at: *mut u8, octets: usize) {
         self.vectors.push(vector(at, octets));
         self.octets += octets;
-    }
-}
-
-impl QpHost<'_> {
-    /// Writes where the `out.len()` octets are that begin `offset` octets into the list to the beginning of `out`, instead of them. None when they are
-    /// to be gathered: the message is too long, or some of them are not plainly there.
-    #[inline(never)]
-    pub(super) fn refer(&self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Option<Referred> {
-        let message: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-        if message > REFERRED_MESSAGE_MAX {
-            return None;
-        }
-        let len = out.len();
-        let mut entries = out.chunks_exact_mut(ENTRY);
-        let mut count = 0u8;
-        let mut put = |first: u64, second: u64| {
-            if let Some(entry) = entries.next() {
-                entry[..ENTRY / 2].copy_from_slice(&first.to_ne_bytes());
-                entry[ENTRY / 2..].copy_from_slice(&second.to_ne_bytes());
-                count += 1;
-            }
-        };
-        let (at, word) = self.qp.witness();
-        put(at, word);
-        // `out` is long, a list has few pieces: there is room for all.
-        self.pieces(sges, offset, len, ListKind::Source, |address, _, octets| {
-            put(address, octets as u64);
-        })
-        .ok()?;
-        Some(Referred {
-            octets: u32::try_from(len).ok()?,
-            entries: count,
-        })
     }
 }
 

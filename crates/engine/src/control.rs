@@ -11,12 +11,12 @@ use urdma_ipc::message::QpTarget;
 use urdma_ipc::{Event, ProcessReport};
 use urdma_types::{Qpn, SlotId};
 
-use super::attach::spawn_quiet;
 use super::clock;
+use super::engine::Engine;
 use super::events::{AsyncEvent, AsyncKind};
 use super::qp::Qp;
+use super::thread::spawn_quiet;
 use super::types::{Access, EngineError, Gid, QpModify};
-use super::Engine;
 
 /// How often the thread looks whether its engine still exists; only engines of tests end while urdmad lives.
 const LOOK: Duration = Duration::from_secs(60);

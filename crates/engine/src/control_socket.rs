@@ -9,7 +9,7 @@ use std::sync::Once;
 use urdma_abi::spared::Mark;
 use urdma_ipc::ControlClient;
 
-use super::lanes::LANES_MAX;
+use super::types::LANES_MAX;
 
 /// Engines of one process at most, one per instance, each with its lanes; sockets beyond that stay
 /// open in children.

@@ -6,76 +6,12 @@
 //!
 //! Lock order: the list of lanes, then one engine's lock at a time.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 
-use urdma_types::SlotId;
-
-use super::attach::{attach_anew, LeaseWish};
+use super::attach::{attach_anew, LeaseWish, Parts};
+use super::engine::Engine;
 use super::mr::MrCopy;
 use super::types::{EngineError, LeaseState, Pd};
-use super::{Engine, Parts};
-
-/// Lanes beside the first engine at most: each takes a slot of the instance.
-pub(super) const LANES_MAX: usize = 8;
-
-/// The lanes of a process in one instance; all its engines have the same.
-#[derive(Debug)]
-pub(super) struct Lanes {
-    first: Weak<Engine>,
-    /// Those that were ever made.
-    made: [OnceLock<Weak<Engine>>; LANES_MAX],
-    /// The same: they stay as long as the first engine.
-    kept: Mutex<Vec<Arc<Engine>>>,
-    /// Those that nobody has. Held while what all lanes know is changed.
-    idle: Mutex<Vec<Arc<Engine>>>,
-}
-
-impl Lanes {
-    /// None yet, beside `first`.
-    pub(super) fn new(first: Weak<Engine>) -> Arc<Self> {
-        Arc::new(Self {
-            first,
-            made: [const { OnceLock::new() }; LANES_MAX],
-            kept: Mutex::new(Vec::new()),
-            idle: Mutex::new(Vec::new()),
-        })
-    }
-
-    /// The process's first engine.
-    pub(super) fn first(&self) -> Option<Arc<Engine>> {
-        self.first.upgrade()
-    }
-
-    /// All but the first engine.
-    pub(super) fn others(&self) -> impl Iterator<Item = Arc<Engine>> + '_ {
-        let made = self.made.iter().map_while(OnceLock::get);
-        made.filter_map(Weak::upgrade)
-    }
-
-    /// Lets all lanes end that nothing else uses, when `engine` is the first one: it ends.
-    pub(super) fn end_with_first(&self, engine: &Weak<Engine>) {
-        if self.first.ptr_eq(engine) {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            let ended = [
-                std::mem::take(&mut *kept),
-                std::mem::take(&mut *self.lock()),
-            ];
-            drop(kept);
-            drop(ended);
-        }
-    }
-
-    /// The engine in `slot`.
-    pub(super) fn find(&self, slot: SlotId) -> Option<Arc<Engine>> {
-        let lane = self.others().find(|lane| lane.info.slot == slot);
-        lane.or_else(|| self.first().filter(|first| first.info.slot == slot))
-    }
-
-    /// While this is held nobody changes what all lanes know.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Arc<Engine>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Engine {
     /// A lane that nobody else has; none when there are [`LANES_MAX`], the instance has no slot left, or no lease where the process has one: then the

@@ -16,9 +16,9 @@ use urdma_abi::lease::{
 };
 use urdma_ipc::LeaseParams;
 
-use super::memory::PacketBody;
+use super::note::Note;
+use super::packet_body::PacketBody;
 use super::packet_path::{ReceivePath, Refused, TransmitPath, Written};
-use super::shard::Note;
 
 /// Datagrams of one burst.
 const BURST: usize = 32;

@@ -40,6 +40,7 @@
 #[cfg(test)]
 extern crate self as urdma_engine;
 
+mod address;
 mod arena_path;
 mod attach;
 mod background;
@@ -53,6 +54,7 @@ mod control;
 mod control_socket;
 mod cq;
 mod datagram;
+mod engine;
 mod events;
 mod index_table;
 mod lanes;
@@ -60,50 +62,53 @@ mod lease;
 mod lock;
 mod memory;
 mod mr;
+mod note;
 mod outbox;
+mod packet_body;
 mod packet_path;
 mod path;
 mod progress;
 mod qp;
+mod random;
 mod receive;
+mod referral;
 /// Two ends of a connection, for tests of what only the engine itself sees; `tests/engine` has them for all others.
 #[cfg(test)]
 #[allow(dead_code, clippy::cast_possible_truncation)]
 #[path = "../tests/engine/rig.rs"]
 mod rig;
 mod shard;
+mod sleep_control;
 mod srq;
+mod thread;
 mod timer;
 mod transmit;
 mod types;
 mod window;
 mod xrc;
 
-use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
-
 pub use attach::Parts;
 pub use cq::{CompletionTime, Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramState, DatagramWr};
+pub use engine::Engine;
 pub use events::{
     send_nowait, AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, EventSink,
 };
 pub use mr::MrChange;
-use mr::{MrTable, Place};
 pub use proto_trp::conn::{
     Completion, CompletionOp, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp,
     SendWr, Sge, Status, WindowBind,
 };
-pub use qp::Qp;
+pub use qp::{Qp, QpConfig};
 pub use srq::{Srq, SrqConfig};
 pub use types::{
     Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
-    QpAttributes, QpCaps, QpConfig, QpModify, WorkCompletion, LIMITS,
+    QpAttributes, QpCaps, QpModify, WorkCompletion, LIMITS,
 };
 pub use urdma_ipc::Personality;
 pub use urdma_types::{Qpn, SlotId};
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};
+<<<<<<< HEAD
 
 use background::SleepControl;
 use control_socket::ControlSocket;
@@ -790,3 +795,5 @@ fn changed(attributes: QpAttributes, change: &QpModify) -> QpAttributes {
         rnr_retry: change.rnr_retry.unwrap_or(attributes.rnr_retry),
     }
 }
+=======
+>>>>>>> 3771abc (engine: the files depend on one another in one direction)

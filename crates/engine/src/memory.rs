@@ -4,154 +4,24 @@
 //! What may be touched is what the application has registered; that the registered octets stay mapped while they are registered is the
 //! application's duty, as it is with any device. [`populate`] checks at registration that they are mapped at all.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-
 use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
-    RemoteAddr, Sge, SharedRecv, Status, WindowBind, HEAD_OCTETS,
+    RemoteAddr, Sge, SharedRecv, Status, WindowBind,
 };
 use proto_trp::wire::SEGMENT_HEAD_LEN;
-use urdma_arena::sync::prefetch_read;
 use urdma_arena::{DeliveryRecord, Referred};
 use urdma_types::Psn;
 
-use super::checked_copy::atomic_at;
+use super::address::{atomic_at, pointer, store_last};
 use super::cma::{Destinations, RemotePayload};
 use super::events::{AsyncEvent, AsyncKind};
 use super::mr::MrTable;
+use super::note::Note;
+use super::packet_body::PacketBody;
 use super::qp::{Counts, Qp};
-use super::shard::Note;
 use super::srq::NotTaken;
 use super::types::{Access, EngineError, Pd, WorkCompletion};
 use super::xrc::XrcRole;
-
-/// Octets of a train behind the segment that is looked at which are on their way into the processor.
-pub(super) const AHEAD: usize = 384;
-pub(super) const CACHE_LINE: usize = 64;
-
-/// A received datagram that lies in shared or DMA memory, but for the payload if that is far.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PacketBody<'a> {
-    data: *const u8,
-    len: usize,
-    readable: usize,
-    far: Option<&'a RemotePayload>,
-}
-
-impl<'a> PacketBody<'a> {
-    /// The `len` octets at `data`, where `readable` octets or more can be read.
-    ///
-    /// # Safety
-    /// They are readable as long as the value is used.
-    #[inline]
-    pub(super) unsafe fn new(data: *const u8, len: usize, readable: usize) -> Self {
-        Self {
-            data,
-            len,
-            readable: readable.max(len),
-            far: None,
-        }
-    }
-
-    /// Payload that is not among the datagram's octets.
-    #[inline]
-    fn far(&self) -> Option<&'a RemotePayload> {
-        self.far
-    }
-
-    /// The datagram with `far` behind its octets.
-    pub(super) fn with_payload(self, far: &'a RemotePayload) -> Self {
-        Self {
-            far: Some(far),
-            ..self
-        }
-    }
-
-    /// Octets of the datagram.
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.len + self.far.map_or(0, RemotePayload::len)
-    }
-
-    /// Copies the first octets out, as many as there are and fit; what follows them in `head` is arbitrary then.
-    #[inline]
-    pub(super) fn copy_head(&self, head: &mut [u8; HEAD_OCTETS]) -> usize {
-        // Copies of a fixed length are a few vector moves. Most datagrams are short, and their third cache line is not worth a miss.
-        const SHORT: usize = 128;
-        let len = self.len.min(HEAD_OCTETS);
-        let (from, to) = (self.data, head.as_mut_ptr());
-        if len <= SHORT && self.readable >= SHORT {
-            // SAFETY: SHORT octets are readable and fit in `head`; a datagram and a local array do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, SHORT) };
-        } else if self.readable >= HEAD_OCTETS {
-            // SAFETY: as above with HEAD_OCTETS.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, HEAD_OCTETS) };
-        } else {
-            // SAFETY: as above with `len`.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-        }
-        len
-    }
-
-    /// Starts loading the cache lines from octet `from` to octet `to`, as far as there are such.
-    #[inline]
-    pub(super) fn prefetch(&self, from: usize, to: usize) {
-        for at in (from..to.min(self.len)).step_by(CACHE_LINE) {
-            prefetch_read(self.data.wrapping_add(at));
-        }
-    }
-
-    /// Copies the octets from `at` on out, as many as there are and fit; what follows them in `out` is arbitrary then.
-    #[inline]
-    fn peek(&self, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
-        self.prefetch(at + AHEAD, at + AHEAD + 2 * CACHE_LINE);
-        let readable = self.readable.saturating_sub(at);
-        let (from, to) = (self.data.wrapping_add(at), out.as_mut_ptr());
-        if readable >= SEGMENT_HEAD_LEN {
-            // SAFETY: so many octets are readable from there; a datagram and a local array do not overlap. A fixed length is a few vector moves.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, SEGMENT_HEAD_LEN) };
-        } else {
-            // SAFETY: as above; less than the array.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, readable) };
-        }
-    }
-
-    /// A copy of the whole datagram.
-    pub(super) fn to_boxed(self) -> Box<[u8]> {
-        let mut octets = vec![0; self.len].into_boxed_slice();
-        self.copy_to_slice(&mut octets);
-        octets
-    }
-
-    /// Copies the whole datagram to `out`, which is as long.
-    pub(super) fn copy_to_slice(&self, out: &mut [u8]) {
-        assert_eq!(out.len(), self.len, "a datagram is copied as a whole");
-        // SAFETY: `out` is writable for `len` octets.
-        unsafe { self.copy_to(0, out.as_mut_ptr(), self.len) };
-    }
-
-    /// Where the `len` octets from `at` are.
-    #[inline]
-    pub(super) fn piece(&self, at: usize, len: usize) -> *const u8 {
-        assert!(
-            at <= self.len && len <= self.len - at,
-            "a segment beyond its datagram"
-        );
-        // SAFETY: within the datagram as just checked.
-        unsafe { self.data.add(at) }
-    }
-
-    /// Copies `len` octets from `at` to `to`.
-    ///
-    /// # Safety
-    /// `to` is writable for `len` octets.
-    #[inline]
-    unsafe fn copy_to(&self, at: usize, to: *mut u8, len: usize) {
-        let from = self.piece(at, len);
-        // SAFETY: readable as said above, writable by the caller's promise; packet memory and registered memory do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-    }
-}
 
 /// What a connection may do to this process while it handles one call.
 pub(super) struct QpHost<'a> {
@@ -431,19 +301,6 @@ impl QpHost<'_> {
         self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
         self.qp.recv_cq().push(completion);
     }
-}
-
-/// Stores the last octet of a write, which must appear after all others: programs wait for it by looking at memory.
-#[inline]
-fn store_last(address: u64, octet: u8) {
-    // SAFETY: it is within the range that the write was granted; an octet is always aligned.
-    unsafe { AtomicU8::from_ptr(pointer(address)) }.store(octet, Ordering::Release);
-}
-
-#[inline]
-pub(super) fn pointer(address: u64) -> *mut u8 {
-    // Addresses that do not fit are none of this process; registration has refused them.
-    std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX))
 }
 
 impl<'a> Host for QpHost<'a> {

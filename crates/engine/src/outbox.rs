@@ -13,8 +13,8 @@ use urdma_arena::{
 use urdma_types::SlotId;
 
 use super::cma;
+use super::note::Note;
 use super::packet_path::Refused;
-use super::shard::Note;
 
 /// Octets behind the datagram that is being written which are taken from the receiver's processor meanwhile: three short ones.
 const AHEAD: usize = 384;

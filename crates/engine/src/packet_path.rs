@@ -7,13 +7,12 @@
 
 use urdma_arena::{Meta, Referred};
 
-use super::memory::PacketBody;
-use super::shard::Note;
+use super::cma::NEVER;
+use super::note::Note;
+use super::packet_body::PacketBody;
 
 /// ECN codepoint ECT(0).
 const ECN_CAPABLE: u8 = 2;
-/// The length from which payload may stay in place where all payload is copied.
-pub(super) const NEVER: usize = usize::MAX;
 
 /// Why a datagram cannot be written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,12 +5,10 @@ use urdma_types::Ip16;
 
 use proto_trp::conn::MAX_DATAGRAM;
 use urdma_arena::{Meta, LARGE_CAPACITY};
-use urdma_ipc::Resolution;
 use urdma_types::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 
 use super::lease::RouteId;
-use super::types::{EngineError, Gid, Info};
-use super::Engine;
+use super::types::Info;
 
 /// The way to a peer.
 #[derive(Clone, Copy, Debug)]
@@ -98,36 +96,6 @@ pub(super) enum NextHop {
         /// Ethernet address of the next hop.
         mac: [u8; 6],
     },
-}
-
-impl Engine {
-    /// Whether an address is the instance's, so that the way there is known.
-    pub(super) fn is_own(&self, ip: IpAddr) -> bool {
-        let gid = Gid::from_ip(ip);
-        self.info.addresses.contains(&ip) || self.info.gids.iter().any(|entry| entry.gid == gid)
-    }
-
-    /// Finds the way to `gid`; may ask urdmad, so not under the engine's lock.
-    pub(super) fn find_next_hop(&self, gid: Gid) -> Result<NextHop, EngineError> {
-        let ip = gid.to_ip();
-        if self.is_own(ip) {
-            return Ok(NextHop::Local);
-        }
-        if ip.is_unspecified() || ip.is_multicast() {
-            return Err(EngineError::Invalid);
-        }
-        if self.info.mtu == 0 {
-            return Err(EngineError::NetUnreachable);
-        }
-        let control = self.daemon().ok_or(EngineError::NetUnreachable)?;
-        match control.resolve(ip) {
-            Ok(Resolution::Local) => Ok(NextHop::Local),
-            Ok(Resolution::Neighbour { mac, .. }) => Ok(NextHop::Remote { ip, mac }),
-            Ok(Resolution::NoHost) => Err(EngineError::HostUnreachable),
-            Err(urdma_ipc::ControlError::Gone) => Err(EngineError::DeviceGone),
-            Err(_) => Err(EngineError::HostUnreachable),
-        }
-    }
 }
 
 /// Largest TRP datagram on the way from `info`'s host.

@@ -7,10 +7,45 @@ use urdma_types::Qpn;
 
 use super::cq::Cq;
 use super::events::EventSink;
-use super::shard::random_u64;
+use super::random::random_u64;
 use super::srq::Srq;
-use super::types::{Pd, QpCaps, QpConfig};
+use super::types::{Pd, QpCaps};
 use super::xrc::XrcRole;
+
+/// What a queue pair is created with.
+#[derive(Clone)]
+pub struct QpConfig {
+    /// Protection domain; does not count for the target of extended reliable connections.
+    pub pd: Pd,
+    /// Where sends complete.
+    pub send_cq: Arc<Cq>,
+    /// Where receives complete; may be the same.
+    pub recv_cq: Arc<Cq>,
+    /// Where receive requests come from; if anywhere, `max_recv_wr` and `max_recv_sge` do not count.
+    pub srq: Option<Arc<Srq>>,
+    /// What it is in extended reliable connections.
+    pub xrc: XrcRole,
+    /// Nothing is acknowledged or sent again (UC).
+    pub unreliable: bool,
+    /// It goes to ERR when its peer is gone, as the queue pairs of an RNIC do.
+    pub fails_with_peer: bool,
+    /// Send work requests, 1..; rounded up.
+    pub max_send_wr: u32,
+    /// Receive work requests, 0..; rounded up.
+    pub max_recv_wr: u32,
+    /// Elements of a send work request.
+    pub max_send_sge: u32,
+    /// Elements of a receive work request.
+    pub max_recv_sge: u32,
+    /// Inline octets of a send work request.
+    pub max_inline: u32,
+    /// A datagram queue pair gets what it sends to a multicast group that it is attached to.
+    pub hears_itself: bool,
+    /// What the caller calls it in [`super::AsyncEvent`].
+    pub cookie: u64,
+    /// Where its asynchronous events go.
+    pub events: Arc<dyn EventSink>,
+}
 
 /// A queue pair; made by [`super::Engine::create_qp`].
 pub struct Qp {

@@ -11,10 +11,11 @@ use urdma_arena::{
 use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Psn, Qpn, SlotId};
 
 use super::clock;
-use super::memory::{PacketBody, AHEAD, CACHE_LINE};
+use super::note::Note;
+use super::packet_body::{PacketBody, AHEAD, CACHE_LINE};
 use super::packet_path::ReceivePath;
 use super::progress::BURST;
-use super::shard::{host, Note, QpEntry, Shard};
+use super::shard::{host, QpEntry, Shard};
 use super::types::Info;
 
 /// Datagrams of a frame that are being loaded into the cache while one is handled.

@@ -3,7 +3,6 @@
 //! Nothing here is ever searched. Packets name queue pairs by index; queue pairs with something to send are in a list; timers are in a wheel.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use proto_trp::conn::{
@@ -21,11 +20,13 @@ use super::datagram::DatagramTable;
 use super::index_table::{IndexAllocator, IndexTable};
 use super::lease::LeasedQueue;
 use super::mr::{MrTable, PdTable};
+use super::note::Note;
 use super::outbox::Outbox;
 use super::path::{PeerPath, PeerSource};
-use super::qp::{Counts, PolledTable, Qp};
+use super::qp::{Counts, PolledTable, Qp, QpConfig};
+use super::random::{random_u32, random_u64};
 use super::timer::Wheel;
-use super::types::{EngineError, Pd, QpAttributes, QpCaps, QpConfig, LIMITS};
+use super::types::{EngineError, Pd, QpAttributes, QpCaps, LIMITS};
 use super::xrc::{self, XrcRole};
 
 /// Requests of a shared receive queue that half-arrived messages of one connection may use.
@@ -34,6 +35,7 @@ pub(super) const SHARED_IN_USE_MAX: u32 = 64;
 /// Silence after which a connection to another host asks whether its peer lives: a peer's urdmad answers at once for a process that is gone.
 const KEEPALIVE_NS: u64 = 3_000_000_000;
 
+<<<<<<< HEAD
 /// What the background thread tells others when the lock is free.
 #[derive(Debug)]
 pub(super) enum Note {
@@ -47,6 +49,8 @@ pub(super) enum Note {
     Cm(IpAddr, Box<[u8]>),
 }
 
+=======
+>>>>>>> 3771abc (engine: the files depend on one another in one direction)
 /// One queue pair.
 pub(super) struct QpEntry {
     pub(super) conn: Connection,
@@ -147,7 +151,7 @@ macro_rules! host {
             counts: &mut $entry.counts,
             delivery: Some($entry.delivery),
             notes: &mut $notes,
-            refer_from: $crate::packet_path::NEVER,
+            refer_from: $crate::cma::NEVER,
             referred: None,
         }
     };
@@ -479,19 +483,6 @@ impl Shard {
         }
         self.fail_datagrams();
     }
-}
-
-/// Four octets that nobody can guess.
-pub(super) fn random_u32() -> u32 {
-    let mut octets = [0u8; 4];
-    // SAFETY: `octets` is writable for its length.
-    unsafe { libc::getrandom(octets.as_mut_ptr().cast(), octets.len(), 0) };
-    u32::from_ne_bytes(octets)
-}
-
-/// Eight octets that nobody can guess.
-pub(super) fn random_u64() -> u64 {
-    u64::from(random_u32()) << 32 | u64::from(random_u32())
 }
 
 /// Forgets the completions of a queue pair that nobody has polled.

@@ -11,7 +11,6 @@ use proto_trp::conn::{PostError, RecvWr, Sge, SharedRecv};
 use super::events::{AsyncEvent, AsyncKind, EventSink};
 use super::lock::SpinLock;
 use super::types::{EngineError, Pd, LIMITS};
-use super::Engine;
 
 /// What a shared receive queue is created with.
 #[derive(Clone)]
@@ -30,7 +29,7 @@ pub struct SrqConfig {
     pub events: Arc<dyn EventSink>,
 }
 
-/// A shared receive queue; made by [`Engine::create_srq`].
+/// A shared receive queue; made by [`super::Engine::create_srq`].
 pub struct Srq {
     pd: Pd,
     max_sge: u32,
@@ -149,6 +148,11 @@ impl Srq {
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Whether queue pairs use it.
+    pub(super) fn is_used(&self) -> bool {
+        self.users.load(Ordering::Relaxed) > 0
+    }
+
     /// Adds a request.
     ///
     /// # Errors
@@ -219,7 +223,11 @@ impl Srq {
     }
 
     /// Sets size and limit; one that is not given stays. A queue that already holds fewer requests than the limit says so at once.
-    fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), EngineError> {
+    pub(super) fn modify(
+        &self,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<(), EngineError> {
         let mut ring = self.ring.lock();
         let size = max_wr.map_or(ring.requests.len(), |wr| wr as usize);
         if max_wr.is_some_and(|wr| !is_size(wr))
@@ -248,64 +256,6 @@ impl Srq {
         if falls {
             self.tell_limit();
         }
-        Ok(())
-    }
-}
-
-impl Engine {
-    /// A new shared receive queue.
-    ///
-    /// # Errors
-    /// [`EngineError::Invalid`] for sizes out of range, [`EngineError::NoMemory`] when there are too many.
-    pub fn create_srq(&self, config: SrqConfig) -> Result<Arc<Srq>, EngineError> {
-        self.usable()?;
-        let mut shard = self.shard.lock();
-        if shard.srq_count >= LIMITS.max_srq {
-            return Err(EngineError::NoMemory);
-        }
-        let srq = Srq::new(config)?;
-        shard.pds.acquire(srq.pd)?;
-        shard.srq_count += 1;
-        Ok(srq)
-    }
-
-    /// Sets size and limit; one that is not given stays.
-    ///
-    /// # Errors
-    /// [`EngineError::Invalid`]: out of range, or smaller than what is posted.
-    pub fn modify_srq(
-        &self,
-        srq: &Srq,
-        max_wr: Option<u32>,
-        limit: Option<u32>,
-    ) -> Result<(), EngineError> {
-        self.usable()?;
-        srq.modify(max_wr, limit)
-    }
-
-    /// Posts a receive request.
-    ///
-    /// # Errors
-    /// Nothing was taken.
-    pub fn post_srq_recv(&self, srq: &Srq, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        if self.is_forked() {
-            return Err(PostError::InvalidState);
-        }
-        srq.post(wr)
-    }
-
-    /// Ends a shared receive queue; requests that nobody took vanish.
-    ///
-    /// # Errors
-    /// [`EngineError::Busy`] while queue pairs use it.
-    pub fn destroy_srq(&self, srq: &Srq) -> Result<(), EngineError> {
-        self.not_forked()?;
-        let mut shard = self.shard.lock();
-        if srq.users.load(Ordering::Relaxed) > 0 {
-            return Err(EngineError::Busy);
-        }
-        shard.pds.release(srq.pd);
-        shard.srq_count -= 1;
         Ok(())
     }
 }

@@ -11,11 +11,12 @@ use urdma_ucma::ReqRoute;
 
 use super::arena_path::ArenaPath;
 use super::lease::{LeasePath, RouteId};
-use super::memory::CACHE_LINE;
 use super::mr::MrTable;
+use super::note::Note;
+use super::packet_body::CACHE_LINE;
 use super::packet_path::{Refused, TransmitPath, Written};
 use super::path::{metadata, PeerPath};
-use super::shard::{host, Note, PacketCounters, QpEntry, Shard};
+use super::shard::{host, PacketCounters, QpEntry, Shard};
 use super::types::{Gid, Info};
 
 /// Datagrams that a queue pair may send before it is the next one's turn.

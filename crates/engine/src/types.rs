@@ -1,17 +1,11 @@
 //! What callers of the engine say and hear: sizes, rights, attributes, errors.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use urdma_types::Ip16;
 
 use proto_trp::conn::{Completion, CompletionOp, QpState, Status};
 use urdma_ipc::Personality;
 use urdma_types::{Qpn, SlotId};
-
-use super::cq::Cq;
-use super::events::EventSink;
-use super::srq::Srq;
-use super::xrc::XrcRole;
 
 impl Access {
     /// What peers may be allowed.
@@ -211,41 +205,6 @@ pub struct MrKeys {
     pub rkey: u32,
 }
 
-/// What a queue pair is created with.
-#[derive(Clone)]
-pub struct QpConfig {
-    /// Protection domain; does not count for the target of extended reliable connections.
-    pub pd: Pd,
-    /// Where sends complete.
-    pub send_cq: Arc<Cq>,
-    /// Where receives complete; may be the same.
-    pub recv_cq: Arc<Cq>,
-    /// Where receive requests come from; if anywhere, `max_recv_wr` and `max_recv_sge` do not count.
-    pub srq: Option<Arc<Srq>>,
-    /// What it is in extended reliable connections.
-    pub xrc: XrcRole,
-    /// Nothing is acknowledged or sent again (UC).
-    pub unreliable: bool,
-    /// It goes to ERR when its peer is gone, as the queue pairs of an RNIC do.
-    pub fails_with_peer: bool,
-    /// Send work requests, 1..; rounded up.
-    pub max_send_wr: u32,
-    /// Receive work requests, 0..; rounded up.
-    pub max_recv_wr: u32,
-    /// Elements of a send work request.
-    pub max_send_sge: u32,
-    /// Elements of a receive work request.
-    pub max_recv_sge: u32,
-    /// Inline octets of a send work request.
-    pub max_inline: u32,
-    /// A datagram queue pair gets what it sends to a multicast group that it is attached to.
-    pub hears_itself: bool,
-    /// What the caller calls it in [`super::AsyncEvent`].
-    pub cookie: u64,
-    /// Where its asynchronous events go.
-    pub events: Arc<dyn EventSink>,
-}
-
 /// Sizes that a queue pair really has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCaps {
@@ -437,3 +396,6 @@ impl AttachError {
         }
     }
 }
+
+/// Lanes beside the first engine at most: each takes a slot of the instance.
+pub(super) const LANES_MAX: usize = 8;

@@ -8,7 +8,6 @@ use proto_trp::conn::{ProtectionError, WindowBind};
 
 use super::mr::{Kind, MrTable, Region, Window, NO_REGION};
 use super::types::{Access, EngineError, Pd, LIMITS};
-use super::Engine;
 
 /// Bits of a window's key that change with every binding.
 const TAG_BITS: u32 = 8;
@@ -173,35 +172,6 @@ impl MrTable {
                 self.close(index);
             }
         }
-    }
-}
-
-impl Engine {
-    /// A new memory window that is not bound; gives its key.
-    ///
-    /// # Errors
-    /// [`EngineError::NoMemory`] when there are too many.
-    pub fn alloc_window(&self, pd: Pd, is_type_2: bool) -> Result<u32, EngineError> {
-        self.usable()?;
-        let mut shard = self.shard.lock();
-        shard.pds.acquire(pd)?;
-        let key = shard.regions.alloc_window(pd, is_type_2);
-        if key.is_err() {
-            shard.pds.release(pd);
-        }
-        key
-    }
-
-    /// Ends a memory window, bound or not.
-    ///
-    /// # Errors
-    /// [`EngineError::Invalid`]: there is no such window.
-    pub fn dealloc_window(&self, key: u32) -> Result<(), EngineError> {
-        self.not_forked()?;
-        let mut shard = self.shard.lock();
-        let pd = shard.regions.dealloc_window(key)?;
-        shard.pds.release(pd);
-        Ok(())
     }
 }
 

@@ -9,21 +9,20 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use proto_trp::conn::{NoSharedRecv, Sge, SharedRecv};
 use urdma_types::Qpn;
 
 use super::cq::{Cq, CqConfig};
 use super::lock::SpinLock;
-use super::srq::{Srq, SrqConfig};
+use super::srq::Srq;
 use super::types::{EngineError, Pd, WorkCompletion, LIMITS};
-use super::Engine;
 
 /// Requests that a target may have taken and not completed: the one of the message that arrives. Those of later messages may be of other queues.
 pub(super) const IN_USE_MAX: u32 = 1;
 
-/// A domain; made by [`Engine::open_xrc_domain`].
+/// A domain; made by [`super::Engine::open_xrc_domain`].
 #[derive(Debug)]
 pub struct XrcDomain {
     /// Protection domain of its queues, [`Pd::NONE`] while there is none.
@@ -69,11 +68,13 @@ pub enum XrcRole {
 }
 
 impl XrcDomain {
-    fn is_open(&self) -> bool {
+    /// Whether it was opened more often than closed.
+    pub(super) fn is_open(&self) -> bool {
         self.members.lock().handles > 0
     }
 
-    fn new() -> Result<Arc<Self>, EngineError> {
+    /// A domain without members, not open yet.
+    pub(super) fn new() -> Result<Arc<Self>, EngineError> {
         let unused_cq = Cq::new(CqConfig {
             depth: 1,
             channel: None,
@@ -87,7 +88,12 @@ impl XrcDomain {
         }))
     }
 
-    /// Undoes one [`Engine::open_xrc_domain`].
+    /// Counts one more [`super::Engine::open_xrc_domain`].
+    pub(super) fn open(&self) {
+        self.members.lock().handles += 1;
+    }
+
+    /// Undoes one [`super::Engine::open_xrc_domain`].
     ///
     /// # Errors
     /// [`EngineError::Busy`]: it is the last one, and queues or queue pairs belong to the domain.
@@ -199,7 +205,7 @@ impl XrcDomain {
     }
 }
 
-/// A shared receive queue of a domain; made by [`Engine::create_xrc_srq`].
+/// A shared receive queue of a domain; made by [`super::Engine::create_xrc_srq`].
 #[derive(Debug)]
 pub struct XrcMembership {
     domain: Arc<XrcDomain>,
@@ -207,84 +213,27 @@ pub struct XrcMembership {
 }
 
 impl XrcMembership {
+    /// Adds a queue to a domain.
+    pub(super) fn join(
+        domain: &Arc<XrcDomain>,
+        srq: &Arc<Srq>,
+        cq: &Arc<Cq>,
+    ) -> Result<Self, EngineError> {
+        let number = domain.add_queue(srq, cq)?;
+        Ok(Self {
+            domain: Arc::clone(domain),
+            number,
+        })
+    }
+
+    /// Takes the queue out of the domain.
+    pub(super) fn leave(&self) {
+        self.domain.remove_queue(self.number);
+    }
+
     /// The queue's number, by which peers name it.
     pub fn number(&self) -> u32 {
         self.number
-    }
-}
-
-impl Engine {
-    /// Opens the domain that goes with a file, or a new one that goes with none.
-    ///
-    /// # Errors
-    /// [`EngineError::Invalid`]: it must be new and is not; [`EngineError::Again`]: it must not be new and is.
-    pub fn open_xrc_domain(
-        &self,
-        file: Option<FileId>,
-        may_be_new: bool,
-        must_be_new: bool,
-    ) -> Result<Arc<XrcDomain>, EngineError> {
-        self.usable()?;
-        let mut domains = self
-            .xrc_domains
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        domains.retain(|(_, domain)| domain.strong_count() > 0);
-        let known = domains
-            .iter()
-            .filter(|(id, _)| Some(*id) == file)
-            .find_map(|(_, domain)| domain.upgrade().filter(|domain| domain.is_open()));
-        let domain = match known {
-            Some(_) if must_be_new => return Err(EngineError::Invalid),
-            Some(domain) => domain,
-            None if file.is_some() && !may_be_new => return Err(EngineError::Again),
-            None => {
-                let domain = XrcDomain::new()?;
-                if let Some(file) = file {
-                    domains.push((file, Arc::downgrade(&domain)));
-                }
-                domain
-            }
-        };
-        domain.members.lock().handles += 1;
-        Ok(domain)
-    }
-
-    /// A new shared receive queue of a domain, whose completions go to `cq`.
-    ///
-    /// # Errors
-    /// As [`Engine::create_srq`]; [`EngineError::Invalid`] when the domain's queues have another protection domain.
-    pub fn create_xrc_srq(
-        &self,
-        domain: &Arc<XrcDomain>,
-        cq: &Arc<Cq>,
-        config: SrqConfig,
-    ) -> Result<(Arc<Srq>, XrcMembership), EngineError> {
-        let srq = self.create_srq(config)?;
-        match domain.add_queue(&srq, cq) {
-            Ok(number) => {
-                let domain = Arc::clone(domain);
-                Ok((srq, XrcMembership { domain, number }))
-            }
-            Err(error) => {
-                self.destroy_srq(&srq)?;
-                Err(error)
-            }
-        }
-    }
-
-    /// Ends a queue of a domain: messages for it are refused from now on.
-    ///
-    /// # Errors
-    /// [`EngineError::Forked`].
-    pub fn destroy_xrc_srq(
-        &self,
-        srq: &Srq,
-        membership: &XrcMembership,
-    ) -> Result<(), EngineError> {
-        self.not_forked()?;
-        membership.domain.remove_queue(membership.number);
-        self.destroy_srq(srq)
     }
 }
 
@@ -293,6 +242,7 @@ const _: () = assert!(LIMITS.max_srq < 0x00ff_ffff);
 #[cfg(test)]
 mod tests {
     use super::super::events::{AsyncEvent, EventSink};
+    use super::super::srq::SrqConfig;
     use super::*;
     use proto_trp::conn::{Completion, RecvWr};
 

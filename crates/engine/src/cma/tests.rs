@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
+use crate::referral::REFERRED_MESSAGE_MAX;
 use crate::rig::{arena, connect, engine, pair, pair_in, until, End};
 use crate::{Access, QpModify, QpState, SendOp, Status};
 

@@ -1,9 +1,7 @@
 //! Address handles: a destination and the way there.
 
 use super::super::path::NextHop;
-use super::super::types::{EngineError, Gid, Pd};
-use super::super::Engine;
-use proto_trp::wire::datagram::is_group;
+use super::super::types::{Gid, Pd};
 
 /// An address handle; made by [`Engine::create_ah`].
 #[derive(Debug)]
@@ -23,15 +21,4 @@ pub(super) enum HandleTarget {
     Host(NextHop),
     /// All members of a multicast group: urdmad copies.
     Group,
-}
-
-impl Engine {
-    /// How `destination` is reached; may ask urdmad, so not under the engine's lock.
-    pub(super) fn resolve_target(&self, destination: Gid) -> Result<HandleTarget, EngineError> {
-        if is_group(&destination.0) {
-            Ok(HandleTarget::Group)
-        } else {
-            self.find_next_hop(destination).map(HandleTarget::Host)
-        }
-    }
 }

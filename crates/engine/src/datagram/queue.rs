@@ -2,9 +2,28 @@
 
 use std::sync::Arc;
 
-use proto_trp::conn::{CompletionOp, Payload, PostError, RecvWr, Sge};
+use proto_trp::conn::{CompletionOp, Payload, PostError, RecvWr, SendFlags, Sge};
 
-use super::{AddressHandle, DatagramWr};
+use super::handle::AddressHandle;
+
+/// A send request of a datagram queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct DatagramWr<'a> {
+    /// The application's name for it.
+    pub wr_id: u64,
+    /// Immediate data in host order.
+    pub imm: Option<u32>,
+    /// Modifiers; a fence means nothing here.
+    pub flags: SendFlags,
+    /// The message.
+    pub payload: Payload<'a>,
+    /// Where to.
+    pub handle: &'a Arc<AddressHandle>,
+    /// The receiver's queue pair; not looked at for a multicast group.
+    pub remote_qpn: u32,
+    /// The receiver's `Q_Key`; with its highest bit set, the sender's own is used.
+    pub remote_qkey: u32,
+}
 
 /// A posted send request.
 #[derive(Clone, Debug, Default)]

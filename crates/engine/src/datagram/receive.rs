@@ -7,7 +7,8 @@ use proto_trp::conn::{Completion, CompletionOp, Host, PlaceError, Sge, Status};
 use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
 use urdma_underlay::internet_checksum;
 
-use super::super::memory::{ListKind, PacketBody, QpHost};
+use super::super::memory::{ListKind, QpHost};
+use super::super::packet_body::PacketBody;
 use super::super::shard::Shard;
 use super::super::srq::NotTaken;
 use super::super::types::{Gid, Info, WorkCompletion};

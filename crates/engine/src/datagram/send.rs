@@ -9,11 +9,10 @@ use urdma_types::{source_port, udp_port, Qpn, SlotId};
 use super::super::lease::{LeasedQueue, RouteId};
 use super::super::path::{metadata, NextHop};
 use super::super::shard::Shard;
-use super::handle::HandleTarget;
+use super::handle::{AddressHandle, HandleTarget};
 use super::pair::{DatagramEntry, DatagramState};
 use super::queue::Source;
 use super::table::split;
-use super::AddressHandle;
 
 /// How long a message waits for room before it is lost, so that a process that has stopped does not stop those who send to it.
 pub(super) const PATIENCE_NS: u64 = 100_000_000;

@@ -2,23 +2,19 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use proto_trp::conn::{Event, Host};
-use urdma_types::Qpn;
-
+use super::super::cma::NEVER;
 use super::super::index_table::{FirstIndex, IndexTable};
 use super::super::memory::QpHost;
 use super::super::mr::MrTable;
-use super::super::packet_path::NEVER;
-use super::super::qp::{PolledTable, Qp};
-use super::super::shard::{attach, check_sizes, detach, purge, Note, Shard, SHARED_IN_USE_MAX};
-use super::super::types::{Access, EngineError, Gid, QpCaps, QpConfig, LIMITS};
-use super::pair::{DatagramEntry, DatagramModify, DatagramState, Queues};
+use super::super::note::Note;
+use super::super::qp::Qp;
+use super::super::types::{Access, EngineError, Gid, LIMITS};
+use super::pair::{DatagramEntry, DatagramState, Queues};
 
 /// Datagram queue pairs by index; a place is empty where a connection has the index, or nobody.
 pub(in super::super) struct DatagramTable {
-    entries: IndexTable<DatagramEntry>,
+    pub(super) entries: IndexTable<DatagramEntry>,
     /// Indices of the queue pairs that are attached to each group.
     groups: HashMap<Gid, Vec<u16>>,
     /// Address handles.
@@ -128,109 +124,4 @@ pub(super) fn split<'a>(
         referred: None,
     };
     (queues, host)
-}
-
-fn caps_of(config: &QpConfig) -> QpCaps {
-    QpCaps {
-        max_send_wr: config.max_send_wr,
-        max_recv_wr: match &config.srq {
-            Some(_) => SHARED_IN_USE_MAX,
-            None => config.max_recv_wr,
-        },
-        max_send_sge: config.max_send_sge.max(1),
-        max_recv_sge: config.max_recv_sge.max(1),
-        max_inline: config.max_inline,
-    }
-}
-
-impl Shard {
-    /// The queues of a datagram queue pair that exists, and its host.
-    pub(super) fn datagram_host(&mut self, qp: &Qp) -> Option<(Queues<'_>, QpHost<'_>)> {
-        let entry = self.datagrams.entry(qp)?;
-        Some(split(entry, &mut self.regions, &mut self.notes))
-    }
-
-    pub(super) fn create_datagram_qp(
-        &mut self,
-        config: &QpConfig,
-        polled: &PolledTable,
-    ) -> Result<Arc<Qp>, EngineError> {
-        check_sizes(config)?;
-        self.in_domain(config.pd, |shard| shard.add_datagram_qp(config, polled))
-    }
-
-    fn add_datagram_qp(
-        &mut self,
-        config: &QpConfig,
-        polled: &PolledTable,
-    ) -> Result<Arc<Qp>, EngineError> {
-        let caps = caps_of(config);
-        let index = self.take_index()?;
-        if let Err(error) = attach(config, caps) {
-            self.give_index(index);
-            return Err(error);
-        }
-        let qp = Qp::new(Qpn::new(self.slot, index), caps, config);
-        let entry = DatagramEntry::new(Arc::clone(&qp), config.hears_itself);
-        polled.get(index).reset(&entry.counts);
-        self.datagrams.entries.put(index, entry);
-        self.qp_count += 1;
-        Ok(qp)
-    }
-
-    pub(super) fn remove_datagram_qp(&mut self, qp: &Qp) -> Result<(), EngineError> {
-        let index = qp.number().index();
-        let entry = self.datagrams.entry(qp).ok_or(EngineError::Invalid)?;
-        if entry.group_count > 0 {
-            return Err(EngineError::Busy);
-        }
-        let routes = std::mem::take(&mut entry.routes);
-        if let Some(lease) = &mut self.lease {
-            for route in routes.into_values().flatten() {
-                lease.close_route(route);
-            }
-        }
-        self.datagrams.entries.take(index);
-        purge(qp);
-        detach(qp);
-        self.pds.release(qp.pd());
-        self.give_index(index);
-        self.qp_count -= 1;
-        Ok(())
-    }
-
-    pub(super) fn modify_datagram_qp(
-        &mut self,
-        qp: &Qp,
-        change: &DatagramModify,
-        polled: &PolledTable,
-    ) -> Result<(), EngineError> {
-        let entry = self.datagrams.entry(qp).ok_or(EngineError::Invalid)?;
-        entry.change(change)?;
-        match change.state {
-            Some(DatagramState::Reset) => {
-                entry.clear();
-                purge(qp);
-                polled.get(qp.number().index()).reset(&entry.counts);
-            }
-            Some(DatagramState::Error) => {
-                let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
-                queues.fail(&mut host);
-            }
-            Some(DatagramState::Sqd) => {
-                let (_, mut host) = split(entry, &mut self.regions, &mut self.notes);
-                host.event(Event::SqDrained);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// urdmad is gone: every datagram queue pair fails.
-    pub(in super::super) fn fail_datagrams(&mut self) {
-        for entry in self.datagrams.entries.iter_mut() {
-            let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
-            queues.fail(&mut host);
-        }
-    }
 }

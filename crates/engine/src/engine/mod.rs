@@ -1,0 +1,210 @@
+//! The engine of a process in one instance: its state, and the calls on it by subject.
+//!
+//! | file | calls |
+//! |---|---|
+//! | `regions` | protection domains, memory regions and windows |
+//! | `queues` | completion queues, shared receive queues and domains of extended reliable connections |
+//! | `qps` | queue pairs of connections |
+//! | `resolve` | addresses of peers |
+
+mod qps;
+mod queues;
+mod regions;
+mod resolve;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+use proto_trp::conn::PostError;
+use urdma_arena::MappedArena;
+use urdma_ipc::{ControlClient, RunDir};
+use urdma_types::SlotId;
+use urdma_ucma::Ucma;
+
+use super::control_socket::ControlSocket;
+use super::events::EventSink;
+use super::lock::{Guard, SpinLock};
+use super::qp::PolledTable;
+use super::shard::Shard;
+use super::sleep_control::SleepControl;
+use super::types::{EngineError, Info, LANES_MAX};
+use super::{clock, xrc};
+
+/// The engine of this process in one instance; see the module.
+pub struct Engine {
+    pub(super) info: Info,
+    pub(super) shard: SpinLock<Shard>,
+    pub(super) polled: PolledTable,
+    pub(super) sleep_control: SleepControl,
+    pub(super) is_dead: AtomicBool,
+    pub(super) contended_polls: AtomicU32,
+    /// A request waits for more, until the next poll: see `batch.rs`.
+    pub(super) has_batch: AtomicBool,
+    pub(super) control: Option<ControlSocket>,
+    /// Where urdmad is, if there is one.
+    pub(super) run_dir: Option<RunDir>,
+    pub(super) lanes: Arc<Lanes>,
+    pub(super) sinks: Mutex<Vec<Weak<dyn EventSink>>>,
+    pub(super) ucma: OnceLock<Arc<Ucma>>,
+    pub(super) background: OnceLock<()>,
+    pub(super) xrc_domains: xrc::XrcDomains,
+    /// Held while a queue pair is attached to a multicast group or detached.
+    pub(super) memberships: Mutex<()>,
+    /// [`attach::forks`] when it was made.
+    pub(super) forks: u32,
+    /// For threads and drivers that must find it again.
+    pub(super) myself: Weak<Engine>,
+    /// Last, since the fields before it refer to the arena; none when that stays mapped.
+    pub(super) _mapping: Option<MappedArena>,
+}
+
+impl Drop for Engine {
+    /// Only engines whose urdmad has ended are dropped, and those of tests.
+    fn drop(&mut self) {
+        self.lanes.end_with_first(&self.myself);
+        // DPDK cannot be taken down without its primary process.
+        std::mem::forget(self.shard.lock().lease.take());
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("slot", &self.info.slot)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// What it is attached to.
+    #[inline]
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// Whether urdmad lives; when it does not, calls answer [`EngineError::DeviceGone`].
+    pub fn is_alive(&self) -> bool {
+        !self.is_dead.load(Ordering::Acquire)
+    }
+
+    /// Whether urdmad lives and this is the process that attached to it.
+    pub fn is_usable(&self) -> bool {
+        self.usable().is_ok()
+    }
+
+    /// Now, on the clock of [`CompletionTime::monotonic_ns`]: nanoseconds.
+    pub fn clock_ns(&self) -> u64 {
+        clock::now_ns()
+    }
+
+    pub(crate) fn usable(&self) -> Result<(), EngineError> {
+        if self.is_forked() {
+            Err(EngineError::Forked)
+        } else if self.is_alive() {
+            Ok(())
+        } else {
+            Err(EngineError::DeviceGone)
+        }
+    }
+
+    /// Adds a receiver of device events (and of nothing else; queue pairs name their own), held weakly.
+    pub fn add_device_sink(&self, sink: &Arc<dyn EventSink>) {
+        let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
+        sinks.retain(|sink| sink.strong_count() > 0);
+        sinks.push(Arc::downgrade(sink));
+    }
+
+    pub(crate) fn not_forked(&self) -> Result<(), EngineError> {
+        if self.is_forked() {
+            return Err(EngineError::Forked);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn lock_for_post(&self) -> Result<Guard<'_, Shard>, PostError> {
+        if self.is_forked() {
+            return Err(PostError::InvalidState);
+        }
+        Ok(self.shard.lock())
+    }
+
+    /// The ucma over this engine, for the stand-in's `cm_open`, `cm_write` and `cm_close`.
+    ///
+    /// # Errors
+    /// [`EngineError::Forked`], or the background thread could not be started.
+    pub fn ucma(&self) -> Result<&Arc<Ucma>, EngineError> {
+        self.not_forked()?;
+        self.start_background()?;
+        Ok(self.ucma.get_or_init(|| self.make_ucma()))
+    }
+
+    /// The conversation with urdmad, if there is one and its socket is still open.
+    pub(crate) fn daemon(&self) -> Option<&ControlClient> {
+        self.control.as_ref()?.client()
+    }
+
+    pub(crate) fn addresses(&self) -> &[IpAddr] {
+        &self.info.addresses
+    }
+}
+
+/// The lanes of a process in one instance; all its engines have the same.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    first: Weak<Engine>,
+    /// Those that were ever made.
+    pub(super) made: [OnceLock<Weak<Engine>>; LANES_MAX],
+    /// The same: they stay as long as the first engine.
+    pub(super) kept: Mutex<Vec<Arc<Engine>>>,
+    /// Those that nobody has. Held while what all lanes know is changed.
+    idle: Mutex<Vec<Arc<Engine>>>,
+}
+
+impl Lanes {
+    /// None yet, beside `first`.
+    pub(super) fn new(first: Weak<Engine>) -> Arc<Self> {
+        Arc::new(Self {
+            first,
+            made: [const { OnceLock::new() }; LANES_MAX],
+            kept: Mutex::new(Vec::new()),
+            idle: Mutex::new(Vec::new()),
+        })
+    }
+
+    /// The process's first engine.
+    pub(super) fn first(&self) -> Option<Arc<Engine>> {
+        self.first.upgrade()
+    }
+
+    /// All but the first engine.
+    pub(super) fn others(&self) -> impl Iterator<Item = Arc<Engine>> + '_ {
+        let made = self.made.iter().map_while(OnceLock::get);
+        made.filter_map(Weak::upgrade)
+    }
+
+    /// Lets all lanes end that nothing else uses, when `engine` is the first one: it ends.
+    pub(super) fn end_with_first(&self, engine: &Weak<Engine>) {
+        if self.first.ptr_eq(engine) {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let ended = [
+                std::mem::take(&mut *kept),
+                std::mem::take(&mut *self.lock()),
+            ];
+            drop(kept);
+            drop(ended);
+        }
+    }
+
+    /// The engine in `slot`.
+    pub(super) fn find(&self, slot: SlotId) -> Option<Arc<Engine>> {
+        let lane = self.others().find(|lane| lane.info.slot == slot);
+        lane.or_else(|| self.first().filter(|first| first.info.slot == slot))
+    }
+
+    /// While this is held nobody changes what all lanes know.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Arc<Engine>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,270 @@
+//! Calls on queue pairs of connections.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use proto_trp::conn::{PostError, RecvWr, SendWr, State};
+use urdma_types::Qpn;
+
+use super::Engine;
+use crate::path::{self, NextHop, PeerPath, PeerSource};
+use crate::qp::{Qp, QpConfig};
+use crate::shard::{host, Shard};
+use crate::types::{EngineError, QpAttributes, QpModify};
+use crate::{capture, clock};
+
+impl Engine {
+    /// A new queue pair in RESET.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`] for sizes out of range, [`EngineError::NoMemory`] when there are too many.
+    pub fn create_qp(&self, config: &QpConfig) -> Result<Arc<Qp>, EngineError> {
+        self.usable()?;
+        self.start_background()?;
+        self.shard.lock().create_qp(config, &self.polled)
+    }
+
+    /// Sets attributes, then goes to a state. The caller has checked which attributes belong to the step.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: no such step or a value out of range; [`EngineError::HostUnreachable`], [`EngineError::NetUnreachable`]: nobody
+    /// has the peer's address. Nothing has changed then. May take two seconds to find that out.
+    pub fn modify_qp(&self, qp: &Qp, change: &QpModify) -> Result<(), EngineError> {
+        self.not_forked()?;
+        let index = qp.number().index();
+        let (attributes, state) = {
+            let mut shard = self.shard.lock();
+            let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+            (changed(entry.attributes, change), entry.conn.state())
+        };
+        let to = change.state.unwrap_or(state);
+        if !matches!(to, State::Reset | State::Error) {
+            self.usable()?;
+        }
+        if change.state.is_some() && to != state && !state.may_become(to) {
+            return Err(EngineError::Invalid);
+        }
+        let hop = match to {
+            State::Rtr if state == State::Init => Some(self.find_next_hop(attributes.remote_gid)?),
+            _ => None,
+        };
+        let mut shard = self.shard.lock();
+        if matches!(to, State::Reset | State::Error) {
+            self.settle(&mut shard, index);
+        }
+        self.apply(&mut shard, qp, attributes, to, hop)?;
+        let ready = shard
+            .entry(qp)
+            .is_some_and(|entry| entry.conn.state() != state)
+            && to == State::Rtr;
+        shard.transmit(index, clock::now());
+        self.sleep_control.wake_if_due(&mut shard);
+        drop(shard);
+        if ready {
+            self.qp_is_ready_now(qp.number());
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        shard: &mut Shard,
+        qp: &Qp,
+        attributes: QpAttributes,
+        to: State,
+        hop: Option<NextHop>,
+    ) -> Result<(), EngineError> {
+        let index = qp.number().index();
+        let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+        let (state, before) = (entry.conn.state(), entry.attributes);
+        entry.attributes = attributes;
+        let outcome = match to {
+            State::Reset => {
+                shard.reset_qp(index, &self.polled);
+                Ok(())
+            }
+            State::Error => {
+                shard.fail_qp(index);
+                Ok(())
+            }
+            _ if to == state && state != State::Init => Ok(()),
+            _ => self.step(shard, qp, to, hop),
+        };
+        if let Some(entry) = shard.entry(qp) {
+            if outcome.is_err() {
+                entry.attributes = before;
+            }
+            // The one attribute that may change in any state.
+            entry.conn.set_min_rnr_timer(entry.attributes.min_rnr_timer);
+        }
+        outcome
+    }
+
+    fn step(
+        &self,
+        shard: &mut Shard,
+        qp: &Qp,
+        to: State,
+        hop: Option<NextHop>,
+    ) -> Result<(), EngineError> {
+        let index = qp.number().index();
+        let mut max_datagram = 0;
+        if let Some(hop) = hop {
+            max_datagram = path::max_datagram(&self.info, hop);
+            if shard.capture.is_some() {
+                max_datagram = max_datagram.min(capture::MAX_DATAGRAM);
+            }
+            let path = self.path_for(shard, qp, hop)?;
+            shard.forget_path(index);
+            if let Some(entry) = shard.entry(qp) {
+                entry.path = Some(path);
+                let remote = Qpn::from_u32(entry.attributes.remote_qpn);
+                entry.source =
+                    remote.map_or(PeerSource::NONE, |remote| PeerSource::new(hop, remote));
+            }
+        }
+        let outcome = shard.step_qp(index, clock::now(), to, max_datagram);
+        if outcome.is_err() && hop.is_some() {
+            shard.forget_path(index);
+        }
+        outcome
+    }
+
+    fn path_for(&self, shard: &mut Shard, qp: &Qp, hop: NextHop) -> Result<PeerPath, EngineError> {
+        let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+        let remote = Qpn::from_u32(entry.attributes.remote_qpn).ok_or(EngineError::Invalid)?;
+        Ok(match hop {
+            NextHop::Local => PeerPath::Local(remote.slot()),
+            NextHop::Remote { ip, mac } => {
+                let local = (qp.number(), entry.attributes.sgid_index);
+                let meta = path::metadata(ip, local, remote.slot());
+                let lease = shard.lease.as_mut();
+                let route = lease.and_then(|lease| lease.open_route(mac, &meta));
+                route.map_or(PeerPath::Daemon(meta), PeerPath::Lease)
+            }
+        })
+    }
+
+    /// State and attributes; those of a queue pair that has been destroyed are RESET and nothing.
+    pub fn query_qp(&self, qp: &Qp) -> (State, QpAttributes) {
+        if self.is_forked() {
+            return (State::Error, QpAttributes::default());
+        }
+        let mut shard = self.shard.lock();
+        shard
+            .entry(qp)
+            .map_or((State::Reset, QpAttributes::default()), |entry| {
+                (entry.conn.state(), entry.attributes)
+            })
+    }
+
+    /// Ends a queue pair: its completions vanish from the queues, the peer is told.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`]: it has been destroyed already.
+    pub fn destroy_qp(&self, qp: &Qp) -> Result<(), EngineError> {
+        self.not_forked()?;
+        let mut shard = self.shard.lock();
+        let now = clock::now();
+        self.settle(&mut shard, qp.number().index());
+        let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
+        entry.conn.close();
+        shard.transmit(qp.number().index(), now);
+        shard.remove_qp(qp);
+        Ok(())
+    }
+
+    /// Before a queue pair stops: takes what has arrived and acknowledges it, as a device would have by now.
+    fn settle(&self, shard: &mut Shard, index: u16) {
+        if !shard.is_dead {
+            shard.drain(&self.info);
+            shard.acknowledge(index);
+            shard.transmit(index, clock::now());
+        }
+    }
+
+    /// Send requests that [`Engine::post_send`] would take now, one after the other.
+    ///
+    /// # Errors
+    /// [`PostError::InvalidState`]: none, in this state.
+    pub fn send_room(&self, qp: &Qp) -> Result<u32, PostError> {
+        let mut shard = self.lock_for_post()?;
+        let entry = shard.entry(qp).ok_or(PostError::InvalidState)?;
+        if !entry.conn.state().takes_send() {
+            return Err(PostError::InvalidState);
+        }
+        let waiting = self.polled.get(qp.number().index());
+        let used = entry.conn.sends_outstanding() + waiting.send_waiting(&entry.counts);
+        Ok(qp.caps().max_send_wr.saturating_sub(used))
+    }
+
+    /// Posts a send request and transmits what may go now.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    #[inline]
+    pub fn post_send(&self, qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let mut shard = self.lock_for_post()?;
+        let index = qp.number().index();
+        let found = shard.entry_and_host(qp);
+        let (entry, regions, notes) = found.ok_or(PostError::InvalidState)?;
+        let waiting = self.polled.get(index).send_waiting(&entry.counts);
+        if entry.conn.sends_outstanding() + waiting >= qp.caps().max_send_wr {
+            return Err(PostError::QueueFull);
+        }
+        let mut host = host!(entry, *regions, *notes);
+        let octets = entry.conn.post_send(clock::now, wr, &mut host)?;
+        shard.transmit_posted(index, octets);
+        if shard.batch.has_begun() {
+            self.has_batch.store(true, Ordering::Relaxed);
+        }
+        self.sleep_control.wake_if_due(&mut shard);
+        Ok(())
+    }
+
+    /// Posts a receive request.
+    ///
+    /// # Errors
+    /// Nothing was taken.
+    #[inline]
+    pub fn post_recv(&self, qp: &Qp, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let mut shard = self.lock_for_post()?;
+        let index = qp.number().index();
+        let found = shard.entry_and_host(qp);
+        let (entry, regions, notes) = found.ok_or(PostError::InvalidState)?;
+        let waiting = self.polled.get(index).recv_waiting(&entry.counts);
+        if entry.conn.recvs_outstanding() + waiting >= qp.caps().max_recv_wr {
+            return Err(PostError::QueueFull);
+        }
+        let mut host = host!(entry, *regions, *notes);
+        entry.conn.post_recv(wr, &mut host)?;
+        if !entry.is_queued && entry.conn.may_have_tx() {
+            shard.transmit(index, clock::now());
+        }
+        Ok(())
+    }
+}
+
+/// `attributes` with a change.
+fn changed(attributes: QpAttributes, change: &QpModify) -> QpAttributes {
+    let (remote_gid, sgid_index) = change
+        .address
+        .unwrap_or((attributes.remote_gid, attributes.sgid_index));
+    QpAttributes {
+        access: change.access.unwrap_or(attributes.access),
+        path_mtu: change.path_mtu.unwrap_or(attributes.path_mtu),
+        remote_gid,
+        sgid_index,
+        remote_qpn: change.remote_qpn.unwrap_or(attributes.remote_qpn),
+        rq_psn: change.rq_psn.unwrap_or(attributes.rq_psn),
+        sq_psn: change.sq_psn.unwrap_or(attributes.sq_psn),
+        max_rd_atomic: change.max_rd_atomic.unwrap_or(attributes.max_rd_atomic),
+        max_dest_rd_atomic: change
+            .max_dest_rd_atomic
+            .unwrap_or(attributes.max_dest_rd_atomic),
+        min_rnr_timer: change.min_rnr_timer.unwrap_or(attributes.min_rnr_timer),
+        timeout: change.timeout.unwrap_or(attributes.timeout),
+        retry_cnt: change.retry_cnt.unwrap_or(attributes.retry_cnt),
+        rnr_retry: change.rnr_retry.unwrap_or(attributes.rnr_retry),
+    }
+}

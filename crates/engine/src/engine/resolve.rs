@@ -1,0 +1,39 @@
+//! Where a peer is: an address of this instance, or a host behind the port.
+
+use std::net::IpAddr;
+
+use urdma_ipc::Resolution;
+
+use super::Engine;
+use crate::path::NextHop;
+use crate::types::{EngineError, Gid};
+
+impl Engine {
+    /// Whether an address is the instance's, so that the way there is known.
+    pub(crate) fn is_own(&self, ip: IpAddr) -> bool {
+        let gid = Gid::from_ip(ip);
+        self.info.addresses.contains(&ip) || self.info.gids.iter().any(|entry| entry.gid == gid)
+    }
+
+    /// Finds the way to `gid`; may ask urdmad, so not under the engine's lock.
+    pub(crate) fn find_next_hop(&self, gid: Gid) -> Result<NextHop, EngineError> {
+        let ip = gid.to_ip();
+        if self.is_own(ip) {
+            return Ok(NextHop::Local);
+        }
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(EngineError::Invalid);
+        }
+        if self.info.mtu == 0 {
+            return Err(EngineError::NetUnreachable);
+        }
+        let control = self.daemon().ok_or(EngineError::NetUnreachable)?;
+        match control.resolve(ip) {
+            Ok(Resolution::Local) => Ok(NextHop::Local),
+            Ok(Resolution::Neighbour { mac, .. }) => Ok(NextHop::Remote { ip, mac }),
+            Ok(Resolution::NoHost) => Err(EngineError::HostUnreachable),
+            Err(urdma_ipc::ControlError::Gone) => Err(EngineError::DeviceGone),
+            Err(_) => Err(EngineError::HostUnreachable),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! What is left to the background thread, because it needs locks or calls of others.
+
+use std::net::IpAddr;
+
+use urdma_types::SlotId;
+
+/// An event that the background thread delivers once the engine's lock is free.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// The first message came in on this queue pair.
+    QpData(u32),
+    /// The other end of this queue pair is gone.
+    QpGone(u32),
+    /// A datagram for this slot of the host found nobody.
+    SlotDead(SlotId),
+    /// A datagram of connection management.
+    Cm(IpAddr, Box<[u8]>),
+}
