@@ -1,7 +1,7 @@
 //! How an engine comes to be: the conversation with urdmad, the list of engines of the process, threads without signals.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
@@ -51,6 +51,24 @@ pub struct Parts {
     pub mtu: u16,
     /// The conversation with urdmad, if there is one, and where it is.
     pub control: Option<(ControlClient, RunDir)>,
+}
+
+impl Parts {
+    /// An engine in `slot` of an arena of this process, without urdmad and without a port.
+    ///
+    /// The instance has the GID `gid` and the address 127.0.0.1; engines with the same arena and GID reach one another.
+    pub fn in_process(arena: Arena, slot: SlotId, gid: Gid) -> Self {
+        Self {
+            arena,
+            slot,
+            node_guid: 1,
+            personality: Personality::Roce,
+            gids: vec![GidEntry { gid, netdev: None }],
+            addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
+            mtu: 0,
+            control: None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

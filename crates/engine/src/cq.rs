@@ -26,6 +26,18 @@ pub struct CqConfig {
     pub keeps_time: bool,
 }
 
+impl CqConfig {
+    /// A queue of `depth` entries without a channel, whose completions have no time.
+    pub fn with_depth(depth: u32) -> Self {
+        Self {
+            depth,
+            channel: None,
+            cookie: 0,
+            keeps_time: false,
+        }
+    }
+}
+
 /// Which completions raise an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {

@@ -41,6 +41,11 @@ pub trait EventSink: Send + Sync {
     fn async_event(&self, event: AsyncEvent);
 }
 
+/// Ignores all events.
+impl EventSink for () {
+    fn async_event(&self, _: AsyncEvent) {}
+}
+
 /// Tells the application's completion channel that a completion queue has something.
 pub trait CompletionSink: Send + Sync + std::fmt::Debug {
     /// Tells it of the queue with this cookie. Is called under the queue's lock: must not block and must not call the engine.

@@ -14,7 +14,7 @@ use super::mr::MrCopy;
 use super::types::{EngineError, LeaseState, Pd};
 
 impl Engine {
-    /// A lane that nobody else has; none when there are [`LANES_MAX`], the instance has no slot left, or no lease where the process has one: then the
+    /// A lane that nobody else has; none when there are `LANES_MAX`, the instance has no slot left, or no lease where the process has one: then the
     /// caller stays with this engine.
     pub fn take_lane(&self) -> Option<Arc<Engine>> {
         let mut idle = self.lanes.lock();

@@ -1,42 +1,69 @@
-//! The engine: queue pairs, completion queues, memory regions, packets, timers and threads of one process in one instance.
+//! The engine: queue pairs, completion queues, memory regions, packets, timers and threads of one
+//! process in one instance, as a library that does not know the verbs ABI.
 //!
-//! An [`Engine`] is made by [`Engine::attach`], once per process and instance: every caller gets the same one. It lives until the process
-//! ends, or until its urdmad has ended, another one has been attached to and no object of it is left. All calls may be made from any thread. Nothing here knows the verbs ABI; `provider/src/verbs` translates.
+//! The provider plugin (`provider/src/verbs`) translates verbs to calls on [`Engine`]. Other callers
+//! use it directly: `examples/two_queue_pairs.rs` connects two queue pairs of one process and moves
+//! octets between them, in under 60 lines and without urdmad
+//! (`cargo run -p urdma-engine --example two_queue_pairs`).
+//!
+//! # Use
+//!
+//! 1. [`Engine::attach`] attaches to the urdmad of an instance and gives the engine of this process in
+//!    it; every caller gets the same one. [`Engine::start`] makes an engine from [`Parts`], for example
+//!    of an arena in this process ([`Parts::in_process`]).
+//! 2. [`Engine::alloc_pd`], [`Engine::register_mr`], [`Engine::create_cq`] and [`Engine::create_qp`]
+//!    make the objects. Each is ended by a call of its own.
+//! 3. [`Engine::modify_qp`] connects a queue pair: its peer's number, GID and first PSN are exchanged
+//!    by means of the caller's ([`QpModify::steps_to_rts`]), or by rdma_cm ([`Engine::ucma`]).
+//! 4. [`Engine::post_send`], [`Engine::post_recv`] and [`Engine::poll_cq`] move data.
+//!
+//! All calls may be made from any thread. An engine that attached to an urdmad lives until the process
+//! ends, or until that urdmad has ended, the process has attached to another one, and no object of the
+//! engine is left.
+//!
+//! # Files
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `attach` | how an engine comes to be, and the list of those that are |
-//! | `types` | what callers say and hear |
+//! | `engine` | [`Engine`], and the calls on it by subject |
+//! | `attach` | construction of engines, and the engines of the process |
+//! | `types` | types that callers use; `events`: asynchronous events and completion channels |
 //! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
-//! | `progress` | packets in, packets out; `outbox`: frames that several packets share; `batch`: requests that wait for more |
-//! | `qp`, `cq`, `srq`, `mr` | queue pairs as callers hold them, completion rings, shared receive queues, regions and their checks |
-//! | `window` | memory windows |
-//! | `xrc` | domains of extended reliable connections |
-//! | `memory` | every copy to and from application memory (unsafe); `checked_copy`: memory that may be missing (unsafe) |
-//! | `path` | how a peer is reached; `lease`: the leased queue pair (unsafe) |
-//! | `lanes` | further engines of a process, for threads that share no lock |
-//! | `background` | the thread that progresses when the application does not, and who may rest when |
-//! | `cma` | long messages inside a host in one copy (unsafe) |
+//! | `progress` | receive, send, timers; `receive`, `transmit`: the two directions |
+//! | `packet_path` | the interface of a path for packets; `arena_path`, `lease` (unsafe): its implementations |
+//! | `outbox` | frames that several datagrams share; `batch`: requests that leave together |
+//! | `path` | how the peer of a queue pair is reached |
+//! | `qp`, `cq`, `srq`, `mr` | queue pairs, completion queues, shared receive queues, regions and their checks |
+//! | `window`, `xrc` | memory windows; domains of extended reliable connections |
+//! | `memory` | copies between packets and application memory (unsafe); `packet_body`, `address`: the two sides of a copy (unsafe); `checked_copy`: memory whose pages may be missing (unsafe) |
+//! | `cma` | long messages inside a host in one copy, receiving side (unsafe); `referral`: sending side |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
-//! | `control` | the thread that listens to urdmad; `control_socket`: its socket, and forks |
-//! | `cm` | what connection management needs of the engine |
-//! | `timer`, `clock`, `lock`, `events`, `capture` | what they say |
+//! | `lanes` | further engines of a process, for threads that share no lock |
+//! | `background` | the thread that makes progress when the application does not; `sleep_control`: its sleep |
+//! | `control` | the thread that listens to urdmad; `control_socket`: its socket, and forks (unsafe) |
+//! | `cm` | what connection management needs of the engine; `note`: what the background thread delivers to it |
+//! | `index_table`, `timer` | tables and timers by the index of a queue pair |
+//! | `clock`, `lock`, `random`, `thread`, `capture` | the clock, the spin lock, random numbers, thread start, packet captures |
+//!
+//! The files depend on one another in one direction (`scripts/check-modules.py`).
 //!
 //! # Locks
 //!
-//! Engine lock ([`lock::SpinLock`] around [`shard::Shard`]), then a completion queue's lock. Connection management has a lock of its own, which is
-//! never taken with the engine's held: what arrives for it waits in the shard as [`shard::Note`]s for the background thread.
+//! The engine's lock (`lock::SpinLock` around `shard::Shard`) is taken before that of a completion
+//! queue. Connection management has its own lock, which is never taken while the engine's is held:
+//! what arrives for it waits in the shard as `note::Note`s for the background thread.
 //!
 //! # One SEND inside a host
 //!
-//! `post_send` takes the lock, the connection takes the request, names the next datagram, the endpoint gives a frame, the connection writes headers
-//! and has the payload gathered into it, the endpoint puts it into the peer's ring. The peer's `poll_cq` finds its completion queue empty,
-//! takes the lock, takes the frame, the connection places the payload and pushes a completion; an acknowledgement that is due leaves before the
-//! lock does.
+//! `post_send` takes the lock and gives the request to the connection. The connection plans the next
+//! datagram, the path gives room for it, and the connection writes the headers and has the payload
+//! gathered behind them. The path puts the datagram into the ring of the peer. The peer's `poll_cq`
+//! finds its completion queue empty, takes the lock and then the datagram. The connection places the
+//! payload and pushes a completion. An acknowledgement that is due leaves before the lock is released.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-// The tests' rig names this crate as its users do.
+// The rig of the tests names this crate as its users do.
 #[cfg(test)]
 extern crate self as urdma_engine;
 
@@ -72,7 +99,7 @@ mod qp;
 mod random;
 mod receive;
 mod referral;
-/// Two ends of a connection, for tests of what only the engine itself sees; `tests/engine` has them for all others.
+/// Two ends of a connection, for tests of what is private to the engine; `tests/engine` uses it too.
 #[cfg(test)]
 #[allow(dead_code, clippy::cast_possible_truncation)]
 #[path = "../tests/engine/rig.rs"]
@@ -105,6 +132,7 @@ pub use types::{
     Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
     QpAttributes, QpCaps, QpModify, WorkCompletion, LIMITS,
 };
+pub use urdma_arena::{Arena, ArenaConfig};
 pub use urdma_ipc::Personality;
 pub use urdma_types::{Qpn, SlotId};
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};

@@ -47,6 +47,29 @@ pub struct QpConfig {
     pub events: Arc<dyn EventSink>,
 }
 
+impl QpConfig {
+    /// A reliable connection with one completion queue: 128 requests each way, 4 elements each, 128 inline octets.
+    pub fn new(pd: Pd, cq: &Arc<Cq>, events: Arc<dyn EventSink>) -> Self {
+        Self {
+            pd,
+            send_cq: Arc::clone(cq),
+            recv_cq: Arc::clone(cq),
+            srq: None,
+            xrc: XrcRole::None,
+            unreliable: false,
+            fails_with_peer: false,
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 128,
+            hears_itself: true,
+            cookie: 0,
+            events,
+        }
+    }
+}
+
 /// A queue pair; made by [`super::Engine::create_qp`].
 pub struct Qp {
     number: Qpn,

@@ -282,6 +282,39 @@ pub struct QpModify {
     pub rnr_retry: Option<u8>,
 }
 
+impl QpModify {
+    /// The steps of a queue pair from RESET to RTS, which grant its peer `access`.
+    ///
+    /// The peer is the queue pair `remote` at the address `gid`, and makes the same steps. The first PSN both ways is 0.
+    pub fn steps_to_rts(remote: Qpn, gid: Gid, access: Access) -> [Self; 3] {
+        let to_init = Self {
+            state: Some(State::Init),
+            access: Some(access),
+            ..Self::default()
+        };
+        let to_rtr = Self {
+            state: Some(State::Rtr),
+            address: Some((gid, 0)),
+            remote_qpn: Some(remote.to_u32()),
+            rq_psn: Some(0),
+            path_mtu: Some(5),
+            max_dest_rd_atomic: Some(16),
+            min_rnr_timer: Some(12),
+            ..Self::default()
+        };
+        let to_rts = Self {
+            state: Some(State::Rts),
+            sq_psn: Some(0),
+            max_rd_atomic: Some(16),
+            timeout: Some(14),
+            retry_cnt: Some(7),
+            rnr_retry: Some(7),
+            ..Self::default()
+        };
+        [to_init, to_rtr, to_rts]
+    }
+}
+
 /// A finished work request of some queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkCompletion {

@@ -3,7 +3,7 @@
 use super::super::path::NextHop;
 use super::super::types::{Gid, Pd};
 
-/// An address handle; made by [`Engine::create_ah`].
+/// An address handle; made by [`crate::Engine::create_ah`].
 #[derive(Debug)]
 pub struct AddressHandle {
     pub(super) pd: Pd,

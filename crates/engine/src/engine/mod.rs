@@ -93,7 +93,7 @@ impl Engine {
         self.usable().is_ok()
     }
 
-    /// Now, on the clock of [`CompletionTime::monotonic_ns`]: nanoseconds.
+    /// Now, on the clock of [`crate::CompletionTime::monotonic_ns`]: nanoseconds.
     pub fn clock_ns(&self) -> u64 {
         clock::now_ns()
     }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use urdma_arena::{Arena, ArenaConfig};
 use urdma_engine::{
-    Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, GidEntry, Parts,
-    Payload, Pd, Personality, PostError, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr,
-    SendFlags, SendOp, SendWr, Sge, SlotId, Status, WorkCompletion, XrcRole,
+    Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, Parts, Payload,
+    Pd, Personality, PostError, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, Sge, SlotId, State, Status, WorkCompletion,
 };
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
@@ -49,40 +49,18 @@ pub(crate) fn engine(arena: Arena, slot: u8) -> Arc<Engine> {
 }
 
 pub(crate) fn parts(arena: Arena, slot: u8) -> Parts {
-    Parts {
-        arena,
-        slot: SlotId::new(slot).unwrap(),
-        node_guid: 1,
-        personality: Personality::Roce,
-        gids: vec![GidEntry {
-            gid: GID,
-            netdev: None,
-        }],
-        addresses: vec!["127.0.0.1".parse().unwrap()],
-        mtu: 0,
-        control: None,
-    }
+    Parts::in_process(arena, SlotId::new(slot).unwrap(), GID)
 }
 
 pub(crate) const DEPTH: u32 = 128;
 
 pub(crate) fn qp_config(pd: Pd, cq: &Arc<Cq>, events: &Arc<Events>, unreliable: bool) -> QpConfig {
     QpConfig {
-        pd,
-        send_cq: cq.clone(),
-        recv_cq: cq.clone(),
-        srq: None,
-        xrc: XrcRole::None,
         unreliable,
         max_send_wr: DEPTH,
         max_recv_wr: DEPTH,
-        max_send_sge: 4,
-        max_recv_sge: 4,
-        max_inline: 128,
-        fails_with_peer: false,
-        hears_itself: true,
         cookie: 5,
-        events: events.clone(),
+        ..QpConfig::new(pd, cq, events.clone())
     }
 }
 
