@@ -27,6 +27,7 @@ pub(super) unsafe fn atomic_at(address: u64, op: AtomicOp) -> u64 {
     let word = unsafe { AtomicU64::from_ptr(pointer(address).cast()) };
     let mut old = word.load(Ordering::Acquire);
     loop {
+        // RFC7306-5-1
         match word.compare_exchange_weak(old, op.apply(old), Ordering::AcqRel, Ordering::Acquire) {
             Ok(old) => return old,
             Err(current) => old = current,

@@ -211,26 +211,6 @@ impl QpHost<'_> {
     }
 }
 
-<<<<<<< HEAD
-/// Executes `op` on the aligned word at `address` and gives the old value.
-///
-/// # Safety
-/// Eight octets of the application's memory are there, and may be changed.
-pub(super) unsafe fn atomic_at(address: u64, op: AtomicOp) -> u64 {
-    // SAFETY: the caller's promise.
-    let word = unsafe { AtomicU64::from_ptr(pointer(address).cast()) };
-    let mut old = word.load(Ordering::Acquire);
-    loop {
-        // RFC7306-5-1
-        match word.compare_exchange_weak(old, op.apply(old), Ordering::AcqRel, Ordering::Acquire) {
-            Ok(old) => return old,
-            Err(current) => old = current,
-        }
-    }
-}
-
-=======
->>>>>>> 3771abc (engine: the files depend on one another in one direction)
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,15 +2,15 @@
 
 use std::net::IpAddr;
 
-use urdma_types::SlotId;
+use urdma_types::{Qpn, SlotId};
 
 /// An event that the background thread delivers once the engine's lock is free.
 #[derive(Debug)]
 pub(super) enum Note {
     /// The first message came in on this queue pair.
-    QpData(u32),
+    QpData(Qpn),
     /// The other end of this queue pair is gone.
-    QpGone(u32),
+    QpGone(Qpn),
     /// A datagram for this slot of the host found nobody.
     SlotDead(SlotId),
     /// A datagram of connection management.

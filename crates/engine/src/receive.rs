@@ -234,6 +234,7 @@ impl Shard {
     #[inline]
     fn dispatch(&mut self, info: &Info, now: Time, body: &PacketBody, origin: &Origin) -> usize {
         let mut head = [0u8; HEAD];
+        // R15-2
         let head_len = body.copy_head(&mut head);
         self.handle(info, now, &head[..head_len], body, origin)
     }
@@ -283,6 +284,7 @@ impl Shard {
             Origin::Local(slot) => entry.source.is_slot(*slot),
             Origin::Remote(meta) => entry.source.sent(meta),
         };
+        // R3-9, R8.4-9
         if !is_from_peer && !may_be_from_peer(entry, fixed, origin) {
             self.counters.wrong_source += 1;
             return 1;
@@ -359,6 +361,7 @@ impl Shard {
         let Some(slot) = slot_of_source_port(meta.src_port) else {
             return;
         };
+        // R3-4, R3-5, R15-1
         let back = Meta {
             src_port: source_port(Qpn::new(self.slot, 0)),
             dst_port: udp_port(slot),
@@ -384,6 +387,7 @@ fn reset_of(
     len: usize,
     reason: ResetReason,
 ) -> Option<TrpHeader> {
+    // R8.4-2
     let offender = TrpHeader::parse(head, len).ok()?;
     let reset = TrpHeader::reset_for(&offender, reason)?;
     let stream = offender.connection_id.to_u32();

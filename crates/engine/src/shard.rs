@@ -35,22 +35,6 @@ pub(super) const SHARED_IN_USE_MAX: u32 = 64;
 /// Silence after which a connection to another host asks whether its peer lives: a peer's urdmad answers at once for a process that is gone.
 const KEEPALIVE_NS: u64 = 3_000_000_000;
 
-<<<<<<< HEAD
-/// What the background thread tells others when the lock is free.
-#[derive(Debug)]
-pub(super) enum Note {
-    /// The first message came in on this queue pair.
-    QpData(Qpn),
-    /// The other end of this queue pair is gone.
-    QpGone(Qpn),
-    /// A datagram for this slot of the host found nobody.
-    SlotDead(SlotId),
-    /// A datagram of connection management.
-    Cm(IpAddr, Box<[u8]>),
-}
-
-=======
->>>>>>> 3771abc (engine: the files depend on one another in one direction)
 /// One queue pair.
 pub(super) struct QpEntry {
     pub(super) conn: Connection,
@@ -342,8 +326,8 @@ impl Shard {
             return Err(EngineError::Invalid);
         };
         let stepped = match (entry.conn.state(), to) {
-            (_, State::Init) => entry.conn.to_init(),
-            (_, State::Rtr) => {
+            (_, QpState::Init) => entry.conn.to_init(),
+            (_, QpState::Rtr) => {
                 if let Some(PeerPath::Local(slot)) = entry.path {
                     entry.peer_generation = self.endpoint.arena().generation(slot);
                     self.cma.probe(&self.endpoint, slot);

@@ -54,6 +54,7 @@ impl Shard {
 
     /// Sends a datagram of connection management to a slot of a host.
     pub(super) fn send_cm(&mut self, info: &Info, ip: std::net::IpAddr, to: SlotId, octets: &[u8]) {
+        // R3-5
         // A REQ comes from the address that it names.
         let source = ReqRoute::parse(octets).map(|request| Gid::from_ip(request.src.ip()));
         let index = info.gids.iter().position(|own| Some(own.gid) == source);

@@ -288,12 +288,12 @@ impl QpModify {
     /// The peer is the queue pair `remote` at the address `gid`, and makes the same steps. The first PSN both ways is 0.
     pub fn steps_to_rts(remote: Qpn, gid: Gid, access: Access) -> [Self; 3] {
         let to_init = Self {
-            state: Some(State::Init),
+            state: Some(QpState::Init),
             access: Some(access),
             ..Self::default()
         };
         let to_rtr = Self {
-            state: Some(State::Rtr),
+            state: Some(QpState::Rtr),
             address: Some((gid, 0)),
             remote_qpn: Some(remote.to_u32()),
             rq_psn: Some(0),
@@ -303,7 +303,7 @@ impl QpModify {
             ..Self::default()
         };
         let to_rts = Self {
-            state: Some(State::Rts),
+            state: Some(QpState::Rts),
             sq_psn: Some(0),
             max_rd_atomic: Some(16),
             timeout: Some(14),

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use proto_trp::conn::{PostError, RecvWr, SendWr, State};
+use proto_trp::conn::{PostError, QpState, RecvWr, SendWr};
 use urdma_types::Qpn;
 
 use super::Engine;
@@ -38,25 +38,27 @@ impl Engine {
             (changed(entry.attributes, change), entry.conn.state())
         };
         let to = change.state.unwrap_or(state);
-        if !matches!(to, State::Reset | State::Error) {
+        if !matches!(to, QpState::Reset | QpState::Error) {
             self.usable()?;
         }
         if change.state.is_some() && to != state && !state.may_become(to) {
             return Err(EngineError::Invalid);
         }
         let hop = match to {
-            State::Rtr if state == State::Init => Some(self.find_next_hop(attributes.remote_gid)?),
+            QpState::Rtr if state == QpState::Init => {
+                Some(self.find_next_hop(attributes.remote_gid)?)
+            }
             _ => None,
         };
         let mut shard = self.shard.lock();
-        if matches!(to, State::Reset | State::Error) {
+        if matches!(to, QpState::Reset | QpState::Error) {
             self.settle(&mut shard, index);
         }
         self.apply(&mut shard, qp, attributes, to, hop)?;
         let ready = shard
             .entry(qp)
             .is_some_and(|entry| entry.conn.state() != state)
-            && to == State::Rtr;
+            && to == QpState::Rtr;
         shard.transmit(index, clock::now());
         self.sleep_control.wake_if_due(&mut shard);
         drop(shard);
@@ -71,7 +73,7 @@ impl Engine {
         shard: &mut Shard,
         qp: &Qp,
         attributes: QpAttributes,
-        to: State,
+        to: QpState,
         hop: Option<NextHop>,
     ) -> Result<(), EngineError> {
         let index = qp.number().index();
@@ -79,15 +81,15 @@ impl Engine {
         let (state, before) = (entry.conn.state(), entry.attributes);
         entry.attributes = attributes;
         let outcome = match to {
-            State::Reset => {
+            QpState::Reset => {
                 shard.reset_qp(index, &self.polled);
                 Ok(())
             }
-            State::Error => {
+            QpState::Error => {
                 shard.fail_qp(index);
                 Ok(())
             }
-            _ if to == state && state != State::Init => Ok(()),
+            _ if to == state && state != QpState::Init => Ok(()),
             _ => self.step(shard, qp, to, hop),
         };
         if let Some(entry) = shard.entry(qp) {
@@ -104,7 +106,7 @@ impl Engine {
         &self,
         shard: &mut Shard,
         qp: &Qp,
-        to: State,
+        to: QpState,
         hop: Option<NextHop>,
     ) -> Result<(), EngineError> {
         let index = qp.number().index();
@@ -146,14 +148,14 @@ impl Engine {
     }
 
     /// State and attributes; those of a queue pair that has been destroyed are RESET and nothing.
-    pub fn query_qp(&self, qp: &Qp) -> (State, QpAttributes) {
+    pub fn query_qp(&self, qp: &Qp) -> (QpState, QpAttributes) {
         if self.is_forked() {
-            return (State::Error, QpAttributes::default());
+            return (QpState::Error, QpAttributes::default());
         }
         let mut shard = self.shard.lock();
         shard
             .entry(qp)
-            .map_or((State::Reset, QpAttributes::default()), |entry| {
+            .map_or((QpState::Reset, QpAttributes::default()), |entry| {
                 (entry.conn.state(), entry.attributes)
             })
     }

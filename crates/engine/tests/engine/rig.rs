@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use urdma_arena::{Arena, ArenaConfig};
 use urdma_engine::{
     Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, Parts, Payload,
-    Pd, Personality, PostError, Qp, QpConfig, QpModify, RecvWr, RemoteAddr, SendFlags, SendOp,
-    SendWr, Sge, SlotId, State, Status, WorkCompletion,
+    Pd, Personality, PostError, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr, SendFlags,
+    SendOp, SendWr, Sge, SlotId, Status, WorkCompletion,
 };
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
