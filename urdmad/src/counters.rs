@@ -96,6 +96,11 @@ counters! {
     drop_rx_no_frame,
     /// At slot 0: neither a connection request nor for another host.
     drop_not_for_daemon,
+    /// At slot 0: a CM datagram that found the control thread's queue full.
+    drop_cm_queue_full,
+    /// To send: a CM datagram of slot 0 that found the data thread's command queue full. The
+    /// control thread counts it.
+    drop_cm_commands_full,
     /// Received: a connection request that names another host than the one it came from.
     drop_request_source,
     /// Received: a connection request whose sender has no known Ethernet address, or is being asked for it.

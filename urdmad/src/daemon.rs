@@ -136,7 +136,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         data_port,
     )
     .map_err(system("start the data thread"))?;
-    if !config.faults.are_none() && data.set_faults(config.faults).is_none() {
+    if !config.faults.are_none() && data.set_faults(config.faults).is_err() {
         return Err(DaemonError::DataThread(run_dir.log_file()));
     }
     let kernel = KernelDoor::new(

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crossbeam_queue::ArrayQueue;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use urdma_cm::wire::MAX_MESSAGE;
@@ -15,10 +16,21 @@ use crate::counters::DataCounters;
 use crate::groups::Groups;
 use crate::listeners::Listeners;
 
-/// Datagrams for slot 0 that wait for the control thread.
-const CM_DATAGRAMS_MAX: usize = 4096;
+/// Capacity of the queue of CM datagrams for slot 0: at [`MAX_MESSAGE`] octets each, about a
+/// megabyte. CM retransmits what a full queue drops.
+pub const CM_DATAGRAMS_MAX: usize = 4096;
 
-/// Shared state of the daemon's threads. Locks are held for a few microseconds and never two at a time.
+/// Why the control thread was not given a CM datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotGiven {
+    /// Slot 0 does not manage connections, or the datagram is longer than a CM message.
+    NotForControl,
+    /// The queue is full; the datagram is counted as `drop_cm_queue_full`.
+    Full,
+}
+
+/// Shared state of the daemon's threads. Locks are held for a few microseconds and never two at a
+/// time.
 #[derive(Debug)]
 pub struct Shared {
     /// What the data path counts.
@@ -26,8 +38,8 @@ pub struct Shared {
     listeners: Mutex<Listeners>,
     groups: Mutex<Groups>,
     capture: Mutex<Option<Capture>>,
-    /// Connection management's datagrams for slot 0, with who sent them.
-    cm_datagrams: Mutex<Vec<(IpAddr, Vec<u8>)>>,
+    /// CM datagrams for slot 0 with their source, from the data thread to the control thread.
+    cm_datagrams: ArrayQueue<(IpAddr, Box<[u8]>)>,
     /// Whether slot 0 manages connections.
     manages_connections: AtomicBool,
     /// Whether there is a capture, so that the data path need not look behind the lock.
@@ -47,7 +59,7 @@ impl Shared {
             listeners: Mutex::default(),
             groups: Mutex::default(),
             capture: Mutex::default(),
-            cm_datagrams: Mutex::default(),
+            cm_datagrams: ArrayQueue::new(CM_DATAGRAMS_MAX),
             manages_connections: AtomicBool::new(false),
             is_capturing: AtomicBool::new(false),
             bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
@@ -76,31 +88,25 @@ impl Shared {
         self.manages_connections.load(Ordering::Relaxed)
     }
 
-    /// Gives the control thread a datagram of connection management that is for slot 0; false if it is none or nobody wants it.
-    pub fn give_cm_datagram(&self, from: IpAddr, datagram: &[u8]) -> bool {
+    /// Queues a CM datagram for slot 0 and wakes the control thread. Only the data thread calls it.
+    ///
+    /// # Errors
+    /// Slot 0 does not manage connections, the datagram is too long, or the queue is full.
+    pub fn give_cm_datagram(&self, from: IpAddr, datagram: &[u8]) -> Result<(), NotGiven> {
         if !self.manages_connections() || datagram.len() > MAX_MESSAGE {
-            return false;
+            return Err(NotGiven::NotForControl);
         }
-        let mut waiting = self.lock_cm_datagrams();
-        // What is lost is sent again.
-        if waiting.len() >= CM_DATAGRAMS_MAX {
-            return false;
+        if self.cm_datagrams.push((from, datagram.into())).is_err() {
+            self.counters.drop_cm_queue_full.bump();
+            return Err(NotGiven::Full);
         }
-        waiting.push((from, datagram.to_vec()));
-        drop(waiting);
         self.ring_control();
-        true
+        Ok(())
     }
 
-    /// For the control thread: what was given.
-    pub fn take_cm_datagrams(&self) -> Vec<(IpAddr, Vec<u8>)> {
-        std::mem::take(&mut *self.lock_cm_datagrams())
-    }
-
-    fn lock_cm_datagrams(&self) -> MutexGuard<'_, Vec<(IpAddr, Vec<u8>)>> {
-        self.cm_datagrams
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// For the control thread: the datagrams that are queued now, at most a queue's worth.
+    pub fn take_cm_datagrams(&self) -> impl Iterator<Item = (IpAddr, Box<[u8]>)> + '_ {
+        (0..CM_DATAGRAMS_MAX).map_while(|_| self.cm_datagrams.pop())
     }
 
     /// Wakes the control thread.
@@ -148,5 +154,49 @@ impl Shared {
 
     fn lock_capture(&self) -> MutexGuard<'_, Option<Capture>> {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flood_of_cm_datagrams_meets_the_bound_and_is_counted() {
+        const SURPLUS: usize = 100;
+        let shared = Shared::new().unwrap();
+        shared.manage_connections();
+        let from = IpAddr::from([192, 0, 2, 1]);
+        let give = |number: usize| shared.give_cm_datagram(from, &number.to_be_bytes());
+        for number in 0..CM_DATAGRAMS_MAX {
+            assert_eq!(give(number), Ok(()));
+        }
+        for number in 0..SURPLUS {
+            assert_eq!(give(number), Err(NotGiven::Full));
+        }
+        assert_eq!(shared.counters.drop_cm_queue_full.value(), SURPLUS as u64);
+        let taken: Vec<_> = shared.take_cm_datagrams().collect();
+        assert_eq!(taken.len(), CM_DATAGRAMS_MAX);
+        for (number, (source, datagram)) in taken.iter().enumerate() {
+            assert_eq!((*source, &datagram[..]), (from, &number.to_be_bytes()[..]));
+        }
+        // There is room again, and nothing else was counted as a drop.
+        assert_eq!(give(7), Ok(()));
+        assert_eq!(shared.take_cm_datagrams().count(), 1);
+        let dropped = shared.counters.snapshot().into_iter();
+        let dropped = dropped.filter(|(name, count)| name.starts_with("drop_") && *count > 0);
+        let dropped: Vec<_> = dropped.collect();
+        assert_eq!(dropped, [("drop_cm_queue_full".to_owned(), SURPLUS as u64)]);
+    }
+
+    #[test]
+    fn cm_datagrams_are_not_queued_without_connection_management_in_slot_0() {
+        let shared = Shared::new().unwrap();
+        let from = IpAddr::from([192, 0, 2, 1]);
+        let give = |octets| shared.give_cm_datagram(from, &vec![0; octets]);
+        assert_eq!(give(1), Err(NotGiven::NotForControl));
+        shared.manage_connections();
+        assert_eq!(give(MAX_MESSAGE + 1), Err(NotGiven::NotForControl));
+        assert_eq!(give(MAX_MESSAGE), Ok(()));
     }
 }

@@ -11,7 +11,7 @@ use urdma_types::SlotId;
 
 use super::Control;
 use crate::client::Client;
-use crate::data::command::Command;
+use crate::data::command::{Command, NotTaken};
 use crate::data::Answer;
 use crate::kernel_cm::Output;
 use crate::listeners::Service;
@@ -108,7 +108,10 @@ impl Control {
             }
         }
         if let Some(answer) = Answer::of_cm(&self.identity, to.ip, slot, datagram) {
-            self.data.send(Command::Send(Box::new(answer)));
+            // CM retransmits what is dropped.
+            if self.data.send(Command::Send(Box::new(answer))) == Err(NotTaken::Full) {
+                self.shared.counters.drop_cm_commands_full.bump();
+            }
         }
     }
 

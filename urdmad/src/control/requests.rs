@@ -245,7 +245,10 @@ impl Control {
             id,
         };
         // The data thread knows the neighbours and answers itself.
-        self.data.send(Command::Resolve { ip, reply });
+        if let Err(reason) = self.data.send(Command::Resolve { ip, reply }) {
+            let refusal = Refusal::new(RefusalKind::Internal, reason.to_string());
+            self.answer(token, id, Err(refusal));
+        }
     }
 
     fn capture_start(&mut self, token: Token, file: &Path) -> Outcome {
@@ -305,15 +308,11 @@ impl Control {
             );
             return refuse(RefusalKind::Invalid, message);
         }
-        match self.data.set_faults(faults) {
-            Some(()) => self.faults = faults,
-            None => {
-                return refuse(
-                    RefusalKind::Internal,
-                    "the data thread does not answer: look into urdmad's log",
-                )
-            }
+        if let Err(reason) = self.data.set_faults(faults) {
+            let message = format!("{reason}: look into urdmad's log");
+            return refuse(RefusalKind::Internal, message);
         }
+        self.faults = faults;
         tracing::info!(
             "faults: in: {}; out: {}; seed {}",
             faults.inbound,

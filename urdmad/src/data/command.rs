@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{sync_channel, Receiver, Sender, SyncSender};
+use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crossbeam_queue::ArrayQueue;
+use thiserror::Error;
 use urdma_arena::Parker;
 use urdma_ipc::fault::Faults;
 use urdma_ipc::message::FromDaemon;
@@ -20,7 +22,11 @@ use crate::port::PortReport;
 /// The data thread looks at its commands at least once a millisecond; longer means that it hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// One wish.
+/// Capacity of the command queue. One turn of the control loop handles at most 16 requests of each
+/// of 254 slots, and the data thread empties the queue at least once a millisecond.
+const COMMANDS_MAX: usize = 4096;
+
+/// A request of the control thread.
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Answer `reply` when it is known how to reach `ip`.
@@ -44,11 +50,20 @@ pub(crate) enum Command {
     },
     /// Do this to the port's frames from now on.
     SetFaults {
-        faults: Faults,
+        faults: Box<Faults>,
         done: SyncSender<()>,
     },
-    /// Send what is to be sent and end.
-    Stop,
+}
+
+/// Why the data thread does not take a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub(crate) enum NotTaken {
+    #[error("too many commands wait for the data thread")]
+    Full,
+    #[error("the data thread has ended")]
+    Ended,
+    #[error("the data thread does not answer")]
+    NoAnswer,
 }
 
 /// Where the answer to a client's request goes.
@@ -69,43 +84,114 @@ impl Reply {
     }
 }
 
-/// The data thread's end of the queue.
+/// What both ends of the command queue share.
 #[derive(Debug)]
-pub(crate) struct Inbox {
-    pub(crate) commands: Receiver<Command>,
-    pub(crate) has_some: Arc<AtomicBool>,
+struct Mailbox {
+    commands: ArrayQueue<Command>,
+    /// Something changed since the data thread last looked.
+    has_news: AtomicBool,
+    /// The data thread is to end.
+    must_stop: AtomicBool,
+    /// The data thread has ended: commands are discarded.
+    is_closed: AtomicBool,
 }
 
-/// The control thread's hold on the data thread.
+impl Mailbox {
+    fn discard(&self) {
+        while self.commands.pop().is_some() {}
+    }
+}
+
+/// The data thread's end of the command queue.
+#[derive(Debug)]
+pub(crate) struct Inbox(Arc<Mailbox>);
+
+impl Inbox {
+    /// An empty queue.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mailbox {
+            commands: ArrayQueue::new(COMMANDS_MAX),
+            has_news: AtomicBool::new(false),
+            must_stop: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+        }))
+    }
+
+    /// The control thread's end, for the thread that has this one.
+    pub(crate) fn handle(&self, parker: Parker) -> DataHandle {
+        DataHandle {
+            mailbox: Arc::clone(&self.0),
+            parker,
+            thread: None,
+        }
+    }
+
+    /// A check for [`take_news`](Self::take_news) that clears nothing.
+    pub(crate) fn news(&self) -> impl Fn() -> bool {
+        let mailbox = Arc::clone(&self.0);
+        move || mailbox.has_news.load(Ordering::SeqCst)
+    }
+
+    /// Whether commands or the stop request may be waiting; clears the flag.
+    #[inline]
+    pub(crate) fn take_news(&self) -> bool {
+        self.0.has_news.swap(false, Ordering::SeqCst)
+    }
+
+    /// The next command.
+    pub(crate) fn pop(&self) -> Option<Command> {
+        self.0.commands.pop()
+    }
+
+    /// Whether the data thread is to end once it has handled its commands.
+    pub(crate) fn must_stop(&self) -> bool {
+        self.0.must_stop.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Inbox {
+    /// Discards the commands that remain, so that callers see their answer channels closed.
+    fn drop(&mut self) {
+        self.0.is_closed.store(true, Ordering::SeqCst);
+        self.0.discard();
+    }
+}
+
+/// The control thread's handle of the data thread.
 #[derive(Debug)]
 pub(crate) struct DataHandle {
-    commands: Sender<Command>,
-    has_some: Arc<AtomicBool>,
+    mailbox: Arc<Mailbox>,
     parker: Parker,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DataHandle {
-    pub(crate) fn new(
-        commands: Sender<Command>,
-        has_some: Arc<AtomicBool>,
-        parker: Parker,
-        thread: JoinHandle<()>,
-    ) -> Self {
-        Self {
-            commands,
-            has_some,
-            parker,
-            thread: Some(thread),
-        }
+    /// The handle, with the thread that it joins.
+    pub(crate) fn with_thread(mut self, thread: JoinHandle<()>) -> Self {
+        self.thread = Some(thread);
+        self
     }
 
-    /// Sends a command; false if the data thread is gone.
-    pub(crate) fn send(&self, command: Command) -> bool {
-        let sent = self.commands.send(command).is_ok();
-        self.has_some.store(true, Ordering::SeqCst);
+    /// Queues a command.
+    ///
+    /// # Errors
+    /// The queue is full, or the data thread has ended.
+    pub(crate) fn send(&self, command: Command) -> Result<(), NotTaken> {
+        self.mailbox
+            .commands
+            .push(command)
+            .map_err(|_| NotTaken::Full)?;
+        self.notify();
+        if self.mailbox.is_closed.load(Ordering::SeqCst) {
+            self.mailbox.discard();
+            return Err(NotTaken::Ended);
+        }
+        Ok(())
+    }
+
+    fn notify(&self) {
+        self.mailbox.has_news.store(true, Ordering::SeqCst);
         self.parker.unpark();
-        sent
     }
 
     /// Leaves a queue to a lessee that has `udp_port`.
@@ -115,31 +201,37 @@ impl DataHandle {
             udp_port,
             done,
         })
-        .unwrap_or_else(|| Err("the data thread does not answer".to_owned()))
+        .unwrap_or_else(|reason| Err(reason.to_string()))
     }
 
     /// Takes a queue back.
     pub(crate) fn reclaim(&self, queue: u16) -> Result<(), String> {
         self.ask(|done| Command::Reclaim { queue, done })
-            .unwrap_or_else(|| Err("the data thread does not answer".to_owned()))
+            .unwrap_or_else(|reason| Err(reason.to_string()))
     }
 
-    /// How the port is; nothing if the data thread did not answer.
+    /// The port's state; none if the data thread did not answer.
     pub(crate) fn report(&self) -> Option<(PortReport, FaultStatus)> {
-        self.ask(|done| Command::Report { done })
+        self.ask(|done| Command::Report { done }).ok()
     }
 
-    /// Changes what happens to the port's frames; nothing if there is no port or the data thread did not answer.
-    pub(crate) fn set_faults(&self, faults: Faults) -> Option<()> {
-        self.ask(|done| Command::SetFaults { faults, done })
+    /// Sets the impairments of the port's frames.
+    ///
+    /// # Errors
+    /// There is no port, or the data thread did not take the command or not answer.
+    pub(crate) fn set_faults(&self, faults: Faults) -> Result<(), NotTaken> {
+        self.ask(|done| Command::SetFaults {
+            faults: Box::new(faults),
+            done,
+        })
     }
 
-    fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Option<T> {
+    fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, NotTaken> {
         let (done, answer) = sync_channel(1);
-        if !self.send(command(done)) {
-            return None;
-        }
-        answer.recv_timeout(ANSWER_LIMIT).ok()
+        self.send(command(done))?;
+        answer
+            .recv_timeout(ANSWER_LIMIT)
+            .map_err(|_| NotTaken::NoAnswer)
     }
 
     /// Whether the thread has ended, which it must not before it is told to.
@@ -149,7 +241,8 @@ impl DataHandle {
 
     /// Ends the thread and waits for it.
     pub(crate) fn stop(&mut self) {
-        self.send(Command::Stop);
+        self.mailbox.must_stop.store(true, Ordering::SeqCst);
+        self.notify();
         if let Some(thread) = self.thread.take() {
             if thread.join().is_err() {
                 tracing::error!("the data thread panicked");
@@ -161,5 +254,65 @@ impl DataHandle {
 impl Drop for DataHandle {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use urdma_arena::{Arena, ArenaConfig, Endpoint};
+    use urdma_types::SlotId;
+
+    fn queue() -> (Inbox, DataHandle) {
+        let arena = Arena::create(&ArenaConfig::default()).unwrap();
+        let endpoint = Endpoint::attach(&arena, SlotId::DAEMON).unwrap();
+        let inbox = Inbox::new();
+        let handle = inbox.handle(endpoint.parker());
+        (inbox, handle)
+    }
+
+    fn lend(queue: u16) -> Command {
+        let (done, _) = sync_channel(1);
+        Command::Lend {
+            queue,
+            udp_port: 0,
+            done,
+        }
+    }
+
+    #[test]
+    fn full_queue_refuses_commands_and_loses_none() {
+        let (inbox, handle) = queue();
+        let count = u16::try_from(COMMANDS_MAX).unwrap();
+        for number in 0..count {
+            assert_eq!(handle.send(lend(number)), Ok(()));
+        }
+        assert_eq!(handle.send(lend(count)), Err(NotTaken::Full));
+        assert!(inbox.take_news() && !inbox.must_stop());
+        for number in 0..count {
+            let command = inbox.pop();
+            assert!(matches!(command, Some(Command::Lend { queue, .. }) if queue == number));
+        }
+        assert!(inbox.pop().is_none());
+        assert_eq!(handle.send(lend(count)), Ok(()));
+    }
+
+    #[test]
+    fn full_queue_does_not_keep_the_thread_from_ending() {
+        let (inbox, mut handle) = queue();
+        for number in 0..COMMANDS_MAX {
+            handle.send(lend(number as u16)).unwrap();
+        }
+        handle.stop();
+        assert!(inbox.take_news() && inbox.must_stop());
+    }
+
+    #[test]
+    fn commands_to_a_thread_that_has_ended_are_refused_at_once() {
+        let (inbox, handle) = queue();
+        handle.send(lend(1)).unwrap();
+        drop(inbox);
+        assert_eq!(handle.send(lend(2)), Err(NotTaken::Ended));
+        assert!(handle.report().is_none());
     }
 }

@@ -14,7 +14,7 @@ use super::doorbells::Doorbells;
 use super::own::{self, Answer};
 use crate::identity::Identity;
 use crate::listeners::Service;
-use crate::shared::Shared;
+use crate::shared::{NotGiven, Shared};
 
 /// What handling a received frame needs.
 pub(crate) struct Inbound<'a> {
@@ -110,7 +110,8 @@ impl Inbound<'_> {
         }
         let remote = meta.remote_ip.to_ip();
         let Some(route) = ReqRoute::parse(datagram) else {
-            if !self.shared.give_cm_datagram(remote, datagram) {
+            let given = self.shared.give_cm_datagram(remote, datagram);
+            if given == Err(NotGiven::NotForControl) {
                 counters.drop_not_for_daemon.bump();
             }
             return None;
@@ -148,7 +149,7 @@ impl Inbound<'_> {
         let answer = own::dispatch(around, &request.route, |slot| match slot {
             SlotId::DAEMON => {
                 let remote = meta.remote_ip.to_ip();
-                self.shared.give_cm_datagram(remote, datagram)
+                self.shared.give_cm_datagram(remote, datagram).is_ok()
             }
             slot => self.put(slot, meta, datagram).is_ok(),
         })?;

@@ -24,8 +24,6 @@ mod wire;
 
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{channel, TryRecvError};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,7 +37,7 @@ use urdma_ipc::Resolution;
 
 use crate::identity::Identity;
 use crate::port::Port;
-use crate::shared::Shared;
+use crate::shared::{NotGiven, Shared};
 use allowances::Allowances;
 use command::{Command, DataHandle, Inbox};
 use doorbells::Doorbells;
@@ -82,8 +80,8 @@ pub(crate) fn start(
 ) -> io::Result<DataHandle> {
     let endpoint = Endpoint::attach(arena, SlotId::DAEMON)?;
     let parker = endpoint.parker();
-    let (commands, receiver) = channel();
-    let has_some = Arc::new(AtomicBool::new(false));
+    let inbox = Inbox::new();
+    let handle = inbox.handle(parker);
     let start = Instant::now();
     let network = match port {
         Some((port, checksum)) => Some(Network::new(port, checksum, &identity, start)?),
@@ -93,10 +91,7 @@ pub(crate) fn start(
         endpoint,
         shared: Arc::clone(&shared),
         identity,
-        inbox: Inbox {
-            commands: receiver,
-            has_some: Arc::clone(&has_some),
-        },
+        inbox,
         network,
         allowances: Allowances::default(),
         doorbells: Doorbells::default(),
@@ -112,7 +107,7 @@ pub(crate) fn start(
             drop(plane);
             shared.ring_control();
         })?;
-    Ok(DataHandle::new(commands, has_some, parker, thread))
+    Ok(handle.with_thread(thread))
 }
 
 impl DataPlane {
@@ -141,17 +136,17 @@ impl DataPlane {
                 self.pace.worked(now_ns);
                 continue;
             }
-            let has_commands = Arc::clone(&self.inbox.has_some);
+            let has_commands = self.inbox.news();
             match self.rest(now_ns) {
                 Some(Rest::Yield) => {
                     thread::yield_now();
                     self.pace.yielded(now_ns, self.now_ns());
                 }
                 Some(Rest::Sleep(sleep)) => {
-                    parker.park(Some(sleep), || has_commands.load(Ordering::SeqCst));
+                    parker.park(Some(sleep), has_commands);
                 }
                 None => {
-                    parker.park(None, || has_commands.load(Ordering::SeqCst));
+                    parker.park(None, has_commands);
                 }
             }
         }
@@ -280,7 +275,7 @@ impl DataPlane {
             return;
         }
         let put = |slot| match slot {
-            SlotId::DAEMON => own::give_to_control(&frame, shared),
+            SlotId::DAEMON => own::give_to_control(&frame, shared).is_ok(),
             slot => endpoint.forward(slot, frame).is_ok(),
         };
         if let Some(reject) = own::dispatch((shared, &self.identity), request, put) {
@@ -300,7 +295,10 @@ impl DataPlane {
     /// A process should send these itself; urdmad passes them on all the same.
     fn pass_on(&mut self, dst_port: u16, frame: RxFrame) {
         let passed = match slot_of_port(dst_port) {
-            Some(SlotId::DAEMON) => own::give_to_control(&frame, &self.shared),
+            // A full queue has its own counter.
+            Some(SlotId::DAEMON) => {
+                own::give_to_control(&frame, &self.shared) != Err(NotGiven::NotForControl)
+            }
             Some(slot) => self.endpoint.forward(slot, frame).is_ok(),
             None => false,
         };
@@ -309,18 +307,16 @@ impl DataPlane {
         }
     }
 
-    /// Does what the control thread wants; false when it is to end.
+    /// Handles the control thread's commands; false when the thread is to end.
     fn handle_commands(&mut self) -> bool {
-        if !self.inbox.has_some.swap(false, Ordering::SeqCst) {
+        if !self.inbox.take_news() {
             return true;
         }
-        loop {
-            match self.inbox.commands.try_recv() {
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
-                Ok(command) => self.handle_command(command),
-                Err(TryRecvError::Empty) => return true,
-            }
+        let must_stop = self.inbox.must_stop();
+        while let Some(command) = self.inbox.pop() {
+            self.handle_command(command);
         }
+        !must_stop
     }
 
     fn handle_command(&mut self, command: Command) {
@@ -353,7 +349,7 @@ impl DataPlane {
                 network.set_faults(&faults);
                 let _ = done.send(());
             }
-            (Command::Report { .. } | Command::SetFaults { .. } | Command::Stop, _) => {}
+            (Command::Report { .. } | Command::SetFaults { .. }, _) => {}
         }
     }
 }

@@ -14,7 +14,7 @@ use urdma_underlay::UdpPorts;
 
 use crate::identity::Identity;
 use crate::listeners::Service;
-use crate::shared::Shared;
+use crate::shared::{NotGiven, Shared};
 
 /// A datagram that urdmad itself sends.
 #[derive(Debug, Clone)]
@@ -99,14 +99,18 @@ impl Answer {
     }
 }
 
-/// Gives the control thread a frame of connection management that is for slot 0; false if it does not want it.
-pub(crate) fn give_to_control(frame: &RxFrame, shared: &Shared) -> bool {
+/// Gives the control thread a CM frame that is for slot 0.
+///
+/// # Errors
+/// As [`Shared::give_cm_datagram`].
+pub(crate) fn give_to_control(frame: &RxFrame, shared: &Shared) -> Result<(), NotGiven> {
     let mut copy = [0; MAX_MESSAGE];
-    let Some(datagram) = copy.get_mut(..frame.len()) else {
-        return false;
-    };
-    let remote = frame.meta().remote_ip.to_ip();
-    frame.copy_to_slice(0, datagram) && shared.give_cm_datagram(remote, datagram)
+    let datagram = copy.get_mut(..frame.len());
+    let datagram = datagram.ok_or(NotGiven::NotForControl)?;
+    if !frame.copy_to_slice(0, datagram) {
+        return Err(NotGiven::NotForControl);
+    }
+    shared.give_cm_datagram(frame.meta().remote_ip.to_ip(), datagram)
 }
 
 /// The route of a connection request to this host, if `frame`, which a process sent to slot 0, is one.
