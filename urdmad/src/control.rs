@@ -76,8 +76,17 @@ pub(crate) struct Control {
     pub(crate) is_ending: bool,
 }
 
-/// What poll(2) said about a client.
+/// The descriptors that poll(2) reports.
 struct Ready {
+    signals: bool,
+    bell: bool,
+    listener: bool,
+    kernel_hung_up: bool,
+    clients: Vec<ReadyClient>,
+}
+
+/// What poll(2) reports of a client.
+struct ReadyClient {
     token: Token,
     has_packets: bool,
     is_dead: bool,
@@ -93,23 +102,23 @@ impl Control {
         let mut door = Door::new(listener, &self.config.quota);
         loop {
             self.kernel.keep_served(Instant::now());
-            let (common, ready) = self.wait(&door, signals)?;
-            if common[0] && matches!(signals.read_signal(), Ok(Some(_))) {
+            let ready = self.wait(&door, signals)?;
+            if ready.signals && matches!(signals.read_signal(), Ok(Some(_))) {
                 return Ok(Ended::Asked);
             }
-            if common[1] {
+            if ready.bell {
                 self.shared.silence_bell();
             }
-            if common[3] {
+            if ready.kernel_hung_up {
                 self.kernel_device_is_gone();
             }
             if self.data.has_ended() {
                 return Ok(Ended::DataThreadLost);
             }
-            for ready in ready {
-                self.serve(&ready);
+            for client in &ready.clients {
+                self.serve(client);
             }
-            if common[2] {
+            if ready.listener {
                 self.accept_from(&mut door);
             }
             self.serve_kernel();
@@ -121,8 +130,11 @@ impl Control {
         }
     }
 
-    /// Waits until there is something to do: whether signals, bell and listener are ready, and which clients.
-    fn wait(&self, door: &Door<'_>, signals: &SignalFd) -> Result<([bool; 4], Vec<Ready>), Errno> {
+    /// Waits until a descriptor is ready or a deadline has passed.
+    fn wait(&self, door: &Door<'_>, signals: &SignalFd) -> Result<Ready, Errno> {
+        const SIGNALS: usize = 0;
+        const BELL: usize = 1;
+        const LISTENER: usize = 2;
         let bell = self.shared.bell();
         let mut fds = vec![
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
@@ -147,21 +159,26 @@ impl Control {
             Err(errno) => return Err(errno),
         }
         let is_set = |place: usize| fds[place].any().unwrap_or(false);
-        let ready = places
+        let clients = places
             .into_iter()
-            .map(|(token, place, has_death)| Ready {
+            .map(|(token, place, has_death)| ReadyClient {
                 token,
                 has_packets: is_set(place),
                 is_dead: has_death && is_set(place + 1),
             })
-            .filter(|ready| ready.has_packets || ready.is_dead)
+            .filter(|client| client.has_packets || client.is_dead)
             .collect();
         let has_hung_up = |place: usize| {
             let events = fds[place].revents();
             events.is_some_and(|events| events.contains(PollFlags::POLLHUP))
         };
-        let kernel = kernel_place.is_some_and(has_hung_up);
-        Ok(([is_set(0), is_set(1), is_set(2), kernel], ready))
+        Ok(Ready {
+            signals: is_set(SIGNALS),
+            bell: is_set(BELL),
+            listener: is_set(LISTENER),
+            kernel_hung_up: kernel_place.is_some_and(has_hung_up),
+            clients,
+        })
     }
 
     fn timeout(&self, door: &Door<'_>) -> PollTimeout {
@@ -181,7 +198,7 @@ impl Control {
     }
 
     /// Handles what a client has sent.
-    fn serve(&mut self, ready: &Ready) {
+    fn serve(&mut self, ready: &ReadyClient) {
         for _ in 0..REQUESTS_AT_ONCE {
             let Some(client) = self.clients.get_mut(&ready.token) else {
                 return;
