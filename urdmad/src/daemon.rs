@@ -143,7 +143,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         config,
         path.clone(),
         &identity,
-        random_seed().map_err(system("get random numbers"))?,
+        getrandom::u64().map_err(system("get random numbers"))?,
     );
     if config.kernel_device.is_some() {
         shared.manage_connections();
@@ -206,13 +206,6 @@ fn open_port(options: &Options, path: &Path, identity: &Identity) -> Result<Open
         Some(device),
         Leases::new(leases),
     ))
-}
-
-/// A number that nobody can guess.
-fn random_seed() -> io::Result<u64> {
-    let mut octets = [0; 8];
-    io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut octets)?;
-    Ok(u64::from_ne_bytes(octets))
 }
 
 /// SIGTERM, SIGINT and SIGHUP arrive at the control thread's descriptor, in every thread to come.
