@@ -158,7 +158,7 @@ fn open(
     let directory = CString::new(directory).unwrap();
     let pool = CString::new(host::pool(queue)).unwrap();
     let device = CString::new(host::DEVICE).unwrap();
-    let address = host::address(name).to_ipv6_mapped().octets();
+    let address = Ip16::new(host::address(name).into()).0;
     let params = LeaseParams {
         size: LeaseParams::OCTETS,
         lcore_id: lcore,
@@ -190,7 +190,7 @@ impl Leased {
     fn open_route(&self, own: &str) -> Result<u32, i32> {
         let other = if own == "a" { "b" } else { "a" };
         self.open_route_to(LeaseRoute {
-            remote: host::address(other).to_ipv6_mapped().octets(),
+            remote: Ip16::new(host::address(other).into()).0,
             remote_mac: host::mac(other),
             source_port: 50_000,
             destination_port: 21_505,
