@@ -15,8 +15,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     target: Target,
     /// Whether the program gets a queue pair of the port to itself
-    #[arg(long, value_enum, default_value_t = Lease::Try)]
-    lease: Lease,
+    #[arg(long, value_enum, default_value_t = LeaseMode::Try)]
+    lease: LeaseMode,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     program: Vec<OsString>,
@@ -24,7 +24,7 @@ pub(crate) struct RunArgs {
 
 /// Wishes for a lease.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Lease {
+enum LeaseMode {
     /// Through urdmad
     Never,
     /// A queue pair if one can be had, else through urdmad
@@ -33,7 +33,7 @@ enum Lease {
     Require,
 }
 
-impl Lease {
+impl LeaseMode {
     fn as_str(self) -> &'static str {
         match self {
             Self::Never => "never",

@@ -16,7 +16,7 @@ use urdma_tests::{alone, ports, SHORT};
 use urdma_types::PortSpace;
 use urdma_types::{source_port, udp_port, Psn, Qpn, SlotId};
 use urdma_underlay::{
-    parse, Checksum, Ecn, Endpoint, MacAddr, Neighbours, Route, Template, Timing, UdpPorts,
+    parse, Checksum, Ecn, LocalInterface, MacAddr, Neighbours, Route, Template, Timing, UdpPorts,
     MAX_HEADER_OCTETS, MAX_SOLICITATION_OCTETS,
 };
 
@@ -69,7 +69,7 @@ impl Bed {
         spaces.ip(0, &["link", "set", "tap0", "up"]).unwrap();
         let status = host.status().unwrap();
         let link = RawLink::open(spaces.name(0), "tap0").unwrap();
-        let local = Endpoint::new(NEIGHBOUR_MAC, &[ip(NEIGHBOUR), ip(VICTIM)]).unwrap();
+        let local = LocalInterface::new(NEIGHBOUR_MAC, &[ip(NEIGHBOUR), ip(VICTIM)]).unwrap();
         Self {
             mac: status["port"]["mac"].as_str().unwrap().parse().unwrap(),
             host,
@@ -178,7 +178,7 @@ impl Bed {
 fn seen(frame: &[u8]) -> Option<Seen> {
     let destination_mac = MacAddr(frame[..6].try_into().unwrap());
     let to = IpAddr::from(<[u8; 4]>::try_from(frame.get(30..34)?).unwrap());
-    let receiver = Endpoint::new(destination_mac, &[to]).ok()?;
+    let receiver = LocalInterface::new(destination_mac, &[to]).ok()?;
     let received = parse(frame, &receiver).ok()?;
     Some(Seen {
         to,
@@ -591,7 +591,7 @@ fn reset_from_elsewhere_is_ignored() {
 
 /// The frames by which a host at [`ATTACKER_MAC`] says that it is the neighbour.
 fn claims(make: impl FnOnce(&mut Neighbours)) -> Vec<Vec<u8>> {
-    let local = Endpoint::new(ATTACKER_MAC, &[ip(NEIGHBOUR)]).unwrap();
+    let local = LocalInterface::new(ATTACKER_MAC, &[ip(NEIGHBOUR)]).unwrap();
     let mut attacker = Neighbours::new(local, Timing::default());
     make(&mut attacker);
     let mut frames = Vec::new();

@@ -5,6 +5,7 @@
 //! what the kernel module wants.
 
 mod accept;
+mod acceptor;
 mod kernel;
 mod places;
 mod reap;
@@ -26,12 +27,12 @@ use urdma_ipc::packet::PacketListener;
 use urdma_ipc::status::Counters;
 use urdma_ipc::Event;
 
-use self::accept::Door;
+use self::acceptor::Acceptor;
 use crate::client::{Client, PendingStatus};
 use crate::config::Config;
 use crate::data::command::DataHandle;
 use crate::identity::Identity;
-use crate::kernel::KernelDoor;
+use crate::kernel::KernelDevice;
 use crate::lease::Leases;
 use crate::shared::Shared;
 use crate::slots::{Slots, Token};
@@ -63,7 +64,7 @@ pub(crate) struct Control {
     pub(crate) slots: Slots,
     pub(crate) leases: Leases,
     /// The kernel module's device that this instance serves.
-    pub(crate) kernel: KernelDoor,
+    pub(crate) kernel: KernelDevice,
     /// What the data thread does to the port's frames.
     pub(crate) faults: Faults,
     /// Name and Ethernet address of the port's device.
@@ -99,10 +100,10 @@ impl Control {
         listener: &PacketListener,
         signals: &SignalFd,
     ) -> Result<Ended, Errno> {
-        let mut door = Door::new(listener, &self.config.quota);
+        let mut acceptor = Acceptor::new(listener, &self.config.quota);
         loop {
             self.kernel.keep_served(Instant::now());
-            let ready = self.wait(&door, signals)?;
+            let ready = self.wait(&acceptor, signals)?;
             if ready.signals && matches!(signals.read_signal(), Ok(Some(_))) {
                 return Ok(Ended::Asked);
             }
@@ -119,7 +120,7 @@ impl Control {
                 self.serve(client);
             }
             if ready.listener {
-                self.accept_from(&mut door);
+                self.accept_from(&mut acceptor);
             }
             self.serve_kernel();
             self.drop_broken();
@@ -131,7 +132,7 @@ impl Control {
     }
 
     /// Waits until a descriptor is ready or a deadline has passed.
-    fn wait(&self, door: &Door<'_>, signals: &SignalFd) -> Result<Ready, Errno> {
+    fn wait(&self, acceptor: &Acceptor<'_>, signals: &SignalFd) -> Result<Ready, Errno> {
         const SIGNALS: usize = 0;
         const BELL: usize = 1;
         const LISTENER: usize = 2;
@@ -139,7 +140,7 @@ impl Control {
         let mut fds = vec![
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(bell.as_fd(), PollFlags::POLLIN),
-            PollFd::new(door.as_fd(), door.events(Instant::now())),
+            PollFd::new(acceptor.as_fd(), acceptor.events(Instant::now())),
         ];
         let kernel_place = self.kernel.agent().map(|agent| {
             fds.push(PollFd::new(agent.as_fd(), PollFlags::POLLIN));
@@ -154,7 +155,7 @@ impl Control {
                 fds.push(PollFd::new(death, PollFlags::POLLIN));
             }
         }
-        match poll(&mut fds, self.timeout(door)) {
+        match poll(&mut fds, self.timeout(acceptor)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
         }
@@ -181,14 +182,14 @@ impl Control {
         })
     }
 
-    fn timeout(&self, door: &Door<'_>) -> PollTimeout {
+    fn timeout(&self, acceptor: &Acceptor<'_>) -> PollTimeout {
         let statuses = self.pending.iter().map(|status| status.deadline);
         let kernel = self
             .kernel
             .next_try()
             .into_iter()
             .chain(self.kernel_deadline())
-            .chain(door.opens_at(Instant::now()));
+            .chain(acceptor.opens_at(Instant::now()));
         let Some(deadline) = statuses.chain(kernel).min() else {
             return PollTimeout::NONE;
         };

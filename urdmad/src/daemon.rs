@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::control::{Control, Ended};
 use crate::data;
 use crate::identity::Identity;
-use crate::kernel::KernelDoor;
+use crate::kernel::KernelDevice;
 use crate::lease::Leases;
 use crate::log::{self, Log};
 use crate::notify::notify;
@@ -139,7 +139,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
     if !config.faults.are_none() && data.set_faults(config.faults).is_err() {
         return Err(DaemonError::DataThread(run_dir.log_file()));
     }
-    let kernel = KernelDoor::new(
+    let kernel = KernelDevice::new(
         config,
         path.clone(),
         &identity,
@@ -175,7 +175,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
 }
 
 type Opened = (
-    Option<(Box<dyn port::Port>, bool)>,
+    Option<(Box<dyn port::PacketPort>, bool)>,
     Option<(String, String)>,
     Leases,
 );

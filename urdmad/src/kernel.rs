@@ -20,24 +20,24 @@ const RETRY: Duration = Duration::from_secs(1);
 const PATH_MTU: u8 = 5;
 
 /// The door into this instance that the kernel module is; closed if the configuration names no device.
-pub(crate) struct KernelDoor {
+pub(crate) struct KernelDevice {
     device: Option<String>,
     run_dir: PathBuf,
     gids: Vec<[u8; 16]>,
     /// Who may use the device beside this process' user.
     group: Option<u32>,
-    state: State,
+    state: ServiceState,
     /// What the kernel's rdma_cm wants.
     pub(crate) cm: KernelCm,
 }
 
-enum State {
+enum ServiceState {
     Served(Agent),
     Waiting { because: String, next_try: Instant },
 }
 
-impl KernelDoor {
-    /// A door that [`KernelDoor::keep_served`] will open.
+impl KernelDevice {
+    /// A door that [`KernelDevice::keep_served`] will open.
     pub(crate) fn new(config: &Config, run_dir: PathBuf, identity: &Identity, seed: u64) -> Self {
         // The device has a GID 0 of its own.
         let gids = identity.gids.iter().skip(1).map(|entry| entry.gid);
@@ -46,7 +46,7 @@ impl KernelDoor {
             run_dir,
             gids: gids.collect(),
             group: config.group.map(Gid::as_raw),
-            state: State::Waiting {
+            state: ServiceState::Waiting {
                 because: "urdmad is starting".to_owned(),
                 next_try: Instant::now(),
             },
@@ -54,9 +54,9 @@ impl KernelDoor {
         }
     }
 
-    /// Serves the device if it can be; to be called when the control socket is there, and again when [`KernelDoor::next_try`] has come.
+    /// Serves the device if it can be; to be called when the control socket is there, and again when [`KernelDevice::next_try`] has come.
     pub(crate) fn keep_served(&mut self, now: Instant) {
-        let (Some(device), State::Waiting { because, next_try }) = (&self.device, &self.state)
+        let (Some(device), ServiceState::Waiting { because, next_try }) = (&self.device, &self.state)
         else {
             return;
         };
@@ -66,7 +66,7 @@ impl KernelDoor {
         match Agent::serve(device, &self.run_dir, &self.gids, self.group) {
             Ok(agent) => {
                 tracing::info!("serves the kernel's device {device}");
-                self.state = State::Served(agent);
+                self.state = ServiceState::Served(agent);
             }
             Err(error) => {
                 let reason = agent::explain(&error, device);
@@ -81,7 +81,7 @@ impl KernelDoor {
     /// Serves a device over what a test has in the module's place.
     #[cfg(test)]
     pub(crate) fn serve_over(&mut self, agent: Agent) {
-        self.state = State::Served(agent);
+        self.state = ServiceState::Served(agent);
     }
 
     /// The agent's descriptor has hung up.
@@ -97,7 +97,7 @@ impl KernelDoor {
     }
 
     fn wait(&mut self, because: String, now: Instant) {
-        self.state = State::Waiting {
+        self.state = ServiceState::Waiting {
             because,
             next_try: now + RETRY,
         };
@@ -106,16 +106,16 @@ impl KernelDoor {
     /// What to watch for its hanging up.
     pub(crate) fn agent(&self) -> Option<&Agent> {
         match &self.state {
-            State::Served(agent) => Some(agent),
-            State::Waiting { .. } => None,
+            ServiceState::Served(agent) => Some(agent),
+            ServiceState::Waiting { .. } => None,
         }
     }
 
     /// When to try again.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         match &self.state {
-            State::Waiting { next_try, .. } => self.device.as_ref().map(|_| *next_try),
-            State::Served(_) => None,
+            ServiceState::Waiting { next_try, .. } => self.device.as_ref().map(|_| *next_try),
+            ServiceState::Served(_) => None,
         }
     }
 
@@ -124,8 +124,8 @@ impl KernelDoor {
         Some(KernelStatus {
             device: self.device.clone()?,
             not_served_because: match &self.state {
-                State::Served(_) => None,
-                State::Waiting { because, .. } => Some(because.clone()),
+                ServiceState::Served(_) => None,
+                ServiceState::Waiting { because, .. } => Some(because.clone()),
             },
         })
     }

@@ -65,13 +65,13 @@ impl Binding {
 
 /// What is at a place that somebody wants to connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
+pub enum RequestTarget {
     /// A listener of this slot.
     Listening(SlotId),
     /// A port that a process has bound. It is most likely about to listen: programs such as qperf tell the other end their port before they do.
     Bound,
     /// Nothing.
-    Nobody,
+    Unbound,
 }
 
 /// The bound ports of an instance.
@@ -159,7 +159,7 @@ impl Listeners {
 
     /// What a request for `address` and `port` is for: a listener of the exact address first, then
     /// a wildcard of the same family, then any.
-    pub fn find(&self, space: PortTable, address: IpAddr, port: u16) -> Service {
+    pub fn find(&self, space: PortTable, address: IpAddr, port: u16) -> RequestTarget {
         let at_port = || {
             let bindings = self.bindings.iter();
             bindings.filter(move |b| b.at.space == space && b.at.port == port && b.covers(address))
@@ -170,9 +170,9 @@ impl Listeners {
         };
         let listening = at_port().filter(|b| b.backlog.is_some());
         match listening.min_by_key(distance) {
-            Some(binding) => Service::Listening(binding.id.slot),
-            None if at_port().next().is_some() => Service::Bound,
-            None => Service::Nobody,
+            Some(binding) => RequestTarget::Listening(binding.id.slot),
+            None if at_port().next().is_some() => RequestTarget::Bound,
+            None => RequestTarget::Unbound,
         }
     }
 
@@ -350,7 +350,10 @@ mod tests {
         }
         let refused = listeners.listen(id(1, 1), 0);
         assert_eq!(kind(refused), Some(RefusalKind::AddressInUse));
-        assert_eq!(listeners.find(SPACE, ip("127.0.0.1"), 7471), Service::Bound);
+        assert_eq!(
+            listeners.find(SPACE, ip("127.0.0.1"), 7471),
+            RequestTarget::Bound
+        );
         listeners.release(id(2, 1)).unwrap();
         listeners.listen(id(1, 1), 0).unwrap();
         let late = listeners.bind(id(2, 1), shared("0.0.0.0", true, true), QUOTA);
@@ -382,24 +385,24 @@ mod tests {
         let mut listeners = Listeners::default();
         let find = |listeners: &Listeners, addr: &str, port| listeners.find(SPACE, ip(addr), port);
         listeners.bind(id(1, 1), at("127.0.0.1", 5), QUOTA).unwrap();
-        assert_eq!(find(&listeners, "127.0.0.1", 5), Service::Bound);
-        assert_eq!(find(&listeners, "127.0.0.2", 5), Service::Nobody);
+        assert_eq!(find(&listeners, "127.0.0.1", 5), RequestTarget::Bound);
+        assert_eq!(find(&listeners, "127.0.0.2", 5), RequestTarget::Unbound);
         listeners.listen(id(1, 1), 0).unwrap();
         listen(&mut listeners, id(2, 1), at("127.0.0.2", 5));
         listen(&mut listeners, id(3, 1), at("::", 6));
         assert_eq!(
             find(&listeners, "127.0.0.1", 5),
-            Service::Listening(slot(1))
+            RequestTarget::Listening(1)
         );
         assert_eq!(
             find(&listeners, "127.0.0.2", 5),
-            Service::Listening(slot(2))
+            RequestTarget::Listening(2)
         );
         assert_eq!(
             find(&listeners, "127.0.0.2", 6),
-            Service::Listening(slot(3))
+            RequestTarget::Listening(3)
         );
-        assert_eq!(find(&listeners, "127.0.0.2", 7), Service::Nobody);
+        assert_eq!(find(&listeners, "127.0.0.2", 7), RequestTarget::Unbound);
     }
 
     #[test]
@@ -407,10 +410,10 @@ mod tests {
         let mut listeners = Listeners::default();
         listen(&mut listeners, id(1, 1), shared("::", false, true));
         let find = |listeners: &Listeners, addr: &str| listeners.find(SPACE, ip(addr), 7471);
-        assert_eq!(find(&listeners, "127.0.0.1"), Service::Nobody);
+        assert_eq!(find(&listeners, "127.0.0.1"), RequestTarget::Unbound);
         listen(&mut listeners, id(2, 1), shared("0.0.0.0", false, true));
-        assert_eq!(find(&listeners, "127.0.0.1"), Service::Listening(slot(2)));
-        assert_eq!(find(&listeners, "::1"), Service::Listening(slot(1)));
+        assert_eq!(find(&listeners, "127.0.0.1"), RequestTarget::Listening(2));
+        assert_eq!(find(&listeners, "::1"), RequestTarget::Listening(1));
     }
 
     #[test]
@@ -431,9 +434,9 @@ mod tests {
         let refusal = listeners.release(id(2, 1));
         assert_eq!(kind(refusal), Some(RefusalKind::NotFound));
         let find = |listeners: &Listeners| listeners.find(SPACE, ip("127.0.0.1"), 5);
-        assert_eq!(find(&listeners), Service::Listening(slot(1)));
-        listeners.release_all(slot(1));
-        assert_eq!(find(&listeners), Service::Nobody);
+        assert_eq!(find(&listeners), RequestTarget::Listening(1));
+        listeners.release_all(1);
+        assert_eq!(find(&listeners), RequestTarget::Unbound);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 
 use crate::bits::low8;
-use crate::frame::{FrameHeader, Held, RxFrame, TxFrame};
+use crate::frame::{FrameHeader, HeldFrame, RxFrame, TxFrame};
 use crate::futex;
 use crate::layout::{Class, FrameIndex, LARGE_CAPACITY, SHORT_RINGS, SMALL_CAPACITY};
 use crate::map::Arena;
@@ -209,7 +209,7 @@ impl<S: Steps> EndpointWith<S> {
         let (header, generation) = free_generation(&arena, me, k)?;
         state::hold(&header.state, generation, me);
         S::at("alloc: held");
-        Some(TxFrame::new(Held::new(
+        Some(TxFrame::new(HeldFrame::new(
             header,
             index,
             generation,
@@ -353,7 +353,7 @@ impl<S: Steps> EndpointWith<S> {
         to: SlotId,
         mut frame: TxFrame,
         len: usize,
-    ) -> Result<Held, (TxFrame, SendError)> {
+    ) -> Result<HeldFrame, (TxFrame, SendError)> {
         frame.set_len(len);
         let followers = frame.followers();
         let mut held = frame.into_held();
@@ -382,7 +382,7 @@ impl<S: Steps> EndpointWith<S> {
     }
 
     #[inline]
-    fn enqueue(&self, ring: Ring<'static>, held: &Held) -> Result<(), Full> {
+    fn enqueue(&self, ring: Ring<'static>, held: &HeldFrame) -> Result<(), Full> {
         ring.push::<S>(Descriptor {
             frame: held.index,
             generation_low: low8(held.generation.into()),
@@ -411,7 +411,7 @@ impl<S: Steps> EndpointWith<S> {
         let mut held = frame.into_held();
         held.generation = state::publish(&held.header.state, held.generation, self.me, to);
         S::at("forward: in flight");
-        let give_back = |held: &Held| {
+        let give_back = |held: &HeldFrame| {
             if state::unpublish(&held.header.state, held.generation, self.me, to) {
                 state::release(&held.header.state, held.generation);
             }
@@ -556,7 +556,7 @@ impl<S: Steps> EndpointWith<S> {
         S::at("recv: held");
         let capacity = self.arena.layout().capacity(descriptor.frame.k());
         match RxFrame::new(
-            Held::new(header, descriptor.frame, generation, capacity),
+            HeldFrame::new(header, descriptor.frame, generation, capacity),
             from,
         ) {
             Ok(frame) => Some(frame),

@@ -68,14 +68,14 @@ pub struct Referred {
 
 /// A frame whose header is mapped for ever, in this process' hands.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldFrame {
     pub(crate) header: &'static FrameHeader,
     pub(crate) index: FrameIndex,
     pub(crate) generation: u32,
     capacity: u32,
 }
 
-impl Held {
+impl HeldFrame {
     #[inline]
     pub(crate) fn new(
         header: &'static FrameHeader,
@@ -126,7 +126,7 @@ impl FrameHeader {
 #[derive(Debug)]
 #[must_use = "a frame that is not sent was allocated in vain"]
 pub struct TxFrame {
-    held: Held,
+    held: HeldFrame,
     followers: u8,
 }
 
@@ -138,13 +138,13 @@ fn follows(end: usize) -> usize {
 
 impl TxFrame {
     #[inline]
-    pub(crate) fn new(held: Held) -> Self {
+    pub(crate) fn new(held: HeldFrame) -> Self {
         Self::with_followers(held, 0)
     }
 
     /// As [`TxFrame::new`], with so many datagrams behind the first one.
     #[inline]
-    pub(crate) fn with_followers(held: Held, followers: u8) -> Self {
+    pub(crate) fn with_followers(held: HeldFrame, followers: u8) -> Self {
         Self { held, followers }
     }
 
@@ -155,9 +155,9 @@ impl TxFrame {
     }
 
     #[inline]
-    pub(crate) fn into_held(self) -> Held {
+    pub(crate) fn into_held(self) -> HeldFrame {
         let this = ManuallyDrop::new(self);
-        Held::new(
+        HeldFrame::new(
             this.held.header,
             this.held.index,
             this.held.generation,
@@ -284,7 +284,7 @@ impl Drop for TxFrame {
 /// Its contents may change while one looks, if a process misbehaves: copy, then validate the copy.
 #[derive(Debug)]
 pub struct RxFrame {
-    held: Held,
+    held: HeldFrame,
     len: u32,
     from: SlotId,
 }
@@ -292,7 +292,7 @@ pub struct RxFrame {
 impl RxFrame {
     /// None when the length written there is longer than the frame.
     #[inline]
-    pub(crate) fn new(held: Held, from: SlotId) -> Result<Self, Held> {
+    pub(crate) fn new(held: HeldFrame, from: SlotId) -> Result<Self, HeldFrame> {
         let len = held.header.len.load(Ordering::Relaxed);
         if len > held.capacity {
             return Err(held);
@@ -301,9 +301,9 @@ impl RxFrame {
     }
 
     #[inline]
-    pub(crate) fn into_held(self) -> Held {
+    pub(crate) fn into_held(self) -> HeldFrame {
         let this = ManuallyDrop::new(self);
-        Held::new(
+        HeldFrame::new(
             this.held.header,
             this.held.index,
             this.held.generation,

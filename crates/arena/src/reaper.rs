@@ -8,7 +8,7 @@ use crate::map::Arena;
 use crate::park;
 use crate::ring::{Descriptor, Peek};
 use crate::slot::SlotEntry;
-use crate::state::{self, State, Word};
+use crate::state::{self, FrameState, Word};
 use crate::sync::{fence, Ordering};
 use urdma_types::SlotId;
 
@@ -59,7 +59,7 @@ pub enum Violation {
     State(FrameIndex),
     /// A frame is with a slot that nobody uses.
     #[error("frame {frame:?} is with slot {slot:?}, which nobody uses")]
-    WithNobody {
+    WithoutOwner {
         /// The frame.
         frame: FrameIndex,
         /// The slot.
@@ -112,14 +112,14 @@ impl Reaper {
         self.for_each_used(|this, index, header| {
             let seen = state::load(&header.state);
             let counter = match seen.state() {
-                State::Held(holder) if holder == slot => &mut report.held,
-                State::InFlight { to, .. } if to == slot => &mut report.to_dead,
-                State::InFlight { from, to }
+                FrameState::Held(holder) if holder == slot => &mut report.held,
+                FrameState::InFlight { to, .. } if to == slot => &mut report.to_dead,
+                FrameState::InFlight { from, to }
                     if from == slot && !this.will_be_taken(index, seen, to) =>
                 {
                     &mut report.unfinished
                 }
-                State::Invalid if index.owner_index() == slot.number() => &mut report.corrupt,
+                FrameState::Invalid if index.owner_index() == slot.number() => &mut report.corrupt,
                 _ => return,
             };
             if state::reap(&header.state, seen) {
@@ -187,7 +187,7 @@ impl Reaper {
         };
         let mut held = 0;
         self.for_each_used_of(slot, |_, _, header| {
-            held += u32::from(state::load(&header.state).state() != State::Free);
+            held += u32::from(state::load(&header.state).state() != FrameState::Free);
         });
         if held == 0 {
             let (at, octets) = self.arena.layout().frames_of(slot);
@@ -287,10 +287,10 @@ impl Reaper {
         self.for_each_used(|_, _, header| {
             sum.used += 1;
             match state::load(&header.state).state() {
-                State::Free => sum.free += 1,
-                State::Held(holder) => bump(&mut sum.held, holder, &mut sum.corrupt),
-                State::InFlight { to, .. } => bump(&mut sum.in_flight, to, &mut sum.corrupt),
-                State::Invalid => sum.corrupt += 1,
+                FrameState::Free => sum.free += 1,
+                FrameState::Held(holder) => bump(&mut sum.held, holder, &mut sum.corrupt),
+                FrameState::InFlight { to, .. } => bump(&mut sum.in_flight, to, &mut sum.corrupt),
+                FrameState::Invalid => sum.corrupt += 1,
             }
         });
         sum.free += total - sum.used;
@@ -306,15 +306,15 @@ impl Reaper {
         self.for_each_used(|this, frame, header| {
             let seen = state::load(&header.state);
             let violation = match seen.state() {
-                State::Free => None,
-                State::Invalid => Some(Violation::State(frame)),
-                State::Held(slot) => {
-                    (!this.arena.is_alive(slot)).then_some(Violation::WithNobody { frame, slot })
+                FrameState::Free => None,
+                FrameState::Invalid => Some(Violation::State(frame)),
+                FrameState::Held(slot) => {
+                    (!this.arena.is_alive(slot)).then_some(Violation::WithoutOwner { frame, slot })
                 }
-                State::InFlight { to, .. } if !this.arena.is_alive(to) => {
-                    Some(Violation::WithNobody { frame, slot: to })
+                FrameState::InFlight { to, .. } if !this.arena.is_alive(to) => {
+                    Some(Violation::WithoutOwner { frame, slot: to })
                 }
-                State::InFlight { to, .. } => (!this.will_be_taken(frame, seen, to))
+                FrameState::InFlight { to, .. } => (!this.will_be_taken(frame, seen, to))
                     .then_some(Violation::NotInRing { frame, to }),
             };
             first = first.or(violation);

@@ -20,7 +20,7 @@ use urdma_types::SlotId;
 
 /// What a state word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum FrameState {
     /// Nobody's: the owner may allocate it.
     Free,
     /// In the hands of a slot, being written or read.
@@ -94,14 +94,20 @@ impl Word {
 
     /// Decodes it.
     #[inline]
-    pub const fn state(self) -> State {
+    pub const fn state(self) -> FrameState {
         let (from, to) = (low8(self.0 >> 16), low8(self.0 >> 8));
         let rest_is_zero = self.0 & 0xff == 0;
         match ((self.0 >> 24) & 0xff, SlotId::new(from), SlotId::new(to)) {
-            (KIND_FREE, Some(SlotId::DAEMON), Some(SlotId::DAEMON)) if rest_is_zero => State::Free,
-            (KIND_HELD, Some(holder), Some(SlotId::DAEMON)) if rest_is_zero => State::Held(holder),
-            (KIND_IN_FLIGHT, Some(from), Some(to)) if rest_is_zero => State::InFlight { from, to },
-            _ => State::Invalid,
+            (KIND_FREE, Some(SlotId::DAEMON), Some(SlotId::DAEMON)) if rest_is_zero => {
+                FrameState::Free
+            }
+            (KIND_HELD, Some(holder), Some(SlotId::DAEMON)) if rest_is_zero => {
+                FrameState::Held(holder)
+            }
+            (KIND_IN_FLIGHT, Some(from), Some(to)) if rest_is_zero => {
+                FrameState::InFlight { from, to }
+            }
+            _ => FrameState::Invalid,
         }
     }
 }

@@ -12,7 +12,7 @@ use urdma_arena::layout::FrameIndex;
 use urdma_arena::park::{self, Bell};
 use urdma_arena::ring::{Descriptor, Peek, Ring};
 use urdma_arena::short::{Producer, ShortRing, Taken, SHORT_CAPACITY};
-use urdma_arena::state::{self, State, Word};
+use urdma_arena::state::{self, FrameState, Word};
 use urdma_arena::steps::{Live, Steps};
 use urdma_arena::SlotId;
 
@@ -255,8 +255,8 @@ fn dead_sender_and_live_receiver<S: Steps + 'static>() {
         // What the reaper does for slot s.
         let seen = state::load(&memory.frame);
         let free = match seen.state() {
-            State::Held(holder) => holder == s,
-            State::InFlight { from, .. } => {
+            FrameState::Held(holder) => holder == s,
+            FrameState::InFlight { from, .. } => {
                 from == s
                     && !memory.ring().contains(Descriptor {
                         generation_low: 1,
@@ -271,7 +271,7 @@ fn dead_sender_and_live_receiver<S: Steps + 'static>() {
         if !receiver.join().unwrap() {
             receive(&memory, d, 0);
         }
-        assert_eq!(state::load(&memory.frame).state(), State::Free);
+        assert_eq!(state::load(&memory.frame).state(), FrameState::Free);
     });
 }
 
@@ -300,12 +300,15 @@ fn frame_to_a_dead_receiver_is_freed_or_comes_back() {
         memory.park.store(park::VACANT, Ordering::SeqCst);
         loom::sync::atomic::fence(Ordering::SeqCst);
         let seen = state::load(&memory.frame);
-        if matches!(seen.state(), State::InFlight { to, .. } if to == d) {
+        if matches!(seen.state(), FrameState::InFlight { to, .. } if to == d) {
             state::reap(&memory.frame, seen);
         }
         sender.join().unwrap();
         let end = state::load(&memory.frame).state();
-        assert!(end == State::Free || end == State::Held(s), "{end:?}");
+        assert!(
+            end == FrameState::Free || end == FrameState::Held(s),
+            "{end:?}"
+        );
     });
 }
 

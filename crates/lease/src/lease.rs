@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use dpdk::{Burst, Error, LcoreId, Mbuf, Port, QueueIndex, QueuePair};
 use urdma_abi::lease::{LeaseCounters, LeaseRoute, RxDatagram, TxBuffer, TxDatagram, MAX_ROUTES};
 use urdma_underlay::{
-    header_octets, max_datagram, parse, Checksum, Dropped, Ecn, Endpoint, IpVersion, MacAddr,
+    header_octets, max_datagram, parse, Checksum, Dropped, Ecn, IpVersion, LocalInterface, MacAddr,
     Route, Template, UdpPorts, MAX_HEADER_OCTETS,
 };
 
@@ -32,7 +32,7 @@ pub(crate) struct Params {
     pub(crate) lcore: LcoreId,
     pub(crate) queue: QueueIndex,
     pub(crate) mtu: u16,
-    pub(crate) local: Endpoint,
+    pub(crate) local: LocalInterface,
     pub(crate) checksum: Checksum,
     pub(crate) by_driver: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) struct LeaseState {
     by_driver: bool,
     /// Whether the peer's end may come back with new memory.
     is_memif: bool,
-    local: Endpoint,
+    local: LocalInterface,
     checksum: Checksum,
     mtu: u16,
     capacity: u32,
@@ -449,7 +449,7 @@ fn stamp<'f>(
 #[inline]
 fn read(
     rings: &mut Rings,
-    local: &Endpoint,
+    local: &LocalInterface,
     out: &mut [RxDatagram],
     counters: &mut LeaseCounters,
 ) -> usize {
@@ -486,7 +486,7 @@ fn read(
 
 /// The datagram in a received frame, without its buffer, if it is one for us.
 #[inline]
-fn check(frame: &[u8], local: &Endpoint, counters: &mut LeaseCounters) -> Option<RxDatagram> {
+fn check(frame: &[u8], local: &LocalInterface, counters: &mut LeaseCounters) -> Option<RxDatagram> {
     match parse(frame, local) {
         Ok(received) => {
             let octets = received.payload.len();

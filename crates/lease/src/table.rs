@@ -11,7 +11,7 @@ use urdma_abi::lease::{
     Lease, LeaseCounters, LeaseParams, LeaseRoute, LeaseTable, RxDatagram, TxBuffer, TxDatagram,
     ABI_VERSION, MAX_BURST,
 };
-use urdma_underlay::{Checksum, Endpoint, MacAddr, MAX_ADDRESSES};
+use urdma_underlay::{Checksum, LocalInterface, MacAddr, MAX_ADDRESSES};
 
 use crate::attach::{detach, is_absolute};
 use crate::lease::{LeaseState, Params, EINVAL};
@@ -138,7 +138,7 @@ unsafe fn checked(params: &LeaseParams) -> Result<Params, Error> {
         lcore,
         queue: QueueIndex(params.queue),
         mtu: params.mtu,
-        local: Endpoint::new(mac, &addresses).map_err(|_| invalid("addresses"))?,
+        local: LocalInterface::new(mac, &addresses).map_err(|_| invalid("addresses"))?,
         checksum: if params.checksum == 0 {
             Checksum::None
         } else {

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use arrayvec::ArrayVec;
 
-/// IP addresses that one [`Endpoint`] can own.
+/// IP addresses that one [`LocalInterface`] can own.
 pub const MAX_ADDRESSES: usize = 16;
 
 /// Ethernet address.
@@ -106,12 +106,12 @@ pub struct TooManyAddresses;
 
 /// What one end of a link answers to: its Ethernet address and its IP addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct LocalInterface {
     mac: MacAddr,
     addresses: ArrayVec<IpAddr, MAX_ADDRESSES>,
 }
 
-impl Endpoint {
+impl LocalInterface {
     /// An end with these addresses; IPv4-mapped ones count as IPv4.
     ///
     /// # Errors
@@ -255,7 +255,8 @@ mod tests {
 
     #[test]
     fn endpoint_with_mapped_address_owns_the_ipv4_one() {
-        let own = Endpoint::new(MacAddr([2; 6]), &["::ffff:10.0.0.1".parse().unwrap()]).unwrap();
+        let own =
+            LocalInterface::new(MacAddr([2; 6]), &["::ffff:10.0.0.1".parse().unwrap()]).unwrap();
         assert!(own.owns("10.0.0.1".parse().unwrap()));
         assert!(own.owns("::ffff:10.0.0.1".parse().unwrap()));
         assert!(!own.owns("10.0.0.2".parse().unwrap()));
@@ -266,7 +267,7 @@ mod tests {
     fn source_is_the_one_named_if_it_is_of_the_destinations_version_and_scope() {
         let addresses = ["fe80::1", "10.0.0.1", "2001:db8::1", "10.0.0.9"];
         let addresses = addresses.map(|text| text.parse().unwrap());
-        let own = Endpoint::new(MacAddr([2; 6]), &addresses).unwrap();
+        let own = LocalInterface::new(MacAddr([2; 6]), &addresses).unwrap();
         for (destination, index, expected) in [
             ("10.0.0.2", 0, "10.0.0.1"),
             ("10.0.0.2", 3, "10.0.0.9"),
@@ -289,9 +290,9 @@ mod tests {
     #[test]
     fn endpoint_with_too_many_addresses_is_refused() {
         let address: IpAddr = "10.0.0.1".parse().unwrap();
-        assert!(Endpoint::new(MacAddr([2; 6]), &[address; MAX_ADDRESSES]).is_ok());
+        assert!(LocalInterface::new(MacAddr([2; 6]), &[address; MAX_ADDRESSES]).is_ok());
         assert_eq!(
-            Endpoint::new(MacAddr([2; 6]), &[address; MAX_ADDRESSES + 1]),
+            LocalInterface::new(MacAddr([2; 6]), &[address; MAX_ADDRESSES + 1]),
             Err(TooManyAddresses)
         );
     }

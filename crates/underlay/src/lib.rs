@@ -18,12 +18,12 @@ mod neighbours;
 mod receive;
 mod solicit;
 
-pub use addr::{Endpoint, IpVersion, MacAddr, TooManyAddresses, MAX_ADDRESSES};
+pub use addr::{IpVersion, LocalInterface, MacAddr, TooManyAddresses, MAX_ADDRESSES};
 pub use checksum::internet_checksum;
 pub use frame::{
     header_octets, max_datagram, Checksum, Ecn, Oversize, Route, RouteError, Template, UdpPorts,
     ETHERNET_OCTETS, IPV4_OCTETS, IPV6_OCTETS, MAX_HEADER_OCTETS, UDP_OCTETS,
 };
-pub use neighbours::{Neighbours, Resolution, Timing, MAX_NEIGHBOURS};
+pub use neighbours::{NeighbourResolution, Neighbours, Timing, MAX_NEIGHBOURS};
 pub use receive::{parse, Dropped, Received, NO_INDEX};
 pub use solicit::MAX_SOLICITATION_OCTETS;

@@ -15,7 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-use crate::addr::{Endpoint, IpVersion, MacAddr};
+use crate::addr::{IpVersion, LocalInterface, MacAddr};
 use crate::frame::is_host;
 use crate::solicit::{self, Message};
 
@@ -58,7 +58,7 @@ impl Default for Timing {
 
 /// What is known of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resolution {
+pub enum NeighbourResolution {
     /// Packets for it go to this address.
     Known(MacAddr),
     /// It is being asked for: `poll_transmit`, and try again after the next answer.
@@ -68,7 +68,7 @@ pub enum Resolution {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum NeighbourState {
     Asking,
     Heard(MacAddr),
     Known(MacAddr),
@@ -76,19 +76,21 @@ enum State {
     Missing,
 }
 
-impl State {
+impl NeighbourState {
     /// Where packets go.
     fn mac(self) -> Option<MacAddr> {
         match self {
-            State::Heard(mac) | State::Known(mac) | State::Checking(mac) => Some(mac),
-            State::Asking | State::Missing => None,
+            NeighbourState::Heard(mac)
+            | NeighbourState::Known(mac)
+            | NeighbourState::Checking(mac) => Some(mac),
+            NeighbourState::Asking | NeighbourState::Missing => None,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Neighbour {
-    state: State,
+    state: NeighbourState,
     /// Questions sent in this state.
     sent: u32,
     /// When the state asks again or ends.
@@ -102,7 +104,7 @@ struct Neighbour {
 /// The neighbours of one port.
 #[derive(Debug)]
 pub struct Neighbours {
-    local: Endpoint,
+    local: LocalInterface,
     timing: Timing,
     table: HashMap<IpAddr, Neighbour>,
     answers: VecDeque<Message>,
@@ -113,7 +115,7 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// No neighbours yet.
-    pub fn new(local: Endpoint, timing: Timing) -> Self {
+    pub fn new(local: LocalInterface, timing: Timing) -> Self {
         Self {
             local,
             timing,
@@ -131,7 +133,7 @@ impl Neighbours {
     }
 
     /// The end of the link that this one answers for.
-    pub const fn local(&self) -> &Endpoint {
+    pub const fn local(&self) -> &LocalInterface {
         &self.local
     }
 
@@ -142,33 +144,37 @@ impl Neighbours {
     }
 
     /// Where packets for `address` go; starts asking when that is not known.
-    pub fn resolve(&mut self, now_ns: u64, address: IpAddr) -> Resolution {
+    pub fn resolve(&mut self, now_ns: u64, address: IpAddr) -> NeighbourResolution {
         let address = address.to_canonical();
         let version = IpVersion::of(address);
         if !is_host(address) || self.local.first(version).is_none() {
-            return Resolution::Unreachable;
+            return NeighbourResolution::Unreachable;
         }
         if self.local.owns(address) {
-            return Resolution::Known(self.local.mac());
+            return NeighbourResolution::Known(self.local.mac());
         }
         if let Some(neighbour) = self.table.get_mut(&address) {
             neighbour.used_ns = now_ns;
             match neighbour.state {
-                State::Asking => return Resolution::Pending,
-                State::Heard(mac) => {
+                NeighbourState::Asking => return NeighbourResolution::Pending,
+                NeighbourState::Heard(mac) => {
                     neighbour.check(now_ns, mac);
                     self.idle_until_ns = self.idle_until_ns.min(now_ns);
-                    return Resolution::Known(mac);
+                    return NeighbourResolution::Known(mac);
                 }
-                State::Known(mac) | State::Checking(mac) => return Resolution::Known(mac),
-                State::Missing if now_ns < neighbour.due_ns => return Resolution::Unreachable,
-                State::Missing => {}
+                NeighbourState::Known(mac) | NeighbourState::Checking(mac) => {
+                    return NeighbourResolution::Known(mac)
+                }
+                NeighbourState::Missing if now_ns < neighbour.due_ns => {
+                    return NeighbourResolution::Unreachable
+                }
+                NeighbourState::Missing => {}
             }
         } else {
             self.make_room();
         }
         let asking = Neighbour {
-            state: State::Asking,
+            state: NeighbourState::Asking,
             sent: 0,
             due_ns: now_ns,
             used_ns: now_ns,
@@ -176,7 +182,7 @@ impl Neighbours {
         };
         self.table.insert(address, asking);
         self.idle_until_ns = self.idle_until_ns.min(now_ns);
-        Resolution::Pending
+        NeighbourResolution::Pending
     }
 
     /// Tells everybody on the link our addresses, as after a start: old entries elsewhere are corrected.
@@ -267,35 +273,35 @@ impl Neighbours {
         let neighbour = self.table.get_mut(&address)?;
         let used = now_ns.saturating_sub(neighbour.used_ns) < check_ns;
         let to = match neighbour.state {
-            State::Asking if neighbour.sent >= tries => {
-                neighbour.state = State::Missing;
+            NeighbourState::Asking if neighbour.sent >= tries => {
+                neighbour.state = NeighbourState::Missing;
                 neighbour.due_ns = now_ns + missing_ns;
                 self.changes += 1;
                 return None;
             }
-            State::Known(mac) if used => {
-                neighbour.state = State::Checking(mac);
+            NeighbourState::Known(mac) if used => {
+                neighbour.state = NeighbourState::Checking(mac);
                 neighbour.sent = 0;
                 Some(mac)
             }
-            State::Known(mac) => {
-                neighbour.state = State::Heard(mac);
+            NeighbourState::Known(mac) => {
+                neighbour.state = NeighbourState::Heard(mac);
                 neighbour.due_ns = now_ns + forget_ns;
                 return None;
             }
-            State::Heard(_) => {
+            NeighbourState::Heard(_) => {
                 self.table.remove(&address);
                 return None;
             }
-            State::Checking(_) if neighbour.sent >= tries => {
-                neighbour.state = State::Asking;
+            NeighbourState::Checking(_) if neighbour.sent >= tries => {
+                neighbour.state = NeighbourState::Asking;
                 neighbour.sent = 0;
                 self.changes += 1;
                 None
             }
-            State::Asking => None,
-            State::Checking(mac) => Some(mac),
-            State::Missing => return None,
+            NeighbourState::Asking => None,
+            NeighbourState::Checking(mac) => Some(mac),
+            NeighbourState::Missing => return None,
         };
         neighbour.due_ns = now_ns + (first_wait_ns << neighbour.sent.min(16));
         neighbour.sent += 1;
@@ -321,7 +327,7 @@ impl Neighbours {
                 if before.is_none() {
                     self.changes += 1;
                 }
-                neighbour.state = State::Known(mac);
+                neighbour.state = NeighbourState::Known(mac);
                 neighbour.due_ns = now_ns + self.timing.check_ns;
                 neighbour.settled_until_ns = now_ns + self.timing.settled_ns;
                 self.idle_until_ns = self.idle_until_ns.min(neighbour.due_ns);
@@ -349,7 +355,7 @@ impl Neighbours {
         self.make_room();
         self.changes += 1;
         let heard = Neighbour {
-            state: State::Heard(mac),
+            state: NeighbourState::Heard(mac),
             sent: 0,
             due_ns: now_ns + self.timing.forget_ns,
             used_ns: 0,
@@ -364,7 +370,7 @@ impl Neighbours {
         let Some(neighbour) = self.table.get_mut(&address) else {
             return;
         };
-        let is_checked = matches!(neighbour.state, State::Checking(_));
+        let is_checked = matches!(neighbour.state, NeighbourState::Checking(_));
         if !is_checked && now_ns >= neighbour.settled_until_ns {
             neighbour.check(now_ns, mac);
             self.idle_until_ns = self.idle_until_ns.min(now_ns);
@@ -395,7 +401,7 @@ impl Neighbours {
 impl Neighbour {
     /// Has the neighbour asked at `mac` alone.
     fn check(&mut self, now_ns: u64, mac: MacAddr) {
-        self.state = State::Checking(mac);
+        self.state = NeighbourState::Checking(mac);
         self.sent = 0;
         self.due_ns = now_ns;
     }
@@ -403,10 +409,11 @@ impl Neighbour {
     /// When the state must be advanced; a missing neighbour waits to be asked for.
     fn deadline(&self) -> Option<u64> {
         match self.state {
-            State::Missing => None,
-            State::Asking | State::Heard(_) | State::Known(_) | State::Checking(_) => {
-                Some(self.due_ns)
-            }
+            NeighbourState::Missing => None,
+            NeighbourState::Asking
+            | NeighbourState::Heard(_)
+            | NeighbourState::Known(_)
+            | NeighbourState::Checking(_) => Some(self.due_ns),
         }
     }
 
@@ -423,7 +430,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn neighbours(mac: u8, address: &str) -> Neighbours {
-        let local = Endpoint::new(MacAddr([2, 0, 0, 0, 0, mac]), &[address.parse().unwrap()]);
+        let local = LocalInterface::new(MacAddr([2, 0, 0, 0, 0, mac]), &[address.parse().unwrap()]);
         Neighbours::new(local.unwrap(), Timing::default())
     }
 
@@ -452,16 +459,16 @@ mod tests {
         for (a_address, b_address) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")] {
             let (mut a, mut b) = (neighbours(1, a_address), neighbours(2, b_address));
             let (a_address, b_address) = (a_address.parse().unwrap(), b_address.parse().unwrap());
-            assert_eq!(a.resolve(5, b_address), Resolution::Pending);
+            assert_eq!(a.resolve(5, b_address), NeighbourResolution::Pending);
             assert_eq!(a.next_deadline(), Some(5));
             assert_eq!(exchange(5, &mut a, &mut b), 2);
             assert_eq!(
                 a.resolve(6, b_address),
-                Resolution::Known(MacAddr([2, 0, 0, 0, 0, 2]))
+                NeighbourResolution::Known(MacAddr([2, 0, 0, 0, 0, 2]))
             );
             assert_eq!(
                 b.resolve(6, a_address),
-                Resolution::Known(MacAddr([2, 0, 0, 0, 0, 1]))
+                NeighbourResolution::Known(MacAddr([2, 0, 0, 0, 0, 1]))
             );
             assert_eq!(a.changes(), 1);
         }
@@ -478,7 +485,7 @@ mod tests {
             let mut buffer = [0; MAX_SOLICITATION_OCTETS];
             let mut sent_at = Vec::new();
             let mut now_ns = 0;
-            assert_eq!(a.resolve(now_ns, address), Resolution::Pending);
+            assert_eq!(a.resolve(now_ns, address), NeighbourResolution::Pending);
             while let Some(due_ns) = a.next_deadline() {
                 now_ns = due_ns;
                 while a.poll_transmit(now_ns, &mut buffer).is_some() {
@@ -487,8 +494,11 @@ mod tests {
             }
             assert_eq!(sent_at, [0, 100, 300, 700]);
             assert_eq!(now_ns, 3 * SECOND / 2);
-            assert_eq!(a.resolve(now_ns, address), Resolution::Unreachable);
-            assert_eq!(a.resolve(now_ns + SECOND, address), Resolution::Pending);
+            assert_eq!(a.resolve(now_ns, address), NeighbourResolution::Unreachable);
+            assert_eq!(
+                a.resolve(now_ns + SECOND, address),
+                NeighbourResolution::Pending
+            );
         }
     }
 
@@ -506,7 +516,10 @@ mod tests {
         assert_eq!(buffer[..6], [2, 0, 0, 0, 0, 2], "asks the neighbour alone");
         b.handle_frame(due_ns, &buffer[..octets]);
         exchange(due_ns, &mut a, &mut b);
-        assert!(matches!(a.resolve(due_ns, address), Resolution::Known(_)));
+        assert!(matches!(
+            a.resolve(due_ns, address),
+            NeighbourResolution::Known(_)
+        ));
         assert_eq!(a.changes(), 1);
     }
 
@@ -524,7 +537,7 @@ mod tests {
             while a.poll_transmit(now_ns, &mut buffer).is_some() {}
         }
         assert!(now_ns < 10 * SECOND);
-        assert_eq!(a.resolve(now_ns, address), Resolution::Unreachable);
+        assert_eq!(a.resolve(now_ns, address), NeighbourResolution::Unreachable);
     }
 
     #[test]
@@ -546,7 +559,7 @@ mod tests {
         exchange(0, &mut a, &mut b);
         let due_ns = a.next_deadline().unwrap();
         assert_eq!(exchange(due_ns, &mut a, &mut b), 0);
-        let known = Resolution::Known(MacAddr([2, 0, 0, 0, 0, 2]));
+        let known = NeighbourResolution::Known(MacAddr([2, 0, 0, 0, 0, 2]));
         assert_eq!(a.resolve(due_ns + SECOND, address), known);
         assert_eq!(exchange(due_ns + SECOND, &mut a, &mut b), 2);
         assert_eq!(a.changes(), 1);
@@ -561,7 +574,7 @@ mod tests {
             exchange(0, &mut a, &mut b);
             let mut b = neighbours(3, b_address);
             b.announce();
-            let known = |last| Resolution::Known(MacAddr([2, 0, 0, 0, 0, last]));
+            let known = |last| NeighbourResolution::Known(MacAddr([2, 0, 0, 0, 0, last]));
             let mut buffer = [0; MAX_SOLICITATION_OCTETS];
             let mut now_ns = 2 * SECOND;
             while let Some(octets) = b.poll_transmit(now_ns, &mut buffer) {
@@ -604,7 +617,7 @@ mod tests {
                     a.handle_frame(now_ns, &buffer[..octets]);
                 }
                 questions += exchange(now_ns, &mut a, &mut b) / 2;
-                let known = Resolution::Known(MacAddr([2, 0, 0, 0, 0, 2]));
+                let known = NeighbourResolution::Known(MacAddr([2, 0, 0, 0, 0, 2]));
                 assert_eq!(a.resolve(now_ns, b_ip), known);
             }
             assert_eq!(questions, 1, "a flood has it checked once a second");
@@ -640,7 +653,8 @@ mod tests {
         let address = "10.0.0.2".parse().unwrap();
         let mut now_ns = SECOND;
         a.resolve(now_ns, address);
-        while a.resolve(now_ns, address) != Resolution::Known(MacAddr([2, 0, 0, 0, 0, 2])) {
+        while a.resolve(now_ns, address) != NeighbourResolution::Known(MacAddr([2, 0, 0, 0, 0, 2]))
+        {
             assert!(now_ns < 3 * SECOND);
             while let Some(octets) = a.poll_transmit(now_ns, &mut buffer) {
                 if buffer[..6] != [2, 0, 0, 0, 0, 3] {
@@ -659,7 +673,7 @@ mod tests {
         assert_eq!(exchange(0, &mut a, &mut b), 1);
         assert_eq!(
             a.resolve(0, "10.0.0.2".parse().unwrap()),
-            Resolution::Pending
+            NeighbourResolution::Pending
         );
     }
 
@@ -671,7 +685,7 @@ mod tests {
         let own = "10.0.0.1".parse().unwrap();
         assert_eq!(
             a.resolve(0, own),
-            Resolution::Known(MacAddr([2, 0, 0, 0, 0, 1]))
+            NeighbourResolution::Known(MacAddr([2, 0, 0, 0, 0, 1]))
         );
     }
 
@@ -681,7 +695,7 @@ mod tests {
         for address in ["fe80::2", "224.0.0.1", "0.0.0.0", "255.255.255.255"] {
             assert_eq!(
                 a.resolve(0, address.parse().unwrap()),
-                Resolution::Unreachable
+                NeighbourResolution::Unreachable
             );
         }
     }

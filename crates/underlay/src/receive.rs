@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use urdma_types::{udp_port, SlotId};
 
-use crate::addr::{Endpoint, MacAddr};
+use crate::addr::{LocalInterface, MacAddr};
 use crate::checksum::Sum;
 use crate::frame::{
     is_host, Ecn, ETHERNET_OCTETS, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_OCTETS,
@@ -109,7 +109,7 @@ impl Dropped {
 /// # Errors
 /// The reason to drop the frame, or [`Dropped::NeighbourTraffic`].
 #[inline]
-pub fn parse(frame: &[u8], local: &Endpoint) -> Result<Received, Dropped> {
+pub fn parse(frame: &[u8], local: &LocalInterface) -> Result<Received, Dropped> {
     let (header, packet) = frame
         .split_first_chunk::<ETHERNET_OCTETS>()
         .ok_or(Dropped::Truncated)?;
@@ -282,9 +282,9 @@ mod tests {
 
     const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
-    fn local() -> Endpoint {
+    fn local() -> LocalInterface {
         let addresses = ["127.0.0.2".parse().unwrap(), "fe80::2".parse().unwrap()];
-        Endpoint::new(OURS, &addresses).unwrap()
+        LocalInterface::new(OURS, &addresses).unwrap()
     }
 
     fn frame(version6: bool, checksum: Checksum, datagram: &[u8]) -> Vec<u8> {

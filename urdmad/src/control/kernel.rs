@@ -12,9 +12,9 @@ use urdma_types::SlotId;
 use super::Control;
 use crate::client::Client;
 use crate::data::command::{Command, NotTaken};
-use crate::data::Answer;
+use crate::data::DaemonDatagram;
 use crate::kernel_cm::Output;
-use crate::listeners::Service;
+use crate::listeners::RequestTarget;
 use crate::slots::Token;
 
 impl Control {
@@ -96,18 +96,18 @@ impl Control {
     fn send_cm(&mut self, now: u64, to: Peer, datagram: &[u8]) {
         let is_own = self.identity.owns(to.ip);
         let mut slot = to.slot;
-        if is_own && slot == SlotId::DAEMON {
-            match ReqRoute::parse(datagram).map(|route| self.service_of(&route)) {
+        if is_own && slot == 0 {
+            match ReqRoute::parse(datagram).map(|route| self.request_target(&route)) {
                 // The engine knows a request that it has, even if the listener is gone, and refuses others.
-                None | Some(Service::Listening(SlotId::DAEMON) | Service::Nobody) => {
+                None | Some(RequestTarget::Listening(0) | RequestTarget::Unbound) => {
                     return self.kernel.cm.handle_datagram(now, to.ip, datagram);
                 }
-                Some(Service::Listening(listener)) => slot = listener,
+                Some(RequestTarget::Listening(listener)) => slot = listener,
                 // It will be sent again, and find the listener.
-                Some(Service::Bound) => return,
+                Some(RequestTarget::Bound) => return,
             }
         }
-        if let Some(answer) = Answer::of_cm(&self.identity, to.ip, slot, datagram) {
+        if let Some(answer) = DaemonDatagram::of_cm(&self.identity, to.ip, slot, datagram) {
             // CM retransmits what is dropped.
             if self.data.send(Command::Send(Box::new(answer))) == Err(NotTaken::Full) {
                 self.shared.counters.drop_cm_commands_full.bump();
@@ -115,8 +115,8 @@ impl Control {
         }
     }
 
-    fn service_of(&self, route: &ReqRoute) -> Service {
-        PortTable::of(route.port_space).map_or(Service::Nobody, |space| {
+    fn request_target(&self, route: &ReqRoute) -> RequestTarget {
+        PortTable::of(route.port_space).map_or(RequestTarget::Unbound, |space| {
             let listeners = self.shared.listeners();
             listeners.find(space, route.dst.ip(), route.dst.port())
         })

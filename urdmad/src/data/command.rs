@@ -16,7 +16,7 @@ use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::status::FaultStatus;
 use urdma_ipc::{Answer, Resolution};
 
-use super::own::Answer as Datagram;
+use super::daemon_traffic::DaemonDatagram;
 use crate::port::PortReport;
 
 /// The data thread looks at its commands at least once a millisecond; longer means that it hangs.
@@ -32,7 +32,7 @@ pub(crate) enum Command {
     /// Answer `reply` when it is known how to reach `ip`.
     Resolve { ip: IpAddr, reply: Reply },
     /// Send this.
-    Send(Box<Datagram>),
+    Send(Box<DaemonDatagram>),
     /// Leave a queue to a lessee that has this UDP port.
     Lend {
         queue: u16,

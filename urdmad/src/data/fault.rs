@@ -21,7 +21,7 @@ const LATE_NS_MAX: u64 = 4_000_000;
 
 /// A packet under way. The order is that of leaving: by time, then as they came.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
+struct DelayedFrame {
     due_ns: u64,
     number: u64,
     frame: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) struct Line {
     rng: Rng,
     /// When the link has sent all that waits for it.
     link_free_ns: u64,
-    held: BinaryHeap<Reverse<Held>>,
+    held: BinaryHeap<Reverse<DelayedFrame>>,
     held_octets: usize,
     next_number: u64,
     counts: FaultCounts,
@@ -167,7 +167,7 @@ impl Line {
         self.held_octets += frame.len();
         let number = self.next_number;
         self.next_number += 1;
-        self.held.push(Reverse(Held {
+        self.held.push(Reverse(DelayedFrame {
             due_ns,
             number,
             frame,
@@ -462,9 +462,9 @@ mod tests {
 
     #[test]
     fn full_queue_marks_those_who_can_be_told_and_their_checksums_stay_right() {
-        use urdma_underlay::{parse, Ecn, Endpoint, MacAddr};
+        use urdma_underlay::{parse, Ecn, LocalInterface, MacAddr};
         let addresses = ["10.0.0.2", "fd00::2"].map(|text| text.parse().unwrap());
-        let receiver = Endpoint::new(MacAddr([2, 0, 0, 0, 0, 2]), &addresses).unwrap();
+        let receiver = LocalInterface::new(MacAddr([2, 0, 0, 0, 0, 2]), &addresses).unwrap();
         for is_v6 in [false, true] {
             let mut line = line(Impairment {
                 rate_bit_s: Some(1_000_000),

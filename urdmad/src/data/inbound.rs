@@ -10,10 +10,10 @@ use urdma_types::{slot_of_port, Ip16};
 use urdma_underlay::Received;
 
 use super::allowances::Allowances;
+use super::daemon_traffic::{self, DaemonDatagram};
 use super::doorbells::Doorbells;
-use super::own::{self, Answer};
 use crate::identity::Identity;
-use crate::listeners::Service;
+use crate::listeners::RequestTarget;
 use crate::shared::{NotGiven, Shared};
 
 /// What handling a received frame needs.
@@ -38,7 +38,7 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) enum Arrived {
     /// It is to be answered.
-    Answer(Answer),
+    Answer(DaemonDatagram),
     /// A request whose sender is to be found first.
     Request(Request),
 }
@@ -137,16 +137,16 @@ impl Inbound<'_> {
     /// Whether a request is for a service that exists, so that its sender is to be found before it is handed on.
     pub(crate) fn has_listener(&self, request: &Request) -> bool {
         matches!(
-            own::service_of(self.shared, &request.route),
-            Service::Listening(_)
+            daemon_traffic::request_target(self.shared, &request.route),
+            RequestTarget::Listening(_)
         )
     }
 
     /// Hands a request to its listener; gives what is to be answered.
-    pub(crate) fn give_request(&mut self, request: &Request) -> Option<Answer> {
+    pub(crate) fn give_request(&mut self, request: &Request) -> Option<DaemonDatagram> {
         let (meta, datagram) = (&request.meta, &request.datagram[..]);
         let around = (self.shared, self.identity);
-        let answer = own::dispatch(around, &request.route, |slot| match slot {
+        let answer = daemon_traffic::dispatch(around, &request.route, |slot| match slot {
             SlotId::DAEMON => {
                 let remote = meta.remote_ip.to_ip();
                 self.shared.give_cm_datagram(remote, datagram).is_ok()
@@ -180,7 +180,7 @@ impl Inbound<'_> {
     #[cold]
     fn reset(&mut self, meta: &Meta, slot: SlotId, datagram: &[u8]) -> Option<Arrived> {
         let arena = self.endpoint.arena();
-        let answer = Answer::reset(datagram, meta, (&arena, slot))?;
+        let answer = DaemonDatagram::reset(datagram, meta, (&arena, slot))?;
         if !self.limits.resets.allows(self.now_ns) {
             self.shared.counters.drop_reset_limit.bump();
             return None;

@@ -14,7 +14,7 @@ use nix::sys::socket::{
     bind, recv, send, socket, AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol,
     SockType,
 };
-use urdma_underlay::{Endpoint, MacAddr, Resolution, MAX_NEIGHBOURS};
+use urdma_underlay::{LocalInterface, MacAddr, NeighbourResolution, MAX_NEIGHBOURS};
 
 /// The kernel gives up after three questions, one a second.
 const ASKING_NS: u64 = 3_500_000_000;
@@ -36,7 +36,7 @@ const VALID: u16 = libc::NUD_REACHABLE
     | libc::NUD_NOARP;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum NeighbourState {
     Asking,
     Known(MacAddr),
     Missing,
@@ -44,7 +44,7 @@ enum State {
 
 #[derive(Debug, Clone, Copy)]
 struct Neighbour {
-    state: State,
+    state: NeighbourState,
     /// When the state began.
     since_ns: u64,
     /// When the kernel was last told that it is in use.
@@ -56,7 +56,7 @@ struct Neighbour {
 pub(crate) struct KernelNeighbours {
     socket: OwnedFd,
     interface: u32,
-    local: Endpoint,
+    local: LocalInterface,
     table: HashMap<IpAddr, Neighbour>,
     changes: u64,
     is_asking: bool,
@@ -66,7 +66,7 @@ pub(crate) struct KernelNeighbours {
 
 impl KernelNeighbours {
     /// Neighbours on the interface `netdev` of the calling thread's network namespace.
-    pub(crate) fn new(netdev: &str, local: Endpoint) -> io::Result<Self> {
+    pub(crate) fn new(netdev: &str, local: LocalInterface) -> io::Result<Self> {
         let socket = socket(
             AddressFamily::Netlink,
             SockType::Raw,
@@ -100,32 +100,32 @@ impl KernelNeighbours {
     }
 
     /// As [`urdma_underlay::Neighbours::resolve`].
-    pub(crate) fn resolve(&mut self, now_ns: u64, address: IpAddr) -> Resolution {
+    pub(crate) fn resolve(&mut self, now_ns: u64, address: IpAddr) -> NeighbourResolution {
         let address = address.to_canonical();
         if address.is_unspecified() || address.is_multicast() || address == Ipv4Addr::BROADCAST {
-            return Resolution::Unreachable;
+            return NeighbourResolution::Unreachable;
         }
         if self.local.owns(address) {
-            return Resolution::Known(self.local.mac());
+            return NeighbourResolution::Known(self.local.mac());
         }
         if let Some(neighbour) = self.table.get_mut(&address) {
             match neighbour.state {
-                State::Asking => return Resolution::Pending,
-                State::Known(mac) => {
+                NeighbourState::Asking => return NeighbourResolution::Pending,
+                NeighbourState::Known(mac) => {
                     if now_ns >= neighbour.used_ns + USE_NS {
                         neighbour.used_ns = now_ns;
                         self.tell(libc::RTM_NEWNEIGH, address);
                     }
-                    return Resolution::Known(mac);
+                    return NeighbourResolution::Known(mac);
                 }
-                State::Missing if now_ns < neighbour.since_ns + MISSING_NS => {
-                    return Resolution::Unreachable
+                NeighbourState::Missing if now_ns < neighbour.since_ns + MISSING_NS => {
+                    return NeighbourResolution::Unreachable
                 }
-                State::Missing => {}
+                NeighbourState::Missing => {}
             }
         }
         self.ask(now_ns, address);
-        Resolution::Pending
+        NeighbourResolution::Pending
     }
 
     /// Takes in what the kernel has told since.
@@ -163,7 +163,7 @@ impl KernelNeighbours {
             self.changes += 1;
         }
         let asking = Neighbour {
-            state: State::Asking,
+            state: NeighbourState::Asking,
             since_ns: now_ns,
             used_ns: now_ns,
         };
@@ -191,13 +191,13 @@ impl KernelNeighbours {
     fn give_up(&mut self, now_ns: u64) {
         self.is_asking = false;
         for neighbour in self.table.values_mut() {
-            if neighbour.state != State::Asking {
+            if neighbour.state != NeighbourState::Asking {
                 continue;
             }
             if now_ns < neighbour.since_ns + ASKING_NS {
                 self.is_asking = true;
             } else {
-                neighbour.state = State::Missing;
+                neighbour.state = NeighbourState::Missing;
                 neighbour.since_ns = now_ns;
                 self.changes += 1;
             }
@@ -210,9 +210,9 @@ impl KernelNeighbours {
                 continue;
             };
             let state = match (news.is_gone, news.mac) {
-                (false, Some(mac)) if news.state & VALID != 0 => State::Known(mac),
-                (false, _) if news.state & libc::NUD_FAILED != 0 => State::Missing,
-                (true, _) if neighbour.state != State::Asking => {
+                (false, Some(mac)) if news.state & VALID != 0 => NeighbourState::Known(mac),
+                (false, _) if news.state & libc::NUD_FAILED != 0 => NeighbourState::Missing,
+                (true, _) if neighbour.state != NeighbourState::Asking => {
                     self.table.remove(&news.address);
                     self.changes += 1;
                     continue;
@@ -353,7 +353,7 @@ mod tests {
 
     fn neighbours() -> KernelNeighbours {
         let own = "10.0.0.1".parse().unwrap();
-        let local = Endpoint::new(MacAddr([2, 0, 0, 0, 0, 1]), &[own]).unwrap();
+        let local = LocalInterface::new(MacAddr([2, 0, 0, 0, 0, 1]), &[own]).unwrap();
         KernelNeighbours::new("lo", local).unwrap()
     }
 
@@ -376,7 +376,7 @@ mod tests {
     fn resolve_follows_the_kernels_notifications() {
         let mut neighbours = neighbours();
         let interface = neighbours.interface;
-        assert_eq!(neighbours.resolve(1, peer()), Resolution::Pending);
+        assert_eq!(neighbours.resolve(1, peer()), NeighbourResolution::Pending);
         let known = notification(
             libc::RTM_NEWNEIGH,
             interface,
@@ -390,15 +390,24 @@ mod tests {
             Some(MAC),
         );
         neighbours.take_in(2, &elsewhere);
-        assert_eq!(neighbours.resolve(2, peer()), Resolution::Pending);
+        assert_eq!(neighbours.resolve(2, peer()), NeighbourResolution::Pending);
         neighbours.take_in(2, &[elsewhere, known].concat());
-        assert_eq!(neighbours.resolve(2, peer()), Resolution::Known(MAC));
+        assert_eq!(
+            neighbours.resolve(2, peer()),
+            NeighbourResolution::Known(MAC)
+        );
         assert_eq!(neighbours.changes(), 1);
         let failed = notification(libc::RTM_NEWNEIGH, interface, libc::NUD_FAILED, None);
         neighbours.take_in(3, &failed);
-        assert_eq!(neighbours.resolve(3, peer()), Resolution::Unreachable);
+        assert_eq!(
+            neighbours.resolve(3, peer()),
+            NeighbourResolution::Unreachable
+        );
         let later = 4 + MISSING_NS;
-        assert_eq!(neighbours.resolve(later, peer()), Resolution::Pending);
+        assert_eq!(
+            neighbours.resolve(later, peer()),
+            NeighbourResolution::Pending
+        );
     }
 
     #[test]
@@ -415,7 +424,7 @@ mod tests {
             &notification(libc::RTM_DELNEIGH, interface, libc::NUD_STALE, Some(MAC)),
         );
         assert_eq!(neighbours.changes(), 2);
-        assert_eq!(neighbours.resolve(4, peer()), Resolution::Pending);
+        assert_eq!(neighbours.resolve(4, peer()), NeighbourResolution::Pending);
     }
 
     #[test]
@@ -423,11 +432,14 @@ mod tests {
         let mut neighbours = neighbours();
         let _ = neighbours.resolve(1, peer());
         neighbours.give_up(ASKING_NS);
-        assert_eq!(neighbours.resolve(ASKING_NS, peer()), Resolution::Pending);
+        assert_eq!(
+            neighbours.resolve(ASKING_NS, peer()),
+            NeighbourResolution::Pending
+        );
         neighbours.give_up(1 + ASKING_NS);
         assert_eq!(
             neighbours.resolve(1 + ASKING_NS, peer()),
-            Resolution::Unreachable
+            NeighbourResolution::Unreachable
         );
         assert_eq!(neighbours.next_deadline(), None);
     }

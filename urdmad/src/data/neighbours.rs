@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use urdma_underlay::{Endpoint, Resolution, Timing};
+use urdma_underlay::{LocalInterface, NeighbourResolution, Timing};
 
 use super::kernel_neighbours::KernelNeighbours;
 
@@ -18,7 +18,7 @@ pub(crate) enum Neighbours {
 
 impl Neighbours {
     /// The neighbours of a port at `local`; the kernel's if it uses the interface `netdev`.
-    pub(crate) fn new(local: Endpoint, netdev: Option<&str>) -> io::Result<Self> {
+    pub(crate) fn new(local: LocalInterface, netdev: Option<&str>) -> io::Result<Self> {
         if let Some(netdev) = netdev {
             return KernelNeighbours::new(netdev, local).map(Self::Kernel);
         }
@@ -45,7 +45,7 @@ impl Neighbours {
     }
 
     /// Where packets for `address` go; starts asking when that is not known.
-    pub(crate) fn resolve(&mut self, now_ns: u64, address: IpAddr) -> Resolution {
+    pub(crate) fn resolve(&mut self, now_ns: u64, address: IpAddr) -> NeighbourResolution {
         match self {
             Self::Own(own) => own.resolve(now_ns, address),
             Self::Kernel(kernel) => kernel.resolve(now_ns, address),

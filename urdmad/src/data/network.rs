@@ -13,17 +13,18 @@ use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
 use urdma_ipc::Resolution;
 use urdma_underlay::{
-    max_datagram, parse, Checksum, Dropped, Ecn, Endpoint, UdpPorts, MAX_SOLICITATION_OCTETS,
+    max_datagram, parse, Checksum, Dropped, Ecn, LocalInterface, NeighbourResolution, UdpPorts,
+    MAX_SOLICITATION_OCTETS,
 };
 
 use super::command::Reply;
+use super::daemon_traffic::DaemonDatagram;
 use super::inbound::{Arrived, Inbound, Request};
 use super::neighbours::Neighbours;
-use super::own::Answer;
 use super::routes::{Ends, NoRoute, Routes};
 use super::wire::Wire;
 use crate::identity::Identity;
-use crate::port::{Port, PortReport};
+use crate::port::{PacketPort, PortReport};
 use crate::shared::Shared;
 
 /// Frames that wait for a neighbour's address at most.
@@ -39,7 +40,7 @@ const STRANGERS: RateLimit = RateLimit::new(64, 50_000_000);
 /// A port with all that surrounds it.
 pub(crate) struct Network {
     wire: Wire,
-    local: Endpoint,
+    local: LocalInterface,
     neighbours: Neighbours,
     routes: Routes,
     mtu: u16,
@@ -56,12 +57,12 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(
-        port: Box<dyn Port>,
+        port: Box<dyn PacketPort>,
         checksum: bool,
         identity: &Identity,
         start: Instant,
     ) -> io::Result<Self> {
-        let local = Endpoint::new(port.mac(), &identity.all_addresses())
+        let local = LocalInterface::new(port.mac(), &identity.all_addresses())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let checksum = if checksum {
             Checksum::Full
@@ -135,8 +136,8 @@ impl Network {
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
         if inbound.has_listener(&request) {
             match self.find_stranger(now_ns, request.route.src.ip()) {
-                urdma_underlay::Resolution::Known(_) => {}
-                urdma_underlay::Resolution::Pending if self.may_wait(&request) => {
+                NeighbourResolution::Known(_) => {}
+                NeighbourResolution::Pending if self.may_wait(&request) => {
                     self.requests.push(request);
                     return;
                 }
@@ -157,18 +158,18 @@ impl Network {
     }
 
     /// As [`Neighbours::resolve`] for a host that only a packet has named, which anybody can have made up.
-    fn find_stranger(&mut self, now_ns: u64, address: IpAddr) -> urdma_underlay::Resolution {
+    fn find_stranger(&mut self, now_ns: u64, address: IpAddr) -> NeighbourResolution {
         if self.neighbours.has(address) || self.strangers.allows(now_ns) {
             self.neighbours.resolve(now_ns, address)
         } else {
-            urdma_underlay::Resolution::Unreachable
+            NeighbourResolution::Unreachable
         }
     }
 
     /// Sends what answers a packet of a host to which no process need have a connection; it is dropped if the neighbour is not known, for the host will ask again.
-    fn send_to_stranger(&mut self, now_ns: u64, answer: &Answer, shared: &Shared) {
+    fn send_to_stranger(&mut self, now_ns: u64, answer: &DaemonDatagram, shared: &Shared) {
         match self.find_stranger(now_ns, answer.remote) {
-            urdma_underlay::Resolution::Known(_) => self.send_answer(now_ns, answer, shared),
+            NeighbourResolution::Known(_) => self.send_answer(now_ns, answer, shared),
             _ => shared.counters.drop_tx_unreachable.bump(),
         }
     }
@@ -255,7 +256,7 @@ impl Network {
 
     /// Sends a datagram of urdmad's own; it is dropped if the neighbour is not known, since it will be sent again.
     #[cold]
-    pub(crate) fn send_answer(&mut self, now_ns: u64, answer: &Answer, shared: &Shared) {
+    pub(crate) fn send_answer(&mut self, now_ns: u64, answer: &DaemonDatagram, shared: &Shared) {
         let ends = (Ip16::new(answer.remote), answer.gid_index);
         let octets = answer.datagram.len();
         let fill = |datagram: &mut [u8]| datagram.copy_from_slice(&answer.datagram);
@@ -305,10 +306,10 @@ impl Network {
     pub(crate) fn resolve(&mut self, now_ns: u64, ip: IpAddr, reply: Reply) {
         let source = self.local.source_for(ip, 0);
         match (self.neighbours.resolve(now_ns, ip), source) {
-            (urdma_underlay::Resolution::Known(mac), Some(source)) => {
+            (NeighbourResolution::Known(mac), Some(source)) => {
                 reply.resolved(Resolution::Neighbour { mac: mac.0, source });
             }
-            (urdma_underlay::Resolution::Pending, Some(_)) => self.resolves.push((ip, reply)),
+            (NeighbourResolution::Pending, Some(_)) => self.resolves.push((ip, reply)),
             _ => reply.resolved(Resolution::NoHost),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use urdma_types::Ip16;
 
-use urdma_underlay::{Checksum, Endpoint, MacAddr, Resolution, Route, Template};
+use urdma_underlay::{Checksum, LocalInterface, MacAddr, NeighbourResolution, Route, Template};
 
 use super::neighbours::Neighbours;
 
@@ -26,7 +26,7 @@ pub(crate) type Ends = (Ip16, u8);
 /// The templates of a port.
 #[derive(Debug)]
 pub(crate) struct Routes {
-    local: Endpoint,
+    local: LocalInterface,
     checksum: Checksum,
     templates: HashMap<Ends, Template>,
     last: Option<(Ends, Template)>,
@@ -40,7 +40,7 @@ pub(crate) struct Routes {
 const TOUCH_NS: u64 = 1_000_000_000;
 
 impl Routes {
-    pub(crate) fn new(local: Endpoint, checksum: Checksum) -> Self {
+    pub(crate) fn new(local: LocalInterface, checksum: Checksum) -> Self {
         Self {
             local,
             checksum,
@@ -94,9 +94,9 @@ impl Routes {
             MacAddr::of_group(address)
         } else {
             match neighbours.resolve(now_ns, address) {
-                Resolution::Known(mac) => mac,
-                Resolution::Pending => return Err(NoRoute::Pending),
-                Resolution::Unreachable => return Err(NoRoute::Unreachable),
+                NeighbourResolution::Known(mac) => mac,
+                NeighbourResolution::Pending => return Err(NoRoute::Pending),
+                NeighbourResolution::Unreachable => return Err(NoRoute::Unreachable),
             }
         };
         let template = self.template(index, address, mac);
@@ -127,9 +127,9 @@ impl Routes {
 mod tests {
     use super::*;
 
-    fn local() -> Endpoint {
+    fn local() -> LocalInterface {
         let addresses = ["fe80::1", "10.0.0.1", "2001:db8::1"].map(|text| text.parse().unwrap());
-        Endpoint::new(MacAddr([2, 0, 0, 0, 0, 1]), &addresses).unwrap()
+        LocalInterface::new(MacAddr([2, 0, 0, 0, 0, 1]), &addresses).unwrap()
     }
 
     /// Whom a packet that is made from the template goes to.
@@ -173,7 +173,7 @@ mod tests {
         );
         for last in [7, 8] {
             let mac = MacAddr([2, 0, 0, 0, 0, last]);
-            let peer = Endpoint::new(mac, &["10.0.0.2".parse().unwrap()]).unwrap();
+            let peer = LocalInterface::new(mac, &["10.0.0.2".parse().unwrap()]).unwrap();
             let mut peer = Neighbours::new(peer, None).unwrap();
             let mut frame = [0; 128];
             let octets = peer.poll_transmit(2, &mut frame).unwrap();

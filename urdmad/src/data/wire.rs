@@ -7,7 +7,7 @@ use urdma_ipc::status::FaultStatus;
 
 use super::fault::{FaultyLink, Line};
 use super::BURST;
-use crate::port::{Port, PortReport};
+use crate::port::{PacketPort, PortReport};
 use crate::shared::Shared;
 
 /// Bursts that are taken from the port at one look at most when it has faults.
@@ -18,7 +18,7 @@ const PATIENCE_NS: u64 = 10_000_000;
 
 /// A port and what happens to its frames.
 pub(crate) struct Wire {
-    port: Box<dyn Port>,
+    port: Box<dyn PacketPort>,
     faults: FaultyLink,
     /// Frames are in the port's hands that it has not sent.
     has_given: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(port: Box<dyn Port>, start: Option<Instant>) -> Self {
+    pub(crate) fn new(port: Box<dyn PacketPort>, start: Option<Instant>) -> Self {
         Self {
             port,
             start,
@@ -40,7 +40,7 @@ impl Wire {
     }
 
     /// The port itself.
-    pub(crate) fn port(&mut self) -> &mut dyn Port {
+    pub(crate) fn port(&mut self) -> &mut dyn PacketPort {
         &mut *self.port
     }
 
@@ -167,7 +167,7 @@ fn is_waited_for(since_ns: u64, now_ns: u64) -> bool {
     now_ns.saturating_sub(since_ns) < PATIENCE_NS
 }
 
-fn transmit(port: &mut dyn Port, octets: usize, write: &dyn Fn(&mut [u8]), shared: &Shared) {
+fn transmit(port: &mut dyn PacketPort, octets: usize, write: &dyn Fn(&mut [u8]), shared: &Shared) {
     let sent = port.transmit(octets, &mut |frame| {
         write(frame);
         shared.with_capture(|capture| capture.add(frame));
@@ -190,7 +190,7 @@ fn time_of(start: Option<Instant>, now_ns: u64) -> u64 {
 }
 
 /// Brings what has come to the port onto a line, at the time that it is then; how many frames.
-fn find(line: &mut Line, port: &mut dyn Port, now_ns: impl Fn() -> u64) -> usize {
+fn find(line: &mut Line, port: &mut dyn PacketPort, now_ns: impl Fn() -> u64) -> usize {
     let mut offered = 0;
     for _ in 0..BURSTS_MAX {
         let found = port.receive(&mut |frame| line.find(frame));
@@ -227,7 +227,7 @@ mod tests {
         takes: Arc<Mutex<usize>>,
     }
 
-    impl Port for Narrow {
+    impl PacketPort for Narrow {
         fn enter(&mut self) {}
 
         fn mac(&self) -> urdma_underlay::MacAddr {

@@ -13,8 +13,8 @@ use arrayvec::ArrayVec;
 use urdma_ipc::status::PoolStatus;
 use urdma_underlay::MacAddr;
 
+use super::interface::{NoBuffer, PacketPort, PortReport};
 use super::table::Table;
-use super::{NoBuffer, Port, PortReport};
 
 /// One queue pair.
 enum Queue {
@@ -109,7 +109,7 @@ impl Dpdk {
     }
 }
 
-impl Port for Dpdk {
+impl PacketPort for Dpdk {
     fn enter(&mut self) {
         // SAFETY: the data thread is the only one of this process that uses pools, and every lessee has an id of its own above 0.
         unsafe { LcoreId::PRIMARY.adopt() };

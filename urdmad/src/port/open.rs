@@ -11,9 +11,10 @@ use nix::net::if_::if_nametoindex;
 use urdma_ipc::status::LeaseSteering;
 
 use super::dpdk::Dpdk;
+use super::interface::{OpenPort, PacketPort, PortRequest};
 use super::steer::{self, Steer};
 use super::table::Table;
-use super::{device, tap, OpenPort, Port, PortRequest};
+use super::{device, tap};
 use crate::config::{self, PortKind};
 use crate::lease::LeaseOffer;
 

@@ -1,6 +1,6 @@
 //! The short rings of an endpoint's own slot, and those of its peers' that it fills.
 
-use crate::frame::{FrameHeader, Held};
+use crate::frame::{FrameHeader, HeldFrame};
 use crate::layout::SHORT_RINGS;
 use crate::map::Arena;
 use crate::short::{Producer, ShortOctets, Shorts, Taken};
@@ -105,7 +105,7 @@ impl Peers {
 
     /// A frame is on its way to `to`.
     #[inline]
-    pub(super) fn note_frame(&mut self, to: SlotId, held: &Held) {
+    pub(super) fn note_frame(&mut self, to: SlotId, held: &HeldFrame) {
         if let Some(peer) = self.0.get_mut(usize::from(to.number())) {
             peer.frame = Some((held.header, held.generation));
         }

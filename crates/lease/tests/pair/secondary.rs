@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         pin(usize::from(name != "a"));
     }
     let table = load();
-    let before = Surroundings::look();
+    let before = ProcessSettings::look();
     let (queue, lcore) = (queue.parse().unwrap(), lcore.parse().unwrap());
     let start = Instant::now();
     let opened = open(table, name, directory, queue, lcore);
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         }
     };
     assert_eq!(
-        Surroundings::look(),
+        ProcessSettings::look(),
         before,
         "attaching changed the process"
     );
@@ -508,7 +508,7 @@ impl Leased {
 
 /// What of a process a library must leave alone.
 #[derive(Debug, PartialEq, Eq)]
-struct Surroundings {
+struct ProcessSettings {
     cpus: Vec<usize>,
     signal_handlers: Vec<usize>,
     blocked_signals: Vec<bool>,
@@ -516,7 +516,7 @@ struct Surroundings {
     directory: PathBuf,
 }
 
-impl Surroundings {
+impl ProcessSettings {
     fn look() -> Self {
         // SAFETY: all zeros is valid for both sets.
         let (mut cpus, mut blocked): (libc::cpu_set_t, libc::sigset_t) =

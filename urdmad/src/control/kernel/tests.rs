@@ -142,7 +142,7 @@ impl Rig {
         request.id
     }
 
-    fn service(&self) -> Service {
+    fn service(&self) -> RequestTarget {
         let listeners = self.control.shared.listeners();
         listeners.find(PortTable::Tcp, HOST, PORT)
     }
@@ -259,17 +259,17 @@ fn device_that_goes_away_takes_its_listeners_and_connections_along() {
     rig.listen();
     rig.connect();
     rig.accept();
-    assert_eq!(rig.service(), Service::Listening(SlotId::DAEMON));
+    assert_eq!(rig.service(), RequestTarget::Listening(0));
 
     // The module says nothing more, and takes nothing.
     rig.module = Agent::over(File::open("/dev/null").unwrap());
     rig.control.serve_kernel();
     rig.control.kernel_device_is_gone();
-    assert_eq!(rig.service(), Service::Nobody);
+    assert_eq!(rig.service(), RequestTarget::Unbound);
     assert!(rig.control.kernel.next_try().is_some());
 
     // What processes still say of it does no harm.
     rig.control.qp_is_set(passive.token, PASSIVE_QPN, true);
     rig.control.serve_kernel();
-    assert_eq!(rig.service(), Service::Nobody);
+    assert_eq!(rig.service(), RequestTarget::Unbound);
 }

@@ -1,7 +1,7 @@
 //! The data thread: slot 0's ring, the port, and slot 0's own traffic.
 //!
 //! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to slots, and copies for members of groups.
-//! - [`own`]: connection requests and RESETs.
+//! - [`daemon_traffic`]: connection requests and RESETs.
 //! - [`wire`]: the port, and `fault` what is done to its frames when somebody wants to see how things go then.
 //! - [`command`]: what the control thread asks.
 //!
@@ -10,14 +10,14 @@
 
 mod allowances;
 pub(crate) mod command;
+mod daemon_traffic;
 mod doorbells;
 mod fault;
 mod inbound;
 mod kernel_neighbours;
 mod neighbours;
 mod network;
-mod own;
-pub(crate) use own::Answer;
+pub(crate) use daemon_traffic::DaemonDatagram;
 mod pace;
 mod routes;
 mod wire;
@@ -36,7 +36,7 @@ use urdma_arena::{Arena, Endpoint, Meta, RxFrame, Special};
 use urdma_ipc::Resolution;
 
 use crate::identity::Identity;
-use crate::port::Port;
+use crate::port::PacketPort;
 use crate::shared::{NotGiven, Shared};
 use allowances::Allowances;
 use command::{Command, DataHandle, Inbox};
@@ -76,7 +76,7 @@ pub(crate) fn start(
     arena: &Arena,
     shared: Arc<Shared>,
     identity: Arc<Identity>,
-    port: Option<(Box<dyn Port>, bool)>,
+    port: Option<(Box<dyn PacketPort>, bool)>,
 ) -> io::Result<DataHandle> {
     let endpoint = Endpoint::attach(arena, SlotId::DAEMON)?;
     let parker = endpoint.parker();
@@ -221,7 +221,7 @@ impl DataPlane {
             self.passed_on(now_ns, &frame, &meta);
             return;
         }
-        if let Some(request) = own::request_for_us(&frame, &meta, &self.identity) {
+        if let Some(request) = daemon_traffic::request_for_us(&frame, &meta, &self.identity) {
             self.local_request(now_ns, &request, frame);
             return;
         }
@@ -275,18 +275,18 @@ impl DataPlane {
             return;
         }
         let put = |slot| match slot {
-            SlotId::DAEMON => own::give_to_control(&frame, shared).is_ok(),
+            SlotId::DAEMON => daemon_traffic::give_to_control(&frame, shared).is_ok(),
             slot => endpoint.forward(slot, frame).is_ok(),
         };
-        if let Some(reject) = own::dispatch((shared, &self.identity), request, put) {
+        if let Some(reject) = daemon_traffic::dispatch((shared, &self.identity), request, put) {
             self.send_own(now_ns, &reject);
         }
     }
 
     /// Sends a datagram of slot 0's own.
-    fn send_own(&mut self, now_ns: u64, answer: &own::Answer) {
+    fn send_own(&mut self, now_ns: u64, answer: &daemon_traffic::DaemonDatagram) {
         if self.identity.owns(answer.remote) {
-            own::send_to_slot(&mut self.endpoint, answer, &self.identity);
+            daemon_traffic::send_to_slot(&mut self.endpoint, answer, &self.identity);
         } else if let Some(network) = &mut self.network {
             network.send_answer(now_ns, answer, &self.shared);
         }
@@ -297,7 +297,8 @@ impl DataPlane {
         let passed = match slot_of_port(dst_port) {
             // A full queue has its own counter.
             Some(SlotId::DAEMON) => {
-                own::give_to_control(&frame, &self.shared) != Err(NotGiven::NotForControl)
+                daemon_traffic::give_to_control(&frame, &self.shared)
+                    != Err(NotGiven::NotForControl)
             }
             Some(slot) => self.endpoint.forward(slot, frame).is_ok(),
             None => false,

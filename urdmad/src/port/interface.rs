@@ -1,16 +1,4 @@
-//! Ports: how packets leave the host.
-//!
-//! [`Port`] is all that the data path knows; `dpdk` implements it by DPDK, `open` starts it, `device` says what DPDK is asked for, `table` brings
-//! packets to leased queues where a NIC has no flow rules, `steer` parts an AF_XDP port from the kernel, `tap` a TAP port from its kernel end.
-
-mod device;
-mod dpdk;
-mod open;
-mod steer;
-mod table;
-mod tap;
-
-pub use self::open::{open, remove_leftovers};
+//! The port as the data path sees it: [`PacketPort`], and what opening one takes and gives.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,8 +9,8 @@ use urdma_underlay::MacAddr;
 use crate::config::PortConfig;
 use crate::lease::LeaseOffer;
 
-/// What the data path needs of a port. One thread uses it, after [`Port::enter`].
-pub trait Port: Send {
+/// What the data path needs of a port. One thread uses it, after [`PacketPort::enter`].
+pub trait PacketPort: Send {
     /// The calling thread is the one that will use the port from now on.
     fn enter(&mut self);
 
@@ -41,7 +29,7 @@ pub trait Port: Send {
     /// Whether it takes another frame for sending.
     fn has_room(&mut self) -> bool;
 
-    /// Lets `fill` write a frame of `octets` and takes it for sending with the next [`Port::flush`].
+    /// Lets `fill` write a frame of `octets` and takes it for sending with the next [`PacketPort::flush`].
     ///
     /// # Errors
     /// [`NoBuffer`]: the frame was not written.
@@ -87,7 +75,7 @@ pub struct PortReport {
 /// A port that is ready for use.
 pub struct OpenPort {
     /// The data path's side of it.
-    pub port: Box<dyn Port>,
+    pub port: Box<dyn PacketPort>,
     /// Name of the device.
     pub device: String,
     /// What it offers to lessees, or why it offers nothing.

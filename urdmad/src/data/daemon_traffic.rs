@@ -13,12 +13,12 @@ use urdma_types::{slot_of_port, slot_of_source_port, udp_port, Psn};
 use urdma_underlay::UdpPorts;
 
 use crate::identity::Identity;
-use crate::listeners::Service;
+use crate::listeners::RequestTarget;
 use crate::shared::{NotGiven, Shared};
 
 /// A datagram that urdmad itself sends.
 #[derive(Debug, Clone)]
-pub(crate) struct Answer {
+pub(crate) struct DaemonDatagram {
     /// To whom.
     pub(crate) remote: IpAddr,
     /// Index of the GID whose address it comes from.
@@ -29,7 +29,7 @@ pub(crate) struct Answer {
     pub(crate) datagram: ArrayVec<u8, MAX_MESSAGE>,
 }
 
-impl Answer {
+impl DaemonDatagram {
     /// A datagram of connection management to a slot of a host; nothing if it is too long. A request comes from the address that it names.
     pub(crate) fn of_cm(
         identity: &Identity,
@@ -134,14 +134,16 @@ pub(crate) fn request_for_us(
 }
 
 /// Who serves a request.
-pub(crate) fn service_of(shared: &Shared, request: &ReqRoute) -> Service {
-    let service = PortTable::of(request.port_space).map_or(Service::Nobody, |space| {
+pub(crate) fn request_target(shared: &Shared, request: &ReqRoute) -> RequestTarget {
+    let service = PortTable::of(request.port_space).map_or(RequestTarget::Unbound, |space| {
         let listeners = shared.listeners();
         listeners.find(space, request.dst.ip(), request.dst.port())
     });
     match service {
         // Its listener may have closed since slot 0 took it. The engine there knows the requests that it has, and refuses others.
-        Service::Nobody if shared.manages_connections() => Service::Listening(SlotId::DAEMON),
+        RequestTarget::Unbound if shared.manages_connections() => {
+            RequestTarget::Listening(SlotId::DAEMON.number())
+        }
         service => service,
     }
 }
@@ -152,14 +154,14 @@ pub(crate) fn dispatch(
     (shared, identity): (&Shared, &Identity),
     request: &ReqRoute,
     put: impl FnOnce(SlotId) -> bool,
-) -> Option<Answer> {
+) -> Option<DaemonDatagram> {
     let counters = &shared.counters;
-    let slot = match service_of(shared, request) {
-        Service::Listening(slot) => Some(slot),
-        Service::Bound => None,
-        Service::Nobody => {
+    let slot = match request_target(shared, request) {
+        RequestTarget::Listening(slot) => SlotId::new(slot),
+        RequestTarget::Bound => None,
+        RequestTarget::Unbound => {
             counters.cm_rejected.bump();
-            return Some(Answer::reject(identity, request));
+            return Some(DaemonDatagram::reject(identity, request));
         }
     };
     if slot.is_some_and(put) {
@@ -171,7 +173,7 @@ pub(crate) fn dispatch(
 }
 
 /// Sends an answer to a process of this host; one whose ring is full will ask again.
-pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &Answer, identity: &Identity) {
+pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &DaemonDatagram, identity: &Identity) {
     let Some(slot) = slot_of_port(answer.ports.destination) else {
         return;
     };

@@ -1,0 +1,86 @@
+//! The listening socket and the pause after a failed accept(2).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use nix::unistd::Uid;
+use urdma_ipc::packet::{PacketListener, PacketSocket};
+
+use super::places::Places;
+use crate::config::Quota;
+
+/// Pause after a failed accept(2).
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The listening socket. A spare descriptor is closed to accept and refuse a connection when the
+/// process has no other left: a connection that stayed in the backlog would keep poll(2) from
+/// sleeping.
+pub(super) struct Acceptor<'a> {
+    listener: &'a PacketListener,
+    spare: Option<OwnedFd>,
+    pub(super) places: Places,
+    /// No connection is accepted before this time.
+    opens_at: Option<Instant>,
+}
+
+impl<'a> Acceptor<'a> {
+    pub(super) fn new(listener: &'a PacketListener, quota: &Quota) -> Self {
+        let mut acceptor = Self {
+            listener,
+            spare: None,
+            places: Places::new(quota, Uid::effective().as_raw()),
+            opens_at: None,
+        };
+        acceptor.keep_spare();
+        acceptor
+    }
+
+    /// The events to poll for.
+    pub(super) fn events(&self, now: Instant) -> PollFlags {
+        match self.opens_at(now) {
+            Some(_) => PollFlags::empty(),
+            None => PollFlags::POLLIN,
+        }
+    }
+
+    /// The end of the pause, if there is one.
+    pub(super) fn opens_at(&self, now: Instant) -> Option<Instant> {
+        self.opens_at.filter(|opens_at| now < *opens_at)
+    }
+
+    /// Ends the pause.
+    pub(super) fn open(&mut self) {
+        self.opens_at = None;
+    }
+
+    pub(super) fn accept(&self) -> Result<PacketSocket, Errno> {
+        self.listener.accept()
+    }
+
+    /// Opens the spare descriptor again.
+    pub(super) fn keep_spare(&mut self) {
+        if self.spare.is_none() {
+            self.spare = self.listener.as_fd().try_clone_to_owned().ok();
+        }
+    }
+
+    /// Accepts a connection, to be refused, by means of the spare descriptor. If that fails or the
+    /// backlog is empty, a pause begins.
+    pub(super) fn accept_surplus(&mut self) -> Option<PacketSocket> {
+        self.spare = None;
+        let accepted = self.listener.accept();
+        if accepted.is_err() {
+            self.opens_at = Some(Instant::now() + PAUSE);
+            self.keep_spare();
+        }
+        accepted.ok()
+    }
+}
+
+impl AsFd for Acceptor<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
