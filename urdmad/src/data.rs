@@ -1,12 +1,14 @@
 //! The data thread: slot 0's ring, the port, and slot 0's own traffic.
 //!
-//! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to slots, and copies for members of groups.
+//! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to
+//!   slots, and copies for members of multicast groups.
 //! - [`daemon_traffic`]: connection requests and RESETs.
-//! - [`wire`]: the port, and `fault` what is done to its frames when somebody wants to see how things go then.
-//! - [`command`]: what the control thread asks.
+//! - [`wire`]: the port; `fault`: the impairments that `urdma fault` applies to its frames.
+//! - [`command`]: commands of the control thread.
 //!
-//! Without a port the thread sleeps on slot 0's park word until a process sends. With one it polls: it spins for a short time after the
-//! last packet, letting others run, then sleeps longer and longer, at most some milliseconds; a process that sends wakes it at once.
+//! Without a port the thread sleeps on slot 0's park word until a process sends. With a port it
+//! polls: after the last packet it spins for a short time with sched_yield(2), then sleeps for
+//! growing intervals of at most some milliseconds. A process that sends wakes it at once.
 
 mod allowances;
 pub(crate) mod command;
@@ -17,10 +19,11 @@ mod inbound;
 mod kernel_neighbours;
 mod neighbours;
 mod network;
-pub(crate) use daemon_traffic::DaemonDatagram;
 mod pace;
 mod routes;
 mod wire;
+
+pub(crate) use daemon_traffic::DaemonDatagram;
 
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -45,16 +48,16 @@ use inbound::{Inbound, Limits};
 use network::Network;
 use pace::{Pace, Rest};
 
-/// Frames taken from slot 0's ring at a time.
+/// Frames received from slot 0's ring in one burst.
 const BURST: usize = 32;
 
 /// Octets of the longest datagram to a group.
 const DATAGRAM_OCTETS_MAX: usize = HEADER_LEN + MESSAGE_MAX;
 
-/// How late a sleep of the data thread may end.
+/// Timer slack of the data thread.
 const TIMER_SLACK_NS: u64 = 1_000;
 
-/// Everything the data thread has.
+/// State of the data thread.
 struct DataPlane {
     endpoint: Endpoint,
     shared: Arc<Shared>,
@@ -71,7 +74,7 @@ struct DataPlane {
 /// Attaches to slot 0 and starts the thread.
 ///
 /// # Errors
-/// Slot 0 cannot be attached or the thread not be started.
+/// Slot 0 cannot be attached or the thread cannot be started.
 pub(crate) fn start(
     arena: &Arena,
     shared: Arc<Shared>,
@@ -102,7 +105,7 @@ pub(crate) fn start(
     let thread = thread::Builder::new()
         .name("urdmad-data".to_owned())
         .spawn(move || {
-            // The control thread ends the daemon when this thread has ended without being told to.
+            // The control thread ends the daemon when this thread ends without a stop request.
             let _ = catch_unwind(AssertUnwindSafe(|| plane.run()));
             drop(plane);
             shared.ring_control();
@@ -113,7 +116,8 @@ pub(crate) fn start(
 impl DataPlane {
     fn run(&mut self) {
         let parker = self.endpoint.parker();
-        // Linux ends sleeps up to 50 us late by default, which would be most of a round trip; a kernel that refuses does just that.
+        // The default timer slack is 50 us, which would be most of a round trip. If prctl(2) fails,
+        // the default stays.
         let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK_NS);
         if let Some(network) = &mut self.network {
             network.enter();
@@ -121,7 +125,8 @@ impl DataPlane {
         while self.handle_commands() {
             let now_ns = self.now_ns();
             self.allowances.forget();
-            // While the port is full processes wait at slot 0's ring, and what comes from the port goes on.
+            // While the port is full, processes wait at slot 0's ring; receiving from the port
+            // continues.
             let is_full = self.is_full(now_ns);
             let mut worked = !is_full && self.take_burst(now_ns);
             if let (mut inbound, Some(network)) = self.split(now_ns) {
@@ -156,13 +161,13 @@ impl DataPlane {
         }
     }
 
-    /// Whether the port takes no more for the moment.
+    /// Whether the port accepts no more frames for the moment.
     fn is_full(&self, now_ns: u64) -> bool {
         let network = self.network.as_ref();
         network.is_some_and(|network| network.is_full(now_ns))
     }
 
-    /// What handing datagrams to slots needs, and the port's side beside it.
+    /// The parts that deliver datagrams to slots, and the port's side.
     fn split(&mut self, now_ns: u64) -> (Inbound<'_>, Option<&mut Network>) {
         let inbound = Inbound {
             endpoint: &mut self.endpoint,
@@ -180,11 +185,11 @@ impl DataPlane {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// What to do while there is nothing to do; nothing: sleep until woken.
+    /// How an idle thread waits; `None`: sleep until it is woken.
     fn rest(&mut self, now_ns: u64) -> Option<Rest> {
         let network = self.network.as_ref()?;
         let rest = self.pace.rest(now_ns);
-        // What is due waits for a slot that is behind.
+        // While a slot that is behind is waited for, deadlines do not shorten the sleep.
         let due_ns = network
             .next_deadline()
             .filter(|_| !self.allowances.was_waiting());
@@ -198,7 +203,7 @@ impl DataPlane {
         })
     }
 
-    /// Takes a burst from slot 0's ring; whether there was something.
+    /// Receives a burst from slot 0's ring; false if it was empty.
     fn take_burst(&mut self, now_ns: u64) -> bool {
         let mut burst = ArrayVec::<RxFrame, BURST>::new();
         let count = self.endpoint.recv_burst(&mut burst);
@@ -245,7 +250,7 @@ impl DataPlane {
         }
     }
 
-    /// A datagram from another host that came by a leased queue.
+    /// A datagram from another host that arrived on a leased queue.
     #[cold]
     fn passed_on(&mut self, now_ns: u64, frame: &RxFrame, meta: &Meta) {
         let mut copy = [0; DATAGRAM_OCTETS_MAX];
@@ -257,7 +262,7 @@ impl DataPlane {
         }
     }
 
-    /// Gives the members on this host a datagram to a group, from one of them; gives the group.
+    /// Copies a datagram of a local member to the group's members on this host; returns the group.
     fn copy_to_group(&mut self, now_ns: u64, frame: &RxFrame, meta: &Meta) -> Option<Ip16> {
         let mut copy = [0; DATAGRAM_OCTETS_MAX];
         let datagram = copy_of(frame, &mut copy)?;
@@ -283,7 +288,7 @@ impl DataPlane {
         }
     }
 
-    /// Sends a datagram of slot 0's own.
+    /// Sends a datagram of slot 0.
     fn send_own(&mut self, now_ns: u64, answer: &daemon_traffic::DaemonDatagram) {
         if self.identity.owns(answer.remote) {
             daemon_traffic::send_to_slot(&mut self.endpoint, answer, &self.identity);
@@ -292,7 +297,8 @@ impl DataPlane {
         }
     }
 
-    /// A process should send these itself; urdmad passes them on all the same.
+    /// Processes address local slots directly; a frame that goes through slot 0 is forwarded all
+    /// the same.
     fn pass_on(&mut self, dst_port: u16, frame: RxFrame) {
         let passed = match slot_of_port(dst_port) {
             // A full queue has its own counter.
@@ -322,7 +328,7 @@ impl DataPlane {
 
     fn handle_command(&mut self, command: Command) {
         let now_ns = self.now_ns();
-        // Whoever asked may have given up waiting: an answer that cannot be sent is not missed.
+        // The caller may have timed out: an answer that cannot be sent is discarded.
         match (command, &mut self.network) {
             (Command::Resolve { ip, reply }, Some(network)) => network.resolve(now_ns, ip, reply),
             (Command::Send(answer), _) => self.send_own(now_ns, &answer),
@@ -355,7 +361,7 @@ impl DataPlane {
     }
 }
 
-/// A private copy of a frame's datagram, if it fits.
+/// A copy of a frame's datagram, if it fits.
 fn copy_of<'a>(frame: &RxFrame, copy: &'a mut [u8; DATAGRAM_OCTETS_MAX]) -> Option<&'a [u8]> {
     let datagram = copy.get_mut(..frame.len())?;
     frame.copy_to_slice(0, datagram).then_some(&*datagram)

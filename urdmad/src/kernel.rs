@@ -56,7 +56,8 @@ impl KernelDevice {
 
     /// Serves the device if it can be; to be called when the control socket is there, and again when [`KernelDevice::next_try`] has come.
     pub(crate) fn keep_served(&mut self, now: Instant) {
-        let (Some(device), ServiceState::Waiting { because, next_try }) = (&self.device, &self.state)
+        let (Some(device), ServiceState::Waiting { because, next_try }) =
+            (&self.device, &self.state)
         else {
             return;
         };

@@ -1,47 +1,53 @@
-//! How many of slot 0's frames each slot may have, and how long one that is behind is waited for.
+//! Limits on slot 0's frames in each slot's ring, and on the time that slot 0 waits for a slow
+//! slot.
 
 use urdma_arena::{Arena, MAX_SLOTS, SMALL_CAPACITY};
 use urdma_types::SlotId;
 
 use super::doorbells::Doorbells;
 
-/// Frames that a slot is to have room for, two bursts, or a quarter of its share if that is less.
+/// Frames for which a slot should have room: two bursts, or a quarter of its share if that is less.
 const ROOM_WANTED: u32 = 64;
-/// How long a slot that is behind is waited for: its process may wait for a processor, or have stopped.
+/// How long slot 0 waits for a slot that is behind: its process may be waiting for a CPU, or be
+/// stopped.
 const PATIENCE_NS: u64 = 10_000_000;
 
-/// In the reserve a slot may hold a frame for so many that are free.
+/// In the reserve, a slot may hold one frame for each this many free frames.
 const FREE_PER_FRAME: u32 = 8;
 
-/// How many frames each slot may be given in this burst, looked up once a burst: processes that have stopped must not get all frames of slot 0
-/// into their rings, or no other would receive anything.
+/// The number of frames that each slot may be given in this burst, looked up once per burst.
+/// Stopped processes must not collect all frames of slot 0 in their rings, or no other process
+/// could receive.
 ///
-/// All slots together share three quarters of the frames. The rest is a reserve: while three quarters are held, a slot may hold a fraction of what is still free,
-/// so that slots that hold much get nothing and one that takes what it is given goes on receiving.
+/// All slots together share three quarters of the frames. The rest is a reserve: while three
+/// quarters are held, a slot may hold a fraction of the frames that are still free, so that slots
+/// that hold many get none and a slot that consumes its frames goes on receiving.
 ///
-/// A slot that is only behind is waited for, since what is dropped here is sent again for a round trip or more; what comes meanwhile stays with the port.
+/// Slot 0 waits for a slot that is only behind, since a packet dropped here costs a retransmission
+/// of a round trip or more; meanwhile packets stay with the port.
 #[derive(Debug, Default)]
 pub(crate) struct Allowances {
     known: Doorbells,
     shares: Vec<Share>,
-    /// What all slots hold.
+    /// Frames that all slots hold.
     held: Room,
-    /// What each slot holds was looked up in this burst.
+    /// The slots whose holdings were looked up in this burst.
     is_held_known: bool,
     waited_for: Option<Wait>,
 }
 
-/// What a slot has.
+/// The holdings of a slot.
 #[derive(Debug, Default, Clone, Copy)]
 struct Share {
-    /// Entries that wait in its ring, of slot 0 and others.
+    /// Entries in its ring, of slot 0 and of others.
     backlog: u32,
-    /// Frames of slot 0 that it was given and has not taken; never less.
+    /// Frames of slot 0 that the slot was given and has not consumed; an upper bound.
     held: Room,
-    /// Those among them that were given since its ring's end was at `mark`.
+    /// Those of them that were given since the end of its ring was at `mark`.
     held_since: Room,
     mark: u64,
-    /// It was waited for in vain when so many entries waited: what it has no room for is dropped until it has taken half of them.
+    /// The ring's length when the wait for the slot timed out: datagrams without room are dropped
+    /// until the slot has consumed half of that.
     given_up_at: Option<u32>,
 }
 
@@ -52,7 +58,7 @@ struct Room {
     large: u32,
 }
 
-/// A slot that has little room for frames for datagrams of `octets`.
+/// A slot with little room for frames for datagrams of `octets`.
 #[derive(Debug)]
 struct Wait {
     slot: SlotId,
@@ -61,7 +67,7 @@ struct Wait {
 }
 
 impl Allowances {
-    /// A new burst.
+    /// Begins a burst.
     pub(crate) fn forget(&mut self) {
         self.known = Doorbells::default();
         self.is_held_known = false;
@@ -98,7 +104,8 @@ impl Allowances {
         left > 0
     }
 
-    /// Whether a slot is behind and waited for, so that none is to be given anything for the moment.
+    /// Whether a slot is behind and waited for, so that no datagram is to be delivered for the
+    /// moment.
     #[inline]
     pub(crate) fn waits(&mut self, arena: &Arena, now_ns: u64) -> bool {
         let Some(Wait { slot, octets, .. }) = self.waited_for else {
@@ -123,12 +130,13 @@ impl Allowances {
         false
     }
 
-    /// Whether it was so at the last look.
+    /// The result of the last [`Self::waits`].
     pub(crate) fn was_waiting(&self) -> bool {
         self.waited_for.is_some()
     }
 
-    /// How many frames for datagrams of `octets` a slot may have now, and how many more that are than it has.
+    /// The frames for datagrams of `octets` that a slot may hold now, and how many more that is
+    /// than it holds.
     #[inline]
     fn left(&self, arena: &Arena, slot: SlotId, octets: usize) -> (u32, u32) {
         let Some(share) = self.shares.get(usize::from(slot.number())) else {
@@ -144,7 +152,7 @@ impl Allowances {
         (limit, limit.saturating_sub(share.held.of(octets)))
     }
 
-    /// Looks up what a slot has not taken yet.
+    /// Looks up the frames that a slot has not consumed.
     fn look(&mut self, arena: &Arena, slot: SlotId) {
         if self.shares.is_empty() {
             self.shares = vec![Share::default(); usize::from(MAX_SLOTS)];
@@ -190,12 +198,12 @@ impl Share {
     }
 }
 
-/// Whether `left` is less room than a slot that may have `limit` frames is to have.
+/// Whether `left` is less than the room that a slot with this `limit` should have.
 fn is_short(limit: u32, left: u32) -> bool {
     limit > 0 && left < ROOM_WANTED.min(limit / 4).max(1)
 }
 
-/// The part of slot 0's `all` frames that is not the reserve.
+/// The shared part of slot 0's `all` frames, without the reserve.
 fn shared(all: u32) -> u32 {
     all - all / 4
 }
@@ -211,7 +219,7 @@ impl Room {
         }
     }
 
-    /// In a sum of which one part was `before` and now is `after`.
+    /// Updates a sum of which one part changes from `before` to `after`.
     fn replace(&mut self, before: Self, after: Self) {
         self.small = self.small + after.small - before.small;
         self.large = self.large + after.large - before.large;
@@ -243,7 +251,7 @@ mod tests {
     struct Rig {
         arena: Arena,
         daemon: Endpoint,
-        /// Takes nothing by itself.
+        /// Consumes nothing unless told to.
         process: Endpoint,
         allowances: Allowances,
         others: Vec<Endpoint>,
@@ -273,7 +281,7 @@ mod tests {
             }
         }
 
-        /// Offers a slot so many datagrams of `octets` in bursts; how many it was given.
+        /// Offers a slot datagrams of `octets` in bursts; returns how many it was given.
         fn flood(&mut self, slot: SlotId, datagrams: usize, octets: usize) -> usize {
             let mut given = 0;
             for _ in 0..datagrams {
@@ -289,7 +297,7 @@ mod tests {
             given
         }
 
-        /// Offers the process so many datagrams in one burst; how many it was given.
+        /// Offers the process datagrams in one burst; returns how many it was given.
         fn offer(&mut self, datagrams: usize) -> usize {
             self.allowances.forget();
             let slot = self.process.slot();
@@ -308,7 +316,7 @@ mod tests {
             self.allowances.waits(&self.arena, now_ns)
         }
 
-        /// The process takes so many datagrams.
+        /// The process consumes this many datagrams.
         fn take(&mut self, datagrams: usize) {
             for _ in 0..datagrams {
                 let frame = self.process.recv().unwrap();
@@ -327,7 +335,7 @@ mod tests {
         assert!(rig.daemon.alloc(OCTETS).is_some());
     }
 
-    // What it had no room for at this moment was lost.
+    // The datagrams that had no room at this moment were lost.
     #[test]
     fn slot_that_is_behind_is_waited_for_until_it_has_room() {
         let mut rig = Rig::new();

@@ -1,4 +1,4 @@
-//! What the control thread asks of the data thread.
+//! Commands of the control thread to the data thread.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,8 @@ use urdma_ipc::{Answer, Resolution};
 use super::daemon_traffic::DaemonDatagram;
 use crate::port::PortReport;
 
-/// The data thread looks at its commands at least once a millisecond; longer means that it hangs.
+/// The data thread reads its commands at least once a millisecond; a longer delay means that it
+/// hangs.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Capacity of the command queue. One turn of the control loop handles at most 16 requests of each
@@ -29,26 +30,26 @@ const COMMANDS_MAX: usize = 4096;
 /// A request of the control thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Answer `reply` when it is known how to reach `ip`.
+    /// Answer `reply` when the neighbour for `ip` is resolved.
     Resolve { ip: IpAddr, reply: Reply },
-    /// Send this.
+    /// Send a datagram.
     Send(Box<DaemonDatagram>),
-    /// Leave a queue to a lessee that has this UDP port.
+    /// Lend a queue to a lessee with this UDP port.
     Lend {
         queue: u16,
         udp_port: u16,
         done: SyncSender<Result<(), String>>,
     },
-    /// Take back the queue of a lessee that is gone, and poll it.
+    /// Take back the queue of a lessee that has ended, and poll it.
     Reclaim {
         queue: u16,
         done: SyncSender<Result<(), String>>,
     },
-    /// Say how the port is.
+    /// Report the port's state.
     Report {
         done: SyncSender<(PortReport, FaultStatus)>,
     },
-    /// Do this to the port's frames from now on.
+    /// Apply these impairments to the port's frames from now on.
     SetFaults {
         faults: Box<Faults>,
         done: SyncSender<()>,
@@ -66,7 +67,7 @@ pub(crate) enum NotTaken {
     NoAnswer,
 }
 
-/// Where the answer to a client's request goes.
+/// The client and request that an answer belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     pub(crate) socket: Arc<PacketSocket>,
@@ -74,7 +75,8 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Sends the answer; a client that is gone or does not read is the control thread's business.
+    /// Sends the answer. An error is ignored: the control thread detects clients that have ended or
+    /// do not read.
     pub(crate) fn resolved(&self, resolution: Resolution) {
         let answer = FromDaemon::Answer {
             id: self.id,
@@ -194,7 +196,7 @@ impl DataHandle {
         self.parker.unpark();
     }
 
-    /// Leaves a queue to a lessee that has `udp_port`.
+    /// Lends a queue to a lessee with `udp_port`.
     pub(crate) fn lend(&self, queue: u16, udp_port: u16) -> Result<(), String> {
         self.ask(|done| Command::Lend {
             queue,
@@ -234,12 +236,12 @@ impl DataHandle {
             .map_err(|_| NotTaken::NoAnswer)
     }
 
-    /// Whether the thread has ended, which it must not before it is told to.
+    /// Whether the thread has ended; without a stop request that is an error.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends the thread and waits for it.
+    /// Stops the thread and joins it.
     pub(crate) fn stop(&mut self) {
         self.mailbox.must_stop.store(true, Ordering::SeqCst);
         self.notify();

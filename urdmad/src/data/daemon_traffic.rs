@@ -1,4 +1,4 @@
-//! Slot 0's own traffic: connection requests, and what answers datagrams for nobody.
+//! Slot 0's own traffic: connection requests, and RESET and REJ for datagrams without a receiver.
 
 use std::net::IpAddr;
 use urdma_types::{Ip16, SlotId};
@@ -19,9 +19,9 @@ use crate::shared::{NotGiven, Shared};
 /// A datagram that urdmad itself sends.
 #[derive(Debug, Clone)]
 pub(crate) struct DaemonDatagram {
-    /// To whom.
+    /// The destination host.
     pub(crate) remote: IpAddr,
-    /// Index of the GID whose address it comes from.
+    /// Index of the GID whose address is the source.
     pub(crate) gid_index: u8,
     /// UDP ports.
     pub(crate) ports: UdpPorts,
@@ -30,7 +30,8 @@ pub(crate) struct DaemonDatagram {
 }
 
 impl DaemonDatagram {
-    /// A datagram of connection management to a slot of a host; nothing if it is too long. A request comes from the address that it names.
+    /// A CM datagram to a slot of a host; none if it is too long. A request is sent from the source
+    /// address that it names.
     pub(crate) fn of_cm(
         identity: &Identity,
         remote: IpAddr,
@@ -52,7 +53,7 @@ impl DaemonDatagram {
         })
     }
 
-    /// "Nobody listens there."
+    /// A REJ with the reason that no listener exists.
     fn reject(identity: &Identity, request: &ReqRoute) -> Self {
         let mut datagram = ArrayVec::from([0; MAX_MESSAGE]);
         let octets = reject_no_listener(request, &mut datagram);
@@ -68,8 +69,9 @@ impl DaemonDatagram {
         }
     }
 
-    /// The RESET that answers a datagram for a slot that is not attached; none if it is not to be answered. It acknowledges what the process that had the
-    /// slot had taken of the stream.
+    /// The RESET that answers a datagram to a slot that is not attached; none if the datagram must
+    /// not be answered. It acknowledges what the slot's previous process had delivered of the
+    /// stream.
     pub(crate) fn reset(
         datagram: &[u8],
         meta: &Meta,
@@ -113,9 +115,10 @@ pub(crate) fn give_to_control(frame: &RxFrame, shared: &Shared) -> Result<(), No
     shared.give_cm_datagram(frame.meta().remote_ip.to_ip(), datagram)
 }
 
-/// The route of a connection request to this host, if `frame`, which a process sent to slot 0, is one.
+/// The route of a connection request to this host, if `frame`, which a process sent to slot 0, is
+/// one.
 ///
-/// A request to another host looks the same but for its destination: that one is to be forwarded.
+/// A request to another host differs only in its destination: it is forwarded.
 pub(crate) fn request_for_us(
     frame: &RxFrame,
     meta: &Meta,
@@ -133,14 +136,15 @@ pub(crate) fn request_for_us(
     identity.owns(route.dst.ip()).then_some(route)
 }
 
-/// Who serves a request.
+/// The target of a request.
 pub(crate) fn request_target(shared: &Shared, request: &ReqRoute) -> RequestTarget {
     let service = PortTable::of(request.port_space).map_or(RequestTarget::Unbound, |space| {
         let listeners = shared.listeners();
         listeners.find(space, request.dst.ip(), request.dst.port())
     });
     match service {
-        // Its listener may have closed since slot 0 took it. The engine there knows the requests that it has, and refuses others.
+        // The listener may have closed since slot 0 accepted the request. Slot 0's CM engine knows
+        // its requests and refuses others.
         RequestTarget::Unbound if shared.manages_connections() => {
             RequestTarget::Listening(SlotId::DAEMON.number())
         }
@@ -148,8 +152,8 @@ pub(crate) fn request_target(shared: &Shared, request: &ReqRoute) -> RequestTarg
     }
 }
 
-/// What is to become of a request, after `put` was tried with the slot that listens for it: an answer that refuses it, or nothing,
-/// for it was delivered or its sender will send it again.
+/// Delivers a request by `put` to the slot that listens for it. Returns the REJ to send, if any;
+/// otherwise the request was delivered, or its sender retransmits it.
 pub(crate) fn dispatch(
     (shared, identity): (&Shared, &Identity),
     request: &ReqRoute,
@@ -172,7 +176,7 @@ pub(crate) fn dispatch(
     None
 }
 
-/// Sends an answer to a process of this host; one whose ring is full will ask again.
+/// Sends an answer to a process of this host; a process whose ring is full retransmits its request.
 pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &DaemonDatagram, identity: &Identity) {
     let Some(slot) = slot_of_port(answer.ports.destination) else {
         return;
@@ -225,7 +229,7 @@ mod tests {
         Identity::new(std::path::Path::new("/run/urdma/test"), Some(&[address]))
     }
 
-    /// To which slot a request goes that nobody listens for, and whether it is refused here.
+    /// The slot that a request without a listener is delivered to, and whether it is refused here.
     fn unlistened(shared: &Shared) -> (Option<SlotId>, bool) {
         let mut given = None;
         let answer = dispatch((shared, &identity()), &request(), |slot| {
@@ -241,7 +245,7 @@ mod tests {
         assert_eq!(unlistened(&shared), (None, true));
     }
 
-    /// A request that is repeated after its listener has closed has been taken, perhaps accepted.
+    /// A retransmitted request whose listener has closed was delivered before, and may be accepted.
     #[test]
     fn request_without_a_listener_is_for_slot_0_to_judge_if_it_manages_connections() {
         let shared = Shared::new().unwrap();

@@ -1,4 +1,4 @@
-//! Which slots have been sent to in this burst and must be woken.
+//! The slots that were sent to in this burst and need a doorbell.
 
 use urdma_arena::Endpoint;
 use urdma_types::SlotId;
@@ -8,7 +8,7 @@ use urdma_types::SlotId;
 pub(crate) struct Doorbells([u64; 4]);
 
 impl Doorbells {
-    /// Puts `slot` into the set; whether it was not in it.
+    /// Adds `slot`; false if the set had it.
     #[inline]
     pub(crate) fn note(&mut self, slot: SlotId) -> bool {
         let index = usize::from(slot.number());
@@ -18,7 +18,7 @@ impl Doorbells {
         is_new
     }
 
-    /// Wakes those that sleep, and forgets all.
+    /// Rings the doorbells of the set and empties it.
     #[inline]
     pub(crate) fn ring(&mut self, endpoint: &mut Endpoint) {
         for (word, base) in self.0.iter_mut().zip([0u8, 64, 128, 192]) {

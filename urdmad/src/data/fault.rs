@@ -1,7 +1,9 @@
-//! Faults at the port: packets go in, and come out lost, twice, late, changed or marked, at the times that are drawn from a seed.
+//! Impairment of the port's traffic: packets are lost, duplicated, delayed, corrupted or ECN-marked
+//! at times that are drawn from a seed.
 //!
-//! A [`Line`] is one direction of the link, in this order: a queue before a link of limited rate, which marks or drops; then a path that loses,
-//! changes, delays and doubles. It knows no clock: it is told the time and says when it must be asked again. What is under way takes memory,
+//! A [`Line`] is one direction of the link, in this order: a queue before a link of limited rate,
+//! which marks or drops; then a path that loses, corrupts, delays and duplicates. It has no clock:
+//! the caller passes the time and asks for the next deadline. Packets in flight take memory,
 //! [`HELD_OCTETS_MAX`] at most.
 
 use std::cmp::Reverse;
@@ -11,15 +13,18 @@ use proto_trp::sim::Rng;
 use urdma_ipc::fault::{Faults, Impairment};
 use urdma_ipc::status::{FaultCounts, FaultStatus, LineStatus};
 
-/// Octets of packets that may be under way: a path of 10 Gbit/s and 48 ms has 60 MB, with room for its queue.
+/// Octets of packets in flight at most: a path of 10 Gbit/s and 48 ms has 60 MB, with room for its
+/// queue.
 pub(crate) const HELD_OCTETS_MAX: usize = 128 << 20;
 const ETHERNET_OCTETS: usize = 14;
-/// Buffers that are kept for further packets at most: what a path of 10 Gbit/s and 48 ms has under way, with room for its queue.
+/// Buffers kept for further packets at most: the packets in flight of a path of 10 Gbit/s and 48
+/// ms, with room for its queue.
 const SPARE_MAX: usize = 16_384;
-/// Longest time for which what is found at the port may have been there: a time slice of somebody else.
+/// Longest time that frames found at the port may have waited there: a time slice of another
+/// process.
 const LATE_NS_MAX: u64 = 4_000_000;
 
-/// A packet under way. The order is that of leaving: by time, then as they came.
+/// A packet in flight, ordered by departure time, then by arrival.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct DelayedFrame {
     due_ns: u64,
@@ -32,16 +37,17 @@ struct DelayedFrame {
 pub(crate) struct Line {
     impairment: Impairment,
     rng: Rng,
-    /// When the link has sent all that waits for it.
+    /// When the link will have sent all packets of its queue.
     link_free_ns: u64,
     held: BinaryHeap<Reverse<DelayedFrame>>,
     held_octets: usize,
     next_number: u64,
     counts: FaultCounts,
-    /// Frames that were found at the last look at the port, and when that was.
+    /// Frames that were found at the last poll of the port, and the time of that poll.
     found: Vec<Vec<u8>>,
     looked_ns: u64,
-    /// Buffers of packets that have left, the warmest last: the heap would give their memory back to the kernel and get it again page by page.
+    /// Buffers of packets that have left, the most recent last: the allocator would return their
+    /// memory to the kernel and fault it in again page by page.
     spare: Vec<Vec<u8>>,
 }
 
@@ -61,16 +67,18 @@ impl Line {
         }
     }
 
-    /// A frame was found at the port, with those since the last [`Line::take_found`].
+    /// A frame was found at the port; it joins those since the last [`Line::take_found`].
     pub(crate) fn find(&mut self, frame: &[u8]) {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.extend_from_slice(frame);
         self.found.push(buffer);
     }
 
-    /// Takes in what was found, as if it had come to the link's queue evenly since the port was looked at before: a link would have gone on sending while
-    /// this thread waited for a processor, and what comes at once would meet a queue that there would not have been. But each is delayed from now on:
-    /// one that was sent a moment ago would else be there before it can be, and its sender take that for the path's round trip.
+    /// Queues the frames that were found, with arrival times spread evenly since the previous poll
+    /// of the port: a real link would have gone on sending while this thread waited for a CPU, and
+    /// a batch with one arrival time would meet a queue that does not exist. The delay of each,
+    /// however, starts now: otherwise a frame sent a moment ago would arrive too early, and its
+    /// sender would measure a round trip shorter than the path's.
     pub(crate) fn take_found(&mut self, now_ns: u64) {
         let since_ns = self.looked_ns.max(now_ns.saturating_sub(LATE_NS_MAX));
         self.looked_ns = now_ns;
@@ -83,7 +91,7 @@ impl Line {
         self.found = found;
     }
 
-    /// Takes a frame of `octets` in that came at `now_ns` and that `write` writes.
+    /// Queues a frame of `octets` that arrived at `now_ns` and that `write` writes.
     pub(crate) fn offer(&mut self, now_ns: u64, octets: usize, write: &dyn Fn(&mut [u8])) {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.resize(octets, 0);
@@ -91,7 +99,7 @@ impl Line {
         self.take_in(now_ns, now_ns, buffer);
     }
 
-    /// Keeps the buffer of a packet that has left for another.
+    /// Keeps the buffer of a packet that has left for reuse.
     fn keep(&mut self, mut buffer: Vec<u8>) {
         if self.spare.len() < SPARE_MAX {
             buffer.clear();
@@ -99,7 +107,7 @@ impl Line {
         }
     }
 
-    /// Takes a frame in that presumably came at `came_ns` and was found at `now_ns`.
+    /// Queues a frame that presumably arrived at `came_ns` and was found at `now_ns`.
     fn take_in(&mut self, came_ns: u64, now_ns: u64, mut frame: Vec<u8>) {
         self.counts.offered += 1;
         let Some((departs_ns, is_marked)) = self.queue(came_ns, frame.len()) else {
@@ -133,7 +141,8 @@ impl Line {
         self.hold(due_ns, frame);
     }
 
-    /// When a frame that waits for the link has left it, and whether it is to be marked; nothing: the queue is full.
+    /// When a queued frame will have left the link, and whether it is to be marked; `None`: the
+    /// queue is full.
     fn queue(&mut self, now_ns: u64, octets: usize) -> Option<(u64, bool)> {
         let Some(rate_bit_s) = self.impairment.rate_bit_s else {
             return Some((now_ns, false));
@@ -141,7 +150,7 @@ impl Line {
         let starts_ns = self.link_free_ns.max(now_ns);
         let waiting_bit = u128::from(starts_ns - now_ns) * u128::from(rate_bit_s) / 1_000_000_000;
         let waiting_octets = u64::try_from(waiting_bit / 8).unwrap_or(u64::MAX);
-        // An empty queue takes a frame of any length.
+        // An empty queue accepts a frame of any length.
         let filled = waiting_octets.saturating_add(octets as u64);
         if waiting_octets > 0 && filled > self.impairment.queue_octets {
             return None;
@@ -174,7 +183,7 @@ impl Line {
         }));
     }
 
-    /// Gives `sink` the next frame that has arrived by now; whether there was one.
+    /// Passes the next frame that has arrived by now to `sink`; false if there is none.
     pub(crate) fn release(&mut self, now_ns: u64, sink: &mut dyn FnMut(&[u8])) -> bool {
         if self.next_due_ns().is_none_or(|due_ns| due_ns > now_ns) {
             return false;
@@ -188,7 +197,7 @@ impl Line {
         true
     }
 
-    /// When the next frame arrives, if one is under way.
+    /// When the next frame arrives, if one is in flight.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         self.held.peek().map(|Reverse(held)| held.due_ns)
     }
@@ -203,7 +212,8 @@ impl Line {
     }
 }
 
-/// Both directions of the port's link; a direction without faults has no line and costs nothing.
+/// Both directions of the port's link. A direction without impairment has no line and costs
+/// nothing.
 #[derive(Debug, Default)]
 pub(crate) struct FaultyLink {
     seed: u64,
@@ -212,7 +222,7 @@ pub(crate) struct FaultyLink {
 }
 
 impl FaultyLink {
-    /// Changes what happens; what is under way in a direction that changes is lost.
+    /// Sets the impairments. Packets in flight in a direction that changes are lost.
     pub(crate) fn set(&mut self, faults: &Faults) {
         let has_new_seed = self.seed != faults.seed;
         self.seed = faults.seed;
@@ -229,7 +239,7 @@ impl FaultyLink {
         }
     }
 
-    /// When a frame of either direction arrives next.
+    /// When the next frame of either direction arrives.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         let lines = [&self.inbound, &self.outbound].into_iter().flatten();
         lines.filter_map(Line::next_due_ns).min()
@@ -244,7 +254,7 @@ impl FaultyLink {
     }
 }
 
-/// Sets "congestion experienced" in a frame whose sender can be told; whether it did.
+/// Sets CE in a frame of an ECN-capable sender; whether it did.
 fn mark(frame: &mut [u8]) -> bool {
     let Some((ethernet, ip)) = frame.split_at_mut_checked(ETHERNET_OCTETS) else {
         return false;
@@ -289,7 +299,7 @@ mod tests {
         Line::new(impairment, 42)
     }
 
-    /// Everything that comes out, with its time, in order.
+    /// All packets that leave, with their times, in order.
     fn rest(line: &mut Line) -> Vec<(u64, Vec<u8>)> {
         let mut out = Vec::new();
         while let Some(due_ns) = line.next_due_ns() {
@@ -302,7 +312,7 @@ mod tests {
         line.offer(now_ns, frame.len(), &|buffer| buffer.copy_from_slice(frame));
     }
 
-    /// What comes out when numbered frames go in at a microsecond's distance.
+    /// The packets that leave when numbered frames enter one microsecond apart.
     fn passed(impairment: Impairment) -> (Vec<(u64, Vec<u8>)>, FaultCounts) {
         let mut line = line(impairment);
         for number in 0..PACKETS {
@@ -318,7 +328,7 @@ mod tests {
         u64::from_be_bytes(frame[14..22].try_into().unwrap())
     }
 
-    /// Whether `count` of [`PACKETS`] is about a tenth: seven standard deviations.
+    /// Whether `count` of [`PACKETS`] is a tenth within seven standard deviations.
     fn is_a_tenth(count: u64) -> bool {
         count.abs_diff(PACKETS / 10) < 300
     }
@@ -422,14 +432,15 @@ mod tests {
             line.take_found(50_200_000);
             rest(line).iter().map(|(at_ns, _)| *at_ns).collect()
         };
-        // A look that finds nothing.
+        // A poll that finds nothing.
         line.take_found(50_000_000);
-        // All but the last have left the link by now, and none is on the path for less than its delay.
+        // All but the last have left the link by now, and none is on the path for less than its
+        // delay.
         let mut expected = vec![50_203_000; 9];
         expected.push(50_213_000);
         assert_eq!(times(&mut line), expected);
         assert_eq!(line.counts.waited_ns, 0);
-        // In the same moment: they meet a queue.
+        // At the same time: they meet a queue.
         let expected: Vec<u64> = (1..=10).map(|n| 50_213_000 + n * 10_000).collect();
         assert_eq!(times(&mut line), expected);
         assert_eq!(line.counts.waited_most_ns, 100_000);

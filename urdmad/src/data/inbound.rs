@@ -1,4 +1,4 @@
-//! Frames from the port: checked, then into the ring of the slot that their UDP port names.
+//! Frames from the port: checked, then put into the ring of the slot that their UDP port names.
 
 use arrayvec::ArrayVec;
 use proto_trp::limit::RateLimit;
@@ -16,7 +16,7 @@ use crate::identity::Identity;
 use crate::listeners::RequestTarget;
 use crate::shared::{NotGiven, Shared};
 
-/// What handling a received frame needs.
+/// The state that delivering a received frame needs.
 pub(crate) struct Inbound<'a> {
     pub(crate) endpoint: &'a mut Endpoint,
     pub(crate) allowances: &'a mut Allowances,
@@ -27,23 +27,23 @@ pub(crate) struct Inbound<'a> {
     pub(crate) now_ns: u64,
 }
 
-/// Limits on what is sent to hosts to which no process has a connection.
+/// Rate limits on answers to hosts to which no process has a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     resets: RateLimit,
     rejects: RateLimit,
 }
 
-/// What came from the port and is more than a datagram for a process.
+/// A received datagram that needs more than delivery to a process.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    /// It is to be answered.
+    /// An answer to send.
     Answer(DaemonDatagram),
-    /// A request whose sender is to be found first.
+    /// A request whose sender must be resolved first.
     Request(Request),
 }
 
-/// A connection request from another host, which it names as its source.
+/// A connection request from another host, which its body names as the source.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) route: ReqRoute,
@@ -52,20 +52,20 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Whether they are the same message, sent twice.
+    /// Whether `other` is a retransmission of the same message.
     pub(crate) fn is_again(&self, other: &Self) -> bool {
         self.meta.remote_ip == other.meta.remote_ip && self.datagram == other.datagram
     }
 }
 
 impl Inbound<'_> {
-    /// Whether a slot has to catch up before anybody is given more.
+    /// Whether a slot must catch up before any datagram is delivered.
     #[inline]
     pub(crate) fn waits(&mut self) -> bool {
         self.allowances.waits(&self.endpoint.arena(), self.now_ns)
     }
 
-    /// Hands a datagram to its slot; gives what is left to do.
+    /// Delivers a datagram to its slot; returns the work that is left.
     #[inline]
     pub(crate) fn deliver(&mut self, received: &Received, datagram: &[u8]) -> Option<Arrived> {
         let counters = &self.shared.counters;
@@ -90,7 +90,8 @@ impl Inbound<'_> {
         None
     }
 
-    /// Only connection management is for slot 0, and what it copies to the members of a group. The destination is not known of what came by a leased queue.
+    /// Handles a datagram to slot 0: connection management, or a datagram of a multicast group to
+    /// copy to its members. The destination of a datagram from a leased queue is unknown.
     #[cold]
     pub(crate) fn for_daemon(
         &mut self,
@@ -121,7 +122,7 @@ impl Inbound<'_> {
             return None;
         }
         // R9-6
-        // What answers it goes to the source in its body.
+        // The answer goes to the source in the request's body.
         if route.src.ip().to_canonical() != remote {
             counters.drop_request_source.bump();
             return None;
@@ -134,7 +135,7 @@ impl Inbound<'_> {
         }))
     }
 
-    /// Whether a request is for a service that exists, so that its sender is to be found before it is handed on.
+    /// Whether a request has a listener, so that its sender is to be resolved before delivery.
     pub(crate) fn has_listener(&self, request: &Request) -> bool {
         matches!(
             daemon_traffic::request_target(self.shared, &request.route),
@@ -142,7 +143,7 @@ impl Inbound<'_> {
         )
     }
 
-    /// Hands a request to its listener; gives what is to be answered.
+    /// Delivers a request to its listener; returns the answer to send, if any.
     pub(crate) fn give_request(&mut self, request: &Request) -> Option<DaemonDatagram> {
         let (meta, datagram) = (&request.meta, &request.datagram[..]);
         let around = (self.shared, self.identity);
@@ -160,7 +161,7 @@ impl Inbound<'_> {
         Some(answer)
     }
 
-    /// Gives every member of a group on this host a copy.
+    /// Copies a datagram to every member of a group on this host.
     #[inline(never)]
     pub(crate) fn copy_to_members(&mut self, group: Ip16, meta: &Meta, datagram: &[u8]) {
         let counters = &self.shared.counters;
@@ -170,7 +171,7 @@ impl Inbound<'_> {
         for slot in members.iter() {
             match self.put(slot, meta, datagram) {
                 Ok(()) => counters.group_copies.bump(),
-                // It is ending, and its membership with it.
+                // The process is ending, and with it its membership.
                 Err(Undelivered::Unattached) => {}
                 Err(_) => counters.drop_group_copies.bump(),
             }
@@ -216,7 +217,7 @@ impl Inbound<'_> {
     }
 }
 
-/// Where a datagram from the port came from, as metadata of a frame.
+/// The metadata of a frame for a datagram from the port.
 #[inline]
 fn metadata(received: &Received) -> Meta {
     Meta {
@@ -228,10 +229,10 @@ fn metadata(received: &Received) -> Meta {
     }
 }
 
-/// Why a datagram did not get into its slot's ring.
+/// Why a datagram was not put into its slot's ring.
 enum Undelivered {
     NoFrame,
-    /// The slot has too much that it has not taken.
+    /// The slot has too many frames that it has not consumed.
     Behind,
     Full,
     Unattached,

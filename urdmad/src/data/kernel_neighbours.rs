@@ -1,7 +1,9 @@
-//! Neighbours of a port whose network interface the kernel uses too: the kernel asks and answers, rtnetlink tells.
+//! Neighbours of a port whose network interface the kernel also uses: the kernel resolves them, and
+//! rtnetlink reports the results.
 //!
-//! A neighbour that is wanted is marked as used (`NTF_USE`), which makes the kernel ask for it; every change of the kernel's table arrives as
-//! a notification. While a neighbour is in use the kernel is told so again, so that it checks it.
+//! A neighbour that is needed is marked as used (`NTF_USE`), which makes the kernel resolve it;
+//! every change of the kernel's table arrives as a notification. While a neighbour is in use the
+//! mark is repeated, so that the kernel keeps it verified.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,18 +18,18 @@ use nix::sys::socket::{
 };
 use urdma_underlay::{LocalInterface, MacAddr, NeighbourResolution, MAX_NEIGHBOURS};
 
-/// The kernel gives up after three questions, one a second.
+/// The kernel gives up after three solicitations, one a second.
 const ASKING_NS: u64 = 3_500_000_000;
-/// How long a missing neighbour is not asked for again.
+/// How long a failed neighbour is not solicited again.
 const MISSING_NS: u64 = 1_000_000_000;
-/// How often the kernel is told that a neighbour is in use.
+/// Interval at which neighbours in use are marked.
 const USE_NS: u64 = 5_000_000_000;
-/// How often notifications are looked for while an answer is awaited, and otherwise.
+/// Polling interval of notifications while an answer is outstanding, and otherwise.
 const LOOK_SOON_NS: u64 = 1_000_000;
 const LOOK_NS: u64 = 100_000_000;
-/// Room for what the kernel sends at once.
+/// Receive buffer.
 const RECEIVE_OCTETS: usize = 32_768;
-/// States in which the Ethernet address may be used.
+/// States in which the Ethernet address is valid.
 const VALID: u16 = libc::NUD_REACHABLE
     | libc::NUD_STALE
     | libc::NUD_DELAY
@@ -47,11 +49,11 @@ struct Neighbour {
     state: NeighbourState,
     /// When the state began.
     since_ns: u64,
-    /// When the kernel was last told that it is in use.
+    /// When the neighbour was last marked as used.
     used_ns: u64,
 }
 
-/// The part of the kernel's table that was asked for.
+/// The neighbours that were asked for, a part of the kernel's table.
 #[derive(Debug)]
 pub(crate) struct KernelNeighbours {
     socket: OwnedFd,
@@ -128,7 +130,7 @@ impl KernelNeighbours {
         NeighbourResolution::Pending
     }
 
-    /// Takes in what the kernel has told since.
+    /// Processes the notifications that have arrived.
     pub(crate) fn poll(&mut self, now_ns: u64) {
         if now_ns < self.look_at_ns {
             return;
@@ -174,7 +176,7 @@ impl KernelNeighbours {
         self.tell(libc::RTM_GETNEIGH, address);
     }
 
-    /// Notifications were lost: what they said is asked for.
+    /// Requests the entries again after notifications were lost.
     fn ask_again(&mut self) {
         let addresses: Vec<IpAddr> = self.table.keys().copied().collect();
         for address in addresses {
@@ -182,7 +184,7 @@ impl KernelNeighbours {
         }
     }
 
-    /// Sends a request about `address`; what does not arrive shows as a neighbour that does not answer.
+    /// Sends a request about `address`. A lost request shows as a neighbour that does not answer.
     fn tell(&self, request: u16, address: IpAddr) {
         let message = request_about(request, self.interface, address);
         let _ = send(self.socket.as_raw_fd(), &message, MsgFlags::empty());
@@ -217,7 +219,7 @@ impl KernelNeighbours {
                     self.changes += 1;
                     continue;
                 }
-                // It is being asked for.
+                // A request is outstanding.
                 _ => continue,
             };
             if neighbour.state != state {
@@ -229,7 +231,7 @@ impl KernelNeighbours {
     }
 }
 
-/// What the kernel tells of a neighbour.
+/// A notification about a neighbour.
 #[derive(Debug, PartialEq, Eq)]
 struct News {
     interface: u32,
@@ -275,7 +277,7 @@ fn request_about(request: u16, interface: u32, address: IpAddr) -> Vec<u8> {
     .concat()
 }
 
-/// The neighbours in a buffer of netlink messages; others and malformed ones are passed over.
+/// The neighbours in a buffer of netlink messages; other and malformed messages are skipped.
 struct Messages<'a>(&'a [u8]);
 
 impl Iterator for Messages<'_> {

@@ -1,4 +1,5 @@
-//! Who resolves neighbours: urdmad itself on a port that the kernel does not see, the kernel on one that it uses too.
+//! Neighbour resolution: by urdmad on a port that the kernel does not see, by the kernel on one
+//! that it uses too.
 
 use std::io;
 use std::net::IpAddr;
@@ -10,14 +11,15 @@ use super::kernel_neighbours::KernelNeighbours;
 /// The neighbours of a port.
 #[derive(Debug)]
 pub(crate) enum Neighbours {
-    /// Asked for and answered here.
+    /// Resolved by urdmad.
     Own(urdma_underlay::Neighbours),
-    /// Asked for and answered by the kernel.
+    /// Resolved by the kernel.
     Kernel(KernelNeighbours),
 }
 
 impl Neighbours {
-    /// The neighbours of a port at `local`; the kernel's if it uses the interface `netdev`.
+    /// The neighbours of a port at `local`; the kernel resolves them if it uses the interface
+    /// `netdev`.
     pub(crate) fn new(local: LocalInterface, netdev: Option<&str>) -> io::Result<Self> {
         if let Some(netdev) = netdev {
             return KernelNeighbours::new(netdev, local).map(Self::Kernel);
@@ -27,7 +29,7 @@ impl Neighbours {
         Ok(Self::Own(own))
     }
 
-    /// Counts changes of any neighbour's Ethernet address.
+    /// A counter of changes of neighbours' Ethernet addresses.
     #[inline]
     pub(crate) const fn changes(&self) -> u64 {
         match self {
@@ -36,7 +38,7 @@ impl Neighbours {
         }
     }
 
-    /// Whether `address` is known or being asked for, or was asked for in vain.
+    /// Whether the table has an entry for `address`: resolved, pending or failed.
     pub(crate) fn has(&self, address: IpAddr) -> bool {
         match self {
             Self::Own(own) => own.has(address),
@@ -44,7 +46,7 @@ impl Neighbours {
         }
     }
 
-    /// Where packets for `address` go; starts asking when that is not known.
+    /// The Ethernet address for `address`; starts resolution if it is unknown.
     pub(crate) fn resolve(&mut self, now_ns: u64, address: IpAddr) -> NeighbourResolution {
         match self {
             Self::Own(own) => own.resolve(now_ns, address),
@@ -52,14 +54,14 @@ impl Neighbours {
         }
     }
 
-    /// Takes in ARP or neighbour discovery that came from the port.
+    /// Processes an ARP or neighbour discovery frame from the port.
     pub(crate) fn handle_frame(&mut self, now_ns: u64, frame: &[u8]) {
         if let Self::Own(own) = self {
             own.handle_frame(now_ns, frame);
         }
     }
 
-    /// Does what is due; writes the next frame to send and returns its length, if there is one.
+    /// Handles timers; writes the next frame to send and returns its length, if there is one.
     pub(crate) fn poll_transmit(&mut self, now_ns: u64, frame: &mut [u8]) -> Option<usize> {
         match self {
             Self::Own(own) => own.poll_transmit(now_ns, frame),

@@ -27,30 +27,31 @@ use crate::identity::Identity;
 use crate::port::{PacketPort, PortReport};
 use crate::shared::Shared;
 
-/// Frames that wait for a neighbour's address at most.
+/// Frames that wait for a neighbour's resolution at most.
 const WAITING_MAX: usize = 64;
-/// Datagrams of one burst at most that urdmad answers or looks into.
+/// Datagrams of one burst at most that urdmad answers or parses.
 const ARRIVED_MAX: usize = 64;
-/// Connection requests that wait for their sender's address at most.
+/// Connection requests that wait for their sender's resolution at most.
 const REQUESTS_MAX: usize = 64;
-/// Neighbours that are asked for because a stranger names them: so many at once, then one in each interval. All that are remembered last for some tens of seconds
-/// then, and those in use are never the ones to make room.
+/// Rate limit on resolutions that an unverified packet causes: a burst, then one per interval. At
+/// this rate every entry of the table lasts for some tens of seconds, and entries in use are never
+/// evicted.
 const STRANGERS: RateLimit = RateLimit::new(64, 50_000_000);
 
-/// A port with all that surrounds it.
+/// A port with its routes, neighbours and queues.
 pub(crate) struct Network {
     wire: Wire,
     local: LocalInterface,
     neighbours: Neighbours,
     routes: Routes,
     mtu: u16,
-    /// Frames whose neighbour is being asked for, with what [`Neighbours::changes`] was then.
+    /// Frames whose neighbour is pending, with the value of [`Neighbours::changes`] at that time.
     waiting: VecDeque<RxFrame>,
     resolves: Vec<(IpAddr, Reply)>,
-    /// [`Neighbours::changes`] when waiting frames and questions were last looked at.
+    /// [`Neighbours::changes`] when waiting frames and requests were last retried.
     seen_changes: u64,
     arrived: ArrayVec<Arrived, ARRIVED_MAX>,
-    /// Those whose senders are being asked for.
+    /// Requests whose senders are being resolved.
     requests: Vec<Request>,
     strangers: RateLimit,
 }
@@ -85,7 +86,7 @@ impl Network {
         })
     }
 
-    /// Takes a burst from the port, unless a slot is waited for; whether there was something.
+    /// Receives a burst from the port, unless a slot is waited for; whether there was work.
     pub(crate) fn receive(&mut self, inbound: &mut Inbound<'_>) -> bool {
         let takes = !inbound.waits();
         let (local, neighbours, arrived) = (&self.local, &mut self.neighbours, &mut self.arrived);
@@ -104,7 +105,7 @@ impl Network {
                 }
             };
             if let Some(new) = new {
-                // Beyond the room of one burst the sender will ask again.
+                // The senders of surplus datagrams retransmit.
                 let _ = arrived.try_push(new);
             }
         });
@@ -121,7 +122,7 @@ impl Network {
         }
     }
 
-    /// Does what is left to do with what came from another host.
+    /// Completes the handling of a datagram from another host.
     pub(crate) fn take_arrived(&mut self, inbound: &mut Inbound<'_>, arrived: Arrived) {
         match arrived {
             Arrived::Answer(answer) => {
@@ -131,7 +132,8 @@ impl Network {
         }
     }
 
-    /// Hands a request on as soon as its sender's Ethernet address is known: a process that accepts it would have to wait for that, or for a sender that was made up.
+    /// Delivers a request once its sender's Ethernet address is known: otherwise `rdma_accept`
+    /// would wait for the resolution, or for a forged sender.
     fn take_request(&mut self, inbound: &mut Inbound<'_>, request: Request) {
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
         if inbound.has_listener(&request) {
@@ -157,7 +159,7 @@ impl Network {
         self.requests.len() < REQUESTS_MAX && !is_waiting
     }
 
-    /// As [`Neighbours::resolve`] for a host that only a packet has named, which anybody can have made up.
+    /// As [`Neighbours::resolve`] for an address from an unverified packet, which may be forged.
     fn find_stranger(&mut self, now_ns: u64, address: IpAddr) -> NeighbourResolution {
         if self.neighbours.has(address) || self.strangers.allows(now_ns) {
             self.neighbours.resolve(now_ns, address)
@@ -166,7 +168,8 @@ impl Network {
         }
     }
 
-    /// Sends what answers a packet of a host to which no process need have a connection; it is dropped if the neighbour is not known, for the host will ask again.
+    /// Sends an answer to a host to which no process need have a connection. It is dropped if the
+    /// neighbour is not resolved; the host retransmits.
     fn send_to_stranger(&mut self, now_ns: u64, answer: &DaemonDatagram, shared: &Shared) {
         match self.find_stranger(now_ns, answer.remote) {
             NeighbourResolution::Known(_) => self.send_answer(now_ns, answer, shared),
@@ -174,7 +177,8 @@ impl Network {
         }
     }
 
-    /// Sends what neighbour resolution wants, and what has waited for it; whether there was something.
+    /// Sends neighbour solicitations and the frames that waited for a resolution; whether there was
+    /// work.
     pub(crate) fn maintain(&mut self, inbound: &mut Inbound<'_>) -> bool {
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
         let mut question = [0; MAX_SOLICITATION_OCTETS];
@@ -196,7 +200,7 @@ impl Network {
         worked
     }
 
-    /// Whether what was sent last waits for the port: processes are to wait, too.
+    /// Whether sent frames wait for the port, so that processes must wait too.
     #[inline]
     pub(crate) fn is_full(&self, now_ns: u64) -> bool {
         self.wire.is_full(now_ns)
@@ -223,7 +227,7 @@ impl Network {
         }
     }
 
-    /// Sends a process' datagram, or keeps it while its neighbour is asked for.
+    /// Sends a datagram of a process, or keeps it while its neighbour is being resolved.
     #[inline]
     pub(crate) fn send_frame(&mut self, now_ns: u64, frame: RxFrame, meta: &Meta, shared: &Shared) {
         let counters = &shared.counters;
@@ -232,7 +236,7 @@ impl Network {
             destination: meta.dst_port,
         };
         let fill = |datagram: &mut [u8]| {
-            // The length was copied when the frame was received, so all of it is there.
+            // The length was copied when the frame was received, so all of it is present.
             let _ = frame.copy_to_slice(0, datagram);
         };
         let sent = self.send(
@@ -254,7 +258,8 @@ impl Network {
         }
     }
 
-    /// Sends a datagram of urdmad's own; it is dropped if the neighbour is not known, since it will be sent again.
+    /// Sends a datagram of urdmad. It is dropped if the neighbour is not resolved; the protocol
+    /// retransmits it.
     #[cold]
     pub(crate) fn send_answer(&mut self, now_ns: u64, answer: &DaemonDatagram, shared: &Shared) {
         let ends = (Ip16::new(answer.remote), answer.gid_index);
@@ -297,12 +302,12 @@ impl Network {
         Ok(())
     }
 
-    /// Gives the port what was collected.
+    /// Sends the collected frames.
     pub(crate) fn flush(&mut self, now_ns: u64, shared: &Shared) {
         self.wire.flush(now_ns, shared);
     }
 
-    /// Answers how `ip` can be reached, now or when the neighbour has answered or not.
+    /// Answers with the neighbour for `ip`, now or when its resolution has succeeded or failed.
     pub(crate) fn resolve(&mut self, now_ns: u64, ip: IpAddr, reply: Reply) {
         let source = self.local.source_for(ip, 0);
         match (self.neighbours.resolve(now_ns, ip), source) {
@@ -314,7 +319,7 @@ impl Network {
         }
     }
 
-    /// The data thread begins.
+    /// Prepares the port for the calling thread.
     pub(crate) fn enter(&mut self) {
         self.wire.port().enter();
     }

@@ -1,35 +1,38 @@
-//! How long the data thread waits when there was nothing to do.
+//! How an idle data thread waits.
 
 use std::time::Duration;
 
-/// How long it polls on after the last packet.
+/// How long it polls after the last packet.
 const SPIN_NS: u64 = 50_000;
-/// A yield that takes longer went to somebody who computes.
+/// A yield that takes longer went to a thread that computes.
 const CONTENDED_NS: u64 = 500_000;
-/// How long it does not yield after that: each yield is worth a time slice then, while one who sleeps is served as soon as he wakes.
+/// How long it does not yield after that: then each yield costs a time slice, while a sleeping
+/// thread is scheduled promptly on wake-up.
 const NO_YIELD_NS: u64 = 50_000_000;
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
-/// The part of the time since the last packet that a sleep takes, so that it adds little to what was waited for already.
+/// The fraction of the time since the last packet that a sleep takes, so that it adds little to the
+/// latency.
 const IDLE_PER_SLEEP: u64 = 8;
-/// A port without receive interrupts is looked at this often while a conversation may go on.
+/// Polling interval of a port without receive interrupts while an exchange may continue.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-/// After so long without a packet nobody converses.
+/// Without a packet for this long, no exchange is in progress.
 const QUIET_NS: u64 = 1_000_000_000;
-/// Then a sleep takes this part of the time since the last packet, up to a limit. Each look costs 30 to 140 us of processor time, most of it the kernel's
-/// and that of cold caches, and an idle daemon is to take less than a fifth of a per cent of a core.
+/// From then on, a sleep takes this fraction of the time since the last packet, up to a limit. Each
+/// poll costs 30 to 140 us of CPU time, most of it in the kernel and in cold caches, and an idle
+/// daemon is to take less than a fifth of a per cent of a core.
 const QUIET_PER_SLEEP: u64 = 50;
 const QUIET_SLEEP: Duration = Duration::from_millis(100);
 
-/// What to do now that there was nothing to do.
+/// How to wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Poll again after letting others run.
+    /// Poll again after sched_yield(2).
     Yield,
-    /// Sleep so long.
+    /// Sleep this long.
     Sleep(Duration),
 }
 
-/// The pace of polling.
+/// The state of the polling interval.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     last_work_ns: u64,
@@ -37,13 +40,13 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// There was something to do.
+    /// The thread had work.
     #[inline]
     pub(crate) fn worked(&mut self, now_ns: u64) {
         self.last_work_ns = now_ns;
     }
 
-    /// A yield began at `before_ns` and has come back.
+    /// A yield that began at `before_ns` has returned.
     #[inline]
     pub(crate) fn yielded(&mut self, before_ns: u64, now_ns: u64) {
         if now_ns.saturating_sub(before_ns) > CONTENDED_NS {
@@ -51,7 +54,7 @@ impl Pace {
         }
     }
 
-    /// There was not.
+    /// The thread had no work; returns how to wait.
     pub(crate) fn rest(&self, now_ns: u64) -> Rest {
         let idle_ns = now_ns.saturating_sub(self.last_work_ns);
         if idle_ns < SPIN_NS {
@@ -81,7 +84,7 @@ mod tests {
         assert_eq!(pace.rest(1_010_000), Rest::Yield);
         let mut now_ns = 1_000_000 + SPIN_NS;
         assert_eq!(pace.rest(now_ns), Rest::Sleep(FIRST_SLEEP));
-        // A conversation whose round trip is long for want of processors is not slowed down further.
+        // An exchange whose round trip is long because CPUs are short is not slowed down further.
         assert_eq!(pace.rest(now_ns + 100_000), Rest::Sleep(FIRST_SLEEP));
         now_ns = 1_000_000 + 800_000;
         assert_eq!(pace.rest(now_ns), Rest::Sleep(Duration::from_micros(100)));

@@ -8,19 +8,19 @@ use urdma_underlay::{Checksum, LocalInterface, MacAddr, NeighbourResolution, Rou
 
 use super::neighbours::Neighbours;
 
-/// Templates kept at most; then all are made anew.
+/// Templates at most; when there are more, all are discarded.
 const ROUTES_MAX: usize = 4096;
 
-/// Why there is no way to an address now.
+/// Why a packet cannot be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoRoute {
-    /// The neighbour is being asked for.
+    /// The neighbour is being resolved.
     Pending,
-    /// Nobody answers for it, or it is no address to send to.
+    /// The neighbour does not answer, or the address is no valid destination.
     Unreachable,
 }
 
-/// A remote address, and the index of the own one that packets to it come from where that is possible.
+/// A remote address, and the index of the preferred source address.
 pub(crate) type Ends = (Ip16, u8);
 
 /// The templates of a port.
@@ -32,11 +32,11 @@ pub(crate) struct Routes {
     last: Option<(Ends, Template)>,
     /// [`Neighbours::changes`] when the templates were made.
     made_at: u64,
-    /// When the neighbours were last told which of them are in use.
+    /// When the neighbours in use were last touched.
     touched_ns: u64,
 }
 
-/// Neighbours in use are asked for at least this often, so that they are checked and not forgotten.
+/// Interval at which neighbours in use are touched, so that they are verified and not evicted.
 const TOUCH_NS: u64 = 1_000_000_000;
 
 impl Routes {
@@ -90,7 +90,7 @@ impl Routes {
         let (remote, index) = ends;
         let address = remote.to_ip();
         let mac = if address.is_multicast() {
-            // A group's address says its Ethernet address: nobody need be asked.
+            // The Ethernet address of a group follows from its IP address, without resolution.
             MacAddr::of_group(address)
         } else {
             match neighbours.resolve(now_ns, address) {
@@ -132,7 +132,7 @@ mod tests {
         LocalInterface::new(MacAddr([2, 0, 0, 0, 0, 1]), &addresses).unwrap()
     }
 
-    /// Whom a packet that is made from the template goes to.
+    /// The destination of a packet that is made from the template.
     fn destination_mac(template: &Template) -> [u8; 6] {
         let mut packet = [0; 64];
         let ports = urdma_underlay::UdpPorts {
@@ -149,7 +149,7 @@ mod tests {
     fn find_of_a_group_asks_nobody() {
         let mut neighbours = Neighbours::new(local(), None).unwrap();
         let mut routes = Routes::new(local(), Checksum::Full);
-        // What it says at its start.
+        // The announcements at its start.
         while neighbours.poll_transmit(1, &mut [0; 128]).is_some() {}
         for (group, mac) in [
             ("239.1.2.3", [1, 0, 0x5e, 1, 2, 3]),
@@ -179,7 +179,7 @@ mod tests {
             let octets = peer.poll_transmit(2, &mut frame).unwrap();
             let mut now_ns = u64::from(last) * 2_000_000_000;
             neighbours.handle_frame(now_ns, &frame[..octets]);
-            // The old address is asked first, and does not answer.
+            // The old address is solicited first, and does not answer.
             let end_ns = now_ns + 2_000_000_000;
             while now_ns < end_ns {
                 while let Some(octets) = neighbours.poll_transmit(now_ns, &mut frame) {

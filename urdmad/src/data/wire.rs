@@ -1,4 +1,4 @@
-//! The port with the faults that are made at it: all frames come and go through here, and are captured here.
+//! The port and its impairments: every frame passes here, and is captured here.
 
 use std::time::Instant;
 
@@ -10,21 +10,22 @@ use super::BURST;
 use crate::port::{PacketPort, PortReport};
 use crate::shared::Shared;
 
-/// Bursts that are taken from the port at one look at most when it has faults.
+/// Bursts received in one poll of a port with impairments, at most.
 const BURSTS_MAX: usize = 16;
 
-/// How long a port that takes no frames is waited for before they are dropped: the other end of a virtual link may not have a processor.
+/// How long frames wait for a port that accepts none before they are dropped: the process at the
+/// other end of a virtual link may be waiting for a CPU.
 const PATIENCE_NS: u64 = 10_000_000;
 
-/// A port and what happens to its frames.
+/// A port and the impairments of its frames.
 pub(crate) struct Wire {
     port: Box<dyn PacketPort>,
     faults: FaultyLink,
-    /// Frames are in the port's hands that it has not sent.
+    /// The port has frames that it has not sent.
     has_given: bool,
-    /// Since when the port has not taken all that it was given.
+    /// When the port stopped accepting frames.
     full_since_ns: Option<u64>,
-    /// The zero of the times that it is told; nothing: they are not this machine's.
+    /// The origin of the caller's times; `None`: they are not this machine's clock.
     start: Option<Instant>,
 }
 
@@ -44,7 +45,8 @@ impl Wire {
         &mut *self.port
     }
 
-    /// Gives `sink` the frames that have arrived, a burst at most, or none if it does not take any; whether there was something to do.
+    /// Passes the frames that have arrived to `sink`, a burst at most, or none if the caller takes
+    /// none; whether there was work.
     pub(crate) fn receive(
         &mut self,
         now_ns: u64,
@@ -65,7 +67,7 @@ impl Wire {
             None if takes => found = self.port.receive(&mut arrive),
             None => {}
             Some(line) => {
-                // Frames that do not arrive keep the thread awake, too: more come.
+                // Lost frames count as work, since more may follow.
                 found = find(line, &mut *self.port, || time_of(self.start, now_ns));
                 if takes {
                     drain(line, now_ns, &mut arrive);
@@ -79,7 +81,8 @@ impl Wire {
         packets > 0 || found > 0
     }
 
-    /// Sends a frame of `octets` that `write` writes, with the next [`Wire::flush`] or when its time has come.
+    /// Sends a frame of `octets` that `write` writes, with the next [`Wire::flush`] or when its
+    /// delay has passed.
     #[inline]
     pub(crate) fn transmit(
         &mut self,
@@ -97,7 +100,7 @@ impl Wire {
         }
     }
 
-    /// Sends the delayed frames whose time has come; whether there were some.
+    /// Sends the delayed frames that are due; whether there were any.
     #[inline]
     pub(crate) fn release_due(&mut self, now_ns: u64, shared: &Shared) -> bool {
         let Some(line) = &mut self.faults.outbound else {
@@ -117,12 +120,13 @@ impl Wire {
         released
     }
 
-    /// When a delayed frame of either direction is due.
+    /// When the next delayed frame of either direction is due.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         self.faults.next_due_ns()
     }
 
-    /// Gives the port what was collected. What it does not take waits, and is dropped if that takes too long.
+    /// Hands the collected frames to the port. Frames that it does not accept wait, and are dropped
+    /// after a time limit.
     pub(crate) fn flush(&mut self, now_ns: u64, shared: &Shared) {
         if !self.has_given {
             return;
@@ -140,13 +144,13 @@ impl Wire {
         }
     }
 
-    /// Whether frames wait for the port, which is to be asked again soon.
+    /// Whether frames wait for the port, which must be flushed again soon.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.has_given && self.full_since_ns.is_some()
     }
 
-    /// Whether nobody is to give the port more for the moment.
+    /// Whether the port accepts no more frames for the moment.
     #[inline]
     pub(crate) fn is_full(&self, now_ns: u64) -> bool {
         self.full_since_ns
@@ -162,7 +166,7 @@ impl Wire {
     }
 }
 
-/// Whether a port that is full since then is still waited for.
+/// Whether the time limit of a port that is full since then has not passed.
 fn is_waited_for(since_ns: u64, now_ns: u64) -> bool {
     now_ns.saturating_sub(since_ns) < PATIENCE_NS
 }
@@ -181,15 +185,16 @@ fn transmit(port: &mut dyn PacketPort, octets: usize, write: &dyn Fn(&mut [u8]),
     }
 }
 
-/// The present, when a frame is in hand whose way over the link begins: this thread may have waited for a processor since it was `now_ns`, and a frame that was
-/// sent meanwhile would be there before it can be.
+/// The current time, for a frame whose way over the link begins now: the thread may have waited for
+/// a CPU since `now_ns`, and a frame sent in between would arrive too early.
 fn time_of(start: Option<Instant>, now_ns: u64) -> u64 {
     start.map_or(now_ns, |start| {
         u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     })
 }
 
-/// Brings what has come to the port onto a line, at the time that it is then; how many frames.
+/// Queues the frames that have arrived at the port on a line, at the current time; returns their
+/// number.
 fn find(line: &mut Line, port: &mut dyn PacketPort, now_ns: impl Fn() -> u64) -> usize {
     let mut offered = 0;
     for _ in 0..BURSTS_MAX {
@@ -203,7 +208,7 @@ fn find(line: &mut Line, port: &mut dyn PacketPort, now_ns: impl Fn() -> u64) ->
     offered
 }
 
-/// Gives `sink` what is due on a line, a burst at most.
+/// Passes the due frames of a line to `sink`, a burst at most.
 fn drain(line: &mut Line, now_ns: u64, sink: &mut dyn FnMut(&[u8])) {
     for _ in 0..BURST {
         if !line.release(now_ns, sink) {
@@ -220,7 +225,7 @@ mod tests {
     use super::*;
     use crate::port::NoBuffer;
 
-    /// A port that takes as many frames as it is told to, and to which some have come.
+    /// A port that accepts a set number of frames, and that has received some.
     struct Narrow {
         come: usize,
         waiting: usize,
@@ -291,7 +296,7 @@ mod tests {
         }
     }
 
-    /// A port that takes so many frames, how many it takes still, and what is counted.
+    /// A port that accepts this many frames, the number that it still accepts, and the counters.
     fn narrow(takes: usize) -> (Wire, Arc<Mutex<usize>>, Shared) {
         let takes = Arc::new(Mutex::new(takes));
         let port = Narrow {
@@ -319,11 +324,11 @@ mod tests {
             send(&mut wire, now_ns);
         }
         assert!(wire.is_full(4));
-        // It takes what has waited.
+        // It accepts the frames that waited.
         *takes.lock().unwrap() = 1;
         wire.flush(5, &shared);
         assert!(!wire.is_full(5));
-        // It takes nothing any more.
+        // It accepts no more.
         send(&mut wire, 6);
         assert!(wire.is_full(6 + PATIENCE_NS - 1));
         assert_eq!(dropped(), 0);
@@ -331,7 +336,7 @@ mod tests {
         wire.flush(6 + PATIENCE_NS, &shared);
         assert!(!wire.waits() && !wire.is_full(6 + PATIENCE_NS));
         assert_eq!(dropped(), 1);
-        // Nobody waits for it until it does again.
+        // No frame waits for it until it accepts frames again.
         wire.flush(6 + PATIENCE_NS, &shared);
         send(&mut wire, 7 + PATIENCE_NS);
         assert!(!wire.is_full(7 + PATIENCE_NS));
@@ -368,7 +373,8 @@ mod tests {
         }
     }
 
-    // The thread had waited for a processor after it looked at the clock: a path of 500 us showed round trips of 190.
+    // The thread had waited for a CPU after it read the clock: a path of 500 us showed round trips
+    // of 190.
     #[test]
     fn delay_counts_from_when_a_frame_is_in_hand() {
         const WAITED: Duration = Duration::from_secs(1);
@@ -410,7 +416,7 @@ mod tests {
         for _ in 0..10 {
             wire.transmit(0, 60, &|_| (), &shared);
         }
-        // Four are in the port's hands.
+        // The port has four.
         assert!(wire.release_due(10, &shared));
         assert_eq!(shared.counters.tx_packets.value(), 4);
         assert!(!wire.release_due(11, &shared));
