@@ -15,19 +15,19 @@ use urdma_types::SlotId;
 use crate::process;
 use crate::slots::Token;
 
-/// A connection and what its process has.
+/// A connection and the resources of its process.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) socket: Arc<PacketSocket>,
-    /// Who it is, as the kernel says.
+    /// The peer's credentials, from the kernel.
     pub(crate) peer: UnixCredentials,
-    /// What it calls itself; nothing before it has greeted.
+    /// The program name that the client states in its hello.
     pub(crate) program: Option<String>,
     pub(crate) attached: Option<Attachment>,
     pub(crate) report: Option<ProcessReport>,
-    /// It has started the capture that runs, which ends with it.
+    /// It has started the active capture, which ends with it.
     pub(crate) is_capturing: bool,
-    /// It is to be dropped once its requests are handled.
+    /// It is to be disconnected once its requests are handled.
     pub(crate) is_broken: bool,
 }
 
@@ -36,8 +36,8 @@ pub(crate) struct Client {
 pub(crate) struct Attachment {
     pub(crate) slot: SlotId,
     pub(crate) since: Instant,
-    /// Readable when the process is dead, even if a child of it keeps the socket open; nothing if it is in a PID namespace that we cannot
-    /// see into.
+    /// A pidfd, readable when the process is dead even if a child keeps the socket open; none for a
+    /// process in a PID namespace that is not visible.
     death: Option<OwnedFd>,
 }
 
@@ -59,7 +59,7 @@ impl Client {
         self.attached.as_ref().map(|attached| attached.slot)
     }
 
-    /// The process now has `slot`.
+    /// Records the slot of the process.
     pub(crate) fn attach(&mut self, slot: SlotId) {
         let death = match pidfd_open(self.peer.pid()) {
             Ok(death) => Some(death),
@@ -75,18 +75,18 @@ impl Client {
         });
     }
 
-    /// What to wait on for the process' death.
+    /// The descriptor that reports the process' death.
     pub(crate) fn death(&self) -> Option<BorrowedFd<'_>> {
         self.attached.as_ref()?.death.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether its process is about to end: then it answers nothing more, though its descriptors are still open. One that we cannot see into is
-    /// taken to live.
+    /// Whether the process is about to end: it answers nothing more, though its descriptors are
+    /// still open. A process that is not visible counts as living.
     pub(crate) fn is_dying(&self) -> bool {
         process::is_dying(self.peer.pid())
     }
 
-    /// Sends a message; who does not take it is broken.
+    /// Sends a message; a client that does not read it is broken.
     pub(crate) fn send(&mut self, message: &FromDaemon, fds: &[BorrowedFd<'_>]) {
         if let Err(errno) = self.socket.try_send(message, fds) {
             tracing::debug!("process {}: cannot send: {errno}", self.peer.pid());
@@ -114,7 +114,7 @@ fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A status that waits for what the processes report.
+/// A status request that waits for reports of processes.
 #[derive(Debug)]
 pub(crate) struct PendingStatus {
     pub(crate) token: Token,

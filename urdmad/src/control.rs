@@ -1,8 +1,10 @@
-//! The control thread: the socket, its clients, signals, and the data thread's bell.
+//! The control thread: the control socket, its clients, signals, and the data thread's
+//! notifications.
 //!
-//! Nothing here waits for a client: packets are taken and sent without blocking, and a client that does not read is dropped. `requests` does
-//! what clients ask, `accept` takes new ones for which `places` has room, `reap` takes back what they had, `report` answers status requests, `kernel` does
-//! what the kernel module wants.
+//! Nothing here waits for a client: sockets are non-blocking, and a client that does not read is
+//! disconnected. `requests` handles clients' requests, `accept` new connections (`acceptor` has the
+//! listening socket, `places` the limits), `reap` reclaims the resources of processes, `report`
+//! answers status requests, `kernel` serves the kernel module.
 
 mod accept;
 mod acceptor;
@@ -37,21 +39,21 @@ use crate::lease::Leases;
 use crate::shared::Shared;
 use crate::slots::{Slots, Token};
 
-/// No request is longer.
+/// Maximum length of a request.
 const REQUEST_OCTETS_MAX: usize = 8192;
-/// Requests of one client handled before the others have their turn.
+/// Requests of one client handled in one turn.
 const REQUESTS_AT_ONCE: usize = 16;
 
 /// Why the control loop ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// A signal or a client asked for it.
+    /// A signal or a client requested it.
     Asked,
-    /// The data thread is gone.
+    /// The data thread has ended.
     DataThreadLost,
 }
 
-/// Everything the control thread has.
+/// State of the control thread.
 pub(crate) struct Control {
     pub(crate) config: Config,
     pub(crate) instance: String,
@@ -65,7 +67,7 @@ pub(crate) struct Control {
     pub(crate) leases: Leases,
     /// The kernel module's device that this instance serves.
     pub(crate) kernel: KernelDevice,
-    /// What the data thread does to the port's frames.
+    /// The impairments that the data thread applies to the port's frames.
     pub(crate) faults: Faults,
     /// Name and Ethernet address of the port's device.
     pub(crate) device: Option<(String, String)>,
@@ -94,7 +96,7 @@ struct ReadyClient {
 }
 
 impl Control {
-    /// Serves until somebody asks for the end.
+    /// Serves until a stop is requested.
     pub(crate) fn run(
         &mut self,
         listener: &PacketListener,
@@ -146,7 +148,7 @@ impl Control {
             fds.push(PollFd::new(agent.as_fd(), PollFlags::POLLIN));
             fds.len() - 1
         });
-        // By client: where its socket is among the descriptors; its death notice, if any, follows.
+        // By client: the index of its socket among the descriptors; the pidfd, if any, follows.
         let mut places = Vec::with_capacity(self.clients.len());
         for (token, client) in &self.clients {
             places.push((*token, fds.len(), client.death().is_some()));
@@ -198,7 +200,7 @@ impl Control {
         PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
     }
 
-    /// Handles what a client has sent.
+    /// Handles the requests of a client.
     fn serve(&mut self, ready: &ReadyClient) {
         for _ in 0..REQUESTS_AT_ONCE {
             let Some(client) = self.clients.get_mut(&ready.token) else {
@@ -230,7 +232,7 @@ impl Control {
         }
     }
 
-    /// Drops clients that are gone; telling the others may break some of them in turn.
+    /// Disconnects broken clients; events to the others may break some of them in turn.
     fn drop_broken(&mut self) {
         while let Some(token) = self
             .clients
@@ -248,7 +250,7 @@ impl Control {
         }
     }
 
-    /// Tells every attached process but `except`.
+    /// Sends an event to every attached process but `except`.
     pub(crate) fn tell_all(&mut self, event: Event, except: Option<Token>) {
         for (token, client) in &mut self.clients {
             if client.attached.is_some() && Some(*token) != except {

@@ -1,4 +1,4 @@
-//! What the data path counts. One thread writes, any may read.
+//! Counters of the data path. Each has one writing thread; any thread may read.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,33 +66,34 @@ counters! {
     tx_packets,
     /// Their octets.
     tx_octets,
-    /// Frames from processes that slot 0 has taken.
+    /// Frames that slot 0 received from processes.
     from_processes,
-    /// Datagrams from the port handed to processes.
+    /// Datagrams from the port delivered to processes.
     to_processes,
-    /// Connection requests handed to a listener.
+    /// Connection requests delivered to a listener.
     cm_requests,
-    /// Connection requests that nobody listens for, answered with REJ.
+    /// Connection requests without a listener, answered with REJ.
     cm_rejected,
-    /// Connection requests left unanswered, for they will come again: the port is bound but not listened on yet, or the listener is behind.
+    /// Connection requests left unanswered, since they are retransmitted: the port is bound but not
+    /// listened on yet, or the listener is behind.
     cm_unanswered,
     /// Datagrams to multicast groups, from processes and from the port.
     group_datagrams,
-    /// Copies of those handed to members.
+    /// Their copies delivered to members.
     group_copies,
-    /// Copies that members lost: no free frame, or a member that is behind.
+    /// Copies dropped: no free frame, or a member that is behind.
     drop_group_copies,
     /// RESETs sent for slots that are not attached.
     resets_sent,
-    /// Received: the UDP port is none of ours.
+    /// Received: a UDP port that is not urdma's.
     drop_rx_not_our_port,
-    /// Received: the slot is not attached (and, if it could be, a RESET was sent).
+    /// Received: the slot is not attached. A RESET was sent if the datagram may be answered.
     drop_rx_unattached_slot,
     /// Received: the slot's ring is full.
     drop_rx_ring_full,
-    /// Received: the slot has too many frames of slot 0 that it has not taken.
+    /// Received: the slot has too many frames of slot 0 that it has not consumed.
     drop_rx_slot_behind,
-    /// Received: no free frame, receivers hold them all.
+    /// Received: no free frame.
     drop_rx_no_frame,
     /// At slot 0: neither a connection request nor for another host.
     drop_not_for_daemon,
@@ -101,26 +102,26 @@ counters! {
     /// To send: a CM datagram of slot 0 that found the data thread's command queue full. The
     /// control thread counts it.
     drop_cm_commands_full,
-    /// Received: a connection request that names another host than the one it came from.
+    /// Received: a connection request whose source is not the host that sent it.
     drop_request_source,
-    /// Received: a connection request whose sender has no known Ethernet address, or is being asked for it.
+    /// Received: a connection request whose sender's Ethernet address is unknown or being resolved.
     drop_request_unresolved,
-    /// At slot 0: a RESET was not sent because too many were.
+    /// At slot 0: a RESET was not sent because of the rate limit.
     drop_reset_limit,
-    /// At slot 0: a REJ was not sent because too many were.
+    /// At slot 0: a REJ was not sent because of the rate limit.
     drop_reject_limit,
     /// To send: the instance has no port.
     drop_tx_no_port,
-    /// To send: nobody answers for the address.
+    /// To send: the neighbour does not answer.
     drop_tx_unreachable,
-    /// To send: too many wait for their neighbour's address.
+    /// To send: too many frames wait for their neighbour's resolution.
     drop_tx_waiting,
     /// To send: longer than the port's MTU allows.
     drop_tx_too_long,
     /// To send: no packet buffer.
     drop_tx_no_buffer,
-    /// To send: the port did not take it in time.
+    /// To send: the port did not accept it in time.
     drop_tx_port_full,
-    /// To send: metadata that make no packet.
+    /// To send: invalid metadata.
     drop_tx_bad_meta,
 }

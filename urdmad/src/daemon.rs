@@ -1,4 +1,4 @@
-//! The life of the daemon: start in order, serve, end in order.
+//! The daemon's life cycle: start, serve, stop.
 
 use std::fs::{self, File};
 use std::io;
@@ -32,7 +32,7 @@ use crate::shared::Shared;
 use crate::slots::Slots;
 use crate::sysfs;
 
-/// What to run.
+/// Options of the daemon.
 #[derive(Debug)]
 pub struct Options {
     /// The configuration.
@@ -43,7 +43,7 @@ pub struct Options {
     pub foreground: bool,
 }
 
-/// Why the daemon could not start or go on.
+/// Why the daemon could not start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// See [`RunDirError`].
@@ -52,12 +52,12 @@ pub enum DaemonError {
     /// The port cannot be used.
     #[error("cannot open the port: {0}")]
     Port(String),
-    /// The system said no.
+    /// A system call failed.
     #[error("cannot {doing}: {error}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         doing: String,
-        /// Why not.
+        /// The error.
         error: io::Error,
     },
     /// The data thread ended by itself.
@@ -72,7 +72,7 @@ fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Dae
     }
 }
 
-/// Runs an instance until it is told to end.
+/// Runs an instance until it is stopped.
 ///
 /// # Errors
 /// Why it could not start, or had to end.
@@ -85,13 +85,13 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     start_log(options, log.as_ref()).map_err(system("write the log"))?;
     let mut control = start(options, &owned)?;
     if !options.foreground {
-        // `urdma up` has asked for a signal at its end, which comes when the control socket is
-        // there.
+        // `urdma up` requests a signal at its own end, which arrives once the control socket
+        // exists.
         set_pdeathsig(None).map_err(system("outlive the program that started it"))?;
     }
     let listener = listen(options).map_err(system("make the control socket"))?;
     if let Some(log) = &log {
-        // Whoever started us reads standard error only until now.
+        // The starting process reads standard error only until now.
         nix::unistd::dup2_stderr(log).map_err(system("write the log"))?;
     }
     tracing::info!("instance \"{}\" is ready", control.instance);
@@ -100,7 +100,8 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     notify("STOPPING=1");
     tracing::info!("instance \"{}\" ends", control.instance);
     control.tell_all(Event::Shutdown, None);
-    // No new client; then the data thread and with it the port; then every file; the clients' sockets close last and tell that all is gone.
+    // First no new clients; then the data thread ends and with it the port; then the files are
+    // removed. The clients' sockets close last, which shows that the instance has ended.
     drop(listener);
     control.data.stop();
     drop(owned);
@@ -111,7 +112,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     }
 }
 
-/// Everything of an instance but its control socket.
+/// Creates all parts of an instance but its control socket.
 pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, DaemonError> {
     let config = &options.config;
     let run_dir = owned.run_dir();
@@ -180,7 +181,8 @@ type Opened = (
     Leases,
 );
 
-/// Opens the configured port: the data thread's side with whether it checksums, name and Ethernet address, and leases.
+/// Opens the configured port: the data thread's side and whether it computes checksums; name and
+/// Ethernet address; leases.
 fn open_port(options: &Options, path: &Path, identity: &Identity) -> Result<Opened, DaemonError> {
     let Some(config) = &options.config.port else {
         return Err(DaemonError::Port("none is configured".to_owned()));
@@ -208,7 +210,8 @@ fn open_port(options: &Options, path: &Path, identity: &Identity) -> Result<Open
     ))
 }
 
-/// SIGTERM, SIGINT and SIGHUP arrive at the control thread's descriptor, in every thread to come.
+/// Directs SIGTERM, SIGINT and SIGHUP to the control thread's signalfd, in all threads started
+/// later.
 fn block_signals() -> nix::Result<SignalFd> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
@@ -221,7 +224,7 @@ fn block_signals() -> nix::Result<SignalFd> {
 /// Each client takes up to two descriptors.
 fn raise_descriptor_limit() {
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Staying at the soft limit only means fewer clients.
+        // A failure only means fewer clients.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }
 }
@@ -249,7 +252,7 @@ fn start_log(options: &Options, file: Option<&File>) -> io::Result<()> {
         Some(file) => Log::file(file.try_clone()?, &options.run_dir.log_file()),
         None => Log::stderr(),
     };
-    // A second daemon in one process (a test) keeps the first one's log.
+    // A second daemon in one process (in tests) uses the first one's log.
     let _ = tracing_subscriber::fmt()
         .with_target(false)
         .with_ansi(file.is_none())

@@ -1,4 +1,4 @@
-//! Which processes are members of which multicast groups.
+//! Members of the multicast groups.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use urdma_ipc::status::GroupStatus;
 use urdma_ipc::{Refusal, RefusalKind, GROUPS_PER_PROCESS_MAX};
 use urdma_types::SlotId;
 
-/// Words that have a bit for each slot.
+/// Words with a bit for each slot.
 const WORDS: usize = 4;
 
 /// A set of slots.
@@ -88,7 +88,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Ends all memberships of a dead slot.
+    /// Ends all memberships of a slot whose process has ended.
     pub fn leave_all(&mut self, slot: SlotId) {
         for gid in self.joined.remove(&slot.number()).unwrap_or_default() {
             self.remove(slot, gid);
@@ -172,7 +172,7 @@ mod tests {
             kind(groups.join(slot(1), group(GROUPS_PER_PROCESS_MAX))),
             Err(RefusalKind::QuotaExceeded)
         );
-        // One that it is in already costs nothing, and another process has its own.
+        // A repeated join costs nothing, and another process has a limit of its own.
         assert_eq!(kind(groups.join(slot(1), group(0))), Ok(()));
         assert_eq!(kind(groups.join(slot(2), group(9999))), Ok(()));
         let host = IpAddr::from([10, 0, 0, 1]);

@@ -1,4 +1,4 @@
-//! Who the instance's device is: node GUID and GID table.
+//! The device's identity: node GUID and GID table.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,12 +21,12 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// The identity of the instance that runs in `run_dir`, with `addresses`, or with those of the
-    /// host if there are none: the same GUID at every start, another one for each instance.
+    /// The identity of the instance in `run_dir`, with `addresses`, or with those of the host if
+    /// there are none. The GUID is the same at every start and differs between instances.
     pub fn new(run_dir: &Path, addresses: Option<&[IpAddr]>) -> Self {
         let machine_id = fs::read("/etc/machine-id").unwrap_or_default();
         let host = interfaces::list();
-        // Addresses that come and go do not make another device.
+        // Addresses that come and go do not change the GUID.
         let lasting = addresses.unwrap_or(&[IpAddr::V4(Ipv4Addr::LOCALHOST)]);
         let node_guid = guid_from(&machine_id, run_dir, lasting);
         let addresses = match addresses {
@@ -108,7 +108,7 @@ pub(crate) fn fnv1a<'a>(strings: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     hash
 }
 
-/// From all that tells instances apart; marked as locally administered and as made from 48 bits.
+/// A hash of what distinguishes instances, marked as locally administered and as made from 48 bits.
 fn guid_from(machine_id: &[u8], run_dir: &Path, addresses: &[IpAddr]) -> u64 {
     let addresses: Vec<[u8; 16]> = addresses
         .iter()

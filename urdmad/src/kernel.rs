@@ -1,4 +1,5 @@
-//! The kernel module's device that the instance serves. It may come and go while urdmad runs: it is tried again every second.
+//! The kernel module's device that the instance serves. It may appear and disappear while urdmad
+//! runs; serving it is retried every second.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,21 +14,21 @@ use crate::config::Config;
 use crate::identity::Identity;
 use crate::kernel_cm::KernelCm;
 
-/// Time between two tries.
+/// Retry interval.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What `ibv_mtu` calls 4096 octets; processes know how much less fits their port.
+/// `ibv_mtu` value of 4096 octets; processes know the smaller value of their port.
 const PATH_MTU: u8 = 5;
 
-/// The door into this instance that the kernel module is; closed if the configuration names no device.
+/// The kernel module's device, if the configuration names one.
 pub(crate) struct KernelDevice {
     device: Option<String>,
     run_dir: PathBuf,
     gids: Vec<[u8; 16]>,
-    /// Who may use the device beside this process' user.
+    /// The group that may use the device beside this process' user.
     group: Option<u32>,
     state: ServiceState,
-    /// What the kernel's rdma_cm wants.
+    /// Connection management for the kernel's rdma_cm.
     pub(crate) cm: KernelCm,
 }
 
@@ -37,9 +38,9 @@ enum ServiceState {
 }
 
 impl KernelDevice {
-    /// A door that [`KernelDevice::keep_served`] will open.
+    /// A device that is not served before [`KernelDevice::keep_served`].
     pub(crate) fn new(config: &Config, run_dir: PathBuf, identity: &Identity, seed: u64) -> Self {
-        // The device has a GID 0 of its own.
+        // The device has its own GID 0.
         let gids = identity.gids.iter().skip(1).map(|entry| entry.gid);
         Self {
             device: config.kernel_device.clone(),
@@ -54,7 +55,8 @@ impl KernelDevice {
         }
     }
 
-    /// Serves the device if it can be; to be called when the control socket is there, and again when [`KernelDevice::next_try`] has come.
+    /// Serves the device if possible. Called once the control socket exists, and again at
+    /// [`KernelDevice::next_try`].
     pub(crate) fn keep_served(&mut self, now: Instant) {
         let (Some(device), ServiceState::Waiting { because, next_try }) =
             (&self.device, &self.state)
@@ -79,7 +81,7 @@ impl KernelDevice {
         }
     }
 
-    /// Serves a device over what a test has in the module's place.
+    /// Serves a device over a test's substitute for the module.
     #[cfg(test)]
     pub(crate) fn serve_over(&mut self, agent: Agent) {
         self.state = ServiceState::Served(agent);
@@ -91,9 +93,9 @@ impl KernelDevice {
         self.wait("the device is gone".to_owned(), now);
     }
 
-    /// What the module wants done next.
+    /// The next message of the module.
     pub(crate) fn receive(&self) -> Option<CmMessage> {
-        // A device that is gone has hung up as well.
+        // The descriptor of a device that is gone has also hung up.
         self.agent()?.receive().ok().flatten()
     }
 
@@ -104,7 +106,7 @@ impl KernelDevice {
         };
     }
 
-    /// What to watch for its hanging up.
+    /// The agent, whose descriptor hangs up when the device is gone.
     pub(crate) fn agent(&self) -> Option<&Agent> {
         match &self.state {
             ServiceState::Served(agent) => Some(agent),
@@ -112,7 +114,7 @@ impl KernelDevice {
         }
     }
 
-    /// When to try again.
+    /// When to retry.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         match &self.state {
             ServiceState::Waiting { next_try, .. } => self.device.as_ref().map(|_| *next_try),
@@ -132,7 +134,7 @@ impl KernelDevice {
     }
 }
 
-/// Says why the device is not served; that it is not there yet is no fault.
+/// Logs why the device is not served; a device that does not exist yet is no error.
 fn log(error: &io::Error, reason: &str) {
     if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) {
         tracing::info!("{reason}");

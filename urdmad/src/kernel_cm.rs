@@ -1,7 +1,9 @@
-//! Connection management for the kernel module: what `iw_cm` asks, done by the same engine (crate `cm`) that the stand-in uses, in slot 0.
+//! Connection management for the kernel module: the operations of `iw_cm`, on the CM engine (crate
+//! `cm`) that the stand-in uses too, in slot 0.
 //!
-//! The module names listeners and connections by numbers; queue pairs are in processes, which set them to RTR and RTS when they are told to.
-//! Neither REP nor RTU leaves before that is done. Nothing here waits or sends: [`KernelCm::next_output`] says what is to be done.
+//! The module identifies listeners and connections by numbers. The queue pairs are in processes,
+//! which set them to RTR and RTS on request; neither REP nor RTU is sent before that. Nothing here
+//! blocks or sends: [`KernelCm::next_output`] returns the actions.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -19,36 +21,38 @@ use urdma_types::{Ip16, PortSpace, RawQpn, SlotId};
 use crate::listeners::BindingId;
 use crate::shared::Shared;
 
-/// How long a living process may take to set a queue pair, ns: as long as an application may think about a request. It may be stopped, or wait for
-/// a processor.
+/// Time limit for a living process to set a queue pair, ns: as long as an application may take to
+/// decide about a request. The process may be stopped, or wait for a CPU.
 const QP_PATIENCE_NS: u64 = 60_000_000_000;
-/// How often it is seen whether the process still lives, ns: a dying one does nothing more, and the kernel keeps it waiting as long.
+/// Interval at which the process is checked, ns: a dying process does not answer, and the kernel
+/// delays its exit for as long.
 const QP_LOOK_NS: u64 = 1_000_000_000;
-/// How long an application may think about a request whose listener it has closed, ns. The kernel drops requests that it has not brought to
-/// the listener yet without a word.
+/// Time limit for an application to decide about a request whose listener it has closed, ns. The
+/// kernel silently drops requests that it has not yet delivered to the listener.
 const DECISION_PATIENCE_NS: u64 = 3_000_000_000;
-/// What the stand-in takes when an application does not say (`librdmacm` neither).
+/// The stand-in's defaults for parameters that an application does not set (as in `librdmacm`).
 const RETRIES: u8 = 7;
 const ACK_TIMEOUT: u8 = 16;
-/// The module's numbers are below, ours from here on.
+/// Numbers of the module are below, those of urdmad's requests from here on.
 const FIRST_REQUEST: u32 = 1 << 31;
 /// Listeners of all processes together.
 const LISTENERS_MAX: u32 = 65_535;
 
-/// Something to do.
+/// An action for the caller.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// Tell the module.
+    /// Send a message to the module.
     Kernel(Box<CmMessage>),
-    /// Have the process whose queue pair it is set it.
+    /// Have the owner of a queue pair set it.
     SetQp(QpTarget),
-    /// Have the process whose queue pair it is let it fail.
+    /// Have the owner of a queue pair move it to the error state.
     EndQp(u32),
     /// Send a datagram.
     Send(Peer, Vec<u8>),
 }
 
-/// Something that has to happen before `end`; whether it still can is seen at `look`. Both are times, ns.
+/// An event that must happen before `end`; at `look` it is checked whether it still can. Both are
+/// times in ns.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
     look: u64,
@@ -60,11 +64,11 @@ struct Connection {
     conn: ConnId,
     /// The queue pair, 0 before an accept.
     qpn: u32,
-    /// The listener that brought it, 0 for none.
+    /// The listener of the request, 0 for none.
     listener: u32,
-    /// For the queue pair to be set, or a request without a listener to be decided.
+    /// Until the queue pair is set, or a request without a listener is decided.
     wait: Option<Wait>,
-    /// The REP, to be shown when the queue pair is set.
+    /// The REP, reported when the queue pair is set.
     response: Option<(QpInfo, PrivateData)>,
 }
 
@@ -75,7 +79,7 @@ pub(crate) struct KernelCm {
     path_mtu: u8,
     listeners: HashMap<u32, ListenId>,
     connections: HashMap<u32, Connection>,
-    /// Numbers by the engine's names.
+    /// The module's numbers by the engine's identifiers.
     of_listener: HashMap<ListenId, u32>,
     of_conn: HashMap<ConnId, u32>,
     next_request: u32,
@@ -83,7 +87,7 @@ pub(crate) struct KernelCm {
 }
 
 impl KernelCm {
-    /// None of either; `seed` must be unpredictable.
+    /// No listeners or connections; `seed` must be unpredictable.
     pub(crate) fn new(seed: u64, path_mtu: u8) -> Self {
         let [a, b, c, d, ..] = seed.to_be_bytes();
         Self {
@@ -93,13 +97,14 @@ impl KernelCm {
             connections: HashMap::new(),
             of_listener: HashMap::new(),
             of_conn: HashMap::new(),
-            // Requests of an earlier urdmad, which the module may still name, shall not be taken for ours.
+            // The module may still name requests of an earlier urdmad; their numbers must not match
+            // new ones.
             next_request: u32::from_ne_bytes([a, b, c, d]),
             outputs: VecDeque::new(),
         }
     }
 
-    /// The module asks for something.
+    /// Handles a message of the module.
     pub(crate) fn take(&mut self, now: u64, message: &CmMessage, shared: &Shared) {
         match message.kind {
             cm_kind::CONNECT => self.connect(now, message),
@@ -111,12 +116,13 @@ impl KernelCm {
         }
     }
 
-    /// A datagram came from a host.
+    /// Handles a datagram from a host.
     pub(crate) fn handle_datagram(&mut self, now: u64, from: IpAddr, datagram: &[u8]) {
         self.engine.handle_datagram(now, from, datagram);
     }
 
-    /// Fires the timers that are due. `is_dying` says of a queue pair whether its process is gone or about to be.
+    /// Handles the timers that are due. `is_dying` says whether the owner of a queue pair has ended
+    /// or is about to.
     pub(crate) fn handle_timeout(&mut self, now: u64, is_dying: impl Fn(u32) -> bool) {
         self.engine.handle_timeout(now);
         let mut late = Vec::new();
@@ -146,7 +152,7 @@ impl KernelCm {
         own.chain(self.engine.next_deadline()).min()
     }
 
-    /// A process has set a queue pair, or could not.
+    /// A process has set a queue pair, or failed to.
     pub(crate) fn qp_is_set(&mut self, now: u64, qpn: u32, succeeded: bool) {
         let waiting = |(_, c): &(&u32, &mut Connection)| c.qpn == qpn && c.wait.is_some();
         let Some((&id, connection)) = self.connections.iter_mut().find(waiting) else {
@@ -167,14 +173,14 @@ impl KernelCm {
             return self.give_up(now, id);
         }
         let mut reply = message(cm_kind::REPLY, id);
-        // What one end asks for, the other has to answer.
+        // One end's initiator depth is the other's responder resources.
         (reply.ord, reply.ird) = (qp.initiator_depth, qp.responder_resources);
         set_private(&mut reply, &private_data);
         self.tell(reply);
     }
 
-    /// The module has not taken what [`Output::Kernel`] said. A request that it has no room for (ENOMEM) will come again; otherwise its
-    /// listener is gone.
+    /// The module has not accepted a message of [`Output::Kernel`]. A request without room (ENOMEM)
+    /// is retransmitted by its sender; with another error its listener is closed.
     pub(crate) fn not_taken(&mut self, now: u64, message: &CmMessage, errno: i32) {
         if message.kind != cm_kind::REQUEST {
             return;
@@ -187,7 +193,7 @@ impl KernelCm {
         }
     }
 
-    /// The module is gone, with all that it had.
+    /// The module is gone, with its listeners and connections.
     pub(crate) fn clear(&mut self, now: u64, shared: &Shared) {
         for id in self.connections.keys().copied().collect::<Vec<_>>() {
             self.forget(now, id);
@@ -197,7 +203,7 @@ impl KernelCm {
         }
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub(crate) fn next_output(&mut self, now: u64) -> Option<Output> {
         while let Some(event) = self.engine.poll_event() {
             self.translate(now, event);
@@ -266,7 +272,7 @@ impl KernelCm {
                 let address = SocketAddr::new(ip, port);
                 let listener = self.engine.listen(address, PortSpace::TCP, backlog);
                 listener.map_err(|_| {
-                    // It was bound above, so it is there.
+                    // Bound above, so the release succeeds.
                     let _ = shared.listeners().release(binding);
                     format!("{address} is listened on already")
                 })
@@ -288,12 +294,12 @@ impl KernelCm {
         if let Some(listener) = self.listeners.remove(&id) {
             self.of_listener.remove(&listener);
             self.engine.close_listener(listener);
-            // It was bound here, so it is there.
+            // Bound in `listen`, so the release succeeds.
             let _ = shared.listeners().release(binding_of(id));
         }
     }
 
-    /// Limits how long the requests that a listener brought may stay undecided, because it is gone.
+    /// Sets a time limit for the undecided requests of a listener that is closed.
     fn limit_decisions(&mut self, now: u64, listener: u32) {
         let is_undecided = |c: &&mut Connection| c.listener == listener && c.qpn == 0;
         for request in self.connections.values_mut().filter(is_undecided) {
@@ -315,7 +321,7 @@ impl KernelCm {
             qp_ready: false,
         };
         if self.engine.accept(now, conn, &params).is_err() {
-            // It was withdrawn in the meantime.
+            // The request was withdrawn in the meantime.
             return self.give_up(now, request.id);
         }
         if let Some(connection) = self.connections.get_mut(&request.id) {
@@ -333,7 +339,7 @@ impl KernelCm {
             return;
         };
         let private_data = private_of(request).unwrap_or(PrivateData::EMPTY);
-        // A request that was withdrawn needs no refusal.
+        // A withdrawn request needs no refusal.
         let _ = self.engine.reject(
             now,
             connection.conn,
@@ -357,7 +363,7 @@ impl KernelCm {
         }
     }
 
-    /// Asks the process to set its queue pair as the connection wants it.
+    /// Has the process set its queue pair to the connection's parameters.
     fn set_qp(&mut self, now: u64, id: u32) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -385,8 +391,8 @@ impl KernelCm {
         }));
     }
 
-    /// Ends a connection that cannot go on, and says so, to its queue pair too: librdmacm has only stopped an RNIC's from sending,
-    /// and applications wait for their receives to be flushed.
+    /// Ends a connection that has failed, and reports it, to its queue pair too: for an RNIC
+    /// librdmacm has only stopped sending, and applications wait for their receives to be flushed.
     fn give_up(&mut self, now: u64, id: u32) {
         let qpn = self.connections.get(&id).map_or(0, |c| c.qpn);
         if qpn != 0 {
@@ -396,14 +402,15 @@ impl KernelCm {
         self.tell(message(cm_kind::CLOSED, id));
     }
 
-    /// Lets go of a connection; the peer is told if it has to be.
+    /// Removes a connection; the engine informs the peer if necessary.
     fn forget(&mut self, now: u64, id: u32) {
         if let Some(conn) = self.remove(id) {
             self.engine.destroy(now, conn);
         }
     }
 
-    /// The listener of a request went before anybody could decide: whoever asks may find the next one.
+    /// Drops a request that was not decided before its listener closed; its retransmission may find
+    /// the next listener.
     fn drop_undecided(&mut self, now: u64, id: u32) {
         if let Some(conn) = self.remove(id) {
             self.engine.turn_away(now, conn);
@@ -452,7 +459,7 @@ impl KernelCm {
         }
     }
 
-    /// There will be no connection. Of an accepted request iw_cm only wants to hear that it is over.
+    /// The connection attempt failed. For an accepted request, iw_cm expects only the close.
     fn fail(&mut self, now: u64, conn: ConnId, errno: i32, private_data: &PrivateData) {
         let Some(&id) = self.of_conn.get(&conn) else {
             return;
@@ -499,7 +506,7 @@ fn address(octets: [u8; 16]) -> IpAddr {
     Ip16(octets).to_ip()
 }
 
-/// The port of a listener of the kernel's.
+/// The binding of a kernel listener.
 fn binding_of(number: u32) -> BindingId {
     BindingId {
         slot: SlotId::DAEMON,

@@ -1,4 +1,4 @@
-//! What the control thread and the data thread both use.
+//! State that the control thread and the data thread share.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -29,11 +29,11 @@ pub enum NotGiven {
     Full,
 }
 
-/// Shared state of the daemon's threads. Locks are held for a few microseconds and never two at a
+/// Shared state of the daemon's threads. Locks are held for a few microseconds, never two at a
 /// time.
 #[derive(Debug)]
 pub struct Shared {
-    /// What the data path counts.
+    /// Counters of the data path.
     pub counters: DataCounters,
     listeners: Mutex<Listeners>,
     groups: Mutex<Groups>,
@@ -42,7 +42,7 @@ pub struct Shared {
     cm_datagrams: ArrayQueue<(IpAddr, Box<[u8]>)>,
     /// Whether slot 0 manages connections.
     manages_connections: AtomicBool,
-    /// Whether there is a capture, so that the data path need not look behind the lock.
+    /// Whether a capture is active; saves the data path the lock.
     is_capturing: AtomicBool,
     /// Wakes the control thread.
     bell: EventFd,
@@ -78,7 +78,7 @@ impl Shared {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Slot 0 manages connections from now on, for the kernel module.
+    /// Makes slot 0 manage connections, for the kernel module.
     pub fn manage_connections(&self) {
         self.manages_connections.store(true, Ordering::Relaxed);
     }
@@ -111,21 +111,21 @@ impl Shared {
 
     /// Wakes the control thread.
     pub fn ring_control(&self) {
-        // A full counter means that it is awake already.
+        // A full counter means that the thread is awake already.
         let _ = self.bell.write(1);
     }
 
-    /// For the control thread: readable when it was rung.
+    /// For the control thread: an eventfd, readable after [`Self::ring_control`].
     pub fn bell(&self) -> impl AsFd + '_ {
         &self.bell
     }
 
-    /// For the control thread: quiet again.
+    /// For the control thread: resets the eventfd.
     pub fn silence_bell(&self) {
         let _ = self.bell.read();
     }
 
-    /// Starts to capture.
+    /// Starts a capture.
     pub fn set_capture(&self, capture: Capture) {
         *self.lock_capture() = Some(capture);
         self.is_capturing.store(true, Ordering::Release);
@@ -142,7 +142,7 @@ impl Shared {
         Some(self.lock_capture().as_ref()?.file().to_owned())
     }
 
-    /// Gives `write` the capture if one runs; costs one load if not.
+    /// Passes the capture to `write` if one is active; otherwise costs one load.
     #[inline]
     pub fn with_capture(&self, write: impl FnOnce(&mut Capture)) {
         if self.is_capturing.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The kernel module's door: what it asks, and what connection management wants done for it.
+//! The kernel module's requests, and the outputs of connection management for it.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::listeners::RequestTarget;
 use crate::slots::Token;
 
 impl Control {
-    /// Does all there is to do for the kernel module.
+    /// Handles the requests, datagrams and timers of the kernel module.
     pub(super) fn serve_kernel(&mut self) {
         let now = self.now_ns();
         while let Some(message) = self.kernel.receive() {
@@ -42,7 +42,7 @@ impl Control {
                     }
                 }
                 Output::EndQp(qpn) => {
-                    // The queue pair of a process that is gone has ended.
+                    // The queue pair of a process that has ended has ended with it.
                     self.tell_owner(qpn, Event::EndQp { qpn });
                 }
                 Output::Send(to, datagram) => self.send_cm(now, to, &datagram),
@@ -56,13 +56,13 @@ impl Control {
         Some(self.ready_at + Duration::from_nanos(deadline))
     }
 
-    /// The device is gone, and what it had with it.
+    /// The device is gone, with its listeners and connections.
     pub(super) fn kernel_device_is_gone(&mut self) {
         self.kernel.cm.clear(self.now_ns(), &self.shared);
         self.kernel.device_is_gone(Instant::now());
     }
 
-    /// A process has set a queue pair of its own, or could not.
+    /// A process has set its queue pair, or failed to.
     pub(super) fn qp_is_set(&mut self, token: Token, qpn: u32, succeeded: bool) {
         let client = self.clients.get(&token);
         if client.is_some_and(|client| is_owner(client, qpn)) {
@@ -85,25 +85,26 @@ impl Control {
         }
     }
 
-    /// Tells the process that has a queue pair; false if there is none.
+    /// Sends an event to the process that owns a queue pair; false if there is none.
     fn tell_owner(&mut self, qpn: u32, event: Event) -> bool {
         let mut clients = self.clients.values_mut();
         let owner = clients.find(|client| is_owner(client, qpn));
         owner.map(|client| client.tell(event)).is_some()
     }
 
-    /// Sends a datagram: to itself if it is for slot 0 of this host, else by the data thread.
+    /// Sends a datagram: one for slot 0 of this host is handled here, others go by the data thread.
     fn send_cm(&mut self, now: u64, to: Peer, datagram: &[u8]) {
         let is_own = self.identity.owns(to.ip);
         let mut slot = to.slot;
         if is_own && slot == 0 {
             match ReqRoute::parse(datagram).map(|route| self.request_target(&route)) {
-                // The engine knows a request that it has, even if the listener is gone, and refuses others.
+                // The engine knows the requests that it has, even if their listener is closed, and
+                // refuses others.
                 None | Some(RequestTarget::Listening(0) | RequestTarget::Unbound) => {
                     return self.kernel.cm.handle_datagram(now, to.ip, datagram);
                 }
                 Some(RequestTarget::Listening(listener)) => slot = listener,
-                // It will be sent again, and find the listener.
+                // The retransmission finds the listener.
                 Some(RequestTarget::Bound) => return,
             }
         }
@@ -123,7 +124,7 @@ impl Control {
     }
 }
 
-/// Whether a queue pair of this number is the client's, by its slot.
+/// Whether the client's slot is that of the queue pair's number.
 fn is_owner(client: &Client, qpn: u32) -> bool {
     let slot = Qpn::from_u32(qpn).and_then(|qpn| SlotId::new(qpn.slot().number()));
     slot.is_some() && client.slot() == slot

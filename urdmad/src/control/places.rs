@@ -1,4 +1,4 @@
-//! How many conversations there can be, and whose.
+//! Limits on the number of control connections, by user.
 
 use std::fs;
 
@@ -7,31 +7,30 @@ use urdma_ipc::{Refusal, RefusalKind};
 
 use crate::config::Quota;
 
-/// Conversations beyond `quota.connections` that only the owner and root can have.
+/// Connections beyond `quota.connections` that only the owner and root can have.
 const FOR_OWNER: usize = 8;
-/// Further ones that only root can have.
+/// Further connections that only root can have.
 const FOR_ROOT: usize = 16;
-/// A conversation and the notice of its process' death.
+/// A connection and its pidfd.
 const FDS_EACH: usize = 2;
-/// Descriptors that urdmad needs for other things than conversations, beside those that it has open
-/// at the start.
+/// Descriptors that urdmad needs for other purposes, beside those that are open at the start.
 const FDS_FOR_OTHERS: usize = 16;
 
-/// The places for conversations.
+/// The limits on control connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
     owner: u32,
-    /// Of all users but the owner and root.
+    /// For all users but the owner and root.
     members: usize,
     per_user: usize,
     for_owner: usize,
     for_root: usize,
-    /// The limit of open files allows fewer than the configuration.
+    /// RLIMIT_NOFILE allows fewer than the configuration.
     are_short_of_fds: bool,
 }
 
 impl Places {
-    /// As the configuration and the limit of open files allow, for an instance of `owner`.
+    /// The limits by the configuration and RLIMIT_NOFILE, for an instance of `owner`.
     pub(super) fn new(quota: &Quota, owner: u32) -> Self {
         let places = Self::within(quota, owner, descriptors_left());
         if places.are_short_of_fds {
@@ -58,7 +57,7 @@ impl Places {
         }
     }
 
-    /// Whether `uid` may have one more conversation, beside those of `users`.
+    /// Whether `uid` may have one more connection, beside those of `users`.
     ///
     /// # Errors
     /// The refusal, which names the limit.
@@ -71,7 +70,8 @@ impl Places {
         let of_user = users.clone().filter(|user| *user == uid).count();
         if !is_owner && of_user >= self.per_user {
             return Err(refusal(format!(
-                "user {uid} has {of_user} conversations with urdmad, as many as quota.connections_per_user allows: end some of that user's programs"
+                "user {uid} has {of_user} conversations with urdmad, as many as \
+                 quota.connections_per_user allows: end some of that user's programs"
             )));
         }
         let reserved = match uid {
@@ -84,9 +84,15 @@ impl Places {
             return Ok(());
         }
         Err(refusal(if self.are_short_of_fds {
-            format!("urdmad has {all} conversations, as many as its limit of open files allows: end programs, or start it with a higher limit")
+            format!(
+                "urdmad has {all} conversations, as many as its limit of open files \
+             allows: end programs, or start it with a higher limit"
+            )
         } else {
-            format!("urdmad has {all} conversations, as many as quota.connections allows: end programs, or raise it in the configuration")
+            format!(
+                "urdmad has {all} conversations, as many as quota.connections allows: \
+             end programs, or raise it in the configuration"
+            )
         }))
     }
 }
@@ -95,7 +101,7 @@ fn refusal(message: String) -> Refusal {
     Refusal::new(RefusalKind::QuotaExceeded, message)
 }
 
-/// Descriptors that this process may still open for conversations.
+/// Descriptors that this process may still open for connections.
 fn descriptors_left() -> usize {
     let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return usize::MAX;
@@ -116,7 +122,7 @@ mod tests {
         Places::within(&Quota::default(), OWNER, fds)
     }
 
-    /// How many conversations `uid` can have beside `others`.
+    /// The connections that `uid` can have beside `others`.
     fn room(places: &Places, uid: u32, others: &[u32]) -> usize {
         let mut users = others.to_vec();
         while places.admit(uid, users.iter().copied()).is_ok() {

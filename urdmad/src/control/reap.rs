@@ -1,4 +1,4 @@
-//! Taking back what a process had.
+//! Reclaiming the resources of a process.
 
 use urdma_ipc::Event;
 use urdma_types::SlotId;
@@ -7,7 +7,8 @@ use super::Control;
 use crate::slots::Token;
 
 impl Control {
-    /// Takes back slot, lease, ports and frames of a client, if it has any, and tells the others.
+    /// Reclaims the slot, lease, ports and frames of a client, if it has any, and notifies the
+    /// others.
     pub(super) fn detach(&mut self, token: Token, is_death: bool) {
         let Some(client) = self.clients.get_mut(&token) else {
             return;
@@ -18,7 +19,7 @@ impl Control {
         let pid = client.peer.pid();
         client.report = None;
         let slot = attached.slot;
-        // First of all, so that nobody sends to it any more.
+        // First, so that no process sends to the slot any more.
         self.reaper.mark_dead(slot);
         self.shared.listeners().release_all(slot);
         self.shared.groups().leave_all(slot);
@@ -35,7 +36,8 @@ impl Control {
             self.counters.reaped_frames += u64::from(frames);
         }
         tracing::info!(
-            "slot {}: process {pid} is gone, {frames} frames taken back, {still_held} of its own still with others",
+            "slot {}: process {pid} has ended; {frames} frames reclaimed, {still_held} of its frames \
+             still held by others",
             slot.number()
         );
         let gone = Event::SlotGone {

@@ -1,4 +1,4 @@
-//! Status: asking the processes what they have, then putting all together.
+//! Status: collecting the reports of the processes, then answering.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -12,11 +12,12 @@ use super::Control;
 use crate::client::{Client, PendingStatus};
 use crate::slots::Token;
 
-/// How long processes have to report; who is slower is shown without.
+/// Time limit for the reports of processes; slower ones are shown without a report.
 const REPORT_LIMIT: Duration = Duration::from_millis(100);
 
 impl Control {
-    /// Asks the processes, and answers when all have reported or the time is over.
+    /// Requests reports from the processes; the status is answered when all have arrived or the
+    /// time limit has passed.
     pub(super) fn ask_for_status(&mut self, token: Token, id: u64) {
         let missing: HashSet<Token> = self
             .clients
@@ -33,7 +34,7 @@ impl Control {
         });
     }
 
-    /// A process reports.
+    /// The report of a process.
     pub(super) fn take_report(&mut self, token: Token, report: ProcessReport) {
         if let Some(client) = self.clients.get_mut(&token) {
             client.report = client.attached.is_some().then_some(report);
@@ -43,7 +44,7 @@ impl Control {
         }
     }
 
-    /// Answers those who need not wait any more.
+    /// Answers the statuses that are complete or late.
     pub(super) fn answer_due_statuses(&mut self, now: Instant) {
         let (due, pending) = std::mem::take(&mut self.pending)
             .into_iter()
@@ -55,7 +56,8 @@ impl Control {
         }
     }
 
-    /// The state of the instance; what the processes `silent` reported earlier is out of date.
+    /// The state of the instance. Earlier reports of the processes in `silent` are left out as out
+    /// of date.
     fn status(&self, silent: &HashSet<Token>) -> Status {
         let accounting = self.reaper.account();
         let (listeners, bound) = self.shared.listeners().status();

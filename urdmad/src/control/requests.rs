@@ -1,4 +1,5 @@
-//! What clients ask, one function each. Nothing that a client says about itself is believed: its slot is the one that its connection has.
+//! The requests of clients, one function each. A client's claims about itself are not trusted: its
+//! slot is the one that its connection has.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -18,7 +19,7 @@ use crate::data::command::{Command, Reply};
 use crate::listeners::BindingId;
 use crate::slots::{NoSlot, Owner, Token};
 
-/// Longest program name that is kept.
+/// Maximum length of a program name.
 const PROGRAM_CHARS_MAX: usize = 64;
 
 type Outcome = Result<Answer, Refusal>;
@@ -183,7 +184,9 @@ impl Control {
         }
         if !self.faults.are_none() {
             return LeaseAnswer::Refused(
-                "faults are made at the port, which packets of a queue pair of its own would not meet: `urdma fault --off` first".to_owned(),
+                "faults apply to the port, which packets of a leased queue pair bypass: \
+                 `urdma fault --off` first"
+                    .to_owned(),
             );
         }
         let params = match self.leases.grant(slot) {
@@ -200,7 +203,7 @@ impl Control {
         }
     }
 
-    /// The port that a client calls `number`.
+    /// The binding that a client calls `number`.
     fn binding_of(&self, token: Token, number: u32) -> Result<BindingId, Refusal> {
         let slot = self.slot_of(token)?;
         Ok(BindingId { slot, number })
@@ -244,7 +247,7 @@ impl Control {
             socket: std::sync::Arc::clone(&client.socket),
             id,
         };
-        // The data thread knows the neighbours and answers itself.
+        // The data thread has the neighbour table and sends the answer.
         if let Err(reason) = self.data.send(Command::Resolve { ip, reply }) {
             let refusal = Refusal::new(RefusalKind::Internal, reason.to_string());
             self.answer(token, id, Err(refusal));
@@ -304,7 +307,8 @@ impl Control {
         let leased = self.leases.leased();
         if leased > 0 && !faults.are_none() {
             let message = format!(
-                "{leased} queue pairs are leased, whose packets would not meet any fault: end their programs or run them with --lease never"
+                "{leased} queue pairs are leased, and their packets bypass faults: end their \
+                 programs or run them with --lease never"
             );
             return refuse(RefusalKind::Invalid, message);
         }
@@ -322,7 +326,7 @@ impl Control {
         Ok(Answer::Done)
     }
 
-    /// Ends the capture of a client that is gone.
+    /// Ends the capture of a client that has disconnected.
     pub(super) fn end_capture_of(&mut self, client: &crate::client::Client) {
         if !client.is_capturing {
             return;
@@ -348,7 +352,8 @@ impl Control {
         }
     }
 
-    /// Whether a client may end urdmad or look at others' packets: the owner and root.
+    /// Refuses clients of users other than the owner and root, which may not stop urdmad or see
+    /// other users' packets.
     fn may_control(&mut self, token: Token) -> Result<(), Refusal> {
         let uid = self.client(token)?.peer.uid();
         if uid == 0 || uid == Uid::effective().as_raw() {

@@ -1,4 +1,4 @@
-//! What DPDK is asked for: device arguments, memory, and which devices can be leased.
+//! The arguments for DPDK: devices, memory, and which devices can be leased.
 
 use ::dpdk::is_pci_address;
 use nix::unistd::{access, AccessFlags};
@@ -8,16 +8,16 @@ use crate::config::{PortConfig, PortKind};
 
 /// Packet buffers of the daemon's own queue: 2^n - 1 uses memory best.
 pub(super) const OWN_BUFFERS: u32 = 4095;
-/// Packet buffers of each queue that can be leased.
+/// Packet buffers of each leasable queue.
 pub(super) const LEASE_BUFFERS: u32 = 4095;
-/// The same for a device that keeps none in descriptors.
+/// The same for a device that keeps no buffers in descriptors.
 pub(super) const SOFTWARE_LEASE_BUFFERS: u32 = 2047;
-/// What DPDK itself takes, with room for what dead lessees leave (156 KB each).
+/// Memory for DPDK itself, with room for what dead lessees leave behind (156 KB each).
 const OVERHEAD_MB: u64 = 48;
 const MB: u64 = 1 << 20;
-/// Octets of a packet buffer beside its data: the mbuf itself and the pool's header.
+/// Overhead of a packet buffer: the mbuf itself and the pool's header.
 const BUFFER_OVERHEAD: u64 = 256;
-/// Smallest data room that all drivers like: 2 KB and headroom.
+/// Smallest data room that all drivers accept: 2 KB and headroom.
 const DATA_ROOM_MIN: usize = 2048 + ::dpdk::HEADROOM_OCTETS;
 /// Ethernet header with a VLAN tag, rounded up.
 const LINK_OCTETS: usize = 32;
@@ -25,7 +25,8 @@ const MEMIF_BUFFER_SMALL: u16 = 2048;
 /// "Clean" in measurements; holds the largest frame.
 const MEMIF_BUFFER_LARGE: u16 = 9728;
 
-/// Slots of a ring, as a power of two: few enough that what is written into them is still in a cache when the peer reads it.
+/// Entries of a ring, as a power of two: few enough that their buffers are still cached when the
+/// peer reads them.
 const MEMIF_RING_LOG2: u8 = 8;
 
 /// DPDK's arguments for the device of a port.
@@ -43,7 +44,8 @@ pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> String {
                 MEMIF_BUFFER_LARGE
             };
             format!(
-                "net_memif0,role={role},id=0,socket={},socket-abstract=no,bsize={bsize},rsize={MEMIF_RING_LOG2},mac={mac}",
+                "net_memif0,role={role},id=0,socket={},socket-abstract=no,bsize={bsize},\
+                 rsize={MEMIF_RING_LOG2},mac={mac}",
                 socket.display()
             )
         }
@@ -53,7 +55,7 @@ pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> String {
     }
 }
 
-/// PCI addresses without a domain are in domain 0; DPDK finds ports by the whole address only.
+/// PCI addresses without a domain are in domain 0; DPDK finds ports only by the whole address.
 fn full_address(device: &str) -> String {
     let full = format!("0000:{device}");
     if is_pci_address(&full) {
@@ -63,7 +65,7 @@ fn full_address(device: &str) -> String {
     }
 }
 
-/// The network interface that the port shares with the kernel, if it does.
+/// The network interface that the port shares with the kernel, if any.
 pub(super) fn netdev(config: &PortConfig) -> Option<&str> {
     match &config.kind {
         PortKind::AfXdp { netdev } => Some(netdev),
@@ -71,13 +73,13 @@ pub(super) fn netdev(config: &PortConfig) -> Option<&str> {
     }
 }
 
-/// Why queues of such a device cannot be leased, if so.
+/// Why queues of such a device cannot be leased, if they cannot.
 pub(super) fn no_lease_because(device: &str, queues: u16) -> Option<String> {
     let is = |driver: &str| device.starts_with(driver);
     if is("net_af_xdp") || is("net_af_packet") || is("net_pcap") {
         return Some("queues of this device work only in urdmad".to_owned());
     }
-    // More queue pairs than four, used by secondaries, abort the primary.
+    // More than four queue pairs used by secondaries abort the primary.
     if is("net_tap") && queues > 4 {
         return Some("net_tap has 4 queue pairs, so port.lease_queues may be 3 at most".to_owned());
     }
@@ -109,7 +111,8 @@ pub(super) fn memory_mb(mtu: u16, buffers: u32) -> u32 {
 pub(super) fn check_hugepages(megabytes: u32) -> Result<(), String> {
     let advice = |why: &str| {
         format!(
-            "{why}; a lease needs {megabytes} MB of hugepages: as root, echo {} > /proc/sys/vm/nr_hugepages and mount -t hugetlbfs none /dev/hugepages",
+            "{why}; a lease needs {megabytes} MB of hugepages: as root, \
+             echo {} > /proc/sys/vm/nr_hugepages and mount -t hugetlbfs none /dev/hugepages",
             megabytes.div_ceil(2)
         )
     };
@@ -153,7 +156,8 @@ mod tests {
         let text = arguments(&config(memif(true), 9000), 0x0211_22ff_fe33_4455);
         assert_eq!(
             text,
-            "net_memif0,role=server,id=0,socket=/tmp/m,socket-abstract=no,bsize=9728,rsize=8,mac=02:11:11:33:44:55"
+            "net_memif0,role=server,id=0,socket=/tmp/m,socket-abstract=no,bsize=9728,\
+             rsize=8,mac=02:11:11:33:44:55"
         );
         let text = arguments(&config(memif(false), 1500), 1);
         assert!(text.contains("role=client") && text.contains("bsize=2048"));

@@ -9,51 +9,54 @@ use urdma_underlay::MacAddr;
 use crate::config::PortConfig;
 use crate::lease::LeaseOffer;
 
-/// What the data path needs of a port. One thread uses it, after [`PacketPort::enter`].
+/// The operations that the data path needs. One thread uses a port, after [`PacketPort::enter`].
 pub trait PacketPort: Send {
-    /// The calling thread is the one that will use the port from now on.
+    /// Prepares the port for use by the calling thread.
     fn enter(&mut self);
 
     /// Its Ethernet address.
     fn mac(&self) -> MacAddr;
 
-    /// The network interface that the kernel uses too, if there is one: its address and its neighbours are the kernel's.
+    /// The network interface that the kernel also uses, if there is one: then the kernel has its
+    /// address and resolves its neighbours.
     fn netdev(&self) -> Option<&str>;
 
     /// Largest IP packet, octets.
     fn mtu(&self) -> u16;
 
-    /// Gives `sink` the frames that have arrived on the queues that are not leased, up to one burst a queue; how many there were.
+    /// Passes the frames that have arrived on queues that are not leased to `sink`, up to one burst
+    /// per queue; returns their number.
     fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize;
 
-    /// Whether it takes another frame for sending.
+    /// Whether the port accepts another frame for sending.
     fn has_room(&mut self) -> bool;
 
-    /// Lets `fill` write a frame of `octets` and takes it for sending with the next [`PacketPort::flush`].
+    /// Has `fill` write a frame of `octets`, to be sent with the next [`PacketPort::flush`].
     ///
     /// # Errors
     /// [`NoBuffer`]: the frame was not written.
     fn transmit(&mut self, octets: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), NoBuffer>;
 
-    /// Sends what was taken; whether all of it. The rest goes with the next call.
+    /// Sends the accepted frames; whether all were sent. The others are sent by the next call.
     fn flush(&mut self) -> bool;
 
-    /// Drops what was taken and not sent; how many frames.
+    /// Drops the accepted frames that were not sent; returns their number.
     fn discard(&mut self) -> usize;
 
-    /// Leaves `queue` to a lessee, to whom packets for `udp_port` are steered if the device can.
+    /// Lends `queue` to a lessee, to whom packets for `udp_port` are steered if the device can.
     ///
     /// # Errors
-    /// The queue stays here, and why.
+    /// The reason why the queue is not lent.
     fn lend(&mut self, queue: u16, udp_port: u16) -> Result<(), String>;
 
-    /// Takes back the queue of a lessee that is gone: what is in it is dropped, its packet buffers are made anew.
+    /// Takes back the queue of a lessee that has ended: its packets are dropped, its buffers
+    /// reinitialised.
     ///
     /// # Errors
-    /// The queue cannot be leased again, and why.
+    /// The reason why the queue cannot be leased again.
     fn reclaim(&mut self, queue: u16) -> Result<(), String>;
 
-    /// What `urdma status` shows.
+    /// The state that `urdma status` shows.
     fn report(&mut self) -> PortReport;
 }
 
@@ -72,17 +75,17 @@ pub struct PortReport {
     pub pools: Vec<PoolStatus>,
 }
 
-/// A port that is ready for use.
+/// An open port.
 pub struct OpenPort {
-    /// The data path's side of it.
+    /// The data path's side.
     pub port: Box<dyn PacketPort>,
     /// Name of the device.
     pub device: String,
-    /// What it offers to lessees, or why it offers nothing.
+    /// The offer to lessees, or the reason why there is none.
     pub leases: Result<LeaseOffer, String>,
 }
 
-/// What opening a port is given.
+/// Arguments of opening a port.
 #[derive(Debug)]
 pub struct PortRequest<'a> {
     /// The configuration.
@@ -91,6 +94,6 @@ pub struct PortRequest<'a> {
     pub run_dir: &'a Path,
     /// The node GUID, from which a virtual port's Ethernet address is made.
     pub node_guid: u64,
-    /// Where the driver's messages go; nothing: nowhere.
+    /// File for the driver's messages; without one they are discarded.
     pub log: Option<&'a Path>,
 }

@@ -20,12 +20,13 @@ use crate::lease::LeaseOffer;
 
 const POOL_CACHE: u32 = 64;
 
-/// Removes what a daemon that was killed has left of this run directory's port.
+/// Removes the files that a killed daemon has left of this run directory's port.
 pub fn remove_leftovers(run_dir: &Path) {
     remove_files_of(&file_prefix(run_dir), Some(run_dir));
 }
 
-/// Tells the primaries of one machine apart, the same at each start; short, because the names of sockets are made from it.
+/// Identifies the primary on this machine, the same at each start; short, because names of sockets
+/// are made from it.
 fn file_prefix(run_dir: &Path) -> String {
     let hash = crate::identity::fnv1a([run_dir.as_os_str().as_encoded_bytes()]);
     format!("urdma-{:08x}", hash >> 32)
@@ -34,7 +35,7 @@ fn file_prefix(run_dir: &Path) -> String {
 /// Starts DPDK and the port.
 ///
 /// # Errors
-/// Why not, as a sentence.
+/// The reason, as a sentence.
 pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
     let config = request.config;
     let netdev = device::netdev(config);
@@ -90,7 +91,7 @@ pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
     })
 }
 
-/// The program that parts the port from the kernel on this network interface.
+/// The BPF program that separates the port's packets from the kernel's on this network interface.
 fn kernel_program(netdev: &str) -> Result<Steer, String> {
     if if_nametoindex(netdev).is_err() {
         return Err(format!("there is no network interface \"{netdev}\""));
@@ -98,13 +99,13 @@ fn kernel_program(netdev: &str) -> Result<Steer, String> {
     Steer::new().map_err(|error| format!("no memory for a program: {error}"))
 }
 
-/// What the port gets of queues and memory.
+/// Queues and memory of the port.
 struct Plan {
-    /// Whether queue pairs can be leased, as far as can be told before the port is there.
+    /// Whether queue pairs can be leased, as far as is known before the port is open.
     leasable: Result<(), String>,
-    /// How many beside the daemon's own.
+    /// Leasable queue pairs, beside the daemon's own.
     lease_queues: u16,
-    /// Packet buffers of each.
+    /// Packet buffers of each queue pair.
     lease_buffers: u32,
     memory: Memory,
 }
@@ -158,7 +159,7 @@ impl Plan {
     }
 }
 
-/// Lessees find the pool of their queue by it.
+/// The name by which lessees find the pool of their queue.
 fn pool_name(queue: u16) -> String {
     format!("urdma-q{queue}")
 }
@@ -190,7 +191,7 @@ fn start_dpdk(request: &PortRequest<'_>, device: &str, memory: Memory) -> Result
     .map_err(|error| error.to_string())
 }
 
-/// Configures the port and starts it; with a key the device hashes packets to choose their queue.
+/// Configures and starts the port; with a key the device chooses queues by RSS.
 fn start(
     port: &mut DpdkPort,
     pools: &[Mempool],
@@ -205,17 +206,17 @@ fn start(
         hash_key,
     })?;
     port.start()?;
-    // Drivers that cannot choose receive all anyway.
+    // Drivers without this choice receive all anyway.
     match port.accept_groups() {
         Err(error) if !error.is_unsupported() => Err(error),
         _ => Ok(()),
     }
 }
 
-/// How packets come to a leased queue, or why they do not; the table, if it is one that does it.
+/// How packets are steered to a leased queue, or why they are not; with the table, if one is used.
 type Steering = Result<(LeaseSteering, Option<Table>), String>;
 
-/// Finds what brings the packets of a leased queue there and nobody else's.
+/// Finds a way to steer the packets of a leased queue, and only those, to it.
 ///
 /// # Errors
 /// The port, which was started, cannot be started again.
@@ -250,6 +251,7 @@ fn choose_steering(
         }
     };
     Ok(Err(format!(
-        "this NIC cannot steer packets to a leased queue ({no_rules}; {no_table}); they are forwarded"
+        "this NIC cannot steer packets to a leased queue ({no_rules}; {no_table}); they are \
+         forwarded"
     )))
 }

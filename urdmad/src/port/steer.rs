@@ -1,4 +1,5 @@
-//! The program that an AF_XDP port loads into the kernel: our datagrams come here, everything else goes to the kernel (`bpf/steer.bpf.c`).
+//! The BPF program of an AF_XDP port: it redirects urdma's datagrams to the port and passes all
+//! other packets to the kernel (`bpf/steer.bpf.c`).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,7 +10,7 @@ use nix::sys::memfd::{memfd_create, MFdFlags};
 /// Compiled by `build.rs`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.o"));
 
-/// The program in a file without a name, since DPDK wants a path.
+/// The program in an unnamed file, since DPDK needs a path.
 #[derive(Debug)]
 pub(super) struct Steer(File);
 
@@ -20,15 +21,16 @@ impl Steer {
         Ok(Self(file))
     }
 
-    /// The file for as long as `self` lives.
+    /// The file's path, valid as long as `self` lives.
     pub(super) fn path(&self) -> String {
         format!("/proc/self/fd/{}", self.0.as_raw_fd())
     }
 }
 
-/// Why an AF_XDP port did not start, and what helps most often.
+/// Why an AF_XDP port did not start, and the most frequent remedy.
 pub(super) fn explain(error: &::dpdk::Error, netdev: &str) -> String {
     format!(
-        "{error}; if {netdev} carries an XDP program already, perhaps of an urdmad that was killed: ip link set dev {netdev} xdp off"
+        "{error}; if {netdev} carries an XDP program already, perhaps of an urdmad that was killed: \
+         ip link set dev {netdev} xdp off"
     )
 }

@@ -1,26 +1,29 @@
-//! Steering by the redirection table of a NIC that has no flow rules (receive-side scaling).
+//! Steering by the RSS redirection table of a NIC that has no flow rules.
 //!
-//! Such a NIC hashes addresses and ports of a packet, and the low bits of the hash choose the entry of a table that names the queue. The
-//! Toeplitz hash of RSS is linear: each bit of the input that is set adds 32 consecutive bits of the key, the input's bit i those from i on. A key with
-//! a single bit set therefore copies 32 consecutive bits of the input into the hash, in reverse. Here it is the bit that brings the low bits of the UDP
-//! destination port, which say the slot, into the low bits of the hash, and nothing else: each slot has an entry, whoever sends.
+//! Such a NIC hashes the addresses and ports of a packet, and the low bits of the hash choose the
+//! entry of a table that names the queue. The Toeplitz hash of RSS is linear: each bit of the input
+//! that is set adds 32 consecutive bits of the key, the input's bit i those from i on. A key with a
+//! single bit set therefore copies 32 consecutive bits of the input into the hash, in reverse. Here
+//! that bit copies the low bits of the UDP destination port, which identify the slot, into the low
+//! bits of the hash, and nothing else: each slot has an entry, independent of the sender.
 
 use std::collections::BTreeMap;
 
 use ::dpdk::Spreading;
 use urdma_types::PORT_BASE;
 
-/// Bits of the hash's input: addresses and ports of UDP over IPv4; the destination port is the end of it.
+/// Bits of the hash's input: addresses and ports of UDP over IPv4; the destination port is the end
+/// of it.
 const INPUT_BITS: u32 = 96;
 /// Bits of the hash.
 const HASH_BITS: u32 = 32;
 /// Bits of the destination port.
 const PORT_BITS: u32 = 16;
 
-/// The queue of whatever belongs to no lessee alone.
+/// The queue of packets that belong to no single lessee.
 const OWN_QUEUE: u16 = 0;
 
-/// Who has which entry.
+/// The lessees of the entries.
 #[derive(Debug)]
 pub(super) struct Table {
     /// The table has 2 to the power of this many entries.
@@ -31,7 +34,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// All entries name the daemon's queue; `None` for a table or a key of no use.
+    /// All entries name the daemon's queue; `None` for an unusable table or key.
     pub(super) fn new(spreading: Spreading) -> Option<Self> {
         let bits = spreading.entries.ilog2();
         let is_usable = spreading.entries.is_power_of_two()
@@ -44,9 +47,9 @@ impl Table {
         })
     }
 
-    /// The key with which a slot's packets have an entry of their own.
+    /// The key by which each slot's packets have their own entry.
     pub(super) fn hash_key(&self) -> Vec<u8> {
-        // The port's last bit comes into the highest of the hash's low bits.
+        // The port's last bit becomes the highest of the hash's low bits.
         let position = INPUT_BITS + HASH_BITS - 1 - self.bits;
         (0..u32::from(self.key_octets))
             .map(|octet| {
@@ -69,18 +72,19 @@ impl Table {
         usize::from(udp_port.reverse_bits() >> (PORT_BITS - self.bits))
     }
 
-    /// The lessee of `queue` gets the packets for `udp_port`, if its entry is nobody else's.
+    /// Steers the packets for `udp_port` to the lessee of `queue`, if no other has its entry.
     pub(super) fn lend(&mut self, queue: u16, udp_port: u16) {
         self.lessees.insert(queue, udp_port);
     }
 
-    /// The queue has no lessee any more.
+    /// The queue's lease has ended.
     pub(super) fn reclaim(&mut self, queue: u16) {
         self.lessees.remove(&queue);
     }
 
-    /// The queue of each entry. One that several lessees share, or a lessee and the daemon, names the daemon's, which passes on by slot: else
-    /// packets would wait for a process that they are not for.
+    /// The queue of each entry. An entry that several lessees share, or a lessee and the daemon,
+    /// names the daemon's queue, which forwards by slot; otherwise packets would wait for a process
+    /// that they are not for.
     pub(super) fn queues(&self) -> Vec<u16> {
         let mut queues = vec![None; self.entries()];
         queues[self.entry(PORT_BASE)] = Some(OWN_QUEUE);
@@ -107,7 +111,7 @@ mod tests {
         .unwrap()
     }
 
-    /// As Microsoft's "RSS hashing functions" has it.
+    /// As in Microsoft's "RSS hashing functions".
     fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
         let bit = |octets: &[u8], index: usize| octets[index / 8] >> (7 - index % 8) & 1 == 1;
         let window = |from: usize| {

@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 use nix::sys::socket::{socket, AddressFamily, SockFlag, SockType};
 use urdma_underlay::MacAddr;
 
-/// Gives the kernel's end an Ethernet address of its own: net_tap makes it with the port's, and a bridge would then keep our frames.
+/// Sets another Ethernet address for the kernel's end: net_tap creates it with the port's, and a
+/// bridge would then keep the port's frames.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -21,7 +22,7 @@ pub(super) fn set_kernel_mac(netdev: &str, port: MacAddr) -> io::Result<()> {
     )?;
     // SAFETY: all fields of an ifreq are integers, for which zeros are values.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // Its last octet stays 0: a name has 15 at most.
+    // The last octet stays 0: a name has at most 15.
     let name = &mut request.ifr_name[..libc::IFNAMSIZ - 1];
     for (to, from) in name.iter_mut().zip(netdev.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
