@@ -1,8 +1,10 @@
-//! How fast two processes are through the arena: `cargo run --release -p urdma-arena --example arena_speed`.
+//! How fast two processes are through the arena: `cargo run --release -p urdma-arena --example
+//! arena_speed`.
 //!
-//! Prints the round trip of a bare word, the round trip of a 64-octet frame through two endpoints, and the rate of a stream of large
-//! frames that is copied in on one side and out on the other. Each is timed in many short chunks; the median counts, so that being
-//! preempted now and then does not.
+//! Prints the round trip of a bare word, the round trip of a 64-octet frame through two endpoints,
+//! and the rate of a stream of large frames that is copied in on one side and out on the other.
+//! Each is timed in many short chunks; the median counts, so that being preempted now and then does
+//! not.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::atomic::{AtomicU64, Ordering};

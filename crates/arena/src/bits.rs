@@ -1,4 +1,4 @@
-//! Low bits of a word: the only places where a number is cut on purpose.
+//! Low bits of a word: the only intended truncations.
 #![allow(clippy::cast_possible_truncation)]
 
 /// Bits 0..8.

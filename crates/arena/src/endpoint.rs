@@ -1,6 +1,7 @@
-//! What a process does with its slot: allocate, send, receive, forward, release, park.
+//! A process' operations on its slot: allocate, send, receive, forward, release, park.
 //!
-//! One thread at a time (`&mut self`, under the caller's lock); a [`Parker`] is for the thread that sleeps without that lock.
+//! One thread at a time (`&mut self`, under the caller's lock); a [`Parker`] is for the thread that
+//! sleeps without that lock.
 
 mod parker;
 mod short;
@@ -31,41 +32,41 @@ use short::{Inbound, Peers, Rings};
 
 /// Stale or corrupt entries that one call of recv skips at most.
 const SKIPS_MAX: usize = 64;
-/// Short datagrams that go before a frame that waits: by then each short ring has had as many turns as it has cells, so all that the frame's sender had
-/// sent before has been taken.
+/// Short datagrams received before a waiting frame: by then each short ring has had as many turns
+/// as it has cells, so everything that the frame's sender had sent earlier has been received.
 const PASSED_OVER_MAX: usize = SHORT_RINGS * SHORT_CELLS;
-/// Octets of the first small frames that attaching brings into memory.
+/// Octets of the first small frames that attaching faults in.
 const PREFAULT_OCTETS: usize = 64 * 1024;
 
 /// Why a frame was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The receiver's ring is full: try again after it has had time.
+    /// The receiver's ring is full: retry later.
     #[error("the receiver's ring is full")]
     Full,
-    /// Nobody is attached to that slot, or who was is dead.
+    /// The slot is not attached, or its process is dead.
     #[error("nobody is attached to the slot")]
     Dead,
 }
 
-/// What has arrived.
+/// A received datagram.
 #[derive(Debug)]
 pub enum Arrival {
-    /// A datagram that was copied out.
+    /// A datagram that was copied out of a short ring.
     Short {
         /// The slot that published it.
         from: SlotId,
-        /// Octets of it.
+        /// Its length.
         len: usize,
     },
     /// A frame.
     Frame(RxFrame),
 }
 
-/// A process' hold on its slot; see [`EndpointWith`].
+/// A process' access to its slot; see [`EndpointWith`].
 pub type Endpoint = EndpointWith<Live>;
 
-/// A process' hold on its slot, with labels between steps for tests.
+/// A process' access to its slot, with labels between steps for tests.
 #[derive(Debug)]
 pub struct EndpointWith<S: Steps> {
     arena: Arena,
@@ -75,7 +76,7 @@ pub struct EndpointWith<S: Steps> {
     ring: Ring<'static>,
     head: u64,
     shorts: Inbound,
-    /// Short datagrams that were taken since a frame was seen to wait.
+    /// Short datagrams received since a frame was seen to wait.
     passed_over: usize,
     peers: Peers,
     small: Pool,
@@ -91,7 +92,8 @@ impl<S: Steps> EndpointWith<S> {
     /// Takes the slot that urdmad has assigned to this process.
     ///
     /// # Errors
-    /// `InvalidInput` when there is no such slot, `AddrInUse` when it is attached or has not been reset since its owner died.
+    /// `InvalidInput` when there is no such slot, `AddrInUse` when it is attached or has not been
+    /// reset since its owner died.
     pub fn attach(arena: &Arena, me: SlotId) -> io::Result<Self> {
         let (entry, ring) = arena
             .entry(me)
@@ -157,17 +159,18 @@ impl<S: Steps> EndpointWith<S> {
         self.arena
     }
 
-    /// Lets peers find out whether they can read this process' memory: `word` lies at the address `at` as long as the process lives.
+    /// Publishes how peers can check that they can read this process' memory: `word` lies at the
+    /// address `at` as long as the process lives.
     pub fn show_witness(&self, at: u64, word: u64) {
         self.entry.public.show_witness(at, word);
     }
 
-    /// Says whether this process can read the memory of that in `slot`.
+    /// Publishes that this process can read the memory of the process in `slot`.
     pub fn set_reads(&self, slot: SlotId, reads: bool) {
         self.entry.public.set_reads(slot, reads);
     }
 
-    /// For the thread that sleeps until something arrives.
+    /// For the thread that sleeps until a datagram arrives.
     pub fn parker(&self) -> Parker {
         Parker {
             entry: self.entry,
@@ -176,8 +179,8 @@ impl<S: Steps> EndpointWith<S> {
         }
     }
 
-    /// A frame for a datagram of up to `len` octets; None, and counted, when this slot has none left of that class (all are with
-    /// receivers) or `len` is above [`LARGE_CAPACITY`].
+    /// A frame for a datagram of up to `len` octets. `None`, which is counted, when this slot has
+    /// no free frame of that class (receivers hold them all) or `len` is above [`LARGE_CAPACITY`].
     #[inline]
     pub fn alloc(&mut self, len: usize) -> Option<TxFrame> {
         let class = if len <= SMALL_CAPACITY {
@@ -205,7 +208,8 @@ impl<S: Steps> EndpointWith<S> {
             }
         };
         let index = FrameIndex::new(me, k);
-        // A warm frame was FREE when looked at and only we allocate it, so this refuses only what somebody scribbled over.
+        // A warm frame was FREE when checked and only this slot allocates it: this refuses only a
+        // frame whose words were corrupted.
         let (header, generation) = free_generation(&arena, me, k)?;
         state::hold(&header.state, generation, me);
         S::at("alloc: held");
@@ -217,7 +221,7 @@ impl<S: Steps> EndpointWith<S> {
         )))
     }
 
-    /// Says that one more frame of the class has been used, before it is.
+    /// Records that one more frame of the class is used, before it is.
     #[cold]
     fn first_use(&mut self, class: Class, used: u16) {
         let word = match class {
@@ -228,10 +232,12 @@ impl<S: Steps> EndpointWith<S> {
         S::at("alloc: use counted");
     }
 
-    /// Sends the first `len` octets of `frame`, and the datagrams that were added behind them, and wakes the receiver if it sleeps.
+    /// Sends the first `len` octets of `frame` and the datagrams that were added behind them, and
+    /// wakes the receiver if it sleeps.
     ///
     /// # Errors
-    /// The frame comes back: [`SendError::Full`], to be sent again as it is, or [`SendError::Dead`].
+    /// The frame is returned: [`SendError::Full`], to be sent again unchanged, or
+    /// [`SendError::Dead`].
     ///
     /// # Panics
     /// When `len` is above the frame's capacity, or the frame is another slot's.
@@ -251,7 +257,8 @@ impl<S: Steps> EndpointWith<S> {
             Bell::Running => {}
             Bell::MustWake => self.wake_now(entry),
             Bell::Vacant => {
-                // The receiver died: take the frame back, unless it or the reaper has it already.
+                // The receiver died: takes the frame back, unless the receiver or the reaper has
+                // it.
                 if state::unpublish(&held.header.state, held.generation, self.me, to) {
                     return Err((TxFrame::new(held), SendError::Dead));
                 }
@@ -260,7 +267,8 @@ impl<S: Steps> EndpointWith<S> {
         Ok(())
     }
 
-    /// Sends without looking whether the receiver sleeps: [`EndpointWith::ring_doorbell`] must follow, once for a burst.
+    /// Sends without checking whether the receiver sleeps: [`EndpointWith::ring_doorbell`] must
+    /// follow, once for a burst.
     ///
     /// # Errors
     /// As [`EndpointWith::send`].
@@ -283,19 +291,22 @@ impl<S: Steps> EndpointWith<S> {
         self.publish(ring, entry, to, frame, len).map(|_| ())
     }
 
-    /// Whether [`EndpointWith::send_short`] may send to `to` now: there is room in a short ring, and the last frame that was sent there has been
-    /// taken, so that nothing is overtaken. The first call takes one of that slot's short rings, if one is free. To be called shortly before
-    /// that, since it takes the cell from the receiver's processor.
+    /// Whether [`EndpointWith::send_short`] may send to `to` now: a short ring has room, and the
+    /// last frame sent there has been received, so that no datagram overtakes it. The first call
+    /// takes a free short ring of that slot, if there is one. To be called shortly before the send,
+    /// since it moves the cell's cache lines from the receiver's CPU.
     #[inline]
     pub fn may_send_short(&mut self, to: SlotId) -> bool {
         self.peers.may_send(&self.arena, self.me, to)
     }
 
-    /// Sends the first `len` octets without a frame and without looking whether the receiver sleeps: [`EndpointWith::ring_doorbell`] must follow.
-    /// Only to a slot whose process receives by [`EndpointWith::recv_any`].
+    /// Sends the first `len` octets without a frame and without checking whether the receiver
+    /// sleeps: [`EndpointWith::ring_doorbell`] must follow. Only to a slot whose process receives
+    /// by [`EndpointWith::recv_any`].
     ///
     /// # Errors
-    /// [`SendError::Dead`], or [`SendError::Full`] unless [`EndpointWith::may_send_short`] has just said that it may.
+    /// [`SendError::Dead`], or [`SendError::Full`] unless [`EndpointWith::may_send_short`] has just
+    /// returned true.
     ///
     /// # Panics
     /// When `len` is 0 or above [`crate::SHORT_CAPACITY`].
@@ -372,7 +383,7 @@ impl<S: Steps> EndpointWith<S> {
             }
             Err(Full) => {
                 if !state::unpublish(&held.header.state, held.generation, self.me, to) {
-                    // Only the reaper can have touched it, and it is ours.
+                    // Only the reaper can have changed it, and it returned the frame to this slot.
                     state::hold(&held.header.state, held.generation, self.me);
                 }
                 let frame = TxFrame::with_followers(held, followers);
@@ -398,8 +409,8 @@ impl<S: Steps> EndpointWith<S> {
         SendError::Full
     }
 
-    /// Publishes a received frame to another slot, unchanged, and wakes that slot if it sleeps. The frame is consumed in any case: on an
-    /// error it goes back to its owner.
+    /// Publishes a received frame to another slot, unchanged, and wakes that slot if it sleeps. The
+    /// frame is consumed in any case: on an error it goes back to its owner.
     ///
     /// # Errors
     /// [`SendError::Full`] or [`SendError::Dead`].
@@ -459,15 +470,16 @@ impl<S: Steps> EndpointWith<S> {
         None
     }
 
-    /// The next datagram that came short, in `octets`, or the next frame. What one slot has sent comes in the order in which it was sent, if each
-    /// frame is done with before the next call.
+    /// The next short datagram, in `octets`, or the next frame. Datagrams of one slot are received
+    /// in the order in which they were sent, if each frame is released before the next call.
     #[inline]
     pub fn recv_any(&mut self, octets: &mut ShortOctets) -> Option<Arrival> {
         if let Some(short) = self.recv_short(octets) {
             return Some(short);
         }
         if self.ring.peek(self.head) != Peek::Empty {
-            // A short one that was sent before that frame may have come since the first look.
+            // A short datagram that was sent before that frame may have arrived since the first
+            // check.
             if let Some(short) = self.recv_short(octets) {
                 return Some(short);
             }
@@ -476,7 +488,7 @@ impl<S: Steps> EndpointWith<S> {
         self.recv().map(Arrival::Frame)
     }
 
-    /// The next datagram that came short, unless a frame has waited behind too many of them.
+    /// The next short datagram, unless a frame has waited behind too many of them.
     #[inline]
     pub fn recv_short(&mut self, octets: &mut ShortOctets) -> Option<Arrival> {
         if self.passed_over == PASSED_OVER_MAX {
@@ -498,7 +510,7 @@ impl<S: Steps> EndpointWith<S> {
         }
     }
 
-    /// Takes what has arrived, as far as `burst` has room; returns how many came.
+    /// Receives datagrams as far as `burst` has room; returns their number.
     #[inline]
     pub fn recv_burst<const N: usize>(&mut self, burst: &mut ArrayVec<RxFrame, N>) -> usize {
         let before = burst.len();
@@ -512,7 +524,7 @@ impl<S: Steps> EndpointWith<S> {
         burst.len() - before
     }
 
-    /// Starts loading the frames that the next `room` entries name.
+    /// Prefetches the frames that the next `room` entries name.
     #[inline]
     fn prefetch_burst(&self, room: usize) {
         for ahead in 0..room as u64 {
@@ -522,13 +534,14 @@ impl<S: Steps> EndpointWith<S> {
         }
     }
 
-    /// Starts loading the frame that [`EndpointWith::recv`] will give next, if it has arrived: to be called before the last one is looked at.
+    /// Prefetches the frame that [`EndpointWith::recv`] returns next, if it has arrived: to be
+    /// called before the previous one is parsed.
     #[inline]
     pub fn prefetch_next(&self) {
         self.prefetch(self.head);
     }
 
-    /// Starts loading the frame that the entry at `position` names; false when there is none yet.
+    /// Prefetches the frame that the entry at `position` names; false when there is none yet.
     #[inline]
     fn prefetch(&self, position: u64) -> bool {
         let Peek::Entry(descriptor) = self.ring.peek(position) else {
@@ -592,7 +605,7 @@ impl<S: Steps> EndpointWith<S> {
         self.ring.repair(self.head);
     }
 
-    /// Nothing has arrived: a good moment to get the next frame to send in ready.
+    /// Nothing has arrived: prepares the next frame to send.
     #[inline]
     fn tidy(&mut self) {
         let (arena, me) = (self.arena, self.me);
@@ -606,32 +619,34 @@ impl<S: Steps> EndpointWith<S> {
         }
     }
 
-    /// Gives a received frame back to its owner; dropping it does the same.
+    /// Returns a received frame to its owner; dropping it does the same.
     #[inline]
     pub fn release(&mut self, frame: RxFrame) {
         drop(frame);
         S::at("release: free");
     }
 
-    /// Whether something waits in this slot's rings.
+    /// Whether this slot's rings have entries.
     #[inline]
     pub fn has_work(&self) -> bool {
         !self.ring.is_empty_at(self.head) || self.shorts.rings.have_entry()
     }
 
-    /// Frames of this slot that are with receivers, or were when last looked at: small, large.
+    /// Frames of this slot that receivers hold, or held at the last check: small, large.
     pub fn outstanding(&self) -> (usize, usize) {
         (self.small.outstanding(), self.large.outstanding())
     }
 
-    /// Sleeps until something arrives, `timeout` is over (None: no limit) or the slot is declared dead; see [`Parker::park`].
+    /// Sleeps until a datagram arrives, `timeout` has passed (`None`: no limit) or the slot is
+    /// declared dead; see [`Parker::park`].
     pub fn park(&mut self, timeout: Option<Duration>) -> Parked {
         self.parker().park(timeout, || false)
     }
 }
 
 impl<S: Steps> Drop for EndpointWith<S> {
-    /// Senders are told that nobody is here. urdmad does the rest when it sees the process go.
+    /// Marks the slot vacant for senders. urdmad does the rest when it detects that the process has
+    /// ended.
     fn drop(&mut self) {
         if std::process::id() == self.pid
             && self.entry.public.pid.load(Ordering::Relaxed) == self.pid
@@ -646,7 +661,7 @@ fn ring_octets(arena: &Arena) -> usize {
     arena.layout().config().ring_cells as usize * 8
 }
 
-/// A count that the layout bounds by 65,535; a scribbled one is cut there.
+/// A count that the layout bounds by 65,535; a corrupted value is cut there.
 fn narrow(count: u32) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }

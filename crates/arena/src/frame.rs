@@ -11,9 +11,11 @@ use urdma_types::{Ip16, SlotId};
 
 /// Datagrams that a frame can hold behind its first one.
 pub const FOLLOWERS_MAX: usize = 14;
-/// In the place of the first follower's length: there are no followers, but payload lies elsewhere, of which the next places tell.
+/// In place of the first follower's length: there are no followers, but payload outside the frame,
+/// which the next entries describe.
 const REFERS: u16 = u16::MAX;
-/// Likewise: there are no followers, and the datagram came from another host, of which the metadata tell.
+/// Likewise: there are no followers, and the datagram came from another host, given in the
+/// metadata.
 const PASSED_ON: u16 = u16::MAX - 1;
 /// A datagram that follows another one begins at a multiple of this.
 const FOLLOWER_ALIGN: usize = 16;
@@ -33,7 +35,7 @@ pub(crate) struct FrameHeader {
 
 const _: () = assert!(size_of::<FrameHeader>() == FRAME_HEADER);
 
-/// What goes with a datagram that enters or leaves the host.
+/// Metadata of a datagram that enters or leaves the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// The other host's address; IPv4 as `::ffff:a.b.c.d`.
@@ -44,29 +46,31 @@ pub struct Meta {
     pub dst_port: u16,
     /// The two ECN bits of the IP header.
     pub ecn: u8,
-    /// Which of this host's addresses it is to come from, or was sent to: the index of its GID. One to a group was sent to none; 255.
+    /// The source address, or the destination of a received datagram: index of its GID on this
+    /// host; 255 for a group.
     pub gid_index: u8,
 }
 
-/// A frame that is not just datagrams for its receiver.
+/// A frame with more than datagrams for its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// Payload of its one datagram lies elsewhere.
+    /// Payload of its only datagram lies outside the frame.
     Referring(Referred),
-    /// Its one datagram came from another host, of which the metadata tell, by a queue of the port that the sender of the frame polls.
+    /// Its only datagram came from another host, given in the metadata, by a queue of the port that
+    /// the sender of the frame polls.
     PassedOn,
 }
 
-/// Payload that lies elsewhere than in its frame.
+/// Payload outside the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Referred {
     /// Octets of payload.
     pub octets: u32,
-    /// Entries at the end of the frame's datagram that say where they are, at least 1.
+    /// Entries at the end of the frame's datagram that locate the payload, at least 1.
     pub entries: u8,
 }
 
-/// A frame whose header is mapped for ever, in this process' hands.
+/// A frame that this process holds; its header stays mapped.
 #[derive(Debug)]
 pub(crate) struct HeldFrame {
     pub(crate) header: &'static FrameHeader,
@@ -93,7 +97,8 @@ impl HeldFrame {
 
     #[inline]
     fn data(&self) -> NonNull<u8> {
-        // SAFETY: a frame is FRAME_DATA_OFFSET + capacity octets long, all mapped; the mapping is one allocation.
+        // SAFETY: a frame is FRAME_DATA_OFFSET + capacity octets long, all mapped; the mapping is
+        // one allocation.
         unsafe {
             NonNull::from(self.header)
                 .cast::<u8>()
@@ -103,7 +108,7 @@ impl HeldFrame {
 }
 
 impl FrameHeader {
-    /// Starts loading what a receiver of this frame reads first.
+    /// Prefetches the lines that a receiver of this frame reads first.
     #[inline]
     pub(crate) fn prefetch_for_receiver(&self) {
         let at = std::ptr::from_ref(self).cast::<u8>();
@@ -112,7 +117,7 @@ impl FrameHeader {
         prefetch_read(at.wrapping_add(FRAME_DATA_OFFSET + 64));
     }
 
-    /// Starts loading what the next sender in this frame writes first.
+    /// Prefetches the lines that the next sender of this frame writes first.
     #[inline]
     pub(crate) fn prefetch_for_sender(&self) {
         let at = std::ptr::from_ref(self).cast::<u8>();
@@ -122,7 +127,7 @@ impl FrameHeader {
     }
 }
 
-/// A frame to be filled and sent. Dropped unsent, it goes back to its owner.
+/// A frame to be filled and sent. Dropped unsent, it returns to its owner.
 #[derive(Debug)]
 #[must_use = "a frame that is not sent was allocated in vain"]
 pub struct TxFrame {
@@ -130,7 +135,7 @@ pub struct TxFrame {
     followers: u8,
 }
 
-/// Where a datagram begins that follows one that ends at `end`.
+/// The start of a datagram that follows one that ends at `end`.
 #[inline]
 fn follows(end: usize) -> usize {
     end.next_multiple_of(FOLLOWER_ALIGN)
@@ -142,7 +147,7 @@ impl TxFrame {
         Self::with_followers(held, 0)
     }
 
-    /// As [`TxFrame::new`], with so many datagrams behind the first one.
+    /// As [`TxFrame::new`], with this many datagrams behind the first one.
     #[inline]
     pub(crate) fn with_followers(held: HeldFrame, followers: u8) -> Self {
         Self { held, followers }
@@ -171,11 +176,12 @@ impl TxFrame {
         self.held.capacity as usize
     }
 
-    /// The room for the datagram. What it holds from earlier use is arbitrary.
+    /// The room for the datagram; its content is arbitrary.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the octets are within the frame, which is HELD by us: no process that keeps to the protocol touches them, and whatever a
-        // process that does not keep to it writes there is as valid as any other octets.
+        // SAFETY: the octets are within the frame, which is HELD by us: no process that keeps to
+        // the protocol touches them, and whatever a process that does not keep to it writes there
+        // is as valid as any other octets.
         unsafe {
             std::slice::from_raw_parts_mut(self.held.data().as_ptr(), self.held.capacity as usize)
         }
@@ -193,7 +199,7 @@ impl TxFrame {
         }
     }
 
-    /// Writes the metadata; needed only for a frame that goes to slot 0, or from slot 0.
+    /// Writes the metadata; needed only for a frame to slot 0 or from slot 0.
     #[inline]
     pub fn set_meta(&mut self, meta: &Meta) {
         let header = self.held.header;
@@ -210,21 +216,23 @@ impl TxFrame {
         );
     }
 
-    /// Says that the only datagram came from another host, of which the metadata tell.
+    /// Marks the only datagram as one from another host, given in the metadata.
     pub fn pass_on(&mut self, meta: &Meta) {
         self.set_meta(meta);
         self.held.header.followers[0].store(PASSED_ON, Ordering::Relaxed);
         self.followers = 1;
     }
 
-    /// Where the datagram may be written that follows the last one, which ends at `end`; None when the frame can hold no more of them.
+    /// The offset at which the next datagram may be written, after the last one, which ends at
+    /// `end`; `None` when the frame can hold no more.
     #[inline]
     pub fn next_at(&self, end: usize) -> Option<usize> {
         let at = follows(end);
         (usize::from(self.followers) < FOLLOWERS_MAX && at < self.capacity()).then_some(at)
     }
 
-    /// Starts taking the two cache lines at `at`, counted from the beginning of the room, from the processor that has them, if they are the frame's.
+    /// Prefetches for writing the two cache lines at `at`, counted from the start of the room, if
+    /// they belong to the frame.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         if at + 128 <= self.capacity() {
@@ -246,7 +254,8 @@ impl TxFrame {
         self.followers += 1;
     }
 
-    /// Says that payload of the only datagram lies elsewhere; what the entries are is the users' affair.
+    /// Marks payload of the only datagram as lying outside the frame. The layout of the entries is
+    /// the users' affair.
     pub fn refer(&mut self, referred: Referred) {
         let octets = u64::from(referred.octets);
         let words = [
@@ -279,9 +288,9 @@ impl Drop for TxFrame {
     }
 }
 
-/// A received frame. It goes back to its owner when dropped or by [`crate::EndpointWith::release`].
+/// A received frame. It returns to its owner when dropped or by [`crate::EndpointWith::release`].
 ///
-/// Its contents may change while one looks, if a process misbehaves: copy, then validate the copy.
+/// Its contents may change while it is read, if a process misbehaves: copy, then validate the copy.
 #[derive(Debug)]
 pub struct RxFrame {
     held: HeldFrame,
@@ -290,7 +299,7 @@ pub struct RxFrame {
 }
 
 impl RxFrame {
-    /// None when the length written there is longer than the frame.
+    /// `None` when the length in the frame is above its capacity.
     #[inline]
     pub(crate) fn new(held: HeldFrame, from: SlotId) -> Result<Self, HeldFrame> {
         let len = held.header.len.load(Ordering::Relaxed);
@@ -318,7 +327,8 @@ impl RxFrame {
         self.len as usize
     }
 
-    /// The datagrams behind the first one: where each begins, counted from [`RxFrame::data_ptr`], and its octets. All lie within the frame.
+    /// The datagrams behind the first one: the offset of each from [`RxFrame::data_ptr`], and its
+    /// length. All lie within the frame.
     #[inline]
     pub fn followers(&self) -> Followers<'_> {
         Followers {
@@ -328,7 +338,7 @@ impl RxFrame {
         }
     }
 
-    /// Starts loading the two cache lines at `at`, counted from [`RxFrame::data_ptr`].
+    /// Prefetches the two cache lines at `at`, counted from [`RxFrame::data_ptr`].
     #[inline]
     pub fn prefetch(&self, at: usize) {
         let at = self.data_ptr().wrapping_add(at);
@@ -342,7 +352,7 @@ impl RxFrame {
         self.held.capacity as usize
     }
 
-    /// What else it is than datagrams from the slot that published it.
+    /// What the frame has beside datagrams of the slot that published it.
     #[inline]
     pub fn special(&self) -> Option<Special> {
         let [mark, entries, low, high, ..] = &self.held.header.followers;
@@ -363,7 +373,7 @@ impl RxFrame {
         self.from
     }
 
-    /// A copy of the metadata; meaningful when it comes from slot 0 or is at slot 0.
+    /// A copy of the metadata; meaningful for a frame from slot 0 or at slot 0.
     #[inline]
     pub fn meta(&self) -> Meta {
         let header = self.held.header;
@@ -384,15 +394,17 @@ impl RxFrame {
     #[inline]
     pub fn copy_head(&self, head: &mut [u8; 128]) -> usize {
         let len = self.len().min(head.len());
-        // A constant length is two or four vector moves; the frame is at least 128 octets beyond the data's start whatever `len` is.
-        // SAFETY: every frame has at least 128 octets of capacity; source and destination do not overlap.
+        // A constant length is two or four vector moves; the frame is at least 128 octets beyond
+        // the data's start whatever `len` is. SAFETY: every frame has at least 128 octets of
+        // capacity; source and destination do not overlap.
         unsafe {
             std::ptr::copy_nonoverlapping(self.held.data().as_ptr(), head.as_mut_ptr(), head.len())
         };
         len
     }
 
-    /// Copies `out.len()` octets from offset `at` of the datagram; false, and nothing copied, when they are not all within it.
+    /// Copies `out.len()` octets from offset `at` of the datagram; false, without a copy, when they
+    /// are not all within it.
     #[inline]
     #[must_use]
     pub fn copy_to_slice(&self, at: usize, out: &mut [u8]) -> bool {
@@ -400,7 +412,8 @@ impl RxFrame {
         unsafe { self.copy_to(at, out.as_mut_ptr(), out.len()) }
     }
 
-    /// Copies `octets` octets from offset `at` of the datagram to `out`; false, and nothing copied, when they are not all within it.
+    /// Copies `octets` octets from offset `at` of the datagram to `out`; false, without a copy,
+    /// when they are not all within it.
     ///
     /// # Safety
     /// `out` must be valid for writes of `octets` octets and not lie in the arena.
@@ -409,15 +422,18 @@ impl RxFrame {
     pub unsafe fn copy_to(&self, at: usize, out: *mut u8, octets: usize) -> bool {
         let within = at.checked_add(octets).is_some_and(|end| end <= self.len());
         if within {
-            // SAFETY: at + octets <= len <= capacity, so the source is within the frame, which we hold.
+            // SAFETY: at + octets <= len <= capacity, so the source is within the frame, which we
+            // hold.
             let source = unsafe { self.held.data().as_ptr().add(at) };
-            // SAFETY: the source is readable as said above, the destination by the caller's promise.
+            // SAFETY: the source is readable as said above, the destination by the caller's
+            // promise.
             unsafe { std::ptr::copy_nonoverlapping(source, out, octets) };
         }
         within
     }
 
-    /// Where the datagram lies, readable for [`RxFrame::len`] octets while this frame lives; for DMA and capture. Read each octet once.
+    /// The datagram's address, readable for [`RxFrame::len`] octets while this frame lives; for DMA
+    /// and capture. Read each octet once.
     #[inline]
     pub fn data_ptr(&self) -> *const u8 {
         self.held.data().as_ptr()
@@ -447,7 +463,7 @@ impl Iterator for Followers<'_> {
         let (first, rest) = self.lens.split_first()?;
         let len = usize::from(first.load(Ordering::Relaxed));
         let at = follows(self.end);
-        // What does not fit was written by somebody who does not keep to the protocol.
+        // Lengths that do not fit were written by a process that violates the protocol.
         if len == 0 || at + len > self.capacity {
             return None;
         }

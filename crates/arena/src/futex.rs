@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::sync::AtomicU32;
 
-/// Sleeps while `*word == expected`; returns false when the time was up.
+/// Sleeps while `*word == expected`; returns false on a timeout.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> bool {
     let limit = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -24,7 +24,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -
     rc == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ETIMEDOUT)
 }
 
-/// Wakes everyone who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 #[cold]
 pub(crate) fn wake(word: &AtomicU32) {
     // SAFETY: FUTEX_WAKE only uses the address, which is mapped.

@@ -13,8 +13,9 @@ pub const FRAME_HEADROOM: usize = 64;
 pub const FRAME_HEADER: usize = 64;
 /// Largest datagram of a small frame, in octets.
 pub const SMALL_CAPACITY: usize = SMALL_STRIDE - FRAME_DATA_OFFSET;
-/// Largest datagram of a large frame, in octets: 64 KB of payload and its headers, so that a message of that length, the usual unit of
-/// streams, needs one frame. (No UDP datagram is longer than 65,535, so longer ones stay in the host.)
+/// Largest datagram of a large frame, in octets: 64 KB of payload and its headers, so that a
+/// message of that length, the usual unit of streams, needs one frame. (No UDP datagram is longer
+/// than 65,535, so longer ones stay in the host.)
 pub const LARGE_CAPACITY: usize = 65_536 + 64;
 
 pub(crate) const SMALL_STRIDE: usize = 2048;
@@ -308,8 +309,8 @@ impl Layout {
         self.deliveries_at
     }
 
-    /// Where the pages lie that no frame of a slot touches of which so many small and large ones have been used: two ranges, each
-    /// an offset and a length in octets.
+    /// Where the pages lie that no frame of a slot touches of which so many small and large ones
+    /// have been used: two ranges, each an offset and a length in octets.
     pub fn unused_frames(&self, slot: SlotId, small: u32, large: u32) -> [(usize, usize); 2] {
         let (begin, octets) = self.frames_of(slot);
         let large_begin = begin + self.small_octets;

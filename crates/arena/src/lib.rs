@@ -1,9 +1,10 @@
 //! The shared packet memory of one host.
 //!
-//! urdmad makes one memfd, the [`Arena`]; every process of the instance maps it. In it lie a slot table, one
-//! inbound ring per slot and the frames that carry datagrams. The crate is built so that a process that dies between any two
-//! instructions blocks nobody and loses nothing: every frame says in its state word who has it, a ring entry is claimed and
-//! published by one compare-and-swap, and the [`Reaper`] gives back what the dead had.
+//! urdmad makes one memfd, the [`Arena`]; every process of the instance maps it. In it lie a slot
+//! table, one inbound ring per slot and the frames that carry datagrams. The crate is built so that
+//! a process that dies between any two instructions blocks nobody and loses nothing: every frame
+//! says in its state word who has it, a ring entry is claimed and published by one
+//! compare-and-swap, and the [`Reaper`] gives back what the dead had.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -22,8 +23,9 @@
 //!
 //! # Trust
 //!
-//! All processes of an instance are one trust domain, but none trusts the memory: each value is read once, then validated. A process
-//! that scribbles over the arena can lose or corrupt datagrams; it cannot make another one leave the mapping or panic.
+//! All processes of an instance are one trust domain, but none trusts the memory: each value is
+//! read once, then validated. A process that scribbles over the arena can lose or corrupt
+//! datagrams; it cannot make another one leave the mapping or panic.
 //!
 //! # Example
 //!

@@ -1,8 +1,11 @@
-//! The memfd, its mapping, and references into it. Unsafe is fenced here and in `frame`, `short` and `futex`.
+//! The memfd, its mapping, and references into it. Unsafe is fenced here and in `frame`, `short`
+//! and `futex`.
 //!
-//! Frames and parkers refer to a mapping without counting references on the hot path. It lasts as long as the process, or, for a process that may outlive the
-//! arena, as long as a [`MappedArena`]. The same arena opened twice is mapped once, so reopening a device does not grow the process. Its size is sealed, so no access below that size can raise SIGBUS
-//! (short of the machine running out of memory).
+//! Frames and parkers refer to a mapping without counting references on the hot path. It lasts as
+//! long as the process, or, for a process that may outlive the arena, as long as a [`MappedArena`].
+//! The same arena opened twice is mapped once, so reopening a device does not grow the process. Its
+//! size is sealed, so no access below that size can raise SIGBUS (short of the machine running out
+//! of memory).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -28,7 +31,8 @@ struct Mapping {
     device_inode: (u64, u64),
 }
 
-// SAFETY: the mapping is unmapped only when nothing refers to it; everything in it is reached through atomics or by a frame's only holder.
+// SAFETY: the mapping is unmapped only when nothing refers to it; everything in it is reached
+// through atomics or by a frame's only holder.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -47,7 +51,8 @@ unsafe impl Send for Registered {}
 
 impl Registered {
     fn mapping(&self) -> &'static Mapping {
-        // SAFETY: it was boxed by `register` and is freed only by the last `MappedArena`, after whose end nothing may refer to it.
+        // SAFETY: it was boxed by `register` and is freed only by the last `MappedArena`, after
+        // whose end nothing may refer to it.
         unsafe { self.mapping.as_ref() }
     }
 }
@@ -55,7 +60,8 @@ impl Registered {
 /// Every arena this process has mapped.
 static MAPPINGS: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
-/// A mapped arena; a copyable handle, valid for the rest of the process unless it came from a [`MappedArena`].
+/// A mapped arena; a copyable handle, valid for the rest of the process unless it came from a
+/// [`MappedArena`].
 #[derive(Clone, Copy, Debug)]
 pub struct Arena {
     mapping: &'static Mapping,
@@ -85,7 +91,8 @@ fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
 /// Reads the file's first words; reading takes less than mapping it for that.
 fn read_at_start(fd: BorrowedFd<'_>, words: &mut [u64]) -> io::Result<()> {
     let octets = size_of_val(words);
-    // SAFETY: pread writes at most `octets` octets, which is what the words have; any octets are words.
+    // SAFETY: pread writes at most `octets` octets, which is what the words have; any octets are
+    // words.
     let read = unsafe { libc::pread(fd.as_raw_fd(), words.as_mut_ptr().cast(), octets, 0) };
     match usize::try_from(read) {
         Ok(read) if read == octets => Ok(()),
@@ -109,9 +116,9 @@ fn map(fd: BorrowedFd<'_>, octets: usize) -> io::Result<NonNull<u8>> {
     if at == libc::MAP_FAILED {
         return Err(explain(io::Error::last_os_error(), octets));
     }
-    // A core dump would have all of it, gigabytes that are mostly other processes', and would allocate every
-    // page that has no memory yet. Without the advice a dump is only longer.
-    // SAFETY: the range has just been mapped; the advice changes no contents.
+    // A core dump would have all of it, gigabytes that are mostly other processes', and would
+    // allocate every page that has no memory yet. Without the advice a dump is only longer. SAFETY:
+    // the range has just been mapped; the advice changes no contents.
     unsafe { libc::madvise(at, octets, libc::MADV_DONTDUMP) };
     NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
 }
@@ -123,7 +130,8 @@ fn explain(error: io::Error, octets: usize) -> io::Error {
     }
     let megabytes = octets >> 20;
     let sentence = format!(
-        "the limit of addresses (ulimit -v) has no room for its {megabytes} MB: raise it, or lower `slots` or `[frames]` in the configuration"
+        "the limit of addresses (ulimit -v) has no room for its {megabytes} MB: raise it, or \
+         lower `slots` or `[frames]` in the configuration"
     );
     io::Error::new(io::ErrorKind::OutOfMemory, sentence)
 }
@@ -160,7 +168,8 @@ impl Arena {
     /// Maps an arena that another process made.
     ///
     /// # Errors
-    /// `InvalidData` when it is not a sealed arena of this version whose length fits its header; otherwise what the system calls say.
+    /// `InvalidData` when it is not a sealed arena of this version whose length fits its header;
+    /// otherwise what the system calls say.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         Self::open(fd, |known| known.is_permanent = true)
     }
@@ -250,7 +259,8 @@ impl Arena {
             .map_or(0, |entry| entry.public.epoch.load(Ordering::Acquire))
     }
 
-    /// How a peer finds out whether it can read the memory of the process in `slot`; None when that does not want to be read.
+    /// How a peer finds out whether it can read the memory of the process in `slot`; None when that
+    /// does not want to be read.
     pub fn witness(&self, slot: SlotId) -> Option<Witness> {
         self.entry(slot)?.public.witness()
     }
@@ -274,12 +284,14 @@ impl Arena {
     #[inline]
     fn at(&self, offset: usize) -> NonNull<u8> {
         debug_assert!(offset < self.mapping.layout.total());
-        // SAFETY: every offset given comes from the layout, which was checked against the mapping's length.
+        // SAFETY: every offset given comes from the layout, which was checked against the mapping's
+        // length.
         unsafe { self.mapping.base.add(offset) }
     }
 
     fn header_word(&self, index: usize) -> &'static AtomicU64 {
-        // SAFETY: the header's first words are within the first page, aligned, mapped for ever, and valid in any bit pattern.
+        // SAFETY: the header's first words are within the first page, aligned, mapped for ever, and
+        // valid in any bit pattern.
         unsafe { self.at(index * 8).cast().as_ref() }
     }
 
@@ -288,7 +300,8 @@ impl Arena {
         if !self.layout().has_slot(slot) {
             return None;
         }
-        // SAFETY: the entry lies within the mapping at a multiple of 256; it consists of atomics, valid in any bit pattern.
+        // SAFETY: the entry lies within the mapping at a multiple of 256; it consists of atomics,
+        // valid in any bit pattern.
         Some(unsafe { self.at(self.layout().slot_at(slot)).cast().as_ref() })
     }
 
@@ -296,7 +309,8 @@ impl Arena {
     pub(crate) fn ring(&self, slot: SlotId) -> Option<Ring<'static>> {
         let entry = self.entry(slot)?;
         let cells = self.at(self.layout().ring_at(slot)).cast::<AtomicU64>();
-        // SAFETY: `ring_cells` words from there are within the mapping, aligned, mapped for ever, and valid in any bit pattern.
+        // SAFETY: `ring_cells` words from there are within the mapping, aligned, mapped for ever,
+        // and valid in any bit pattern.
         let cells = unsafe {
             std::slice::from_raw_parts(cells.as_ptr(), self.layout().config().ring_cells as usize)
         };
@@ -309,7 +323,8 @@ impl Arena {
         if !self.layout().has_slot(slot) {
             return None;
         }
-        // SAFETY: they lie within the mapping at a multiple of a page, and are valid in any bit pattern; their octets are guarded by their words.
+        // SAFETY: they lie within the mapping at a multiple of a page, and are valid in any bit
+        // pattern; their octets are guarded by their words.
         Some(unsafe { self.at(self.layout().shorts_at(slot)).cast().as_ref() })
     }
 
@@ -319,11 +334,13 @@ impl Arena {
             return None;
         }
         let at = self.layout().delivery_at(slot, index);
-        // SAFETY: the record lies within the mapping at a multiple of 8; it consists of atomics, valid in any bit pattern.
+        // SAFETY: the record lies within the mapping at a multiple of 8; it consists of atomics,
+        // valid in any bit pattern.
         Some(unsafe { self.at(at).cast().as_ref() })
     }
 
-    /// The packet that a slot's queue pair expects next of `stream`, of which it has taken all before; None when it has no record of that stream.
+    /// The packet that a slot's queue pair expects next of `stream`, of which it has taken all
+    /// before; None when it has no record of that stream.
     pub fn delivered(&self, slot: SlotId, index: u16, stream: u32) -> Option<u32> {
         self.delivery(slot, index)?.next_of(stream)
     }
@@ -331,13 +348,15 @@ impl Arena {
     /// The head of a frame, None when the index is not valid.
     #[inline]
     pub(crate) fn frame_header(&self, index: FrameIndex) -> Option<&'static FrameHeader> {
-        // SAFETY: a valid frame lies within the mapping at a multiple of 64; its header consists of atomics.
+        // SAFETY: a valid frame lies within the mapping at a multiple of 64; its header consists of
+        // atomics.
         self.layout()
             .frame_at(index)
             .map(|offset| unsafe { self.at(offset).cast().as_ref() })
     }
 
-    /// Asks the kernel to have this range in memory before it is used; not having it only costs page faults later.
+    /// Asks the kernel to have this range in memory before it is used; not having it only costs
+    /// page faults later.
     pub(crate) fn prefault(&self, offset: usize, octets: usize) {
         const PAGE: usize = 4096;
         let start = offset / PAGE * PAGE;
@@ -368,7 +387,8 @@ impl Arena {
         else {
             return;
         };
-        // SAFETY: only changes the contents of our own file; failing leaves the memory in use, which is harmless.
+        // SAFETY: only changes the contents of our own file; failing leaves the memory in use,
+        // which is harmless.
         unsafe {
             libc::fallocate(
                 self.mapping.fd.as_raw_fd(),
@@ -380,7 +400,8 @@ impl Arena {
     }
 }
 
-/// Keeps an arena mapped; when the last one of a process is dropped the arena is unmapped, unless it was also opened by [`Arena::from_fd`] or made here.
+/// Keeps an arena mapped; when the last one of a process is dropped the arena is unmapped, unless
+/// it was also opened by [`Arena::from_fd`] or made here.
 #[derive(Debug)]
 pub struct MappedArena {
     arena: Arena,
@@ -393,7 +414,8 @@ impl MappedArena {
     /// As there.
     ///
     /// # Safety
-    /// Nothing that comes from [`MappedArena::arena`] (endpoints, parkers, frames, records, copies of the handle) may be used when this has been dropped.
+    /// Nothing that comes from [`MappedArena::arena`] (endpoints, parkers, frames, records, copies
+    /// of the handle) may be used when this has been dropped.
     pub unsafe fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let arena = Arena::open(fd, |known| known.holders += 1)?;
         Ok(Self { arena })
@@ -420,7 +442,8 @@ impl Drop for MappedArena {
         }
         let last = mappings.swap_remove(at);
         drop(mappings);
-        // SAFETY: `register` leaked this box; it has just left the list, and nothing else refers to it, as whoever opened the arena promised.
+        // SAFETY: `register` leaked this box; it has just left the list, and nothing else refers to
+        // it, as whoever opened the arena promised.
         let mapping = unsafe { Box::from_raw(last.mapping.as_ptr()) };
         // SAFETY: this range was mapped by `register`, and nothing refers to it any more.
         unsafe { libc::munmap(mapping.base.as_ptr().cast(), mapping.layout.total()) };

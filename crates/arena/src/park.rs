@@ -1,8 +1,10 @@
 //! The park word of a slot: VACANT, RUNNING or PARKED.
 //!
-//! Consumer: RUNNING -> PARKED, full fence, look at the ring and at its own reasons to stay awake, sleep while PARKED. Producer: append,
-//! full fence, load; if PARKED, swap to RUNNING and wake. Whoever comes second in the order of the fences sees the other, so no wake-up
-//! is lost. VACANT (also: dead) is in the same word, so that the same look tells a sender that nobody will take what it sent.
+//! Consumer: RUNNING -> PARKED, full fence, look at the ring and at its own reasons to stay awake,
+//! sleep while PARKED. Producer: append, full fence, load; if PARKED, swap to RUNNING and wake.
+//! Whoever comes second in the order of the fences sees the other, so no wake-up is lost. VACANT
+//! (also: dead) is in the same word, so that the same look tells a sender that nobody will take
+//! what it sent.
 
 use crate::sync::{fence, fence_after_rmw, AtomicU32, Ordering};
 
@@ -37,7 +39,8 @@ pub enum Bell {
     Vacant,
 }
 
-/// Consumer: announces that it will sleep; false when the slot is vacant. After it, look for work, then sleep or [`cancel`].
+/// Consumer: announces that it will sleep; false when the slot is vacant. After it, look for work,
+/// then sleep or [`cancel`].
 #[inline]
 pub fn announce(word: &AtomicU32) -> bool {
     let announced =

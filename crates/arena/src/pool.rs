@@ -1,8 +1,9 @@
-//! A slot's private lists of one class of its frames. Nothing of it lies in shared memory, so nobody can corrupt it.
+//! A slot's private lists of one class of its frames. None of it is in shared memory, so no other
+//! process can corrupt it.
 
 use std::collections::VecDeque;
 
-/// How many outstanding frames an allocation looks at before it gives up.
+/// Outstanding frames that an allocation checks at most.
 const LOOKS_MAX: usize = 16;
 
 /// Frame numbers `first..first + count` of one slot.
@@ -14,10 +15,10 @@ pub(crate) struct Pool {
     fresh: u16,
     /// Known to be FREE, the most recently used last.
     warm: Vec<u16>,
-    /// Allocated and not yet seen FREE again, the oldest first.
+    /// Allocated and not yet seen FREE again, oldest first.
     out: VecDeque<u16>,
-    /// Likewise, but an allocation has looked at them in vain; the one that was looked at longest ago first. Frames that a stopped receiver holds stay here,
-    /// so that allocations find the others at once.
+    /// Likewise, but an allocation has found them still held; the least recently checked first.
+    /// Frames that a stopped receiver holds stay here, so that allocations find the others at once.
     stuck: VecDeque<u16>,
 }
 
@@ -31,7 +32,8 @@ pub(crate) enum Taken {
 }
 
 impl Pool {
-    /// `used` of the frames were used by an earlier owner; `is_free` says which of them are FREE now.
+    /// `used` of the frames were used by an earlier owner; `is_free` says which of them are FREE
+    /// now.
     pub(crate) fn new(
         first: u16,
         count: u16,
@@ -57,8 +59,8 @@ impl Pool {
         pool
     }
 
-    /// Takes a FREE frame: a warm one, else the oldest outstanding if it is FREE by now, else a fresh one, else an outstanding one that
-    /// turns out to be FREE.
+    /// Takes a FREE frame: a warm one, else the oldest outstanding if it is FREE by now, else a
+    /// fresh one, else an outstanding one that turns out to be FREE.
     #[inline]
     pub(crate) fn take(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<Taken> {
         if let Some(k) = self.warm.pop() {
@@ -102,7 +104,8 @@ impl Pool {
         None
     }
 
-    /// For a moment of idleness: if the oldest outstanding frame, never the newest, is FREE, makes it warm and returns it.
+    /// For an idle moment: if the oldest outstanding frame, never the newest, is FREE, makes it
+    /// warm and returns it.
     #[inline]
     pub(crate) fn tidy(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
         if self.out.len() < 2 {
@@ -117,7 +120,7 @@ impl Pool {
         Some(k)
     }
 
-    /// The same for the frame that was looked at in vain longest ago.
+    /// The same for the held frame that was checked least recently.
     #[inline]
     fn tidy_stuck(&mut self, mut is_free: impl FnMut(u16) -> bool) -> Option<u16> {
         let k = self.stuck.pop_front()?;
@@ -162,7 +165,7 @@ mod tests {
         let mut pool = Pool::new(0, 8, 0, |_| true);
         let mut taken = 0;
         for _ in 0..1000 {
-            // Frames 0..4 are never given back.
+            // Frames 0..4 are never returned.
             taken += usize::from(pool.take(|k| k >= 4).is_some());
         }
         assert_eq!(taken, 1000);
@@ -175,14 +178,14 @@ mod tests {
         for _ in 0..512 {
             assert!(pool.take(|_| false).is_some());
         }
-        // Those that are held are looked at once.
+        // Held frames are checked once.
         let failures = |pool: &mut Pool, takes: usize| {
             let failed = (0..takes).filter(|_| pool.take(|k| k >= HELD).is_none());
             failed.count()
         };
         assert!(failures(&mut pool, 100) <= usize::from(HELD) / LOOKS_MAX);
         assert_eq!(failures(&mut pool, 10_000), 0);
-        // They come back.
+        // They are returned.
         let taken = (0..512).filter_map(|_| pool.take(|k| k < HELD));
         assert!(taken.count() > 0);
     }

@@ -1,4 +1,5 @@
-//! What urdmad does with slots: take back what the dead had, make a slot ready for the next, account for every frame.
+//! urdmad's operations on slots: reclaim the frames of dead processes, reset a slot for its next
+//! process, account for every frame.
 
 use crate::bits::low8;
 use crate::frame::FrameHeader;
@@ -12,22 +13,22 @@ use crate::state::{self, FrameState, Word};
 use crate::sync::{fence, Ordering};
 use urdma_types::SlotId;
 
-/// What reaping a slot gave back.
+/// The result of reaping a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReapReport {
     /// Entries that were in its ring.
     pub ring_entries: u32,
-    /// Frames that were on their way to it.
+    /// Frames in flight to it.
     pub to_dead: u32,
     /// Frames it held.
     pub held: u32,
-    /// Frames it had published but not got into a ring, or into the ring of another dead slot.
+    /// Frames it had published but not put into a ring, or put into the ring of another dead slot.
     pub unfinished: u32,
-    /// Frames whose state word made no sense; freed if the dead slot owned them.
+    /// Frames with an invalid state word; freed if the dead slot owned them.
     pub corrupt: u32,
 }
 
-/// Where all frames are.
+/// The states of all frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accounting {
     /// All frames of the arena.
@@ -38,7 +39,7 @@ pub struct Accounting {
     pub held: Vec<u64>,
     /// IN_FLIGHT, by receiver.
     pub in_flight: Vec<u64>,
-    /// State words that make no sense.
+    /// Invalid state words.
     pub corrupt: u64,
     /// Frames that were used at least once; only these have memory.
     pub used: u64,
@@ -51,13 +52,13 @@ impl Accounting {
     }
 }
 
-/// Something that cannot be in a quiet arena.
+/// A violation of the invariants of a quiescent arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A state word makes no sense.
+    /// An invalid state word.
     #[error("frame {0:?}: the state word makes no sense")]
     State(FrameIndex),
-    /// A frame is with a slot that nobody uses.
+    /// A slot without a process holds a frame.
     #[error("frame {frame:?} is with slot {slot:?}, which nobody uses")]
     WithoutOwner {
         /// The frame.
@@ -90,7 +91,7 @@ impl Reaper {
         Self { arena: *arena }
     }
 
-    /// Tells senders that nobody is at `slot`, and wakes whoever sleeps there.
+    /// Marks `slot` as vacant for senders, and wakes all threads that sleep there.
     pub fn mark_dead(&mut self, slot: SlotId) {
         if let Some(entry) = self.arena.entry(slot) {
             entry.public.park.store(park::VACANT, Ordering::SeqCst);
@@ -99,7 +100,8 @@ impl Reaper {
         }
     }
 
-    /// Takes back everything that the process of `slot`, which is dead, held or was to get. Other processes may run meanwhile.
+    /// Reclaims everything that the process of `slot`, which is dead, held or was to receive. Other
+    /// processes may run meanwhile.
     ///
     /// Frames that live processes still hold stay with them, whoever owns them. May be repeated.
     pub fn reap(&mut self, slot: SlotId) -> ReapReport {
@@ -130,7 +132,8 @@ impl Reaper {
         report
     }
 
-    /// Whether a live receiver has the entry in its ring. The sender is dead, so entries can only vanish, and only after the state word changed.
+    /// Whether a live receiver has the entry in its ring. The sender is dead, so entries can only
+    /// vanish, and only after the state word changed.
     fn will_be_taken(&self, frame: FrameIndex, seen: Word, to: SlotId) -> bool {
         let descriptor = Descriptor {
             frame,
@@ -149,7 +152,8 @@ impl Reaper {
             return;
         };
         let mut head = ring.find_head();
-        // Live senders that have not yet noticed may add entries; each costs them one lost frame of time, never more than a ring.
+        // Live senders that have not yet noticed may add entries; each costs them one frame for a
+        // time, never more than a ring.
         for _ in 0..2 * self.arena.layout().config().ring_cells {
             match ring.peek(head) {
                 Peek::Entry(_) => report.ring_entries += 1,
@@ -162,7 +166,8 @@ impl Reaper {
         entry.owner.head.store(head, Ordering::Relaxed);
     }
 
-    /// A sender may have died after it changed a park word and before the wake-up call: everyone looks once.
+    /// A sender may have died between changing a park word and the wake-up call: wake every sleeper
+    /// once.
     fn wake_all(&self) {
         for slot in self.arena.slots() {
             if let Some(entry) = self.arena.entry(slot).filter(|_| self.arena.is_alive(slot)) {
@@ -172,14 +177,15 @@ impl Reaper {
         }
     }
 
-    /// How often `slot` has been handed out anew.
+    /// How often `slot` has been assigned anew.
     pub fn generation(&self, slot: SlotId) -> u32 {
         self.arena.generation(slot)
     }
 
-    /// Makes the slot of a dead process ready for the next one; returns how many of its frames live processes still hold.
+    /// Resets the slot of a dead process for the next one; returns how many of its frames live
+    /// processes still hold.
     ///
-    /// Memory of the slot's frames goes back to the system when none is held.
+    /// Memory of the slot's frames is returned to the system when none is held.
     pub fn reset(&mut self, slot: SlotId) -> u32 {
         self.reap(slot);
         let Some(entry) = self.arena.entry(slot) else {
@@ -212,10 +218,10 @@ impl Reaper {
         held
     }
 
-    /// Gives memory back that no frame accounts for: a program that reads all of the arena, or locks its memory, allocates
-    /// every page of it.
+    /// Returns memory to the system that no frame accounts for: a program that reads all of the
+    /// arena, or locks its memory, allocates every page of it.
     ///
-    /// Only memory of slots that are free, which is to say that no process may attach to them meanwhile: the process of a slot
+    /// Only memory of free slots, to which no process may attach meanwhile: the process of a slot
     /// uses further frames at any time.
     pub fn give_back_unused(&mut self, is_free: impl Fn(SlotId) -> bool) {
         let layout = self.arena.layout();
@@ -230,7 +236,7 @@ impl Reaper {
             for (at, octets) in layout.unused_frames(slot, small, large) {
                 self.arena.punch_hole(at, octets);
             }
-            // Peers of the process that had the slot may still read its delivery records.
+            // Peers of the slot's previous process may still read its delivery records.
             if entry.public.epoch.load(Ordering::Relaxed) == 0 {
                 let (at, octets) = layout.deliveries_of(slot);
                 self.arena.punch_hole(at, octets);
@@ -238,7 +244,8 @@ impl Reaper {
         }
     }
 
-    /// Octets of memory that the arena may take: all of the slots that are not free, and the used frames of the others.
+    /// Octets of memory that the arena may take: all of the slots that are not free, and the used
+    /// frames of the others.
     fn accounted_octets(&self, is_free: impl Fn(SlotId) -> bool) -> u64 {
         let layout = self.arena.layout();
         let of_slot = |slot| {
@@ -272,7 +279,7 @@ impl Reaper {
         .map(|(used, frames)| used.load(Ordering::Acquire).min(frames))
     }
 
-    /// Where all frames are now; exact when nobody is active.
+    /// The states of all frames now; exact while no process is active.
     pub fn account(&self) -> Accounting {
         let slots = usize::from(self.arena.layout().config().slots);
         let total = slots as u64 * u64::from(self.arena.layout().frames_per_slot());
@@ -297,7 +304,7 @@ impl Reaper {
         sum
     }
 
-    /// Checks everything that must hold while nobody is active.
+    /// Checks all invariants that hold while no process is active.
     ///
     /// # Errors
     /// The first violation found.

@@ -1,10 +1,12 @@
 //! A slot's inbound ring: bounded, many producers, one consumer.
 //!
-//! A cell is one 64-bit word, `lap:32 | generation:8 | frame + 1:24`; a frame field of 0 means empty. Position `p` lies in cell
-//! `p mod n` and belongs to lap `p / n`. A producer finds the cell at the tail `(lap, empty)` and swaps in `(lap, descriptor)`: that one
-//! compare-and-swap both claims and publishes. Only then is the tail moved, by the producer or by whoever next sees it lag; so a
-//! producer that dies at any point leaves the ring usable. The consumer empties a cell by storing `(lap + 1, empty)`. There is no shared
-//! head: it is the least position that is not yet emptied. All zeroes is an empty ring.
+//! A cell is one 64-bit word, `lap:32 | generation:8 | frame + 1:24`; a frame field of 0 means
+//! empty. Position `p` lies in cell `p mod n` and belongs to lap `p / n`. A producer finds the cell
+//! at the tail `(lap, empty)` and swaps in `(lap, descriptor)`: that one compare-and-swap both
+//! claims and publishes. Only then is the tail moved, by the producer or by whoever next sees it
+//! lag; so a producer that dies at any point leaves the ring usable. The consumer empties a cell by
+//! storing `(lap + 1, empty)`. There is no shared head: it is the least position that is not yet
+//! emptied. All zeroes is an empty ring.
 
 use crate::bits::{low32, low8, modulo};
 use crate::layout::FrameIndex;
@@ -103,12 +105,14 @@ impl<'a> Ring<'a> {
     /// [`Full`], also when the ring's words make no sense.
     #[inline]
     pub fn push<S: Steps>(&self, descriptor: Descriptor) -> Result<(), Full> {
-        // Each failed round means that another producer got on; the bound only matters when somebody scribbles.
+        // Each failed round means that another producer made progress; the bound matters only when
+        // a process corrupts the ring.
         for _ in 0..4 * self.cells.len() {
             let tail = self.tail.load(Ordering::Acquire);
             let lap = self.lap(tail);
             S::at("ring: tail seen");
-            // Without a look at the cell first: the consumer, who looks at it all the time, would have to give the line away twice.
+            // Without reading the cell first: the polling consumer would have to give up the cache
+            // line twice.
             let claimed = self.cell(tail).compare_exchange(
                 empty_word(lap),
                 entry_word(lap, descriptor),
@@ -130,7 +134,7 @@ impl<'a> Ring<'a> {
         Err(Full)
     }
 
-    /// Moves a tail that lags; losing the race means that another did it.
+    /// Advances a tail that lags; a lost race means that another producer did it.
     #[inline]
     fn advance(&self, tail: u64) {
         let _ = self.tail.compare_exchange(
@@ -141,7 +145,7 @@ impl<'a> Ring<'a> {
         );
     }
 
-    /// What lies at the consumer's position. The consumer only.
+    /// The entry at the consumer's position. The consumer only.
     #[inline]
     pub fn peek(&self, head: u64) -> Peek {
         let word = self.cell(head).load(Ordering::Acquire);
@@ -158,7 +162,8 @@ impl<'a> Ring<'a> {
         Peek::Entry(descriptor_of(word))
     }
 
-    /// Whether there is nothing to do for the consumer at `head`: used between announcing that it parks and parking.
+    /// Whether the consumer at `head` has nothing to do: called between announcing that it parks
+    /// and parking.
     #[inline]
     pub fn is_empty_at(&self, head: u64) -> bool {
         self.cell(head).load(Ordering::SeqCst) == empty_word(self.lap(head))
@@ -173,7 +178,7 @@ impl<'a> Ring<'a> {
         );
     }
 
-    /// Makes a corrupt cell at the consumer's position empty again, without moving on. The consumer only.
+    /// Empties a corrupt cell at the consumer's position, without moving on. The consumer only.
     #[cold]
     pub fn repair(&self, head: u64) {
         self.cell(head)
@@ -202,7 +207,7 @@ impl<'a> Ring<'a> {
             .any(|cell| cell.load(Ordering::Acquire) & 0xffff_ffff == wanted)
     }
 
-    /// Entries between the consumer's position and the tail, roughly.
+    /// Approximate number of entries between the consumer's position and the tail.
     pub fn backlog(&self, head: u64) -> u64 {
         self.tail
             .load(Ordering::Relaxed)

@@ -1,11 +1,13 @@
 //! A short ring: one producer, one consumer, and the datagram itself in the cell.
 //!
-//! A cell is two cache lines: a word `position + 1:32 | 0:16 | from:8 | octets:8`, then the datagram. The producer writes the datagram and then,
-//! with one store, the word; what it had written when it died before that is nothing to anybody. The consumer copies the datagram out and
-//! counts up `consumed`, which the producer looks at only when it knows of no empty cell. So a short message moves two neighbouring lines from
-//! one processor to the other and nothing else. All zeroes is an empty ring.
+//! A cell is two cache lines: a word `position + 1:32 | 0:16 | from:8 | octets:8`, then the
+//! datagram. The producer writes the datagram and then, with one store, the word; a datagram whose
+//! producer dies before that store is never received. The consumer copies the datagram out and
+//! increments `consumed`, which the producer reads only when it knows of no empty cell. So a short
+//! message moves two adjacent lines from one CPU to the other and nothing else. All zeroes is an
+//! empty ring.
 //!
-//! Neither end's position has to be remembered for whoever comes after it: [`ShortRing::end`] finds it in the cells.
+//! A new producer or consumer needs no stored position: [`ShortRing::end`] finds it in the cells.
 
 use crate::bits::{low32, low8, modulo};
 use crate::layout::SHORT_RINGS;
@@ -31,7 +33,7 @@ struct Cell {
     octets: UnsafeCell<ShortOctets>,
 }
 
-/// How many were consumed, apart from what the producer writes.
+/// The consumed count, on a line that the producer does not write.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 struct Consumed(AtomicU32);
@@ -44,8 +46,9 @@ pub struct ShortRing {
     cells: [Cell; SHORT_CELLS],
 }
 
-// SAFETY: the octets of a cell are written only by the producer, between its claim of an empty cell and the store of the word, and read only by
-// the consumer, between its load of that word and the store of `consumed`.
+// SAFETY: the octets of a cell are written only by the producer, between its claim of an empty cell
+// and the store of the word, and read only by the consumer, between its load of that word and the
+// store of `consumed`.
 unsafe impl Sync for ShortRing {}
 
 #[cfg(not(loom))]
@@ -71,18 +74,18 @@ impl Default for ShortRing {
 pub enum Taken {
     /// Nothing.
     Empty,
-    /// A datagram of so many octets, at most [`SHORT_CAPACITY`], which was copied out.
+    /// The length of a datagram, at most [`SHORT_CAPACITY`], which was copied out.
     Short {
         /// The slot that published it.
         from: SlotId,
         /// Octets.
         len: usize,
     },
-    /// A word that no producer writes there; it was stepped over.
+    /// A word that no producer writes; it was skipped.
     Corrupt,
 }
 
-/// Which position's entry a word is, counted from 1.
+/// The position of a word's entry, counted from 1.
 #[inline]
 const fn sequence(word: u64) -> u32 {
     low32(word >> 32)
@@ -105,7 +108,7 @@ impl ShortRing {
         consumed.wrapping_add(published.unwrap_or(0))
     }
 
-    /// Whether an entry waits: used between announcing that the consumer parks and parking.
+    /// Whether an entry waits: called between announcing that the consumer parks and parking.
     #[inline]
     pub fn has_entry(&self) -> bool {
         let head = self.consumed.0.load(Ordering::Relaxed);
@@ -114,7 +117,8 @@ impl ShortRing {
         there.wrapping_sub(head) as i32 > 0
     }
 
-    /// Steps over all that is there; gives the consumer's position. For a consumer that comes after another one.
+    /// Skips all entries; returns the consumer's position. For a consumer that succeeds another
+    /// one.
     pub fn skip(&self) -> u32 {
         let head = self.end(self.consumed.0.load(Ordering::Relaxed));
         self.consumed.0.store(head, Ordering::Release);
@@ -135,7 +139,8 @@ impl ShortRing {
         let len = usize::from(low8(word));
         let from = SlotId::new(low8(word >> 8)).filter(|_| (1..=SHORT_CAPACITY).contains(&len));
         if from.is_some() {
-            // SAFETY: the producer leaves the octets alone until `consumed` says that they were read.
+            // SAFETY: the producer leaves the octets alone until `consumed` says that they were
+            // read.
             cell.octets.with(|octets| unsafe { copy(octets, out, len) });
         }
         *head = next;
@@ -149,12 +154,12 @@ impl ShortRing {
 pub struct Producer<'a> {
     ring: &'a ShortRing,
     tail: u32,
-    /// What was consumed when it was last looked at.
+    /// The consumed count when it was last read.
     consumed: u32,
 }
 
 impl<'a> Producer<'a> {
-    /// Goes on where the last producer of this ring ended.
+    /// Continues where the last producer of this ring ended.
     pub fn new(ring: &'a ShortRing) -> Self {
         let consumed = ring.consumed.0.load(Ordering::Acquire);
         Self {
@@ -173,8 +178,8 @@ impl<'a> Producer<'a> {
         }
     }
 
-    /// Starts taking the cell that is written next from the consumer's processor: to be called shortly before [`Producer::push`], since a consumer that
-    /// polls takes it back soon.
+    /// Prefetches for writing the cell that is written next: to be called shortly before
+    /// [`Producer::push`], since a polling consumer takes the line back soon.
     #[inline]
     pub fn prefetch(&self) {
         let at = std::ptr::from_ref(self.ring.cell(self.tail)).cast::<u8>();
@@ -190,7 +195,7 @@ impl<'a> Producer<'a> {
     /// Appends the first `len` octets.
     ///
     /// # Errors
-    /// [`Full`], also when the consumer's count makes no sense.
+    /// [`Full`], also when the consumer's count is invalid.
     ///
     /// # Panics
     /// When `len` is 0 or above [`SHORT_CAPACITY`].
@@ -206,7 +211,8 @@ impl<'a> Producer<'a> {
             return Err(Full);
         }
         let cell = self.ring.cell(self.tail);
-        // SAFETY: the consumer leaves an empty cell's octets alone until its word names this position.
+        // SAFETY: the consumer leaves an empty cell's octets alone until its word names this
+        // position.
         cell.octets
             .with_mut(|room| unsafe { copy(octets, room, len) });
         S::at("short: written");
@@ -218,7 +224,8 @@ impl<'a> Producer<'a> {
     }
 }
 
-/// Copies the first `len` octets, and some of those behind them: copies of a fixed length are a few vector moves.
+/// Copies the first `len` octets, and some of those behind them: copies of a fixed length are a few
+/// vector moves.
 ///
 /// # Safety
 /// `from` is readable, `to` writable, and they do not overlap.

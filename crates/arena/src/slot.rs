@@ -14,21 +14,23 @@ const SET_WORDS: usize = 8;
 pub(crate) struct PublicLine {
     /// See [`crate::park`].
     pub(crate) park: AtomicU32,
-    /// Process id of who attached, 0 when the slot may be attached.
+    /// Process id of the attached process, 0 when the slot may be attached.
     pub(crate) pid: AtomicU32,
-    /// How often the slot has been handed out anew.
+    /// How often the slot has been assigned anew.
     pub(crate) epoch: AtomicU32,
-    /// Where in the owner's memory the witness lies, 0 for none, and what it says.
+    /// Address of the witness in the owner's memory, 0 for none, and its value.
     witness_at: AtomicU64,
     witness: AtomicU64,
     /// Slots whose processes' memory the owner can read.
     reads: [AtomicU32; SET_WORDS],
 }
 
-/// A word in the memory of a slot's process: who reads there what it says has found that process and may read its memory.
+/// A word in the memory of a slot's process: a process that reads the expected value there has
+/// found that process and may read its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
-    /// Id of the process, as it sees itself; in another pid namespace it is another process' or nobody's.
+    /// Id of the process in its own PID namespace; in another namespace it is another process' or
+    /// unused.
     pub pid: u32,
     /// Address of the word.
     pub at: u64,
@@ -37,7 +39,7 @@ pub struct Witness {
 }
 
 impl PublicLine {
-    /// Nobody reads here, and here is read nobody: how a slot begins.
+    /// No process reads memory of others, and none reads its: the initial state.
     pub(crate) fn forget_readers(&self) {
         self.witness_at.store(0, Ordering::Relaxed);
         for word in &self.reads {
@@ -108,12 +110,13 @@ pub(crate) struct OwnerLines {
     pub(crate) shorts: Producers,
 }
 
-/// Who has which short ring of the slot, an octet for each: 0 for nobody, else the slot's number plus 1, or [`ORPHAN`].
+/// The producer of each short ring of the slot, an octet for each: 0 for none, else the slot's
+/// number plus 1, or [`ORPHAN`].
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub(crate) struct Producers(AtomicU64);
 
-/// The producer is dead; the ring is nobody's when what is in it has been taken.
+/// The producer is dead; the ring is free once its entries have been received.
 pub(crate) const ORPHAN: u8 = u8::MAX;
 
 const _: () = assert!(SHORT_RINGS == size_of::<Producers>());
@@ -151,7 +154,7 @@ impl Producers {
         }
     }
 
-    /// Frees the ring `index`, whose entries were all taken, if its producer is dead.
+    /// Frees the ring `index`, whose entries were all received, if its producer is dead.
     pub(crate) fn free_orphan(&self, index: usize) {
         let _ = self
             .0
@@ -175,38 +178,38 @@ pub(crate) struct SlotEntry {
 
 const _: () = assert!(size_of::<SlotEntry>() == crate::layout::SLOT_ENTRY);
 
-/// What the slot table says of one slot; for information, unvalidated.
+/// The state of a slot in the slot table; for information, unvalidated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotStatus {
-    /// Process id of who attached, 0 when nobody did.
+    /// Process id of the attached process, 0 for none.
     pub pid: u32,
-    /// How often the slot has been handed out anew.
+    /// How often the slot has been assigned anew.
     pub epoch: u32,
-    /// Somebody uses it and is not known to be dead.
+    /// A process uses it and is not known to be dead.
     pub alive: bool,
     /// Its consumer sleeps.
     pub parked: bool,
-    /// Its consumer's position in its ring, counted without end.
+    /// The consumer's position in its ring, a running count.
     pub head: u64,
     /// Entries that wait in its ring.
     pub backlog: u64,
     /// Frames and short datagrams it published.
     pub sent: u64,
-    /// Frames and short datagrams it took.
+    /// Frames and short datagrams it received.
     pub received: u64,
     /// Allocations that found no free frame.
     pub exhausted: u64,
     /// Sends that found the receiver's ring full.
     pub full: u64,
-    /// Ring entries it skipped because their frame had been reaped meanwhile.
+    /// Ring entries it skipped because their frame had been reaped.
     pub stale: u64,
-    /// Values it refused because no program of ours writes them.
+    /// Values it refused because no urdma process writes them.
     pub corrupt: u64,
     /// Times it had to wake a sleeping receiver.
     pub wakes: u64,
 }
 
-/// Counts up a word that only the caller writes.
+/// Increments a word that only the caller writes.
 #[inline]
 pub(crate) fn count(word: &AtomicU64, by: u64) {
     word.store(

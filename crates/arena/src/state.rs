@@ -10,29 +10,30 @@
 //!     +---- release (holder) --+  +------ take (d) ----------+     |
 //!     +---- reaper (s or d dead) ----------------------------------+
 //! ```
-//! Only `take` and the reaper can meet on one word, so only they compare and swap; every other transition is made by the
-//! only one who may touch the frame, with a plain store. `publish` counts the generation up, so each ring entry names one publication.
-//! All zeroes is FREE, so that a new arena needs no initialisation.
+//! Only `take` and the reaper can meet on one word, so only they compare and swap; every other
+//! transition is made by the only one who may touch the frame, with a plain store. `publish` counts
+//! the generation up, so each ring entry names one publication. All zeroes is FREE, so that a new
+//! arena needs no initialisation.
 
 use crate::bits::{low32, low8};
 use crate::sync::{AtomicU64, Ordering};
 use urdma_types::SlotId;
 
-/// What a state word says.
+/// The meaning of a state word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameState {
-    /// Nobody's: the owner may allocate it.
+    /// Free: the owner may allocate it.
     Free,
-    /// In the hands of a slot, being written or read.
+    /// Held by a slot, being written or read.
     Held(SlotId),
-    /// Published to `to`, not yet taken.
+    /// Published to `to`, not yet received.
     InFlight {
-        /// Who published it.
+        /// The sender.
         from: SlotId,
-        /// Who will take it.
+        /// The receiver.
         to: SlotId,
     },
-    /// No state that this crate writes: somebody scribbled.
+    /// No state that this crate writes: the word was corrupted.
     Invalid,
 }
 
@@ -74,13 +75,13 @@ impl Word {
         Self(bits)
     }
 
-    /// As it lies in memory.
+    /// Its representation in memory.
     #[inline]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// Whether it says FREE.
+    /// Whether it is FREE.
     #[inline]
     pub const fn is_free(self) -> bool {
         low32(self.0) == 0
@@ -118,7 +119,8 @@ pub fn load(word: &AtomicU64) -> Word {
     Word::from_bits(word.load(Ordering::Acquire))
 }
 
-/// Makes a frame that the caller alone may touch HELD(holder); the caller is its owner and has seen it FREE.
+/// Makes a frame that only the caller may touch HELD(holder); the caller is its owner and has seen
+/// it FREE.
 #[inline]
 pub fn hold(word: &AtomicU64, generation: u32, holder: SlotId) {
     word.store(Word::held(generation, holder).bits(), Ordering::Relaxed);
@@ -132,7 +134,7 @@ pub fn publish(word: &AtomicU64, generation: u32, from: SlotId, to: SlotId) -> u
     next
 }
 
-/// The sender takes its publication back; false when the receiver or the reaper was there first.
+/// The sender takes its publication back; false when the receiver or the reaper was first.
 #[inline]
 pub fn unpublish(word: &AtomicU64, generation: u32, from: SlotId, to: SlotId) -> bool {
     swap(
@@ -142,7 +144,8 @@ pub fn unpublish(word: &AtomicU64, generation: u32, from: SlotId, to: SlotId) ->
     )
 }
 
-/// The receiver takes what a ring entry named: the sender and the full generation, or None when the entry is stale.
+/// The receiver takes the frame that a ring entry named: the sender and the full generation, or
+/// `None` when the entry is stale.
 #[inline]
 pub fn take(word: &AtomicU64, generation_low: u8, me: SlotId) -> Option<(SlotId, u32)> {
     let seen = load(word);
@@ -154,13 +157,13 @@ pub fn take(word: &AtomicU64, generation_low: u8, me: SlotId) -> Option<(SlotId,
     swap(word, seen, Word::held(generation, me)).then_some((from, generation))
 }
 
-/// The holder gives the frame back to its owner.
+/// The holder returns the frame to its owner.
 #[inline]
 pub fn release(word: &AtomicU64, generation: u32) {
     word.store(Word::free(generation).bits(), Ordering::Release);
 }
 
-/// The reaper frees a frame if nobody has touched it since `seen` was read.
+/// The reaper frees a frame if no one has changed it since `seen` was read.
 #[inline]
 pub fn reap(word: &AtomicU64, seen: Word) -> bool {
     swap(word, seen, Word::free(seen.generation()))

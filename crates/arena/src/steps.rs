@@ -1,4 +1,5 @@
-//! Labels between the steps that a process takes in shared memory, so that tests can stop it at each of them.
+//! Labels between the steps that a process takes in shared memory, so that tests can stop it at
+//! each of them.
 
 /// Called between any two steps in shared memory; the product's implementation, [`Live`], is empty.
 pub trait Steps {

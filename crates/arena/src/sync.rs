@@ -1,4 +1,5 @@
-//! Atomics and cells, from std or, under `--cfg loom`, from the model checker; fences and prefetches.
+//! Atomics and cells, from std or, under `--cfg loom`, from the model checker; fences and
+//! prefetches.
 
 #[cfg(loom)]
 pub use loom::cell::UnsafeCell;
@@ -20,22 +21,23 @@ impl<T> UnsafeCell<T> {
         Self(std::cell::UnsafeCell::new(value))
     }
 
-    /// Calls `read` with where the value is; nobody may write it meanwhile.
+    /// Calls `read` with the value's address; it must not be written meanwhile.
     #[inline(always)]
     pub fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    /// Calls `write` with where the value is; nobody else may use it meanwhile.
+    /// Calls `write` with the value's address; it must not be used otherwise meanwhile.
     #[inline(always)]
     pub fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())
     }
 }
 
-/// Orders what follows after a SeqCst read-modify-write that this thread has just done.
+/// Orders later accesses after a SeqCst read-modify-write that this thread has just done.
 ///
-/// On x86-64 the locked instruction has already been a full fence, so nothing more is executed; elsewhere, and in the model, a fence.
+/// On x86-64 the locked instruction is already a full fence, so nothing more is executed;
+/// elsewhere, and in the model, a fence.
 #[inline(always)]
 pub fn fence_after_rmw() {
     #[cfg(all(target_arch = "x86_64", not(loom)))]
@@ -44,7 +46,7 @@ pub fn fence_after_rmw() {
     fence(Ordering::SeqCst);
 }
 
-/// Asks for the cache line at `at`, to be read.
+/// Prefetches the cache line at `at` for reading.
 #[inline(always)]
 pub fn prefetch_read(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -56,13 +58,19 @@ pub fn prefetch_read(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for the cache line at `at`, to be written: one transfer instead of a read and then an upgrade.
+/// Prefetches the cache line at `at` for writing: one transfer instead of a read and then an
+/// upgrade.
 #[inline(always)]
 pub fn prefetch_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults and changes no state of the program; processors without it execute it as a no-op.
+    // SAFETY: a prefetch never faults and changes no state of the program; processors without it
+    // execute it as a no-op.
     unsafe {
-        std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+        std::arch::asm!(
+            "prefetchw [{at}]",
+            at = in(reg) at,
+            options(nostack, preserves_flags, readonly),
+        );
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

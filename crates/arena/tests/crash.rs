@@ -1,7 +1,9 @@
-//! Processes that use the arena are killed, at random instants and after every single labelled step, and every frame is accounted for.
+//! Processes that use the arena are killed, at random instants and after every single labelled
+//! step, and every frame is accounted for.
 //!
-//! The helper processes are this test program again, started with `ARENA_FD` set: see [`helper_process_entry`]. The seed is printed;
-//! `URDMA_SEED` repeats a run (of the same workload; the instants stay random), `URDMA_CRASH_SECONDS` makes it longer.
+//! The helper processes are this test program again, started with `ARENA_FD` set: see
+//! [`helper_process_entry`]. The seed is printed; `URDMA_SEED` repeats a run (of the same workload;
+//! the instants stay random), `URDMA_CRASH_SECONDS` makes it longer.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -259,7 +261,8 @@ fn processes_killed_at_random_instants_lose_no_frame_and_block_nobody() {
     assert!(kills > 20);
 }
 
-/// Every kind of step at least once. Slot 2 echoes nothing and releases all; three datagrams come from it first.
+/// Every kind of step at least once. Slot 2 echoes nothing and releases all; three datagrams come
+/// from it first.
 fn script(arena: &Arena, me: SlotId) {
     let mut endpoint = EndpointWith::<Doomed>::attach(arena, me).unwrap();
     let send = |endpoint: &mut EndpointWith<Doomed>, to: SlotId, octets: usize| {
@@ -300,7 +303,8 @@ fn script(arena: &Arena, me: SlotId) {
     endpoint.release(third);
 }
 
-/// Sends three datagrams to slot 1 when it is there, then sleeps and releases what comes, until told to stop.
+/// Sends three datagrams to slot 1 when it is there, then sleeps and releases what comes, until
+/// told to stop.
 fn peer(arena: &Arena, peer: &mut Endpoint, stop: &AtomicBool) {
     let mut to_send = 3;
     while !stop.load(Ordering::Relaxed) {

@@ -446,7 +446,8 @@ fn taken_over_sleeper_costs_senders_no_wake_up_until_it_is_roused() {
     while !parker.is_parked() {
         std::thread::yield_now();
     }
-    // The word says PARKED a moment before the futex is waited on; taken over in between, the sleeper would not sleep at all.
+    // The word says PARKED a moment before the futex is waited on; taken over in between, the
+    // sleeper would not sleep at all.
     std::thread::sleep(Duration::from_millis(200));
     assert!(parker.take_over());
     assert!(!parker.take_over());

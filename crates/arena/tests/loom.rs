@@ -1,5 +1,6 @@
-//! The ring, the state word and parking under every interleaving (with up to a few pre-emptions) that the memory model allows:
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p urdma-arena --test loom`.
+//! The ring, the state word and parking under every interleaving (with up to a few pre-emptions)
+//! that the memory model allows: `RUSTFLAGS="--cfg loom" cargo test --release -p urdma-arena --test
+//! loom`.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
@@ -600,7 +601,8 @@ impl Completions {
         std::mem::take(&mut self.queue.lock().unwrap().0)
     }
 
-    /// `ibv_req_notify_cq`: the thread of the process, which naps, has to be woken from now on (`Parker::hand_over`).
+    /// `ibv_req_notify_cq`: the thread of the process, which naps, has to be woken from now on
+    /// (`Parker::hand_over`).
     fn arm(&self) {
         self.queue.lock().unwrap().1 = true;
         let _engine = self.engine.lock().unwrap();

@@ -1,4 +1,5 @@
-//! Somebody writes nonsense all over the arena while others work: they may lose datagrams, but never panic, leave the mapping or hang.
+//! Somebody writes nonsense all over the arena while others work: they may lose datagrams, but
+//! never panic, leave the mapping or hang.
 //!
 //! The seed is printed; `URDMA_SEED` repeats a run, `URDMA_SCRIBBLE_SECONDS` makes it longer.
 #![allow(clippy::unwrap_used)]

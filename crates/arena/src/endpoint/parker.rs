@@ -1,4 +1,4 @@
-//! Sleeping until something arrives, and being woken.
+//! Sleeping until a datagram arrives, and waking.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,12 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// Sleeps until the bell is rung, `timeout` is over (None: no limit) or the slot is declared dead.
+    /// Sleeps until the doorbell is rung, `timeout` has passed (`None`: no limit) or the slot is
+    /// declared dead.
     ///
-    /// `has_work` is asked after the word says PARKED, just before sleeping: whatever another thread of this process made true before it
-    /// called [`Parker::unpark`] is seen here or ends the sleep. One thread at a time.
+    /// `has_work` is called after the word is PARKED, just before sleeping: a condition that
+    /// another thread of this process sets before it calls [`Parker::unpark`] is seen here or ends
+    /// the sleep. One thread at a time.
     pub fn park(&self, timeout: Option<Duration>, has_work: impl FnOnce() -> bool) -> Parked {
         let word = &self.entry.public.park;
         if !park::announce(word) {
@@ -44,7 +46,8 @@ impl Parker {
                     }
                 }
                 park::PARKED if !in_time => {
-                    // A bell rung since the load counts as the time being up: the caller looks at the ring in either case.
+                    // A doorbell since the load counts as a timeout: the caller checks the ring in
+                    // either case.
                     park::cancel(word);
                     return Parked::Timeout;
                 }
@@ -54,10 +57,12 @@ impl Parker {
         }
     }
 
-    /// Sleeps at most `limit` without asking senders to ring: for a thread that another one of this process relieves by polling.
+    /// Sleeps at most `limit` without requesting doorbells: for a thread while another one of this
+    /// process polls.
     ///
-    /// Ends early when the bell is rung all the same, after [`Parker::hand_over`], or by [`Parker::rouse`]. Does not sleep at all when senders
-    /// ring already, which is for [`Parker::park`], or when the slot is vacant.
+    /// Ends early at a doorbell, after [`Parker::hand_over`], or by [`Parker::rouse`]. Does not
+    /// sleep when senders ring already, which is the state of [`Parker::park`], or when the slot is
+    /// vacant.
     pub fn nap(&self, limit: Duration) -> Parked {
         let word = &self.entry.public.park;
         let in_time = futex::wait(word, park::RUNNING, Some(limit));
@@ -69,26 +74,29 @@ impl Parker {
         }
     }
 
-    /// Wakes the sleeper from another thread of this process.
+    /// Wakes the sleeping thread from another thread of this process.
     pub fn unpark(&self) {
         if park::ring(&self.entry.public.park) == Bell::MustWake {
             futex::wake(&self.entry.public.park);
         }
     }
 
-    /// Tells senders that somebody polls again, without waking the sleeper: it sleeps on until its timeout or [`Parker::rouse`].
+    /// Marks the slot as polled without waking the sleeping thread, which sleeps on until its
+    /// timeout or [`Parker::rouse`].
     ///
-    /// For a process whose application thread polls while its background thread sleeps: senders then need no system call.
-    /// True when the word said PARKED.
+    /// For a process whose application thread polls while its background thread sleeps: senders
+    /// then need no system call. True when the word was PARKED.
     #[inline]
     pub fn take_over(&self) -> bool {
         let word = &self.entry.public.park;
         word.load(Ordering::Relaxed) == park::PARKED && !park::cancel(word)
     }
 
-    /// The opposite of [`Parker::take_over`]: makes senders ring again, on behalf of the thread that sleeps or will look before it sleeps.
+    /// The opposite of [`Parker::take_over`]: requests doorbells again, on behalf of the thread
+    /// that sleeps or checks the ring before it sleeps.
     ///
-    /// What waits in the ring already, for which nobody will ring, wakes the sleeper at once.
+    /// Entries that are already in the ring, for which no doorbell follows, wake the thread at
+    /// once.
     #[inline]
     pub fn hand_over(&self) {
         if park::announce(&self.entry.public.park) && self.has_work() {
@@ -96,7 +104,7 @@ impl Parker {
         }
     }
 
-    /// Wakes the sleeper whatever the word says.
+    /// Wakes the sleeping thread whatever the word says.
     pub fn rouse(&self) {
         let word = &self.entry.public.park;
         let _ = word.compare_exchange(
@@ -114,7 +122,7 @@ impl Parker {
         self.entry.public.park.load(Ordering::Relaxed) == park::PARKED
     }
 
-    /// Whether something waits in the ring or in a short one.
+    /// Whether the ring or a short ring has entries.
     #[inline]
     pub fn has_work(&self) -> bool {
         let head = self.entry.owner.head.load(Ordering::Acquire);

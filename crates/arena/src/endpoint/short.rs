@@ -1,4 +1,4 @@
-//! The short rings of an endpoint's own slot, and those of its peers' that it fills.
+//! The short rings of an endpoint's own slot, and the ones at its peers that it fills.
 
 use crate::frame::{FrameHeader, HeldFrame};
 use crate::layout::SHORT_RINGS;
@@ -8,7 +8,7 @@ use crate::slot::{Producers, ORPHAN};
 use crate::state::{self, Word};
 use urdma_types::SlotId;
 
-/// Short rings of a slot: one for each octet of the word that says whose they are.
+/// Short rings of a slot: one for each octet of the word with their producers.
 const COUNT: u32 = u64::BITS / 8;
 
 /// The short rings of a slot.
@@ -26,7 +26,7 @@ impl Rings {
         })
     }
 
-    /// Whether something waits in one of them.
+    /// Whether one of them has entries.
     #[inline]
     pub(super) fn have_entry(&self) -> bool {
         let octets = self.producers.load();
@@ -40,17 +40,17 @@ impl Rings {
     }
 }
 
-/// What the owner of a slot knows of its short rings.
+/// The owner's state of its short rings.
 #[derive(Debug)]
 pub(super) struct Inbound {
     pub(super) rings: Rings,
     heads: [u32; SHORT_RINGS],
-    /// The ring that is looked at first: each has its turn.
+    /// The ring that is checked first; each has its turn.
     turn: u32,
 }
 
 impl Inbound {
-    /// What is there already was sent to the owner before.
+    /// Entries from before the attach were sent to the previous owner.
     pub(super) fn new(rings: Rings) -> Self {
         Self {
             rings,
@@ -62,7 +62,7 @@ impl Inbound {
     /// Copies the next datagram out.
     #[inline]
     pub(super) fn take(&mut self, out: &mut ShortOctets) -> Taken {
-        // An octet of it for each ring, the first one's turn first.
+        // An octet for each ring, the first one's turn first.
         let mut producers = self.rings.producers.load().rotate_right(8 * self.turn);
         while producers != 0 {
             let ahead = producers.trailing_zeros() / 8;
@@ -83,14 +83,14 @@ impl Inbound {
     }
 }
 
-/// What an endpoint knows of another slot.
+/// An endpoint's state for another slot.
 #[derive(Debug, Default)]
 struct Peer {
-    /// The short ring there that is this endpoint's.
+    /// The endpoint's short ring there.
     producer: Option<Producer<'static>>,
-    /// It has asked for one.
+    /// The endpoint has requested a ring.
     has_asked: bool,
-    /// The last frame that it sent there, until it is known to have been taken.
+    /// The last frame sent there, until it is known to have been received.
     frame: Option<(&'static FrameHeader, u32)>,
 }
 
@@ -103,7 +103,7 @@ impl Peers {
         Self(arena.slots().map(|_| Peer::default()).collect())
     }
 
-    /// A frame is on its way to `to`.
+    /// A frame was sent to `to`.
     #[inline]
     pub(super) fn note_frame(&mut self, to: SlotId, held: &HeldFrame) {
         if let Some(peer) = self.0.get_mut(usize::from(to.number())) {
@@ -111,7 +111,8 @@ impl Peers {
         }
     }
 
-    /// Whether there is an empty cell for what `me` sends to `to`, and no frame that it would overtake.
+    /// Whether there is an empty cell for a datagram from `me` to `to`, and no frame that it would
+    /// overtake.
     #[inline]
     pub(super) fn may_send(&mut self, arena: &Arena, me: SlotId, to: SlotId) -> bool {
         let Some(peer) = self.0.get_mut(usize::from(to.number())) else {
