@@ -1,4 +1,5 @@
-//! `urdma bench`: a program of its own, since it needs what measures and nothing of it belongs into the command line.
+//! `urdma bench`: a program of its own, since it needs what measures and nothing of it belongs into
+//! the command line.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

@@ -51,8 +51,8 @@ impl UpArgs {
     }
 }
 
-/// The name of the instance in a configuration; what else is wrong in it is for urdmad to say. A pipe
-/// can be read once only, and urdmad reads it.
+/// The name of the instance in a configuration; what else is wrong in it is for urdmad to say. A
+/// pipe can be read once only, and urdmad reads it.
 fn configured_instance(file: &Path) -> Option<String> {
     if !file.is_file() {
         return None;

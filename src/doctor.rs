@@ -1,6 +1,7 @@
 //! `urdma doctor`: what this machine offers, and what to do next.
 //!
-//! Every finding is read from files under a root, [`Machine`], so that tests can show it machines that they make up.
+//! Every finding is read from files under a root, [`Machine`], so that tests can show it machines
+//! that they make up.
 
 mod findings;
 

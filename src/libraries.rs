@@ -1,4 +1,5 @@
-//! Where our executables and libraries are: beside `urdma` (a build directory) or in `../lib/urdma` (an installation).
+//! Where our executables and libraries are: beside `urdma` (a build directory) or in `../lib/urdma`
+//! (an installation).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -73,8 +74,9 @@ fn executable_dir() -> Result<PathBuf, Error> {
         .ok_or_else(|| Error::sentence("cannot tell where urdma itself is: /proc is needed"))
 }
 
-/// Gives the plugin the names by which libibverbs looks for it, one for each private provider ABI. Where the directory cannot be
-/// written to they are missing, which does no harm as long as the stand-in is there to load the plugin first.
+/// Gives the plugin the names by which libibverbs looks for it, one for each private provider ABI.
+/// Where the directory cannot be written to they are missing, which does no harm as long as the
+/// stand-in is there to load the plugin first.
 fn name_plugin(driver: &Path) {
     for abi in KNOWN {
         let name = format!("{}-rdmav{}.so", driver.display(), abi.number);

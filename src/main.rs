@@ -48,7 +48,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Write the frames that pass the daemon into a pcapng file
     Capture(capture::CaptureArgs),
-    /// Lose, double, delay, reorder, change packets at an instance's port, or show what happens there
+    /// Lose, double, delay, reorder, change packets at an instance's port, or show what happens
+    /// there
     Fault(fault::FaultArgs),
     /// Say what this machine offers and what to do next
     Doctor(doctor::DoctorArgs),

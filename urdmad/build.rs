@@ -1,5 +1,5 @@
-//! Links shared DPDK, so that any installed driver can be loaded; it loads drivers only when a port is configured. Compiles the program that
-//! an AF_XDP port loads into the kernel.
+//! Links shared DPDK, so that any installed driver can be loaded; it loads drivers only when a port
+//! is configured. Compiles the program that an AF_XDP port loads into the kernel.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +17,8 @@ fn main() {
     compile_steer(&Path::new(&out).join("steer.o"));
 }
 
-/// The kernel's headers are below a directory of the host's architecture that clang does not look into for another target.
+/// The kernel's headers are below a directory of the host's architecture that clang does not look
+/// into for another target.
 fn compile_steer(to: &Path) {
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
     let status = Command::new("clang")

@@ -1,7 +1,7 @@
 //! Reads the installed DPDK's headers and compiles the shim.
 //!
-//! Nothing is linked here: whoever makes a program or a library chooses shared or static DPDK, and finds the
-//! arguments for the shared one in `DEP_URDMA_DPDK_SYS_LINK`.
+//! Nothing is linked here: whoever makes a program or a library chooses shared or static DPDK, and
+//! finds the arguments for the shared one in `DEP_URDMA_DPDK_SYS_LINK`.
 
 use std::env;
 use std::path::PathBuf;
@@ -99,7 +99,8 @@ fn main() {
     println!("cargo:version={}", library.version);
 }
 
-/// DPDK's flags name the instruction set and force an include, which the library crate's result leaves out.
+/// DPDK's flags name the instruction set and force an include, which the library crate's result
+/// leaves out.
 fn compiler_flags() -> Vec<String> {
     let output = std::process::Command::new(env::var("PKG_CONFIG").unwrap_or("pkg-config".into()))
         .args(["--cflags", "libdpdk"])
@@ -167,7 +168,8 @@ fn generate(flags: &[String]) {
         .layout_tests(false)
         .generate_comments(false)
         .prepend_enum_name(false)
-        // Packed structures with aligned members, which Rust cannot express; nothing here looks into them.
+        // Packed structures with aligned members, which Rust cannot express; nothing here looks
+        // into them.
         .opaque_type("rte_l2tpv2_.*")
         .opaque_type("rte_gtp_psc_.*")
         .opaque_type("rte_arp_.*")

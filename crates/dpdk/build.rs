@@ -1,5 +1,5 @@
-//! Hands the arguments that link shared DPDK on to whoever makes a program (`DEP_URDMA_DPDK_LINK`), with
-//! those that compile C for it (`DEP_URDMA_DPDK_CFLAGS`), and links this crate's own tests.
+//! Hands the arguments that link shared DPDK on to whoever makes a program (`DEP_URDMA_DPDK_LINK`),
+//! with those that compile C for it (`DEP_URDMA_DPDK_CFLAGS`), and links this crate's own tests.
 
 use std::env;
 

@@ -1,5 +1,6 @@
-//! Links the few archives of DPDK that a leased queue needs into the library, whole and hidden, so that attaching
-//! takes milliseconds and the host program sees nothing of it (doc/adr/0003-dpdk-linking.md).
+//! Links the few archives of DPDK that a leased queue needs into the library, whole and hidden, so
+//! that attaching takes milliseconds and the host program sees nothing of it
+//! (doc/adr/0003-dpdk-linking.md).
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -42,8 +43,9 @@ const ARCHIVES: &[&str] = &[
 const RENAMED: &[(&str, &[(&str, &str)])] = &[
     // A NIC bound to uio is switched off when any process that opened its file goes.
     ("bus_pci", &[("open64", "urdma_lease_open")]),
-    // The driver rings doorbells by descriptor numbers that it keeps in shared memory. They are numbers of the primary: in this process
-    // they may name any file of the host program, and are never touched. Where it maps the shared memory is noted, for `src/memif.rs`.
+    // The driver rings doorbells by descriptor numbers that it keeps in shared memory. They are
+    // numbers of the primary: in this process they may name any file of the host program, and are
+    // never touched. Where it maps the shared memory is noted, for `src/memif.rs`.
     (
         "net_memif",
         &[

@@ -76,9 +76,11 @@ pub struct PortConfig {
     pub mtu: u16,
     /// Queue pairs that processes may lease.
     pub lease_queues: u16,
-    /// Hugepages that DPDK takes at the start if queues can be leased, MB; nothing: as much as they need.
+    /// Hugepages that DPDK takes at the start if queues can be leased, MB; nothing: as much as they
+    /// need.
     pub hugepages_mb: Option<u32>,
-    /// Whether UDP checksums are sent; default: yes, but not on net_memif, whose packets never leave memory.
+    /// Whether UDP checksums are sent; default: yes, but not on net_memif, whose packets never
+    /// leave memory.
     pub checksum: bool,
 }
 

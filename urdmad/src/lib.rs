@@ -14,8 +14,9 @@
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
 //! | `process` | whether another process is about to end |
 //!
-//! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It believes nothing that a client says about itself and
-//! copies what it reads from the arena before it looks at it.
+//! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It
+//! believes nothing that a client says about itself and copies what it reads from the arena before
+//! it looks at it.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 

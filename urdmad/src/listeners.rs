@@ -67,8 +67,9 @@ impl Binding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestTarget {
     /// A listener of this slot.
-    Listening(SlotId),
-    /// A port that a process has bound. It is most likely about to listen: programs such as qperf tell the other end their port before they do.
+    Listening(u8),
+    /// A port that a process has bound. It is most likely about to listen: programs such as qperf
+    /// tell the other end their port before they do.
     Bound,
     /// Nothing.
     Unbound,

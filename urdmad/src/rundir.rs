@@ -1,6 +1,7 @@
 //! The run directory: made, locked, and removed with everything in it.
 //!
-//! The `pid` file is locked (flock) for as long as urdmad lives, however it dies; who gets the lock may clean up what an earlier one left.
+//! The `pid` file is locked (flock) for as long as urdmad lives, however it dies; who gets the lock
+//! may clean up what an earlier one left.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -147,7 +148,8 @@ fn prepare(dir: &Path, group: Option<Gid>) -> Result<(), RunDirError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_owner(dir)?,
         Err(error) => return Err(io_error(dir)(error)),
     }
-    // Others may read what stands for /sys, as they may read that: a process that was root goes on to.
+    // Others may read what stands for /sys, as they may read that: a process that was root goes on
+    // to.
     let mode = if group.is_some() { 0o751 } else { 0o711 };
     if group.is_some() {
         chown(dir, None, group).map_err(|errno| io_error(dir)(errno.into()))?;

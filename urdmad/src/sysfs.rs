@@ -181,7 +181,8 @@ fn write_port(port: &Path) -> io::Result<()> {
 fn write_gids(port: &Path, identity: &Identity) -> io::Result<()> {
     for index in 0..gid_table_len(identity.gids.len()) {
         let entry = identity.gids.get(index);
-        // Empty entries have a GID of zeroes, and a type, without which libibverbs takes none of the table.
+        // Empty entries have a GID of zeroes, and a type, without which libibverbs takes none of
+        // the table.
         let gid = entry.map_or([0; 16], |entry| entry.gid);
         put(port, &format!("gids/{index}"), &colon_groups(&gid))?;
         put(port, &format!("gid_attrs/types/{index}"), "RoCE v2")?;

@@ -1,4 +1,5 @@
-//! Leased queue pairs: granted once each, taken back from the dead, counted. Needs root, to reserve hugepages.
+//! Leased queue pairs: granted once each, taken back from the dead, counted. Needs root, to reserve
+//! hugepages.
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,7 +39,8 @@ fn lease(daemon: &Daemon) -> (ControlClient, Result<LeaseParams, String>) {
     (client, answer)
 }
 
-/// How DPDK names what the running daemon a of `scratch` has in the hugepages' directory: as the directory of its sockets.
+/// How DPDK names what the running daemon a of `scratch` has in the hugepages' directory: as the
+/// directory of its sockets.
 fn file_prefix(scratch: &Scratch) -> String {
     let mut sockets = fs::read_dir(scratch.path().join("a/dpdk")).unwrap();
     let entry = sockets.next().unwrap().unwrap();

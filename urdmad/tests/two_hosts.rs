@@ -1,4 +1,5 @@
-//! Two instances joined by net_memif, without hugepages: forwarding both ways, neighbours, connection requests, RESETs, capture.
+//! Two instances joined by net_memif, without hugepages: forwarding both ways, neighbours,
+//! connection requests, RESETs, capture.
 
 #![allow(clippy::unwrap_used)]
 

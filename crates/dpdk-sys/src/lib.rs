@@ -1,7 +1,8 @@
 //! Declarations of the installed DPDK.
 //!
-//! Generated from its headers, as far as the `dpdk` crate uses them, plus the functions of `shim/shim.c` for what the
-//! headers have only as macros and inline functions. Nothing but the `dpdk` crate uses this one.
+//! Generated from its headers, as far as the `dpdk` crate uses them, plus the functions of
+//! `shim/shim.c` for what the headers have only as macros and inline functions. Nothing but the
+//! `dpdk` crate uses this one.
 
 #![allow(
     missing_docs,

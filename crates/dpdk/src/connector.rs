@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// Between two looks at a link that is down. Connecting takes a few milliseconds, but as long as it likes on a busy machine.
+/// Between two looks at a link that is down. Connecting takes a few milliseconds, but as long as it
+/// likes on a busy machine.
 const DOWN_PERIOD: Duration = Duration::from_millis(50);
 
-/// The longest time that a server which is there has to answer: each attempt gets twice as long as the one before.
+/// The longest time that a server which is there has to answer: each attempt gets twice as long as
+/// the one before.
 const DOWN_PERIOD_MAX: Duration = Duration::from_secs(2);
 
 /// Between two looks at a link that is up.
@@ -38,7 +40,8 @@ impl Connector {
                         (patience, period) = (DOWN_PERIOD, UP_PERIOD);
                         continue;
                     }
-                    // SAFETY: the port exists as long as the thread runs; bursts are kept away meanwhile.
+                    // SAFETY: the port exists as long as the thread runs; bursts are kept away
+                    // meanwhile.
                     unsafe { dpdk_sys::urdma_port_stop(port) };
                     connected = try_start(port);
                     patience = if connected {

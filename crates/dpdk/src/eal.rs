@@ -13,7 +13,8 @@ use crate::Error;
 
 /// DPDK's number of a thread that uses per-thread caches of pools, 0..128.
 ///
-/// Two processes of one instance must never use the same, or they would corrupt the caches of the pools they share.
+/// Two processes of one instance must never use the same, or they would corrupt the caches of the
+/// pools they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LcoreId(u32);
 
@@ -41,7 +42,8 @@ impl LcoreId {
     /// Makes the calling thread use the pool caches of this id.
     ///
     /// # Safety
-    /// No two threads with the same id, in any process of the instance, may use pools at the same time.
+    /// No two threads with the same id, in any process of the instance, may use pools at the same
+    /// time.
     #[inline]
     pub unsafe fn adopt(self) {
         // SAFETY: the id is below RTE_MAX_LCORE; the caller keeps threads with one id apart.
@@ -87,9 +89,11 @@ pub enum Drivers {
 }
 
 impl Drivers {
-    /// What is needed for devices with these arguments: only their drivers if those are known, else all.
+    /// What is needed for devices with these arguments: only their drivers if those are known, else
+    /// all.
     ///
-    /// The device `net_memif0,role=server` has the driver `net_memif`; that of a PCI device follows from its vendor.
+    /// The device `net_memif0,role=server` has the driver `net_memif`; that of a PCI device follows
+    /// from its vendor.
     pub fn of_devices<'a>(devices: impl IntoIterator<Item = &'a str>) -> Self {
         let mut names = vec!["bus_vdev".to_owned(), "mempool_ring".to_owned()];
         for device in devices {
@@ -121,7 +125,8 @@ pub struct EalOptions {
     pub process: Process,
     /// Tells the primaries of one machine apart.
     pub file_prefix: String,
-    /// `RUNTIME_DIRECTORY` for DPDK's files; `None` for its default. Set in the process' environment.
+    /// `RUNTIME_DIRECTORY` for DPDK's files; `None` for its default. Set in the process'
+    /// environment.
     pub runtime_directory: Option<PathBuf>,
     /// The one lcore; unique among the processes of the instance.
     pub lcore: LcoreId,
@@ -145,20 +150,20 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         match &self.files {
-            // Cleaning up would unmap memory that DPDK's interrupt thread, which nothing ends, may still look at: the
-            // memory goes with the process, and only the files must be removed.
+            // Cleaning up would unmap memory that DPDK's interrupt thread, which nothing ends, may
+            // still look at: the memory goes with the process, and only the files must be removed.
             Some((prefix, runtime)) => remove_leftovers(prefix, runtime.as_deref()),
             None => {
-                // SAFETY: DPDK was started, and no pool, port or queue is left, since each keeps this alive. Drivers of
-                // a secondary register nothing with its interrupt thread.
+                // SAFETY: DPDK was started, and no pool, port or queue is left, since each keeps
+                // this alive. Drivers of a secondary register nothing with its interrupt thread.
                 unsafe { dpdk_sys::rte_eal_cleanup() };
             }
         }
     }
 }
 
-/// A started DPDK; clones share it. With the last one a secondary leaves the primary, and a primary's files are removed; its
-/// memory is given back when the process ends.
+/// A started DPDK; clones share it. With the last one a secondary leaves the primary, and a
+/// primary's files are removed; its memory is given back when the process ends.
 #[derive(Clone)]
 pub struct Eal {
     _running: Arc<Running>,
@@ -176,12 +181,12 @@ impl std::fmt::Debug for Eal {
 impl Eal {
     /// Starts DPDK.
     ///
-    /// The start happens in a thread of its own, so that neither the caller's CPU affinity nor its signal mask changes;
-    /// the threads that DPDK makes take no signals.
+    /// The start happens in a thread of its own, so that neither the caller's CPU affinity nor its
+    /// signal mask changes; the threads that DPDK makes take no signals.
     ///
     /// # Errors
-    /// `EALREADY` when this process has started DPDK before, even if it was cleaned up since; otherwise DPDK's own
-    /// reason, such as no hugepages or no primary.
+    /// `EALREADY` when this process has started DPDK before, even if it was cleaned up since;
+    /// otherwise DPDK's own reason, such as no hugepages or no primary.
     pub fn init(options: &EalOptions) -> Result<Self, Error> {
         if STARTED.swap(true, Ordering::SeqCst) {
             return Err(Error::new(
@@ -243,7 +248,8 @@ fn start(arguments: &[CString]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Blocks, in this thread and those it makes, every signal that is not about the thread's own fault.
+/// Blocks, in this thread and those it makes, every signal that is not about the thread's own
+/// fault.
 fn block_signals() {
     let faults = [
         libc::SIGSEGV,

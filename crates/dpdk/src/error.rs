@@ -45,7 +45,8 @@ impl Error {
     }
 
     pub(crate) fn of(what: &str, errno: i32) -> Self {
-        // SAFETY: the function takes any number and returns a string that lives until this thread's next call.
+        // SAFETY: the function takes any number and returns a string that lives until this thread's
+        // next call.
         let text = unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno)) };
         Self::new(errno, format!("{what}: {}", text.to_string_lossy()))
     }

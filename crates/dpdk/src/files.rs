@@ -32,7 +32,8 @@ pub(crate) fn default_runtime_directory() -> PathBuf {
 
 /// Removes the hugepage files and run-time files of a primary that is gone, however it ended.
 ///
-/// `runtime_directory` is the one its [`crate::EalOptions`] named. Files of a primary that still lives must not be removed.
+/// `runtime_directory` is the one its [`crate::EalOptions`] named. Files of a primary that still
+/// lives must not be removed.
 pub fn remove_leftovers(file_prefix: &str, runtime_directory: Option<&Path>) {
     let marker = format!("{file_prefix}map_");
     for mount in hugetlbfs_mounts() {

@@ -23,15 +23,16 @@ pub struct FlowRule {
     pointer: NonNull<rte_flow>,
 }
 
-// SAFETY: DPDK's flow functions may be called from any thread, one at a time, which ownership ensures.
+// SAFETY: DPDK's flow functions may be called from any thread, one at a time, which ownership
+// ensures.
 unsafe impl Send for FlowRule {}
 
 impl Port {
     /// Sends UDP datagrams for `udp_port` to `queue`.
     ///
     /// # Errors
-    /// [`Error::is_unsupported`] where the driver has no such rules, which most software drivers do not; forwarding
-    /// by slot does the work then. Else the driver's reason.
+    /// [`Error::is_unsupported`] where the driver has no such rules, which most software drivers do
+    /// not; forwarding by slot does the work then. Else the driver's reason.
     pub fn steer(
         &self,
         udp_port: u16,
@@ -40,7 +41,8 @@ impl Port {
     ) -> Result<FlowRule, Error> {
         let mut message = [0 as c_char; 128];
         let mut flow = null_mut();
-        // SAFETY: the port exists; the pointer and the message buffer are ours, and the buffer's length is passed.
+        // SAFETY: the port exists; the pointer and the message buffer are ours, and the buffer's
+        // length is passed.
         let result = unsafe {
             dpdk_sys::urdma_flow_udp_port(
                 self.id(),
@@ -75,7 +77,8 @@ impl Port {
 
 impl Drop for FlowRule {
     fn drop(&mut self) {
-        // SAFETY: the rule was made on this port and is destroyed once; a port that is gone is refused by DPDK.
+        // SAFETY: the rule was made on this port and is destroyed once; a port that is gone is
+        // refused by DPDK.
         unsafe { dpdk_sys::rte_flow_destroy(self.port, self.pointer.as_ptr(), null_mut()) };
     }
 }

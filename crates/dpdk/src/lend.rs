@@ -6,7 +6,8 @@ use crate::{free_bulk, Burst, Error, Mempool, RxQueue, TxQueue};
 
 /// Bursts that are thrown away at most when a queue is taken back: more than any queue holds.
 const DRAIN_BURSTS: usize = 1024;
-/// One of so many buffers of a pool must be free for a pair that could not be stopped to be lent again.
+/// One of so many buffers of a pool must be free for a pair that could not be stopped to be lent
+/// again.
 const MINIMUM_SHARE: u32 = 4;
 
 /// Both queues of one index, with the pool that the receive queue fills its buffers from.
@@ -28,8 +29,8 @@ impl QueuePair {
     /// # Errors
     /// The pair, when this process still holds buffers of its pool.
     pub fn lend(self) -> Result<Lent, QueuePair> {
-        // Buffers in a NIC's descriptors are not in the pool either: how many that is, is known when the pair is
-        // idle, which the first lending sees.
+        // Buffers in a NIC's descriptors are not in the pool either: how many that is, is known
+        // when the pair is idle, which the first lending sees.
         let resting = self.pool.available();
         if is_software(&self.rx) && resting != self.pool.buffers() {
             return Err(self);
@@ -54,14 +55,16 @@ impl Lent {
         &self.pair.pool
     }
 
-    /// Takes the pair back from a process that is gone, however it ended; nothing of what it held stays lost.
+    /// Takes the pair back from a process that is gone, however it ended; nothing of what it held
+    /// stays lost.
     ///
-    /// Packets that wait in the receive queue are thrown away. The process must have ended: one that still used the
-    /// pair would corrupt the pool.
+    /// Packets that wait in the receive queue are thrown away. The process must have ended: one
+    /// that still used the pair would corrupt the pool.
     ///
-    /// Where the driver cannot stop one pair of queues (net_virtio), the descriptors are all there again, but the buffers that a killed process held
-    /// stay lost, and what it sent last comes back when the pair sends again: such a pair is usable as long as a quarter of its
-    /// buffers are free.
+    /// Where the driver cannot stop one pair of queues (net_virtio), the descriptors are all there
+    /// again, but the buffers that a killed process held stay lost, and what it sent last comes
+    /// back when the pair sends again: such a pair is usable as long as a quarter of its buffers
+    /// are free.
     ///
     /// # Errors
     /// Too few buffers came back: the pair is unusable until the port is configured again.
@@ -69,8 +72,8 @@ impl Lent {
         let stopped = self.pair.stop()?;
         let is_rebuilt = stopped || is_software(&self.pair.rx);
         if is_rebuilt {
-            // SAFETY: the other process is gone, the driver's buffers are back or it never keeps any, and lending was
-            // refused while this process held any.
+            // SAFETY: the other process is gone, the driver's buffers are back or it never keeps
+            // any, and lending was refused while this process held any.
             unsafe { self.pair.pool.rebuild() }?;
         }
         if stopped {
@@ -106,7 +109,8 @@ impl Lent {
 }
 
 impl QueuePair {
-    /// Stops both queues, so that the driver gives back the buffers in their descriptors; false, with both running, when it cannot.
+    /// Stops both queues, so that the driver gives back the buffers in their descriptors; false,
+    /// with both running, when it cannot.
     fn stop(&mut self) -> Result<bool, Error> {
         if self.rx.stop().is_err() {
             return Ok(false);

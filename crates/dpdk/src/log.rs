@@ -45,12 +45,14 @@ impl Sink {
         let copy = file
             .try_clone()
             .map_err(|error| Error::new(libc::EMFILE, format!("cannot open a log: {error}")))?;
-        // SAFETY: the descriptor is open, ours alone, and given away to the stream; the mode is a constant string.
+        // SAFETY: the descriptor is open, ours alone, and given away to the stream; the mode is a
+        // constant string.
         let stream = unsafe { libc::fdopen(copy.into_raw_fd(), c"a".as_ptr()) };
         if stream.is_null() {
             return Err(Error::new(libc::ENOMEM, "cannot open a log stream"));
         }
-        // SAFETY: the stream is open and is never closed, since any thread of DPDK may write to it until the end.
+        // SAFETY: the stream is open and is never closed, since any thread of DPDK may write to it
+        // until the end.
         unsafe { dpdk_sys::rte_openlog_stream(stream.cast()) };
         Ok(Self {
             file,
@@ -82,8 +84,8 @@ impl Sink {
         if !self.off {
             return;
         }
-        // The stream's descriptor is the lowest that shares our file; emptying the file and sealing it against growth
-        // makes every later write fail, which DPDK ignores.
+        // The stream's descriptor is the lowest that shares our file; emptying the file and sealing
+        // it against growth makes every later write fail, which DPDK ignores.
         let _ = self.file.set_len(0);
         // SAFETY: the descriptor is open; the call changes nothing in this process' memory.
         unsafe {

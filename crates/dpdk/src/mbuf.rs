@@ -25,7 +25,8 @@ impl Mbuf {
     #[inline]
     pub fn data(&self) -> &[u8] {
         let mbuf = self.fields();
-        // SAFETY: the offset lies in the buffer, which DPDK keeps so for received and `set_frame` for own packets.
+        // SAFETY: the offset lies in the buffer, which DPDK keeps so for received and `set_frame`
+        // for own packets.
         let start = unsafe { mbuf.buf_addr.cast::<u8>().add(usize::from(mbuf.data_off)) };
         // SAFETY: `data_len` octets from there are in the buffer and ours alone.
         unsafe { std::slice::from_raw_parts(start, usize::from(mbuf.data_len)) }
@@ -49,8 +50,8 @@ impl Mbuf {
         self.fields().buf_addr.cast()
     }
 
-    /// Makes `octets` octets of the buffer from `offset` on the packet, and returns them to be filled; `None` when
-    /// the buffer is not that long.
+    /// Makes `octets` octets of the buffer from `offset` on the packet, and returns them to be
+    /// filled; `None` when the buffer is not that long.
     #[inline]
     pub fn set_frame(&mut self, offset: usize, octets: usize) -> Option<&mut [u8]> {
         // SAFETY: the buffer is ours alone.
@@ -86,7 +87,8 @@ impl Mbuf {
 
     #[inline]
     fn fields(&self) -> &rte_mbuf {
-        // SAFETY: the pointer is that of a buffer of a pool that lives as long as the process, and ours alone.
+        // SAFETY: the pointer is that of a buffer of a pool that lives as long as the process, and
+        // ours alone.
         unsafe { self.0.as_ref() }
     }
 }

@@ -11,8 +11,8 @@ use crate::{Burst, Eal, Error, Mbuf, Process, MAX_BURST};
 /// Octets in front of a received packet in its buffer.
 pub const HEADROOM_OCTETS: usize = dpdk_sys::RTE_PKTMBUF_HEADROOM as usize;
 
-/// Every pool is made with these functions, by name: a number would mean different ones in processes that loaded
-/// other drivers (doc/adr/0003-dpdk-linking.md).
+/// Every pool is made with these functions, by name: a number would mean different ones in
+/// processes that loaded other drivers (doc/adr/0003-dpdk-linking.md).
 const OPS: &std::ffi::CStr = c"ring_mp_mc";
 
 /// What a pool is like.
@@ -75,8 +75,8 @@ impl Mempool {
         let pointer = unsafe { dpdk_sys::rte_mempool_lookup(c_name.as_ptr()) };
         let pointer = NonNull::new(pointer).ok_or_else(|| Error::last(&what))?;
         if eal.process() == Process::Secondary {
-            // SAFETY: the pool exists, and no other thread of this process uses one yet that this could disturb: all
-            // pools have the same functions.
+            // SAFETY: the pool exists, and no other thread of this process uses one yet that this
+            // could disturb: all pools have the same functions.
             let result = unsafe { dpdk_sys::urdma_pool_bind(pointer.as_ptr(), OPS.as_ptr()) };
             Error::check(&what, result)?;
         }
@@ -104,7 +104,8 @@ impl Mempool {
         unsafe { dpdk_sys::urdma_pool_data_room(self.pointer.as_ptr()) }
     }
 
-    /// Adds `count` buffers to the burst, all or none; false when the pool or the burst has not enough.
+    /// Adds `count` buffers to the burst, all or none; false when the pool or the burst has not
+    /// enough.
     #[inline]
     pub fn alloc_bulk(&self, burst: &mut Burst, count: usize) -> bool {
         let held = burst.len();
@@ -116,7 +117,8 @@ impl Mempool {
         };
         // SAFETY: behind the burst's last element is room for `count` more, checked above.
         let free = unsafe { burst.as_mut_ptr().add(held) };
-        // SAFETY: the pool exists; `Mbuf` is a transparent pointer; the function fills `count` of them or none.
+        // SAFETY: the pool exists; `Mbuf` is a transparent pointer; the function fills `count` of
+        // them or none.
         let result =
             unsafe { dpdk_sys::urdma_mbuf_alloc_bulk(self.pointer.as_ptr(), free.cast(), number) };
         if result != 0 {
@@ -137,7 +139,8 @@ impl Mempool {
     /// Puts every buffer back, wherever it was: for a pool whose only user died.
     ///
     /// # Safety
-    /// No thread of any process uses the pool, no [`Mbuf`] of it is left in this one, and no driver holds any.
+    /// No thread of any process uses the pool, no [`Mbuf`] of it is left in this one, and no driver
+    /// holds any.
     pub(crate) unsafe fn rebuild(&self) -> Result<(), Error> {
         // SAFETY: the pool exists and was made with OPS; the caller keeps everybody else away.
         let result = unsafe { dpdk_sys::urdma_pool_rebuild(self.pointer.as_ptr()) };

@@ -8,7 +8,8 @@ use crate::{Eal, Error, LcoreId, Mempool, QueueIndex, QueuePair, RxQueue, TxQueu
 /// Descriptors of a queue where the configuration does not say.
 const DEFAULT_DESCRIPTORS: u16 = 1024;
 
-/// The one driver that states a limit (1518 octets) and does not have it; its buffers' size is the limit.
+/// The one driver that states a limit (1518 octets) and does not have it; its buffers' size is the
+/// limit.
 const MEMIF: &str = "net_memif";
 
 /// What a port's driver can do.
@@ -35,7 +36,8 @@ pub struct PortConfig<'a> {
     pub descriptors: Option<u16>,
     /// Whether receive interrupts are wanted; see [`RxQueue::interrupt`].
     pub rx_interrupts: bool,
-    /// Spreads UDP over IPv4 over the queues by a hash with this key; see [`Port::spreading`]. `None` for not at all.
+    /// Spreads UDP over IPv4 over the queues by a hash with this key; see [`Port::spreading`].
+    /// `None` for not at all.
     pub hash_key: Option<&'a [u8]>,
 }
 
@@ -85,7 +87,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Attaches a device and takes its port: `net_memif0,role=server,...` or a PCI address with arguments.
+    /// Attaches a device and takes its port: `net_memif0,role=server,...` or a PCI address with
+    /// arguments.
     ///
     /// # Errors
     /// The driver's reason, which its log says in more detail.
@@ -184,8 +187,8 @@ impl Port {
         // SAFETY: the port exists.
         let socket = unsafe { dpdk_sys::rte_eth_dev_socket_id(self.id) }.cast_unsigned();
         for (index, pool) in (0..pairs).zip(config.pools) {
-            // SAFETY: the port is configured with this queue; a null configuration means the driver's own; the pool
-            // lives as long as DPDK.
+            // SAFETY: the port is configured with this queue; a null configuration means the
+            // driver's own; the pool lives as long as DPDK.
             let result = unsafe {
                 dpdk_sys::rte_eth_rx_queue_setup(
                     self.id,
@@ -260,7 +263,8 @@ impl Port {
 
     /// Starts the port.
     ///
-    /// A net_memif client whose server is not there yet, or goes away, is connected as soon as it is: see [`Port::link`].
+    /// A net_memif client whose server is not there yet, or goes away, is connected as soon as it
+    /// is: see [`Port::link`].
     ///
     /// # Errors
     /// The driver's reason.
@@ -289,7 +293,8 @@ impl Port {
         Ok(())
     }
 
-    /// Takes a queue pair with the pool it receives from; `None` for one that there is not, or that was taken.
+    /// Takes a queue pair with the pool it receives from; `None` for one that there is not, or that
+    /// was taken.
     pub fn take_pair(&mut self, index: QueueIndex) -> Option<QueuePair> {
         let pool = self.pools.get_mut(usize::from(index.0))?.take()?;
         Some(QueuePair {
@@ -413,12 +418,14 @@ impl Drop for Port {
             // Nothing is to be done about a device that does not stop: it is closed next.
             let _ = self.stop();
         }
-        // SAFETY: the port exists and is stopped; queues that are still held find a function that does nothing.
+        // SAFETY: the port exists and is stopped; queues that are still held find a function that
+        // does nothing.
         unsafe { dpdk_sys::urdma_port_close(self.id) };
     }
 }
 
-/// Removes the socket of a net_memif server that was killed; net_memif itself only says that it is in use.
+/// Removes the socket of a net_memif server that was killed; net_memif itself only says that it is
+/// in use.
 fn remove_stale_socket(device: &str) {
     let value = |key: &str| {
         let mut pairs = device
@@ -432,7 +439,8 @@ fn remove_stale_socket(device: &str) {
         return;
     }
     let Some(path) = value("socket") else { return };
-    // The socket is of another type, so that even a living server is not connected to, but answers differently.
+    // The socket is of another type, so that even a living server is not connected to, but answers
+    // differently.
     let answer = std::os::unix::net::UnixStream::connect(path);
     if answer.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
         let _ = std::fs::remove_file(path);

@@ -41,14 +41,16 @@ impl RxQueue {
         let room = u16::try_from(most.min(MAX_BURST - held)).unwrap_or(0);
         // SAFETY: `held` is at most the burst's capacity.
         let free = unsafe { burst.as_mut_ptr().add(held) };
-        // SAFETY: the queue was set up; `&mut self` keeps other threads away; at most `room` pointers are stored.
+        // SAFETY: the queue was set up; `&mut self` keeps other threads away; at most `room`
+        // pointers are stored.
         let count = unsafe { dpdk_sys::urdma_rx_burst(self.port, self.index.0, free.cast(), room) };
         // SAFETY: `count` more elements were just filled with buffers that are ours.
         unsafe { burst.set_len(held + usize::from(count)) };
         usize::from(count)
     }
 
-    /// A descriptor that becomes readable when packets have arrived and [`RxQueue::arm`] was called before.
+    /// A descriptor that becomes readable when packets have arrived and [`RxQueue::arm`] was called
+    /// before.
     ///
     /// # Errors
     /// "Not supported": net_memif has none in DPDK 22.11, and secondaries have none of any driver.
@@ -118,7 +120,8 @@ impl TxQueue {
 
     /// Sends the burst's packets in order and removes those that were sent; returns how many.
     ///
-    /// The rest may be tried again: how often is the caller's policy, for a peer that is gone never takes any.
+    /// The rest may be tried again: how often is the caller's policy, for a peer that is gone never
+    /// takes any.
     #[inline]
     pub fn burst(&mut self, burst: &mut Burst) -> usize {
         let sent = self.send(burst);
@@ -130,8 +133,9 @@ impl TxQueue {
     fn send(&mut self, burst: &mut [Mbuf]) -> usize {
         let count = u16::try_from(burst.len()).unwrap_or(u16::MAX);
         let first = burst.as_mut_ptr();
-        // SAFETY: the queue was set up; `&mut self` keeps other threads away; `Mbuf` is a transparent pointer and
-        // `count` of them are there. Those that were sent belong to the driver, which the caller heeds.
+        // SAFETY: the queue was set up; `&mut self` keeps other threads away; `Mbuf` is a
+        // transparent pointer and `count` of them are there. Those that were sent belong to the
+        // driver, which the caller heeds.
         let sent =
             unsafe { dpdk_sys::urdma_tx_burst(self.port, self.index.0, first.cast(), count) };
         usize::from(sent)
@@ -145,7 +149,8 @@ fn drop_sent(burst: &mut Burst, sent: usize) {
     let left = held - sent.min(held);
     if left != 0 {
         let first = burst.as_mut_ptr();
-        // SAFETY: both ranges lie among the `held` elements; the overwritten ones are no longer ours.
+        // SAFETY: both ranges lie among the `held` elements; the overwritten ones are no longer
+        // ours.
         unsafe { std::ptr::copy(first.add(sent), first, left) };
     }
     // SAFETY: the first `left` elements are the buffers that were not sent.

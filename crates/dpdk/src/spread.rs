@@ -1,4 +1,5 @@
-//! Receive-side scaling: a NIC hashes a packet's addresses and ports, and the hash's entry in a table names the queue.
+//! Receive-side scaling: a NIC hashes a packet's addresses and ports, and the hash's entry in a
+//! table names the queue.
 
 use crate::{Error, Port, QueueIndex};
 
@@ -12,7 +13,8 @@ pub struct Spreading {
 }
 
 impl Port {
-    /// How the port spreads; `None` when its driver cannot, or lets nobody choose the key and the table.
+    /// How the port spreads; `None` when its driver cannot, or lets nobody choose the key and the
+    /// table.
     ///
     /// # Errors
     /// The device is gone.

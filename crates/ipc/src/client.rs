@@ -1,8 +1,9 @@
-//! The blocking client of urdmad that providers and the command line use.
+//! The blocking client of urdmad, for providers and the command line.
 //!
-//! Threads share one [`ControlClient`]. Whoever waits for something, an answer or an event, reads the socket if nobody else does and gives
-//! what is not for him to the others; so a program with one thread needs no reader, and a thread that sits in
-//! [`ControlClient::next_event`] serves everybody's calls.
+//! Threads share one [`ControlClient`]. A thread that waits for an answer or an event reads the
+//! socket if no other thread does, and passes on the packets that others wait for. A program with
+//! one thread needs no reader thread, and a thread in [`ControlClient::next_event`] receives the
+//! answers to all calls.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -27,10 +28,11 @@ use crate::PROTOCOL_VERSION;
 
 /// How long urdmad may take for any answer.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// Events that wait for [`ControlClient::next_event`]; a program that never asks loses the oldest.
+/// Capacity of the queue for [`ControlClient::next_event`]; when it is full, the oldest event is
+/// dropped.
 const EVENTS_MAX: usize = 512;
 
-/// A conversation with urdmad; ends when dropped, and with it the slot.
+/// A control connection to urdmad. Dropping it closes the connection and releases the slot.
 #[derive(Debug)]
 pub struct ControlClient {
     socket: PacketSocket,
@@ -46,26 +48,27 @@ struct Inbox {
     /// A thread is in recvmsg; the others wait on the condition variable.
     has_reader: bool,
     is_closed: bool,
-    /// Why urdmad has refused the conversation.
+    /// Why urdmad has refused the connection.
     refused: Option<Refusal>,
-    /// By id: `None` until the answer is there. Ids that nobody waits for are not in it.
+    /// By id: `None` until the answer has arrived. Only ids that a thread waits for have an entry.
     answers: HashMap<u64, Option<Reply>>,
     events: VecDeque<Event>,
 }
 
 type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
 
-/// A conversation that has only begun: urdmad has been greeted and asked for a slot.
+/// A connection on which Hello and Attach were sent and not yet answered.
 #[derive(Debug)]
 pub struct Attaching {
     client: ControlClient,
     hello: u64,
-    /// Nothing sent if urdmad has closed already; its answer to the greeting says why.
+    /// A send error means that urdmad has closed the connection; its answer to Hello has the
+    /// reason.
     attach: Result<u64, ControlError>,
 }
 
 impl Attaching {
-    /// Waits for the answers; gives the conversation, the slot and the arena's descriptor.
+    /// Waits for the answers; returns the connection, the slot and the arena's descriptor.
     ///
     /// # Errors
     /// As [`ControlClient::connect`] and [`ControlClient::attach`].
@@ -77,7 +80,7 @@ impl Attaching {
 }
 
 impl ControlClient {
-    /// Connects to the urdmad of `run_dir` and greets it as `program`.
+    /// Connects to the urdmad of `run_dir` and sends Hello as `program`.
     ///
     /// # Errors
     /// No urdmad there, no permission, another version, a directory or a urdmad of another user.
@@ -86,8 +89,8 @@ impl ControlClient {
         client.welcomed(hello)
     }
 
-    /// Connects to the urdmad of `run_dir`, greets it as `program` and asks for a slot. Does not wait: urdmad answers both in one turn, and the caller
-    /// has time for something else until [`Attaching::finish`].
+    /// Connects to the urdmad of `run_dir`, sends Hello as `program` and requests a slot. Does not
+    /// wait: urdmad answers both in one turn, and the caller can work until [`Attaching::finish`].
     ///
     /// # Errors
     /// No urdmad there, no permission.
@@ -105,7 +108,7 @@ impl ControlClient {
         })
     }
 
-    /// Connects and says Hello, without waiting for the answer, whose id is given.
+    /// Connects and sends Hello; returns the id of the request without waiting for the answer.
     fn greet(run_dir: &RunDir, program: &str) -> Result<(Self, u64), ControlError> {
         let users = run_dir.trusted_users()?;
         let path = run_dir.control_socket();
@@ -150,20 +153,20 @@ impl ControlClient {
         }
     }
 
-    /// The instance's name, as urdmad says.
+    /// The instance's name, from urdmad.
     pub fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// urdmad's process id, as it says.
+    /// urdmad's process id, from urdmad.
     pub fn daemon_pid(&self) -> u32 {
         self.daemon_pid
     }
 
-    /// Asks for a slot; gives it and the arena's descriptor.
+    /// Requests a slot; returns it and the arena's descriptor.
     ///
     /// # Errors
-    /// No free slot, quota, or the conversation broke.
+    /// No free slot, quota, or the connection broke.
     pub fn attach(&self, want_lease: bool) -> Result<(Attached, OwnedFd), ControlError> {
         let attach = self.ask(Request::Attach { want_lease })?;
         self.attached(attach)
@@ -182,16 +185,16 @@ impl ControlClient {
         }
     }
 
-    /// Gives the slot back in an orderly way.
+    /// Releases the slot.
     ///
     /// # Errors
-    /// The conversation broke, which gives it back too.
+    /// The connection broke, which releases it too.
     pub fn detach(&self) -> Result<(), ControlError> {
         self.call_done(Request::Detach)
     }
 
-    /// Reserves a CM port and calls it `binding`, a number that no other port of this client has;
-    /// gives the port.
+    /// Reserves a CM port under the number `binding`, unique among this client's ports; returns the
+    /// port.
     ///
     /// # Errors
     /// Address in use or not available ([`ControlError::errno`] has EADDRINUSE, EADDRNOTAVAIL).
@@ -199,7 +202,7 @@ impl ControlClient {
         self.call_bound(Request::CmBindPort { binding, wanted })
     }
 
-    /// Changes who may share a port that is bound and not listened on.
+    /// Changes which others may share a port that is bound and not listened on.
     ///
     /// # Errors
     /// There is no such port.
@@ -215,7 +218,7 @@ impl ControlClient {
         self.call_done(Request::CmListen { binding, backlog })
     }
 
-    /// Gives a port back, and stops listening there.
+    /// Releases a port, and stops listening there.
     ///
     /// # Errors
     /// There is no such port.
@@ -239,10 +242,10 @@ impl ControlClient {
         self.call_done(Request::LeaveGroup { group })
     }
 
-    /// How to reach `ip`; takes up to two seconds when nobody answers for it.
+    /// How to reach `ip`; takes up to two seconds when the address does not answer.
     ///
     /// # Errors
-    /// The conversation broke.
+    /// The connection broke.
     pub fn resolve(&self, ip: IpAddr) -> Result<Resolution, ControlError> {
         match self.call(Request::Resolve { ip })? {
             (Answer::Resolved(resolution), _) => Ok(resolution),
@@ -253,7 +256,7 @@ impl ControlClient {
     /// The state of the instance.
     ///
     /// # Errors
-    /// The conversation broke.
+    /// The connection broke.
     pub fn status(&self) -> Result<Status, ControlError> {
         match self.call(Request::Status)? {
             (Answer::Status(status), _) => Ok(*status),
@@ -261,10 +264,11 @@ impl ControlClient {
         }
     }
 
-    /// Tells urdmad what this process has; to be called after [`Event::ReportWanted`]. Does not wait.
+    /// Reports the resources of this process to urdmad, after [`Event::ReportWanted`]. Does not
+    /// wait.
     ///
     /// # Errors
-    /// The conversation broke.
+    /// The connection broke.
     pub fn report(&self, report: ProcessReport) -> Result<(), ControlError> {
         let message = FromClient {
             id: self.take_id(),
@@ -273,10 +277,10 @@ impl ControlClient {
         Ok(self.socket.try_send(&message, &[])?)
     }
 
-    /// Tells urdmad what came of [`Event::SetQp`].
+    /// Reports the result of [`Event::SetQp`] to urdmad.
     ///
     /// # Errors
-    /// urdmad is gone or does not read.
+    /// urdmad has ended or does not read.
     pub fn qp_is_set(&self, qpn: u32, succeeded: bool) -> Result<(), ControlError> {
         let message = FromClient {
             id: self.take_id(),
@@ -285,18 +289,18 @@ impl ControlClient {
         Ok(self.socket.try_send(&message, &[])?)
     }
 
-    /// Starts to write what passes urdmad into `file`.
+    /// Starts a capture of the packets that pass urdmad into `file`.
     ///
     /// # Errors
-    /// The file cannot be made, or a capture runs.
+    /// The file cannot be created, or a capture is active.
     pub fn capture_start(&self, file: PathBuf) -> Result<(), ControlError> {
         self.call_done(Request::CaptureStart { file })
     }
 
-    /// Ends the capture; gives how many frames it has.
+    /// Ends the capture; returns its number of frames.
     ///
     /// # Errors
-    /// None runs.
+    /// No capture is active.
     pub fn capture_stop(&self) -> Result<u64, ControlError> {
         match self.call(Request::CaptureStop)? {
             (Answer::CaptureStopped { frames }, _) => Ok(frames),
@@ -304,7 +308,7 @@ impl ControlClient {
         }
     }
 
-    /// Changes what happens to frames at the port; without a seed it stays as it was.
+    /// Sets the impairments of the port's frames; without a seed it stays unchanged.
     ///
     /// # Errors
     /// There is no port, a queue pair is leased, or this user may not.
@@ -321,10 +325,10 @@ impl ControlClient {
         })
     }
 
-    /// Ends urdmad and waits until it has removed what it made.
+    /// Stops urdmad and waits until it has removed its files.
     ///
     /// # Errors
-    /// It may not be ended by this user, or does not end within [`CALL_LIMIT`].
+    /// This user may not stop it, or it does not end within [`CALL_LIMIT`].
     pub fn shutdown(&self) -> Result<(), ControlError> {
         self.call_done(Request::Shutdown)?;
         let deadline = Instant::now() + CALL_LIMIT;
@@ -338,7 +342,7 @@ impl ControlClient {
         }
     }
 
-    /// Waits for an event, at most `limit`; `None` when that is over.
+    /// Waits for an event for at most `limit`; `None` after that.
     ///
     /// # Errors
     /// [`ControlError::Gone`] when urdmad has ended.
@@ -370,7 +374,7 @@ impl ControlClient {
         self.answer_to(id)
     }
 
-    /// Sends a request; its id is what [`Self::answer_to`] wants.
+    /// Sends a request; returns its id for [`Self::answer_to`].
     fn ask(&self, request: Request) -> Result<u64, ControlError> {
         let id = self.take_id();
         self.lock().answers.insert(id, None);
@@ -381,7 +385,8 @@ impl ControlClient {
         Ok(id)
     }
 
-    /// Why a request cannot be sent: what urdmad has said before it closed, if that is it.
+    /// Why a request cannot be sent: the reason that urdmad sent before it closed the connection,
+    /// if any.
     fn why_not_sent(&self, errno: Errno) -> ControlError {
         let error = ControlError::from(errno);
         if !matches!(error, ControlError::Gone) {
@@ -403,7 +408,8 @@ impl ControlClient {
         }
     }
 
-    /// Reads, or lets another thread read, until `take` finds what it wants; `None` at the deadline.
+    /// Reads, or waits for another thread to read, until `take` finds its packet; `None` at the
+    /// deadline.
     fn wait_until<T>(
         &self,
         deadline: Option<Instant>,
@@ -449,7 +455,7 @@ impl ControlClient {
         }
     }
 
-    /// Reads one packet, or none if the time is over, and puts it where it belongs.
+    /// Reads one packet before the deadline, if any, and stores it for its receiver.
     fn read_one<'a>(
         &'a self,
         mut inbox: MutexGuard<'a, Inbox>,
@@ -511,7 +517,7 @@ fn file_packet(inbox: &mut Inbox, packet: Packet) -> Result<(), ControlError> {
         .map_err(|error| ControlError::Malformed(error.to_string()))?;
     match message {
         FromDaemon::Answer { id, result } => {
-            // An answer that nobody waits for any more came after its deadline.
+            // An answer without an entry arrived after its deadline.
             if let Some(place) = inbox.answers.get_mut(&id) {
                 *place = Some((result, packet.fds));
             }
@@ -554,7 +560,7 @@ fn connect_error(errno: Errno, run_dir: &RunDir, socket: &Path) -> ControlError 
     }
 }
 
-/// The group of the nearest thing on the way to `path` that the caller may look at.
+/// The group of the last component of `path` whose metadata the caller may read.
 fn owning_group(path: &Path) -> String {
     path.ancestors()
         .find_map(|place| nix::sys::stat::stat(place).ok())
@@ -571,7 +577,7 @@ mod tests {
     use super::*;
     use crate::packet::PacketListener;
 
-    /// How long the test waits for anything.
+    /// Time limit of the test's waits.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn accepted(listener: &PacketListener) -> PacketSocket {
@@ -598,7 +604,7 @@ mod tests {
             let message = FromDaemon::Refused(refusal.clone());
             daemon.send(&message, &[]).unwrap();
         };
-        // Before the greeting, after it, and between greeting and request.
+        // Before Hello, after it, and between Hello and the request.
         std::thread::scope(|scope| {
             for _ in 0..1000 {
                 let refused = scope.spawn(|| ControlClient::connect(&run_dir, "test"));
@@ -626,7 +632,7 @@ mod tests {
         std::fs::create_dir_all(&directory).unwrap();
         let run_dir = RunDir::at(&directory);
         let listener = PacketListener::bind(&run_dir.control_socket()).unwrap();
-        // Both requests are there before anything is answered.
+        // Both requests have arrived before either is answered.
         let attaching = ControlClient::begin_attach(&run_dir, "test", false).unwrap();
         let daemon = accepted(&listener);
         std::fs::remove_dir_all(directory).unwrap();
@@ -643,7 +649,7 @@ mod tests {
             result: Err(refusal),
         };
         daemon.send(&answer, &[]).unwrap();
-        // As urdmad does with whoever asks for something before it was welcomed.
+        // As urdmad does with a client whose first request is not Hello.
         drop(daemon);
         let refused = attaching.finish().unwrap_err();
         assert!(

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and urdmad, as sentences that say what to do.
+//! Errors between a client and urdmad, as sentences with a remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ pub enum ControlError {
     PermissionDenied {
         /// The control socket.
         path: PathBuf,
-        /// The group that may.
+        /// The group that may open it.
         group: String,
     },
     /// The run directory, or the urdmad in it, is another user's.
@@ -35,7 +35,7 @@ pub enum ControlError {
     /// There is no such instance, but there are others.
     #[error("there is no instance \"{instance}\"; running: {}: name one of them or start it with `urdma up --instance {instance}`", existing.join(", "))]
     UnknownInstance {
-        /// What was asked for.
+        /// The requested instance.
         instance: String,
         /// Instances that exist.
         existing: Vec<String>,
@@ -46,7 +46,7 @@ pub enum ControlError {
         /// urdmad's version.
         theirs: u32,
     },
-    /// urdmad said no.
+    /// urdmad refused the request.
     #[error("{0}")]
     Refused(Refusal),
     /// urdmad has closed the connection.
@@ -55,10 +55,10 @@ pub enum ControlError {
     /// urdmad did not answer in time.
     #[error("urdmad does not answer: look into its log, then `urdma down` and `urdma up`")]
     Timeout,
-    /// Something that is not in the protocol came.
+    /// A packet that violates the protocol arrived.
     #[error("urdmad sent something unexpected ({0}): install the same urdma on both sides")]
     Malformed(String),
-    /// The operating system said no.
+    /// A system call failed.
     #[error("cannot talk to urdmad: {0}")]
     Io(#[from] io::Error),
 }
@@ -88,13 +88,13 @@ impl From<Errno> for ControlError {
     }
 }
 
-/// urdmad's no: the kind for programs, a sentence for people.
+/// A refusal by urdmad: the kind for programs, a sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What kind of no.
+    /// The kind of refusal.
     pub kind: RefusalKind,
-    /// Why, and what to do.
+    /// The reason and the remedy.
     pub message: String,
 }
 
@@ -137,23 +137,23 @@ pub enum RefusalKind {
     },
     /// All slots are taken.
     NoFreeSlot,
-    /// A user has as much as the configuration allows.
+    /// The limit of the configuration for this user is reached.
     QuotaExceeded,
     /// The request needs a slot.
     NotAttached,
     /// The connection has a slot already.
     AlreadyAttached,
-    /// The caller may not do this.
+    /// The caller lacks the permission.
     PermissionDenied,
     /// EADDRINUSE
     AddressInUse,
     /// EADDRNOTAVAIL
     AddressNotAvailable,
-    /// There is nothing like that.
+    /// The named object does not exist.
     NotFound,
-    /// The request makes no sense.
+    /// The request is invalid.
     Invalid,
-    /// urdmad or its system failed.
+    /// urdmad or a system call failed.
     Internal,
 }
 

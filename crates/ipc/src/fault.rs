@@ -1,11 +1,11 @@
-//! Faults that urdmad makes at its port when it is told to: what can be asked for, in words and numbers.
+//! Impairments that urdmad applies to its port's frames: parameters, and their syntax.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A million, in which shares of packets are counted.
+/// The denominator of packet rates.
 const MILLION: u32 = 1_000_000;
 /// Longest delay: longer than any path on Earth.
 const DELAY_MAX: Duration = Duration::from_secs(10);
@@ -13,27 +13,27 @@ const RATE_BIT_S_MIN: u64 = 1000;
 const RATE_BIT_S_MAX: u64 = 1_000_000_000_000;
 const QUEUE_OCTETS_MAX: u64 = 1 << 32;
 
-/// What is done to the packets of one direction; the default is nothing.
+/// The impairments of one direction; the default is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Impairment {
-    /// Packets that are lost, of a million.
+    /// Lost packets per million.
     pub loss_ppm: u32,
-    /// Packets that arrive twice, of a million.
+    /// Duplicated packets per million.
     pub duplicate_ppm: u32,
-    /// Packets that others overtake, of a million.
+    /// Reordered packets per million.
     pub reorder_ppm: u32,
-    /// Longest time by which such a packet is late, nanoseconds.
+    /// Maximum extra delay of such a packet, nanoseconds.
     pub reorder_by_ns: u64,
-    /// Packets of which one bit is changed, of a million.
+    /// Packets with one flipped bit, per million.
     pub corrupt_ppm: u32,
-    /// Time that every packet takes, nanoseconds.
+    /// Delay of every packet, nanoseconds.
     pub delay_ns: u64,
-    /// Rate of the link, bits of frames a second; nothing: no limit.
+    /// Rate of the link, bits of frames per second; `None`: no limit.
     pub rate_bit_s: Option<u64>,
-    /// Octets of frames that wait for such a link; more are lost.
+    /// Length of the link's queue in octets; packets beyond it are lost.
     pub queue_octets: u64,
-    /// Octets that wait from which on packets get a congestion mark instead of none; nothing: never.
+    /// Queue length in octets from which packets are ECN-marked; `None`: never.
     pub mark_octets: Option<u64>,
 }
 
@@ -54,7 +54,7 @@ impl Default for Impairment {
 }
 
 impl Impairment {
-    /// Whether nothing happens to packets.
+    /// Whether there is no impairment.
     pub fn is_none(&self) -> bool {
         self.loss_ppm == 0
             && self.duplicate_ppm == 0
@@ -94,33 +94,33 @@ impl fmt::Display for Impairment {
     }
 }
 
-/// Which packets are meant.
+/// A direction of packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// Those that arrive.
+    /// Received packets.
     In,
-    /// Those that are sent.
+    /// Sent packets.
     Out,
-    /// All.
+    /// Both.
     #[default]
     Both,
 }
 
-/// What happens to the packets of a port.
+/// The impairments of a port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Faults {
-    /// From which all that happens by chance is drawn.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// To packets that arrive.
+    /// Of received packets.
     pub inbound: Impairment,
-    /// To packets that are sent.
+    /// Of sent packets.
     pub outbound: Impairment,
 }
 
 impl Faults {
-    /// The same impairment for the packets that are meant, as it was for the others.
+    /// `self` with `impairment` for one direction; the other stays unchanged.
     #[must_use]
     pub fn with(mut self, direction: Direction, impairment: Impairment) -> Self {
         if direction != Direction::Out {
@@ -132,21 +132,21 @@ impl Faults {
         self
     }
 
-    /// Whether nothing happens.
+    /// Whether there is no impairment.
     pub fn are_none(&self) -> bool {
         self.inbound.is_none() && self.outbound.is_none()
     }
 
-    /// Whether octets of packets are changed.
+    /// Whether packets are corrupted.
     pub fn corrupt(&self) -> bool {
         self.inbound.corrupt_ppm > 0 || self.outbound.corrupt_ppm > 0
     }
 }
 
-/// A share of packets like `1%` or `0.01%`, in millionths.
+/// A fraction of packets like `1%` or `0.01%`, per million.
 ///
 /// # Errors
-/// What is wrong, as a sentence.
+/// The mistake, as a sentence.
 pub fn parse_share(text: &str) -> Result<u32, String> {
     let wrong = || format!("\"{text}\" is no share of packets: write 0% to 100%, such as \"0.1%\"");
     let number = text.trim().strip_suffix('%').ok_or_else(wrong)?;
@@ -160,7 +160,7 @@ pub fn parse_share(text: &str) -> Result<u32, String> {
 /// A time like `1ms`, `250us` or `0.5s`, in nanoseconds.
 ///
 /// # Errors
-/// What is wrong, as a sentence.
+/// The mistake, as a sentence.
 pub fn parse_time(text: &str) -> Result<u64, String> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let most = u64::try_from(DELAY_MAX.as_nanos()).unwrap_or(u64::MAX);
@@ -171,10 +171,10 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
         })
 }
 
-/// A rate like `10Gbit/s` or `100Mbit/s`, in bits a second.
+/// A rate like `10Gbit/s` or `100Mbit/s`, in bits per second.
 ///
 /// # Errors
-/// What is wrong, as a sentence.
+/// The mistake, as a sentence.
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     let units = [
         ("Gbit/s", 1e9),
@@ -192,7 +192,7 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
 /// A number of octets like `64kB` or `1MB`.
 ///
 /// # Errors
-/// What is wrong, as a sentence.
+/// The mistake, as a sentence.
 pub fn parse_octets(text: &str) -> Result<u64, String> {
     let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)];
     with_unit(text, &units)

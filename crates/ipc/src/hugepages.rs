@@ -1,22 +1,22 @@
-//! What the kernel says of its hugepages: whoever wants some says the same of them.
+//! The kernel's hugepages, as all users of them describe them.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// Hugepages of the size that the kernel gives by default.
+/// Hugepages of the kernel's default size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HugepageInfo {
-    /// Reserved and in nobody's use.
+    /// Reserved and unused.
     pub free: u64,
-    /// Size of one, KB; 0 if this kernel has none.
+    /// Size of a page in KB; 0 if this kernel has none.
     pub size_kb: u64,
-    /// Where hugetlbfs is mounted first.
+    /// The first mount point of hugetlbfs.
     pub mount: Option<PathBuf>,
 }
 
 impl HugepageInfo {
-    /// Those of this machine.
+    /// The hugepages of this machine.
     ///
     /// # Errors
     /// /proc cannot be read.
@@ -28,12 +28,13 @@ impl HugepageInfo {
         ))
     }
 
-    /// How much is free, MB.
+    /// Free memory in MB.
     pub fn free_mb(&self) -> u64 {
         self.free * self.size_kb / 1024
     }
 
-    /// Those of the machine whose /proc/meminfo and /proc/mounts these are. What is missing is 0, or nothing.
+    /// The hugepages of the machine with this /proc/meminfo and /proc/mounts. Missing values are 0
+    /// or `None`.
     pub fn parse(meminfo: &str, mounts: &str) -> Self {
         let field = |name: &str| -> u64 {
             let mut values = meminfo.lines().filter_map(|line| {

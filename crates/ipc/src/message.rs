@@ -18,9 +18,9 @@ pub const GROUPS_PER_PROCESS_MAX: u32 = 256;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FromClient {
-    /// Repeated by the answer; unique within a conversation.
+    /// Repeated by the answer; unique within a connection.
     pub id: u64,
-    /// What is asked.
+    /// The request.
     pub request: Request,
 }
 
@@ -32,16 +32,16 @@ pub enum FromDaemon {
     Answer {
         /// The request's id.
         id: u64,
-        /// The answer or why not.
+        /// The answer or the refusal.
         result: Result<Answer, Refusal>,
     },
-    /// Something that the client should know.
+    /// An event for the client.
     Event(Event),
-    /// The conversation is refused, whatever is asked: urdmad closes it at once.
+    /// The connection is refused, whatever was requested: urdmad closes it at once.
     Refused(Refusal),
 }
 
-/// What a client may ask.
+/// Requests of a client.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -52,22 +52,24 @@ pub enum Request {
         /// Name of the client's program, for `urdma status`.
         program: String,
     },
-    /// Asks for a slot. Answer: [`Answer::Attached`], with the arena's file descriptor.
+    /// Requests a slot. Answer: [`Answer::Attached`], with the arena's file descriptor.
     Attach {
         /// Whether a leased queue pair is wanted.
         want_lease: bool,
     },
-    /// Gives the slot back; the socket may be closed after the answer. Answer: [`Answer::Done`].
+    /// Releases the slot; the socket may be closed after the answer. Answer: [`Answer::Done`].
     Detach,
-    /// Reserves a CM port. Answer: [`Answer::CmBound`]; refused with AddressInUse or AddressNotAvailable.
+    /// Reserves a CM port. Answer: [`Answer::CmBound`]; refused with AddressInUse or
+    /// AddressNotAvailable.
     CmBindPort {
         /// The client's number for it, by which the following requests name it; unique among the
         /// client's ports.
         binding: u32,
-        /// What is asked for.
+        /// The requested port.
         wanted: CmPort,
     },
-    /// Changes who may share a port that is bound and not listened on. Answer: [`Answer::Done`].
+    /// Changes which others may share a port that is bound and not listened on. Answer:
+    /// [`Answer::Done`].
     CmShare {
         /// The port.
         binding: u32,
@@ -82,13 +84,14 @@ pub enum Request {
         /// Requests that may wait to be accepted; urdmad only reports it.
         backlog: u32,
     },
-    /// Gives a port back, and stops listening if it was listened on. Answer: [`Answer::Done`].
+    /// Releases a port, and stops listening if it was listened on. Answer: [`Answer::Done`].
     CmRelease {
         /// The port.
         binding: u32,
     },
-    /// Datagrams to a multicast group are to be copied to this process from now on, however often it asks. Answer: [`Answer::Done`]; refused
-    /// with QuotaExceeded beyond [`GROUPS_PER_PROCESS_MAX`] groups.
+    /// Has datagrams to a multicast group copied to this process from now on; repeating it has no
+    /// effect. Answer: [`Answer::Done`]; refused with QuotaExceeded beyond
+    /// [`GROUPS_PER_PROCESS_MAX`] groups.
     JoinGroup {
         /// The group, IPv4 or IPv6.
         group: IpAddr,
@@ -105,40 +108,41 @@ pub enum Request {
     },
     /// Asks for the state of the instance. Answer: [`Answer::Status`].
     Status,
-    /// What this process has; sent after [`Event::ReportWanted`]. Answer: none.
+    /// The resources of this process; sent after [`Event::ReportWanted`]. Answer: none.
     Report(ProcessReport),
-    /// Writes what passes urdmad from now on into a file (pcapng). Answer: [`Answer::Done`].
+    /// Captures the packets that pass urdmad from now on into a file (pcapng). Answer:
+    /// [`Answer::Done`].
     CaptureStart {
         /// The file, as urdmad sees it; it must not exist.
         file: PathBuf,
     },
     /// Ends the capture. Answer: [`Answer::CaptureStopped`].
     CaptureStop,
-    /// Changes what happens to frames at the port. Answer: [`Answer::Done`].
+    /// Sets the impairments of the port's frames. Answer: [`Answer::Done`].
     SetFaults {
-        /// To which; the others stay as they are.
+        /// The direction; the other stays unchanged.
         direction: Direction,
-        /// What; the default for nothing.
+        /// The impairment; the default is none.
         impairment: Impairment,
-        /// The seed of both directions; nothing: as before.
+        /// The seed of both directions; `None`: unchanged.
         seed: Option<u64>,
     },
-    /// What came of [`Event::SetQp`]. Answer: none.
+    /// The result of [`Event::SetQp`]. Answer: none.
     QpIsSet {
         /// The queue pair.
         qpn: u32,
         /// It is in RTS.
         succeeded: bool,
     },
-    /// Ends urdmad. Answer: [`Answer::Done`], then the socket is closed when all is removed.
+    /// Stops urdmad. Answer: [`Answer::Done`]; the socket is closed after all files are removed.
     Shutdown,
 }
 
-/// What urdmad answers.
+/// Answers of urdmad.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// It was done.
+    /// The request succeeded.
     Done,
     /// To [`Request::Hello`].
     Welcome {
@@ -165,32 +169,36 @@ pub enum Answer {
     },
 }
 
-/// What urdmad says unasked.
+/// Events of urdmad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The process of this slot is gone, its frames are taken back; the slot may be given to another process at any time.
+    /// The process of this slot has ended and its frames are reclaimed; the slot may be assigned to
+    /// another process at any time.
     SlotGone {
         /// The slot, never the receiver's own.
         slot: u8,
-        /// How often the slot had been handed out anew when the process got it, as the slot table says: this may be read when the slot has
-        /// its next process, which it does not concern.
+        /// The slot's generation in the slot table when the process attached: the event may be read
+        /// when the slot has its next process, which it does not concern.
         generation: u32,
     },
-    /// urdmad ends in an orderly way; the socket will be closed.
+    /// urdmad shuts down; the socket will be closed.
     Shutdown,
-    /// Somebody asks for the status: answer with [`Request::Report`] (see [`crate::ControlClient::report`]).
+    /// A status was requested: answer with [`Request::Report`] (see
+    /// [`crate::ControlClient::report`]).
     ReportWanted,
-    /// A connection that came through the kernel needs a queue pair in RTS: answer with [`Request::QpIsSet`].
+    /// A connection that came through the kernel needs a queue pair in RTS: answer with
+    /// [`Request::QpIsSet`].
     SetQp(QpTarget),
-    /// The connection of a queue pair that came through the kernel has ended: the queue pair fails, as an RNIC's does.
+    /// The connection of a queue pair that came through the kernel has ended: the queue pair fails,
+    /// as an RNIC's does.
     EndQp {
         /// The queue pair.
         qpn: u32,
     },
 }
 
-/// How a queue pair of a connection that urdmad manages is to be set.
+/// Parameters for the queue pair of a connection that urdmad manages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpTarget {
     /// The queue pair.
@@ -205,7 +213,7 @@ pub struct QpTarget {
     pub remote_psn: u32,
     /// First PSN of this end.
     pub local_psn: u32,
-    /// Largest path MTU that the ends want, as `ibv_mtu` has it.
+    /// Largest path MTU that the ends accept, in the encoding of `ibv_mtu`.
     pub path_mtu: u8,
     /// Transport retries.
     pub retry_count: u8,
@@ -226,7 +234,7 @@ pub struct Attached {
     pub slot: u8,
     /// EUI-64 of the device, unique per instance and the same at every start.
     pub node_guid: u64,
-    /// What the device shows itself as.
+    /// The device's personality.
     pub personality: Personality,
     /// The GID table in order of its indices; index 0 is the link-local GID.
     pub gids: Vec<GidEntry>,
@@ -234,7 +242,7 @@ pub struct Attached {
     pub addresses: Vec<IpAddr>,
     /// IP MTU of the instance's port, octets; 0 if it has none.
     pub mtu: u16,
-    /// The arena behind the file descriptor that came along.
+    /// The arena behind the descriptor of this message.
     pub arena: ArenaParams,
     /// The lease, or why there is none.
     pub lease: LeaseAnswer,
@@ -257,32 +265,32 @@ pub fn gid_table_len(gids: usize) -> usize {
     gids.max(GID_TABLE_LEN_MIN)
 }
 
-/// The arena's shape, as `urdma_arena` wants it.
+/// The arena's size, for `urdma_arena`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaParams {
     /// Octets of the mapping.
     pub size_octets: u64,
 }
 
-/// urdmad's answer to the wish for a lease.
+/// The answer to a lease request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseAnswer {
-    /// None was asked for.
+    /// No lease was requested.
     NotAsked,
-    /// Here it is.
+    /// The lease.
     Granted(Box<LeaseParams>),
-    /// None, and why, as a sentence.
+    /// The reason for the refusal, as a sentence.
     Refused(String),
 }
 
-/// What a DPDK secondary needs to use its queue pair; the fields of `urdma_abi::lease::LeaseParams`, which wants the instance's
-/// addresses as well.
+/// Parameters of a DPDK secondary that uses its queue pair; the fields of
+/// `urdma_abi::lease::LeaseParams`, which needs the instance's addresses as well.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseParams {
     /// `--file-prefix` of the primary.
     pub file_prefix: String,
-    /// `RUNTIME_DIRECTORY` of the primary; nothing for DPDK's default.
+    /// `RUNTIME_DIRECTORY` of the primary; `None` for DPDK's default.
     pub runtime_dir: Option<PathBuf>,
     /// The lcore id that only this process uses.
     pub lcore_id: u32,
@@ -306,13 +314,14 @@ pub struct LeaseParams {
 pub enum Resolution {
     /// It is one of the instance's own.
     Local,
-    /// It is a neighbour on the port's network, or behind the gateway whose Ethernet address this is.
+    /// It is a neighbour on the port's network, or behind the gateway whose Ethernet address this
+    /// is.
     Neighbour {
         /// Ethernet address of the next hop.
         mac: [u8; 6],
         /// The instance's address to use as source.
         source: IpAddr,
     },
-    /// Nobody answers for it.
+    /// The address does not answer.
     NoHost,
 }

@@ -43,7 +43,8 @@ impl Packet {
     }
 }
 
-/// One end of a connected control socket; sending and receiving are atomic per packet, so threads may share it.
+/// One end of a connected control socket; sending and receiving are atomic per packet, so threads
+/// may share it.
 #[derive(Debug)]
 pub struct PacketSocket(OwnedFd);
 
@@ -109,13 +110,14 @@ impl PacketSocket {
     /// Waits for a packet. `None` when the other side has closed.
     ///
     /// # Errors
-    /// As recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`; EMFILE if it had more descriptors than four, or than
-    /// this process may open.
+    /// As recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`; EMFILE if it had more
+    /// descriptors than four, or than this process may open.
     pub fn recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
         self.recv_flags(octets_max, MsgFlags::empty(), &mut [0; CONTROL_WORDS])
     }
 
-    /// Like [`Self::recv`], but does not wait, and leaves the packet's descriptors with the kernel, which closes them.
+    /// Like [`Self::recv`], but does not wait, and leaves the packet's descriptors with the kernel,
+    /// which closes them.
     ///
     /// # Errors
     /// EAGAIN if there is no packet; else as recvmsg(2), and EMSGSIZE as there.
@@ -217,12 +219,14 @@ fn new_socket(flags: SockFlag) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Makes room for the largest packet; where the system allows less, a long status fails with EMSGSIZE.
+/// Makes room for the largest packet; where the system allows less, a long status fails with
+/// EMSGSIZE.
 fn grow_send_buffer(fd: &OwnedFd) {
     let _ = setsockopt(fd, sockopt::SndBuf, &SEND_BUFFER_OCTETS);
 }
 
-/// Calls `action` with the address of `path`; one that is too long goes through its directory's descriptor.
+/// Calls `action` with the address of `path`; one that is too long goes through its directory's
+/// descriptor.
 fn with_short_path(
     path: &Path,
     action: impl FnOnce(&UnixAddr) -> Result<(), Errno>,
@@ -241,8 +245,8 @@ fn with_short_path(
     action(&UnixAddr::new(&short)?)
 }
 
-/// Receives, whatever signals come. When the other side has closed without reading all, any call says so, once; what it has sent before
-/// can still be received.
+/// Receives, whatever signals come. When the other side has closed without reading all, any call
+/// says so, once; what it has sent before can still be received.
 fn past_reset<T>(mut receive: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     let mut was_reset = false;
     loop {
@@ -261,7 +265,8 @@ struct Received {
     fds: Vec<OwnedFd>,
 }
 
-/// Calls recvmsg(2). Every descriptor that the kernel has made is owned, also when it could not make all.
+/// Calls recvmsg(2). Every descriptor that the kernel has made is owned, also when it could not
+/// make all.
 fn recvmsg(
     socket: BorrowedFd<'_>,
     octets: &mut [u8],
@@ -284,7 +289,8 @@ fn recvmsg(
     Ok(Received {
         length_octets: usize::try_from(Errno::result(length)?).unwrap_or(0),
         flags: MsgFlags::from_bits_retain(message.msg_flags),
-        // SAFETY: the kernel has filled in the message, and its control buffer, aligned for it, still is there.
+        // SAFETY: the kernel has filled in the message, and its control buffer, aligned for it,
+        // still is there.
         fds: unsafe { owned_fds(&message) },
     })
 }
@@ -306,9 +312,11 @@ unsafe fn owned_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
             // SAFETY: the header is in the control buffer.
             let data: *const RawFd = unsafe { libc::CMSG_DATA(header) }.cast();
             for index in 0..count {
-                // SAFETY: the header says that so many descriptors follow it, which the kernel has put there.
+                // SAFETY: the header says that so many descriptors follow it, which the kernel has
+                // put there.
                 let fd = unsafe { data.add(index).read_unaligned() };
-                // SAFETY: the kernel has just made the descriptor for this message; nothing else knows it.
+                // SAFETY: the kernel has just made the descriptor for this message; nothing else
+                // knows it.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }

@@ -1,7 +1,8 @@
 //! Where an instance keeps its files.
 //!
-//! `/run/urdma/<instance>` for root; `$XDG_RUNTIME_DIR/urdma/<instance>`, or `/tmp/urdma-<uid>/<instance>` without that variable, for everybody
-//! else. `URDMA_RUN_DIR` names the directory of one instance and overrides all.
+//! `/run/urdma/<instance>` for root; `$XDG_RUNTIME_DIR/urdma/<instance>`, or
+//! `/tmp/urdma-<uid>/<instance>` without that variable, for everybody else. `URDMA_RUN_DIR` names
+//! the directory of one instance and overrides all.
 
 use std::env;
 use std::fs;
@@ -51,8 +52,9 @@ impl RunDir {
         Self::by_default(own_base().join(instance))
     }
 
-    /// The directory that a client is to use: `run_dir` if given, else `$URDMA_RUN_DIR`, else that of `instance`, `$URDMA_INSTANCE` or
-    /// `default`: the caller's own if it exists and only the caller can have made it, else the system's if that exists.
+    /// The directory that a client is to use: `run_dir` if given, else `$URDMA_RUN_DIR`, else that
+    /// of `instance`, `$URDMA_INSTANCE` or `default`: the caller's own if it exists and only the
+    /// caller can have made it, else the system's if that exists.
     pub fn find(run_dir: Option<&Path>, instance: Option<&str>) -> Self {
         if let Some(path) = run_dir {
             return Self::at(path);
@@ -120,7 +122,8 @@ impl RunDir {
         trust::check(&self.path, self.is_named && !is_guessable)
     }
 
-    /// Names of the instances that have a run directory beside this one, and of the system's if this is the caller's own, in order.
+    /// Names of the instances that have a run directory beside this one, and of the system's if
+    /// this is the caller's own, in order.
     pub fn existing_instances(&self) -> Vec<String> {
         let Some(base) = self.path.parent() else {
             return Vec::new();

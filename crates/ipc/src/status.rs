@@ -105,7 +105,8 @@ pub struct ProcessReport {
     pub cqs: u32,
     /// Memory regions.
     pub mrs: u32,
-    /// Slots of processes whose memory it may not read, so that long messages from there are copied twice.
+    /// Slots of processes whose memory it may not read, so that long messages from there are copied
+    /// twice.
     pub copies_twice_from: Vec<u8>,
     /// Counters by name, for people to read.
     pub counters: BTreeMap<String, u64>,

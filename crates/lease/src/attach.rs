@@ -73,7 +73,8 @@ pub(crate) fn detach() {
     *attachment() = None;
 }
 
-/// Looks for the primary's files: without them DPDK would make a directory for them, and could not be started again.
+/// Looks for the primary's files: without them DPDK would make a directory for them, and could not
+/// be started again.
 fn expect_primary(file_prefix: &str, runtime_directory: &CString) -> Result<(), Error> {
     let directory = Path::new(OsStr::from_bytes(runtime_directory.as_bytes()));
     let configuration = directory.join("dpdk").join(file_prefix).join("config");

@@ -17,7 +17,8 @@ use crate::memif::{self, handle, index_of, Arrived, Rings};
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENOSPC: i32 = 28;
 
-/// Where datagrams start in their buffers: behind the longest headers, on a cache line. A sender needs no more headroom.
+/// Where datagrams start in their buffers: behind the longest headers, on a cache line. A sender
+/// needs no more headroom.
 const DATAGRAM_OFFSET: usize = MAX_HEADER_OCTETS.next_multiple_of(64);
 
 /// Polls without a packet between two looks at the link.
@@ -288,7 +289,8 @@ impl LeaseState {
             });
             return sent;
         }
-        // What was sent before the refused one is on its way: now it is its turn, and it goes nowhere.
+        // What was sent before the refused one is on its way: now it is its turn, and it goes
+        // nowhere.
         match refused {
             Some(mbuf) => {
                 self.counters.tx_refused += 1;
@@ -339,7 +341,8 @@ impl LeaseState {
     /// Gives buffers back that were not sent, or were received.
     ///
     /// # Safety
-    /// They came from `tx_alloc` (`are_received` false) or `rx_burst` (true) of this lease and were not given back since.
+    /// They came from `tx_alloc` (`are_received` false) or `rx_burst` (true) of this lease and were
+    /// not given back since.
     #[inline]
     pub(crate) unsafe fn free(&mut self, buffers: &[*mut c_void], are_received: bool) {
         let mut mbufs: ArrayVec<Mbuf, { dpdk::MAX_BURST }> = ArrayVec::new();
@@ -363,7 +366,8 @@ impl LeaseState {
         }
     }
 
-    /// Notices that the peer's side of a net_memif port came back with new memory, which nothing else would tell.
+    /// Notices that the peer's side of a net_memif port came back with new memory, which nothing
+    /// else would tell.
     #[inline]
     fn idle(&mut self) {
         // Of a NIC the link is a register, and to read it costs more than many polls.
@@ -384,17 +388,20 @@ impl LeaseState {
             return;
         }
         let before = memif::changes();
-        // The driver acts on what it sees, and may unmap the rings; a port that is gone shows in the daemon.
+        // The driver acts on what it sees, and may unmap the rings; a port that is gone shows in
+        // the daemon.
         let _ = self.port.link();
         if self.rings.is_none() || memif::changes() != before {
             self.find_rings();
         }
     }
 
-    /// The calling thread uses the pool's cache of this lease: without it every buffer would cost an atomic operation.
+    /// The calling thread uses the pool's cache of this lease: without it every buffer would cost
+    /// an atomic operation.
     #[inline]
     fn use_caches(&self) {
-        // SAFETY: the id is this process' alone, and calls on the one lease of a process come one at a time.
+        // SAFETY: the id is this process' alone, and calls on the one lease of a process come one
+        // at a time.
         unsafe { self.lcore.adopt() };
     }
 }
@@ -423,8 +430,8 @@ fn reserve(rings: &mut Rings, route: &OpenRoute, capacity: u32, buffers: &mut [T
     buffers.len()
 }
 
-/// Writes the headers in front of a datagram into the frame that `frame` finds when told the octets of the headers and of the whole frame;
-/// gives the latter. `None` when route or length are wrong.
+/// Writes the headers in front of a datagram into the frame that `frame` finds when told the octets
+/// of the headers and of the whole frame; gives the latter. `None` when route or length are wrong.
 #[inline]
 fn stamp<'f>(
     routes: &[Option<OpenRoute>],

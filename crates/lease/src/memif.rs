@@ -1,12 +1,16 @@
-//! Packets in the rings of a net_memif queue pair, without the driver: what is sent is written where the peer reads it, and what arrives is
-//! read where the peer wrote it. The driver would copy each packet once more on either side, into a buffer of its own.
+//! Packets in the rings of a net_memif queue pair, without the driver: what is sent is written
+//! where the peer reads it, and what arrives is read where the peer wrote it. The driver would copy
+//! each packet once more on either side, into a buffer of its own.
 //!
-//! Indices and descriptors are those of the memif protocol. A ring from client to server holds the client's packets between `tail` (the
-//! server's) and `head` (the client's); one from server to client holds empty buffers of the client's between `tail` (the server's) and
-//! `head` (the client's), and packets below `tail`. How far this end has read stands in the driver's own note, so that
-//! the primary goes on from there when it takes the pair back; what was not given back by then is read again.
+//! Indices and descriptors are those of the memif protocol. A ring from client to server holds the
+//! client's packets between `tail` (the server's) and `head` (the client's); one from server to
+//! client holds empty buffers of the client's between `tail` (the server's) and `head` (the
+//! client's), and packets below `tail`. How far this end has read stands in the driver's own note,
+//! so that the primary goes on from there when it takes the pair back; what was not given back by
+//! then is read again.
 //!
-//! As the driver does, this believes the peer's indices; where the peer says a packet lies is checked against the shared memory.
+//! As the driver does, this believes the peer's indices; where the peer says a packet lies is
+//! checked against the shared memory.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -25,7 +29,8 @@ const DESCRIPTORS_AT: usize = 128;
 const READABLE_FRAME: u32 = 256;
 const _: () = assert!(MAX_HEADER_OCTETS + READABLE <= READABLE_FRAME as usize);
 
-/// Slots ahead of the one that is filled whose frames are taken from the peer's cache, and how many lines of each: one message of 64 octets.
+/// Slots ahead of the one that is filled whose frames are taken from the peer's cache, and how many
+/// lines of each: one message of 64 octets.
 const SLOTS_AHEAD: u16 = 3;
 #[cfg(target_arch = "x86_64")]
 const SHORT_FRAME_LINES: usize = 3;
@@ -42,14 +47,16 @@ fn prefetch(frame: *const u8) {
     }
 }
 
-/// Takes the lines in which a short datagram and its headers will be written from the peer's cache. Without it the stores wait for them one after the other,
-/// and the processor can hold back those of two or three frames only.
+/// Takes the lines in which a short datagram and its headers will be written from the peer's cache.
+/// Without it the stores wait for them one after the other, and the processor can hold back those
+/// of two or three frames only.
 #[inline]
 fn prefetch_to_write(frame: *const u8) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..SHORT_FRAME_LINES {
         let at = frame.wrapping_add(line * 64);
-        // SAFETY: a prefetch never faults and changes no state of the program; processors without it execute it as a no-op.
+        // SAFETY: a prefetch never faults and changes no state of the program; processors without
+        // it execute it as a no-op.
         unsafe {
             std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
         }
@@ -99,7 +106,8 @@ pub(crate) fn changes() -> u32 {
 
 impl Ring {
     fn head(&self) -> &AtomicU16 {
-        // SAFETY: the ring is mapped, and aligned to a cache line; both ends change the index by atomic operations only.
+        // SAFETY: the ring is mapped, and aligned to a cache line; both ends change the index by
+        // atomic operations only.
         unsafe { AtomicU16::from_ptr(self.start.add(HEAD_AT).cast()) }
     }
 
@@ -111,7 +119,8 @@ impl Ring {
     #[inline]
     fn descriptor(&self, index: u16) -> *mut Descriptor {
         let slot = usize::from(index & (self.slots - 1));
-        // SAFETY: the slot is below the number of slots, which `shim/memif.c` has checked against the mapping.
+        // SAFETY: the slot is below the number of slots, which `shim/memif.c` has checked against
+        // the mapping.
         unsafe {
             self.start
                 .add(DESCRIPTORS_AT)
@@ -122,7 +131,8 @@ impl Ring {
 
     #[inline]
     fn read(&self, index: u16) -> Descriptor {
-        // SAFETY: the descriptor is mapped and aligned; it is copied before anything in it is looked at.
+        // SAFETY: the descriptor is mapped and aligned; it is copied before anything in it is
+        // looked at.
         unsafe { self.descriptor(index).read_volatile() }
     }
 }
@@ -175,11 +185,13 @@ pub(crate) struct Rings {
     free_until: u16,
 }
 
-// SAFETY: the pointers lead to memory that stays mapped until the port looks at its link, which is done through the lease too.
+// SAFETY: the pointers lead to memory that stays mapped until the port looks at its link, which is
+// done through the lease too.
 unsafe impl Send for Rings {}
 
 impl Rings {
-    /// The rings of a pair, if it is one of net_memif's whose buffers hold frames of `frame_octets`.
+    /// The rings of a pair, if it is one of net_memif's whose buffers hold frames of
+    /// `frame_octets`.
     pub(crate) fn find(port: u16, pair: QueueIndex, frame_octets: usize) -> Option<Self> {
         let mut found = std::mem::MaybeUninit::<Found>::uninit();
         // SAFETY: the pair exists; there is room for what is found.
@@ -204,7 +216,8 @@ impl Rings {
             free_until: 0,
         };
         rings.begin();
-        // A server writes into buffers of the client's; those that hold packets do not show how long they are.
+        // A server writes into buffers of the client's; those that hold packets do not show how
+        // long they are.
         let fits = |index| rings.room(&rings.transmit.read(index)) as usize >= frame_octets;
         (0..rings.transmit.slots).any(fits).then_some(rings)
     }
@@ -404,7 +417,8 @@ impl Rings {
             return None;
         }
         let start = self.place(&descriptor, octets_32)?;
-        // SAFETY: the octets are in the shared memory, and the peer does not look at them before the slot is published.
+        // SAFETY: the octets are in the shared memory, and the peer does not look at them before
+        // the slot is published.
         Some(unsafe { std::slice::from_raw_parts_mut(start, octets) })
     }
 
@@ -424,12 +438,14 @@ impl Rings {
         self.filling = self.filling.saturating_sub(1);
     }
 
-    /// Slots before this one were given back unsent, and packets have no gaps: its frame moves there.
+    /// Slots before this one were given back unsent, and packets have no gaps: its frame moves
+    /// there.
     #[cold]
     fn move_up(&mut self, index: u16, octets: u32) {
         let (from, to) = (self.transmit.read(index), self.transmit.read(self.next));
         if let (Some(from), Some(to)) = (self.place(&from, octets), self.place(&to, octets)) {
-            // SAFETY: both are in the shared memory and this end's; the buffers of two slots may overlap if the peer made them so.
+            // SAFETY: both are in the shared memory and this end's; the buffers of two slots may
+            // overlap if the peer made them so.
             unsafe { std::ptr::copy(from, to, octets as usize) };
         }
     }

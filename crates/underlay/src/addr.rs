@@ -1,4 +1,4 @@
-//! Link-layer and IP addresses, and those that one end of a link owns.
+//! Link-layer and IP addresses, and those of a local interface.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -104,7 +104,7 @@ impl IpVersion {
 #[error("a port can have at most {MAX_ADDRESSES} addresses")]
 pub struct TooManyAddresses;
 
-/// What one end of a link answers to: its Ethernet address and its IP addresses.
+/// An interface of this host: its Ethernet address and its IP addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalInterface {
     mac: MacAddr,
@@ -112,7 +112,7 @@ pub struct LocalInterface {
 }
 
 impl LocalInterface {
-    /// An end with these addresses; IPv4-mapped ones count as IPv4.
+    /// An interface with these addresses; IPv4-mapped ones count as IPv4.
     ///
     /// # Errors
     /// There are more than [`MAX_ADDRESSES`].
@@ -141,21 +141,21 @@ impl LocalInterface {
         &self.addresses
     }
 
-    /// The index of an IPv4 address, if it is one of this end's.
+    /// The index of an IPv4 address, if the interface has it.
     #[inline]
     pub fn index_of_v4(&self, address: Ipv4Addr) -> Option<u8> {
         let is_it = |own: &IpAddr| matches!(own, IpAddr::V4(own) if *own == address);
         self.addresses.iter().position(is_it).map(index)
     }
 
-    /// The index of an IPv6 address, if it is one of this end's.
+    /// The index of an IPv6 address, if the interface has it.
     #[inline]
     pub fn index_of_v6(&self, address: Ipv6Addr) -> Option<u8> {
         let is_it = |own: &IpAddr| matches!(own, IpAddr::V6(own) if *own == address);
         self.addresses.iter().position(is_it).map(index)
     }
 
-    /// The index of an address, if it is one of this end's.
+    /// The index of an address, if the interface has it.
     pub fn index_of(&self, address: IpAddr) -> Option<u8> {
         match address.to_canonical() {
             IpAddr::V4(v4) => self.index_of_v4(v4),
@@ -163,13 +163,13 @@ impl LocalInterface {
         }
     }
 
-    /// Whether this address is one of this end's.
+    /// Whether the interface has this address.
     pub fn owns(&self, address: IpAddr) -> bool {
         self.index_of(address).is_some()
     }
 
-    /// The own address that packets to `destination` come from: that of `index`, if there is one and it is of the same version and scope; else the first that is,
-    /// else the first of the same version.
+    /// The source address for `destination`: that of `index`, if it exists and has the same version
+    /// and scope; else the first that has, else the first of the same version.
     pub fn source_for(&self, destination: IpAddr, index: u8) -> Option<IpAddr> {
         let destination = destination.to_canonical();
         let version = IpVersion::of(destination);
@@ -185,7 +185,7 @@ impl LocalInterface {
             .or_else(|| self.first(version))
     }
 
-    /// The first own address of an IP version.
+    /// The first address of an IP version.
     pub fn first(&self, version: IpVersion) -> Option<IpAddr> {
         self.addresses
             .iter()
@@ -194,7 +194,7 @@ impl LocalInterface {
     }
 }
 
-/// A place among at most [`MAX_ADDRESSES`].
+/// An index below [`MAX_ADDRESSES`].
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "there are few addresses")]
 const fn index(place: usize) -> u8 {

@@ -1,6 +1,6 @@
-//! The Internet checksum (RFC 1071), summed in the machine's own byte order and turned only at the end.
+//! The Internet checksum (RFC 1071), summed in native byte order and converted at the end.
 
-/// The checksum over `octets`, among which the checksum's own place is 0; 0 over octets that hold a right one.
+/// The checksum over `octets` whose checksum field is 0; 0 over octets with a correct checksum.
 pub fn internet_checksum(octets: &[u8]) -> u16 {
     Sum::default().octets(octets).finish()
 }
@@ -37,7 +37,7 @@ impl Sum {
         !self.fold()
     }
 
-    /// Whether a packet with its checksum among the summed octets arrived as it was sent.
+    /// Whether the checksum of a packet, summed with its checksum field, is correct.
     #[inline]
     pub(crate) const fn is_right(self) -> bool {
         self.fold() == 0xffff

@@ -79,7 +79,8 @@ pub enum Checksum {
     /// Over header and payload.
     #[default]
     Full,
-    /// Sent as 0, "not computed": for paths that never leave memory; IPv6 forbids it and computes it anyway.
+    /// Sent as 0, "not computed": for paths that stay in memory. IPv6 forbids it, so there it is
+    /// computed anyway.
     None,
 }
 
@@ -92,7 +93,7 @@ pub struct UdpPorts {
     pub destination: u16,
 }
 
-/// From whom to whom on a link.
+/// Source and destination of packets on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Own Ethernet address.
@@ -107,7 +108,7 @@ pub struct Route {
     pub checksum: Checksum,
 }
 
-/// A route that no packet can take.
+/// An invalid route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// One address is IPv4, the other IPv6.
@@ -123,7 +124,7 @@ pub enum RouteError {
 #[error("the datagram does not fit an IP packet")]
 pub struct Oversize;
 
-/// The headers of a route, ready to be stamped in front of datagrams.
+/// The headers of a route, ready to be written in front of datagrams.
 #[derive(Clone, Debug)]
 pub struct Template {
     header: [u8; MAX_HEADER_OCTETS],
@@ -139,7 +140,7 @@ impl Template {
     /// The template of a route.
     ///
     /// # Errors
-    /// The addresses do not go together, or cannot be the ends of a datagram.
+    /// The addresses are of different versions, or cannot be the ends of a datagram.
     pub fn new(route: &Route) -> Result<Self, RouteError> {
         let addresses = (
             route.source.to_canonical(),
@@ -208,10 +209,12 @@ impl Template {
         self.header[..6].copy_from_slice(&mac.0);
     }
 
-    /// Writes the headers into `frame`, whose octets from [`Template::header_octets`] on are the datagram.
+    /// Writes the headers into `frame`, whose octets from [`Template::header_octets`] on are the
+    /// datagram.
     ///
     /// # Errors
-    /// The datagram is too long for an IP packet, or `frame` is shorter than the headers; `frame` is unchanged then.
+    /// The datagram is too long for an IP packet, or `frame` is shorter than the headers; `frame`
+    /// is unchanged then.
     #[inline]
     pub fn write(&self, frame: &mut [u8], ports: UdpPorts, ecn: Ecn) -> Result<(), Oversize> {
         let ip_octets = frame.len().wrapping_sub(ETHERNET_OCTETS);
@@ -253,7 +256,8 @@ impl Template {
         // R3-8
         if self.checksum == Checksum::Full || self.version == IpVersion::V6 {
             let sum = self.pseudo_sum.word(length).octets(segment).finish();
-            // 0 would mean "not computed"; its other representation says the same sum (RFC 768).
+            // 0 would mean "not computed"; the other representation of the same sum is sent (RFC
+            // 768).
             let sent = if sum == 0 { 0xffff } else { sum };
             segment[6..8].copy_from_slice(&sent.to_be_bytes());
         }

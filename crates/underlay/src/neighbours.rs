@@ -1,5 +1,5 @@
-//! Who on the link has which Ethernet address: ARP and IPv6 neighbour discovery for a port that the kernel does
-//! not see, without input or output of its own.
+//! Who on the link has which Ethernet address: ARP and IPv6 neighbour discovery for a port that the
+//! kernel does not see, without input or output of its own.
 //!
 //! | state | sends | answers `resolve` with | leaves it |
 //! |---|---|---|---|
@@ -9,8 +9,9 @@
 //! | checking | a question to the neighbour alone, again after growing waits | the address | answered: known; out of tries: asking |
 //! | missing | nothing | unreachable | after `missing_ns`, when asked for: asking |
 //!
-//! Anybody on the link can claim an address. So what a neighbour says of itself without being asked is checked when it is first used, and a claim to an address that is known changes
-//! nothing until the one who had it does not answer any more, and the question to everybody is answered.
+//! Anybody on the link can claim an address. So what a neighbour says of itself without being asked
+//! is checked when it is first used, and a claim to an address that is known changes nothing until
+//! the one who had it does not answer any more, and the question to everybody is answered.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -19,31 +20,32 @@ use crate::addr::{IpVersion, LocalInterface, MacAddr};
 use crate::frame::is_host;
 use crate::solicit::{self, Message};
 
-/// Neighbours remembered at most; the one that was asked for longest ago makes room.
+/// Neighbours in the table at most; the least recently used is evicted.
 pub const MAX_NEIGHBOURS: usize = 1024;
 
-/// Answers waiting to be sent at most; a flood of questions beyond is ignored.
+/// Answers in the queue at most; requests beyond it are ignored.
 const MAX_ANSWERS: usize = 32;
 
-/// How long neighbour resolution waits for what, in nanoseconds.
+/// Timers of neighbour resolution, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// From the first question to the second; every later wait is twice as long.
+    /// From the first request to the second; every later interval is twice as long.
     pub first_wait_ns: u64,
-    /// Questions before a neighbour counts as missing.
+    /// Requests before a neighbour counts as missing.
     pub tries: u32,
-    /// How long an answer is believed while packets go to the neighbour.
+    /// How long an answer is valid while packets are sent to the neighbour.
     pub check_ns: u64,
-    /// How long a neighbour is remembered to which no packets go.
+    /// How long a neighbour stays in the table while no packets are sent to it.
     pub forget_ns: u64,
-    /// How long after an answer no claim of another address has the neighbour asked again.
+    /// How long after an answer a claim of another address does not cause a check.
     pub settled_ns: u64,
-    /// How long a missing neighbour is not asked for again.
+    /// How long a missing neighbour is not requested again.
     pub missing_ns: u64,
 }
 
 impl Default for Timing {
-    /// Asks after 0, 100, 300, 700 ms, gives up after 1.5 s for 1 s; checks neighbours in use every 5 s.
+    /// Requests after 0, 100, 300, 700 ms, gives up after 1.5 s for 1 s; checks neighbours in use
+    /// every 5 s.
     fn default() -> Self {
         Self {
             first_wait_ns: 100_000_000,
@@ -56,12 +58,12 @@ impl Default for Timing {
     }
 }
 
-/// What is known of a neighbour.
+/// The result of a resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourResolution {
-    /// Packets for it go to this address.
+    /// The Ethernet address.
     Known(MacAddr),
-    /// It is being asked for: `poll_transmit`, and try again after the next answer.
+    /// A request is outstanding: call `poll_transmit`, and try again after the next answer.
     Pending,
     /// It does not answer.
     Unreachable,
@@ -77,7 +79,7 @@ enum NeighbourState {
 }
 
 impl NeighbourState {
-    /// Where packets go.
+    /// The destination of packets.
     fn mac(self) -> Option<MacAddr> {
         match self {
             NeighbourState::Heard(mac)
@@ -91,13 +93,13 @@ impl NeighbourState {
 #[derive(Clone, Copy, Debug)]
 struct Neighbour {
     state: NeighbourState,
-    /// Questions sent in this state.
+    /// Requests sent in this state.
     sent: u32,
-    /// When the state asks again or ends.
+    /// When the state repeats its request or ends.
     due_ns: u64,
     /// When `resolve` last asked for it; 0 for never.
     used_ns: u64,
-    /// No claim of another address has it checked before this time.
+    /// Until then, a claim of another address does not cause a check.
     settled_until_ns: u64,
 }
 
@@ -126,24 +128,26 @@ impl Neighbours {
         }
     }
 
-    /// Counts changes of any neighbour's Ethernet address: whoever keeps addresses asks again when it moves.
+    /// A counter of changes of neighbours' Ethernet addresses; callers that cache addresses resolve
+    /// them again when it changes.
     #[inline]
     pub const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// The end of the link that this one answers for.
+    /// The local interface.
     pub const fn local(&self) -> &LocalInterface {
         &self.local
     }
 
-    /// Whether there is an entry for `address`, whatever its state, so that [`Neighbours::resolve`] makes none.
+    /// Whether there is an entry for `address`, whatever its state, so that [`Neighbours::resolve`]
+    /// makes none.
     pub fn has(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.local.owns(address) || self.table.contains_key(&address)
     }
 
-    /// Where packets for `address` go; starts asking when that is not known.
+    /// The Ethernet address for `address`; starts the resolution if it is unknown.
     pub fn resolve(&mut self, now_ns: u64, address: IpAddr) -> NeighbourResolution {
         let address = address.to_canonical();
         let version = IpVersion::of(address);
@@ -185,7 +189,8 @@ impl Neighbours {
         NeighbourResolution::Pending
     }
 
-    /// Tells everybody on the link our addresses, as after a start: old entries elsewhere are corrected.
+    /// Announces the local addresses on the link, as after a start, so that stale entries elsewhere
+    /// are corrected.
     pub fn announce(&mut self) {
         for address in self.local.addresses() {
             if self.answers.len() < MAX_ANSWERS {
@@ -198,7 +203,8 @@ impl Neighbours {
         }
     }
 
-    /// Takes in a received frame; false when it is neither ARP nor neighbour discovery, or malformed.
+    /// Processes a received frame; false when it is neither ARP nor neighbour discovery, or
+    /// malformed.
     pub fn handle_frame(&mut self, now_ns: u64, frame: &[u8]) -> bool {
         let Some(message) = solicit::read(frame) else {
             return false;
@@ -248,7 +254,8 @@ impl Neighbours {
         None
     }
 
-    /// When [`Neighbours::poll_transmit`] must be called next, if nothing arrives before; 0 means at once.
+    /// When [`Neighbours::poll_transmit`] must be called next, if nothing arrives before; 0 means
+    /// at once.
     pub fn next_deadline(&self) -> Option<u64> {
         if !self.answers.is_empty() {
             return Some(0);
@@ -260,7 +267,8 @@ impl Neighbours {
         self.table.values().filter_map(Neighbour::deadline).min()
     }
 
-    /// Moves a neighbour whose time has come one step on, and returns the question that this step asks.
+    /// Advances a neighbour whose timer has expired, and returns the request that the new state
+    /// sends.
     fn advance(&mut self, now_ns: u64, address: IpAddr) -> Option<Message> {
         let Timing {
             first_wait_ns,
@@ -313,7 +321,7 @@ impl Neighbours {
         })
     }
 
-    /// Takes an answer; one from a neighbour that is not remembered is ignored.
+    /// Processes an answer; one from a neighbour without an entry is ignored.
     fn learn(&mut self, now_ns: u64, address: IpAddr, mac: MacAddr) {
         if !self.may_have(address, mac) {
             return;
@@ -335,7 +343,8 @@ impl Neighbours {
         }
     }
 
-    /// Takes what a question to us says of who asks: it will send to us and be answered, so it is worth remembering (RFC 826), but has not been asked.
+    /// Records the sender of a request for a local address: it will send to this host and be
+    /// answered, so it is worth an entry (RFC 826), but is not verified.
     fn learn_asker(&mut self, now_ns: u64, address: IpAddr, mac: MacAddr) {
         if !self.may_have(address, mac) {
             return;
@@ -365,7 +374,7 @@ impl Neighbours {
         self.table.insert(address, heard);
     }
 
-    /// Somebody claims the address of a neighbour that is at `mac`: that one is asked.
+    /// Handles a claim of the address of a neighbour at `mac`: the neighbour is checked there.
     fn contest(&mut self, now_ns: u64, address: IpAddr, mac: MacAddr) {
         let Some(neighbour) = self.table.get_mut(&address) else {
             return;
@@ -399,14 +408,14 @@ impl Neighbours {
 }
 
 impl Neighbour {
-    /// Has the neighbour asked at `mac` alone.
+    /// Sends requests to the neighbour at `mac` only.
     fn check(&mut self, now_ns: u64, mac: MacAddr) {
         self.state = NeighbourState::Checking(mac);
         self.sent = 0;
         self.due_ns = now_ns;
     }
 
-    /// When the state must be advanced; a missing neighbour waits to be asked for.
+    /// When the state must be advanced; a missing neighbour waits for the next resolution.
     fn deadline(&self) -> Option<u64> {
         match self.state {
             NeighbourState::Missing => None,
@@ -600,7 +609,8 @@ mod tests {
         }
     }
 
-    /// What of `claims` the neighbour at address 2 makes of claims that come while it is there: it stays where it is.
+    /// What of `claims` the neighbour at address 2 makes of claims that come while it is there: it
+    /// stays where it is.
     fn claims_change_nothing(claim: impl Fn(&mut Neighbours)) {
         for (a_address, b_address) in [("10.0.0.1", "10.0.0.2"), ("fe80::1", "fe80::2")] {
             let (mut a, mut b) = (neighbours(1, a_address), neighbours(2, b_address));

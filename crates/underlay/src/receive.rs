@@ -35,18 +35,19 @@ pub struct Received {
 /// The index of a destination that is a group.
 pub const NO_INDEX: u8 = u8::MAX;
 
-/// Why a frame is not handed up.
+/// Why a frame is not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dropped {
-    /// ARP or ICMPv6: no error, [`crate::Neighbours::handle_frame`] wants it.
+    /// ARP or ICMPv6: no error, for [`crate::Neighbours::handle_frame`].
     NeighbourTraffic,
     /// It ends inside a header, or before the length its headers state.
     Truncated,
     /// Neither IPv4, IPv6 nor ARP.
     NotIp,
-    /// Its Ethernet or IP destination is neither ours nor a group's, or it is to a group and names a single slot.
+    /// Its Ethernet or IP destination is neither local nor a group, or it is to a group and names a
+    /// single slot.
     NotForUs,
-    /// A version, header length or total length that cannot be.
+    /// An invalid version, header length or total length.
     BadIpHeader,
     /// The IPv4 header checksum is wrong.
     BadIpChecksum,
@@ -102,7 +103,8 @@ impl Dropped {
     }
 }
 
-/// Checks every header of a frame and finds the UDP datagram that it carries to `local`, or to a group of which `local` may be a member.
+/// Checks every header of a frame and finds the UDP datagram that it carries to `local`, or to a
+/// group of which `local` may be a member.
 ///
 /// Octets behind the IP packet (Ethernet padding) are ignored.
 ///
@@ -135,7 +137,8 @@ pub fn parse(frame: &[u8], local: &LocalInterface) -> Result<Received, Dropped> 
     }
 }
 
-/// A datagram to a group is the daemon's, who knows the members: were it any slot's, each host would answer it.
+/// A datagram to a group is for the daemon, which knows the members: for any other slot, each host
+/// would answer it.
 #[cold]
 fn to_all_slots(parsed: Result<Received, Dropped>) -> Result<Received, Dropped> {
     parsed.and_then(|received| {
@@ -359,7 +362,7 @@ mod tests {
                 let parsed = parse(&written(&route, 21504, b"to all"), &local());
                 assert_eq!(parsed, Err(Dropped::NotForUs), "{group} at {mac}");
             }
-            // A host's address in a frame to a group is not the group's business.
+            // A unicast IP address in a frame to an Ethernet group is not accepted.
             route.destination_mac = MacAddr::of_group(group.parse().unwrap());
             route.destination = if route.source.is_ipv4() {
                 "127.0.0.2".parse().unwrap()

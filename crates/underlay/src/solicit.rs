@@ -1,4 +1,4 @@
-//! The frames of ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861), written and read.
+//! The frames of ARP (RFC 826) and IPv6 neighbour discovery (RFC 4861): encoding and decoding.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,34 +11,38 @@ use smoltcp::wire::{
 
 use crate::addr::MacAddr;
 
-/// Octets of the longest frame that neighbour resolution sends: a solicitation with its link-layer option.
+/// Octets of the longest frame that neighbour resolution sends: a solicitation with its link-layer
+/// option.
 pub const MAX_SOLICITATION_OCTETS: usize = 14 + 40 + 32;
 
-/// Neighbour discovery is only believed with this hop limit, which no router lets through (RFC 4861 section 7.1).
+/// Neighbour discovery is accepted only with this hop limit, which no router forwards (RFC 4861
+/// section 7.1).
 const ND_HOP_LIMIT: u8 = 255;
 
-/// What one frame of either protocol says.
+/// The content of a frame of either protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// "Who has `target`?", asked by `sender`; the asker is unspecified when it probes for a duplicate.
+    /// "Who has `target`?", asked by `sender`; the asker is unspecified when it probes for a
+    /// duplicate.
     Question {
         asker: IpAddr,
         asker_mac: MacAddr,
         target: IpAddr,
-        /// Where the question goes: the neighbour itself when it is known, else everybody it could be.
+        /// The destination of the request: the neighbour itself when it is known, else broadcast or
+        /// the solicited-node group.
         to: Option<MacAddr>,
     },
     /// "`address` is at `mac`".
     Answer {
         address: IpAddr,
         mac: MacAddr,
-        /// Whom the answer is for; `None` announces to everybody.
+        /// The destination of the answer; `None` announces to all.
         to: Option<(IpAddr, MacAddr)>,
     },
 }
 
-/// Writes a message from `own_mac` and returns the frame's length; `None` when `buffer` is too short or the message
-/// mixes IP versions.
+/// Writes a message from `own_mac` and returns the frame's length; `None` when `buffer` is too
+/// short or the message mixes IP versions.
 pub(crate) fn write(message: &Message, own_mac: MacAddr, buffer: &mut [u8]) -> Option<usize> {
     match *message {
         Message::Question {
@@ -123,7 +127,8 @@ pub(crate) fn write(message: &Message, own_mac: MacAddr, buffer: &mut [u8]) -> O
     }
 }
 
-/// What a received frame says; `None` for everything that is not a valid message of either protocol.
+/// The content of a received frame; `None` for everything that is not a valid message of either
+/// protocol.
 pub(crate) fn read(frame: &[u8]) -> Option<Message> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     match ethernet.ethertype() {
@@ -268,7 +273,7 @@ fn write_ethernet(
     Some(&mut frame[octets..])
 }
 
-/// The group in which the owner of an address listens for questions about it (RFC 4291 section 2.7.1).
+/// The solicited-node group of an address (RFC 4291 section 2.7.1).
 pub(crate) fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let octets = address.octets();
     let mut group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0).octets();

@@ -221,8 +221,9 @@ fn reject_carries_private_data_to_the_active_end() {
     assert_eq!(reply.private_data[..3], *b"no\0");
 }
 
-/// The kernel had the request when its listener was closed, and then another listener comes: the application on the other end, which has a connection
-/// to the first, must not hear a refusal (perftest connects twice).
+/// The kernel had the request when its listener was closed, and then another listener comes: the
+/// application on the other end, which has a connection to the first, must not hear a refusal
+/// (perftest connects twice).
 fn second_request_after_the_listener(then: impl FnOnce(&mut Bed, CmMessage)) {
     let mut bed = Bed::new();
     bed.listen();

@@ -1,7 +1,8 @@
 //! A port by DPDK: this process is the primary, lessees are its secondaries.
 //!
-//! Queue pair 0 is the daemon's and sends all that it sends. Pairs 1 and up are polled here until they are lent. Each pair has a pool of its
-//! own, so that the pool of a dead lessee can be made anew.
+//! Queue pair 0 is the daemon's and sends all that it sends. Pairs 1 and up are polled here until
+//! they are lent. Each pair has a pool of its own, so that the pool of a dead lessee can be made
+//! anew.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,8 @@ enum Queue {
     Lost,
 }
 
-/// The port. Fields are dropped in this order: rules and queues before the port, the port before DPDK.
+/// The port. Fields are dropped in this order: rules and queues before the port, the port before
+/// DPDK.
 pub(super) struct Dpdk {
     queues: Vec<Queue>,
     /// What brings packets to lessees where there are no rules.
@@ -78,7 +80,8 @@ impl Dpdk {
         }
     }
 
-    /// Brings the packets for a UDP port to a lessee's queue, as far as the device can; what comes elsewhere is forwarded by slot.
+    /// Brings the packets for a UDP port to a lessee's queue, as far as the device can; what comes
+    /// elsewhere is forwarded by slot.
     fn steer(&mut self, queue: u16, udp_port: u16) -> Vec<FlowRule> {
         if let Some(table) = &mut self.table {
             table.lend(queue, udp_port);
@@ -111,7 +114,8 @@ impl Dpdk {
 
 impl PacketPort for Dpdk {
     fn enter(&mut self) {
-        // SAFETY: the data thread is the only one of this process that uses pools, and every lessee has an id of its own above 0.
+        // SAFETY: the data thread is the only one of this process that uses pools, and every lessee
+        // has an id of its own above 0.
         unsafe { LcoreId::PRIMARY.adopt() };
     }
 

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use urdma_types::{Ip16, SlotId};
 
 use urdma_arena::{Arena, Endpoint, Meta, RxFrame};
-// The build script's arguments for the linker need the DPDK wrapper in every program of this package.
+// The build script's arguments for the linker need the DPDK wrapper in every program of this
+// package.
 use urdma_ipc::{Attached, CmPort, ControlClient, PortSharing, PortTable, RunDir, Status};
 use urdmad as _;
 
@@ -227,8 +228,9 @@ impl Activity {
     }
 }
 
-/// Waits for a second in which the process goes to sleep `sleeps_max` times at most and uses less than a twentieth of a core. What else the
-/// machine does makes single seconds worse, but does not keep an idle process busy in all of them.
+/// Waits for a second in which the process goes to sleep `sleeps_max` times at most and uses less
+/// than a twentieth of a core. What else the machine does makes single seconds worse, but does not
+/// keep an idle process busy in all of them.
 pub fn expect_idle(pid: u32, sleeps_max: u64) {
     eventually("the process is idle", || {
         let before = Activity::of(pid);

@@ -1,4 +1,5 @@
-//! Ports of several drivers without hugepages, each end a process of its own, because DPDK starts only once in a process.
+//! Ports of several drivers without hugepages, each end a process of its own, because DPDK starts
+//! only once in a process.
 //!
 //! Needs root for network namespaces.
 
@@ -232,8 +233,8 @@ fn af_xdp() {
     on_veth(|name| format!("net_af_xdp0,iface={name}"), &[60, 1514]);
 }
 
-/// The driver's own way to a netdev (`remote=`) needs the multiq queueing discipline, which not every kernel has: a bridge
-/// does the same.
+/// The driver's own way to a netdev (`remote=`) needs the multiq queueing discipline, which not
+/// every kernel has: a bridge does the same.
 fn tap() {
     let directory = Directory::new();
     let veth = Veth::new();

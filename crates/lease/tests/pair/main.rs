@@ -1,8 +1,8 @@
-//! Two primaries joined by net_memif, as two daemons would be, and a secondary of each that exchanges datagrams through the
-//! lease table.
+//! Two primaries joined by net_memif, as two daemons would be, and a secondary of each that
+//! exchanges datagrams through the lease table.
 //!
-//! Every process of it is this program in another role, because DPDK starts only once in a process. Needs root for hugepages.
-//! `--measure` (after `--`) prints round trips and attach times instead.
+//! Every process of it is this program in another role, because DPDK starts only once in a process.
+//! Needs root for hugepages. `--measure` (after `--`) prints round trips and attach times instead.
 
 #![allow(clippy::unwrap_used)]
 

@@ -138,7 +138,8 @@ fn load() -> &'static LeaseTable {
     assert!(!symbol.is_null());
     // SAFETY: the symbol is the function of this type.
     let function: TableFn = unsafe { std::mem::transmute(symbol) };
-    // SAFETY: the function has no preconditions, and its table lives as long as the library, which stays.
+    // SAFETY: the function has no preconditions, and its table lives as long as the library, which
+    // stays.
     let table = unsafe { &*function() };
     assert_eq!(
         (table.version, table.size),
@@ -321,7 +322,8 @@ impl Leased {
         println!("echoed");
     }
 
-    /// Sends and receives as fast as it can for so many milliseconds, in bursts; holds some of what it gets.
+    /// Sends and receives as fast as it can for so many milliseconds, in bursts; holds some of what
+    /// it gets.
     fn flood(&self, milliseconds: u64) {
         println!("flooding");
         let deadline = Instant::now() + Duration::from_millis(milliseconds);
@@ -442,7 +444,8 @@ impl Leased {
         println!("refused");
     }
 
-    /// Takes six buffers: the first, the fourth and the last are sent, the second and the fifth go back, the third is too long.
+    /// Takes six buffers: the first, the fourth and the last are sent, the second and the fifth go
+    /// back, the third is too long.
     fn gaps(&self) {
         let mut buffers = [EMPTY_TX; 6];
         // SAFETY: the lease is open; there is room for six buffers.
