@@ -40,7 +40,8 @@ impl UpArgs {
         match (&target.instance, configured_instance(file)) {
             (Some(asked), Some(named)) if *asked != named => {
                 return Err(Error::sentence(format!(
-                    "{} names the instance \"{named}\" and --instance \"{asked}\": leave one of them out",
+                    "{} names the instance \"{named}\" and --instance \"{asked}\": leave one of \
+                    them out",
                     file.display()
                 )));
             }

@@ -177,7 +177,8 @@ mod tests {
         };
         assert_eq!(
             render(&faults, false),
-            "faults   out loss 1%, seed 7; of 100 packets, 2 lost, wait in the queue 3µs, at most 7µs\n"
+            "faults   out loss 1%, seed 7; of 100 packets, 2 lost, wait in the queue 3µs, at most \
+            7µs\n"
         );
         assert!(render(&faults, true).starts_with("faults   in  none\n"));
     }

@@ -33,7 +33,8 @@ impl Libraries {
             .find(|dir| dir.join(STANDIN).is_file())
             .ok_or_else(|| {
                 Error::sentence(format!(
-                    "{STANDIN} is neither beside urdma nor in ../lib/urdma: build it with `make build`, or install with `make install`"
+                    "{STANDIN} is neither beside urdma nor in ../lib/urdma: build it with \
+                    `make build`, or install with `make install`"
                 ))
             })?;
         let plugin = dir.join(PLUGIN);

@@ -155,7 +155,8 @@ fn render_slots(text: &mut String, status: &Status) -> std::fmt::Result {
         for from in report.map_or(&[][..], |report| &report.copies_twice_from) {
             writeln!(
                 text,
-                "slot {} copies long messages from slot {from} twice: it may not read that process' memory",
+                "slot {} copies long messages from slot {from} twice: it may not read that \
+                process' memory",
                 slot.slot
             )?;
         }

@@ -77,7 +77,8 @@ fn kernel_rdma(machine: &Machine) -> Finding {
         Finding::without(
             WHAT,
             "this kernel has none, or its modules are not loaded",
-            "none is needed: `urdma run` brings a stand-in; where the kernel has modules: modprobe ib_uverbs rdma_ucm",
+            "none is needed: `urdma run` brings a stand-in; where the kernel has modules: modprobe \
+            ib_uverbs rdma_ucm",
         )
     }
 }
@@ -163,7 +164,8 @@ fn iommu(machine: &Machine) -> Finding {
     Finding::without(
         WHAT,
         "none",
-        "only PCI NICs want one: intel_iommu=on or amd_iommu=on on the kernel's command line; without it, root may set vfio's enable_unsafe_noiommu_mode",
+        "only PCI NICs want one: intel_iommu=on or amd_iommu=on on the kernel's command line; \
+        without it, root may set vfio's enable_unsafe_noiommu_mode",
     )
 }
 
@@ -195,7 +197,8 @@ fn nics(machine: &Machine) -> Finding {
         return Finding::without(
             WHAT,
             "no PCI NIC",
-            "between hosts use [port] kind \"af_xdp\" or \"tap\" on a network interface, or \"memif\" on one machine",
+            "between hosts use [port] kind \"af_xdp\" or \"tap\" on a network interface, or \
+            \"memif\" on one machine",
         );
     }
     Finding::good(WHAT, list.join(", "))

@@ -194,7 +194,8 @@ impl Config {
         };
         if faults.corrupt() && !port.checksum {
             return Err(
-                "without checksums a changed octet would reach programs: set checksum = true in [port], at both hosts"
+                "without checksums a changed octet would reach programs: set checksum = true in \
+                [port], at both hosts"
                     .to_owned(),
             );
         }
@@ -651,7 +652,8 @@ mod tests {
     #[test]
     fn config_with_memif_is_understood() {
         let config = parse(
-            "instance = \"b\"\naddress = [\"127.0.0.2\"]\nslots = 8\n[port]\nkind = \"memif\"\nrole = \"client\"\n\
+            "instance = \"b\"\naddress = [\"127.0.0.2\"]\nslots = 8\n[port]\nkind = \
+            \"memif\"\nrole = \"client\"\n\
              socket = \"/tmp/m.sock\"\nmtu = 9000\nlease_queues = 2\n",
         )
         .unwrap();

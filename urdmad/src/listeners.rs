@@ -98,7 +98,10 @@ impl Listeners {
         if taken >= usize::try_from(quota).unwrap_or(usize::MAX) {
             return Err(Refusal::new(
                 RefusalKind::QuotaExceeded,
-                format!("this process has {taken} CM ports already, as many as cm_ports_per_process allows"),
+                format!(
+                    "this process has {taken} CM ports already, as many as \
+                    cm_ports_per_process allows"
+                ),
             ));
         }
         if self.bindings.iter().any(|b| b.id == id) {

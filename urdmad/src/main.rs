@@ -56,7 +56,8 @@ fn run(arguments: Arguments) -> Result<(), String> {
         }
         if let Some(named) = config.instance.filter(|named| *named != instance) {
             return Err(format!(
-                "the configuration names the instance \"{named}\" and --instance \"{instance}\": leave one of them out"
+                "the configuration names the instance \"{named}\" and --instance \"{instance}\": \
+                leave one of them out"
             ));
         }
         config.instance = Some(instance);

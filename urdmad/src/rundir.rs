@@ -35,7 +35,8 @@ const DYING_LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
     /// Another urdmad has it.
-    #[error("instance \"{instance}\" runs already{}: see `urdma status`, or end it with `urdma down`", process(.pid))]
+    #[error("instance \"{instance}\" runs already{}: see `urdma status`, or end it with \
+        `urdma down`", process(.pid))]
     Running {
         /// The instance.
         instance: String,
@@ -43,7 +44,8 @@ pub enum RunDirError {
         pid: Option<u32>,
     },
     /// There is something that urdmad has not made.
-    #[error("{} is no run directory of urdmad: it holds {found}; name another one with --run-dir", dir.display())]
+    #[error("{} is no run directory of urdmad: it holds {found}; name another one with \
+        --run-dir", dir.display())]
     Foreign {
         /// The directory.
         dir: PathBuf,

@@ -29,7 +29,10 @@ pub struct Owner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoSlot {
     /// All are taken.
-    #[error("all {0} slots of this instance are taken: end a program or raise \"slots\" in the configuration")]
+    #[error(
+        "all {0} slots of this instance are taken: end a program or raise \"slots\" in the \
+        configuration"
+    )]
     AllTaken(usize),
     /// The user has as many as he may.
     #[error("user {uid} has {limit} slots already, as many as quota.slots_per_user allows")]

@@ -23,7 +23,8 @@ fn alone() -> MutexGuard<'static, ()> {
 
 fn config(address: &str, role: &str, scratch: &Scratch) -> String {
     format!(
-        "address = [\"{address}\"]\n[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\nmtu = 1500\nlease_queues = 2\n",
+        "address = [\"{address}\"]\n[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \
+        \"{}\"\nmtu = 1500\nlease_queues = 2\n",
         scratch.path().join("memif.sock").display()
     )
 }

@@ -30,7 +30,8 @@ struct Hosts {
 
 fn config(address: &str, role: &str, socket: &Path, extra: &str) -> String {
     format!(
-        "address = [\"{address}\"]\n[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\n{extra}",
+        "address = [\"{address}\"]\n[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \
+        \"{}\"\n{extra}",
         socket.display()
     )
 }

@@ -14,7 +14,8 @@ use crate::PROTOCOL_VERSION;
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// The instance's run directory is there or it is the default one, but no urdmad answers.
-    #[error("no urdmad runs for instance \"{instance}\" ({}): start one with `urdma up{}`", dir.display(), instance_option(instance))]
+    #[error("no urdmad runs for instance \"{instance}\" ({}): start one with \
+        `urdma up{}`", dir.display(), instance_option(instance))]
     NoDaemon {
         /// The instance.
         instance: String,
@@ -22,7 +23,8 @@ pub enum ControlError {
         dir: PathBuf,
     },
     /// The caller may not open the control socket.
-    #[error("no permission to use {}: become a member of group \"{group}\" or start an instance of your own with `urdma up`", path.display())]
+    #[error("no permission to use {}: become a member of group \"{group}\" or start an instance of \
+        your own with `urdma up`", path.display())]
     PermissionDenied {
         /// The control socket.
         path: PathBuf,
@@ -33,7 +35,8 @@ pub enum ControlError {
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
     /// There is no such instance, but there are others.
-    #[error("there is no instance \"{instance}\"; running: {}: name one of them or start it with `urdma up --instance {instance}`", existing.join(", "))]
+    #[error("there is no instance \"{instance}\"; running: {}: name one of them or start it with \
+        `urdma up --instance {instance}`", existing.join(", "))]
     UnknownInstance {
         /// The requested instance.
         instance: String,
@@ -41,7 +44,10 @@ pub enum ControlError {
         existing: Vec<String>,
     },
     /// urdmad speaks another version of the control protocol.
-    #[error("urdmad speaks control protocol {theirs} and this program {PROTOCOL_VERSION}: install the same urdma on both sides and restart urdmad")]
+    #[error(
+        "urdmad speaks control protocol {theirs} and this program {PROTOCOL_VERSION}: install \
+        the same urdma on both sides and restart urdmad"
+    )]
     VersionMismatch {
         /// urdmad's version.
         theirs: u32,

@@ -167,7 +167,10 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
     with_unit(text, &units)
         .filter(|ns| *ns <= most)
         .ok_or_else(|| {
-            format!("\"{text}\" is no time: write 0s to {DELAY_MAX:?} with ns, us, ms or s, such as \"1ms\"")
+            format!(
+                "\"{text}\" is no time: write 0s to {DELAY_MAX:?} with ns, us, ms or s, such \
+                as \"1ms\""
+            )
         })
 }
 

@@ -61,9 +61,10 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    const MEMINFO: &str = "MemTotal:       24682000 kB\nHugePages_Total:     300\nHugePages_Free:      200\nHugePages_Rsvd:        1\nHugepagesize:       2048 kB\n";
-    const MOUNTS: &str =
-        "proc /proc proc rw 0 0\nnone /mnt/huge hugetlbfs rw 0 0\nnone /dev/hugepages hugetlbfs rw 0 0\n";
+    const MEMINFO: &str = "MemTotal:       24682000 kB\nHugePages_Total:     300\n\
+        HugePages_Free:      200\nHugePages_Rsvd:        1\nHugepagesize:       2048 kB\n";
+    const MOUNTS: &str = "proc /proc proc rw 0 0\nnone /mnt/huge hugetlbfs rw 0 0\n\
+        none /dev/hugepages hugetlbfs rw 0 0\n";
 
     #[test]
     fn fields_and_the_first_mount_are_read() {

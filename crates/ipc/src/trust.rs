@@ -27,7 +27,9 @@ const SYMLINKS_MAX: usize = 40;
 
 /// Why a run directory is not used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("will not use the instance in {}: {fault}, and another user could read and change the memory of your programs: name another run directory with --run-dir or URDMA_RUN_DIR", dir.display())]
+#[error("will not use the instance in {}: {fault}, and another user could read and change the \
+    memory of your programs: name another run directory with --run-dir or \
+    URDMA_RUN_DIR", dir.display())]
 pub struct Untrusted {
     /// The run directory.
     pub dir: PathBuf,

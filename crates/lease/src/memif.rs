@@ -58,7 +58,11 @@ fn prefetch_to_write(frame: *const u8) {
         // SAFETY: a prefetch never faults and changes no state of the program; processors without
         // it execute it as a no-op.
         unsafe {
-            std::arch::asm!("prefetchw [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+            std::arch::asm!(
+                "prefetchw [{at}]",
+                at = in(reg) at,
+                options(nostack, preserves_flags, readonly),
+            );
         }
     }
 }

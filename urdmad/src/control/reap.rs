@@ -36,8 +36,8 @@ impl Control {
             self.counters.reaped_frames += u64::from(frames);
         }
         tracing::info!(
-            "slot {}: process {pid} has ended; {frames} frames reclaimed, {still_held} of its frames \
-             still held by others",
+            "slot {}: process {pid} has ended; {frames} frames reclaimed, {still_held} of its \
+             frames still held by others",
             slot.number()
         );
         let gone = Event::SlotGone {

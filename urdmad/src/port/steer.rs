@@ -30,7 +30,7 @@ impl Steer {
 /// Why an AF_XDP port did not start, and the most frequent remedy.
 pub(super) fn explain(error: &::dpdk::Error, netdev: &str) -> String {
     format!(
-        "{error}; if {netdev} carries an XDP program already, perhaps of an urdmad that was killed: \
-         ip link set dev {netdev} xdp off"
+        "{error}; if {netdev} carries an XDP program already, perhaps of an urdmad that was \
+         killed: ip link set dev {netdev} xdp off"
     )
 }
