@@ -67,7 +67,7 @@ impl Binding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestTarget {
     /// A listener of this slot.
-    Listening(u8),
+    Listening(SlotId),
     /// A port that a process has bound. It is most likely about to listen: programs such as qperf
     /// tell the other end their port before they do.
     Bound,
@@ -396,15 +396,15 @@ mod tests {
         listen(&mut listeners, id(3, 1), at("::", 6));
         assert_eq!(
             find(&listeners, "127.0.0.1", 5),
-            RequestTarget::Listening(1)
+            RequestTarget::Listening(slot(1))
         );
         assert_eq!(
             find(&listeners, "127.0.0.2", 5),
-            RequestTarget::Listening(2)
+            RequestTarget::Listening(slot(2))
         );
         assert_eq!(
             find(&listeners, "127.0.0.2", 6),
-            RequestTarget::Listening(3)
+            RequestTarget::Listening(slot(3))
         );
         assert_eq!(find(&listeners, "127.0.0.2", 7), RequestTarget::Unbound);
     }
@@ -416,8 +416,11 @@ mod tests {
         let find = |listeners: &Listeners, addr: &str| listeners.find(SPACE, ip(addr), 7471);
         assert_eq!(find(&listeners, "127.0.0.1"), RequestTarget::Unbound);
         listen(&mut listeners, id(2, 1), shared("0.0.0.0", false, true));
-        assert_eq!(find(&listeners, "127.0.0.1"), RequestTarget::Listening(2));
-        assert_eq!(find(&listeners, "::1"), RequestTarget::Listening(1));
+        assert_eq!(
+            find(&listeners, "127.0.0.1"),
+            RequestTarget::Listening(slot(2))
+        );
+        assert_eq!(find(&listeners, "::1"), RequestTarget::Listening(slot(1)));
     }
 
     #[test]
@@ -438,8 +441,8 @@ mod tests {
         let refusal = listeners.release(id(2, 1));
         assert_eq!(kind(refusal), Some(RefusalKind::NotFound));
         let find = |listeners: &Listeners| listeners.find(SPACE, ip("127.0.0.1"), 5);
-        assert_eq!(find(&listeners), RequestTarget::Listening(1));
-        listeners.release_all(1);
+        assert_eq!(find(&listeners), RequestTarget::Listening(slot(1)));
+        listeners.release_all(slot(1));
         assert_eq!(find(&listeners), RequestTarget::Unbound);
     }
 

@@ -1,14 +1,17 @@
-//! Random numbers from the kernel.
+//! Unpredictable numbers for keys.
 
-/// Four octets that cannot be guessed.
+/// Four unpredictable octets; aborts if the system has none, as a predictable key grants access.
 pub(super) fn random_u32() -> u32 {
-    let mut octets = [0u8; 4];
-    // SAFETY: `octets` is writable for its length.
-    unsafe { libc::getrandom(octets.as_mut_ptr().cast(), octets.len(), 0) };
-    u32::from_ne_bytes(octets)
+    getrandom::u32().unwrap_or_else(|error| no_random_octets(error))
 }
 
-/// Eight octets that cannot be guessed.
+/// Eight unpredictable octets; as [`random_u32`].
 pub(super) fn random_u64() -> u64 {
-    u64::from(random_u32()) << 32 | u64::from(random_u32())
+    getrandom::u64().unwrap_or_else(|error| no_random_octets(error))
+}
+
+#[cold]
+fn no_random_octets(error: getrandom::Error) -> ! {
+    eprintln!("urdma: cannot get random octets for keys from the system: {error}");
+    std::process::abort()
 }

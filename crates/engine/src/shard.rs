@@ -469,22 +469,6 @@ impl Shard {
     }
 }
 
-/// Four unpredictable octets; aborts if the system has none, as a predictable key grants access.
-pub(super) fn random_u32() -> u32 {
-    getrandom::u32().unwrap_or_else(|error| no_random_octets(error))
-}
-
-/// Eight unpredictable octets; as [`random_u32`].
-pub(super) fn random_u64() -> u64 {
-    getrandom::u64().unwrap_or_else(|error| no_random_octets(error))
-}
-
-#[cold]
-fn no_random_octets(error: getrandom::Error) -> ! {
-    eprintln!("urdma: cannot get random octets for keys from the system: {error}");
-    std::process::abort()
-}
-
 /// Forgets the completions of a queue pair that nobody has polled.
 pub(super) fn purge(qp: &Qp) {
     let number = qp.number();

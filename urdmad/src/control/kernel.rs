@@ -96,11 +96,11 @@ impl Control {
     fn send_cm(&mut self, now: u64, to: Peer, datagram: &[u8]) {
         let is_own = self.identity.owns(to.ip);
         let mut slot = to.slot;
-        if is_own && slot == 0 {
+        if is_own && slot == SlotId::DAEMON {
             match ReqRoute::parse(datagram).map(|route| self.request_target(&route)) {
                 // The engine knows the requests that it has, even if their listener is closed, and
                 // refuses others.
-                None | Some(RequestTarget::Listening(0) | RequestTarget::Unbound) => {
+                None | Some(RequestTarget::Listening(SlotId::DAEMON) | RequestTarget::Unbound) => {
                     return self.kernel.cm.handle_datagram(now, to.ip, datagram);
                 }
                 Some(RequestTarget::Listening(listener)) => slot = listener,

@@ -146,7 +146,7 @@ pub(crate) fn request_target(shared: &Shared, request: &ReqRoute) -> RequestTarg
         // The listener may have closed since slot 0 accepted the request. Slot 0's CM engine knows
         // its requests and refuses others.
         RequestTarget::Unbound if shared.manages_connections() => {
-            RequestTarget::Listening(SlotId::DAEMON.number())
+            RequestTarget::Listening(SlotId::DAEMON)
         }
         service => service,
     }
@@ -161,7 +161,7 @@ pub(crate) fn dispatch(
 ) -> Option<DaemonDatagram> {
     let counters = &shared.counters;
     let slot = match request_target(shared, request) {
-        RequestTarget::Listening(slot) => SlotId::new(slot),
+        RequestTarget::Listening(slot) => Some(slot),
         RequestTarget::Bound => None,
         RequestTarget::Unbound => {
             counters.cm_rejected.bump();

@@ -40,7 +40,7 @@ impl Bed {
                 Output::SetQp(target) => self.targets.push(target),
                 Output::EndQp(qpn) => self.ended.push(qpn),
                 Output::Send(to, datagram) => {
-                    assert_eq!((to.ip, to.slot), (HOST, 0));
+                    assert_eq!((to.ip, to.slot), (HOST, SlotId::DAEMON));
                     self.cm.handle_datagram(self.now, HOST, &datagram);
                 }
             }
@@ -193,7 +193,10 @@ fn listen_on_the_port_of_a_process_is_refused_and_end_gives_the_port_back() {
         port: 7174,
         sharing: PortSharing::default(),
     };
-    let of_process = BindingId { slot: 3, number: 1 };
+    let of_process = BindingId {
+        slot: SlotId::new(3).unwrap(),
+        number: 1,
+    };
     bed.listen();
     let taken = bed.shared.listeners().bind(of_process, port, 9);
     assert!(taken.is_err());

@@ -259,7 +259,7 @@ fn device_that_goes_away_takes_its_listeners_and_connections_along() {
     rig.listen();
     rig.connect();
     rig.accept();
-    assert_eq!(rig.service(), RequestTarget::Listening(0));
+    assert_eq!(rig.service(), RequestTarget::Listening(SlotId::DAEMON));
 
     // The module says nothing more, and takes nothing.
     rig.module = Agent::over(File::open("/dev/null").unwrap());
