@@ -153,7 +153,10 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
     let imm = match request.opcode {
         IBV_WR_SEND => None,
         IBV_WR_SEND_WITH_IMM => Some(u32::from_be(word)),
-        _ => return send_unsupported(qp, request),
+        opcode => {
+            let op = unsupported(opcode).ok_or(VerbsError::Invalid)?;
+            return send_unsupported(qp, request, op);
+        }
     };
     let flags = post::send_flags(request.send_flags, qp.sq_sig_all)?;
     // SAFETY: the application passes an address handle that lives, or null.
@@ -175,8 +178,11 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
 /// Posts a request that other services have: it is taken and fails, as with a device that finds
 /// the fault when it executes the request. It names no address.
 #[cold]
-fn send_unsupported(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
-    let op = unsupported(request.opcode).ok_or(VerbsError::Invalid)?;
+pub(super) fn send_unsupported(
+    qp: &QueuePair,
+    request: &ibv_send_wr,
+    op: CompletionOp,
+) -> Result<(), VerbsError> {
     post::send_flags(request.send_flags, qp.sq_sig_all)?;
     post::with_payload(qp, request, |_| {
         Ok(qp
@@ -193,7 +199,6 @@ const fn unsupported(opcode: ibv_wr_opcode) -> Option<CompletionOp> {
         IBV_WR_RDMA_READ => CompletionOp::Read,
         IBV_WR_ATOMIC_CMP_AND_SWP => CompletionOp::CompareSwap,
         IBV_WR_ATOMIC_FETCH_AND_ADD => CompletionOp::FetchAdd,
-        post::WR_ATOMIC_WRITE => CompletionOp::AtomicWrite,
         IBV_WR_LOCAL_INV => CompletionOp::LocalInvalidate,
         IBV_WR_BIND_MW => CompletionOp::BindWindow,
         _ => return None,

@@ -14,7 +14,7 @@ use rdma_core_sys::verbs::{
     IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_OP_ERR,
     IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM,
     IBV_WC_WITH_INV, IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD,
-    IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
     IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
@@ -33,9 +33,6 @@ use urdma_engine::{
 
 /// Elements of a scatter-gather list at most.
 const SGE_MAX: usize = LIMITS.max_sge as usize;
-
-/// What requests of `ibv_wr_atomic_write` are kept as, with the new value as it lies in memory for an operand: a plain request has no place for it.
-pub(super) const WR_ATOMIC_WRITE: u32 = IBV_WR_ATOMIC_WRITE | 1 << 31;
 
 /// The flags that a send request may have.
 const SEND_FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
@@ -254,13 +251,6 @@ fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), Rest> {
             },
             None,
         ),
-        WR_ATOMIC_WRITE => (
-            SendOp::AtomicWrite {
-                remote: operand,
-                octets: atomic.compare_add.to_ne_bytes(),
-            },
-            None,
-        ),
         IBV_WR_LOCAL_INV => (SendOp::LocalInvalidate { stag: word }, None),
         IBV_WR_BIND_MW => return Err(Rest::Bind),
         _ => return Err(Rest::Unknown),
@@ -283,20 +273,57 @@ fn send_rest(qp: &QueuePair, request: &ibv_send_wr, rest: Rest) -> Result<(), Ve
         return Err(VerbsError::Invalid);
     }
     let bind = mw::bind_request(request)?;
+    send_rare(qp, request, bind.op(), 0)?;
+    bind.note_posted();
+    Ok(())
+}
+
+/// Posts the request of an `ibv_wr_atomic_write`. It has no `ibv_send_wr` of its own, because that
+/// structure has no field for the octets to be written; `request` has everything else.
+#[cold]
+pub(super) fn send_atomic_write(
+    qp: &QueuePair,
+    request: &ibv_send_wr,
+    octets: [u8; 8],
+) -> Result<(), VerbsError> {
+    let shared_queue = match qp.service {
+        Service::Connection | Service::UnreliableConnection => 0,
+        Service::Datagram => {
+            return datagram::send_unsupported(qp, request, CompletionOp::AtomicWrite)
+        }
+        // SAFETY: every bit pattern is an integer.
+        Service::XrcInitiator => unsafe { request.qp_type.xrc.remote_srqn },
+        Service::XrcTarget => return Err(VerbsError::Invalid),
+    };
+    // SAFETY: every bit pattern is an address and a key.
+    let target = unsafe { request.wr.rdma };
+    let remote = RemoteAddr {
+        stag: target.rkey,
+        to: target.remote_addr,
+    };
+    let op = SendOp::AtomicWrite { remote, octets };
+    send_rare(qp, request, op, shared_queue)
+}
+
+/// Posts a request whose operation [`operation`] does not have; it has no immediate data.
+fn send_rare(
+    qp: &QueuePair,
+    request: &ibv_send_wr,
+    op: SendOp,
+    shared_queue: u32,
+) -> Result<(), VerbsError> {
     let flags = send_flags(request.send_flags, qp.sq_sig_all)?;
     with_payload(qp, request, |payload| {
         let wr = SendWr {
             wr_id: request.wr_id,
-            op: bind.op(),
+            op,
             imm: None,
             flags,
-            shared_queue: 0,
+            shared_queue,
             payload,
         };
         Ok(qp.engine.post_send(&qp.qp, &wr)?)
-    })?;
-    bind.note_posted();
-    Ok(())
+    })
 }
 
 /// Modifiers of a request; all are signaled in a queue that signals all.
@@ -427,7 +454,7 @@ const fn opcode(op: CompletionOp) -> ibv_wc_opcode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdma_core_sys::verbs::{IBV_SEND_IP_CSUM, IBV_WC_GRH, IBV_WR_TSO};
+    use rdma_core_sys::verbs::{IBV_SEND_IP_CSUM, IBV_WC_GRH, IBV_WR_ATOMIC_WRITE, IBV_WR_TSO};
     use urdma_engine::{Completion, Qpn, SlotId};
 
     fn request(opcode: u32) -> ibv_send_wr {
@@ -489,7 +516,8 @@ mod tests {
 
     #[test]
     fn operation_of_an_unknown_opcode_is_invalid() {
-        for opcode in [IBV_WR_TSO, 99, u32::MAX] {
+        // `ibv_send_wr` has no field for the octets of an atomic write.
+        for opcode in [IBV_WR_TSO, IBV_WR_ATOMIC_WRITE, 99, u32::MAX] {
             assert_eq!(operation(&request(opcode)), Err(Rest::Unknown));
             let checked = check_operation(&request(opcode));
             assert_eq!(checked, Err(VerbsError::Invalid));

@@ -16,9 +16,9 @@ use rdma_core_sys::verbs::{
     IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_LOCAL_INV,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
     IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
-    IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW,
-    IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE,
+    IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
 use super::errno::VerbsError;
@@ -136,10 +136,36 @@ struct Draft {
     inline: Vec<u8>,
 }
 
+/// What a request does.
+enum Operation {
+    /// What the opcode of its `ibv_send_wr` says.
+    Opcode,
+    /// `ibv_wr_atomic_write` of these octets, for which an `ibv_send_wr` has no field.
+    AtomicWrite([u8; 8]),
+}
+
 struct Request {
     wr: ibv_send_wr,
+    operation: Operation,
     /// Its elements; those of an inline request say where in `inline` its octets begin.
     sges: Range<usize>,
+}
+
+impl Request {
+    /// Whether there is such an operation.
+    fn check_operation(&self) -> Result<(), VerbsError> {
+        match self.operation {
+            Operation::Opcode => post::check_operation(&self.wr),
+            Operation::AtomicWrite(_) => Ok(()),
+        }
+    }
+
+    fn post(&self, qp: &QueuePair) -> Result<(), VerbsError> {
+        match self.operation {
+            Operation::Opcode => post::send_one(qp, &self.wr),
+            Operation::AtomicWrite(octets) => post::send_atomic_write(qp, &self.wr, octets),
+        }
+    }
 }
 
 impl Draft {
@@ -195,7 +221,7 @@ impl Draft {
         self.finish();
         if let [_, _, ..] = self.requests[..] {
             for request in &self.requests {
-                post::check_operation(&request.wr)?;
+                request.check_operation()?;
                 post::send_flags(request.wr.send_flags, qp.sq_sig_all)?;
                 post::sge_count(request.wr.num_sge, qp.max_send_sge)?;
             }
@@ -205,7 +231,7 @@ impl Draft {
         }
         self.requests
             .iter()
-            .try_for_each(|request| post::send_one(qp, &request.wr))
+            .try_for_each(|request| request.post(qp))
     }
 }
 
@@ -236,8 +262,19 @@ unsafe fn draft<'a>(qp: *mut ibv_qp_ex) -> &'a mut Draft {
     unsafe { &mut *object(qp).builder.draft.get() }
 }
 
-/// Begins a request with the identity and flags that the application has set, and lets `fill` say what it is.
+/// Begins a request with the identity and flags that the application has set; `fill` sets the
+/// fields of its opcode.
 fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
+    begin_request(qp, opcode, Operation::Opcode, fill);
+}
+
+/// As [`begin`], of any operation.
+fn begin_request(
+    qp: *mut ibv_qp_ex,
+    opcode: u32,
+    operation: Operation,
+    fill: impl FnOnce(&mut ibv_send_wr),
+) {
     // SAFETY: the application sets both fields before the call, and is between start and complete.
     let (draft, wr_id, send_flags) = unsafe { (draft(qp), (*qp).wr_id, (*qp).wr_flags) };
     let mut wr = ibv_send_wr {
@@ -247,7 +284,11 @@ fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
         ..ibv_send_wr::default()
     };
     fill(&mut wr);
-    draft.requests.push(Request { wr, sges: 0..0 });
+    draft.requests.push(Request {
+        wr,
+        operation,
+        sges: 0..0,
+    });
 }
 
 fn set_remote(wr: &mut ibv_send_wr, rkey: u32, remote_addr: u64) {
@@ -347,8 +388,11 @@ unsafe extern "C" fn wr_atomic_write(
     octets: *const c_void,
 ) {
     // SAFETY: the application passes eight octets.
-    let value = unsafe { octets.cast::<u64>().read_unaligned() };
-    begin_atomic(qp, post::WR_ATOMIC_WRITE, rkey, remote_addr, [value, 0]);
+    let octets = unsafe { octets.cast::<[u8; 8]>().read() };
+    let operation = Operation::AtomicWrite(octets);
+    begin_request(qp, IBV_WR_ATOMIC_WRITE, operation, |wr| {
+        set_remote(wr, rkey, remote_addr);
+    });
 }
 
 unsafe extern "C" fn wr_bind_mw(
@@ -433,6 +477,7 @@ mod tests {
         let mut draft = Draft::default();
         let request = || Request {
             wr: ibv_send_wr::default(),
+            operation: Operation::Opcode,
             sges: 0..0,
         };
         draft.requests.push(request());
