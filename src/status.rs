@@ -65,15 +65,15 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
     }
     render_leases(text, status)?;
     match &status.kernel {
-        None => writeln!(text, "door     urdma run")?,
+        None => writeln!(text, "backend  urdma run")?,
         Some(KernelStatus {
             device,
             not_served_because: None,
-        }) => writeln!(text, "door     kernel module, device {device}")?,
+        }) => writeln!(text, "backend  kernel module, device {device}")?,
         Some(KernelStatus {
             not_served_because: Some(reason),
             ..
-        }) => writeln!(text, "door     urdma run; not the kernel module: {reason}")?,
+        }) => writeln!(text, "backend  urdma run; not the kernel module: {reason}")?,
     }
     match status.personality {
         Personality::Roce => {}

@@ -2,7 +2,7 @@
 . "$BED/checks/lib.sh"
 add_device
 start_instance
-"$PROGRAMS/urdma" status --run-dir $run_dir | grep "^door     kernel module, device urdma0"
+"$PROGRAMS/urdma" status --run-dir $run_dir | grep "^backend  kernel module, device urdma0"
 
 ibv_devices | grep -w urdma0
 ibv_devinfo -d urdma0 -v >/run/devinfo
@@ -33,6 +33,6 @@ start_instance
 ibv_devinfo -d urdma0
 stop_instance
 "$PROGRAMS/urdma" up --run-dir $run_dir
-"$PROGRAMS/urdma" status --run-dir $run_dir | grep "^door     urdma run"
+"$PROGRAMS/urdma" status --run-dir $run_dir | grep "^backend  urdma run"
 stop_instance
 remove_device

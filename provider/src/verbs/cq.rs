@@ -15,8 +15,8 @@ use rdma_core_sys::verbs::{
 
 use urdma_kernel::Kind;
 
+use super::backend::{self, Counterpart};
 use super::device::Context;
-use super::door::{self, Counterpart};
 use super::errno::VerbsError;
 use super::event::{discard, Unacknowledged, COMPLETION_OCTETS};
 use super::objects::{self, Object};
@@ -93,8 +93,8 @@ impl CompletionQueue {
         }
         // SAFETY: the application passes null or a channel that lives.
         let channel = unsafe { channel.as_ref() };
-        let kernel = context.door.counterpart(Kind::Cq);
-        let sink = door::completion_sink(channel, kernel.as_ref())?;
+        let kernel = context.backend.counterpart(Kind::Cq);
+        let sink = backend::completion_sink(channel, kernel.as_ref())?;
         let mut memory = Box::<Self>::new_uninit();
         let config = CqConfig {
             depth,

@@ -17,7 +17,7 @@ use urdma_ipc::RunDir;
 use urdma_kernel::abi::DRIVER_ID;
 use urdma_kernel::{uverbs, Uverbs};
 
-use super::door::Door;
+use super::backend::Backend;
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
 use super::library::{self, Library, NoContext};
@@ -41,7 +41,7 @@ pub(super) struct Context {
     /// The engine of this process.
     pub(super) engine: Arc<Engine>,
     /// The way by which objects are made and events arrive.
-    pub(super) door: Door,
+    pub(super) backend: Backend,
     /// What was made and not destroyed.
     pub(super) objects: Objects,
 }
@@ -249,7 +249,7 @@ unsafe fn make_context(
     cmd_fd: c_int,
     opened: Result<Opened, VerbsError>,
 ) -> *mut ibv_context {
-    let (engine, door, read_end) = match opened {
+    let (engine, backend, read_end) = match opened {
         Ok(parts) => parts,
         Err(error) => {
             if cmd_fd >= 0 {
@@ -261,9 +261,9 @@ unsafe fn make_context(
         }
     };
     // The kernel answers libibverbs' own questions only to who names the driver.
-    let driver = match door {
-        Door::Kernel(_) => DRIVER_ID,
-        Door::StandIn(_) => NO_DRIVER,
+    let driver = match backend {
+        Backend::Kernel(_) => DRIVER_ID,
+        Backend::StandIn(_) => NO_DRIVER,
     };
     // SAFETY: libibverbs passes a device of this plugin that it lists.
     let library = unsafe { Library::of_device(device) };
@@ -285,7 +285,7 @@ unsafe fn make_context(
         addr_of_mut!((*context).library).write(library);
         addr_of_mut!((*context).objects).write(Objects::new(engine.clone()));
         addr_of_mut!((*context).engine).write(engine);
-        addr_of_mut!((*context).door).write(door);
+        addr_of_mut!((*context).backend).write(backend);
         let public: *mut ibv_context = context.cast();
         (*public).async_fd = std::os::fd::IntoRawFd::into_raw_fd(read_end);
         (*public).num_comp_vectors = COMP_VECTORS;
@@ -294,7 +294,7 @@ unsafe fn make_context(
 }
 
 /// What an opened context is made of; the descriptor is where libibverbs reads asynchronous events.
-type Opened = (Arc<Engine>, Door, OwnedFd);
+type Opened = (Arc<Engine>, Backend, OwnedFd);
 
 /// Makes a context of the module and attaches to the urdmad that serves the device; says on standard error why it failed.
 fn open_kernel(cmd_fd: BorrowedFd<'_>) -> Result<Opened, VerbsError> {
@@ -307,7 +307,7 @@ fn open_kernel(cmd_fd: BorrowedFd<'_>) -> Result<Opened, VerbsError> {
     // That urdmad is gone the kernel says itself.
     Ok((
         engine,
-        Door::Kernel(Arc::new(opened.uverbs)),
+        Backend::Kernel(Arc::new(opened.uverbs)),
         opened.async_fd,
     ))
 }
@@ -318,7 +318,7 @@ fn open_stand_in() -> Result<Opened, VerbsError> {
     let (events, read_end) = AsyncQueue::new()?;
     let sink: Arc<dyn EventSink> = events.clone();
     engine.add_device_sink(&sink);
-    Ok((engine, Door::StandIn(events), read_end))
+    Ok((engine, Backend::StandIn(events), read_end))
 }
 
 /// Closes the device. Objects that the application has not destroyed keep the engine, and leave with the process.
@@ -331,7 +331,7 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
         let library = (*ours).library;
         std::ptr::drop_in_place(addr_of_mut!((*ours).objects));
         std::ptr::drop_in_place(addr_of_mut!((*ours).engine));
-        std::ptr::drop_in_place(addr_of_mut!((*ours).door));
+        std::ptr::drop_in_place(addr_of_mut!((*ours).backend));
         library.free_context(context);
     }
 }

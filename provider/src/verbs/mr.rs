@@ -17,8 +17,8 @@ use rdma_core_sys::verbs::{
 use urdma_kernel::uverbs::MrRequest;
 use urdma_kernel::Kind;
 
+use super::backend::Counterpart;
 use super::dm::{DeviceMemory, DevicePages};
-use super::door::Counterpart;
 use super::errno::VerbsError;
 use super::ffi;
 use super::objects::{self, Object};

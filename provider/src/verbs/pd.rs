@@ -16,8 +16,8 @@ use rdma_core_sys::verbs::{
 
 use urdma_kernel::Uverbs;
 
+use super::backend::Counterpart;
 use super::device::Context;
-use super::door::Counterpart;
 use super::errno::VerbsError;
 use super::ffi;
 use super::objects::{self, Object};
@@ -117,7 +117,7 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_
     ffi::pointer(|| {
         // SAFETY: libibverbs passes an open context of ours.
         let owner = unsafe { Context::from_ptr(context) };
-        let kernel = owner.door.counterpart(urdma_kernel::Kind::Pd);
+        let kernel = owner.backend.counterpart(urdma_kernel::Kind::Pd);
         if let Some(kernel) = &kernel {
             kernel.make(Uverbs::alloc_pd)?;
         }

@@ -17,9 +17,9 @@ use rdma_core_sys::verbs::{
 use urdma_kernel::uverbs::QpRequest;
 use urdma_kernel::Kind;
 
+use super::backend::{Counterpart, Events};
 use super::cq::CompletionQueue;
 use super::device::Context;
-use super::door::{Counterpart, Events};
 use super::errno::VerbsError;
 use super::event::Unacknowledged;
 use super::objects::{self, Object, Objects};
@@ -97,7 +97,7 @@ impl QueuePair {
         let queues = Queues::find(&context.objects, attr)?;
         let srq = queues.srq;
         let mut memory = Box::<Self>::new_uninit();
-        let events = context.door.events(Kind::Qp);
+        let events = context.backend.events(Kind::Qp);
         let config = QpConfig {
             fails_with_peer: context.rnic().is_some(),
             hears_itself: create_flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB == 0,

@@ -8,8 +8,8 @@ use rdma_core_sys::verbs::{
     IBV_QPS_SQD, IBV_QP_AV, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_STATE,
 };
 
+use super::backend::Backend;
 use super::device::Context;
-use super::door::Door;
 use super::errno::VerbsError;
 use super::query::{PKEY_INDEX, PORT};
 use urdma_engine::{Engine, Personality};
@@ -26,10 +26,10 @@ pub(super) enum Rnic {
 impl Context {
     /// Whether the device is an RNIC, and which.
     pub(super) fn rnic(&self) -> Option<Rnic> {
-        match (&self.door, self.engine.info().personality) {
-            (Door::Kernel(_), _) => Some(Rnic::Kernel),
-            (Door::StandIn(_), Personality::Iwarp) => Some(Rnic::StandIn),
-            (Door::StandIn(_), Personality::Roce) => None,
+        match (&self.backend, self.engine.info().personality) {
+            (Backend::Kernel(_), _) => Some(Rnic::Kernel),
+            (Backend::StandIn(_), Personality::Iwarp) => Some(Rnic::StandIn),
+            (Backend::StandIn(_), Personality::Roce) => None,
         }
     }
 

@@ -13,9 +13,9 @@ use rdma_core_sys::verbs::{
 
 use urdma_kernel::Kind;
 
+use super::backend::Events;
 use super::cq::CompletionQueue;
 use super::device::Context;
-use super::door::Events;
 use super::errno::VerbsError;
 use super::event::Unacknowledged;
 use super::ffi;
@@ -63,7 +63,7 @@ impl SharedReceiveQueue {
         let mut memory = Box::<Self>::new_uninit();
         let engine = &context.engine;
         let cookie = memory.as_mut_ptr() as u64;
-        let events = context.door.events(Kind::Srq);
+        let events = context.backend.events(Kind::Srq);
         let config = SrqConfig {
             pd: pd.pd,
             max_wr: attr.max_wr.max(1),

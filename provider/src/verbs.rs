@@ -1,6 +1,6 @@
 //! The plugin's face to libibverbs: C entry points, validation, verbs objects.
 //!
-//! - [`door`]: the stand-in and the kernel module, as far as objects and events are concerned;
+//! - [`backend`]: the stand-in and the kernel module, as far as objects and events are concerned;
 //! - [`library`]: the copies of libibverbs in this process; [`device`]: opening and closing the device, the table of operations;
 //! - [`query`]: what the device and its port say of themselves;
 //! - [`pd`], [`mr`], [`mw`], [`dm`]: protection domains, memory regions, memory windows, device memory; [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues; [`qp`]: queue pairs, with
@@ -16,11 +16,12 @@
 
 mod ah;
 mod attributes;
+mod backend;
 mod cq;
 mod datagram;
 mod device;
 mod dm;
-mod door;
+
 mod errno;
 mod event;
 mod ffi;

@@ -12,28 +12,28 @@ use super::event::{event_type, AsyncQueue};
 use crate::front;
 use urdma_engine::{AsyncEvent, AsyncKind, CompletionSink, EventSink};
 
-/// By which door a context was opened.
-pub(super) enum Door {
+/// By which backend a context was opened.
+pub(super) enum Backend {
     /// The stand-in: where asynchronous events go.
     StandIn(Arc<AsyncQueue>),
     /// The kernel module.
     Kernel(Arc<Uverbs>),
 }
 
-impl Door {
+impl Backend {
     /// The kernel's counterpart of an object that is about to be made; none without the module.
     pub(super) fn counterpart(&self, kind: Kind) -> Option<Arc<Counterpart>> {
         match self {
-            Door::StandIn(_) => None,
-            Door::Kernel(uverbs) => Some(Counterpart::new(uverbs, kind)),
+            Backend::StandIn(_) => None,
+            Backend::Kernel(uverbs) => Some(Counterpart::new(uverbs, kind)),
         }
     }
 
     /// Where the asynchronous events of an object that is about to be made will go.
     pub(super) fn events(&self, kind: Kind) -> Events {
         match self {
-            Door::StandIn(queue) => Events::StandIn(queue.clone()),
-            Door::Kernel(uverbs) => Events::Kernel(Counterpart::new(uverbs, kind)),
+            Backend::StandIn(queue) => Events::StandIn(queue.clone()),
+            Backend::Kernel(uverbs) => Events::Kernel(Counterpart::new(uverbs, kind)),
         }
     }
 }
