@@ -2,7 +2,8 @@
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
-.PHONY: all build demo test test-all test-kernel perf perf-kernel checkpatch deps check fmt lint loom clean install install-module
+.PHONY: all build demo test test-all test-kernel perf perf-kernel checkpatch deps lint loom clean
+.PHONY: install install-module
 
 all: build
 
@@ -15,23 +16,31 @@ build: deps
 demo: build
 	@target/release/urdma-demo
 
-# Tests the kernel module where that can be done; `make test MODULE_TESTS=always` fails where it cannot.
+# Tests the kernel module where that is possible; with MODULE_TESTS=always, fails where it is not.
 MODULE_TESTS ?= if-possible
 
-# The programs under test are the release build; the tests themselves are quicker to build than to run, so they are not optimised.
+# The programs under test are the release build. The tests themselves are not optimised, since they
+# take longer to build than to run.
 test: build lint loom
-	@if kernel-stub/bed/prepare.sh target/kernel; then kernel-stub/bed/builds.sh && kernel-stub/bed/test.sh; \
-	elif [ "$(MODULE_TESTS)" = always ]; then echo "The kernel module cannot be tested here." >&2; exit 1; \
-	else echo "The kernel module is not tested: QEMU, or a kernel for it, cannot be installed here."; fi
+	@if kernel-stub/bed/prepare.sh target/kernel; then \
+		kernel-stub/bed/builds.sh && kernel-stub/bed/test.sh; \
+	elif [ "$(MODULE_TESTS)" = always ]; then \
+		echo "The kernel module cannot be tested here." >&2; exit 1; \
+	else \
+		echo "The kernel module is not tested: QEMU, or a kernel for it," \
+			"cannot be installed here."; \
+	fi
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked --workspace --no-fail-fast
 
-# Beside `make test`: applications whose packages are large, perftest's tools with every flag, and a soak of ten minutes.
+# In addition to `make test`: applications whose packages are large, perftest's tools with every
+# flag, and a soak of ten minutes.
 test-all: test
 	@scripts/install-deps.sh all
 	@scripts/wheels.sh target/wheels
 	@scripts/valkey.sh target/valkey
-	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests --test applications --test programs --test wheels \
-		--test crates --test valkey --test soak -- --ignored
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
+		--test applications --test programs --test wheels --test crates --test valkey --test soak \
+		-- --ignored
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:
@@ -39,7 +48,7 @@ test-kernel:
 	@kernel-stub/bed/builds.sh
 	@kernel-stub/bed/test.sh
 
-# The module beside rdma_rxe and siw in one guest.
+# Compares the module with rdma_rxe and siw in one guest.
 perf-kernel:
 	@kernel-stub/bed/perf.sh
 
@@ -50,6 +59,10 @@ checkpatch:
 
 # Packages whose source files depend on one another in one direction.
 ACYCLIC := $(addprefix crates/,abi arena cm dpdk dpdk-sys engine ipc lease rdma-core-sys standin types ucma underlay)
+# Files and folders without lines of more than 100 columns.
+CHECKED_FOR_LENGTH = Makefile rustfmt.toml provider kernel-stub crates/rdma-core-sys tests tools \
+	scripts README.md CONTRIBUTING.md CHANGELOG.md doc/architecture.md doc/configuration.md \
+	doc/extending.md doc/glossary.md doc/security.md
 
 lint:
 	@$(CARGO) fmt --all --check
@@ -57,10 +70,13 @@ lint:
 	@CARGO="$(CARGO)" scripts/check-architecture.py
 	@scripts/check-citations.py
 	@scripts/check-modules.py $(ACYCLIC)
+	@CARGO="$(CARGO)" scripts/check-dependencies.py
+	@scripts/check-comments.py $(CHECKED_FOR_LENGTH)
 
 # The arena's rings, frame states and parking under every interleaving.
 loom:
-	@RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom -p urdma-arena --test loom
+	@RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom \
+		-p urdma-arena --test loom
 
 perf:
 	@scripts/install-deps.sh perf
@@ -68,30 +84,41 @@ perf:
 	@target/release/urdma-perf
 
 PREFIX ?= /usr/local
-# The private provider ABIs of crates/rdma-core-sys/src/abi.rs: libibverbs looks for the provider by the number of its own.
+# The private provider ABIs of crates/rdma-core-sys/src/abi.rs; libibverbs looks for the provider
+# with the number of its own ABI.
 PRIVATE_ABIS = 34 57 59 64 65
+LIBRARIES = $(DESTDIR)$(PREFIX)/lib/urdma
 install: build
-	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad target/release/urdma-bench
-	install -Dm755 target/release/liburdma_provider.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_provider.so
-	for abi in $(PRIVATE_ABIS); do ln -sf liburdma_provider.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma-rdmav$$abi.so; done
-	install -Dm755 target/release/liburdma_standin.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_standin.so
-	install -Dm755 target/release/liburdma_lease.so $(DESTDIR)$(PREFIX)/lib/urdma/liburdma_lease.so
+	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad \
+		target/release/urdma-bench
+	install -Dm755 -t $(LIBRARIES) target/release/liburdma_provider.so \
+		target/release/liburdma_standin.so target/release/liburdma_lease.so
+	for abi in $(PRIVATE_ABIS); do \
+		ln -sf liburdma_provider.so $(LIBRARIES)/liburdma-rdmav$$abi.so; \
+	done
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system urdmad/systemd/urdmad@.service
 
-# The module's sources for DKMS, which builds them if it is installed, and what loads, names and serves the device.
+# The module's sources for DKMS, which builds them if it is installed, and the files that load the
+# module and name and serve its device.
 MODULE_VERSION := $(shell sed -n 's/^PACKAGE_VERSION="\(.*\)"/\1/p' kernel-stub/module/dkms.conf)
 MODULE_SOURCE = $(DESTDIR)/usr/src/urdma-$(MODULE_VERSION)
 install-module: install
 	install -Dm644 -t $(MODULE_SOURCE) kernel-stub/module/dkms.conf
-	install -Dm644 -t $(MODULE_SOURCE)/module kernel-stub/module/*.c kernel-stub/module/*.h kernel-stub/module/Kbuild
+	install -Dm644 -t $(MODULE_SOURCE)/module kernel-stub/module/*.c kernel-stub/module/*.h \
+		kernel-stub/module/Kbuild
 	install -Dm644 -t $(MODULE_SOURCE)/uapi kernel-stub/uapi/urdma.h
-	install -Dm644 kernel-stub/packaging/urdma-modules-load.conf $(DESTDIR)/etc/modules-load.d/urdma.conf
-	install -Dm644 kernel-stub/packaging/urdma-modprobe.conf $(DESTDIR)/etc/modprobe.d/urdma.conf
+	install -Dm644 kernel-stub/packaging/urdma-modules-load.conf \
+		$(DESTDIR)/etc/modules-load.d/urdma.conf
+	install -Dm644 kernel-stub/packaging/urdma-modprobe.conf \
+		$(DESTDIR)/etc/modprobe.d/urdma.conf
 	install -Dm644 -t $(DESTDIR)/etc/udev/rules.d kernel-stub/packaging/60-urdma.rules
-	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system kernel-stub/packaging/urdma-link@.service
+	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system \
+		kernel-stub/packaging/urdma-link@.service
 	install -d $(DESTDIR)/etc/libibverbs.d
 	echo "driver $(PREFIX)/lib/urdma/liburdma" >$(DESTDIR)/etc/libibverbs.d/urdma.driver
-	if [ -z "$(DESTDIR)" ] && command -v dkms >/dev/null; then dkms install urdma/$(MODULE_VERSION); fi
+	if [ -z "$(DESTDIR)" ] && command -v dkms >/dev/null; then \
+		dkms install urdma/$(MODULE_VERSION); \
+	fi
 
 clean:
 	$(CARGO) clean
