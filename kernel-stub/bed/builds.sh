@@ -1,6 +1,7 @@
 #!/bin/bash
-# builds.sh: builds the module in the ways in which it is not built for the guest: with the newest kernel headers that Debian's archive has (prepare.sh
-# has fetched them), and by DKMS from what `make install-module` installs. Neither is run. Nothing is installed and nothing stays.
+# builds.sh: builds the module in the ways in which it is not built for the guest: with the newest
+# kernel headers that Debian's archive has (prepare.sh has fetched them), and by DKMS from what
+# `make install-module` installs. Neither is run. Nothing is installed and nothing stays.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,11 +17,13 @@ build_with_newest_headers() {
         echo "the archive has no kernel headers newer than those of $release"
         return
     fi
-    "$here/compile.sh" W=1 KDIR="$cache/headers/usr/src/linux-headers-$newest" OUT="$work/newest/module"
+    "$here/compile.sh" W=1 KDIR="$cache/headers/usr/src/linux-headers-$newest" \
+        OUT="$work/newest/module"
     echo "the module compiles with the headers of $newest"
 }
 
-# dkms as if its places were below $work: what it knows of them stands in this file, which only it sees.
+# dkms as if its places were below $work: what it knows of them stands in this file, which only it
+# sees.
 dkms_aside() {
     cat >"$work/framework.conf" <<FRAMEWORK
 source_tree=$work/root/usr/src
@@ -30,19 +33,22 @@ mok_signing_key=$work/mok.key
 mok_certificate=$work/mok.pub
 FRAMEWORK
     mkdir -p "$work/dkms" "$work/modules/$release"
-    unshare --mount sh -euc 'mount --bind "$1" /etc/dkms/framework.conf; shift; exec dkms "$@"' - "$work/framework.conf" "$@"
+    unshare --mount sh -euc 'mount --bind "$1" /etc/dkms/framework.conf; shift; exec dkms "$@"' \
+        - "$work/framework.conf" "$@"
 }
 
 build_by_dkms() {
     local source
     # Without what a `make test` may have been told about itself.
-    env -u MAKEFLAGS -u MAKELEVEL make -s -C "$here/../.." install-module DESTDIR="$work/root" >"$work/log" 2>&1 || { cat "$work/log"; return 1; }
+    env -u MAKEFLAGS -u MAKELEVEL make -s -C "$here/../.." install-module DESTDIR="$work/root" \
+        >"$work/log" 2>&1 || { cat "$work/log"; return 1; }
     source=$(echo "$work"/root/usr/src/urdma-*)
     dkms_aside install "urdma/${source##*/urdma-}" -k "$release" --no-depmod >"$work/log" 2>&1 || {
         cat "$work/log" "$work"/dkms/urdma/*/build/make.log || true
         return 1
     }
-    modinfo -F vermagic "$work/modules/$release/updates/dkms/urdma.ko"* | grep "^$release " >/dev/null
+    modinfo -F vermagic "$work/modules/$release/updates/dkms/urdma.ko"* |
+        grep "^$release " >/dev/null
     echo "DKMS builds and installs the module for $release"
 }
 

@@ -5,6 +5,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 sources=$(cd "$here/../.." && pwd)/target/kernel/sources-$("$here/release.sh")
 "$here/sources.sh" "$sources"
-# Lines are a little longer than the kernel's; a module outside the kernel has to ask for which one it is compiled.
-perl "$sources/scripts/checkpatch.pl" --no-tree --strict --quiet --terse --max-line-length=120 --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON \
+# A module outside the kernel has to ask for which version it is compiled.
+perl "$sources/scripts/checkpatch.pl" --no-tree --strict --quiet --terse \
+    --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON \
     --file "$here"/../module/*.[ch] "$here"/../uapi/urdma.h

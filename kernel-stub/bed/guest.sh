@@ -1,7 +1,9 @@
 #!/bin/bash
-# The guest's process 1 from the host's root on: prepares the system, runs the checks that lie in /mnt/checks one after the other, leaves in
-# /mnt/results what became of each and in /mnt/kernel.log what the kernel said, and powers off. It must never end.
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LC_ALL=C
+# The guest's process 1 from the host's root on: prepares the system, runs the checks that lie in
+# /mnt/checks one after the other, leaves in /mnt/results what became of each and in /mnt/kernel.log
+# what the kernel said, and powers off. It must never end.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/root TERM=dumb LC_ALL=C
 
 argument() { tr ' ' '\n' </proc/cmdline | sed -n "s|^bed\.$1=||p"; }
 
@@ -29,19 +31,22 @@ prepare() {
     ulimit -l unlimited
 }
 
-# Runs one check. It may take ten times what the longest one takes on two idle cores; its first comment line may say otherwise ("# seconds: 60").
+# Runs one check. It may take ten times what the longest one takes on two idle cores; its first
+# comment line may say otherwise ("# seconds: 60").
 run_check() {
     local file=$1 name seconds start outcome
     name=$(basename "$file" .sh)
     seconds=$(sed -n 's/^# seconds: //p' "$file")
     start=$(cut -d' ' -f1 /proc/uptime)
     echo "bed: $name" >/dev/kmsg
-    if timeout --kill-after=30 "${seconds:-1200}" bash -eux -o pipefail "$file" >"/mnt/$name.log" 2>&1 </dev/null; then
+    if timeout --kill-after=30 "${seconds:-1200}" bash -eux -o pipefail "$file" \
+        >"/mnt/$name.log" 2>&1 </dev/null; then
         outcome=passed
     else
         outcome=failed
     fi
-    awk -v name="$name" -v outcome="$outcome" -v start="$start" '{printf "%s %s %.1f\n", name, outcome, $1 - start}' /proc/uptime >>/mnt/results
+    awk -v name="$name" -v outcome="$outcome" -v start="$start" \
+        '{printf "%s %s %.1f\n", name, outcome, $1 - start}' /proc/uptime >>/mnt/results
 }
 
 prepare

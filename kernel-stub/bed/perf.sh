@@ -1,5 +1,6 @@
 #!/bin/bash
-# perf.sh: in one guest and one boot, the same programs over our module, over rdma_rxe, and over siw if Debian's archive has its sources; prints a table.
+# perf.sh: in one guest and one boot, the same programs over our module, over rdma_rxe, and over siw
+# if Debian's archive has its sources; prints a table.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,8 +1,9 @@
 #!/bin/bash
-# prepare.sh DIR: installs QEMU and what builds the module, and fills DIR with what boot.sh needs: Debian's kernel (fetched, not installed: nothing
-# appears under /boot), its modules, and an initial file system that mounts the host's root. The kernel is the one whose headers are installed. If
-# the archive has headers of a newer one, they come to DIR/headers, also not installed, and their release is in DIR/newest, which is else empty. Does
-# nothing when all is there.
+# prepare.sh DIR: installs QEMU and what builds the module, and fills DIR with what boot.sh needs:
+# Debian's kernel (fetched, not installed: nothing appears under /boot), its modules, and an initial
+# file system that mounts the host's root. The kernel is the one whose headers are installed. If the
+# archive has headers of a newer one, they come to DIR/headers, also not installed, and their
+# release is in DIR/newest, which is else empty. Does nothing when all is there.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,7 +15,8 @@ release=$("$here/release.sh")
 unpack_kernel() {
     local image=$1 offset
     for offset in $(LC_ALL=C grep -aobP '\xfd7zXZ\x00' "$image" | cut -d: -f1); do
-        # What follows the compressed kernel makes xz end with an error after it has written all of it.
+        # What follows the compressed kernel makes xz end with an error after it has written all of
+        # it.
         tail -c +$((offset + 1)) "$image" | xz -dc >"$dir/vmlinux" 2>/dev/null || true
         if readelf -h "$dir/vmlinux" >/dev/null 2>&1; then
             return
@@ -34,7 +36,10 @@ fetch() {
     # The sandbox user of apt must be able to write here, else it warns.
     chmod 755 "$work"
     # apt may know nothing of the archive yet.
-    if ! (cd "$work" && { download "$@" || { timeout 300 apt-get update -q && download "$@"; }; } >log 2>&1); then
+    if ! (
+        cd "$work" &&
+            { download "$@" || { timeout 300 apt-get update -q && download "$@"; }; } >log 2>&1
+    ); then
         cat "$work/log" >&2
         rm -rf "$work"
         return 1
@@ -70,7 +75,8 @@ make_initrd() {
 }
 
 prepare_kernel() {
-    if [ "$(cat "$dir/release" 2>/dev/null || true)" = "$release" ] && [ "$dir/initrd" -nt "$here/init" ]; then
+    if [ "$(cat "$dir/release" 2>/dev/null || true)" = "$release" ] &&
+        [ "$dir/initrd" -nt "$here/init" ]; then
         return
     fi
     rm -f "$dir/release"
@@ -81,9 +87,13 @@ prepare_kernel() {
     echo "$release" >"$dir/release"
 }
 
-# The newest release whose headers can be had for this machine's architecture: 6.12.117+deb12-amd64, not one of another flavour (-rt-amd64).
+# The newest release whose headers can be had for this machine's architecture: 6.12.117+deb12-amd64,
+# not one of another flavour (-rt-amd64).
 newest_release() {
-    apt-cache pkgnames linux-headers- | sed -nE "s/^linux-headers-([0-9]+\.[0-9]+\.[^-]+(-[0-9]+)?-$(dpkg --print-architecture))\$/\1/p" | sort -V | tail -n 1
+    local release
+    release="[0-9]+\.[0-9]+\.[^-]+(-[0-9]+)?-$(dpkg --print-architecture)"
+    apt-cache pkgnames linux-headers- | sed -nE "s/^linux-headers-($release)\$/\1/p" | sort -V |
+        tail -n 1
 }
 
 prepare_newest_headers() {
@@ -95,7 +105,8 @@ prepare_newest_headers() {
     fi
     [ "$(cat "$dir/newest" 2>/dev/null || true)" != "$newest" ] || return 0
     rm -f "$dir/newest"
-    parts=$(apt-cache show --no-all-versions "linux-headers-$newest" | sed -n 's/^Depends: //p' | grep -oE 'linux-(headers|kbuild)-[^ ,]+')
+    parts=$(apt-cache show --no-all-versions "linux-headers-$newest" |
+        sed -n 's/^Depends: //p' | grep -oE 'linux-(headers|kbuild)-[^ ,]+')
     # shellcheck disable=SC2086 # one word for each
     fetch "$dir/headers" "linux-headers-$newest" $parts
     source=$dir/headers/usr/src/linux-headers-$newest

@@ -1,6 +1,7 @@
 #!/bin/bash
-# sources.sh DIR: what Debian's source package of the kernel whose headers are installed has and no other package: DIR/siw, a driver that Debian does
-# not switch on, and DIR/scripts with checkpatch.pl. Fails with a sentence if the archive does not give the sources.
+# sources.sh DIR: what Debian's source package of the kernel whose headers are installed has and no
+# other package: DIR/siw, a driver that Debian does not switch on, and DIR/scripts with
+# checkpatch.pl. Fails with a sentence if the archive does not give the sources.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,8 +19,10 @@ if ! (cd "$work" && timeout 900 apt-get download -q "linux-source-$series=$versi
     echo "sources.sh: no linux-source-$series of version $version in the archive" >&2
     exit 1
 fi
-dpkg-deb --fsys-tarfile "$work"/linux-source-*.deb | tar -xO --wildcards './usr/src/linux-source-*.tar.xz' |
-    tar -xJ -C "$work" --strip-components=1 --wildcards '*/drivers/infiniband/sw/siw' '*/scripts/checkpatch.pl' '*/scripts/spelling.txt' \
+dpkg-deb --fsys-tarfile "$work"/linux-source-*.deb |
+    tar -xO --wildcards './usr/src/linux-source-*.tar.xz' |
+    tar -xJ -C "$work" --strip-components=1 --wildcards '*/drivers/infiniband/sw/siw' \
+        '*/scripts/checkpatch.pl' '*/scripts/spelling.txt' \
         '*/scripts/const_structs.checkpatch'
 rm -rf "$dir/siw" "$dir/scripts"
 mv "$work/drivers/infiniband/sw/siw" "$dir/siw"

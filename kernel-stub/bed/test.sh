@@ -1,7 +1,8 @@
 #!/bin/bash
-# test.sh [CHECK...]: builds the module, boots a stock Debian kernel under QEMU's software emulation, runs the checks in it (all of checks/, or those whose
-# names begin as the arguments do) and prints what became of them. Fails if one fails or if the kernel complains. Leaves nothing behind but a cache
-# in target/kernel.
+# test.sh [CHECK...]: builds the module, boots a stock Debian kernel under QEMU's software
+# emulation, runs the checks in it (all of checks/, or those whose names begin as the arguments do)
+# and prints what became of them. Fails if one fails or if the kernel complains. Leaves nothing
+# behind but a cache in target/kernel.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -14,8 +15,10 @@ seconds=${URDMA_BED_SECONDS:-3600}
 # An emulated boot takes 10 s on two idle cores.
 boot_seconds=300
 checks=${URDMA_BED_CHECKS:-$here/checks}
-# What the kernel writes when something is wrong with a module; a program's own fault has the program's name before it.
-complaints='WARNING:|BUG:|Oops|^\[ *[0-9.]+\] general protection|Call Trace|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
+# What the kernel writes when something is wrong with a module; a program's own fault has the
+# program's name before it.
+complaints='WARNING:|BUG:|Oops|^\[ *[0-9.]+\] general protection|Call Trace'
+complaints+='|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
 
 share=$(mktemp -d "${TMPDIR:-/tmp}/urdma-bed.XXXXXX")
 guest=
@@ -56,11 +59,12 @@ run_guest() {
     guest=
 }
 
-# Once in a while QEMU ends with an assertion of its own (SIGABRT), mostly before the guest is up: that says nothing about us.
+# Once in a while QEMU ends with an assertion of its own (SIGABRT), mostly before the guest is up:
+# that says nothing about us.
 emulator_broke_down() { [ ! -s "$share/booted" ] || [ "$status" = 134 ] || [ "$status" = 139 ]; }
 
-# Prints what became of each check, then the logs of those that failed: the first that did comes last, as others may have failed because of it. Fails
-# if one did, or if one did not end.
+# Prints what became of each check, then the logs of those that failed: the first that did comes
+# last, as others may have failed because of it. Fails if one did, or if one did not end.
 report() {
     local name outcome time file failed=()
     cat "$share/booted"
@@ -100,7 +104,8 @@ rm -rf "$cache/module-$release"
 "$here/compile.sh"
 # As `make build`: other packages would mean other features, and everything built anew.
 cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" --workspace --bins --lib
-cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" -p urdma-kernel --example module_check
+cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" \
+    -p urdma-kernel --example module_check
 cat >"$share/environment" <<ENVIRONMENT
 export MODULE=$cache/module-$release/urdma.ko
 export PROGRAMS=$root/target/release

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * /dev/urdma: an urdmad opens it and says which device it serves. A device that nobody serves has its port down and
- * cannot be opened.
+ * /dev/urdma: an urdmad opens it and says which device it serves. A device that nobody serves has
+ * its port down and cannot be opened.
  */
 #include <linux/cred.h>
 #include <linux/fs.h>
@@ -43,8 +43,8 @@ bool urdma_agent_is_there(struct urdma_dev *dev)
 /* As with the control socket of an urdmad: its user, its group, and who overrides permissions. */
 static bool urdma_agent_admits_caller(const struct urdma_agent *agent)
 {
-	return uid_eq(current_euid(), agent->owner) || (gid_valid(agent->group) && in_egroup_p(agent->group)) ||
-	       capable(CAP_DAC_OVERRIDE);
+	return uid_eq(current_euid(), agent->owner) ||
+	       (gid_valid(agent->group) && in_egroup_p(agent->group)) || capable(CAP_DAC_OVERRIDE);
 }
 
 /* Where the device's urdmad is; -ENODEV if it has none, -EACCES if the caller may not use it. */
@@ -164,11 +164,12 @@ static int urdma_agent_serve(struct urdma_agent *agent, const struct urdma_serve
 	if (copy_from_user(&serve, from, sizeof(serve)))
 		return -EFAULT;
 	if (serve.abi != URDMA_KERNEL_ABI) {
-		pr_warn_ratelimited("urdma: process %d speaks version %u of the ABI, this module %u: install a urdmad and a module of one release\n",
+		pr_warn_ratelimited("urdma: process %d speaks version %u, not %u: mixed releases\n",
 				    current->tgid, serve.abi, URDMA_KERNEL_ABI);
 		return -EPROTO;
 	}
-	if (serve.gid_count > URDMA_GIDS || serve.reserved || !is_terminated(serve.device, sizeof(serve.device)) ||
+	if (serve.gid_count > URDMA_GIDS || serve.reserved ||
+	    !is_terminated(serve.device, sizeof(serve.device)) ||
 	    !is_terminated(serve.run_dir, sizeof(serve.run_dir)) || serve.run_dir[0] != '/')
 		return -EINVAL;
 	dev = urdma_dev_find((const char *)serve.device);
@@ -201,7 +202,8 @@ static long urdma_agent_ioctl(struct file *file, unsigned int command, unsigned 
 {
 	switch (command) {
 	case URDMA_IOC_SERVE:
-		return urdma_agent_serve(file->private_data, (const struct urdma_serve __user *)arg);
+		return urdma_agent_serve(file->private_data,
+					 (const struct urdma_serve __user *)arg);
 	default:
 		return -ENOTTY;
 	}
@@ -245,7 +247,10 @@ static ssize_t urdma_agent_read(struct file *file, char __user *to, size_t octet
 	return ret;
 }
 
-/* The device that this agent serves, with a reference; NULL if it serves none, or one on its way out. */
+/*
+ * The device that this agent serves, with a reference; NULL if it serves none, or one on its way
+ * out.
+ */
 static struct urdma_dev *urdma_agent_dev(struct urdma_agent *agent)
 {
 	struct urdma_dev *dev;
@@ -259,7 +264,8 @@ static struct urdma_dev *urdma_agent_dev(struct urdma_agent *agent)
 }
 
 /* One message. */
-static ssize_t urdma_agent_write(struct file *file, const char __user *from, size_t octets, loff_t *offset)
+static ssize_t urdma_agent_write(struct file *file, const char __user *from, size_t octets,
+				 loff_t *offset)
 {
 	struct urdma_cm_message message;
 	struct urdma_dev *dev;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * iw_cm's calls become messages to the device's urdmad, which speaks to the other end; its answers become iw_cm's
- * events.
+ * iw_cm's calls become messages to the device's urdmad, which speaks to the other end; its answers
+ * become iw_cm's events.
  *
- * iw_cm waits for the event that ends a connect or an accept, and queue pairs are held by their connection, so every
- * endpoint must end: by urdmad's word, by the queue pair's end, or by urdmad's death. Whoever ends it takes it out of
- * the table under the device's cm_lock, once.
+ * iw_cm waits for the event that ends a connect or an accept, and queue pairs are held by their
+ * connection, so every endpoint must end: by urdmad's word, by the queue pair's end, or by urdmad's
+ * death. Whoever ends it takes it out of the table under the device's cm_lock, once.
  */
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -71,7 +71,8 @@ static void urdma_put_address(const struct sockaddr_storage *from, u8 ip[16], u1
 }
 
 /* The family is the listener's, so that iw_cm's users see what they bound. */
-static void urdma_get_address(struct sockaddr_storage *to, sa_family_t family, const u8 ip[16], u16 port)
+static void urdma_get_address(struct sockaddr_storage *to, sa_family_t family, const u8 ip[16],
+			      u16 port)
 {
 	struct sockaddr_in *v4 = (struct sockaddr_in *)to;
 	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)to;
@@ -132,8 +133,8 @@ static struct urdma_ep *urdma_ep_new(struct iw_cm_id *cm_id, enum urdma_ep_state
 	if (id)
 		ret = xa_insert(&dev->eps, id, NULL, GFP_KERNEL);
 	else
-		ret = xa_alloc_cyclic(&dev->eps, &id, NULL, XA_LIMIT(1, URDMA_ID_OF_REQUEST - 1), &dev->next_ep,
-				      GFP_KERNEL);
+		ret = xa_alloc_cyclic(&dev->eps, &id, NULL, XA_LIMIT(1, URDMA_ID_OF_REQUEST - 1),
+				      &dev->next_ep, GFP_KERNEL);
 	if (ret < 0) {
 		urdma_ep_free(ep);
 		return ERR_PTR(ret);
@@ -205,7 +206,10 @@ static void urdma_ep_say_farewell(struct urdma_ep *ep)
 	}
 }
 
-/* Ends an endpoint that is in the table; under cm_lock. iw_cm has made room for these events when it began. */
+/*
+ * Ends an endpoint that is in the table; under cm_lock. iw_cm has made room for these events when
+ * it began.
+ */
 static void urdma_ep_end(struct urdma_ep *ep, int status, const struct urdma_cm_message *message)
 {
 	switch (ep->state) {
@@ -292,7 +296,10 @@ static int urdma_reject(struct iw_cm_id *cm_id, int status, const void *data, u8
 	return urdma_agent_send(to_urdma_dev(cm_id->device), note);
 }
 
-/* Who refuses for an application names private data, even if there is none; iw_cm, whose listener is gone, does not. */
+/*
+ * Who refuses for an application names private data, even if there is none; iw_cm, whose listener
+ * is gone, does not.
+ */
 int urdma_iw_reject(struct iw_cm_id *cm_id, const void *data, u8 len)
 {
 	return urdma_reject(cm_id, data ? 0 : -ECONNABORTED, data, len);

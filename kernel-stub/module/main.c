@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * urdma: gives libibverbs and librdmacm a device whose work is done in user space. This file: the module's and the
- * devices' lives.
+ * urdma: gives libibverbs and librdmacm a device whose work is done in user space. This file: the
+ * module's and the devices' lives.
  *
  *   rdma link add urdma0 type urdma netdev eth0
  *   rdma link delete urdma0

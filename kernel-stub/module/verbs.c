@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The device's objects. The engine in the process does the work; an object here says that it exists, whose it is, and
- * what it pins, so that the kernel cleans up behind a process and connection management finds queue pairs. What comes
- * from user space is copied once and then checked.
+ * The device's objects. The engine in the process does the work; an object here says that it
+ * exists, whose it is, and what it pins, so that the kernel cleans up behind a process and
+ * connection management finds queue pairs. What comes from user space is copied once and then
+ * checked.
  */
 #define UVERBS_MODULE_NAME urdma
 
@@ -26,7 +27,8 @@ static enum ib_mtu urdma_mtu(const struct net_device *netdev)
 	return ib_mtu_int_to_enum(READ_ONCE(netdev->mtu));
 }
 
-static int urdma_query_device(struct ib_device *ib, struct ib_device_attr *attr, struct ib_udata *udata)
+static int urdma_query_device(struct ib_device *ib, struct ib_device_attr *attr,
+			      struct ib_udata *udata)
 {
 	if (udata && (udata->inlen || udata->outlen))
 		return -EINVAL;
@@ -55,7 +57,8 @@ static int urdma_query_device(struct ib_device *ib, struct ib_device_attr *attr,
 static int urdma_query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 {
 	struct urdma_dev *dev = to_urdma_dev(ib);
-	bool is_up = netif_running(dev->netdev) && netif_carrier_ok(dev->netdev) && urdma_agent_is_there(dev);
+	bool is_up = netif_running(dev->netdev) && netif_carrier_ok(dev->netdev) &&
+		     urdma_agent_is_there(dev);
 
 	attr->max_mtu = IB_MTU_4096;
 	attr->active_mtu = urdma_mtu(dev->netdev);
@@ -71,7 +74,8 @@ static int urdma_query_port(struct ib_device *ib, u32 port, struct ib_port_attr 
 	return 0;
 }
 
-static int urdma_get_port_immutable(struct ib_device *ib, u32 port, struct ib_port_immutable *immutable)
+static int urdma_get_port_immutable(struct ib_device *ib, u32 port,
+				    struct ib_port_immutable *immutable)
 {
 	immutable->gid_tbl_len = 1 + URDMA_GIDS;
 	immutable->core_cap_flags = RDMA_CORE_PORT_IWARP;
@@ -79,8 +83,8 @@ static int urdma_get_port_immutable(struct ib_device *ib, u32 port, struct ib_po
 }
 
 /*
- * An RNIC's GID is its Ethernet address, by which rdma_cm finds it. Behind it are those by which the engine knows
- * itself.
+ * An RNIC's GID is its Ethernet address, by which rdma_cm finds it. Behind it are those by which
+ * the engine knows itself.
  */
 static int urdma_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
 {
@@ -134,11 +138,11 @@ static int urdma_dealloc_pd(struct ib_pd *ib, struct ib_udata *udata)
 }
 
 /*
- * Pins the pages, so that the engine, which touches them by address, never finds a hole; ib_umem_get accounts them to
- * the process.
+ * Pins the pages, so that the engine, which touches them by address, never finds a hole;
+ * ib_umem_get accounts them to the process.
  */
-static struct ib_mr *urdma_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 iova, int access,
-				       struct ib_udata *udata)
+static struct ib_mr *urdma_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 iova,
+				       int access, struct ib_udata *udata)
 {
 	struct urdma_reg_mr request;
 	struct urdma_mr *mr;
@@ -185,7 +189,8 @@ static int urdma_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 #define urdma_cq_caller ib_udata
 #endif
 
-static int urdma_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr, struct urdma_cq_caller *caller)
+static int urdma_create_cq(struct ib_cq *ib, const struct ib_cq_init_attr *attr,
+			   struct urdma_cq_caller *caller)
 {
 	if (!caller)
 		return -EOPNOTSUPP;
@@ -202,7 +207,8 @@ static int urdma_destroy_cq(struct ib_cq *ib, struct ib_udata *udata)
 	return 0;
 }
 
-static int urdma_create_srq(struct ib_srq *ib, struct ib_srq_init_attr *attr, struct ib_udata *udata)
+static int urdma_create_srq(struct ib_srq *ib, struct ib_srq_init_attr *attr,
+			    struct ib_udata *udata)
 {
 	if (!udata || attr->srq_type != IB_SRQT_BASIC)
 		return -EOPNOTSUPP;
@@ -261,8 +267,8 @@ static int urdma_destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 }
 
 /*
- * Takes the reference that iw_cm asks for with iw_add_ref right afterwards: between the two calls nothing else keeps
- * the queue pair.
+ * Takes the reference that iw_cm asks for with iw_add_ref right afterwards: between the two calls
+ * nothing else keeps the queue pair.
  */
 static struct ib_qp *urdma_iw_get_qp(struct ib_device *ib, int qpn)
 {
@@ -287,7 +293,8 @@ static void urdma_iw_rem_ref(struct ib_qp *ib)
 }
 
 /* User space changes states by itself; only iw_cm comes here, which ends connections this way. */
-static int urdma_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, struct ib_udata *udata)
+static int urdma_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
+			   struct ib_udata *udata)
 {
 	if (udata)
 		return -EOPNOTSUPP;
@@ -296,7 +303,10 @@ static int urdma_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask, 
 	return 0;
 }
 
-/* There are no kernel users. The core wants the operations all the same, before it lets rdma_cm use a device. */
+/*
+ * There are no kernel users. The core wants the operations all the same, before it lets rdma_cm use
+ * a device.
+ */
 static struct ib_mr *urdma_get_dma_mr(struct ib_pd *pd, int access)
 {
 	return ERR_PTR(-EOPNOTSUPP);
@@ -312,13 +322,15 @@ static int urdma_req_notify_cq(struct ib_cq *ib, enum ib_cq_notify_flags flags)
 	return -EOPNOTSUPP;
 }
 
-static int urdma_post_send(struct ib_qp *ib, const struct ib_send_wr *wr, const struct ib_send_wr **bad)
+static int urdma_post_send(struct ib_qp *ib, const struct ib_send_wr *wr,
+			   const struct ib_send_wr **bad)
 {
 	*bad = wr;
 	return -EOPNOTSUPP;
 }
 
-static int urdma_post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr, const struct ib_recv_wr **bad)
+static int urdma_post_recv(struct ib_qp *ib, const struct ib_recv_wr *wr,
+			   const struct ib_recv_wr **bad)
 {
 	*bad = wr;
 	return -EOPNOTSUPP;
@@ -343,7 +355,8 @@ static struct rdma_hw_stats *urdma_alloc_hw_device_stats(struct ib_device *ib)
 	return rdma_alloc_hw_stats_struct(urdma_counter_descs, URDMA_COUNTERS, 0);
 }
 
-static int urdma_get_hw_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 port, int index)
+static int urdma_get_hw_stats(struct ib_device *ib, struct rdma_hw_stats *stats, u32 port,
+			      int index)
 {
 	int i;
 
@@ -471,15 +484,16 @@ static int UVERBS_HANDLER(URDMA_METHOD_SRQ_RAISE)(struct uverbs_attr_bundle *att
 }
 
 DECLARE_UVERBS_NAMED_METHOD(URDMA_METHOD_CQ_RAISE,
-			    UVERBS_ATTR_IDR(URDMA_ATTR_CQ_RAISE_HANDLE, UVERBS_OBJECT_CQ, UVERBS_ACCESS_READ,
-					    UA_MANDATORY));
+			    UVERBS_ATTR_IDR(URDMA_ATTR_CQ_RAISE_HANDLE, UVERBS_OBJECT_CQ,
+					    UVERBS_ACCESS_READ, UA_MANDATORY));
 DECLARE_UVERBS_NAMED_METHOD(URDMA_METHOD_QP_RAISE,
-			    UVERBS_ATTR_IDR(URDMA_ATTR_QP_RAISE_HANDLE, UVERBS_OBJECT_QP, UVERBS_ACCESS_READ,
-					    UA_MANDATORY),
-			    UVERBS_ATTR_PTR_IN(URDMA_ATTR_QP_RAISE_EVENT, UVERBS_ATTR_TYPE(u32), UA_MANDATORY));
+			    UVERBS_ATTR_IDR(URDMA_ATTR_QP_RAISE_HANDLE, UVERBS_OBJECT_QP,
+					    UVERBS_ACCESS_READ, UA_MANDATORY),
+			    UVERBS_ATTR_PTR_IN(URDMA_ATTR_QP_RAISE_EVENT, UVERBS_ATTR_TYPE(u32),
+					       UA_MANDATORY));
 DECLARE_UVERBS_NAMED_METHOD(URDMA_METHOD_SRQ_RAISE,
-			    UVERBS_ATTR_IDR(URDMA_ATTR_SRQ_RAISE_HANDLE, UVERBS_OBJECT_SRQ, UVERBS_ACCESS_READ,
-					    UA_MANDATORY));
+			    UVERBS_ATTR_IDR(URDMA_ATTR_SRQ_RAISE_HANDLE, UVERBS_OBJECT_SRQ,
+					    UVERBS_ACCESS_READ, UA_MANDATORY));
 
 ADD_UVERBS_METHODS(urdma_cq_methods, UVERBS_OBJECT_CQ, &UVERBS_METHOD(URDMA_METHOD_CQ_RAISE));
 ADD_UVERBS_METHODS(urdma_qp_methods, UVERBS_OBJECT_QP, &UVERBS_METHOD(URDMA_METHOD_QP_RAISE));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR MIT) */
 /*
- * What the urdma module and user space say to each other: the provider over uverbs (private parts of commands, driver
- * methods), urdmad over /dev/urdma. kernel-stub/client/src/abi.rs mirrors it for Rust. Whoever changes a layout or a
- * meaning raises URDMA_KERNEL_ABI.
+ * What the urdma module and user space say to each other: the provider over uverbs (private parts
+ * of commands, driver methods), urdmad over /dev/urdma. kernel-stub/client/src/abi.rs mirrors it
+ * for Rust. Whoever changes a layout or a meaning raises URDMA_KERNEL_ABI.
  */
 #ifndef URDMA_UAPI_H
 #define URDMA_UAPI_H
@@ -11,7 +11,10 @@
 #include <linux/types.h>
 #include <rdma/ib_user_ioctl_cmds.h>
 
-/* Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse it. */
+/*
+ * Version of this file. Also the uverbs ABI version of the device, so that libibverbs can refuse
+ * it.
+ */
 #define URDMA_KERNEL_ABI 5
 
 /* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
@@ -73,7 +76,10 @@ enum urdma_srq_raise_attrs {
 
 /* Longest device name, with its final zero (IB_DEVICE_NAME_MAX). */
 #define URDMA_DEVICE_OCTETS 64
-/* GIDs of an instance. The device shows them from index 1 on; index 0 is an RNIC's Ethernet address. */
+/*
+ * GIDs of an instance. The device shows them from index 1 on; index 0 is an RNIC's Ethernet
+ * address.
+ */
 #define URDMA_GIDS 15
 
 /* No group. */
@@ -84,7 +90,10 @@ struct urdma_serve {
 	__u32 abi;
 	/* How many of `gids` count. */
 	__u32 gid_count;
-	/* Whose members may use the device, beside the caller and who may override files' permissions. */
+	/*
+	 * Whose members may use the device, beside the caller and who may override files'
+	 * permissions.
+	 */
 	__u32 group;
 	__u32 reserved;
 	__u8 device[URDMA_DEVICE_OCTETS];
@@ -96,9 +105,9 @@ struct urdma_serve {
 #define URDMA_PRIVATE_OCTETS 256
 
 /*
- * Connection management: who serves a device reads what is to be done, and writes what came of it, one message a
- * call. `id` names a listener or a connection; those of requests are urdmad's choice and have bit 31 set, all others
- * are the module's.
+ * Connection management: who serves a device reads what is to be done, and writes what came of it,
+ * one message a call. `id` names a listener or a connection; those of requests are urdmad's choice
+ * and have bit 31 set, all others are the module's.
  */
 enum urdma_cm_kind {
 	/* To urdmad. Connect a queue pair: REPLY follows. */
@@ -108,13 +117,13 @@ enum urdma_cm_kind {
 	/* To urdmad. Accept a request: ESTABLISHED or CLOSED follows. */
 	URDMA_CM_ACCEPT,
 	/*
-	 * To urdmad. Refuse a request: the application wants it so, or, with a `status`, its listener was gone before
-	 * an application saw it.
+	 * To urdmad. Refuse a request: the application wants it so, or, with a `status`, its
+	 * listener was gone before an application saw it.
 	 */
 	URDMA_CM_REJECT,
 	/*
-	 * To urdmad. End a listener or a connection, whatever it is doing; of a connection CLOSED or a REPLY with an
-	 * error follows.
+	 * To urdmad. End a listener or a connection, whatever it is doing; of a connection CLOSED
+	 * or a REPLY with an error follows.
 	 */
 	URDMA_CM_END,
 

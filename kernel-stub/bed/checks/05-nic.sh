@@ -1,5 +1,6 @@
-# PCI NICs driven by DPDK in two urdmads, which lease queues of theirs to the programs. Nothing of the kernel's RDMA is loaded. QEMU's NICs have
-# no flow rules: their redirection table brings each program's packets to its queue.
+# PCI NICs driven by DPDK in two urdmads, which lease queues of theirs to the programs. Nothing of
+# the kernel's RDMA is loaded. QEMU's NICs have no flow rules: their redirection table brings each
+# program's packets to its queue.
 . "$BED/checks/lib.sh"
 urdma=$PROGRAMS/urdma
 modprobe uio_pci_generic
@@ -29,7 +30,8 @@ device = "${nics[host]}"
 lease_queues = 1
 CONFIG
     "$urdma" up --run-dir /run/nic$host --config /run/nic$host.toml
-    "$urdma" status --run-dir /run/nic$host | grep "^leases *1 at most, packets come by the NIC's redirection table of 128 entries"
+    "$urdma" status --run-dir /run/nic$host |
+        grep "^leases *1 at most, packets come by the NIC's redirection table of 128 entries"
 done
 
 # The servers are here.
@@ -44,7 +46,10 @@ all_free() {
 # counter HOST SECTION NAME: a number of `urdma status --json`.
 counter() {
     "$urdma" status --json --run-dir /run/nic$1 |
-        awk -v section="\"$2\":" -v name="\"$3\":" '$1 == section {inside = 1} inside && $1 == name {value = $2; inside = 0} END {print value + 0}'
+        awk -v section="\"$2\":" -v name="\"$3\":" '
+            $1 == section {inside = 1}
+            inside && $1 == name {value = $2; inside = 0}
+            END {print value + 0}'
 }
 # Packets that a NIC has received on queues that were leased: all less those that urdmad saw.
 leased_packets() { echo $(($(counter $1 hardware rx_packets) - $(counter $1 data rx_packets))); }
@@ -52,16 +57,19 @@ leased_packets() { echo $(($(counter $1 hardware rx_packets) - $(counter $1 data
 # over_nics LEASE LISTENING 'SERVER' 'CLIENT'
 over_nics() {
     wait_until all_free
-    over "$2" "$urdma run --lease $1 --run-dir /run/nic0 -- $3" "$urdma run --lease $1 --run-dir /run/nic1 -- $4"
+    over "$2" "$urdma run --lease $1 --run-dir /run/nic0 -- $3" \
+        "$urdma run --lease $1 --run-dir /run/nic1 -- $4"
 }
 
-over_nics never listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 -n 200" "ibv_rc_pingpong -d urdma0 -g 1 -n 200 127.0.0.1"
+over_nics never listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 -n 200" \
+    "ibv_rc_pingpong -d urdma0 -g 1 -n 200 127.0.0.1"
 for host in 0 1; do
     # Frames of the bridge may come between the counters.
     [ "$(leased_packets $host)" -lt 100 ]
 done
 
-over_nics require listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 -n 200" "ibv_rc_pingpong -d urdma0 -g 1 -n 200 127.0.0.1"
+over_nics require listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 -n 200" \
+    "ibv_rc_pingpong -d urdma0 -g 1 -n 200 127.0.0.1"
 for host in 0 1; do
     # Messages of 4 KB, each in three packets of 1500 octets at most.
     [ "$(leased_packets $host)" -ge 600 ]
@@ -69,8 +77,9 @@ done
 
 over_nics require listening_by_tcp "ib_write_bw -F -n 200" "ib_write_bw -F -n 200 127.0.0.1"
 
-# Lessees that are killed in the middle of their traffic leave a NIC that works, and a queue that can be leased again: each host has one. What they may
-# leave in the driver's notes shows when the next ones fill the queues.
+# Lessees that are killed in the middle of their traffic leave a NIC that works, and a queue that
+# can be leased again: each host has one. What they may leave in the driver's notes shows when the
+# next ones fill the queues.
 goes_on() { [ "$(leased_packets 0)" -ge $((before + 1000)) ]; }
 for round in 1 2 3 4; do
     wait_until all_free

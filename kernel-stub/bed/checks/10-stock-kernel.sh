@@ -1,4 +1,5 @@
-# The bed itself: the kernel has RDMA, and an in-tree software device works with the host's programs.
+# The bed itself: the kernel has RDMA, and an in-tree software device works with the host's
+# programs.
 modprobe -a ib_core ib_uverbs rdma_cm iw_cm rdma_ucm rdma_rxe
 ip link add bed0 type dummy
 ip address add 10.9.0.1/24 dev bed0

@@ -1,4 +1,5 @@
-# libibverbs and its programs, as Debian has them, over the module: nothing preloaded, nothing in the environment.
+# libibverbs and its programs, as Debian has them, over the module: nothing preloaded, nothing in
+# the environment.
 . "$BED/checks/lib.sh"
 add_device
 start_instance
@@ -11,7 +12,10 @@ grep "state:.*PORT_ACTIVE" /run/devinfo
 wait_until grep -q ffff:0a08:0001 /sys/class/infiniband/urdma0/ports/1/gids/1
 ibv_devinfo -d urdma0 -v | grep 'GID\[ *1\]'
 
-ping() { over listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 $*" "ibv_rc_pingpong -d urdma0 -g 1 $* 127.0.0.1"; }
+ping() {
+    local command="ibv_rc_pingpong -d urdma0 -g 1 $*"
+    over listening_by_tcp "$command" "$command 127.0.0.1"
+}
 ping -n 500
 ping -n 500 -e
 [ "$(cat $counters/cq_events)" -gt 0 ]

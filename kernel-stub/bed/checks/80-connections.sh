@@ -9,7 +9,8 @@ both() { over listening_by_cm "$@"; }
 refused timeout 300 rping -c -a 10.8.0.1 -C 1
 
 both "rping -s -a 10.8.0.1 -C 20 -V" "rping -c -a 10.8.0.1 -C 20 -V"
-# An end that is stopped before it has set its queue pair is waited for: the server is stopped until the request is on its way, the client from then on.
+# An end that is stopped before it has set its queue pair is waited for: the server is stopped until
+# the request is on its way, the client from then on.
 start_server listening_by_cm "rping -s -a 10.8.0.1 -C 5"
 kill -STOP -- -$server
 timeout 300 rping -c -a 10.8.0.1 -C 5 >/run/client.log 2>&1 &
@@ -28,10 +29,11 @@ both "ucmatose -c 20" "ucmatose -s 10.8.0.1 -c 20"
 both "rdma_server" "rdma_client -s 10.8.0.1"
 over_endless listening_by_cm "cmtime" "cmtime -s 10.8.0.1 -c 30"
 both "rstream -S 1000 -I 20 -C 2" "rstream -s 10.8.0.1 -S 1000 -I 20 -C 2"
-# perftest connects twice to the same port, to two listeners one after the other. Without -F it fails if its measurement of the processor's clock
-# was disturbed.
+# perftest connects twice to the same port, to two listeners one after the other. Without -F it
+# fails if its measurement of the processor's clock was disturbed.
 for round in 1 2 3; do
-    for test in "ib_send_bw -n 200 -s 65536" "ib_send_lat -n 100 -e" "ib_write_lat -n 100" "ib_read_bw -n 100 -s 65536"; do
+    for test in "ib_send_bw -n 200 -s 65536" "ib_send_lat -n 100 -e" \
+        "ib_write_lat -n 100" "ib_read_bw -n 100 -s 65536"; do
         both "$test -F -R -d urdma0" "$test -F -R -d urdma0 10.8.0.1"
     done
 done

@@ -1,5 +1,6 @@
 # seconds: 2400
-# Applications and urdmad, killed at random points of what they do: no object, page, reference or piece of memory stays, and the module can go.
+# Applications and urdmad, killed at random points of what they do: no object, page, reference or
+# piece of memory stays, and the module can go.
 . "$BED/checks/lib.sh"
 RANDOM=1
 add_device
@@ -53,8 +54,12 @@ kill_at_random() {
     assert_nothing_left
 }
 
-# What the module itself has allocated and not given back, by place: the bed has the kernel keep account of it.
-memory_of_module() { cat /sys/kernel/debug/slab/kmalloc-*/alloc_traces | grep -E '^ +[0-9]+ [^ ]+ \[urdma\]' | sed 's/ age=.*//' | sort; }
+# What the module itself has allocated and not given back, by place: the bed has the kernel keep
+# account of it.
+memory_of_module() {
+    cat /sys/kernel/debug/slab/kmalloc-*/alloc_traces | grep -E '^ +[0-9]+ [^ ]+ \[urdma\]' |
+        sed 's/ age=.*//' | sort
+}
 
 # What everybody in the kernel has, in objects by size.
 memory() {
@@ -68,10 +73,14 @@ module_has_what_it_had() { memory_of_module | diff /run/of_module -; }
 # Less than one object a round was added, whatever its size.
 kernel_has_what_it_had() {
     memory >/run/after
-    join /run/before /run/after | awk -v rounds=$rounds '$3 - $2 >= rounds {print; bad = 1} END {exit bad}'
+    join /run/before /run/after |
+        awk -v rounds=$rounds '$3 - $2 >= rounds {print; bad = 1} END {exit bad}'
 }
 
-nothing_is_pinned() { awk '/^nr_foll_pin_acquired/ {n += $2} /^nr_foll_pin_released/ {n -= $2} END {exit n != 0}' /proc/vmstat; }
+nothing_is_pinned() {
+    awk '/^nr_foll_pin_acquired/ {n += $2} /^nr_foll_pin_released/ {n -= $2} END {exit n != 0}' \
+        /proc/vmstat
+}
 
 rounds=80
 kill_at_random 20

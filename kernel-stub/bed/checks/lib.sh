@@ -1,4 +1,5 @@
-# For the checks: the module, its device urdma0 on a network device of its own, and what must be true afterwards.
+# For the checks: the module, its device urdma0 on a network device of its own, and what must be
+# true afterwards.
 check=$PROGRAMS/examples/module_check
 counters=/sys/class/infiniband/urdma0/hw_counters
 run_dir=/run/urdma/bed
@@ -49,7 +50,8 @@ assert_nothing_left() {
     done
 }
 
-# A process that has one object of each kind, some octets of pinned memory, and serves the device if nobody does.
+# A process that has one object of each kind, some octets of pinned memory, and serves the device if
+# nobody does.
 start_holder() {
     "$check" hold >/run/hold.$$ &
     holder=$!
@@ -93,12 +95,13 @@ device_is_gone() { [ ! -e /sys/class/infiniband/urdma0 ]; }
 
 is_gone() { ! kill -0 "$1"; }
 
-# Somebody waits for a connection through the kernel's rdma_cm; or by TCP, as perftest and libibverbs' examples do. Not `grep -q`: it does not read on,
-# and who writes to it then fails.
+# Somebody waits for a connection through the kernel's rdma_cm; or by TCP, as perftest and
+# libibverbs' examples do. Not `grep -q`: it does not read on, and who writes to it then fails.
 listening_by_cm() { "$PROGRAMS/urdma" status --run-dir $run_dir | grep ^listens >/dev/null; }
 listening_by_tcp() { ss -Hltn 'sport = :18515' | grep LISTEN >/dev/null; }
 
-# Waits up to ten minutes for a command to succeed, which is not traced: it may be asked a thousand times.
+# Waits up to ten minutes for a command to succeed, which is not traced: it may be asked a thousand
+# times.
 wait_until() {
     local deadline=$((SECONDS + 600))
     { set +x; } 2>/dev/null
@@ -143,9 +146,12 @@ run_client() {
 # wait_for_end PROCESS LOG: fails if the process does.
 wait_for_end() { wait $1 || is_race_of_rping "$2" || said_and_failed; }
 
-# Both ends of rping close their event channel when they are done, while a thread of theirs may be about to read from it, which then ends the program with
-# 255, on any device. If anything went wrong before, rping has said so.
-is_race_of_rping() { grep "^rdma_get_cm_event: Bad file descriptor" "$1" && ! grep -e failed -e error "$1"; }
+# Both ends of rping close their event channel when they are done, while a thread of theirs may be
+# about to read from it, which then ends the program with 255, on any device. If anything went wrong
+# before, rping has said so.
+is_race_of_rping() {
+    grep "^rdma_get_cm_event: Bad file descriptor" "$1" && ! grep -e failed -e error "$1"
+}
 
 # What server and client have written, for the log.
 said_and_failed() {

@@ -1,5 +1,6 @@
 # seconds: 3000
-# The same programs over our module and connection management, over rdma_rxe, and over siw if it could be built, in turn: /mnt/output has medians.
+# The same programs over our module and connection management, over rdma_rxe, and over siw if it
+# could be built, in turn: /mnt/output has medians.
 . "$BED/checks/lib.sh"
 modprobe -a rdma_rxe libcrc32c
 devices=(urdma0 rxe0)
@@ -17,13 +18,18 @@ if [ -n "$SIW" ] && insmod "$SIW"; then
     add_peer siw0 siw 10.10.0.1
     devices+=(siw0)
 fi
-address_of() { case $1 in urdma0) echo 10.8.0.1 ;; rxe0) echo 10.9.0.1 ;; siw0) echo 10.10.0.1 ;; esac; }
+address_of() {
+    case $1 in urdma0) echo 10.8.0.1 ;; rxe0) echo 10.9.0.1 ;; siw0) echo 10.10.0.1 ;; esac
+}
 
 # note DEVICE WHAT VALUE
 note() { echo "$2|$1|$3" >>/run/measured; }
 
 # What perftest says last, in this column.
-said() { awk -v column="$1" '$1 ~ /^[0-9]+$/ && NF >= column {value = $column} END {print value}' /run/client.log; }
+said() {
+    awk -v column="$1" '$1 ~ /^[0-9]+$/ && NF >= column {value = $column} END {print value}' \
+        /run/client.log
+}
 
 # perftest DEVICE WHAT COLUMN COMMAND...
 perftest() {
@@ -37,12 +43,15 @@ perftest() {
 # Whoever listens through rdma_cm does so on all devices; ours is the last to know.
 listening() { rdma resource show cm_id | grep "state LISTEN" >/dev/null && listening_by_cm; }
 
-# connections DEVICE AT_A_TIME: connections a second, by the time that cmtime takes from the first connect to the last event. The server is a new one each
-# time, and opens the device for its first connection.
+# connections DEVICE AT_A_TIME: connections a second, by the time that cmtime takes from the first
+# connect to the last event. The server is a new one each time, and opens the device for its first
+# connection.
 connections() {
     over_endless listening cmtime "cmtime -s $(address_of "$1") -c $2"
     if ! grep -q -e REJECTED -e UNREACHABLE /run/client.log; then
-        note "$1" "connections a second, $2 at a time" "$(awk -v at="$2" '$1 == "connect" {rate = at * 1000 / $3} END {print rate}' /run/client.log)"
+        note "$1" "connections a second, $2 at a time" \
+            "$(awk -v at="$2" '$1 == "connect" {rate = at * 1000 / $3} END {print rate}' \
+                /run/client.log)"
     fi
 }
 
@@ -71,18 +80,28 @@ sort -t '|' -k 1,2 -k 3,3n /run/measured | awk -F '|' '
     function median(what, device,    m) {
         m = n[what, device]
         if (!m) return ""
-        return m % 2 ? value[what, device, (m + 1) / 2] : (value[what, device, m / 2] + value[what, device, m / 2 + 1]) / 2
+        if (m % 2)
+            return value[what, device, (m + 1) / 2]
+        return (value[what, device, m / 2] + value[what, device, m / 2 + 1]) / 2
     }
-    function ratio(ours, theirs) {return ours == "" || theirs == "" ? "-" : sprintf("%.2f x", ours / theirs)}
+    function ratio(ours, theirs) {
+        return ours == "" || theirs == "" ? "-" : sprintf("%.2f x", ours / theirs)
+    }
     function shown(number) {return number == "" ? "-" : sprintf("%.1f", number)}
     END {
         print "under emulation, ratios only"
-        printf "%-34s %9s %9s %9s %9s %9s  %s\n", "what", "urdma", "rxe", "siw", "/ rxe", "/ siw", "goal"
+        printf "%-34s %9s %9s %9s %9s %9s  %s\n",
+            "what", "urdma", "rxe", "siw", "/ rxe", "/ siw", "goal"
         for (i = 1; i <= kinds; i++) {
             what = order[i]
             ours = median(what, "urdma0"); rxe = median(what, "rxe0"); siw = median(what, "siw0")
-            goal = what ~ /latency/ ? "<= 0.5 x rxe" : what ~ /bandwidth/ ? ">= 3 x both" : ">= 3 x rxe"
-            printf "%-34s %9s %9s %9s %9s %9s  %s\n", what, shown(ours), shown(rxe), shown(siw), ratio(ours, rxe), ratio(ours, siw), goal
+            goal = ">= 3 x rxe"
+            if (what ~ /latency/)
+                goal = "<= 0.5 x rxe"
+            else if (what ~ /bandwidth/)
+                goal = ">= 3 x both"
+            printf "%-34s %9s %9s %9s %9s %9s  %s\n", what, shown(ours), shown(rxe), shown(siw),
+                ratio(ours, rxe), ratio(ours, siw), goal
         }
     }' >/mnt/output
 stop_instance
