@@ -6,7 +6,8 @@
 #   install-deps.sh kernel   also what builds the kernel module and boots a kernel to test it
 set -eu
 
-build="build-essential pkg-config clang libclang-dev libdpdk-dev libibverbs-dev librdmacm-dev libnuma-dev"
+build="build-essential pkg-config clang libclang-dev libdpdk-dev libibverbs-dev"
+build="$build librdmacm-dev libnuma-dev"
 run="ibverbs-utils rdmacm-utils ibverbs-providers perftest iproute2 procps"
 test="bubblewrap tshark util-linux valgrind python3-pyverbs patchelf qperf"
 perf="ucx-utils"
@@ -39,7 +40,10 @@ if [ -n "$missing" ]; then
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
     # shellcheck disable=SC2086 # the list is meant to be split
-    if ! { apt-get update -q && apt-get install -y -q --no-install-recommends -o Acquire::Retries=3 $missing; } >"$log" 2>&1; then
+    if ! {
+        apt-get update -q &&
+            apt-get install -y -q --no-install-recommends -o Acquire::Retries=3 $missing
+    } >"$log" 2>&1; then
         cat "$log" >&2
         rm -f "$log"
         exit 1

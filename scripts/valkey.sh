@@ -1,7 +1,8 @@
 #!/bin/sh
 # Builds Valkey with RDMA, and its test client, for `make test-all`: valkey.sh DIRECTORY
 #
-# Debian 12 has no Valkey: the source is Debian 13's, which apt fetches and checks by lists of its own.
+# Debian 12 has no Valkey: the source is Debian 13's, which apt fetches and checks by lists of its
+# own.
 set -eu
 
 directory=${1:?usage: valkey.sh DIRECTORY}
@@ -15,9 +16,11 @@ apt=$(cd "$apt" && pwd)
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
 echo "deb-src [signed-by=$keys] http://deb.debian.org/debian trixie main" >"$apt/sources.list"
 own_lists="-o Dir::Etc::SourceList=$apt/sources.list -o Dir::Etc::SourceParts=- \
-    -o Dir::State::Lists=$apt/lists -o Dir::Cache=$apt/cache -o Acquire::Retries=3 -o APT::Sandbox::User=root"
+    -o Dir::State::Lists=$apt/lists -o Dir::Cache=$apt/cache -o Acquire::Retries=3 \
+    -o APT::Sandbox::User=root"
 # shellcheck disable=SC2086 # the options are meant to be split
-(cd "$apt" && apt-get -q $own_lists update && apt-get -q $own_lists source --download-only valkey) >"$apt/log" 2>&1 || {
+(cd "$apt" && apt-get -q $own_lists update &&
+    apt-get -q $own_lists source --download-only valkey) >"$apt/log" 2>&1 || {
     cat "$apt/log" >&2
     exit 1
 }

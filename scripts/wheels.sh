@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes a Python environment with the packages of PyPI that `make test-all` runs: wheels.sh DIRECTORY
+# Makes a Python environment with the packages of PyPI that `make test-all` runs: wheels.sh
+# DIRECTORY
 set -eu
 
 # Without what they only need for GPUs (torch) or for servers that the tests do not start.

@@ -1,6 +1,7 @@
 //! Applications that others wrote, over one host: UCX, libfabric, Open MPI, MPICH, fio.
 //!
-//! `make test-all` installs their packages and runs these tests; `make test` leaves them out, since the packages are large.
+//! `make test-all` installs their packages and runs these tests; `make test` leaves them out, since
+//! the packages are large.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;

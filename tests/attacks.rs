@@ -388,7 +388,8 @@ fn request_of_a_host_that_does_not_answer_arp_is_not_handed_to_the_listener() {
     bed.down();
 }
 
-// Each request that rping accepted failed after 1.5 s, and its threads used one another's ids (rdma-core 44 has one place for all children): it crashed.
+// Each request that rping accepted failed after 1.5 s, and its threads used one another's ids
+// (rdma-core 44 has one place for all children): it crashed.
 #[test]
 fn flood_of_requests_from_made_up_hosts_leaves_the_listener_alone() {
     const FORGED: u64 = 1000;

@@ -1,4 +1,5 @@
-//! Builds `verbs-check`, a verbs program in C as users write them, against the installed libibverbs and librdmacm.
+//! Builds `verbs-check`, a verbs program in C as users write them, against the installed libibverbs
+//! and librdmacm.
 
 use std::path::PathBuf;
 

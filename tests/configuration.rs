@@ -1,4 +1,5 @@
-//! doc/configuration.md names every key that urdmad knows and every variable that `urdma run` sets, and its examples are right.
+//! doc/configuration.md names every key that urdmad knows and every variable that `urdma run` sets,
+//! and its examples are right.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

@@ -141,7 +141,8 @@ fn ibverbs_passes() {
 #[ignore = "make test-all"]
 fn sideway_passes() {
     SIDEWAY.expect_tests_to_pass(
-        "--lib --test test_atomic --test test_cq --test test_mr_and_cq --test test_post_send --test test_qp",
+        "--lib --test test_atomic --test test_cq --test test_mr_and_cq \
+         --test test_post_send --test test_qp",
         &[],
         68,
     );
@@ -164,7 +165,8 @@ fn async_rdma_passes() {
     // out: they take a completion's flags for those of Soft-RoCE, which says that there is a GRH in
     // completions of connections.
     ASYNC_RDMA.expect_tests_to_pass(
-        "--lib --test atomic --test device --test loop --test mr_slice --test rmr_access --test rmr_timeout",
+        "--lib --test atomic --test device --test loop --test mr_slice \
+         --test rmr_access --test rmr_timeout",
         &["context::tests::test1"],
         48,
     );

@@ -1,4 +1,5 @@
-//! Programs over a link that loses, doubles, delays, reorders, changes and marks packets: what urdmad does at its port when it is told to.
+//! Programs over a link that loses, doubles, delays, reorders, changes and marks packets: what
+//! urdmad does at its port when it is told to.
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::{Instance, Lease, Scratch};
@@ -8,7 +9,8 @@ use urdma_tests::{alone, check, kill_one_end, mix_while, ports, run_all, stream,
 
 /// Operations that each end posts under each fault: some thousand packets.
 const OPERATIONS: u32 = 200;
-/// Faults that are each made alone, then all of them at once: what is asked for, and what counts it.
+/// Faults that are each made alone, then all of them at once: what is asked for, and what counts
+/// it.
 const FAULTS: [(&[&str], &str); 4] = [
     (&["--loss", "5%"], "lost"),
     (&["--duplicate", "10%"], "duplicated"),
@@ -21,7 +23,8 @@ fn up(scratch: &Scratch, fault: &str) -> [Instance; 2] {
     let socket = scratch.path().join("memif.sock");
     [("a", "127.0.0.1", "server"), ("b", "127.0.0.2", "client")].map(|(name, address, role)| {
         let port = format!(
-            "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\nmtu = 1500\nchecksum = true\n{fault}",
+            "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\n\
+             mtu = 1500\nchecksum = true\n{fault}",
             socket.display()
         );
         Instance::up(scratch.path(), name, address, &port).unwrap()
@@ -53,7 +56,8 @@ fn programs_do_not_notice_a_bad_link() {
     let scratch = Scratch::new("test").unwrap();
     let hosts = up(
         &scratch,
-        "[fault]\nloss = \"2%\"\nduplicate = \"2%\"\nreorder = \"2%\"\ncorrupt = \"1%\"\nseed = 3\n",
+        "[fault]\nloss = \"2%\"\nduplicate = \"2%\"\n\
+         reorder = \"2%\"\ncorrupt = \"1%\"\nseed = 3\n",
     );
     rping(&hosts);
     let [a, b] = &hosts;
@@ -115,7 +119,9 @@ fn slow_link_is_shown_and_can_be_ended() {
     for host in &hosts {
         let said = host.fault(&options).unwrap();
         assert!(said.succeeded(), "{}", said.describe());
-        let expected = "faults   in  none\nfaults   out delay 1ms, rate 1000000000 bit/s, queue 300000 B, marks from 20000 B, seed 0; of ";
+        let expected = "faults   in  none\n\
+                        faults   out delay 1ms, rate 1000000000 bit/s, queue 300000 B, \
+                        marks from 20000 B, seed 0; of ";
         assert!(said.output.starts_with(expected), "{}", said.output);
     }
     rping(&hosts);

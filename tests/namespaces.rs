@@ -1,4 +1,5 @@
-//! Hosts in two network namespaces, joined by a veth pair whose traffic the kernel sees: AF_XDP and TAP, forwarded by urdmad.
+//! Hosts in two network namespaces, joined by a veth pair whose traffic the kernel sees: AF_XDP and
+//! TAP, forwarded by urdmad.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -84,7 +85,9 @@ fn run_over(hosts: [Instance; 2], tcp: &str) {
 }
 
 #[test]
-#[ignore = "on a busy machine one run in ten stalls: frames stay in an AF_XDP socket of the veth pair though the driver kicks it (Linux 6.18): cargo test -p urdma-tests --test namespaces -- --ignored"]
+#[ignore = "on a busy machine one run in ten stalls: frames stay in an AF_XDP socket of the veth \
+            pair though the driver kicks it (Linux 6.18): \
+            cargo test -p urdma-tests --test namespaces -- --ignored"]
 fn af_xdp_ports_share_interface_address_and_neighbours_with_the_kernel() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();

@@ -1,4 +1,5 @@
-//! Long messages inside a host: in one copy where the kernel lets their receiver read the sender's memory, else, or switched off, in two.
+//! Long messages inside a host: in one copy where the kernel lets their receiver read the sender's
+//! memory, else, or switched off, in two.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -17,7 +18,8 @@ const WITHOUT_PTRACE: [&str; 3] = [
     "--inh-caps=-sys_ptrace,-chown",
 ];
 
-/// One end of a conversation of 64 KB messages that does not end by itself; it checks what it receives.
+/// One end of a conversation of 64 KB messages that does not end by itself; it checks what it
+/// receives.
 fn end(host: &Instance, port: u16, setting: &str, wrapper: &[&str], peer: &[&str]) -> Process {
     let port = port.to_string();
     let messages = [
@@ -37,7 +39,8 @@ fn end(host: &Instance, port: u16, setting: &str, wrapper: &[&str], peer: &[&str
     Process::start(command.env("URDMA_CMA", setting)).unwrap()
 }
 
-/// The reports of both ends, the server's first, as soon as `is_shown` says so of them; the server runs in `wrapper`.
+/// The reports of both ends, the server's first, as soon as `is_shown` says so of them; the server
+/// runs in `wrapper`.
 fn reports(
     settings: [&str; 2],
     wrapper: &[&str],

@@ -59,7 +59,8 @@ fn receive_queue_short_or_empty_ends_as_verbs_say() {
     check_on_one_host(&["long-message", "slow-receiver", "rnr-late", "rnr-never"]);
 }
 
-// Every second unsignaled message, and nearly every one whose receiver called _exit, ended with RETRY_EXC.
+// Every second unsignaled message, and nearly every one whose receiver called _exit, ended with
+// RETRY_EXC.
 #[test]
 fn receiver_that_leaves_with_a_completion_fails_neither_its_sender_nor_an_idle_peer() {
     let _alone = alone();
@@ -130,7 +131,8 @@ fn thread_that_is_cancelled_in_a_call_ends_alone() {
     check_alone("cancel");
 }
 
-// A server that learnt late of a client's end ended its connection to the next client, which had the same slot.
+// A server that learnt late of a client's end ended its connection to the next client, which had
+// the same slot.
 #[test]
 fn end_of_a_client_is_not_that_of_the_next_one_in_its_slot() {
     let _alone = alone();

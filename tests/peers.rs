@@ -1,5 +1,5 @@
-//! A peer that is frozen for a while or for too long, or whose urdmad is started anew: the connection goes on with every octet in its place, or
-//! both ends are told.
+//! A peer that is frozen for a while or for too long, or whose urdmad is started anew: the
+//! connection goes on with every octet in its place, or both ends are told.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Every program of rdmacm-utils, ibverbs-utils, perftest and qperf that works on an Ethernet port, over one host and over two, over both versions of IP.
+//! Every program of rdmacm-utils, ibverbs-utils, perftest and qperf that works on an Ethernet port,
+//! over one host and over two, over both versions of IP.
 //!
 //! doc/conformance.md lists them, with those that are refused and why.
 #![allow(clippy::unwrap_used)]
@@ -13,7 +14,8 @@ use urdma_tests::{alone, ports, run_all, OneHost, SHORT};
 /// The GID index of the second address.
 const SECOND_GID: &str = "2";
 
-/// Runs jobs, which `make` makes for a first port and the server's address, over one host that has `addresses`.
+/// Runs jobs, which `make` makes for a first port and the server's address, over one host that has
+/// `addresses`.
 fn run_at(addresses: &[&str], make: impl FnOnce(u16, &str) -> Vec<Job>) {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
@@ -88,7 +90,8 @@ fn two_hosts_with_ipv6_addresses_talk() {
     hosts.down().unwrap();
 }
 
-/// What comes from another address than the peer's is not taken, so each queue pair has to send from its own.
+/// What comes from another address than the peer's is not taken, so each queue pair has to send
+/// from its own.
 #[test]
 fn two_hosts_with_two_addresses_of_a_version_talk_over_the_second_ones() {
     let _alone = alone();

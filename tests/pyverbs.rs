@@ -1,4 +1,5 @@
-//! rdma-core's pyverbs tests over one host: none fails, and what is skipped is what doc/conformance.md says, for the reason that it says.
+//! rdma-core's pyverbs tests over one host: none fails, and what is skipped is what
+//! doc/conformance.md says, for the reason that it says.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -15,7 +16,8 @@ const RUNNER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/pyverbs/run.py");
 const LIST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../doc/conformance.md");
 /// Debian's Python, for which pyverbs is built; there may be others before it in the path.
 const PYTHON: &str = "/usr/bin/python3";
-/// The suite takes some seconds, and three minutes were seen on a machine with ten times as much to do as it can.
+/// The suite takes some seconds, and three minutes were seen on a machine with ten times as much to
+/// do as it can.
 const LIMIT: Duration = Duration::from_secs(900);
 /// Huge pages of 2 MB that its tests use at the same time.
 const HUGEPAGES: u64 = 8;

@@ -33,8 +33,8 @@ const FLOOD: usize = 500;
 const MUTATION: Duration = Duration::from_secs(10);
 /// What an allocator may keep of what it was given back.
 const ANONYMOUS_SLACK_KB: u64 = 4096;
-/// What stays of each of 253 slots once it was used: rings and headers (some 50 KB), and delivery records (8 octets for each of
-/// 65,536 queue pairs), of which each process uses others.
+/// What stays of each of 253 slots once it was used: rings and headers (some 50 KB), and delivery
+/// records (8 octets for each of 65,536 queue pairs), of which each process uses others.
 const ARENA_SLACK_KB: u64 = 253 * (64 + 512);
 /// Two files of 1 MB, and a line each.
 const LOG_OCTETS_MAX: u64 = (2 << 20) + 8192;
@@ -156,7 +156,8 @@ impl Bed {
     fn flood(&self) {
         std::thread::scope(|scope| {
             let flood = scope.spawn(|| {
-                // SAFETY: the call takes three integers. Made past the C library it changes this thread only.
+                // SAFETY: the call takes three integers. Made past the C library it changes this
+                // thread only.
                 let outcome = unsafe { libc::syscall(libc::SYS_setresuid, -1, MEMBER, -1) };
                 assert_eq!(outcome, 0);
                 let run_dir = RunDir::at(self.one.host.run_dir());
@@ -192,8 +193,8 @@ impl Bed {
         other.down().unwrap();
     }
 
-    /// Programs on two hosts, of whose frames changed copies arrive too. What comes of the programs is open: who sees their packets can
-    /// forge any.
+    /// Programs on two hosts, of whose frames changed copies arrive too. What comes of the programs
+    /// is open: who sees their packets can forge any.
     fn mutate(&self, random: &mut Random) {
         let folder = self.folder("mutations");
         let [a, b] = &self.hosts;

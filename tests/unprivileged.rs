@@ -36,7 +36,8 @@ for i in $(seq 600); do ./urdma status | grep -q 'port 7001' && break; sleep 0.0
 ./urdma run -- rping -c -v -a 127.0.0.1 -p 7001 -C 10
 wait
 ./urdma down
-test -z "$(find / -xdev -user "$(id -u)" -newer ./stamp -path '*urdma*' -not -path "$HOME" -not -path "$HOME/*" -not -path '/proc/*' 2>/dev/null)"
+test -z "$(find / -xdev -user "$(id -u)" -newer ./stamp -path '*urdma*' \
+    -not -path "$HOME" -not -path "$HOME/*" -not -path '/proc/*' 2>/dev/null)"
 echo session done
 "#;
 

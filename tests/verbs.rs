@@ -1,4 +1,5 @@
-//! Verbs beyond the main job, on one host: other people's programs with the flags that use them, and `verbs-check`.
+//! Verbs beyond the main job, on one host: other people's programs with the flags that use them,
+//! and `verbs-check`.
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::Lease;

@@ -1,5 +1,5 @@
-//! Real traffic, captured by urdmad and by the provider, through Debian's tshark with `tools/wireshark/trp.lua`: every frame decodes, none is
-//! malformed.
+//! Real traffic, captured by urdmad and by the provider, through Debian's tshark with
+//! `tools/wireshark/trp.lua`: every frame decodes, none is malformed.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! Binds the public header of the installed libibverbs. Linking it is left to programs: the plugin calls the copy that opens its device.
+//! Binds the public header of the installed libibverbs. Linking it is left to programs: the plugin
+//! calls the copy that opens its device.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,8 +20,11 @@ fn configure() -> Result<(), String> {
         .cargo_metadata(false)
         .probe("libibverbs")
         .map_err(|error| {
-        format!("libibverbs and its headers are needed: apt-get install libibverbs-dev pkg-config ({error})")
-    })?;
+            format!(
+                "libibverbs and its headers are needed: apt-get install libibverbs-dev pkg-config \
+             ({error})"
+            )
+        })?;
     bind(&library)
 }
 
@@ -43,7 +47,12 @@ fn bind(library: &pkg_config::Library) -> Result<(), String> {
         .layout_tests(true)
         .generate_comments(false)
         .generate()
-        .map_err(|error| format!("binding infiniband/verbs.h failed: {error}; is libclang there? apt-get install libclang-dev"))?;
+        .map_err(|error| {
+            format!(
+                "binding infiniband/verbs.h failed: {error}; is libclang there? \
+                 apt-get install libclang-dev"
+            )
+        })?;
     let out = PathBuf::from(std::env::var("OUT_DIR").map_err(|error| error.to_string())?)
         .join("verbs.rs");
     bindings

@@ -1,4 +1,5 @@
-//! The C table through which the stand-in reaches the engine, and the completion channels that come in by it.
+//! The C table through which the stand-in reaches the engine, and the completion channels that come
+//! in by it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
@@ -39,7 +40,8 @@ pub(crate) fn channel(read_fd: c_int) -> Option<Arc<CompletionChannel>> {
     channels().as_ref()?.get(&read_fd).cloned()
 }
 
-/// Where libibverbs will read the asynchronous events of contexts that are being imported, by the descriptors that they are imported by.
+/// Where libibverbs will read the asynchronous events of contexts that are being imported, by the
+/// descriptors that they are imported by.
 static ASYNC_FILES: Mutex<BTreeMap<c_int, OwnedFd>> = Mutex::new(BTreeMap::new());
 
 fn async_files() -> MutexGuard<'static, BTreeMap<c_int, OwnedFd>> {
@@ -63,10 +65,12 @@ unsafe extern "C" fn async_open(cmd_fd: c_int) -> i64 {
     })
 }
 
-/// The engine that connection management used last, so that not every call has to find it by its run directory.
+/// The engine that connection management used last, so that not every call has to find it by its
+/// run directory.
 static CM_ENGINE: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
 
-/// An opened rdma_cm file: it stays with the engine that it was opened for, also when that has lost its urdmad.
+/// An opened rdma_cm file: it stays with the engine that it was opened for, also when that has lost
+/// its urdmad.
 #[derive(Clone)]
 struct CmFile {
     ucma: Arc<Ucma>,
@@ -111,7 +115,8 @@ fn say_if_forwarded(engine: &Engine) {
     }
 }
 
-/// Gives the stand-in its table; null, after a sentence on standard error, when urdmad cannot be used.
+/// Gives the stand-in its table; null, after a sentence on standard error, when urdmad cannot be
+/// used.
 #[no_mangle]
 pub(crate) extern "C" fn urdma_front_table() -> *const FrontTable {
     let _uncancelled = Disabled::new();
@@ -160,7 +165,8 @@ unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -
         // SAFETY: the stand-in passes what the application writes: `len` octets.
         let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
         let file = cm_files().get(&handle).cloned().ok_or(libc::EBADF)?;
-        // SAFETY: the application vouches for the addresses in the command, as it does to the kernel.
+        // SAFETY: the application vouches for the addresses in the command, as it does to the
+        // kernel.
         let taken = unsafe { file.ucma.write(file.handle, octets)? };
         i64::try_from(taken).map_err(|_| libc::EINVAL)
     })
@@ -178,7 +184,8 @@ unsafe extern "C" fn cm_close(handle: i64) {
 
 unsafe extern "C" fn channel_open(read_fd: c_int, write_fd: c_int) -> i64 {
     answer(|| {
-        // SAFETY: the stand-in gives this descriptor to us with a call that succeeds, as this one does from here on.
+        // SAFETY: the stand-in gives this descriptor to us with a call that succeeds, as this one
+        // does from here on.
         let channel = CompletionChannel::new(unsafe { OwnedFd::from_raw_fd(write_fd) });
         channels()
             .get_or_insert_with(HashMap::new)

@@ -1,5 +1,6 @@
 /*
- * Runs the main function of a shared object, whose libraries no other object sees, as Python loads a module: load OBJECT ARGUMENT...
+ * Runs the main function of a shared object, whose libraries no other object sees, as Python loads
+ * a module: load OBJECT ARGUMENT...
  */
 #include <dlfcn.h>
 #include <stdio.h>

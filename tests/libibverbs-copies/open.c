@@ -1,7 +1,9 @@
 /*
- * Opens the device through several copies of libibverbs in one process, in the order given: open COPY...
+ * Opens the device through several copies of libibverbs in one process, in the order given: open
+ * COPY...
  *
- * Prints "COPY: urdma0 works" for a copy whose device can be used, "COPY: no device" for one that finds none.
+ * Prints "COPY: urdma0 works" for a copy whose device can be used, "COPY: no device" for one that
+ * finds none.
  */
 #include <dlfcn.h>
 #include <stdio.h>

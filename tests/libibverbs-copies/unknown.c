@@ -1,4 +1,7 @@
-/* What the stand-in and the provider see of a libibverbs with a private ABI that does not exist yet. */
+/*
+ * What the stand-in and the provider see of a libibverbs with a private ABI that does not exist
+ * yet.
+ */
 #include <dirent.h>
 #include <stddef.h>
 

@@ -1,4 +1,7 @@
-/* Two MPI ranks or more: a ping-pong whose answers are checked, messages of many sizes, and an all-reduce whose sum is known. */
+/*
+ * Two MPI ranks or more: a ping-pong whose answers are checked, messages of many sizes, and an
+ * all-reduce whose sum is known.
+ */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,11 @@
-"""Runs rdma-core's pyverbs tests on one device and writes one JSON line for each: its name, how it ended, and why.
+"""Runs rdma-core's pyverbs tests on one device and writes one JSON line for each.
+
+A line has the test's name, its outcome and the reason.
 
     run.py FOLDER RESULTS [options of the suite]
 
-The suite is Debian's (package python3-pyverbs, which ships it compressed); it is unpacked to FOLDER/tests.
+The suite is Debian's (package python3-pyverbs, which ships it compressed); it is unpacked to
+FOLDER/tests.
 """
 import gzip
 import json
@@ -31,7 +34,8 @@ class Results(unittest.TextTestResult):
     lines = None
 
     def keep(self, test, outcome, reason=""):
-        json.dump({"test": test.id().removeprefix("tests."), "outcome": outcome, "reason": reason}, self.lines)
+        name = test.id().removeprefix("tests.")
+        json.dump({"test": name, "outcome": outcome, "reason": reason}, self.lines)
         self.lines.write("\n")
 
     def addSuccess(self, test):

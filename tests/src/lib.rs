@@ -26,14 +26,16 @@ pub const NOTICE: Duration = Duration::from_secs(60);
 pub const SHORT: Duration = Duration::from_secs(30);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-/// Where the ports of the tests begin; each run takes another range, so that two at a time do not disturb one another.
+/// Where the ports of the tests begin; each run takes another range, so that two at a time do not
+/// disturb one another.
 const PORT_BASE: u16 = 19_000;
 const PORT_RANGES: u32 = 12;
 const PORT_RANGE: u16 = 1_000;
 
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
-/// Two cores serve one pair of programs: tests of one binary run one after the other while they hold this.
+/// Two cores serve one pair of programs: tests of one binary run one after the other while they
+/// hold this.
 pub fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -44,7 +46,8 @@ pub fn ports() -> u16 {
     PORT_BASE + range * PORT_RANGE + NEXT_PORT.fetch_add(100, Ordering::Relaxed) % PORT_RANGE
 }
 
-/// A machine whose processors are busy: threads that compute, as many as this machine has processors, until this is dropped.
+/// A machine whose processors are busy: threads that compute, as many as this machine has
+/// processors, until this is dropped.
 #[derive(Debug)]
 pub struct Busy {
     stop: Arc<AtomicBool>,
@@ -144,7 +147,8 @@ pub fn run_all(jobs: &[Job], server: &Instance, client: &Instance, lease: Lease)
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// One end of a scenario of `verbs-check`, started; `numbers` are its seed and, for `mix`, how many operations each end posts.
+/// One end of a scenario of `verbs-check`, started; `numbers` are its seed and, for `mix`, how many
+/// operations each end posts.
 pub fn check_end(
     scenario: &str,
     role: &str,
@@ -191,8 +195,8 @@ pub fn leave_in_every_way(receiver: &Instance, sender: &Instance, lease: Lease, 
     }
 }
 
-/// Runs `mix` with so many operations at each end, does something to the two processes (server, client) when they are under way, and fails
-/// unless both are content in the end.
+/// Runs `mix` with so many operations at each end, does something to the two processes (server,
+/// client) when they are under way, and fails unless both are content in the end.
 pub fn mix_while(
     (server, client): (&Instance, &Instance),
     scratch: &Path,

@@ -1,8 +1,10 @@
 /*
- * Threads that are cancelled (pthread_cancel) while they rest in a call of verbs or of rdma_cm, or repeat one. The thread ends, the process and the device go on.
+ * Threads that are cancelled (pthread_cancel) while they rest in a call of verbs or of rdma_cm, or
+ * repeat one. The thread ends, the process and the device go on.
  *
- * Calls that wait are cancelled while they wait, as those that read(2) or write(2) a file of the kernel are with other devices. The others are cancelled
- * at some instant; whatever they had done then is left undone, so each loop is made of calls that the device can repeat often enough.
+ * Calls that wait are cancelled while they wait, as those that read(2) or write(2) a file of the
+ * kernel are with other devices. The others are cancelled at some instant; whatever they had done
+ * then is left undone, so each loop is made of calls that the device can repeat often enough.
  */
 #define _GNU_SOURCE
 #include "loopback.h"
@@ -19,10 +21,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Cancellations of each loop, and the longest time that a thread runs before its cancellation, in microseconds. */
+/*
+ * Cancellations of each loop, and the longest time that a thread runs before its cancellation, in
+ * microseconds.
+ */
 #define ROUNDS 40
 #define RUN_US 2000
-/* So long a thread is given to come to rest. It is cancelled in any case: this only makes it likely that it rests then. */
+/*
+ * So long a thread is given to come to rest. It is cancelled in any case: this only makes it likely
+ * that it rests then.
+ */
 #define SETTLE_US 20000
 
 static struct {
@@ -109,7 +117,8 @@ static void *registers(void *unused)
 	(void)unused;
 	begin();
 	for (;;) {
-		struct ibv_mr *mr = ibv_reg_mr(common.end.pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE);
+		struct ibv_mr *mr = ibv_reg_mr(common.end.pd, memory, sizeof(memory),
+					       IBV_ACCESS_LOCAL_WRITE);
 
 		if (!mr || ibv_dereg_mr(mr))
 			fail("ibv_reg_mr: %s", strerror(errno));
@@ -136,9 +145,11 @@ static void *creates_completion_queues(void *unused)
 	begin();
 	for (;;) {
 		struct ibv_comp_channel *channel = ibv_create_comp_channel(common.end.context);
-		struct ibv_cq *cq = channel ? ibv_create_cq(common.end.context, 8, NULL, channel, 0) : NULL;
+		struct ibv_cq *cq = channel ? ibv_create_cq(common.end.context, 8, NULL, channel, 0)
+					    : NULL;
 
-		if (!cq || ibv_req_notify_cq(cq, 0) || ibv_destroy_cq(cq) || ibv_destroy_comp_channel(channel))
+		if (!cq || ibv_req_notify_cq(cq, 0) || ibv_destroy_cq(cq) ||
+		    ibv_destroy_comp_channel(channel))
 			fail("a completion queue: %s", strerror(errno));
 		pthread_testcancel();
 	}
@@ -167,7 +178,8 @@ static void *makes_ids(void *unused)
 		struct rdma_event_channel *events = rdma_create_event_channel();
 		struct rdma_cm_id *id;
 
-		if (!events || rdma_create_id(events, &id, NULL, RDMA_PS_TCP) || rdma_destroy_id(id))
+		if (!events || rdma_create_id(events, &id, NULL, RDMA_PS_TCP) ||
+		    rdma_destroy_id(id))
 			fail("rdma_create_id: %s", strerror(errno));
 		rdma_destroy_event_channel(events);
 		pthread_testcancel();
@@ -212,7 +224,8 @@ static void cancel(void *(*body)(void *), void *argument, useconds_t microsecond
 /* The device serves those that remain. */
 static void device_goes_on(void)
 {
-	struct ibv_qp *a = loopback_qp(&common.end, IBV_QPT_RC, NULL), *b = loopback_qp(&common.end, IBV_QPT_RC, NULL);
+	struct ibv_qp *a = loopback_qp(&common.end, IBV_QPT_RC, NULL),
+		      *b = loopback_qp(&common.end, IBV_QPT_RC, NULL);
 
 	loopback_connect(&common.end, a, b);
 	loopback_receive(&common.end, b);
@@ -254,12 +267,16 @@ static void cancel_those_that_repeat(void)
 
 	for (size_t i = 0; i < sizeof(loops) / sizeof(*loops); i++) {
 		for (int round = 0; round < ROUNDS; round++)
-			cancel(loops[i].body, NULL, (useconds_t)(lrand48() % RUN_US), loops[i].name);
+			cancel(loops[i].body, NULL, (useconds_t)(lrand48() % RUN_US),
+			       loops[i].name);
 		device_goes_on();
 	}
 }
 
-/* Queue pairs, completion queue and channel of each round are new: the last thread has left completions and events behind. */
+/*
+ * Queue pairs, completion queue and channel of each round are new: the last thread has left
+ * completions and events behind.
+ */
 static void cancel_those_that_exchange(void)
 {
 	for (int round = 0; round < ROUNDS; round++) {

@@ -1,4 +1,7 @@
-/* rdma_cm as a program sees it: one process that connects to itself, all of its ids on one channel that it polls. */
+/*
+ * rdma_cm as a program sees it: one process that connects to itself, all of its ids on one channel
+ * that it polls.
+ */
 #include "scenarios.h"
 
 #include <arpa/inet.h>
@@ -52,8 +55,11 @@ static void read_event(void)
 	if (seen_count == sizeof(seen) / sizeof(*seen))
 		fail("too many events");
 	*next = (struct seen){
-		.id = event->listen_id ? event->listen_id : event->id, .requested = event->id,
-		.type = event->event, .status = event->status, .len = event->param.conn.private_data_len,
+		.id = event->listen_id ? event->listen_id : event->id,
+		.requested = event->id,
+		.type = event->event,
+		.status = event->status,
+		.len = event->param.conn.private_data_len,
 	};
 	if (next->len)
 		memcpy(next->data, event->param.conn.private_data, next->len);
@@ -74,7 +80,8 @@ static struct seen expect(struct rdma_cm_id *id, enum rdma_cm_event_type type)
 				continue;
 			memmove(&seen[i], &seen[i + 1], (--seen_count - i) * sizeof(*seen));
 			if (found.type != type)
-				fail("%s, status %d, instead of %s", rdma_event_str(found.type), found.status, rdma_event_str(type));
+				fail("%s, status %d, instead of %s", rdma_event_str(found.type),
+				     found.status, rdma_event_str(type));
 			return found;
 		}
 		read_event();
@@ -84,7 +91,9 @@ static struct seen expect(struct rdma_cm_id *id, enum rdma_cm_event_type type)
 
 static struct sockaddr_in here(uint16_t port)
 {
-	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	return (struct sockaddr_in){ .sin_family = AF_INET,
+				     .sin_port = htons(port),
+				     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
 static struct rdma_cm_id *new_id(void)
@@ -101,7 +110,8 @@ static struct rdma_cm_id *listener(int backlog)
 	struct rdma_cm_id *id = new_id();
 	struct sockaddr_in any_port = here(0);
 
-	if (rdma_bind_addr(id, (struct sockaddr *)&any_port) || !rdma_get_src_port(id) || rdma_listen(id, backlog))
+	if (rdma_bind_addr(id, (struct sockaddr *)&any_port) || !rdma_get_src_port(id) ||
+	    rdma_listen(id, backlog))
 		fail("a listener: %s", strerror(errno));
 	return id;
 }
@@ -109,7 +119,8 @@ static struct rdma_cm_id *listener(int backlog)
 static void add_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr attr = {
-		.qp_type = IBV_QPT_RC, .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 
 	if (rdma_create_qp(id, NULL, &attr))
@@ -134,7 +145,10 @@ static struct rdma_cm_id *client_of(struct rdma_cm_id *to)
 
 static struct rdma_conn_param with_data(const uint8_t *data, uint8_t len)
 {
-	return (struct rdma_conn_param){ .private_data = data, .private_data_len = len, .retry_count = 7, .rnr_retry_count = 7 };
+	return (struct rdma_conn_param){ .private_data = data,
+					 .private_data_len = len,
+					 .retry_count = 7,
+					 .rnr_retry_count = 7 };
 }
 
 static void ask(struct rdma_cm_id *id, const uint8_t *data, uint8_t len)
@@ -160,7 +174,8 @@ static struct rdma_cm_id *grant(const struct seen *request, const uint8_t *data,
 static void expect_data(const struct seen *event, const uint8_t *data, uint8_t len)
 {
 	if (event->len < len || memcmp(event->data, data, len))
-		fail("%s came with other private data than %u octets", rdma_event_str(event->type), len);
+		fail("%s came with other private data than %u octets", rdma_event_str(event->type),
+		     len);
 }
 
 static void drop(struct rdma_cm_id *id)
@@ -182,7 +197,10 @@ static void end_both(struct rdma_cm_id *a, struct rdma_cm_id *b)
 	drop(b);
 }
 
-/* Private data of every message, up to what InfiniBand has room for in each: 56, 196 and 148 octets. */
+/*
+ * Private data of every message, up to what InfiniBand has room for in each: 56, 196 and 148
+ * octets.
+ */
 static void check_private_data(void)
 {
 	static const uint8_t lengths[][3] = { { 0, 0, 0 }, { 1, 1, 1 }, { 56, 196, 148 } };
@@ -218,7 +236,10 @@ static void check_private_data(void)
 	drop(server);
 }
 
-/* Each request comes to the listener that it was for, and more of them than the backlog wait for their turn. */
+/*
+ * Each request comes to the listener that it was for, and more of them than the backlog wait for
+ * their turn.
+ */
 static void check_listeners(void)
 {
 	struct rdma_cm_id *servers[LISTENERS], *clients[LISTENERS], *waiting[CLIENTS];

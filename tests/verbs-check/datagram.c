@@ -1,4 +1,7 @@
-/* Unreliable datagrams as a program sees them: two queue pairs of one process, address handles from a GID and from what came in. */
+/*
+ * Unreliable datagrams as a program sees them: two queue pairs of one process, address handles from
+ * a GID and from what came in.
+ */
 #include "scenarios.h"
 
 #include <arpa/inet.h>
@@ -14,8 +17,14 @@
 static struct ibv_qp *datagram_qp(struct end *e)
 {
 	struct ibv_qp_init_attr attr = {
-		.send_cq = e->cq, .recv_cq = e->cq, .qp_type = IBV_QPT_UD,
-		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 64 },
+		.send_cq = e->cq,
+		.recv_cq = e->cq,
+		.qp_type = IBV_QPT_UD,
+		.cap = { .max_send_wr = 8,
+			 .max_recv_wr = 8,
+			 .max_send_sge = 2,
+			 .max_recv_sge = 2,
+			 .max_inline_data = 64 },
 	};
 	struct ibv_qp_attr step = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
 	struct ibv_qp *qp = ibv_create_qp(e->pd, &attr);
@@ -43,8 +52,10 @@ static void expect_attributes(struct ibv_qp *qp)
 
 	if (ibv_query_qp(qp, &attr, IBV_QP_STATE | IBV_QP_QKEY, &init))
 		fail("ibv_query_qp");
-	if (attr.qp_state != IBV_QPS_RTS || attr.qkey != QKEY || attr.sq_psn != 77 || init.qp_type != IBV_QPT_UD)
-		fail("ibv_query_qp says state %d, Q_Key %#x, PSN %u, type %d", attr.qp_state, attr.qkey, attr.sq_psn, init.qp_type);
+	if (attr.qp_state != IBV_QPS_RTS || attr.qkey != QKEY || attr.sq_psn != 77 ||
+	    init.qp_type != IBV_QPT_UD)
+		fail("ibv_query_qp says state %d, Q_Key %#x, PSN %u, type %d", attr.qp_state,
+		     attr.qkey, attr.sq_psn, init.qp_type);
 }
 
 static void receive_octets(struct end *e, struct ibv_qp *qp, uint64_t id, size_t offset,
@@ -65,18 +76,29 @@ static void receive(struct end *e, struct ibv_qp *qp, uint64_t id, size_t offset
 	receive_octets(e, qp, id, offset, 8192);
 }
 
-static int post(struct end *e, struct ibv_qp *qp, struct ibv_ah *ah, uint32_t to, uint32_t length, enum ibv_wr_opcode opcode)
+static int post(struct end *e, struct ibv_qp *qp, struct ibv_ah *ah, uint32_t to, uint32_t length,
+		enum ibv_wr_opcode opcode)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)e->region, .length = length, .lkey = e->mr->lkey };
+	struct ibv_sge sge = { .addr = (uintptr_t)e->region,
+			       .length = length,
+			       .lkey = e->mr->lkey };
 	struct ibv_send_wr wr = {
-		.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED,
-		.imm_data = htonl(0x01020304), .wr.ud = { .ah = ah, .remote_qpn = to, .remote_qkey = QKEY },
+		.wr_id = 1,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = opcode,
+		.send_flags = IBV_SEND_SIGNALED,
+		.imm_data = htonl(0x01020304),
+		.wr.ud = { .ah = ah, .remote_qpn = to, .remote_qkey = QKEY },
 	}, *bad;
 
 	return ibv_post_send(qp, &wr, &bad);
 }
 
-/* Waits for a send's completion and its receive's, in whichever order they come; gives the receive's. */
+/*
+ * Waits for a send's completion and its receive's, in whichever order they come; gives the
+ * receive's.
+ */
 static struct ibv_wc exchanged(struct end *e)
 {
 	struct ibv_wc first = end_expect(e, IBV_WC_SUCCESS), second = end_expect(e, IBV_WC_SUCCESS);
@@ -84,7 +106,10 @@ static struct ibv_wc exchanged(struct end *e)
 	return first.opcode == IBV_WC_RECV ? first : second;
 }
 
-/* A failed send stops the send queue, not the receive queue; the application takes it back from SQE. */
+/*
+ * A failed send stops the send queue, not the receive queue; the application takes it back from
+ * SQE.
+ */
 static void send_error(struct end *e, struct ibv_qp *a, struct ibv_qp *b, struct ibv_ah *ah)
 {
 	struct ibv_qp_attr back = { .qp_state = IBV_QPS_RTS, .cur_qp_state = IBV_QPS_SQE };
@@ -128,7 +153,10 @@ static void too_long(struct end *e, struct ibv_qp *a, struct ibv_qp *b, struct i
 void check_datagram(void)
 {
 	struct end e;
-	struct ibv_ah_attr address = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 1, .hop_limit = 64 } }, learned;
+	struct ibv_ah_attr address = { .is_global = 1,
+				       .port_num = 1,
+				       .grh = { .sgid_index = 1, .hop_limit = 64 } },
+			   learned;
 	struct ibv_qp *a, *b;
 	struct ibv_ah *ah, *back;
 	struct ibv_wc wc;
@@ -152,7 +180,8 @@ void check_datagram(void)
 	if (post(&e, a, ah, b->qp_num, 4096, IBV_WR_SEND_WITH_IMM))
 		fail("ibv_post_send");
 	wc = exchanged(&e);
-	if (wc.wr_id != 2 || wc.byte_len != GRH + 4096 || wc.src_qp != a->qp_num || wc.qp_num != b->qp_num)
+	if (wc.wr_id != 2 || wc.byte_len != GRH + 4096 || wc.src_qp != a->qp_num ||
+	    wc.qp_num != b->qp_num)
 		fail("received %u octets from %#x at %#x", wc.byte_len, wc.src_qp, wc.qp_num);
 	if (wc.wc_flags != (IBV_WC_GRH | IBV_WC_WITH_IMM) || ntohl(wc.imm_data) != 0x01020304)
 		fail("flags %#x, immediate %#x", wc.wc_flags, ntohl(wc.imm_data));
@@ -162,7 +191,8 @@ void check_datagram(void)
 	/* What came in says where an answer goes. */
 	if (ibv_init_ah_from_wc(e.context, 1, &wc, (struct ibv_grh *)(e.region + 8192), &learned))
 		fail("ibv_init_ah_from_wc: %s", strerror(errno));
-	if (!learned.is_global || learned.grh.sgid_index != 1 || memcmp(&learned.grh.dgid, &address.grh.dgid, 16))
+	if (!learned.is_global || learned.grh.sgid_index != 1 ||
+	    memcmp(&learned.grh.dgid, &address.grh.dgid, 16))
 		fail("the GRH does not name its sender");
 	back = ibv_create_ah_from_wc(e.pd, &wc, (struct ibv_grh *)(e.region + 8192), 1);
 	if (!back)

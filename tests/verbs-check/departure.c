@@ -1,6 +1,7 @@
 /*
- * A server that leaves as soon as it has a client's message: the message is a success, and the client hears of the end from rdma_cm alone.
- * The server is a process of its own, started anew for each way to leave.
+ * A server that leaves as soon as it has a client's message: the message is a success, and the
+ * client hears of the end from rdma_cm alone. The server is a process of its own, started anew for
+ * each way to leave.
  */
 #include "scenarios.h"
 
@@ -33,7 +34,8 @@ struct connection {
 static struct ibv_qp_init_attr qp_attr(void)
 {
 	return (struct ibv_qp_init_attr){
-		.qp_type = IBV_QPT_RC, .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 }
 
@@ -51,7 +53,9 @@ static void equip(struct connection *c)
 
 static struct sockaddr_in here(uint16_t port)
 {
-	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	return (struct sockaddr_in){ .sin_family = AF_INET,
+				     .sin_port = port,
+				     .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 }
 
 void departing_server(const char *way)
@@ -62,10 +66,12 @@ void departing_server(const char *way)
 	struct ibv_wc wc;
 	uint16_t port;
 
-	if (rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, (struct sockaddr *)&any) || rdma_listen(listener, 1))
+	if (rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP) ||
+	    rdma_bind_addr(listener, (struct sockaddr *)&any) || rdma_listen(listener, 1))
 		fail("a listener: %s", strerror(errno));
 	port = rdma_get_src_port(listener);
-	if (write(STDOUT_FILENO, &port, sizeof(port)) != sizeof(port) || rdma_get_request(listener, &c.id))
+	if (write(STDOUT_FILENO, &port, sizeof(port)) != sizeof(port) ||
+	    rdma_get_request(listener, &c.id))
 		fail("a request: %s", strerror(errno));
 	equip(&c);
 	if (rdma_accept(c.id, NULL))
@@ -91,7 +97,8 @@ static pid_t start_server(const char *way, uint16_t *port)
 	int out[2];
 	pid_t pid;
 
-	if (pipe(out) || posix_spawn_file_actions_init(&actions) || posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO) ||
+	if (pipe(out) || posix_spawn_file_actions_init(&actions) ||
+	    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO) ||
 	    posix_spawn_file_actions_addclose(&actions, out[0]))
 		fail("a pipe: %s", strerror(errno));
 	if (posix_spawn(&pid, "/proc/self/exe", &actions, NULL, argv, environ))
@@ -128,7 +135,8 @@ static void check_departure(const char *way, bool signaled)
 	pid_t pid = start_server(way, &port);
 
 	addr = here(port);
-	if (rdma_create_id(NULL, &c.id, NULL, RDMA_PS_TCP) || rdma_resolve_addr(c.id, NULL, (struct sockaddr *)&addr, TIMEOUT_MS) ||
+	if (rdma_create_id(NULL, &c.id, NULL, RDMA_PS_TCP) ||
+	    rdma_resolve_addr(c.id, NULL, (struct sockaddr *)&addr, TIMEOUT_MS) ||
 	    rdma_resolve_route(c.id, TIMEOUT_MS))
 		fail("the way to the server: %s", strerror(errno));
 	equip(&c);

@@ -1,4 +1,7 @@
-/* Programs that close descriptors that they do not know, or open others in their place, while the device is open. */
+/*
+ * Programs that close descriptors that they do not know, or open others in their place, while the
+ * device is open.
+ */
 #define _GNU_SOURCE
 #include "loopback.h"
 #include "scenarios.h"
@@ -137,7 +140,10 @@ void check_closefrom(void)
 		for (int pairs = 0; pairs < 16; pairs++)
 			if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
 				fail("socketpair: %s", strerror(errno));
-		/* Queue pairs, regions and connections need urdmad and the channel no less than before. */
+		/*
+		 * Queue pairs, regions and connections need urdmad and the channel no less than
+		 * before.
+		 */
 		if (ibv_req_notify_cq(e.cq, 0))
 			fail("ibv_req_notify_cq");
 		exchange(&e);
@@ -145,7 +151,8 @@ void check_closefrom(void)
 			int type;
 			socklen_t room = sizeof(type);
 
-			if (!getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &room) && type == SOCK_STREAM)
+			if (!getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &room) &&
+			    type == SOCK_STREAM)
 				expect_unused(fd);
 		}
 	}

@@ -71,7 +71,11 @@ void end_open(struct end *e, int access)
 	struct ibv_qp_init_attr init = {
 		.send_cq = e->cq,
 		.recv_cq = e->cq,
-		.cap = { .max_send_wr = SEND_DEPTH, .max_recv_wr = RECV_DEPTH, .max_send_sge = 4, .max_recv_sge = 4, .max_inline_data = 64 },
+		.cap = { .max_send_wr = SEND_DEPTH,
+			 .max_recv_wr = RECV_DEPTH,
+			 .max_send_sge = 4,
+			 .max_recv_sge = 4,
+			 .max_inline_data = 64 },
 		.qp_type = IBV_QPT_RC,
 	};
 	e->qp = ibv_create_qp(e->pd, &init);
@@ -136,18 +140,37 @@ void end_connect(struct end *e, const char *path, bool server, const struct wish
 	e->socket = meet_at(path, server);
 	exchange(e, &mine, &e->peer, sizeof(mine));
 
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = wish->access };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT,
+				    .port_num = 1,
+				    .qp_access_flags = wish->access };
 	modify(e, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = e->peer.qpn, .rq_psn = e->peer.psn,
-		.max_dest_rd_atomic = 4, .min_rnr_timer = wish->min_rnr_timer,
-		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = e->peer.gid, .sgid_index = GID_INDEX, .hop_limit = 4 } },
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = e->peer.qpn,
+		.rq_psn = e->peer.psn,
+		.max_dest_rd_atomic = 4,
+		.min_rnr_timer = wish->min_rnr_timer,
+		.ah_attr = { .is_global = 1,
+			     .port_num = 1,
+			     .grh = { .dgid = e->peer.gid,
+				      .sgid_index = GID_INDEX,
+				      .hop_limit = 4 } },
 	};
-	modify(e, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	modify(e, &attr,
+	       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTS, .sq_psn = mine.psn, .timeout = wish->timeout, .retry_cnt = 7, .rnr_retry = wish->rnr_retry, .max_rd_atomic = 4,
+		.qp_state = IBV_QPS_RTS,
+		.sq_psn = mine.psn,
+		.timeout = wish->timeout,
+		.retry_cnt = 7,
+		.rnr_retry = wish->rnr_retry,
+		.max_rd_atomic = 4,
 	};
-	modify(e, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC);
+	modify(e, &attr,
+	       IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+		       IBV_QP_MAX_QP_RD_ATOMIC);
 	end_meet(e);
 }
 
@@ -184,8 +207,9 @@ bool end_peer_waits(struct end *e)
 
 void end_close(struct end *e)
 {
-	if (ibv_destroy_qp(e->qp) || ibv_dereg_mr(e->mr) || ibv_dereg_mr(e->foreign_mr) || ibv_destroy_cq(e->cq) ||
-	    ibv_destroy_comp_channel(e->channel) || ibv_dealloc_pd(e->pd) || ibv_dealloc_pd(e->foreign_pd) || ibv_close_device(e->context))
+	if (ibv_destroy_qp(e->qp) || ibv_dereg_mr(e->mr) || ibv_dereg_mr(e->foreign_mr) ||
+	    ibv_destroy_cq(e->cq) || ibv_destroy_comp_channel(e->channel) ||
+	    ibv_dealloc_pd(e->pd) || ibv_dealloc_pd(e->foreign_pd) || ibv_close_device(e->context))
 		fail("an object could not be destroyed: %s", strerror(errno));
 	if (e->socket >= 0)
 		close(e->socket);
@@ -194,7 +218,9 @@ void end_close(struct end *e)
 
 int end_send(struct end *e, struct ibv_send_wr *wr, size_t offset, uint32_t length, uint32_t lkey)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)e->region + offset, .length = length, .lkey = lkey };
+	struct ibv_sge sge = { .addr = (uintptr_t)e->region + offset,
+			       .length = length,
+			       .lkey = lkey };
 	struct ibv_send_wr *bad = NULL;
 	int error;
 
@@ -208,7 +234,9 @@ int end_send(struct end *e, struct ibv_send_wr *wr, size_t offset, uint32_t leng
 
 int end_recv(struct end *e, uint64_t wr_id, size_t offset, uint32_t length)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)e->region + offset, .length = length, .lkey = e->mr->lkey };
+	struct ibv_sge sge = { .addr = (uintptr_t)e->region + offset,
+			       .length = length,
+			       .lkey = e->mr->lkey };
 	struct ibv_recv_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 }, *bad = NULL;
 	int error = ibv_post_recv(e->qp, &wr, &bad);
 
@@ -248,7 +276,8 @@ struct ibv_wc end_expect(struct end *e, enum ibv_wc_status status)
 	struct ibv_wc wc = end_wait(e);
 
 	if (wc.status != status)
-		fail("work request %lu ended with '%s' instead of '%s'", (unsigned long)wc.wr_id, ibv_wc_status_str(wc.status), ibv_wc_status_str(status));
+		fail("work request %lu ended with '%s' instead of '%s'", (unsigned long)wc.wr_id,
+		     ibv_wc_status_str(wc.status), ibv_wc_status_str(status));
 	return wc;
 }
 
@@ -262,7 +291,8 @@ void end_expect_event(struct end *e, enum ibv_event_type type)
 	if (ibv_get_async_event(e->context, &event))
 		fail("ibv_get_async_event: %s", strerror(errno));
 	if (event.event_type != type)
-		fail("event '%s' instead of '%s'", ibv_event_type_str(event.event_type), ibv_event_type_str(type));
+		fail("event '%s' instead of '%s'", ibv_event_type_str(event.event_type),
+		     ibv_event_type_str(type));
 	ibv_ack_async_event(&event);
 }
 

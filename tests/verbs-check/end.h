@@ -1,4 +1,7 @@
-/* One end of a connection made the way most verbs programs make it: GID, QP number and keys exchanged over a socket of their own. */
+/*
+ * One end of a connection made the way most verbs programs make it: GID, QP number and keys
+ * exchanged over a socket of their own.
+ */
 #ifndef VERBS_CHECK_END_H
 #define VERBS_CHECK_END_H
 

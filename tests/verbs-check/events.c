@@ -1,4 +1,7 @@
-/* Asynchronous events, the states SQD and SQE and fork as a program sees them: queue pairs of one process, connected to one another. */
+/*
+ * Asynchronous events, the states SQD and SQE and fork as a program sees them: queue pairs of one
+ * process, connected to one another.
+ */
 #include "loopback.h"
 #include "scenarios.h"
 
@@ -91,7 +94,10 @@ static void fail_send(struct end *e, struct ibv_qp *qp, enum ibv_qp_state state)
 	end_expect_state(qp, state);
 }
 
-/* A failed send of an unreliable connection stops its sends alone, in SQE, and the application takes it back; a reliable one is at its end. */
+/*
+ * A failed send of an unreliable connection stops its sends alone, in SQE, and the application
+ * takes it back; a reliable one is at its end.
+ */
 static void send_errors(struct end *e)
 {
 	struct ibv_qp *a = loopback_qp(e, IBV_QPT_UC, NULL), *b = loopback_qp(e, IBV_QPT_UC, NULL);
@@ -143,7 +149,8 @@ static void forked(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	if (child < 0)
 		fail("fork: %s", strerror(errno));
 	if (!child) {
-		if (!loopback_post(e, a, IBV_WR_SEND, e->mr->lkey, 0) || ibv_poll_cq(e->cq, 1, &wc) > 0)
+		if (!loopback_post(e, a, IBV_WR_SEND, e->mr->lkey, 0) ||
+		    ibv_poll_cq(e->cq, 1, &wc) > 0)
 			fail("the child uses its parent's device");
 		/* What runs at exit must leave the parent's device alone. */
 		exit(0);

@@ -1,7 +1,9 @@
 /*
- * A receiver that leaves with a completion in hand: what its peer sent is a success, an idle peer hears nothing, and the next send fails.
+ * A receiver that leaves with a completion in hand: what its peer sent is a success, an idle peer
+ * hears nothing, and the next send fails.
  *
- * The number of operations chooses the variant: how the receiver leaves, what is sent, and whether the sender asks for a completion.
+ * The number of operations chooses the variant: how the receiver leaves, what is sent, and whether
+ * the sender asks for a completion.
  */
 #include "scenarios.h"
 
@@ -23,7 +25,9 @@ static struct variant variant_of(const struct end *e)
 {
 	uint32_t number = e->operations % (LEAVINGS * 4);
 
-	return (struct variant){ .leaving = number / 4, .writes = number & 1, .signaled = number & 2 };
+	return (struct variant){ .leaving = number / 4,
+				 .writes = number & 1,
+				 .signaled = number & 2 };
 }
 
 /* Fails if anything has happened at this end. */
@@ -33,7 +37,8 @@ static void expect_quiet(struct end *e)
 	struct ibv_wc wc;
 
 	if (ibv_poll_cq(e->cq, 1, &wc))
-		fail("work request %lu ended with '%s' instead of not at all", (unsigned long)wc.wr_id, ibv_wc_status_str(wc.status));
+		fail("work request %lu ended with '%s' instead of not at all",
+		     (unsigned long)wc.wr_id, ibv_wc_status_str(wc.status));
 	if (poll(&events, 1, 0))
 		end_expect_event(e, IBV_EVENT_DEVICE_FATAL);
 	end_expect_state(e->qp, IBV_QPS_RTS);

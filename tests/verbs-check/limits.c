@@ -31,8 +31,10 @@ static void sizes(struct end *e, const struct ibv_device_attr *device)
 	expect_errno("a queue pair with too many SGEs", ibv_create_qp(e->pd, &attr), EINVAL);
 	attr = small_qp(e);
 	attr.cap.max_send_wr = (uint32_t)device->max_qp_wr + 1;
-	expect_errno("a queue pair with too many work requests", ibv_create_qp(e->pd, &attr), EINVAL);
-	expect_errno("a completion queue with too many entries", ibv_create_cq(e->context, device->max_cqe + 1, NULL, NULL, 0), EINVAL);
+	expect_errno("a queue pair with too many work requests", ibv_create_qp(e->pd, &attr),
+		     EINVAL);
+	expect_errno("a completion queue with too many entries",
+		     ibv_create_cq(e->context, device->max_cqe + 1, NULL, NULL, 0), EINVAL);
 	attr = small_qp(e);
 	attr.cap.max_send_sge = attr.cap.max_recv_sge = (uint32_t)device->max_sge;
 	qp = ibv_create_qp(e->pd, &attr);
@@ -121,7 +123,8 @@ static void count_of(struct end *e, const struct kind *kind)
 			break;
 	int refusal = errno;
 	if (count + kind->existing != kind->max)
-		fail("%d %s could be made where the device says %d", count + kind->existing, kind->name, kind->max);
+		fail("%d %s could be made where the device says %d", count + kind->existing,
+		     kind->name, kind->max);
 	if (refusal != ENOMEM)
 		fail("%s beyond the limit gave '%s'", kind->name, strerror(refusal));
 	while (count--)
@@ -152,12 +155,14 @@ static void reads_in_progress(struct end *e, const struct ibv_device_attr *devic
 	struct ibv_qp_init_attr init = small_qp(e);
 	struct ibv_qp *qp = ibv_create_qp(e->pd, &init);
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-	const int to_rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-			   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-	const int to_rts = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-			   IBV_QP_MAX_QP_RD_ATOMIC;
+	const int to_rtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+			   IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	const int to_rts = IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+			   IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 
-	if (!qp || ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
+	if (!qp ||
+	    ibv_modify_qp(qp, &attr,
+			  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS))
 		fail("a queue pair in INIT: %s", strerror(errno));
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = qp->qp_num,
@@ -183,22 +188,27 @@ static void reads_in_progress(struct end *e, const struct ibv_device_attr *devic
 
 static void shared_receive_queues(struct end *e, const struct ibv_device_attr *device)
 {
-	struct ibv_srq_init_attr attr = { .attr = { .max_wr = (uint32_t)device->max_srq_wr, .max_sge = (uint32_t)device->max_srq_sge } };
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = (uint32_t)device->max_srq_wr,
+						    .max_sge = (uint32_t)device->max_srq_sge } };
 	struct ibv_recv_wr wr = { .wr_id = 1 }, *bad;
 	struct ibv_srq *srq = ibv_create_srq(e->pd, &attr);
 
 	if (!srq)
-		fail("a shared receive queue of %d requests: %s", device->max_srq_wr, strerror(errno));
+		fail("a shared receive queue of %d requests: %s", device->max_srq_wr,
+		     strerror(errno));
 	for (int i = 0; i < device->max_srq_wr; i++)
 		if (ibv_post_srq_recv(srq, &wr, &bad))
 			fail("request %d of %d was refused", i, device->max_srq_wr);
 	if (ibv_post_srq_recv(srq, &wr, &bad) != ENOMEM || bad != &wr)
-		fail("one request more than a shared receive queue holds was not refused with ENOMEM");
+		fail("a request too many for a shared receive queue was not refused with ENOMEM");
 	ibv_destroy_srq(srq);
 	attr.attr.max_wr = (uint32_t)device->max_srq_wr + 1;
-	expect_errno("a shared receive queue with too many requests", ibv_create_srq(e->pd, &attr), EINVAL);
-	attr.attr = (struct ibv_srq_attr){ .max_wr = 1, .max_sge = (uint32_t)device->max_srq_sge + 1 };
-	expect_errno("a shared receive queue with too many SGEs", ibv_create_srq(e->pd, &attr), EINVAL);
+	expect_errno("a shared receive queue with too many requests", ibv_create_srq(e->pd, &attr),
+		     EINVAL);
+	attr.attr = (struct ibv_srq_attr){ .max_wr = 1,
+					   .max_sge = (uint32_t)device->max_srq_sge + 1 };
+	expect_errno("a shared receive queue with too many SGEs", ibv_create_srq(e->pd, &attr),
+		     EINVAL);
 }
 
 static void device_memory(struct end *e)
@@ -210,7 +220,8 @@ static void device_memory(struct end *e)
 	struct ibv_alloc_dm_attr attr = { .length = device.max_dm_size };
 	struct ibv_dm *dm = ibv_alloc_dm(e->context, &attr);
 	if (!dm)
-		fail("device memory of %lu octets: %s", (unsigned long)attr.length, strerror(errno));
+		fail("device memory of %lu octets: %s", (unsigned long)attr.length,
+		     strerror(errno));
 	ibv_free_dm(dm);
 	attr.length++;
 	expect_errno("too much device memory", ibv_alloc_dm(e->context, &attr), EINVAL);
@@ -219,7 +230,8 @@ static void device_memory(struct end *e)
 static void requests(struct end *e)
 {
 	struct ibv_sge sges[5] = { { 0 } };
-	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .sg_list = sges, .num_sge = 5 }, *bad = NULL;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .sg_list = sges, .num_sge = 5 },
+			   *bad = NULL;
 	struct ibv_recv_wr recv = { .sg_list = sges, .num_sge = 5 }, *bad_recv = NULL;
 
 	if (ibv_post_send(e->qp, &wr, &bad) != EINVAL || bad != &wr)
@@ -243,6 +255,7 @@ void check_limits(void)
 	device_memory(&e);
 	requests(&e);
 	errno = 0;
-	expect_errno("remote write without local write", ibv_reg_mr(e.pd, e.region, 64, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+	expect_errno("remote write without local write",
+		     ibv_reg_mr(e.pd, e.region, 64, IBV_ACCESS_REMOTE_WRITE), EINVAL);
 	end_close(&e);
 }

@@ -9,8 +9,15 @@
 struct ibv_qp *loopback_qp(struct end *e, enum ibv_qp_type type, struct ibv_srq *srq)
 {
 	struct ibv_qp_init_attr attr = {
-		.send_cq = e->cq, .recv_cq = e->cq, .srq = srq, .qp_type = type,
-		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = SGES, .max_recv_sge = SGES, .max_inline_data = INLINE },
+		.send_cq = e->cq,
+		.recv_cq = e->cq,
+		.srq = srq,
+		.qp_type = type,
+		.cap = { .max_send_wr = 4,
+			 .max_recv_wr = 4,
+			 .max_send_sge = SGES,
+			 .max_recv_sge = SGES,
+			 .max_inline_data = INLINE },
 	};
 	struct ibv_qp *qp = ibv_create_qp(e->pd, &attr);
 
@@ -40,7 +47,9 @@ void loopback_refuse(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 
 static void start_datagrams(struct ibv_qp *qp)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = LOOPBACK_QKEY };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT,
+				    .port_num = 1,
+				    .qkey = LOOPBACK_QKEY };
 
 	loopback_go(qp, IBV_QPS_RESET);
 	loopback_modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
@@ -51,7 +60,9 @@ static void start_datagrams(struct ibv_qp *qp)
 
 static void point_at(struct end *e, struct ibv_qp *qp, struct ibv_qp *peer, uint32_t psn)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT,
+				    .port_num = 1,
+				    .qp_access_flags = ALL };
 	bool reliable = qp->qp_type == IBV_QPT_RC;
 
 	if (qp->qp_type == IBV_QPT_UD) {
@@ -61,20 +72,30 @@ static void point_at(struct end *e, struct ibv_qp *qp, struct ibv_qp *peer, uint
 	loopback_go(qp, IBV_QPS_RESET);
 	loopback_modify(qp, &attr, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num,
-		.rq_psn = psn, .max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = 1, .hop_limit = 4 } },
+		.qp_state = IBV_QPS_RTR,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = peer->qp_num,
+		.rq_psn = psn,
+		.max_dest_rd_atomic = 1,
+		.min_rnr_timer = 12,
+		.ah_attr = { .is_global = 1,
+			     .port_num = 1,
+			     .grh = { .sgid_index = 1, .hop_limit = 4 } },
 	};
 	if (ibv_query_gid(e->context, 1, 1, &attr.ah_attr.grh.dgid))
 		fail("ibv_query_gid");
-	loopback_modify(qp, &attr, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-				   (reliable ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
+	loopback_modify(qp, &attr,
+			IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				(reliable ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0));
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTS, .sq_psn = psn, .timeout = 18, .retry_cnt = 7,
 		.rnr_retry = 7, .max_rd_atomic = 1,
 	};
-	loopback_modify(qp, &attr, IBV_QP_SQ_PSN |
-				   (reliable ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0));
+	loopback_modify(qp, &attr,
+			IBV_QP_SQ_PSN |
+				(reliable ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+						    IBV_QP_MAX_QP_RD_ATOMIC
+					  : 0));
 }
 
 void loopback_connect(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
@@ -95,7 +116,9 @@ void loopback_destroy(struct ibv_qp *a, struct ibv_qp *b)
 
 struct ibv_recv_wr loopback_inbox(struct end *e, struct ibv_sge *sge)
 {
-	*sge = (struct ibv_sge){ .addr = (uintptr_t)e->region + INBOX, .length = OCTETS, .lkey = e->mr->lkey };
+	*sge = (struct ibv_sge){ .addr = (uintptr_t)e->region + INBOX,
+				 .length = OCTETS,
+				 .lkey = e->mr->lkey };
 	return (struct ibv_recv_wr){ .wr_id = 2, .sg_list = sge, .num_sge = 1 };
 }
 
@@ -108,11 +131,16 @@ void loopback_receive(struct end *e, struct ibv_qp *qp)
 		fail("ibv_post_recv");
 }
 
-int loopback_post(struct end *e, struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t lkey, uint32_t rkey)
+int loopback_post(struct end *e, struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t lkey,
+		  uint32_t rkey)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)e->region, .length = OCTETS, .lkey = lkey };
 	struct ibv_send_wr wr = {
-		.wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED,
+		.wr_id = 1,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = opcode,
+		.send_flags = IBV_SEND_SIGNALED,
 		.wr.rdma = { .remote_addr = (uintptr_t)e->region + INBOX, .rkey = rkey },
 	}, *bad;
 

@@ -27,8 +27,12 @@ void loopback_refuse(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 /* A receive request for the inbox, with number 2. */
 struct ibv_recv_wr loopback_inbox(struct end *e, struct ibv_sge *sge);
 void loopback_receive(struct end *e, struct ibv_qp *qp);
-/* Posts a signaled request, with number 1, of the first octets of the region, to the inbox if it is one-sided. */
-int loopback_post(struct end *e, struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t lkey, uint32_t rkey);
+/*
+ * Posts a signaled request, with number 1, of the first octets of the region, to the inbox if it is
+ * one-sided.
+ */
+int loopback_post(struct end *e, struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t lkey,
+		  uint32_t rkey);
 /* A send of `a` completes, and at its peer a receive. */
 void loopback_exchange(struct end *e, struct ibv_qp *a);
 

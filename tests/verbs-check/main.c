@@ -1,8 +1,8 @@
 /*
  * verbs-check: a verbs program that checks what perftest does not: every octet, every error.
  *
- *   verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]]     two ends that meet at the socket PATH
- *   verbs-check CHECK                                              one process alone, see `alone`
+ * verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]] two ends that meet at the socket PATH
+ * verbs-check CHECK one process alone, see `alone`
  *
  * Prints "SCENARIO: ok" and exits with 0 when everything was as verbs promise.
  */
@@ -52,8 +52,10 @@ int main(int argc, char **argv)
 	if (argc == 3 && !strcmp(argv[1], "successor"))
 		successor(argv[2]);
 	if (argc < 4 || (strcmp(argv[2], "server") && strcmp(argv[2], "client"))) {
-		fprintf(stderr, "usage: verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]] | verbs-check CHECK\n"
-				"The checks:");
+		fprintf(stderr,
+			"usage: verbs-check SCENARIO server|client PATH [SEED [OPERATIONS]]\n"
+			"       verbs-check CHECK\n"
+			"The checks:");
 		for (size_t i = 0; i < sizeof(alone) / sizeof(*alone); i++)
 			fprintf(stderr, " %s", alone[i].name);
 		fprintf(stderr, "\n");
@@ -72,7 +74,11 @@ int main(int argc, char **argv)
 	end.seed = argc > 4 ? strtoul(argv[4], NULL, 10) : 1;
 	end.operations = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : OPERATIONS;
 	srand48((long)end.seed);
-	end_connect(&end, argv[3], server, &(struct wish){ .access = scenario->access[server], .rnr_retry = scenario->rnr_retry, .min_rnr_timer = 12, .timeout = scenario->timeout });
+	end_connect(&end, argv[3], server,
+		    &(struct wish){ .access = scenario->access[server],
+				    .rnr_retry = scenario->rnr_retry,
+				    .min_rnr_timer = 12,
+				    .timeout = scenario->timeout });
 	(server ? scenario->server : scenario->client)(&end);
 	end_close(&end);
 	printf("%s: ok\n", scenario->name);

@@ -1,10 +1,12 @@
 /*
- * mix: both ends at once post random operations, many outstanding, and check every octet: of each message when it is received, of each read and
- * atomic when it completes, and of the whole memory of the other end when all is done.
+ * mix: both ends at once post random operations, many outstanding, and check every octet: of each
+ * message when it is received, of each read and atomic when it completes, and of the whole memory
+ * of the other end when all is done.
  *
- * The region's quarters: TARGET, where the other end writes, reads and counts; INBOX, receive buffers; SOURCE and SINK, a slot for each
- * operation under way. What the target of the other end must hold is kept in `shadow`, which follows the order of posting; verbs promise that
- * order, with a fence where an operation overlaps an earlier read or atomic.
+ * The region's quarters: TARGET, where the other end writes, reads and counts; INBOX, receive
+ * buffers; SOURCE and SINK, a slot for each operation under way. What the target of the other end
+ * must hold is kept in `shadow`, which follows the order of posting; verbs promise that order, with
+ * a fence where an operation overlaps an earlier read or atomic.
  */
 #include "scenarios.h"
 
@@ -111,7 +113,8 @@ static bool overlaps_an_answered_one(struct mix *m, const struct operation *new)
 	for (uint32_t i = m->completed; i < m->posted; i++) {
 		const struct operation *old = operation_at(m, i);
 
-		if (is_answered(old->kind) && new->offset < old->offset + old->length && old->offset < new->offset + new->length)
+		if (is_answered(old->kind) && new->offset < old->offset + old->length &&
+		    old->offset < new->offset + new->length)
 			return true;
 	}
 	return false;
@@ -125,7 +128,9 @@ static int scatter(struct mix *m, struct ibv_sge *sges, uint8_t *at, uint32_t le
 	while (length) {
 		uint32_t part = count == SGES_MAX - 1 ? length : 1 + below(m, length);
 
-		sges[count++] = (struct ibv_sge){ .addr = (uintptr_t)at, .length = part, .lkey = m->e->mr->lkey };
+		sges[count++] = (struct ibv_sge){ .addr = (uintptr_t)at,
+						  .length = part,
+						  .lkey = m->e->mr->lkey };
 		at += part;
 		length -= part;
 	}
@@ -140,7 +145,8 @@ static void plan_atomic(struct mix *m, struct operation *new, struct ibv_send_wr
 	new->offset = below(m, QUARTER / 8) * 8;
 	memcpy(&before, m->shadow + new->offset, 8);
 	memcpy(new->expected, &before, 8);
-	wr->opcode = new->kind == FETCH_ADD ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
+	wr->opcode = new->kind == FETCH_ADD ? IBV_WR_ATOMIC_FETCH_AND_ADD
+					    : IBV_WR_ATOMIC_CMP_AND_SWP;
 	wr->wr.atomic.remote_addr = m->e->peer.addr + TARGET + new->offset;
 	wr->wr.atomic.rkey = m->e->peer.rkey;
 	wr->wr.atomic.compare_add = operand;
@@ -156,9 +162,11 @@ static void plan_atomic(struct mix *m, struct operation *new, struct ibv_send_wr
 	memcpy(m->shadow + new->offset, &before, 8);
 }
 
-static void plan_transfer(struct mix *m, struct operation *new, struct ibv_send_wr *wr, uint8_t *source, bool to_server)
+static void plan_transfer(struct mix *m, struct operation *new, struct ibv_send_wr *wr,
+			  uint8_t *source, bool to_server)
 {
-	new->length = any_length((uint64_t)below(m, UINT32_MAX) << 20 | below(m, 1 << 20), SLOT_OCTETS);
+	new->length = any_length((uint64_t)below(m, UINT32_MAX) << 20 | below(m, 1 << 20),
+				 SLOT_OCTETS);
 	if (new->kind == SEND || new->kind == WRITE_IMM) {
 		uint64_t seed = message_seed(m->seed, to_server, m->messages_sent);
 
@@ -182,7 +190,8 @@ static void plan_transfer(struct mix *m, struct operation *new, struct ibv_send_
 
 static void post_one(struct mix *m, bool to_server, bool is_last)
 {
-	static const enum kind kinds[] = { WRITE, WRITE, WRITE, READ, READ, READ, FETCH_ADD, COMPARE_SWAP, SEND, SEND, SEND };
+	static const enum kind kinds[] = { WRITE,     WRITE,	    WRITE, READ, READ, READ,
+					   FETCH_ADD, COMPARE_SWAP, SEND,  SEND, SEND };
 	struct operation *new = operation_at(m, m->posted);
 	uint32_t slot = m->posted % UNDER_WAY_MAX * SLOT_OCTETS;
 	uint8_t *source = m->e->region + SOURCE + slot, *local = source;
@@ -221,12 +230,14 @@ static void on_sent(struct mix *m, const struct ibv_wc *wc)
 {
 	for (; m->completed <= wc->wr_id; m->completed++) {
 		const struct operation *done = operation_at(m, m->completed);
-		const uint8_t *sink = m->e->region + SINK + m->completed % UNDER_WAY_MAX * SLOT_OCTETS;
+		const uint8_t *sink = m->e->region + SINK +
+				      m->completed % UNDER_WAY_MAX * SLOT_OCTETS;
 
 		if (!is_answered(done->kind))
 			continue;
 		if (memcmp(sink, done->expected, done->length))
-			fail("operation %u, kind %d: %u octets at %u are not what they must be", m->completed, done->kind, done->length, done->offset);
+			fail("operation %u, kind %d: %u octets at %u are not what they must be",
+			     m->completed, done->kind, done->length, done->offset);
 		if (done->length < SLOT_OCTETS && sink[done->length] != UNTOUCHED)
 			fail("operation %u wrote behind its end", m->completed);
 	}
@@ -248,10 +259,14 @@ static void on_received(struct mix *m, const struct ibv_wc *wc, bool to_server)
 	uint32_t length = message_length(seed);
 	bool is_write = message_is_write(seed);
 
-	if (wc->wr_id != buffer || !(wc->wc_flags & IBV_WC_WITH_IMM) || be32toh(wc->imm_data) != number)
-		fail("message %u came as %u into buffer %lu", number, be32toh(wc->imm_data), (unsigned long)wc->wr_id);
-	if (wc->byte_len != length || wc->opcode != (is_write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV))
-		fail("message %u has opcode %d and %u octets instead of %u", number, wc->opcode, wc->byte_len, length);
+	if (wc->wr_id != buffer || !(wc->wc_flags & IBV_WC_WITH_IMM) ||
+	    be32toh(wc->imm_data) != number)
+		fail("message %u came as %u into buffer %lu", number, be32toh(wc->imm_data),
+		     (unsigned long)wc->wr_id);
+	if (wc->byte_len != length ||
+	    wc->opcode != (is_write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV))
+		fail("message %u has opcode %d and %u octets instead of %u", number, wc->opcode,
+		     wc->byte_len, length);
 	pattern(expected, length, seed);
 	if (!is_write && memcmp(inbox, expected, length))
 		fail("message %u arrived with other octets", number);
@@ -264,12 +279,14 @@ static void on_received(struct mix *m, const struct ibv_wc *wc, bool to_server)
 static void compare_notes(struct mix *m, uint32_t operations)
 {
 	if (!m->said && m->completed == operations) {
-		if (send(m->e->socket, &m->messages_sent, sizeof(uint32_t), MSG_NOSIGNAL) != sizeof(uint32_t))
+		if (send(m->e->socket, &m->messages_sent, sizeof(uint32_t), MSG_NOSIGNAL) !=
+		    sizeof(uint32_t))
 			fail("the other end is gone");
 		m->said = true;
 	}
 	if (!m->told && end_peer_waits(m->e)) {
-		if (recv(m->e->socket, &m->messages_expected, sizeof(uint32_t), MSG_WAITALL) != sizeof(uint32_t))
+		if (recv(m->e->socket, &m->messages_expected, sizeof(uint32_t), MSG_WAITALL) !=
+		    sizeof(uint32_t))
 			fail("the other end is gone");
 		m->told = true;
 	}
@@ -278,7 +295,8 @@ static void compare_notes(struct mix *m, uint32_t operations)
 /* Sleeps until there is a completion or the other end may have said something. */
 static void rest(struct end *e, struct ibv_wc *wc, int *found)
 {
-	struct pollfd fds[2] = { { .fd = e->channel->fd, .events = POLLIN }, { .fd = e->socket, .events = POLLIN } };
+	struct pollfd fds[2] = { { .fd = e->channel->fd, .events = POLLIN },
+				 { .fd = e->socket, .events = POLLIN } };
 	struct ibv_cq *cq;
 	void *context;
 
@@ -320,7 +338,9 @@ static void run(struct mix *m, bool server, uint32_t operations)
 		deadline = end_deadline();
 		in_vain = 0;
 		if (wc.status != IBV_WC_SUCCESS)
-			fail("request %lu of %u sent and %u received ended with '%s'", (unsigned long)wc.wr_id, m->posted, m->messages_received, ibv_wc_status_str(wc.status));
+			fail("request %lu of %u sent and %u received ended with '%s'",
+			     (unsigned long)wc.wr_id, m->posted, m->messages_received,
+			     ibv_wc_status_str(wc.status));
 		if (wc.opcode & IBV_WC_RECV)
 			on_received(m, &wc, server);
 		else
@@ -334,7 +354,8 @@ static void read_back_all(struct mix *m)
 	struct end *e = m->e;
 
 	for (uint32_t offset = 0; offset < QUARTER; offset += SLOT_OCTETS) {
-		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_READ, .send_flags = IBV_SEND_SIGNALED };
+		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_READ,
+					  .send_flags = IBV_SEND_SIGNALED };
 
 		wr.wr.rdma.remote_addr = e->peer.addr + TARGET + offset;
 		wr.wr.rdma.rkey = e->peer.rkey;

@@ -1,6 +1,7 @@
 /*
- * A program that outlives urdmad, and opens the device of the next one: it has as many threads, descriptors and mappings as before. The test ends urdmad and starts another
- * one when the program says which round it is.
+ * A program that outlives urdmad, and opens the device of the next one: it has as many threads,
+ * descriptors and mappings as before. The test ends urdmad and starts another one when the program
+ * says which round it is.
  */
 #include "loopback.h"
 #include "scenarios.h"
@@ -55,15 +56,17 @@ static int mappings_of_arenas(void)
 static struct usage usage(void)
 {
 	return (struct usage){
-		.threads = entries("/proc/self/task"), .descriptors = entries("/proc/self/fd"), .mappings = mappings_of_arenas(),
+		.threads = entries("/proc/self/task"),
+		.descriptors = entries("/proc/self/fd"),
+		.mappings = mappings_of_arenas(),
 		.octets = mallinfo2().uordblks,
 	};
 }
 
 static bool is_within(const struct usage *now, const struct usage *before)
 {
-	return now->threads <= before->threads && now->descriptors <= before->descriptors && now->mappings <= before->mappings &&
-	       now->octets <= before->octets + SLACK_OCTETS;
+	return now->threads <= before->threads && now->descriptors <= before->descriptors &&
+	       now->mappings <= before->mappings && now->octets <= before->octets + SLACK_OCTETS;
 }
 
 /* Threads that end may take a moment. */
@@ -75,8 +78,10 @@ static void expect_no_more_than(const struct usage *before)
 		if (is_within(&now, before))
 			return;
 		if (tries == 500)
-			fail("%d threads instead of %d, %d descriptors instead of %d, %d arenas instead of %d, %zu octets instead of %zu", now.threads,
-			     before->threads, now.descriptors, before->descriptors, now.mappings, before->mappings, now.octets, before->octets);
+			fail("%d threads instead of %d, %d descriptors instead of %d, "
+			     "%d arenas instead of %d, %zu octets instead of %zu",
+			     now.threads, before->threads, now.descriptors, before->descriptors,
+			     now.mappings, before->mappings, now.octets, before->octets);
 		usleep(10000);
 	}
 }
@@ -88,7 +93,8 @@ static void await_device(void)
 
 	for (;;) {
 		struct ibv_device **devices = ibv_get_device_list(NULL);
-		struct ibv_context *context = devices && devices[0] ? ibv_open_device(devices[0]) : NULL;
+		struct ibv_context *context = devices && devices[0] ? ibv_open_device(devices[0])
+								    : NULL;
 
 		if (devices)
 			ibv_free_device_list(devices);
@@ -137,7 +143,8 @@ static void one_round(int round, struct usage *warm)
 	printf("round %d\n", round);
 	end_expect_event(&e, IBV_EVENT_DEVICE_FATAL);
 	/* Of this end rdma_cm tells too, on the channel that was open then. */
-	if (rdma_get_cm_event(events, &event) || event->event != RDMA_CM_EVENT_DEVICE_REMOVAL || rdma_ack_cm_event(event))
+	if (rdma_get_cm_event(events, &event) || event->event != RDMA_CM_EVENT_DEVICE_REMOVAL ||
+	    rdma_ack_cm_event(event))
 		fail("no DEVICE_REMOVAL: %s", strerror(errno));
 	if (rdma_destroy_id(id))
 		fail("rdma_destroy_id: %s", strerror(errno));

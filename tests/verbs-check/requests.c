@@ -1,4 +1,7 @@
-/* Work requests as a program sees them: lists of which one is refused, lists of many elements, inline data, solicited events, regions of a special kind. */
+/*
+ * Work requests as a program sees them: lists of which one is refused, lists of many elements,
+ * inline data, solicited events, regions of a special kind.
+ */
 #include "loopback.h"
 #include "scenarios.h"
 
@@ -23,7 +26,10 @@ static void complete(struct end *e, int count)
 		end_expect(e, IBV_WC_SUCCESS);
 }
 
-/* Of a list those before the first bad request are done, that is named, and those behind it are not taken. */
+/*
+ * Of a list those before the first bad request are done, that is named, and those behind it are not
+ * taken.
+ */
 static void lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
@@ -35,9 +41,13 @@ static void lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	if (!srq)
 		fail("ibv_create_srq: %s", strerror(errno));
 	for (int i = 0; i < 4; i++) {
-		recv[i] = (struct ibv_recv_wr){ .wr_id = 10 + (uint64_t)i, .next = i < 3 ? &recv[i + 1] : NULL };
+		recv[i] = (struct ibv_recv_wr){ .wr_id = 10 + (uint64_t)i,
+						.next = i < 3 ? &recv[i + 1] : NULL };
 		send[i] = (struct ibv_send_wr){
-			.wr_id = 20 + (uint64_t)i, .next = i < 3 ? &send[i + 1] : NULL, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+			.wr_id = 20 + (uint64_t)i,
+			.next = i < 3 ? &send[i + 1] : NULL,
+			.opcode = IBV_WR_SEND,
+			.send_flags = IBV_SEND_SIGNALED,
 		};
 	}
 	recv[2].num_sge = send[2].num_sge = SGES + 1;
@@ -52,8 +62,10 @@ static void lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	for (int kind = 0, next; kind < 2; kind++) {
 		next = kind ? 10 : 20;
 		for (int i = 0; i < 4; i++)
-			if ((wc[i].opcode == IBV_WC_RECV) == kind && wc[i].wr_id != (uint64_t)next++)
-				fail("request %lu completed out of turn", (unsigned long)wc[i].wr_id);
+			if ((wc[i].opcode == IBV_WC_RECV) == kind &&
+			    wc[i].wr_id != (uint64_t)next++)
+				fail("request %lu completed out of turn",
+				     (unsigned long)wc[i].wr_id);
 	}
 	/* Neither list's last request was taken: all of the queue is free. */
 	send[2].num_sge = recv[2].num_sge = 0;
@@ -67,20 +79,27 @@ static void lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 /* As many elements as the queue pair takes, of one region, for every kind of transfer. */
 static void long_lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
-	static const enum ibv_wr_opcode opcodes[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ };
+	static const enum ibv_wr_opcode opcodes[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE,
+						      IBV_WR_RDMA_READ };
 	struct ibv_sge sges[SGES], inbox;
 	uint8_t *mine = e->region, *theirs = e->region + INBOX;
 
 	for (size_t i = 0; i < SGES; i++)
 		/* From the last piece to the first, with gaps. */
-		sges[i] = (struct ibv_sge){ .addr = (uintptr_t)mine + (SGES - 1 - i) * 2 * PIECE, .length = PIECE, .lkey = e->mr->lkey };
+		sges[i] = (struct ibv_sge){ .addr = (uintptr_t)mine + (SGES - 1 - i) * 2 * PIECE,
+					    .length = PIECE,
+					    .lkey = e->mr->lkey };
 	for (size_t kind = 0; kind < sizeof(opcodes) / sizeof(*opcodes); kind++) {
 		struct ibv_send_wr wr = {
-			.sg_list = sges, .num_sge = SGES, .opcode = opcodes[kind], .send_flags = IBV_SEND_SIGNALED,
+			.sg_list = sges,
+			.num_sge = SGES,
+			.opcode = opcodes[kind],
+			.send_flags = IBV_SEND_SIGNALED,
 			.wr.rdma = { .remote_addr = (uintptr_t)theirs, .rkey = e->mr->rkey },
 		}, *bad;
 		struct ibv_recv_wr recv = loopback_inbox(e, &inbox), *bad_recv;
-		bool is_read = opcodes[kind] == IBV_WR_RDMA_READ, is_send = opcodes[kind] == IBV_WR_SEND;
+		bool is_read = opcodes[kind] == IBV_WR_RDMA_READ,
+		     is_send = opcodes[kind] == IBV_WR_SEND;
 
 		memset(is_read ? mine : theirs, 0, OCTETS);
 		fill(is_read ? theirs : mine, OCTETS);
@@ -91,7 +110,8 @@ static void long_lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 		complete(e, is_send ? 2 : 1);
 		for (size_t i = 0; i < SGES; i++)
 			if (memcmp((void *)(uintptr_t)sges[i].addr, theirs + i * PIECE, PIECE))
-				fail("element %zu of a list of opcode %d is not what it was", i, opcodes[kind]);
+				fail("element %zu of a list of opcode %d is not what it was", i,
+				     opcodes[kind]);
 	}
 }
 
@@ -100,7 +120,11 @@ static void inline_data(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	uint8_t octets[INLINE + 1], expected[INLINE];
 	struct ibv_sge sge = { .addr = (uintptr_t)octets, .length = INLINE };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE }, *bad;
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE },
+			   *bad;
 
 	fill(expected, INLINE);
 	memcpy(octets, expected, INLINE);
@@ -195,8 +219,14 @@ static void chosen_address(struct end *e, struct ibv_qp *a)
 {
 	const uint64_t address = 0x123456789000;
 	struct ibv_mr *mr = ibv_reg_mr_iova(e->pd, e->region + INBOX, OCTETS, address, ALL);
-	struct ibv_sge sge = { .addr = (uintptr_t)e->region, .length = OCTETS, .lkey = e->mr->lkey };
-	struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED }, *bad;
+	struct ibv_sge sge = { .addr = (uintptr_t)e->region,
+			       .length = OCTETS,
+			       .lkey = e->mr->lkey };
+	struct ibv_send_wr wr = { .sg_list = &sge,
+				  .num_sge = 1,
+				  .opcode = IBV_WR_RDMA_WRITE,
+				  .send_flags = IBV_SEND_SIGNALED },
+			   *bad;
 
 	if (!mr)
 		fail("ibv_reg_mr_iova: %s", strerror(errno));

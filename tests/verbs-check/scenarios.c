@@ -7,11 +7,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC)
+#define ALL                                                                          \
+	(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | \
+	 IBV_ACCESS_REMOTE_ATOMIC)
 #define HALF (REGION_OCTETS / 2)
 #define PATTERN 0x5a
 
-/* ---- data: random operations; the client keeps a copy of what the server's region must hold ---- */
+/*
+ * ---- data: random operations; the client keeps a copy of what the server's region must hold ----
+ */
 
 #define DATA_ROUNDS 400
 #define MESSAGE_MAX 65536
@@ -75,7 +79,8 @@ static void random_atomic(struct end *e)
 {
 	size_t offset = ((size_t)lrand48() % (HALF / 8)) * 8;
 	uint64_t before, add = (uint64_t)mrand48();
-	struct ibv_send_wr wr = { .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+				  .send_flags = IBV_SEND_SIGNALED };
 
 	memcpy(&before, shadow + offset, 8);
 	wr.wr.atomic.remote_addr = e->peer.addr + offset;
@@ -95,8 +100,10 @@ static void random_atomic(struct end *e)
 
 static void send_message(struct end *e, unsigned number, bool write)
 {
-	uint32_t length = random_length(HALF / RECV_DEPTH < MESSAGE_MAX ? HALF / RECV_DEPTH : MESSAGE_MAX);
-	struct ibv_send_wr wr = remote_wr(e, write ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND_WITH_IMM, SLOT(number));
+	uint32_t length = random_length(HALF / RECV_DEPTH < MESSAGE_MAX ? HALF / RECV_DEPTH
+									: MESSAGE_MAX);
+	struct ibv_send_wr wr = remote_wr(
+		e, write ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_SEND_WITH_IMM, SLOT(number));
 
 	wr.imm_data = htobe32(length);
 	fill(e->region, length);
@@ -138,7 +145,8 @@ static void data_server(struct end *e)
 		if (wc.status != IBV_WC_SUCCESS || wc.wr_id != next % RECV_DEPTH)
 			fail("receive %u ended with '%s'", next, ibv_wc_status_str(wc.status));
 		if (!(wc.wc_flags & IBV_WC_WITH_IMM) || be32toh(wc.imm_data) != wc.byte_len)
-			fail("receive %u: immediate %u, length %u", next, be32toh(wc.imm_data), wc.byte_len);
+			fail("receive %u: immediate %u, length %u", next, be32toh(wc.imm_data),
+			     wc.byte_len);
 		if (end_recv(e, wc.wr_id, SLOT(next), HALF / RECV_DEPTH))
 			fail("a receive request was refused");
 		next++;
@@ -162,7 +170,8 @@ static void expect_untouched(struct end *e)
 }
 
 /* One forbidden request with two more behind it, which are flushed. */
-static void forbidden(struct end *e, struct ibv_send_wr wr, uint32_t length, enum ibv_wc_status status)
+static void forbidden(struct end *e, struct ibv_send_wr wr, uint32_t length,
+		      enum ibv_wc_status status)
 {
 	end_meet(e);
 	memset(e->region, 0, REGION_OCTETS);
@@ -203,7 +212,8 @@ static void wrong_rkey_client(struct end *e)
 
 static void bounds_client(struct end *e)
 {
-	forbidden(e, remote_wr(e, IBV_WR_RDMA_WRITE, REGION_OCTETS - 4999), 5000, IBV_WC_REM_ACCESS_ERR);
+	forbidden(e, remote_wr(e, IBV_WR_RDMA_WRITE, REGION_OCTETS - 4999), 5000,
+		  IBV_WC_REM_ACCESS_ERR);
 }
 
 static void wrap_client(struct end *e)
@@ -234,7 +244,8 @@ static void read_client(struct end *e)
 
 static void atomic_client(struct end *e)
 {
-	struct ibv_send_wr wr = { .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+				  .send_flags = IBV_SEND_SIGNALED };
 
 	wr.wr.atomic.remote_addr = e->peer.addr;
 	wr.wr.atomic.rkey = e->peer.rkey;
@@ -333,8 +344,10 @@ static void slow_client(struct end *e)
 		if (posted < SLOW_MESSAGES && posted - done < SEND_DEPTH) {
 			wr.wr_id = posted;
 			wr.imm_data = htobe32(posted);
-			memset(e->region + (posted % SEND_DEPTH) * SLOW_OCTETS, (int)posted, SLOW_OCTETS);
-			if (end_send(e, &wr, (posted % SEND_DEPTH) * SLOW_OCTETS, SLOW_OCTETS, e->mr->lkey))
+			memset(e->region + (posted % SEND_DEPTH) * SLOW_OCTETS, (int)posted,
+			       SLOW_OCTETS);
+			if (end_send(e, &wr, (posted % SEND_DEPTH) * SLOW_OCTETS, SLOW_OCTETS,
+				     e->mr->lkey))
 				fail("ibv_post_send refused");
 			posted++;
 			continue;
@@ -355,7 +368,8 @@ static void slow_server(struct end *e)
 			fail("a receive request was refused");
 		struct ibv_wc wc = end_expect(e, IBV_WC_SUCCESS);
 		if (wc.byte_len != SLOW_OCTETS || be32toh(wc.imm_data) != i)
-			fail("message %u came as %u with %u octets", i, be32toh(wc.imm_data), wc.byte_len);
+			fail("message %u came as %u with %u octets", i, be32toh(wc.imm_data),
+			     wc.byte_len);
 		for (unsigned at = 0; at < SLOW_OCTETS; at++)
 			if (e->region[at] != (uint8_t)i)
 				fail("message %u arrived with other octets", i);
@@ -374,7 +388,8 @@ static void full_client(struct end *e)
 	end_meet(e);
 	for (; !(error = end_send(e, &wr, 0, 64, e->mr->lkey)); accepted++, wr.wr_id++)
 		if (accepted > 100000)
-			fail("a queue of %d takes any number of requests without a poll", SEND_DEPTH);
+			fail("a queue of %d takes any number of requests without a poll",
+			     SEND_DEPTH);
 	if (error != ENOMEM || accepted < SEND_DEPTH)
 		fail("after %lu requests: %s", (unsigned long)accepted, strerror(error));
 	usleep(50 * 1000);
@@ -414,11 +429,15 @@ static void stream_client(struct end *e)
 	}
 }
 
-/* Has one receive posted and sleeps until that ends, or until its peer's process does, which it then notices when it sends. */
+/*
+ * Has one receive posted and sleeps until that ends, or until its peer's process does, which it
+ * then notices when it sends.
+ */
 static void stream_server(struct end *e)
 {
 	struct ibv_send_wr wr = remote_wr(e, IBV_WR_RDMA_WRITE, 0);
-	struct pollfd ends[] = { { .fd = e->channel->fd, .events = POLLIN }, { .fd = e->socket, .events = POLLIN } };
+	struct pollfd ends[] = { { .fd = e->channel->fd, .events = POLLIN },
+				 { .fd = e->socket, .events = POLLIN } };
 	struct ibv_cq *cq;
 	void *context;
 
@@ -440,7 +459,10 @@ static void stream_server(struct end *e)
 	printf("stream ended: %s\n", ibv_wc_status_str(end_wait(e).status));
 }
 
-/* Acknowledge timeouts, 4.096 us * 2^n: a peer that is silent for two seconds is gone, or one that is silent for half a minute. */
+/*
+ * Acknowledge timeouts, 4.096 us * 2^n: a peer that is silent for two seconds is gone, or one that
+ * is silent for half a minute.
+ */
 #define QUICK 14
 #define PATIENT 18
 
@@ -451,9 +473,24 @@ static const struct scenario scenarios[] = {
 	{ "bounds", { ALL, ALL }, 7, QUICK, bounds_client, victim },
 	{ "wrap", { ALL, ALL }, 7, QUICK, wrap_client, victim },
 	{ "foreign-pd", { ALL, ALL }, 7, QUICK, foreign_pd_client, victim },
-	{ "no-remote-write", { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ }, 7, QUICK, write_client, victim },
-	{ "no-remote-read", { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE }, 7, QUICK, read_client, victim },
-	{ "no-remote-atomic", { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ }, 7, QUICK, atomic_client, victim },
+	{ "no-remote-write",
+	  { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ },
+	  7,
+	  QUICK,
+	  write_client,
+	  victim },
+	{ "no-remote-read",
+	  { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE },
+	  7,
+	  QUICK,
+	  read_client,
+	  victim },
+	{ "no-remote-atomic",
+	  { ALL, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ },
+	  7,
+	  QUICK,
+	  atomic_client,
+	  victim },
 	{ "wrong-lkey", { ALL, ALL }, 7, QUICK, wrong_lkey_client, bystander },
 	{ "long-message", { ALL, ALL }, 7, QUICK, long_client, long_server },
 	{ "rnr-late", { ALL, ALL }, 7, QUICK, rnr_client, rnr_late_server },

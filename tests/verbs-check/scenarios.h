@@ -31,7 +31,10 @@ void check_datagram(void);
 /* Asynchronous events, SQD, SQE and fork. */
 void check_events(void);
 
-/* Lists of work requests, long lists of elements, inline data, solicited events, null regions, regions with addresses of their own. */
+/*
+ * Lists of work requests, long lists of elements, inline data, solicited events, null regions,
+ * regions with addresses of their own.
+ */
 void check_requests(void);
 
 /* Servers of rdma_cm that leave at once, and one of them. */

@@ -1,6 +1,7 @@
 /*
- * Clients that follow one another in one slot: each is a process of its own, which exchanges a message with the server and leaves at once. What the server learns of the end
- * of one, however late, does not concern the next. For an instance that has room for two processes.
+ * Clients that follow one another in one slot: each is a process of its own, which exchanges a
+ * message with the server and leaves at once. What the server learns of the end of one, however
+ * late, does not concern the next. For an instance that has room for two processes.
  */
 #define _GNU_SOURCE
 #include "scenarios.h"
@@ -37,7 +38,8 @@ struct connection {
 static void equip(struct connection *c)
 {
 	struct ibv_qp_init_attr attr = {
-		.qp_type = IBV_QPT_RC, .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 
 	if (rdma_create_qp(c->id, NULL, &attr))
@@ -66,7 +68,9 @@ static void send_one(struct connection *c, const char *what)
 
 void successor(const char *port)
 {
-	struct sockaddr_in server = { .sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in server = { .sin_family = AF_INET,
+				      .sin_port = htons((uint16_t)atoi(port)),
+				      .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	struct connection c = { 0 };
 	int tries = 0;
 
@@ -75,7 +79,8 @@ void successor(const char *port)
 			fail("rdma_create_id: %s", strerror(errno));
 		usleep(PAUSE_US);
 	}
-	if (rdma_resolve_addr(c.id, NULL, (struct sockaddr *)&server, TIMEOUT_MS) || rdma_resolve_route(c.id, TIMEOUT_MS))
+	if (rdma_resolve_addr(c.id, NULL, (struct sockaddr *)&server, TIMEOUT_MS) ||
+	    rdma_resolve_route(c.id, TIMEOUT_MS))
 		fail("the way to the server: %s", strerror(errno));
 	equip(&c);
 	if (rdma_connect(c.id, NULL))
@@ -122,7 +127,10 @@ static bool is_called(const char *thread, const char *name)
 	return !strcmp(line, name);
 }
 
-/* Has the thread that hears of the ends of other processes hear late: it gets a processor only when nothing else wants one. */
+/*
+ * Has the thread that hears of the ends of other processes hear late: it gets a processor only when
+ * nothing else wants one.
+ */
 static void hear_late(void)
 {
 	struct sched_param none = { 0 };
@@ -136,7 +144,8 @@ static void hear_late(void)
 
 		while (threads && (thread = readdir(threads)))
 			if (is_called(thread->d_name, "urdma-control"))
-				found += !sched_setscheduler(atoi(thread->d_name), SCHED_IDLE, &none);
+				found += !sched_setscheduler(atoi(thread->d_name), SCHED_IDLE,
+							     &none);
 		closedir(threads);
 		end_check_deadline(deadline);
 	}
@@ -144,12 +153,14 @@ static void hear_late(void)
 
 void check_successors(void)
 {
-	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in any = { .sin_family = AF_INET,
+				   .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	/* The connection to the client before lasts as long as that to the next. */
 	struct connection connections[2] = { 0 };
 	struct rdma_cm_id *listener;
 
-	if (rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, (struct sockaddr *)&any) || rdma_listen(listener, 4))
+	if (rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP) ||
+	    rdma_bind_addr(listener, (struct sockaddr *)&any) || rdma_listen(listener, 4))
 		fail("a listener: %s", strerror(errno));
 	hear_late();
 	for (int i = 0; i < CLIENTS; i++) {

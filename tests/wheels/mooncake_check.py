@@ -1,4 +1,7 @@
-"""Mooncake's transfer engine, which loads the system's libibverbs: a process reads and writes the memory of another."""
+"""Mooncake's transfer engine: a process reads and writes the memory of another.
+
+It loads the system's libibverbs.
+"""
 
 from mooncake.engine import TransferEngine
 

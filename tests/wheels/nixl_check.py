@@ -1,4 +1,7 @@
-"""NIXL over its UCX, which brings its own libibverbs: a process reads and writes the memory of another."""
+"""NIXL over UCX: a process reads and writes the memory of another.
+
+NIXL's UCX has a libibverbs of its own.
+"""
 
 from nixl import nixl_agent, nixl_agent_config
 

@@ -1,4 +1,4 @@
-"""What the checks of transfer libraries share: a target in a process of its own, and memory that both ends check."""
+"""Shared by the checks of transfer libraries: a target process, and memory that both ends check."""
 
 import multiprocessing
 import os
@@ -26,13 +26,18 @@ def serve(pipe, describe):
 
 
 def leave():
-    """Ends the process without the destructors of its libraries: NIXL's libnl and the system's, both loaded by NIXL, crash there,
+    """Ends the process without the destructors of its libraries.
+
+    NIXL's libnl and the system's, both loaded by NIXL, crash there,
     with and without urdma."""
     os._exit(0)
 
 
 def run(target, initiator):
-    """Runs `initiator(pipe, memory)`, which gives functions that read and write the target's memory, and checks every octet."""
+    """Runs `initiator(pipe, memory)` and checks every octet.
+
+    `initiator` returns functions that read and write the target's memory.
+    """
     context = multiprocessing.get_context("spawn")
     mine, its = context.Pipe()
     process = context.Process(target=target, args=(its,))

@@ -1,7 +1,8 @@
 -- TRP, the transport of urdma: UDP ports 21504..21757, as doc/spec/trp.md has it.
 --
--- The TRP header, its extensions and connection management are decoded here; the DDP segments of a DATA, UDATA or TRAIN packet go to
--- Wireshark's own iwarp_ddp_rdmap, but for Immediate Data (RDMAP opcodes 8 and 9), which that does not know.
+-- The TRP header, its extensions and connection management are decoded here; the DDP segments of a
+-- DATA, UDATA or TRAIN packet go to Wireshark's own iwarp_ddp_rdmap, but for Immediate Data (RDMAP
+-- opcodes 8 and 9), which that does not know.
 
 local trp = Proto("trp", "Thin Reliable Protocol")
 
@@ -14,22 +15,25 @@ local DATA, RNR, RESET, CM, DATAGRAM, UDATA, TRAIN = 0, 2, 3, 7, 8, 9, 10
 local TRAIN_SEGMENTS_MAX, TRAIN_SEGMENT_MIN = 16, 14
 
 local TYPES = {
-  [0] = "DATA", [1] = "ACK", [2] = "RNR", [3] = "RESET", [4] = "FIN", [5] = "FIN_ACK", [6] = "PROBE", [7] = "CM",
+  [0] = "DATA", [1] = "ACK", [2] = "RNR", [3] = "RESET", [4] = "FIN", [5] = "FIN_ACK",
+  [6] = "PROBE", [7] = "CM",
   [8] = "DATAGRAM", [9] = "UDATA", [10] = "TRAIN",
 }
 
 local OPCODES = {
-  [0] = "RDMA Write", [1] = "RDMA Read Request", [2] = "RDMA Read Response", [3] = "Send", [4] = "Send with Invalidate",
-  [5] = "Send with SE", [6] = "Send with SE and Invalidate", [7] = "Terminate", [8] = "Immediate Data",
-  [9] = "Immediate Data with SE", [10] = "Atomic Request", [11] = "Atomic Response",
+  [0] = "RDMA Write", [1] = "RDMA Read Request", [2] = "RDMA Read Response", [3] = "Send",
+  [4] = "Send with Invalidate", [5] = "Send with SE", [6] = "Send with SE and Invalidate",
+  [7] = "Terminate", [8] = "Immediate Data", [9] = "Immediate Data with SE",
+  [10] = "Atomic Request", [11] = "Atomic Response",
 }
 
 local KINDS = { [1] = "SACK", [2] = "Timestamp", [3] = "RNR timer", [4] = "Shared receive queue" }
 
 -- ibv_modify_qp(3), min_rnr_timer, in microseconds.
 local RNR_US = {
-  [0] = 655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840, 5120, 7680, 10240,
-  15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520,
+  [0] = 655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920, 2560, 3840,
+  5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680,
+  491520,
 }
 
 local f = {
@@ -50,7 +54,8 @@ local f = {
   source_slot = ProtoField.uint8("trp.source_slot", "Source slot", base.DEC),
   id = ProtoField.uint32("trp.id", "Connection id", base.HEX),
   reason = ProtoField.uint8("trp.reset_reason", "Reason", base.DEC, RESET_REASONS, 0x7f),
-  acknowledges = ProtoField.bool("trp.reset_acknowledges", "Acknowledgement is valid", 8, nil, 0x80),
+  acknowledges = ProtoField.bool(
+    "trp.reset_acknowledges", "Acknowledgement is valid", 8, nil, 0x80),
   window = ProtoField.uint8("trp.window", "Receive window, units of 256 packets", base.DEC),
   psn = ProtoField.uint24("trp.psn", "PSN", base.DEC),
   unknown_index = ProtoField.uint24("trp.unknown_index", "QP index that was addressed", base.DEC),
@@ -84,7 +89,8 @@ local CM_KINDS = {
 local CM_HEADER_LEN = 24
 local CM_BODY_LEN = { [1] = 64, [2] = 20, [3] = 0, [4] = 4, [5] = 4, [6] = 0, [7] = 4 }
 local REASONS = {
-  [4] = "timeout", [6] = "invalid communication id", [8] = "nobody listens", [28] = "refused by the application",
+  [4] = "timeout", [6] = "invalid communication id", [8] = "no listener",
+  [28] = "refused by the application",
 }
 local PORT_SPACES = { [0x0002] = "IPoIB", [0x0106] = "TCP", [0x0111] = "UDP", [0x013f] = "IB" }
 local MTUS = { [1] = "256", [2] = "512", [3] = "1024", [4] = "2048", [5] = "4096" }
@@ -106,7 +112,8 @@ local c = {
   flow = ProtoField.bool("trp.cm.flow_control", "Flow control", 8, nil, 0x02),
   retry = ProtoField.uint8("trp.cm.retry", "Retries", base.DEC, nil, 0x70),
   rnr_retry = ProtoField.uint8("trp.cm.rnr_retry", "RNR retries", base.DEC, nil, 0x07),
-  timeout = ProtoField.uint8("trp.cm.ack_timeout", "ACK timeout, 4.096 us * 2^n", base.DEC, nil, 0x1f),
+  timeout = ProtoField.uint8(
+    "trp.cm.ack_timeout", "ACK timeout, 4.096 us * 2^n", base.DEC, nil, 0x1f),
   mtu = ProtoField.uint8("trp.cm.mtu", "Path MTU", base.DEC, MTUS),
   port_space = ProtoField.uint16("trp.cm.port_space", "Port space", base.HEX, PORT_SPACES),
   ece_vendor = ProtoField.uint32("trp.cm.ece.vendor", "ECE vendor", base.HEX),
@@ -138,9 +145,11 @@ for _, group in ipairs({ f, c, u }) do
 end
 
 local e = {
-  broken = ProtoExpert.new("trp.broken", "Not a valid TRP packet", expert.group.MALFORMED, expert.severity.ERROR),
+  broken = ProtoExpert.new(
+    "trp.broken", "Not a valid TRP packet", expert.group.MALFORMED, expert.severity.ERROR),
   trailing = ProtoExpert.new(
-    "trp.trailing", "Octets after a packet without a segment", expert.group.PROTOCOL, expert.severity.WARN),
+    "trp.trailing", "Octets after a packet without a segment", expert.group.PROTOCOL,
+    expert.severity.WARN),
 }
 trp.experts = { e.broken, e.trailing }
 
@@ -244,7 +253,8 @@ local function dissect_segment(tvb, pinfo, tree, trp_tree, has_immediate)
   return OPCODES[opcode] or ("opcode " .. opcode)
 end
 
--- Where the segments of a train are: at, length and flag IMM of each; nil if its table does not agree with it.
+-- Where the segments of a train are: at, length and flag IMM of each; nil if its table does not
+-- agree with it.
 local function train_pieces(tvb, at)
   local pieces, ended = {}, false
   if at + 2 * TRAIN_SEGMENTS_MAX > tvb:len() then
@@ -333,7 +343,8 @@ local function dissect_cm(tvb, pinfo, t)
   t:add(c.slot, tvb(20, 1))
   t:add(c.private_len, tvb(22, 2))
   local body_len = CM_BODY_LEN[kind]
-  if not body_len or tvb(2, 2):uint() ~= tvb:len() or CM_HEADER_LEN + body_len + private_len ~= tvb:len() then
+  if not body_len or tvb(2, 2):uint() ~= tvb:len()
+    or CM_HEADER_LEN + body_len + private_len ~= tvb:len() then
     broken(t, "unknown kind, or lengths that do not agree")
     return
   end
@@ -392,7 +403,9 @@ local function dissect_datagram(tvb, pinfo, t)
     t:add(u.message, tvb(DATAGRAM_HEADER_LEN))
   end
   local target = to_group and "a group" or "QP " .. tvb(2, 2):uint()
-  local summary = string.format("DATAGRAM, %s, from 0x%06x, %d octets", target, tvb(9, 3):uint(), tvb:len() - DATAGRAM_HEADER_LEN)
+  local summary = string.format(
+    "DATAGRAM, %s, from 0x%06x, %d octets", target, tvb(9, 3):uint(),
+    tvb:len() - DATAGRAM_HEADER_LEN)
   t:append_text(", " .. summary)
   pinfo.cols.info = summary
 end
@@ -464,7 +477,8 @@ function trp.dissector(tvb, pinfo, root)
     t:add_proto_expert_info(e.trailing)
   end
 
-  local summary = string.format("QP %d, id 0x%08x, PSN %d, ACK %d", tvb(2, 2):uint(), tvb(4, 4):uint(), psn, ack)
+  local summary = string.format(
+    "QP %d, id 0x%08x, PSN %d, ACK %d", tvb(2, 2):uint(), tvb(4, 4):uint(), psn, ack)
   if kind == RESET then
     local reason = RESET_REASONS[tvb(8, 1):bitfield(1, 7)] or RESET_REASONS[0]
     summary = string.format("id 0x%08x, " .. reason, tvb(4, 4):uint(), psn)

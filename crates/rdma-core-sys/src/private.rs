@@ -1,7 +1,8 @@
 //! The private provider ABI: what libibverbs and a plugin share and no installed header declares.
 //!
-//! Field order and meaning are facts of rdma-core (libibverbs/driver.h of v44.0 to v65.0). The numbers in the
-//! assertions were measured with a C compiler on each version. What differs between private ABIs is in [`crate::abi`].
+//! Field order and meaning are facts of rdma-core (libibverbs/driver.h of v44.0 to v65.0). The
+//! numbers in the assertions were measured with a C compiler on each version. What differs between
+//! private ABIs is in [`crate::abi`].
 
 #![allow(non_camel_case_types)]
 
@@ -159,10 +160,12 @@ pub struct verbs_mr {
     pub access: c_int,
 }
 
-/// A queue pair with the library's private part, in the layout of the header that this was built against.
+/// A queue pair with the library's private part, in the layout of the header that this was built
+/// against.
 ///
-/// Private ABI 34 hides three layouts: `comp_mask` moved from 344 (v36) over 352 (v44) to 360 (v45 and
-/// later). Whoever allocates one keeps everything behind the public `ibv_qp` zero up to [`VERBS_QP_RESERVE`].
+/// Private ABI 34 hides three layouts: `comp_mask` moved from 344 (v36) over 352 (v44) to 360 (v45
+/// and later). Whoever allocates one keeps everything behind the public `ibv_qp` zero up to
+/// [`VERBS_QP_RESERVE`].
 #[repr(C)]
 pub struct verbs_qp {
     /// The public part; must be first. Its first member is the plain `ibv_qp`.
@@ -179,9 +182,11 @@ pub const VERBS_QP_RESERVE: usize = 384;
 /// An operation that this project does not implement; libibverbs keeps its own refusal for it.
 pub type UnusedOp = Option<unsafe extern "C" fn()>;
 
-/// The operations of a context that every private ABI has, in rdma-core's alphabetical order; `None` keeps libibverbs' refusal.
+/// The operations of a context that every private ABI has, in rdma-core's alphabetical order;
+/// `None` keeps libibverbs' refusal.
 ///
-/// This is the table of private ABI 34; [`crate::abi::PrivateAbi::operations`] makes that of another.
+/// This is the table of private ABI 34; [`crate::abi::PrivateAbi::operations`] makes that of
+/// another.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs)]
@@ -383,7 +388,8 @@ impl verbs_context_ops {
 /// The table and all it points to live for ever.
 pub type RegisterDriver = unsafe extern "C" fn(ops: *const verbs_device_ops);
 
-/// Allocates `alloc_size` zeroed octets with a `verbs_context` at `context_offset` and initializes it: `_verbs_init_and_alloc_context`.
+/// Allocates `alloc_size` zeroed octets with a `verbs_context` at `context_offset` and initializes
+/// it: `_verbs_init_and_alloc_context`.
 ///
 /// Takes ownership of `cmd_fd`, also when it fails with null.
 ///
@@ -403,7 +409,8 @@ pub type InitAndAllocContext = unsafe extern "C" fn(
 /// The context was initialized by this libibverbs, and the table is that of its private ABI.
 pub type SetOps = unsafe extern "C" fn(context: *mut verbs_context, ops: *const c_void);
 
-/// Closes the context's file descriptors and gives the device back; does not free the memory: `verbs_uninit_context`.
+/// Closes the context's file descriptors and gives the device back; does not free the memory:
+/// `verbs_uninit_context`.
 ///
 /// # Safety
 /// As for [`SetOps`]; the context is not used afterwards.
@@ -425,7 +432,8 @@ macro_rules! layout {
 layout! {
     ibv_device, 664, node_type @ 16, name @ 24, dev_name @ 88, dev_path @ 152, ibdev_path @ 408;
     verbs_device, 712, ops @ 664, refcount @ 672, entry @ 680, sysfs @ 696, core_support @ 704;
-    verbs_device_ops, 72, match_table @ 16, match_device @ 32, alloc_context @ 40, import_context @ 48,
+    verbs_device_ops, 72, match_table @ 16, match_device @ 32, alloc_context @ 40,
+    import_context @ 48,
         alloc_device @ 56, uninit_device @ 64;
     verbs_match_ent, 24, kind @ 20;
     verbs_sysfs_dev, 992, sysfs_name @ 36, sysfs_cdev @ 104, ibdev_name @ 112, ibdev_path @ 176,
@@ -468,6 +476,7 @@ const _: () = {
 };
 
 layout! {
-    verbs_context_ops, 608, alloc_pd @ 40, create_cq @ 120, create_qp @ 152, free_context @ 312, poll_cq @ 424,
+    verbs_context_ops, 608, alloc_pd @ 40, create_cq @ 120, create_qp @ 152, free_context @ 312,
+    poll_cq @ 424,
         post_send @ 440, query_port @ 480, reg_mr @ 544, unimport_pd @ 600;
 }

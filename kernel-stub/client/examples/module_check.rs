@@ -1,9 +1,12 @@
-//! Runs in the guest of `kernel-stub/bed` as root: looks at the module through its files, without libibverbs.
+//! Runs in the guest of `kernel-stub/bed` as root: looks at the module through its files, without
+//! libibverbs.
 //!
-//! `module_check objects` makes one of everything and raises events; `module_check hold` makes objects, says `ready` and waits to be killed;
-//! `module_check limit OCTETS` registers that much and says what came of it; `module_check stranger` is refused, `module_check neighbour` may
-//! use the device, but not what others have; `module_check version` is refused, since it speaks another version; `module_check garbage SEED` writes
-//! random octets to the files, and random commands, some of them almost right. Those that use the device first serve `urdma0` if nobody does.
+//! `module_check objects` makes one of everything and raises events; `module_check hold` makes
+//! objects, says `ready` and waits to be killed; `module_check limit OCTETS` registers that much
+//! and says what came of it; `module_check stranger` is refused, `module_check neighbour` may use
+//! the device, but not what others have; `module_check version` is refused, since it speaks another
+//! version; `module_check garbage SEED` writes random octets to the files, and random commands,
+//! some of them almost right. Those that use the device first serve `urdma0` if nobody does.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{File, OpenOptions};
@@ -262,7 +265,8 @@ impl Random {
     }
 }
 
-/// A command of uverbs' write interface: the head of one that exists, then anything. Answers go to no address that exists.
+/// A command of uverbs' write interface: the head of one that exists, then anything. Answers go to
+/// no address that exists.
 fn write_garbage(random: &mut Random, mut file: &File) {
     let words = 2 + random.below(30);
     let mut octets = vec![0; usize::from(words) * 4];
@@ -273,7 +277,8 @@ fn write_garbage(random: &mut Random, mut file: &File) {
     let _ = file.write(&octets);
 }
 
-/// A command of uverbs' ioctl interface: an object and a method that exist, the driver's own among them, with attributes that may be right.
+/// A command of uverbs' ioctl interface: an object and a method that exist, the driver's own among
+/// them, with attributes that may be right.
 fn ioctl_garbage(random: &mut Random, file: &File) {
     let mut octets = Vec::new();
     let count = random.below(5);
@@ -301,11 +306,13 @@ fn ioctl_garbage(random: &mut Random, file: &File) {
         octets.extend_from_slice(attr.as_bytes());
     }
     octets.push(0);
-    // SAFETY: the kernel reads and writes as many octets as the head says, which is at most what is there.
+    // SAFETY: the kernel reads and writes as many octets as the head says, which is at most what is
+    // there.
     let _ = unsafe { libc::ioctl(file.as_raw_fd(), VERBS_IOCTL, octets.as_mut_ptr()) };
 }
 
-/// What an urdmad that has lost its mind could say: each message that exists, about endpoints that may exist.
+/// What an urdmad that has lost its mind could say: each message that exists, about endpoints that
+/// may exist.
 fn agent_garbage(random: &mut Random, agent: Option<&Agent>) {
     let mut file = OpenOptions::new()
         .read(true)
@@ -330,7 +337,8 @@ fn agent_garbage(random: &mut Random, agent: Option<&Agent>) {
     let _ = agent.send(&message);
 }
 
-/// Listens through the kernel's rdma_cm once, until the file is closed: the layouts are those of `rdma/rdma_user_cm.h`.
+/// Listens through the kernel's rdma_cm once, until the file is closed: the layouts are those of
+/// `rdma/rdma_user_cm.h`.
 fn listen(port: u16) -> std::io::Result<()> {
     const CREATE_ID: u32 = 0;
     const BIND_IP: u32 = 2;
@@ -395,7 +403,8 @@ fn main() {
         ["version"] => version(),
         ["garbage", seed] => garbage(seed.parse().unwrap()),
         _ => panic!(
-            "module_check objects | hold | limit OCTETS | stranger | neighbour | version | garbage SEED"
+            "module_check objects | hold | limit OCTETS | stranger | \
+             neighbour | version | garbage SEED"
         ),
     }
 }

@@ -1,4 +1,5 @@
-//! Layouts that the module and user space share, and those of the kernel's uverbs commands that are used.
+//! Layouts that the module and user space share, and those of the kernel's uverbs commands that are
+//! used.
 
 use std::mem::{offset_of, size_of};
 
@@ -324,7 +325,8 @@ pub struct MethodAttr {
 /// `RDMA_VERBS_IOCTL`: `_IOWR(0x1b, 1, struct ib_uverbs_ioctl_hdr)`
 pub const VERBS_IOCTL: u64 = (3 << 30) | ((size_of::<MethodHead>() as u64) << 16) | (0x1b << 8) | 1;
 
-// Sizes and offsets as a C compiler gives them for the headers of Linux 6.1 and for kernel-stub/uapi/urdma.h.
+// Sizes and offsets as a C compiler gives them for the headers of Linux 6.1 and for
+// kernel-stub/uapi/urdma.h.
 const _: () = {
     assert!(GID_TABLE_LEN as usize == 1 + GIDS);
     assert!(size_of::<ContextAnswer>() == 112);

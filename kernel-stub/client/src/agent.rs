@@ -15,19 +15,21 @@ use crate::abi::{
 /// The file that the module makes.
 pub const AGENT_FILE: &str = "/dev/urdma";
 
-/// A device that this process serves until the value is dropped. The descriptor hangs up when the device is gone.
+/// A device that this process serves until the value is dropped. The descriptor hangs up when the
+/// device is gone.
 #[derive(Debug)]
 pub struct Agent {
     file: File,
 }
 
 impl Agent {
-    /// Serves a device for an instance with its control socket in `run_dir` and these GIDs, of which those beyond [`GIDS`] are not shown.
-    /// This process' user, root, and the members of `group` may use it.
+    /// Serves a device for an instance with its control socket in `run_dir` and these GIDs, of
+    /// which those beyond [`GIDS`] are not shown. This process' user, root, and the members of
+    /// `group` may use it.
     ///
     /// # Errors
-    /// ENOENT without the module, ENODEV without the device, EBUSY if another urdmad serves it, EPROTO for a module of another version,
-    /// ENAMETOOLONG for a path beyond 103 octets.
+    /// ENOENT without the module, ENODEV without the device, EBUSY if another urdmad serves it,
+    /// EPROTO for a module of another version, ENAMETOOLONG for a path beyond 103 octets.
     pub fn serve(
         device: &str,
         run_dir: &Path,
@@ -58,7 +60,8 @@ impl Agent {
         Ok(Self::over(file))
     }
 
-    /// The same over a file by which something that takes the module's place serves a device, such as a test's socket.
+    /// The same over a file by which something that takes the module's place serves a device, such
+    /// as a test's socket.
     pub fn over(file: File) -> Self {
         Self { file }
     }
@@ -80,7 +83,8 @@ impl Agent {
     /// Tells the module what came of something.
     ///
     /// # Errors
-    /// ENOENT for a listener or connection that is over, ENOMEM when a listener has no room for the request, ENODEV without the device.
+    /// ENOENT for a listener or connection that is over, ENOMEM when a listener has no room for the
+    /// request, ENODEV without the device.
     pub fn send(&self, message: &CmMessage) -> io::Result<()> {
         (&self.file).write(message.as_bytes()).map(drop)
     }
@@ -106,12 +110,13 @@ fn terminated<const OCTETS: usize>(text: &[u8]) -> io::Result<[u8; OCTETS]> {
 pub fn explain(error: &io::Error, device: &str) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT) => "the kernel module is not loaded: modprobe urdma".to_owned(),
-        Some(libc::ENODEV) => format!(
-            "there is no device {device}: rdma link add {device} type urdma netdev ..."
-        ),
+        Some(libc::ENODEV) => {
+            format!("there is no device {device}: rdma link add {device} type urdma netdev ...")
+        }
         Some(libc::EBUSY) => format!("another urdmad serves {device}"),
         Some(libc::EPROTO) => format!(
-            "the kernel module speaks another version than {KERNEL_ABI}: install module and urdmad of one release"
+            "the kernel module speaks another version than {KERNEL_ABI}: \
+             install module and urdmad of one release"
         ),
         _ => format!("cannot serve {device}: {error}"),
     }

@@ -1,7 +1,8 @@
 //! User space's side of `kernel-stub/module`.
 //!
-//! [`abi`] mirrors the layouts (`kernel-stub/uapi/urdma.h` and what is used of the kernel's own `rdma/ib_user_verbs.h`); [`uverbs`] speaks to
-//! `/dev/infiniband/uverbs*` for the provider; [`agent`] to `/dev/urdma` for urdmad. Nothing here needs libibverbs.
+//! [`abi`] mirrors the layouts (`kernel-stub/uapi/urdma.h` and what is used of the kernel's own
+//! `rdma/ib_user_verbs.h`); [`uverbs`] speaks to `/dev/infiniband/uverbs*` for the provider;
+//! [`agent`] to `/dev/urdma` for urdmad. Nothing here needs libibverbs.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod abi;

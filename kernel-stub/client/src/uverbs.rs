@@ -118,10 +118,12 @@ macro_rules! with_answer {
 with_answer!(Answered, RegMr, CreateCq, CreateQp, CreateSrq, Destroy);
 
 impl Uverbs {
-    /// Makes a context on a command file that the caller has opened, and keeps a descriptor of its own for it.
+    /// Makes a context on a command file that the caller has opened, and keeps a descriptor of its
+    /// own for it.
     ///
     /// # Errors
-    /// ENODEV when no urdmad serves the device; EPROTO for a module of another version; what the kernel says.
+    /// ENODEV when no urdmad serves the device; EPROTO for a module of another version; what the
+    /// kernel says.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Opened> {
         let file = file.try_clone_to_owned()?;
         let answer: GetContextAnswer = answered(&file, command::GET_CONTEXT, Answered::default())?;
@@ -157,7 +159,8 @@ impl Uverbs {
             response: 0,
             start: request.start,
             length: request.length,
-            // What remote ends call the memory is between the engines; the kernel wants the same offset within a page.
+            // What remote ends call the memory is between the engines; the kernel wants the same
+            // offset within a page.
             hca_va: request.start,
             pd_handle: request.pd,
             access_flags: request.access,
@@ -322,7 +325,8 @@ impl Uverbs {
         rest.get_mut(..size_of_val(attrs))
             .ok_or(io::ErrorKind::InvalidInput)?
             .copy_from_slice(attrs.as_bytes());
-        // SAFETY: the buffer holds as many octets as its head says, and the kernel keeps no pointer to it.
+        // SAFETY: the buffer holds as many octets as its head says, and the kernel keeps no pointer
+        // to it.
         let result =
             unsafe { libc::ioctl(self.file.as_raw_fd(), VERBS_IOCTL, octets.as_mut_ptr()) };
         if result < 0 {
@@ -344,11 +348,12 @@ fn check_version(abi: u32) -> io::Result<()> {
 /// A sentence about why [`Uverbs::open`] failed and what helps.
 pub fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::ENODEV) => {
-            "no urdmad serves this device: name it in urdmad's configuration ([kernel] device)".to_owned()
-        }
+        Some(libc::ENODEV) => "no urdmad serves this device: name it in urdmad's configuration \
+             ([kernel] device)"
+            .to_owned(),
         Some(libc::EPROTO | libc::EINVAL) => format!(
-            "the kernel module speaks another version than {KERNEL_ABI}: install module and provider of one release"
+            "the kernel module speaks another version than {KERNEL_ABI}: \
+             install module and provider of one release"
         ),
         _ => format!("cannot open the kernel's device: {error}"),
     }
@@ -387,7 +392,8 @@ where
     A: FromBytes + IntoBytes,
 {
     command.set_response(std::ptr::from_mut(answer) as u64);
-    // SAFETY: the answer's address is that of a live value of plain octets, whose length the head says.
+    // SAFETY: the answer's address is that of a live value of plain octets, whose length the head
+    // says.
     unsafe { send(file, number, command, size_of::<A>()) }
 }
 

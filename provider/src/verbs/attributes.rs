@@ -35,8 +35,9 @@ pub(super) const fn state_number(state: QpState) -> ibv_qp_state {
 /// The state with this number, which a step may lead to.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: there is no such state, or it is SQE, which nobody asks for: it befalls a queue pair.
-pub(super) const fn state_of(number: ibv_qp_state) -> Result<QpState, VerbsError> {
+/// [`VerbsError::Invalid`]: there is no such state, or it is SQE, which nobody asks for: it befalls
+/// a queue pair.
+pub(super) const fn state_of(number: ibv_qp_state) -> Result<State, VerbsError> {
     Ok(match number {
         IBV_QPS_RESET => QpState::Reset,
         IBV_QPS_INIT => QpState::Init,
@@ -108,7 +109,8 @@ fn taken<T>(
     given.then(value).transpose()
 }
 
-/// The peer's GID and the index of ours. An Ethernet port reaches nobody without a GID (doc/adr/0009-no-lids.md).
+/// The peer's GID and the index of ours. An Ethernet port reaches nobody without a GID
+/// (doc/adr/0009-no-lids.md).
 ///
 /// # Errors
 /// [`VerbsError::Invalid`]: without a GID, or of another port, or with an index beyond the table.
@@ -118,7 +120,8 @@ pub(super) fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsE
     let remote = unsafe { ah.grh.dgid.raw };
     if ah.is_global == 0 {
         eprintln!(
-            "urdma: this port has no LIDs: a peer is named by its GID, with a GRH (as ibv_rc_pingpong -g 1 does)"
+            "urdma: this port has no LIDs; set a GRH with the GID of the peer \
+             (for ibv_rc_pingpong: -g 1)"
         );
         return Err(VerbsError::Invalid);
     }

@@ -1,5 +1,6 @@
-//! The two front doors, as far as objects and their events are concerned: the stand-in, where everything stays in the process, and the kernel
-//! module, where each object has a counterpart that dies with the process and events pass through the kernel's files.
+//! The two front doors, as far as objects and their events are concerned: the stand-in, where
+//! everything stays in the process, and the kernel module, where each object has a counterpart that
+//! dies with the process and events pass through the kernel's files.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +44,8 @@ impl Backend {
 pub(super) struct Counterpart {
     uverbs: Arc<Uverbs>,
     kind: Kind,
-    /// Nothing before it is made and after it is destroyed. Held while an event is raised, so that no event comes after the end.
+    /// Nothing before it is made and after it is destroyed. Held while an event is raised, so that
+    /// no event comes after the end.
     handle: Mutex<Option<u32>>,
 }
 

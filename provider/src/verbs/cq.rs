@@ -183,7 +183,8 @@ fn check_extended(attr: &ibv_cq_init_attr_ex) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// The engine that the queue is to be made in: the context's, or that of the parent domain that the attributes name.
+/// The engine that the queue is to be made in: the context's, or that of the parent domain that the
+/// attributes name.
 ///
 /// # Errors
 /// [`VerbsError::Invalid`]: what they name is no parent domain.
@@ -212,7 +213,8 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_in
             return Err(VerbsError::Invalid);
         }
         object.engine.resize_cq(&object.cq, wanted)?;
-        // SAFETY: the field belongs to the plugin; two threads must not resize one queue at the same time.
+        // SAFETY: the field belongs to the plugin; two threads must not resize one queue at the
+        // same time.
         unsafe { (*cq).cqe = depth };
         Ok(())
     })
@@ -248,7 +250,8 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             kernel.destroy();
         } else if let Some(channel) = &object.channel {
             let own = (cq as u64).to_ne_bytes();
-            // SAFETY: a channel lives as long as a completion queue uses it, and this queue has one.
+            // SAFETY: a channel lives as long as a completion queue uses it, and this queue has
+            // one.
             let read_end = unsafe { (*(*cq).channel).fd };
             discard::<COMPLETION_OCTETS>(
                 read_end,

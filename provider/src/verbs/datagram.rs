@@ -148,7 +148,8 @@ unsafe fn of_group(
 /// Posts one send request.
 #[inline(never)]
 pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
-    // SAFETY: all members of the unions are integers and pointers, for which every bit pattern is valid.
+    // SAFETY: all members of the unions are integers and pointers, for which every bit pattern is
+    // valid.
     let (target, word) = unsafe { (request.wr.ud, request.__bindgen_anon_1.imm_data) };
     let imm = match request.opcode {
         IBV_WR_SEND => None,

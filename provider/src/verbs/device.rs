@@ -1,4 +1,5 @@
-//! The device: what the plugin registers, how it opens and closes a context, and the table of its operations.
+//! The device: what the plugin registers, how it opens and closes a context, and the table of its
+//! operations.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void, CStr};
@@ -32,7 +33,8 @@ const DEVICE_PREFIX: &[u8] = b"urdma";
 /// Completion vectors; completions of all of them are handled alike.
 const COMP_VECTORS: c_int = 1;
 
-/// An opened device. libibverbs allocates it: its private part, whose size depends on the copy, is in front of this.
+/// An opened device. libibverbs allocates it: its private part, whose size depends on the copy, is
+/// in front of this.
 #[repr(C)]
 pub(super) struct Context {
     public: UnsafeCell<ibv_context>,
@@ -116,7 +118,8 @@ const OPS: verbs_context_ops = verbs_context_ops {
     ..verbs_context_ops::EMPTY
 };
 
-/// libibverbs looks through every plugin's table for a device with a kernel driver, also through one that is not there.
+/// libibverbs looks through every plugin's table for a device with a kernel driver, also through
+/// one that is not there.
 static MATCHES: [verbs_match_ent; 2] = [
     verbs_match_ent::driver(DRIVER_ID),
     verbs_match_ent::SENTINEL,
@@ -135,8 +138,8 @@ static DRIVER: verbs_device_ops = verbs_device_ops {
     uninit_device: Some(uninit_device),
 };
 
-/// Registers with the copies of libibverbs that are loaded and were not before. The stand-in calls it when a copy looks for devices,
-/// since one that came after the plugin cannot load it again.
+/// Registers with the copies of libibverbs that are loaded and were not before. The stand-in calls
+/// it when a copy looks for devices, since one that came after the plugin cannot load it again.
 #[no_mangle]
 pub(crate) extern "C" fn urdma_register() {
     let _uncancelled = Disabled::new();
@@ -160,7 +163,8 @@ struct Device {
 /// Driver number of a device that has no kernel driver (`RDMA_DRIVER_UNKNOWN`).
 const NO_DRIVER: u32 = 0;
 
-/// Whether a device is ours: by the module's driver number, or by its name where there is no kernel driver.
+/// Whether a device is ours: by the module's driver number, or by its name where there is no kernel
+/// driver.
 unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
     // SAFETY: libibverbs passes a device it has read, whose name it has terminated.
     let name = unsafe { CStr::from_ptr(addr_of_mut!((*sysfs).ibdev_name).cast::<c_char>()) };
@@ -219,8 +223,9 @@ unsafe fn whole(public: *mut ibv_context) -> *mut verbs_context {
     unsafe { Context::from_ptr(public).library.whole(public) }
 }
 
-/// Opens the device once more by a copy of an open one's file; owns `cmd_fd` in every case. Objects belong to the process, so those of the other
-/// context can be imported. Then libibverbs asks the file for that of asynchronous events.
+/// Opens the device once more by a copy of an open one's file; owns `cmd_fd` in every case. Objects
+/// belong to the process, so those of the other context can be imported. Then libibverbs asks the
+/// file for that of asynchronous events.
 unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *mut verbs_context {
     let _uncancelled = Disabled::new();
     // SAFETY: libibverbs passes a device that alloc_device made; the file is open.
@@ -240,7 +245,8 @@ unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *
     }
 }
 
-/// Makes a context of what was opened and gives its public part; closes `cmd_fd` and gives null if nothing was opened.
+/// Makes a context of what was opened and gives its public part; closes `cmd_fd` and gives null if
+/// nothing was opened.
 ///
 /// # Safety
 /// As [`alloc_context`].
@@ -279,8 +285,8 @@ unsafe fn make_context(
             return null_mut();
         }
     };
-    // SAFETY: the allocation holds a `Context` whose first field libibverbs has initialized; the others are written here
-    // before anything else uses them.
+    // SAFETY: the allocation holds a `Context` whose first field libibverbs has initialized; the
+    // others are written here before anything else uses them.
     unsafe {
         addr_of_mut!((*context).library).write(library);
         addr_of_mut!((*context).objects).write(Objects::new(engine.clone()));
@@ -296,7 +302,8 @@ unsafe fn make_context(
 /// What an opened context is made of; the descriptor is where libibverbs reads asynchronous events.
 type Opened = (Arc<Engine>, Backend, OwnedFd);
 
-/// Makes a context of the module and attaches to the urdmad that serves the device; says on standard error why it failed.
+/// Makes a context of the module and attaches to the urdmad that serves the device; says on
+/// standard error why it failed.
 fn open_kernel(cmd_fd: BorrowedFd<'_>) -> Result<Opened, VerbsError> {
     let opened = Uverbs::open(cmd_fd).map_err(|error| {
         eprintln!("urdma: {}", uverbs::explain(&error));
@@ -312,7 +319,8 @@ fn open_kernel(cmd_fd: BorrowedFd<'_>) -> Result<Opened, VerbsError> {
     ))
 }
 
-/// Attaches to urdmad and makes the way for asynchronous events; says on standard error why it failed.
+/// Attaches to urdmad and makes the way for asynchronous events; says on standard error why it
+/// failed.
 fn open_stand_in() -> Result<Opened, VerbsError> {
     let engine = front::attach().map_err(VerbsError::System)?;
     let (events, read_end) = AsyncQueue::new()?;
@@ -321,10 +329,12 @@ fn open_stand_in() -> Result<Opened, VerbsError> {
     Ok((engine, Backend::StandIn(events), read_end))
 }
 
-/// Closes the device. Objects that the application has not destroyed keep the engine, and leave with the process.
+/// Closes the device. Objects that the application has not destroyed keep the engine, and leave
+/// with the process.
 unsafe extern "C" fn free_context(context: *mut ibv_context) {
     let _uncancelled = Disabled::new();
-    // SAFETY: as in `Context::from_ptr`; libibverbs calls this once, after which nobody uses the context.
+    // SAFETY: as in `Context::from_ptr`; libibverbs calls this once, after which nobody uses the
+    // context.
     unsafe {
         front::withdraw_async_file((*context).cmd_fd);
         let ours = context.cast::<Context>();

@@ -1,4 +1,5 @@
-//! Device memory: ordinary memory that the application reaches only through copies and work requests.
+//! Device memory: ordinary memory that the application reaches only through copies and work
+//! requests.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -14,7 +15,8 @@ use super::objects::{self, Object};
 
 /// Octets of one allocation at most.
 pub(super) const MAX_DM_OCTETS: u64 = 1 << 26;
-/// Copies begin at multiples of so many octets, and are of so many: what programs know from devices.
+/// Copies begin at multiples of so many octets, and are of so many: what programs know from
+/// devices.
 const COPY_UNIT: usize = 4;
 /// Largest alignment, as a power of two: that of a page.
 const MAX_LOG_ALIGN: u32 = 12;
@@ -28,7 +30,8 @@ pub(super) struct DevicePages {
 
 // SAFETY: the pages belong to the value alone, and are only copied to and from.
 unsafe impl Send for DevicePages {}
-// SAFETY: as above; concurrent copies of the same octets are the application's affair, as with any memory.
+// SAFETY: as above; concurrent copies of the same octets are the application's affair, as with any
+// memory.
 unsafe impl Sync for DevicePages {}
 
 impl DevicePages {

@@ -1,4 +1,5 @@
-//! What can go wrong in a verb, and the errno that says so; the only place of this module that turns errors into errno.
+//! What can go wrong in a verb, and the errno that says so; the only place of this module that
+//! turns errors into errno.
 
 use std::ffi::c_int;
 

@@ -1,8 +1,9 @@
-//! Asynchronous events: written to a socket that libibverbs reads, and taken back when their object is destroyed.
+//! Asynchronous events: written to a socket that libibverbs reads, and taken back when their object
+//! is destroyed.
 //!
-//! Who destroys an object must not find it again in an event that was not read yet, and waits until the application has acknowledged
-//! every event that was. So events count when they are read ([`Unacknowledged`]), and those still in the socket are removed
-//! ([`discard`]).
+//! Who destroys an object must not find it again in an event that was not read yet, and waits until
+//! the application has acknowledged every event that was. So events count when they are read
+//! ([`Unacknowledged`]), and those still in the socket are removed ([`discard`]).
 
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -23,8 +24,8 @@ use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
 use urdma_engine::{send_nowait, AsyncEvent, AsyncKind, EventSink};
 
-/// Octets of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`): the element, 8 octets, its type, 4, and
-/// 4 reserved.
+/// Octets of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`):
+/// the element, 8 octets, its type, 4, and 4 reserved.
 const ASYNC_OCTETS: usize = 16;
 
 /// Octets of a completion event: the address of the `ibv_cq`.
@@ -108,8 +109,9 @@ const fn names_qp(kind: ibv_event_type) -> bool {
 
 /// libibverbs has read an event and is about to give it to the application.
 pub(super) unsafe extern "C" fn async_event(_: *mut ibv_context, event: *mut ibv_async_event) {
-    // SAFETY: libibverbs passes the event that it has filled in; the union holds a queue pair or a shared receive queue when the
-    // type says so, and that lives because its events are discarded before it is freed.
+    // SAFETY: libibverbs passes the event that it has filled in; the union holds a queue pair or a
+    // shared receive queue when the type says so, and that lives because its events are discarded
+    // before it is freed.
     unsafe {
         if names_qp((*event).event_type) {
             QueuePair::from_ptr((*event).element.qp)
@@ -123,7 +125,8 @@ pub(super) unsafe extern "C" fn async_event(_: *mut ibv_context, event: *mut ibv
     }
 }
 
-/// The number of events of one object that the application has read; it owes as many acknowledgements.
+/// The number of events of one object that the application has read; it owes as many
+/// acknowledgements.
 #[derive(Default)]
 pub(super) struct Unacknowledged {
     read: AtomicU32,
@@ -138,8 +141,8 @@ impl Unacknowledged {
     /// Waits until the application has acknowledged all of them.
     ///
     /// # Safety
-    /// The three belong to one object of libibverbs that has been initialized, `acknowledged` is what `mutex` guards and `cond`
-    /// announces.
+    /// The three belong to one object of libibverbs that has been initialized, `acknowledged` is
+    /// what `mutex` guards and `cond` announces.
     pub(super) unsafe fn wait(
         &self,
         mutex: *mut pthread_mutex_t,
@@ -157,7 +160,8 @@ impl Unacknowledged {
     }
 }
 
-/// Removes the unread records of `OCTETS` octets that are `unwanted`, and writes the others back in order.
+/// Removes the unread records of `OCTETS` octets that are `unwanted`, and writes the others back in
+/// order.
 pub(super) fn discard<const OCTETS: usize>(
     read_end: RawFd,
     unwanted: impl Fn(&[u8; OCTETS]) -> bool,

@@ -1,4 +1,5 @@
-//! What every thunk does at the C boundary: results become errno, panics stop here, and so does thread cancellation.
+//! What every thunk does at the C boundary: results become errno, panics stop here, and so does
+//! thread cancellation.
 
 use std::ffi::c_int;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -23,8 +24,8 @@ pub(super) fn caught<T>(verb: impl FnOnce() -> Result<T, VerbsError>) -> Result<
     caught_on_data_path(verb)
 }
 
-/// As [`caught_on_data_path`]; answers with 0 or a positive errno, which is in the thread's errno too: with a driver in the kernel the
-/// system call puts it there, and programs print it.
+/// As [`caught_on_data_path`]; answers with 0 or a positive errno, which is in the thread's errno
+/// too: with a driver in the kernel the system call puts it there, and programs print it.
 #[inline]
 pub(super) fn status_on_data_path(verb: impl FnOnce() -> Result<(), VerbsError>) -> c_int {
     errno_of(caught_on_data_path(verb))

@@ -114,7 +114,8 @@ impl Library {
     /// Why a context has an unknown layout, as a sentence.
     pub(super) fn unknown_layout(&self) -> String {
         format!(
-            "libibverbs with the private provider ABI {} lays out a context as no version known to this urdma does",
+            "libibverbs with the private provider ABI {} has a layout of contexts that this urdma \
+             does not know",
             self.abi.number
         )
     }
@@ -293,7 +294,8 @@ impl Candidate {
         };
         let known = abi::KNOWN.map(|abi| abi.number.to_string()).join(", ");
         format!(
-            "{} {has}, this urdma serves {known}: what uses that copy finds no device; have it use the system's libibverbs, or \
+            "{} {has}, this urdma serves {known}: programs that use that copy find no device; \
+             have them use the system's libibverbs, or \
              install an urdma that knows it",
             self.path()
         )

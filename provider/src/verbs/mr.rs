@@ -38,7 +38,8 @@ pub(super) struct MemoryRegion {
     lkey: u32,
     /// Device memory that the region is in.
     device: Option<Arc<DevicePages>>,
-    /// Has the kernel keep the pages where they are; only of a plain region that is not paged on demand.
+    /// Has the kernel keep the pages where they are; only of a plain region that is not paged on
+    /// demand.
     pins: Mutex<Option<Arc<Counterpart>>>,
 }
 
@@ -211,7 +212,8 @@ pub(super) unsafe extern "C" fn rereg_mr(
     })
 }
 
-/// `ibv_import_mr`: another object for a region of this process, which ends with either. Where its memory is it does not say.
+/// `ibv_import_mr`: another object for a region of this process, which ends with either. Where its
+/// memory is it does not say.
 pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     ffi::pointer(|| {
         // SAFETY: libibverbs calls through the context of what the application names.
@@ -328,8 +330,8 @@ pub(super) fn rights_of(flags: u32) -> Option<Access> {
 /// The rights that `ibv_access_flags` ask for.
 ///
 /// # Errors
-/// [`VerbsError::NotSupported`] for flags of things the device does not have; [`VerbsError::Invalid`] for remote write or atomics
-/// without local write.
+/// [`VerbsError::NotSupported`] for flags of things the device does not have;
+/// [`VerbsError::Invalid`] for remote write or atomics without local write.
 fn region_rights(access: u32) -> Result<Access, VerbsError> {
     let rights = rights_of(access).ok_or(VerbsError::NotSupported)?;
     if rights.intersects(Access::REMOTE_CHANGE) && !rights.contains(Access::LOCAL_WRITE) {

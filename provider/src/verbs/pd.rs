@@ -1,8 +1,9 @@
 //! Protection domains, parent domains and thread domains.
 //!
-//! A parent domain is a protection domain with hints: a thread domain, and allocators for its queues. The latter are ignored: queues lie in memory
-//! that the application cannot reach. A thread domain is a lane of the engine, if one can be had: completion queues and queue pairs that are made in a parent
-//! domain with it share no lock with any others.
+//! A parent domain is a protection domain with hints: a thread domain, and allocators for its
+//! queues. The latter are ignored: queues lie in memory that the application cannot reach. A thread
+//! domain is a lane of the engine, if one can be had: completion queues and queue pairs that are
+//! made in a parent domain with it share no lock with any others.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -38,7 +39,8 @@ pub(super) struct ProtectionDomain {
 enum Kind {
     /// It is the domain.
     Own,
-    /// A parent domain, which counts as a user of its domain, and of its thread domain if it has one.
+    /// A parent domain, which counts as a user of its domain, and of its thread domain if it has
+    /// one.
     Parent { thread: Option<Arc<Thread>> },
 }
 

@@ -10,7 +10,8 @@ use super::errno::VerbsError;
 use super::ffi;
 use super::post::work_completion;
 
-/// The completion that the reading calls are about; the application polls one queue from one thread at a time.
+/// The completion that the reading calls are about; the application polls one queue from one thread
+/// at a time.
 #[derive(Default)]
 pub(super) struct Cursor {
     current: Cell<ibv_wc>,

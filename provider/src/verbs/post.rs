@@ -1,6 +1,7 @@
 //! The data path: each work request is validated, then executed; completions are taken in place.
 //!
-//! Nothing allocates here, and nothing is logged. What the application hands over is copied to the stack, then checked.
+//! Nothing allocates here, and nothing is logged. What the application hands over is copied to the
+//! stack, then checked.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -40,7 +41,8 @@ const SEND_FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED 
 /// Takes the requests of a list up to the first that is refused, which `bad_wr` then names.
 ///
 /// # Safety
-/// `first` begins a list that `next` leads through and null ends; `bad_wr` is a place for a pointer.
+/// `first` begins a list that `next` leads through and null ends; `bad_wr` is a place for a
+/// pointer.
 #[inline]
 unsafe fn post_list<T>(
     first: *mut T,
@@ -144,7 +146,8 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
     })
 }
 
-/// Calls `post` with a request's octets: its list, or what is there now if it is inline, which needs no registration.
+/// Calls `post` with a request's octets: its list, or what is there now if it is inline, which
+/// needs no registration.
 #[inline]
 pub(super) fn with_payload(
     qp: &QueuePair,
@@ -164,7 +167,8 @@ pub(super) fn with_payload(
         }
         Payload::Inline(inline_parts(sges, &mut parts))
     };
-    // Called in one place only, so that it becomes part of this: a request is then not put together to be taken apart at once.
+    // Called in one place only, so that it becomes part of this: a request is then not put together
+    // to be taken apart at once.
     post(payload)
 }
 
@@ -177,7 +181,8 @@ fn inline_parts<'a>(
         part.write(if sge.length == 0 {
             &[]
         } else {
-            // SAFETY: the application says that it may be read there, and nobody writes to it during the call.
+            // SAFETY: the application says that it may be read there, and nobody writes to it
+            // during the call.
             unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
         });
     }

@@ -1,7 +1,8 @@
-//! Posting through `ibv_qp_ex`: requests are put together by calls and posted all at once, or none of them.
+//! Posting through `ibv_qp_ex`: requests are put together by calls and posted all at once, or none
+//! of them.
 //!
-//! Between `ibv_wr_start` and `ibv_wr_complete` or `ibv_wr_abort` one thread has the queue pair's builder. A request is kept as an `ibv_send_wr` and
-//! then goes the way of every other.
+//! Between `ibv_wr_start` and `ibv_wr_complete` or `ibv_wr_abort` one thread has the queue pair's
+//! builder. A request is kept as an `ibv_send_wr` and then goes the way of every other.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -52,7 +53,8 @@ pub(super) fn send_ops(qp_type: ibv_qp_type) -> u64 {
 /// The bit of `verbs_qp.comp_mask` that says that the queue pair has extended calls.
 const VERBS_QP_EX: u32 = 1 << 1;
 
-/// Where `comp_mask` may be, by version of libibverbs: right behind a public part of 344, 352 or 360 octets.
+/// Where `comp_mask` may be, by version of libibverbs: right behind a public part of 344, 352 or
+/// 360 octets.
 const COMP_MASK_CANDIDATES: [usize; 3] = [344, 352, 360];
 
 /// libibverbs' part of a queue pair.
@@ -61,13 +63,15 @@ pub(super) type Part = [u64; VERBS_QP_RESERVE / 8];
 /// `ibv_qp_to_qp_ex`: null for a queue pair without extended calls.
 pub(super) type ToQpEx = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
 
-/// Puts the extended calls into libibverbs' part of a new queue pair, whose mask is at `comp_mask_offset`.
+/// Puts the extended calls into libibverbs' part of a new queue pair, whose mask is at
+/// `comp_mask_offset`.
 ///
 /// # Errors
 /// [`VerbsError::NotSupported`]: the mask is at no known place.
 pub(super) fn install(part: &mut Part, comp_mask_offset: Option<usize>) -> Result<(), VerbsError> {
     let offset = comp_mask_offset.ok_or(VerbsError::NotSupported)?;
-    // SAFETY: the part is larger than the structure of any version, which has no more alignment. The calls installed are those that all versions have.
+    // SAFETY: the part is larger than the structure of any version, which has no more alignment.
+    // The calls installed are those that all versions have.
     let calls = unsafe { &mut *part.as_mut_ptr().cast::<ibv_qp_ex>() };
     calls.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     calls.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -111,7 +115,8 @@ pub(super) fn comp_mask_offset(to_qp_ex: ToQpEx) -> Option<usize> {
     COMP_MASK_CANDIDATES.into_iter().find(|&candidate| {
         let mut part = [0; VERBS_QP_RESERVE / 8];
         set_mask(&mut part, candidate);
-        // SAFETY: libibverbs only looks at the bit of a queue pair that is large enough for any version.
+        // SAFETY: libibverbs only looks at the bit of a queue pair that is large enough for any
+        // version.
         !unsafe { to_qp_ex(part.as_mut_ptr().cast::<ibv_qp>()) }.is_null()
     })
 }
@@ -126,7 +131,8 @@ pub(super) struct Builder {
 
 // SAFETY: the flag lets one thread at a time reach the draft.
 unsafe impl Sync for Builder {}
-// SAFETY: the pointers in a draft are the application's, and only used while a call that it made runs.
+// SAFETY: the pointers in a draft are the application's, and only used while a call that it made
+// runs.
 unsafe impl Send for Builder {}
 
 #[derive(Default)]
@@ -249,7 +255,8 @@ impl Builder {
 
 /// The queue pair of an extended one.
 fn object<'a>(qp: *mut ibv_qp_ex) -> &'a QueuePair {
-    // SAFETY: the calls are installed in queue pairs of ours only, whose public part is the first field.
+    // SAFETY: the calls are installed in queue pairs of ours only, whose public part is the first
+    // field.
     unsafe { QueuePair::from_ptr(qp.cast()) }
 }
 
@@ -451,7 +458,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: the application passes a list of `count` buffers that may be read, and is between start and complete.
+    // SAFETY: the application passes a list of `count` buffers that may be read, and is between
+    // start and complete.
     unsafe {
         let buffers = (0..count).map(|index| *list.add(index));
         draft(qp).set_inline(buffers.map(|buffer| octets(buffer.addr, buffer.length)));

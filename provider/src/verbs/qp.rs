@@ -1,4 +1,5 @@
-//! Queue pairs, as objects: made, modified, queried and destroyed. Posting to them is in [`super::post`].
+//! Queue pairs, as objects: made, modified, queried and destroyed. Posting to them is in
+//! [`super::post`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -35,8 +36,9 @@ use urdma_engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, QpState, XrcRol
 /// Inline octets that every queue pair takes: there are programs that ask for none and use a few.
 const MIN_INLINE: u32 = 64;
 
-/// Room for a `verbs_qp` of any libibverbs. Behind the plain `ibv_qp` all is zero, which says in each of the layouts that the queue pair has no
-/// extended calls, unless [`post_ex::install`] has put them there.
+/// Room for a `verbs_qp` of any libibverbs. Behind the plain `ibv_qp` all is zero, which says in
+/// each of the layouts that the queue pair has no extended calls, unless [`post_ex::install`] has
+/// put them there.
 #[repr(C)]
 union VerbsPart {
     qp: ManuallyDrop<ibv_qp>,
@@ -224,7 +226,8 @@ impl Queues<'_> {
     }
 }
 
-/// What the engine makes a queue pair with, whose attributes [`check_init`] has checked; it is not called anything yet, and hears itself.
+/// What the engine makes a queue pair with, whose attributes [`check_init`] has checked; it is not
+/// called anything yet, and hears itself.
 fn config_of(
     service: Service,
     domain: Domain<'_>,
@@ -327,7 +330,8 @@ struct Belongings {
     xrc: XrcRole,
 }
 
-/// Forgets sizes and objects of queues that the queue pair does not have, whatever the application has written there.
+/// Forgets sizes and objects of queues that the queue pair does not have, whatever the application
+/// has written there.
 fn leave_out_unused(service: Service, attr: &mut ibv_qp_init_attr) {
     if !service.has_receive_queue() {
         attr.srq = null_mut();
@@ -385,7 +389,8 @@ fn belongings(
 /// Whether there can be such a queue pair.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`] without completion queues, or for sizes beyond what `ibv_query_device` says.
+/// [`VerbsError::Invalid`] without completion queues, or for sizes beyond what `ibv_query_device`
+/// says.
 fn check_init(
     service: Service,
     attr: &ibv_qp_init_attr,
@@ -436,7 +441,8 @@ pub(super) unsafe extern "C" fn create_qp(
     })
 }
 
-/// `ibv_create_qp_ex`: the attributes of [`create_qp`], and the extended calls for those who want them.
+/// `ibv_create_qp_ex`: the attributes of [`create_qp`], and the extended calls for those who want
+/// them.
 pub(super) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
@@ -480,8 +486,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// The protection domain as the application sees it. A target has none, but libibverbs hands out what was given, and librdmacm takes the one of a
-/// target's shared receive queues from there.
+/// The protection domain as the application sees it. A target has none, but libibverbs hands out
+/// what was given, and librdmacm takes the one of a target's shared receive queues from there.
 fn public_pd(attr: &ibv_qp_init_attr_ex) -> *mut ibv_pd {
     match attr.comp_mask & IBV_QP_INIT_ATTR_PD {
         0 => null_mut(),
@@ -573,7 +579,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the context outlives its objects, by the contract of ibv_close_device.
         let read_end = unsafe { (*(*qp).context).async_fd };
         object.events.retire(read_end, qp as u64);
-        // SAFETY: the lock was initialized when the object was made, and the counter is what it guards.
+        // SAFETY: the lock was initialized when the object was made, and the counter is what it
+        // guards.
         unsafe {
             object.unacknowledged.wait(
                 addr_of_mut!((*qp).mutex),

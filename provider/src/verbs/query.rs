@@ -27,7 +27,8 @@ pub(super) const PORT: u8 = 1;
 /// Index of the only partition key.
 pub(super) const PKEY_INDEX: u16 = 0;
 
-/// Time that this end may take to acknowledge, as in `local_ca_ack_delay`: 4.096 us * 2^15 = 134 ms, for a busy host.
+/// Time that this end may take to acknowledge, as in `local_ca_ack_delay`: 4.096 us * 2^15 = 134
+/// ms, for a busy host.
 const ACK_DELAY: u8 = 15;
 
 /// Ethernet, in the octet that the attribute has.
@@ -78,8 +79,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
             answer.orig_attr.max_total_mcast_qp_attach = 0;
         }
         let known = attr_octets.min(size_of::<ibv_device_attr_ex>());
-        // SAFETY: the caller's structure has `attr_octets` octets, and `known` are at most those of `answer`. It may be
-        // shorter than the type, so it is not turned into a reference.
+        // SAFETY: the caller's structure has `attr_octets` octets, and `known` are at most those of
+        // `answer`. It may be shorter than the type, so it is not turned into a reference.
         unsafe {
             attr.cast::<u8>().write_bytes(0, attr_octets);
             attr.cast::<u8>()
@@ -111,7 +112,8 @@ pub(super) unsafe extern "C" fn query_port(
             };
             answer.port_cap_flags &= !IBV_PORT_IP_BASED_GIDS;
         }
-        // SAFETY: libibverbs passes a structure at least as long as the one this was built against, and has zeroed it.
+        // SAFETY: libibverbs passes a structure at least as long as the one this was built against,
+        // and has zeroed it.
         unsafe { attr.write(answer) };
         Ok(())
     })

@@ -1,7 +1,9 @@
-//! What is different for a device that shows itself as an RNIC: it has reliable connections only, and rdma_cm makes them. Programs know such a
-//! device by its node type and have a way of their own for it.
+//! What is different for a device that shows itself as an RNIC: it has reliable connections only,
+//! and rdma_cm makes them. Programs know such a device by its node type and have a way of their own
+//! for it.
 //!
-//! The kernel module's device is always one, that of the stand-in if the configuration says so (`personality = "iwarp"`).
+//! The kernel module's device is always one, that of the stand-in if the configuration says so
+//! (`personality = "iwarp"`).
 
 use rdma_core_sys::verbs::{
     ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR,
@@ -49,7 +51,8 @@ impl Context {
 pub(super) type Change = (ibv_qp_attr, ibv_qp_attr_mask);
 
 impl Rnic {
-    /// The change that a call of `ibv_modify_qp` towards state `to` means; `None` if there is nothing to do now.
+    /// The change that a call of `ibv_modify_qp` towards state `to` means; `None` if there is
+    /// nothing to do now.
     ///
     /// # Errors
     /// [`VerbsError::NotSupported`]: the queue pair would be connected without rdma_cm.
@@ -73,11 +76,13 @@ impl Rnic {
             (Rnic::Kernel, IBV_QPS_RTR) if mask & IBV_QP_AV == 0 => return Ok(None),
             (Rnic::StandIn, IBV_QPS_RTR) if !engine.has_met(attr.dest_qp_num, attr.rq_psn) => {
                 eprintln!(
-                    "urdma: this device is an RNIC (personality = \"iwarp\"), whose queue pairs are connected by rdma_cm only"
+                    "urdma: this device is an RNIC (personality = \"iwarp\"): only rdma_cm \
+                     connects its queue pairs"
                 );
                 return Err(VerbsError::NotSupported);
             }
-            // So librdmacm ends an RNIC's connection; there is no kernel here to fail the queue pair after that.
+            // So librdmacm ends an RNIC's connection; there is no kernel here to fail the queue
+            // pair after that.
             (Rnic::StandIn, IBV_QPS_SQD) => {
                 (attr.qp_state, mask) = (IBV_QPS_ERR, IBV_QP_STATE);
             }

@@ -52,7 +52,8 @@ impl SharedReceiveQueue {
         unsafe { &*srq.cast() }
     }
 
-    /// A queue as `attr` wants it; one of extended reliable connections if it gets a domain and a completion queue.
+    /// A queue as `attr` wants it; one of extended reliable connections if it gets a domain and a
+    /// completion queue.
     fn create(
         context: &Context,
         pd: &ProtectionDomain,
@@ -110,7 +111,8 @@ impl SharedReceiveQueue {
     }
 }
 
-/// `ibv_create_srq`, and `ibv_create_srq_ex` for a basic queue; libibverbs fills in context, domain, lock and counter.
+/// `ibv_create_srq`, and `ibv_create_srq_ex` for a basic queue; libibverbs fills in context,
+/// domain, lock and counter.
 pub(super) unsafe extern "C" fn create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
@@ -127,7 +129,8 @@ pub(super) unsafe extern "C" fn create_srq(
     })
 }
 
-/// `ibv_create_srq_ex` for a queue of extended reliable connections; libibverbs turns other kinds that there are into [`create_srq`].
+/// `ibv_create_srq_ex` for a queue of extended reliable connections; libibverbs turns other kinds
+/// that there are into [`create_srq`].
 pub(super) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,

@@ -5,10 +5,12 @@
 //!             |^             |^      |^
 //!             +'             +'      +'        (a state to itself: attributes only)
 //! ```
-//! The tables are those of InfiniBand Architecture 1.4, volume 1, table 96 for reliable connections and for datagrams, without alternate
-//! paths, which this device does not have. The ends of extended reliable connections leave out what belongs to the other end, unreliable
-//! connections what is about acknowledgements and reads. A queue pair of an unreliable service has SQE, too: a send request has failed and its send queue
-//! stands still, until the application takes it back to RTS.
+//! The tables are those of InfiniBand Architecture 1.4, volume 1, table 96 for reliable connections
+//! and for datagrams, without alternate paths, which this device does not have. The ends of
+//! extended reliable connections leave out what belongs to the other end, unreliable connections
+//! what is about acknowledgements and reads. A queue pair of an unreliable service has SQE, too: a
+//! send request has failed and its send queue stands still, until the application takes it back to
+//! RTS.
 
 use rdma_core_sys::verbs::{
     ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type, IBV_QPS_ERR, IBV_QPS_INIT,
@@ -53,7 +55,8 @@ impl Service {
         }
     }
 
-    /// Whether messages are received into requests that are posted for the queue pair alone or taken off one shared queue.
+    /// Whether messages are received into requests that are posted for the queue pair alone or
+    /// taken off one shared queue.
     pub(super) const fn has_receive_queue(self) -> bool {
         match self {
             Service::Connection | Service::UnreliableConnection | Service::Datagram => true,
@@ -61,7 +64,8 @@ impl Service {
         }
     }
 
-    /// The attributes of steps of connections that this end has no use for, so that nobody has to give them.
+    /// The attributes of steps of connections that this end has no use for, so that nobody has to
+    /// give them.
     const fn unused(self) -> ibv_qp_attr_mask {
         match self {
             Service::Connection | Service::Datagram => 0,
@@ -79,8 +83,8 @@ impl Service {
     }
 }
 
-/// The attributes of a call of `ibv_modify_qp` that count. What belongs only to the other end of an extended connection is ignored, as the kernel's
-/// uverbs do: perftest names it.
+/// The attributes of a call of `ibv_modify_qp` that count. What belongs only to the other end of an
+/// extended connection is ignored, as the kernel's uverbs do: perftest names it.
 pub(super) const fn heard(service: Service, mask: ibv_qp_attr_mask) -> ibv_qp_attr_mask {
     match service {
         Service::XrcInitiator | Service::XrcTarget => mask & !service.unused(),
@@ -260,7 +264,8 @@ fn steps(service: Service) -> impl Iterator<Item = &'static Step> {
 /// Checks a step that a call of `ibv_modify_qp` asks for.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: no such step, an attribute is missing, or one does not belong to the step.
+/// [`VerbsError::Invalid`]: no such step, an attribute is missing, or one does not belong to the
+/// step.
 pub(super) fn check(
     service: Service,
     from: ibv_qp_state,

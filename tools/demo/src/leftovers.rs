@@ -1,4 +1,5 @@
-//! What a run could leave behind: processes, hugepages and their files, sockets and directories of ours.
+//! What a run could leave behind: processes, hugepages and their files, sockets and directories of
+//! ours.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -58,7 +59,8 @@ fn entries(directory: &Path, prefix: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every process that was told of `scratch`: a daemon by its command line, a program by its environment.
+/// Every process that was told of `scratch`: a daemon by its command line, a program by its
+/// environment.
 fn processes(scratch: &Path) -> Vec<String> {
     let Ok(listing) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -70,8 +72,9 @@ fn processes(scratch: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Whether the process of this directory of /proc runs with `scratch` in its command line or environment. Both are empty once it has ended,
-/// even if its parent, often a container's init, has not waited for it yet.
+/// Whether the process of this directory of /proc runs with `scratch` in its command line or
+/// environment. Both are empty once it has ended, even if its parent, often a container's init, has
+/// not waited for it yet.
 fn was_told_of(scratch: &Path, process: &Path) -> bool {
     let needle = scratch.display().to_string();
     ["cmdline", "environ"].iter().any(|file| {

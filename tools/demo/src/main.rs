@@ -1,7 +1,7 @@
 //! `make demo`: Debian's own verbs programs over urdma, on every path, with one table at the end.
 //!
-//! Host a is 127.0.0.1, host b is 127.0.0.2: two instances of urdmad joined by net_memif. Exit status 0 only if all passed and
-//! nothing was left behind.
+//! Host a is 127.0.0.1, host b is 127.0.0.2: two instances of urdmad joined by net_memif. Exit
+//! status 0 only if all passed and nothing was left behind.
 
 mod leftovers;
 mod table;

@@ -65,7 +65,8 @@ impl Hugepages {
         let free = HugepageInfo::read()?.free;
         if added < wanted && free < wanted {
             return Err(Failure::new(format!(
-                "only {free} of {wanted} hugepages of 2 MB could be reserved: free some memory and try again"
+                "only {free} of {wanted} hugepages of 2 MB could be reserved: \
+                 free some memory and try again"
             )));
         }
         guard.directory = PathBuf::from(directory);

@@ -31,8 +31,8 @@ impl Lease {
     }
 }
 
-/// The directory that holds `urdma`, `urdmad` and the libraries: `$URDMA_BIN_DIR`, else the directory of the running program or the one above
-/// it (cargo puts tests into `deps/`).
+/// The directory that holds `urdma`, `urdmad` and the libraries: `$URDMA_BIN_DIR`, else the
+/// directory of the running program or the one above it (cargo puts tests into `deps/`).
 ///
 /// # Errors
 /// `urdma` is in none of them.
@@ -109,7 +109,8 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Starts an instance called `name` with `address`, below `dir`; `port` is the `[port]` table of the configuration or empty.
+    /// Starts an instance called `name` with `address`, below `dir`; `port` is the `[port]` table
+    /// of the configuration or empty.
     ///
     /// # Errors
     /// What `urdma up` said.
@@ -401,7 +402,8 @@ impl TwoHosts {
         };
         let port = |role: &str| {
             format!(
-                "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\nmtu = {mtu}\nlease_queues = {lease_queues}\n",
+                "[port]\nkind = \"memif\"\nrole = \"{role}\"\nsocket = \"{}\"\n\
+                 mtu = {mtu}\nlease_queues = {lease_queues}\n",
                 socket.display()
             )
         };

@@ -1,4 +1,5 @@
-//! Starts instances of urdma, runs other people's verbs programs over them and reads what they print.
+//! Starts instances of urdma, runs other people's verbs programs over them and reads what they
+//! print.
 //!
 //! Used by the demo, the black-box tests and the measurements:
 //! - [`process`]: one program with its output and a time limit; nothing outlives its owner;

@@ -19,7 +19,8 @@ const SERVER_LIMIT: Duration = Duration::from_secs(60);
 /// Runs `job` with its server on `server` and its client on `client`.
 ///
 /// # Errors
-/// What did not work, as a sentence: it did not start, failed, hung, or printed something unexpected.
+/// What did not work, as a sentence: it did not start, failed, hung, or printed something
+/// unexpected.
 pub fn run(
     job: &Job,
     server: &Instance,

@@ -1,4 +1,5 @@
-//! One program under our control: its output is collected, it has a time limit, and it never outlives its owner.
+//! One program under our control: its output is collected, it has a time limit, and it never
+//! outlives its owner.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -44,7 +45,8 @@ impl Ended {
         self.status.success()
     }
 
-    /// "exit status 1" or "killed by signal 9", with the last lines of standard error, or of everything if that is empty.
+    /// "exit status 1" or "killed by signal 9", with the last lines of standard error, or of
+    /// everything if that is empty.
     pub fn describe(&self) -> String {
         let how = match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("exit status {code}"),

@@ -1,4 +1,5 @@
-//! The catalogue: Debian's verbs programs, how a server and a client of each are called, and what they print when all is well.
+//! The catalogue: Debian's verbs programs, how a server and a client of each are called, and what
+//! they print when all is well.
 
 mod ibverbs;
 mod perftest;
@@ -31,7 +32,8 @@ pub enum Ready {
 pub struct Figure {
     /// The number.
     pub value: f64,
-    /// Its unit as we print it: `us` (typical or half round trip), `MB/s` (1 MB = 2^20 octets, as perftest) or `M/s` (millions of messages).
+    /// Its unit as we print it: `us` (typical or half round trip), `MB/s` (1 MB = 2^20 octets, as
+    /// perftest) or `M/s` (millions of messages).
     pub unit: &'static str,
 }
 
@@ -163,7 +165,8 @@ pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Datagram programs that have one message under way at a time, and so pass where a burst may lose some.
+/// Datagram programs that have one message under way at a time, and so pass where a burst may lose
+/// some.
 pub fn lossy_datagrams(first_port: u16, server: &str) -> Vec<Job> {
     vec![
         pingpong("ibv_ud_pingpong", false, first_port, server).with(&["-s", "1024"]),
@@ -238,7 +241,9 @@ mod tests {
 
     #[test]
     fn perftest_latency_output_gives_typical() {
-        let output = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n 64      1000          0.61           12.0         0.71     \t       0.72\n---\n";
+        let output =
+            " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n\
+            \x2064      1000          0.61           12.0         0.71     \t       0.72\n---\n";
         let job = perftest("ib_send_lat", 64, false, 1, "127.0.0.1");
         let figure = job.read(output).unwrap().unwrap();
         assert!((figure.value - 0.71).abs() < 1e-9);
@@ -247,7 +252,9 @@ mod tests {
 
     #[test]
     fn perftest_bandwidth_output_gives_average() {
-        let output = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n 65536      1000             9000.0            8000.5\t\t   0.13\n";
+        let output =
+            " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n\
+            \x2065536      1000             9000.0            8000.5\t\t   0.13\n";
         let job = perftest("ib_write_bw", 65536, true, 1, "127.0.0.1");
         assert!((job.read(output).unwrap().unwrap().value - 8000.5).abs() < 1e-9);
         let rate = job.as_message_rate().read(output).unwrap().unwrap();
@@ -256,8 +263,8 @@ mod tests {
 
     #[test]
     fn pingpong_output_gives_half_round_trip() {
-        let output =
-            "8192000 bytes in 0.01 seconds = 6553.60 Mbit/sec\n1000 iters in 0.01 seconds = 10.00 usec/iter\n";
+        let output = "8192000 bytes in 0.01 seconds = 6553.60 Mbit/sec\n\
+             1000 iters in 0.01 seconds = 10.00 usec/iter\n";
         let job = rc_pingpong(false, 1, "127.0.0.1");
         assert!((job.read(output).unwrap().unwrap().value - 5.0).abs() < 1e-9);
     }

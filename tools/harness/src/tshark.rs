@@ -18,7 +18,8 @@ const LIMIT_S: &str = "300";
 pub const MALFORMED: &str = "trp.broken or trp.trailing or _ws.malformed or _ws.lua.error \
     or udp.checksum.status == 0 or ip.checksum.status == 0 or _ws.expert.group == \"Malformed\"";
 
-/// Runs tshark with `arguments` over `capture`, in `directory` (both become readable for everybody); the lines that it printed.
+/// Runs tshark with `arguments` over `capture`, in `directory` (both become readable for
+/// everybody); the lines that it printed.
 ///
 /// # Errors
 /// tshark is not installed, failed, or found an error in the script.

@@ -7,7 +7,8 @@ pub fn rc_pingpong(events: bool, port: u16, server: &str) -> Job {
     pingpong("ibv_rc_pingpong", events, port, server)
 }
 
-/// One of the pingpong programs of ibverbs-utils, polling or by events, with GID index 1 (the IPv4 GID); it checks what it receives.
+/// One of the pingpong programs of ibverbs-utils, polling or by events, with GID index 1 (the IPv4
+/// GID); it checks what it receives.
 pub fn pingpong(program: &str, events: bool, port: u16, server: &str) -> Job {
     let mut common: Vec<String> = [program, "-g", "1", "-c", "-p"]
         .iter()

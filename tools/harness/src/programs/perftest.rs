@@ -51,8 +51,10 @@ const SEND: [&str; 7] = [
 
 /// perftest's eight tools with their flags.
 ///
-/// Not among them is what perftest itself refuses: Writes with `-e`, atomics of another size, latency with `-b` and `-q`, `-c XRC` and `-c UC` with `-R`. `-a` of the latency tools
-/// is left out: perftest measures the processor's frequency again for each of 23 sizes, for seconds each on a busy machine.
+/// Not among them is what perftest itself refuses: Writes with `-e`, atomics of another size,
+/// latency with `-b` and `-q`, `-c XRC` and `-c UC` with `-R`. `-a` of the latency tools is left
+/// out: perftest measures the processor's frequency again for each of 23 sizes, for seconds each on
+/// a busy machine.
 pub fn perftest_matrix(selection: Selection, first_port: u16, server: &str) -> Vec<Job> {
     let mut all = Vec::new();
     for operation in ["send", "write", "read", "atomic"] {

@@ -2,7 +2,8 @@
 
 use super::{words, Job, Ready};
 
-/// Its tests of RC, which it connects through rdma_cm (`-cm 1`); without that it names its peers by LID, which Ethernet has not.
+/// Its tests of RC, which it connects through rdma_cm (`-cm 1`); without that it names its peers by
+/// LID, which Ethernet has not.
 const TESTS: [&str; 12] = [
     "rc_lat",
     "rc_bw",

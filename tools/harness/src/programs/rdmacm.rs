@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use super::{words, Job, Ready};
 
-/// Both ends of rping close their event channel when they are done, while a thread of theirs may be about to read from it, which then exits with 255, on
-/// any device.
+/// Both ends of rping close their event channel when they are done, while a thread of theirs may be
+/// about to read from it, which then exits with 255, on any device.
 pub(super) const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
 
 /// A program whose client prints `text` when all is well.
@@ -53,7 +53,8 @@ pub fn udaddy(server: &str) -> Job {
     )
 }
 
-/// `mckey`: 10 messages to a group of the same version of IP as `server`, each end with flags of its own.
+/// `mckey`: 10 messages to a group of the same version of IP as `server`, each end with flags of
+/// its own.
 pub fn mckey(server: &str, receiver_flags: &str, sender_flags: &str) -> Job {
     let group = if server.contains(':') {
         IpAddr::from([0xff0e, 0, 0, 0, 0, 0, 0x7572, 0x646d])
@@ -87,7 +88,8 @@ pub fn rdma_client(port: u16, server: &str) -> Job {
     cm_job("rdma_client", 16, port, calls, "rdma_client: end 0")
 }
 
-/// `rdma_xserver` and `rdma_xclient`, over RC unless told otherwise; the server takes any address of IPv4.
+/// `rdma_xserver` and `rdma_xclient`, over RC unless told otherwise; the server takes any address
+/// of IPv4.
 fn rdma_xclient(port: u16, server: &str) -> Job {
     let calls = [
         format!("rdma_xserver -p {port}"),
@@ -121,7 +123,9 @@ pub fn rstream(port: u16, server: &str) -> Job {
 
 /// Every program of rdmacm-utils that can be told where to run, with its options.
 ///
-/// Not among them are `rping -q`, whose server may still wait for an acknowledgement when the client is gone, and `-T a` of the streams: they take for an error that the other end has closed, though it has sent everything before.
+/// Not among them are `rping -q`, whose server may still wait for an acknowledgement when the
+/// client is gone, and `-T a` of the streams: they take for an error that the other end has closed,
+/// though it has sent everything before.
 pub fn rdmacm_utils(first_port: u16, server: &str) -> Vec<Job> {
     const STREAM: [&str; 8] = ["", "-T s", "-T b", "-T n", "-T r", "-T v", "-T f", "-k 5"];
     const IO_STREAM: [&str; 4] = ["", "-T b", "-T n", "-T v"];
