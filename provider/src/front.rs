@@ -1,5 +1,5 @@
-//! The C table through which the stand-in reaches the engine, and the completion channels that come
-//! in by it.
+//! The C table through which the stand-in reaches the engine, and the completion channels and
+//! rdma_cm files that it opens.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
@@ -40,8 +40,8 @@ pub(crate) fn channel(read_fd: c_int) -> Option<Arc<CompletionChannel>> {
     channels().as_ref()?.get(&read_fd).cloned()
 }
 
-/// Where libibverbs will read the asynchronous events of contexts that are being imported, by the
-/// descriptors that they are imported by.
+/// The descriptors from which libibverbs reads the asynchronous events of contexts that are being
+/// imported, by the command descriptor of the import.
 static ASYNC_FILES: Mutex<BTreeMap<c_int, OwnedFd>> = Mutex::new(BTreeMap::new());
 
 fn async_files() -> MutexGuard<'static, BTreeMap<c_int, OwnedFd>> {
@@ -53,7 +53,7 @@ pub(crate) fn offer_async_file(cmd_fd: c_int, file: OwnedFd) {
     async_files().insert(cmd_fd, file);
 }
 
-/// Takes it back, if libibverbs has not asked.
+/// Removes the file if libibverbs has not asked for it.
 pub(crate) fn withdraw_async_file(cmd_fd: c_int) {
     async_files().remove(&cmd_fd);
 }
@@ -65,37 +65,37 @@ unsafe extern "C" fn async_open(cmd_fd: c_int) -> i64 {
     })
 }
 
-/// The engine that connection management used last, so that not every call has to find it by its
-/// run directory.
+/// The engine that connection management used last; it saves a lookup by run directory in each
+/// call.
 static CM_ENGINE: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
 
-/// An opened rdma_cm file: it stays with the engine that it was opened for, also when that has lost
-/// its urdmad.
+/// An open rdma_cm file. It stays with the engine for which it was opened, also after that engine
+/// has lost its urdmad.
 #[derive(Clone)]
 struct CmFile {
     ucma: Arc<Ucma>,
     handle: FileHandle,
 }
 
-/// The opened rdma_cm files by their handles; none is used twice.
+/// The open rdma_cm files by handle; no handle is reused.
 static CM_FILES: Mutex<BTreeMap<i64, CmFile>> = Mutex::new(BTreeMap::new());
 
 fn cm_files() -> MutexGuard<'static, BTreeMap<i64, CmFile>> {
     CM_FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The engine of the instance that the environment names; says on standard error why there is none.
+/// Attaches to the instance that the environment names; prints a failure to standard error.
 ///
 /// # Errors
-/// The errno that says why.
+/// The errno of the failure.
 pub(crate) fn attach() -> Result<Arc<Engine>, Errno> {
     attach_to(&RunDir::find(None, None))
 }
 
-/// The engine of the instance with this run directory; says on standard error why there is none.
+/// Attaches to the instance with this run directory; prints a failure to standard error.
 ///
 /// # Errors
-/// The errno that says why.
+/// The errno of the failure.
 pub(crate) fn attach_to(run_dir: &RunDir) -> Result<Arc<Engine>, Errno> {
     let engine = Engine::attach(run_dir).map_err(|error| {
         eprintln!("urdma: {error}");
@@ -105,7 +105,7 @@ pub(crate) fn attach_to(run_dir: &RunDir) -> Result<Arc<Engine>, Errno> {
     Ok(engine)
 }
 
-/// Says once, where there is a port, why this process has no queue of its own.
+/// Prints once why this process has no leased queue; only if the instance has a port.
 fn say_if_forwarded(engine: &Engine) {
     static SAID: Once = Once::new();
     if let LeaseState::Forwarded(why) = &engine.info().lease {
@@ -115,8 +115,8 @@ fn say_if_forwarded(engine: &Engine) {
     }
 }
 
-/// Gives the stand-in its table; null, after a sentence on standard error, when urdmad cannot be
-/// used.
+/// Returns the stand-in's table. If urdmad cannot be used, prints the reason to standard error and
+/// returns null.
 #[no_mangle]
 pub(crate) extern "C" fn urdma_front_table() -> *const FrontTable {
     let _uncancelled = Disabled::new();
@@ -126,7 +126,7 @@ pub(crate) extern "C" fn urdma_front_table() -> *const FrontTable {
     }
 }
 
-/// Runs a call; a refusal becomes a negative errno, and so does a panic.
+/// Runs a call; an error becomes a negative errno, a panic `-EIO`.
 fn answer(call: impl FnOnce() -> Result<i64, Errno>) -> i64 {
     let _uncancelled = Disabled::new();
     match catch_unwind(AssertUnwindSafe(call)) {
@@ -162,11 +162,11 @@ unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -
         if command.is_null() {
             return Err(libc::EFAULT);
         }
-        // SAFETY: the stand-in passes what the application writes: `len` octets.
+        // SAFETY: the stand-in passes the application's buffer of `len` octets.
         let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
         let file = cm_files().get(&handle).cloned().ok_or(libc::EBADF)?;
-        // SAFETY: the application vouches for the addresses in the command, as it does to the
-        // kernel.
+        // SAFETY: the application is responsible for the addresses in the command, as it is with
+        // the kernel.
         let taken = unsafe { file.ucma.write(file.handle, octets)? };
         i64::try_from(taken).map_err(|_| libc::EINVAL)
     })
@@ -184,8 +184,8 @@ unsafe extern "C" fn cm_close(handle: i64) {
 
 unsafe extern "C" fn channel_open(read_fd: c_int, write_fd: c_int) -> i64 {
     answer(|| {
-        // SAFETY: the stand-in gives this descriptor to us with a call that succeeds, as this one
-        // does from here on.
+        // SAFETY: a call that succeeds takes ownership of the descriptor, and this one cannot fail
+        // from here on.
         let channel = CompletionChannel::new(unsafe { OwnedFd::from_raw_fd(write_fd) });
         channels()
             .get_or_insert_with(HashMap::new)
@@ -214,7 +214,7 @@ mod tests {
         let (reader, writer) = UnixStream::pair().unwrap();
         let read_fd = reader.as_raw_fd();
         assert!(channel(read_fd).is_none());
-        // SAFETY: both descriptors are open; the second is given away.
+        // SAFETY: both descriptors are open; ownership of the second is passed.
         assert_eq!(unsafe { channel_open(read_fd, writer.into_raw_fd()) }, 0);
         assert!(channel(read_fd).is_some());
         // SAFETY: no precondition.
@@ -232,7 +232,7 @@ mod tests {
         let open = |cmd_fd| unsafe { async_open(cmd_fd) };
         assert_eq!(open(-5), i64::from(number));
         assert_eq!(open(-5), -i64::from(libc::EINVAL));
-        // SAFETY: it was given to us just now.
+        // SAFETY: the test owns the descriptor, which it has just received.
         drop(unsafe { OwnedFd::from_raw_fd(number) });
         offer_async_file(-6, second.into());
         withdraw_async_file(-6);

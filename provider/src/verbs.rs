@@ -1,24 +1,25 @@
-//! The plugin's face to libibverbs: C entry points, validation, verbs objects.
+//! The plugin's interface to libibverbs: C entry points, validation, verbs objects.
 //!
-//! - [`backend`]: the stand-in and the kernel module, as far as objects and events are concerned;
-//! - [`library`]: the copies of libibverbs in this process; [`device`]: opening and closing the
-//!   device, the table of operations;
-//! - [`query`]: what the device and its port say of themselves;
+//! - [`library`]: the copies of libibverbs in this process;
+//! - [`device`]: registration, opening and closing the device, the table of operations;
+//! - [`backend`]: the two device backends, as far as objects and events are concerned;
+//! - [`query`]: attributes of the device and its port;
 //! - [`pd`], [`mr`], [`mw`], [`dm`]: protection domains, memory regions, memory windows, device
-//!   memory; [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues; [`qp`]: queue
-//!   pairs, with [`attributes`] (`ibv_qp_attr` checked and translated) and [`transitions`] (the
-//!   state table);
-//! - [`objects`]: which objects there are, so that calls can be refused that name others;
-//! - [`ah`]: address handles; [`datagram`]: what is different for the datagram service;
-//! - [`post`]: the data path: each request validated, then executed; [`post_ex`]: requests put
-//!   together by calls;
-//! - [`event`]: asynchronous events, and what destroying an object does to events that nobody has
-//!   read;
-//! - [`errno`]: errors to errno; [`ffi`]: what every thunk does at the C boundary.
+//!   memory;
+//! - [`cq`], [`poll_ex`]: completion queues; [`srq`]: shared receive queues;
+//! - [`qp`]: queue pairs, with [`attributes`] (`ibv_qp_attr` checked and translated) and
+//!   [`transitions`] (the state table); [`rnic`]: the differences of an RNIC;
+//! - [`ah`]: address handles; [`datagram`]: the differences of unreliable datagrams; [`xrc`]: XRC
+//!   domains;
+//! - [`objects`]: the table of live objects, which control calls look objects up in;
+//! - [`post`]: the data path: each request is validated, then executed; [`post_ex`]: requests that
+//!   are built by calls;
+//! - [`event`]: asynchronous events, and the removal of unread ones when an object is destroyed;
+//! - [`errno`]: errors to errno; [`ffi`]: the C boundary, common to all entry points.
 //!
-//! Every object of libibverbs is the first field of one of ours, allocated in a box whose address
-//! libibverbs and the application keep. What C may write to is inside an `UnsafeCell`. Nothing is
-//! logged on the data path.
+//! The public structure of libibverbs is the first field of each object. Objects are boxed;
+//! libibverbs and the application keep the address. Fields that C may write are in an `UnsafeCell`.
+//! Nothing is logged on the data path.
 
 mod ah;
 mod attributes;

@@ -12,7 +12,7 @@ use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use urdma_engine::{AddressHandle, Engine};
 
-/// An address handle; libibverbs' part first.
+/// An address handle; the public structure of libibverbs is its first field.
 #[repr(C)]
 pub(super) struct Handle {
     verbs: UnsafeCell<ibv_ah>,
@@ -20,27 +20,27 @@ pub(super) struct Handle {
     pub(super) handle: Arc<AddressHandle>,
 }
 
-// SAFETY: the public part is the first field, and has nothing to drop.
+// SAFETY: the public structure is the first field and has no destructor.
 unsafe impl Object for Handle {
     type Public = ibv_ah;
 }
 
 impl Handle {
-    /// The object that contains what the application calls an address handle, unless that is null.
+    /// The object whose public structure is `ah`; `None` for null.
     ///
     /// # Safety
     /// `ah` is null or came from [`create_ah`] and lives while the reference does.
     pub(super) unsafe fn from_ptr<'a>(ah: *mut ibv_ah) -> Option<&'a Self> {
-        // SAFETY: the caller's promise; the public part is the first field.
+        // SAFETY: by the caller's promise; the public structure is the first field.
         unsafe { ah.cast::<Self>().as_ref() }
     }
 }
 
-/// `ibv_create_ah`; libibverbs fills in context and domain.
+/// `ibv_create_ah`; libibverbs sets the context and the protection domain.
 pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     ffi::pointer(|| {
-        // SAFETY: libibverbs calls through the context of what the application names, which passes
-        // its attributes.
+        // SAFETY: libibverbs calls through the context of the object that the application passes
+        // together with its attributes.
         let ((context, domain), attr) =
             unsafe { (objects::named::<ProtectionDomain>(pd)?, &*attr) };
         context.refuse_on_rnic()?;
@@ -63,6 +63,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 /// `ibv_destroy_ah`
 pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     let release = |object: &Handle| Ok(object.engine.destroy_ah(&object.handle)?);
-    // SAFETY: libibverbs calls through the context of what the application has done with.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer.
     ffi::status(|| unsafe { objects::destroy(ah, release) })
 }

@@ -1,4 +1,4 @@
-//! `ibv_qp_attr` to what the engine takes, every value checked; and back.
+//! `ibv_qp_attr` to the engine's attributes, with every value checked; and back.
 
 use rdma_core_sys::verbs::{
     ibv_ah_attr, ibv_gid, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state,
@@ -14,13 +14,13 @@ use super::mr;
 use super::query::{PKEY_INDEX, PORT};
 use urdma_engine::{Gid, Info, QpAttributes, QpCaps, QpModify, QpState};
 
-/// Largest value of fields of 3, 5 and 24 bits.
+/// Largest values of fields of 3, 5 and 24 bits.
 const THREE_BITS: u8 = 7;
 const FIVE_BITS: u8 = 31;
 pub(super) const BITS_24: u32 = 0x00ff_ffff;
 
-/// A state as verbs number it.
-pub(super) const fn state_number(state: QpState) -> ibv_qp_state {
+/// The number of a state in verbs.
+pub(super) const fn state_number(state: State) -> ibv_qp_state {
     match state {
         QpState::Reset => IBV_QPS_RESET,
         QpState::Init => IBV_QPS_INIT,
@@ -32,11 +32,11 @@ pub(super) const fn state_number(state: QpState) -> ibv_qp_state {
     }
 }
 
-/// The state with this number, which a step may lead to.
+/// The state with this number, as the target of a transition.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: there is no such state, or it is SQE, which nobody asks for: it befalls
-/// a queue pair.
+/// [`VerbsError::Invalid`]: an unknown state, or SQE, which is entered on a send error and never
+/// requested.
 pub(super) const fn state_of(number: ibv_qp_state) -> Result<State, VerbsError> {
     Ok(match number {
         IBV_QPS_RESET => QpState::Reset,
@@ -49,10 +49,10 @@ pub(super) const fn state_of(number: ibv_qp_state) -> Result<State, VerbsError> 
     })
 }
 
-/// The attributes that `mask` names, without the state.
+/// The attributes that `mask` includes, without the state.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: a value that the device does not have or that no device has.
+/// [`VerbsError::Invalid`]: a value that is not valid or that the device does not support.
 pub(super) fn change(
     attr: &ibv_qp_attr,
     mask: ibv_qp_attr_mask,
@@ -74,7 +74,7 @@ pub(super) fn change(
     Ok(QpModify {
         state: None,
         access: taken(given(IBV_QP_ACCESS_FLAGS), || {
-            // Those of its flags that say how memory is registered change nothing here.
+            // The flags that concern the registration of memory have no effect here.
             mr::rights_of(attr.qp_access_flags).ok_or(VerbsError::Invalid)
         })?,
         path_mtu: taken(given(IBV_QP_PATH_MTU), || match attr.path_mtu {
@@ -86,7 +86,7 @@ pub(super) fn change(
             0..=BITS_24 => Ok(attr.dest_qp_num),
             _ => Err(VerbsError::Invalid),
         })?,
-        // The upper octet of a PSN does not count.
+        // PSNs have 24 bits; the upper octet is ignored.
         rq_psn: given(IBV_QP_RQ_PSN).then_some(attr.rq_psn & BITS_24),
         sq_psn: given(IBV_QP_SQ_PSN).then_some(attr.sq_psn & BITS_24),
         max_rd_atomic: up_to(IBV_QP_MAX_QP_RD_ATOMIC, attr.max_rd_atomic, rd_atomic_max)?,
@@ -109,11 +109,11 @@ fn taken<T>(
     given.then(value).transpose()
 }
 
-/// The peer's GID and the index of ours. An Ethernet port reaches nobody without a GID
+/// The peer's GID and the index of the local one. Peers of an Ethernet port are reached by GID only
 /// (doc/adr/0009-no-lids.md).
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: without a GID, or of another port, or with an index beyond the table.
+/// [`VerbsError::Invalid`]: no GID, another port, or an index beyond the table.
 pub(super) fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsError> {
     let index = ah.grh.sgid_index;
     // SAFETY: every bit pattern of the union is 16 octets.
@@ -131,7 +131,7 @@ pub(super) fn address(ah: &ibv_ah_attr, info: &Info) -> Result<(Gid, u8), VerbsE
     Ok((Gid(remote), index))
 }
 
-/// What `ibv_query_qp` says; `ah` is the address vector as the application set it.
+/// The answer of `ibv_query_qp`; `ah` is the address vector that the application has set.
 pub(super) fn answer(
     state: QpState,
     attributes: &QpAttributes,
@@ -170,7 +170,7 @@ pub(super) fn answer(
     attr
 }
 
-/// Sizes as verbs say them; with a shared receive queue there is no receive queue to say sizes of.
+/// Sizes in verbs terms; with a shared receive queue the receive queue has none.
 pub(super) const fn caps_answer(caps: QpCaps, is_shared: bool) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: caps.max_send_wr,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn state_number_of_each_state_maps_back_but_for_sqe() {
+    fn state_number_of_each_state_maps_back_except_sqe() {
         for number in 0..=6 {
             match state_of(number) {
                 Ok(state) => assert_eq!(state_number(state), number),

@@ -1,6 +1,7 @@
-//! The two front doors, as far as objects and their events are concerned: the stand-in, where
-//! everything stays in the process, and the kernel module, where each object has a counterpart that
-//! dies with the process and events pass through the kernel's files.
+//! The two device backends, as far as objects and their events are concerned. With the stand-in,
+//! everything stays in the process. With the kernel module, each object has a counterpart in the
+//! kernel, which the kernel destroys when the process ends, and events pass through the kernel's
+//! files.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,16 +14,16 @@ use super::event::{event_type, AsyncQueue};
 use crate::front;
 use urdma_engine::{AsyncEvent, AsyncKind, CompletionSink, EventSink};
 
-/// By which backend a context was opened.
+/// The backend through which a context was opened.
 pub(super) enum Backend {
-    /// The stand-in: where asynchronous events go.
+    /// The stand-in, with the queue of the context's asynchronous events.
     StandIn(Arc<AsyncQueue>),
     /// The kernel module.
     Kernel(Arc<Uverbs>),
 }
 
 impl Backend {
-    /// The kernel's counterpart of an object that is about to be made; none without the module.
+    /// The kernel counterpart of an object that is about to be created; `None` without the module.
     pub(super) fn counterpart(&self, kind: Kind) -> Option<Arc<Counterpart>> {
         match self {
             Backend::StandIn(_) => None,
@@ -30,7 +31,7 @@ impl Backend {
         }
     }
 
-    /// Where the asynchronous events of an object that is about to be made will go.
+    /// The destination of the asynchronous events of an object that is about to be created.
     pub(super) fn events(&self, kind: Kind) -> Events {
         match self {
             Backend::StandIn(queue) => Events::StandIn(queue.clone()),
@@ -39,18 +40,18 @@ impl Backend {
     }
 }
 
-/// An object as the kernel knows it. Destroyed at the latest with the last reference.
+/// The kernel's counterpart of an object. Destroyed with the last reference at the latest.
 #[derive(Debug)]
 pub(super) struct Counterpart {
     uverbs: Arc<Uverbs>,
     kind: Kind,
-    /// Nothing before it is made and after it is destroyed. Held while an event is raised, so that
-    /// no event comes after the end.
+    /// `None` before creation and after destruction. Locked while an event is raised, so that no
+    /// event is raised after destruction.
     handle: Mutex<Option<u32>>,
 }
 
 impl Counterpart {
-    /// One that is not made yet.
+    /// A counterpart that is not created yet.
     pub(super) fn new(uverbs: &Arc<Uverbs>, kind: Kind) -> Arc<Self> {
         Arc::new(Self {
             uverbs: uverbs.clone(),
@@ -59,10 +60,10 @@ impl Counterpart {
         })
     }
 
-    /// Makes it.
+    /// Creates the kernel object.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's errno.
     pub(super) fn make(
         &self,
         create: impl FnOnce(&Uverbs) -> std::io::Result<u32>,
@@ -73,25 +74,25 @@ impl Counterpart {
         Ok(())
     }
 
-    /// The kernel's number of it.
+    /// The kernel's handle.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] before it is made.
+    /// [`VerbsError::Invalid`] before creation.
     pub(super) fn handle(&self) -> Result<u32, VerbsError> {
         let handle = *self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         handle.ok_or(VerbsError::Invalid)
     }
 
-    /// Another object of the same context.
+    /// A counterpart for another object of the same context.
     pub(super) fn sibling(&self, kind: Kind) -> Arc<Self> {
         Self::new(&self.uverbs, kind)
     }
 
-    /// Destroys it, and with it the events that nobody has read.
+    /// Destroys the kernel object and its unread events.
     pub(super) fn destroy(&self) {
         let mut handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = handle.take() {
-            // It fails only where the device is gone, and the kernel's object with it.
+            // Fails only if the device is gone, and the kernel object with it.
             let _ = self.uverbs.destroy(self.kind, handle);
         }
     }
@@ -99,7 +100,8 @@ impl Counterpart {
     fn raise(&self, raise: impl FnOnce(&Uverbs, u32) -> std::io::Result<()>) {
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = *handle {
-            // As when a socket is full: the event is lost. It fails only without memory or device.
+            // Fails only without memory or without the device. The event is then lost, as with a
+            // full socket.
             let _ = raise(&self.uverbs, handle);
         }
     }
@@ -126,16 +128,16 @@ impl EventSink for Counterpart {
     }
 }
 
-/// Where the asynchronous events of one object go.
+/// The destination of the asynchronous events of one object.
 pub(super) enum Events {
-    /// Through the context's socket.
+    /// The context's socket.
     StandIn(Arc<AsyncQueue>),
-    /// Through the kernel.
+    /// The kernel.
     Kernel(Arc<Counterpart>),
 }
 
 impl Events {
-    /// As the engine wants it.
+    /// The sink that the engine gets.
     pub(super) fn sink(&self) -> Arc<dyn EventSink> {
         match self {
             Events::StandIn(queue) => queue.clone(),
@@ -143,7 +145,7 @@ impl Events {
         }
     }
 
-    /// The kernel's counterpart of the object, if there is one.
+    /// The object's kernel counterpart, if it has one.
     pub(super) fn counterpart(&self) -> Option<&Counterpart> {
         match self {
             Events::StandIn(_) => None,
@@ -151,7 +153,7 @@ impl Events {
         }
     }
 
-    /// The object is gone: nobody may find it in an event that was not read.
+    /// Discards the unread events of an object that is being destroyed.
     pub(super) fn retire(&self, read_end: RawFd, element: u64) {
         match self {
             Events::StandIn(queue) => queue.discard(read_end, element),
@@ -160,10 +162,11 @@ impl Events {
     }
 }
 
-/// How events of a completion queue reach the application's channel; none if it has no channel.
+/// The sink that carries events of a completion queue to the application's channel; `None` without
+/// a channel.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`] for a channel that the stand-in has not made.
+/// [`VerbsError::Invalid`] for a channel that the stand-in has not opened.
 pub(super) fn completion_sink(
     channel: Option<&ibv_comp_channel>,
     counterpart: Option<&Arc<Counterpart>>,

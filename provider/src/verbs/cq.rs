@@ -1,4 +1,4 @@
-//! Completion queues, as objects; taking completions off them is in [`super::post`].
+//! Completion queues as objects; polling is in [`super::post`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -25,13 +25,13 @@ use super::poll_ex::Cursor;
 use super::{ffi, poll_ex};
 use urdma_engine::{CompletionSink, Cq, CqConfig, Engine, Notify};
 
-/// A completion queue; libibverbs' part first.
+/// A completion queue; the public structure of libibverbs is its first field.
 #[repr(C)]
 pub(super) struct CompletionQueue {
     verbs: UnsafeCell<ibv_cq_ex>,
     pub(super) engine: Arc<Engine>,
     pub(super) cq: Arc<Cq>,
-    /// Where the extended polling calls are.
+    /// The current completion of the extended polling calls.
     pub(super) cursor: Cursor,
     channel: Option<Arc<dyn CompletionSink>>,
     pub(super) kernel: Option<Arc<Counterpart>>,
@@ -47,19 +47,19 @@ const _: () = {
     );
 };
 
-// SAFETY: the public part is the first field, and has nothing to drop.
+// SAFETY: the public structure is the first field and has no destructor.
 unsafe impl Object for CompletionQueue {
     type Public = ibv_cq;
 }
 
 impl CompletionQueue {
-    /// The object that contains what the application calls a completion queue.
+    /// The object whose public structure is `cq`.
     ///
     /// # Safety
     /// `cq` came from this file and lives while the reference does.
     #[inline]
     pub(super) unsafe fn from_ptr<'a>(cq: *mut ibv_cq) -> &'a Self {
-        // SAFETY: the caller's promise; the public part is the first field.
+        // SAFETY: by the caller's promise; the public structure is the first field.
         unsafe { &*cq.cast() }
     }
 
@@ -69,16 +69,16 @@ impl CompletionQueue {
     /// As there.
     #[inline]
     pub(super) unsafe fn from_ex_ptr<'a>(cq: *mut ibv_cq_ex) -> &'a Self {
-        // SAFETY: the caller's promise; the public part is the first field.
+        // SAFETY: by the caller's promise; the public structure is the first field.
         unsafe { &*cq.cast() }
     }
 
-    /// libibverbs' part.
+    /// The public structure.
     pub(super) fn verbs(&self) -> *mut ibv_cq_ex {
         self.verbs.get()
     }
 
-    /// A completion queue of `engine` of at least `depth` entries whose events go to `channel`.
+    /// A completion queue in `engine` with at least `depth` entries; its events go to `channel`.
     fn create(
         context: &Context,
         engine: &Arc<Engine>,
@@ -91,7 +91,7 @@ impl CompletionQueue {
         if depth == 0 || depth > limits.max_cqe || comp_vector != 0 {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: the application passes null or a channel that lives.
+        // SAFETY: the application passes null or a channel that outlives the call.
         let channel = unsafe { channel.as_ref() };
         let kernel = context.backend.counterpart(Kind::Cq);
         let sink = backend::completion_sink(channel, kernel.as_ref())?;
@@ -127,7 +127,7 @@ impl CompletionQueue {
     }
 }
 
-/// `ibv_create_cq`; libibverbs fills in context, channel, lock and counters.
+/// `ibv_create_cq`; libibverbs sets context, channel, lock and counters.
 pub(super) unsafe extern "C" fn create_cq(
     context: *mut ibv_context,
     depth: c_int,
@@ -135,7 +135,7 @@ pub(super) unsafe extern "C" fn create_cq(
     comp_vector: c_int,
 ) -> *mut ibv_cq {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours.
+        // SAFETY: libibverbs passes an open context of this plugin.
         let context = unsafe { Context::from_ptr(context) };
         let depth = u32::try_from(depth).map_err(|_| VerbsError::Invalid)?;
         let vector = u32::try_from(comp_vector).map_err(|_| VerbsError::Invalid)?;
@@ -151,7 +151,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        // SAFETY: libibverbs passes an open context of this plugin, the application its attributes.
         let (context, attr) = unsafe { (Context::from_ptr(context), attr.read()) };
         check_extended(&attr)?;
         let engine = engine_of(context, &attr)?;
@@ -159,18 +159,18 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         let keeps_time = attr.wc_flags & TIMES != 0;
         let object =
             CompletionQueue::create(context, engine, depth, vector, attr.channel, keeps_time)?;
-        // SAFETY: nobody else has the new object yet.
+        // SAFETY: no other reference to the new object exists yet.
         unsafe { poll_ex::install(&mut *object.verbs()) };
-        // The extended structure begins as the plain one does.
+        // The extended structure begins with the plain one.
         Ok(context.objects.add(object)?.cast())
     })
 }
 
-/// The times of a completion, as `wc_flags` ask for them.
+/// The flags of `wc_flags` that ask for time stamps.
 const TIMES: u64 =
     (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
 
-/// Whether the attributes ask only for what there is. Flags that allow to do less are taken.
+/// Checks that the device supports the attributes. Flags that only relax requirements are ignored.
 fn check_extended(attr: &ibv_cq_init_attr_ex) -> Result<(), VerbsError> {
     let flags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     let has_flags = attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0;
@@ -183,11 +183,10 @@ fn check_extended(attr: &ibv_cq_init_attr_ex) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// The engine that the queue is to be made in: the context's, or that of the parent domain that the
-/// attributes name.
+/// The engine for the queue: the context's, or that of the parent domain in the attributes.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: what they name is no parent domain.
+/// [`VerbsError::Invalid`]: the domain in the attributes is no parent domain.
 fn engine_of<'a>(
     context: &'a Context,
     attr: &ibv_cq_init_attr_ex,
@@ -195,7 +194,7 @@ fn engine_of<'a>(
     if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
         return Ok(&context.engine);
     }
-    // SAFETY: the application does not destroy what it names.
+    // SAFETY: the application does not destroy the domain during the call.
     let domain: &ProtectionDomain = unsafe { context.objects.find(attr.parent_domain)? };
     if !domain.is_parent() {
         return Err(VerbsError::Invalid);
@@ -206,15 +205,15 @@ fn engine_of<'a>(
 /// `ibv_resize_cq`
 pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (_, object) = unsafe { objects::named::<CompletionQueue>(cq)? };
         let wanted = u32::try_from(depth).map_err(|_| VerbsError::Invalid)?;
         if wanted == 0 || wanted > object.engine.info().limits.max_cqe {
             return Err(VerbsError::Invalid);
         }
         object.engine.resize_cq(&object.cq, wanted)?;
-        // SAFETY: the field belongs to the plugin; two threads must not resize one queue at the
-        // same time.
+        // SAFETY: the field belongs to the plugin; the application must not resize one queue in two
+        // threads at once.
         unsafe { (*cq).cqe = depth };
         Ok(())
     })
@@ -223,7 +222,7 @@ pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_in
 /// `ibv_req_notify_cq`
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     ffi::status_on_data_path(|| {
-        // SAFETY: libibverbs passes a completion queue of ours.
+        // SAFETY: libibverbs passes a completion queue of this plugin.
         let object = unsafe { CompletionQueue::from_ptr(cq) };
         let notify = if solicited_only == 0 {
             Notify::Any
@@ -234,9 +233,9 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     })
 }
 
-/// libibverbs has read an event of the queue and is about to give it to the application.
+/// Called by libibverbs when it has read an event of the queue, before the application gets it.
 pub(super) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
-    // SAFETY: the queue lives: its unread events are discarded before it is freed.
+    // SAFETY: the queue lives, since its unread events are discarded before it is freed.
     unsafe { CompletionQueue::from_ptr(cq) }
         .unacknowledged
         .count();
@@ -250,8 +249,8 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
             kernel.destroy();
         } else if let Some(channel) = &object.channel {
             let own = (cq as u64).to_ne_bytes();
-            // SAFETY: a channel lives as long as a completion queue uses it, and this queue has
-            // one.
+            // SAFETY: this queue has a channel, and a channel outlives the completion queues that
+            // use it.
             let read_end = unsafe { (*(*cq).channel).fd };
             discard::<COMPLETION_OCTETS>(
                 read_end,
@@ -259,7 +258,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
                 |record| channel.notify(event_cookie(record)),
             );
         }
-        // SAFETY: libibverbs has initialized the lock, and the counter is what it guards.
+        // SAFETY: libibverbs has initialized the lock, which guards the counter.
         unsafe {
             object.unacknowledged.wait(
                 addr_of_mut!((*cq).mutex),
@@ -269,8 +268,9 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         }
         Ok(())
     };
-    // SAFETY: libibverbs calls through the context of what the application has done with. When the
-    // call returns, the engine has forgotten the queue, and no event of it is on its way.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer. When the call returns, the engine has no reference to the queue and no event of it is
+    // pending.
     ffi::status(|| unsafe { objects::destroy(cq, release) })
 }
 
@@ -287,7 +287,7 @@ mod tests {
     use rdma_core_sys::verbs::{IBV_WC_EX_WITH_CVLAN, IBV_WC_EX_WITH_IMM};
 
     #[test]
-    fn check_extended_takes_what_there_is() {
+    fn check_extended_supported_attributes_are_accepted() {
         let mut attr = ibv_cq_init_attr_ex::default();
         assert_eq!(check_extended(&attr), Ok(()));
         attr.wc_flags = u64::from(IBV_WC_EX_WITH_IMM) | TIMES;
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn check_extended_refuses_what_there_is_not() {
+    fn check_extended_unsupported_attributes_are_refused() {
         let refused = |change: fn(&mut ibv_cq_init_attr_ex)| {
             let mut attr = ibv_cq_init_attr_ex::default();
             change(&mut attr);

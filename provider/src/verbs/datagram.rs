@@ -1,4 +1,4 @@
-//! What is different for queue pairs of the datagram service: attributes, states and send requests.
+//! The differences of unreliable datagram queue pairs: attributes, states and send requests.
 
 use std::ffi::c_int;
 
@@ -24,7 +24,7 @@ use urdma_engine::{
     EngineError, Gid, Payload, Qp,
 };
 
-/// A state as verbs number it.
+/// The number of a state in verbs.
 const fn state_number(state: DatagramState) -> ibv_qp_state {
     match state {
         DatagramState::Reset => IBV_QPS_RESET,
@@ -45,7 +45,7 @@ const fn state_of(number: ibv_qp_state) -> Result<DatagramState, VerbsError> {
         IBV_QPS_RTS => DatagramState::Rts,
         IBV_QPS_SQD => DatagramState::Sqd,
         IBV_QPS_ERR => DatagramState::Error,
-        // Nobody asks for SQE: it befalls a queue pair.
+        // SQE is entered on a send error, never requested.
         _ => return Err(VerbsError::Invalid),
     })
 }
@@ -68,7 +68,8 @@ pub(super) fn modify(
     }
     let target = state_of(to)?;
     let change = DatagramModify {
-        // The state of before is no step but for the one that forgets again.
+        // Without a change of state there is no transition, except from RESET to RESET, which
+        // clears.
         state: (from != to || to == IBV_QPS_RESET).then_some(target),
         qkey: given(IBV_QP_QKEY).then_some(attr.qkey),
         sq_psn: given(IBV_QP_SQ_PSN).then_some(attr.sq_psn & BITS_24),
@@ -80,7 +81,7 @@ pub(super) fn modify(
     Ok(qp.engine.modify_datagram_qp(&qp.qp, &change)?)
 }
 
-/// What `ibv_query_qp` says of a datagram queue pair with these sizes.
+/// `ibv_query_qp` of a datagram queue pair with these sizes.
 pub(super) fn query(qp: &QueuePair, cap: ibv_qp_cap) -> ibv_qp_attr {
     let (state, attributes) = qp.engine.query_datagram_qp(&qp.qp);
     answer(state, &attributes, cap)
@@ -106,13 +107,13 @@ fn answer(state: DatagramState, attributes: &DatagramAttributes, cap: ibv_qp_cap
     }
 }
 
-/// `ibv_attach_mcast`; the LID is InfiniBand's.
+/// `ibv_attach_mcast`; the LID is for InfiniBand only.
 pub(super) unsafe extern "C" fn attach_mcast(
     qp: *mut ibv_qp,
     group: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: as libibverbs calls us.
+    // SAFETY: libibverbs keeps the contract of `of_group`.
     unsafe { of_group(qp, group, Engine::attach_to_group) }
 }
 
@@ -122,11 +123,11 @@ pub(super) unsafe extern "C" fn detach_mcast(
     group: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: as libibverbs calls us.
+    // SAFETY: libibverbs keeps the contract of `of_group`.
     unsafe { of_group(qp, group, Engine::detach_from_group) }
 }
 
-/// Does something with a queue pair and a group.
+/// Runs `work` on a datagram queue pair and a multicast group.
 ///
 /// # Safety
 /// libibverbs has called through the context that `qp` names, and `group` points to a GID.
@@ -136,7 +137,7 @@ unsafe fn of_group(
     work: impl FnOnce(&Engine, &Qp, Gid) -> Result<(), EngineError>,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: the caller's promise; every bit pattern is a GID.
+        // SAFETY: by the caller's promise; every bit pattern is a GID.
         let ((_, object), gid) = unsafe { (objects::named::<QueuePair>(qp)?, (*group).raw) };
         if object.service != Service::Datagram {
             return Err(VerbsError::Invalid);
@@ -145,7 +146,7 @@ unsafe fn of_group(
     })
 }
 
-/// Posts one send request.
+/// Validates and posts one send request.
 #[inline(never)]
 pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
     // SAFETY: all members of the unions are integers and pointers, for which every bit pattern is
@@ -160,7 +161,7 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
         }
     };
     let flags = post::send_flags(request.send_flags, qp.sq_sig_all)?;
-    // SAFETY: the application passes an address handle that lives, or null.
+    // SAFETY: the application passes null or an address handle that lives.
     let handle = unsafe { Handle::from_ptr(target.ah) }.ok_or(VerbsError::Invalid)?;
     post::with_payload(qp, request, |payload: Payload<'_>| {
         let wr = DatagramWr {
@@ -176,8 +177,8 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
     })
 }
 
-/// Posts a request that other services have: it is taken and fails, as with a device that finds
-/// the fault when it executes the request. It names no address.
+/// Posts a request of an operation that datagrams do not have: it is accepted and completes with an
+/// error, as with a device that detects the error when it executes the request. It has no address.
 #[cold]
 pub(super) fn send_unsupported(
     qp: &QueuePair,
@@ -192,7 +193,7 @@ pub(super) fn send_unsupported(
     })
 }
 
-/// What a request of the other services is.
+/// The operation of a request that datagrams do not have.
 const fn unsupported(opcode: ibv_wr_opcode) -> Option<CompletionOp> {
     Some(match opcode {
         IBV_WR_SEND_WITH_INV => CompletionOp::Send,
@@ -212,7 +213,7 @@ mod tests {
     use rdma_core_sys::verbs::IBV_QP_STATE;
 
     #[test]
-    fn state_number_of_each_state_maps_back_but_for_sqe() {
+    fn state_number_of_each_state_maps_back_except_sqe() {
         for number in 0..=7 {
             match state_of(number) {
                 Ok(state) => assert_eq!(state_number(state), number),

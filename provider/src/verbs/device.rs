@@ -1,4 +1,4 @@
-//! The device: what the plugin registers, how it opens and closes a context, and the table of its
+//! The device: registration of the plugin, opening and closing of contexts, and the table of
 //! operations.
 
 use std::cell::UnsafeCell;
@@ -27,35 +27,35 @@ use super::{ah, cq, datagram, dm, event, ffi, mr, mw, pd, post, qp, query, srq, 
 use crate::front;
 use urdma_engine::{Engine, EventSink};
 
-/// What the names of our devices begin with.
+/// Prefix of the names of the stand-in's devices.
 const DEVICE_PREFIX: &[u8] = b"urdma";
 
-/// Completion vectors; completions of all of them are handled alike.
+/// Number of completion vectors. The vector of a completion queue makes no difference.
 const COMP_VECTORS: c_int = 1;
 
-/// An opened device. libibverbs allocates it: its private part, whose size depends on the copy, is
-/// in front of this.
+/// An opened device. libibverbs allocates it; in front of it is libibverbs' private part, whose
+/// size depends on the version.
 #[repr(C)]
 pub(super) struct Context {
     public: UnsafeCell<ibv_context>,
-    /// The copy of libibverbs that it belongs to.
+    /// The copy of libibverbs to which it belongs.
     pub(super) library: &'static Library,
-    /// The engine of this process.
+    /// This process's engine.
     pub(super) engine: Arc<Engine>,
-    /// The way by which objects are made and events arrive.
+    /// The device backend, which creates objects and delivers events.
     pub(super) backend: Backend,
-    /// What was made and not destroyed.
+    /// Objects that were created and not destroyed.
     pub(super) objects: Objects,
 }
 
 impl Context {
-    /// The context that contains what the application calls a context.
+    /// The object whose public structure is `context`.
     ///
     /// # Safety
-    /// `context` is of this device, and still open while the reference lives.
+    /// `context` is of this device and stays open while the reference lives.
     #[inline]
     pub(super) unsafe fn from_ptr<'a>(context: *mut ibv_context) -> &'a Context {
-        // SAFETY: make_context made what is behind the public part.
+        // SAFETY: make_context initialized the fields behind the public structure.
         unsafe { &*context.cast::<Context>() }
     }
 }
@@ -118,8 +118,8 @@ const OPS: verbs_context_ops = verbs_context_ops {
     ..verbs_context_ops::EMPTY
 };
 
-/// libibverbs looks through every plugin's table for a device with a kernel driver, also through
-/// one that is not there.
+/// libibverbs searches every plugin's table for a device that has a kernel driver, and does not
+/// check for null.
 static MATCHES: [verbs_match_ent; 2] = [
     verbs_match_ent::driver(DRIVER_ID),
     verbs_match_ent::SENTINEL,
@@ -138,8 +138,9 @@ static DRIVER: verbs_device_ops = verbs_device_ops {
     uninit_device: Some(uninit_device),
 };
 
-/// Registers with the copies of libibverbs that are loaded and were not before. The stand-in calls
-/// it when a copy looks for devices, since one that came after the plugin cannot load it again.
+/// Registers with the loaded copies of libibverbs that the plugin is not registered with. The
+/// stand-in calls it when a copy looks for devices, because a copy that was loaded after the plugin
+/// cannot load the plugin again.
 #[no_mangle]
 pub(crate) extern "C" fn urdma_register() {
     let _uncancelled = Disabled::new();
@@ -152,21 +153,21 @@ pub(crate) extern "C" fn urdma_register() {
 #[link_section = ".init_array"]
 static REGISTER: extern "C" fn() = urdma_register;
 
-/// A device that libibverbs found; its part first.
+/// A device that libibverbs has found; the public structure is its first field.
 #[repr(C)]
 struct Device {
     verbs: verbs_device,
-    /// It is the kernel module's.
+    /// Whether it is a device of the kernel module.
     is_kernel: bool,
 }
 
 /// Driver number of a device that has no kernel driver (`RDMA_DRIVER_UNKNOWN`).
 const NO_DRIVER: u32 = 0;
 
-/// Whether a device is ours: by the module's driver number, or by its name where there is no kernel
-/// driver.
+/// Whether this plugin drives the device: by the module's driver number, or by name if there is no
+/// kernel driver.
 unsafe extern "C" fn match_device(sysfs: *mut verbs_sysfs_dev) -> bool {
-    // SAFETY: libibverbs passes a device it has read, whose name it has terminated.
+    // SAFETY: libibverbs passes a device that it has read; its name is NUL-terminated.
     let name = unsafe { CStr::from_ptr(addr_of_mut!((*sysfs).ibdev_name).cast::<c_char>()) };
     // SAFETY: as above.
     match unsafe { (*sysfs).driver_id } {
@@ -180,25 +181,25 @@ unsafe extern "C" fn alloc_device(sysfs: *mut verbs_sysfs_dev) -> *mut verbs_dev
     // SAFETY: calloc has no precondition; zero is a valid value of every field.
     let device: *mut Device = unsafe { libc::calloc(1, size_of::<Device>()).cast() };
     if !device.is_null() {
-        // SAFETY: both live, and nobody else has the new one yet.
+        // SAFETY: both structures live, and no other reference to the new one exists yet.
         unsafe { (*device).is_kernel = (*sysfs).driver_id == DRIVER_ID };
     }
     device.cast()
 }
 
 unsafe extern "C" fn uninit_device(device: *mut verbs_device) {
-    // SAFETY: alloc_device allocated it, and libibverbs drops its last reference.
+    // SAFETY: alloc_device allocated it, and libibverbs drops the last reference.
     unsafe { libc::free(device.cast()) };
 }
 
-/// Opens the device; owns `cmd_fd` in every case.
+/// Opens the device; takes ownership of `cmd_fd`, also on failure.
 unsafe extern "C" fn alloc_context(
     device: *mut ibv_device,
     cmd_fd: c_int,
     _private_data: *mut c_void,
 ) -> *mut verbs_context {
     let _uncancelled = Disabled::new();
-    // SAFETY: libibverbs passes a device that alloc_device made; the file is open.
+    // SAFETY: libibverbs passes a device from alloc_device; the file is open.
     unsafe {
         let opened = ffi::caught(|| {
             if (*device.cast::<Device>()).is_kernel {
@@ -207,28 +208,28 @@ unsafe extern "C" fn alloc_context(
                 open_stand_in()
             }
         });
-        whole(make_context(device, cmd_fd, opened))
+        verbs_context_of(make_context(device, cmd_fd, opened))
     }
 }
 
-/// The context with this public part, as libibverbs knows it; null for null.
+/// The `verbs_context` around this public structure; null for null.
 ///
 /// # Safety
 /// `public` came from [`make_context`].
-unsafe fn whole(public: *mut ibv_context) -> *mut verbs_context {
+unsafe fn verbs_context_of(public: *mut ibv_context) -> *mut verbs_context {
     if public.is_null() {
         return null_mut();
     }
-    // SAFETY: the caller's promise.
-    unsafe { Context::from_ptr(public).library.whole(public) }
+    // SAFETY: by the caller's promise.
+    unsafe { Context::from_ptr(public).library.verbs_context(public) }
 }
 
-/// Opens the device once more by a copy of an open one's file; owns `cmd_fd` in every case. Objects
-/// belong to the process, so those of the other context can be imported. Then libibverbs asks the
-/// file for that of asynchronous events.
+/// Opens the device again through a duplicate of an open context's file; takes ownership of
+/// `cmd_fd`, also on failure. Objects belong to the process, so the objects of the other context
+/// can be imported. libibverbs then asks that file for the descriptor of asynchronous events.
 unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *mut verbs_context {
     let _uncancelled = Disabled::new();
-    // SAFETY: libibverbs passes a device that alloc_device made; the file is open.
+    // SAFETY: libibverbs passes a device from alloc_device; the file is open.
     unsafe {
         let opened = ffi::caught(|| {
             if (*device.cast::<Device>()).is_kernel {
@@ -241,12 +242,12 @@ unsafe extern "C" fn import_context(device: *mut ibv_device, cmd_fd: c_int) -> *
             let read_end = std::mem::replace(&mut (*public).async_fd, -1);
             front::offer_async_file(cmd_fd, OwnedFd::from_raw_fd(read_end));
         }
-        whole(public)
+        verbs_context_of(public)
     }
 }
 
-/// Makes a context of what was opened and gives its public part; closes `cmd_fd` and gives null if
-/// nothing was opened.
+/// Creates the context from `opened` and returns its public structure. If opening failed, closes
+/// `cmd_fd` and returns null.
 ///
 /// # Safety
 /// As [`alloc_context`].
@@ -259,22 +260,22 @@ unsafe fn make_context(
         Ok(parts) => parts,
         Err(error) => {
             if cmd_fd >= 0 {
-                // SAFETY: the descriptor was handed to us.
+                // SAFETY: the descriptor was passed to this function.
                 unsafe { libc::close(cmd_fd) };
             }
             set_errno(error.errno());
             return null_mut();
         }
     };
-    // The kernel answers libibverbs' own questions only to who names the driver.
+    // The kernel answers libibverbs' own commands only if they carry the driver number.
     let driver = match backend {
         Backend::Kernel(_) => DRIVER_ID,
         Backend::StandIn(_) => NO_DRIVER,
     };
-    // SAFETY: libibverbs passes a device of this plugin that it lists.
+    // SAFETY: libibverbs passes a listed device of this plugin.
     let library = unsafe { Library::of_device(device) };
     let room_octets = size_of::<Context>() - size_of::<ibv_context>();
-    // SAFETY: the device is of this copy.
+    // SAFETY: the device belongs to this copy.
     let made = unsafe { library.make_context(device, cmd_fd, room_octets, driver) };
     let context: *mut Context = match made {
         Ok(public) => public.cast(),
@@ -285,8 +286,8 @@ unsafe fn make_context(
             return null_mut();
         }
     };
-    // SAFETY: the allocation holds a `Context` whose first field libibverbs has initialized; the
-    // others are written here before anything else uses them.
+    // SAFETY: the allocation holds a `Context`. libibverbs has initialized its first field; the
+    // other fields are initialized here, before any use.
     unsafe {
         addr_of_mut!((*context).library).write(library);
         addr_of_mut!((*context).objects).write(Objects::new(engine.clone()));
@@ -299,11 +300,11 @@ unsafe fn make_context(
     }
 }
 
-/// What an opened context is made of; the descriptor is where libibverbs reads asynchronous events.
+/// The parts of an opened context; libibverbs reads asynchronous events from the descriptor.
 type Opened = (Arc<Engine>, Backend, OwnedFd);
 
-/// Makes a context of the module and attaches to the urdmad that serves the device; says on
-/// standard error why it failed.
+/// Opens a context of the kernel module and attaches to the urdmad that serves the device; prints a
+/// failure to standard error.
 fn open_kernel(cmd_fd: BorrowedFd<'_>) -> Result<Opened, VerbsError> {
     let opened = Uverbs::open(cmd_fd).map_err(|error| {
         eprintln!("urdma: {}", uverbs::explain(&error));
@@ -311,7 +312,7 @@ fn open_kernel(cmd_fd: BorrowedFd<'_>) -> Result<Opened, VerbsError> {
     })?;
     let run_dir = RunDir::at(opened.uverbs.run_dir());
     let engine = front::attach_to(&run_dir).map_err(VerbsError::System)?;
-    // That urdmad is gone the kernel says itself.
+    // The kernel itself reports that urdmad is gone.
     Ok((
         engine,
         Backend::Kernel(Arc::new(opened.uverbs)),
@@ -319,8 +320,8 @@ fn open_kernel(cmd_fd: BorrowedFd<'_>) -> Result<Opened, VerbsError> {
     ))
 }
 
-/// Attaches to urdmad and makes the way for asynchronous events; says on standard error why it
-/// failed.
+/// Attaches to urdmad and creates the queue of asynchronous events; prints a failure to standard
+/// error.
 fn open_stand_in() -> Result<Opened, VerbsError> {
     let engine = front::attach().map_err(VerbsError::System)?;
     let (events, read_end) = AsyncQueue::new()?;
@@ -329,12 +330,12 @@ fn open_stand_in() -> Result<Opened, VerbsError> {
     Ok((engine, Backend::StandIn(events), read_end))
 }
 
-/// Closes the device. Objects that the application has not destroyed keep the engine, and leave
-/// with the process.
+/// Closes the device. Objects that the application has not destroyed keep the engine until the
+/// process ends.
 unsafe extern "C" fn free_context(context: *mut ibv_context) {
     let _uncancelled = Disabled::new();
-    // SAFETY: as in `Context::from_ptr`; libibverbs calls this once, after which nobody uses the
-    // context.
+    // SAFETY: as in `Context::from_ptr`; libibverbs calls this once and does not use the context
+    // afterwards.
     unsafe {
         front::withdraw_async_file((*context).cmd_fd);
         let ours = context.cast::<Context>();
@@ -357,7 +358,7 @@ mod tests {
             *to = from.cast_signed();
         }
         sysfs.driver_id = driver_id;
-        // SAFETY: the name is terminated.
+        // SAFETY: the name is NUL-terminated.
         unsafe { match_device(&mut sysfs) }
     }
 
@@ -367,7 +368,7 @@ mod tests {
         assert!(device_named(b"urdma_b", NO_DRIVER));
         assert!(!device_named(b"mlx5_0", NO_DRIVER));
         assert!(!device_named(b"", NO_DRIVER));
-        // With a kernel driver, its number says whose the device is, whatever it is called.
+        // With a kernel driver the driver number decides, whatever the name.
         assert!(device_named(b"rnic0", DRIVER_ID));
         assert!(!device_named(b"urdma0", 1));
     }

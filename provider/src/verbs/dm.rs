@@ -1,4 +1,4 @@
-//! Device memory: ordinary memory that the application reaches only through copies and work
+//! Device memory: ordinary memory that the application accesses only through copies and work
 //! requests.
 
 use std::collections::BTreeMap;
@@ -13,25 +13,24 @@ use super::errno::VerbsError;
 use super::ffi;
 use super::objects::{self, Object};
 
-/// Octets of one allocation at most.
+/// Maximum length of one allocation.
 pub(super) const MAX_DM_OCTETS: u64 = 1 << 26;
-/// Copies begin at multiples of so many octets, and are of so many: what programs know from
-/// devices.
+/// Offset and length of copies must be multiples of this, as programs know it from devices.
 const COPY_UNIT: usize = 4;
-/// Largest alignment, as a power of two: that of a page.
+/// Largest alignment, as a power of two: a page.
 const MAX_LOG_ALIGN: u32 = 12;
 
-/// Zeroed pages of this process, given back when neither the device memory nor a region uses them.
+/// Zeroed pages of this process, unmapped when neither device memory nor a region uses them.
 #[derive(Debug)]
 pub(super) struct DevicePages {
     start: *mut u8,
     octets: usize,
 }
 
-// SAFETY: the pages belong to the value alone, and are only copied to and from.
+// SAFETY: the value owns the pages, which are only copied to and from.
 unsafe impl Send for DevicePages {}
-// SAFETY: as above; concurrent copies of the same octets are the application's affair, as with any
-// memory.
+// SAFETY: as above; concurrent copies of the same octets are the application's responsibility, as
+// with any memory.
 unsafe impl Sync for DevicePages {}
 
 impl DevicePages {
@@ -40,7 +39,7 @@ impl DevicePages {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         );
-        // SAFETY: a new anonymous mapping disturbs nothing.
+        // SAFETY: a new anonymous mapping affects no other.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), octets, protection, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(VerbsError::NoMemory);
@@ -51,7 +50,7 @@ impl DevicePages {
         }))
     }
 
-    /// As [`DevicePages::range`], for copies, which are of whole words.
+    /// As [`DevicePages::range`], for copies, which are in units of [`COPY_UNIT`].
     fn words(&self, offset: u64, length: usize) -> Result<*mut u8, VerbsError> {
         if !offset.is_multiple_of(COPY_UNIT as u64) || !length.is_multiple_of(COPY_UNIT) {
             return Err(VerbsError::Invalid);
@@ -68,19 +67,20 @@ impl DevicePages {
         if offset > self.octets || length > self.octets - offset {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: within the pages as just checked.
+        // SAFETY: within the pages by the check above.
         Ok(unsafe { self.start.add(offset) })
     }
 }
 
 impl Drop for DevicePages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and nobody has its address any more.
+        // SAFETY: the value owns the mapping, and its address is not in use any more.
         unsafe { libc::munmap(self.start.cast(), self.octets) };
     }
 }
 
-/// Device memory; libibverbs' part first, with a second handle behind the public one.
+/// Device memory; the public structure of libibverbs is its first field, followed by a second
+/// handle.
 #[repr(C)]
 pub(super) struct DeviceMemory {
     verbs: ibv_dm,
@@ -88,7 +88,7 @@ pub(super) struct DeviceMemory {
     pages: Arc<DevicePages>,
 }
 
-// SAFETY: the public part is the first field, and has nothing to drop.
+// SAFETY: the public structure is the first field and has no destructor.
 unsafe impl Object for DeviceMemory {
     type Public = ibv_dm;
 }
@@ -108,7 +108,7 @@ impl DeviceMemory {
         })
     }
 
-    /// New memory as `attr` wants it.
+    /// Allocates device memory with the attributes `attr`.
     fn alloc(context: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<Box<Self>, VerbsError> {
         if attr.comp_mask != 0 {
             return Err(VerbsError::NotSupported);
@@ -123,14 +123,14 @@ impl DeviceMemory {
         Ok(Self::new(context, handle, pages))
     }
 
-    /// Another object for memory of this process.
+    /// Another object for device memory of this process.
     fn import(context: *mut ibv_context, handle: u32) -> Result<Box<Self>, VerbsError> {
         let pages = by_handle().get(&handle).and_then(Weak::upgrade);
         let pages = pages.ok_or(VerbsError::Invalid)?;
         Ok(Self::new(context, handle, pages))
     }
 
-    /// Gives up the memory, unless a region or another object uses it.
+    /// Releases the memory, unless a region or another object uses it.
     fn release(&self) -> Result<(), VerbsError> {
         if Arc::strong_count(&self.pages) > 1 {
             return Err(VerbsError::Busy);
@@ -139,16 +139,16 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Where it is.
+    /// The address of its pages.
     pub(super) fn pages(&self) -> &Arc<DevicePages> {
         &self.pages
     }
 }
 
-/// The device memory of this process by handle, so that it can be imported.
+/// The device memory of this process by handle, for imports.
 static BY_HANDLE: Mutex<BTreeMap<u32, Weak<DevicePages>>> = Mutex::new(BTreeMap::new());
 
-/// Handles that were given so far.
+/// The number of handles assigned so far.
 static HANDLES: AtomicU32 = AtomicU32::new(0);
 
 fn by_handle() -> MutexGuard<'static, BTreeMap<u32, Weak<DevicePages>>> {
@@ -161,7 +161,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        // SAFETY: libibverbs passes an open context of this plugin, the application its attributes.
         let (owner, attr) = unsafe { (Context::from_ptr(context), &*attr) };
         owner.objects.add(DeviceMemory::alloc(context, attr)?)
     })
@@ -170,7 +170,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
 /// `ibv_import_dm`: another object for the same memory.
 pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours.
+        // SAFETY: libibverbs passes an open context of this plugin.
         let owner = unsafe { Context::from_ptr(context) };
         owner.objects.add(DeviceMemory::import(context, handle)?)
     })
@@ -178,23 +178,24 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
 
 /// `ibv_unimport_dm`
 pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
-    // SAFETY: libibverbs calls through the context of what the application has done with. The call
-    // has no answer.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer. The call returns nothing.
     let _ = unsafe { objects::destroy::<DeviceMemory>(dm, |_| Ok(())) };
 }
 
-/// `ibv_free_dm`; not while a region or an imported object uses the memory.
+/// `ibv_free_dm`; fails while a region or an imported object uses the memory.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    // SAFETY: libibverbs calls through the context of what the application has done with.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer.
     ffi::status(|| unsafe { objects::destroy(dm, DeviceMemory::release) })
 }
 
-/// The pages of device memory that is to be copied, which looks nothing up.
+/// The pages of device memory for a copy; copies look nothing up.
 ///
 /// # Safety
-/// `dm` is device memory of ours and lives while the reference does.
+/// `dm` is device memory of this plugin and lives while the reference does.
 unsafe fn pages<'a>(dm: *mut ibv_dm) -> &'a Arc<DevicePages> {
-    // SAFETY: the caller's promise; the public part is the first field.
+    // SAFETY: by the caller's promise; the public structure is the first field.
     unsafe { &*dm.cast::<DeviceMemory>() }.pages()
 }
 
@@ -206,9 +207,9 @@ unsafe extern "C" fn memcpy_to_dm(
     length: usize,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: the application passes device memory of ours.
+        // SAFETY: the application passes device memory of this plugin.
         let to = unsafe { pages(dm) }.words(offset, length)?;
-        // SAFETY: `to` is good for `length` octets, and the application says so of `from`.
+        // SAFETY: `to` has `length` octets, and the application guarantees the same of `from`.
         unsafe { std::ptr::copy(from.cast(), to, length) };
         Ok(())
     })
@@ -222,9 +223,9 @@ unsafe extern "C" fn memcpy_from_dm(
     length: usize,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: the application passes device memory of ours.
+        // SAFETY: the application passes device memory of this plugin.
         let from = unsafe { pages(dm) }.words(offset, length)?;
-        // SAFETY: `from` is good for `length` octets, and the application says so of `to`.
+        // SAFETY: `from` has `length` octets, and the application guarantees the same of `to`.
         unsafe { std::ptr::copy(from.cast_const(), to.cast(), length) };
         Ok(())
     })
@@ -253,7 +254,7 @@ mod tests {
         let mut memory = alloc(100, 3, 0).unwrap();
         let dm = public(&mut memory);
         let mut back = [9u8; 4];
-        // SAFETY: the device memory lives, and the arrays are as long as said.
+        // SAFETY: the device memory lives, and the arrays have the given lengths.
         unsafe {
             assert_eq!(memcpy_to_dm(dm, 96, b"abcd".as_ptr().cast(), 4), 0);
             assert_eq!(memcpy_from_dm(back.as_mut_ptr().cast(), dm, 96, 4), 0);
@@ -276,7 +277,7 @@ mod tests {
         let mut imported = import(handle).unwrap();
         let mut back = [0u8; 4];
         let (dm, other) = (public(&mut memory), public(&mut imported));
-        // SAFETY: both objects live, and the arrays are as long as said.
+        // SAFETY: both objects live, and the arrays have the given lengths.
         unsafe {
             assert_eq!(memcpy_to_dm(dm, 8, b"abcd".as_ptr().cast(), 4), 0);
             assert_eq!(memcpy_from_dm(back.as_mut_ptr().cast(), other, 8, 4), 0);

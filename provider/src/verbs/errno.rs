@@ -1,5 +1,5 @@
-//! What can go wrong in a verb, and the errno that says so; the only place of this module that
-//! turns errors into errno.
+//! The errors of verbs and their errno; the only place in this module that converts errors to
+//! errno.
 
 use std::ffi::c_int;
 
@@ -8,19 +8,19 @@ use urdma_engine::{EngineError, PostError};
 /// Why a verb was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VerbsError {
-    /// An argument, attribute or state that the verb does not take.
+    /// An invalid argument, attribute or state.
     Invalid,
-    /// Something the device does not have.
+    /// A feature that the device does not have.
     NotSupported,
-    /// Something still uses the object.
+    /// The object is still in use.
     Busy,
     /// A full queue, or no memory.
     NoMemory,
-    /// The engine refused.
+    /// An error of the engine.
     Engine(EngineError),
-    /// The system refused.
+    /// An error of the operating system.
     System(c_int),
-    /// A bug of ours: a panic stopped at the boundary.
+    /// A bug in this plugin: a panic was caught at the C boundary.
     Internal,
 }
 
@@ -38,7 +38,7 @@ impl VerbsError {
         }
     }
 
-    /// What the last system call of this thread said.
+    /// The errno of this thread's last system call.
     pub(super) fn last_os_error() -> Self {
         VerbsError::System(
             std::io::Error::last_os_error()
@@ -70,7 +70,7 @@ impl From<PostError> for VerbsError {
 
 /// Sets the thread's errno.
 pub(super) fn set_errno(value: c_int) {
-    // SAFETY: `__errno_location` gives this thread's errno, valid while the thread lives.
+    // SAFETY: `__errno_location` points to this thread's errno, valid while the thread lives.
     unsafe { *libc::__errno_location() = value };
 }
 

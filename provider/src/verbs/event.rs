@@ -1,9 +1,9 @@
-//! Asynchronous events: written to a socket that libibverbs reads, and taken back when their object
-//! is destroyed.
+//! Asynchronous events: written to a socket from which libibverbs reads, and removed when their
+//! object is destroyed.
 //!
-//! Who destroys an object must not find it again in an event that was not read yet, and waits until
-//! the application has acknowledged every event that was. So events count when they are read
-//! ([`Unacknowledged`]), and those still in the socket are removed ([`discard`]).
+//! After an object is destroyed, no unread event may refer to it, and destruction waits until the
+//! application has acknowledged all events that it has read. Events are therefore counted when they
+//! are read ([`Unacknowledged`]), and unread ones are removed from the socket ([`discard`]).
 
 use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -24,11 +24,11 @@ use super::qp::QueuePair;
 use super::srq::SharedReceiveQueue;
 use urdma_engine::{send_nowait, AsyncEvent, AsyncKind, EventSink};
 
-/// Octets of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`):
-/// the element, 8 octets, its type, 4, and 4 reserved.
+/// Size of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`): the
+/// element in 8 octets, its type in 4, and 4 reserved.
 const ASYNC_OCTETS: usize = 16;
 
-/// Octets of a completion event: the address of the `ibv_cq`.
+/// Size of a completion event: the address of the `ibv_cq`.
 pub(super) const COMPLETION_OCTETS: usize = 8;
 
 /// The writing end of a context's asynchronous events.
@@ -37,7 +37,7 @@ pub(super) struct AsyncQueue {
 }
 
 impl AsyncQueue {
-    /// A queue, and the descriptor that libibverbs reads and closes.
+    /// A queue, and the descriptor from which libibverbs reads, and which it closes.
     ///
     /// # Errors
     /// No descriptor is free.
@@ -48,7 +48,7 @@ impl AsyncQueue {
         if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) } != 0 {
             return Err(VerbsError::last_os_error());
         }
-        // SAFETY: the call has just made both, and nobody else knows them.
+        // SAFETY: the call has just created both, and they have no other owner.
         let [read_end, write_end] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
         Ok((
             Arc::new(Self {
@@ -62,7 +62,7 @@ impl AsyncQueue {
         send_nowait(&self.write_end, octets);
     }
 
-    /// Takes back the unread events of a queue pair or shared receive queue.
+    /// Removes the unread events of a queue pair or shared receive queue.
     pub(super) fn discard(&self, read_end: RawFd, element: u64) {
         discard::<ASYNC_OCTETS>(
             read_end,
@@ -94,7 +94,7 @@ pub(super) const fn event_type(kind: AsyncKind) -> ibv_event_type {
     }
 }
 
-/// Whether an event names a queue pair.
+/// Whether an event is about a queue pair.
 const fn names_qp(kind: ibv_event_type) -> bool {
     matches!(
         kind,
@@ -107,10 +107,10 @@ const fn names_qp(kind: ibv_event_type) -> bool {
     )
 }
 
-/// libibverbs has read an event and is about to give it to the application.
+/// Called by libibverbs when it has read an event, before the application gets it.
 pub(super) unsafe extern "C" fn async_event(_: *mut ibv_context, event: *mut ibv_async_event) {
-    // SAFETY: libibverbs passes the event that it has filled in; the union holds a queue pair or a
-    // shared receive queue when the type says so, and that lives because its events are discarded
+    // SAFETY: libibverbs passes the event that it has initialized. The type says whether the union
+    // holds a queue pair or a shared receive queue, which lives because its events are discarded
     // before it is freed.
     unsafe {
         if names_qp((*event).event_type) {
@@ -125,15 +125,14 @@ pub(super) unsafe extern "C" fn async_event(_: *mut ibv_context, event: *mut ibv
     }
 }
 
-/// The number of events of one object that the application has read; it owes as many
-/// acknowledgements.
+/// The number of events of one object that the application has read and must acknowledge.
 #[derive(Default)]
 pub(super) struct Unacknowledged {
     read: AtomicU32,
 }
 
 impl Unacknowledged {
-    /// One was read.
+    /// Counts an event that was read.
     pub(super) fn count(&self) {
         self.read.fetch_add(1, Ordering::Relaxed);
     }
@@ -141,15 +140,15 @@ impl Unacknowledged {
     /// Waits until the application has acknowledged all of them.
     ///
     /// # Safety
-    /// The three belong to one object of libibverbs that has been initialized, `acknowledged` is
-    /// what `mutex` guards and `cond` announces.
+    /// The three belong to one initialized object of libibverbs; `mutex` guards `acknowledged`, and
+    /// `cond` is signaled when it changes.
     pub(super) unsafe fn wait(
         &self,
         mutex: *mut pthread_mutex_t,
         cond: *mut pthread_cond_t,
         acknowledged: *const u32,
     ) {
-        // SAFETY: the caller's promise; the counter is read under its mutex.
+        // SAFETY: by the caller's promise; the counter is read under its mutex.
         unsafe {
             libc::pthread_mutex_lock(mutex);
             while acknowledged.read() != self.read.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! What every thunk does at the C boundary: results become errno, panics stop here, and so does
-//! thread cancellation.
+//! The C boundary, common to all entry points: errors become errno, panics are caught, and thread
+//! cancellation is disabled.
 
 use std::ffi::c_int;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -10,7 +10,7 @@ use super::errno::{set_errno, VerbsError};
 
 /// Runs a verb of the data path; a panic becomes [`VerbsError::Internal`].
 ///
-/// It must not reach a cancellation point unless it holds [`Disabled`] there.
+/// The verb must not reach a cancellation point unless it holds [`Disabled`] there.
 #[inline]
 pub(super) fn caught_on_data_path<T>(
     verb: impl FnOnce() -> Result<T, VerbsError>,
@@ -18,20 +18,20 @@ pub(super) fn caught_on_data_path<T>(
     catch_unwind(AssertUnwindSafe(verb)).unwrap_or(Err(VerbsError::Internal))
 }
 
-/// Runs a verb, in which the thread cannot be cancelled; a panic becomes [`VerbsError::Internal`].
+/// Runs a verb with thread cancellation disabled; a panic becomes [`VerbsError::Internal`].
 pub(super) fn caught<T>(verb: impl FnOnce() -> Result<T, VerbsError>) -> Result<T, VerbsError> {
     let _uncancelled = Disabled::new();
     caught_on_data_path(verb)
 }
 
-/// As [`caught_on_data_path`]; answers with 0 or a positive errno, which is in the thread's errno
-/// too: with a driver in the kernel the system call puts it there, and programs print it.
+/// As [`caught_on_data_path`]; returns 0 or a positive errno and sets the thread's errno. With a
+/// kernel driver the system call sets it, and programs print it.
 #[inline]
 pub(super) fn status_on_data_path(verb: impl FnOnce() -> Result<(), VerbsError>) -> c_int {
     errno_of(caught_on_data_path(verb))
 }
 
-/// As [`caught`]; answers as [`status_on_data_path`].
+/// As [`caught`]; returns as [`status_on_data_path`] does.
 pub(super) fn status(verb: impl FnOnce() -> Result<(), VerbsError>) -> c_int {
     errno_of(caught(verb))
 }
@@ -44,7 +44,7 @@ fn errno_of(result: Result<(), VerbsError>) -> c_int {
     }
 }
 
-/// What a verb answers that was refused for this reason; sets the thread's errno.
+/// Sets the thread's errno for a verb that failed with `error`, and returns it.
 #[cold]
 pub(super) fn refused(error: VerbsError) -> c_int {
     let errno = error.errno();
@@ -52,7 +52,7 @@ pub(super) fn refused(error: VerbsError) -> c_int {
     errno
 }
 
-/// As [`caught`]; answers with a pointer, or null and errno.
+/// As [`caught`]; returns a pointer, or null and sets errno.
 pub(super) fn pointer<T>(verb: impl FnOnce() -> Result<*mut T, VerbsError>) -> *mut T {
     caught(verb).unwrap_or_else(|error| {
         refused(error);

@@ -1,8 +1,10 @@
-//! The copies of libibverbs in this process, each with its own drivers, devices and private
+//! The copies of libibverbs in this process. Each has its own drivers, devices and private
 //! functions.
 //!
-//! There can be several: a Python wheel brings one under another name beside the distribution's. So
-//! the plugin links none. It looks for their functions in every loaded object, registers with each
+//! There can be several: a Python wheel contains one under another name, in addition to the
+//! distribution's. The plugin therefore links none. It looks for their functions in every loaded
+//! object, registers with each copy whose private ABI is known, and keeps the data that its devices
+//! need per copy.
 //! copy whose private ABI is known, and keeps for each what its devices need.
 
 use std::ffi::{c_int, c_void, CStr, CString};
@@ -19,17 +21,17 @@ use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
 use super::post_ex;
 
-/// A private function that every libibverbs has under the same name.
+/// A private function that every libibverbs exports under the same name.
 const SET_OPS: &CStr = c"verbs_set_ops";
-/// Numbers of private ABIs are versions of rdma-core; those looked for to name one that is not
-/// known.
+/// Private ABIs are numbered by the version of rdma-core. These numbers are tried to name an
+/// unknown one in the error message.
 const CONCEIVABLE_ABIS: std::ops::Range<u32> = 1..1000;
 
-/// A copy of libibverbs that the plugin is registered with.
+/// A copy of libibverbs with which the plugin is registered.
 #[repr(C)]
 pub(super) struct Library {
-    /// What this copy calls. Its devices point here, and so to the copy they belong to; must be
-    /// first.
+    /// The operations that this copy calls. Its devices point here, and thereby to their copy; must
+    /// be the first field.
     driver: verbs_device_ops,
     abi: &'static PrivateAbi,
     operations: Vec<*const c_void>,
@@ -40,37 +42,37 @@ pub(super) struct Library {
     comp_mask_offset: Option<usize>,
 }
 
-/// Why there is no context.
+/// Why a context could not be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoContext {
-    /// libibverbs refused and has set errno.
+    /// libibverbs failed and has set errno.
     Refused,
-    /// The context is not laid out as its private ABI says.
+    /// The layout of the context is not that of the copy's private ABI.
     UnknownLayout,
 }
 
 impl Library {
-    /// The copy that a device belongs to.
+    /// The copy to which a device belongs.
     ///
     /// # Safety
-    /// `device` is one of this plugin's that libibverbs lists.
+    /// `device` belongs to this plugin, and libibverbs lists it.
     pub(super) unsafe fn of_device(device: *mut ibv_device) -> &'static Self {
-        // SAFETY: libibverbs keeps in the device the operations that it was found with, which are
-        // the first field of a `Library` that lives for ever.
+        // SAFETY: the device points to the operations with which libibverbs found it. They are the
+        // first field of a `Library`, which is never freed.
         unsafe { &*(*device.cast::<verbs_device>()).ops.cast::<Self>() }
     }
 
-    /// Where this copy looks for the mask of a queue pair's extended calls; `None` if it is none of
-    /// the known places.
+    /// The offset at which this copy looks for the mask of a queue pair's extended calls; `None` if
+    /// it is unknown.
     pub(super) fn comp_mask_offset(&self) -> Option<usize> {
         self.comp_mask_offset
     }
 
-    /// Makes a context whose public part is followed by `room_octets` for the plugin, and gives
-    /// that public part. Owns `cmd_fd` in every case.
+    /// Creates a context whose public structure is followed by `room_octets` for the plugin, and
+    /// returns the public structure. Takes ownership of `cmd_fd`, also on failure.
     ///
     /// # Safety
-    /// `device` is of this copy.
+    /// `device` belongs to this copy.
     pub(super) unsafe fn make_context(
         &self,
         device: *mut ibv_device,
@@ -81,7 +83,7 @@ impl Library {
         let private_octets = self.abi.context_offset;
         let verbs_octets = private_octets + size_of::<ibv_context>();
         let alloc_size = verbs_octets + room_octets;
-        // SAFETY: the caller's promise; the allocation has room for the context at its start.
+        // SAFETY: by the caller's promise; the allocation begins with room for the context.
         let context: *mut c_void = unsafe {
             (self.init_and_alloc_context)(device, cmd_fd, alloc_size, null_mut(), driver_id)
         };
@@ -90,10 +92,10 @@ impl Library {
         }
         // SAFETY: within the allocation.
         let public: *mut ibv_context = unsafe { context.byte_add(private_octets) }.cast();
-        // SAFETY: the size of the whole is the last word of the private part, which libibverbs has
-        // filled in.
+        // SAFETY: the last word of the private part, which libibverbs has initialized, is the size
+        // of the whole.
         if unsafe { public.cast::<usize>().sub(1).read() } != verbs_octets {
-            // SAFETY: libibverbs has just made it.
+            // SAFETY: libibverbs has just created it.
             unsafe { self.free_context(public) };
             return Err(NoContext::UnknownLayout);
         }
@@ -102,16 +104,16 @@ impl Library {
         Ok(public)
     }
 
-    /// The context with this public part.
+    /// The `verbs_context` around this public structure.
     ///
     /// # Safety
     /// `public` came from [`Library::make_context`] of this copy.
-    pub(super) unsafe fn whole(&self, public: *mut ibv_context) -> *mut verbs_context {
+    pub(super) unsafe fn verbs_context(&self, public: *mut ibv_context) -> *mut verbs_context {
         // SAFETY: the private part is in front of the public one.
         unsafe { public.byte_sub(self.abi.context_offset) }.cast()
     }
 
-    /// Why a context has an unknown layout, as a sentence.
+    /// The error message for a context of unknown layout.
     pub(super) fn unknown_layout(&self) -> String {
         format!(
             "libibverbs with the private provider ABI {} has a layout of contexts that this urdma \
@@ -125,42 +127,42 @@ impl Library {
     /// # Safety
     /// `public` came from [`Library::make_context`] of this copy and is not used afterwards.
     pub(super) unsafe fn free_context(&self, public: *mut ibv_context) {
-        // SAFETY: the caller's promise.
-        let context = unsafe { self.whole(public) };
+        // SAFETY: by the caller's promise.
+        let context = unsafe { self.verbs_context(public) };
         // SAFETY: as above.
         unsafe { (self.uninit_context)(context) };
-        // SAFETY: libibverbs allocated it by calloc.
+        // SAFETY: libibverbs allocated it with calloc.
         unsafe { libc::free(context.cast()) };
     }
 }
 
-/// Copies that were met, by where they are loaded.
-static MET: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// The load addresses of the copies that were found.
+static FOUND: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// Registers the plugin with every loaded copy of libibverbs that it is not registered with; says
-/// on standard error which copies it cannot serve.
+/// Registers the plugin with every loaded copy of libibverbs that it is not registered with; prints
+/// to standard error which copies it cannot serve.
 pub(super) fn register_with_all(driver: &verbs_device_ops, ops: &verbs_context_ops) {
     for name in loaded_objects() {
         let Some(copy) = Candidate::find(&name) else {
             continue;
         };
-        // The dynamic linker is not called while the list is locked: another thread may be in it on
-        // its way to this lock.
+        // The dynamic linker is not called while the list is locked: a thread inside the dynamic
+        // linker may be about to take this lock.
         let met = copy.library(driver, ops);
-        let mut list = MET.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
         if list.contains(&copy.base) {
             continue;
         }
         list.push(copy.base);
-        // It stays loaded: its devices and contexts need it, and nothing else can take its place in
-        // the list.
+        // The copy is kept loaded: its devices and contexts need it, and its address must not be
+        // reused while it is in the list.
         std::mem::forget(copy);
         match met {
             Ok(library) => {
                 let library = Box::leak(Box::new(library));
-                // SAFETY: the table lives for ever. A copy looks through its drivers only after it
-                // has listed sysfs, where the stand-in has this function called, so no thread reads
-                // the copy's list while this adds to it.
+                // SAFETY: the table is never freed. A copy searches its drivers only after it has
+                // listed sysfs, during which the stand-in calls this function. So no thread reads
+                // the copy's list while this call extends it.
                 unsafe { (library.register_driver)(&library.driver) };
             }
             Err(sentence) => eprintln!("urdma: {sentence}"),
@@ -168,8 +170,7 @@ pub(super) fn register_with_all(driver: &verbs_device_ops, ops: &verbs_context_o
     }
 }
 
-/// The names of all loaded objects, by which the dynamic linker finds them again; that of the
-/// program is empty.
+/// The names of all loaded objects, by which dlopen finds them; the program's is empty.
 fn loaded_objects() -> Vec<CString> {
     unsafe extern "C" fn collect(
         object: *mut libc::dl_phdr_info,
@@ -192,16 +193,16 @@ fn loaded_objects() -> Vec<CString> {
     names
 }
 
-/// A loaded object that is a libibverbs, held so that it stays loaded.
+/// A loaded object that is a libibverbs; the handle keeps it loaded.
 struct Candidate {
     handle: *mut c_void,
     name: CString,
-    /// Where it is loaded.
+    /// Its load address.
     base: usize,
 }
 
 impl Candidate {
-    /// The object with this name if it is a libibverbs, or one that depends on it and shows its
+    /// The object with this name if it is a libibverbs, or if it depends on one and resolves its
     /// functions.
     fn find(name: &CStr) -> Option<Self> {
         let path = if name.is_empty() {
@@ -209,7 +210,7 @@ impl Candidate {
         } else {
             name.as_ptr()
         };
-        // SAFETY: a C string, or null for the program itself; nothing is loaded.
+        // SAFETY: a C string, or null for the program itself; RTLD_NOLOAD loads nothing.
         let handle = unsafe { libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if handle.is_null() {
             return None;
@@ -219,7 +220,7 @@ impl Candidate {
             name: name.to_owned(),
             base: 0,
         };
-        // SAFETY: a handle and a C string.
+        // SAFETY: a valid handle and a C string.
         let marker = unsafe { libc::dlsym(handle, SET_OPS.as_ptr()) };
         let (base, file) = object_of(marker)?;
         copy.base = base;
@@ -229,9 +230,9 @@ impl Candidate {
         Some(copy)
     }
 
-    /// A function of this very object: another libibverbs behind it does not count.
+    /// A function of this object itself, not of another libibverbs that it depends on.
     fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: a handle and a C string.
+        // SAFETY: a valid handle and a C string.
         let address = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         let (base, _) = object_of(address)?;
         (base == self.base).then_some(address)
@@ -244,7 +245,7 @@ impl Candidate {
         let address = self
             .symbol(name)
             .ok_or_else(|| format!("{} has no {}", self.path(), name.to_string_lossy()))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise.
         Ok(unsafe { transmute_copy(&address) })
     }
 
@@ -252,14 +253,15 @@ impl Candidate {
         self.name.to_string_lossy()
     }
 
-    /// The function by which drivers register with a copy of this private ABI.
+    /// The registration function of a copy with this private ABI.
     fn registrar(&self, number: u32) -> Option<RegisterDriver> {
         let name = CString::new(format!("verbs_register_driver_{number}")).ok()?;
-        // SAFETY: rdma-core declares it so in every version that has the number in its name.
+        // SAFETY: rdma-core declares it with this type in every version that has the number in its
+        // name.
         unsafe { self.function(&name).ok() }
     }
 
-    /// What is kept of this copy; the sentence says why it cannot be served.
+    /// The data that is kept of this copy, or the sentence that says why it cannot be served.
     fn library(
         &self,
         driver: &verbs_device_ops,
@@ -269,7 +271,8 @@ impl Candidate {
             .iter()
             .find_map(|abi| Some((abi, self.registrar(abi.number)?)));
         let (abi, register_driver) = known.ok_or_else(|| self.unknown_abi())?;
-        // SAFETY: rdma-core declares the functions so in every version whose private ABI is known.
+        // SAFETY: rdma-core declares the functions with these types in all versions of the known
+        // private ABIs.
         unsafe {
             Ok(Library {
                 driver: *driver,
@@ -290,7 +293,7 @@ impl Candidate {
             .find(|&number| self.registrar(number).is_some());
         let has = match found {
             Some(number) => format!("has the private provider ABI {number}"),
-            None => "has no private provider ABI that can be told".to_owned(),
+            None => "has no recognisable private provider ABI".to_owned(),
         };
         let known = abi::KNOWN.map(|abi| abi.number.to_string()).join(", ");
         format!(
@@ -309,18 +312,18 @@ impl Drop for Candidate {
     }
 }
 
-/// Where the object with this address is loaded, and its file.
+/// Load address and file of the object that contains this address.
 fn object_of(address: *mut c_void) -> Option<(usize, CString)> {
     if address.is_null() {
         return None;
     }
     // SAFETY: zero is a valid value of every field.
     let mut object: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for.
+    // SAFETY: dladdr takes any address.
     if unsafe { libc::dladdr(address, &raw mut object) } == 0 || object.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: not null, so the C string that the dynamic linker keeps with the object.
+    // SAFETY: not null, so it is a C string that the dynamic linker keeps as long as the object.
     let file = unsafe { CStr::from_ptr(object.dli_fname) }.to_owned();
     Some((object.dli_fbase as usize, file))
 }
@@ -332,7 +335,7 @@ mod tests {
 
     /// The distribution's libibverbs.
     fn system() -> Candidate {
-        // SAFETY: a C string; libibverbs runs nothing when it is loaded.
+        // SAFETY: a C string; loading libibverbs runs no code of it.
         let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
         assert!(!handle.is_null(), "apt-get install libibverbs1");
         Candidate::find(c"libibverbs.so.1").unwrap()
@@ -356,7 +359,7 @@ mod tests {
         // SAFETY: the type of this function in verbs.h.
         let to_qp_ex: post_ex::ToQpEx = unsafe { library.function(c"ibv_qp_to_qp_ex") }.unwrap();
         let mut part: post_ex::Part = [0; VERBS_QP_RESERVE / 8];
-        // SAFETY: the part is large enough for a queue pair of any version.
+        // SAFETY: the part has room for a queue pair of any version.
         let is_extended =
             |part: &mut post_ex::Part| !unsafe { to_qp_ex(part.as_mut_ptr().cast()) }.is_null();
         assert!(!is_extended(&mut part));
@@ -366,7 +369,7 @@ mod tests {
 
     #[test]
     fn libibverbs_without_a_known_abi_is_described() {
-        // The program itself has none of the functions.
+        // The program itself exports none of the functions.
         let mut copy = system();
         copy.base = 1;
         let sentence = copy.unknown_abi();

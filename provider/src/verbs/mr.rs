@@ -1,4 +1,4 @@
-//! Memory regions, as objects.
+//! Memory regions as objects.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
@@ -25,31 +25,30 @@ use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
 use urdma_engine::{Access, Engine, EngineError, MrChange, MrKeys, Sge};
 
-/// `enum ibv_mr_type` of libibverbs: what it does about fork when a region ends.
+/// libibverbs' `enum ibv_mr_type`: how it handles fork when a region is deregistered.
 const MR_PLAIN: c_int = 0;
 const MR_NULL: c_int = 1;
 const MR_IMPORTED: c_int = 2;
 
-/// A memory region; libibverbs' part first.
+/// A memory region; the public structure of libibverbs is its first field.
 #[repr(C)]
 pub(super) struct MemoryRegion {
     verbs: UnsafeCell<verbs_mr>,
     engine: Arc<Engine>,
     lkey: u32,
-    /// Device memory that the region is in.
+    /// The device memory that contains the region.
     device: Option<Arc<DevicePages>>,
-    /// Has the kernel keep the pages where they are; only of a plain region that is not paged on
-    /// demand.
+    /// Pins the pages in the kernel; only for a plain region without on-demand paging.
     pins: Mutex<Option<Arc<Counterpart>>>,
 }
 
-// SAFETY: the public part is the first field of the first field, and has nothing to drop.
+// SAFETY: the public structure is the first field of the first field and has no destructor.
 unsafe impl Object for MemoryRegion {
     type Public = ibv_mr;
 }
 
 impl MemoryRegion {
-    /// A region of `pd`, with what libibverbs does not always fill in.
+    /// A region of `pd`; also sets the fields that not every libibverbs sets.
     fn create(
         pd: *mut ibv_pd,
         keys: MrKeys,
@@ -58,7 +57,7 @@ impl MemoryRegion {
         device: Option<Arc<DevicePages>>,
         pins: Option<Arc<Counterpart>>,
     ) -> Result<*mut ibv_mr, VerbsError> {
-        // SAFETY: the callers have found the protection domain, whose context is set.
+        // SAFETY: the callers have looked the protection domain up; its context is set.
         let (context, owner) = unsafe { ((*pd).context, objects::context_of(pd)) };
         let public = ibv_mr {
             context,
@@ -84,7 +83,7 @@ impl MemoryRegion {
     }
 }
 
-/// `ibv_reg_mr` and `ibv_reg_mr_iova`; libibverbs fills in context, domain, address and length.
+/// `ibv_reg_mr` and `ibv_reg_mr_iova`; libibverbs sets context, domain, address and length.
 pub(super) unsafe extern "C" fn reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -93,7 +92,7 @@ pub(super) unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     ffi::pointer(|| {
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
         let rights = region_rights(access.cast_unsigned())?;
         let iova = if rights.contains(Access::ZERO_BASED) {
@@ -102,7 +101,7 @@ pub(super) unsafe extern "C" fn reg_mr(
             iova
         };
         let is_everything = addr.is_null() && length == usize::MAX;
-        // The whole address space, which on-demand paging alone can have ("implicit").
+        // The whole address space, with on-demand paging only ("implicit").
         let octets = if is_everything && rights.contains(Access::ON_DEMAND) {
             domain.engine.info().limits.max_mr_octets
         } else {
@@ -112,7 +111,7 @@ pub(super) unsafe extern "C" fn reg_mr(
             .engine
             .register_mr(domain.pd, addr as u64, octets, iova, rights)?;
         let pins = pin(domain, addr as u64, octets, access, keys.lkey).inspect_err(|_| {
-            // Nobody has the key yet, so nothing can be in the way.
+            // The key is not in use yet, so nothing can prevent this.
             let _ = domain.engine.deregister_mr(keys.lkey);
         })?;
         let kind = (MR_PLAIN, access);
@@ -123,7 +122,7 @@ pub(super) unsafe extern "C" fn reg_mr(
 /// `ibv_alloc_null_mr`
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     ffi::pointer(|| {
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
         let keys = domain.engine.register_null_mr(domain.pd)?;
         let kind = (MR_NULL, 0);
@@ -131,7 +130,7 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// `ibv_reg_dm_mr`: addresses count from the region's first octet.
+/// `ibv_reg_dm_mr`: addresses are relative to the first octet of the region.
 pub(super) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,
@@ -140,7 +139,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     ffi::pointer(|| {
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (domain, pages) = unsafe {
             let (owner, domain) = objects::named::<ProtectionDomain>(pd)?;
             (domain, owner.objects.find::<DeviceMemory>(dm)?.pages())
@@ -159,7 +158,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     })
 }
 
-/// `ibv_rereg_mr`; libibverbs then writes domain, address and length into its part.
+/// `ibv_rereg_mr`; libibverbs then sets domain, address and length in the public structure.
 pub(super) unsafe extern "C" fn rereg_mr(
     mr: *mut verbs_mr,
     flags: c_int,
@@ -169,16 +168,16 @@ pub(super) unsafe extern "C" fn rereg_mr(
     access: c_int,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs calls through the context of what the application names; its own part
-        // of a region begins with the public one.
+        // SAFETY: libibverbs calls through the context of the object that the application passes;
+        // libibverbs' own structure of a region begins with the public one.
         let (owner, object) = unsafe { objects::named::<MemoryRegion>(mr.cast())? };
         let flags = flags.cast_unsigned();
         let given = |bit| flags & bit != 0;
         if object.device.is_some() || (given(IBV_REREG_MR_CHANGE_TRANSLATION) && length == 0) {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: libibverbs writes there only between calls about the region, and the application
-        // does not destroy the domain meanwhile.
+        // SAFETY: libibverbs writes these fields only between calls with the region, and the
+        // application does not destroy the domain meanwhile.
         let (domain, before) = unsafe {
             let before = &*object.verbs.get();
             let changes_pd = given(IBV_REREG_MR_CHANGE_PD);
@@ -212,11 +211,11 @@ pub(super) unsafe extern "C" fn rereg_mr(
     })
 }
 
-/// `ibv_import_mr`: another object for a region of this process, which ends with either. Where its
-/// memory is it does not say.
+/// `ibv_import_mr`: another object for a region of this process; the region ends with either
+/// object. The new object has no address.
 pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     ffi::pointer(|| {
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
         let (octets, keys) = domain.engine.find_mr(domain.pd, handle)?;
         let length = usize::try_from(octets).map_err(|_| VerbsError::Invalid)?;
@@ -225,29 +224,29 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
     })
 }
 
-/// `ibv_unimport_mr`: the region itself stays.
+/// `ibv_unimport_mr`: destroys the object, not the region.
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
-    // SAFETY: libibverbs calls through the context of what the application has done with. The call
-    // has no answer.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer. The call returns nothing.
     let _ = unsafe { objects::destroy::<MemoryRegion>(mr, |_| Ok(())) };
 }
 
 /// `ibv_dereg_mr`
 pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     let release = |object: &MemoryRegion| Ok(object.engine.deregister_mr(object.lkey)?);
-    // SAFETY: libibverbs calls through the context of what the application has done with; its own
-    // part of a region begins with the public one.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer; libibverbs' own structure of a region begins with the public one.
     ffi::status(|| unsafe { objects::destroy(mr.cast(), release) })
 }
 
-/// Rights that the kernel is told of: whether it must make pages writable depends on them.
+/// The access rights that are passed to the kernel; they decide whether pages must be writable.
 const PINNED_RIGHTS: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC;
 
-/// Has the kernel, if it is there for that, keep a region's pages where they are; one that is paged
-/// on demand has none to keep, and one of no octets has no pages.
+/// Has the kernel pin a region's pages, if the domain has a kernel counterpart. Regions with
+/// on-demand paging and of length 0 are not pinned.
 fn pin(
     domain: &ProtectionDomain,
     start: u64,
@@ -275,8 +274,9 @@ fn pin(
     Ok(Some(region))
 }
 
-/// `ibv_advise_mr`: brings pages of on-demand regions into memory; those of other regions are
-/// there. Without the flush flag the call does not wait for pages, so holes are no error.
+/// `ibv_advise_mr`: brings pages of on-demand regions into memory; pages of other regions are
+/// resident. Without the flush flag the call does not wait for pages, so unmapped ranges are no
+/// error.
 pub(super) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: c_uint,
@@ -285,7 +285,7 @@ pub(super) unsafe extern "C" fn advise_mr(
     count: u32,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
         if flags & !IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0 || sg_list.is_null() || count == 0 {
             return Err(VerbsError::Invalid);
@@ -297,7 +297,7 @@ pub(super) unsafe extern "C" fn advise_mr(
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => {
                 (true, flags & IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0)
             }
-            // Only what is there already: pages that are not are no error.
+            // Resident pages only: pages that are not resident are no error.
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => (false, false),
             _ => return Err(VerbsError::NotSupported),
         };
@@ -311,7 +311,8 @@ pub(super) unsafe extern "C" fn advise_mr(
             };
             match domain.engine.prefetch(domain.pd, &sge, write) {
                 Err(EngineError::Fault) if !waits => {}
-                // As the man page has it: no such key, or octets or a right that it does not have.
+                // As in the man page: unknown key, or a range or right that the region does not
+                // have.
                 Err(EngineError::Invalid) => return Err(VerbsError::System(libc::EFAULT)),
                 outcome => outcome?,
             }
@@ -320,18 +321,18 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Rights among `ibv_access_flags`; `None` for flags of things the device does not have.
+/// The rights in `ibv_access_flags`; `None` if a flag is not supported.
 pub(super) fn rights_of(flags: u32) -> Option<Access> {
-    // Neither hint changes what memory holds, so ignoring them is correct.
+    // Both hints leave the contents of memory unchanged and can be ignored.
     Access::from_bits(flags & !(IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING))
         .filter(|rights| !rights.contains(Access::LOCAL))
 }
 
-/// The rights that `ibv_access_flags` ask for.
+/// The rights that `ibv_access_flags` ask for, validated.
 ///
 /// # Errors
-/// [`VerbsError::NotSupported`] for flags of things the device does not have;
-/// [`VerbsError::Invalid`] for remote write or atomics without local write.
+/// [`VerbsError::NotSupported`] for flags that the device does not support; [`VerbsError::Invalid`]
+/// for remote write or atomics without local write.
 fn region_rights(access: u32) -> Result<Access, VerbsError> {
     let rights = rights_of(access).ok_or(VerbsError::NotSupported)?;
     if rights.intersects(Access::REMOTE_CHANGE) && !rights.contains(Access::LOCAL_WRITE) {

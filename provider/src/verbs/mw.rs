@@ -1,4 +1,4 @@
-//! Memory windows, as objects.
+//! Memory windows as objects.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -18,16 +18,16 @@ use super::post;
 use super::qp::QueuePair;
 use urdma_engine::{Engine, Payload, SendOp, SendWr, WindowBind};
 
-/// A memory window; libibverbs' part first.
+/// A memory window; the public structure of libibverbs is its first field.
 #[repr(C)]
 struct MemoryWindow {
     verbs: UnsafeCell<ibv_mw>,
     engine: Arc<Engine>,
-    /// The key that it began with, which names it for ever.
+    /// The key at allocation, which identifies the window throughout its life.
     key: u32,
 }
 
-// SAFETY: the public part is the first field, and has nothing to drop.
+// SAFETY: the public structure is the first field and has no destructor.
 unsafe impl Object for MemoryWindow {
     type Public = ibv_mw;
 }
@@ -38,7 +38,7 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let ((owner, domain), context) =
             unsafe { (objects::named::<ProtectionDomain>(pd)?, (*pd).context) };
         let key = domain
@@ -62,11 +62,12 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 /// `ibv_dealloc_mw`
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     let release = |object: &MemoryWindow| Ok(object.engine.dealloc_window(object.key)?);
-    // SAFETY: libibverbs calls through the context of what the application has done with.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer.
     ffi::status(|| unsafe { objects::destroy(mw, release) })
 }
 
-/// `ibv_bind_mw`, for windows of type 1: the window's key is the new one when this returns.
+/// `ibv_bind_mw`, for type 1 windows: on return the window has its new key.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
@@ -87,7 +88,7 @@ pub(super) unsafe extern "C" fn bind_mw(
             return Err(VerbsError::Invalid);
         }
         let key = key_with(window.rkey, window.rkey.wrapping_add(1));
-        // SAFETY: the attributes name a region that was found, or none.
+        // SAFETY: the attributes name a region that was looked up, or none.
         let op = unsafe { binding(key, &bind.bind_info) };
         let wr = SendWr {
             wr_id: bind.wr_id,
@@ -103,20 +104,20 @@ pub(super) unsafe extern "C" fn bind_mw(
     })
 }
 
-/// Bits of a key that a binding chooses; the others say which window it is.
+/// The bits of a key that a binding chooses; the other bits identify the window.
 const TAG: u32 = 0xff;
 
-/// The key of the window whose key is `rkey`, once it is bound with the tag of `wanted`.
+/// The key of the window with key `rkey` after a binding with the tag of `wanted`.
 const fn key_with(rkey: u32, wanted: u32) -> u32 {
     rkey & !TAG | wanted & TAG
 }
 
-/// The operation that gives the window `key` and what `info` says.
+/// The operation that binds the window to `key` and `info`.
 ///
 /// # Safety
 /// The region of `info` is null or lives.
 unsafe fn binding(key: u32, info: &ibv_mw_bind_info) -> SendOp {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's promise.
     let lkey = unsafe { info.mr.as_ref() }.map_or(0, |region| region.lkey);
     SendOp::BindWindow(WindowBind {
         key,
@@ -127,7 +128,7 @@ unsafe fn binding(key: u32, info: &ibv_mw_bind_info) -> SendOp {
     })
 }
 
-/// A request that binds a window of type 2.
+/// A request that binds a type 2 window.
 #[derive(Debug)]
 pub(super) struct BindRequest {
     window: *mut ibv_mw,
@@ -135,13 +136,13 @@ pub(super) struct BindRequest {
     op: SendOp,
 }
 
-/// What a request with the opcode `IBV_WR_BIND_MW` asks for. Of the key that the application wants
-/// only the tag counts, as with other providers.
+/// The binding that a request with the opcode `IBV_WR_BIND_MW` asks for. Only the tag of the wanted
+/// key is used, as with other providers.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: it names no window of type 2; those of type 1 have a call of their own.
+/// [`VerbsError::Invalid`]: the window is not of type 2; type 1 windows are bound by `ibv_bind_mw`.
 pub(super) fn bind_request(request: &ibv_send_wr) -> Result<BindRequest, VerbsError> {
-    // SAFETY: with this opcode the application has filled in this member, whose objects live.
+    // SAFETY: with this opcode the application has set this member, whose objects live.
     unsafe {
         let bind = &request.__bindgen_anon_2.bind_mw;
         match bind.mw.as_ref() {
@@ -159,15 +160,16 @@ pub(super) fn bind_request(request: &ibv_send_wr) -> Result<BindRequest, VerbsEr
 }
 
 impl BindRequest {
-    /// What the engine is to do.
+    /// The engine's operation.
     pub(super) fn op(&self) -> SendOp {
         self.op
     }
 
-    /// The request has been posted: stores the new key in the window's public structure. If the
-    /// binding fails later, that key opens nothing, and still names the window in the next binding.
+    /// Stores the new key in the window's public structure, once the request is posted. If the
+    /// binding fails later, the key gives no access, and still identifies the window in the next
+    /// binding.
     pub(super) fn note_posted(&self) {
-        // SAFETY: the window lives, as when the request was looked at in the same call.
+        // SAFETY: the window lives, as it did when the same call checked the request.
         unsafe { (*self.window).rkey = self.key };
     }
 }

@@ -1,18 +1,18 @@
-//! The objects of a context. Control calls look up what the application names, as a kernel driver
-//! does by handle: an object that has been destroyed, a copy of a public structure or an object of
-//! another kind gets EINVAL and is not touched. Posting and polling look nothing up.
+//! The objects of a context. Control calls look up the object that the application names, as a
+//! kernel driver does by handle. A destroyed object, a copy of a public structure or an object of
+//! another kind is refused with EINVAL and not accessed. Posting and polling look nothing up.
 //!
-//! The table is by address, since the handle lies in memory of which only the table knows whether
-//! it is an object's. The handle is compared then, so that a structure with another handle is
-//! refused as well.
+//! The key of the table is the address, because the handle is in memory that may not be an
+//! object's; only the table knows. The handle is compared afterwards, so that a structure with
+//! another handle is refused as well.
 //!
-//! libibverbs reads the context out of a public structure before it calls the plugin, also when the
-//! object is destroyed a second time. So the memory of a destroyed object is kept, with the public
-//! structure as it was, while all else that belongs to the object ends: for the [`RETIRED_MAX`]
-//! objects of each context that were destroyed last, until the context is closed. Without a bound a
-//! program that makes and destroys objects all the time would grow. What a pointer to an object
-//! that was destroyed before those leads to is undefined, as with other providers from the first
-//! moment on.
+//! libibverbs reads the context from a public structure before it calls the plugin, also if the
+//! object is destroyed a second time. The memory of a destroyed object is therefore kept with its
+//! public structure unchanged, while everything else of the object is released: for the
+//! [`RETIRED_MAX`] objects of each context that were destroyed last, until the context is closed.
+//! The bound limits the memory of programs that create and destroy objects continuously. Using a
+//! pointer to an object that was destroyed earlier is undefined, as it is with other providers
+//! immediately.
 
 use std::alloc::{dealloc, Layout};
 use std::any::{Any, TypeId};
@@ -29,17 +29,17 @@ use super::device::Context;
 use super::errno::VerbsError;
 use urdma_engine::{Engine, EngineError};
 
-/// Destroyed objects of a context whose memory is kept. The largest has less than 1 KB.
+/// Number of destroyed objects per context whose memory is kept. The largest is less than 1 KB.
 const RETIRED_MAX: usize = 1024;
 
-/// Attempts of a forked child to take a lock that another of its threads may hold for a moment.
+/// Attempts of a forked child to take a lock that another of its threads may hold briefly.
 const TRIES_IN_CHILD: u32 = 1000;
 
-/// A structure that libibverbs and the application know an object by.
+/// The public structure of an object, as libibverbs and the application know it.
 pub(super) trait Public {
     /// The context through which libibverbs calls.
     fn context(&self) -> *mut ibv_context;
-    /// The handle; 0 in a structure that has none.
+    /// The handle; 0 for a structure without one.
     fn handle(&self) -> u32;
 }
 
@@ -73,36 +73,36 @@ public! {
 /// An object of the plugin.
 ///
 /// # Safety
-/// The type is `repr(C)` and begins with the public structure, whose octets stay as they are when a
-/// value is dropped.
+/// The type is `repr(C)` and begins with the public structure, which is unchanged when a value is
+/// dropped.
 pub(super) unsafe trait Object: Any {
     /// Its public structure.
     type Public: Public;
 }
 
-/// What the table knows of an object.
+/// The table's entry of an object.
 #[derive(Debug)]
 struct Entry {
     kind: TypeId,
     handle: u32,
 }
 
-/// Memory of a destroyed object, freed when this is dropped.
+/// Memory of a destroyed object, freed on drop.
 struct Retired {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: the memory belongs to the value alone.
+// SAFETY: the value owns the memory.
 unsafe impl Send for Retired {}
 
 impl Retired {
     /// Destroys an object and keeps its memory.
     ///
     /// # Safety
-    /// The object came out of a box, and is used by nothing.
+    /// The object came out of a box and is not in use.
     unsafe fn new<T>(object: NonNull<T>) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise.
         unsafe { object.drop_in_place() };
         Self {
             start: object.cast(),
@@ -113,7 +113,7 @@ impl Retired {
 
 impl Drop for Retired {
     fn drop(&mut self) {
-        // SAFETY: a box has allocated it with this layout, and was taken apart.
+        // SAFETY: a box allocated it with this layout and was consumed.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
@@ -133,7 +133,7 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// No objects.
+    /// An empty table.
     pub(super) fn new(engine: Arc<Engine>) -> Self {
         Self {
             engine,
@@ -142,7 +142,7 @@ impl Objects {
         }
     }
 
-    /// A handle for an object that has no number of its own.
+    /// A handle for an object without a number of its own.
     pub(super) fn next_handle(&self) -> u32 {
         self.handles.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
     }
@@ -154,9 +154,9 @@ impl Objects {
         Ok(self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A forked child has its own copies of objects that lie in memory alone (device memory). It
-    /// finds the lock as it was at the fork: a thread of the parent that held it then is not there
-    /// to release it.
+    /// Locks the table in a forked child, which has its own copies of objects that are memory only
+    /// (device memory). It inherits the lock in its state at the fork: a thread of the parent that
+    /// held it does not exist in the child to release it.
     #[cold]
     fn table_in_child(&self) -> Result<MutexGuard<'_, Table>, VerbsError> {
         for _ in 0..TRIES_IN_CHILD {
@@ -169,7 +169,7 @@ impl Objects {
         Err(VerbsError::Engine(EngineError::Forked))
     }
 
-    /// Takes an object in, and gives what the application knows it by.
+    /// Adds an object and returns its public structure.
     ///
     /// # Errors
     /// [`EngineError::Forked`].
@@ -188,7 +188,7 @@ impl Objects {
     /// The object that the application names.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`]: there is none of this kind at the address, or with another handle.
+    /// [`VerbsError::Invalid`]: the address has no object of this kind, or one with another handle.
     ///
     /// # Safety
     /// No other thread destroys the object while the reference lives.
@@ -201,7 +201,7 @@ impl Objects {
         if entry.kind != TypeId::of::<T>() {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: the table says that an object of this type lives there.
+        // SAFETY: by the table an object of this type lives at the address.
         let (object, public) = unsafe { (&*named.cast::<T>(), &*named) };
         if public.handle() != entry.handle {
             return Err(VerbsError::Invalid);
@@ -223,12 +223,12 @@ impl Objects {
         if named.is_null() {
             return Ok(None);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise.
         unsafe { self.find(named) }.map(Some)
     }
 
-    /// Destroys the object that the application names, unless `release` fails. Calls that name it
-    /// meanwhile find nothing.
+    /// Destroys the object that the application names, unless `release` fails. Concurrent calls
+    /// with the object find nothing.
     ///
     /// # Errors
     /// As [`Objects::find`], or those of `release`.
@@ -240,17 +240,17 @@ impl Objects {
         named: *mut T::Public,
         release: impl FnOnce(&T) -> Result<(), VerbsError>,
     ) -> Result<(), VerbsError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the caller's promise.
         let object = unsafe { self.find::<T>(named) }?;
         let memory = NonNull::new(named.cast::<T>()).ok_or(VerbsError::Invalid)?;
-        // Of two threads that destroy one object only one gets further than this.
+        // Of two threads that destroy one object only one passes this point.
         let entry = self.table()?.live.remove(&named.addr());
         let entry = entry.ok_or(VerbsError::Invalid)?;
         if let Err(error) = release(object) {
             self.table()?.live.insert(named.addr(), entry);
             return Err(error);
         }
-        // SAFETY: `add` took the object out of a box, and it is in the table no more.
+        // SAFETY: `add` took the object out of a box, and it is no longer in the table.
         let memory = unsafe { Retired::new(memory) };
         let mut table = self.table()?;
         table.retired.push_back(memory);
@@ -261,13 +261,13 @@ impl Objects {
     }
 }
 
-/// The context through which libibverbs has come to a call that is about `named`.
+/// The context through which libibverbs has called with the object `named`.
 ///
 /// # Safety
 /// libibverbs has called the plugin through the context that the structure names.
 pub(super) unsafe fn context_of<'a, P: Public>(named: *mut P) -> &'a Context {
-    // SAFETY: libibverbs has read the same field of the same structure to find the plugin, so it
-    // can be read and names an open context of ours.
+    // SAFETY: libibverbs has read the same field of the structure to find the plugin, so the field
+    // is readable and refers to an open context of this plugin.
     unsafe { Context::from_ptr((*named).context()) }
 }
 
@@ -281,7 +281,7 @@ pub(super) unsafe fn context_of<'a, P: Public>(named: *mut P) -> &'a Context {
 pub(super) unsafe fn named<'a, T: Object>(
     public: *mut T::Public,
 ) -> Result<(&'a Context, &'a T), VerbsError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's promise.
     unsafe {
         let context = context_of(public);
         Ok((context, context.objects.find(public)?))
@@ -299,6 +299,6 @@ pub(super) unsafe fn destroy<T: Object>(
     public: *mut T::Public,
     release: impl FnOnce(&T) -> Result<(), VerbsError>,
 ) -> Result<(), VerbsError> {
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's promise.
     unsafe { context_of(public).objects.destroy(public, release) }
 }

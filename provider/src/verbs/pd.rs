@@ -1,9 +1,9 @@
 //! Protection domains, parent domains and thread domains.
 //!
 //! A parent domain is a protection domain with hints: a thread domain, and allocators for its
-//! queues. The latter are ignored: queues lie in memory that the application cannot reach. A thread
-//! domain is a lane of the engine, if one can be had: completion queues and queue pairs that are
-//! made in a parent domain with it share no lock with any others.
+//! queues. The allocators are ignored, because queues are in memory that the application cannot
+//! access. A thread domain is a lane of the engine, if one is free: completion queues and queue
+//! pairs that are created in a parent domain with it share no lock with others.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -24,35 +24,35 @@ use super::ffi;
 use super::objects::{self, Object};
 use urdma_engine::{Engine, Pd};
 
-/// A protection domain; libibverbs' part first.
+/// A protection domain; the public structure of libibverbs is its first field.
 #[repr(C)]
 pub(super) struct ProtectionDomain {
     verbs: UnsafeCell<ibv_pd>,
-    /// Where the domain and its regions are.
+    /// The engine of the domain and its regions.
     pub(super) engine: Arc<Engine>,
     pub(super) pd: Pd,
-    /// What the kernel knows of the domain; a parent domain has its domain's.
+    /// The kernel's counterpart; a parent domain has that of its protection domain.
     pub(super) kernel: Option<Arc<Counterpart>>,
     kind: Kind,
 }
 
 enum Kind {
-    /// It is the domain.
+    /// The protection domain itself.
     Own,
-    /// A parent domain, which counts as a user of its domain, and of its thread domain if it has
-    /// one.
+    /// A parent domain, which counts as a user of its protection domain and of its thread domain,
+    /// if any.
     Parent { thread: Option<Arc<Thread>> },
 }
 
-/// What a thread domain and the parent domains that were made with it share.
+/// The state shared by a thread domain and the parent domains that were created with it.
 struct Thread {
-    /// Nothing if none could be had: the thread then shares the context's engine.
+    /// `None` if no lane was free: the thread then shares the context's engine.
     lane: Option<Arc<Engine>>,
-    /// Parent domains.
+    /// The number of parent domains.
     users: AtomicU32,
 }
 
-// SAFETY: the public part is the first field, and has nothing to drop.
+// SAFETY: the public structure is the first field and has no destructor.
 unsafe impl Object for ProtectionDomain {
     type Public = ibv_pd;
 }
@@ -63,7 +63,7 @@ impl ProtectionDomain {
         matches!(self.kind, Kind::Parent { .. })
     }
 
-    /// Where completion queues and queue pairs of the domain are made.
+    /// The engine for completion queues and queue pairs of the domain.
     pub(super) fn lane(&self) -> &Arc<Engine> {
         match &self.kind {
             Kind::Parent {
@@ -94,7 +94,7 @@ impl ProtectionDomain {
         owner.objects.add(object)
     }
 
-    /// Gives up what the object stands for.
+    /// Releases the engine's domain, or a parent domain's uses.
     fn release(&self) -> Result<(), VerbsError> {
         match &self.kind {
             Kind::Own => {
@@ -117,7 +117,7 @@ impl ProtectionDomain {
 /// `ibv_alloc_pd`
 pub(super) unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours.
+        // SAFETY: libibverbs passes an open context of this plugin.
         let owner = unsafe { Context::from_ptr(context) };
         let kernel = owner.backend.counterpart(urdma_kernel::Kind::Pd);
         if let Some(kernel) = &kernel {
@@ -134,13 +134,13 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        // SAFETY: libibverbs passes an open context of this plugin, the application its attributes.
         let (owner, attr) = unsafe { (Context::from_ptr(context), &*attr) };
         let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         if attr.comp_mask & !known != 0 {
             return Err(VerbsError::NotSupported);
         }
-        // SAFETY: the application does not destroy what it names.
+        // SAFETY: the application does not destroy the domains during the call.
         let (domain, thread) = unsafe {
             (
                 owner.objects.find::<ProtectionDomain>(attr.pd)?,
@@ -161,39 +161,41 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// `ibv_import_pd`: another object for a domain of this process, which ends with either.
+/// `ibv_import_pd`: another object for a domain of this process; the domain ends with either
+/// object.
 pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours.
+        // SAFETY: libibverbs passes an open context of this plugin.
         let owner = unsafe { Context::from_ptr(context) };
         let pd = owner.engine.find_pd(handle)?;
         ProtectionDomain::create(context, owner, pd, None, Kind::Own)
     })
 }
 
-/// `ibv_unimport_pd`: the domain itself stays.
+/// `ibv_unimport_pd`: destroys the object, not the domain.
 pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
-    // SAFETY: libibverbs calls through the context of what the application has done with. The call
-    // has no answer.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer. The call returns nothing.
     let _ = unsafe { objects::destroy::<ProtectionDomain>(pd, |_| Ok(())) };
 }
 
 /// `ibv_dealloc_pd`
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: libibverbs calls through the context of what the application has done with.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer.
     ffi::status(|| unsafe { objects::destroy(pd, ProtectionDomain::release) })
 }
 
-/// A thread domain; libibverbs' part first.
+/// A thread domain; the public structure of libibverbs is its first field.
 #[repr(C)]
 struct ThreadDomain {
     verbs: UnsafeCell<ibv_td>,
-    /// The engine that the lane is beside.
+    /// The engine to which the lane belongs.
     engine: Arc<Engine>,
     thread: Arc<Thread>,
 }
 
-// SAFETY: the public part is the first field, and has nothing to drop.
+// SAFETY: the public structure is the first field and has no destructor.
 unsafe impl Object for ThreadDomain {
     type Public = ibv_td;
 }
@@ -208,7 +210,7 @@ pub(super) unsafe extern "C" fn alloc_td(
         if unsafe { (*attr).comp_mask } != 0 {
             return Err(VerbsError::NotSupported);
         }
-        // SAFETY: libibverbs passes an open context of ours.
+        // SAFETY: libibverbs passes an open context of this plugin.
         let owner = unsafe { Context::from_ptr(context) };
         let engine = &owner.engine;
         let object = Box::new(ThreadDomain {
@@ -234,6 +236,7 @@ pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
         }
         Ok(())
     };
-    // SAFETY: libibverbs calls through the context of what the application has done with.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer.
     ffi::status(|| unsafe { objects::destroy(td, release) })
 }

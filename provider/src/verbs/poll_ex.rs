@@ -1,4 +1,4 @@
-//! Polling through `ibv_cq_ex`: one completion at a time, its fields read by calls.
+//! Polling through `ibv_cq_ex`: one completion at a time, whose fields are read by calls.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
@@ -10,14 +10,14 @@ use super::errno::VerbsError;
 use super::ffi;
 use super::post::work_completion;
 
-/// The completion that the reading calls are about; the application polls one queue from one thread
-/// at a time.
+/// The completion that the read calls refer to. The application polls one queue from one thread at
+/// a time.
 #[derive(Default)]
 pub(super) struct Cursor {
     current: Cell<ibv_wc>,
 }
 
-/// Puts the calls into a new queue.
+/// Installs the calls in a new queue.
 pub(super) fn install(verbs: &mut ibv_cq_ex) {
     verbs.start_poll = Some(start_poll);
     verbs.next_poll = Some(next_poll);
@@ -36,7 +36,7 @@ pub(super) fn install(verbs: &mut ibv_cq_ex) {
     verbs.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
-/// `ibv_start_poll`: ENOENT when there is nothing.
+/// `ibv_start_poll`: ENOENT if the queue is empty.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the application passes its attributes.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
@@ -50,13 +50,13 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     let mut taken = None;
     let polled = ffi::status_on_data_path(|| {
-        // SAFETY: the calls are installed in queues of ours only.
+        // SAFETY: the calls are installed in queues of this plugin only.
         let object = unsafe { CompletionQueue::from_ex_ptr(cq) };
         object.engine.poll_cq(&object.cq, 1, |completion| {
             taken = Some(work_completion(completion))
         })?;
         if let Some(wc) = taken {
-            // SAFETY: both fields are for the plugin to fill in.
+            // SAFETY: the plugin writes both fields.
             unsafe {
                 (*cq).wr_id = wc.wr_id;
                 (*cq).status = wc.status;
@@ -65,7 +65,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
         }
         Ok(())
     });
-    // That there is nothing is no failure, so errno stays as it is.
+    // An empty queue is no error, so errno stays unchanged.
     if polled == 0 && taken.is_none() {
         libc::ENOENT
     } else {
@@ -73,11 +73,11 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     }
 }
 
-/// `ibv_end_poll`: every completion was taken when it was polled.
+/// `ibv_end_poll`: nothing to do, each completion was consumed when it was polled.
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
 fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
-    // SAFETY: the calls are installed in queues of ours only.
+    // SAFETY: the calls are installed in queues of this plugin only.
     unsafe { CompletionQueue::from_ex_ptr(cq) }
         .cursor
         .current
@@ -96,7 +96,7 @@ unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
     current(cq).byte_len
 }
 
-/// Immediate data in network order, or the key that was invalidated.
+/// Immediate data in network order, or the invalidated key.
 unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
     // SAFETY: both members of the union are 32-bit integers.
     unsafe { current(cq).__bindgen_anon_1.imm_data }
@@ -126,16 +126,16 @@ unsafe extern "C" fn read_dlid_path_bits(cq: *mut ibv_cq_ex) -> u8 {
     current(cq).dlid_path_bits
 }
 
-/// When the completion came, in ticks of `hca_core_clock`: nanoseconds of the engine's clock.
+/// Time of the completion, in ticks of `hca_core_clock`: nanoseconds of the engine's clock.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the calls are installed in queues of ours only.
+    // SAFETY: the calls are installed in queues of this plugin only.
     let taken = unsafe { CompletionQueue::from_ex_ptr(cq) }.cq.taken();
     taken.monotonic_ns
 }
 
-/// When the completion came, in nanoseconds since 1970.
+/// Time of the completion, in nanoseconds since 1970.
 unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the calls are installed in queues of ours only.
+    // SAFETY: the calls are installed in queues of this plugin only.
     let taken = unsafe { CompletionQueue::from_ex_ptr(cq) }.cq.taken();
     taken.wall_ns
 }

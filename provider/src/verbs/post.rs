@@ -1,7 +1,7 @@
-//! The data path: each work request is validated, then executed; completions are taken in place.
+//! The data path: each work request is validated, then executed; completions are written directly
+//! to the caller's array.
 //!
-//! Nothing allocates here, and nothing is logged. What the application hands over is copied to the
-//! stack, then checked.
+//! Nothing here allocates or logs. Requests are copied to the stack before they are validated.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -32,17 +32,16 @@ use urdma_engine::{
     WorkCompletion, LIMITS,
 };
 
-/// Elements of a scatter-gather list at most.
+/// Maximum number of elements of a scatter-gather list.
 const SGE_MAX: usize = LIMITS.max_sge as usize;
 
-/// The flags that a send request may have.
+/// The flags that the device supports in a send request.
 const SEND_FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
 
-/// Takes the requests of a list up to the first that is refused, which `bad_wr` then names.
+/// Posts the requests of a list up to the first that fails; `bad_wr` is set to that one.
 ///
 /// # Safety
-/// `first` begins a list that `next` leads through and null ends; `bad_wr` is a place for a
-/// pointer.
+/// `first` begins a list that is linked by `next` and ends with null; `bad_wr` can be written.
 #[inline]
 unsafe fn post_list<T>(
     first: *mut T,
@@ -52,7 +51,7 @@ unsafe fn post_list<T>(
 ) -> c_int {
     let mut wr = first;
     let result = ffi::status_on_data_path(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: by the caller's promise.
         while let Some(request) = unsafe { wr.as_ref() } {
             post(request)?;
             wr = next(request);
@@ -60,7 +59,7 @@ unsafe fn post_list<T>(
         Ok(())
     });
     if result != 0 {
-        // SAFETY: as the caller promises.
+        // SAFETY: by the caller's promise.
         unsafe { bad_wr.write(wr) };
     }
     result
@@ -72,9 +71,9 @@ pub(super) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the application passes a queue pair of ours.
+    // SAFETY: the application passes a queue pair of this plugin.
     let object = unsafe { QueuePair::from_ptr(qp) };
-    // SAFETY: the application passes a list that ends with null, and a place for the pointer.
+    // SAFETY: the application passes a list that ends with null, and a pointer that can be written.
     unsafe { post_list(wr, bad_wr, |wr| wr.next, |wr| send_one(object, wr)) }
 }
 
@@ -84,7 +83,7 @@ pub(super) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the application passes a queue pair of ours.
+    // SAFETY: the application passes a queue pair of this plugin.
     let object = unsafe { QueuePair::from_ptr(qp) };
     let post = |wr: &ibv_recv_wr| {
         with_recv_wr(wr, object.max_recv_sge, |wr| {
@@ -108,7 +107,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the application passes a shared receive queue of ours.
+    // SAFETY: the application passes a shared receive queue of this plugin.
     let object = unsafe { SharedReceiveQueue::from_ptr(srq) };
     let post = |wr: &ibv_recv_wr| {
         with_recv_wr(wr, object.srq.max_sge(), |wr| {
@@ -124,7 +123,8 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
     let shared_queue = match qp.service {
         Service::Connection | Service::UnreliableConnection => 0,
         Service::Datagram => return datagram::send_one(qp, request),
-        // SAFETY: the application has named a queue of the peer; every bit pattern is an integer.
+        // SAFETY: requests of this service have the peer's queue here; every bit pattern is an
+        // integer.
         Service::XrcInitiator => unsafe { request.qp_type.xrc.remote_srqn },
         Service::XrcTarget => return Err(VerbsError::Invalid),
     };
@@ -146,8 +146,8 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
     })
 }
 
-/// Calls `post` with a request's octets: its list, or what is there now if it is inline, which
-/// needs no registration.
+/// Calls `post` with the payload of a request: its scatter-gather list, or the octets themselves if
+/// it is inline. Inline data needs no registration.
 #[inline]
 pub(super) fn with_payload(
     qp: &QueuePair,
@@ -167,8 +167,8 @@ pub(super) fn with_payload(
         }
         Payload::Inline(inline_parts(sges, &mut parts))
     };
-    // Called in one place only, so that it becomes part of this: a request is then not put together
-    // to be taken apart at once.
+    // The only call of `post`, so that it is inlined and the request is not assembled in memory
+    // first.
     post(payload)
 }
 
@@ -181,16 +181,16 @@ fn inline_parts<'a>(
         part.write(if sge.length == 0 {
             &[]
         } else {
-            // SAFETY: the application says that it may be read there, and nobody writes to it
+            // SAFETY: the application guarantees that the octets can be read and are not written
             // during the call.
             unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
         });
     }
-    // SAFETY: as many parts as there are elements have just been written.
+    // SAFETY: as many parts as there are elements were initialized above.
     unsafe { std::slice::from_raw_parts(parts.as_ptr().cast(), sges.len()) }
 }
 
-/// Hands `post` a copy of a receive request of at most `max_sge` elements.
+/// Calls `post` with a copy of a receive request of at most `max_sge` elements.
 #[inline]
 fn with_recv_wr(
     request: &ibv_recv_wr,
@@ -205,16 +205,16 @@ fn with_recv_wr(
     })
 }
 
-/// Opcodes that [`operation`] leaves to others.
+/// Opcodes that [`operation`] does not translate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     /// `IBV_WR_BIND_MW`, which also changes the window's public structure.
     Bind,
-    /// None that there is.
+    /// An opcode that `ibv_post_send` does not have.
     Unknown,
 }
 
-/// What a request does, and its immediate data in host order.
+/// The operation of a request, and its immediate data in host order.
 #[inline]
 fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), Rest> {
     // SAFETY: all members of the unions are integers, for which every bit pattern is valid.
@@ -262,7 +262,7 @@ fn operation(request: &ibv_send_wr) -> Result<(SendOp, Option<u32>), Rest> {
     })
 }
 
-/// Whether there is such an operation.
+/// Checks the operation of a request without posting it.
 pub(super) fn check_operation(request: &ibv_send_wr) -> Result<(), VerbsError> {
     match operation(request) {
         Ok(_) => Ok(()),
@@ -271,7 +271,7 @@ pub(super) fn check_operation(request: &ibv_send_wr) -> Result<(), VerbsError> {
     }
 }
 
-/// Posts a request whose opcode [`operation`] has left over.
+/// Posts a request whose opcode [`operation`] does not translate.
 #[cold]
 fn send_rest(qp: &QueuePair, request: &ibv_send_wr, rest: Rest) -> Result<(), VerbsError> {
     if rest == Rest::Unknown {
@@ -310,7 +310,7 @@ pub(super) fn send_atomic_write(
     send_rare(qp, request, op, shared_queue)
 }
 
-/// Posts a request whose operation [`operation`] does not have; it has no immediate data.
+/// Posts an operation that [`operation`] does not return, without immediate data.
 fn send_rare(
     qp: &QueuePair,
     request: &ibv_send_wr,
@@ -331,7 +331,7 @@ fn send_rare(
     })
 }
 
-/// Modifiers of a request; all are signaled in a queue that signals all.
+/// The flags of a request. With `sq_sig_all` every request is signaled.
 #[inline]
 pub(super) fn send_flags(flags: u32, sq_sig_all: bool) -> Result<SendFlags, VerbsError> {
     if flags & !SEND_FLAGS != 0 {
@@ -344,7 +344,7 @@ pub(super) fn send_flags(flags: u32, sq_sig_all: bool) -> Result<SendFlags, Verb
     })
 }
 
-/// The number of elements, if the queue takes as many.
+/// Checks the number of elements against the queue's maximum.
 #[inline]
 pub(super) fn sge_count(count: c_int, max: u32) -> Result<usize, VerbsError> {
     match usize::try_from(count) {
@@ -353,7 +353,7 @@ pub(super) fn sge_count(count: c_int, max: u32) -> Result<usize, VerbsError> {
     }
 }
 
-/// Copies the caller's list into `list`; `count` is at most [`SGE_MAX`].
+/// Copies the caller's list to `list`; `count` is at most [`SGE_MAX`].
 #[inline]
 fn copy_sges(from: *const ibv_sge, count: usize, list: &mut [MaybeUninit<Sge>; SGE_MAX]) -> &[Sge] {
     for (index, to) in list[..count].iter_mut().enumerate() {
@@ -365,11 +365,11 @@ fn copy_sges(from: *const ibv_sge, count: usize, list: &mut [MaybeUninit<Sge>; S
             lkey: sge.lkey,
         });
     }
-    // SAFETY: the first `count` elements have just been written.
+    // SAFETY: the first `count` elements were initialized above.
     unsafe { std::slice::from_raw_parts(list.as_ptr().cast(), count) }
 }
 
-/// `ibv_poll_cq`: the number of completions, or a negative number.
+/// `ibv_poll_cq`: returns the number of completions, or a negative errno.
 pub(super) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
     num_entries: c_int,
@@ -377,11 +377,12 @@ pub(super) unsafe extern "C" fn poll_cq(
 ) -> c_int {
     let taken = ffi::caught_on_data_path(|| {
         let max = usize::try_from(num_entries).map_err(|_| VerbsError::Invalid)?;
-        // SAFETY: the application passes a completion queue of ours.
+        // SAFETY: the application passes a completion queue of this plugin.
         let object = unsafe { CompletionQueue::from_ptr(cq) };
         let mut next = wc;
         let taken = object.engine.poll_cq(&object.cq, max, |completion| {
-            // SAFETY: the application passes room for `max` completions, and there are no more.
+            // SAFETY: the application passes room for `max` completions, and the engine calls this
+            // at most as often.
             unsafe {
                 next.write(work_completion(completion));
                 next = next.add(1);
@@ -395,7 +396,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     }
 }
 
-/// A completion as verbs say it.
+/// A completion as `ibv_wc`.
 #[inline]
 pub(super) fn work_completion(from: &WorkCompletion) -> ibv_wc {
     let completion = &from.completion;
@@ -533,7 +534,7 @@ mod tests {
     fn operation_leaves_bindings_to_windows() {
         let wr = request(IBV_WR_BIND_MW);
         assert_eq!(operation(&wr), Err(Rest::Bind));
-        // It names no window.
+        // The request names no window.
         assert_eq!(check_operation(&wr), Err(VerbsError::Invalid));
         let mut invalidate = request(IBV_WR_LOCAL_INV);
         invalidate.__bindgen_anon_1.invalidate_rkey = 7;

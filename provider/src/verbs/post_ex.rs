@@ -1,8 +1,8 @@
-//! Posting through `ibv_qp_ex`: requests are put together by calls and posted all at once, or none
-//! of them.
+//! Posting through `ibv_qp_ex`: calls build a list of requests, which is posted as a whole or not
+//! at all.
 //!
-//! Between `ibv_wr_start` and `ibv_wr_complete` or `ibv_wr_abort` one thread has the queue pair's
-//! builder. A request is kept as an `ibv_send_wr` and then goes the way of every other.
+//! Between `ibv_wr_start` and `ibv_wr_complete` or `ibv_wr_abort` one thread owns the queue pair's
+//! builder. A request is kept as an `ibv_send_wr` and then posted as in [`post`].
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -27,7 +27,7 @@ use super::ffi;
 use super::post;
 use super::qp::QueuePair;
 
-/// The operations that a queue pair of this type can be asked to have calls for, as in
+/// The operations for which a queue pair of this type can have extended calls, as in
 /// `ibv_wr_post(3)`.
 pub(super) fn send_ops(qp_type: ibv_qp_type) -> u64 {
     let datagram = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -50,28 +50,28 @@ pub(super) fn send_ops(qp_type: ibv_qp_type) -> u64 {
     })
 }
 
-/// The bit of `verbs_qp.comp_mask` that says that the queue pair has extended calls.
+/// The bit of `verbs_qp.comp_mask` for a queue pair with extended calls.
 const VERBS_QP_EX: u32 = 1 << 1;
 
-/// Where `comp_mask` may be, by version of libibverbs: right behind a public part of 344, 352 or
-/// 360 octets.
+/// Possible offsets of `comp_mask`, by version of libibverbs: directly behind a public structure of
+/// 344, 352 or 360 octets.
 const COMP_MASK_CANDIDATES: [usize; 3] = [344, 352, 360];
 
-/// libibverbs' part of a queue pair.
+/// Room for libibverbs' structure of a queue pair.
 pub(super) type Part = [u64; VERBS_QP_RESERVE / 8];
 
 /// `ibv_qp_to_qp_ex`: null for a queue pair without extended calls.
 pub(super) type ToQpEx = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
 
-/// Puts the extended calls into libibverbs' part of a new queue pair, whose mask is at
+/// Installs the extended calls in libibverbs' structure of a new queue pair, with the mask at
 /// `comp_mask_offset`.
 ///
 /// # Errors
-/// [`VerbsError::NotSupported`]: the mask is at no known place.
+/// [`VerbsError::NotSupported`]: the offset of the mask is unknown.
 pub(super) fn install(part: &mut Part, comp_mask_offset: Option<usize>) -> Result<(), VerbsError> {
     let offset = comp_mask_offset.ok_or(VerbsError::NotSupported)?;
-    // SAFETY: the part is larger than the structure of any version, which has no more alignment.
-    // The calls installed are those that all versions have.
+    // SAFETY: the part is larger than the structure of any version and aligned at least as
+    // strictly. Only calls that all versions have are installed.
     let calls = unsafe { &mut *part.as_mut_ptr().cast::<ibv_qp_ex>() };
     calls.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     calls.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
@@ -93,7 +93,7 @@ pub(super) fn install(part: &mut Part, comp_mask_offset: Option<usize>) -> Resul
     calls.wr_complete = Some(wr_complete);
     calls.wr_abort = Some(wr_abort);
     if offset > COMP_MASK_CANDIDATES[0] {
-        // Where the oldest version has its mask the others have this call.
+        // The oldest version has its mask at the offset of this call.
         calls.wr_atomic_write = Some(wr_atomic_write);
     }
     set_mask(part, offset);
@@ -110,29 +110,29 @@ fn set_mask(part: &mut Part, offset: usize) {
     };
 }
 
-/// Asks a libibverbs, by its `ibv_qp_to_qp_ex`, where it looks for the bit.
+/// Finds the offset at which a libibverbs reads the bit, by calling its `ibv_qp_to_qp_ex`.
 pub(super) fn comp_mask_offset(to_qp_ex: ToQpEx) -> Option<usize> {
     COMP_MASK_CANDIDATES.into_iter().find(|&candidate| {
         let mut part = [0; VERBS_QP_RESERVE / 8];
         set_mask(&mut part, candidate);
-        // SAFETY: libibverbs only looks at the bit of a queue pair that is large enough for any
+        // SAFETY: libibverbs only reads the bit, and the part has room for a queue pair of any
         // version.
         !unsafe { to_qp_ex(part.as_mut_ptr().cast::<ibv_qp>()) }.is_null()
     })
 }
 
-/// Requests that are being put together.
+/// The requests that are being built.
 #[derive(Default)]
 pub(super) struct Builder {
-    /// A thread is between start and complete.
+    /// Set while a thread is between start and complete.
     taken: AtomicBool,
     draft: UnsafeCell<Draft>,
 }
 
-// SAFETY: the flag lets one thread at a time reach the draft.
+// SAFETY: the flag admits one thread at a time to the draft.
 unsafe impl Sync for Builder {}
-// SAFETY: the pointers in a draft are the application's, and only used while a call that it made
-// runs.
+// SAFETY: the pointers in a draft are the application's and are used only during calls that it
+// makes.
 unsafe impl Send for Builder {}
 
 #[derive(Default)]
@@ -142,9 +142,9 @@ struct Draft {
     inline: Vec<u8>,
 }
 
-/// What a request does.
+/// The operation of a request.
 enum Operation {
-    /// What the opcode of its `ibv_send_wr` says.
+    /// The one of the `ibv_send_wr`'s opcode.
     Opcode,
     /// `ibv_wr_atomic_write` of these octets, for which an `ibv_send_wr` has no field.
     AtomicWrite([u8; 8]),
@@ -153,12 +153,12 @@ enum Operation {
 struct Request {
     wr: ibv_send_wr,
     operation: Operation,
-    /// Its elements; those of an inline request say where in `inline` its octets begin.
+    /// Its elements; the address of an inline request's element is an offset in `inline`.
     sges: Range<usize>,
 }
 
 impl Request {
-    /// Whether there is such an operation.
+    /// Checks that the device has the operation.
     fn check_operation(&self) -> Result<(), VerbsError> {
         match self.operation {
             Operation::Opcode => post::check_operation(&self.wr),
@@ -190,7 +190,7 @@ impl Draft {
         }
     }
 
-    /// Takes a copy of what the request carries.
+    /// Copies the inline data of the current request.
     fn set_inline<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) {
         let begin = self.inline.len();
         for part in parts {
@@ -199,7 +199,7 @@ impl Draft {
         let length = self.inline.len() - begin;
         let sge = ibv_sge {
             addr: begin as u64,
-            // More than any queue pair takes, so refused by its limit.
+            // More than any queue pair's inline limit, so the request is refused.
             length: u32::try_from(length).unwrap_or(u32::MAX),
             lkey: 0,
         };
@@ -209,7 +209,7 @@ impl Draft {
         }
     }
 
-    /// Lets every request point at its elements, which do not move any more.
+    /// Sets the list pointers of all requests; the elements do not move afterwards.
     fn finish(&mut self) {
         let base = self.inline.as_ptr() as u64;
         for request in &mut self.requests {
@@ -222,7 +222,7 @@ impl Draft {
         }
     }
 
-    /// Posts everything or nothing, as far as no other thread fills the queue in between.
+    /// Posts all requests or none, unless another thread fills the queue at the same time.
     fn post(&mut self, qp: &QueuePair) -> Result<(), VerbsError> {
         self.finish();
         if let [_, _, ..] = self.requests[..] {
@@ -253,29 +253,29 @@ impl Builder {
     }
 }
 
-/// The queue pair of an extended one.
+/// The object of an extended queue pair.
 fn object<'a>(qp: *mut ibv_qp_ex) -> &'a QueuePair {
-    // SAFETY: the calls are installed in queue pairs of ours only, whose public part is the first
-    // field.
+    // SAFETY: the calls are installed in queue pairs of this plugin only, whose public structure is
+    // the first field.
     unsafe { QueuePair::from_ptr(qp.cast()) }
 }
 
-/// What is being put together.
+/// The draft of the queue pair.
 ///
 /// # Safety
 /// The caller is between start and complete, as the application must be.
 unsafe fn draft<'a>(qp: *mut ibv_qp_ex) -> &'a mut Draft {
-    // SAFETY: by the caller's promise this thread has the builder.
+    // SAFETY: by the caller's promise this thread owns the builder.
     unsafe { &mut *object(qp).builder.draft.get() }
 }
 
-/// Begins a request with the identity and flags that the application has set; `fill` sets the
-/// fields of its opcode.
+/// Begins a request with the `wr_id` and flags that the application has set; `fill` sets the fields
+/// of its opcode.
 fn begin(qp: *mut ibv_qp_ex, opcode: u32, fill: impl FnOnce(&mut ibv_send_wr)) {
     begin_request(qp, opcode, Operation::Opcode, fill);
 }
 
-/// As [`begin`], of any operation.
+/// As [`begin`], with any operation.
 fn begin_request(
     qp: *mut ibv_qp_ex,
     opcode: u32,
@@ -305,7 +305,7 @@ fn set_remote(wr: &mut ibv_send_wr, rkey: u32, remote_addr: u64) {
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     object(qp).builder.take();
-    // SAFETY: the builder has just been taken.
+    // SAFETY: this thread has just taken the builder.
     unsafe { draft(qp) }.clear();
 }
 
@@ -411,7 +411,7 @@ unsafe extern "C" fn wr_bind_mw(
     begin(qp, IBV_WR_BIND_MW, |wr| {
         wr.__bindgen_anon_2.bind_mw.mw = mw;
         wr.__bindgen_anon_2.bind_mw.rkey = rkey;
-        // SAFETY: the application passes what to bind.
+        // SAFETY: the application passes the parameters of the binding.
         wr.__bindgen_anon_2.bind_mw.bind_info = unsafe { *info };
     });
 }
@@ -458,8 +458,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: the application passes a list of `count` buffers that may be read, and is between
-    // start and complete.
+    // SAFETY: the application passes a list of `count` readable buffers, and is between start and
+    // complete.
     unsafe {
         let buffers = (0..count).map(|index| *list.add(index));
         draft(qp).set_inline(buffers.map(|buffer| octets(buffer.addr, buffer.length)));
@@ -472,7 +472,7 @@ unsafe fn octets<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[];
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: by the caller's promise.
     unsafe { std::slice::from_raw_parts(addr.cast(), length) }
 }
 
@@ -502,7 +502,7 @@ mod tests {
         let counts: Vec<_> = draft.requests.iter().map(|r| r.wr.num_sge).collect();
         assert_eq!(counts, [1, 3, 1]);
         let read = |request: &Request| {
-            // SAFETY: `finish` has let it point at an element, which points at octets of the draft.
+            // SAFETY: `finish` has set the pointer to an element, whose address is in the draft.
             unsafe {
                 let sge = *request.wr.sg_list;
                 std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)

@@ -1,4 +1,4 @@
-//! Queue pairs, as objects: made, modified, queried and destroyed. Posting to them is in
+//! Queue pairs as objects: created, modified, queried and destroyed. Posting to them is in
 //! [`super::post`].
 
 use std::cell::UnsafeCell;
@@ -33,19 +33,20 @@ use super::xrc::XrcDomainObject;
 use super::{attributes, datagram, ffi};
 use urdma_engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, QpState, XrcRole};
 
-/// Inline octets that every queue pair takes: there are programs that ask for none and use a few.
+/// Minimum inline size of every queue pair: some programs ask for none and send a few octets
+/// inline.
 const MIN_INLINE: u32 = 64;
 
-/// Room for a `verbs_qp` of any libibverbs. Behind the plain `ibv_qp` all is zero, which says in
-/// each of the layouts that the queue pair has no extended calls, unless [`post_ex::install`] has
-/// put them there.
+/// Room for a `verbs_qp` of any libibverbs. The octets behind the plain `ibv_qp` are zero, which
+/// means in every layout that the queue pair has no extended calls, unless [`post_ex::install`] has
+/// installed them.
 #[repr(C)]
 union VerbsPart {
     qp: ManuallyDrop<ibv_qp>,
     all: [u64; VERBS_QP_RESERVE / 8],
 }
 
-/// A queue pair; libibverbs' part first.
+/// A queue pair; the public structure of libibverbs is its first field.
 #[repr(C)]
 pub(super) struct QueuePair {
     verbs: UnsafeCell<VerbsPart>,
@@ -55,34 +56,35 @@ pub(super) struct QueuePair {
     pub(super) max_send_sge: u32,
     pub(super) max_recv_sge: u32,
     pub(super) max_inline: u32,
-    /// Every send request is signaled.
+    /// Whether every send request is signaled.
     pub(super) sq_sig_all: bool,
     pub(super) unacknowledged: Unacknowledged,
-    /// Requests that are being put together by the extended calls.
+    /// The requests that the extended calls are building.
     pub(super) builder: Builder,
     events: Events,
     rnic: Option<Rnic>,
-    /// The address vector as it was set last; held while the queue pair is modified.
+    /// The address vector that was set last; locked while the queue pair is modified.
     address: Mutex<Option<ibv_ah_attr>>,
 }
 
-// SAFETY: the public part begins the first field, which has nothing to drop.
+// SAFETY: the public structure begins the first field, which has no destructor.
 unsafe impl Object for QueuePair {
     type Public = ibv_qp;
 }
 
 impl QueuePair {
-    /// The object that contains what the application calls a queue pair.
+    /// The object whose public structure is `qp`.
     ///
     /// # Safety
     /// `qp` came from this file and lives while the reference does.
     #[inline]
     pub(super) unsafe fn from_ptr<'a>(qp: *mut ibv_qp) -> &'a Self {
-        // SAFETY: the caller's promise; the public part is the first field.
+        // SAFETY: by the caller's promise; the public structure is the first field.
         unsafe { &*qp.cast() }
     }
 
-    /// A queue pair as `attr` wants it, in RESET; sets the sizes in `attr` to those that it has.
+    /// Creates a queue pair in RESET with the attributes `attr` and sets the sizes in `attr` to the
+    /// actual ones.
     fn create(
         context: &Context,
         domain: Domain<'_>,
@@ -94,7 +96,7 @@ impl QueuePair {
         if service != Service::Connection {
             context.refuse_on_rnic()?;
         }
-        leave_out_unused(service, attr);
+        clear_unused(service, attr);
         check_init(service, attr, &context.engine.info().limits)?;
         let queues = Queues::find(&context.objects, attr)?;
         let srq = queues.srq;
@@ -107,7 +109,7 @@ impl QueuePair {
             ..config_of(service, domain, &queues, attr, &events)?
         };
         let engine = match domain {
-            // Extended connections are the first engine's alone.
+            // XRC queue pairs are in the context's engine, never in a lane.
             Domain::Protection(domain) if matches!(config.xrc, XrcRole::None) => domain.lane(),
             Domain::Protection(_) | Domain::Xrc(_) => &context.engine,
         };
@@ -120,7 +122,7 @@ impl QueuePair {
             let made = kernel_request(domain, &queues, &config, qp.number().to_u32())
                 .and_then(|request| kernel.make(|uverbs| uverbs.create_qp(&request)));
             made.inspect_err(|_| {
-                // Nobody has seen it, so nothing can be in the way.
+                // No other reference exists, so nothing can prevent this.
                 let _ = engine.destroy_qp(&qp);
             })?;
         }
@@ -157,7 +159,7 @@ impl QueuePair {
         let asked = transitions::target(from, attr, mask)?;
         let change = match self.rnic {
             Some(rnic) => rnic.change(&self.engine, attr, mask, asked)?,
-            None => Some((*attr, transitions::heard(self.service, mask))),
+            None => Some((*attr, transitions::applicable(self.service, mask))),
         };
         let Some((attr, mask)) = &change else {
             return Ok(());
@@ -166,7 +168,8 @@ impl QueuePair {
         transitions::check(self.service, from, to, mask)?;
         let mut change = attributes::change(attr, mask, self.engine.info())?;
         let target = attributes::state_of(to)?;
-        // The state of before is no step but for those two, which flush or forget again.
+        // Without a change of state there is no transition, except from RESET to RESET, which
+        // clears.
         change.state = (from != to || to == IBV_QPS_RESET).then_some(target);
         if change.state == Some(QpState::Sqd) {
             self.qp
@@ -202,7 +205,7 @@ impl QueuePair {
     }
 }
 
-/// The queues that attributes name.
+/// The queues that the attributes name.
 struct Queues<'a> {
     send_cq: Option<&'a CompletionQueue>,
     recv_cq: Option<&'a CompletionQueue>,
@@ -210,12 +213,12 @@ struct Queues<'a> {
 }
 
 impl Queues<'_> {
-    /// Looks them up.
+    /// Looks the queues up.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`]: one is named that there is not.
+    /// [`VerbsError::Invalid`]: one of them does not exist.
     fn find(objects: &Objects, attr: &ibv_qp_init_attr) -> Result<Self, VerbsError> {
-        // SAFETY: the application does not destroy what it names.
+        // SAFETY: the application does not destroy the queues during the call.
         unsafe {
             Ok(Self {
                 send_cq: objects.find_if_any(attr.send_cq)?,
@@ -226,8 +229,8 @@ impl Queues<'_> {
     }
 }
 
-/// What the engine makes a queue pair with, whose attributes [`check_init`] has checked; it is not
-/// called anything yet, and hears itself.
+/// The engine's configuration of a queue pair whose attributes have passed [`check_init`]. The
+/// cookie is not set yet, and multicast loopback is on.
 fn config_of(
     service: Service,
     domain: Domain<'_>,
@@ -235,12 +238,12 @@ fn config_of(
     attr: &ibv_qp_init_attr,
     events: &Events,
 ) -> Result<QpConfig, VerbsError> {
-    let Belongings {
+    let EngineObjects {
         pd,
         send_cq,
         recv_cq,
         xrc,
-    } = belongings(service, domain, queues)?;
+    } = engine_objects(service, domain, queues)?;
     Ok(QpConfig {
         pd,
         send_cq,
@@ -260,7 +263,7 @@ fn config_of(
     })
 }
 
-/// libibverbs' part of a queue pair in RESET with this number.
+/// The public structure of a queue pair in RESET with this number.
 fn verbs_part(verbs: ibv_qp, attr: &ibv_qp_init_attr, number: u32) -> VerbsPart {
     let mut part = VerbsPart {
         all: [0; VERBS_QP_RESERVE / 8],
@@ -279,7 +282,7 @@ fn verbs_part(verbs: ibv_qp, attr: &ibv_qp_init_attr, number: u32) -> VerbsPart 
     part
 }
 
-/// What the kernel is told of a queue pair, whose attributes [`check_init`] has checked.
+/// The kernel's request for a queue pair whose attributes have passed [`check_init`].
 fn kernel_request(
     domain: Domain<'_>,
     queues: &Queues<'_>,
@@ -307,7 +310,7 @@ fn kernel_request(
     })
 }
 
-/// Sizes as verbs say them, of the queues that the queue pair has.
+/// The sizes in verbs terms, of those queues that the queue pair has.
 fn caps(service: Service, caps: QpCaps, has_srq: bool) -> ibv_qp_cap {
     match service {
         Service::XrcTarget => ibv_qp_cap::default(),
@@ -315,24 +318,24 @@ fn caps(service: Service, caps: QpCaps, has_srq: bool) -> ibv_qp_cap {
     }
 }
 
-/// What a queue pair is made in.
+/// The domain in which a queue pair is created.
 #[derive(Clone, Copy)]
 enum Domain<'a> {
     Protection(&'a ProtectionDomain),
     Xrc(&'a XrcDomainObject),
 }
 
-/// What the engine makes a queue pair with.
-struct Belongings {
+/// The engine's objects for a queue pair.
+struct EngineObjects {
     pd: Pd,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     xrc: XrcRole,
 }
 
-/// Forgets sizes and objects of queues that the queue pair does not have, whatever the application
-/// has written there.
-fn leave_out_unused(service: Service, attr: &mut ibv_qp_init_attr) {
+/// Clears the sizes and objects of queues that the queue pair does not have; applications may leave
+/// anything there.
+fn clear_unused(service: Service, attr: &mut ibv_qp_init_attr) {
     if !service.has_receive_queue() {
         attr.srq = null_mut();
         attr.recv_cq = null_mut();
@@ -346,19 +349,19 @@ fn leave_out_unused(service: Service, attr: &mut ibv_qp_init_attr) {
     }
 }
 
-/// The objects behind what the application has named, which [`check_init`] has found.
+/// The engine's objects behind the queues and the domain that the application names.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: the domain is of the other kind.
-fn belongings(
+/// [`VerbsError::Invalid`]: a domain of the wrong kind, or no completion queue.
+fn engine_objects(
     service: Service,
     domain: Domain<'_>,
     queues: &Queues<'_>,
-) -> Result<Belongings, VerbsError> {
+) -> Result<EngineObjects, VerbsError> {
     let pd = match (service, domain) {
         (Service::XrcTarget, Domain::Xrc(object)) => {
             let domain = &object.domain;
-            return Ok(Belongings {
+            return Ok(EngineObjects {
                 pd: Pd::NONE,
                 send_cq: domain.unused_cq().clone(),
                 recv_cq: domain.unused_cq().clone(),
@@ -378,7 +381,7 @@ fn belongings(
     } else {
         (cq_of(queues.recv_cq)?, XrcRole::None)
     };
-    Ok(Belongings {
+    Ok(EngineObjects {
         pd,
         send_cq,
         recv_cq,
@@ -386,11 +389,11 @@ fn belongings(
     })
 }
 
-/// Whether there can be such a queue pair.
+/// Checks the attributes of a new queue pair.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`] without completion queues, or for sizes beyond what `ibv_query_device`
-/// says.
+/// [`VerbsError::Invalid`] without completion queues, or for sizes beyond the limits of
+/// `ibv_query_device`.
 fn check_init(
     service: Service,
     attr: &ibv_qp_init_attr,
@@ -408,12 +411,12 @@ fn check_init(
     Ok(())
 }
 
-/// What libibverbs' part says of where the queue pair belongs, its lock ready for use.
+/// A public structure with context, domain and an initialized lock.
 fn public_part(context: *mut ibv_context, pd: *mut ibv_pd) -> ibv_qp {
     ibv_qp {
         context,
         pd,
-        // The initializers that pthread.h has for static objects.
+        // The static initializers of pthread.h.
         mutex: libc::PTHREAD_MUTEX_INITIALIZER,
         cond: libc::PTHREAD_COND_INITIALIZER,
         ..ibv_qp::default()
@@ -426,8 +429,8 @@ pub(super) unsafe extern "C" fn create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     ffi::pointer(|| {
-        // SAFETY: libibverbs calls through the context of what the application names, which passes
-        // its attributes.
+        // SAFETY: libibverbs calls through the context of the object that the application passes
+        // together with its attributes.
         let ((context, domain), attr, context_ptr) = unsafe {
             (
                 objects::named::<ProtectionDomain>(pd)?,
@@ -441,18 +444,17 @@ pub(super) unsafe extern "C" fn create_qp(
     })
 }
 
-/// `ibv_create_qp_ex`: the attributes of [`create_qp`], and the extended calls for those who want
-/// them.
+/// `ibv_create_qp_ex`: the attributes of [`create_qp`], and optionally the extended calls.
 pub(super) unsafe extern "C" fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        // SAFETY: libibverbs passes an open context of this plugin, the application its attributes.
         let (owner, attr) = unsafe { (Context::from_ptr(context), &mut *attr) };
         check_extended(attr)?;
         let is_target = attr.qp_type == IBV_QPT_XRC_RECV;
-        // SAFETY: the application does not destroy what it names.
+        // SAFETY: the application does not destroy the domain during the call.
         let domain = unsafe {
             if is_target {
                 Domain::Xrc(owner.objects.find::<XrcDomainObject>(attr.xrcd)?)
@@ -473,7 +475,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         let flags = create_flags(attr);
         let mut object = QueuePair::create(owner, domain, verbs, &mut plain, flags)?;
         if attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
-            // SAFETY: every bit pattern is one of these integers.
+            // SAFETY: the union consists of integers here, for which every bit pattern is valid.
             let part = unsafe { &mut object.verbs.get_mut().all };
             let installed = post_ex::install(part, owner.library.comp_mask_offset());
             if installed.is_err() {
@@ -486,8 +488,9 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// The protection domain as the application sees it. A target has none, but libibverbs hands out
-/// what was given, and librdmacm takes the one of a target's shared receive queues from there.
+/// The protection domain in the public structure. An XRC target has none, but libibverbs returns
+/// the one that was passed, and librdmacm takes the domain of a target's shared receive queues from
+/// there.
 fn public_pd(attr: &ibv_qp_init_attr_ex) -> *mut ibv_pd {
     match attr.comp_mask & IBV_QP_INIT_ATTR_PD {
         0 => null_mut(),
@@ -495,7 +498,7 @@ fn public_pd(attr: &ibv_qp_init_attr_ex) -> *mut ibv_pd {
     }
 }
 
-/// The flags of the extended attributes, as far as they count.
+/// The creation flags, 0 if the mask does not include them.
 fn create_flags(attr: &ibv_qp_init_attr_ex) -> u32 {
     match attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS {
         0 => 0,
@@ -530,21 +533,21 @@ fn check_extended(attr: &ibv_qp_init_attr_ex) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// `ibv_modify_qp`; libibverbs then writes the new state into its part.
+/// `ibv_modify_qp`; libibverbs then sets the new state in the public structure.
 pub(super) unsafe extern "C" fn modify_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs calls through the context of what the application names, which passes
-        // its attributes.
+        // SAFETY: libibverbs calls through the context of the object that the application passes
+        // together with its attributes.
         let ((_, object), attr) = unsafe { (objects::named::<QueuePair>(qp)?, &*attr) };
         object.modify(attr, mask.cast_unsigned())
     })
 }
 
-/// `ibv_query_qp`: all attributes, whichever are asked for.
+/// `ibv_query_qp`: always returns all attributes.
 pub(super) unsafe extern "C" fn query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
@@ -552,10 +555,10 @@ pub(super) unsafe extern "C" fn query_qp(
     init_attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (_, object) = unsafe { objects::named::<QueuePair>(qp)? };
         let answer = object.query();
-        // SAFETY: the application passes room for both; the fields read never change.
+        // SAFETY: the application passes room for both structures; the fields read never change.
         unsafe {
             attr.write(answer);
             init_attr.write(ibv_qp_init_attr {
@@ -579,8 +582,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the context outlives its objects, by the contract of ibv_close_device.
         let read_end = unsafe { (*(*qp).context).async_fd };
         object.events.retire(read_end, qp as u64);
-        // SAFETY: the lock was initialized when the object was made, and the counter is what it
-        // guards.
+        // SAFETY: the lock was initialized when the object was created, and it guards the counter.
         unsafe {
             object.unacknowledged.wait(
                 addr_of_mut!((*qp).mutex),
@@ -590,8 +592,9 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         }
         Ok(())
     };
-    // SAFETY: libibverbs calls through the context of what the application has done with. When the
-    // call returns, the engine has forgotten the queue pair, and no event of it is on its way.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer. When the call returns, the engine has no reference to the queue pair and no event of
+    // it is pending.
     ffi::status(|| unsafe { objects::destroy(qp, release) })
 }
 
@@ -607,7 +610,7 @@ mod tests {
     use std::ptr::NonNull;
     use urdma_engine::LIMITS;
 
-    /// Attributes that [`check_init`] takes; the queues are never looked at.
+    /// Attributes that pass [`check_init`], which does not dereference the queues.
     fn valid() -> ibv_qp_init_attr {
         ibv_qp_init_attr {
             send_cq: NonNull::dangling().as_ptr(),
@@ -657,17 +660,17 @@ mod tests {
     fn ends_of_extended_connections_need_the_queues_that_they_have() {
         let mut attr = valid();
         attr.recv_cq = null_mut();
-        leave_out_unused(Service::XrcInitiator, &mut attr);
+        clear_unused(Service::XrcInitiator, &mut attr);
         let check = |service, attr: &ibv_qp_init_attr| check_init(service, attr, &LIMITS);
         assert_eq!(check(Service::XrcInitiator, &attr), Ok(()));
-        leave_out_unused(Service::XrcTarget, &mut attr);
+        clear_unused(Service::XrcTarget, &mut attr);
         assert_eq!(check(Service::XrcTarget, &attr), Ok(()));
         assert!(check(Service::XrcInitiator, &attr).is_err());
         assert_eq!(attr.cap.max_send_wr, 0);
     }
 
     #[test]
-    fn check_extended_refuses_what_there_is_not() {
+    fn check_extended_unsupported_attributes_are_refused() {
         let mut attr = ibv_qp_init_attr_ex {
             comp_mask: IBV_QP_INIT_ATTR_PD,
             pd: NonNull::dangling().as_ptr(),

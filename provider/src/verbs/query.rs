@@ -1,4 +1,4 @@
-//! What the device and its port say of themselves; nothing is promised that does not work.
+//! Attributes of the device and its port. Only capabilities that work are reported.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -24,21 +24,21 @@ use urdma_ipc::gid_table_len;
 /// The number of the only port.
 pub(super) const PORT: u8 = 1;
 
-/// Index of the only partition key.
+/// The index of the only partition key.
 pub(super) const PKEY_INDEX: u16 = 0;
 
-/// Time that this end may take to acknowledge, as in `local_ca_ack_delay`: 4.096 us * 2^15 = 134
-/// ms, for a busy host.
+/// Maximum time until this end acknowledges, as `local_ca_ack_delay`: 4.096 us * 2^15 = 134 ms, for
+/// a busy host.
 const ACK_DELAY: u8 = 15;
 
-/// Ethernet, in the octet that the attribute has.
+/// Ethernet, as the type of the attribute.
 const LINK_LAYER: u8 = 2;
 const _: () = assert!(IBV_LINK_LAYER_ETHERNET == 2);
 
-/// The kernel's `IB_UVERBS_QPF_GRH_REQUIRED`: without a GID nobody is reached.
+/// The kernel's `IB_UVERBS_QPF_GRH_REQUIRED`: peers are reached by GID only.
 const GRH_REQUIRED: u8 = 1;
 
-/// What on-demand memory may be used for on a reliable connection: everything.
+/// Operations on on-demand memory over a reliable connection: all.
 const ODP_RC: u32 = IBV_ODP_SUPPORT_SEND
     | IBV_ODP_SUPPORT_RECV
     | IBV_ODP_SUPPORT_WRITE
@@ -46,13 +46,13 @@ const ODP_RC: u32 = IBV_ODP_SUPPORT_SEND
     | IBV_ODP_SUPPORT_ATOMIC
     | IBV_ODP_SUPPORT_SRQ_RECV;
 
-/// And for datagrams: everything that they do.
+/// Operations on on-demand memory with datagrams: all that datagrams have.
 const ODP_UD: u32 = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
 
-/// Pace of the clock of completions: a tick is a nanosecond.
+/// Frequency of the clock of completions: one tick is a nanosecond.
 const CLOCK_KHZ: u64 = 1_000_000;
 
-/// A vendor must have a number of 24 bits that is not 0: "urd", which is nobody's.
+/// The vendor id must be a number of 24 bits other than 0: "urd", which is not assigned.
 const VENDOR: u32 = 0x0075_7264;
 
 /// `ibv_query_device` and `ibv_query_device_ex`
@@ -67,7 +67,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
         if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: libibverbs passes an open context of ours.
+        // SAFETY: libibverbs passes an open context of this plugin.
         let context = unsafe { Context::from_ptr(context) };
         let mut answer = device_attr(context.engine.info());
         if context.rnic().is_some() {
@@ -79,8 +79,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
             answer.orig_attr.max_total_mcast_qp_attach = 0;
         }
         let known = attr_octets.min(size_of::<ibv_device_attr_ex>());
-        // SAFETY: the caller's structure has `attr_octets` octets, and `known` are at most those of
-        // `answer`. It may be shorter than the type, so it is not turned into a reference.
+        // SAFETY: the caller's structure has `attr_octets` octets, and `known` is at most the size
+        // of `answer`. The structure may be shorter than the type, so no reference to it is made.
         unsafe {
             attr.cast::<u8>().write_bytes(0, attr_octets);
             attr.cast::<u8>()
@@ -100,26 +100,27 @@ pub(super) unsafe extern "C" fn query_port(
         if port != PORT {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: libibverbs passes an open context of ours.
+        // SAFETY: libibverbs passes an open context of this plugin.
         let context = unsafe { Context::from_ptr(context) };
         let mut answer = port_attr(context.engine.info());
         if let Some(rnic) = context.rnic() {
             answer.gid_tbl_len = match rnic {
-                // Its Ethernet address.
+                // The Ethernet address.
                 Rnic::StandIn => 1,
-                // Those of the module: index 0 is an Ethernet address, the engine's own follow.
+                // The module's table: index 0 is an Ethernet address, followed by the engine's
+                // GIDs.
                 Rnic::Kernel => urdma_kernel::abi::GID_TABLE_LEN,
             };
             answer.port_cap_flags &= !IBV_PORT_IP_BASED_GIDS;
         }
-        // SAFETY: libibverbs passes a structure at least as long as the one this was built against,
-        // and has zeroed it.
+        // SAFETY: libibverbs passes a zeroed structure at least as long as that of the version this
+        // was built against.
         unsafe { attr.write(answer) };
         Ok(())
     })
 }
 
-/// A count as C's `int`.
+/// A count as C's `int`, saturated.
 fn int(count: u32) -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }
@@ -146,7 +147,7 @@ fn device_attr(info: &Info) -> ibv_device_attr_ex {
     basic.node_guid = info.node_guid.to_be();
     basic.sys_image_guid = info.node_guid.to_be();
     basic.max_mr_size = limits.max_mr_octets;
-    // Regions are addressed by octet: any page size will do.
+    // Regions are addressed by octet, so every page size is supported.
     basic.page_size_cap = !0xfff;
     basic.vendor_id = VENDOR;
     basic.max_qp = int(limits.max_qp);
@@ -191,12 +192,12 @@ pub(super) unsafe extern "C" fn query_rt_values(
     values: *mut ibv_values_ex,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs passes an open context of ours, the application its structure.
+        // SAFETY: libibverbs passes an open context of this plugin, the application its structure.
         let (context, values) = unsafe { (Context::from_ptr(context), &mut *values) };
         if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
             return Err(VerbsError::Invalid);
         }
-        // The ticks of the clock are in the field for nanoseconds, whatever a tick is.
+        // The ticks of the clock are returned in the field for nanoseconds, whatever a tick is.
         values.raw_clock.tv_sec = 0;
         values.raw_clock.tv_nsec = context.engine.clock_ns().cast_signed();
         Ok(())
@@ -213,7 +214,8 @@ fn port_attr(info: &Info) -> ibv_port_attr {
         max_msg_sz: info.limits.max_message_octets,
         pkey_tbl_len: 1,
         max_vl_num: 1,
-        // 4 lanes of 25 Gb/s: memory's order of magnitude; nothing depends on it.
+        // 4 lanes of 25 Gb/s, the order of magnitude of memory bandwidth; no behaviour depends on
+        // it.
         active_width: 2,
         active_speed: 32,
         // LinkUp
@@ -230,7 +232,7 @@ pub(super) mod tests {
     use rdma_core_sys::verbs::{IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_256};
     use urdma_engine::{Gid, GidEntry, LeaseState, SlotId, LIMITS};
 
-    /// What an engine on one host says.
+    /// The information of an engine on one host.
     pub(in super::super) fn info() -> Info {
         let gid = |last| GidEntry {
             gid: Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last]),

@@ -1,8 +1,8 @@
-//! What is different for a device that shows itself as an RNIC: it has reliable connections only,
-//! and rdma_cm makes them. Programs know such a device by its node type and have a way of their own
-//! for it.
+//! The differences of a device that presents itself as an RNIC: it has reliable connections only,
+//! which rdma_cm sets up. Programs recognise such a device by its node type and handle it
+//! differently.
 //!
-//! The kernel module's device is always one, that of the stand-in if the configuration says so
+//! The kernel module's device is always an RNIC. The stand-in's is one if the configuration says so
 //! (`personality = "iwarp"`).
 
 use rdma_core_sys::verbs::{
@@ -16,17 +16,17 @@ use super::errno::VerbsError;
 use super::query::{PKEY_INDEX, PORT};
 use urdma_engine::{Engine, Personality};
 
-/// Who sets the queue pairs of an RNIC.
+/// The party that changes the states of an RNIC's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rnic {
-    /// librdmacm, with attributes that the stand-in gives it.
+    /// librdmacm, with attributes from the stand-in.
     StandIn,
-    /// urdmad, told by the kernel's rdma_cm, which gives librdmacm no attributes.
+    /// urdmad, on behalf of the kernel's rdma_cm, which gives librdmacm no attributes.
     Kernel,
 }
 
 impl Context {
-    /// Whether the device is an RNIC, and which.
+    /// The kind of RNIC, or `None` if the device is not an RNIC.
     pub(super) fn rnic(&self) -> Option<Rnic> {
         match (&self.backend, self.engine.info().personality) {
             (Backend::Kernel(_), _) => Some(Rnic::Kernel),
@@ -35,7 +35,7 @@ impl Context {
         }
     }
 
-    /// For what RNICs have not.
+    /// Refuses a feature that RNICs do not have.
     ///
     /// # Errors
     /// [`VerbsError::NotSupported`] on an RNIC.
@@ -47,15 +47,15 @@ impl Context {
     }
 }
 
-/// The attributes of a call of `ibv_modify_qp`, and which of them count.
+/// The attributes of a call of `ibv_modify_qp` and their mask.
 pub(super) type Change = (ibv_qp_attr, ibv_qp_attr_mask);
 
 impl Rnic {
-    /// The change that a call of `ibv_modify_qp` towards state `to` means; `None` if there is
-    /// nothing to do now.
+    /// Translates a call of `ibv_modify_qp` with target state `to`; `None` if nothing is to be done
+    /// now.
     ///
     /// # Errors
-    /// [`VerbsError::NotSupported`]: the queue pair would be connected without rdma_cm.
+    /// [`VerbsError::NotSupported`]: the call would connect the queue pair without rdma_cm.
     pub(super) fn change(
         self,
         engine: &Engine,
@@ -67,12 +67,12 @@ impl Rnic {
         let mut mask = mask;
         match (self, to) {
             _ if mask & IBV_QP_STATE == 0 => {}
-            // Who knows that it is an RNIC says nothing of what that has not.
+            // Programs that know an RNIC omit the attributes that it does not have.
             (_, IBV_QPS_INIT) if mask & IBV_QP_PKEY_INDEX == 0 => {
                 (attr.port_num, attr.pkey_index) = (PORT, PKEY_INDEX);
                 mask |= IBV_QP_PORT | IBV_QP_PKEY_INDEX;
             }
-            // urdmad has it set when the connection is made.
+            // urdmad sets the state when the connection is established.
             (Rnic::Kernel, IBV_QPS_RTR) if mask & IBV_QP_AV == 0 => return Ok(None),
             (Rnic::StandIn, IBV_QPS_RTR) if !engine.has_met(attr.dest_qp_num, attr.rq_psn) => {
                 eprintln!(
@@ -81,8 +81,8 @@ impl Rnic {
                 );
                 return Err(VerbsError::NotSupported);
             }
-            // So librdmacm ends an RNIC's connection; there is no kernel here to fail the queue
-            // pair after that.
+            // librdmacm ends an RNIC's connection this way. No kernel is there to move the queue
+            // pair to ERR afterwards.
             (Rnic::StandIn, IBV_QPS_SQD) => {
                 (attr.qp_state, mask) = (IBV_QPS_ERR, IBV_QP_STATE);
             }

@@ -1,4 +1,4 @@
-//! Shared receive queues, as objects; posting to them is in [`super::post`].
+//! Shared receive queues as objects; posting to them is in [`super::post`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -24,36 +24,35 @@ use super::pd::ProtectionDomain;
 use super::xrc::XrcDomainObject;
 use urdma_engine::{Engine, Srq, SrqConfig, XrcMembership};
 
-/// A shared receive queue; libibverbs' part first.
+/// A shared receive queue; the public structure of libibverbs is its first field.
 #[repr(C)]
 pub(super) struct SharedReceiveQueue {
     verbs: UnsafeCell<ibv_srq>,
     pub(super) engine: Arc<Engine>,
     pub(super) srq: Arc<Srq>,
-    /// Of a queue of extended reliable connections.
+    /// The domain of an XRC shared receive queue.
     xrc: Option<XrcMembership>,
     pub(super) unacknowledged: Unacknowledged,
     pub(super) events: Events,
 }
 
-// SAFETY: the public part is the first field, and has nothing to drop.
+// SAFETY: the public structure is the first field and has no destructor.
 unsafe impl Object for SharedReceiveQueue {
     type Public = ibv_srq;
 }
 
 impl SharedReceiveQueue {
-    /// The object that contains what the application calls a shared receive queue.
+    /// The object whose public structure is `srq`.
     ///
     /// # Safety
     /// `srq` came from this file and lives while the reference does.
     #[inline]
     pub(super) unsafe fn from_ptr<'a>(srq: *mut ibv_srq) -> &'a Self {
-        // SAFETY: the caller's promise; the public part is the first field.
+        // SAFETY: by the caller's promise; the public structure is the first field.
         unsafe { &*srq.cast() }
     }
 
-    /// A queue as `attr` wants it; one of extended reliable connections if it gets a domain and a
-    /// completion queue.
+    /// A queue with the attributes `attr`; an XRC queue if it gets a domain and a completion queue.
     fn create(
         context: &Context,
         pd: &ProtectionDomain,
@@ -69,7 +68,7 @@ impl SharedReceiveQueue {
             pd: pd.pd,
             max_wr: attr.max_wr.max(1),
             max_sge: attr.max_sge.max(1),
-            // A limit is armed by ibv_modify_srq alone.
+            // A limit is armed by ibv_modify_srq only.
             limit: 0,
             cookie,
             events: events.sink(),
@@ -111,15 +110,15 @@ impl SharedReceiveQueue {
     }
 }
 
-/// `ibv_create_srq`, and `ibv_create_srq_ex` for a basic queue; libibverbs fills in context,
-/// domain, lock and counter.
+/// `ibv_create_srq`, and `ibv_create_srq_ex` for a basic queue; libibverbs sets context, domain,
+/// lock and counter.
 pub(super) unsafe extern "C" fn create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     ffi::pointer(|| {
-        // SAFETY: libibverbs calls through the context of what the application names, which passes
-        // its attributes.
+        // SAFETY: libibverbs calls through the context of the object that the application passes
+        // together with its attributes.
         let ((context, domain), attr) =
             unsafe { (objects::named::<ProtectionDomain>(pd)?, &mut (*attr).attr) };
         let verbs = ibv_srq::default();
@@ -129,14 +128,14 @@ pub(super) unsafe extern "C" fn create_srq(
     })
 }
 
-/// `ibv_create_srq_ex` for a queue of extended reliable connections; libibverbs turns other kinds
-/// that there are into [`create_srq`].
+/// `ibv_create_srq_ex` for an XRC queue; libibverbs calls [`create_srq`] for the other supported
+/// kinds.
 pub(super) unsafe extern "C" fn create_srq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        // SAFETY: libibverbs passes an open context of this plugin, the application its attributes.
         let (owner, attr) = unsafe { (Context::from_ptr(context), &mut *attr) };
         let all = IBV_SRQ_INIT_ATTR_TYPE
             | IBV_SRQ_INIT_ATTR_PD
@@ -149,7 +148,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
         if attr.comp_mask != all {
             return Err(VerbsError::Invalid);
         }
-        // SAFETY: the application does not destroy what it names.
+        // SAFETY: the application does not destroy the objects during the call.
         let (domain, xrcd, cq) = unsafe {
             (
                 owner.objects.find::<ProtectionDomain>(attr.pd)?,
@@ -161,7 +160,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
             context,
             srq_context: attr.srq_context,
             pd: attr.pd,
-            // The initializers that pthread.h has for static objects.
+            // The static initializers of pthread.h.
             mutex: libc::PTHREAD_MUTEX_INITIALIZER,
             cond: libc::PTHREAD_COND_INITIALIZER,
             ..ibv_srq::default()
@@ -176,7 +175,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
 /// `ibv_get_srq_num`
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (_, object) = unsafe { objects::named::<SharedReceiveQueue>(srq)? };
         let xrc = object.xrc.as_ref().ok_or(VerbsError::NotSupported)?;
         // SAFETY: the application passes room for the number.
@@ -192,8 +191,8 @@ pub(super) unsafe extern "C" fn modify_srq(
     mask: c_int,
 ) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs calls through the context of what the application names, which passes
-        // its attributes.
+        // SAFETY: libibverbs calls through the context of the object that the application passes
+        // together with its attributes.
         let ((_, object), attr) = unsafe { (objects::named::<SharedReceiveQueue>(srq)?, &*attr) };
         let mask = mask.cast_unsigned();
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
@@ -212,7 +211,7 @@ pub(super) unsafe extern "C" fn modify_srq(
 /// `ibv_query_srq`
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     ffi::status(|| {
-        // SAFETY: libibverbs calls through the context of what the application names.
+        // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (_, object) = unsafe { objects::named::<SharedReceiveQueue>(srq)? };
         // SAFETY: the application passes room for the answer.
         unsafe { attr.write(object.answer()) };
@@ -230,7 +229,7 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: the context outlives its objects, by the contract of ibv_close_device.
         let read_end = unsafe { (*(*srq).context).async_fd };
         object.events.retire(read_end, srq as u64);
-        // SAFETY: libibverbs has initialized the lock, and the counter is what it guards.
+        // SAFETY: libibverbs has initialized the lock, which guards the counter.
         unsafe {
             object.unacknowledged.wait(
                 addr_of_mut!((*srq).mutex),
@@ -240,7 +239,8 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
         }
         Ok(())
     };
-    // SAFETY: libibverbs calls through the context of what the application has done with. When the
-    // call returns, the engine has forgotten the queue, and no event of it is on its way.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer. When the call returns, the engine has no reference to the queue and no event of it is
+    // pending.
     ffi::status(|| unsafe { objects::destroy(srq, release) })
 }

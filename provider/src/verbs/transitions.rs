@@ -1,16 +1,16 @@
-//! Which steps between queue pair states exist, and which attributes each step needs and takes.
+//! The transitions between queue pair states, and the attributes that each requires and allows.
 //!
 //! ```text
 //!   RESET -> INIT -> RTR -> RTS <-> SQD        any state -> RESET, any state -> ERR
 //!             |^             |^      |^
 //!             +'             +'      +'        (a state to itself: attributes only)
 //! ```
-//! The tables are those of InfiniBand Architecture 1.4, volume 1, table 96 for reliable connections
-//! and for datagrams, without alternate paths, which this device does not have. The ends of
-//! extended reliable connections leave out what belongs to the other end, unreliable connections
-//! what is about acknowledgements and reads. A queue pair of an unreliable service has SQE, too: a
-//! send request has failed and its send queue stands still, until the application takes it back to
-//! RTS.
+//! The tables are those of InfiniBand Architecture 1.4, volume 1, table 96, for reliable
+//! connections and for datagrams, without alternate paths, which this device does not have. The
+//! ends of extended reliable connections omit the attributes of the other end, unreliable
+//! connections those of acknowledgements and reads. Queue pairs of unreliable services also have
+//! SQE: a send request has failed and the send queue is stopped until the application moves the
+//! queue pair to RTS.
 
 use rdma_core_sys::verbs::{
     ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_qp_type, IBV_QPS_ERR, IBV_QPS_INIT,
@@ -24,7 +24,7 @@ use rdma_core_sys::verbs::{
 
 use super::errno::VerbsError;
 
-/// What kind of service a queue pair gives.
+/// The service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Service {
     /// Reliable connection.
@@ -33,17 +33,17 @@ pub(super) enum Service {
     UnreliableConnection,
     /// Unreliable datagram.
     Datagram,
-    /// The end of an extended reliable connection that sends.
+    /// The sending end of an extended reliable connection.
     XrcInitiator,
-    /// The end of an extended reliable connection that receives.
+    /// The receiving end of an extended reliable connection.
     XrcTarget,
 }
 
 impl Service {
-    /// The service of queue pairs of this type.
+    /// The service of this type of queue pair.
     ///
     /// # Errors
-    /// [`VerbsError::NotSupported`].
+    /// [`VerbsError::NotSupported`] for other types.
     pub(super) const fn of(qp_type: ibv_qp_type) -> Result<Self, VerbsError> {
         match qp_type {
             IBV_QPT_RC => Ok(Service::Connection),
@@ -55,8 +55,8 @@ impl Service {
         }
     }
 
-    /// Whether messages are received into requests that are posted for the queue pair alone or
-    /// taken off one shared queue.
+    /// Whether messages go to receive requests of the queue pair itself or of one shared receive
+    /// queue.
     pub(super) const fn has_receive_queue(self) -> bool {
         match self {
             Service::Connection | Service::UnreliableConnection | Service::Datagram => true,
@@ -64,8 +64,8 @@ impl Service {
         }
     }
 
-    /// The attributes of steps of connections that this end has no use for, so that nobody has to
-    /// give them.
+    /// The attributes of a connection's transitions that this end does not use and therefore does
+    /// not require.
     const fn unused(self) -> ibv_qp_attr_mask {
         match self {
             Service::Connection | Service::Datagram => 0,
@@ -83,41 +83,41 @@ impl Service {
     }
 }
 
-/// The attributes of a call of `ibv_modify_qp` that count. What belongs only to the other end of an
-/// extended connection is ignored, as the kernel's uverbs do: perftest names it.
-pub(super) const fn heard(service: Service, mask: ibv_qp_attr_mask) -> ibv_qp_attr_mask {
+/// The attributes of a call of `ibv_modify_qp` that apply. Attributes of the other end of an
+/// extended connection are ignored, as in the kernel's uverbs; perftest passes them.
+pub(super) const fn applicable(service: Service, mask: ibv_qp_attr_mask) -> ibv_qp_attr_mask {
     match service {
         Service::XrcInitiator | Service::XrcTarget => mask & !service.unused(),
         Service::Connection | Service::UnreliableConnection | Service::Datagram => mask,
     }
 }
 
-/// A step of the state machine with the attributes that go with it.
-struct Step {
+/// A transition and its attributes.
+struct Transition {
     from: ibv_qp_state,
     to: ibv_qp_state,
     required: ibv_qp_attr_mask,
     optional: ibv_qp_attr_mask,
 }
 
-/// What may be changed whenever the queue pair works.
+/// The attributes that can be changed at any time once the queue pair is operational.
 const RUNNING: ibv_qp_attr_mask =
     IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_PATH_MIG_STATE;
 
-const CONNECTION: [Step; 8] = [
-    Step {
+const CONNECTION: [Transition; 8] = [
+    Transition {
         from: IBV_QPS_RESET,
         to: IBV_QPS_INIT,
         required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
         optional: 0,
     },
-    Step {
+    Transition {
         from: IBV_QPS_INIT,
         to: IBV_QPS_INIT,
         required: 0,
         optional: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
     },
-    Step {
+    Transition {
         from: IBV_QPS_INIT,
         to: IBV_QPS_RTR,
         required: IBV_QP_AV
@@ -128,7 +128,7 @@ const CONNECTION: [Step; 8] = [
             | IBV_QP_MIN_RNR_TIMER,
         optional: IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX,
     },
-    Step {
+    Transition {
         from: IBV_QPS_RTR,
         to: IBV_QPS_RTS,
         required: IBV_QP_TIMEOUT
@@ -138,25 +138,25 @@ const CONNECTION: [Step; 8] = [
             | IBV_QP_MAX_QP_RD_ATOMIC,
         optional: RUNNING,
     },
-    Step {
+    Transition {
         from: IBV_QPS_RTS,
         to: IBV_QPS_RTS,
         required: 0,
         optional: RUNNING,
     },
-    Step {
+    Transition {
         from: IBV_QPS_RTS,
         to: IBV_QPS_SQD,
         required: 0,
         optional: IBV_QP_EN_SQD_ASYNC_NOTIFY,
     },
-    Step {
+    Transition {
         from: IBV_QPS_SQD,
         to: IBV_QPS_RTS,
         required: 0,
         optional: RUNNING,
     },
-    Step {
+    Transition {
         from: IBV_QPS_SQD,
         to: IBV_QPS_SQD,
         required: 0,
@@ -164,67 +164,67 @@ const CONNECTION: [Step; 8] = [
     },
 ];
 
-/// The way out of SQE, which reliable connections never enter.
-const UNRELIABLE_CONNECTION: [Step; 1] = [Step {
+/// The transition out of SQE, which reliable connections never enter.
+const UNRELIABLE_CONNECTION: [Transition; 1] = [Transition {
     from: IBV_QPS_SQE,
     to: IBV_QPS_RTS,
     required: 0,
     optional: IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS,
 }];
 
-/// What may be changed whenever a datagram queue pair works.
+/// As [`RUNNING`], of datagram queue pairs.
 const DATAGRAM_RUNNING: ibv_qp_attr_mask = IBV_QP_CUR_STATE | IBV_QP_QKEY;
 
-const DATAGRAM: [Step; 9] = [
-    Step {
+const DATAGRAM: [Transition; 9] = [
+    Transition {
         from: IBV_QPS_RESET,
         to: IBV_QPS_INIT,
         required: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
         optional: 0,
     },
-    Step {
+    Transition {
         from: IBV_QPS_INIT,
         to: IBV_QPS_INIT,
         required: 0,
         optional: IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY,
     },
-    Step {
+    Transition {
         from: IBV_QPS_INIT,
         to: IBV_QPS_RTR,
         required: 0,
         optional: IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
     },
-    Step {
+    Transition {
         from: IBV_QPS_RTR,
         to: IBV_QPS_RTS,
         required: IBV_QP_SQ_PSN,
         optional: DATAGRAM_RUNNING,
     },
-    Step {
+    Transition {
         from: IBV_QPS_RTS,
         to: IBV_QPS_RTS,
         required: 0,
         optional: DATAGRAM_RUNNING,
     },
-    Step {
+    Transition {
         from: IBV_QPS_RTS,
         to: IBV_QPS_SQD,
         required: 0,
         optional: IBV_QP_EN_SQD_ASYNC_NOTIFY,
     },
-    Step {
+    Transition {
         from: IBV_QPS_SQD,
         to: IBV_QPS_RTS,
         required: 0,
         optional: DATAGRAM_RUNNING,
     },
-    Step {
+    Transition {
         from: IBV_QPS_SQD,
         to: IBV_QPS_SQD,
         required: 0,
         optional: IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
     },
-    Step {
+    Transition {
         from: IBV_QPS_SQE,
         to: IBV_QPS_RTS,
         required: 0,
@@ -232,10 +232,10 @@ const DATAGRAM: [Step; 9] = [
     },
 ];
 
-/// The state that a call of `ibv_modify_qp` on a queue pair in `from` asks for.
+/// The target state of a call of `ibv_modify_qp` on a queue pair in `from`.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: the caller takes the queue pair for one in another state.
+/// [`VerbsError::Invalid`]: the caller's current state is not `from`.
 pub(super) fn target(
     from: ibv_qp_state,
     attr: &ibv_qp_attr,
@@ -251,9 +251,9 @@ pub(super) fn target(
     })
 }
 
-/// The steps of queue pairs of this service, but for those to RESET and ERR, which any state has.
-fn steps(service: Service) -> impl Iterator<Item = &'static Step> {
-    let (all, own): (&[Step], &[Step]) = match service {
+/// The transitions of this service, except those to RESET and ERR, which exist from every state.
+fn transitions(service: Service) -> impl Iterator<Item = &'static Transition> {
+    let (all, own): (&[Transition], &[Transition]) = match service {
         Service::Datagram => (&DATAGRAM, &[]),
         Service::UnreliableConnection => (&CONNECTION, &UNRELIABLE_CONNECTION),
         Service::Connection | Service::XrcInitiator | Service::XrcTarget => (&CONNECTION, &[]),
@@ -261,11 +261,11 @@ fn steps(service: Service) -> impl Iterator<Item = &'static Step> {
     all.iter().chain(own)
 }
 
-/// Checks a step that a call of `ibv_modify_qp` asks for.
+/// Checks a transition that a call of `ibv_modify_qp` asks for.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`]: no such step, an attribute is missing, or one does not belong to the
-/// step.
+/// [`VerbsError::Invalid`]: there is no such transition, a required attribute is missing, or an
+/// attribute is not allowed.
 pub(super) fn check(
     service: Service,
     from: ibv_qp_state,
@@ -279,11 +279,11 @@ pub(super) fn check(
     }
     let (required, optional) = match to {
         IBV_QPS_RESET | IBV_QPS_ERR => (0, IBV_QP_CUR_STATE),
-        _ => steps(service)
-            .find(|step| step.from == from && step.to == to)
-            .map(|step| {
+        _ => transitions(service)
+            .find(|transition| transition.from == from && transition.to == to)
+            .map(|transition| {
                 let used = !service.unused();
-                (step.required & used, step.optional & used)
+                (transition.required & used, transition.optional & used)
             })
             .ok_or(VerbsError::Invalid)?,
     };
@@ -293,7 +293,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether a step asks for the event that the send queue has drained.
+/// Whether the call asks for the event that the send queue has drained.
 pub(super) fn wants_drained(attr: &ibv_qp_attr, mask: ibv_qp_attr_mask) -> bool {
     mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && attr.en_sqd_async_notify != 0
 }
@@ -324,16 +324,16 @@ mod tests {
     }
 
     #[test]
-    fn step_without_a_required_attribute_is_refused() {
-        for step in &CONNECTION {
-            let full = step.required | IBV_QP_STATE;
-            assert_eq!(check(step.from, step.to, full), Ok(()));
+    fn transition_without_a_required_attribute_is_refused() {
+        for transition in &CONNECTION {
+            let full = transition.required | IBV_QP_STATE;
+            assert_eq!(check(transition.from, transition.to, full), Ok(()));
             for bit in (0..25)
                 .map(|shift| 1 << shift)
-                .filter(|bit| step.required & bit != 0)
+                .filter(|bit| transition.required & bit != 0)
             {
                 assert_eq!(
-                    check(step.from, step.to, full & !bit),
+                    check(transition.from, transition.to, full & !bit),
                     Err(VerbsError::Invalid)
                 );
             }
@@ -341,17 +341,20 @@ mod tests {
     }
 
     #[test]
-    fn step_with_a_foreign_attribute_is_refused() {
-        for step in &CONNECTION {
+    fn transition_with_a_foreign_attribute_is_refused() {
+        for transition in &CONNECTION {
             for foreign in [IBV_QP_QKEY, IBV_QP_ALT_PATH, 1 << 30] {
-                let mask = step.required | IBV_QP_STATE | foreign;
-                assert_eq!(check(step.from, step.to, mask), Err(VerbsError::Invalid));
+                let mask = transition.required | IBV_QP_STATE | foreign;
+                assert_eq!(
+                    check(transition.from, transition.to, mask),
+                    Err(VerbsError::Invalid)
+                );
             }
         }
     }
 
     #[test]
-    fn step_that_does_not_exist_is_refused() {
+    fn transition_that_does_not_exist_is_refused() {
         for (from, to) in [
             (IBV_QPS_RESET, IBV_QPS_RTR),
             (IBV_QPS_INIT, IBV_QPS_RTS),
@@ -407,7 +410,7 @@ mod tests {
         let rtr = CONNECTION[2].required | IBV_QP_STATE;
         let rts = CONNECTION[3].required | IBV_QP_STATE;
         for service in [Service::XrcInitiator, Service::XrcTarget] {
-            let needed = |mask| heard(service, mask);
+            let needed = |mask| applicable(service, mask);
             for (from, to, mask) in [
                 (IBV_QPS_INIT, IBV_QPS_RTR, rtr),
                 (IBV_QPS_RTR, IBV_QPS_RTS, rts),

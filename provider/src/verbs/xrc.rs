@@ -1,4 +1,4 @@
-//! Domains of extended reliable connections (XRC), as objects.
+//! Domains of extended reliable connections (XRC) as objects.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -15,19 +15,19 @@ use super::ffi;
 use super::objects::{self, Object};
 use urdma_engine::{FileId, XrcDomain};
 
-/// A domain; libibverbs' part first.
+/// An XRC domain; the public structure of libibverbs is its first field.
 #[repr(C)]
 pub(super) struct XrcDomainObject {
     verbs: UnsafeCell<ibv_xrcd>,
     pub(super) domain: Arc<XrcDomain>,
 }
 
-// SAFETY: the public part is the first field, and has nothing to drop.
+// SAFETY: the public structure is the first field and has no destructor.
 unsafe impl Object for XrcDomainObject {
     type Public = ibv_xrcd;
 }
 
-/// What the kernel knows a file by, whatever it was opened as; none for -1.
+/// The identity of an open file (device and inode), however it was opened; `None` for -1.
 fn file_of(fd: c_int) -> Result<Option<FileId>, VerbsError> {
     if fd == -1 {
         return Ok(None);
@@ -37,7 +37,7 @@ fn file_of(fd: c_int) -> Result<Option<FileId>, VerbsError> {
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
         return Err(VerbsError::last_os_error());
     }
-    // SAFETY: fstat has filled it in.
+    // SAFETY: fstat has initialized it.
     let stat = unsafe { stat.assume_init() };
     Ok(Some((stat.st_dev, stat.st_ino)))
 }
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     ffi::pointer(|| {
-        // SAFETY: libibverbs passes an open context of ours, the application its attributes.
+        // SAFETY: libibverbs passes an open context of this plugin, the application its attributes.
         let (owner, attr) = unsafe { (Context::from_ptr(context), &*attr) };
         owner.refuse_on_rnic()?;
         let both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
@@ -74,6 +74,7 @@ pub(super) unsafe extern "C" fn open_xrcd(
 /// `ibv_close_xrcd`
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     let release = |object: &XrcDomainObject| Ok(object.domain.close()?);
-    // SAFETY: libibverbs calls through the context of what the application has done with.
+    // SAFETY: libibverbs calls through the context of the object, which the application uses no
+    // longer.
     ffi::status(|| unsafe { objects::destroy(xrcd, release) })
 }
