@@ -125,6 +125,35 @@ impl Bed {
         }
     }
 
+    /// Sends 1000 datagrams of `flood` from the neighbour again and again, discards what the host
+    /// sends, and returns when `is_over`.
+    fn flood_until(
+        &mut self,
+        what: &str,
+        to: SlotId,
+        flood: impl Fn(u32) -> Vec<u8>,
+        is_over: impl Fn(&Self) -> bool,
+    ) {
+        wait_until(what, SHORT, || {
+            for number in 0..1000 {
+                self.send(ip(NEIGHBOUR), ports_to(to), &flood(number));
+            }
+            while self.next(Instant::now()).is_some() {}
+            is_over(self)
+        })
+        .unwrap();
+    }
+
+    /// Waits until urdmad has dropped `dropped` requests of hosts that do not answer ARP, and
+    /// expects that no listener has got one.
+    fn expect_unresolved(&self, dropped: u64) {
+        wait_until("the requests are judged", SHORT, || {
+            self.counter("cm_requests") != 0 || self.counter("drop_request_unresolved") >= dropped
+        })
+        .unwrap();
+        assert_eq!(self.counter("cm_requests"), 0);
+    }
+
     /// Asks by `ask` until a datagram comes that `is_answer`.
     fn ask(&mut self, ask: impl Fn(&Self), is_answer: impl Fn(&Seen) -> bool) -> Option<Seen> {
         let end = Instant::now() + SHORT;
@@ -263,10 +292,14 @@ fn answer_to(seen: &Seen, nonce: u64) -> Option<Body> {
     (message.head.nonce == Nonce(nonce)).then_some(message.body)
 }
 
+/// The TRP header of what was seen.
+fn header(seen: &Seen) -> Option<TrpHeader> {
+    TrpHeader::parse(&seen.octets, seen.octets.len()).ok()
+}
+
 /// Whether it is the RESET that answers [`stray`].
 fn is_reset(seen: &Seen, id: u32) -> bool {
-    let parsed = TrpHeader::parse(&seen.octets, seen.octets.len());
-    parsed.is_ok_and(|header| {
+    header(seen).is_some_and(|header| {
         header.kind == PacketType::Reset && header.connection_id == ConnectionId::from_u32(id)
     })
 }
@@ -335,15 +368,10 @@ fn flood_of_requests_makes_a_limited_number_of_refusals() {
     let _alone = alone();
     let mut bed = Bed::up();
     let port = ports();
-    wait_until("a refusal is left out", SHORT, || {
-        for nonce in 0..1000 {
-            let request = request(NEIGHBOUR, port, nonce);
-            bed.send(ip(NEIGHBOUR), ports_to(SlotId::DAEMON), &request);
-        }
-        while bed.next(Instant::now()).is_some() {}
+    let flood = |nonce| request(NEIGHBOUR, port, u64::from(nonce));
+    bed.flood_until("a refusal is left out", SlotId::DAEMON, flood, |bed| {
         bed.counter("drop_reject_limit") > 0
-    })
-    .unwrap();
+    });
     assert!(bed.counter("cm_rejected") > bed.counter("drop_reject_limit"));
     bed.down();
 }
@@ -353,16 +381,11 @@ fn flood_of_packets_to_no_queue_pair_makes_a_limited_number_of_resets() {
     let _alone = alone();
     let mut bed = Bed::up();
     let (listener, slot) = bed.listener(ports());
-    wait_until("a RESET is left out", SHORT, || {
-        for id in 0..1000 {
-            bed.send(ip(NEIGHBOUR), ports_to(slot), &stray(id));
-        }
-        while bed.next(Instant::now()).is_some() {}
+    bed.flood_until("a RESET is left out", slot, stray, |bed| {
         let status = bed.host.status().unwrap();
         let left_out = &status["slots"][0]["report"]["counters"]["resets_left_out"];
         left_out.as_u64().is_some_and(|count| count > 0)
-    })
-    .unwrap();
+    });
     drop(listener);
     bed.down();
 }
@@ -375,12 +398,7 @@ fn request_of_a_host_that_does_not_answer_arp_is_not_handed_to_the_listener() {
     let (listener, _) = bed.listener(port);
     let to_daemon = ports_to(SlotId::DAEMON);
     bed.send(ip(ABSENT), to_daemon, &request(ABSENT, port, 1));
-    wait_until("the request is judged", SHORT, || {
-        let data = bed.host.status().unwrap()["counters"]["data"].clone();
-        data["cm_requests"] != 0 || data["drop_request_unresolved"] == 1
-    })
-    .unwrap();
-    assert_eq!(bed.counter("cm_requests"), 0);
+    bed.expect_unresolved(1);
     let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), to_daemon, &request(NEIGHBOUR, port, 2));
     let accepted = bed.ask(ask, |seen| matches!(answer_to(seen, 2), Some(Body::Rep(_))));
     assert!(accepted.is_some(), "{}", bed.host.status().unwrap());
@@ -402,14 +420,8 @@ fn flood_of_requests_from_made_up_hosts_leaves_the_listener_alone() {
         let source = format!("10.77.0.{}", 50 + nonce % 10);
         bed.send(ip(&source), to_daemon, &request(&source, port, nonce));
     }
-    wait_until("the requests are judged", SHORT, || {
-        let data = bed.host.status().unwrap()["counters"]["data"].clone();
-        let dropped = data["drop_request_unresolved"].as_u64().unwrap_or(0);
-        // The link may lose some.
-        data["cm_requests"] != 0 || dropped >= FORGED / 10
-    })
-    .unwrap();
-    assert_eq!(bed.counter("cm_requests"), 0);
+    // The link may lose some.
+    bed.expect_unresolved(FORGED / 10);
     Connected::to(&mut bed, port);
     assert!(listener.is_running());
     bed.down();
@@ -510,8 +522,7 @@ impl Connected {
         let ask = |bed: &Bed| bed.send(ip(NEIGHBOUR), ports_to(self.qpn.slot()), &probe);
         let answered = bed.ask(ask, |seen| {
             assert!(!self.is_end(seen), "{:?}", seen.octets);
-            let header = TrpHeader::parse(&seen.octets, seen.octets.len());
-            header.is_ok_and(|header| header.kind == PacketType::Ack)
+            header(seen).is_some_and(|header| header.kind == PacketType::Ack)
         });
         assert!(answered.is_some(), "{}", bed.host.status().unwrap());
     }
@@ -522,8 +533,8 @@ impl Connected {
         if let Ok(message) = Message::parse(&seen.octets) {
             return matches!(message.body, Body::Dreq(_));
         }
-        let header = TrpHeader::parse(&seen.octets, seen.octets.len());
-        header.is_ok_and(|header| matches!(header.kind, PacketType::FinAck | PacketType::Reset))
+        header(seen)
+            .is_some_and(|header| matches!(header.kind, PacketType::FinAck | PacketType::Reset))
     }
 }
 

@@ -35,6 +35,8 @@
 
 static struct {
 	struct end end;
+	/* Of the loop that exchanges messages. */
+	struct end *exchange_end;
 	struct ibv_qp *a, *b;
 	struct rdma_event_channel *events;
 	int full_pipe[2];
@@ -42,183 +44,150 @@ static struct {
 	atomic_int running;
 } common;
 
-static void begin(void)
-{
-	atomic_fetch_add(&common.running, 1);
-}
-
-static void *waits_for_cm_event(void *unused)
+static void waits_for_cm_event(void)
 {
 	struct rdma_cm_event *event;
 
-	(void)unused;
-	begin();
 	rdma_get_cm_event(common.events, &event);
-	return NULL;
 }
 
-static void *waits_for_completion_event(void *unused)
+static void waits_for_completion_event(void)
 {
 	struct ibv_cq *cq;
 	void *context;
 
-	(void)unused;
-	begin();
 	ibv_get_cq_event(common.end.channel, &cq, &context);
-	return NULL;
 }
 
-static void *waits_for_async_event(void *unused)
+static void waits_for_async_event(void)
 {
 	struct ibv_async_event event;
 
-	(void)unused;
-	begin();
 	ibv_get_async_event(common.end.context, &event);
-	return NULL;
 }
 
 /* Calls that have nothing to do with verbs, but pass the stand-in. */
-static void *waits_in_write(void *unused)
+static void waits_in_write(void)
 {
-	(void)unused;
-	begin();
 	if (write(common.full_pipe[1], "x", 1) != 1)
 		fail("write: %s", strerror(errno));
-	return NULL;
 }
 
-static void *waits_in_open(void *unused)
+static void waits_in_open(void)
 {
-	(void)unused;
-	begin();
 	close(open(common.fifo, O_RDONLY));
-	return NULL;
 }
 
-static void *polls(void *unused)
+static void polls(void)
 {
 	struct ibv_wc wc;
 
-	(void)unused;
-	begin();
-	for (;;) {
-		if (ibv_poll_cq(common.end.cq, 1, &wc))
-			fail("a completion");
-		pthread_testcancel();
-	}
-	return NULL;
+	if (ibv_poll_cq(common.end.cq, 1, &wc))
+		fail("a completion");
 }
 
-static void *registers(void *unused)
+static void registers(void)
 {
 	static char memory[1 << 20];
+	struct ibv_mr *mr = ibv_reg_mr(common.end.pd, memory, sizeof(memory),
+				       IBV_ACCESS_LOCAL_WRITE);
 
-	(void)unused;
-	begin();
-	for (;;) {
-		struct ibv_mr *mr = ibv_reg_mr(common.end.pd, memory, sizeof(memory),
-					       IBV_ACCESS_LOCAL_WRITE);
-
-		if (!mr || ibv_dereg_mr(mr))
-			fail("ibv_reg_mr: %s", strerror(errno));
-		pthread_testcancel();
-	}
-	return NULL;
+	if (!mr || ibv_dereg_mr(mr))
+		fail("ibv_reg_mr: %s", strerror(errno));
 }
 
-static void *creates_queue_pairs(void *unused)
+static void creates_queue_pairs(void)
 {
-	(void)unused;
-	begin();
-	for (;;) {
-		if (ibv_destroy_qp(loopback_qp(&common.end, IBV_QPT_RC, NULL)))
-			fail("ibv_destroy_qp");
-		pthread_testcancel();
-	}
-	return NULL;
+	if (ibv_destroy_qp(loopback_qp(&common.end, IBV_QPT_RC, NULL)))
+		fail("ibv_destroy_qp");
 }
 
-static void *creates_completion_queues(void *unused)
+static void creates_completion_queues(void)
 {
-	(void)unused;
-	begin();
-	for (;;) {
-		struct ibv_comp_channel *channel = ibv_create_comp_channel(common.end.context);
-		struct ibv_cq *cq = channel ? ibv_create_cq(common.end.context, 8, NULL, channel, 0)
-					    : NULL;
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(common.end.context);
+	struct ibv_cq *cq = channel ? ibv_create_cq(common.end.context, 8, NULL, channel, 0)
+				    : NULL;
 
-		if (!cq || ibv_req_notify_cq(cq, 0) || ibv_destroy_cq(cq) ||
-		    ibv_destroy_comp_channel(channel))
-			fail("a completion queue: %s", strerror(errno));
-		pthread_testcancel();
-	}
-	return NULL;
+	if (!cq || ibv_req_notify_cq(cq, 0) || ibv_destroy_cq(cq) ||
+	    ibv_destroy_comp_channel(channel))
+		fail("a completion queue: %s", strerror(errno));
 }
 
-static void *opens(void *unused)
+static void opens(void)
 {
-	(void)unused;
-	begin();
-	for (;;) {
-		struct ibv_context *context = ibv_open_device(common.end.context->device);
+	struct ibv_context *context = ibv_open_device(common.end.context->device);
 
-		if (!context || ibv_close_device(context))
-			fail("ibv_open_device: %s", strerror(errno));
-		pthread_testcancel();
-	}
-	return NULL;
+	if (!context || ibv_close_device(context))
+		fail("ibv_open_device: %s", strerror(errno));
 }
 
-static void *makes_ids(void *unused)
+static void makes_ids(void)
 {
-	(void)unused;
-	begin();
-	for (;;) {
-		struct rdma_event_channel *events = rdma_create_event_channel();
-		struct rdma_cm_id *id;
+	struct rdma_event_channel *events = rdma_create_event_channel();
+	struct rdma_cm_id *id;
 
-		if (!events || rdma_create_id(events, &id, NULL, RDMA_PS_TCP) ||
-		    rdma_destroy_id(id))
-			fail("rdma_create_id: %s", strerror(errno));
-		rdma_destroy_event_channel(events);
-		pthread_testcancel();
-	}
-	return NULL;
+	if (!events || rdma_create_id(events, &id, NULL, RDMA_PS_TCP) ||
+	    rdma_destroy_id(id))
+		fail("rdma_create_id: %s", strerror(errno));
+	rdma_destroy_event_channel(events);
 }
 
 /* Each message raises a completion event, which is not read. */
-static void *exchanges(void *end)
+static void exchanges(void)
 {
-	struct end *e = end;
+	struct end *e = common.exchange_end;
 
-	begin();
+	if (ibv_req_notify_cq(e->cq, 0))
+		fail("ibv_req_notify_cq");
+	loopback_receive(e, common.b);
+	loopback_exchange(e, common.a);
+}
+
+struct call {
+	const char *name;
+	void (*body)(void);
+};
+
+static void *call_once(void *argument)
+{
+	const struct call *call = argument;
+
+	atomic_fetch_add(&common.running, 1);
+	call->body();
+	return NULL;
+}
+
+static void *call_repeatedly(void *argument)
+{
+	const struct call *call = argument;
+
+	atomic_fetch_add(&common.running, 1);
 	for (;;) {
-		if (ibv_req_notify_cq(e->cq, 0))
-			fail("ibv_req_notify_cq");
-		loopback_receive(e, common.b);
-		loopback_exchange(e, common.a);
+		call->body();
 		pthread_testcancel();
 	}
 	return NULL;
 }
 
-/* Starts a thread, cancels it some time after it has begun, and expects that it ends by that. */
-static void cancel(void *(*body)(void *), void *argument, useconds_t microseconds, const char *what)
+/*
+ * Starts a thread, cancels it `microseconds` after it has begun, and expects that the cancellation
+ * ends it.
+ */
+static void cancel(void *(*run)(void *), const struct call *call, useconds_t microseconds)
 {
 	int before = atomic_load(&common.running);
 	pthread_t thread;
 	void *result;
 
-	if (pthread_create(&thread, NULL, body, argument))
+	if (pthread_create(&thread, NULL, run, (void *)call))
 		fail("a thread cannot be started");
 	while (atomic_load(&common.running) == before)
 		usleep(100);
 	usleep(microseconds);
 	if (pthread_cancel(thread) || pthread_join(thread, &result))
-		fail("%s: the thread cannot be joined", what);
+		fail("%s: the thread cannot be joined", call->name);
 	if (result != PTHREAD_CANCELED)
-		fail("%s: the thread was not cancelled", what);
+		fail("%s: the thread was not cancelled", call->name);
 }
 
 /* The device serves those that remain. */
@@ -235,10 +204,7 @@ static void device_goes_on(void)
 
 static void cancel_those_that_wait(void)
 {
-	static const struct {
-		const char *name;
-		void *(*body)(void *);
-	} waits[] = {
+	static const struct call waits[] = {
 		{ "rdma_get_cm_event", waits_for_cm_event },
 		{ "ibv_get_cq_event", waits_for_completion_event },
 		{ "ibv_get_async_event", waits_for_async_event },
@@ -247,16 +213,13 @@ static void cancel_those_that_wait(void)
 	};
 
 	for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++)
-		cancel(waits[i].body, NULL, SETTLE_US, waits[i].name);
+		cancel(call_once, &waits[i], SETTLE_US);
 	device_goes_on();
 }
 
 static void cancel_those_that_repeat(void)
 {
-	static const struct {
-		const char *name;
-		void *(*body)(void *);
-	} loops[] = {
+	static const struct call loops[] = {
 		{ "ibv_poll_cq", polls },
 		{ "ibv_reg_mr", registers },
 		{ "ibv_create_qp", creates_queue_pairs },
@@ -267,8 +230,7 @@ static void cancel_those_that_repeat(void)
 
 	for (size_t i = 0; i < sizeof(loops) / sizeof(*loops); i++) {
 		for (int round = 0; round < ROUNDS; round++)
-			cancel(loops[i].body, NULL, (useconds_t)(lrand48() % RUN_US),
-			       loops[i].name);
+			cancel(call_repeatedly, &loops[i], (useconds_t)(lrand48() % RUN_US));
 		device_goes_on();
 	}
 }
@@ -279,6 +241,8 @@ static void cancel_those_that_repeat(void)
  */
 static void cancel_those_that_exchange(void)
 {
+	static const struct call exchange = { "ibv_post_send", exchanges };
+
 	for (int round = 0; round < ROUNDS; round++) {
 		struct end e = common.end;
 
@@ -289,7 +253,8 @@ static void cancel_those_that_exchange(void)
 		common.a = loopback_qp(&e, IBV_QPT_RC, NULL);
 		common.b = loopback_qp(&e, IBV_QPT_RC, NULL);
 		loopback_connect(&e, common.a, common.b);
-		cancel(exchanges, &e, (useconds_t)(lrand48() % RUN_US), "ibv_post_send");
+		common.exchange_end = &e;
+		cancel(call_repeatedly, &exchange, (useconds_t)(lrand48() % RUN_US));
 		loopback_destroy(common.a, common.b);
 		if (ibv_destroy_cq(e.cq) || ibv_destroy_comp_channel(e.channel))
 			fail("ibv_destroy_cq");

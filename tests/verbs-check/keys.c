@@ -400,10 +400,7 @@ void check_keys(void)
 	struct end e;
 	struct ibv_qp *a, *b;
 
-	end_open(&e, ALL);
-	a = loopback_qp(&e, IBV_QPT_RC, NULL);
-	b = loopback_qp(&e, IBV_QPT_RC, NULL);
-	loopback_connect(&e, a, b);
+	loopback_open(&e, &a, &b);
 	window_key(&e, a, b);
 	window_key_by_calls(&e);
 	foreign_window(&e, a, b);
@@ -413,6 +410,5 @@ void check_keys(void)
 	no_octets(&e, a, b);
 	no_octets_on_demand(&e);
 	advice(&e);
-	loopback_destroy(a, b);
-	end_close(&e);
+	loopback_close(&e, a, b);
 }

@@ -108,6 +108,20 @@ void loopback_connect(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	point_at(e, b, a, psn);
 }
 
+void loopback_open(struct end *e, struct ibv_qp **a, struct ibv_qp **b)
+{
+	end_open(e, ALL);
+	*a = loopback_qp(e, IBV_QPT_RC, NULL);
+	*b = loopback_qp(e, IBV_QPT_RC, NULL);
+	loopback_connect(e, *a, *b);
+}
+
+void loopback_close(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
+{
+	loopback_destroy(a, b);
+	end_close(e);
+}
+
 void loopback_destroy(struct ibv_qp *a, struct ibv_qp *b)
 {
 	if (ibv_destroy_qp(a) || ibv_destroy_qp(b))

@@ -16,6 +16,9 @@
 struct ibv_qp *loopback_qp(struct end *e, enum ibv_qp_type type, struct ibv_srq *srq);
 /* From whatever state to RTS, each the other's peer; datagram queue pairs have none. */
 void loopback_connect(struct end *e, struct ibv_qp *a, struct ibv_qp *b);
+/* Opens an end with two connected queue pairs of type RC. */
+void loopback_open(struct end *e, struct ibv_qp **a, struct ibv_qp **b);
+void loopback_close(struct end *e, struct ibv_qp *a, struct ibv_qp *b);
 void loopback_destroy(struct ibv_qp *a, struct ibv_qp *b);
 
 /* A step of the state machine, which must be taken. */

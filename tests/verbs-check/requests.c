@@ -257,16 +257,12 @@ void check_requests(void)
 	struct end e;
 	struct ibv_qp *a, *b;
 
-	end_open(&e, ALL);
-	a = loopback_qp(&e, IBV_QPT_RC, NULL);
-	b = loopback_qp(&e, IBV_QPT_RC, NULL);
-	loopback_connect(&e, a, b);
+	loopback_open(&e, &a, &b);
 	lists(&e, a, b);
 	long_lists(&e, a, b);
 	inline_data(&e, a, b);
 	solicited(&e, a, b);
 	null_region(&e, a, b);
 	chosen_address(&e, a);
-	loopback_destroy(a, b);
-	end_close(&e);
+	loopback_close(&e, a, b);
 }
