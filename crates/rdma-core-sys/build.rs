@@ -1,5 +1,5 @@
-//! Binds the public header of the installed libibverbs. Linking it is left to programs: the plugin
-//! calls the copy that opens its device.
+//! Generates bindings of the public header of the installed libibverbs. It links nothing: the
+//! plugin calls the copy that opens its device.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ fn bind(library: &pkg_config::Library) -> Result<(), String> {
         .header_contents("wrapper.h", "#include <infiniband/verbs.h>\n")
         .clang_args(include)
         .allowlist_file(".*/infiniband/(verbs|verbs_api|ib_user_ioctl_verbs)\\.h")
-        // libc's types, so that its functions can be called on them.
+        // The types of the libc crate, so that its functions accept the fields.
         .blocklist_type("pthread_.*|timespec")
         .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, timespec};")
         .default_enum_style(bindgen::EnumVariation::Consts)

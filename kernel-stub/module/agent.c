@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * /dev/urdma: an urdmad opens it and says which device it serves. A device that nobody serves has
- * its port down and cannot be opened.
+ * /dev/urdma: an urdmad opens it to serve a device. The port of a device that is not served is
+ * down, and the device cannot be opened.
  */
 #include <linux/cred.h>
 #include <linux/fs.h>
@@ -12,27 +12,27 @@
 
 #include "urdma.h"
 
-/* One open file. */
+/* An open file. */
 struct urdma_agent {
 	/*
-	 * The device that it serves, NULL before it has said so and after the device is gone; under
+	 * The device that it serves; NULL before it serves one and after the device is gone. Under
 	 * urdma_agents_lock.
 	 */
 	struct urdma_dev *dev;
 	u8 run_dir[URDMA_RUN_DIR_OCTETS];
 	kuid_t owner;
-	/* May be invalid: none. */
+	/* Invalid if there is none. */
 	kgid_t group;
 	u32 gid_count;
-	/* Notes that it has not read; under urdma_agents_lock. */
+	/* Unread messages; under urdma_agents_lock. */
 	struct list_head notes;
 	u8 gids[URDMA_GIDS][16];
-	/* The device is gone, there is nothing left to do. */
+	/* The device is gone. */
 	bool is_over;
 	wait_queue_head_t wait;
 };
 
-/* Who serves what: both directions change together. */
+/* Guards the relation of devices and agents, in both directions. */
 static DEFINE_SPINLOCK(urdma_agents_lock);
 
 bool urdma_agent_is_there(struct urdma_dev *dev)
@@ -40,14 +40,17 @@ bool urdma_agent_is_there(struct urdma_dev *dev)
 	return READ_ONCE(dev->agent);
 }
 
-/* As with the control socket of an urdmad: its user, its group, and who overrides permissions. */
+/* The rule of urdmad's control socket: its user, its group, and CAP_DAC_OVERRIDE. */
 static bool urdma_agent_admits_caller(const struct urdma_agent *agent)
 {
 	return uid_eq(current_euid(), agent->owner) ||
 	       (gid_valid(agent->group) && in_egroup_p(agent->group)) || capable(CAP_DAC_OVERRIDE);
 }
 
-/* Where the device's urdmad is; -ENODEV if it has none, -EACCES if the caller may not use it. */
+/*
+ * The run directory of the device's urdmad; -ENODEV without one, -EACCES if the caller may not use
+ * it.
+ */
 int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS])
 {
 	struct urdma_agent *agent;
@@ -65,7 +68,7 @@ int urdma_agent_run_dir(struct urdma_dev *dev, u8 run_dir[URDMA_RUN_DIR_OCTETS])
 	return ret;
 }
 
-/* The instance's GID of this index, zero if there is none. */
+/* The instance's GID with this index, zero if there is none. */
 void urdma_agent_gid(struct urdma_dev *dev, unsigned int index, u8 gid[16])
 {
 	memset(gid, 0, 16);
@@ -75,7 +78,7 @@ void urdma_agent_gid(struct urdma_dev *dev, unsigned int index, u8 gid[16])
 	spin_unlock(&urdma_agents_lock);
 }
 
-/* Gives a note to the device's urdmad, or frees it if there is none (-ENODEV). */
+/* Queues a message for the device's urdmad, or frees it if there is none (-ENODEV). */
 int urdma_agent_send(struct urdma_dev *dev, struct urdma_note *note)
 {
 	int ret = -ENODEV;
@@ -92,7 +95,7 @@ int urdma_agent_send(struct urdma_dev *dev, struct urdma_note *note)
 	return ret;
 }
 
-/* The device is about to be freed. */
+/* Called before the device is freed. */
 void urdma_agent_dev_gone(struct urdma_dev *dev)
 {
 	struct urdma_agent *agent;
@@ -129,7 +132,7 @@ static int urdma_agent_release(struct inode *inode, struct file *file)
 
 	spin_lock(&urdma_agents_lock);
 	dev = agent->dev;
-	/* A device that is on its way out takes no reference; it will find no agent. */
+	/* A device that is being removed takes no reference; it will find no agent. */
 	if (dev) {
 		dev->agent = NULL;
 		if (!ib_device_try_get(&dev->ib))
@@ -225,7 +228,7 @@ static __poll_t urdma_agent_poll(struct file *file, poll_table *table)
 	return events;
 }
 
-/* One note; -EAGAIN if there is none. */
+/* Reads one message; -EAGAIN if there is none. */
 static ssize_t urdma_agent_read(struct file *file, char __user *to, size_t octets, loff_t *offset)
 {
 	struct urdma_agent *agent = file->private_data;
@@ -248,8 +251,8 @@ static ssize_t urdma_agent_read(struct file *file, char __user *to, size_t octet
 }
 
 /*
- * The device that this agent serves, with a reference; NULL if it serves none, or one on its way
- * out.
+ * The device that this agent serves, with a reference; NULL if there is none, or if it is being
+ * removed.
  */
 static struct urdma_dev *urdma_agent_dev(struct urdma_agent *agent)
 {
@@ -263,7 +266,7 @@ static struct urdma_dev *urdma_agent_dev(struct urdma_agent *agent)
 	return dev;
 }
 
-/* One message. */
+/* Writes one message. */
 static ssize_t urdma_agent_write(struct file *file, const char __user *from, size_t octets,
 				 loff_t *offset)
 {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * iw_cm's calls become messages to the device's urdmad, which speaks to the other end; its answers
- * become iw_cm's events.
- *
- * iw_cm waits for the event that ends a connect or an accept, and queue pairs are held by their
- * connection, so every endpoint must end: by urdmad's word, by the queue pair's end, or by urdmad's
- * death. Whoever ends it takes it out of the table under the device's cm_lock, once.
+ * Turns the calls of iw_cm into messages to the device's urdmad, which communicates with the peer,
+ * and urdmad's answers into events of iw_cm. iw_cm waits for the event that ends a connect or an
+ * accept, and a connection holds a reference to its queue pair. So every endpoint must end: by a
+ * message of urdmad, with the queue pair, or with urdmad. Whichever is first removes the endpoint
+ * from the table, under the device's cm_lock, exactly once.
  */
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -14,10 +13,10 @@
 
 #include "urdma.h"
 
-/* How long urdmad may take to answer a listen. */
+/* Maximum time until urdmad answers a listen. */
 #define URDMA_LISTEN_TIMEOUT (30 * HZ)
 
-/* Numbers that urdmad gives to the requests it brings have this bit, the module's own have not. */
+/* Set in the ids that urdmad chooses for requests, clear in the module's own. */
 #define URDMA_ID_OF_REQUEST BIT(31)
 
 enum urdma_ep_state {
@@ -32,13 +31,13 @@ struct urdma_ep {
 	u32 id;
 	enum urdma_ep_state state;
 	struct urdma_dev *dev;
-	/* With a reference. */
+	/* Holds a reference. */
 	struct iw_cm_id *cm_id;
-	/* A connection's; it knows the endpoint too, as long as that is in the table. */
+	/* Of a connection; it points back while the endpoint is in the table. */
 	struct urdma_qp *qp;
-	/* Made in advance, because an end must not fail; NULL once it was sent. */
+	/* Allocated in advance, because ending must not fail; NULL once it is sent. */
 	struct urdma_note *farewell;
-	/* A listener's: urdmad has answered. */
+	/* Of a listener: urdmad has answered. */
 	struct completion answered;
 	int status;
 };
@@ -70,7 +69,7 @@ static void urdma_put_address(const struct sockaddr_storage *from, u8 ip[16], u1
 	}
 }
 
-/* The family is the listener's, so that iw_cm's users see what they bound. */
+/* Uses the listener's family, so that iw_cm's users see the family that they bound. */
 static void urdma_get_address(struct sockaddr_storage *to, sa_family_t family, const u8 ip[16],
 			      u16 port)
 {
@@ -112,7 +111,7 @@ static void urdma_ep_free(struct urdma_ep *ep)
 	kfree(ep);
 }
 
-/* An endpoint that is in no table yet; `id` 0 for a new number, which is reserved. */
+/* An endpoint that is not in the table; with `id` 0 a new id is reserved. */
 static struct urdma_ep *urdma_ep_new(struct iw_cm_id *cm_id, enum urdma_ep_state state, u32 id)
 {
 	struct urdma_dev *dev = to_urdma_dev(cm_id->device);
@@ -144,14 +143,14 @@ static struct urdma_ep *urdma_ep_new(struct iw_cm_id *cm_id, enum urdma_ep_state
 	return ep;
 }
 
-/* Takes an endpoint that nobody else has seen back. */
+/* Frees an endpoint that is not visible to others. */
 static void urdma_ep_discard(struct urdma_ep *ep)
 {
 	xa_erase(&ep->dev->eps, ep->id);
 	urdma_ep_free(ep);
 }
 
-/* Puts an endpoint into the table and tells urdmad of it. */
+/* Adds the endpoint to the table and sends its message to urdmad. */
 static int urdma_ep_announce(struct urdma_ep *ep, struct urdma_qp *qp, struct urdma_note *note)
 {
 	struct urdma_dev *dev = ep->dev;
@@ -165,7 +164,7 @@ static int urdma_ep_announce(struct urdma_ep *ep, struct urdma_qp *qp, struct ur
 		ret = urdma_agent_send(dev, note);
 	}
 	if (!ret) {
-		/* The slot is reserved, so that this needs no memory. */
+		/* The entry is reserved, so this allocates nothing. */
 		xa_store(&dev->eps, ep->id, ep, GFP_ATOMIC);
 		ep->cm_id->add_ref(ep->cm_id);
 		ep->cm_id->provider_data = ep;
@@ -200,15 +199,15 @@ static void urdma_ep_event(struct urdma_ep *ep, enum iw_cm_event_type kind, int 
 static void urdma_ep_say_farewell(struct urdma_ep *ep)
 {
 	if (ep->farewell) {
-		/* Without an urdmad there is nobody to be told. */
+		/* Without an urdmad there is no recipient. */
 		urdma_agent_send(ep->dev, ep->farewell);
 		ep->farewell = NULL;
 	}
 }
 
 /*
- * Ends an endpoint that is in the table; under cm_lock. iw_cm has made room for these events when
- * it began.
+ * Ends an endpoint that is in the table; under cm_lock. iw_cm allocated these events when the
+ * endpoint was created.
  */
 static void urdma_ep_end(struct urdma_ep *ep, int status, const struct urdma_cm_message *message)
 {
@@ -219,7 +218,7 @@ static void urdma_ep_end(struct urdma_ep *ep, int status, const struct urdma_cm_
 		urdma_ep_event(ep, IW_CM_EVENT_CONNECT_REPLY, status, message);
 		break;
 	case URDMA_EP_ACCEPTING:
-		/* There is no event that says that an accept has failed. */
+		/* There is no event for a failed accept. */
 		urdma_ep_event(ep, IW_CM_EVENT_ESTABLISHED, 0, NULL);
 		fallthrough;
 	case URDMA_EP_ESTABLISHED:
@@ -234,7 +233,7 @@ static void urdma_ep_end(struct urdma_ep *ep, int status, const struct urdma_cm_
 	urdma_ep_free(ep);
 }
 
-/* iw_cm and the caller both name queue pairs by number: it must be the caller's. */
+/* iw_cm and the caller name queue pairs by number: it must be the caller's. */
 static struct urdma_qp *urdma_own_qp(struct iw_cm_id *cm_id, u32 qpn)
 {
 	struct xarray *qps = &to_urdma_dev(cm_id->device)->qps;
@@ -297,8 +296,8 @@ static int urdma_reject(struct iw_cm_id *cm_id, int status, const void *data, u8
 }
 
 /*
- * Who refuses for an application names private data, even if there is none; iw_cm, whose listener
- * is gone, does not.
+ * A rejection by an application has private data, possibly empty. One by iw_cm, for a listener that
+ * is gone, has none.
  */
 int urdma_iw_reject(struct iw_cm_id *cm_id, const void *data, u8 len)
 {
@@ -378,7 +377,7 @@ int urdma_iw_destroy_listen(struct iw_cm_id *cm_id)
 	return 0;
 }
 
-/* The connection of a queue pair, if it has one, is to end; what comes of it urdmad says. */
+/* Asks urdmad to end the connection of a queue pair, if it has one; urdmad reports the result. */
 void urdma_cm_disconnect(struct urdma_qp *qp)
 {
 	struct urdma_dev *dev = to_urdma_dev(qp->ib.device);
@@ -389,7 +388,7 @@ void urdma_cm_disconnect(struct urdma_qp *qp)
 	spin_unlock(&dev->cm_lock);
 }
 
-/* The queue pair ends, and nobody waits for urdmad. */
+/* The queue pair is destroyed; its connection ends without waiting for urdmad. */
 void urdma_cm_qp_gone(struct urdma_qp *qp)
 {
 	struct urdma_dev *dev = to_urdma_dev(qp->ib.device);
@@ -402,7 +401,7 @@ void urdma_cm_qp_gone(struct urdma_qp *qp)
 	spin_unlock(&dev->cm_lock);
 }
 
-/* urdmad is gone: no connection can be kept, no listener be heard. */
+/* urdmad is gone: all connections and listeners end. */
 void urdma_cm_agent_gone(struct urdma_dev *dev)
 {
 	struct urdma_ep *ep;
@@ -420,7 +419,7 @@ void urdma_cm_agent_gone(struct urdma_dev *dev)
 	spin_unlock(&dev->cm_lock);
 }
 
-/* urdmad brings a request for a listener. */
+/* A connection request from urdmad for a listener. */
 static int urdma_cm_request(struct urdma_dev *dev, const struct urdma_cm_message *message)
 {
 	struct urdma_ep *ep = xa_load(&dev->eps, message->listener);
@@ -441,11 +440,11 @@ static int urdma_cm_request(struct urdma_dev *dev, const struct urdma_cm_message
 	family = ep->cm_id->local_addr.ss_family;
 	urdma_get_address(&event.local_addr, family, message->local, message->local_port);
 	urdma_get_address(&event.remote_addr, family, message->remote, message->remote_port);
-	/* -ENOMEM when the backlog is full. */
+	/* -ENOMEM if the backlog is full. */
 	return ep->cm_id->event_handler(ep->cm_id, &event);
 }
 
-/* What urdmad says, a private copy; under cm_lock. */
+/* Handles a private copy of a message from urdmad; under cm_lock. */
 static int urdma_cm_answer(struct urdma_dev *dev, const struct urdma_cm_message *message)
 {
 	struct urdma_ep *ep;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * urdma: gives libibverbs and librdmacm a device whose work is done in user space. This file: the
- * module's and the devices' lives.
+ * urdma: an RDMA device for libibverbs and librdmacm whose work is done in user space. This file:
+ * module and device lifetimes.
  *
  *   rdma link add urdma0 type urdma netdev eth0
  *   rdma link delete urdma0
@@ -14,7 +14,7 @@
 
 #include "urdma.h"
 
-/* The device of this name, with a reference (ib_device_put); NULL if there is none. */
+/* The device with this name, with a reference (ib_device_put); NULL if there is none. */
 struct urdma_dev *urdma_dev_find(const char *name)
 {
 	struct ib_device *ib = ib_device_get_by_name(name, URDMA_DRIVER_ID);
@@ -22,7 +22,7 @@ struct urdma_dev *urdma_dev_find(const char *name)
 	return ib ? to_urdma_dev(ib) : NULL;
 }
 
-/* Tells everybody that the port's state is another one. */
+/* Dispatches an event about the state of the port. */
 void urdma_dev_port_event(struct urdma_dev *dev)
 {
 	struct ib_port_attr attr;
@@ -37,7 +37,7 @@ void urdma_dev_port_event(struct urdma_dev *dev)
 	ib_dispatch_event(&event);
 }
 
-/* Tells everybody that the GID table is another one. */
+/* Dispatches an event about the GID table. */
 void urdma_dev_gid_event(struct urdma_dev *dev)
 {
 	struct ib_event event = {
@@ -68,7 +68,7 @@ static int urdma_dev_add(const char *name, struct net_device *netdev)
 	strscpy(dev->ib.node_desc, "urdma", sizeof(dev->ib.node_desc));
 	addrconf_addr_eui48((u8 *)&dev->ib.node_guid, netdev->dev_addr);
 	strscpy(dev->ib.iw_ifname, netdev->name, sizeof(dev->ib.iw_ifname));
-	/* Ports are urdmad's: no port mapper shall look for them in TCP. */
+	/* TCP ports are urdmad's: the port mapper must not be used. */
 	dev->ib.iw_driver_flags = IW_F_NO_PORT_MAP;
 	ib_set_device_ops(&dev->ib, &urdma_device_ops);
 #if IS_ENABLED(CONFIG_INFINIBAND_USER_ACCESS)
@@ -101,7 +101,7 @@ static struct rdma_link_ops urdma_link_ops = {
 	.newlink = urdma_newlink,
 };
 
-/* Follows what happens to the network device. */
+/* Follows the state of the network device. */
 static int urdma_netdev_event(struct notifier_block *block, unsigned long event, void *arg)
 {
 	struct net_device *netdev = netdev_notifier_info_to_dev(arg);

@@ -18,7 +18,7 @@
 /* Highest queue pair number. */
 #define URDMA_QPN_MAX 0xffffff
 
-/* Counted per device and shown below hw_counters; the order of urdma_counters. */
+/* Counted per device and shown below hw_counters, in the order of urdma_counters. */
 enum urdma_counter {
 	URDMA_CONTEXTS,
 	URDMA_PDS,
@@ -38,7 +38,7 @@ struct urdma_ep;
 struct iw_cm_conn_param;
 struct iw_cm_id;
 
-/* One RDMA device over one network device. */
+/* An RDMA device over a network device. */
 struct urdma_dev {
 	struct ib_device ib;
 	struct net_device *netdev;
@@ -47,10 +47,10 @@ struct urdma_dev {
 	/* Listeners and connections by number. */
 	struct xarray eps;
 	u32 next_ep;
-	/* Guards eps and what is in them, and every queue pair's ep. */
+	/* Guards eps, the endpoints in it, and the ep of every queue pair. */
 	spinlock_t cm_lock;
 	atomic64_t counters[URDMA_COUNTERS];
-	/* Who serves the device, or NULL; under urdma_agents_lock. */
+	/* The agent that serves the device, or NULL; under urdma_agents_lock. */
 	struct urdma_agent *agent;
 };
 
@@ -78,15 +78,15 @@ struct urdma_mr {
 struct urdma_qp {
 	struct ib_qp ib;
 	refcount_t refs;
-	/* Nobody has a reference. */
+	/* Completed when the last reference is dropped. */
 	struct completion unused;
-	/* Whose it is. */
+	/* The user of the process that created it. */
 	kuid_t owner;
 	/* Its connection; under cm_lock. */
 	struct urdma_ep *ep;
 };
 
-/* A message on its way to urdmad. */
+/* A message queued for urdmad. */
 struct urdma_note {
 	struct list_head list;
 	struct urdma_cm_message message;

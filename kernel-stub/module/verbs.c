@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The device's objects. The engine in the process does the work; an object here says that it
- * exists, whose it is, and what it pins, so that the kernel cleans up behind a process and
- * connection management finds queue pairs. What comes from user space is copied once and then
- * checked.
+ * The device's objects. The engine in the process does the work. An object here records existence,
+ * owner and pinned pages, so that the kernel cleans up after a process and connection management
+ * finds queue pairs. Input from user space is copied once and then validated.
  */
 #define UVERBS_MODULE_NAME urdma
 
@@ -17,11 +16,11 @@
 
 #include "urdma.h"
 
-/* What a region may be registered for. */
+/* The supported access flags of regions. */
 #define URDMA_MR_ACCESS (IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
 			 IB_ACCESS_REMOTE_ATOMIC | IB_ACCESS_MW_BIND | IB_ACCESS_OPTIONAL)
 
-/* As in ibv_mtu; what urdmad really sends is its own affair. */
+/* As in ibv_mtu; it does not limit what urdmad sends. */
 static enum ib_mtu urdma_mtu(const struct net_device *netdev)
 {
 	return ib_mtu_int_to_enum(READ_ONCE(netdev->mtu));
@@ -33,7 +32,7 @@ static int urdma_query_device(struct ib_device *ib, struct ib_device_attr *attr,
 	if (udata && (udata->inlen || udata->outlen))
 		return -EINVAL;
 	memset(attr, 0, sizeof(*attr));
-	/* `rdma link delete` works. */
+	/* Enables `rdma link delete`. */
 	attr->kernel_cap_flags = IBK_ALLOW_USER_UNREG;
 	attr->sys_image_guid = ib->node_guid;
 	attr->max_mr_size = U64_MAX;
@@ -68,7 +67,7 @@ static int urdma_query_port(struct ib_device *ib, u32 port, struct ib_port_attr 
 	attr->port_cap_flags = IB_PORT_CM_SUP | IB_PORT_DEVICE_MGMT_SUP;
 	attr->gid_tbl_len = 1 + URDMA_GIDS;
 	attr->max_msg_sz = U32_MAX;
-	/* As other software devices say; nobody can know what carries the packets. */
+	/* As other software devices report; the speed of the carrier is unknown. */
 	attr->active_width = IB_WIDTH_4X;
 	attr->active_speed = IB_SPEED_QDR;
 	return 0;
@@ -82,10 +81,7 @@ static int urdma_get_port_immutable(struct ib_device *ib, u32 port,
 	return 0;
 }
 
-/*
- * An RNIC's GID is its Ethernet address, by which rdma_cm finds it. Behind it are those by which
- * the engine knows itself.
- */
+/* GID 0 of an RNIC is its Ethernet address, by which rdma_cm finds it. The engine's GIDs follow. */
 static int urdma_query_gid(struct ib_device *ib, u32 port, int index, union ib_gid *gid)
 {
 	struct urdma_dev *dev = to_urdma_dev(ib);
@@ -120,7 +116,7 @@ static void urdma_dealloc_ucontext(struct ib_ucontext *ib)
 	urdma_count(ib->device, URDMA_CONTEXTS, -1);
 }
 
-/* That there is such a function lets the device go away under open contexts. */
+/* Its existence allows the device to be removed while contexts are open. */
 static void urdma_disassociate_ucontext(struct ib_ucontext *ib)
 {
 }
@@ -138,8 +134,8 @@ static int urdma_dealloc_pd(struct ib_pd *ib, struct ib_udata *udata)
 }
 
 /*
- * Pins the pages, so that the engine, which touches them by address, never finds a hole;
- * ib_umem_get accounts them to the process.
+ * Pins the pages, so that they are present when the engine accesses them by address; ib_umem_get
+ * accounts them to the process.
  */
 static struct ib_mr *urdma_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 iova,
 				       int access, struct ib_udata *udata)
@@ -182,7 +178,7 @@ static int urdma_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
 	return 0;
 }
 
-/* What says that a process wants a completion queue is of another type since Linux 6.11. */
+/* Linux 6.11 changed the type of the argument that shows that a process creates the queue. */
 #if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 11, 0)
 #define urdma_cq_caller uverbs_attr_bundle
 #else
@@ -267,8 +263,8 @@ static int urdma_destroy_qp(struct ib_qp *ib, struct ib_udata *udata)
 }
 
 /*
- * Takes the reference that iw_cm asks for with iw_add_ref right afterwards: between the two calls
- * nothing else keeps the queue pair.
+ * Takes the reference that iw_cm requests with iw_add_ref right afterwards: between the two calls
+ * nothing else holds the queue pair.
  */
 static struct ib_qp *urdma_iw_get_qp(struct ib_device *ib, int qpn)
 {
@@ -292,7 +288,7 @@ static void urdma_iw_rem_ref(struct ib_qp *ib)
 	urdma_qp_put(container_of(ib, struct urdma_qp, ib));
 }
 
-/* User space changes states by itself; only iw_cm comes here, which ends connections this way. */
+/* User space changes states itself; only iw_cm calls this, to end a connection. */
 static int urdma_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 			   struct ib_udata *udata)
 {
@@ -304,8 +300,7 @@ static int urdma_modify_qp(struct ib_qp *ib, struct ib_qp_attr *attr, int mask,
 }
 
 /*
- * There are no kernel users. The core wants the operations all the same, before it lets rdma_cm use
- * a device.
+ * There are no kernel users. The core requires the operations before it lets rdma_cm use a device.
  */
 static struct ib_mr *urdma_get_dma_mr(struct ib_pd *pd, int access)
 {
@@ -351,7 +346,7 @@ static const struct rdma_stat_desc urdma_counter_descs[URDMA_COUNTERS] = {
 
 static struct rdma_hw_stats *urdma_alloc_hw_device_stats(struct ib_device *ib)
 {
-	/* No time between two readings in which the old value is shown again. */
+	/* No minimum time between two readings. */
 	return rdma_alloc_hw_stats_struct(urdma_counter_descs, URDMA_COUNTERS, 0);
 }
 
@@ -425,7 +420,9 @@ const struct ib_device_ops urdma_device_ops = {
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, urdma_context, ib),
 };
 
-/* Driver methods: the engine raises events. uverbs has found the object and holds it. */
+/*
+ * Driver methods by which the engine raises events. uverbs has looked up the object and holds it.
+ */
 
 static int UVERBS_HANDLER(URDMA_METHOD_CQ_RAISE)(struct uverbs_attr_bundle *attrs)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: ((GPL-2.0 WITH Linux-syscall-note) OR MIT) */
 /*
- * What the urdma module and user space say to each other: the provider over uverbs (private parts
- * of commands, driver methods), urdmad over /dev/urdma. kernel-stub/client/src/abi.rs mirrors it
- * for Rust. Whoever changes a layout or a meaning raises URDMA_KERNEL_ABI.
+ * The interface of the urdma module and user space: the provider uses uverbs (private parts of
+ * commands, driver methods), urdmad uses /dev/urdma. kernel-stub/client/src/abi.rs mirrors it for
+ * Rust. A change of a layout or a meaning must increment URDMA_KERNEL_ABI.
  */
 #ifndef URDMA_UAPI_H
 #define URDMA_UAPI_H
@@ -20,14 +20,14 @@
 /* Driver number in RDMA netlink and uverbs; in-tree drivers count from 0. */
 #define URDMA_DRIVER_ID 0x75726d61
 
-/* Longest path of an instance's run directory, with its final zero. */
+/* Longest path of an instance's run directory, including the terminating zero. */
 #define URDMA_RUN_DIR_OCTETS 104
 
 /* Private part of the answer to GET_CONTEXT. */
 struct urdma_context_answer {
 	__u32 abi;
 	__u32 reserved;
-	/* Where the urdmad that serves the device has its control socket. */
+	/* The directory with the control socket of the urdmad that serves the device. */
 	__u8 run_dir[URDMA_RUN_DIR_OCTETS];
 };
 
@@ -45,7 +45,7 @@ struct urdma_create_qp {
 	__u32 reserved;
 };
 
-/* A method of UVERBS_OBJECT_CQ: tells the completion channel of the queue. */
+/* A method of UVERBS_OBJECT_CQ: raises an event of the queue in its completion channel. */
 enum urdma_cq_methods {
 	URDMA_METHOD_CQ_RAISE = (1U << UVERBS_ID_NS_SHIFT),
 };
@@ -54,18 +54,18 @@ enum urdma_cq_raise_attrs {
 	URDMA_ATTR_CQ_RAISE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
 };
 
-/* A method of UVERBS_OBJECT_QP: an asynchronous event of the queue pair. */
+/* A method of UVERBS_OBJECT_QP: raises an asynchronous event of the queue pair. */
 enum urdma_qp_methods {
 	URDMA_METHOD_QP_RAISE = (1U << UVERBS_ID_NS_SHIFT),
 };
 
 enum urdma_qp_raise_attrs {
 	URDMA_ATTR_QP_RAISE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
-	/* __u32, one of enum ib_event_type that names a queue pair. */
+	/* __u32, a value of enum ib_event_type for queue pairs. */
 	URDMA_ATTR_QP_RAISE_EVENT,
 };
 
-/* A method of UVERBS_OBJECT_SRQ: the limit of the shared receive queue was reached. */
+/* A method of UVERBS_OBJECT_SRQ: raises the event that the limit was reached. */
 enum urdma_srq_methods {
 	URDMA_METHOD_SRQ_RAISE = (1U << UVERBS_ID_NS_SHIFT),
 };
@@ -74,7 +74,7 @@ enum urdma_srq_raise_attrs {
 	URDMA_ATTR_SRQ_RAISE_HANDLE = (1U << UVERBS_ID_NS_SHIFT),
 };
 
-/* Longest device name, with its final zero (IB_DEVICE_NAME_MAX). */
+/* Longest device name, including the terminating zero (IB_DEVICE_NAME_MAX). */
 #define URDMA_DEVICE_OCTETS 64
 /*
  * GIDs of an instance. The device shows them from index 1 on; index 0 is an RNIC's Ethernet
@@ -85,14 +85,14 @@ enum urdma_srq_raise_attrs {
 /* No group. */
 #define URDMA_GROUP_NONE 0xffffffffU
 
-/* URDMA_IOC_SERVE: the caller, an urdmad, serves a device from now on, until it closes the file. */
+/* URDMA_IOC_SERVE: the caller, an urdmad, serves a device until it closes the file. */
 struct urdma_serve {
 	__u32 abi;
-	/* How many of `gids` count. */
+	/* Number of valid entries of `gids`. */
 	__u32 gid_count;
 	/*
-	 * Whose members may use the device, beside the caller and who may override files'
-	 * permissions.
+	 * The group whose members may use the device, in addition to the caller and processes with
+	 * CAP_DAC_OVERRIDE.
 	 */
 	__u32 group;
 	__u32 reserved;
@@ -101,13 +101,13 @@ struct urdma_serve {
 	__u8 gids[URDMA_GIDS][16];
 };
 
-/* Longest private data of a connection, and one. */
+/* Maximum length of a connection's private data, plus one. */
 #define URDMA_PRIVATE_OCTETS 256
 
 /*
- * Connection management: who serves a device reads what is to be done, and writes what came of it,
- * one message a call. `id` names a listener or a connection; those of requests are urdmad's choice
- * and have bit 31 set, all others are the module's.
+ * Connection management: the urdmad that serves a device reads requests and writes results and
+ * events, one message per call. `id` is a listener or a connection; ids of connection requests are
+ * chosen by urdmad and have bit 31 set, all others by the module.
  */
 enum urdma_cm_kind {
 	/* To urdmad. Connect a queue pair: REPLY follows. */
@@ -117,25 +117,25 @@ enum urdma_cm_kind {
 	/* To urdmad. Accept a request: ESTABLISHED or CLOSED follows. */
 	URDMA_CM_ACCEPT,
 	/*
-	 * To urdmad. Refuse a request: the application wants it so, or, with a `status`, its
-	 * listener was gone before an application saw it.
+	 * To urdmad. Refuse a request: for the application or, with a `status`, because its
+	 * listener was gone before an application saw the request.
 	 */
 	URDMA_CM_REJECT,
 	/*
-	 * To urdmad. End a listener or a connection, whatever it is doing; of a connection CLOSED
-	 * or a REPLY with an error follows.
+	 * To urdmad. End a listener or a connection in any state; for a connection CLOSED or a
+	 * REPLY with an error follows.
 	 */
 	URDMA_CM_END,
 
-	/* From urdmad. A listener is there, or `status` says why not. */
+	/* From urdmad. Result of LISTEN: `status` is 0 or a negative errno. */
 	URDMA_CM_LISTENING = 0x100,
-	/* From urdmad. Somebody wants to connect to `listener`. */
+	/* From urdmad. A connection request for `listener`. */
 	URDMA_CM_REQUEST,
-	/* From urdmad. What came of a CONNECT: `status` is 0 or a negative errno. */
+	/* From urdmad. Result of CONNECT: `status` is 0 or a negative errno. */
 	URDMA_CM_REPLY,
-	/* From urdmad. The other end of an accepted request is there. */
+	/* From urdmad. An accepted request is established. */
 	URDMA_CM_ESTABLISHED,
-	/* From urdmad. The connection is over. */
+	/* From urdmad. The connection has ended. */
 	URDMA_CM_CLOSED,
 };
 
@@ -149,7 +149,7 @@ struct urdma_cm_message {
 	__u32 backlog;
 	__u16 local_port;
 	__u16 remote_port;
-	/* Outstanding reads and atomics that the speaker sends, and that it answers. */
+	/* Outstanding reads and atomics of the sender as initiator and as responder. */
 	__u8 ord;
 	__u8 ird;
 	__u8 private_len;

@@ -1,8 +1,8 @@
-//! The private provider ABIs of libibverbs that are known, and what differs between them.
+//! The known private provider ABIs of libibverbs, and their differences.
 //!
 //! Two layouts differ: `verbs_context` grows at its front, and `verbs_context_ops` is sorted by
-//! name, so new operations are between old ones. Both are chosen when a libibverbs is met, so that
-//! one plugin serves several.
+//! name, so new operations are inserted between old ones. Both are chosen when a libibverbs is
+//! found, so that one plugin serves several.
 
 use std::ffi::c_void;
 use std::mem::{offset_of, size_of};
@@ -13,9 +13,9 @@ use crate::private::verbs_context_ops;
 /// `verbs_register_driver_<number>` and the names of plugins, `lib<name>-rdmav<number>.so`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrivateAbi {
-    /// The number: the version of rdma-core that changed the ABI last.
+    /// The version of rdma-core that changed the ABI last.
     pub number: u32,
-    /// Octets of a `verbs_context` in front of its `ibv_context`, which ends it.
+    /// Octets of a `verbs_context` in front of its `ibv_context`, which is its last field.
     pub context_offset: usize,
 }
 
@@ -28,15 +28,15 @@ pub const KNOWN: [PrivateAbi; 5] = [
     PrivateAbi::new(65, 368),
 ];
 
-/// Operations that a later private ABI has in front of one that all have.
+/// Operations that a later private ABI inserts in front of an operation that all ABIs have.
 struct Added {
     since: u32,
-    /// Offset in [`verbs_context_ops`] of what comes after them.
+    /// Offset in [`verbs_context_ops`] of the operation behind them.
     before_octets: usize,
     count: usize,
 }
 
-/// The `count` operations added in front of `$field` since a private ABI.
+/// The `count` operations that private ABI `since` inserted in front of `$field`.
 macro_rules! added {
     ($($since:literal: $count:literal before $field:ident;)*) => {
         [$(Added {
@@ -76,8 +76,8 @@ impl PrivateAbi {
         }
     }
 
-    /// The table of operations as this ABI has it; those that `ops` does not know are null, which
-    /// keeps libibverbs' refusal.
+    /// The table of operations in the layout of this ABI. Operations that `ops` does not have are
+    /// null; libibverbs then keeps its own, which refuses.
     pub fn operations(&self, ops: &verbs_context_ops) -> Vec<*const c_void> {
         // SAFETY: the table consists of optional function pointers, each of which is a pointer that
         // may be null.
@@ -101,13 +101,13 @@ impl PrivateAbi {
 mod tests {
     use super::*;
 
-    /// Where private ABI `number` has the operation that is at `offset` in [`verbs_context_ops`],
-    /// in octets, and the size of its table.
+    /// The offset, in private ABI `number`, of the operation that is at `offset` in
+    /// [`verbs_context_ops`], and the size of the table, in octets.
     fn place(number: u32, offset: usize) -> (usize, usize) {
         let abi = KNOWN.iter().find(|abi| abi.number == number).unwrap();
         let mut words = [0_usize; COMMON_OPS];
         words[offset / 8] = 1;
-        // SAFETY: as in `operations`; the one address is not called.
+        // SAFETY: as in `operations`; the address is not called.
         let ops: verbs_context_ops = unsafe { std::mem::transmute(words) };
         let table = abi.operations(&ops);
         let found = table.iter().position(|operation| !operation.is_null());
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn operations_are_where_a_compiler_puts_them() {
-        // Measured with each version's header.
+        // Measured with the header of each version.
         let offsets = [
             offset_of!(verbs_context_ops, alloc_pd),
             offset_of!(verbs_context_ops, create_cq),

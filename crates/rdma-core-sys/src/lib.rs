@@ -1,13 +1,14 @@
 //! Declarations of rdma-core: public verbs and the private provider ABI.
 //!
 //! - [`verbs`]: `infiniband/verbs.h` as installed, by bindgen. Enumerations are plain integers with
-//!   constants, since a C value may be none of them.
-//! - [`private`]: what a provider plugin shares with libibverbs and no installed header declares.
-//!   Written by hand from facts about rdma-core, with sizes and offsets asserted at compile time.
-//! - [`abi`]: the private ABIs that are known, and what differs between them.
+//!   constants, because a value from C may not be among them.
+//! - [`private`]: the structures that a provider plugin shares with libibverbs and that no
+//!   installed header declares. Written by hand from facts about rdma-core, with sizes and offsets
+//!   asserted at compile time.
+//! - [`abi`]: the known private ABIs and their differences.
 //!
 //! Nothing here links libibverbs: a process can have several copies, and the plugin calls the one
-//! whose device it opens. Programs that call the functions of [`verbs`] link it themselves.
+//! whose device it opens. Programs that call functions of [`verbs`] link it themselves.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

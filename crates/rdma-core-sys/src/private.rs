@@ -1,8 +1,9 @@
-//! The private provider ABI: what libibverbs and a plugin share and no installed header declares.
+//! The private provider ABI: structures shared by libibverbs and a plugin that no installed header
+//! declares.
 //!
 //! Field order and meaning are facts of rdma-core (libibverbs/driver.h of v44.0 to v65.0). The
-//! numbers in the assertions were measured with a C compiler on each version. What differs between
-//! private ABIs is in [`crate::abi`].
+//! numbers in the assertions were measured with a C compiler on each version. Differences between
+//! private ABIs are in [`crate::abi`].
 
 #![allow(non_camel_case_types)]
 
@@ -27,7 +28,7 @@ pub struct list_node {
     pub prev: *mut list_node,
 }
 
-/// A device that libibverbs found, as the plugin allocates it.
+/// A device that libibverbs found; the plugin allocates it.
 #[repr(C)]
 pub struct verbs_device {
     /// The public part; must be first.
@@ -38,7 +39,7 @@ pub struct verbs_device {
     pub refcount: c_int,
     /// libibverbs' list of devices.
     pub entry: list_node,
-    /// What was read from sysfs.
+    /// The attributes read from sysfs.
     pub sysfs: *mut verbs_sysfs_dev,
     /// `IB_UVERBS_CORE_SUPPORT_*` of the kernel.
     pub core_support: u64,
@@ -47,7 +48,7 @@ pub struct verbs_device {
 /// One entry of a match table.
 #[repr(C)]
 pub struct verbs_match_ent {
-    /// Handed to the plugin in `verbs_sysfs_dev.provider_data`.
+    /// Passed to the plugin in `verbs_sysfs_dev.provider_data`.
     pub driver_data: *mut c_void,
     /// A modalias pattern or a driver id, by `kind`.
     pub modalias_or_driver_id: u64,
@@ -59,14 +60,14 @@ pub struct verbs_match_ent {
     pub kind: u8,
 }
 
-// SAFETY: what an entry of a static table points to is immutable.
+// SAFETY: an entry of a static table points to immutable data.
 unsafe impl Sync for verbs_match_ent {}
 
 impl verbs_match_ent {
     /// Ends a table.
     pub const SENTINEL: Self = Self::new(0, 0);
 
-    /// Fits devices whose kernel driver has this number.
+    /// Matches devices whose kernel driver has this number.
     pub const fn driver(driver_id: u32) -> Self {
         Self::new(driver_id as u64, 3)
     }
@@ -87,11 +88,11 @@ impl verbs_match_ent {
 pub struct verbs_sysfs_dev {
     /// libibverbs' list.
     pub entry: list_node,
-    /// `driver_data` of the match entry that fitted.
+    /// `driver_data` of the entry that matched.
     pub provider_data: *mut c_void,
-    /// The match entry that fitted.
+    /// The entry that matched.
     pub match_ent: *const verbs_match_ent,
-    /// Which fields were read already.
+    /// The fields that were read already.
     pub flags: c_uint,
     /// Name below `class/infiniband_verbs`.
     pub sysfs_name: [c_char; 64],
@@ -115,19 +116,19 @@ pub struct verbs_sysfs_dev {
     pub num_ports: u32,
     /// Version of the driver's command ABI.
     pub abi_ver: u32,
-    /// When the device came to be.
+    /// Time at which the device was created.
     pub time_created: libc::timespec,
 }
 
-/// What a plugin registers with libibverbs.
+/// The table with which a plugin registers with libibverbs.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct verbs_device_ops {
     /// The plugin's name in messages.
     pub name: *const c_char,
-    /// Lowest driver ABI version that the plugin takes.
+    /// Lowest driver ABI version that the plugin supports.
     pub match_min_abi_version: u32,
-    /// Highest driver ABI version that the plugin takes.
+    /// Highest driver ABI version that the plugin supports.
     pub match_max_abi_version: u32,
     /// Devices that the plugin drives, or null.
     pub match_table: *const verbs_match_ent,
@@ -146,7 +147,7 @@ pub struct verbs_device_ops {
     pub uninit_device: Option<unsafe extern "C" fn(*mut verbs_device)>,
 }
 
-// SAFETY: the pointers of a registered table lead to immutable statics.
+// SAFETY: the pointers of a registered table point to immutable statics.
 unsafe impl Sync for verbs_device_ops {}
 
 /// A memory region with the library's private part.
@@ -163,9 +164,8 @@ pub struct verbs_mr {
 /// A queue pair with the library's private part, in the layout of the header that this was built
 /// against.
 ///
-/// Private ABI 34 hides three layouts: `comp_mask` moved from 344 (v36) over 352 (v44) to 360 (v45
-/// and later). Whoever allocates one keeps everything behind the public `ibv_qp` zero up to
-/// [`VERBS_QP_RESERVE`].
+/// Private ABI 34 has three layouts: `comp_mask` moved from 344 (v36) to 352 (v44) and 360 (v45 and
+/// later). An allocation must be zero behind the public `ibv_qp`, up to [`VERBS_QP_RESERVE`].
 #[repr(C)]
 pub struct verbs_qp {
     /// The public part; must be first. Its first member is the plain `ibv_qp`.
@@ -179,14 +179,14 @@ pub struct verbs_qp {
 /// Octets that hold a `verbs_qp` of any libibverbs with a known private ABI.
 pub const VERBS_QP_RESERVE: usize = 384;
 
-/// An operation that this project does not implement; libibverbs keeps its own refusal for it.
+/// An operation that this project does not implement; libibverbs keeps its own, which refuses.
 pub type UnusedOp = Option<unsafe extern "C" fn()>;
 
 /// The operations of a context that every private ABI has, in rdma-core's alphabetical order;
-/// `None` keeps libibverbs' refusal.
+/// `None` keeps libibverbs' own, which refuses.
 ///
-/// This is the table of private ABI 34; [`crate::abi::PrivateAbi::operations`] makes that of
-/// another.
+/// This is the table of private ABI 34; [`crate::abi::PrivateAbi::operations`] converts it to that
+/// of another.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs)]
@@ -301,7 +301,7 @@ pub struct verbs_context_ops {
 }
 
 impl verbs_context_ops {
-    /// A table that sets nothing.
+    /// A table without operations.
     pub const EMPTY: Self = Self {
         advise_mr: None,
         alloc_dm: None,
@@ -385,7 +385,7 @@ impl verbs_context_ops {
 /// Registers a plugin: `verbs_register_driver_<private ABI>`.
 ///
 /// # Safety
-/// The table and all it points to live for ever.
+/// The table and everything it points to are never freed.
 pub type RegisterDriver = unsafe extern "C" fn(ops: *const verbs_device_ops);
 
 /// Allocates `alloc_size` zeroed octets with a `verbs_context` at `context_offset` and initializes
@@ -409,8 +409,8 @@ pub type InitAndAllocContext = unsafe extern "C" fn(
 /// The context was initialized by this libibverbs, and the table is that of its private ABI.
 pub type SetOps = unsafe extern "C" fn(context: *mut verbs_context, ops: *const c_void);
 
-/// Closes the context's file descriptors and gives the device back; does not free the memory:
-/// `verbs_uninit_context`.
+/// Closes the context's file descriptors and drops the reference to the device; does not free the
+/// memory: `verbs_uninit_context`.
 ///
 /// # Safety
 /// As for [`SetOps`]; the context is not used afterwards.

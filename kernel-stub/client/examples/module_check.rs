@@ -1,12 +1,13 @@
-//! Runs in the guest of `kernel-stub/bed` as root: looks at the module through its files, without
+//! Runs in the guest of `kernel-stub/bed` as root: tests the module through its files, without
 //! libibverbs.
 //!
-//! `module_check objects` makes one of everything and raises events; `module_check hold` makes
-//! objects, says `ready` and waits to be killed; `module_check limit OCTETS` registers that much
-//! and says what came of it; `module_check stranger` is refused, `module_check neighbour` may use
-//! the device, but not what others have; `module_check version` is refused, since it speaks another
-//! version; `module_check garbage SEED` writes random octets to the files, and random commands,
-//! some of them almost right. Those that use the device first serve `urdma0` if nobody does.
+//! `module_check objects` creates one object of each kind and raises events. `module_check hold`
+//! creates objects, prints `ready` and waits to be killed. `module_check limit OCTETS` registers
+//! that much memory and prints the result. `module_check stranger` is refused. `module_check
+//! neighbour` may use the device, but not the objects of others. `module_check version` is refused,
+//! since it speaks another version. `module_check garbage SEED` writes random octets and random
+//! commands to the files, some of them almost valid. Subcommands that use the device first serve
+//! `urdma0` if no process does.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::{File, OpenOptions};
@@ -36,7 +37,7 @@ const GROUP: u32 = 65534;
 /// The number of a queue pair of `hold`.
 const HELD_QPN: u32 = 0x02_0001;
 
-/// The GID that the served device shows at index 1.
+/// The GID that the served device has at index 1.
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 8, 0, 1];
 
 fn serve() -> std::io::Result<Agent> {
@@ -64,7 +65,7 @@ fn open() -> Opened {
     Uverbs::open(uverbs_file().as_fd()).unwrap()
 }
 
-/// One object of each kind that can be made, in the order in which they were made.
+/// One object of each kind, in the order of creation.
 fn make_all(uverbs: &Uverbs, memory: &[u8], channel: i32, qpn: u32) -> Vec<(Kind, u32)> {
     let pd = uverbs.alloc_pd().unwrap();
     let request = MrRequest {
@@ -104,7 +105,7 @@ fn handle_of(objects: &[(Kind, u32)], kind: Kind) -> u32 {
 }
 
 fn objects() {
-    // Nobody serves the device: it cannot be opened.
+    // No process serves the device: it cannot be opened.
     let refused = Uverbs::open(uverbs_file().as_fd()).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(ENODEV), "{refused}");
     let agent = serve().unwrap();
@@ -128,11 +129,11 @@ fn objects() {
     uverbs.raise_srq(handle_of(&objects, Kind::Srq)).unwrap();
     // IBV_EVENT_SRQ_LIMIT_REACHED
     assert_async(&mut events, 0x50, 15);
-    // An event of the device is nobody's to raise, a handle of another kind is none.
+    // Events of the device cannot be raised; a handle of another kind is refused.
     assert!(uverbs.raise_qp(handle_of(&objects, Kind::Qp), 8).is_err());
     assert!(uverbs.raise_cq(0xffff).is_err());
 
-    // What is in use stays.
+    // Objects in use are not destroyed.
     let pd = handle_of(&objects, Kind::Pd);
     assert!(uverbs.destroy(Kind::Pd, pd).is_err());
     for &(kind, handle) in objects.iter().rev() {
@@ -140,7 +141,7 @@ fn objects() {
         assert!(uverbs.destroy(kind, handle).is_err());
     }
 
-    // urdmad dies: the device says so.
+    // urdmad ends: the device reports it.
     drop(agent);
     // IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ERR
     let mut kinds = [read_async(&mut events).1, read_async(&mut events).1];
@@ -157,7 +158,7 @@ fn read_async(events: &mut File) -> (u64, u32) {
     )
 }
 
-/// Reads events until the one that is meant: the port's state changes when it likes.
+/// Reads events until the expected one; the port's state can change at any time.
 fn assert_async(events: &mut File, element: u64, kind: u32) {
     loop {
         let (of, what) = read_async(events);
@@ -201,7 +202,7 @@ fn limit(octets: usize) {
     }
 }
 
-/// Somebody who is neither the urdmad's user nor in its group, nor root.
+/// A user that is neither the urdmad's user nor in its group, nor root.
 fn stranger() {
     let refused = Uverbs::open(uverbs_file().as_fd()).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(EACCES), "{refused}");
@@ -214,13 +215,13 @@ fn version() {
         abi: KERNEL_ABI + 1,
         ..Serve::new_zeroed()
     };
-    // SAFETY: the kernel reads as many octets as the argument's type has.
+    // SAFETY: the kernel reads as many octets as the type of the argument has.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), IOC_SERVE, &raw const serve) };
     let refused = std::io::Error::last_os_error();
     assert_eq!((result, refused.raw_os_error()), (-1, Some(EPROTO)));
 }
 
-/// Another user of the device: what `hold` has cannot be named, and not be taken.
+/// Another user of the device: it can neither name nor take the objects of `hold`.
 fn neighbour() {
     let Opened { uverbs, .. } = open();
     for handle in 0..64 {
@@ -245,7 +246,7 @@ fn neighbour() {
     assert_eq!(refused.raw_os_error(), Some(EBUSY), "{refused}");
 }
 
-/// Numbers that look random and are the same for the same seed.
+/// Pseudo-random numbers, the same for the same seed.
 struct Random(u64);
 
 impl Random {
@@ -265,8 +266,8 @@ impl Random {
     }
 }
 
-/// A command of uverbs' write interface: the head of one that exists, then anything. Answers go to
-/// no address that exists.
+/// A command of uverbs' write interface: the header of an existing command, followed by random
+/// octets. The address of the answer is not mapped.
 fn write_garbage(random: &mut Random, mut file: &File) {
     let words = 2 + random.below(30);
     let mut octets = vec![0; usize::from(words) * 4];
@@ -277,8 +278,8 @@ fn write_garbage(random: &mut Random, mut file: &File) {
     let _ = file.write(&octets);
 }
 
-/// A command of uverbs' ioctl interface: an object and a method that exist, the driver's own among
-/// them, with attributes that may be right.
+/// A command of uverbs' ioctl interface: an existing object and method, also those of the driver,
+/// with attributes that may be valid.
 fn ioctl_garbage(random: &mut Random, file: &File) {
     let mut octets = Vec::new();
     let count = random.below(5);
@@ -306,13 +307,12 @@ fn ioctl_garbage(random: &mut Random, file: &File) {
         octets.extend_from_slice(attr.as_bytes());
     }
     octets.push(0);
-    // SAFETY: the kernel reads and writes as many octets as the head says, which is at most what is
-    // there.
+    // SAFETY: the kernel reads and writes as many octets as the header says, at most those of the
+    // buffer.
     let _ = unsafe { libc::ioctl(file.as_raw_fd(), VERBS_IOCTL, octets.as_mut_ptr()) };
 }
 
-/// What an urdmad that has lost its mind could say: each message that exists, about endpoints that
-/// may exist.
+/// Messages of a faulty urdmad: each existing message, about endpoints that may exist.
 fn agent_garbage(random: &mut Random, agent: Option<&Agent>) {
     let mut file = OpenOptions::new()
         .read(true)
@@ -337,7 +337,7 @@ fn agent_garbage(random: &mut Random, agent: Option<&Agent>) {
     let _ = agent.send(&message);
 }
 
-/// Listens through the kernel's rdma_cm once, until the file is closed: the layouts are those of
+/// Listens once through the kernel's rdma_cm, until the file is closed; the layouts are those of
 /// `rdma/rdma_user_cm.h`.
 fn listen(port: u16) -> std::io::Result<()> {
     const CREATE_ID: u32 = 0;
@@ -361,7 +361,7 @@ fn listen(port: u16) -> std::io::Result<()> {
     let answer = &raw mut id as u64;
     command(CREATE_ID, [0, answer, TCP].as_bytes())?;
     let mut body = [0; 40];
-    // The address is an IPv4 one in the place of an IPv6 one.
+    // An IPv4 address in the place of an IPv6 one.
     body[8..10].copy_from_slice(&2_u16.to_ne_bytes());
     body[10..12].copy_from_slice(&port.to_be_bytes());
     body[12..16].copy_from_slice(&GID[12..]);
@@ -370,13 +370,13 @@ fn listen(port: u16) -> std::io::Result<()> {
     command(LISTEN, [id, 16].as_bytes())
 }
 
-/// While the kernel listens now and then: nonsense comes from all sides.
+/// Random input on all interfaces, while the kernel listens now and then.
 fn garbage(seed: u64) {
     let mut random = Random(seed | 1);
     let agent = serve().ok();
     std::thread::spawn(|| {
         for port in 7000.. {
-            // What comes of it is in the hands of the nonsense.
+            // The results depend on the random input.
             let _ = listen(port);
         }
     });

@@ -1,17 +1,17 @@
-//! Layouts that the module and user space share, and those of the kernel's uverbs commands that are
-//! used.
+//! The layouts that the module and user space share, and those of the kernel's uverbs commands that
+//! are used.
 
 use std::mem::{offset_of, size_of};
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-/// `URDMA_KERNEL_ABI`: version of everything here that is not the kernel's own.
+/// `URDMA_KERNEL_ABI`: version of all layouts here that are not the kernel's own.
 pub const KERNEL_ABI: u32 = 5;
-/// `URDMA_DRIVER_ID`: what libibverbs reads as the driver's number of a device of the module.
+/// `URDMA_DRIVER_ID`: the driver number that libibverbs reads for a device of the module.
 pub const DRIVER_ID: u32 = 0x7572_6d61;
-/// Longest path of a run directory, with its final zero.
+/// Longest path of a run directory, including the terminating zero.
 pub const RUN_DIR_OCTETS: usize = 104;
-/// Longest device name, with its final zero.
+/// Longest device name, including the terminating zero.
 pub const DEVICE_OCTETS: usize = 64;
 /// GIDs of an instance; the device shows them from index 1 on.
 pub const GIDS: usize = 15;
@@ -38,9 +38,9 @@ pub struct ContextAnswer {
 pub struct Serve {
     /// [`KERNEL_ABI`].
     pub abi: u32,
-    /// How many of `gids` count.
+    /// Number of valid entries of `gids`.
     pub gid_count: u32,
-    /// Whose members may use the device too, or [`GROUP_NONE`].
+    /// The group whose members may use the device too, or [`GROUP_NONE`].
     pub group: u32,
     /// 0.
     pub reserved: u32,
@@ -52,7 +52,7 @@ pub struct Serve {
     pub gids: [[u8; 16]; GIDS],
 }
 
-/// Longest private data of a connection, and one.
+/// Maximum length of a connection's private data, plus one.
 pub const PRIVATE_OCTETS: usize = 256;
 
 /// `enum urdma_cm_kind`: what a [`CmMessage`] is.
@@ -67,15 +67,15 @@ pub mod cm_kind {
     pub const REJECT: u32 = 4;
     /// To urdmad: end a listener or a connection.
     pub const END: u32 = 5;
-    /// From urdmad: a listener is there, or not.
+    /// From urdmad: result of a listen.
     pub const LISTENING: u32 = 0x100;
-    /// From urdmad: somebody wants to connect.
+    /// From urdmad: a connection request.
     pub const REQUEST: u32 = 0x101;
-    /// From urdmad: what came of a connect.
+    /// From urdmad: result of a connect.
     pub const REPLY: u32 = 0x102;
-    /// From urdmad: the other end of an accepted request is there.
+    /// From urdmad: an accepted request is established.
     pub const ESTABLISHED: u32 = 0x103;
-    /// From urdmad: the connection is over.
+    /// From urdmad: the connection has ended.
     pub const CLOSED: u32 = 0x104;
 }
 
@@ -87,31 +87,31 @@ pub struct CmMessage {
     pub kind: u32,
     /// The listener or connection.
     pub id: u32,
-    /// Of a request: whose it is.
+    /// Of a request: its listener.
     pub listener: u32,
     /// 0 or a negative errno.
     pub status: i32,
     /// The queue pair.
     pub qpn: u32,
-    /// Requests that may wait.
+    /// Backlog.
     pub backlog: u32,
     /// Port of `local`.
     pub local_port: u16,
     /// Port of `remote`.
     pub remote_port: u16,
-    /// Reads and atomics that the speaker has outstanding.
+    /// Outstanding reads and atomics of this end as initiator (ORD).
     pub ord: u8,
-    /// Reads and atomics that it answers.
+    /// Outstanding reads and atomics of this end as responder (IRD).
     pub ird: u8,
-    /// How many of `private_data` count.
+    /// Number of valid octets of `private_data`.
     pub private_len: u8,
     /// 0.
     pub reserved: u8,
     /// This end's address.
     pub local: [u8; 16],
-    /// The other end's.
+    /// The peer's address.
     pub remote: [u8; 16],
-    /// What the applications tell one another.
+    /// The private data of the applications.
     pub private_data: [u8; PRIVATE_OCTETS],
 }
 
@@ -132,19 +132,19 @@ pub const IOC_SERVE: u64 = iow(0, size_of::<Serve>());
 /// First number of a driver's own methods and attributes.
 pub const DRIVER_NAMESPACE: u16 = 1 << 12;
 
-/// Head of a command that is written to uverbs.
+/// Header of a command that is written to uverbs.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Immutable, IntoBytes)]
 pub struct CommandHead {
     /// `IB_USER_VERBS_CMD_*`
     pub command: u32,
-    /// Length of head and command in words of 4 octets.
+    /// Length of header and command in words of 4 octets.
     pub in_words: u16,
-    /// Length of the answer in such words.
+    /// Maximum length of the answer in words of 4 octets.
     pub out_words: u16,
 }
 
-/// GET_CONTEXT and ALLOC_PD; both only say where the answer goes.
+/// GET_CONTEXT and ALLOC_PD; both have only the address of the answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, Immutable, IntoBytes)]
 pub struct Answered {
@@ -178,11 +178,11 @@ pub struct Handle {
 pub struct RegMr {
     /// Address of the answer.
     pub response: u64,
-    /// First octet.
+    /// Address of the first octet.
     pub start: u64,
-    /// Octets.
+    /// Length in octets.
     pub length: u64,
-    /// Address by which remote ends name the first octet.
+    /// Address of the first octet in remote accesses.
     pub hca_va: u64,
     /// The protection domain.
     pub pd_handle: u32,
@@ -200,9 +200,9 @@ pub struct RegMr {
 pub struct RegMrAnswer {
     /// The region.
     pub handle: u32,
-    /// As was asked for.
+    /// The requested value.
     pub lkey: u32,
-    /// As was asked for.
+    /// The requested value.
     pub rkey: u32,
 }
 
@@ -212,7 +212,7 @@ pub struct RegMrAnswer {
 pub struct CreateCq {
     /// Address of the answer.
     pub response: u64,
-    /// What an event of the queue says.
+    /// The user value in the queue's events.
     pub user_handle: u64,
     /// Entries.
     pub cqe: u32,
@@ -230,7 +230,7 @@ pub struct CreateCq {
 pub struct CreateQp {
     /// Address of the answer.
     pub response: u64,
-    /// What an event of the queue pair says.
+    /// The user value in the queue pair's events.
     pub user_handle: u64,
     /// The protection domain.
     pub pd_handle: u32,
@@ -240,13 +240,13 @@ pub struct CreateQp {
     pub recv_cq_handle: u32,
     /// Shared receive queue, if `is_srq`.
     pub srq_handle: u32,
-    /// Send requests, receive requests, their gather and scatter entries, octets in line.
+    /// Maximum send requests, receive requests, their gather and scatter entries, inline octets.
     pub capacity: [u32; 5],
-    /// All sends are signalled.
+    /// Whether all sends are signaled.
     pub sq_sig_all: u8,
     /// `IBV_QPT_*`
     pub qp_type: u8,
-    /// There is a shared receive queue.
+    /// Whether there is a shared receive queue.
     pub is_srq: u8,
     /// 0.
     pub reserved: u8,
@@ -262,7 +262,7 @@ pub struct CreateQp {
 pub struct CreateSrq {
     /// Address of the answer.
     pub response: u64,
-    /// What an event of the queue says.
+    /// The user value in the queue's events.
     pub user_handle: u64,
     /// The protection domain.
     pub pd_handle: u32,

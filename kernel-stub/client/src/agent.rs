@@ -1,4 +1,4 @@
-//! `/dev/urdma`: how an urdmad says which device it serves.
+//! `/dev/urdma`: the file through which an urdmad serves a device.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -12,20 +12,20 @@ use crate::abi::{
     CmMessage, Serve, DEVICE_OCTETS, GIDS, GROUP_NONE, IOC_SERVE, KERNEL_ABI, RUN_DIR_OCTETS,
 };
 
-/// The file that the module makes.
+/// The module's character device.
 pub const AGENT_FILE: &str = "/dev/urdma";
 
-/// A device that this process serves until the value is dropped. The descriptor hangs up when the
-/// device is gone.
+/// A device that this process serves until the value is dropped. The descriptor reports a hang-up
+/// when the device is gone.
 #[derive(Debug)]
 pub struct Agent {
     file: File,
 }
 
 impl Agent {
-    /// Serves a device for an instance with its control socket in `run_dir` and these GIDs, of
-    /// which those beyond [`GIDS`] are not shown. This process' user, root, and the members of
-    /// `group` may use it.
+    /// Serves a device for an instance with its control socket in `run_dir` and these GIDs; GIDs
+    /// beyond [`GIDS`] are not shown. This process' user, root, and the members of `group` may use
+    /// the device.
     ///
     /// # Errors
     /// ENOENT without the module, ENODEV without the device, EBUSY if another urdmad serves it,
@@ -52,7 +52,7 @@ impl Agent {
             run_dir: terminated::<RUN_DIR_OCTETS>(run_dir.as_os_str().as_bytes())?,
             gids: table,
         };
-        // SAFETY: the kernel reads as many octets as the argument's type has.
+        // SAFETY: the kernel reads as many octets as the type of the argument has.
         let result = unsafe { libc::ioctl(file.as_raw_fd(), IOC_SERVE, &raw const serve) };
         if result < 0 {
             return Err(io::Error::last_os_error());
@@ -60,16 +60,15 @@ impl Agent {
         Ok(Self::over(file))
     }
 
-    /// The same over a file by which something that takes the module's place serves a device, such
-    /// as a test's socket.
+    /// The same with a file that replaces the module's, such as a socket in a test.
     pub fn over(file: File) -> Self {
         Self { file }
     }
 
-    /// What the module wants done next; nothing when there is nothing.
+    /// The module's next request; `None` if there is none.
     ///
     /// # Errors
-    /// What the kernel says; `InvalidData` for a message that is cut off.
+    /// Errors of the kernel; `InvalidData` for a truncated message.
     pub fn receive(&self) -> io::Result<Option<CmMessage>> {
         let mut message = CmMessage::default();
         match (&self.file).read(message.as_mut_bytes()) {
@@ -80,11 +79,11 @@ impl Agent {
         }
     }
 
-    /// Tells the module what came of something.
+    /// Reports a result or an event to the module.
     ///
     /// # Errors
-    /// ENOENT for a listener or connection that is over, ENOMEM when a listener has no room for the
-    /// request, ENODEV without the device.
+    /// ENOENT for a listener or connection that has ended, ENOMEM if a listener's backlog is full,
+    /// ENODEV without the device.
     pub fn send(&self, message: &CmMessage) -> io::Result<()> {
         (&self.file).write(message.as_bytes()).map(drop)
     }
@@ -96,7 +95,7 @@ impl AsFd for Agent {
     }
 }
 
-/// A text with zeros behind it up to the array's end, at least one.
+/// A string, padded with zeros to the length of the array, with at least one.
 fn terminated<const OCTETS: usize>(text: &[u8]) -> io::Result<[u8; OCTETS]> {
     let mut octets = [0; OCTETS];
     if text.len() >= OCTETS {
@@ -106,7 +105,7 @@ fn terminated<const OCTETS: usize>(text: &[u8]) -> io::Result<[u8; OCTETS]> {
     Ok(octets)
 }
 
-/// A sentence about why [`Agent::serve`] failed and what helps.
+/// The error message for a failure of [`Agent::serve`], with the remedy.
 pub fn explain(error: &io::Error, device: &str) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT) => "the kernel module is not loaded: modprobe urdma".to_owned(),

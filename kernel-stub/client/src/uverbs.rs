@@ -1,4 +1,4 @@
-//! Commands to an opened `/dev/infiniband/uverbs*` of the module.
+//! Commands to an open `/dev/infiniband/uverbs*` of the module.
 
 use std::ffi::OsString;
 use std::io;
@@ -53,21 +53,21 @@ pub struct Uverbs {
     run_dir: PathBuf,
 }
 
-/// What [`Uverbs::open`] gives.
+/// The result of [`Uverbs::open`].
 #[derive(Debug)]
 pub struct Opened {
     /// The context.
     pub uverbs: Uverbs,
-    /// From which asynchronous events are read.
+    /// The descriptor from which asynchronous events are read.
     pub async_fd: OwnedFd,
 }
 
-/// What CREATE_QP needs.
+/// The arguments of CREATE_QP.
 #[derive(Clone, Copy, Debug)]
 pub struct QpRequest {
     /// The engine's number.
     pub qpn: u32,
-    /// What events of the queue pair say.
+    /// The user value in the queue pair's events.
     pub user_handle: u64,
     /// Protection domain.
     pub pd: u32,
@@ -79,14 +79,14 @@ pub struct QpRequest {
     pub srq: Option<u32>,
 }
 
-/// What REG_MR needs.
+/// The arguments of REG_MR.
 #[derive(Clone, Copy, Debug)]
 pub struct MrRequest {
     /// Protection domain.
     pub pd: u32,
-    /// First octet.
+    /// Address of the first octet.
     pub start: u64,
-    /// Octets.
+    /// Length in octets.
     pub length: u64,
     /// `IBV_ACCESS_*`
     pub access: u32,
@@ -94,14 +94,14 @@ pub struct MrRequest {
     pub key: u32,
 }
 
-/// A command with its head before it, as it is written.
+/// A command with its header in front, as it is written.
 #[repr(C)]
 struct Packet<C> {
     head: CommandHead,
     command: C,
 }
 
-/// A command whose answer goes to an address inside it.
+/// A command that contains the address of its answer.
 trait WithAnswer: Copy {
     fn set_response(&mut self, address: u64);
 }
@@ -118,16 +118,16 @@ macro_rules! with_answer {
 with_answer!(Answered, RegMr, CreateCq, CreateQp, CreateSrq, Destroy);
 
 impl Uverbs {
-    /// Makes a context on a command file that the caller has opened, and keeps a descriptor of its
-    /// own for it.
+    /// Creates a context on a command file that the caller has opened, and keeps its own duplicate
+    /// of the descriptor.
     ///
     /// # Errors
-    /// ENODEV when no urdmad serves the device; EPROTO for a module of another version; what the
-    /// kernel says.
+    /// ENODEV if no urdmad serves the device; EPROTO for a module of another version; errors of the
+    /// kernel.
     pub fn open(file: BorrowedFd<'_>) -> io::Result<Opened> {
         let file = file.try_clone_to_owned()?;
         let answer: GetContextAnswer = answered(&file, command::GET_CONTEXT, Answered::default())?;
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel has just created this descriptor for this call.
         let async_fd = unsafe { OwnedFd::from_raw_fd(answer.async_fd) };
         check_version(answer.private.abi)?;
         let path = &answer.private.run_dir;
@@ -145,7 +145,7 @@ impl Uverbs {
     }
 
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn alloc_pd(&self) -> io::Result<u32> {
         self.create(command::ALLOC_PD, Answered::default(), [0; 1])
     }
@@ -153,13 +153,14 @@ impl Uverbs {
     /// Registers and pins memory.
     ///
     /// # Errors
-    /// ENOMEM beyond RLIMIT_MEMLOCK; EFAULT for what is not mapped with the rights asked for.
+    /// ENOMEM beyond RLIMIT_MEMLOCK; EFAULT for memory that is not mapped with the requested
+    /// rights.
     pub fn reg_mr(&self, request: &MrRequest) -> io::Result<u32> {
         let command = RegMr {
             response: 0,
             start: request.start,
             length: request.length,
-            // What remote ends call the memory is between the engines; the kernel wants the same
+            // The engines agree on the address in remote accesses; the kernel requires the same
             // offset within a page.
             hca_va: request.start,
             pd_handle: request.pd,
@@ -171,20 +172,20 @@ impl Uverbs {
         Ok(answer.handle)
     }
 
-    /// A completion channel: the descriptor from which its events are read.
+    /// Creates a completion channel: the descriptor from which its events are read.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn create_comp_channel(&self) -> io::Result<OwnedFd> {
         let fd = self.create(command::CREATE_COMP_CHANNEL, Answered::default(), [0; 1])?;
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel has just created this descriptor for this call.
         Ok(unsafe { OwnedFd::from_raw_fd(fd.cast_signed()) })
     }
 
-    /// A completion queue whose events say `user_handle`.
+    /// Creates a completion queue whose events carry `user_handle`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn create_cq(&self, user_handle: u64, cqe: u32, channel: Option<RawFd>) -> io::Result<u32> {
         let command = CreateCq {
             response: 0,
@@ -197,10 +198,10 @@ impl Uverbs {
         self.create(command::CREATE_CQ, command, [0; 2])
     }
 
-    /// A queue pair of type RC.
+    /// Creates a queue pair of type RC.
     ///
     /// # Errors
-    /// EBUSY if the device has one of this number; what the kernel says.
+    /// EBUSY if the device has a queue pair with this number; errors of the kernel.
     pub fn create_qp(&self, request: &QpRequest) -> io::Result<u32> {
         let command = CreateQp {
             response: 0,
@@ -209,7 +210,7 @@ impl Uverbs {
             send_cq_handle: request.send_cq,
             recv_cq_handle: request.recv_cq,
             srq_handle: request.srq.unwrap_or(0),
-            // The queues are the engine's; the kernel only wants to see some.
+            // The queues are the engine's; the kernel only requires that there are some.
             capacity: [1, 1, 1, 1, 0],
             sq_sig_all: 0,
             qp_type: 2,
@@ -221,10 +222,10 @@ impl Uverbs {
         self.create(command::CREATE_QP, command, [0; 8])
     }
 
-    /// A shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn create_srq(&self, user_handle: u64, pd: u32) -> io::Result<u32> {
         let command = CreateSrq {
             response: 0,
@@ -237,10 +238,10 @@ impl Uverbs {
         self.create(command::CREATE_SRQ, command, [0; 4])
     }
 
-    /// Destroys an object; unread events of it go with it.
+    /// Destroys an object and its unread events.
     ///
     /// # Errors
-    /// EBUSY if another object uses it; what the kernel says.
+    /// EBUSY if another object uses it; errors of the kernel.
     pub fn destroy(&self, kind: Kind, handle: u32) -> io::Result<()> {
         let destroy = Destroy {
             response: 0,
@@ -256,18 +257,18 @@ impl Uverbs {
         }
     }
 
-    /// Puts an event into the channel of a completion queue.
+    /// Raises a completion event of a completion queue.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn raise_cq(&self, handle: u32) -> io::Result<()> {
         self.method(3, &[handle_attr(handle)])
     }
 
-    /// Puts an asynchronous event (`IBV_EVENT_*`) of a queue pair before the application.
+    /// Raises an asynchronous event (`IBV_EVENT_*`) of a queue pair.
     ///
     /// # Errors
-    /// EINVAL for an event that names no queue pair; what the kernel says.
+    /// EINVAL for an event that is not about a queue pair; errors of the kernel.
     pub fn raise_qp(&self, handle: u32, event: u32) -> io::Result<()> {
         let event = MethodAttr {
             attr_id: DRIVER_NAMESPACE + 1,
@@ -279,15 +280,15 @@ impl Uverbs {
         self.method(4, &[handle_attr(handle), event])
     }
 
-    /// Says that the limit of a shared receive queue was reached.
+    /// Raises the event that the limit of a shared receive queue was reached.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Errors of the kernel.
     pub fn raise_srq(&self, handle: u32) -> io::Result<()> {
         self.method(5, &[handle_attr(handle)])
     }
 
-    /// A command whose answer begins with the number that is wanted, of `answer`'s length.
+    /// Runs a command whose answer begins with the wanted number; `answer` is the answer's length.
     fn create<C, const WORDS: usize>(
         &self,
         number: u32,
@@ -305,7 +306,7 @@ impl Uverbs {
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
     }
 
-    /// Calls the first method of our own of an object.
+    /// Calls the first of the driver's own methods of an object.
     fn method(&self, object_id: u16, attrs: &[MethodAttr]) -> io::Result<()> {
         let length = size_of::<MethodHead>() + size_of_val(attrs);
         let head = MethodHead {
@@ -325,7 +326,7 @@ impl Uverbs {
         rest.get_mut(..size_of_val(attrs))
             .ok_or(io::ErrorKind::InvalidInput)?
             .copy_from_slice(attrs.as_bytes());
-        // SAFETY: the buffer holds as many octets as its head says, and the kernel keeps no pointer
+        // SAFETY: the buffer has as many octets as its header says, and the kernel keeps no pointer
         // to it.
         let result =
             unsafe { libc::ioctl(self.file.as_raw_fd(), VERBS_IOCTL, octets.as_mut_ptr()) };
@@ -345,7 +346,7 @@ fn check_version(abi: u32) -> io::Result<()> {
     }
 }
 
-/// A sentence about why [`Uverbs::open`] failed and what helps.
+/// The error message for a failure of [`Uverbs::open`], with the remedy.
 pub fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENODEV) => "no urdmad serves this device: name it in urdmad's configuration \
@@ -359,7 +360,7 @@ pub fn explain(error: &io::Error) -> String {
     }
 }
 
-/// The handle that is the first attribute of each of our methods.
+/// The handle that is the first attribute of each of the driver's methods.
 fn handle_attr(handle: u32) -> MethodAttr {
     MethodAttr {
         attr_id: DRIVER_NAMESPACE,
@@ -392,12 +393,12 @@ where
     A: FromBytes + IntoBytes,
 {
     command.set_response(std::ptr::from_mut(answer) as u64);
-    // SAFETY: the answer's address is that of a live value of plain octets, whose length the head
-    // says.
+    // SAFETY: the address of the answer is that of a live value of plain octets, whose length the
+    // header says.
     unsafe { send(file, number, command, size_of::<A>()) }
 }
 
-/// Writes a command that has no answer.
+/// Writes a command without an answer.
 fn plain<C: IntoBytes + Immutable>(file: &OwnedFd, number: u32, command: C) -> io::Result<()> {
     // SAFETY: there is no answer.
     unsafe { send(file, number, command, 0) }
@@ -406,7 +407,7 @@ fn plain<C: IntoBytes + Immutable>(file: &OwnedFd, number: u32, command: C) -> i
 /// Writes a command.
 ///
 /// # Safety
-/// If the command names an address for an answer, `answer_octets` may be written there.
+/// If the command contains the address of an answer, `answer_octets` may be written there.
 unsafe fn send<C: IntoBytes + Immutable>(
     file: &OwnedFd,
     number: u32,
@@ -422,9 +423,10 @@ unsafe fn send<C: IntoBytes + Immutable>(
         },
         command,
     };
-    // What follows the command up to the packet's alignment is not sent.
+    // The octets behind the command, up to the packet's alignment, are not sent.
     let octets = size_of::<CommandHead>() + size_of::<C>();
-    // SAFETY: `packet` has at least `octets` octets, all of them set, for neither part has padding.
+    // SAFETY: `packet` has at least `octets` octets, all initialized, since neither part has
+    // padding.
     let written =
         unsafe { libc::write(file.as_raw_fd(), std::ptr::from_ref(&packet).cast(), octets) };
     if written < 0 {
