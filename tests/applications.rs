@@ -1,7 +1,7 @@
-//! Applications that others wrote, over one host: UCX, libfabric, Open MPI, MPICH, fio.
+//! Third-party applications on one host: UCX, libfabric, Open MPI, MPICH, fio.
 //!
-//! `make test-all` installs their packages and runs these tests; `make test` leaves them out, since
-//! the packages are large.
+//! `make test-all` installs their packages and runs these tests; `make test` does not, because the
+//! packages are large.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -12,12 +12,13 @@ use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::Process;
 use urdma_harness::programs::{words, Job, Ready};
 use urdma_tests::{
-    alone, host_that_is_told_no_address, ports, print_of, run_all, OneHost, HOST_ADDRESSES,
+    alone, host_without_configured_addresses, ports, print_of, run_all, OneHost, HOST_ADDRESSES,
 };
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What UCX may use: nothing but our device, so that a test cannot pass over TCP or shared memory.
+/// The only devices that UCX may use are urdma's, so that a test cannot pass over TCP or shared
+/// memory.
 const DATAGRAMS: &str = "UCX_TLS=ud_verbs,self";
 const CONNECTIONS: &str = "UCX_TLS=rc_verbs,ud_verbs:aux,self";
 
@@ -100,14 +101,14 @@ fn libfabric_reliable_datagrams_over_connections_pass() {
     ]);
 }
 
-/// libfabric's verbs provider takes addresses of interfaces that are not the loopback.
+/// libfabric's verbs provider accepts no loopback addresses.
 #[test]
 #[ignore = "make test-all"]
 fn libfabric_connects_over_the_addresses_of_the_host() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let spaces = Namespaces::new().unwrap();
-    let host = host_that_is_told_no_address(&spaces, &scratch);
+    let host = host_without_configured_addresses(&spaces, &scratch);
     let found = print_of(&host, &["fi_info", "-p", "verbs", "-s", HOST_ADDRESSES[0]]);
     assert!(found.contains("domain: urdma0"), "{found}");
     let jobs = [
@@ -124,7 +125,7 @@ fn fio_writes_and_reads_remote_memory() {
     run(&[fio("write"), fio("read")]);
 }
 
-/// Builds `mpi-check` with an MPI's compiler and runs two ranks over our device.
+/// Builds `mpi-check` with an MPI's compiler and runs two ranks over urdma.
 fn mpi(compiler: &str, launcher: &[&str]) {
     let _alone = alone();
     let one = OneHost::up();

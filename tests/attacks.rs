@@ -1,4 +1,4 @@
-//! What others on the link can do: frames that no instance sent, through a TAP port.
+//! Frames of hostile hosts on the link, injected through a TAP port.
 #![allow(clippy::unwrap_used)]
 
 use std::net::IpAddr;
@@ -20,23 +20,23 @@ use urdma_underlay::{
     MAX_HEADER_OCTETS, MAX_SOLICITATION_OCTETS,
 };
 
-/// The instance's address.
+/// The address of the instance.
 const HOST: &str = "10.77.0.1";
-/// That of a host on the link, which answers when it is asked for.
+/// The address of a host on the link that answers ARP.
 const NEIGHBOUR: &str = "10.77.0.2";
-/// That of another, from which no frame comes.
+/// The address of another host, which sends no frames.
 const VICTIM: &str = "10.77.0.9";
-/// One that no host on the link has.
+/// An address that no host on the link has.
 const ABSENT: &str = "10.77.0.50";
-/// First PSN of the queue pair of other hosts.
+/// First PSN of the other hosts' queue pair.
 const OWN_PSN: u32 = 0x1000;
 const NEIGHBOUR_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
-/// That of a host that claims addresses which are not its own.
+/// The MAC address of a host that claims addresses of others.
 const ATTACKER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 3]);
-/// How long an answer is waited for before the question is sent again.
+/// Time until a request is sent again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// An instance with a TAP port, and the link that it is on.
+/// An instance with a TAP port, and the link.
 struct Bed {
     host: Instance,
     mac: MacAddr,
@@ -87,7 +87,7 @@ impl Bed {
         value.unwrap_or_else(|| panic!("no counter {name}: {status}"))
     }
 
-    /// A datagram from `source`, which need not be the sender's.
+    /// Sends a datagram with the source address `source`, which may be forged.
     fn send(&self, source: IpAddr, ports: UdpPorts, datagram: &[u8]) {
         let template = Template::new(&Route {
             source_mac: NEIGHBOUR_MAC,
@@ -104,7 +104,7 @@ impl Bed {
         self.link.send(&frame).unwrap();
     }
 
-    /// The host's next datagram before `until`; the neighbour is asked for and answers meanwhile.
+    /// The host's next datagram before `until`. Meanwhile the neighbour answers ARP.
     fn next(&mut self, until: Instant) -> Option<Seen> {
         let mut buffer = [0; MAX_HEADER_OCTETS + 65_536];
         loop {
@@ -125,8 +125,8 @@ impl Bed {
         }
     }
 
-    /// Sends 1000 datagrams of `flood` from the neighbour again and again, discards what the host
-    /// sends, and returns when `is_over`.
+    /// Sends 1000 datagrams of `flood` from the neighbour repeatedly, discarding the host's
+    /// packets, until `is_over`.
     fn flood_until(
         &mut self,
         what: &str,
@@ -145,7 +145,7 @@ impl Bed {
     }
 
     /// Waits until urdmad has dropped `dropped` requests of hosts that do not answer ARP, and
-    /// expects that no listener has got one.
+    /// checks that no listener has received one.
     fn expect_unresolved(&self, dropped: u64) {
         wait_until("the requests are judged", SHORT, || {
             self.counter("cm_requests") != 0 || self.counter("drop_request_unresolved") >= dropped
@@ -154,7 +154,7 @@ impl Bed {
         assert_eq!(self.counter("cm_requests"), 0);
     }
 
-    /// Asks by `ask` until a datagram comes that `is_answer`.
+    /// Calls `ask` repeatedly until a datagram arrives for which `is_answer` holds.
     fn ask(&mut self, ask: impl Fn(&Self), is_answer: impl Fn(&Seen) -> bool) -> Option<Seen> {
         let end = Instant::now() + SHORT;
         while Instant::now() < end {
@@ -169,7 +169,7 @@ impl Bed {
         None
     }
 
-    /// A program that listens, and its slot.
+    /// Starts a program that listens; returns it and its slot.
     fn listener(&self, port: u16) -> (Process, SlotId) {
         let (number, port) = (port, port.to_string());
         let argv = ["rping", "-s", "-P", "-a", HOST, "-p", &port];
@@ -229,7 +229,7 @@ fn own_qpn() -> Qpn {
     Qpn::new(slot(1), 1)
 }
 
-/// From the queue pair of another host to a slot.
+/// The ports from another host's queue pair to a slot.
 fn ports_to(to: SlotId) -> UdpPorts {
     UdpPorts {
         source: source_port(own_qpn()),
@@ -237,7 +237,7 @@ fn ports_to(to: SlotId) -> UdpPorts {
     }
 }
 
-/// A packet of no connection to a queue pair that does not exist.
+/// A packet of an unknown connection to a queue pair that does not exist.
 fn stray(id: u32) -> Vec<u8> {
     written(&TrpHeader {
         kind: PacketType::Probe,
@@ -257,7 +257,7 @@ fn written(header: &TrpHeader) -> Vec<u8> {
     octets.to_vec()
 }
 
-/// A connection request to a port of the host, from slot 1 of the host that it names.
+/// A connection request to a port of the host, with the source address `from` and slot 1.
 fn request(from: &str, port: u16, nonce: u64) -> Vec<u8> {
     let message = Message {
         head: Head {
@@ -286,18 +286,18 @@ fn request(from: &str, port: u16, nonce: u64) -> Vec<u8> {
     octets[..length].to_vec()
 }
 
-/// The message of connection management in what was seen, of the conversation `nonce`.
+/// The connection management message in a datagram, if its nonce is `nonce`.
 fn answer_to(seen: &Seen, nonce: u64) -> Option<Body> {
     let message = Message::parse(&seen.octets).ok()?;
     (message.head.nonce == Nonce(nonce)).then_some(message.body)
 }
 
-/// The TRP header of what was seen.
+/// The TRP header of a datagram.
 fn header(seen: &Seen) -> Option<TrpHeader> {
     TrpHeader::parse(&seen.octets, seen.octets.len()).ok()
 }
 
-/// Whether it is the RESET that answers [`stray`].
+/// Whether the datagram is the RESET that answers [`stray`].
 fn is_reset(seen: &Seen, id: u32) -> bool {
     header(seen).is_some_and(|header| {
         header.kind == PacketType::Reset && header.connection_id == ConnectionId::from_u32(id)
@@ -347,7 +347,7 @@ fn request_that_names_another_host_than_it_comes_from_is_not_answered() {
     let to_daemon = ports_to(SlotId::DAEMON);
     for nonce in 0..FORGED {
         bed.send(ip(NEIGHBOUR), to_daemon, &request(VICTIM, port, nonce));
-        // The other host answers ARP, if it is asked for.
+        // The other host answers ARP requests.
         let until = Instant::now() + AGAIN;
         while let Some(seen) = bed.next(until) {
             assert_eq!(seen.to, ip(NEIGHBOUR));
@@ -406,8 +406,8 @@ fn request_of_a_host_that_does_not_answer_arp_is_not_handed_to_the_listener() {
     bed.down();
 }
 
-// Each request that rping accepted failed after 1.5 s, and its threads used one another's ids
-// (rdma-core 44 has one place for all children): it crashed.
+// Regression: each request that rping accepted failed after 1.5 s, and its threads used one
+// another's ids (rdma-core 44 has one place for all children), so that it crashed.
 #[test]
 fn flood_of_requests_from_made_up_hosts_leaves_the_listener_alone() {
     const FORGED: u64 = 1000;
@@ -420,7 +420,7 @@ fn flood_of_requests_from_made_up_hosts_leaves_the_listener_alone() {
         let source = format!("10.77.0.{}", 50 + nonce % 10);
         bed.send(ip(&source), to_daemon, &request(&source, port, nonce));
     }
-    // The link may lose some.
+    // The link may lose some of them.
     bed.expect_unresolved(FORGED / 10);
     Connected::to(&mut bed, port);
     assert!(listener.is_running());
@@ -431,14 +431,14 @@ fn flood_of_requests_from_made_up_hosts_leaves_the_listener_alone() {
 struct Connected {
     /// The program's queue pair.
     qpn: Qpn,
-    /// Of the stream that the neighbour sends.
+    /// The id of the neighbour's stream.
     id: ConnectionId,
-    /// First PSN of the program.
+    /// First PSN of the program's stream.
     psn: Psn,
 }
 
 impl Connected {
-    /// Has the neighbour connect to a port of the host.
+    /// Connects the neighbour to a port of the host.
     fn to(bed: &mut Bed, port: u16) -> Self {
         const NONCE: u64 = 7;
         let to_daemon = ports_to(SlotId::DAEMON);
@@ -474,7 +474,7 @@ impl Connected {
         connected
     }
 
-    /// A packet of the neighbour's stream that uses up no number.
+    /// A packet of the neighbour's stream that consumes no PSN.
     fn packet(&self, kind: PacketType, psn: u32) -> TrpHeader {
         TrpHeader {
             kind,
@@ -492,7 +492,7 @@ impl Connected {
         written(&self.packet(PacketType::Probe, OWN_PSN))
     }
 
-    /// The RESET by which the neighbour's process would say that its queue pair is gone.
+    /// The RESET with which the neighbour's process would report that its queue pair is gone.
     fn reset(&self) -> Vec<u8> {
         let offender = TrpHeader {
             destination_index: own_qpn().index(),
@@ -501,7 +501,7 @@ impl Connected {
         written(&TrpHeader::reset_for(&offender, ResetReason::NoQueuePair).unwrap())
     }
 
-    /// A segment with which the neighbour would end the connection.
+    /// A Terminate of the neighbour.
     fn terminate(&self, psn: u32) -> Vec<u8> {
         let mut octets = written(&self.packet(PacketType::Data, psn));
         // DDP: untagged, last, version 1; RDMAP: version 1, Terminate; queue 2, message 1, offset
@@ -511,8 +511,8 @@ impl Connected {
         octets
     }
 
-    /// Expects that nothing tells of an end for a moment, and that the program's queue pair answers
-    /// then.
+    /// Checks that the host reports no end of the connection for a moment, and that the program's
+    /// queue pair then answers.
     fn expect_alive(&self, bed: &mut Bed) {
         let until = Instant::now() + AGAIN;
         while let Some(seen) = bed.next(until) {
@@ -527,8 +527,8 @@ impl Connected {
         assert!(answered.is_some(), "{}", bed.host.status().unwrap());
     }
 
-    /// Whether it answers the end of the neighbour's stream, or says that the program's queue pair
-    /// is gone.
+    /// Whether the datagram acknowledges the end of the neighbour's stream, or reports that the
+    /// program's queue pair is gone.
     fn is_end(&self, seen: &Seen) -> bool {
         if let Ok(message) = Message::parse(&seen.octets) {
             return matches!(message.body, Body::Dreq(_));
@@ -538,7 +538,7 @@ impl Connected {
     }
 }
 
-/// Another address, another source port.
+/// Forged senders: another address, and another source port.
 fn forgeries(to: SlotId) -> [(IpAddr, UdpPorts); 2] {
     let other_port = UdpPorts {
         source: source_port(Qpn::new(slot(2), 1)),
@@ -547,8 +547,8 @@ fn forgeries(to: SlotId) -> [(IpAddr, UdpPorts); 2] {
     [(ip(VICTIM), ports_to(to)), (ip(NEIGHBOUR), other_port)]
 }
 
-/// Connects, forges a packet from elsewhere with the right connection id and PSN, and with a wrong
-/// PSN, and expects that it changes nothing until the neighbour itself sends it.
+/// Connects, sends a packet with the right connection id and PSN from forged senders, and with
+/// wrong PSNs, and checks that it has no effect until the neighbour itself sends it.
 fn forged_end_is_ignored(
     packet: impl Fn(&Connected, u32) -> Vec<u8>,
     port_of_end: impl Fn(SlotId) -> UdpPorts,
@@ -578,7 +578,7 @@ fn forged_end_is_ignored(
     bed.down();
 }
 
-/// PSNs behind the window and beyond it.
+/// PSNs before and beyond the window.
 const WRONG_PSNS: [u32; 3] = [OWN_PSN - 1, OWN_PSN + 70_000, OWN_PSN + 0x80_0000];
 
 #[test]
@@ -601,7 +601,7 @@ fn reset_from_elsewhere_is_ignored() {
     forged_end_is_ignored(|connected, _| connected.reset(), from_slot, &[]);
 }
 
-/// The frames by which a host at [`ATTACKER_MAC`] says that it is the neighbour.
+/// ARP frames with which a host at [`ATTACKER_MAC`] claims the neighbour's address.
 fn claims(make: impl FnOnce(&mut Neighbours)) -> Vec<Vec<u8>> {
     let local = LocalInterface::new(ATTACKER_MAC, &[ip(NEIGHBOUR)]).unwrap();
     let mut attacker = Neighbours::new(local, Timing::default());

@@ -1,4 +1,4 @@
-//! `urdma bench`: what it says without perftest, and the files that it writes.
+//! `urdma bench`: its message without perftest, and the files that it writes.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -43,7 +43,7 @@ fn bench_writes_table_json_and_plot() {
         .args(["bench", "--only", "qps", "--out"])
         .arg(scratch.path());
     let ended = Process::run(&mut command, LIMIT).unwrap();
-    // On a busy machine a point may fail; it is reported, and the others are there.
+    // On a busy machine a point may fail; it is reported, and the others are present.
     assert!(ended.output.contains("64-octet writes"), "{}", ended.output);
     let json = fs::read(scratch.path().join("bench.json")).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&json).unwrap();

@@ -1,5 +1,5 @@
-//! Builds `verbs-check`, a verbs program in C as users write them, against the installed libibverbs
-//! and librdmacm.
+//! Builds `verbs-check`, a typical verbs program in C, against the installed libibverbs and
+//! librdmacm.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! doc/configuration.md names every key that urdmad knows and every variable that `urdma run` sets,
-//! and its examples are right.
+//! doc/configuration.md lists every key of urdmad and every variable that `urdma run` sets, and its
+//! examples are valid.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -18,7 +18,7 @@ fn page() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// What urdmad says of a configuration.
+/// urdmad's message about a configuration.
 fn check_config(text: &str) -> Ended {
     let scratch = Scratch::new("test").unwrap();
     let file = scratch.path().join("a.toml");
@@ -28,7 +28,7 @@ fn check_config(text: &str) -> Ended {
     Process::run(&mut command, LIMIT).unwrap()
 }
 
-/// Whether a row of a table of the page begins with `name`.
+/// Whether a table of the page has a row that begins with `name`.
 fn has_row(page: &str, name: &str) -> bool {
     page.lines()
         .any(|line| line.starts_with(&format!("| `{name}` |")))

@@ -1,4 +1,4 @@
-//! Crates of crates.io that are made for RDMA: their own tests and examples, over one host.
+//! RDMA crates from crates.io: their own tests and examples, on one host.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use urdma_harness::process::Process;
 use urdma_harness::programs::{words, Job, Ready};
 use urdma_tests::{alone, ports, run_all, OneHost};
 
-/// How long a crate and what it depends on may take to build.
+/// How long building a crate and its dependencies may take.
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const LIMIT: Duration = Duration::from_secs(300);
-/// Where the sources and what is built of them are kept.
+/// The directory of the sources and build results.
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/crates");
 
 /// A crate of crates.io.
@@ -35,7 +35,7 @@ const ASYNC_RDMA: Crate = Crate {
     version: "0.5.0",
 };
 
-/// cargo on a package of `DIRECTORY`, free of what the cargo that runs this test has set.
+/// cargo for a package of `DIRECTORY`, without the environment of the cargo that runs this test.
 fn cargo(package: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.args(arguments);
@@ -49,11 +49,11 @@ fn with_cargos_environment(command: &mut Command, package: &Path) {
         .current_dir(package)
         .env_remove("RUSTUP_TOOLCHAIN")
         .env("CARGO_TARGET_DIR", format!("{DIRECTORY}/target"))
-        // Lints that crates deny find more with each compiler.
+        // Newer compilers find more with the lints that crates deny.
         .env("RUSTFLAGS", "--cap-lints=warn");
 }
 
-/// Runs a command to its end and gives what it printed.
+/// Runs a command and returns its output.
 fn run(command: &mut Command, limit: Duration) -> String {
     let ended = Process::run(command, limit).unwrap();
     assert!(ended.succeeded(), "{command:?}: {}", ended.describe());
@@ -75,8 +75,8 @@ impl Crate {
         copy
     }
 
-    /// Builds the tests that `targets` name and runs them over our device, without those in
-    /// `skipped`; fails unless `passes` tests pass and no other one is there.
+    /// Builds the tests that `targets` name and runs them over urdma, except those in `skipped`;
+    /// fails unless exactly `passes` tests pass and no others exist.
     fn expect_tests_to_pass(&self, targets: &str, skipped: &[&str], passes: usize) {
         let _alone = alone();
         let sources = self.sources();
@@ -103,7 +103,7 @@ impl Crate {
     }
 }
 
-/// Where cargo has put the sources of a crate that it fetched: below a directory for each registry.
+/// The directory of a crate's sources in cargo's cache, which has one directory per registry.
 fn fetched(name: &str) -> PathBuf {
     let home = std::env::var_os("CARGO_HOME").map_or_else(
         || PathBuf::from(std::env::var_os("HOME").unwrap()).join(".cargo"),
@@ -116,7 +116,7 @@ fn fetched(name: &str) -> PathBuf {
         .unwrap_or_else(|| panic!("cargo has not fetched {name}"))
 }
 
-/// How many tests passed, by the summaries of all of a crate's test programs.
+/// The number of passed tests, from the summaries of all test programs of a crate.
 fn passed(printed: &str) -> usize {
     printed
         .lines()
@@ -161,9 +161,9 @@ fn sideway_passes() {
 #[test]
 #[ignore = "make test-all"]
 fn async_rdma_passes() {
-    // The one skipped asks the command `rdma` for the device. Its tests of immediate data are left
-    // out: they take a completion's flags for those of Soft-RoCE, which says that there is a GRH in
-    // completions of connections.
+    // The skipped test looks the device up with the command `rdma`. The tests of immediate data are
+    // omitted: they expect the completion flags of Soft-RoCE, which reports a GRH in completions of
+    // connections.
     ASYNC_RDMA.expect_tests_to_pass(
         "--lib --test atomic --test device --test loop --test mr_slice \
          --test rmr_access --test rmr_timeout",

@@ -1,4 +1,4 @@
-//! Environments that lack something: what urdma says there.
+//! Environments in which something is missing, and the messages of urdma there.
 #![allow(clippy::unwrap_used)]
 
 use std::os::unix::process::CommandExt;
@@ -9,10 +9,10 @@ use urdma_harness::instance::{urdma, Instance, Lease};
 use urdma_harness::process::Process;
 use urdma_tests::{alone, OneHost, SHORT};
 
-/// Below what the default arena needs, and enough for everything else.
+/// Less than the default arena needs, and enough for everything else.
 const ADDRESSES_OCTETS: u64 = 4 << 30;
 
-/// Runs a command and expects that it fails and says these words.
+/// Runs a command and checks that it fails with these words.
 fn expect_words(command: &mut Command, words: &[&str]) {
     let ended = Process::run(command, SHORT).unwrap();
     assert!(!ended.succeeded(), "{}", ended.output);
@@ -44,12 +44,12 @@ fn without_dev(command: &Command) -> Command {
     contained
 }
 
-/// `urdma up` for an instance beside this one, which must fail.
-fn up_beside(host: &Instance) -> Command {
+/// `urdma up` for an additional instance, which must fail.
+fn up_another(host: &Instance) -> Command {
     let mut up = urdma().unwrap();
     up.arg("up")
         .arg("--run-dir")
-        .arg(host.run_dir().with_file_name("beside"));
+        .arg(host.run_dir().with_file_name("another"));
     up
 }
 
@@ -59,7 +59,7 @@ fn address_limit_below_the_arena_is_named_with_the_way_out() {
     let one = OneHost::up();
     let words = ["ulimit -v", "MB", "`slots`", "`[frames]`"];
     let mut run = one.host.run(Lease::Never, &["ibv_devinfo"]).unwrap();
-    let mut up = up_beside(&one.host);
+    let mut up = up_another(&one.host);
     for command in [&mut run, &mut up] {
         limit_addresses(command);
         expect_words(command, &words);
@@ -72,7 +72,7 @@ fn missing_dev_is_named() {
     let _alone = alone();
     let one = OneHost::up();
     let run = one.host.run(Lease::Never, &["ibv_devinfo"]).unwrap();
-    for command in [run, up_beside(&one.host)] {
+    for command in [run, up_another(&one.host)] {
         expect_words(&mut without_dev(&command), &["there is no /dev/null"]);
     }
     one.down();

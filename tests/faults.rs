@@ -1,4 +1,4 @@
-//! What bad input and sudden death get: a sentence, the right errno, and nothing lost.
+//! Bad input and killed processes: an error message, the right errno, and no leaks.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -100,7 +100,7 @@ fn lease_without_port_falls_back_and_says_so() {
     one.down();
 }
 
-/// rping to an address where nobody answers it says `words`.
+/// Checks that rping to an address where no host answers prints `words`.
 fn expect_no_connection(address: &str, words: &str) {
     let _alone = alone();
     let one = OneHost::up();
@@ -112,7 +112,7 @@ fn expect_no_connection(address: &str, words: &str) {
 
 #[test]
 fn connect_where_nobody_listens_is_rejected() {
-    // Not UNREACHABLE, which is what nobody's answer would become.
+    // Not UNREACHABLE, which would mean that no host answered.
     expect_no_connection("127.0.0.1", "REJECTED");
 }
 
@@ -138,7 +138,7 @@ fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
     let _alone = alone();
     let one = OneHost::up();
     let (serving, asking) = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
-    // The new daemon takes over what the dead one left.
+    // The new daemon takes over the previous one's resources.
     one.host.kill_and_restart().unwrap();
     for process in [asking, serving] {
         expect_stream_ended(process);
@@ -153,7 +153,7 @@ fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
     one.down();
 }
 
-// A thread, two descriptors, the mapping of the arena and 170 KB stayed for each urdmad.
+// Regression: a thread, two descriptors, the mapping of the arena and 170 KB leaked per urdmad.
 #[test]
 fn program_keeps_nothing_of_a_daemon_that_it_has_outlived() {
     const ROUNDS: u32 = 6;

@@ -1,5 +1,5 @@
-//! Hugepages that were reserved for two hosts are given back, however the program ends that wanted
-//! the hosts. Needs root.
+//! Hugepages that were reserved for two hosts are released, however the program that reserved them
+//! ends. Needs root.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -17,10 +17,10 @@ use urdma_harness::instance::{urdma, Queues, Scratch, TwoHosts};
 use urdma_harness::process::wait_until;
 use urdma_tests::{alone, SHORT};
 
-/// For two hosts with leases.
+/// Pages for two hosts with leases.
 const HUGEPAGES: u64 = 512;
 const PAGE_OCTETS: usize = 2 << 20;
-/// Names the directory in which a copy of this program is to start hosts.
+/// The variable with the directory in which a copy of this program starts hosts.
 const OWNER: &str = "URDMA_TEST_OWNER";
 const PANICS: &str = "URDMA_TEST_PANICS";
 
@@ -30,7 +30,7 @@ fn reserved() -> u64 {
     count.trim().parse().unwrap()
 }
 
-/// Waits until no more are reserved than were `before`; other programs may reserve some meanwhile.
+/// Waits until at most `before` pages are reserved; other programs may reserve some meanwhile.
 fn expect_given_back(before: u64) {
     wait_until("the hugepages to be given back", SHORT, || {
         reserved() <= before
@@ -47,7 +47,8 @@ fn failed_start_of_two_hosts_gives_all_pages_back() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let before = reserved();
-    // The run directory of the second host holds something that urdmad does not remove.
+    // urdmad does not remove the run directory of the second host, because it contains another
+    // file.
     fs::create_dir(scratch.path().join("b")).unwrap();
     fs::write(scratch.path().join("b/foreign"), "").unwrap();
     let pages = Hugepages::reserve(HUGEPAGES).unwrap();
@@ -72,13 +73,13 @@ fn reservation_beside_pages_that_are_in_use_but_given_back_is_given_back() {
     let memory = unsafe { mmap_anonymous(None, size, read_write, huge) }.unwrap();
     drop(pages);
     let pages = Hugepages::reserve(2).unwrap();
-    // SAFETY: the mapping from above, to which nothing refers.
+    // SAFETY: the mapping from above; no reference to it exists.
     unsafe { munmap(memory, size.get()) }.unwrap();
     drop(pages);
     expect_given_back(before);
 }
 
-/// A copy of this program with two hosts, and how it is to end.
+/// A copy of this program with two hosts, and the way in which it is to end.
 #[test]
 fn owner_of_two_hosts() {
     let Some(directory) = std::env::var_os(OWNER).map(PathBuf::from) else {
@@ -93,8 +94,8 @@ fn owner_of_two_hosts() {
     }
 }
 
-/// Has a program start as a terminal's: SIGINT ends it, also when these tests run in the background
-/// of a shell, whose programs ignore it.
+/// Starts a program as a terminal does: SIGINT ends it, also when these tests run in the background
+/// of a shell, whose programs ignore SIGINT.
 fn in_foreground(command: &mut Command) -> &mut Command {
     // SAFETY: sigaction is async-signal-safe, and the default action runs no code.
     unsafe {
@@ -148,7 +149,7 @@ fn pages_of_a_program_that_panics_or_is_killed_are_given_back() {
     }
 }
 
-/// The process that a pid file names, once it does.
+/// The process in a pid file, once the file has one.
 fn pid_in(file: &Path) -> Option<Pid> {
     let text = fs::read_to_string(file).ok()?;
     text.trim().parse().ok().map(Pid::from_raw)
@@ -180,7 +181,7 @@ fn daemon_whose_start_is_interrupted_ends_and_leaves_nothing() {
         while daemon.is_none() && up.try_wait().unwrap().is_none() {
             daemon = pid_in(&pid_file);
         }
-        // It gets no further until the command has ended.
+        // It is blocked until the command has ended.
         if let Some(daemon) = daemon {
             let _ = kill(daemon, Signal::SIGSTOP);
         }
@@ -199,7 +200,7 @@ fn daemon_whose_start_is_interrupted_ends_and_leaves_nothing() {
         if !is_up {
             return;
         }
-        // The start was over before it could be interrupted.
+        // The start had completed before it could be interrupted.
         let _ = ask("down").status();
         expect_down(&run_dir);
     }

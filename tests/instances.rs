@@ -1,4 +1,4 @@
-//! Which instance a command means: by its options, its configuration, or neither.
+//! Selection of the instance for a command: by its options, its configuration, or neither.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Where root's instances are.
 const BASE: &str = "/run/urdma";
 
-/// `urdma` with these arguments, and without variables that say which instance is meant.
+/// `urdma` with these arguments, and without the environment variables that select an instance.
 fn command(arguments: &[&str]) -> Command {
     let mut command = urdma().unwrap();
     command.args(arguments);
@@ -28,7 +28,7 @@ fn ask(arguments: &[&str]) -> Ended {
     Process::run(&mut command(arguments), LIMIT).unwrap()
 }
 
-/// An instance with a name of its own among root's, and its configuration.
+/// An instance of root with its own name, and its configuration.
 struct Named {
     name: String,
     /// A name that no instance has.
@@ -61,7 +61,7 @@ impl Named {
         Path::new(BASE).join(&self.name)
     }
 
-    /// A run directory that is not among root's.
+    /// A run directory outside root's.
     fn elsewhere(&self) -> String {
         self.scratch.path().join("elsewhere").display().to_string()
     }
@@ -69,7 +69,7 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // What a test that failed has left.
+        // Left by a failed test.
         ask(&["down", "--instance", &self.name]);
         ask(&["down", "--instance", &self.other]);
         ask(&["down", "--run-dir", &self.elsewhere()]);
@@ -87,7 +87,7 @@ fn expect_failure(ended: &Ended, words: &[&str]) {
 fn instance_named_by_its_configuration_runs_under_that_name() {
     let _alone = alone();
     let named = Named::new("config");
-    // The configuration names it more closely than the environment does.
+    // The configuration takes precedence over the environment.
     let mut up = command(&["up", "--config", named.config()]);
     up.env("URDMA_INSTANCE", &named.other);
     up.env("URDMA_RUN_DIR", named.elsewhere());

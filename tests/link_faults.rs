@@ -1,5 +1,5 @@
-//! Programs over a link that loses, doubles, delays, reorders, changes and marks packets: what
-//! urdmad does at its port when it is told to.
+//! Programs over a link that loses, duplicates, delays, reorders, corrupts and marks packets:
+//! urdmad's fault injection at its port.
 #![allow(clippy::unwrap_used)]
 
 use urdma_harness::instance::{Instance, Lease, Scratch};
@@ -7,10 +7,9 @@ use urdma_harness::process::wait_until;
 use urdma_harness::programs;
 use urdma_tests::{alone, check, kill_one_end, mix_while, ports, run_all, stream, SHORT};
 
-/// Operations that each end posts under each fault: some thousand packets.
+/// Operations per end and fault: some thousand packets.
 const OPERATIONS: u32 = 200;
-/// Faults that are each made alone, then all of them at once: what is asked for, and what counts
-/// it.
+/// Faults, injected one at a time, then all together: the option and the counter of each.
 const FAULTS: [(&[&str], &str); 4] = [
     (&["--loss", "5%"], "lost"),
     (&["--duplicate", "10%"], "duplicated"),
@@ -18,7 +17,7 @@ const FAULTS: [(&[&str], &str); 4] = [
     (&["--corrupt", "5%"], "corrupted"),
 ];
 
-/// Hosts a and b, with checksums, so that a changed octet is noticed.
+/// Hosts a and b, with checksums, so that corruption is detected.
 fn up(scratch: &Scratch, fault: &str) -> [Instance; 2] {
     let socket = scratch.path().join("memif.sock");
     [("a", "127.0.0.1", "server"), ("b", "127.0.0.2", "client")].map(|(name, address, role)| {
@@ -37,7 +36,7 @@ fn count(host: &Instance, direction: &str, name: &str) -> u64 {
     count.unwrap_or_else(|| panic!("no {name}: {status}"))
 }
 
-/// What the processes of a host have counted.
+/// The counters of a host's processes.
 fn processes_count(host: &Instance, name: &str) -> u64 {
     let status = host.status().unwrap();
     let slots = status["slots"].as_array().unwrap();
@@ -151,7 +150,7 @@ fn marks_that_the_link_makes_come_back_to_the_sender() {
             0
         );
     }
-    // Whatever waits is marked.
+    // Every packet in the queue is marked.
     let options = ["--delay", "1ms", "--rate", "100Mbit/s", "--mark", "1B"];
     let said = a.fault(&options).unwrap();
     assert!(said.succeeded(), "{}", said.describe());

@@ -1,5 +1,5 @@
-//! Hosts in two network namespaces, joined by a veth pair whose traffic the kernel sees: AF_XDP and
-//! TAP, forwarded by urdmad.
+//! Hosts in two network namespaces, joined by a veth pair in the kernel: AF_XDP and TAP, forwarded
+//! by urdmad.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -9,14 +9,14 @@ use urdma_harness::namespace::Namespaces;
 use urdma_harness::programs::{self, Job};
 use urdma_tests::bridges::{up, up_behind_bridges, ADDRESSES, KERNEL_ADDRESSES};
 use urdma_tests::{
-    alone, check, expect_peer_given_up, expect_stream_ended, host_that_is_told_no_address,
+    alone, check, expect_peer_given_up, expect_stream_ended, host_without_configured_addresses,
     mix_while, ports, print_of, run_all, stream, HOST_ADDRESSES,
 };
 
-/// Operations that take longer than two cuts of the link.
+/// Enough operations for two interruptions of the link.
 const OPERATIONS: u32 = 20_000;
 
-/// The programs; those that exchange GID and QPN by TCP do it at `tcp`.
+/// The programs; those that exchange GID and QPN by TCP do so at `tcp`.
 fn jobs(tcp: &str, rdma: &str) -> Vec<Job> {
     let first = ports();
     vec![
@@ -33,7 +33,7 @@ fn instance_that_is_told_no_address_has_those_of_its_host() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let spaces = Namespaces::new().unwrap();
-    let host = host_that_is_told_no_address(&spaces, &scratch);
+    let host = host_without_configured_addresses(&spaces, &scratch);
     let info = print_of(&host, &["ibv_devinfo", "-v"]);
     let gids: Vec<&str> = info
         .lines()
@@ -70,7 +70,7 @@ fn counter(host: &Instance, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no counter {name}: {status}"))
 }
 
-/// Runs everything and checks that it went over the ports and left no frame behind.
+/// Runs all programs and checks that they used the ports and leaked no frame.
 fn run_over(hosts: [Instance; 2], tcp: &str) {
     let [a, b] = &hosts;
     run_all(&jobs(tcp, ADDRESSES[0]), a, b, Lease::Never);
@@ -130,7 +130,7 @@ fn link_that_is_cut_for_a_while_or_for_too_long_and_comes_back() {
         let netdev = spaces.netdev(0);
         spaces.ip(0, &["link", "set", netdev, state]).unwrap();
     };
-    // For half a minute the queue pairs wait; the link is cut for a second, twice.
+    // The queue pairs wait for half a minute; the link is interrupted twice for a second.
     mix_while((a, b), scratch.path(), OPERATIONS, |_, _| {
         for _ in 0..2 {
             set_link("down");

@@ -1,5 +1,5 @@
-//! Long messages inside a host: in one copy where the kernel lets their receiver read the sender's
-//! memory, else, or switched off, in two.
+//! Long messages inside a host: in one copy if the kernel lets the receiver read the sender's
+//! memory, in two if it does not or if the feature is off.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
@@ -11,15 +11,14 @@ use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::Ready;
 use urdma_tests::{alone, ports, OneHost, NOTICE};
 
-/// Makes a program that may not read processes with more rights than its own, which may read it.
+/// Makes the program unable to read processes with more rights, which can read it.
 const WITHOUT_PTRACE: [&str; 3] = [
     "setpriv",
     "--bounding-set=-sys_ptrace,-chown",
     "--inh-caps=-sys_ptrace,-chown",
 ];
 
-/// One end of a conversation of 64 KB messages that does not end by itself; it checks what it
-/// receives.
+/// One end of an endless exchange of 64 KB messages; it checks what it receives.
 fn end(host: &Instance, port: u16, setting: &str, wrapper: &[&str], peer: &[&str]) -> Process {
     let port = port.to_string();
     let messages = [
@@ -39,8 +38,8 @@ fn end(host: &Instance, port: u16, setting: &str, wrapper: &[&str], peer: &[&str
     Process::start(command.env("URDMA_CMA", setting)).unwrap()
 }
 
-/// The reports of both ends, the server's first, as soon as `is_shown` says so of them; the server
-/// runs in `wrapper`.
+/// The reports of both ends, the server's first, once `is_shown` holds for them; the server runs in
+/// `wrapper`.
 fn reports(
     settings: [&str; 2],
     wrapper: &[&str],

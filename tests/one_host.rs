@@ -59,8 +59,8 @@ fn receive_queue_short_or_empty_ends_as_verbs_say() {
     check_on_one_host(&["long-message", "slow-receiver", "rnr-late", "rnr-never"]);
 }
 
-// Every second unsignaled message, and nearly every one whose receiver called _exit, ended with
-// RETRY_EXC.
+// Regression: every second unsignaled message, and nearly every one whose receiver called _exit,
+// ended with RETRY_EXC.
 #[test]
 fn receiver_that_leaves_with_a_completion_fails_neither_its_sender_nor_an_idle_peer() {
     let _alone = alone();
@@ -81,7 +81,7 @@ fn full_queue_refuses_and_loses_nothing() {
     check_on_one_host(&["full"]);
 }
 
-/// Runs a check of `verbs-check` that needs one process only.
+/// Runs a single-process check of `verbs-check`.
 fn check_alone(scenario: &str) {
     check_alone_at(&["127.0.0.1"], scenario);
 }
@@ -125,14 +125,15 @@ fn requests_that_a_service_does_not_have_are_taken_and_fail() {
     check_alone("services");
 }
 
-// glibc's unwinding of a cancelled thread ended in a Rust frame, which aborted the process.
+// Regression: glibc's unwinding of a cancelled thread reached a Rust frame, which aborted the
+// process.
 #[test]
 fn thread_that_is_cancelled_in_a_call_ends_alone() {
     check_alone("cancel");
 }
 
-// A server that learnt late of a client's end ended its connection to the next client, which had
-// the same slot.
+// Regression: a server that learnt late of a client's end ended its connection to the next client,
+// which had the same slot.
 #[test]
 fn end_of_a_client_is_not_that_of_the_next_one_in_its_slot() {
     let _alone = alone();
@@ -141,13 +142,13 @@ fn end_of_a_client_is_not_that_of_the_next_one_in_its_slot() {
     check_alone_on(one, "successors");
 }
 
-// The child closed whatever had the number of its parent's connection to urdmad.
+// Regression: the child closed the file with the number of its parent's connection to urdmad.
 #[test]
 fn child_of_a_program_that_closed_the_devices_descriptors_keeps_its_own() {
     check_alone("fork-descriptors");
 }
 
-// urdmad took the end of its connection for the end of the process.
+// Regression: urdmad took the end of its connection for the end of the process.
 #[test]
 fn program_that_closes_all_descriptors_keeps_the_device() {
     check_alone("closefrom");

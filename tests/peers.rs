@@ -1,5 +1,5 @@
-//! A peer that is frozen for a while or for too long, or whose urdmad is started anew: the
-//! connection goes on with every octet in its place, or both ends are told.
+//! A peer that is stopped for a while or for too long, or whose urdmad is restarted: the connection
+//! continues without loss, or both ends get an error.
 #![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
@@ -14,18 +14,18 @@ use urdma_tests::{
 
 const FROZEN: Duration = Duration::from_secs(1);
 
-/// Operations that take longer than nothing, on one host and between two.
+/// Enough operations to be interrupted, on one host and between two.
 const OPERATIONS: u32 = 60_000;
 const OPERATIONS_FORWARDED: u32 = 10_000;
 
-/// `process` does nothing for a second.
+/// Stops `process` for a second.
 fn freeze(process: &Process) {
     process.signal(Signal::SIGSTOP).unwrap();
     std::thread::sleep(FROZEN);
     process.signal(Signal::SIGCONT).unwrap();
 }
 
-/// Freezes each end of a `mix` for a second; its queue pairs wait for half a minute.
+/// Stops each end of a `mix` for a second; its queue pairs wait for half a minute.
 fn freeze_for_a_while(server: &Instance, client: &Instance, scratch: &Scratch, operations: u32) {
     mix_while(
         (server, client),
@@ -38,7 +38,7 @@ fn freeze_for_a_while(server: &Instance, client: &Instance, scratch: &Scratch, o
     );
 }
 
-/// Freezes the target of a stream until its initiator gives up; thawed, it is told too.
+/// Stops the target of a stream until its initiator gives up; continued, it gets an error too.
 fn freeze_for_too_long(server: &Instance, client: &Instance, scratch: &Scratch) {
     let (serving, asking) = stream(server, client, Lease::Never, scratch.path());
     serving.signal(Signal::SIGSTOP).unwrap();

@@ -1,7 +1,7 @@
 //! Every program of rdmacm-utils, ibverbs-utils, perftest and qperf that works on an Ethernet port,
-//! over one host and over two, over both versions of IP.
+//! on one host and on two, over IPv4 and IPv6.
 //!
-//! doc/conformance.md lists them, with those that are refused and why.
+//! doc/conformance.md lists them, with those that are refused and the reasons.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -14,7 +14,7 @@ use urdma_tests::{alone, ports, run_all, OneHost, SHORT};
 /// The GID index of the second address.
 const SECOND_GID: &str = "2";
 
-/// Runs jobs, which `make` makes for a first port and the server's address, over one host that has
+/// Runs the jobs that `make` returns for a first port and the server's address, on one host with
 /// `addresses`.
 fn run_at(addresses: &[&str], make: impl FnOnce(u16, &str) -> Vec<Job>) {
     let _alone = alone();
@@ -25,7 +25,7 @@ fn run_at(addresses: &[&str], make: impl FnOnce(u16, &str) -> Vec<Job>) {
     host.down().unwrap();
 }
 
-/// Verbs over the second address' GID; the programs meet by TCP at the first.
+/// Verbs over the second address' GID; the programs exchange parameters by TCP at the first.
 fn over_second_gid(first_port: u16, server: &str) -> Vec<Job> {
     let tools = ["ib_send_lat", "ib_write_bw", "ib_read_lat", "ib_atomic_bw"];
     let perftest = (first_port..).zip(tools).map(|(port, tool)| {
@@ -38,7 +38,7 @@ fn over_second_gid(first_port: u16, server: &str) -> Vec<Job> {
         .into_iter()
         .zip(first_port + 11..)
         .map(|(program, port)| {
-            // The last of two `-g` counts.
+            // perftest uses the last of two `-g` options.
             let mut job = programs::pingpong(program, true, port, server);
             for argv in [&mut job.server, &mut job.client] {
                 argv.extend(["-g", SECOND_GID, "-s", "1024"].map(str::to_owned));
@@ -48,7 +48,7 @@ fn over_second_gid(first_port: u16, server: &str) -> Vec<Job> {
     perftest.chain([datagrams]).chain(pingpong).collect()
 }
 
-/// What connects through rdma_cm at `server`.
+/// The programs that connect through rdma_cm to `server`.
 fn through_rdma_cm(first_port: u16, server: &str) -> Vec<Job> {
     vec![
         programs::rping(first_port, server),
@@ -90,8 +90,8 @@ fn two_hosts_with_ipv6_addresses_talk() {
     hosts.down().unwrap();
 }
 
-/// What comes from another address than the peer's is not taken, so each queue pair has to send
-/// from its own.
+/// Packets from another address than the peer's are dropped, so each queue pair has to send from
+/// its own.
 #[test]
 fn two_hosts_with_two_addresses_of_a_version_talk_over_the_second_ones() {
     let _alone = alone();
@@ -104,7 +104,7 @@ fn two_hosts_with_two_addresses_of_a_version_talk_over_the_second_ones() {
     hosts.down().unwrap();
 }
 
-/// On-demand paging with and without prefetching, device memory, time stamps, requests by calls.
+/// On-demand paging with and without prefetching, device memory, time stamps, extended calls.
 #[test]
 fn pingpong_with_every_kind_of_memory_and_interface_passes() {
     let flags: [&[&str]; 7] = [
@@ -187,7 +187,7 @@ fn rnic_is_connected_by_rdma_cm_and_by_nothing_else() {
     host.down().unwrap();
 }
 
-/// Both ends of an `ibv_rc_pingpong` that is refused; what the server said.
+/// Runs both ends of an `ibv_rc_pingpong` that is refused; returns the server's output.
 fn refused_pingpong(host: &Instance, port: u16, flags: &str) -> String {
     let pingpong = format!("ibv_rc_pingpong -p {port} {flags}");
     let serve = words(&pingpong);
@@ -251,7 +251,7 @@ fn rcopy_copies_every_octet() {
 fn asyncwatch_shows_the_loss_of_the_daemon() {
     let _alone = alone();
     let one = OneHost::up();
-    // Its output is a pipe here, which it would only write to when it has much to say.
+    // The output is a pipe, to which the program writes only when its buffer is full.
     let argv = ["stdbuf", "-oL", "ibv_asyncwatch"];
     let mut command = one.host.run(Lease::Never, &argv).unwrap();
     let mut watching = Process::start(&mut command).unwrap();

@@ -1,5 +1,5 @@
-//! rdma-core's pyverbs tests over one host: none fails, and what is skipped is what
-//! doc/conformance.md says, for the reason that it says.
+//! rdma-core's pyverbs tests on one host: none fails, and the skipped ones and their reasons are
+//! those of doc/conformance.md.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -14,20 +14,19 @@ use urdma_tests::{alone, OneHost};
 
 const RUNNER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/pyverbs/run.py");
 const LIST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../doc/conformance.md");
-/// Debian's Python, for which pyverbs is built; there may be others before it in the path.
+/// Debian's Python, for which pyverbs is built; others may precede it in the path.
 const PYTHON: &str = "/usr/bin/python3";
-/// The suite takes some seconds, and three minutes were seen on a machine with ten times as much to
-/// do as it can.
+/// The suite takes some seconds; three minutes were seen on a machine with tenfold load.
 const LIMIT: Duration = Duration::from_secs(900);
-/// Huge pages of 2 MB that its tests use at the same time.
+/// Hugepages of 2 MB that the tests use at the same time.
 const HUGEPAGES: u64 = 8;
-/// What the lines of the list begin with, in doc/conformance.md: the reason, then the tests.
+/// The beginnings of the lines of the list in doc/conformance.md: the reason, then the tests.
 const BULLET: &str = "- `";
 
-/// Reasons with the tests that were skipped for them.
+/// Reasons, with the tests that were skipped for them.
 type Skips = BTreeMap<String, Vec<String>>;
 
-/// The reasons that depend on the machine and not on the device are made alike.
+/// Normalizes reasons that depend on the machine and not on the device.
 fn reason(said: &str) -> String {
     if said.contains("/dev/dri/") || said.contains("cuda-python") {
         "no GPU".to_owned()
@@ -36,7 +35,7 @@ fn reason(said: &str) -> String {
     }
 }
 
-/// The list as doc/conformance.md has it.
+/// The list in doc/conformance.md.
 fn listed() -> Skips {
     let text = std::fs::read_to_string(LIST).unwrap();
     let lines = text.lines().filter_map(|line| line.strip_prefix(BULLET));
@@ -49,7 +48,7 @@ fn listed() -> Skips {
         .collect()
 }
 
-/// The list as it would be in doc/conformance.md.
+/// The list in the format of doc/conformance.md.
 fn written(skips: &Skips) -> String {
     skips
         .iter()
@@ -59,7 +58,7 @@ fn written(skips: &Skips) -> String {
         })
 }
 
-/// Names of tests that passed, of those that failed with why, and the skips.
+/// The tests that passed, those that failed with the reason, and the skipped ones.
 fn read(results: &Path) -> (Vec<String>, Vec<String>, Skips) {
     let (mut passed, mut failed, mut skips) = (Vec::new(), Vec::new(), Skips::new());
     for line in std::fs::read_to_string(results).unwrap().lines() {

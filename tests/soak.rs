@@ -1,6 +1,6 @@
-//! Everything at once for a while: what urdmad has before and after is the same.
+//! All kinds of work at the same time: urdmad's resources are the same before and after.
 //!
-//! `URDMA_SOAK_S` says for how many seconds; ten minutes without it.
+//! `URDMA_SOAK_S` is the duration in seconds; the default is ten minutes.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -25,21 +25,21 @@ use urdma_tests::{
 };
 
 const SECONDS: u64 = 600;
-/// A user that no machine has, and who may use the instance.
+/// A user id without an account, which may use the instance.
 const MEMBER: u32 = 64_001;
-/// More conversations than one user gets.
+/// More conversations than one user may have.
 const FLOOD: usize = 500;
-/// How long frames of one pair of programs are changed.
+/// How long frames of one pair of programs are corrupted.
 const MUTATION: Duration = Duration::from_secs(10);
-/// What an allocator may keep of what it was given back.
+/// Memory that an allocator may retain after it was freed.
 const ANONYMOUS_SLACK_KB: u64 = 4096;
-/// What stays of each of 253 slots once it was used: rings and headers (some 50 KB), and delivery
-/// records (8 octets for each of 65,536 queue pairs), of which each process uses others.
+/// What remains of each of 253 slots after its first use: rings and headers (some 50 KB), and
+/// delivery records (8 octets for each of 65,536 queue pairs), of which each process uses others.
 const ARENA_SLACK_KB: u64 = 253 * (64 + 512);
 /// Two files of 1 MB, and a line each.
 const LOG_OCTETS_MAX: u64 = (2 << 20) + 8192;
 
-/// What a urdmad has.
+/// The resources of a urdmad.
 #[derive(Debug, PartialEq, Eq)]
 struct Holdings {
     descriptors: usize,
@@ -70,7 +70,7 @@ impl Holdings {
         }
     }
 
-    /// Whether this is no more than there was before.
+    /// Whether these resources are at most those of `before`.
     fn fits(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors
             && self.threads <= before.threads
@@ -83,11 +83,11 @@ fn first_number(text: &str) -> u64 {
     text.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// The hosts that are soaked.
+/// The hosts under test.
 struct Bed {
     /// Programs of one host, and a user who floods it.
     one: OneHost,
-    /// Two hosts on a link whose frames are changed.
+    /// Two hosts on a link whose frames are corrupted.
     hosts: [Instance; 2],
     link: RawLink,
     scratch: Scratch,
@@ -152,11 +152,12 @@ impl Bed {
         assert!(ended.succeeded(), "{}", ended.describe());
     }
 
-    /// A member who opens conversations until they are refused, with descriptors and without sense.
+    /// A member who opens conversations until they are refused, some with descriptors, with random
+    /// content.
     fn flood(&self) {
         std::thread::scope(|scope| {
             let flood = scope.spawn(|| {
-                // SAFETY: the call takes three integers. Made past the C library it changes this
+                // SAFETY: the call takes three integers. Without the C library it changes this
                 // thread only.
                 let outcome = unsafe { libc::syscall(libc::SYS_setresuid, -1, MEMBER, -1) };
                 assert_eq!(outcome, 0);
@@ -183,7 +184,7 @@ impl Bed {
         });
     }
 
-    /// Starts another instance, perhaps kills it and starts it again, and takes it down.
+    /// Starts another instance, may kill and restart it, and takes it down.
     fn restart_another(&self, round: usize) {
         let folder = self.folder("restarts");
         let other = Instance::up(&folder, "other", "127.0.0.1", "").unwrap();
@@ -193,8 +194,8 @@ impl Bed {
         other.down().unwrap();
     }
 
-    /// Programs on two hosts, of whose frames changed copies arrive too. What comes of the programs
-    /// is open: who sees their packets can forge any.
+    /// Programs on two hosts that also receive corrupted copies of frames. Their results are open:
+    /// an observer of their packets can forge any.
     fn mutate(&self, random: &mut Random) {
         let folder = self.folder("mutations");
         let [a, b] = &self.hosts;
@@ -207,7 +208,7 @@ impl Bed {
             if let Some(frame) = self.link.receive(&mut buffer, look_again) {
                 let mut frame = frame.to_vec();
                 if random.mutate(&mut frame) {
-                    // A full queue of the interface is no matter.
+                    // A full queue of the interface is no error.
                     let _ = self.link.send(&frame);
                 }
             }
@@ -219,7 +220,7 @@ impl Bed {
         let _ = fs::remove_file(folder.join("meet"));
     }
 
-    /// Nothing is attached, and no frame is missing.
+    /// Checks that nothing is attached and no frame is missing.
     fn expect_nothing_held(&self) {
         for host in self.all() {
             expect_all_taken_back(host);
@@ -227,7 +228,7 @@ impl Bed {
     }
 }
 
-/// Ethernet, IPv4 and UDP headers, and where the checksum of the last is.
+/// Lengths of the Ethernet, IPv4 and UDP headers, and the offset of the UDP checksum.
 const HEADERS_OCTETS: usize = 14 + 20 + 8;
 const UDP_CHECKSUM: std::ops::Range<usize> = 40..42;
 const IPV4_UDP: ([u8; 2], u8) = ([8, 0], 17);
@@ -243,13 +244,13 @@ impl Random {
         usize::try_from(self.0 % end as u64).unwrap()
     }
 
-    /// Changes some octets of a datagram, and has its checksum not looked at.
+    /// Changes some octets of a datagram and disables its checksum.
     fn mutate(&mut self, frame: &mut [u8]) -> bool {
         if frame.len() <= HEADERS_OCTETS || (frame[12..14] != IPV4_UDP.0 || frame[23] != IPV4_UDP.1)
         {
             return false;
         }
-        // Half of the changes are in the headers of TRP and what it carries.
+        // Half of the changes are in the headers of TRP and its payload.
         let payload = frame.len() - HEADERS_OCTETS;
         for _ in 0..=self.below(4) {
             let end = if self.below(2) == 0 {
@@ -265,7 +266,7 @@ impl Random {
     }
 }
 
-/// A kind of work; it is told how often it was done.
+/// A kind of work; its argument is the number of previous runs.
 type Work<'a> = (&'static str, Box<dyn FnMut(usize) + Send + 'a>);
 
 fn works(bed: &Bed, seed: u64) -> Vec<Work<'_>> {
@@ -284,7 +285,7 @@ fn works(bed: &Bed, seed: u64) -> Vec<Work<'_>> {
     ]
 }
 
-/// Ends the others when one of them panics.
+/// Ends the other threads when one of them panics.
 struct EndsAll<'a>(&'a AtomicBool);
 
 impl Drop for EndsAll<'_> {
@@ -293,7 +294,7 @@ impl Drop for EndsAll<'_> {
     }
 }
 
-/// Does all kinds of work at the same time; says how often each was done.
+/// Runs all kinds of work at the same time; returns how often each ran.
 fn soak(works: &mut [Work<'_>], duration: Duration) -> Vec<String> {
     let end = Instant::now() + duration;
     let has_failed = AtomicBool::new(false);
@@ -328,7 +329,7 @@ fn urdmad_has_the_same_before_and_after_many_things_at_once() {
     println!("seed {seed}");
     let bed = Bed::up();
     let mut works = works(&bed, seed);
-    // What is taken at the first use is taken now.
+    // Allocates what is allocated at the first use.
     soak(&mut works, Duration::from_secs(1));
     bed.expect_nothing_held();
     let before = bed.all().map(Holdings::of);
@@ -347,7 +348,7 @@ fn urdmad_has_the_same_before_and_after_many_things_at_once() {
         let octets = logs.map(|log| fs::metadata(log).map_or(0, |found| found.len()));
         assert!(octets.iter().sum::<u64>() <= LOG_OCTETS_MAX, "{octets:?}");
     }
-    // Everybody is served as ever.
+    // The instance still serves programs.
     let [a, b] = &bed.hosts;
     let scratch = bed.scratch.path();
     check("mix", a, b, Lease::Never, scratch);

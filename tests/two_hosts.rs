@@ -81,7 +81,7 @@ fn peer_that_never_answers_is_unreachable_in_bounded_time() {
     let scratch = Scratch::new("test").unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
     let rping = programs::rping(ports(), hosts.b.address());
-    // Once, so that the neighbour is known.
+    // Resolves the neighbour.
     run_all(
         std::slice::from_ref(&rping),
         &hosts.b,

@@ -1,4 +1,4 @@
-//! The one-host part as an ordinary user, and inside an unprivileged container.
+//! One host as an ordinary user, and inside an unprivileged container.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -21,7 +21,7 @@ const FILES: [&str; 4] = [
     "liburdma_standin.so",
 ];
 
-/// What a user types: an instance, two programs, down again.
+/// The commands of a user: an instance, two programs, down again.
 const SESSION: &str = r#"
 set -eu
 cd "$HOME"
@@ -41,7 +41,7 @@ test -z "$(find / -xdev -user "$(id -u)" -newer ./stamp -path '*urdma*' \
 echo session done
 "#;
 
-/// A home that belongs to nobody, with our programs in it.
+/// A home directory owned by `nobody`, with urdma's programs in it.
 fn home() -> Scratch {
     let home = Scratch::new("home").unwrap();
     let built = binary_dir().unwrap();
@@ -59,7 +59,7 @@ fn home() -> Scratch {
     home
 }
 
-/// `program` as nobody, without capabilities, knowing nothing but its home.
+/// `program` as `nobody`, without capabilities, with no environment but its home.
 fn as_nobody(home: &Path, program: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command

@@ -11,12 +11,12 @@ use urdma_harness::instance::{binary_dir, Lease, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{alone, OneHost, CHECK_LIMIT, VERBS_CHECK};
 
-/// Users that no machine has.
+/// User ids without accounts.
 const ATTACKER: u32 = 64_001;
 const VICTIM: u32 = 64_002;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A copy of our programs that all users can execute.
+/// A copy of urdma's programs that all users can execute.
 struct Programs(Scratch);
 
 impl Programs {
@@ -54,7 +54,7 @@ impl Programs {
     }
 }
 
-/// An instance of the attacker's that lets everybody in; it ends when dropped.
+/// An instance of the attacker that admits every user; it ends when dropped.
 struct OfAttacker<'a> {
     programs: &'a Programs,
     run_dir: String,
@@ -62,7 +62,7 @@ struct OfAttacker<'a> {
 }
 
 impl<'a> OfAttacker<'a> {
-    /// Starts it below `base`, which the attacker makes.
+    /// Starts it below `base`, which the attacker creates.
     fn up(programs: &'a Programs, base: &Path, name: &str) -> Self {
         fs::create_dir(base).unwrap();
         chown(base, Some(ATTACKER), Some(ATTACKER)).unwrap();
@@ -94,7 +94,7 @@ fn allow(path: impl AsRef<Path>, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// An instance of root's that the victim may use; down when dropped.
+/// An instance of root that the victim may use; down when dropped.
 struct OfRoot<'a> {
     programs: &'a Programs,
     name: String,
@@ -143,11 +143,11 @@ fn instance_of_another_user_in_the_place_of_the_callers_own_is_refused() {
             assert!(said.output.contains(&fault), "{command}: {}", said.output);
         }
     }
-    // An instance of the victim's own cannot be there.
+    // The victim cannot have an instance of its own there.
     let up = programs.ask(VICTIM, &["up", "--instance", &name]);
     assert!(!up.succeeded(), "{}", up.output);
     assert!(up.output.contains("another user"), "{}", up.output);
-    // One of root's is used instead.
+    // An instance of root is used instead.
     let root = OfRoot::up(&programs, &name, "");
     allow(root.socket().parent().unwrap(), 0o755);
     allow(root.socket(), 0o666);
@@ -165,7 +165,7 @@ fn instance_of_another_user_is_used_where_it_is_named() {
     let ask = || programs.ask(VICTIM, &["status", "--run-dir", &instance.run_dir]);
     let status = ask();
     assert!(status.succeeded(), "{}", status.describe());
-    // Others than its owner could put something else there.
+    // Users other than its owner could replace files there.
     allow(&base, 0o777);
     let refused = ask();
     assert!(!refused.succeeded(), "{}", refused.output);
@@ -174,7 +174,7 @@ fn instance_of_another_user_is_used_where_it_is_named() {
     allow(&base, 0o755);
 }
 
-// ibv_query_gid failed with EACCES.
+// Regression: ibv_query_gid failed with EACCES.
 #[test]
 fn process_that_gives_up_root_goes_on_using_its_device() {
     let _alone = alone();
@@ -184,7 +184,7 @@ fn process_that_gives_up_root_goes_on_using_its_device() {
     let mut command = one.host.run(Lease::Never, &argv).unwrap();
     let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
-    // What other users can see is what sysfs shows of a device, and nothing else.
+    // Other users see the sysfs of a device, and nothing else.
     let socket = one.host.run_dir().join("control.sock");
     for (path, mode) in [
         (one.host.run_dir().to_owned(), 0o711),

@@ -1,5 +1,5 @@
-//! Valkey's server over RDMA with the test client of its sources, over one host;
-//! `scripts/valkey.sh` builds both.
+//! Valkey's server over RDMA with the test client of its sources, on one host; `scripts/valkey.sh`
+//! builds both.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -11,7 +11,7 @@ use urdma_harness::process::Process;
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// Where `make test-all` builds it.
+/// The directory in which `make test-all` builds it.
 const VALKEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/valkey");
 
 #[test]
@@ -30,7 +30,7 @@ fn valkey_stores_and_gives_keys_over_rdma() {
     let one = OneHost::up();
     let port = ports().to_string();
     let dir = one.scratch.path().to_str().unwrap();
-    // No TCP, so that nothing can go by it.
+    // Without TCP, so that nothing can bypass RDMA.
     let argv = [
         &server,
         "--port",
@@ -50,8 +50,8 @@ fn valkey_stores_and_gives_keys_over_rdma() {
     serving
         .wait_for_text("Ready to accept connections rdma", SHORT)
         .unwrap();
-    // Four threads, each with thousands of keys that it sets, has saved by a forked child of the
-    // server, and reads back.
+    // Four threads each set thousands of keys, have a forked child of the server save them, and
+    // read them back.
     let argv = [client.as_str(), "-h", "127.0.0.1", "-p", &port, "-t", "4"];
     let mut asking = one.host.run(Lease::Never, &argv).unwrap();
     let ended = Process::run(&mut asking, LIMIT).unwrap();

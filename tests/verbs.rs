@@ -1,4 +1,4 @@
-//! Verbs beyond the main job, on one host: other people's programs with the flags that use them,
+//! Verbs beyond the main programs, on one host: third-party programs with the flags that use them,
 //! and `verbs-check`.
 #![allow(clippy::unwrap_used)]
 
@@ -6,10 +6,10 @@ use urdma_harness::instance::Lease;
 use urdma_harness::programs::{perftest, pingpong, Job};
 use urdma_tests::{alone, ports, run_all, OneHost};
 
-/// Makes a job for a port and the server's address.
+/// Returns a job for a port and the server's address.
 type MakeJob<'a> = &'a dyn Fn(u16, &str) -> Job;
 
-/// Runs jobs, each made for a port of its own, over one host.
+/// Runs jobs on one host, each with a port of its own.
 fn run_jobs(jobs: &[MakeJob<'_>]) {
     let _alone = alone();
     let one = OneHost::up();

@@ -1,4 +1,4 @@
-//! Packages of PyPI that move memory by RDMA, over one host; `scripts/wheels.sh` installs them.
+//! Packages of PyPI that transfer memory by RDMA, on one host; `scripts/wheels.sh` installs them.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -9,11 +9,11 @@ use urdma_harness::process::Process;
 use urdma_tests::{alone, OneHost};
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// Where `make test-all` installs the packages.
+/// The directory in which `make test-all` installs the packages.
 const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/wheels/bin/python");
 
-/// Runs a program of `tests/wheels`, with more in its environment, and fails unless it moved its
-/// memory over our device.
+/// Runs a program of `tests/wheels` with additional environment variables and checks that it
+/// transferred its memory over urdma.
 fn run(program: &str, environment: &[(&str, &str)]) {
     assert!(
         Path::new(PYTHON).exists(),
@@ -37,7 +37,7 @@ fn run(program: &str, environment: &[(&str, &str)]) {
 #[test]
 #[ignore = "make test-all"]
 fn nixl_over_its_own_libibverbs_reads_and_writes() {
-    // Nothing but our device, so that the test cannot pass over TCP or shared memory.
+    // Only urdma's device, so that the test cannot pass over TCP or shared memory.
     run(
         "nixl_check.py",
         &[("UCX_TLS", "rc_verbs,ud_verbs:aux,self")],

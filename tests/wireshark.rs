@@ -1,4 +1,4 @@
-//! Real traffic, captured by urdmad and by the provider, through Debian's tshark with
+//! Captures of real traffic by urdmad and by the provider, read by Debian's tshark with
 //! `tools/wireshark/trp.lua`: every frame decodes, none is malformed.
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ const MIX: [&str; 6] = [
     ATOMIC_RESPONSE,
 ];
 
-/// `argv` with the provider's capture into `capture`, if there is one.
+/// `argv`, with the provider's capture in `capture` if given.
 fn with_capture(capture: Option<&Path>, argv: Vec<String>) -> Vec<String> {
     let Some(directory) = capture else {
         return argv;
@@ -72,7 +72,7 @@ fn end_well(what: &str, ended: &Ended) {
     assert!(ended.succeeded(), "{what}: {}", ended.describe());
 }
 
-/// Checks one capture; the values of `trp.opcode` and `trp.cm.kind` in it.
+/// Checks one capture; returns its values of `trp.opcode` and `trp.cm.kind`.
 fn check(directory: &Path, capture: &Path, skip: &str) -> [BTreeSet<String>; 2] {
     let bad = format!("(!trp or {MALFORMED}){skip}");
     let broken = tshark::read(directory, capture, &["-Y", &bad]).unwrap();

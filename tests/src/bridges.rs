@@ -6,7 +6,7 @@ use urdma_harness::namespace::Namespaces;
 
 /// The instances' addresses.
 pub const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
-/// The kernel's addresses where they are not the instances'.
+/// The kernel's addresses if they are not the instances'.
 pub const KERNEL_ADDRESSES: [&str; 2] = ["10.77.0.101", "10.77.0.102"];
 
 /// Hosts `a` and `b` with these ports, each in its namespace.
@@ -18,7 +18,7 @@ pub fn up(spaces: &Namespaces, scratch: &Scratch, port: impl Fn(usize) -> String
     })
 }
 
-/// Hosts whose TAP ports lie in bridges with the ends of the veth pair.
+/// Hosts whose TAP ports are in bridges with the ends of the veth pair.
 pub fn up_behind_bridges(spaces: &Namespaces, scratch: &Scratch) -> [Instance; 2] {
     let hosts = up(spaces, scratch, |_| {
         "[port]\nkind = \"tap\"\nnetdev = \"tap0\"\n".to_owned()

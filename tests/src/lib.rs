@@ -1,4 +1,4 @@
-//! What the black-box tests share: one at a time, fresh ports, `verbs-check` as a pair.
+//! Shared by the black-box tests: one test at a time, unused ports, `verbs-check` as a pair.
 #![allow(clippy::unwrap_used)] // a test that cannot go on panics
 
 pub mod bridges;
@@ -20,22 +20,22 @@ use urdma_harness::{pair, Failure};
 pub const VERBS_CHECK: &str = env!("VERBS_CHECK");
 /// How long one end of `verbs-check` may run.
 pub const CHECK_LIMIT: Duration = Duration::from_secs(180);
-/// Longest time a peer may take to notice a death.
+/// Longest time until a peer notices that a process was killed.
 pub const NOTICE: Duration = Duration::from_secs(60);
-/// How long what is quick may take on a busy machine.
+/// Time limit, on a busy machine, of operations that are quick.
 pub const SHORT: Duration = Duration::from_secs(30);
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-/// Where the ports of the tests begin; each run takes another range, so that two at a time do not
-/// disturb one another.
+/// The first port of the tests; each run takes another range, so that two concurrent runs do not
+/// interfere.
 const PORT_BASE: u16 = 19_000;
 const PORT_RANGES: u32 = 12;
 const PORT_RANGE: u16 = 1_000;
 
 static NEXT_PORT: AtomicU16 = AtomicU16::new(0);
 
-/// Two cores serve one pair of programs: tests of one binary run one after the other while they
-/// hold this.
+/// Two cores serve one pair of programs: tests of one binary that hold this lock run one after the
+/// other.
 pub fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -46,8 +46,7 @@ pub fn ports() -> u16 {
     PORT_BASE + range * PORT_RANGE + NEXT_PORT.fetch_add(100, Ordering::Relaxed) % PORT_RANGE
 }
 
-/// A machine whose processors are busy: threads that compute, as many as this machine has
-/// processors, until this is dropped.
+/// A busy machine: one computing thread per processor, until this is dropped.
 #[derive(Debug)]
 pub struct Busy {
     stop: Arc<AtomicBool>,
@@ -80,7 +79,7 @@ impl Drop for Busy {
 pub struct OneHost {
     /// The instance.
     pub host: Instance,
-    /// Where its files are.
+    /// The directory of its files.
     pub scratch: Scratch,
 }
 
@@ -102,18 +101,18 @@ impl OneHost {
         Self { host, scratch }
     }
 
-    /// Takes it down and checks that it leaves nothing.
+    /// Takes it down and checks that it leaves nothing behind.
     pub fn down(self) {
         self.host.down().unwrap();
     }
 }
 
-/// An IPv4 and an IPv6 address of [`host_that_is_told_no_address`].
+/// An IPv4 and an IPv6 address of [`host_without_configured_addresses`].
 pub const HOST_ADDRESSES: [&str; 2] = ["10.77.0.1", "fd77::1"];
 
-/// The first namespace gets [`HOST_ADDRESSES`], another address on an interface that is down, and
-/// an instance that is told no address.
-pub fn host_that_is_told_no_address(spaces: &Namespaces, scratch: &Scratch) -> Instance {
+/// A host without configured addresses: the namespace has [`HOST_ADDRESSES`], another address on an
+/// interface that is down, and the instance gets no address.
+pub fn host_without_configured_addresses(spaces: &Namespaces, scratch: &Scratch) -> Instance {
     let [v4, v6] = HOST_ADDRESSES;
     let (v4_network, v6_network) = (format!("{v4}/24"), format!("{v6}/64"));
     for arguments in [
@@ -127,7 +126,7 @@ pub fn host_that_is_told_no_address(spaces: &Namespaces, scratch: &Scratch) -> I
     Instance::up_at_host_addresses(spaces.name(0), scratch.path(), "a", v4).unwrap()
 }
 
-/// What a program prints over an instance.
+/// The output of a program on an instance.
 pub fn print_of(host: &Instance, argv: &[&str]) -> String {
     let mut command = host.run(Lease::Never, argv).unwrap();
     let ended = Process::run(&mut command, SHORT).unwrap();
@@ -147,8 +146,8 @@ pub fn run_all(jobs: &[Job], server: &Instance, client: &Instance, lease: Lease)
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// One end of a scenario of `verbs-check`, started; `numbers` are its seed and, for `mix`, how many
-/// operations each end posts.
+/// Starts one end of a scenario of `verbs-check`; `numbers` are its seed and, for `mix`, the number
+/// of operations of each end.
 pub fn check_end(
     scenario: &str,
     role: &str,
@@ -165,7 +164,7 @@ pub fn check_end(
     Process::start(&mut host.run(lease, &argv)?)
 }
 
-/// Runs a scenario of `verbs-check` with both ends and fails unless both are content.
+/// Runs a scenario of `verbs-check` and checks that both ends succeed.
 pub fn check(scenario: &str, server: &Instance, client: &Instance, lease: Lease, scratch: &Path) {
     let seed = std::env::var("URDMA_SEED")
         .ok()
@@ -176,10 +175,10 @@ pub fn check(scenario: &str, server: &Instance, client: &Instance, lease: Lease,
     expect_content(scenario, seed, serving, asking);
 }
 
-/// Variants of the scenario `leave`: six ways to leave, two operations, signaled or not.
+/// Variants of the scenario `leave`: six ways to end, two operations, signaled or not.
 const LEAVINGS: u32 = 24;
 
-/// Runs every variant of the scenario `leave` and fails unless the sender is content with each.
+/// Runs every variant of the scenario `leave` and checks that the sender succeeds in each.
 pub fn leave_in_every_way(receiver: &Instance, sender: &Instance, lease: Lease, scratch: &Path) {
     for variant in 0..LEAVINGS {
         let start =
@@ -195,13 +194,13 @@ pub fn leave_in_every_way(receiver: &Instance, sender: &Instance, lease: Lease, 
     }
 }
 
-/// Runs `mix` with so many operations at each end, does something to the two processes (server,
-/// client) when they are under way, and fails unless both are content in the end.
+/// Runs `mix` with this number of operations at each end, applies `disturb` to the two processes
+/// (server, client) while they run, and checks that both succeed.
 pub fn mix_while(
     (server, client): (&Instance, &Instance),
     scratch: &Path,
     operations: u32,
-    do_something: impl FnOnce(&Process, &Process),
+    disturb: impl FnOnce(&Process, &Process),
 ) {
     let numbers = [std::process::id(), operations];
     let start = |role, host| check_end("mix", role, host, Lease::Never, scratch, &numbers).unwrap();
@@ -210,11 +209,11 @@ pub fn mix_while(
         end.wait_for_text("mixing", SHORT).unwrap();
         assert!(end.is_running(), "{}", end.printed());
     }
-    do_something(&serving, &asking);
+    disturb(&serving, &asking);
     expect_content("mix", numbers[0], serving, asking);
 }
 
-/// Waits for both ends of a scenario and fails with what they said unless both are content.
+/// Waits for both ends of a scenario and checks that they succeed; fails with their output.
 fn expect_content(scenario: &str, seed: u32, serving: Process, asking: Process) {
     let asked = asking.wait(CHECK_LIMIT);
     let served = serving.wait(CHECK_LIMIT);
@@ -234,7 +233,7 @@ fn expect_content(scenario: &str, seed: u32, serving: Process, asking: Process) 
     );
 }
 
-/// Two ends that stream until one of them dies, started and under way.
+/// Two ends of a stream that runs until one of them is killed, started and in progress.
 pub fn stream(
     server: &Instance,
     client: &Instance,
@@ -248,7 +247,7 @@ pub fn stream(
     (serving, asking)
 }
 
-/// Kills the target or the initiator of a stream and expects that the other end is told.
+/// Kills the target or the initiator of a stream and checks that the other end gets an error.
 pub fn kill_one_end((serving, asking): (Process, Process), victim_is_target: bool) {
     let (victim, survivor) = if victim_is_target {
         (serving, asking)
@@ -259,12 +258,12 @@ pub fn kill_one_end((serving, asking): (Process, Process), victim_is_target: boo
     expect_stream_ended(survivor);
 }
 
-/// Expects that an end of a stream is told of the stream's end, and ends.
+/// Checks that an end of a stream gets an error and ends.
 pub fn expect_stream_ended(end: Process) {
     expect_end_that_says(end, "stream ended");
 }
 
-/// Expects that an end of a stream gives its silent peer up, and ends.
+/// Checks that an end of a stream gives up its silent peer and ends.
 pub fn expect_peer_given_up(end: Process) {
     expect_end_that_says(end, "stream ended: transport retry counter exceeded");
 }
@@ -285,7 +284,7 @@ pub fn check_on_one_host(scenarios: &[&str]) {
     one.down();
 }
 
-/// Waits until nobody is attached, no queue is leased, and every frame is free.
+/// Waits until no process is attached, no queue is leased, and every frame is free.
 pub fn expect_all_taken_back(host: &Instance) {
     wait_until("taking everything back", SHORT, || {
         let status = host.status().unwrap();
