@@ -58,7 +58,8 @@ checkpatch:
 	@kernel-stub/bed/checkpatch.sh
 
 # Packages whose source files depend on one another in one direction.
-ACYCLIC := $(addprefix crates/,abi arena cm dpdk dpdk-sys engine ipc lease rdma-core-sys standin types ucma underlay)
+ACYCLIC := $(addprefix crates/,abi arena cm dpdk dpdk-sys engine ipc lease rdma-core-sys standin \
+	types ucma underlay)
 # Files and folders without lines of more than 100 columns.
 CHECKED_FOR_LENGTH = Makefile rustfmt.toml provider kernel-stub crates/rdma-core-sys tests tools \
 	scripts README.md CONTRIBUTING.md CHANGELOG.md doc/architecture.md doc/configuration.md \

@@ -20,7 +20,7 @@ const FIVE_BITS: u8 = 31;
 pub(super) const BITS_24: u32 = 0x00ff_ffff;
 
 /// The number of a state in verbs.
-pub(super) const fn state_number(state: State) -> ibv_qp_state {
+pub(super) const fn state_number(state: QpState) -> ibv_qp_state {
     match state {
         QpState::Reset => IBV_QPS_RESET,
         QpState::Init => IBV_QPS_INIT,
@@ -37,7 +37,7 @@ pub(super) const fn state_number(state: State) -> ibv_qp_state {
 /// # Errors
 /// [`VerbsError::Invalid`]: an unknown state, or SQE, which is entered on a send error and never
 /// requested.
-pub(super) const fn state_of(number: ibv_qp_state) -> Result<State, VerbsError> {
+pub(super) const fn state_of(number: ibv_qp_state) -> Result<QpState, VerbsError> {
     Ok(match number {
         IBV_QPS_RESET => QpState::Reset,
         IBV_QPS_INIT => QpState::Init,
