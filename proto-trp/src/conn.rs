@@ -464,7 +464,7 @@ impl Connection {
     /// The transition does not exist.
     pub fn resume(&mut self) -> Result<(), TransitionError> {
         if matches!(self.state, QpState::Sqd | QpState::Sqe) {
-            self.resume_to_nobody();
+            self.resume_without_peer();
             self.step(QpState::Rts)
         } else {
             Err(TransitionError)
@@ -544,8 +544,9 @@ impl Connection {
         !self.unreliable && !matches!(plan.next, Next::Again)
     }
 
-    /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` if nothing may
-    /// be sent now. Drivers use [`Connection::plan_transmit`] and [`Connection::write_transmit`].
+    /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` if nothing
+    /// may be sent now. Drivers use [`Connection::plan_transmit`] and
+    /// [`Connection::write_transmit`].
     #[inline]
     pub fn poll_transmit<H: Host>(
         &mut self,
@@ -561,8 +562,8 @@ impl Connection {
         None
     }
 
-    /// Whether there is anything to transmit, now or when a window opens or an RNR pause ends. Costs
-    /// a few comparisons.
+    /// Whether there is anything to transmit, now or when a window opens or an RNR pause ends.
+    /// Costs a few comparisons.
     #[inline]
     pub fn may_have_tx(&self) -> bool {
         self.acks.due
@@ -629,8 +630,8 @@ mod tests {
         assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Err(TransitionError));
     }
 
-    /// Packets in flight on `setup`, and the records for them, when sends of these lengths have been
-    /// posted to a silent peer.
+    /// Packets in flight on `setup`, and the records for them, when sends of these lengths have
+    /// been posted to a silent peer.
     fn in_flight(setup: &Setup, lengths: impl Iterator<Item = u32>) -> (u32, u32) {
         let mut world = World::new(setup, 1);
         world.blackout(1_000_000_000);

@@ -195,7 +195,7 @@ impl Connection {
         let record = self.tx.get(seq);
         if self.recovery.is_plausible(now.since_ns(record.sent_at)) {
             self.recovery.on_arrival(record.transmission);
-        } else if self.recovery.gropes() {
+        } else if self.recovery.has_only_probes_acked() {
             // Everything in flight is retransmitted, with the window of a new path, so that not
             // every packet needs a probe.
             for seq in self.tx.una..self.tx.next {

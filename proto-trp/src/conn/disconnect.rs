@@ -1,15 +1,17 @@
-//! The end of the peer: its FIN, its RESET, its silence, the end of its process (doc/spec/trp.md,
-//! sections 7.7, 8.3 and 8.4).
+//! The end of the peer: FIN, RESET, silence, and the end of its process (doc/spec/trp.md, sections
+//! 7.7, 8.3 and 8.4).
 //!
-//! | the peer | outstanding sends | the next send | without sends |
-//! |---|---|---|---|
-//! | destroys its queue pair (FIN) | `RetryExceeded` after 500 ms at most | likewise | [`Event::PeerClosed`] |
-//! | is gone: its process has ended, or its queue pair without a FIN | `RetryExceeded` at once | likewise | [`Event::PeerGone`] |
-//! | is in ERROR | `RetryExceeded` at once | likewise | nothing |
-//! | is in RESET or INIT | `RetryExceeded` after the nominal time | likewise | nothing |
-//! | is silent | `RetryExceeded` after four times the nominal time | likewise | [`Event::PeerGone`] if keep-alive is on |
+//! | the peer | outstanding sends and the next one | without sends |
+//! |---|---|---|
+//! | destroys its queue pair (FIN) | fail after 500 ms at most | [`Event::PeerClosed`] |
+//! | is gone: its process, or its queue pair without a FIN | fail at once | [`Event::PeerGone`] |
+//! | is in ERROR | fail at once | nothing |
+//! | is in RESET or INIT | fail after the nominal time | nothing |
+//! | is silent | fail after four times the nominal time | `PeerGone` if keep-alive is on |
 //!
-//! What the peer had taken before its end is a success in each case. The nominal time is
+//! The oldest send that fails has the status `RetryExceeded`, the others are flushed.
+//!
+//! What the peer had accepted before its end is a success in each case. The nominal time is
 //! `(retry_cnt + 1) * 4.096 us * 2^timeout`. With [`super::ConnConfig::fails_with_peer`] the
 //! connection goes to ERROR where the table has `PeerGone` or a peer in ERROR.
 
@@ -23,12 +25,12 @@ use urdma_types::Psn;
 use urdma_types::Time;
 
 /// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the
-/// application hears of the end first.
-const CLOSED_PATIENCE_NS: u64 = 500_000_000;
+/// application gets the event of the disconnect first.
+const CLOSED_PEER_TIMEOUT_NS: u64 = 500_000_000;
 
 impl Connection {
-    /// The driver knows that the peer's process has ended. After a FIN that is nothing new, and an
-    /// unreliable connection does not depend on its peer.
+    /// The driver reports that the peer's process has ended. After a FIN that changes nothing, and
+    /// an unreliable connection does not depend on its peer.
     pub fn peer_gone<H: Host>(&mut self, host: &mut H) {
         if !self.state.receives() || self.peer_closed || self.unreliable {
             return;
@@ -45,13 +47,13 @@ impl Connection {
         host.event(Event::PeerGone);
     }
 
-    /// The stream that this end sends; None before it has one.
+    /// The connection id of the outgoing stream; `None` before it exists.
     pub fn sent_stream(&self) -> Option<ConnectionId> {
         (self.sends_stream && !self.unreliable).then_some(self.peer.tx_id)
     }
 
-    /// The driver knows that the peer has taken every packet of [`Connection::sent_stream`] before
-    /// `next`.
+    /// The driver reports that the peer has accepted every packet of [`Connection::sent_stream`]
+    /// before `next`.
     pub fn peer_took<H: Host>(&mut self, now: Time, next: Psn, host: &mut H) {
         if !self.state.receives() || !self.sends_stream || next.precedes(self.tx.psn(self.tx.una)) {
             return;
@@ -62,14 +64,14 @@ impl Connection {
         }
     }
 
-    /// Acknowledges at once what has been taken, because no later packet may carry it.
+    /// Acknowledges at once what was accepted, because no later packet may carry it.
     pub fn acknowledge_now(&mut self) {
         if self.state.receives() {
             self.acks.hasten();
         }
     }
 
-    /// Every request is flushed, the oldest send with `RetryExceeded`.
+    /// Flushes every request, the oldest send with `RetryExceeded`.
     fn fail_oldest<H: Host>(&mut self, host: &mut H) {
         let blame = (self.sq.len() > 0).then_some((self.sq.head, Status::RetryExceeded));
         self.flush(blame, None, host);
@@ -88,7 +90,7 @@ impl Connection {
         }
     }
 
-    /// The peer destroys its queue pair in order. Receives stay posted; sends fail.
+    /// The peer destroys its queue pair (FIN). Receives stay posted; sends fail.
     pub(super) fn on_fin<H: Host>(&mut self, now: Time, host: &mut H) {
         // R8.3-2
         self.controls.fin_ack = true;
@@ -105,7 +107,7 @@ impl Connection {
 
     /// A send was posted after the peer's end.
     #[cold]
-    pub(super) fn post_to_nobody<H: Host>(&mut self, now: Time, host: &mut H) {
+    pub(super) fn post_without_peer<H: Host>(&mut self, now: Time, host: &mut H) {
         if !self.peer_gone {
             self.expect_failure(now);
         } else if self.state == QpState::Rts {
@@ -113,18 +115,18 @@ impl Connection {
         }
     }
 
-    /// Sends that waited in SQD may begin, but the peer has come to its end meanwhile.
-    pub(super) fn resume_to_nobody(&mut self) {
+    /// Sends that waited in SQD may start, but the peer has gone in the meantime.
+    pub(super) fn resume_without_peer(&mut self) {
         if self.peer_gone && self.sq.len() > 0 {
             self.fail_deadline = Time::ZERO;
         }
     }
 
-    /// Sends wait that the peer will not take.
+    /// Sets the time at which sends fail that the peer will not accept.
     fn expect_failure(&mut self, now: Time) {
         if self.fail_deadline == Time::NEVER {
-            let budget_ns = self.recovery.budget_ns().unwrap_or(CLOSED_PATIENCE_NS);
-            self.fail_deadline = now.plus_ns(budget_ns.min(CLOSED_PATIENCE_NS));
+            let budget_ns = self.recovery.budget_ns().unwrap_or(CLOSED_PEER_TIMEOUT_NS);
+            self.fail_deadline = now.plus_ns(budget_ns.min(CLOSED_PEER_TIMEOUT_NS));
         }
     }
 
@@ -138,8 +140,8 @@ impl Connection {
         self.sends_stream && trp.connection_id == self.peer.tx_id
     }
 
-    /// Takes a RESET, if it is one of this connection. It is no sign of life of the peer's queue
-    /// pair, so it does not end a silence.
+    /// Processes a RESET, if it belongs to this connection. It does not show that the peer's queue
+    /// pair is alive, so it does not end a silence.
     #[cold]
     pub(super) fn on_reset<H: Host>(&mut self, now: Time, trp: &TrpHeader, host: &mut H) {
         // R8.4-5
@@ -162,8 +164,8 @@ impl Connection {
             _ if self.peer_closed => {}
             // R8.4-8
             _ if !is_of_sent && self.tx.in_flight > 0 && self.sq.len() > 0 => {
-                // It answers an acknowledgement and cannot say what of the sent stream was taken;
-                // that to a packet of the stream does.
+                // It answers an acknowledgement, and cannot say what of the outgoing stream was
+                // accepted; the RESET that answers a packet of the stream does.
                 if let Some(seq) = self.tx.first_in_flight() {
                     self.tx.mark_lost(seq);
                 }
@@ -177,9 +179,10 @@ impl Connection {
         }
     }
 
-    /// A packet in a state that takes none; gives what it is to be answered with. After an error
-    /// found here the peer is told again, for the Terminate may have been lost; a Terminate of the
-    /// peer's is answered, so that it need not be told again.
+    /// Processes a packet in a state that accepts none; returns the reason of the RESET that
+    /// answers it, if one does. After a local error the Terminate is sent again, because it may
+    /// have been lost. A Terminate of the peer is answered, so that the peer stops its
+    /// retransmission.
     #[cold]
     pub(super) fn handle_late(
         &mut self,

@@ -1,10 +1,11 @@
-//! What a connection asks of its driver: the application's memory, and places for completions and events.
+//! The driver's side of a connection: access to application memory, and sinks for completions and
+//! events.
 
 use super::types::{Completion, Event, NoSharedRecv, RemoteAddr, Sge, SharedRecv, WindowBind};
 use crate::wire::SEGMENT_HEAD_LEN;
 use urdma_types::Psn;
 
-/// Why memory may not be touched; RFC 5040 section 4.8 has one code for each.
+/// Why an access to memory is refused; RFC 5040 section 4.8 has one code for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtectionError {
     /// No region has this key, or only an older one had.
@@ -26,9 +27,9 @@ pub enum ProtectionError {
 /// Why the payload of a datagram was not placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaceError {
-    /// It may not go there.
+    /// The target may not be written.
     Protection(ProtectionError),
-    /// It is not to be had: the datagram counts as lost, and its sender sends it again.
+    /// The payload cannot be read: the datagram counts as lost, and the peer retransmits it.
     NoPayload,
 }
 
@@ -39,7 +40,7 @@ impl From<ProtectionError> for PlaceError {
     }
 }
 
-/// What a remote peer wants to do to a region.
+/// The kind of a remote access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
     /// Write.
@@ -71,7 +72,7 @@ pub enum AtomicOp {
         /// Bits that are stored.
         swap_mask: u64,
     },
-    /// Stores these octets; the right to write is enough.
+    /// Stores these octets; requires the right to write only.
     Write {
         /// The new value.
         octets: [u8; 8],
@@ -79,7 +80,7 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// The right that it needs.
+    /// The required right.
     #[inline]
     pub const fn access(self) -> RemoteAccess {
         match self {
@@ -111,33 +112,37 @@ impl AtomicOp {
     }
 }
 
-/// Adds bit by bit, forgetting the carry out of every bit that is set in `mask` (RFC 7306 section 5.1.1).
+/// Adds bit by bit, forgetting the carry out of every bit that is set in `mask` (RFC 7306 section
+/// 5.1.1).
 const fn masked_add(old: u64, add: u64, mask: u64) -> u64 {
-    // Add everything below the boundary bits without their carries, then the boundary bits themselves.
+    // Add everything below the boundary bits without their carries, then the boundary bits
+    // themselves.
     let sum = (old & !mask).wrapping_add(add & !mask);
     sum ^ ((old ^ add) & mask)
 }
 
 /// The driver's side of a connection.
 ///
-/// Everything that says `Result` makes the access check itself: key, protection domain, rights, bounds, wrap. A host touches no octet when it
-/// answers with a [`ProtectionError`]; after [`PlaceError::NoPayload`] the octets of the target may be any. The protection domain and the queue
-/// pair are the host's to know.
+/// Every method that returns a `Result` makes the access check itself: key, protection domain,
+/// rights, bounds, wrap. A host writes nothing if it returns a [`ProtectionError`]; after
+/// [`PlaceError::NoPayload`] the content of the target is undefined. Protection domain and queue
+/// pair are known to the host only.
 pub trait Host {
-    /// A received datagram that only the host can read; offsets into it count from the first octet of the TRP header.
+    /// A handle of a received datagram, which only the host can read. Offsets into it count from
+    /// the first octet of the TRP header.
     type Body: ?Sized;
 
-    /// Copies the `out.len()` octets that begin `offset` octets into the concatenation of `sges` to `out`.
+    /// Copies `out.len()` octets at `offset` in the concatenation of `sges` to `out`.
     ///
     /// # Errors
-    /// The list lacks a right to be read or is too short ([`ProtectionError::Bounds`]).
+    /// The list may not be read, or is too short ([`ProtectionError::Bounds`]).
     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError>;
 
     /// Copies `len` octets of `body` from `at` into the concatenation of `sges`, the list of a
     /// receive request, at `offset`.
     ///
     /// # Errors
-    /// The list lacks local write access or is too short, or the payload is not to be had.
+    /// The list lacks local write access or is too short, or the payload cannot be read.
     fn scatter(
         &mut self,
         sges: &[Sge],
@@ -163,16 +168,17 @@ pub trait Host {
         self.scatter(sges, offset, body, at, len)
     }
 
-    /// Stores an atomic's old value, in host order, into the first 8 octets of the concatenation of `sges`.
+    /// Stores an atomic's old value, in host order, into the first 8 octets of the concatenation of
+    /// `sges`.
     ///
     /// # Errors
     /// The list lacks local write access or is too short.
     fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError>;
 
-    /// Whether the peer may do `access` to `len` octets.
+    /// Checks whether the peer has the right `access` to `len` octets.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason of the refusal.
     fn check_remote(
         &mut self,
         remote: RemoteAddr,
@@ -183,7 +189,7 @@ pub trait Host {
     /// Writes `len` octets of `body` from `at` to memory that the peer names.
     ///
     /// # Errors
-    /// The peer may not write there, or the payload is not to be had.
+    /// The peer may not write there, or the payload cannot be read.
     fn write_remote(
         &mut self,
         remote: RemoteAddr,
@@ -192,14 +198,16 @@ pub trait Host {
         len: usize,
     ) -> Result<(), PlaceError>;
 
-    /// Copies the octets of `body` from `at` to `out`, as many as there are and fit; what follows them in `out` is arbitrary then.
+    /// Copies octets of `body` from `at` to `out`, as many as exist and fit; the rest of `out` is
+    /// undefined.
     fn peek(&mut self, body: &Self::Body, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]);
 
-    /// Appends `len` octets of `body` from `at` to `out`, which has room for them; false, and nothing appended, when they are not to be had.
+    /// Appends `len` octets of `body` from `at` to `out`, which has room for them. Returns false
+    /// and appends nothing if they cannot be read.
     #[must_use]
     fn keep(&mut self, body: &Self::Body, at: usize, len: usize, out: &mut Vec<u8>) -> bool;
 
-    /// As [`Host::write_remote`], of octets that were kept.
+    /// As [`Host::write_remote`], from the reorder buffer.
     ///
     /// # Errors
     /// The peer may not write there.
@@ -211,10 +219,10 @@ pub trait Host {
     /// The peer may not read there.
     fn read_remote(&mut self, remote: RemoteAddr, out: &mut [u8]) -> Result<(), ProtectionError>;
 
-    /// Executes `op` on the 64-bit word that the peer names and gives the old value.
+    /// Executes `op` on the 64-bit word that the peer names and returns the old value.
     ///
     /// # Errors
-    /// The peer may not, or the word is misaligned.
+    /// The peer lacks the right, or the word is misaligned.
     fn atomic(&mut self, remote: RemoteAddr, op: AtomicOp) -> Result<u64, ProtectionError>;
 
     /// Invalidates a key on the peer's request.
@@ -226,7 +234,7 @@ pub trait Host {
     /// Invalidates a key for this end.
     ///
     /// # Errors
-    /// The key is none that this queue pair may invalidate.
+    /// This queue pair may not invalidate the key.
     fn invalidate_local(&mut self, stag: u32) -> Result<(), ProtectionError> {
         let _ = stag;
         Err(ProtectionError::CannotInvalidate)
@@ -235,15 +243,16 @@ pub trait Host {
     /// Binds a memory window.
     ///
     /// # Errors
-    /// Why it cannot be bound so.
+    /// The binding is not allowed.
     fn bind_window(&mut self, bind: &WindowBind) -> Result<(), ProtectionError> {
         let _ = bind;
         Err(ProtectionError::InvalidStag)
     }
 
-    /// Takes the next work request of the shared receive queue that the peer named last, 0 if it names none: fills `sges` and says how many.
+    /// Takes the next work request of the shared receive queue `queue`, which the peer named last,
+    /// 0 if it names none; fills `sges`.
     ///
-    /// Only asked of connections with [`super::ConnConfig::shared_recv`].
+    /// Only called for connections with [`super::ConnConfig::shared_recv`].
     ///
     /// # Errors
     /// [`NoSharedRecv`].
@@ -256,23 +265,24 @@ pub trait Host {
         Err(NoSharedRecv::NoQueue)
     }
 
-    /// As [`Host::complete`], for a work request that was taken off this shared receive queue.
+    /// As [`Host::complete`], for a work request that was taken from this shared receive queue.
     fn complete_shared(&mut self, queue: u32, completion: Completion) {
         let _ = queue;
         self.complete(completion);
     }
 
-    /// Every packet of the peer's stream before `next` counts as taken from now on, though it may not be acknowledged yet. Called before a packet has an
-    /// effect, and again with the number of before when the packet is refused.
+    /// Every packet of the peer's stream before `next` is accepted from now on, though it may not
+    /// be acknowledged yet. Called before a packet has an effect, and again with the previous
+    /// number if the packet is refused.
     fn taken(&mut self, next: Psn) {
         let _ = next;
     }
 
-    /// A work request has ended, and its status is to be shown to the application.
+    /// A work request has completed, with a status for the application.
     ///
     /// Successful unsignaled requests are not reported.
     fn complete(&mut self, completion: Completion);
 
-    /// Something happened to the connection.
+    /// An asynchronous event of the connection.
     fn event(&mut self, event: Event);
 }

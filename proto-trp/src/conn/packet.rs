@@ -1,33 +1,34 @@
-//! What was received for one segment, by itself or in a train, and why it may be refused.
+//! One received segment, from a packet of its own or from a train, and why it may be refused.
 
 use super::types::Status;
 use crate::wire::{Flags, TerminateCause};
 use urdma_types::Psn;
 
-/// Why a segment was not taken.
+/// Why a segment was not accepted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Refusal {
-    /// Not now: the peer will send it again.
+    /// Cannot be accepted now; the peer retransmits it.
     Later,
     /// No receive request is posted for its message.
     NotReady,
-    /// The peer is at fault.
+    /// The peer is at fault and gets a Terminate.
     Fault(TerminateCause),
-    /// The expected message cannot be received: how its request ends, and what the peer is told.
+    /// The expected message cannot be received: the status of its receive request, and the cause of
+    /// the Terminate.
     Receive(Status, TerminateCause),
-    /// The list of this read or atomic cannot take the answer.
+    /// The scatter-gather list of this read or atomic cannot take the response.
     Sink(u32),
 }
 
-/// What of a received packet concerns one segment.
+/// The part of a received packet that concerns one segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet<'a> {
     pub(super) psn: Psn,
     pub(super) flags: Flags,
     /// A private copy of the first octets of the segment.
     pub(super) ddp: &'a [u8],
-    /// Where in the datagram the segment begins.
+    /// Offset of the segment in the datagram.
     pub(super) at: usize,
-    /// Where it ends.
+    /// Offset of its end.
     pub(super) end: usize,
 }

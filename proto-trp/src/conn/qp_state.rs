@@ -1,4 +1,4 @@
-//! The states of a queue pair and the steps between them.
+//! The states of a queue pair and the transitions between them.
 //!
 //! ```text
 //!            to_init        to_rtr        to_rts        to_sqd
@@ -18,19 +18,20 @@ pub enum QpState {
     Reset,
     /// Receives may be posted.
     Init,
-    /// Datagrams are taken and answered.
+    /// Datagrams are accepted and acknowledged.
     Rtr,
-    /// Sends are started.
+    /// Send requests are started.
     Rts,
-    /// Sends are posted but not started.
+    /// Send requests may be posted but are not started.
     Sqd,
-    /// A send of an unreliable connection has failed: sends are flushed, receives go on.
+    /// A send request of an unreliable connection has failed: sends are flushed, receives continue.
     Sqe,
-    /// Everything is flushed.
+    /// All requests are flushed.
     Error,
 }
 
-/// The steps that exist beside those to [`QpState::Reset`] and [`QpState::Error`], which are always allowed.
+/// The transitions beside those to [`QpState::Reset`] and [`QpState::Error`], which are always
+/// allowed.
 const STEPS: [(QpState, QpState); 7] = [
     (QpState::Reset, QpState::Init),
     (QpState::Init, QpState::Init),
@@ -41,17 +42,17 @@ const STEPS: [(QpState, QpState); 7] = [
     (QpState::Sqe, QpState::Rts),
 ];
 
-/// A step that does not exist, or parameters out of range (EINVAL).
+/// A transition that does not exist, or parameters out of range (EINVAL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransitionError;
 
 impl QpState {
-    /// Whether a queue pair may step from this state to `to`.
+    /// Whether the transition from this state to `to` exists.
     pub fn may_become(self, to: QpState) -> bool {
         matches!(to, QpState::Reset | QpState::Error) || STEPS.contains(&(self, to))
     }
 
-    /// Whether datagrams are taken and acknowledged.
+    /// Whether datagrams are accepted and acknowledged.
     #[inline]
     pub const fn receives(self) -> bool {
         matches!(

@@ -265,7 +265,7 @@ impl Connection {
             Arrival::Duplicate => {
                 self.stats.rx_duplicates += 1;
                 self.acks.due = true;
-                self.rx.tell_again(packet.psn);
+                self.rx.report_again(packet.psn);
             }
             // R7.2-6
             Arrival::Outside => self.stats.rx_out_of_window += 1,

@@ -199,12 +199,12 @@ impl Recovery {
 
     /// Whether this is the second probe timeout or later and only probes were acknowledged so far,
     /// so that there is no RTT sample.
-    pub(super) fn gropes(&mut self) -> bool {
-        let gropes = !self.has_sample && self.backoff >= 2;
-        if gropes {
+    pub(super) fn has_only_probes_acked(&mut self) -> bool {
+        let has_only_probes_acked = !self.has_sample && self.backoff >= 2;
+        if has_only_probes_acked {
             self.backoff = 1;
         }
-        gropes
+        has_only_probes_acked
     }
 
     /// The time threshold of loss (RFC 9002 section 6.1.2).

@@ -198,7 +198,7 @@ impl RxWindow {
             self.highest = seq + 1;
             self.fresh = true;
         } else {
-            self.tell(seq);
+            self.report(seq);
         }
     }
 
@@ -222,8 +222,8 @@ impl RxWindow {
         self.arrived.grow(capacity, self.expected, self.highest);
     }
 
-    /// The next SACK is to tell of this number, which came ahead.
-    pub(super) fn tell(&mut self, seq: u64) {
+    /// The next SACK is to report this number, which arrived ahead.
+    pub(super) fn report(&mut self, seq: u64) {
         if seq + SACK_CONTEXT >= self.highest {
             self.fresh = true;
         } else {
@@ -231,14 +231,14 @@ impl RxWindow {
         }
     }
 
-    /// As [`RxWindow::tell`], of a packet that came twice.
-    pub(super) fn tell_again(&mut self, psn: Psn) {
+    /// As [`RxWindow::report`], for a duplicate.
+    pub(super) fn report_again(&mut self, psn: Psn) {
         if let Ok(ahead) = u32::try_from(psn.distance(self.expected_psn())) {
-            self.tell(self.expected + u64::from(ahead));
+            self.report(self.expected + u64::from(ahead));
         }
     }
 
-    /// The expected packet has been committed.
+    /// The effect of the expected packet was applied.
     #[inline]
     pub(super) fn advance(&mut self) {
         self.expected += 1;
@@ -256,7 +256,7 @@ impl RxWindow {
         self.highest = self.highest.max(self.expected);
     }
 
-    /// Takes what the expected packet does, if it has arrived before.
+    /// Takes the effect of the expected packet, if it has arrived before.
     #[inline]
     pub(super) fn take_expected(&mut self) -> Option<Commit> {
         if self.highest <= self.expected || !self.arrived.get(self.expected) {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn rx_window_far_ahead_grows_and_tells_of_every_arrival() {
+    fn rx_window_far_ahead_grows_and_reports_every_arrival() {
         let request = Commit::Request { entry: 7 };
         let mut window = RxWindow::new(65_280);
         window.start(Psn::new(0x00ff_ff00));
@@ -347,7 +347,7 @@ mod tests {
         assert!(!window.owes_sack());
         window.store(39_990, Commit::Nothing);
         assert_eq!(bits(&mut window), [39_989, 39_999]);
-        window.tell_again(Psn::new(0x00ff_ff00).add(20_000));
+        window.report_again(Psn::new(0x00ff_ff00).add(20_000));
         assert_eq!(bits(&mut window), [19_999]);
         let kept: Vec<(u64, Commit)> = (0..=40_000)
             .filter_map(|seq| {

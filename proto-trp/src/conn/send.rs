@@ -42,7 +42,7 @@ impl Connection {
         if matches!(self.state, QpState::Sqe | QpState::Error) {
             self.flush_sends(None, host);
         } else if self.peer_closed {
-            self.post_to_nobody(now(), host);
+            self.post_without_peer(now(), host);
         }
         Ok(octets)
     }

@@ -1,6 +1,6 @@
 //! Counters of one connection.
 
-/// What a connection has done and seen since it was created.
+/// Counters since the connection was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnStats {
     /// Datagrams sent, of every type.
@@ -11,7 +11,7 @@ pub struct ConnStats {
     pub tx_trains: u64,
     /// Datagrams that only acknowledge.
     pub tx_acks: u64,
-    /// Segments sent again.
+    /// Retransmitted segments.
     pub retransmits: u64,
     /// Probe timeouts that fired.
     pub probe_timeouts: u64,
@@ -19,13 +19,13 @@ pub struct ConnStats {
     pub rx_datagrams: u64,
     /// Octets of those, TRP header included.
     pub rx_octets: u64,
-    /// Trains among those that were taken, whose segments are counted one by one below.
+    /// Accepted trains among those; their segments are counted one by one below.
     pub rx_trains: u64,
     /// Too short, other version, unknown type, or a field that contradicts another.
     pub rx_malformed: u64,
     /// A connection id of another incarnation, or forged.
     pub rx_wrong_id: u64,
-    /// In a state that takes no datagrams.
+    /// In a state that accepts no datagrams.
     pub rx_wrong_state: u64,
     /// Segments received more than once.
     pub rx_duplicates: u64,
@@ -33,16 +33,17 @@ pub struct ConnStats {
     pub rx_out_of_window: u64,
     /// Segments that arrived ahead of a missing one.
     pub rx_out_of_order: u64,
-    /// Segments put aside because a table was full or no receive was posted.
+    /// Segments not accepted because a table was full or no receive was posted.
     pub rx_deferred: u64,
-    /// Packets of unreliable messages that cannot be received any more: one before them is lost, or nothing is there to receive them.
+    /// Packets of UC messages that cannot be received: an earlier packet is lost, or no receive
+    /// request is posted.
     pub rx_dropped_messages: u64,
-    /// RNR answers sent.
+    /// RNR packets sent.
     pub rnr_sent: u64,
-    /// RNR answers received.
+    /// RNR packets received.
     pub rnr_received: u64,
-    /// Congestion marks seen on arriving datagrams.
+    /// Received datagrams with the ECN mark CE.
     pub ecn_marks: u64,
-    /// Acknowledgements that told of congestion marks on what was sent.
+    /// Received acknowledgements with ECN-Echo.
     pub ecn_echoes: u64,
 }

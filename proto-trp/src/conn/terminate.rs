@@ -188,7 +188,7 @@ impl Connection {
         // RFC5040-7.1-4: nothing after it is accepted.
         self.flush(None, recv_status, host);
         // R8.5-1
-        self.tell(terminate);
+        self.send_terminate(terminate);
         host.event(if cause.is_access_error() {
             Event::RemoteAccessError
         } else if recv_status == Some(Status::LocalProtectionError) {
@@ -207,12 +207,12 @@ impl Connection {
         } else {
             self.flush(blame, None, host);
             // R8.5-4, RFC5040-7.1-2, RFC7306-8.1-1
-            self.tell(Terminate::new(TerminateCause::RDMAP_CATASTROPHIC));
+            self.send_terminate(Terminate::new(TerminateCause::RDMAP_CATASTROPHIC));
         }
     }
 
     /// Sends a Terminate, and retransmits it until the peer answers or the limit is reached.
-    fn tell(&mut self, terminate: Terminate) {
+    fn send_terminate(&mut self, terminate: Terminate) {
         if self.sends_stream && !self.unreliable {
             self.terminate = Some(terminate);
             self.controls.terminate = true;

@@ -99,7 +99,7 @@ impl Connection {
             self.give_up(host);
         }
         if self.keepalive.deadline() <= now {
-            self.ask_whether_alive(now, host);
+            self.send_keepalive(now, host);
         }
     }
 
@@ -118,7 +118,7 @@ impl Connection {
         }
     }
 
-    fn ask_whether_alive<H: Host>(&mut self, now: Time, host: &mut H) {
+    fn send_keepalive<H: Host>(&mut self, now: Time, host: &mut H) {
         self.keepalive.base = now;
         if !self.tx.is_empty() || !self.sends_stream || self.peer_closed {
             return;

@@ -1,6 +1,7 @@
-//! Work requests, completions, events and errors: what the driver and a connection say to one another.
+//! The interface between driver and connection: work requests, completions, events and errors.
 
-/// One scatter-gather element of the application's memory; the connection never looks into it, only the host does.
+/// One scatter-gather element of the application's memory; opaque to the connection, only the host
+/// interprets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Sge {
     /// Address of the first octet.
@@ -47,31 +48,32 @@ pub enum SendOp {
         /// Value to add.
         add: u64,
     },
-    /// Replaces a 64-bit word of the peer's memory at once, after all that was done before it.
+    /// Atomic write: replaces a 64-bit word of the peer's memory, after the effects of all earlier
+    /// requests.
     AtomicWrite {
         /// The word's place.
         remote: RemoteAddr,
-        /// The new value, as it lies in memory.
+        /// The new value, in memory order.
         octets: [u8; 8],
     },
-    /// Takes the rights of a key of this end away; nothing is sent.
+    /// Invalidates a key of this end; nothing is sent.
     LocalInvalidate {
         /// The key.
         stag: u32,
     },
-    /// Gives a memory window of this end a new range; nothing is sent.
+    /// Binds a memory window of this end; nothing is sent.
     BindWindow(WindowBind),
-    /// A request that cannot succeed: it ends with `status` in its turn, and nothing is sent.
+    /// A request that cannot succeed: it completes with `status` in its turn, and nothing is sent.
     Fail {
-        /// What its completion says it was.
+        /// The operation in its completion.
         op: CompletionOp,
-        /// How it ends.
+        /// The status of its completion.
         status: Status,
     },
 }
 
 impl SendOp {
-    /// Whether the peer answers it with data, on queue 1.
+    /// Whether it is a request on queue 1, to which the peer responds with data.
     #[inline]
     pub(super) const fn is_request(&self) -> bool {
         matches!(
@@ -83,7 +85,7 @@ impl SendOp {
         )
     }
 
-    /// Whether it is done here, without the peer.
+    /// Whether it is executed locally, without the peer.
     #[inline]
     pub(super) const fn is_local(&self) -> bool {
         matches!(
@@ -92,7 +94,7 @@ impl SendOp {
         )
     }
 
-    /// What the request's completion says it was.
+    /// The operation in the request's completion.
     #[inline]
     pub(super) const fn completion_op(&self) -> CompletionOp {
         match *self {
@@ -109,14 +111,14 @@ impl SendOp {
     }
 }
 
-/// What a memory window gets; only the host looks into it.
+/// The parameters of a memory window's binding; only the host interprets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct WindowBind {
-    /// The key that the window gets.
+    /// The new key of the window.
     pub key: u32,
-    /// Local key of the region that it opens.
+    /// Local key of the underlying region.
     pub lkey: u32,
-    /// Rights that the peer gets, as the host numbers them.
+    /// The peer's access rights, in the host's encoding.
     pub access: u32,
     /// Address of the first octet.
     pub addr: u64,
@@ -133,10 +135,10 @@ pub struct RemoteAddr {
     pub to: u64,
 }
 
-/// Modifiers of a send work request.
+/// Flags of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SendFlags {
-    /// Report success too.
+    /// Generate a completion for success, too.
     pub signaled: bool,
     /// Start only after earlier reads and atomics have finished.
     pub fence: bool,
@@ -144,77 +146,78 @@ pub struct SendFlags {
     pub solicited: bool,
 }
 
-/// Where a work request's octets are.
+/// The payload of a work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// In registered memory, gathered when sent.
+    /// In registered memory, gathered on transmission.
     Sges(&'a [Sge]),
-    /// Here, copied by `post_send`, concatenated.
+    /// Inline data: these parts, concatenated, copied by `post_send`.
     Inline(&'a [&'a [u8]]),
 }
 
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// The application's name for it.
+    /// The application's identifier.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub op: SendOp,
     /// Immediate data (in host order) of a send or write.
     pub imm: Option<u32>,
-    /// Modifiers.
+    /// Flags.
     pub flags: SendFlags,
-    /// The peer's shared receive queue, on a connection that names one with each request; else ignored.
+    /// The peer's shared receive queue, on a connection that names one with each request (XRC);
+    /// else ignored.
     pub shared_queue: u32,
-    /// The octets.
+    /// The payload.
     pub payload: Payload<'a>,
 }
 
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// The application's name for it.
+    /// The application's identifier.
     pub wr_id: u64,
-    /// Where a message goes.
+    /// The receive buffer.
     pub sges: &'a [Sge],
 }
 
 /// A receive work request taken from a shared receive queue; see [`super::Host::take_shared_recv`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct SharedRecv {
-    /// The application's name for it.
+    /// The application's identifier.
     pub wr_id: u64,
-    /// Elements filled in.
+    /// Number of scatter-gather elements that were filled in.
     pub sge_count: u8,
 }
 
-/// Why a shared receive queue has no work request to give.
+/// Why no work request could be taken from a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSharedRecv {
-    /// There is none at the moment.
+    /// The queue is empty.
     Empty,
-    /// There is no such queue.
+    /// The queue does not exist.
     NoQueue,
 }
 
-/// Why a work request was not taken.
+/// Why a work request was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostError {
-    /// The queue pair is not in a state that takes this request (EINVAL).
+    /// The state of the queue pair does not allow this request (EINVAL).
     InvalidState,
     /// The queue is full (ENOMEM).
     QueueFull,
-    /// More scatter-gather elements than the queue was made for (EINVAL).
+    /// More scatter-gather elements than the queue's limit (EINVAL).
     TooManySges,
-    /// More inline octets than the queue was made for (EINVAL).
+    /// More inline data than the queue's limit (EINVAL).
     InlineTooLong,
     /// More than 2^31 octets (EINVAL).
     MessageTooLong,
-    /// Modifiers or lengths that do not fit the operation (EINVAL).
+    /// Flags or lengths that the operation does not allow (EINVAL).
     InvalidRequest,
 }
 
-/// How a work request ended; the names are those of `ibv_wc_status`.
+/// The status of a completion; the names are those of `ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Done.
@@ -223,17 +226,17 @@ pub enum Status {
     LocalLengthError,
     /// An operation that this queue pair does not have, or cannot do as it is set up.
     LocalQpOperationError,
-    /// Local memory that the work request must not touch.
+    /// Local memory that the work request must not access.
     LocalProtectionError,
-    /// Local memory that the peer's write with immediate data must not touch.
+    /// Local memory that the peer's write with immediate data must not access.
     LocalAccessError,
     /// Not started or not finished when the queue pair failed.
     WorkRequestFlushed,
-    /// The peer had not enough room or did not understand.
+    /// The peer had too short a receive buffer, or refused the request as invalid.
     RemoteInvalidRequestError,
-    /// The peer's memory protection refused.
+    /// The peer's memory protection refused the access.
     RemoteAccessError,
-    /// The peer failed while doing it.
+    /// The peer failed while executing the request.
     RemoteOperationError,
     /// The peer did not answer.
     RetryExceeded,
@@ -244,7 +247,7 @@ pub enum Status {
     WindowBindError,
 }
 
-/// What kind of work request ended; the names are those of `ibv_wc_opcode`.
+/// The operation of a completed work request; the names are those of `ibv_wc_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionOp {
     /// Send.
@@ -269,51 +272,52 @@ pub enum CompletionOp {
     RecvWriteImm,
 }
 
-/// A finished work request.
+/// The completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The application's name for the request.
+    /// The application's identifier of the request.
     pub wr_id: u64,
-    /// How it ended.
+    /// Status.
     pub status: Status,
-    /// What it was.
+    /// Operation.
     pub op: CompletionOp,
-    /// Octets received, or read; of the message otherwise.
+    /// Octets received or read; the length of the message otherwise.
     pub byte_len: u32,
     /// Immediate data received, in host order.
     pub imm: Option<u32>,
     /// Key that the peer invalidated.
     pub invalidated: Option<u32>,
-    /// The peer asked for a solicited event, or the request failed.
+    /// The peer requested a solicited event, or the request failed.
     pub solicited: bool,
 }
 
 impl Completion {
-    /// Whether it came off the send queue.
+    /// Whether it is a completion of the send queue.
     #[inline]
     pub const fn is_send(&self) -> bool {
         !matches!(self.op, CompletionOp::Recv | CompletionOp::RecvWriteImm)
     }
 }
 
-/// What happened to a connection beside completions.
+/// Asynchronous events of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// First packet received in RTR (`IBV_EVENT_COMM_EST`).
     Established,
-    /// The queue pair failed by a local error or the peer's Terminate (`IBV_EVENT_QP_FATAL`).
+    /// The queue pair failed, by a local error or the peer's Terminate (`IBV_EVENT_QP_FATAL`).
     Fatal,
-    /// The peer asked for what it must not do (`IBV_EVENT_QP_REQ_ERR`).
+    /// The peer sent an invalid request (`IBV_EVENT_QP_REQ_ERR`).
     RemoteInvalidRequest,
-    /// The peer touched memory it must not touch (`IBV_EVENT_QP_ACCESS_ERR`).
+    /// The peer violated memory access rights (`IBV_EVENT_QP_ACCESS_ERR`).
     RemoteAccessError,
-    /// The peer's process or queue pair is gone without a FIN. The queue pair is in ERROR if sends were outstanding or
-    /// [`super::ConnConfig::fails_with_peer`] is set.
+    /// The peer's process or queue pair is gone without a FIN. The queue pair is in ERROR if sends
+    /// were outstanding or [`super::ConnConfig::fails_with_peer`] is set.
     PeerGone,
-    /// The peer destroyed its queue pair in order.
+    /// The peer destroyed its queue pair (FIN).
     PeerClosed,
     /// The send queue has drained in SQD (`IBV_EVENT_SQ_DRAINED`).
     SqDrained,
-    /// The connection has failed and takes no more requests off the shared receive queue (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+    /// The connection has failed and takes no more requests from the shared receive queue
+    /// (`IBV_EVENT_QP_LAST_WQE_REACHED`).
     LastRecvReached,
 }

@@ -503,8 +503,8 @@ mod tests {
         }
     }
 
-    // The window closed: the minimum RTT had been sampled without scheduling delay and was taken for
-    // the base RTT.
+    // The window closed: the minimum RTT had been sampled without scheduling delay and was taken
+    // for the base RTT.
     #[test]
     fn delay_based_rtt_that_a_smaller_window_does_not_shorten_is_no_queue() {
         let mut control = DelayBased::new(256);
