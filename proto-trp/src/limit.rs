@@ -1,5 +1,4 @@
-//! A limit on what is sent to strangers: answers to packets that belong to no connection
-//! (doc/spec/trp.md, section 15).
+//! The rate limit of answers to packets that belong to no connection (doc/spec/trp.md, section 15).
 
 /// Answers that may follow one another at once, and the time for one more.
 const ANSWERS: u64 = 64;

@@ -1,7 +1,9 @@
-//! A deterministic simulator: two connections, a link that loses, repeats, reorders, corrupts, delays and queues, and virtual time.
+//! A deterministic simulator: two connections, a link that loses, repeats, reorders, corrupts,
+//! delays and queues, and virtual time.
 //!
-//! Everything that happens follows from one seed. A test that fails prints the command that runs that one again;
-//! `URDMA_SIM_SEEDS=n` runs that many seeds instead of those of an ordinary test run.
+//! A run is determined by one seed. A test that fails prints the command that runs
+//! that one again; `URDMA_SIM_SEEDS=n` runs that many seeds instead of those of an ordinary test
+//! run.
 
 mod flood;
 mod fuzz;
@@ -25,7 +27,8 @@ pub use traffic::{Breakage, Exchange, ExchangePlan};
 pub use verbs::SIGNALED;
 pub use world::{End, Setup, Sleep, World};
 
-/// Runs `test` on each seed of this run: the one of `URDMA_SEED`, or as many as `URDMA_SIM_SEEDS` says, or `usual`.
+/// Runs `test` on each seed of this run: the one of `URDMA_SEED`, or as many as `URDMA_SIM_SEEDS`
+/// says, or `usual`.
 ///
 /// # Panics
 /// When `test` does, after the seed was printed.

@@ -1,16 +1,18 @@
-//! Octets on the wire: TRP ([`trp`], [`ext`]), DDP ([`ddp`]) and RDMAP ([`rdmap`], [`terminate`]); [`datagram`] stands beside them.
+//! Wire formats: TRP ([`trp`], [`ext`], [`train`]), DDP ([`ddp`]) and RDMAP ([`rdmap`],
+//! [`terminate`]), and the DATAGRAM packet ([`datagram`]).
 //!
-//! Every layout is a set of named positions plus a plain struct that can only hold what makes sense; `parse` checks the
-//! length once and judges, `encode` cannot fail but for lack of room. Receivers take one of two ways:
+//! Each layout is a set of named field positions, and a plain struct that can only hold valid
+//! values. `parse` checks the length once and validates; `encode` fails only if the buffer is too
+//! short. Receivers parse in one of two ways:
 //!
 //! ```text
-//! Segment::parse(head, datagram_len)                  everything in one go
-//! TrpHeader::parse(head, datagram_len)                first look: is it for a connection, is the id right?
-//!   then Segment::parse_after(&trp, head, datagram_len) then the segment, whose errors deserve a Terminate
+//! Segment::parse(head, datagram_len)                  everything at once
+//! TrpHeader::parse(head, datagram_len)                packet type, connection id
+//!   then Segment::parse_after(&trp, head, datagram_len) the segment; its errors cause a Terminate
 //! ```
 //!
-//! `head` is a private copy of the first octets of the datagram ([`HEAD_LEN_MAX`] or all of them, if fewer): payload
-//! beyond it is never looked at here.
+//! `head` is a private copy of the first octets of the datagram ([`HEAD_LEN_MAX`], or all of them
+//! if fewer). No octet beyond it is read here.
 
 pub mod datagram;
 pub mod ddp;
@@ -38,8 +40,9 @@ pub use terminate::{Terminate, TerminateCause};
 pub use train::{Piece, Train, TrainWriter, SEGMENT_HEAD_LEN};
 pub use trp::{connection_id, ConnectionId, Flags, PacketType, TrpHeader, WINDOW_UNIT_PACKETS};
 
-/// The octets of a datagram that [`Segment::parse`] may need: the longest TRP header, DDP header and RDMAP header; the table of a train is
-/// among them, the segments behind it are copied one by one.
+/// The octets of a datagram that [`Segment::parse`] may need: the longest TRP header, DDP header
+/// and RDMAP header; the table of a train is among them, the segments behind it are copied one by
+/// one.
 pub const HEAD_LEN_MAX: usize = 192;
 
 /// Octets before the payload of a tagged segment without extensions: TRP 16, DDP 14.
@@ -48,7 +51,8 @@ pub const TAGGED_OVERHEAD: usize = trp::HEADER_LEN + ddp::TAGGED_LEN;
 /// Octets before the payload of an untagged segment without extensions: TRP 16, DDP 18.
 pub const UNTAGGED_OVERHEAD: usize = trp::HEADER_LEN + ddp::UNTAGGED_LEN;
 
-// The longest head: all extensions, an untagged header and the longest RDMAP header (Atomic Request, or Terminate).
+// The longest head: all extensions, an untagged header and the longest RDMAP header (Atomic
+// Request, or Terminate).
 const _: () = assert!(
     trp::HEADER_LEN + 4 * trp::EXTENSION_WORDS_MAX + ddp::UNTAGGED_LEN + rdmap::ATOMIC_REQUEST_LEN
         <= HEAD_LEN_MAX

@@ -1,4 +1,4 @@
-//! One end that writes to the other without a pause: what a link carries of it.
+//! Bulk traffic: one end writes to the other continuously.
 
 use super::host::{Rights, SimHost};
 use super::verbs::SIGNALED;
@@ -17,7 +17,8 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Registers the memory; `outstanding` writes of `length` octets are posted at any time, at most the send queue's depth.
+    /// Registers the memory; `outstanding` writes of `length` octets are posted at any time, at
+    /// most the send queue's depth.
     pub fn new(world: &mut World, length: u32, outstanding: u32) -> Self {
         let memory = vec![0x55; length as usize];
         Self {
@@ -53,7 +54,7 @@ impl Flood {
         }
     }
 
-    /// Lets `ns` nanoseconds pass and gives the octets that were completed in them.
+    /// Runs `ns` nanoseconds and returns the octets that were completed in them.
     pub fn run(&mut self, world: &mut World, ns: u64) -> u64 {
         let before = self.completed_octets;
         let end = world.now.plus_ns(ns);
@@ -73,7 +74,7 @@ pub struct Bottleneck {
     pub links: [super::link::Link; 2],
     /// The virtual clock.
     pub now: Time,
-    /// The flows that have begun, from the first on.
+    /// The flows that have started, from the first on.
     pub active: usize,
 }
 
@@ -92,7 +93,7 @@ impl Bottleneck {
         }
     }
 
-    /// Runs `ns` nanoseconds and gives the octets that each flow has completed in them.
+    /// Runs `ns` nanoseconds and returns the octets that each flow has completed in them.
     pub fn run(&mut self, ns: u64) -> Vec<u64> {
         let before: Vec<u64> = self.completed().collect();
         let begin = self.now;

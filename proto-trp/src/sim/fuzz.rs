@@ -1,4 +1,4 @@
-//! Operation sequences out of octets, for fuzzers and for random tests.
+//! Operation sequences made from octets, for fuzzers and random tests.
 
 use super::host::{Rights, SimHost};
 use super::link::LinkModel;
@@ -8,7 +8,7 @@ use crate::conn::{
     Status,
 };
 
-/// Octets as a source of choices; 0 when they are used up.
+/// Octets as a source of choices; 0 after the last.
 struct Choices<'a>(&'a [u8]);
 
 impl Choices<'_> {
@@ -26,7 +26,7 @@ impl Choices<'_> {
 const REGION: usize = 8192;
 const GUARD: u8 = 0xa5;
 
-/// One end's keys, and what it has been asked and told.
+/// One end's keys, its requests and their completions.
 #[derive(Default)]
 struct Ledger {
     memory: u32,
@@ -36,11 +36,11 @@ struct Ledger {
     completions: u64,
 }
 
-/// Runs the operations that `octets` stand for on two connections: posts good and bad requests, lets time pass, damages datagrams, fails and
-/// resets queue pairs.
+/// Runs the operations that `octets` stand for on two connections: posts good and bad requests,
+/// lets time pass, damages datagrams, fails and resets queue pairs.
 ///
 /// # Panics
-/// When a request completes twice or never, or memory is touched that nobody may write.
+/// When a request completes twice or never, or memory is written without the right.
 pub fn fuzz_operations(octets: &[u8]) {
     let mut choices = Choices(octets);
     let setup = setup(&mut choices);
@@ -137,7 +137,7 @@ fn operate(
         118 => world.conn(end).close(),
         119 => {
             let (conn, host) = world.split(end);
-            // Refused in most states, which is as good.
+            // Refused in most states, which is tested as well.
             let _ = conn.to_sqd(host);
         }
         120 => {

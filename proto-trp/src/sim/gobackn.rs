@@ -1,8 +1,11 @@
-//! Go-back-N over the same link: what a sender and a receiver achieve that take packets in order only, as Linux' soft-RoCE (rxe) and most RoCE NICs do.
+//! Go-back-N over the same link: what a sender and a receiver achieve that take packets in order
+//! only, as Linux' soft-RoCE (rxe) and most RoCE NICs do.
 //!
-//! The receiver takes the expected packet, acknowledges every message's last and whatever asks for it, answers the first packet that is out of order with one
-//! NAK, and drops until the missing one comes. The sender goes back to what a NAK names; the loss of a tail or of the packets that it sent again is found by the
-//! acknowledge timeout alone. There is no congestion control; the window is the caller's, so that without loss it fills the link as well as TRP does.
+//! The receiver takes the expected packet, acknowledges every message's last and whatever asks for
+//! it, answers the first packet that is out of order with one NAK, and drops until the missing one
+//! comes. The sender goes back to what a NAK names; the loss of a tail or of the packets that it
+//! sent again is found by the acknowledge timeout alone. There is no congestion control; the window
+//! is the caller's, so that without loss it fills the link as well as TRP does.
 
 use super::link::{Link, LinkModel};
 use super::rng::Rng;

@@ -8,7 +8,7 @@ use crate::wire::SEGMENT_HEAD_LEN;
 use std::collections::VecDeque;
 use urdma_types::Psn;
 
-/// What may be done to a region.
+/// Access rights of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// The owner's receives and read sinks may write to it.
@@ -50,7 +50,7 @@ pub struct SimHost {
     pub events: VecDeque<Event>,
     /// The shared receive queue.
     pub shared_recvs: VecDeque<(u64, Vec<Sge>)>,
-    /// What the peer has to call that queue.
+    /// The number by which the peer names that queue.
     pub shared_queue: u32,
     /// Keys that the peer has invalidated.
     pub invalidated: Vec<u32>,
@@ -58,13 +58,13 @@ pub struct SimHost {
     pub invalidated_here: Vec<u32>,
     /// Keys of memory windows in the order in which they were bound; 0 is refused.
     pub bound: Vec<u32>,
-    /// Every packet before this one was taken.
+    /// Every packet before this one was accepted.
     pub taken: Option<Psn>,
     /// Atomics executed.
     pub atomics: u64,
-    /// Of so many payloads one is not to be had; 0 for none.
+    /// One of so many payloads cannot be read; 0 for none.
     pub no_payload_every: u64,
-    /// Payloads asked for.
+    /// Payloads read so far.
     fetches: u64,
 }
 
@@ -72,7 +72,7 @@ pub struct SimHost {
 const SPACING: u64 = 1 << 32;
 
 impl SimHost {
-    /// Registers a region and gives its key; it begins at [`SimHost::base`].
+    /// Registers a region and returns its key; it begins at [`SimHost::base`].
     pub fn register(&mut self, octets: Vec<u8>, rights: Rights) -> u32 {
         self.register_in(octets, rights, false)
     }
@@ -99,7 +99,7 @@ impl SimHost {
         u64::from(key >> 8) * SPACING
     }
 
-    /// Forgets a region.
+    /// Deregisters a region.
     pub fn deregister(&mut self, key: u32) {
         if let Some(slot) = (key >> 8).checked_sub(1) {
             if let Some(region) = self.regions.get_mut(slot as usize) {
@@ -140,7 +140,8 @@ impl SimHost {
             .ok_or(ProtectionError::InvalidStag)
     }
 
-    /// Calls `piece` with each run of a scatter-gather list that holds octets `offset..offset + len`.
+    /// Calls `piece` with each run of a scatter-gather list that holds octets `offset..offset +
+    /// len`.
     fn runs(
         sges: &[Sge],
         offset: u64,
@@ -186,7 +187,7 @@ impl SimHost {
         })
     }
 
-    /// Whether the payload of a datagram is to be had.
+    /// Whether the payload of a datagram can be read.
     fn fetch(&mut self) -> Result<(), PlaceError> {
         self.fetches += 1;
         if self.fetches.is_multiple_of(self.no_payload_every) {

@@ -3,7 +3,7 @@
 use super::rng::Rng;
 use crate::conn::Time;
 
-/// What a link does to datagrams. Rates are in parts per million.
+/// The model of a link. Rates are in parts per million.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LinkModel {
     /// Bits per second; 0 for no limit.
@@ -12,13 +12,13 @@ pub struct LinkModel {
     pub delay_ns: u64,
     /// Every datagram is delayed by up to this in addition, so that they overtake one another.
     pub jitter_ns: u64,
-    /// Lost, after they have taken their time on the line.
+    /// Lost, after serialisation.
     pub loss_ppm: u32,
     /// Delivered twice.
     pub duplicate_ppm: u32,
-    /// Held back by `reorder_ns`.
+    /// Delayed by up to `reorder_ns`.
     pub reorder_ppm: u32,
-    /// How long those are held back at most.
+    /// Maximum delay of those.
     pub reorder_ns: u64,
     /// A bit is flipped, which the checksum finds.
     pub corrupt_ppm: u32,
@@ -31,7 +31,7 @@ pub struct LinkModel {
 /// One direction of a link, and when its line is free again.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// What it does.
+    /// Its model.
     pub model: LinkModel,
     /// Nothing passes until then.
     pub down_until: Time,
@@ -40,11 +40,11 @@ pub struct Link {
     pub dropped: u64,
     /// Octets that reached the other end.
     pub delivered_octets: u64,
-    /// How long datagrams have waited for the line.
+    /// Queueing delays.
     pub waits: Waits,
 }
 
-/// How long datagrams have waited for a line.
+/// Queueing delays of datagrams.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
     /// Of each, in microseconds.
@@ -56,12 +56,13 @@ impl Waits {
         self.us.push(u32::try_from(ns / 1_000).unwrap_or(u32::MAX));
     }
 
-    /// Forgets them.
+    /// Clears them.
     pub fn clear(&mut self) {
         self.us.clear();
     }
 
-    /// The wait in nanoseconds that `share` in 1000 of the datagrams did not exceed; 0 when there were none.
+    /// The wait in nanoseconds that `share` in 1000 of the datagrams did not exceed; 0 when there
+    /// were none.
     pub fn quantile_ns(&self, share: usize) -> u64 {
         let mut us = self.us.clone();
         let at = (us.len() * share / 1000).min(us.len().saturating_sub(1));
@@ -151,7 +152,7 @@ fn octets_in(ns: u64, bits_per_second: u64) -> u64 {
     u64::try_from(octets).unwrap_or(u64::MAX)
 }
 
-/// Flips one bit and tells whether the Internet checksum misses it.
+/// Flips one bit and returns whether the Internet checksum misses it.
 fn survives_flip(octets: &mut [u8], rng: &mut Rng) -> bool {
     let before = checksum(octets);
     let at = rng.below_len(octets.len());

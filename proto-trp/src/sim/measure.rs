@@ -1,4 +1,4 @@
-//! What the protocol makes of a link, as numbers: for tests, for `make perf` and its plots.
+//! Performance over a simulated link: for tests, and for `make perf` and its plots.
 
 use super::flood::{Bottleneck, Flood};
 use super::gobackn::GoBackN;
@@ -8,43 +8,45 @@ use crate::wire::TAGGED_OVERHEAD;
 
 /// Octets of IP and UDP in front of a datagram.
 const IP_UDP_OCTETS: u32 = 28;
-/// Octets of writes that are posted at any time in a run over a link, of one queue pair: more than two windows of the longest.
+/// Octets of writes that are posted at any time in a run over a link, of one queue pair: more than
+/// two windows of the longest.
 const OUTSTANDING_OCTETS: u32 = 128 << 20;
 
-/// Time without a datagram after which an end that sleeps does so.
+/// Time without a datagram after which an end sleeps.
 const SPIN_NS: u64 = 20_000;
 
-/// A link with a rate and a delay, and who shares it.
+/// A link with a rate and a delay, and the flows that share it.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkCase {
     /// Megabits per second.
     pub mbps: u64,
-    /// Round trip without a queue.
+    /// Base RTT.
     pub rtt_us: u64,
     /// Octets of an IP datagram at most.
     pub mtu: u32,
-    /// Queue pairs that write without a pause, each between two hosts of its own.
+    /// Queue pairs that write continuously, each between two hosts of its own.
     pub flows: usize,
-    /// Time between the beginnings of two of them.
+    /// Time between the starts of two of them.
     pub stagger_ns: u64,
-    /// The link marks datagrams (ECN CE) from a queue of a quarter of a round trip on, at least 20 KB.
+    /// The link marks datagrams (ECN CE) from a queue of a quarter of a round trip on, at least 20
+    /// KB.
     pub marks: bool,
-    /// Ends sleep when nothing comes and may take so long to wake up.
+    /// Maximum wake-up delay of ends that sleep when nothing arrives.
     pub wake_us: u64,
-    /// Where all chance comes from.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// Time before anything is measured, and for which it is then.
+    /// Duration of the warm-up, and of the measurement after it.
     pub run_ns: u64,
 }
 
-/// What the queue pairs of a [`LinkCase`] made of it.
+/// The result of a [`LinkCase`].
 #[derive(Clone, Copy, Debug)]
 pub struct LinkResult {
     /// Share of the link's rate that carried completed writes, with their headers and framing.
     pub line: f64,
     /// Jain's index of fairness: 1 when all have the same, 1/n when one has everything.
     pub jain: f64,
-    /// Wait for the line in round trips: of half of the datagrams at most, and of 99 in 100.
+    /// Queueing delay in base RTTs: median; the next field has the 99th percentile.
     pub wait_p50: f64,
     /// See `wait_p50`.
     pub wait_p99: f64,
@@ -76,7 +78,7 @@ impl LinkCase {
         }
     }
 
-    /// Runs it.
+    /// Runs the case.
     ///
     /// # Panics
     /// When a write fails.
@@ -160,7 +162,8 @@ impl LossCase {
         flood.run(&mut world, self.run_ns)
     }
 
-    /// The same by go-back-N, with a window that fills the link when nothing is lost and the acknowledge timeout that perftest sets (code 14).
+    /// The same by go-back-N, with a window that fills the link when nothing is lost and the
+    /// acknowledge timeout that perftest sets (code 14).
     pub fn completed_octets_go_back_n(&self, seed: u64) -> u64 {
         let header_octets = TAGGED_OVERHEAD as u64;
         let payload = u64::from(Self::DATAGRAM_OCTETS) - header_octets;

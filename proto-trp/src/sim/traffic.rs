@@ -1,4 +1,4 @@
-//! Random operations in both directions, and the model that says what must come of them.
+//! Random operations in both directions, and the model of their results.
 
 use super::host::{Rights, SimHost};
 use super::rng::Rng;
@@ -95,9 +95,9 @@ pub enum Breakage {
     Error(usize),
     /// The process of an end dies.
     Kill(usize),
-    /// An end destroys its queue pair in order.
+    /// An end destroys its queue pair (FIN).
     Close(usize),
-    /// Nothing passes any more.
+    /// The path is cut.
     Cut,
 }
 
@@ -419,7 +419,8 @@ impl Exchange {
         assert!(self.broken || events.is_empty(), "{events:?}");
     }
 
-    /// A request of a broken connection has failed: none after it has succeeded, and none fails twice.
+    /// A request of a broken connection has failed: none after it has succeeded, and none fails
+    /// twice.
     fn check_failure(&mut self, end: usize, completion: &Completion) {
         assert!(self.broken, "{completion:?}");
         let side = &mut self.sides[end];
@@ -555,7 +556,7 @@ impl Exchange {
     /// Runs a part of the exchange, breaks the connection, and looks at what is left.
     ///
     /// # Panics
-    /// When a request is lost or ends twice, or memory holds what nobody sent.
+    /// When a request is lost or ends twice, or memory holds what was not sent.
     pub fn run_and_break(&mut self, world: &mut World, after_ns: u64, how: Breakage) {
         world.run_until(after_ns, |world| {
             self.pump(world);
@@ -592,7 +593,8 @@ impl Exchange {
         }
     }
 
-    /// What the peer wrote is what it sent, as far as it came; its atomics ran in their order, each once.
+    /// What the peer wrote is what it sent, as far as it came; its atomics ran in their order, each
+    /// once.
     fn check_partial_memory(&self, world: &World, end: usize) {
         let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
         let source = world.ends[1 - end].host.octets(peer.source);

@@ -1,4 +1,4 @@
-//! Short ways to post work requests to the ends of a world, and to see what became of them.
+//! Helpers that post work requests to the ends of a world, and read completions and events.
 
 use super::host::SimHost;
 use super::world::World;
@@ -6,7 +6,7 @@ use crate::conn::{
     ConnStats, Event, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
 };
 
-/// What an application that looks at every completion asks for.
+/// Flags of an application that wants every completion.
 pub const SIGNALED: SendFlags = SendFlags {
     signaled: true,
     fence: false,
@@ -69,13 +69,13 @@ impl World {
         conn.post_recv(&wr, host).expect("a receive is taken");
     }
 
-    /// What has completed at an end since it was asked last: name and status.
+    /// Completions of an end since the last call: identifier and status.
     pub fn outcome(&mut self, end: usize) -> Vec<(u64, Status)> {
         let completions = self.ends[end].host.completions.drain(..);
         completions.map(|c| (c.wr_id, c.status)).collect()
     }
 
-    /// What has happened at an end since it was asked last.
+    /// Events of an end since the last call.
     pub fn events(&mut self, end: usize) -> Vec<Event> {
         self.ends[end].host.events.drain(..).collect()
     }

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use urdma_types::{Psn, Qpn, SlotId};
 
-/// How both ends are made.
+/// The configuration of both ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// Sizes of both; the queue pair numbers are the world's.
@@ -26,7 +26,7 @@ pub struct Setup {
     pub qpn: [Qpn; 2],
     /// Initial sequence numbers of both ends.
     pub psn: [u32; 2],
-    /// What all other counters of both ends begin with; 1 for a connection as it is made.
+    /// Initial value of all other counters of both ends; 1 for a new connection.
     pub count_from: u32,
     /// Reads and atomics outstanding, as requester and as responder.
     pub rd_atomic: u8,
@@ -34,7 +34,7 @@ pub struct Setup {
     pub timeout: u8,
     /// Silent timeouts.
     pub retry_cnt: u8,
-    /// RNR answers.
+    /// RNR retries.
     pub rnr_retry: u8,
     /// RNR timer code.
     pub min_rnr_timer: u8,
@@ -42,16 +42,16 @@ pub struct Setup {
     pub keepalive_ns: u64,
     /// An end whose queue pair is unknown answers with RESET.
     pub answers_reset: bool,
-    /// How late ends are at what arrives.
+    /// Scheduling delay of the ends.
     pub sleep: Sleep,
 }
 
-/// The sleep of a process that nothing has come to for a while.
+/// The sleep of an idle process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sleep {
-    /// It falls asleep so long after the last datagram.
+    /// Time after the last datagram at which it sleeps.
     pub after_ns: u64,
-    /// It wakes up at most so long after the next one; 0 if it never sleeps.
+    /// Maximum wake-up delay after the next one; 0 if it never sleeps.
     pub wake_ns: u64,
 }
 
@@ -85,19 +85,19 @@ impl Default for Setup {
 pub struct End {
     /// Its connection; `None` after its process was killed.
     pub conn: Option<Connection>,
-    /// Its memory and what it was told.
+    /// Its memory, completions and events.
     pub host: SimHost,
     /// Its process is stopped.
     frozen: bool,
-    /// What has arrived since, or since it slept.
+    /// What has arrived since it was stopped or slept.
     waiting: Vec<Flight>,
-    /// Its process sleeps from then on.
+    /// When its process goes to sleep.
     awake_until: Time,
-    /// It sleeps, and wakes up then.
+    /// When it wakes up, while it sleeps.
     wakes_at: Option<Time>,
 }
 
-/// Datagrams that are kept for a process that is stopped.
+/// Datagrams that are queued for a stopped process.
 const FROZEN_QUEUE: usize = 1024;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ pub struct World {
     pub ends: [End; 2],
     /// The link that each end sends to.
     pub links: [Link; 2],
-    /// Where all chance comes from.
+    /// Source of all randomness.
     pub rng: Rng,
     setup: Setup,
     arrivals: BinaryHeap<Reverse<Arrival>>,
@@ -251,7 +251,7 @@ impl World {
         (end.conn.as_mut().expect("a living end"), &mut end.host)
     }
 
-    /// The process of an end dies without a word.
+    /// Kills the process of an end, without FIN or RESET.
     pub fn kill(&mut self, end: usize) {
         self.ends[end].conn = None;
     }
@@ -320,7 +320,7 @@ impl World {
         }
     }
 
-    /// What the driver or the daemon does for a packet that no queue pair takes.
+    /// Handles a packet without a queue pair, as driver and daemon do.
     fn answer_reset(&mut self, at: usize, octets: &[u8], reason: ResetReason) {
         if !self.setup.answers_reset {
             return;
@@ -411,7 +411,8 @@ impl World {
         }
     }
 
-    /// Something comes off the link: to the connection, or to the socket's queue of a process that is stopped or asleep.
+    /// Something comes off the link: to the connection, or to the socket's queue of a process that
+    /// is stopped or asleep.
     fn arrive(&mut self, to: usize, flight: Flight) {
         if !self.ends[to].frozen && !self.sleeps(to) {
             self.deliver(to, &flight.octets, flight.marked);
@@ -422,7 +423,8 @@ impl World {
         }
     }
 
-    /// Whether the process of an end, for which something has come, is asleep; it then is about to wake up.
+    /// Whether the process of an end, for which something has come, is asleep; it then is about to
+    /// wake up.
     fn sleeps(&mut self, end: usize) -> bool {
         let sleep = self.setup.sleep;
         let end = &mut self.ends[end];
@@ -479,7 +481,8 @@ impl World {
         format!("at {:?}\n{}", self.now, ends.collect::<String>())
     }
 
-    /// Runs until `done` or until `limit_ns` have passed, or nothing happens any more; says whether `done` came true.
+    /// Runs until `done` or until `limit_ns` have passed, or nothing happens any more; says whether
+    /// `done` came true.
     ///
     /// `done` may post work requests. It is asked again for a while when nothing happens.
     pub fn run_until(&mut self, limit_ns: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {

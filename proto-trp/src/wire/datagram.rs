@@ -1,4 +1,5 @@
-//! The DATAGRAM packet (doc/spec/trp.md, section 12): one message of an unreliable datagram queue pair.
+//! The DATAGRAM packet (doc/spec/trp.md, section 12): one message of an unreliable datagram queue
+//! pair.
 
 use super::error::{EncodeError, ParseError};
 use super::{be16, be24, be32, chunk, chunk_mut, put, put24, PacketType};
@@ -6,7 +7,7 @@ use super::{be16, be24, be32, chunk, chunk_mut, put, put24, PacketType};
 /// Octets before the message.
 pub const HEADER_LEN: usize = 48;
 
-/// Longest message in octets: the largest MTU that verbs know.
+/// Longest message in octets: the largest MTU of verbs.
 pub const MESSAGE_MAX: usize = 4096;
 
 /// Positions of the fields.
@@ -39,7 +40,8 @@ const FLAG_SOLICITED: u8 = 0x08;
 /// The header of a DATAGRAM packet; the message follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramHeader {
-    /// Index of the destination queue pair in the process that the UDP port names; 0 when a multicast group is addressed.
+    /// Index of the destination queue pair in the process that the UDP port names; 0 when a
+    /// multicast group is addressed.
     pub destination_index: u16,
     /// `Q_Key` that the receiver must have.
     pub qkey: u32,
@@ -58,12 +60,12 @@ pub struct DatagramHeader {
 }
 
 impl DatagramHeader {
-    /// Reads and checks the header.
+    /// Parses and validates the header.
     ///
     /// `head` holds the first octets of the datagram, `datagram_len` is the length of all of it.
     ///
     /// # Errors
-    /// Too short, of another version or type, or longer than any message.
+    /// Too short, of another version or type, or too long.
     pub fn parse(head: &[u8], datagram_len: usize) -> Result<Self, ParseError> {
         let octets: &[u8; HEADER_LEN] = chunk(head, 0)?;
         if PacketType::of(octets[field::VERSION_TYPE])? != PacketType::Datagram {
@@ -118,7 +120,8 @@ impl DatagramHeader {
     }
 }
 
-/// The multicast group that a datagram is addressed to, if it is one for a group: for those who pass datagrams on and know no queue pairs.
+/// The multicast group that a datagram is addressed to, if it is one for a group: for
+/// forwarders, which do not know queue pairs.
 pub fn group_of(datagram: &[u8], datagram_len: usize) -> Option<[u8; 16]> {
     let header = DatagramHeader::parse(datagram, datagram_len).ok()?;
     is_group(&header.destination_gid).then_some(header.destination_gid)

@@ -1,4 +1,5 @@
-//! DDP segment headers (RFC 5041 section 4), with the RDMAP control field (RFC 5040 section 4.1) that they carry.
+//! DDP segment headers (RFC 5041 section 4), with the RDMAP control field (RFC 5040 section 4.1)
+//! that they carry.
 
 use super::error::{EncodeError, ParseError};
 use super::{be32, be64, chunk, chunk_mut, put};
@@ -38,7 +39,8 @@ pub mod tagged {
 
 /// Positions in the untagged header (RFC 5041 section 4.3).
 pub mod untagged {
-    /// The other 4 octets that DDP reserves for the ULP: the STag to invalidate, or with flag IMM the immediate data.
+    /// The other 4 octets that DDP reserves for the ULP: the STag to invalidate, or with flag IMM
+    /// the immediate data.
     pub const ULP: usize = 2;
     /// Queue number, 4 octets.
     pub const QUEUE_NUMBER: usize = 6;
@@ -56,7 +58,8 @@ pub struct Stag(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TaggedOffset(pub u64);
 
-/// Message sequence number of a DDP queue: 32 bits, serial arithmetic, the first is 1 (RFC 5041 section 5.1).
+/// Message sequence number of a DDP queue: 32 bits, serial arithmetic, the first is 1 (RFC 5041
+/// section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Msn(pub u32);
 

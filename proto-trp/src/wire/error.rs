@@ -1,12 +1,12 @@
-//! Why octets were refused, in classes that a receiver counts.
+//! Parse errors, in the classes that a receiver counts.
 
 use super::terminate::TerminateCause;
 
 /// Why a received packet was refused.
 ///
-/// The first group says that the datagram is no good TRP packet: it is counted and dropped. The second group says that a
-/// good TRP packet holds a bad DDP segment: once the connection id is right, the peer is at fault and gets a Terminate
-/// ([`ParseError::terminate_cause`]).
+/// Errors of the first group make the datagram an invalid TRP packet: it is counted and dropped.
+/// Those of the second group are an invalid DDP segment in a valid TRP packet: if the connection id
+/// is right, the peer is at fault and gets a Terminate ([`ParseError::terminate_cause`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ParseError {
@@ -101,9 +101,9 @@ impl ParseError {
         }
     }
 
-    /// What to tell the peer in a Terminate, if the packet's connection id was right.
+    /// The cause of the Terminate that the peer gets, if the packet's connection id was right.
     ///
-    /// `None` for packets that are dropped without a word.
+    /// `None` for packets that are dropped silently.
     pub const fn terminate_cause(self) -> Option<TerminateCause> {
         match self {
             ParseError::Truncated
@@ -136,10 +136,10 @@ impl std::fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// Why octets could not be written.
+/// Why a packet could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EncodeError {
-    /// The buffer ends before the headers do.
+    /// The buffer is shorter than the headers.
     NoRoom,
 }
 

@@ -1,6 +1,8 @@
-//! TRP extensions (doc/spec/trp.md, section 6): selective acknowledgement, time stamps, the RNR timer, the shared receive queue.
+//! TRP extensions (doc/spec/trp.md, section 6): selective acknowledgement, time stamps, the RNR
+//! timer, the shared receive queue.
 //!
-//! Each extension begins with a word: kind (1 octet), number of words that follow (1 octet), argument (2 octets).
+//! Each extension begins with a word: kind (1 octet), number of words that follow (1 octet),
+//! argument (2 octets).
 
 use super::error::{EncodeError, ParseError};
 use super::{be16, be32, chunk, chunk_mut, put};
@@ -26,9 +28,9 @@ pub const KIND_RNR_TIMER: u8 = 3;
 /// Kind of [`Extensions::shared_queue`].
 pub const KIND_SHARED_QUEUE: u8 = 4;
 
-/// The most words that a SACK bitmap may have.
+/// Maximum number of words of a SACK bitmap.
 pub const SACK_WORDS_MAX: usize = 16;
-/// The most packets that a SACK can speak of.
+/// Maximum number of packets that a SACK covers.
 pub const SACK_BITS_MAX: u32 = 512;
 /// Packets that one word of the bitmap stands for.
 pub const SACK_WORD_BITS: u32 = 32;
@@ -36,7 +38,7 @@ pub const SACK_WORD_BITS: u32 = 32;
 const WORD_LEN: usize = 4;
 const TIMESTAMP_WORDS: u8 = 2;
 const SHARED_QUEUE_WORDS: u8 = 1;
-/// Octets of a packet's extensions that name a shared receive queue and say nothing else.
+/// Length of a packet's extensions, in octets, if they only name a shared receive queue.
 pub const SHARED_QUEUE_LEN: usize = WORD_LEN * (1 + SHARED_QUEUE_WORDS as usize);
 
 const _: () = assert!(
@@ -46,8 +48,9 @@ const _: () = assert!(
 
 /// Selective acknowledgement: which packets after the first missing one have arrived.
 ///
-/// Bit `i` stands for the packet with sequence number `ack + 1 + i`; the packet `ack` itself is missing by definition. The bitmap
-/// speaks of up to [`SACK_BITS_MAX`] packets in a row, of which the first is a multiple of [`SACK_WORD_BITS`].
+/// Bit `i` stands for the packet with sequence number `ack + 1 + i`; the packet `ack` itself is
+/// missing by definition. The bitmap covers up to [`SACK_BITS_MAX`] consecutive packets; the first
+/// bit is a multiple of [`SACK_WORD_BITS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sack {
     words: [u32; SACK_WORDS_MAX],
@@ -73,7 +76,8 @@ impl Sack {
         }
     }
 
-    /// Adds the next word: the bits of 32 packets, the most significant for the first; there is room for [`SACK_WORDS_MAX`].
+    /// Adds the next word: the bits of 32 packets, the most significant for the first; there is
+    /// room for [`SACK_WORDS_MAX`].
     #[inline]
     pub fn push(&mut self, word: u32) {
         if let Some(slot) = self.words.get_mut(usize::from(self.len)) {
@@ -82,7 +86,7 @@ impl Sack {
         }
     }
 
-    /// Notes that packet `ack + 1 + bit` has arrived; bits out of reach are left out.
+    /// Marks packet `ack + 1 + bit` as arrived; bits outside the bitmap are ignored.
     #[inline]
     pub fn insert(&mut self, bit: u32) {
         let word = (bit / SACK_WORD_BITS).wrapping_sub(u32::from(self.first));
@@ -107,7 +111,8 @@ impl Sack {
         self.words().iter().all(|&word| word == 0)
     }
 
-    /// The words of the bitmap; the most significant bit of the first is bit 32 * [`Sack::first_word`].
+    /// The words of the bitmap; the most significant bit of the first is bit 32 *
+    /// [`Sack::first_word`].
     #[inline]
     pub fn words(&self) -> &[u32] {
         &self.words[..usize::from(self.len)]
@@ -181,11 +186,12 @@ impl Iterator for SackBits {
 pub struct Timestamp {
     /// The sender's clock when it sent this packet.
     pub value_us: u32,
-    /// `value_us` of the packet that this one answers.
+    /// `value_us` of the packet that this one acknowledges.
     pub echo_us: u32,
 }
 
-/// The verbs code of the time after which a refused packet may be sent again (`min_rnr_timer`), 0..=31.
+/// The verbs code of the time after which a refused packet may be sent again (`min_rnr_timer`),
+/// 0..=31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(u8);
 
@@ -213,12 +219,12 @@ impl RnrTimer {
     }
 }
 
-/// What the extensions of one packet say.
+/// The extensions of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions {
     /// Packets that arrived out of order.
     pub sack: Option<Sack>,
-    /// Time stamps for the measurement of the round trip.
+    /// Time stamps for RTT measurement.
     pub timestamp: Option<Timestamp>,
     /// How long to wait before a refused packet is sent again.
     pub rnr_timer: Option<RnrTimer>,
@@ -244,10 +250,12 @@ impl Extensions {
         }
     }
 
-    /// Reads extensions ([`super::TrpHeader::extension_octets`]); unknown kinds are skipped, of repeated ones the last counts.
+    /// Parses extensions ([`super::TrpHeader::extension_octets`]); unknown kinds are skipped, of
+    /// repeated ones the last counts.
     ///
     /// # Errors
-    /// [`ParseError::Extension`] when one ends outside `octets` or has a length that its kind cannot have.
+    /// [`ParseError::Extension`] when one ends outside `octets` or has a length that its kind
+    /// cannot have.
     pub fn parse(octets: &[u8]) -> Result<Self, ParseError> {
         let mut found = Self::NONE;
         let mut rest = octets;

@@ -57,7 +57,8 @@ pub mod atomic_response {
     pub const ORIGINAL: usize = 4;
 }
 
-/// Positions in the payload of Immediate Data (RFC 7306 section 6.2; its two halves are our own use).
+/// Positions in the payload of Immediate Data (RFC 7306 section 6.2; its two halves are our own
+/// use).
 pub mod immediate_data {
     /// The 32-bit immediate of verbs, 4 octets.
     pub const IMMEDIATE: usize = 0;
@@ -148,7 +149,8 @@ impl Opcode {
         RDMAP_VERSION | self as u8
     }
 
-    /// The queue of an untagged opcode; `None` for the tagged ones (RFC 5040 section 4.2, RFC 7306 section 4).
+    /// The queue of an untagged opcode; `None` for the tagged ones (RFC 5040 section 4.2, RFC 7306
+    /// section 4).
     #[inline]
     pub const fn queue_number(self) -> Option<QueueNumber> {
         // RFC5040-4.1-3
@@ -235,7 +237,8 @@ impl ReadRequest {
 /// What an Atomic Request does to the 64-bit value (RFC 7306 section 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOperation {
-    /// Adds; a set bit of `mask` ends a field of the value, so that no carry leaves it. Mask 0 adds all 64 bits.
+    /// Adds; a set bit of `mask` ends a field of the value, so that no carry leaves it. Mask 0 adds
+    /// all 64 bits.
     FetchAdd {
         /// What is added.
         add: u64,
@@ -253,7 +256,8 @@ pub enum AtomicOperation {
         /// Which bits are compared.
         compare_mask: u64,
     },
-    /// Replaces the value, which needs the right to write only and tells nothing of the old value (TRP's own; verbs: ATOMIC_WRITE).
+    /// Replaces the value, which needs the right to write only and tells nothing of the old value
+    /// (TRP's own; verbs: ATOMIC_WRITE).
     Write {
         /// The new value, as it lies in memory.
         octets: [u8; 8],

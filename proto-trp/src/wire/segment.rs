@@ -151,8 +151,8 @@ impl Segment {
     /// Reads a packet of a connection: its header and its segment.
     ///
     /// # Errors
-    /// See [`ParseError`]. Since an error hides the connection id, use [`TrpHeader::parse`] and [`Segment::parse_after`]
-    /// where the peer shall be told.
+    /// See [`ParseError`]. Since an error hides the connection id, use [`TrpHeader::parse`] and
+    /// [`Segment::parse_after`] where the peer shall be told.
     #[inline]
     pub fn parse(head: &[u8], datagram_len: usize) -> Result<(TrpHeader, Self), ParseError> {
         let trp = TrpHeader::parse(head, datagram_len)?;
@@ -163,7 +163,8 @@ impl Segment {
     /// Reads the rest of a packet whose TRP header `trp` was parsed from the same `head`.
     ///
     /// # Errors
-    /// See [`ParseError`]; [`ParseError::PacketType`] for a train, whose segments are read one by one ([`Segment::parse_at`]).
+    /// See [`ParseError`]; [`ParseError::PacketType`] for a train, whose segments are read one by
+    /// one ([`Segment::parse_at`]).
     #[inline]
     pub fn parse_after(
         trp: &TrpHeader,
@@ -187,7 +188,8 @@ impl Segment {
         })
     }
 
-    /// Reads the segment that lies in a datagram from `at` to `end`, and of which `ddp` holds the first octets.
+    /// Reads the segment that lies in a datagram from `at` to `end`, and of which `ddp` holds the
+    /// first octets.
     ///
     /// # Errors
     /// See [`ParseError`].
@@ -336,10 +338,11 @@ fn single_kind(
     })
 }
 
-/// Writes all headers of a packet to the start of `buf` and returns their length; payload goes right after them.
+/// Writes all headers of a packet to the start of `buf` and returns their length; payload goes
+/// right after them.
 ///
-/// `trp.extension_words` and the flag IMM are set here, from `extensions` and `kind`. `last` counts for Writes, Read
-/// Responses and Sends; the other messages have one segment.
+/// `trp.extension_words` and the flag IMM are set here, from `extensions` and `kind`. `last` counts
+/// for Writes, Read Responses and Sends; the other messages have one segment.
 ///
 /// # Errors
 /// [`EncodeError::NoRoom`].
@@ -369,7 +372,8 @@ pub fn encode(
     Ok(at + encode_segment(kind, last, rest)?)
 }
 
-/// Writes the headers of a segment of any kind, without payload, to the start of `buf` and returns their length; none when there is no segment.
+/// Writes the headers of a segment of any kind, without payload, to the start of `buf` and returns
+/// their length; none when there is no segment.
 ///
 /// # Errors
 /// [`EncodeError::NoRoom`].

@@ -28,7 +28,8 @@ pub mod field {
 
 const SEGMENT_LEN_LEN: usize = 2;
 
-/// Layer, error type and error code of a Terminate: `layer << 12 | type << 8 | code` (RFC 5040 section 4.8).
+/// Layer, error type and error code of a Terminate: `layer << 12 | type << 8 | code` (RFC 5040
+/// section 4.8).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TerminateCause(u16);
 
@@ -61,7 +62,8 @@ causes! {
     BOUNDS = 0x0101, "RDMAP protection: bounds";
     /// RDMAP, remote protection error: access rights violation.
     ACCESS = 0x0102, "RDMAP protection: access rights";
-    /// RDMAP, remote protection error: STag not associated with the stream (another protection domain).
+    /// RDMAP, remote protection error: STag not associated with the stream (another protection
+    /// domain).
     STAG_NOT_ASSOCIATED = 0x0103, "RDMAP protection: STag of another stream";
     /// RDMAP, remote protection error: tagged offset wraps.
     OFFSET_WRAP = 0x0104, "RDMAP protection: tagged offset wraps";
@@ -141,7 +143,8 @@ impl TerminateCause {
     /// Whether the peer refuses access to its memory: verbs report IBV_WC_REM_ACCESS_ERR.
     #[inline]
     pub const fn is_access_error(self) -> bool {
-        // Remote protection errors of RDMAP and tagged buffer errors of DDP, but for a wrong version.
+        // Remote protection errors of RDMAP and tagged buffer errors of DDP, but for a wrong
+        // version.
         matches!(self.0, 0x0100..=0x01ff | 0x1100..=0x1103)
     }
 }
@@ -185,7 +188,8 @@ impl TerminatedDdp {
 pub struct Terminate {
     /// What went wrong.
     pub cause: TerminateCause,
-    /// Length of the offending DDP segment, valid (bit M) when there is one, and its DDP header (bit D).
+    /// Length of the offending DDP segment, valid (bit M) when there is one, and its DDP header
+    /// (bit D).
     pub ddp: Option<(u16, TerminatedDdp)>,
     /// The RDMAP header of the offending segment, if it was a Read Request (bit R).
     pub read_request: Option<[u8; READ_REQUEST_LEN]>,
@@ -201,10 +205,12 @@ impl Terminate {
         }
     }
 
-    /// A Terminate about a segment received: `segment` begins with its DDP header, `segment_len` is all of it.
+    /// A Terminate about a segment received: `segment` begins with its DDP header, `segment_len` is
+    /// all of it.
     ///
-    /// The headers are included as far as they are in `segment`. A tagged header is left out of errors other than protection
-    /// and tagged buffer errors, where decoders (Wireshark 4.0) expect an untagged one.
+    /// The headers are included as far as they are in `segment`. A tagged header is left out of
+    /// errors other than protection and tagged buffer errors, where decoders (Wireshark 4.0) expect
+    /// an untagged one.
     pub fn about(cause: TerminateCause, segment: &[u8], segment_len: usize) -> Self {
         let Ok(header) = TerminatedDdp::parse(segment) else {
             return Self::new(cause);
@@ -226,7 +232,8 @@ impl Terminate {
         }
     }
 
-    /// Reads the Terminate at the start of `octets`; what follows the headers it includes is ignored.
+    /// Reads the Terminate at the start of `octets`; what follows the headers it includes is
+    /// ignored.
     ///
     /// # Errors
     /// [`ParseError::Truncated`].

@@ -1,7 +1,9 @@
-//! TRAIN: short segments with consecutive sequence numbers in one packet (doc/spec/trp.md, section 4.4).
+//! TRAIN: short segments with consecutive sequence numbers in one packet (doc/spec/trp.md, section
+//! 4.4).
 //!
-//! Behind the TRP header and its extensions a table says how long each segment is, then the segments follow one another. The table is a part of what is copied
-//! before anything is looked at, so where the segments lie is settled by one look at private octets.
+//! TRP header and extensions are followed by a table of segment lengths, then by the segments. The
+//! table is in the part of the packet that is copied before it is parsed, so the positions of the
+//! segments are validated once, on a private copy.
 
 use super::error::{EncodeError, ParseError};
 use super::trp::{TrpHeader, HEADER_LEN};
@@ -29,7 +31,7 @@ pub struct Piece {
     pub has_immediate: bool,
 }
 
-/// The table of a train, judged: as many segments as it says are in the packet, and nothing else.
+/// The validated table of a train: the packet holds exactly these segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Train {
     entries: [u16; SEGMENTS_MAX],
@@ -38,11 +40,12 @@ pub struct Train {
 }
 
 impl Train {
-    /// Reads the table of a packet whose TRP header was read from the same `head`; `datagram_len` is the length of all of it.
+    /// Parses the table of a packet whose TRP header was read from the same `head`; `datagram_len`
+    /// is the length of all of it.
     ///
     /// # Errors
-    /// [`ParseError::Truncated`] when the table is not there, [`ParseError::Train`] when there is no segment, one is shorter than any DDP header, or they
-    /// do not end where the packet does.
+    /// [`ParseError::Truncated`] if the table is incomplete, [`ParseError::Train`] when there is
+    /// no segment, one is shorter than any DDP header, or they do not end where the packet does.
     #[inline(never)]
     pub fn parse(trp: &TrpHeader, head: &[u8], datagram_len: usize) -> Result<Self, ParseError> {
         let table: &[u8; TABLE_LEN] = chunk(head, trp.len())?;
@@ -89,7 +92,7 @@ impl Train {
     }
 }
 
-/// A train that is being written: the segments first, the header and the table when it is known how many there are.
+/// A train that is being written: the segments first, header and table when their number is known.
 #[derive(Debug)]
 pub struct TrainWriter {
     entries: [u16; SEGMENTS_MAX],
@@ -120,7 +123,7 @@ impl TrainWriter {
         self.end
     }
 
-    /// A segment was written there, of `len` octets. One that the table has no room for is left out.
+    /// A segment of `len` octets was written there. It is left out if the table is full.
     #[inline]
     pub fn push(&mut self, len: usize, has_immediate: bool) {
         let Some(entry) = self.entries.get_mut(self.count) else {
@@ -131,7 +134,7 @@ impl TrainWriter {
         self.end += len;
     }
 
-    /// Writes what stands before the segments and gives the length of the packet; the header has no extensions.
+    /// Writes header and table and returns the length of the packet; the header has no extensions.
     ///
     /// # Errors
     /// [`EncodeError::NoRoom`].

@@ -44,19 +44,20 @@ pub enum PacketType {
     Ack = 1,
     /// Receiver not ready: the PSN field names the packet refused.
     Rnr = 2,
-    /// The addressee knows no such connection.
+    /// The receiver has no such connection.
     Reset = 3,
-    /// The sender will send nothing more.
+    /// The sender has destroyed its queue pair.
     Fin = 4,
     /// Answer to [`PacketType::Fin`].
     FinAck = 5,
-    /// Keep-alive: asks for an acknowledgement.
+    /// Keep-alive: requests an acknowledgement.
     Probe = 6,
     /// Connection management; the crate `cm` defines octets 2 and up.
     Cm = 7,
     /// A message of an unreliable datagram queue pair; [`super::datagram`] defines octets 1 and up.
     Datagram = 8,
-    /// UDATA: exactly one DDP segment, of a connection that neither acknowledges nor repeats anything.
+    /// UDATA: exactly one DDP segment, of a connection without acknowledgement and
+    /// retransmission (UC).
     UnreliableData = 9,
     /// Several DDP segments, as if each were in a packet of its own; see [`super::train`].
     Train = 10,
@@ -113,7 +114,8 @@ impl PacketType {
 
     /// Whether packets of this type carry the id of the stream that the receiver sends.
     ///
-    /// Those acknowledge it; the other types but RESET, which may carry either, carry the id of the sender's own stream.
+    /// Those acknowledge it; the other types but RESET, which may carry either, carry the id of the
+    /// sender's own stream.
     #[inline]
     pub const fn carries_acknowledged_stream(self) -> bool {
         matches!(self, PacketType::Ack | PacketType::Rnr | PacketType::FinAck)
@@ -127,16 +129,17 @@ pub struct Flags(u8);
 impl Flags {
     /// No flag.
     pub const NONE: Flags = Flags(0);
-    /// AR: the sender asks for an acknowledgement at once.
+    /// AR: the sender requests an immediate acknowledgement.
     pub const ACK_REQUESTED: Flags = Flags(0x01);
-    /// IMM: the field that DDP reserves for the ULP in an untagged header holds the immediate data of a Send;
-    /// Immediate Data follows a Write.
+    /// IMM: the field that DDP reserves for the ULP in an untagged header holds the immediate data
+    /// of a Send; Immediate Data follows a Write.
     pub const IMMEDIATE: Flags = Flags(0x02);
     /// ECE: packets of the acknowledged stream arrived with the ECN codepoint CE.
     pub const ECN_ECHO: Flags = Flags(0x04);
-    /// EP: the requests of this packet are of an odd epoch; each refusal that is heard of (RNR) begins a new one.
+    /// EP: the requests of this packet are of an odd epoch; each received RNR
+    /// starts a new one.
     pub const EPOCH: Flags = Flags(0x08);
-    /// TR: the sender takes trains.
+    /// TR: the sender accepts trains.
     pub const TRAINS: Flags = Flags(0x10);
 
     /// The flags of an octet as received; bits that version 1 does not define are dropped.
@@ -203,7 +206,7 @@ impl std::ops::BitOr for Flags {
 pub struct ConnectionId(u32);
 
 impl ConnectionId {
-    /// The id as received. 0 is kept: no stream has it, so it matches none.
+    /// The id as received. 0 is valid here: no stream has it, so it matches none.
     #[inline]
     pub const fn from_u32(value: u32) -> Self {
         Self(value)
@@ -216,9 +219,11 @@ impl ConnectionId {
     }
 }
 
-/// The id of the stream from `sender` to `receiver` that begins with `initial_psn` (doc/spec/trp.md, section 5).
+/// The id of the stream from `sender` to `receiver` that begins with `initial_psn`
+/// (doc/spec/trp.md, section 5).
 ///
-/// Two rounds of the finalizer of splitmix64, so that each of the 72 bits of input reaches each bit of the result.
+/// Two rounds of the finalizer of splitmix64, so that each of the 72 bits of input reaches each bit
+/// of the result.
 #[inline]
 pub const fn connection_id(sender: Qpn, receiver: Qpn, initial_psn: Psn) -> ConnectionId {
     // R5-1
@@ -251,9 +256,11 @@ pub struct TrpHeader {
     pub destination_index: u16,
     /// Which stream the packet belongs to.
     pub connection_id: ConnectionId,
-    /// Receive window in units of [`WINDOW_UNIT_PACKETS`], from `ack` on; 1..=255. In a RESET its reason.
+    /// Receive window in units of [`WINDOW_UNIT_PACKETS`], from `ack` on; 1..=255. In a RESET its
+    /// reason.
     pub window: u8,
-    /// Sequence number of a DATA packet, or of the first segment of a TRAIN; for the other types see the specification.
+    /// Sequence number of a DATA packet, or of the first segment of a TRAIN; for the other types
+    /// see the specification.
     pub psn: Psn,
     /// Cumulative acknowledgement: the next sequence number expected.
     pub ack: Psn,
@@ -262,12 +269,14 @@ pub struct TrpHeader {
 }
 
 impl TrpHeader {
-    /// Reads and checks the header, the length of the extensions, that a packet without a segment ends there and the table of a train.
+    /// Parses and validates the header, the length of the extensions, that a packet without a
+    /// segment ends there, and the table of a train.
     ///
     /// `head` holds the first octets of the datagram, `datagram_len` is the length of all of it.
     ///
     /// # Errors
-    /// Reasons that make the datagram none of ours: none of them has a [`ParseError::terminate_cause`].
+    /// Those that make the datagram an invalid TRP packet: none has a
+    /// [`ParseError::terminate_cause`].
     #[inline]
     pub fn parse(head: &[u8], datagram_len: usize) -> Result<Self, ParseError> {
         let octets: &[u8; HEADER_LEN] = chunk(head, 0)?;
