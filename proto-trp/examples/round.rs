@@ -1,4 +1,5 @@
-//! Measures the hot path: nanoseconds that a message costs in two connections joined in memory, without rings and wake-ups.
+//! Measures the hot path: nanoseconds per message in two connections joined in memory, without
+//! rings and wake-ups.
 //!
 //! `cargo run --release -p proto-trp --example round`
 
@@ -152,14 +153,14 @@ fn pair() -> [(Connection, Flat); 2] {
     })
 }
 
-/// Time that this thread has had a processor; the clock's where the kernel does not tell.
+/// Processor time of this thread; wall-clock time if the kernel does not report it.
 fn busy(since: Instant) -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
     ns.map_or_else(|| since.elapsed(), Duration::from_nanos)
 }
 
-/// Moves every datagram from one end to the other; gives how many there were.
+/// Moves every datagram from one end to the other; returns their number.
 fn carry(
     now: Time,
     from: &mut (Connection, Flat),

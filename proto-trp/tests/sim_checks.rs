@@ -1,4 +1,4 @@
-//! Segments that a peer must not send, ordering rules, and limits: each check by itself.
+//! Segments that a peer must not send, ordering rules, and limits; one test per check.
 
 #![allow(clippy::unwrap_used)]
 
@@ -242,7 +242,7 @@ fn duplicate_after_completion_is_not_placed() {
     assert!(world.conn(1).ack_is_due());
 }
 
-/// Posts a read of 8 octets and a write to the same place, and gives what was read.
+/// Posts a read of 8 octets and a write to the same place, and returns what was read.
 fn read_then_write(fence: bool) -> u8 {
     let mut world = World::new(&setup(), 1);
     let own = world.ends[0].host.register(vec![1; 64], Rights::ALL);
@@ -290,7 +290,7 @@ fn read_then_write(fence: bool) -> u8 {
 #[test]
 fn write_with_fence_waits_for_the_read_before_it() {
     assert_eq!(read_then_write(true), 7);
-    // Without a fence the write overtakes the answer, which shows that the fence is what makes the difference.
+    // Without a fence the write overtakes the response, so the fence makes the difference.
     assert_eq!(read_then_write(false), 1);
 }
 
@@ -343,7 +343,7 @@ fn congestion_mark_is_echoed_once() {
     let now = world.now;
     let mut frame = vec![0; 1472];
     for echoed in [true, false] {
-        // A duplicate asks for an acknowledgement each time.
+        // Each duplicate requests an acknowledgement.
         world.deliver(1, &data(0, &send(1, 0), true, 8), false);
         let (conn, host) = world.split(1);
         let sent = conn.poll_transmit(now, &mut frame, host).unwrap();

@@ -1,4 +1,5 @@
-//! The end of a peer: what of its last packets counts, and what the other end is told.
+//! The end of a peer: which of its last packets count, and the completions and events at the other
+//! end.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +28,7 @@ fn setup(fails_with_peer: bool) -> Setup {
     }
 }
 
-/// Nothing that an end sends arrives any more.
+/// Cuts the outgoing path of an end.
 fn silence(world: &mut World, end: usize) {
     world.links[end].down_until = Time::from_ns(u64::MAX);
 }
@@ -135,7 +136,8 @@ fn send_posted_in_sqd_to_a_peer_that_is_gone_fails_when_the_queue_is_resumed() {
     assert_eq!(world.outcome(0), [(1, EXCEEDED)]);
 }
 
-/// One end posts to a peer that is in `state`; gives how long it takes to fail, in milliseconds.
+/// One end posts to a peer that is in `state`; returns how long the request takes to fail, in
+/// milliseconds.
 fn fails_after_ms(state: QpState) -> u64 {
     let mut world = World::unconnected(&setup(false), 1);
     world.connect(0);
@@ -184,7 +186,7 @@ fn send_to_a_peer_that_is_connected_a_little_later_succeeds() {
     assert_eq!(world.outcome(0), [(1, Status::Success)]);
 }
 
-/// An end fails by itself: it reads into memory where it may not.
+/// An end fails by a local error: the sink of its read is protected.
 fn fail_locally(world: &mut World, end: usize) {
     let sink = region(world, end, Rights::default());
     let source = region(world, 1 - end, Rights::ALL);

@@ -1,4 +1,5 @@
-//! Random operations in both directions over links of every kind of badness: memory and completions must be as the model says.
+//! Random operations in both directions over links with every kind of fault: memory and completions
+//! must equal the model's.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What goes wrong between two connections, and what both ends are told.
+//! Errors between two connections, and the completions and events at both ends.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn lossy(loss_ppm: u32) -> Setup {
     }
 }
 
-/// Runs one bad request between good ones and checks what both ends are told.
+/// Runs one bad request between good ones and checks the completions and events of both ends.
 fn check_refused(
     seed: u64,
     bad: impl Fn(&mut World) -> (SendOp, Vec<Sge>),
@@ -738,7 +738,7 @@ fn message_for_a_shared_receive_queue_that_does_not_exist_is_an_invalid_request(
     let mut setup = Setup::default();
     setup.config.shared_recv = true;
     let mut world = World::new(&setup, 1);
-    // The queue is called 0 by a peer that names none.
+    // A peer that names no queue uses number 0.
     world.ends[1].host.shared_queue = 9;
     world.post(0, 1, SendOp::Send, &[]);
     world.run(100 * MS);

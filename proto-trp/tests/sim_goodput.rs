@@ -1,10 +1,10 @@
-//! How much of a lossless link's rate remains when the link loses, and of go-back-N's.
+//! Goodput under loss, relative to that without loss, and that of go-back-N.
 
 use proto_trp::sim::{for_each_seed, Flood, LinkModel, LossCase, Setup, World};
 
 const RUN_NS: u64 = 100_000_000;
 
-/// Thousandths of the lossless.
+/// Goodput in thousandths of that without loss.
 fn kept(case: &LossCase, seed: u64) -> u64 {
     let lossless = LossCase {
         loss_ppm: 0,
@@ -42,7 +42,7 @@ fn goodput_under_loss_is_most_of_the_lossless() {
 }
 
 #[test]
-fn shallow_queue_is_not_overrun_for_ever() {
+fn shallow_queue_keeps_most_of_the_goodput() {
     let completed = |queue_octets| {
         let setup = Setup {
             link: LinkModel {

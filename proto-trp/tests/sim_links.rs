@@ -1,4 +1,5 @@
-//! Links with a rate and a delay: they are filled, shared and not flooded. `make perf` runs more of them.
+//! Links with a rate and a delay are filled and shared, with a short queue. `make perf` runs more
+//! of them.
 
 use proto_trp::sim::{for_each_seed, Flood, LinkCase, LinkModel, LinkResult, Setup, World};
 
@@ -59,8 +60,9 @@ fn eight_queue_pairs_share_the_link_equally() {
     }
 }
 
-// Jain's index was 0.93, and a queue of two round trips stood when they began 7 or 20 ms apart: each took the others' queue for a part of the path, and
-// those that took it for a long one let go of it at other times.
+// With starts 7 or 20 ms apart Jain's index was 0.93, and a queue of two round trips stood: each
+// connection took the others' queue for a part of its base RTT, and those with a long base RTT
+// drained at other times.
 #[test]
 fn eight_queue_pairs_that_begin_one_after_the_other_on_a_long_path_share_it() {
     for stagger_ms in [0, 1, 7, 20] {
@@ -81,7 +83,7 @@ fn marks_keep_the_queue_shorter_than_delay_does() {
         case(1_000, 1_000, 1500, 8, SECOND),
         case(10_000, 100, 1500, 1, SECOND / 2),
         case(10_000, 100, 1500, 8, SECOND / 2),
-        // 0.85 of the rate.
+        // The share of the rate was 0.85.
         case(1_000, 1_000, 9000, 1, SECOND),
     ] {
         let case = LinkCase {
@@ -96,7 +98,7 @@ fn marks_keep_the_queue_shorter_than_delay_does() {
 }
 
 #[test]
-fn ends_that_sleep_when_little_comes_fill_the_link() {
+fn ends_that_sleep_when_idle_fill_the_link() {
     for_each_seed(10, |seed| {
         let case = LinkCase {
             wake_us: 300,
@@ -108,7 +110,7 @@ fn ends_that_sleep_when_little_comes_fill_the_link() {
     });
 }
 
-// The window stayed at one packet until the smallest round trip was forgotten, 10 to 20 seconds later.
+// The window stayed at one packet until the minimum RTT expired, 10 to 20 seconds later.
 #[test]
 fn path_that_becomes_longer_is_filled_again_within_a_second() {
     const MBPS: u64 = 2_000;

@@ -28,7 +28,8 @@ fn bind(key: u32) -> SendOp {
     })
 }
 
-/// The Sends are refused until receives are posted, so that the queue goes back over what was done between them.
+/// The Sends are refused until receives are posted, so that the send queue is rewound over the
+/// local requests between them.
 #[test]
 fn local_requests_between_refused_sends_are_done_once() {
     for_each_seed(50, |seed| {
@@ -92,7 +93,7 @@ fn local_request_that_fails_ends_the_connection_after_those_before_it() {
     }
 }
 
-/// Atomics with a list of another length than that of the word that is brought back.
+/// Atomics with a list of another length than that of the returned word.
 #[test]
 fn atomic_into_a_list_of_another_length_fails_after_those_before_it_and_changes_nothing() {
     for lengths in [&[][..], &[0], &[7], &[9], &[16], &[4, 3], &[8, 8]] {

@@ -1,4 +1,5 @@
-//! Random sequences of good and bad operations: nothing panics, every request completes once, no memory is touched without the right.
+//! Random sequences of valid and invalid operations: nothing panics, every request completes once,
+//! no memory is accessed without the right.
 
 use proto_trp::sim::{for_each_seed, fuzz_operations, Rng};
 

@@ -1,4 +1,5 @@
-//! Memory changes in the order in which writes were posted, whatever the order in which packets arrive.
+//! Memory changes in the order in which writes were posted, whatever the order in which packets
+//! arrive.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +12,8 @@ const SEEDS: u64 = 100;
 const WRITES: u8 = 60;
 const OCTETS: u32 = 8_192;
 
-/// A link that loses and reorders, and the keys of a source at end 0 and a target at end 1: the source has octets of value n at n * `OCTETS`.
+/// A link that loses and reorders, and the keys of a source at end 0 and a target at end 1. The
+/// source has octets of value n at n * `OCTETS`.
 fn bad_link(seed: u64) -> (World, u32, u32) {
     let setup = Setup {
         link: LinkModel {
@@ -58,7 +60,8 @@ fn later_writes_overwrite_earlier_ones() {
     });
 }
 
-/// A payload that the receiver cannot get is sent again as if it had been lost: nothing is missing, nothing comes out of order.
+/// A payload that the receiver cannot read is retransmitted as if it had been lost: nothing is
+/// missing or out of order.
 #[test]
 fn payload_that_is_not_to_be_had_comes_again() {
     for_each_seed(SEEDS, |seed| {

@@ -1,4 +1,5 @@
-//! A peer that is slow, stopped or out of reach for a while: the connection goes on or ends as verbs say, without a wrong octet.
+//! A peer that is slow, stopped or unreachable for a while: the connection continues or ends as
+//! verbs specify, without a wrong octet.
 
 #![allow(clippy::unwrap_used)]
 
@@ -74,7 +75,8 @@ fn exchange_goes_on_after_repeated_short_cuts() {
     });
 }
 
-/// The peer is stopped, or out of reach, for longer than the budget: the oldest send of each end that still runs fails, the others are flushed.
+/// The peer is stopped or unreachable for longer than the budget: the oldest send of each end that
+/// runs fails, the others are flushed.
 #[test]
 fn peer_stopped_for_longer_than_the_budget_is_given_up() {
     for (reliable_path, cut) in [(false, false), (false, true), (true, false)] {
@@ -100,7 +102,7 @@ fn peer_stopped_for_longer_than_the_budget_is_given_up() {
         if cut {
             assert_eq!(world.outcome(1), failed);
         } else {
-            // It finds nobody who answers; what had reached its queue is taken, and that is all.
+            // Its peer no longer answers; it only accepts what had reached its queue.
             world.thaw(1);
             world.run_until(60 * SECOND, |_| false);
             let status = world.outcome(1).first().map(|&(_, status)| status);

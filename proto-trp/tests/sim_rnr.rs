@@ -1,4 +1,5 @@
-//! A receiver that is not ready: its peer waits, what it asks itself goes on, and nothing is done twice or out of order.
+//! A receiver that is not ready: its peer waits, its own requests continue, and nothing is executed
+//! twice or out of order.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +30,8 @@ fn region(world: &mut World, end: usize, len: usize) -> u32 {
     world.ends[end].host.register(vec![7; len], Rights::ALL)
 }
 
-/// The receiver posts its receive only after it has read several windows of the peer's memory, whose stream a refused Send has stopped.
+/// The receiver posts its receive only after it has read several windows of the peer's memory,
+/// while a Send of the peer is refused.
 #[test]
 fn reads_of_many_windows_pass_a_refused_send() {
     for (loss_ppm, reliable_path) in [(0, false), (0, true), (20_000, false)] {
@@ -63,7 +65,8 @@ fn reads_of_many_windows_pass_a_refused_send() {
     }
 }
 
-/// What was sent behind a refused Send has no effect before it: an atomic runs once, and only after the Send was received.
+/// Requests after a refused Send have no effect before it: an atomic is executed once, and only
+/// after the Send was received.
 #[test]
 fn requests_behind_a_refused_send_wait_for_it() {
     for_each_seed(200, |seed| {

@@ -39,7 +39,7 @@ fn half_connected(setup: &Setup, seed: u64) -> World {
     world
 }
 
-/// Reads 4096 octets of the other end; gives the key of the sink.
+/// Reads 4096 octets of the other end; returns the key of the sink.
 fn read(world: &mut World, end: usize, wr_id: u64) -> u32 {
     let sink = world.ends[end].host.register(vec![0; 4096], Rights::ALL);
     let source = world.ends[1 - end]
@@ -71,7 +71,7 @@ fn read(world: &mut World, end: usize, wr_id: u64) -> u32 {
     sink
 }
 
-/// Lets a read finish and looks at what it brought.
+/// Lets a read finish and checks its data.
 fn finish(world: &mut World, end: usize, wr_id: u64, sink: u32) {
     let done = |world: &mut World| !world.ends[end].host.completions.is_empty();
     assert!(world.run_until(10_000_000_000, done), "{}", world.summary());

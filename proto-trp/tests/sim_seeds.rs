@@ -1,5 +1,6 @@
-//! Ten thousand random exchanges: every operation in both directions, over links of every kind of badness and inside a host, with small queues, late receives,
-//! every sequence number shortly before its wrap; one in five connections is broken on the way.
+//! Ten thousand random exchanges: every operation in both directions, over links with every kind of
+//! fault and inside a host, with small queues, late receives, and every sequence number shortly
+//! before its wrap; one in five connections is broken in the middle.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +17,8 @@ fn one_of<T: Copy>(rng: &mut Rng, choices: &[T]) -> T {
     choices[rng.below_len(choices.len())]
 }
 
-/// A link whose faults are drawn from the seed: up to 5 % loss, with everything else; one in four is good.
+/// A link whose faults are drawn from the seed: up to 5 % loss, with everything else; one in four
+/// is good.
 fn link(rng: &mut Rng) -> LinkModel {
     let clean = LinkModel {
         delay_ns: 1_000 + rng.below(200_000),
@@ -40,7 +42,7 @@ fn link(rng: &mut Rng) -> LinkModel {
     }
 }
 
-/// Each number begins a few steps before its wrap, or anywhere.
+/// Each counter starts a few steps before its wrap, or anywhere.
 fn setup(rng: &mut Rng) -> Setup {
     let near = |wrap: u32, rng: &mut Rng| match rng.below(3) {
         0 => rng.bits32() & wrap,

@@ -1,4 +1,5 @@
-//! Trains: several messages in one packet mean what a packet for each of them would, whatever becomes of the train.
+//! Trains: several messages in one packet are equivalent to a packet for each, whether the train
+//! arrives or is lost.
 
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +37,7 @@ impl Pair {
         Self { world, memory }
     }
 
-    /// End 0 has heard of end 1 that it takes trains.
+    /// End 0 has learned that end 1 accepts trains.
     fn new() -> Self {
         let mut pair = Self::unacquainted();
         pair.receives(1);
@@ -65,7 +66,7 @@ impl Pair {
         wr_ids.for_each(|wr_id| self.send(wr_id, LENGTH));
     }
 
-    /// The next packet of end 0, which goes nowhere.
+    /// The next packet of end 0, which is dropped.
     fn packet(&mut self) -> Option<Vec<u8>> {
         let now = self.world.now;
         let (conn, host) = self.world.split(0);
@@ -139,7 +140,7 @@ fn train_is_the_messages_that_are_ready() {
     assert_eq!(train.len(), OVERHEAD + 5 * SEGMENT);
     assert!(pair.packet().is_none());
     pair.world.deliver(1, &train, false);
-    // One that comes by itself goes by itself, as ever.
+    // A single request leaves in a packet of its own.
     pair.sends(6..7);
     let single = pair.packet().unwrap();
     assert_eq!(header(&single).kind, PacketType::Data);
@@ -264,7 +265,7 @@ fn message_too_long_in_the_middle_ends_the_connection_there() {
     pair.sends(1..3);
     pair.send(3, LENGTH + 1);
     pair.sends(4..6);
-    // All were taken to be as long as the first, so the last is not in it.
+    // The size is planned as if all were as long as the first, so the last is not in it.
     let train = pair.train(4);
     pair.world.deliver(1, &train, false);
     pair.run();

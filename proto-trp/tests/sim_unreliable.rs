@@ -1,4 +1,5 @@
-//! Unreliable connections: what is lost is lost with its whole message, and what is received is whole, right and in order.
+//! Unreliable connections: a lost packet drops its whole message, and what is received is complete,
+//! correct and in order.
 
 #![allow(clippy::unwrap_used)]
 
@@ -32,7 +33,7 @@ fn octet(n: u32) -> u8 {
     1 + u8::try_from(n % 251).unwrap()
 }
 
-/// Length of message `n`: from none to several packets.
+/// Length of message `n`: zero to several packets.
 fn length(n: u32) -> u32 {
     n * 1_237 % ROOM
 }
@@ -42,7 +43,8 @@ fn is_send(n: u32) -> bool {
     n & 1 == 0
 }
 
-/// Posts message `n` with its number as immediate data: a Send, or a Write to the place `n` of `sink`.
+/// Posts message `n` with its number as immediate data: a Send, or a Write to the place `n` of
+/// `sink`.
 fn post(world: &mut World, n: u32, source: u32, sink: u32) {
     let len = length(n);
     world.ends[0].host.octets_mut(source).fill(octet(n));
@@ -63,7 +65,8 @@ fn post(world: &mut World, n: u32, source: u32, sink: u32) {
     world.post_send(0, &wr);
 }
 
-/// Sends `count` messages one after another over a link and gives the numbers of those that were received, each of which is checked.
+/// Sends `count` messages one after another over a link and returns the numbers of those that were
+/// received, each of which is checked.
 fn send_messages(link: LinkModel, seed: u64, count: u32) -> Vec<u32> {
     let mut world = World::new(&unreliable(link), seed);
     let source = region(&mut world, 0, ROOM as usize);
@@ -90,7 +93,7 @@ fn send_messages(link: LinkModel, seed: u64, count: u32) -> Vec<u32> {
             world.post_recv(1, 0, &[SimHost::sge(buffer, 0, ROOM)]);
         }
     }
-    // Of messages that were lost there may be a part, and nothing else.
+    // A part of a lost message may be in memory, and nothing else.
     for n in 0..count {
         let place = &world.ends[1].host.octets(sink)[(n * ROOM) as usize..][..ROOM as usize];
         assert!(place.iter().all(|&o| o == 0 || o == octet(n)), "place {n}");
@@ -337,7 +340,7 @@ fn reads_and_atomics_fail_in_their_turn() {
     });
 }
 
-/// A reliable end and an unreliable one do not understand one another, and neither does anything wrong.
+/// An RC end and a UC end drop each other's packets, without any other effect.
 #[test]
 fn ends_of_different_services_take_nothing_from_one_another() {
     let reliable = Setup {

@@ -1,4 +1,5 @@
-//! Properties of the wire formats over random values: what is written is read back, and no octets make a parser panic.
+//! Properties of the wire formats over random values: what is encoded is parsed to the same value,
+//! and no octets make a parser panic.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -28,7 +29,7 @@ fn header(kind: PacketType) -> impl Strategy<Value = TrpHeader> {
     (0u8..32, any::<u16>(), any::<u32>(), 1u8.., psn(), psn()).prop_map(
         move |(flags, index, id, window, psn, ack)| TrpHeader {
             kind,
-            // IMM is encode's to set.
+            // `encode` sets IMM.
             flags: Flags::from_octet(flags & !Flags::IMMEDIATE.octet()),
             destination_index: index,
             connection_id: ConnectionId::from_u32(id),
@@ -186,7 +187,8 @@ proptest! {
     #[test]
     fn packet_without_segment_round_trips(
         kind in proptest::sample::select(&[
-            PacketType::Ack, PacketType::Rnr, PacketType::Fin, PacketType::FinAck, PacketType::Probe,
+            PacketType::Ack, PacketType::Rnr, PacketType::Fin, PacketType::FinAck,
+            PacketType::Probe,
         ][..]),
         trp in header(PacketType::Ack),
         extensions in extensions(),
@@ -202,7 +204,9 @@ proptest! {
     #[test]
     fn train_round_trips(
         trp in header(PacketType::Train),
-        segments in proptest::collection::vec((kind(), any::<bool>(), 0usize..300), 1..=SEGMENTS_MAX),
+        segments in proptest::collection::vec(
+            (kind(), any::<bool>(), 0usize..300), 1..=SEGMENTS_MAX,
+        ),
     ) {
         let mut buf = vec![0xee; 8192];
         let mut train = TrainWriter::default();
@@ -284,7 +288,9 @@ proptest! {
     }
 
     #[test]
-    fn psn_arithmetic_agrees_with_wide_integers(base in psn(), step in 0u32..1 << 23, far in 0u32..1 << 24) {
+    fn psn_arithmetic_agrees_with_wide_integers(
+        base in psn(), step in 0u32..1 << 23, far in 0u32..1 << 24,
+    ) {
         let later = base.add(step);
         prop_assert_eq!(later.distance(base), i32::try_from(step).unwrap());
         prop_assert_eq!(base.distance(later), -i32::try_from(step).unwrap());
@@ -292,7 +298,8 @@ proptest! {
         prop_assert!(!later.precedes(base));
         prop_assert_eq!(base.add(far).offset_from(base), far);
         prop_assert_eq!(base.add(far).sub(far), base);
-        prop_assert_eq!(u64::from(later.to_u32()), (u64::from(base.to_u32()) + u64::from(step)) % (1 << 24));
+        let sum = u64::from(base.to_u32()) + u64::from(step);
+        prop_assert_eq!(u64::from(later.to_u32()), sum % (1 << 24));
     }
 
     #[test]

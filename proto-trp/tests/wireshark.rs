@@ -1,4 +1,5 @@
-//! Debian's tshark with tools/wireshark/trp.lua reads what the encoder writes: every packet type, opcode and extension.
+//! Debian's tshark with tools/wireshark/trp.lua decodes what the encoder writes: every packet type,
+//! opcode and extension.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 use std::fs;
@@ -37,7 +38,7 @@ fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-/// An Ethernet frame from 127.0.0.1 to 127.0.0.2, or their IPv6 likes, around a TRP packet.
+/// An Ethernet frame from 127.0.0.1 to 127.0.0.2, or IPv6 equivalents, around a TRP packet.
 fn ethernet(trp: &[u8], v6: bool) -> Vec<u8> {
     let source_port = urdma_types::source_port(sender()).to_be_bytes();
     let port = urdma_types::udp_port(receiver().slot()).to_be_bytes();
@@ -330,7 +331,7 @@ fn frames() -> Vec<Expected> {
     frames
 }
 
-/// Writes a capture of `packets` to `scratch` and shows it to tshark.
+/// Writes a capture of `packets` to `scratch` and decodes it with tshark.
 fn tshark(scratch: &Scratch, packets: &[Vec<u8>], arguments: &[&str]) -> Vec<String> {
     let capture = scratch.path().join("capture.pcapng");
     let mut out = PcapngWriter::new(fs::File::create(&capture).unwrap()).unwrap();
@@ -376,7 +377,7 @@ fn tshark_decodes_every_type_and_opcode() {
             frame.fields.each_ref().map(String::as_str),
             "{line}"
         );
-        // Wireshark's own dissector saw the opcode too, where it knows it.
+        // Wireshark's own dissector decodes the opcodes that it knows.
         let own = [Opcode::Immediate, Opcode::ImmediateSolicited]
             .map(|opcode| (opcode as u8).to_string());
         if !opcode.is_empty() && !own.iter().any(|own| own == opcode) {
@@ -538,7 +539,8 @@ fn tshark_decodes_connection_management() {
     source[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
     #[rustfmt::skip]
     let req = [
-        &[0, 1, 0, 0x2a, 0, 0x12, 0x34, 0x56, 16, 8, 3, 0x76, 14, 3, 1, 6, 0, 0, 0, 0, 0, 0, 0, 0][..],
+        &[0, 1, 0, 0x2a, 0, 0x12, 0x34, 0x56, 16, 8, 3, 0x76,
+          14, 3, 1, 6, 0, 0, 0, 0, 0, 0, 0, 0][..],
         &source, &[0; 16], &[0x30, 0x39, 0x1c, 0x5d], &[0; 4],
     ].concat();
     #[rustfmt::skip]

@@ -1,5 +1,5 @@
-//! What the fuzzer runs: one function for each parser. None may panic, and what a parser accepts must survive being written
-//! and read again.
+//! The fuzz targets: one function for each parser. None may panic, and what a parser accepts must
+//! be the same after it is encoded and parsed again.
 //!
 //! The same functions replay `corpus/` in `tests/fuzz_corpus.rs`, with a stable compiler.
 

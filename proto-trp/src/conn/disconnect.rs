@@ -164,7 +164,7 @@ impl Connection {
             _ if self.peer_closed => {}
             // R8.4-8
             _ if !is_of_sent && self.tx.in_flight > 0 && self.sq.len() > 0 => {
-                // It answers an acknowledgement, and cannot say what of the outgoing stream was
+                // It answers an acknowledgement, and does not show what of the outgoing stream was
                 // accepted; the RESET that answers a packet of the stream does.
                 if let Some(seq) = self.tx.first_in_flight() {
                     self.tx.mark_lost(seq);

@@ -2,10 +2,7 @@
 
 /// The low 32 bits.
 #[inline]
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "the low half is what is asked for"
-)]
+#[allow(clippy::cast_possible_truncation, reason = "the low half is requested")]
 pub(super) const fn low32(value: u64) -> u32 {
     value as u32
 }

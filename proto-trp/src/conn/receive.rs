@@ -6,7 +6,7 @@
 use super::host::{Host, PlaceError, RemoteAccess};
 use super::packet::{Packet, Refusal};
 use super::qp_state::QpState;
-use super::responder::{atomic_op, Asked, Granted, NotAdmitted};
+use super::responder::{atomic_op, Granted, InboundRequest, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
 use super::terminate::{tagged_cause, untagged_cause, Offender};
 use super::types::{
@@ -404,10 +404,12 @@ impl Connection {
                 data,
             } => self.place_immediate(msn, solicited, data, host),
             // RFC5040-5.2.1-3
-            SegmentKind::ReadRequest { msn, request } => self.keep(msn, Asked::Read(request)),
+            SegmentKind::ReadRequest { msn, request } => {
+                self.admit(msn, InboundRequest::Read(request))
+            }
             // RFC7306-5.2.1-2
             SegmentKind::AtomicRequest { msn, request } => {
-                self.keep(msn, Asked::Atomic(request, 0))
+                self.admit(msn, InboundRequest::Atomic(request, 0))
             }
             SegmentKind::AtomicResponse { response, .. } => {
                 self.place_atomic_response(&response, host)
@@ -500,9 +502,9 @@ impl Connection {
         })
     }
 
-    fn keep(&mut self, msn: Msn, asked: Asked) -> Placed {
+    fn admit(&mut self, msn: Msn, request: InboundRequest) -> Placed {
         // RFC5040-5.2.1-2, RFC7306-5.2.1-1
-        match self.responder.admit(msn, asked) {
+        match self.responder.admit(msn, request) {
             Ok(entry) => Ok(Commit::Request { entry }),
             Err(NotAdmitted::TooMany) => Err(Refusal::Fault(TerminateCause::NO_BUFFER)),
             Err(NotAdmitted::Busy) => Err(Refusal::Later),
@@ -729,8 +731,8 @@ impl Connection {
     fn grant<H: Host>(&self, entry: u16, host: &mut H) -> Granted {
         match self.responder.request(entry).1 {
             // RFC5040-5.2.1-8
-            Asked::Read(read) if read.len_octets == 0 => Ok(0),
-            Asked::Read(read) => {
+            InboundRequest::Read(read) if read.len_octets == 0 => Ok(0),
+            InboundRequest::Read(read) => {
                 let source = RemoteAddr {
                     stag: read.source_stag.0,
                     to: read.source_offset.0,
@@ -739,7 +741,7 @@ impl Connection {
                 host.check_remote(source, u64::from(read.len_octets), RemoteAccess::Read)
                     .map(|()| 0)
             }
-            Asked::Atomic(atomic, _) => {
+            InboundRequest::Atomic(atomic, _) => {
                 let operand = RemoteAddr {
                     stag: atomic.stag.0,
                     to: atomic.offset.0,

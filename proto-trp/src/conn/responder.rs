@@ -11,7 +11,7 @@ use crate::wire::{
 
 /// A request of the peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asked {
+pub(super) enum InboundRequest {
     /// A read.
     Read(ReadRequest),
     /// An atomic; once it is executed, with the old value.
@@ -31,7 +31,7 @@ enum Stage {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    asked: Asked,
+    request: InboundRequest,
     msn: Msn,
     stage: Stage,
     /// Octets of the response that were sent.
@@ -42,7 +42,7 @@ struct Entry {
 
 impl Entry {
     const FREE: Self = Self {
-        asked: Asked::Read(ReadRequest {
+        request: InboundRequest::Read(ReadRequest {
             sink_stag: Stag(0),
             sink_offset: TaggedOffset(0),
             len_octets: 0,
@@ -129,7 +129,7 @@ impl Responder {
     }
 
     /// Stores a request that has arrived.
-    pub(super) fn admit(&mut self, msn: Msn, asked: Asked) -> Result<u16, NotAdmitted> {
+    pub(super) fn admit(&mut self, msn: Msn, request: InboundRequest) -> Result<u16, NotAdmitted> {
         if self.free_len == 0 {
             let answered = self
                 .entries
@@ -145,7 +145,7 @@ impl Responder {
         self.free_len -= 1;
         let slot = self.free[self.free_len];
         self.entries[usize::from(slot)] = Entry {
-            asked,
+            request,
             msn,
             stage: Stage::Waiting,
             sent: 0,
@@ -162,9 +162,9 @@ impl Responder {
     }
 
     /// The request of an entry, and its message number.
-    pub(super) fn request(&self, entry: u16) -> (Msn, Asked) {
+    pub(super) fn request(&self, entry: u16) -> (Msn, InboundRequest) {
         let entry = &self.entries[usize::from(entry)];
-        (entry.msn, entry.asked)
+        (entry.msn, entry.request)
     }
 
     /// Whether the request has the next expected message number.
@@ -181,7 +181,7 @@ impl Responder {
     pub(super) fn answer(&mut self, entry: u16, original: u64) {
         let e = &mut self.entries[usize::from(entry)];
         e.stage = Stage::Answering;
-        if let Asked::Atomic(_, value) = &mut e.asked {
+        if let InboundRequest::Atomic(_, value) = &mut e.request {
             *value = original;
             e.msn = self.response_msn;
             self.response_msn = self.response_msn.next();
@@ -211,9 +211,9 @@ impl Responder {
         // RFC5040-5.2.2-4, RFC5040-5.5-7, RFC7306-5.2.2-4
         let entry = self.order[self.order_head];
         let e = &self.entries[usize::from(entry)];
-        let left = match e.asked {
-            Asked::Read(read) => read.len_octets - e.sent,
-            Asked::Atomic(..) => 0,
+        let left = match e.request {
+            InboundRequest::Read(read) => read.len_octets - e.sent,
+            InboundRequest::Atomic(..) => 0,
         };
         let len = left.min(max_len);
         Some(SegmentSpec {
@@ -258,8 +258,8 @@ impl Responder {
         spec: &SegmentSpec,
     ) -> (SegmentKind, Option<RemoteAddr>) {
         let e = &self.entries[usize::from(entry)];
-        match e.asked {
-            Asked::Read(read) => {
+        match e.request {
+            InboundRequest::Read(read) => {
                 let offset = u64::from(spec.offset);
                 let kind = SegmentKind::ReadResponse {
                     // RFC5040-4.4-2
@@ -272,7 +272,7 @@ impl Responder {
                 };
                 (kind, Some(source))
             }
-            Asked::Atomic(request, original) => {
+            InboundRequest::Atomic(request, original) => {
                 let response = AtomicResponse {
                     request_id: request.request_id,
                     original,

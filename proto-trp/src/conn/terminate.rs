@@ -1,12 +1,12 @@
-//! The end of a connection by an error: what the Terminate says, and the status of each work
-//! request.
+//! The end of a connection by an error: the Terminate that the peer gets, and the status of each
+//! work request.
 
 use super::host::{Host, ProtectionError};
 use super::packet::Refusal;
 use super::plan::Controls;
 use super::qp_state::QpState;
 use super::queue::SendWqe;
-use super::responder::Asked;
+use super::responder::InboundRequest;
 use super::rxwindow::Commit;
 use super::types::{Completion, CompletionOp, Event, SendOp, Status};
 use super::Connection;
@@ -327,10 +327,12 @@ impl Connection {
                 (kind, true, 0)
             }
             Offender::Commit(Commit::Request { entry }) => {
-                let (msn, asked) = self.responder.request(*entry);
-                let kind = match asked {
-                    Asked::Read(request) => SegmentKind::ReadRequest { msn, request },
-                    Asked::Atomic(request, _) => SegmentKind::AtomicRequest { msn, request },
+                let (msn, request) = self.responder.request(*entry);
+                let kind = match request {
+                    InboundRequest::Read(request) => SegmentKind::ReadRequest { msn, request },
+                    InboundRequest::Atomic(request, _) => {
+                        SegmentKind::AtomicRequest { msn, request }
+                    }
                 };
                 (kind, true, 0)
             }

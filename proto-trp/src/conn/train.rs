@@ -77,7 +77,7 @@ impl Connection {
         let mut ack_requested = false;
         while let Some((index, spec)) = self.next_of_train(&train, room) {
             let seq = self.tx.next;
-            let asks = self.begin_segment(seq, &spec);
+            let requests_ack = self.begin_segment(seq, &spec);
             let kind = self.message_kind(index, &spec);
             let begin = train.end();
             let Ok(headers) = wire::encode_segment(&kind, spec.last, &mut buf[begin..]) else {
@@ -87,8 +87,8 @@ impl Connection {
                 break;
             };
             train.push(end - begin, has_immediate(&kind));
-            self.note_new(now, seq, &spec, asks);
-            ack_requested |= asks;
+            self.note_new(now, seq, &spec, requests_ack);
+            ack_requested |= requests_ack;
         }
         if train.count() == 0 {
             return None;

@@ -1,11 +1,12 @@
-//! Go-back-N over the same link: what a sender and a receiver achieve that take packets in order
-//! only, as Linux' soft-RoCE (rxe) and most RoCE NICs do.
+//! Go-back-N over the same link, for comparison: the receiver accepts packets in order only, as in
+//! Linux' soft-RoCE (rxe) and most RoCE NICs.
 //!
-//! The receiver takes the expected packet, acknowledges every message's last and whatever asks for
-//! it, answers the first packet that is out of order with one NAK, and drops until the missing one
-//! comes. The sender goes back to what a NAK names; the loss of a tail or of the packets that it
-//! sent again is found by the acknowledge timeout alone. There is no congestion control; the window
-//! is the caller's, so that without loss it fills the link as well as TRP does.
+//! The receiver accepts the expected packet, acknowledges the last packet of each message and those
+//! that request it, answers the first packet that is out of order with one NAK, and drops packets
+//! until the missing one arrives. The sender goes back to the packet that a NAK names; the loss of
+//! a tail or of retransmitted packets is found by the acknowledge timeout alone. There is no
+//! congestion control; the caller sets the window so that the link is filled without loss, as TRP
+//! does.
 
 use super::link::{Link, LinkModel};
 use super::rng::Rng;
@@ -13,7 +14,7 @@ use crate::conn::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// How a run of go-back-N is made.
+/// The parameters of a run of go-back-N.
 #[derive(Clone, Copy, Debug)]
 pub struct GoBackN {
     /// Both directions.
@@ -22,7 +23,7 @@ pub struct GoBackN {
     pub payload_octets: u64,
     /// Octets of headers in front of it, without Ethernet, IP and UDP.
     pub header_octets: u64,
-    /// Packets in flight at most.
+    /// Maximum number of packets in flight.
     pub window: u64,
     /// Packets of one message.
     pub message_packets: u64,
@@ -34,7 +35,7 @@ pub struct GoBackN {
 enum Packet {
     Data {
         seq: u64,
-        asks: bool,
+        ack_requested: bool,
     },
     /// Everything before it has arrived; `missed` when a packet after it has.
     Ack {
@@ -45,7 +46,7 @@ enum Packet {
 
 /// Octets of an acknowledgement.
 const ACK_OCTETS: u64 = 20;
-/// Packets after which the sender asks for an acknowledgement inside a message.
+/// Packets after which the sender requests an acknowledgement within a message.
 const ASK_EVERY: u64 = 16;
 
 struct Run {
@@ -58,8 +59,8 @@ struct Run {
     una: u64,
     next: u64,
     expected: u64,
-    /// The receiver has said what it misses.
-    told: bool,
+    /// The receiver has sent a NAK for the missing packet.
+    nak_sent: bool,
     silent_since: Time,
 }
 
@@ -76,7 +77,7 @@ impl GoBackN {
             una: 0,
             next: 0,
             expected: 0,
-            told: false,
+            nak_sent: false,
             silent_since: Time::ZERO,
         };
         while run.now < Time::from_ns(ns) {
@@ -91,10 +92,10 @@ impl Run {
         while self.next < self.una + self.model.window {
             let seq = self.next;
             self.next += 1;
-            let asks = self.next.is_multiple_of(self.model.message_packets)
+            let ack_requested = self.next.is_multiple_of(self.model.message_packets)
                 || self.next.is_multiple_of(ASK_EVERY);
             let octets = self.model.payload_octets + self.model.header_octets;
-            self.carry(0, octets, Packet::Data { seq, asks });
+            self.carry(0, octets, Packet::Data { seq, ack_requested });
         }
         let timeout = self.silent_since.plus_ns(self.model.timeout_ns);
         match self.arrivals.peek() {
@@ -109,21 +110,21 @@ impl Run {
         if let Some(Reverse((at, _, packet))) = self.arrivals.pop() {
             self.now = at;
             match packet {
-                Packet::Data { seq, asks } => self.on_data(seq, asks),
+                Packet::Data { seq, ack_requested } => self.on_data(seq, ack_requested),
                 Packet::Ack { expected, missed } => self.on_ack(expected, missed),
             }
         }
     }
 
-    fn on_data(&mut self, seq: u64, asks: bool) {
+    fn on_data(&mut self, seq: u64, ack_requested: bool) {
         let answers = match seq.cmp(&self.expected) {
             std::cmp::Ordering::Equal => {
                 self.expected += 1;
-                self.told = false;
-                asks
+                self.nak_sent = false;
+                ack_requested
             }
             std::cmp::Ordering::Less => true,
-            std::cmp::Ordering::Greater => !std::mem::replace(&mut self.told, true),
+            std::cmp::Ordering::Greater => !std::mem::replace(&mut self.nak_sent, true),
         };
         if answers {
             let missed = seq > self.expected;

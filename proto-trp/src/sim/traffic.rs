@@ -606,7 +606,7 @@ impl Exchange {
                 .iter()
                 .zip(sent)
                 .all(|(got, sent)| got == sent || *got == 0xdd);
-            assert!(fits, "octets that nobody sent");
+            assert!(fits, "octets that were not sent");
         }
         let words = world.ends[end].host.octets(side.words);
         let reached = (0..=peer.operations.len()).any(|count| {

@@ -481,10 +481,10 @@ impl World {
         format!("at {:?}\n{}", self.now, ends.collect::<String>())
     }
 
-    /// Runs until `done` or until `limit_ns` have passed, or nothing happens any more; says whether
-    /// `done` came true.
+    /// Runs until `done` or until `limit_ns` have passed, or nothing happens any more; returns
+    /// whether `done` came true.
     ///
-    /// `done` may post work requests. It is asked again for a while when nothing happens.
+    /// `done` may post work requests. It is called again for a while when nothing happens.
     pub fn run_until(&mut self, limit_ns: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
         let end = self.now.plus_ns(limit_ns);
         let mut idle = 0;

@@ -110,7 +110,7 @@ pub struct TaggedHeader {
 }
 
 impl TaggedHeader {
-    /// Reads the header at the start of `octets`, whose DDP control says that it is tagged.
+    /// Parses the header at the start of `octets`, whose DDP control says that it is tagged.
     ///
     /// # Errors
     /// [`ParseError::Truncated`], [`ParseError::TaggedDdpVersion`].
@@ -165,7 +165,7 @@ pub struct UntaggedHeader {
 }
 
 impl UntaggedHeader {
-    /// Reads the header at the start of `octets`, whose DDP control says that it is untagged.
+    /// Parses the header at the start of `octets`, whose DDP control says that it is untagged.
     ///
     /// # Errors
     /// [`ParseError::Truncated`], [`ParseError::UntaggedDdpVersion`].

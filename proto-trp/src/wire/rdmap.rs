@@ -256,7 +256,7 @@ pub enum AtomicOperation {
         /// Which bits are compared.
         compare_mask: u64,
     },
-    /// Replaces the value, which needs the right to write only and tells nothing of the old value
+    /// Replaces the value, which requires the right to write only and does not return the old value
     /// (TRP's own; verbs: ATOMIC_WRITE).
     Write {
         /// The new value, as it lies in memory.

@@ -3,7 +3,7 @@
 use super::trp::{Flags, PacketType, TrpHeader};
 use urdma_types::Psn;
 
-/// The bit of the window field that says that the acknowledgement is valid.
+/// The bit of the window field that marks the acknowledgement as valid.
 const ACKNOWLEDGES: u8 = 0x80;
 
 /// Why nothing takes the packet; the low seven bits of the window field.

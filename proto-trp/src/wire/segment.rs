@@ -35,7 +35,7 @@ pub enum SegmentKind {
         msn: Msn,
         /// Where in the message the payload of this segment goes.
         offset: u32,
-        /// Whether the receiver is asked to raise an event.
+        /// Whether the sender requests a solicited event.
         solicited: bool,
         /// The receiver's STag to invalidate; excludes `immediate`.
         invalidate: Option<Stag>,
@@ -60,7 +60,7 @@ pub enum SegmentKind {
     Immediate {
         /// Number of the message in queue 0.
         msn: Msn,
-        /// Whether the receiver is asked to raise an event.
+        /// Whether the sender requests a solicited event.
         solicited: bool,
         /// The immediate and the length of the write.
         data: ImmediateData,
@@ -152,7 +152,7 @@ impl Segment {
     ///
     /// # Errors
     /// See [`ParseError`]. Since an error hides the connection id, use [`TrpHeader::parse`] and
-    /// [`Segment::parse_after`] where the peer shall be told.
+    /// [`Segment::parse_after`] if the peer gets a Terminate.
     #[inline]
     pub fn parse(head: &[u8], datagram_len: usize) -> Result<(TrpHeader, Self), ParseError> {
         let trp = TrpHeader::parse(head, datagram_len)?;
