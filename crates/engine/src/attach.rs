@@ -1,4 +1,4 @@
-//! How an engine comes to be: the conversation with urdmad, the list of engines of the process, threads without signals.
+//! Construction of engines: attaching to urdmad, and the list of the engines of the process.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};

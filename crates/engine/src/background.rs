@@ -1,32 +1,44 @@
-//! The thread that progresses when the application does not, and who may rest when.
+//! The thread that makes progress when the application does not, and the rules for its sleep.
 //!
-//! Two goals pull apart: an application that polls must not be disturbed (no doorbells for senders to ring, no thread that takes its processor),
-//! and one that does not poll (it sleeps in a completion channel or a socket, or looks at its memory) must be served within microseconds.
+//! An application that polls must not be disturbed: its senders should ring no doorbell, and no
+//! thread should take its processor. An application that does not poll (it sleeps in a completion
+//! channel or a socket, or reads its memory) must be served within microseconds.
 //!
-//! The slot's park word says whether senders ring: PARKED they do, RUNNING they do not. The rule that keeps every wake-up:
+//! The slot's park word says whether senders ring the doorbell: at PARKED they do, at RUNNING they
+//! do not. One rule makes sure that no wake-up is lost:
 //!
-//! > While the word is RUNNING, the thread is awake or in a *bounded* sleep (at most [`NAP_MAX_NS`]), after which it looks at the ring.
+//! > While the word is RUNNING, the thread is awake or in a *bounded* sleep (at most
+//! > [`NAP_MAX_NS`]), after which it looks at the ring.
 //!
-//! - While somebody polls, the thread naps ([`Parker::nap`]: the word stays RUNNING). Else it parks ([`Parker::park`]): the word becomes PARKED,
-//!   the thread looks at the ring once more, and waits on the futex.
-//! - An application that polls takes the word over (RUNNING) without waking the thread. Was the thread's sleep not bounded, it is woken once,
-//!   so that it goes into a bounded one. Taking over needs [`POLLS_TO_TAKE_OVER`] polls since a completion queue was armed: the poll that
-//!   verbs demand after arming does not count as polling.
-//! - An application that arms a completion queue makes the word PARKED: the next datagram rings.
-//! - After each bounded sleep the thread sees whether the application polled meanwhile. If it did, and nothing waits, the next sleep is longer. If
-//!   something waits, the thread gives the application [`STALE_NS`] to poll; if it does not, it is one that looks at its memory now and then
-//!   polls (`ib_write_lat`), and after a few such findings the mode becomes *doorbell*: polls that find nothing still take the word over,
-//!   but each poll that finds something hands it back, so that the next datagram rings at once. When the thread's wake-ups find nothing to do
-//!   any more, the mode goes back.
-//! - When nobody polls, the thread does all the work: it goes on while there is more to send, spins with sched_yield for [`SPIN_NS`] after the last
-//!   datagram that came or left, unless a yield shows that somebody else wants the processor, and then sleeps until the bell or the next timer.
-//! - Many datagrams at one wake-up are a stream: the sleeps are naps of [`STREAM_NAP_NS`] until one after which nothing has come, so that its
-//!   sender need not wake the thread for every few packets, which costs both more than the packets do.
-//! - A leased queue has no bell: while there is one, every sleep is bounded, by a share of the time since the last datagram ([`lease_nap_ns`])
-//!   when nobody polls, and as above when somebody does.
+//! - While the application polls, the thread naps ([`urdma_arena::Parker::nap`]): the word stays
+//!   RUNNING. Otherwise it parks ([`urdma_arena::Parker::park`]): the word becomes PARKED, the
+//!   thread looks at the ring once more, and waits on the futex.
+//! - An application that polls sets the word to RUNNING without waking the thread. If the thread's
+//!   sleep was not bounded, the thread is woken once, so that it goes into a bounded one. This
+//!   needs `POLLS_TO_TAKE_OVER` polls since a completion queue was armed: the one poll that verbs
+//!   demand after arming does not count as polling.
+//! - An application that arms a completion queue sets the word to PARKED: the next datagram rings.
+//! - After each bounded sleep the thread checks whether the application has polled meanwhile. If it
+//!   has, and nothing waits, the next sleep is longer. If something waits, the thread gives the
+//!   application [`STALE_NS`] to poll. If the application does not, it reads its memory and polls
+//!   now and then (`ib_write_lat`), and after a few such findings the mode becomes *doorbell*. In
+//!   that mode polls that find nothing still set RUNNING, but each poll that finds something sets
+//!   PARKED again, so that the next datagram rings at once. When the wake-ups of the thread find
+//!   nothing to do any more, the mode goes back.
+//! - When the application does not poll, the thread does all the work. It continues while there is
+//!   more to send, spins with sched_yield for [`SPIN_NS`] after the last datagram that was received
+//!   or sent, unless a yield shows that another thread wants the processor, and then sleeps until
+//!   the doorbell or the next timer.
+//! - Many datagrams at one wake-up are a stream. The sleeps are then naps of [`STREAM_NAP_NS`]
+//!   until one after which nothing has come, so that the sender need not wake the thread for every
+//!   few packets, which costs both ends more than the packets do.
+//! - A leased queue has no doorbell. While there is one, every sleep is bounded: by a share of the
+//!   time since the last datagram ([`lease_nap_ns`]) when the application does not poll, and as
+//!   above when it does.
 //!
-//! The thread stores until when it sleeps while it holds the engine's lock, so whoever sets an earlier timer under that lock sees it and wakes
-//! it ([`SleepControl::wake_if_due`]).
+//! The thread stores the end of its sleep while it holds the engine's lock. A caller that sets an
+//! earlier timer under that lock therefore sees it and wakes the thread
+//! (`SleepControl::wake_if_due`).
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;

@@ -1,8 +1,10 @@
-//! Requests that wait in their send queues for more to leave with them.
+//! Requests that wait in their send queues so that several leave together.
 //!
-//! While an application posts one request after the other without polling in between, the last ones stay in their queues until they fill a frame. Then
-//! all leave at once: the queue pair, the clock, the timers and the receiver's ring are looked at once for all of them. They leave sooner with
-//! the application's next poll, at the latest when the background thread looks, which is woken for it if it sleeps for long.
+//! While an application posts requests without polling in between, the later ones stay in their
+//! queues until they fill a frame. All then leave at once, so that the queue pair, the clock, the
+//! timers and the receiver's ring are looked at once for all of them. They leave earlier with the
+//! application's next poll, and at the latest with the next turn of the background thread, which is
+//! woken for that if its sleep would be long.
 
 use urdma_arena::{FOLLOWERS_MAX, SMALL_CAPACITY};
 

@@ -1,7 +1,9 @@
-//! `URDMA_CAPTURE=file`: the datagrams that this process puts into the arena, as a pcapng file for Wireshark.
+//! `URDMA_CAPTURE=file`: the datagrams that this process puts into the arena, as a pcapng file for
+//! Wireshark.
 //!
-//! Inside a host there are no Ethernet, IP and UDP headers; they are made up here: addresses are the instance's first one, ports are those of
-//! the slots. Each process writes what it sends, so a file per process (`%p` in the name is the process id) shows a conversation once.
+//! Inside a host there are no Ethernet, IP and UDP headers, so they are synthesised: the addresses
+//! are the instance's first one, the ports are those of the slots. Each process writes what it
+//! sends, so one file per process (`%p` in the name is the process id) shows each datagram once.
 
 use std::fs::File;
 use std::net::IpAddr;

@@ -1,7 +1,9 @@
-//! Copies for keys that the fast check refuses: memory whose pages may be missing, the null region, windows of one queue pair. Or the refusal itself.
+//! Copies for keys that the fast check of `memory.rs` refuses: memory whose pages may be missing,
+//! the null region, and windows of one queue pair. A key that grants nothing is refused here.
 //!
-//! Memory registered for on-demand paging is copied by the kernel (`process_vm_readv` and `process_vm_writev` on this process), which finds missing
-//! pages as a plain access would, and answers with an error where a plain access would end the process (doc/adr/0006-on-demand-paging.md).
+//! The kernel copies memory that is registered for on-demand paging (`process_vm_readv` and
+//! `process_vm_writev` on this process). It brings in missing pages as a plain access would, and
+//! returns an error where a plain access would end the process (doc/adr/0006-on-demand-paging.md).
 
 use proto_trp::conn::{ProtectionError, RemoteAccess, RemoteAddr, Sge};
 

@@ -1,7 +1,9 @@
-//! The engine's clock: nanoseconds of CLOCK_MONOTONIC, read from the processor's time stamp counter where the kernel does the same.
+//! The engine's clock: nanoseconds of CLOCK_MONOTONIC, read from the processor's time stamp counter
+//! where the kernel reads that too.
 //!
-//! Asking the kernel's vdso costs three times as much as reading the counter, and each message asks twice. The counter's pace is measured
-//! while the engine attaches ([`Calibration`]); what it is off by, about a millionth part, matters to no timer.
+//! A call of the kernel's vdso costs three times as much as reading the counter, and each message
+//! needs two readings. The rate of the counter is measured while the engine attaches
+//! ([`Calibration`]); its error, about one part in a million, matters to no timer.
 
 use std::sync::OnceLock;
 

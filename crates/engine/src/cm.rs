@@ -1,4 +1,5 @@
-//! What connection management needs of the engine: packets, time, urdmad, and the states of queue pairs.
+//! What connection management needs of the engine: packets, time, urdmad, and the states of queue
+//! pairs.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};

@@ -1,13 +1,17 @@
-//! Long messages inside a host in one copy (cross memory attach): the payload of a SEND or WRITE stays in the sender's memory, its frame says where, and
-//! the receiver has the kernel copy it from there straight to its place (doc/adr/0008-one-copy-inside-a-host.md).
+//! Long messages inside a host in one copy (cross memory attach), receiving side. The payload of a
+//! SEND or WRITE stays in the sender's memory, its frame names the location, and the receiver has
+//! the kernel copy it from there to its destination (doc/adr/0008-one-copy-inside-a-host.md).
 //!
-//! A frame that refers to payload ends, instead of it, with [`ENTRY`]s: address and word of the queue pair's witness, then address and length of each
-//! piece. A witness is a word that nobody guesses; it is read behind the payload by the same system call, and the octets count only if it says what the
-//! frame says. So they are those of that very process (numbers of processes are used again, and differ between pid namespaces), and of a request that
-//! had not ended: a queue pair changes its witness before it gives requests back that failed.
+//! A frame that refers to payload ends with [`ENTRY`]s in its place: address and value of the queue
+//! pair's witness, then address and length of each piece. A witness is a word with an unguessable
+//! value. It is read behind the payload by the same system call, and the octets count only if its
+//! value is the one in the frame. They are then those of that very process (process numbers are
+//! reused, and differ between pid namespaces), and of a request that had not ended: a queue pair
+//! changes its witness before it returns failed requests.
 //!
-//! A peer refers only if this process says in the slot table that it can read there: it looks when it connects ([`Cma::probe`]). A payload that cannot be
-//! read all the same counts as lost; what is sent again is always copied.
+//! A peer refers to payload only if this process states in the slot table that it can read the
+//! peer's memory, which it tests when it connects ([`Cma::probe`]). A payload that nevertheless
+//! cannot be read counts as lost. Retransmissions are always copied.
 
 use std::cell::Cell;
 

@@ -1,4 +1,5 @@
-//! The thread that listens to urdmad: slots that are gone, urdmad's end, questions for the status.
+//! The thread that reads events from urdmad: slots whose process has ended, the end of urdmad,
+//! requests for a status report.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,5 +1,5 @@
-//! The conversation with urdmad as an engine has it: its socket is closed in forked children, and
-//! used only while it is the one that was opened.
+//! The socket to urdmad as an engine has it. It is closed in forked children, and used only while
+//! its descriptor is still the socket that was opened.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, RawFd};

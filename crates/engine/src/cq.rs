@@ -1,9 +1,12 @@
-//! Completion queues: rings whose room is reserved before a work request is taken.
+//! Completion queues: rings in which room is reserved before a work request is accepted.
 //!
-//! Each attached send or receive queue of depth d reserves d entries, and a queue takes a request only while its outstanding requests and
-//! its completions that nobody has polled yet are fewer than d together. So a push always finds room, whatever depth the application
-//! asked for. Completions of requests from a shared receive queue, which no queue pair can reserve, are bounded when the request is taken:
-//! none is while as many completions wait as the application asked for, and its sender is told to wait. Pushes come under the engine's lock, pops do not; both take the queue's own lock (order: engine, queue).
+//! Each attached send or receive queue of depth d reserves d entries. A queue accepts a request
+//! only while its outstanding requests and its unpolled completions together are fewer than d, so a
+//! push always finds room, whatever depth the application asked for. Completions of requests from a
+//! shared receive queue cannot be reserved by a queue pair and are bounded when the request is
+//! taken: none is taken while as many completions wait as the application asked for, and the sender
+//! is asked to wait. Pushes happen under the engine's lock, pops do not. Both take the queue's own
+//! lock (order: engine, queue).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Completion channels and asynchronous events: how the engine tells the application that something happened.
+//! Completion channels and asynchronous events: how the engine notifies the application.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;

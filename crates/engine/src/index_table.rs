@@ -1,8 +1,8 @@
-//! What is found by the index of a queue pair, and which index a new one gets.
+//! Tables by the index of a queue pair, and the allocation of indices.
 //!
-//! A stranger who knows the numbers of queue pairs has less to guess (doc/spec/trp.md, section 15).
-//! So the indices of a process begin anywhere, and come from small batches in random order; what
-//! lies in tables is as dense as if they began with 1.
+//! An attacker who guesses numbers of queue pairs should have little to go by (doc/spec/trp.md,
+//! section 15). The indices of a process therefore begin at a random one and are allocated from
+//! small batches in random order. The tables are as dense as if the indices began with 1.
 
 use std::collections::VecDeque;
 

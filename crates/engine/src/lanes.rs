@@ -1,8 +1,10 @@
-//! Lanes: engines beside a process's first one, each with a slot, a ring, a lock and a thread of its own.
+//! Lanes: further engines of a process, each with its own slot, ring, lock and thread.
 //!
-//! Two threads that use queue pairs of two lanes share no lock. A thread domain of verbs is a lane. Queue pairs belong to one lane; completion
-//! queues and shared receive queues lock themselves and serve queue pairs of all; protection domains and regions are made in the first engine
-//! and known in every lane, so that keys mean the same everywhere. Memory windows and extended reliable connections are the first engine's alone.
+//! Two threads that use queue pairs of two lanes share no lock. A thread domain of verbs is a lane.
+//! Queue pairs belong to one lane. Completion queues and shared receive queues have their own locks
+//! and serve queue pairs of all lanes. Protection domains and regions are created in the first
+//! engine and copied to every lane, so that keys mean the same everywhere. Memory windows and
+//! extended reliable connections belong to the first engine.
 //!
 //! Lock order: the list of lanes, then one engine's lock at a time.
 

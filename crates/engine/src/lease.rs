@@ -1,6 +1,7 @@
-//! The leased queue pair of the port: `liburdma_lease.so`, loaded when urdmad has granted a lease, behind a safe interface.
+//! The leased queue pair of the port: `liburdma_lease.so`, loaded when urdmad has granted a lease,
+//! behind a safe interface.
 //!
-//! Whoever receives a datagram whose slot is not its own hands it on; see `progress`.
+//! A received datagram that is for another slot is passed on to it (`receive.rs`).
 
 use std::ffi::{c_char, c_void, CStr, CString, OsStr};
 use std::net::IpAddr;

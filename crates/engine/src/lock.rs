@@ -1,5 +1,6 @@
-//! The engine's lock: taken and given back with one atomic operation each, held for microseconds, so waiting is spinning for a moment
-//! and then giving the processor away until it is free.
+//! The engine's lock: one atomic operation to take it and one to release it. It is held for
+//! microseconds, so a waiter spins for a moment and then yields the processor until the lock is
+//! free.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

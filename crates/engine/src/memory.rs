@@ -1,8 +1,16 @@
-//! The application's memory: every copy between it and packets, with the checks before each. The only file of the engine, beside the lock
-//! and system calls, that needs unsafe code, with `checked_copy.rs` for memory that may be missing.
+//! Application memory: copies between it and packets, with the checks before each copy.
 //!
-//! What may be touched is what the application has registered; that the registered octets stay mapped while they are registered is the
-//! application's duty, as it is with any device. [`populate`] checks at registration that they are mapped at all.
+//! The application may only name memory that it has registered. It has to keep registered memory
+//! mapped, as with any device; [`populate`] checks at registration that it is mapped. Keys that the
+//! fast check refuses go to `checked_copy.rs`.
+//!
+//! Unsafe code of the engine that touches application memory or packets is in this file,
+//! `checked_copy.rs`, `address.rs`, `packet_body.rs`, `cma.rs`, `lease.rs` and the calls of
+//! `PacketBody::new` in `receive.rs`. Other unsafe code is in `lock.rs` (the value that the lock
+//! protects), `attach.rs` (the mapping of the arena), `control_socket.rs` (a socket that is not
+//! always closed), and around calls of the C library and the reading of the clock's counter
+//! (`attach.rs`, `background.rs`, `clock.rs`, `control_socket.rs`, `events.rs`, `random.rs`,
+//! `thread.rs`).
 
 use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,

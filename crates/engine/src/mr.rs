@@ -1,10 +1,12 @@
-//! Protection domains and memory regions: who may touch which octets.
+//! Protection domains and memory regions: which octets an access may touch.
 //!
-//! A key is `index << 14 | random part`: the region is found by index in one step, and a key of an earlier region with the same index, or a
-//! guessed one, does not match. Indices of ended regions are used again last. Memory windows (see [`super::window`]) are in the same table.
+//! A key is `index << 14 | random part`. The region is found by its index in one step; the key of
+//! an earlier region with the same index, or a guessed key, does not match. Indices of deregistered
+//! regions are reused last. Memory windows (`window.rs`) are in the same table.
 //!
-//! The fast check grants access to memory that is simply there. Regions whose pages may be missing, the null region, and windows that belong to one
-//! queue pair grant nothing to it: [`MrTable::find`], which the callers ask when the check has refused, knows them.
+//! The fast check grants access to memory that was present at registration. Regions whose pages may
+//! be missing, the null region, and windows that belong to one queue pair are refused by it;
+//! [`MrTable::find`], which callers use after a refusal, knows them.
 
 use std::collections::VecDeque;
 

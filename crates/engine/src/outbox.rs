@@ -1,11 +1,15 @@
 //! Datagrams on their way into the rings of other slots.
 //!
-//! Short ones to the same process share a frame: a stream of short messages then costs both ends one frame, one entry of the ring and one look
-//! at the bell for many of them. A frame leaves when the next datagram does not fit or goes elsewhere, and at the end of the call that wrote into it.
+//! Short datagrams to the same process share a frame: a stream of short messages then costs both
+//! ends one frame, one entry of the ring and one look at the doorbell for many of them. A frame
+//! leaves when the next datagram does not fit or goes elsewhere, and at the end of the call that
+//! wrote into it.
 //!
-//! A short one that goes by itself needs no frame: it is written aside and goes as a whole into a short ring of the receiver, if there is room.
+//! A single short datagram needs no frame: it is written to a private buffer and copied into a
+//! short ring of the receiver, if that has room.
 //!
-//! A frame that found the receiver's ring full is tried again before anything else goes there, so nothing overtakes it.
+//! A frame that found the receiver's ring full is sent again before anything else goes to that
+//! receiver, so that no datagram overtakes it.
 
 use urdma_arena::{
     Endpoint, Meta, Referred, SendError, ShortOctets, TxFrame, SHORT_CAPACITY, SMALL_CAPACITY,

@@ -1,4 +1,5 @@
-//! How the packets of a queue pair reach its peer: through this host's memory, through a leased queue pair of the port, or through urdmad.
+//! How the packets of a queue pair reach its peer: through the arena, through a leased queue pair
+//! of the port, or through urdmad.
 
 use std::net::IpAddr;
 use urdma_types::Ip16;

@@ -1,4 +1,5 @@
-//! Queue pairs: what callers hold, and the counts by which their work requests reserve room for completions.
+//! Queue pairs as callers hold them, and the counts by which work requests reserve room for
+//! completions.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

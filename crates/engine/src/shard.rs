@@ -1,6 +1,8 @@
-//! What the engine's lock protects: the endpoint of the arena, the lease, queue pairs by index, regions, timers, the ready list.
+//! What the engine's lock protects: the endpoint of the arena, the lease, queue pairs by index,
+//! regions, timers, the ready list.
 //!
-//! Nothing here is ever searched. Packets name queue pairs by index; queue pairs with something to send are in a list; timers are in a wheel.
+//! Nothing here is searched on the data path. Packets name queue pairs by index, queue pairs with
+//! something to send are in a list, and timers are in a wheel.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

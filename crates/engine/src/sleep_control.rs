@@ -1,4 +1,5 @@
-//! The sleep of the background thread, as applications and the thread itself see it.
+//! The sleep of the background thread, as applications and the thread share it. The rules are in
+//! `background.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::time::Duration;

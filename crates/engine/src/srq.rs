@@ -1,7 +1,9 @@
-//! Shared receive queues: requests that any of several queue pairs takes when a message for it begins to arrive.
+//! Shared receive queues: any of several queue pairs takes a request when a message for it begins
+//! to arrive.
 //!
-//! Posting takes the queue's own lock and not the engine's: no queue pair waits to be told, since a sender that found the queue empty asks again
-//! by itself. Taking happens under the engine's lock (order: engine, queue).
+//! Posting takes the queue's own lock and not the engine's. No queue pair has to be notified, since
+//! a sender that found the queue empty tries again by itself. Requests are taken under the engine's
+//! lock (order: engine, queue).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;

@@ -1,9 +1,11 @@
 //! A hierarchical timing wheel: one timer per queue pair index, every operation O(1).
 //!
-//! Four levels of 64 places. A place of level 0 is one tick of 2^13 ns (8.192 us), one of level n 64 times a place of level n-1; the last
-//! level reaches 137 s, and what is later waits there and is put in again. A timer that moves to a later time stays where it is: when its
-//! place comes, the caller says when it is really due ([`Wheel::expired`] only names candidates), so that the common case, a deadline
-//! that is pushed back with every packet, costs one comparison.
+//! There are four levels of 64 places. A place of level 0 is one tick of 2^13 ns (8.192 us), a
+//! place of level n is 64 places of level n-1. The last level reaches 137 s; a later timer waits
+//! there and is inserted again. A timer that moves to a later time stays where it is: when its
+//! place comes, the caller says when it is really due ([`Wheel::expired`] only names candidates).
+//! The common case, a deadline that is pushed back with every packet, therefore costs one
+//! comparison.
 
 use proto_trp::conn::Time;
 

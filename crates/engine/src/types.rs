@@ -1,4 +1,4 @@
-//! What callers of the engine say and hear: sizes, rights, attributes, errors.
+//! Types of the engine's interface: sizes, rights, attributes, errors.
 
 use std::net::IpAddr;
 use urdma_types::Ip16;

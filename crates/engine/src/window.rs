@@ -1,8 +1,10 @@
-//! Memory windows: keys that open a part of a region to peers for a while.
+//! Memory windows: keys that open a part of a region to peers for a time.
 //!
-//! A window of type 1 is bound by `ibv_bind_mw`, again and again, and opens its range to every queue pair of its protection domain. One of type 2 is
-//! bound by a work request for the queue pair that carries it, and must be invalidated, by this end or by the peer, before it is bound again.
-//! The low eight bits of a window's key are the application's, the others say which window it is.
+//! A window of type 1 is bound by `ibv_bind_mw`, any number of times, and opens its range to every
+//! queue pair of its protection domain. One of type 2 is bound by a work request for the queue pair
+//! that carries the request, and must be invalidated, by this end or by the peer, before it is
+//! bound again. The low eight bits of a window's key are the application's, the others identify the
+//! window.
 
 use proto_trp::conn::{ProtectionError, WindowBind};
 

@@ -1,11 +1,15 @@
-//! Extended reliable connections (XRC): one connection to a process serves all of its shared receive queues.
+//! Extended reliable connections (XRC): one connection to a process serves all of its shared
+//! receive queues.
 //!
-//! An initiator queue pair sends and names a queue with each request; a target queue pair receives and has no queue, completion queue or protection
-//! domain of its own. What binds targets and queues together is the domain: a target takes receive requests off any queue of its domain, and
-//! completes them where the queue's completions go. Since packets of writes, reads and atomics are checked as they come, before it is known which
-//! queue they go with, all queues of a domain have one protection domain, which then is the targets', too.
+//! An initiator queue pair sends, and names a queue with each request. A target queue pair receives
+//! and has no queue, completion queue or protection domain of its own. The domain connects targets
+//! and queues: a target takes receive requests from any queue of its domain, and completes them in
+//! the completion queue of that queue. Packets of writes, reads and atomics are checked when they
+//! arrive, before it is known which queue they belong to. All queues of a domain therefore have one
+//! protection domain, which is also that of the targets.
 //!
-//! A domain belongs to this process: another that opens the same file has a domain of its own.
+//! A domain belongs to this process: another process that opens the same file has a domain of its
+//! own.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! Address handles: a destination and the way there.
+//! Address handles: a destination and the path to it.
 
 use super::super::path::NextHop;
 use super::super::types::{Gid, Pd};

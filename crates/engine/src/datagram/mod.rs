@@ -2,17 +2,20 @@
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `handle` | address handles: a destination and the way there |
+//! | `calls` | the calls of the engine |
+//! | `handle` | address handles: a destination and the path to it |
 //! | `queue` | the rings of posted work requests |
-//! | `pair` | one queue pair: its states, what it takes and completes |
+//! | `pair` | one queue pair: its states, its requests and their completions |
 //! | `table` | all of them, by index, and the groups that they are attached to |
-//! | `send`, `receive` | messages out, messages in |
+//! | `lifecycle` | creation, state changes and destruction |
+//! | `send`, `receive` | datagrams out, datagrams in |
 //!
-//! A datagram queue pair takes its index from the same numbers as connections do, but lives in a table of its own, which packets of connections
-//! never touch: the packet's type says which of the two is meant.
+//! A datagram queue pair takes its index from the same numbers as connections do, but is in a table
+//! of its own, which packets of connections never reach: the type of a packet selects the table.
 //!
-//! A message is written into a frame and completed at once. When the receiver's ring is full it waits, for at most [`send::PATIENCE_NS`], so that
-//! processes of one host lose nothing to one another while both run; after that, as on any network, it is lost.
+//! A message is written into a frame and completed at once. When the receiver's ring is full it
+//! waits, for at most `PATIENCE_NS` (`send.rs`), so that processes of one host lose nothing while
+//! both run. After that it is lost, as on any network.
 
 mod calls;
 mod handle;

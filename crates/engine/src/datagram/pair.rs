@@ -1,4 +1,4 @@
-//! One datagram queue pair: its states, what it takes and completes.
+//! One datagram queue pair: its states, the requests that it takes, and their completions.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Messages in.
+//! Datagrams in.
 
 use std::net::{IpAddr, Ipv6Addr};
 use urdma_types::Ip16;

@@ -1,4 +1,4 @@
-//! Messages out.
+//! Datagrams out.
 
 use proto_trp::conn::{Host, ProtectionError, Status, Time};
 use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};

@@ -1,4 +1,4 @@
-//! All datagram queue pairs by index, the multicast groups that they are attached to, and what befalls them all.
+//! All datagram queue pairs by index, and the multicast groups that they are attached to.
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;

@@ -51,7 +51,7 @@ pub struct Engine {
     pub(super) xrc_domains: xrc::XrcDomains,
     /// Held while a queue pair is attached to a multicast group or detached.
     pub(super) memberships: Mutex<()>,
-    /// [`attach::forks`] when it was made.
+    /// The number of forks (`control_socket::forks`) when it was made.
     pub(super) forks: u32,
     /// For threads and drivers that must find it again.
     pub(super) myself: Weak<Engine>,
