@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
 use proto_trp::conn::AtomicOp;
 
-/// Stores the last octet of a write, which must appear after all others: programs wait for it by looking at memory.
+/// Stores the last octet of a write, which must appear after all others: programs wait for it by
+/// reading memory.
 #[inline]
 pub(super) fn store_last(address: u64, octet: u8) {
     // SAFETY: it is within the range that the write was granted; an octet is always aligned.
@@ -14,7 +15,7 @@ pub(super) fn store_last(address: u64, octet: u8) {
 /// The pointer to an address of this process.
 #[inline]
 pub(super) fn pointer(address: u64) -> *mut u8 {
-    // Addresses that do not fit are none of this process; registration has refused them.
+    // An address that does not fit is not one of this process; registration has refused it.
     std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX))
 }
 

@@ -19,7 +19,7 @@ pub(super) struct ArenaPath<'a> {
     pub(super) to: SlotId,
     /// The headers that slot 0 is to write.
     pub(super) meta: Option<&'a Meta>,
-    /// All of this call is of one queue pair and no stream.
+    /// One queue pair alone sends in this call, and no batch.
     pub(super) is_alone: bool,
 }
 

@@ -32,7 +32,7 @@ const CMA_VARIABLE: &str = "URDMA_CMA";
 /// The engines of this process by run directory; one whose urdmad is gone is replaced.
 static ENGINES: Mutex<Vec<(PathBuf, Arc<Engine>)>> = Mutex::new(Vec::new());
 
-/// What an engine is made of; for tests, which need no urdmad.
+/// What an engine is constructed from; an urdmad is not required.
 #[derive(Debug)]
 pub struct Parts {
     /// The arena.
@@ -41,7 +41,7 @@ pub struct Parts {
     pub slot: SlotId,
     /// EUI-64 of the device.
     pub node_guid: u64,
-    /// What the device shows itself as.
+    /// How the device presents itself.
     pub personality: Personality,
     /// The GID table.
     pub gids: Vec<GidEntry>,
@@ -49,14 +49,15 @@ pub struct Parts {
     pub addresses: Vec<IpAddr>,
     /// IP MTU of the port, 0 without one.
     pub mtu: u16,
-    /// The conversation with urdmad, if there is one, and where it is.
+    /// The control socket of urdmad, if there is an urdmad, and its run directory.
     pub control: Option<(ControlClient, RunDir)>,
 }
 
 impl Parts {
     /// An engine in `slot` of an arena of this process, without urdmad and without a port.
     ///
-    /// The instance has the GID `gid` and the address 127.0.0.1; engines with the same arena and GID reach one another.
+    /// The instance has the GID `gid` and the address 127.0.0.1; engines with the same arena and
+    /// GID reach one another.
     pub fn in_process(arena: Arena, slot: SlotId, gid: Gid) -> Self {
         Self {
             arena,
@@ -87,12 +88,12 @@ fn lease_wish() -> Result<LeaseWish, AttachError> {
     chosen(LEASE_VARIABLE, &wishes)
 }
 
-/// Whether long messages go in one copy where that is possible.
+/// Whether long messages are sent in one copy where that is possible.
 fn wants_cma() -> Result<bool, AttachError> {
     chosen(CMA_VARIABLE, &[("try", true), ("never", false)])
 }
 
-/// What an environment variable chooses; the first when it is not set or empty.
+/// The choice that an environment variable names; the first when it is not set or empty.
 fn chosen<T: Copy>(variable: &str, choices: &[(&str, T)]) -> Result<T, AttachError> {
     let value = std::env::var_os(variable).unwrap_or_default();
     let found = choices
@@ -106,10 +107,11 @@ fn chosen<T: Copy>(variable: &str, choices: &[(&str, T)]) -> Result<T, AttachErr
 }
 
 impl Engine {
-    /// The engine of the instance in `run_dir`: the one that is there already, or a new one.
+    /// The engine of the instance in `run_dir`: the existing one, or a new one.
     ///
     /// # Errors
-    /// urdmad is not there, refuses, or the process cannot use its memory; the sentence says what to do.
+    /// urdmad does not run, refuses, or the process cannot use its memory; the message says what to
+    /// do.
     pub fn attach(run_dir: &RunDir) -> Result<Arc<Engine>, AttachError> {
         let path = run_dir.path();
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -118,7 +120,8 @@ impl Engine {
             .into_iter()
             .partition(|(_, engine)| engine.is_usable());
         *engines = kept;
-        // What the parent of this process had is not here: its threads, and what they hold, cannot be ended.
+        // The threads of an engine that the parent process had do not exist here, so it cannot be
+        // ended.
         let (inherited, ended): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|(_, engine)| engine.is_forked());
         std::mem::forget(inherited);
@@ -131,7 +134,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine in a slot of an arena, without lease; the caller has the slot to himself.
+    /// An engine in a slot of an arena, without a lease; no one else may use the slot.
     ///
     /// # Errors
     /// The slot is taken, or a thread cannot be started.
@@ -140,13 +143,14 @@ impl Engine {
         start(parts, LeaseState::NotAsked, None, None, None)
     }
 
-    /// As [`Engine::start`], but nothing happens except in calls, and timers stand still: what a call costs can be counted so.
+    /// As [`Engine::start`], but without the background thread: progress happens in calls only, and
+    /// timers do not run. The cost of a call can be counted this way.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Engine::start`].
     pub fn start_without_thread(parts: Parts) -> Result<Arc<Engine>, AttachError> {
         let engine = Self::start(parts)?;
-        // As if it ran already.
+        // The thread counts as started.
         let _ = engine.background.set(());
         Ok(engine)
     }
@@ -158,7 +162,8 @@ impl Engine {
     }
 }
 
-/// A new engine in the instance in `run_dir`: a lane beside those of `lanes`, or the first of its process.
+/// A new engine in the instance in `run_dir`: a further lane of `lanes`, or the first engine of its
+/// process.
 pub(super) fn attach_anew(
     run_dir: &RunDir,
     wish: LeaseWish,
@@ -170,7 +175,8 @@ pub(super) fn attach_anew(
     // While urdmad makes room.
     let calibration = calibration.if_useful();
     let (control, attached, arena) = attaching.finish()?;
-    // SAFETY: the engine drops it after everything that refers to the arena, of which it gives nothing away.
+    // SAFETY: the engine drops it after everything that refers to the arena, of which it gives
+    // nothing away.
     let mapping = unsafe { MappedArena::from_fd(arena) }.map_err(AttachError::Arena)?;
     let gids = attached.gids.iter();
     let addresses: Vec<_> = gids.map(|entry| Ip16(entry.gid).to_ip()).collect();
@@ -199,7 +205,8 @@ pub(super) fn attach_anew(
     start(parts, state, lease, lanes, Some(mapping))
 }
 
-/// Opens what urdmad granted; without a lease urdmad forwards, and the sentence says so once.
+/// Opens the lease that urdmad granted. Without one urdmad forwards the packets, and the reason is
+/// in the state.
 fn take_lease(
     wish: LeaseWish,
     answer: &LeaseAnswer,
@@ -283,7 +290,7 @@ fn program_name() -> String {
     )
 }
 
-/// Arranges, once, that the exit of the process sends what was put off for a next call that will not come.
+/// Registers, once, an exit handler that sends what was put off until the application's next call.
 fn watch_exit() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
@@ -292,11 +299,13 @@ fn watch_exit() {
     });
 }
 
-/// How long an exit waits for a thread that is in the middle of something. If it takes longer, that is the exiting thread itself, in a signal handler.
+/// How long an exit waits for a thread that holds the lock. A longer wait means that the exiting
+/// thread itself holds it, in a signal handler.
 const EXIT_PATIENCE: Duration = Duration::from_millis(100);
 
-/// Acknowledges what has arrived before the process exits, and sends what was put off to the application's next call (see `progress.rs`). A capture ends
-/// here too, so that its last packet is whole.
+/// Acknowledges what has arrived before the process exits, and sends what was put off to the
+/// application's next call (see `progress.rs`). A capture ends here too, so that its last packet is
+/// whole.
 extern "C" fn settle_at_exit() {
     let _uncancelled = Disabled::new();
     let Ok(engines) = ENGINES.try_lock() else {

@@ -58,29 +58,32 @@ const NAP_MIN_NS: u64 = 100_000;
 const RETRY_MIN_NS: u64 = 20_000;
 /// How long a datagram may wait for an application that polls.
 const STALE_NS: u64 = 20_000;
-/// Datagrams at one wake-up that are a stream, and how long the thread then naps instead of waiting for the bell.
+/// Datagrams at one wake-up that are a stream, and how long the thread then naps instead of waiting
+/// for the doorbell.
 const STREAM_DATAGRAMS: usize = 4;
 const STREAM_NAP_NS: u64 = 20_000;
 /// How long the thread spins after the last datagram that came or left.
 const SPIN_NS: u64 = 20_000;
-/// A yield that takes longer shows that somebody else wants the processor.
+/// A yield that takes longer shows that another thread wants the processor.
 const CONTENDED_NS: u64 = 10_000;
-/// How many times as long the thread does not spin after that: somebody who looks in now and then costs little.
+/// How many times as long the thread does not spin after that: a thread that runs now and then
+/// costs little.
 const NO_SPIN_SHARE: u64 = 16;
-/// How long it does not at most, nor after an application has polled: one that looks at its memory in between wants the
-/// processor, and a yield would give it away for milliseconds.
+/// The longest time without spinning, also after an application has polled: an application that
+/// reads its memory in between needs the processor, and a yield would give the processor away for
+/// milliseconds.
 const NO_SPIN_NS: u64 = 50_000_000;
 /// Bounds of the sleep while a queue is leased.
 const LEASE_NAP_NS: (u64, u64) = (5_000, 3_000_000);
-/// Slice that the thread asks of the scheduler (Linux 6.12 and later): shorter than the usual one, so that its wake-ups are served at once, and
-/// long enough for the copies of some megabytes.
+/// Time slice that the thread requests from the scheduler (Linux 6.12 and later): shorter than the
+/// default, so that it is scheduled promptly on wake-up, and long enough to copy some megabytes.
 const SLICE_NS: u64 = 500_000;
 
 /// Score at which the mode becomes doorbell.
 const SCORE_DOORBELL: u32 = 4;
 const SCORE_MAX: u32 = 24;
 
-/// What the thread remembers from one turn to the next.
+/// State of the thread from one turn to the next.
 struct Turns {
     polls: u64,
     nap_ns: u64,
@@ -88,11 +91,11 @@ struct Turns {
     last_work_ns: u64,
     no_spin_until_ns: u64,
     score: u32,
-    /// A queue is leased, which has no bell.
+    /// A queue is leased, which has no doorbell.
     has_lease: bool,
-    /// A stream comes in; until a nap after which nothing had come.
+    /// A stream is arriving; until a nap after which nothing had arrived.
     has_stream: bool,
-    /// The next sleep is a nap, beside an application that polls or during a stream.
+    /// The next sleep is a nap, because an application polls or a stream arrives.
     naps: bool,
 }
 
@@ -111,7 +114,7 @@ impl Turns {
         }
     }
 
-    /// So many datagrams were taken, and something was sent or not.
+    /// Notes the outcome of a turn.
     fn note_work(&mut self, now_ns: u64, taken: usize, has_sent: bool) {
         if taken > 0 || has_sent {
             self.last_work_ns = now_ns;
@@ -125,7 +128,7 @@ impl Turns {
         now_ns.saturating_sub(self.last_work_ns)
     }
 
-    /// Until when the thread may sleep for all but timers.
+    /// Until when the thread may sleep, timers aside.
     fn rest_until(
         &mut self,
         now_ns: u64,
@@ -155,13 +158,14 @@ impl Turns {
     }
 }
 
-/// How long a process with a leased queue may sleep after `idle_ns` without a datagram: an eighth of that, within bounds.
+/// How long a process with a leased queue may sleep after `idle_ns` without a datagram: an eighth
+/// of that, within bounds.
 fn lease_nap_ns(idle_ns: u64) -> u64 {
     (idle_ns / 8).clamp(LEASE_NAP_NS.0, LEASE_NAP_NS.1)
 }
 
 impl Engine {
-    /// Starts the thread if it does not run yet.
+    /// Starts the background thread unless it runs.
     pub(super) fn start_background(&self) -> Result<(), EngineError> {
         if self.background.get().is_some() {
             return Ok(());
@@ -186,7 +190,8 @@ impl Engine {
         }
     }
 
-    /// Whether urdmad has ended and everything that it leaves to do has been done; rdma_cm has timers until the program has closed its files.
+    /// Whether urdmad has ended and the thread has no work left; rdma_cm has timers until the
+    /// program has closed its files.
     fn has_nothing_to_do(&self) -> bool {
         if self.is_alive() {
             return false;
@@ -197,7 +202,7 @@ impl Engine {
         is_flushed && self.ucma.get().is_none_or(|ucma| ucma.has_no_file())
     }
 
-    /// One look at everything; gives until when to sleep, 0 for not at all.
+    /// One turn of the thread. Returns until when to sleep, 0 for not at all.
     fn background_turn(&self, turns: &mut Turns) -> u64 {
         let polls = self.sleep_control.polls.load(Ordering::Relaxed);
         let application_polls = polls != turns.polls;
@@ -225,7 +230,8 @@ impl Engine {
             turns.no_spin_until_ns = now_ns + NO_SPIN_NS;
         }
         let spins = now_ns >= turns.no_spin_until_ns && turns.idle_ns(now_ns) < SPIN_NS;
-        // After a full burst there is most likely more, and a queue pair whose turn ended before it had sent all that it may goes on.
+        // After a full burst there is most likely more, and a queue pair whose turn ended before it
+        // had sent all that it may goes on.
         if !notes.is_empty() || spins || taken >= BURST || shard.may_send_more() {
             drop(shard);
             self.deliver(notes);
@@ -250,7 +256,8 @@ impl Engine {
         until.max(1)
     }
 
-    /// Whether an application, which polled not long ago, leaves alone what waits in the ring, or may wait in a leased queue.
+    /// Whether an application that polled recently leaves packets waiting in the ring, or possibly
+    /// in a leased queue.
     fn is_left_alone(&self, polls: u64, has_lease: bool) -> bool {
         let rings = self.sleep_control.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
         let may_wait = || has_lease || (!rings && self.sleep_control.parker.has_work());
@@ -301,7 +308,7 @@ impl Engine {
         self.sleep_control.mode.store(mode, Ordering::Relaxed);
     }
 
-    /// Hands connection management what came in for it, without any lock.
+    /// Delivers to connection management what arrived for it, without a lock held.
     fn deliver(&self, notes: Vec<Note>) {
         if notes.is_empty() {
             return;
@@ -333,7 +340,7 @@ impl Engine {
     }
 }
 
-/// Gives the processor away for a moment and sees whether somebody wanted it.
+/// Yields the processor and measures whether another thread wanted it.
 fn spin_once(turns: &mut Turns) {
     let before = clock::now_ns();
     std::thread::yield_now();
@@ -344,7 +351,7 @@ fn spin_once(turns: &mut Turns) {
     }
 }
 
-/// Makes timers exact and asks the scheduler for a short slice; what the kernel does not know is left undone.
+/// Makes timers exact and requests a short time slice; an older kernel ignores the request.
 fn ask_for_quick_wake_ups() {
     #[repr(C)]
     struct SchedAttr {
@@ -394,7 +401,7 @@ mod tests {
         };
         asks.post(1, read, &[asks.sge(0, octets)]).unwrap();
         let mut turns = Turns::new();
-        // Somebody else wants the processor.
+        // Another thread wants the processor.
         turns.no_spin_until_ns = FOREVER;
         let mut rests = 0;
         while !asks.cq.has_completions() {

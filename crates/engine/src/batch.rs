@@ -8,9 +8,11 @@
 
 use urdma_arena::{FOLLOWERS_MAX, SMALL_CAPACITY};
 
-/// Requests in a row, without a poll, after which the next ones wait: before that the application may be waiting for an answer.
+/// Requests in a row, without a poll, after which further ones wait: before that the application
+/// may be waiting for an answer.
 const POSTS_TO_HOLD: u32 = 8;
-/// Requests whose packets share a frame, and octets of their messages: the other half of it is for headers.
+/// Requests whose packets share a frame, and octets of their messages: the other half of the frame
+/// is for headers.
 const REQUESTS_MAX: usize = FOLLOWERS_MAX;
 const OCTETS_MAX: usize = SMALL_CAPACITY / 2;
 
@@ -32,13 +34,13 @@ impl Batch {
         self.requests == 0
     }
 
-    /// Whether something waits that has begun to wait just now.
+    /// Whether exactly one request waits, so that waiting has just begun.
     #[inline]
     pub(super) fn has_begun(&self) -> bool {
         self.requests == 1
     }
 
-    /// A request of `octets` was posted; whether it waits for more.
+    /// Notes a posted request of `octets`; returns whether it waits.
     #[inline]
     pub(super) fn add(&mut self, octets: u32) -> bool {
         self.posts = self.posts.saturating_add(1);
@@ -50,13 +52,13 @@ impl Batch {
         self.requests < REQUESTS_MAX && self.octets < OCTETS_MAX
     }
 
-    /// The application has polled.
+    /// Notes a poll of the application.
     #[inline]
     pub(super) fn polled(&mut self) {
         self.posts = 0;
     }
 
-    /// What waited has left.
+    /// Notes that the waiting requests have left.
     #[inline]
     pub(super) fn clear(&mut self) {
         (self.requests, self.octets) = (0, 0);
@@ -67,7 +69,8 @@ impl Batch {
 mod tests {
     use super::*;
 
-    /// Requests of these octets, after which one leaves at once; the first of them has begun to wait.
+    /// Requests of these octets, after which one leaves at once; the first of them has begun to
+    /// wait.
     fn waiting(octets: u32) -> usize {
         let mut batch = Batch::default();
         assert!((0..POSTS_TO_HOLD).all(|_| !batch.add(octets) && batch.is_empty()));

@@ -21,7 +21,7 @@ const VARIABLE: &str = "URDMA_CAPTURE";
 /// Longest datagram that fits an IPv6 packet, so that everything local can be shown.
 pub(super) const MAX_DATAGRAM: u32 = 65_535 - 48;
 
-/// A capture in the making. Unbuffered, since nothing runs when the process ends.
+/// An open capture. Unbuffered, since no code runs when the process is killed.
 pub(super) struct Capture {
     out: urdma_capture::PcapngWriter<File>,
     template: Template,
@@ -63,7 +63,7 @@ impl Capture {
         }))
     }
 
-    /// Adds a datagram. A disk that is full ends nothing but the capture.
+    /// Adds a datagram. A full disk ends only the capture.
     pub(super) fn add(&mut self, from: SlotId, to: SlotId, datagram: &[u8]) {
         let _uncancelled = Disabled::new();
         let headers = self.template.header_octets();

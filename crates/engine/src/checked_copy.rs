@@ -23,7 +23,8 @@ enum Direction {
 /// Moves `len` octets between `place` and the engine's own memory.
 ///
 /// # Safety
-/// The pointer of `direction` is good for `len` octets; a place in plain memory has been found by the region table.
+/// The pointer of `direction` is good for `len` octets; a place in plain memory has been found by
+/// the region table.
 unsafe fn transfer(place: Place, direction: Direction, len: usize) -> Result<(), ProtectionError> {
     match (place, direction) {
         // SAFETY: registered memory, and the caller's promise.
@@ -61,7 +62,8 @@ unsafe fn transfer_by_kernel(
         iov_len: len,
     };
     let (local, remote) = (vector(own), vector(pointer(at)));
-    // SAFETY: the kernel checks `remote`, and `own` is good for `len` octets; it is only read when it is written from.
+    // SAFETY: the kernel checks `remote`, and `own` is good for `len` octets; it is only read when
+    // it is written from.
     let moved = unsafe {
         let process = libc::getpid();
         if writes {
@@ -77,7 +79,8 @@ unsafe fn transfer_by_kernel(
         // A sandbox that does not let processes do this even to themselves: look first, then touch.
         Some(libc::EPERM | libc::ENOSYS) if moved < 0 => {
             populate(at, len as u64, writes).map_err(|_| ProtectionError::Bounds)?;
-            // SAFETY: the pages have just been there; the application must not take them away at this moment.
+            // SAFETY: the pages have just been there; the application must not take them away at
+            // this moment.
             unsafe { transfer(Place::Memory(at), direction, len) }
         }
         _ => Err(ProtectionError::Bounds),
@@ -111,7 +114,8 @@ impl QpHost<'_> {
                 // `octets` is at most `len - done`.
                 let octets = usize::try_from(octets).map_err(|_| ProtectionError::Bounds)?;
                 if moves {
-                    // SAFETY: the callers' pointers are good for `len` octets, and the pieces are no more; the place was just found.
+                    // SAFETY: the callers' pointers are good for `len` octets, and the pieces are
+                    // no more; the place was just found.
                     unsafe { transfer(place, direction_at(done), octets)? };
                 }
                 done += octets;

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use proto_trp::conn::Time;
 
-/// How a counter becomes nanoseconds.
+/// Conversion of the counter to nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     ticks: u64,
@@ -71,7 +71,8 @@ fn read_ns(clock: libc::clockid_t) -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has the counter; a kernel that forbids it to programs does not use it as clock source either.
+    // SAFETY: every x86-64 processor has the counter; a kernel that forbids it to programs does not
+    // use it as clock source either.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
@@ -115,14 +116,15 @@ impl Calibration {
         }
     }
 
-    /// Gives it up if the kernel does not read the counter either, which takes some system calls to find out.
+    /// Cancels it if the kernel does not read the counter either; that check takes some system
+    /// calls.
     pub(super) fn if_useful(self) -> Self {
         Self {
             begin: self.begin.filter(|_| kernel_uses_counter()),
         }
     }
 
-    /// Ends it; takes what is left of half a millisecond.
+    /// Ends it; waits until half a millisecond has passed since its beginning.
     pub(super) fn end(self) {
         let Some((ticks, ns)) = self.begin else {
             return;
@@ -151,7 +153,8 @@ mod tests {
     #[test]
     fn clock_after_calibration_keeps_the_kernels_pace() {
         Calibration::begin().if_useful().end();
-        // The thread may lose the processor between two readings, so ours lies between two of the kernel's.
+        // The thread may lose the processor between two readings, so ours lies between two of the
+        // kernel's.
         let (before, own, after) = (kernel_ns(), now_ns(), kernel_ns());
         std::thread::sleep(std::time::Duration::from_millis(50));
         let (before_later, own_later, after_later) = (kernel_ns(), now_ns(), kernel_ns());

@@ -16,7 +16,7 @@ use super::path::NextHop;
 use super::random::random_u64;
 use super::types::{EngineError, Gid};
 
-/// The engine as connection management sees it.
+/// The driver of connection management over an engine.
 struct CmDriver {
     engine: Weak<Engine>,
 }
@@ -33,14 +33,15 @@ impl Engine {
         self.lanes.first()?.ucma.get().cloned()
     }
 
-    /// A queue pair has reached RTR: a handshake may be waiting for that.
+    /// Notes that a queue pair has reached RTR: a handshake may be waiting for that.
     pub(super) fn qp_is_ready_now(&self, qpn: Qpn) {
         if let Some(ucma) = self.cm_in_use() {
             ucma.qp_ready(qpn);
         }
     }
 
-    /// Whether connection management of this process has met a peer with this queue pair number and first PSN.
+    /// Whether connection management of this process has met a peer with this queue pair number and
+    /// first PSN.
     pub fn has_met(&self, qpn: u32, psn: u32) -> bool {
         let (Some(qpn), Some(psn)) = (RawQpn::new(qpn), Psn::from_u32(psn)) else {
             return false;
@@ -159,8 +160,8 @@ impl Driver for CmDriver {
             return;
         };
         if let Ok(control) = engine.control() {
-            // When urdmad is gone, so is the port.
-            let _ = control.cm_release(id.0);
+            // When urdmad has ended, so has the port.
+            let _ = control.cm_release(id);
         }
     }
 

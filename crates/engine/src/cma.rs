@@ -28,25 +28,28 @@ use super::types::LIMITS;
 #[cfg(test)]
 mod tests;
 
-/// Payload from this length on stays where it is: below, two copies are faster than the system call.
+/// Payload of at least this length stays in place: below, two copies are faster than the system
+/// call.
 pub(super) const REFER_FROM: usize = 32 * 1024;
 /// The `refer_from` of a host that copies all payload.
 pub(super) const NEVER: usize = usize::MAX;
 /// Octets of an entry: two words.
 pub(super) const ENTRY: usize = 16;
-/// Pieces of a payload, and one for its witness; as many places and one for the last octet of a write.
+/// Pieces of a payload and its witness; as many destinations, and one for the last octet of a
+/// write.
 const VECTORS_MAX: usize = LIMITS.max_sge as usize + 2;
-/// Payloads of a peer that may turn out not to be readable before it is asked to copy.
+/// Unreadable payloads of a peer after which it is asked to copy.
 const FAULTS_MAX: u32 = 4;
 
 type Vectors = ArrayVec<libc::iovec, VECTORS_MAX>;
-/// Copies from the memory of a process to vectors of this one: gives the octets copied, or the error's number.
+/// Copies from the memory of a process to vectors of this one: gives the octets copied, or the
+/// error's number.
 type Read = fn(u32, &Vectors, &Vectors) -> Result<usize, i32>;
 
 /// What is known of the memory of a peer.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
-    /// What it showed when this was found out.
+    /// Its witness when this was tested.
     witness: Witness,
     is_readable: bool,
     /// Payloads that could not be read.
@@ -56,7 +59,7 @@ struct Peer {
 /// Which peers this process reads; a part of the shard.
 pub(super) struct Cma {
     is_on: bool,
-    /// What shows peers that they can read this process' memory; never moves.
+    /// The word by which peers test that they can read this process' memory; never moves.
     _witness: Box<u64>,
     /// By slot.
     peers: Vec<Option<Peer>>,
@@ -64,7 +67,7 @@ pub(super) struct Cma {
 }
 
 impl Cma {
-    /// Nobody is known; peers that look find this process, unless it is not to be read.
+    /// No peer is known. Peers that test find this process readable, if `is_on`.
     pub(super) fn new(is_on: bool, endpoint: &Endpoint) -> Self {
         let witness = Box::new(random_u64());
         if is_on {
@@ -81,7 +84,7 @@ impl Cma {
         }
     }
 
-    /// Finds out whether the memory of the process in `slot` can be read, and says so to it.
+    /// Tests whether the memory of the process in `slot` can be read, and publishes the result.
     pub(super) fn probe(&mut self, endpoint: &Endpoint, slot: SlotId) {
         let Some(witness) = endpoint.arena().witness(slot).filter(|_| self.is_on) else {
             return;
@@ -102,7 +105,7 @@ impl Cma {
         endpoint.set_reads(slot, is_readable);
     }
 
-    /// Whether the word is there that the peer says is there.
+    /// Whether the peer's witness word can be read.
     fn sees(&self, witness: Witness) -> bool {
         let mut seen = 0u64;
         let (mut own, mut far) = (Vectors::new(), Vectors::new());
@@ -114,7 +117,7 @@ impl Cma {
         (self.read)(witness.pid, &own, &far) == Ok(size_of::<u64>()) && seen == witness.word
     }
 
-    /// The process in `slot` is gone.
+    /// Drops what is kept for the process in `slot`, which has ended.
     pub(super) fn forget(&mut self, endpoint: &Endpoint, slot: SlotId) {
         if let Some(peer) = self.peers.get_mut(usize::from(slot.number())) {
             *peer = None;
@@ -122,7 +125,8 @@ impl Cma {
         }
     }
 
-    /// From which length on payload of a datagram for `to` stays where it is, if it may: that process must be able to read it.
+    /// The length from which payload of a datagram for `to` may stay in place: that process must be
+    /// able to read it.
     #[inline]
     pub(super) fn refer_from(&self, endpoint: &Endpoint, to: SlotId) -> usize {
         let arena = endpoint.arena();
@@ -133,7 +137,8 @@ impl Cma {
         }
     }
 
-    /// Opens the payload that a frame from `slot` refers to; None when it contradicts itself or that process' memory cannot be read.
+    /// Opens the payload that a frame from `slot` refers to; None when the frame is inconsistent or
+    /// that process' memory cannot be read.
     pub(super) fn open(
         &mut self,
         endpoint: &Endpoint,
@@ -143,7 +148,7 @@ impl Cma {
     ) -> Option<RemotePayload> {
         let index = usize::from(slot.number());
         if self.peers.get(index).copied().flatten().is_none() {
-            // It believes what another process said that had this slot.
+            // The peer relies on what an earlier process in this slot published.
             self.probe(endpoint, slot);
         }
         let peer = self.peers.get(index).copied().flatten()?;
@@ -153,7 +158,7 @@ impl Cma {
         RemotePayload::parse(frame, referred, peer.witness.pid, self.read)
     }
 
-    /// Draws the conclusion from a payload that could not be read.
+    /// Notes a payload that could not be read; after some of them the peer is asked to copy.
     #[cold]
     pub(super) fn note(&mut self, endpoint: &Endpoint, slot: SlotId, error: i32) {
         let Some(Some(peer)) = self.peers.get_mut(usize::from(slot.number())) else {
@@ -166,7 +171,8 @@ impl Cma {
         }
     }
 
-    /// Slots of peers from which long messages are copied twice, because their memory cannot be read.
+    /// Slots of peers from which long messages are copied twice, because their memory cannot be
+    /// read.
     pub(super) fn unreadable(&self) -> Vec<u8> {
         let peers = (0..).zip(&self.peers);
         peers
@@ -178,7 +184,7 @@ impl Cma {
 /// Why a payload could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
-    /// What the system call says; EFAULT too when it stopped half-way.
+    /// The error of the system call; EFAULT also when it stopped half-way.
     Error(i32),
     /// The request to which it belongs has ended, or its process.
     Ended,
@@ -245,7 +251,7 @@ impl RemotePayload {
         self.octets
     }
 
-    /// The error that made it unreadable, if that says something about the peer.
+    /// The error that made it unreadable, if it concerns the peer's memory as a whole.
     pub(super) fn error(&self) -> Option<i32> {
         match self.missing.get() {
             Some(Missing::Error(error)) => Some(error),
@@ -253,7 +259,8 @@ impl RemotePayload {
         }
     }
 
-    /// Copies the payload, which is to be the `len` octets at `at` of its datagram, to `places`, which hold as many.
+    /// Copies the payload, which is to be the `len` octets at `at` of its datagram, to `places`,
+    /// which hold as many.
     ///
     /// # Safety
     /// The places are writable.
@@ -263,7 +270,7 @@ impl RemotePayload {
         len: usize,
         places: &mut Destinations,
     ) -> Result<(), PlaceError> {
-        // A datagram that contradicts itself has no payload either.
+        // An inconsistent datagram has no payload either.
         if at != self.begin || len != self.octets || places.octets != len {
             return Err(PlaceError::NoPayload);
         }
@@ -295,7 +302,7 @@ impl RemotePayload {
     }
 }
 
-/// Where a payload goes.
+/// Where a payload is copied to.
 pub(super) struct Destinations {
     vectors: Vectors,
     octets: usize,
@@ -309,14 +316,14 @@ impl Destinations {
         }
     }
 
-    /// One more place; a list of a work request has no more than there is room for.
+    /// Adds a destination; a list of a work request has no more than there is room for.
     pub(super) fn push(&mut self, at: *mut u8, octets: usize) {
         self.vectors.push(vector(at, octets));
         self.octets += octets;
     }
 }
 
-/// How much shorter than the datagram its frame is.
+/// Octets by which the frame is shorter than the datagram.
 #[inline]
 pub(super) fn octets_saved(referred: Referred) -> usize {
     referred.octets as usize - ENTRY * usize::from(referred.entries)
@@ -337,7 +344,8 @@ fn read_by_kernel(pid: u32, own: &Vectors, far: &Vectors) -> Result<usize, i32> 
     let pid = libc::pid_t::try_from(pid).map_err(|_| libc::ESRCH)?;
     // Both are at most VECTORS_MAX.
     let (own_count, far_count) = (own.len() as libc::c_ulong, far.len() as libc::c_ulong);
-    // SAFETY: `own` are places that `Destinations` or this file's functions were given as writable; the kernel checks what is in the other process.
+    // SAFETY: `own` are places that `Destinations` or this file's functions were given as writable;
+    // the kernel checks what is in the other process.
     let octets =
         unsafe { libc::process_vm_readv(pid, own.as_ptr(), own_count, far.as_ptr(), far_count, 0) };
     usize::try_from(octets).map_err(|_| {

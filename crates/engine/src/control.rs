@@ -19,10 +19,12 @@ use super::qp::Qp;
 use super::thread::spawn_quiet;
 use super::types::{Access, EngineError, Gid, QpModify};
 
-/// How often the thread looks whether its engine still exists; only engines of tests end while urdmad lives.
+/// How often the thread checks whether its engine still exists; only engines of tests end while
+/// urdmad runs.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// How long a sender that finds no receive is asked to wait: code 12, 0.64 ms, as the stand-in's rdma_cm has it.
+/// How long a sender that finds no receive is asked to wait: code 12, 0.64 ms, as the stand-in's
+/// rdma_cm has it.
 const MIN_RNR_TIMER: u8 = 12;
 
 impl Engine {
@@ -77,7 +79,8 @@ impl Engine {
         }
     }
 
-    /// Sets a queue pair of a connection that came through the kernel, and tells urdmad; aside if the way has to be found out.
+    /// Sets a queue pair of a connection made through the kernel, and confirms to urdmad; in a
+    /// thread of its own if the address has to be resolved.
     fn set_qp_for_daemon(&self, target: QpTarget) {
         if self.is_own(target.remote_ip) {
             return self.set_qp_and_tell(&target);
@@ -85,7 +88,7 @@ impl Engine {
         let Some(engine) = self.myself.upgrade() else {
             return;
         };
-        // urdmad takes silence for a failure.
+        // urdmad treats a missing confirmation as a failure.
         let _ = spawn_quiet("urdma-connect", move || engine.set_qp_and_tell(&target));
     }
 
@@ -97,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// A connection that came through the kernel has ended, and its queue pair with it.
+    /// Fails the queue pair of a connection made through the kernel, which has ended.
     fn end_qp(&self, qpn: u32) {
         if let Some(qp) = self.own_qp(qpn) {
             let failed = QpModify {
@@ -131,7 +134,8 @@ impl Engine {
                 gids.iter()
                     .position(|entry| is_v4(entry.gid) == is_v4(remote))
             });
-        // As RNICs do: the kernel tells the end that connects of no rights before it has connected, and applications know of none to ask for.
+        // As RNICs do: the kernel reports no rights to the connecting end before it has connected,
+        // and applications do not ask for any.
         let (_, attributes) = self.query_qp(&qp);
         let ready_to_receive = QpModify {
             state: Some(QpState::Rtr),
@@ -160,11 +164,11 @@ impl Engine {
         self.modify_qp(&qp, &ready_to_send)
     }
 
-    /// The process that had `slot` in its `generation`, or an earlier one, has ended: sends to it that it had not taken fail, unless its queue
-    /// pair was destroyed before.
+    /// Notes that the process that had `slot` in `generation`, or an earlier one, has ended: sends
+    /// that it had not received fail, unless its queue pair was destroyed before.
     pub fn peer_slot_gone(&self, slot: SlotId, generation: u32) {
         let mut shard = self.shard.lock();
-        // What it sent before it ended comes first: its last acknowledgements are among that.
+        // What it sent before it ended is handled first: that includes its last acknowledgements.
         shard.drain(&self.info);
         shard.slot_gone(clock::now(), slot, generation);
         shard.flush();
@@ -174,7 +178,8 @@ impl Engine {
         let Some(ucma) = self.ucma.get() else {
             return;
         };
-        // Connection management knows slots only. Where the slot has its next process, an attempt to connect to the one before ends by itself.
+        // Connection management knows slots only. If the slot has a new process, an attempt to
+        // connect to the earlier one ends by itself.
         if arena.generation(slot) == generation || !arena.is_alive(slot) {
             ucma.slot_gone(slot);
             return;
@@ -184,8 +189,9 @@ impl Engine {
         }
     }
 
-    /// The queue pairs of all lanes that are connected to the process that had `slot` in its `generation` or before.
-    fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
+    /// The queue pairs of all lanes that are connected to the process that had `slot` in its
+    /// `generation` or before.
+    fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
         let of_lane = |engine: &Engine| engine.shard.lock().connected_to(slot, generation);
         let mut connected = of_lane(self);
         for lane in self.lanes.others() {
@@ -194,7 +200,8 @@ impl Engine {
         connected
     }
 
-    /// A send to `slot` has found no process there: whichever had it has ended, unless another one has it by now.
+    /// Notes that a send to `slot` found no process: the one that had the slot has ended, unless
+    /// another has it by now.
     pub(super) fn peer_slot_vacant(&self, slot: SlotId) {
         let arena = self.shard.lock().endpoint.arena();
         // In this order: a process that gets the slot in between is of a later generation.
@@ -207,7 +214,7 @@ impl Engine {
         self.peer_slot_gone(slot, before);
     }
 
-    /// urdmad has ended: every queue pair fails, every context hears of it.
+    /// Notes that urdmad has ended: every queue pair fails, and every context gets an event.
     pub fn device_gone(&self) {
         if self.is_dead.swap(true, Ordering::AcqRel) {
             return;
@@ -231,7 +238,7 @@ impl Engine {
         self.sleep_control.kick();
     }
 
-    /// What this process has, for `urdma status`.
+    /// Objects and counters of this process, for `urdma status`.
     fn report(&self) -> ProcessReport {
         let shard = self.shard.lock();
         let live = || shard.qps.iter().map(|entry| &entry.conn);

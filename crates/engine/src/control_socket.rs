@@ -15,10 +15,10 @@ use super::types::LANES_MAX;
 /// open in children.
 const SOCKETS_MAX: usize = 16 * (1 + LANES_MAX);
 
-/// How often this process is a fork of one that had engines.
+/// How many forks lie between this process and the one that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How often this process is a fork.
+/// How many forks lie between this process and the one that loaded the library.
 #[inline]
 pub(super) fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
@@ -92,7 +92,7 @@ extern "C" fn in_forked_child() {
     SOCKETS.iter().for_each(SocketEntry::close_copy);
 }
 
-/// Has forks counted from now on.
+/// Registers the handler that counts forks, once.
 pub(super) fn watch_forks() {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
@@ -102,7 +102,7 @@ pub(super) fn watch_forks() {
     });
 }
 
-/// An engine's conversation with urdmad.
+/// An engine's control socket.
 #[derive(Debug)]
 pub(super) struct ControlSocket {
     client: ManuallyDrop<ControlClient>,
@@ -110,7 +110,7 @@ pub(super) struct ControlSocket {
     socket: Option<(u64, u64)>,
     place: Option<&'static SocketEntry>,
     forks: u32,
-    /// It has been said that the socket is gone.
+    /// The message about the closed socket has been printed.
     is_reported: AtomicBool,
 }
 
@@ -121,7 +121,7 @@ impl std::fmt::Debug for SocketEntry {
 }
 
 impl ControlSocket {
-    /// Takes a conversation over.
+    /// Takes over the client.
     pub(super) fn new(client: ControlClient) -> Self {
         let fd = client.as_fd().as_raw_fd();
         let socket = identity(fd);
@@ -135,8 +135,8 @@ impl ControlSocket {
         }
     }
 
-    /// The conversation; none, after a sentence on standard error, when the program has closed its
-    /// socket: what has the number now is the program's.
+    /// The client; None, after a message on standard error, when the program has closed the socket:
+    /// the descriptor may then be another file of the program.
     pub(super) fn client(&self) -> Option<&ControlClient> {
         if self.is_intact() {
             return Some(&self.client);
@@ -144,7 +144,8 @@ impl ControlSocket {
         if !self.is_reported.swap(true, Ordering::Relaxed) {
             let fd = self.client.as_fd().as_raw_fd();
             eprintln!(
-                "urdma: the program has closed descriptor {fd}, its connection to urdmad: the device is lost; close only what you have opened"
+                "urdma: the program has closed descriptor {fd}, its connection to urdmad: the device \
+                 is lost; close only what you have opened"
             );
         }
         None

@@ -19,13 +19,14 @@ use super::types::{EngineError, WorkCompletion, LIMITS};
 /// What a completion queue is created with.
 #[derive(Clone, Debug)]
 pub struct CqConfig {
-    /// Entries that the application asks for, 1..; more are reserved when the queues attached to it need them, so that it cannot overrun.
+    /// Entries that the application asks for, 1..; more are reserved when the queues attached to it
+    /// need them, so that it cannot overrun.
     pub depth: u32,
-    /// Where its events go, if anywhere.
+    /// The channel of its events, if any.
     pub channel: Option<Arc<dyn CompletionSink>>,
-    /// What the channel's reader gets: the address of the `ibv_cq`.
+    /// The value that the channel's reader gets: the address of the `ibv_cq`.
     pub cookie: u64,
-    /// The time of each completion is kept.
+    /// Whether the time of each completion is recorded.
     pub keeps_time: bool,
 }
 
@@ -62,9 +63,9 @@ pub struct Cq {
     ring: SpinLock<Ring>,
 }
 
-/// When a completion came. Both clocks are read at that moment: a wall clock time that is computed
-/// later from the other clock differs from one reading to the next by what lies between reading the
-/// two.
+/// When a completion was pushed. Both clocks are read at that moment: a wall clock time that is
+/// computed later from the other clock differs from one reading to the next by what lies between
+/// reading the two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompletionTime {
     /// On the clock of [`super::Engine::clock_ns`].
@@ -158,14 +159,15 @@ impl Cq {
         self.users.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes a queue of `entries` in: reserves room for all of its completions.
+    /// Attaches a queue of `entries`: reserves room for all of its completions.
     pub(super) fn attach(&self, entries: u32) -> Result<(), EngineError> {
         self.reserve(entries)?;
         self.users.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Takes the receive queue of a queue pair in that takes requests off a shared one, at most `entries` of them before they complete.
+    /// Attaches a queue pair that takes requests from a shared receive queue, at most `entries` of
+    /// them before they complete.
     pub(super) fn attach_shared(&self, entries: u32) -> Result<(), EngineError> {
         self.ring.lock().shared_users += 1;
         let attached = self.attach(entries);
@@ -196,19 +198,21 @@ impl Cq {
         self.ring.lock().reserved -= entries;
     }
 
-    /// Whether there is room for the completion of one more request from a shared receive queue, beside all that is reserved.
+    /// Whether there is room for the completion of one more request from a shared receive queue,
+    /// beside all that is reserved.
     pub(super) fn takes_shared(&self) -> bool {
         let ring = self.ring.lock();
         ring.len < ring.depth as usize
     }
 
-    /// Lets go of a queue of `entries`; its completions must have been purged.
+    /// Detaches a queue of `entries`; its completions must have been purged.
     pub(super) fn detach(&self, entries: u32) {
         self.unreserve(entries);
         self.users.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Adds a completion, which is put together where it stays, and tells the channel when it is armed for it.
+    /// Adds a completion, which is assembled in place, and notifies the channel when the queue is
+    /// armed for it.
     #[inline(always)]
     pub(super) fn push(&self, completion: &WorkCompletion) {
         let mut ring = self.ring.lock();
@@ -240,7 +244,7 @@ impl Cq {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Takes up to `max` completions off, oldest first.
+    /// Removes up to `max` completions, oldest first.
     #[inline]
     pub(super) fn pop(&self, max: usize, mut take: impl FnMut(&WorkCompletion)) -> usize {
         let mut ring = self.ring.lock();
@@ -263,7 +267,8 @@ impl Cq {
         self.ring.lock().taken
     }
 
-    /// Asks for an event with the next completion of a kind. A wish for any completion is not weakened by a later one for solicited ones.
+    /// Requests an event with the next completion of a kind. A request for any completion is not
+    /// weakened by a later one for solicited completions.
     pub(super) fn arm(&self, notify: Notify) {
         let mut ring = self.ring.lock();
         if ring.armed != Some(Notify::Any) {
@@ -272,7 +277,7 @@ impl Cq {
         ring.is_watched = true;
     }
 
-    /// Forgets the completions for which `is_gone` holds.
+    /// Removes the completions for which `is_gone` holds.
     pub(super) fn purge(&self, mut is_gone: impl FnMut(&WorkCompletion) -> bool) {
         let mut ring = self.ring.lock();
         let mask = ring.entries.len().wrapping_sub(1);
@@ -311,7 +316,7 @@ impl Ring {
         u32::try_from(self.len).unwrap_or(u32::MAX)
     }
 
-    /// Keeps the time of what was stored at `at`, and says whether it raises an event.
+    /// Records the time of the completion at `at`, and returns whether it raises an event.
     #[cold]
     fn note_pushed(&mut self, at: usize, solicited: bool) -> bool {
         if self.keeps_time {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use urdma_abi::spared::Spared;
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncKind {
     /// IBV_EVENT_COMM_EST
@@ -22,22 +22,23 @@ pub enum AsyncKind {
     LastRecvReached,
     /// IBV_EVENT_SRQ_LIMIT_REACHED
     SrqLimitReached,
-    /// IBV_EVENT_DEVICE_FATAL: urdmad is gone.
+    /// IBV_EVENT_DEVICE_FATAL: urdmad has ended.
     DeviceFatal,
 }
 
 /// An asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The kind of an event.
     pub kind: AsyncKind,
-    /// [`super::QpConfig::cookie`] of the queue pair, or [`super::SrqConfig::cookie`] of the queue, it happened to; `None` for the device.
+    /// [`super::QpConfig::cookie`] of the queue pair, or [`super::SrqConfig::cookie`] of the queue,
+    /// it happened to; `None` for the device.
     pub element: Option<u64>,
 }
 
-/// Takes asynchronous events; one per opened device context.
+/// A receiver of asynchronous events; one per opened device context.
 pub trait EventSink: Send + Sync {
-    /// Is called under the engine's lock: must not block and must not call the engine.
+    /// Called under the engine's lock: must not block and must not call the engine.
     fn async_event(&self, event: AsyncEvent);
 }
 
@@ -46,9 +47,10 @@ impl EventSink for () {
     fn async_event(&self, _: AsyncEvent) {}
 }
 
-/// Tells the application's completion channel that a completion queue has something.
+/// A completion channel of the application.
 pub trait CompletionSink: Send + Sync + std::fmt::Debug {
-    /// Tells it of the queue with this cookie. Is called under the queue's lock: must not block and must not call the engine.
+    /// Reports an event of the queue with this cookie. Called under the queue's lock: must not
+    /// block and must not call the engine.
     fn notify(&self, cookie: u64);
 }
 
@@ -68,16 +70,18 @@ impl CompletionChannel {
 }
 
 impl CompletionSink for CompletionChannel {
-    /// An event that finds the socket full is lost, which needs more unread events than completion queues that are armed.
+    /// An event that finds the socket full is lost; that takes more unread events than there are
+    /// armed completion queues.
     fn notify(&self, cookie: u64) {
         send_nowait(&self.write_end, &cookie.to_ne_bytes());
     }
 }
 
-/// Sends a record to a socket; one that finds it full is lost.
+/// Sends a record to a socket; it is lost if the socket is full.
 pub fn send_nowait(socket: &Spared, octets: &[u8]) {
     // The C library's function is a cancellation point, and this is called from the data path.
-    // SAFETY: the descriptor is open as long as `socket` lives, and `octets` holds the octets that are sent; no address is named.
+    // SAFETY: the descriptor is open as long as `socket` lives, and `octets` holds the octets that
+    // are sent; no address is named.
     unsafe {
         libc::syscall(
             libc::SYS_sendto,

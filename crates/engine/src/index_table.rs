@@ -6,8 +6,7 @@
 
 use std::collections::VecDeque;
 
-/// Indices of destroyed queue pairs that must pile up before one is used again, so that late
-/// packets find nobody.
+/// Number of freed indices above which one is used again, so that late packets find no queue pair.
 const REUSE_DELAY: usize = 256;
 /// Indices that are put in order at once.
 const BATCH: u32 = 64;

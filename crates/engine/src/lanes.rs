@@ -16,8 +16,8 @@ use super::mr::MrCopy;
 use super::types::{EngineError, LeaseState, Pd};
 
 impl Engine {
-    /// A lane that nobody else has; none when there are `LANES_MAX`, the instance has no slot left, or no lease where the process has one: then the
-    /// caller stays with this engine.
+    /// A lane that no other caller has. None when there are `LANES_MAX`, the instance has no slot
+    /// left, or no lease where the process has one: the caller then stays with this engine.
     pub fn take_lane(&self) -> Option<Arc<Engine>> {
         let mut idle = self.lanes.lock();
         idle.retain(|lane| lane.is_usable());
@@ -32,7 +32,7 @@ impl Engine {
         self.add_lane(|| attach_anew(run_dir, wish, Some(&self.lanes)).ok())
     }
 
-    /// As [`Engine::take_lane`], in a slot of an arena that the caller has to himself; for tests, which need no urdmad.
+    /// As [`Engine::take_lane`], in a slot of an arena that no one else uses; needs no urdmad.
     ///
     /// # Errors
     /// [`EngineError::NoMemory`]: there are as many as there can be, or it cannot start.
@@ -44,7 +44,8 @@ impl Engine {
         lane.ok_or(EngineError::NoMemory)
     }
 
-    /// Has a lane made, if there is a place for one, and tells it what all know; the list of lanes is held.
+    /// Makes a lane, if there is a place for one, and copies the shared objects to it; the list of
+    /// lanes is locked.
     fn add_lane(&self, make: impl FnOnce() -> Option<Arc<Engine>>) -> Option<Arc<Engine>> {
         let place = self.lanes.made.iter().find(|made| made.get().is_none())?;
         let lane = make()?;
@@ -60,12 +61,12 @@ impl Engine {
         Some(lane)
     }
 
-    /// Gives back a lane, whose objects are destroyed.
+    /// Returns a lane, whose objects have been destroyed.
     pub fn give_lane(&self, lane: Arc<Engine>) {
         self.lanes.lock().push(lane);
     }
 
-    /// Tells a new lane what all know; the list of lanes is held.
+    /// Copies the shared objects to a new lane; the list of lanes is locked.
     fn copy_objects_to(&self, lane: &Engine) {
         let shard = self.shard.lock();
         let regions = shard.regions.copies();
@@ -78,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// Tells all lanes of a region that was made or changed; the list of lanes is held.
+    /// Copies a region that was made or changed to all lanes; the list of lanes is locked.
     pub(super) fn copy_region_to_lanes(&self, copy: Option<&MrCopy>) {
         if let Some(copy) = copy {
             for lane in self.lanes.others() {
@@ -87,10 +88,10 @@ impl Engine {
         }
     }
 
-    /// Takes a protection domain out of all lanes; the list of lanes is held.
+    /// Removes a protection domain from all lanes; the list of lanes is locked.
     ///
     /// # Errors
-    /// [`EngineError::Busy`]: a queue pair of a lane is in it; all know it as before.
+    /// [`EngineError::Busy`]: a queue pair of a lane is in it; all lanes have it as before.
     pub(super) fn remove_pd_from_lanes(&self, pd: Pd) -> Result<(), EngineError> {
         for (index, lane) in self.lanes.others().enumerate() {
             let withdrawn = lane.shard.lock().pds.withdraw(pd);
@@ -102,7 +103,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Tells the first `count` lanes of a protection domain; the list of lanes is held.
+    /// Copies a protection domain to the first `count` lanes; the list of lanes is locked.
     pub(super) fn copy_pd_to_lanes(&self, pd: Pd, count: usize) {
         for lane in self.lanes.others().take(count) {
             lane.shard.lock().pds.put(pd);

@@ -47,18 +47,20 @@ pub(super) struct LeasedQueue {
     lease: NonNull<lease_abi::Lease>,
     /// Datagrams that are complete and not accepted by the port yet.
     outgoing: ArrayVec<TxDatagram, BURST>,
-    /// What the last burst brought: the first `received` places.
+    /// Datagrams of the last burst: the first `received` places.
     incoming: [RxDatagram; BURST],
     received: usize,
 }
 
-// SAFETY: the functions of a lease may be called from any thread, one at a time; the engine's lock sees to that.
+// SAFETY: the functions of a lease may be called from any thread, one at a time; the engine's lock
+// sees to that.
 unsafe impl Send for LeasedQueue {}
 
 impl<'a> LeasedDatagram<'a> {
     /// The datagram.
     pub(super) fn body(&self) -> PacketBody<'a> {
-        // SAFETY: the buffer is the caller's, hence so far readable, until it is released, which needs the lease that `self` borrows.
+        // SAFETY: the buffer is the caller's, hence so far readable, until it is released, which
+        // needs the lease that `self` borrows.
         unsafe { PacketBody::new(self.0.data, self.0.octets as usize, READABLE) }
     }
 
@@ -78,7 +80,8 @@ impl LeasedBuffer {
     /// The room for the datagram; never empty.
     #[inline]
     pub(super) fn data_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the buffer is the caller's until it is sent or freed, for which `self` is consumed.
+        // SAFETY: the buffer is the caller's until it is sent or freed, for which `self` is
+        // consumed.
         unsafe { std::slice::from_raw_parts_mut(self.0.data, self.0.capacity as usize) }
     }
 }
@@ -92,7 +95,8 @@ impl LeasedQueue {
         let strings = Strings::new(params)?;
         let addresses: Vec<[u8; 16]> = addresses.iter().map(|&ip| Ip16::new(ip).0).collect();
         let params = strings.params(params, &addresses);
-        // SAFETY: all pointers of `params` are valid during the call; `message` is writable for its length.
+        // SAFETY: all pointers of `params` are valid during the call; `message` is writable for its
+        // length.
         let outcome = unsafe {
             (table.open)(
                 &raw const params,
@@ -137,7 +141,7 @@ impl LeasedQueue {
     /// Ends a route.
     pub(super) fn close_route(&mut self, route: RouteId) {
         self.flush();
-        // What the port did not take is lost with its route, as on any network.
+        // Datagrams that the port did not accept are lost with their route, as on any network.
         let mut lost: ArrayVec<*mut c_void, BURST> = ArrayVec::new();
         self.outgoing.retain(|datagram| {
             let keep = datagram.route != route.0;
@@ -157,7 +161,8 @@ impl LeasedQueue {
         unsafe { (self.table.tx_free)(self.lease.as_ptr(), buffers.as_ptr(), count) };
     }
 
-    /// A buffer to fill with a datagram of a route, unless the pool is empty or the port has fallen behind.
+    /// A buffer to fill with a datagram of a route, unless the pool is empty or the port has fallen
+    /// behind.
     #[inline]
     pub(super) fn alloc(&mut self, route: RouteId) -> Option<LeasedBuffer> {
         if self.outgoing.is_full() {
@@ -177,7 +182,8 @@ impl LeasedQueue {
         (count == 1).then_some(LeasedBuffer(buffer))
     }
 
-    /// Puts the first `octets` octets of a buffer among what the next flush sends. There is room, since [`LeasedQueue::alloc`] saw to it.
+    /// Puts the first `octets` octets of a buffer among what the next flush sends. There is room,
+    /// since [`LeasedQueue::alloc`] saw to it.
     #[inline]
     pub(super) fn send(&mut self, buffer: LeasedBuffer, octets: usize, route: RouteId, ecn: u8) {
         self.outgoing.push(TxDatagram {
@@ -188,12 +194,12 @@ impl LeasedQueue {
         });
     }
 
-    /// Gives a buffer back unsent.
+    /// Frees a buffer unsent.
     pub(super) fn discard(&mut self, buffer: LeasedBuffer) {
         self.free(&[buffer.0.buffer]);
     }
 
-    /// Sends what is complete; false when the port did not take all.
+    /// Sends the complete datagrams; false when the port did not accept all.
     #[inline]
     pub(super) fn flush(&mut self) -> bool {
         let count = u32::try_from(self.outgoing.len()).unwrap_or(0);
@@ -212,7 +218,7 @@ impl LeasedQueue {
         self.incoming[..self.received].iter().map(LeasedDatagram)
     }
 
-    /// What happened so far.
+    /// Counters of the lease.
     pub(super) fn counters(&self) -> LeaseCounters {
         let mut counters = LeaseCounters::default();
         // SAFETY: `counters` is writable.
@@ -293,7 +299,7 @@ impl TransmitPath for LeasePath<'_> {
 
 impl Drop for LeasedQueue {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the lease after this.
+        // SAFETY: the lease is not used after this.
         unsafe { (self.table.close)(self.lease.as_ptr(), 1) };
     }
 }
@@ -309,7 +315,7 @@ const EMPTY: RxDatagram = RxDatagram {
     local_index: 0,
 };
 
-/// The strings of [`LeaseParams`] as C has them.
+/// The strings of [`LeaseParams`] as C strings.
 struct Strings {
     file_prefix: CString,
     runtime_dir: Option<CString>,
@@ -357,7 +363,8 @@ impl Strings {
 fn load_table() -> Result<&'static LeaseTable, String> {
     let path = library_path();
     let name = c_string(path.as_os_str().as_bytes())?;
-    // SAFETY: loading runs the library's initialisers, which do nothing but register DPDK's drivers.
+    // SAFETY: loading runs the library's initialisers, which do nothing but register DPDK's
+    // drivers.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return Err(format!("cannot load {}: {}", path.display(), dl_error()));
@@ -369,7 +376,8 @@ fn load_table() -> Result<&'static LeaseTable, String> {
     }
     // SAFETY: the symbol is a function of this type, by its name.
     let function: TableFn = unsafe { std::mem::transmute(symbol) };
-    // SAFETY: the function takes nothing and gives a table that lives as long as the library, or null.
+    // SAFETY: the function takes nothing and gives a table that lives as long as the library, or
+    // null.
     let table = unsafe { function().as_ref() };
     match table {
         Some(table)

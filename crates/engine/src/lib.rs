@@ -1,25 +1,25 @@
 //! The engine: queue pairs, completion queues, memory regions, packets, timers and threads of one
 //! process in one instance, as a library that does not know the verbs ABI.
 //!
-//! The provider plugin (`provider/src/verbs`) translates verbs to calls on [`Engine`]. Other callers
-//! use it directly: `examples/two_queue_pairs.rs` connects two queue pairs of one process and moves
-//! octets between them, in under 60 lines and without urdmad
-//! (`cargo run -p urdma-engine --example two_queue_pairs`).
+//! The provider plugin (`provider/src/verbs`) translates verbs to calls on [`Engine`]. Other
+//! callers use it directly: `examples/two_queue_pairs.rs` connects two queue pairs of one process
+//! and moves octets between them, in under 60 lines and without urdmad (`cargo run -p urdma-engine
+//! --example two_queue_pairs`).
 //!
 //! # Use
 //!
-//! 1. [`Engine::attach`] attaches to the urdmad of an instance and gives the engine of this process in
-//!    it; every caller gets the same one. [`Engine::start`] makes an engine from [`Parts`], for example
-//!    of an arena in this process ([`Parts::in_process`]).
+//! 1. [`Engine::attach`] attaches to the urdmad of an instance and gives the engine of this process
+//!    in it; every caller gets the same one. [`Engine::start`] makes an engine from [`Parts`], for
+//!    example of an arena in this process ([`Parts::in_process`]).
 //! 2. [`Engine::alloc_pd`], [`Engine::register_mr`], [`Engine::create_cq`] and [`Engine::create_qp`]
 //!    make the objects. Each is ended by a call of its own.
-//! 3. [`Engine::modify_qp`] connects a queue pair: its peer's number, GID and first PSN are exchanged
-//!    by means of the caller's ([`QpModify::steps_to_rts`]), or by rdma_cm ([`Engine::ucma`]).
+//! 3. [`Engine::modify_qp`] connects a queue pair: the caller exchanges the peer's number, GID and
+//!    first PSN ([`QpModify::steps_to_rts`]), or rdma_cm does ([`Engine::ucma`]).
 //! 4. [`Engine::post_send`], [`Engine::post_recv`] and [`Engine::poll_cq`] move data.
 //!
-//! All calls may be made from any thread. An engine that attached to an urdmad lives until the process
-//! ends, or until that urdmad has ended, the process has attached to another one, and no object of the
-//! engine is left.
+//! All calls may be made from any thread. An engine that attached to an urdmad lives until the
+//! process ends, or until that urdmad has ended, the process has attached to another one, and no
+//! object of the engine is left.
 //!
 //! # Files
 //!
@@ -55,11 +55,12 @@
 //!
 //! # One SEND inside a host
 //!
-//! `post_send` takes the lock and gives the request to the connection. The connection plans the next
-//! datagram, the path gives room for it, and the connection writes the headers and has the payload
-//! gathered behind them. The path puts the datagram into the ring of the peer. The peer's `poll_cq`
-//! finds its completion queue empty, takes the lock and then the datagram. The connection places the
-//! payload and pushes a completion. An acknowledgement that is due leaves before the lock is released.
+//! `post_send` takes the lock and gives the request to the connection. The connection plans the
+//! next datagram, the path gives room for it, and the connection writes the headers and has the
+//! payload gathered behind them. The path puts the datagram into the ring of the peer. The peer's
+//! `poll_cq` finds its completion queue empty, takes the lock and then the datagram. The connection
+//! places the payload and pushes a completion. An acknowledgement that is due leaves before the
+//! lock is released.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -99,7 +100,8 @@ mod qp;
 mod random;
 mod receive;
 mod referral;
-/// Two ends of a connection, for tests of what is private to the engine; `tests/engine` uses it too.
+/// Two ends of a connection, for tests of what is private to the engine; `tests/engine` uses it
+/// too.
 #[cfg(test)]
 #[allow(dead_code, clippy::cast_possible_truncation)]
 #[path = "../tests/engine/rig.rs"]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Rounds of spinning before the first yield.
 const SPINS: u32 = 64;
 
-/// A lock around a value; whoever waits for it yields the processor.
+/// A lock around a value; a waiting thread yields the processor.
 #[derive(Debug)]
 pub(super) struct SpinLock<T> {
     taken: AtomicBool,
@@ -37,7 +37,7 @@ impl<T> SpinLock<T> {
     /// Takes the lock if it is free.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // Looking first keeps the line shared while somebody else holds the lock.
+        // A load first keeps the cache line shared while another thread holds the lock.
         if self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
             return None;
         }

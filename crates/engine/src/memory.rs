@@ -31,7 +31,7 @@ use super::srq::NotTaken;
 use super::types::{Access, EngineError, Pd, WorkCompletion};
 use super::xrc::XrcRole;
 
-/// What a connection may do to this process while it handles one call.
+/// The host of a connection or datagram queue pair during one call: its access to this process.
 pub(super) struct QpHost<'a> {
     /// All regions.
     pub(super) regions: &'a mut MrTable,
@@ -43,22 +43,23 @@ pub(super) struct QpHost<'a> {
     pub(super) remote_qpn: u32,
     /// Completions pushed so far.
     pub(super) counts: &'a mut Counts,
-    /// Where the process' peers read up to which packet the queue pair has taken the stream; nothing for datagrams.
+    /// Where the process' peers read up to which packet the queue pair has received the stream;
+    /// None for datagrams.
     pub(super) delivery: Option<&'a DeliveryRecord>,
-    /// What is to be told to others when the lock is free.
+    /// Events to deliver when the lock is free.
     pub(super) notes: &'a mut Vec<Note>,
-    /// Payload of so many octets or more may stay where it is.
+    /// Payload of at least so many octets may stay in place.
     pub(super) refer_from: usize,
-    /// That of the last datagram has.
+    /// The payload of the last datagram, if it stayed in place.
     pub(super) referred: Option<Referred>,
 }
 
-/// What a scatter-gather list is for.
+/// The use of a scatter-gather list.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ListKind {
     /// Octets are read from it, to be sent.
     Source,
-    /// What a read or an atomic brings is written to it.
+    /// The result of a read or an atomic is written to it.
     Response,
     /// A message is written to it.
     Receive,
@@ -117,7 +118,8 @@ impl QpHost<'_> {
             .check(remote.stag, remote.to, len, self.qp.pd(), needed)
     }
 
-    /// Splits `len` octets from `offset` of the list into pieces: calls `piece(address, begin, octets)` for each, in order.
+    /// Splits `len` octets from `offset` of the list into pieces: calls `piece(address, begin,
+    /// octets)` for each, in order.
     #[inline]
     pub(super) fn pieces(
         &self,
@@ -186,8 +188,8 @@ impl QpHost<'_> {
         let Some(last) = len.checked_sub(1) else {
             return Ok(());
         };
-        // SAFETY: readable by the caller's promise, writable since registered with remote write access; packet memory and registered memory do
-        // not overlap.
+        // SAFETY: readable by the caller's promise, writable since registered with remote write
+        // access; packet memory and registered memory do not overlap.
         let octet = unsafe {
             std::ptr::copy_nonoverlapping(from, pointer(address), last);
             from.add(last).read()
@@ -260,13 +262,15 @@ impl QpHost<'_> {
         let mut places = Destinations::new();
         places.push(pointer(address), last);
         places.push(&raw mut octet, 1);
-        // SAFETY: the first place is registered with remote write access, the second this function's own.
+        // SAFETY: the first place is registered with remote write access, the second this
+        // function's own.
         unsafe { far.copy_to(at, len, &mut places)? };
         store_last(address + last as u64, octet);
         Ok(())
     }
 
-    /// Copies `octets`, which are none of the application's, to the beginning of the concatenation of `sges`.
+    /// Copies `octets`, which are none of the application's, to the beginning of the concatenation
+    /// of `sges`.
     pub(super) fn scatter_octets(
         &mut self,
         list: ListKind,
@@ -276,7 +280,7 @@ impl QpHost<'_> {
         self.scatter_checked(list, sges, 0, octets.as_ptr(), octets.len())
     }
 
-    /// Takes the oldest request off the queue pair's shared receive queue if its list is `wanted`
+    /// Takes the oldest request from the queue pair's shared receive queue if its list is `wanted`
     /// and the completion queue has room.
     ///
     /// # Errors
@@ -293,7 +297,7 @@ impl QpHost<'_> {
         srq.take_if(sges, wanted)
     }
 
-    /// A completion of a connection with what the application is told beside.
+    /// A completion of a connection, with the fields that the application gets in addition.
     #[inline]
     fn work_completion(&self, completion: Completion) -> WorkCompletion {
         WorkCompletion {
@@ -332,7 +336,8 @@ impl<'a> Host for QpHost<'a> {
             |address, begin, octets| {
                 // SAFETY: the pieces together are `len` octets, so `begin` is within `out`.
                 let to = unsafe { to.add(begin) };
-                // SAFETY: the octets are registered memory, so readable; `out` is packet memory, which nobody registers.
+                // SAFETY: the octets are registered memory, so readable; `out` is packet memory,
+                // which is never registered.
                 unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), to, octets) };
             },
         );
@@ -409,7 +414,8 @@ impl<'a> Host for QpHost<'a> {
             return far.to_vec(at, len).map(|octets| out.extend(octets)).is_ok();
         }
         out.reserve(len);
-        // SAFETY: there is room for `len` octets more behind those of the vector, which nobody registers.
+        // SAFETY: there is room for `len` octets more behind those of the vector, which is
+        // never registered.
         unsafe {
             body.copy_to(at, out.as_mut_ptr().add(out.len()), len);
             out.set_len(out.len() + len);
@@ -442,7 +448,8 @@ impl<'a> Host for QpHost<'a> {
         if address % 8 != 0 {
             return Err(ProtectionError::Misaligned);
         }
-        // SAFETY: eight octets of registered memory with the remote access that the operation needs.
+        // SAFETY: eight octets of registered memory with the remote access that the operation
+        // needs.
         Ok(unsafe { atomic_at(address, op) })
     }
 
@@ -524,7 +531,7 @@ impl<'a> Host for QpHost<'a> {
             Event::SqDrained => AsyncKind::SqDrained,
             Event::LastRecvReached => AsyncKind::LastRecvReached,
             Event::PeerGone | Event::PeerClosed => {
-                // The end of the peer is no event of verbs; connection management tells its users.
+                // The end of the peer is not an event of verbs; connection management reports it.
                 self.notes.push(Note::QpGone(qpn));
                 return;
             }
@@ -536,7 +543,8 @@ impl<'a> Host for QpHost<'a> {
     }
 }
 
-/// Brings `len` octets at `addr` into memory and checks that they may be read, or written if `write`.
+/// Brings `len` octets at `addr` into memory and checks that they may be read, or written if
+/// `write`.
 ///
 /// # Errors
 /// [`EngineError::Fault`] when they are not mapped so.
@@ -562,8 +570,8 @@ pub(super) fn populate(addr: u64, len: u64, write: bool) -> Result<(), EngineErr
             Some(libc::EINTR | libc::EAGAIN) => {}
             // ENOMEM: there is a hole. EFAULT: no such right, or the file is shorter.
             Some(libc::ENOMEM | libc::EFAULT | libc::EHWPOISON) => return Err(EngineError::Fault),
-            // EINVAL: no right to write, or a kernel before 5.14, or memory of a device. If it can be read, it is the first; else it is the
-            // application's word.
+            // EINVAL: no right to write, or a kernel before 5.14, or memory of a device. If it can
+            // be read, it is the first; else it is the application's word.
             Some(libc::EINVAL) if write => return cannot_be_read(addr, len),
             _ => return Ok(()),
         }

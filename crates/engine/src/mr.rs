@@ -20,7 +20,7 @@ const _: () = assert!(LIMITS.max_mr + LIMITS.max_mw + 1 == 1 << INDEX_BITS);
 const RANDOM_BITS: u32 = 14;
 /// The other bits.
 pub(super) const INDEX_BITS: u32 = 32 - RANDOM_BITS;
-/// Freed indices that must pile up before one is used again.
+/// Number of freed indices above which one is used again.
 const REUSE_DELAY: usize = 64;
 
 /// One region or window, as far as the fast check looks at it.
@@ -45,7 +45,7 @@ pub(super) enum Kind {
     Memory,
     /// Memory whose pages may be missing when they are touched.
     OnDemand,
-    /// No memory: reads as zeroes, what is written vanishes.
+    /// No memory: reads as zeroes, writes are discarded.
     Null,
     /// A memory window.
     Window(Window),
@@ -54,7 +54,8 @@ pub(super) enum Kind {
 /// A memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Window {
-    /// Bound by requests of a queue pair, for this queue pair, and to be invalidated before it is bound again (type 2).
+    /// Bound by requests of a queue pair, for this queue pair, and to be invalidated before it is
+    /// bound again (type 2).
     pub(super) is_type_2: bool,
     /// Index of the region that it opens, 0 while it is not bound.
     pub(super) region: u32,
@@ -62,7 +63,7 @@ pub(super) struct Window {
     pub(super) qpn: u32,
 }
 
-/// What only the second look needs.
+/// The fields that only [`MrTable::find`] needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Detail {
     pub(super) kind: Kind,
@@ -71,7 +72,7 @@ pub(super) struct Detail {
     pub(super) windows: u32,
 }
 
-/// A region as it is told to the tables of lanes.
+/// A region as it is copied to the tables of lanes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MrCopy {
     region: Region,
@@ -277,7 +278,8 @@ impl MrTable {
         Ok(region.len)
     }
 
-    /// Changes a region that no window opens: what is `None` stays, and so does the key. Gives the protection domain of before.
+    /// Changes a region that no window opens: what is `None` stays, and so does the key. Gives the
+    /// protection domain of before.
     pub(super) fn reregister(&mut self, key: u32, change: &MrChange) -> Result<Pd, EngineError> {
         let access = change.access.unwrap_or(self.access_of(key)?);
         let index = self.region_of(key)?;
@@ -330,7 +332,7 @@ impl MrTable {
         self.details[index] = copy.detail;
     }
 
-    /// Forgets a region of another table.
+    /// Removes a region of another table.
     pub(super) fn drop_copy(&mut self, key: u32) {
         if let Some(index) = self.index_of(key) {
             self.regions[index] = NO_REGION;
@@ -338,7 +340,8 @@ impl MrTable {
         }
     }
 
-    /// Where `len` octets at `at` of region `key` lie, if `pd` has the region and it grants `needed`.
+    /// Where `len` octets at `at` of region `key` lie, if `pd` has the region and it grants
+    /// `needed`.
     #[inline]
     pub(super) fn check(
         &self,
@@ -484,14 +487,14 @@ impl PdTable {
         Ok(&mut self.users[pd.0 as usize - 1])
     }
 
-    /// Gives one back that nobody uses.
+    /// Frees one without users.
     pub(super) fn dealloc(&mut self, pd: Pd) -> Result<(), EngineError> {
         self.withdraw(pd)?;
         self.free.push_back(pd.0);
         Ok(())
     }
 
-    /// Forgets one that nobody uses.
+    /// Removes one without users.
     pub(super) fn withdraw(&mut self, pd: Pd) -> Result<(), EngineError> {
         let entry = self.entry(pd)?;
         if *entry != Some(0) {

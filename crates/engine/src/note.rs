@@ -8,10 +8,10 @@ use urdma_types::{Qpn, SlotId};
 #[derive(Debug)]
 pub(super) enum Note {
     /// The first message came in on this queue pair.
-    QpData(Qpn),
-    /// The other end of this queue pair is gone.
-    QpGone(Qpn),
-    /// A datagram for this slot of the host found nobody.
+    QpData(u32),
+    /// The other end of this queue pair has ended.
+    QpGone(u32),
+    /// A datagram for this slot of the host found no process.
     SlotDead(SlotId),
     /// A datagram of connection management.
     Cm(IpAddr, Box<[u8]>),

@@ -20,9 +20,10 @@ use super::cma;
 use super::note::Note;
 use super::packet_path::Refused;
 
-/// Octets behind the datagram that is being written which are taken from the receiver's processor meanwhile: three short ones.
+/// Distance in octets behind the datagram being written at which lines are prefetched from the
+/// receiver's cache: three short datagrams.
 const AHEAD: usize = 384;
-/// Room in a frame below which nothing more is put into it.
+/// Room in a frame below which it takes no further datagram.
 const ROOM_MIN: usize = 192;
 
 /// A frame that is being filled.
@@ -34,7 +35,7 @@ struct Open {
     count: u32,
     /// Octets of the first.
     first: usize,
-    /// One of them at least is of a connection that fails when nobody is there.
+    /// At least one is of a connection that fails when the receiver does not exist.
     is_reliable: bool,
     /// Where the datagram that is being written begins.
     at: usize,
@@ -80,11 +81,11 @@ pub(super) struct Outbox {
     /// The short datagram that is being written, and where it goes.
     short: Option<SlotId>,
     octets: ShortOctets,
-    /// A short datagram has been sent there, whose receiver may sleep.
+    /// The receiver of a short datagram, which may sleep.
     bell: Option<SlotId>,
     /// Frames that found a ring full: at most one for each receiver.
     stuck: Vec<Filled>,
-    /// Frames that found a ring full, ever.
+    /// Total of frames that found a ring full.
     pub(super) ring_full: u64,
 }
 
@@ -113,8 +114,9 @@ impl Outbox {
         self.open.is_none() && !self.is_stuck() && endpoint.may_send_short(to)
     }
 
-    /// Room for a datagram of up to `room` octets to `to`; [`Outbox::add`] sends what was written there. `is_alone` says that all of this call is of
-    /// one queue pair and not a stream: what is short enough then goes without a frame.
+    /// Room for a datagram of up to `room` octets to `to`; [`Outbox::add`] sends what was written
+    /// there. `is_alone` says that one queue pair alone sends in this call, and no batch: a short
+    /// datagram then needs no frame.
     ///
     /// # Errors
     /// [`Refused`].
@@ -165,7 +167,8 @@ impl Outbox {
         }
     }
 
-    /// The datagram that was begun has `len` octets. One with metadata, which is for slot 0, and one of which payload lies elsewhere go alone.
+    /// Completes the datagram that was begun, of `len` octets. One with metadata, which is for slot
+    /// 0, and one with payload by reference share no frame.
     #[inline]
     pub(super) fn add(
         &mut self,
@@ -216,7 +219,7 @@ impl Outbox {
                 self.bell = Some(to);
             }
             Err(_) if is_unreliable => {}
-            // There was room, so nobody is there.
+            // There was room, so the receiver does not exist.
             Err(_) => notes.push(Note::SlotDead(to)),
         }
     }
@@ -238,7 +241,7 @@ impl Outbox {
         else {
             return;
         };
-        // A frame in which nothing was written goes back.
+        // A frame in which nothing was written is freed.
         if count == 0 {
             return;
         }
@@ -258,7 +261,7 @@ impl Outbox {
         }
     }
 
-    /// Tries again what found a ring full.
+    /// Sends the frames that found a ring full again.
     #[cold]
     pub(super) fn retry_all(&mut self, endpoint: &mut Endpoint, notes: &mut Vec<Note>) {
         for filled in std::mem::take(&mut self.stuck) {
@@ -266,7 +269,7 @@ impl Outbox {
         }
     }
 
-    /// Tries again what waits for `to`; false when it still does.
+    /// Sends the frames that wait for `to` again; false when one still waits.
     #[cold]
     fn retry(&mut self, endpoint: &mut Endpoint, notes: &mut Vec<Note>, to: SlotId) -> bool {
         self.retry_all(endpoint, notes);
@@ -280,13 +283,14 @@ impl Outbox {
                 self.ring_full += 1;
                 self.stuck.push(filled);
             }
-            // What the dead process sent last may still wait in the ring, so this is not the moment to fail.
+            // Packets that the ended process sent last may still be in the ring, so the connection
+            // does not fail here.
             SendError::Dead if filled.is_reliable => notes.push(Note::SlotDead(filled.to)),
             SendError::Dead => {}
         }
     }
 
-    /// The process in `slot` is gone.
+    /// Drops what is kept for the process in `slot`, which has ended.
     pub(super) fn forget(&mut self, slot: SlotId) {
         self.stuck.retain(|waiting| waiting.to != slot);
         self.open.take_if(|open| open.to == slot);

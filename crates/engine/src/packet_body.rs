@@ -6,11 +6,12 @@ use urdma_arena::sync::prefetch_read;
 
 use super::cma::RemotePayload;
 
-/// Octets of a train behind the segment that is looked at which are on their way into the processor.
+/// Distance in octets between the segment of a train that is read and the octets that are
+/// prefetched.
 pub(super) const AHEAD: usize = 384;
 pub(super) const CACHE_LINE: usize = 64;
 
-/// A received datagram that lies in shared or DMA memory, but for the payload if that is far.
+/// A received datagram in shared or DMA memory; its payload may be in another process' memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketBody<'a> {
     data: *const u8,
@@ -54,15 +55,18 @@ impl<'a> PacketBody<'a> {
         self.len + self.far.map_or(0, RemotePayload::len)
     }
 
-    /// Copies the first octets out, as many as there are and fit; what follows them in `head` is arbitrary then.
+    /// Copies the first octets out, as many as there are and fit; what follows them in `head` is
+    /// arbitrary then.
     #[inline]
     pub(super) fn copy_head(&self, head: &mut [u8; HEAD_OCTETS]) -> usize {
-        // Copies of a fixed length are a few vector moves. Most datagrams are short, and their third cache line is not worth a miss.
+        // Copies of a fixed length are a few vector moves. Most datagrams are short, and their
+        // third cache line is not worth a miss.
         const SHORT: usize = 128;
         let len = self.len.min(HEAD_OCTETS);
         let (from, to) = (self.data, head.as_mut_ptr());
         if len <= SHORT && self.readable >= SHORT {
-            // SAFETY: SHORT octets are readable and fit in `head`; a datagram and a local array do not overlap.
+            // SAFETY: SHORT octets are readable and fit in `head`; a datagram and a local array do
+            // not overlap.
             unsafe { std::ptr::copy_nonoverlapping(from, to, SHORT) };
         } else if self.readable >= HEAD_OCTETS {
             // SAFETY: as above with HEAD_OCTETS.
@@ -82,14 +86,16 @@ impl<'a> PacketBody<'a> {
         }
     }
 
-    /// Copies the octets from `at` on out, as many as there are and fit; what follows them in `out` is arbitrary then.
+    /// Copies the octets from `at` on out, as many as there are and fit; what follows them in `out`
+    /// is arbitrary then.
     #[inline]
     pub(super) fn peek(&self, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
         self.prefetch(at + AHEAD, at + AHEAD + 2 * CACHE_LINE);
         let readable = self.readable.saturating_sub(at);
         let (from, to) = (self.data.wrapping_add(at), out.as_mut_ptr());
         if readable >= SEGMENT_HEAD_LEN {
-            // SAFETY: so many octets are readable from there; a datagram and a local array do not overlap. A fixed length is a few vector moves.
+            // SAFETY: so many octets are readable from there; a datagram and a local array do not
+            // overlap. A fixed length is a few vector moves.
             unsafe { std::ptr::copy_nonoverlapping(from, to, SEGMENT_HEAD_LEN) };
         } else {
             // SAFETY: as above; less than the array.
@@ -129,7 +135,8 @@ impl<'a> PacketBody<'a> {
     #[inline]
     pub(super) unsafe fn copy_to(&self, at: usize, to: *mut u8, len: usize) {
         let from = self.piece(at, len);
-        // SAFETY: readable as said above, writable by the caller's promise; packet memory and registered memory do not overlap.
+        // SAFETY: readable as said above, writable by the caller's promise; packet memory and
+        // registered memory do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
     }
 }

@@ -1,9 +1,10 @@
-//! What a way for packets is to the loops that send and receive: room for a datagram, then the datagram.
+//! What a way for packets is to the loops that send and receive: room for a datagram, then the
+//! datagram.
 //!
 //! Two ways exist: the arena (`arena_path.rs`), into the ring of another slot of the host, and the
-//! leased queue (`lease.rs`), out of the port. The loops are generic and dispatch statically. What only
-//! one way has is behind the defaults here: payload by reference, which only another process of the
-//! host can read, and captures.
+//! leased queue (`lease.rs`), out of the port. The loops are generic and dispatch statically. What
+//! only one way has is behind the defaults here: payload by reference, which only another process
+//! of the host can read, and captures.
 
 use urdma_arena::{Meta, Referred};
 
@@ -50,15 +51,15 @@ impl Written {
 
 /// A way out for the datagrams of one queue pair.
 pub(super) trait TransmitPath {
-    /// Room for a datagram of up to `octets`, until [`Self::commit`] or [`Self::discard`]. What this
-    /// learns of other slots goes into `notes`.
+    /// Room for a datagram of up to `octets`, until [`Self::commit`] or [`Self::discard`]. What
+    /// this learns of other slots goes into `notes`.
     ///
     /// # Errors
     /// [`Refused`]: nothing was begun.
     fn begin(&mut self, notes: &mut Vec<Note>, octets: usize) -> Result<&mut [u8], Refused>;
 
-    /// The length from which the payload of a datagram of up to `octets` may stay where it is, if its
-    /// connection allows that.
+    /// The length from which the payload of a datagram of up to `octets` may stay where it is, if
+    /// its connection allows that.
     #[inline]
     fn refer_from(&self, octets: usize, may_refer: impl FnOnce() -> bool) -> usize {
         let _ = (octets, may_refer);
@@ -74,7 +75,8 @@ pub(super) trait TransmitPath {
 
 /// A way in for datagrams that name their receiver in the UDP ports.
 pub(super) trait ReceivePath {
-    /// Takes a burst of datagrams; gives their number. Those of the burst before have been released.
+    /// Takes a burst of datagrams; gives their number. Those of the burst before have been
+    /// released.
     fn receive(&mut self) -> usize;
 
     /// The datagrams of the burst, and where each came from.
@@ -119,7 +121,7 @@ mod tests {
         }
 
         fn commit(&mut self, _: &mut Vec<Note>, written: Written) {
-            assert!(written.referred.is_none(), "nobody can read it");
+            assert!(written.referred.is_none(), "only copied payload");
             self.sent.push(self.begun[..written.len].into());
         }
 

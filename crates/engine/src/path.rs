@@ -11,10 +11,10 @@ use urdma_types::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 use super::lease::RouteId;
 use super::types::Info;
 
-/// The way to a peer.
+/// The path to a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PeerPath {
-    /// Straight into a slot's ring.
+    /// Directly into a slot's ring.
     Local(SlotId),
     /// To slot 0, which adds the headers that the metadata describe.
     Daemon(Meta),
@@ -40,14 +40,14 @@ pub(super) struct PeerSource {
 }
 
 impl PeerSource {
-    /// What no peer has: it is not known.
+    /// The value that no peer has: the source is not known.
     pub(super) const NONE: Self = Self {
         slot: u8::MAX,
         port: 0,
         ip: Ip16::UNSPECIFIED,
     };
 
-    /// That of `remote` at the end of a way.
+    /// The source of packets of `remote`, reached by `hop`.
     pub(super) fn new(hop: NextHop, remote: Qpn) -> Self {
         match hop {
             NextHop::Local => Self {
@@ -75,7 +75,8 @@ impl PeerSource {
         meta.src_port == self.port && meta.remote_ip == self.ip
     }
 
-    /// Whether a RESET came from there: from the process, which sends it without its queue pair, or from its urdmad.
+    /// Whether a RESET came from there: from the process, which sends it without its queue pair, or
+    /// from its urdmad.
     pub(super) fn sent_reset(&self, meta: &Meta) -> bool {
         let of_process = slot_of_source_port(self.port).map(|slot| source_port(Qpn::new(slot, 0)));
         let is_port =
@@ -85,7 +86,7 @@ impl PeerSource {
     }
 }
 
-/// What is known of a way before the engine's lock is taken.
+/// The result of address resolution, which happens before the engine's lock is taken.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NextHop {
     /// The peer is on this host.
@@ -99,7 +100,7 @@ pub(super) enum NextHop {
     },
 }
 
-/// Largest TRP datagram on the way from `info`'s host.
+/// Largest TRP datagram on the path from `info`'s host.
 pub(super) fn max_datagram(info: &Info, hop: NextHop) -> u32 {
     match hop {
         NextHop::Local => MAX_DATAGRAM.min(u32::try_from(LARGE_CAPACITY).unwrap_or(MAX_DATAGRAM)),
@@ -110,7 +111,8 @@ pub(super) fn max_datagram(info: &Info, hop: NextHop) -> u32 {
     }
 }
 
-/// Metadata of packets from `local` at the address with the GID index `gid_index` to `remote` on the host `ip`.
+/// Metadata of packets from `local` at the address with the GID index `gid_index` to `remote` on
+/// the host `ip`.
 pub(super) fn metadata(ip: IpAddr, (local, gid_index): (Qpn, u8), remote: SlotId) -> Meta {
     Meta {
         remote_ip: Ip16::new(ip),

@@ -1,15 +1,15 @@
 //! Progress: take what has arrived, let each queue pair send what it may, run the timers.
 //!
-//! [`Shard::take`] (`receive.rs`) takes at most [`BURST`] datagrams from the arena and as many from the
-//! leased queue. [`Shard::flush`] then gives every queue pair in the ready list a turn (`transmit.rs`),
-//! in which acknowledgements that are due leave too.
+//! [`Shard::take`] (`receive.rs`) takes at most [`BURST`] datagrams from the arena and as many from
+//! the leased queue. [`Shard::flush`] then gives every queue pair in the ready list a turn
+//! (`transmit.rs`), in which acknowledgements that are due leave too.
 //!
 //! [`Shard::progress_for_poll`] puts the sending off, once, when few datagrams came and there is a
-//! completion to deliver. The application's next call sends, and if that call posts an answer to what
-//! was received, the acknowledgement is part of it.
+//! completion to deliver. The application's next call sends, and if that call posts an answer to
+//! what was received, the acknowledgement is part of it.
 //!
-//! A queue pair that finds its receiver's ring full, or no free frame, keeps what it has to send and
-//! stays in the list. `is_blocked` makes the background thread try again soon.
+//! A queue pair that finds its receiver's ring full, or no free frame, keeps what it has to send
+//! and stays in the list. `is_blocked` makes the background thread try again soon.
 
 use proto_trp::conn::Time;
 
@@ -21,8 +21,8 @@ use super::types::Info;
 pub(super) const BURST: usize = 32;
 /// Bursts that empty a ring of the largest size.
 const DRAIN_BURSTS: usize = 65_536 / BURST;
-/// Datagrams at one poll above which acknowledgements are sent at once: the sender of a stream waits
-/// for them, and no answer will carry them.
+/// Datagrams at one poll above which acknowledgements are sent at once: the sender of a stream
+/// waits for them, and no answer will carry them.
 const PUT_OFF_MAX: usize = 4;
 
 impl Shard {
@@ -34,7 +34,8 @@ impl Shard {
         taken
     }
 
-    /// As [`Shard::progress`] for an application that polls a queue: `is_found` says whether it has a completion.
+    /// As [`Shard::progress`] for an application that polls a queue: `is_found` returns whether the
+    /// queue has a completion.
     #[inline]
     pub(super) fn progress_for_poll(&mut self, info: &Info, is_found: impl Fn() -> bool) {
         self.batch.polled();
@@ -52,7 +53,7 @@ impl Shard {
         }
     }
 
-    /// Takes all that waits in the ring, as far as it was there at the beginning.
+    /// Takes everything that was in the ring at the beginning.
     pub(super) fn drain(&mut self, info: &Info) {
         for _ in 0..DRAIN_BURSTS {
             if self.progress(info) < BURST {
@@ -61,7 +62,7 @@ impl Shard {
         }
     }
 
-    /// Whether a queue pair whose turn ended has more that could leave now: nothing but turns keeps it.
+    /// Whether a queue pair could send more now and only waits for its next turn.
     pub(super) fn may_send_more(&self) -> bool {
         !self.is_dead && !self.is_blocked && !self.ready.is_empty()
     }
@@ -86,7 +87,8 @@ impl Shard {
         self.is_blocked |= self.outbox.is_stuck();
     }
 
-    /// Sends what a request of `octets` that was just posted lets out, and what was put off for this call; or leaves it for more to come: see `batch.rs`.
+    /// Sends what a request of `octets` that was just posted allows, and what was put off until
+    /// this call; or leaves it for a batch (`batch.rs`).
     #[inline]
     pub(super) fn transmit_posted(&mut self, index: u16, octets: u32) {
         if self.batch.add(octets) {

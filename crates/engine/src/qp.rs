@@ -13,7 +13,7 @@ use super::srq::Srq;
 use super::types::{Pd, QpCaps};
 use super::xrc::XrcRole;
 
-/// What a queue pair is created with.
+/// The configuration of a new queue pair.
 #[derive(Clone)]
 pub struct QpConfig {
     /// Protection domain; does not count for the target of extended reliable connections.
@@ -22,13 +22,14 @@ pub struct QpConfig {
     pub send_cq: Arc<Cq>,
     /// Where receives complete; may be the same.
     pub recv_cq: Arc<Cq>,
-    /// Where receive requests come from; if anywhere, `max_recv_wr` and `max_recv_sge` do not count.
+    /// Where receive requests come from; if anywhere, `max_recv_wr` and `max_recv_sge` do not
+    /// count.
     pub srq: Option<Arc<Srq>>,
-    /// What it is in extended reliable connections.
+    /// Its role in extended reliable connections.
     pub xrc: XrcRole,
     /// Nothing is acknowledged or sent again (UC).
     pub unreliable: bool,
-    /// It goes to ERR when its peer is gone, as the queue pairs of an RNIC do.
+    /// It goes to ERR when its peer has ended, as the queue pairs of an RNIC do.
     pub fails_with_peer: bool,
     /// Send work requests, 1..; rounded up.
     pub max_send_wr: u32,
@@ -42,14 +43,15 @@ pub struct QpConfig {
     pub max_inline: u32,
     /// A datagram queue pair gets what it sends to a multicast group that it is attached to.
     pub hears_itself: bool,
-    /// What the caller calls it in [`super::AsyncEvent`].
+    /// The caller's value for it in [`super::AsyncEvent`].
     pub cookie: u64,
     /// Where its asynchronous events go.
     pub events: Arc<dyn EventSink>,
 }
 
 impl QpConfig {
-    /// A reliable connection with one completion queue: 128 requests each way, 4 elements each, 128 inline octets.
+    /// A reliable connection with one completion queue: 128 requests each way, 4 elements each, 128
+    /// inline octets.
     pub fn new(pd: Pd, cq: &Arc<Cq>, events: Arc<dyn EventSink>) -> Self {
         Self {
             pd,
@@ -84,7 +86,7 @@ pub struct Qp {
     cookie: u64,
     events: Arc<dyn EventSink>,
     witness: AtomicU64,
-    /// The application wants to hear that the send queue has drained.
+    /// Whether the application gets an event when the send queue has drained.
     wants_drained: AtomicBool,
 }
 
@@ -146,7 +148,7 @@ impl Qp {
         }
     }
 
-    /// What it is in extended reliable connections.
+    /// Its role in extended reliable connections.
     #[inline]
     pub fn xrc(&self) -> &XrcRole {
         &self.xrc
@@ -170,14 +172,16 @@ impl Qp {
         self.srq.as_ref()
     }
 
-    /// Address and value of the word that says that payload which frames refer to is still that of requests of this queue pair.
+    /// Address and value of the witness: the word that shows that payload to which frames refer
+    /// still belongs to requests of this queue pair.
     #[inline]
     pub(super) fn witness(&self) -> (u64, u64) {
         let at = std::ptr::from_ref(&self.witness).expose_provenance();
         (at as u64, self.witness.load(Ordering::Relaxed))
     }
 
-    /// The application gets back requests that have not been done, and their memory: nobody may read that any more.
+    /// Changes the witness: unfinished requests and their memory return to the application, and
+    /// peers may not read that memory any more.
     pub(super) fn revoke_payload(&self) {
         self.witness.fetch_add(1, Ordering::SeqCst);
     }
@@ -207,7 +211,8 @@ pub(super) struct Counts {
     pub(super) recv_pushed: u32,
 }
 
-/// Completions of a queue pair that were polled; wraps round. Written under the completion queue's lock.
+/// Completions of a queue pair that were polled; wraps round. Written under the completion queue's
+/// lock.
 #[derive(Debug, Default)]
 pub(super) struct Polled {
     send: AtomicU32,
@@ -241,7 +246,7 @@ impl Polled {
             .wrapping_sub(self.recv.load(Ordering::Acquire))
     }
 
-    /// None waits: all were purged.
+    /// Resets the counts after all completions were purged.
     pub(super) fn reset(&self, counts: &Counts) {
         self.send.store(counts.send_pushed, Ordering::Release);
         self.recv.store(counts.recv_pushed, Ordering::Release);
@@ -251,7 +256,8 @@ impl Polled {
 const CHUNK: usize = 256;
 const CHUNKS: usize = 65_536 / CHUNK;
 
-/// [`Polled`] of every index, reachable without a lock; memory is taken as indices come into use and never moves.
+/// [`Polled`] of every index, reachable without a lock; memory is taken as indices come into use
+/// and never moves.
 #[derive(Debug)]
 pub(super) struct PolledTable {
     chunks: [OnceLock<Box<[Polled; CHUNK]>>; CHUNKS],

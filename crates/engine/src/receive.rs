@@ -32,7 +32,8 @@ enum Origin {
 }
 
 impl Shard {
-    /// Takes what has arrived. When a short datagram came and `is_enough`, only more of these are taken.
+    /// Takes what has arrived. After a short datagram, if `is_enough`, only further short datagrams
+    /// are taken.
     #[inline]
     pub(super) fn take(&mut self, info: &Info, is_enough: impl Fn() -> bool) -> usize {
         let taken = self.receive_from_arena(info, is_enough);
@@ -59,7 +60,9 @@ impl Shard {
                 Arrival::Frame(frame) => {
                     self.endpoint.prefetch_next();
                     if frame.from() == SlotId::DAEMON {
-                        // It came after the last look at the clock if this thread has waited for a processor: round trips would seem shorter than the path.
+                        // If this thread has waited for a processor, the datagram came after the
+                        // last reading of the clock, and round trips would seem shorter than the
+                        // path.
                         now = clock::now();
                     }
                     taken += self.dispatch_frame(info, now, &frame);
@@ -83,7 +86,7 @@ impl Shard {
         taken
     }
 
-    /// Hands on a datagram that came without a frame.
+    /// Dispatches a datagram that came without a frame.
     #[inline]
     fn dispatch_short(
         &mut self,
@@ -99,7 +102,7 @@ impl Shard {
         self.handle(info, now, &octets[..len], &body, &origin)
     }
 
-    /// Hands on the datagrams of a frame; gives the number of packets in them.
+    /// Dispatches the datagrams of a frame; returns the number of packets in them.
     #[inline]
     fn dispatch_frame(&mut self, info: &Info, now: Time, frame: &RxFrame) -> usize {
         let origin = if frame.from() == SlotId::DAEMON {
@@ -122,7 +125,8 @@ impl Shard {
             if let Some((at, _)) = ahead.next() {
                 frame.prefetch(at);
             }
-            // SAFETY: the datagram lies within the frame, as does what is readable behind it, and the frame is held as long as it is borrowed.
+            // SAFETY: the datagram lies within the frame, as does what is readable behind it, and
+            // the frame is held as long as it is borrowed.
             let body =
                 unsafe { PacketBody::new(frame.data_ptr().add(at), len, frame.capacity() - at) };
             taken += self.dispatch(info, now, &body, &origin);
@@ -133,7 +137,7 @@ impl Shard {
         }
     }
 
-    /// Takes a frame that is not just datagrams.
+    /// Dispatches a frame that is not a plain one.
     #[inline(never)]
     fn take_special(
         &mut self,
@@ -148,7 +152,8 @@ impl Shard {
                 self.take_referring(info, now, frame, referred, origin);
             }
             Special::PassedOn => {
-                // SAFETY: the datagram lies within the frame, as does what is readable behind it, and the frame is held as long as it is borrowed.
+                // SAFETY: the datagram lies within the frame, as does what is readable behind it,
+                // and the frame is held as long as it is borrowed.
                 let body =
                     unsafe { PacketBody::new(frame.data_ptr(), frame.len(), frame.capacity()) };
                 self.dispatch(info, now, &body, &Origin::Remote(frame.meta()));
@@ -156,7 +161,7 @@ impl Shard {
         }
     }
 
-    /// Takes a datagram whose payload is still in the memory of the process that sent it.
+    /// Dispatches a datagram whose payload is in the memory of the process that sent it.
     fn take_referring(
         &mut self,
         info: &Info,
@@ -230,7 +235,7 @@ impl Shard {
         }
     }
 
-    /// Hands on a datagram in memory that others may write to.
+    /// Dispatches a datagram in memory that others may write to.
     #[inline]
     fn dispatch(&mut self, info: &Info, now: Time, body: &PacketBody, origin: &Origin) -> usize {
         let mut head = [0u8; HEAD];
@@ -239,8 +244,8 @@ impl Shard {
         self.handle(info, now, &head[..head_len], body, origin)
     }
 
-    /// Hands a datagram, of which `head` is a private copy of the first octets, to whom it is for. Gives the number of packets that it stands for, which is
-    /// more than 1 for a train.
+    /// Passes a datagram, of which `head` is a private copy of the first octets, to its queue pair.
+    /// Returns the number of packets in it, which is more than 1 for a train.
     #[inline]
     fn handle(
         &mut self,
@@ -330,7 +335,8 @@ impl Shard {
         }
     }
 
-    /// Answers a datagram that no queue pair takes with a RESET, so that its sender need not wait for a timeout.
+    /// Answers a datagram that no queue pair accepts with a RESET, so that its sender need not wait
+    /// for a timeout.
     #[cold]
     fn answer_reset(
         &mut self,
@@ -372,7 +378,8 @@ impl Shard {
     }
 }
 
-/// Whether a datagram that did not come from where the peer's packets come from may be its all the same: a RESET, or one for a queue pair that has no peer yet.
+/// Whether a datagram from another source than the peer's may still be the peer's: a RESET, or one
+/// for a queue pair that has no peer yet.
 #[cold]
 fn may_be_from_peer(entry: &QpEntry, fixed: &[u8; trp::HEADER_LEN], origin: &Origin) -> bool {
     let is_reset = PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset);
@@ -380,7 +387,8 @@ fn may_be_from_peer(entry: &QpEntry, fixed: &[u8; trp::HEADER_LEN], origin: &Ori
         || matches!(origin, Origin::Remote(meta) if is_reset && entry.source.sent_reset(meta))
 }
 
-/// The RESET that answers a datagram for a queue pair of this process; acknowledges what that queue pair had taken, if the datagram is of its stream.
+/// The RESET that answers a datagram for a queue pair of this process; acknowledges what that queue
+/// pair had received, if the datagram is of its stream.
 fn reset_of(
     endpoint: &Endpoint,
     head: &[u8],

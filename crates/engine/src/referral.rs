@@ -1,4 +1,5 @@
-//! The sender's side of payload by reference (`cma.rs`): a datagram that names where its payload is.
+//! The sender's side of payload by reference (`cma.rs`): a datagram that names where its payload
+//! is.
 
 use proto_trp::conn::Sge;
 use urdma_arena::Referred;
@@ -6,12 +7,14 @@ use urdma_arena::Referred;
 use super::cma::ENTRY;
 use super::memory::{ListKind, QpHost};
 
-/// Payload of messages up to this length: longer ones do not fit into a core's cache twice, and then two cores that copy are faster than one.
+/// Messages up to this length are referred to: longer ones do not fit into a core's cache twice,
+/// and then two cores that copy are faster than one.
 pub(super) const REFERRED_MESSAGE_MAX: u64 = 512 * 1024;
 
 impl QpHost<'_> {
-    /// Writes where the `out.len()` octets are that begin `offset` octets into the list to the beginning of `out`, instead of them. None when they are
-    /// to be gathered: the message is too long, or some of them are not plainly there.
+    /// Writes where the `out.len()` octets are that begin `offset` octets into the list to the
+    /// beginning of `out`, instead of them. None when they are to be gathered: the message is too
+    /// long, or some of them are not plainly there.
     #[inline(never)]
     pub(super) fn refer(&self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Option<Referred> {
         let message: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();

@@ -34,7 +34,8 @@ use super::xrc::{self, XrcRole};
 /// Requests of a shared receive queue that half-arrived messages of one connection may use.
 pub(super) const SHARED_IN_USE_MAX: u32 = 64;
 
-/// Silence after which a connection to another host asks whether its peer lives: a peer's urdmad answers at once for a process that is gone.
+/// Silence after which a connection to another host probes its peer: the peer's urdmad answers at
+/// once for a process that has ended.
 const KEEPALIVE_NS: u64 = 3_000_000_000;
 
 /// One queue pair.
@@ -45,19 +46,20 @@ pub(super) struct QpEntry {
     pub(super) path: Option<PeerPath>,
     /// Generation of the peer's slot when the connection was made, if the peer is on this host.
     pub(super) peer_generation: u32,
-    /// Nothing from elsewhere is taken while there is a path.
+    /// The only source from which packets are accepted while there is a path.
     pub(super) source: PeerSource,
     pub(super) counts: Counts,
-    /// Where this host's processes read what the queue pair has taken.
+    /// Where processes of this host read what the queue pair has received.
     pub(super) delivery: &'static DeliveryRecord,
-    /// It is in the ready list.
+    /// Whether it is in the ready list.
     pub(super) is_queued: bool,
     /// Connection ids that lead here, of received and sent streams.
     pub(super) ids: [Option<u32>; 2],
 }
 
 impl QpEntry {
-    /// Whether the peer is the process that had `slot` in its `generation` or before, and not a later one; None when it is in another slot.
+    /// Whether the peer is the process that had `slot` in its `generation` or before, and not a
+    /// later one; None when it is in another slot.
     fn is_with(&self, slot: SlotId, generation: u32) -> Option<bool> {
         let is_in_slot = matches!(self.path, Some(PeerPath::Local(peer)) if peer == slot);
         // Generations wrap round.
@@ -66,23 +68,23 @@ impl QpEntry {
     }
 }
 
-/// What happened to datagrams that reached no queue pair, and the like.
+/// Counters of datagrams, also of those that reached no queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PacketCounters {
     pub(super) received: u64,
     pub(super) sent: u64,
     pub(super) malformed: u64,
     pub(super) unknown_qp: u64,
-    /// Packets for a queue pair that came from elsewhere than its peer.
+    /// Packets for a queue pair from another source than its peer.
     pub(super) wrong_source: u64,
     /// RESETs that were not sent because too many were.
     pub(super) resets_left_out: u64,
     pub(super) forwarded: u64,
     pub(super) no_frame: u64,
-    /// Datagrams whose payload was to be read from their sender's memory, and those of which it could not be.
+    /// Datagrams with payload in their sender's memory, and those of which it could not be read.
     pub(super) referred: u64,
     pub(super) unreadable: u64,
-    /// Datagrams without a receive request, for nobody, or with another `Q_Key`.
+    /// Datagrams without a receive request, without a receiver, or with another `Q_Key`.
     pub(super) datagrams_dropped: u64,
     /// Datagrams that the posted receive request was too short for.
     pub(super) datagrams_too_long: u64,
@@ -116,13 +118,14 @@ pub(super) struct Shard {
     pub(super) srq_count: u32,
     /// Queue pairs in the ready list wait for the application's next call.
     pub(super) is_put_off: bool,
-    /// Something could not be sent because a ring was full or frames were short: to be tried again soon.
+    /// Something could not be sent because a ring was full or no frame was free; it is tried again
+    /// soon.
     pub(super) is_blocked: bool,
     /// Polls since an application armed a completion queue.
     pub(super) polls_since_armed: u32,
     /// Polls in a row that found nothing.
     pub(super) empty_polls: u32,
-    /// urdmad is gone: nothing is sent any more.
+    /// urdmad has ended: nothing is sent any more.
     pub(super) is_dead: bool,
 }
 
@@ -224,7 +227,7 @@ impl Shard {
         self.in_domain(config.pd, |shard| shard.add_qp(config, polled))
     }
 
-    /// Makes something that belongs to a protection domain and keeps it busy.
+    /// Makes an object of a protection domain, which counts as its user.
     pub(super) fn in_domain<T>(
         &mut self,
         pd: Pd,
@@ -271,7 +274,7 @@ impl Shard {
         Ok(qp)
     }
 
-    /// Takes a queue pair out; the caller has sent what it owed.
+    /// Removes a queue pair; the caller has sent its last acknowledgement.
     pub(super) fn remove_qp(&mut self, qp: &Qp) {
         let index = qp.number().index();
         self.forget_path(index);
@@ -290,7 +293,7 @@ impl Shard {
         self.qp_count -= 1;
     }
 
-    /// Ends the way to the peer and forgets the ids of the streams.
+    /// Closes the path to the peer and removes the ids of the streams.
     pub(super) fn forget_path(&mut self, index: u16) {
         let Some(entry) = self.qps.get_mut(index) else {
             return;
@@ -304,7 +307,7 @@ impl Shard {
         }
     }
 
-    /// Back to RESET: everything is forgotten, completions too.
+    /// Back to RESET: all state is dropped, completions included.
     pub(super) fn reset_qp(&mut self, index: u16, polled: &PolledTable) {
         self.forget_path(index);
         self.wheel.cancel(index);
@@ -316,7 +319,8 @@ impl Shard {
         }
     }
 
-    /// RESET or INIT to INIT, INIT to RTR, RTR to RTS, and so on, with the attributes that are in the entry.
+    /// RESET or INIT to INIT, INIT to RTR, RTR to RTS, and so on, with the attributes that are in
+    /// the entry.
     pub(super) fn step_qp(
         &mut self,
         index: u16,
@@ -356,8 +360,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Remembers the connection id of the stream that begins with a step.
-    fn learn_id(&mut self, index: u16, to: QpState) {
+    /// Stores the connection id of the stream that begins with a step.
+    fn learn_id(&mut self, index: u16, to: State) {
         let Some(entry) = self.qps.get_mut(index) else {
             return;
         };
@@ -404,8 +408,9 @@ impl Shard {
         }
     }
 
-    /// The process that had `slot` in its `generation` or before has ended: each queue pair connected to it learns what the process had taken and that its
-    /// peer is gone. A rare event, hence the walk.
+    /// Notes that the process that had `slot` in `generation` or before has ended: each queue pair
+    /// connected to it learns what the process had received and that the process has ended. A rare
+    /// event, so all queue pairs are walked.
     pub(super) fn slot_gone(&mut self, now: Time, slot: SlotId, generation: u32) {
         let arena = self.endpoint.arena();
         let mut is_met_anew = false;
@@ -428,15 +433,16 @@ impl Shard {
             }
             entry.conn.peer_gone(&mut host);
         }
-        // What waits for the next process in the slot stays, and so does what is known of it.
+        // If the slot has a new process, frames for it and what is known of it are kept.
         if !is_met_anew {
             self.outbox.forget(slot);
             self.cma.forget(&self.endpoint, slot);
         }
     }
 
-    /// The queue pairs that are connected to the process that had `slot` in its `generation` or before.
-    pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
+    /// The queue pairs that are connected to the process that had `slot` in its `generation` or
+    /// before.
+    pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
         self.qps
             .iter()
             .filter(|entry| entry.is_with(slot, generation) == Some(true))
@@ -444,14 +450,14 @@ impl Shard {
             .collect()
     }
 
-    /// Has every queue pair acknowledge what it has taken with the next packets that are sent.
+    /// Makes every queue pair acknowledge what it has received with the next packets that are sent.
     pub(super) fn acknowledge_all(&mut self) {
         for index in self.qps.indices() {
             self.acknowledge(index);
         }
     }
 
-    /// Has a queue pair acknowledge what it has taken with the next packet that is sent.
+    /// Makes a queue pair acknowledge what it has received with the next packet that is sent.
     pub(super) fn acknowledge(&mut self, index: u16) {
         if let Some(entry) = self.qps.get_mut(index) {
             entry.conn.acknowledge_now();
@@ -461,7 +467,7 @@ impl Shard {
         }
     }
 
-    /// urdmad is gone: every queue pair fails.
+    /// Fails every queue pair: urdmad has ended.
     pub(super) fn device_gone(&mut self) {
         self.is_dead = true;
         for index in self.qps.indices() {
@@ -471,7 +477,7 @@ impl Shard {
     }
 }
 
-/// Forgets the completions of a queue pair that nobody has polled.
+/// Removes the unpolled completions of a queue pair.
 pub(super) fn purge(qp: &Qp) {
     let number = qp.number();
     qp.send_cq().purge(|wc| wc.qpn == number);
@@ -585,7 +591,7 @@ fn rtr_params(entry: &QpEntry, max_datagram: u32) -> Option<RtrParams> {
 
 fn rts_params(entry: &QpEntry) -> RtsParams {
     let attributes = &entry.attributes;
-    // Of a death on this host urdmad tells.
+    // urdmad reports the end of a local peer; no keepalive is needed.
     let is_local = entry.path.as_ref().is_some_and(PeerPath::is_local);
     RtsParams {
         local_psn: Psn::new(attributes.sq_psn),

@@ -14,18 +14,20 @@ use super::shard::Shard;
 pub(super) const NAP_MAX_NS: u64 = 1_000_000;
 /// Polls since the last arming that make an application one that polls.
 const POLLS_TO_TAKE_OVER: u32 = 8;
-/// Polls in a row that may find nothing before the processor is given away, about 20 us: usually, and when that helps (see [`SleepControl::give_way`]).
+/// Empty polls in a row before the processor is yielded, about 20 us: by default, and when yielding
+/// helps (see [`SleepControl::give_way`]).
 const POLLS_TO_YIELD: (u32, u32) = (1024, 16);
-/// A yield that comes back in less found nobody who wanted the processor.
+/// A yield that returns sooner found no other thread that wanted the processor.
 const YIELD_IDLE_NS: u64 = 1_000;
-/// A yield that comes back in less had given way to somebody who yields too, like the peer of this very conversation.
+/// A yield that returns sooner ran a thread that yields too, such as the peer of this connection.
 const YIELD_HELPED_NS: u64 = 50_000;
-/// A yield that takes longer went to somebody who computes.
+/// A yield that takes longer ran a thread that computes.
 const YIELD_COMPUTES_NS: u64 = 500_000;
-/// How long an application that polls in vain then sleeps for moments instead of yielding: who sleeps is served as soon as he wakes, who spins or
-/// yields waits for a whole time slice of everybody else.
+/// How long an application that polls in vain then sleeps briefly instead of yielding: a sleeping
+/// thread is scheduled promptly on wake-up, one that spins or yields waits for a whole time slice
+/// of every other thread.
 const DOZE_FOR_NS: u64 = 50_000_000;
-/// Such a moment.
+/// Length of such a sleep.
 const DOZE_NS: u64 = 20_000;
 pub(super) const FOREVER: u64 = u64::MAX;
 pub(super) const MODE_POLL: u8 = 0;
@@ -36,14 +38,15 @@ pub(super) struct SleepControl {
     pub(super) parker: Parker,
     /// Polls by applications; written under the engine's lock.
     pub(super) polls: AtomicU64,
-    /// When the thread's sleep ends by itself, in nanoseconds; 0 while it is awake. Written under the engine's lock.
+    /// When the thread's sleep ends by itself, in nanoseconds; 0 while it is awake. Written under
+    /// the engine's lock.
     pub(super) wake_at: AtomicU64,
     pub(super) is_bounded: AtomicBool,
     kicked: AtomicBool,
     pub(super) mode: AtomicU8,
-    /// Vain polls until the application's thread yields.
+    /// Empty polls until the application's thread yields.
     polls_to_yield: AtomicU32,
-    /// Until when it sleeps for moments instead, nanoseconds.
+    /// Until when it sleeps briefly instead, nanoseconds.
     doze_until: AtomicU64,
 }
 
@@ -61,8 +64,9 @@ impl SleepControl {
         }
     }
 
-    /// An application has polled; `found` says whether it found a completion. True when it has polled in vain for so long that others
-    /// should have the processor for a moment: on a busy machine the peer may be waiting for this very processor.
+    /// Notes a poll of an application; `found` says whether it found a completion. Returns true
+    /// after so many empty polls that the processor should be yielded: on a busy machine the peer
+    /// may be waiting for this processor.
     #[inline]
     pub(super) fn polled(&self, shard: &mut Shard, found: bool) -> bool {
         self.polls.store(
@@ -95,11 +99,12 @@ impl SleepControl {
         true
     }
 
-    /// Gives the processor away after long vain polling, and learns from what happens.
+    /// Yields the processor after many empty polls, and adapts to the outcome.
     ///
-    /// Two programs that poll for one another on one processor lose a time slice, milliseconds, at every message unless they yield; then
-    /// it is microseconds, so if the yield comes back soon, the next one comes sooner. If it comes back late, it went to somebody who
-    /// computes: for a while it sleeps for moments instead.
+    /// Two programs that wait for one another on one processor lose a time slice, milliseconds, at
+    /// every message unless they yield; then it is microseconds. If a yield returns soon, the next
+    /// one happens after fewer polls. If it returns late, a thread that computes had the processor:
+    /// for a while the application sleeps briefly instead.
     #[cold]
     pub(super) fn give_way(&self) {
         let before = clock::now_ns();
@@ -134,7 +139,7 @@ impl SleepControl {
         }
     }
 
-    /// An application has armed a completion queue: it is about to sleep.
+    /// Notes that an application has armed a completion queue: it is about to sleep.
     pub(super) fn armed(&self, shard: &mut Shard) {
         shard.polls_since_armed = 0;
         shard.empty_polls = 0;
@@ -143,7 +148,8 @@ impl SleepControl {
         }
     }
 
-    /// After something was done under the lock: wakes the thread if it would sleep past what only it does.
+    /// After a change under the lock: wakes the thread if it would otherwise sleep past work that
+    /// only it does.
     #[inline]
     pub(super) fn wake_if_due(&self, shard: &mut Shard) {
         if shard.wheel.take_moved()
@@ -184,7 +190,7 @@ impl SleepControl {
         let timeout = (until_ns != FOREVER)
             .then(|| Duration::from_nanos(until_ns.saturating_sub(clock::now_ns())));
         let parked = match timeout {
-            // Somebody polls: senders need not ring.
+            // An application polls: senders need not ring.
             Some(limit) if naps && !self.parker.is_parked() => self.parker.nap(limit),
             _ => self
                 .parker

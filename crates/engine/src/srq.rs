@@ -14,7 +14,7 @@ use super::events::{AsyncEvent, AsyncKind, EventSink};
 use super::lock::SpinLock;
 use super::types::{EngineError, Pd, LIMITS};
 
-/// What a shared receive queue is created with.
+/// The configuration of a new shared receive queue.
 #[derive(Clone)]
 pub struct SrqConfig {
     /// Protection domain of its lists; queue pairs that use it may have others.
@@ -25,9 +25,9 @@ pub struct SrqConfig {
     pub max_sge: u32,
     /// Fewer requests than this raise an event once; 0 for never.
     pub limit: u32,
-    /// What the caller calls it in [`AsyncEvent`].
+    /// The caller's value for it in [`AsyncEvent`].
     pub cookie: u64,
-    /// Where its events go.
+    /// The receiver of its events.
     pub events: Arc<dyn EventSink>,
 }
 
@@ -90,7 +90,7 @@ impl Ring {
         }
     }
 
-    /// Whether fewer requests are left than were to be told of; that is told once.
+    /// Whether fewer requests are left than the armed limit; disarms the limit.
     fn falls_below_limit(&mut self) -> bool {
         let falls = self.len < self.limit as usize;
         if falls {
@@ -158,7 +158,7 @@ impl Srq {
     /// Adds a request.
     ///
     /// # Errors
-    /// Nothing was taken.
+    /// The request was not accepted.
     pub fn post(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let max_sge = self.max_sge as usize;
         let count = wr.sges.len();
@@ -224,7 +224,8 @@ impl Srq {
         });
     }
 
-    /// Sets size and limit; one that is not given stays. A queue that already holds fewer requests than the limit says so at once.
+    /// Sets size and limit; one that is not given stays. A queue that already holds fewer requests
+    /// than the limit raises the event at once.
     pub(super) fn modify(
         &self,
         max_wr: Option<u32>,
@@ -379,7 +380,7 @@ mod tests {
             Err(EngineError::Invalid)
         );
         srq.modify(Some(6), Some(5)).unwrap();
-        // Four are posted: fewer than the limit, which is told at once and disarmed.
+        // Four are posted: fewer than the limit, so the event is raised at once and the limit disarmed.
         assert_eq!(srq.size_and_limit(), (6, 0));
         assert_eq!(sink.0.lock().unwrap().len(), 1);
         post(&srq, 5).unwrap();

@@ -2,7 +2,8 @@
 
 use std::io;
 
-/// A thread that takes no signals, so that the application's handlers run in the application's threads.
+/// A thread that takes no signals, so that the application's handlers run in the application's
+/// threads.
 pub(super) fn spawn_quiet(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     // SAFETY: an all-zero sigset_t is a valid place for sigfillset and pthread_sigmask to write to.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };

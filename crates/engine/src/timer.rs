@@ -168,7 +168,8 @@ impl Wheel {
         now.as_ns() >> TICK_SHIFT > self.tick && self.occupied.iter().any(|&places| places != 0)
     }
 
-    /// Takes one timer whose time has come by `now` out of the wheel, and gives its index; `None` when there is no more.
+    /// Takes one timer whose time has come by `now` out of the wheel, and gives its index; `None`
+    /// when there is no more.
     pub(super) fn expired(&mut self, now: Time) -> Option<u16> {
         let target = now.as_ns() >> TICK_SHIFT;
         loop {

@@ -79,7 +79,8 @@ impl Shard {
             };
             if let Some(entry) = self.qps.get_mut(index) {
                 entry.is_queued = false;
-                // Without a frame the others need not be asked, unless they may have buffers of a leased queue.
+                // Without a free frame the others cannot send either, unless they use buffers of a
+                // leased queue.
                 if self.give_turn(index, now, is_alone) == Turn::NoFrame && self.lease.is_none() {
                     break;
                 }
@@ -89,14 +90,15 @@ impl Shard {
         }
     }
 
-    /// Lets a queue pair send what it may.
+    /// Gives a queue pair one turn and publishes what it sent.
     #[inline]
     pub(super) fn transmit(&mut self, index: u16, now: Time) {
         self.give_turn(index, now, true);
         self.publish();
     }
 
-    /// Gives a queue pair one turn, and puts it into the ready list if it has more to send. What it sends goes by itself if `is_alone`.
+    /// Gives a queue pair one turn, and puts it into the ready list if it has more to send.
+    /// `is_alone` says that no other queue pair sends in this call.
     #[inline]
     pub(super) fn give_turn(&mut self, index: u16, now: Time, is_alone: bool) -> Turn {
         let Some(entry) = self.qps.get_mut(index) else {
@@ -209,7 +211,7 @@ pub(super) fn run_turn<P: TransmitPath>(
     Turn::More
 }
 
-/// Starts taking the lines that are about to be written from the processor that has them.
+/// Prefetches the cache lines that are about to be written.
 #[inline(never)]
 fn prefetch_to_write(room: &[u8]) {
     for line in room.chunks(CACHE_LINE) {

@@ -8,11 +8,11 @@ use urdma_ipc::Personality;
 use urdma_types::{Qpn, SlotId};
 
 impl Access {
-    /// What peers may be allowed.
+    /// All rights that peers may have.
     pub const REMOTE: Self = Self::REMOTE_WRITE
         .union(Self::REMOTE_READ)
         .union(Self::REMOTE_ATOMIC);
-    /// What allows peers to change memory, and so needs [`Access::LOCAL_WRITE`] too.
+    /// The rights of peers to change memory, which need [`Access::LOCAL_WRITE`] too.
     pub const REMOTE_CHANGE: Self = Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC);
 }
 
@@ -34,7 +34,8 @@ bitflags::bitflags! {
         const ZERO_BASED = 1 << 5;
         /// Its pages may come and go.
         const ON_DEMAND = 1 << 6;
-        /// Scatter-gather lists of this process may name it; no flag of verbs, and what a window never has.
+        /// Scatter-gather lists of this process may name it; no flag of verbs, and what a window
+        /// never has.
         const LOCAL = 1 << 31;
     }
 }
@@ -64,14 +65,14 @@ pub struct GidEntry {
     pub netdev: Option<String>,
 }
 
-/// What the engine is attached to; never changes.
+/// The instance that an engine is attached to; never changes.
 #[derive(Clone, Debug)]
 pub struct Info {
     /// This process's slot.
     pub slot: SlotId,
     /// EUI-64 of the device.
     pub node_guid: u64,
-    /// What the device shows itself as.
+    /// How the device presents itself.
     pub personality: Personality,
     /// The GID table; index 0 is the link-local GID.
     pub gids: Vec<GidEntry>,
@@ -79,18 +80,21 @@ pub struct Info {
     pub addresses: Vec<IpAddr>,
     /// IP MTU of the instance's port in octets, 0 if it has none (all traffic stays on this host).
     pub mtu: u16,
-    /// Whether the process has a leased queue pair of the port; if not, why not, when one was asked for.
+    /// Whether the process has a leased queue pair of the port; if not, why not, when one was asked
+    /// for.
     pub lease: LeaseState,
-    /// How much there can be.
+    /// The largest numbers of objects and sizes.
     pub limits: Limits,
 }
 
-/// Octets of IPv6, UDP and TRP headers before a message or a segment's payload, at most, rounded up.
+/// Octets of IPv6, UDP and TRP headers before a message or a segment's payload, at most, rounded
+/// up.
 const HEADER_OCTETS: u16 = 100;
 
 impl Info {
-    /// The largest MTU of InfiniBand's, as `ibv_mtu` numbers them, that a datagram of the port holds: 1 is 256 octets, 5 is 4096. Messages of
-    /// datagram queue pairs are no longer than that; connections use all of the datagram nevertheless.
+    /// The largest MTU of InfiniBand's, as `ibv_mtu` numbers them, that a datagram of the port
+    /// holds: 1 is 256 octets, 5 is 4096. Messages of datagram queue pairs are no longer than that;
+    /// connections use all of the datagram nevertheless.
     pub fn path_mtu_code(&self) -> u8 {
         if self.mtu == 0 {
             return 5;
@@ -115,13 +119,13 @@ impl Info {
 pub enum LeaseState {
     /// None was asked for.
     NotAsked,
-    /// They do.
+    /// A queue pair of the port is leased.
     Leased,
-    /// urdmad forwards; the sentence says why.
+    /// urdmad forwards the packets; the text states the reason.
     Forwarded(String),
 }
 
-/// How much there can be.
+/// The largest numbers of objects and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Queue pairs.
@@ -205,7 +209,7 @@ pub struct MrKeys {
     pub rkey: u32,
 }
 
-/// Sizes that a queue pair really has.
+/// The actual sizes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCaps {
     /// Send work requests.
@@ -225,7 +229,8 @@ pub struct QpCaps {
 pub struct QpAttributes {
     /// Rights of the peer; memory regions must grant them too.
     pub access: Access,
-    /// Path MTU code of `ibv_mtu` as the application set it; only reported, the wire uses the path's MTU.
+    /// Path MTU code of `ibv_mtu` as the application set it; only reported, the wire uses the
+    /// path's MTU.
     pub path_mtu: u32,
     /// The peer's GID.
     pub remote_gid: Gid,
@@ -251,7 +256,8 @@ pub struct QpAttributes {
     pub rnr_retry: u8,
 }
 
-/// A change of a queue pair: the state to go to, and the attributes to set before; `None` leaves one as it is.
+/// A change of a queue pair: the state to go to, and the attributes to set before; `None` leaves
+/// one as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QpModify {
     /// New state.
@@ -285,7 +291,8 @@ pub struct QpModify {
 impl QpModify {
     /// The steps of a queue pair from RESET to RTS, which grant its peer `access`.
     ///
-    /// The peer is the queue pair `remote` at the address `gid`, and makes the same steps. The first PSN both ways is 0.
+    /// The peer is the queue pair `remote` at the address `gid`, and makes the same steps. The
+    /// first PSN both ways is 0.
     pub fn steps_to_rts(remote: Qpn, gid: Gid, access: Access) -> [Self; 3] {
         let to_init = Self {
             state: Some(QpState::Init),
@@ -324,8 +331,9 @@ pub struct WorkCompletion {
     pub qpn: Qpn,
     /// The peer's queue pair.
     pub remote_qpn: u32,
-    /// What came before a datagram's message, as RoCE devices say it in `ibv_wc.sl`, which programs read (UCX): 8 for UDP, plus 1 for IPv6 or 2
-    /// for IPv4. 0: nothing, else the first 40 octets of the receive buffer are a GRH.
+    /// What came before a datagram's message, as RoCE devices say it in `ibv_wc.sl`, which programs
+    /// read (UCX): 8 for UDP, plus 1 for IPv6 or 2 for IPv4. 0: nothing, else the first 40 octets
+    /// of the receive buffer are a GRH.
     pub packet_type: u8,
 }
 
@@ -362,7 +370,7 @@ pub enum EngineError {
     /// Memory that is not mapped, or not with the rights asked for.
     #[error("the memory is not mapped with the rights asked for")]
     Fault,
-    /// Not at this moment.
+    /// Not possible at present; try again.
     #[error("not now")]
     Again,
     /// No host has the address.
@@ -371,7 +379,7 @@ pub enum EngineError {
     /// The instance has no port that leads to the address.
     #[error("no way leads to the address")]
     NetUnreachable,
-    /// urdmad is gone, and with it the device.
+    /// urdmad has ended, and with it the device.
     #[error("urdmad has ended; the device is gone")]
     DeviceGone,
     /// The process was forked; only the process that attached may use the engine.
@@ -395,10 +403,10 @@ impl EngineError {
     }
 }
 
-/// Why the engine did not attach, as a sentence.
+/// Why the engine did not attach.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// urdmad is not there or said no.
+    /// urdmad does not run or has refused.
     #[error(transparent)]
     Control(#[from] urdma_ipc::ControlError),
     /// The shared memory could not be used.
@@ -430,5 +438,5 @@ impl AttachError {
     }
 }
 
-/// Lanes beside the first engine at most: each takes a slot of the instance.
+/// Largest number of lanes in addition to the first engine: each takes a slot of the instance.
 pub(super) const LANES_MAX: usize = 8;

@@ -115,7 +115,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// The region that a binding opens, the address of its first octet, and the rights that it grants.
+    /// The region that a binding opens, the address of its first octet, and the rights that it
+    /// grants.
     fn opening(&self, bind: &WindowBind, pd: Pd) -> Result<(usize, u64, Access), ProtectionError> {
         let access = Access::from_bits(bind.access)
             // Programs name local write too, which a window neither needs nor grants.
@@ -141,7 +142,8 @@ impl MrTable {
         Ok((parent, addr, access))
     }
 
-    /// Takes the range away from a bound window of type 2 of a queue pair; nothing else can be invalidated.
+    /// Takes the range away from a bound window of type 2 of a queue pair; nothing else can be
+    /// invalidated.
     pub(super) fn invalidate(&mut self, key: u32, pd: Pd, qpn: u32) -> Result<(), ProtectionError> {
         // RFC5040-7.2-2
         let index = self.index_of(key).ok_or(ProtectionError::InvalidStag)?;
@@ -162,7 +164,8 @@ impl MrTable {
         }
     }
 
-    /// A queue pair has ended: its windows of type 2 are closed. A rare event, hence the walk, which only processes with windows make.
+    /// Closes the windows of type 2 of a queue pair that has ended. A rare event, so the table is
+    /// walked, if the process has windows.
     pub(super) fn close_windows_of(&mut self, qpn: u32) {
         if self.windows == 0 {
             return;
@@ -216,7 +219,8 @@ mod tests {
         fast || second
     }
 
-    /// Every right of the window crossed with every operation, inside and around the range, for its own queue pair and another.
+    /// Every right of the window crossed with every operation, inside and around the range, for its
+    /// own queue pair and another.
     #[test]
     fn bound_window_grants_exactly_its_rights_in_its_range() {
         for is_type_2 in [false, true] {

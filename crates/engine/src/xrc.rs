@@ -23,7 +23,8 @@ use super::lock::SpinLock;
 use super::srq::Srq;
 use super::types::{EngineError, Pd, WorkCompletion, LIMITS};
 
-/// Requests that a target may have taken and not completed: the one of the message that arrives. Those of later messages may be of other queues.
+/// Requests that a target may have taken and not completed: the one of the message that is
+/// arriving. Those of later messages may be of other queues.
 pub(super) const IN_USE_MAX: u32 = 1;
 
 /// A domain; made by [`super::Engine::open_xrc_domain`].
@@ -31,7 +32,7 @@ pub(super) const IN_USE_MAX: u32 = 1;
 pub struct XrcDomain {
     /// Protection domain of its queues, [`Pd::NONE`] while there is none.
     pd: AtomicU32,
-    /// Where targets would complete what they never have: sends.
+    /// The send completion queue of targets, which never send.
     unused_cq: Arc<Cq>,
     members: SpinLock<Members>,
 }
@@ -59,7 +60,7 @@ pub type FileId = (u64, u64);
 /// Domains that were opened with a file.
 pub(super) type XrcDomains = Mutex<Vec<(FileId, Weak<XrcDomain>)>>;
 
-/// What a queue pair is in extended reliable connections.
+/// The role of a queue pair in extended reliable connections.
 #[derive(Clone, Debug, Default)]
 pub enum XrcRole {
     /// Nothing: it is a plain one.
@@ -183,7 +184,7 @@ impl XrcDomain {
         }
     }
 
-    /// Forgets the completions of a target that nobody has polled.
+    /// Removes the unpolled completions of a target.
     pub(super) fn purge(&self, target: Qpn) {
         for queue in self.members.lock().queues.values() {
             queue.cq.purge(|wc| wc.qpn == target);
@@ -201,7 +202,7 @@ impl XrcDomain {
         queue.srq.take(sges).ok_or(NoSharedRecv::Empty)
     }
 
-    /// Completes a request of a queue; nobody waits for it when the queue has been destroyed.
+    /// Completes a request of a queue; dropped when the queue has been destroyed.
     pub(super) fn complete(&self, number: u32, completion: &WorkCompletion) {
         if let Some(queue) = self.members.lock().queues.get(&number) {
             queue.cq.push(completion);

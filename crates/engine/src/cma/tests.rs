@@ -1,4 +1,5 @@
-//! Two engines in one process: what is read, what is copied, and what happens when a payload cannot be read.
+//! Two engines in one process: what is read, what is copied, and what happens when a payload cannot
+//! be read.
 #![allow(clippy::cast_possible_truncation)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,7 +27,8 @@ fn fill(end: &mut End, seed: usize) {
     }
 }
 
-/// Sends `len` octets of `a` in two pieces to two places of `b`, then writes them to a third; checks every octet of `b`.
+/// Sends `len` octets of `a` in two pieces to two places of `b`, then writes them to a third;
+/// checks every octet of `b`.
 fn exchange(a: &mut End, b: &mut End, len: usize) {
     fill(a, len);
     b.memory.fill(0xee);
@@ -112,7 +114,8 @@ fn who_may_not_read_says_so_and_gets_copies() {
     assert_eq!(counts(&a), (LONG_READS, 0));
 }
 
-/// As in another pid namespace: the process of that number is another one, where something else lies at that address.
+/// As in another pid namespace: the process of that number is another one, where something else
+/// lies at that address.
 #[test]
 fn process_without_the_witness_is_not_read() {
     let arena = arena();
@@ -160,7 +163,8 @@ fn payload_that_cannot_be_read_is_copied_and_after_some_of_them_everything() {
     }
 }
 
-/// Payload of several packets of which some cannot be read: those behind them are placed, or kept, meanwhile.
+/// Payload of several packets of which some cannot be read: those behind them are placed, or kept,
+/// meanwhile.
 #[test]
 fn stream_of_which_some_payloads_cannot_be_read_arrives_whole_and_in_order() {
     static TURN: AtomicU32 = AtomicU32::new(0);

@@ -18,8 +18,8 @@ impl Engine {
     /// A new address handle.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: no such GID here; [`EngineError::HostUnreachable`], [`EngineError::NetUnreachable`]: nobody has the address. May
-    /// take two seconds to find that out.
+    /// [`EngineError::Invalid`]: no such GID here; [`EngineError::HostUnreachable`],
+    /// [`EngineError::NetUnreachable`]: no host has the address. Resolution may take two seconds.
     pub fn create_ah(
         &self,
         pd: Pd,
@@ -69,7 +69,8 @@ impl Engine {
         self.shard.lock().create_datagram_qp(config, &self.polled)
     }
 
-    /// Sets attributes, then goes to a state. The caller has checked which attributes belong to the step.
+    /// Sets attributes, then goes to a state. The caller has checked which attributes belong to the
+    /// step.
     ///
     /// # Errors
     /// [`EngineError::Invalid`]: no such step.
@@ -104,25 +105,28 @@ impl Engine {
         )
     }
 
-    /// Ends a datagram queue pair: its completions vanish from the queues.
+    /// Ends a datagram queue pair: its completions are removed from the queues.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: it has been destroyed already; [`EngineError::Busy`]: it is attached to a multicast group.
+    /// [`EngineError::Invalid`]: it has been destroyed already; [`EngineError::Busy`]: it is
+    /// attached to a multicast group.
     pub fn destroy_datagram_qp(&self, qp: &Qp) -> Result<(), EngineError> {
         self.not_forked()?;
         self.shard.lock().remove_datagram_qp(qp)
     }
 
-    /// Has a datagram queue pair receive what is sent to a multicast group; once, however often it is attached.
+    /// Attaches a datagram queue pair to a multicast group. It receives each message once, however
+    /// often it is attached.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: no group, or no such queue pair; [`EngineError::NoMemory`]: one too many; [`EngineError::DeviceGone`].
+    /// [`EngineError::Invalid`]: no group, or no such queue pair; [`EngineError::NoMemory`]: one
+    /// too many; [`EngineError::DeviceGone`].
     pub fn attach_to_group(&self, qp: &Qp, group: Gid) -> Result<(), EngineError> {
         self.usable()?;
         if !is_group(&group.0) {
             return Err(EngineError::Invalid);
         }
-        // urdmad is told in the order in which the table changes.
+        // urdmad is notified in the order in which the table changes.
         let _told_in_order = self.lock_memberships();
         let is_first = self.shard.lock().datagrams.attach(qp, group)?;
         let Some(control) = self.daemon().filter(|_| is_first) else {
@@ -130,7 +134,7 @@ impl Engine {
         };
         let joined = control.join_group(group.to_ip());
         joined.map_err(|error| {
-            // Nobody has seen it attached, so nothing can be in the way.
+            // No other caller has seen it attached, so detaching cannot fail.
             let _ = self.shard.lock().datagrams.detach(qp, group);
             match error {
                 ControlError::Refused(_) => EngineError::NoMemory,
@@ -148,7 +152,7 @@ impl Engine {
         let _told_in_order = self.lock_memberships();
         let is_last = self.shard.lock().datagrams.detach(qp, group)?;
         if let Some(control) = self.daemon().filter(|_| is_last) {
-            // If urdmad is gone, so is the membership.
+            // If urdmad has ended, so has the membership.
             let _ = control.leave_group(group.to_ip());
         }
         Ok(())
@@ -163,7 +167,7 @@ impl Engine {
     /// Posts a send request and sends what may go now.
     ///
     /// # Errors
-    /// Nothing was taken.
+    /// The request was not accepted.
     pub fn post_datagram(&self, qp: &Qp, wr: &DatagramWr<'_>) -> Result<(), PostError> {
         self.post_to_ring(qp, |sends| sends.push(wr))
     }
@@ -172,7 +176,7 @@ impl Engine {
     /// [`crate::Status::LocalQpOperationError`] in its turn and takes the queue pair to SQE.
     ///
     /// # Errors
-    /// Nothing was taken.
+    /// The request was not accepted.
     #[cold]
     pub fn post_unsupported_datagram(
         &self,
@@ -205,7 +209,7 @@ impl Engine {
     /// Posts a receive request.
     ///
     /// # Errors
-    /// Nothing was taken.
+    /// The request was not accepted.
     pub fn post_datagram_recv(&self, qp: &Qp, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
@@ -217,7 +221,7 @@ impl Engine {
         queues.post_recv(wr, &mut host)
     }
 
-    /// How `destination` is reached; may ask urdmad, so not under the engine's lock.
+    /// Resolves `destination`; may ask urdmad, so not to be called under the engine's lock.
     pub(super) fn resolve_target(&self, destination: Gid) -> Result<HandleTarget, EngineError> {
         if is_group(&destination.0) {
             Ok(HandleTarget::Group)

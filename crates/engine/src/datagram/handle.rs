@@ -14,7 +14,7 @@ pub struct AddressHandle {
     pub(super) target: HandleTarget,
 }
 
-/// How datagrams get to where a handle points.
+/// The destination of an address handle.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HandleTarget {
     /// One host.

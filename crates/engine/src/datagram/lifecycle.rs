@@ -108,7 +108,7 @@ impl Shard {
         Ok(())
     }
 
-    /// urdmad is gone: every datagram queue pair fails.
+    /// Fails every datagram queue pair: urdmad has ended.
     pub(in super::super) fn fail_datagrams(&mut self) {
         for entry in self.datagrams.entries.iter_mut() {
             let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);

@@ -59,7 +59,7 @@ impl DatagramState {
 /// The attributes of a datagram queue pair; each starts at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramAttributes {
-    /// What a message must name to be received.
+    /// The `Q_Key` that a message must carry to be received.
     pub qkey: u32,
     /// First PSN of this end, as the application set it; only reported.
     pub sq_psn: u32,
@@ -84,9 +84,9 @@ pub(in super::super) struct DatagramEntry {
     pub(super) sends: SendRing,
     pub(super) recvs: RecvRing,
     pub(super) counts: Counts,
-    /// It is in the ready list.
+    /// Whether it is in the ready list.
     pub(super) is_queued: bool,
-    /// Since when the oldest request finds no room.
+    /// Since when the oldest request has found no room.
     pub(super) blocked_since: Option<Time>,
     /// Routes of the lease, by host and slot.
     pub(super) routes: HashMap<(IpAddr, SlotId, u8), Option<RouteId>>,
@@ -301,7 +301,8 @@ fn failure(status: Status) -> Completion {
 fn send_completion(request: &SendRequest, status: Status) -> Completion {
     Completion {
         wr_id: request.wr_id,
-        // A message that is sent fits in 32 bits; of one that is too long the length does not count.
+        // A message that is sent fits in 32 bits; of one that is too long the length does not
+        // count.
         byte_len: u32::try_from(request.length).unwrap_or(u32::MAX),
         solicited: status != Status::Success,
         op: request.unsupported.unwrap_or(CompletionOp::Send),

@@ -15,9 +15,9 @@ use super::super::types::{Gid, Info, WorkCompletion};
 use super::pair::SGE_MAX;
 use super::table::split;
 
-/// Octets before the message in a receive buffer, as verbs have it.
+/// Octets before the message in a receive buffer, as verbs define them.
 const GRH_LEN: usize = 40;
-/// Hop limit that the header in the receive buffer says: packets do not tell.
+/// Hop limit in the header of the receive buffer: packets do not carry it.
 const HOP_LIMIT: u8 = 64;
 /// UDP's number in IP headers.
 const UDP: u8 = 17;
@@ -25,7 +25,7 @@ const UDP_HEADER_LEN: usize = 8;
 const IPV4_HEADER_LEN: usize = 20;
 
 impl Shard {
-    /// Takes a DATAGRAM packet in. Whatever does not fit is dropped and counted, without an answer.
+    /// Delivers a DATAGRAM packet. One that does not fit is dropped and counted, without an answer.
     #[inline(never)]
     pub(in super::super) fn dispatch_datagram(
         &mut self,
@@ -49,7 +49,8 @@ impl Shard {
         }
     }
 
-    /// Gives every queue pair that is attached to a group a copy; the sender too, unless it does not want its own.
+    /// Gives every queue pair that is attached to a group a copy; the sender too, unless it does
+    /// not want its own.
     fn deliver_to_group(
         &mut self,
         group: Gid,
@@ -145,7 +146,8 @@ fn is_ipv4(header: &DatagramHeader) -> bool {
     [header.source_gid, header.destination_gid].map(|gid| Ip16(gid).to_ip().is_ipv4()) == [true; 2]
 }
 
-/// What stands before the message in the receive buffer: an IPv6 header, or 20 octets of nothing and an IPv4 header.
+/// The octets before the message in the receive buffer: an IPv6 header, or 20 zero octets and an
+/// IPv4 header.
 fn grh(header: &DatagramHeader, len: usize) -> [u8; GRH_LEN] {
     let udp_octets = UDP_HEADER_LEN + HEADER_LEN + len;
     // At most some thousand octets.

@@ -14,7 +14,8 @@ use super::pair::{DatagramEntry, DatagramState};
 use super::queue::Source;
 use super::table::split;
 
-/// How long a message waits for room before it is lost, so that a process that has stopped does not stop those who send to it.
+/// How long a message waits for room before it is lost, so that a stopped process does not block
+/// its senders.
 pub(super) const PATIENCE_NS: u64 = 100_000_000;
 /// Messages that a queue pair may send before it is the next one's turn.
 const TURN: u32 = 32;
@@ -32,7 +33,7 @@ enum Egress {
     Nowhere,
 }
 
-/// What became of one message.
+/// The outcome of sending one message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sent {
     Gone,
@@ -42,7 +43,8 @@ enum Sent {
 }
 
 impl Shard {
-    /// Gives a datagram queue pair one turn; what waits for room is tried again by the background thread.
+    /// Gives a datagram queue pair one turn; what waits for room is tried again by the background
+    /// thread.
     pub(in super::super) fn transmit_datagrams(&mut self, index: u16, now: Time) {
         if let Some(entry) = self.datagrams.get(index) {
             entry.is_queued = false;
@@ -143,7 +145,7 @@ impl Shard {
                 self.outbox.ring_full += 1;
                 Sent::NoRoom
             }
-            // Nobody is there: lost.
+            // There is no process in the slot: lost.
             Err((_, SendError::Dead)) => Sent::Gone,
         }
     }
@@ -236,7 +238,7 @@ impl OutgoingPacket {
     }
 }
 
-/// Judges the oldest request and says where it goes.
+/// Checks the oldest request and chooses its first hop.
 fn plan(
     entry: &mut DatagramEntry,
     path_mtu_octets: u32,
@@ -285,7 +287,7 @@ fn plan(
     Ok(route.map_or(Egress::Slot(SlotId::DAEMON, meta), Egress::Lease))
 }
 
-/// Metadata of a message to a multicast group, which slot 0 hands out.
+/// Metadata of a message to a multicast group, which slot 0 distributes.
 fn group_meta(handle: &AddressHandle, local: Qpn) -> Meta {
     Meta {
         remote_ip: Ip16(handle.destination.0),

@@ -12,7 +12,8 @@ use super::super::qp::Qp;
 use super::super::types::{Access, EngineError, Gid, LIMITS};
 use super::pair::{DatagramEntry, DatagramState, Queues};
 
-/// Datagram queue pairs by index; a place is empty where a connection has the index, or nobody.
+/// Datagram queue pairs by index; a place is empty where a connection has the index, or no queue
+/// pair.
 pub(in super::super) struct DatagramTable {
     pub(super) entries: IndexTable<DatagramEntry>,
     /// Indices of the queue pairs that are attached to each group.
@@ -53,7 +54,8 @@ impl DatagramTable {
     /// Attaches a queue pair to a group; gives whether it is the first of this process.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: no such queue pair; [`EngineError::NoMemory`]: one group or one queue pair too many.
+    /// [`EngineError::Invalid`]: no such queue pair; [`EngineError::NoMemory`]: one group or one
+    /// queue pair too many.
     pub(super) fn attach(&mut self, qp: &Qp, group: Gid) -> Result<bool, EngineError> {
         let index = qp.number().index();
         self.entry(qp).ok_or(EngineError::Invalid)?;
@@ -105,7 +107,7 @@ impl DatagramTable {
     }
 }
 
-/// What a queue pair may do to this process, beside its queues.
+/// The queues of a queue pair, and its host.
 pub(super) fn split<'a>(
     entry: &'a mut DatagramEntry,
     regions: &'a mut MrTable,

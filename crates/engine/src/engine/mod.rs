@@ -31,7 +31,7 @@ use super::sleep_control::SleepControl;
 use super::types::{EngineError, Info, LANES_MAX};
 use super::{clock, xrc};
 
-/// The engine of this process in one instance; see the module.
+/// The engine of this process in one instance; see the crate.
 pub struct Engine {
     pub(super) info: Info,
     pub(super) shard: SpinLock<Shard>,
@@ -39,10 +39,10 @@ pub struct Engine {
     pub(super) sleep_control: SleepControl,
     pub(super) is_dead: AtomicBool,
     pub(super) contended_polls: AtomicU32,
-    /// A request waits for more, until the next poll: see `batch.rs`.
+    /// A request waits for others, until the next poll: see `batch.rs`.
     pub(super) has_batch: AtomicBool,
     pub(super) control: Option<ControlSocket>,
-    /// Where urdmad is, if there is one.
+    /// The run directory of urdmad, if there is an urdmad.
     pub(super) run_dir: Option<RunDir>,
     pub(super) lanes: Arc<Lanes>,
     pub(super) sinks: Mutex<Vec<Weak<dyn EventSink>>>,
@@ -53,9 +53,10 @@ pub struct Engine {
     pub(super) memberships: Mutex<()>,
     /// The number of forks (`control_socket::forks`) when it was made.
     pub(super) forks: u32,
-    /// For threads and drivers that must find it again.
+    /// For threads and drivers that need a reference of their own.
     pub(super) myself: Weak<Engine>,
-    /// Last, since the fields before it refer to the arena; none when that stays mapped.
+    /// The last field, since the fields before it refer to the arena; none when the arena stays
+    /// mapped.
     pub(super) _mapping: Option<MappedArena>,
 }
 
@@ -77,18 +78,18 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// What it is attached to.
+    /// The instance that it is attached to.
     #[inline]
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// Whether urdmad lives; when it does not, calls answer [`EngineError::DeviceGone`].
+    /// Whether urdmad runs; when it does not, calls return [`EngineError::DeviceGone`].
     pub fn is_alive(&self) -> bool {
         !self.is_dead.load(Ordering::Acquire)
     }
 
-    /// Whether urdmad lives and this is the process that attached to it.
+    /// Whether urdmad runs and this is the process that attached to it.
     pub fn is_usable(&self) -> bool {
         self.usable().is_ok()
     }
@@ -108,7 +109,7 @@ impl Engine {
         }
     }
 
-    /// Adds a receiver of device events (and of nothing else; queue pairs name their own), held weakly.
+    /// Adds a receiver of device events (only; queue pairs name their own), held weakly.
     pub fn add_device_sink(&self, sink: &Arc<dyn EventSink>) {
         let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
         sinks.retain(|sink| sink.strong_count() > 0);
@@ -140,7 +141,7 @@ impl Engine {
         Ok(self.ucma.get_or_init(|| self.make_ucma()))
     }
 
-    /// The conversation with urdmad, if there is one and its socket is still open.
+    /// The client of urdmad, if there is an urdmad and the socket is still open.
     pub(crate) fn daemon(&self) -> Option<&ControlClient> {
         self.control.as_ref()?.client()
     }
@@ -154,11 +155,11 @@ impl Engine {
 #[derive(Debug)]
 pub(super) struct Lanes {
     first: Weak<Engine>,
-    /// Those that were ever made.
+    /// All that were ever created.
     pub(super) made: [OnceLock<Weak<Engine>>; LANES_MAX],
-    /// The same: they stay as long as the first engine.
+    /// The same, kept alive as long as the first engine.
     pub(super) kept: Mutex<Vec<Arc<Engine>>>,
-    /// Those that nobody has. Held while what all lanes know is changed.
+    /// Those that no thread domain has. Locked while objects that all lanes share change.
     idle: Mutex<Vec<Arc<Engine>>>,
 }
 
@@ -184,7 +185,7 @@ impl Lanes {
         made.filter_map(Weak::upgrade)
     }
 
-    /// Lets all lanes end that nothing else uses, when `engine` is the first one: it ends.
+    /// When `engine` is the first one, which ends: drops the references to all lanes.
     pub(super) fn end_with_first(&self, engine: &Weak<Engine>) {
         if self.first.ptr_eq(engine) {
             let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,7 +204,7 @@ impl Lanes {
         lane.or_else(|| self.first().filter(|first| first.info.slot == slot))
     }
 
-    /// While this is held nobody changes what all lanes know.
+    /// Locks the objects that all lanes share against changes.
     pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Arc<Engine>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,18 +17,21 @@ impl Engine {
     /// A new queue pair in RESET.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`] for sizes out of range, [`EngineError::NoMemory`] when there are too many.
+    /// [`EngineError::Invalid`] for sizes out of range, [`EngineError::NoMemory`] when there are
+    /// too many.
     pub fn create_qp(&self, config: &QpConfig) -> Result<Arc<Qp>, EngineError> {
         self.usable()?;
         self.start_background()?;
         self.shard.lock().create_qp(config, &self.polled)
     }
 
-    /// Sets attributes, then goes to a state. The caller has checked which attributes belong to the step.
+    /// Sets attributes, then goes to a state. The caller has checked which attributes belong to the
+    /// step.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: no such step or a value out of range; [`EngineError::HostUnreachable`], [`EngineError::NetUnreachable`]: nobody
-    /// has the peer's address. Nothing has changed then. May take two seconds to find that out.
+    /// [`EngineError::Invalid`]: no such step or a value out of range;
+    /// [`EngineError::HostUnreachable`], [`EngineError::NetUnreachable`]: no host has the peer's
+    /// address. Nothing has changed then. Resolution may take two seconds.
     pub fn modify_qp(&self, qp: &Qp, change: &QpModify) -> Result<(), EngineError> {
         self.not_forked()?;
         let index = qp.number().index();
@@ -160,7 +163,7 @@ impl Engine {
             })
     }
 
-    /// Ends a queue pair: its completions vanish from the queues, the peer is told.
+    /// Ends a queue pair: its completions are removed from the queues, and the peer is notified.
     ///
     /// # Errors
     /// [`EngineError::Invalid`]: it has been destroyed already.
@@ -176,7 +179,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Before a queue pair stops: takes what has arrived and acknowledges it, as a device would have by now.
+    /// Before a queue pair stops: handles and acknowledges what has arrived, as a device would have
+    /// by now.
     fn settle(&self, shard: &mut Shard, index: u16) {
         if !shard.is_dead {
             shard.drain(&self.info);
@@ -185,7 +189,7 @@ impl Engine {
         }
     }
 
-    /// Send requests that [`Engine::post_send`] would take now, one after the other.
+    /// The number of send requests that [`Engine::post_send`] would accept now.
     ///
     /// # Errors
     /// [`PostError::InvalidState`]: none, in this state.
@@ -200,10 +204,10 @@ impl Engine {
         Ok(qp.caps().max_send_wr.saturating_sub(used))
     }
 
-    /// Posts a send request and transmits what may go now.
+    /// Posts a send request and transmits what may be sent now.
     ///
     /// # Errors
-    /// Nothing was taken.
+    /// The request was not accepted.
     #[inline]
     pub fn post_send(&self, qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut shard = self.lock_for_post()?;
@@ -227,7 +231,7 @@ impl Engine {
     /// Posts a receive request.
     ///
     /// # Errors
-    /// Nothing was taken.
+    /// The request was not accepted.
     #[inline]
     pub fn post_recv(&self, qp: &Qp, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let mut shard = self.lock_for_post()?;

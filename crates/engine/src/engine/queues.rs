@@ -11,7 +11,7 @@ use crate::srq::{Srq, SrqConfig};
 use crate::types::{EngineError, WorkCompletion, LIMITS};
 use crate::xrc::{FileId, XrcDomain, XrcMembership};
 
-/// Polls in a row that may find the lock taken before the processor is given away.
+/// Polls in a row that may find the lock taken before the processor is yielded.
 const CONTENDED_POLLS_MAX: u32 = 32;
 
 impl Engine {
@@ -33,7 +33,8 @@ impl Engine {
     /// Sets the depth that the application asks for; never below what the attached queues need.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`] for a depth out of range or below the number of completions that wait.
+    /// [`EngineError::Invalid`] for a depth out of range or below the number of completions that
+    /// wait.
     pub fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), EngineError> {
         self.usable()?;
         cq.resize(depth)
@@ -53,10 +54,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes up to `max` completions off `cq`, oldest first, and makes progress when there is none. Gives their number.
+    /// Removes up to `max` completions from `cq`, oldest first, and makes progress when there is
+    /// none. Returns their number.
     ///
     /// # Errors
-    /// [`EngineError::Forked`] in a forked child. The device's end is no error here: flushed requests are still delivered.
+    /// [`EngineError::Forked`] in a forked child. The device's end is no error here: flushed
+    /// requests are still delivered.
     #[inline]
     pub fn poll_cq(
         &self,
@@ -84,7 +87,7 @@ impl Engine {
         Ok(cq.pop(max, &mut counted))
     }
 
-    /// Counts a completion of another lane's queue pair.
+    /// Counts a polled completion of another lane's queue pair.
     #[cold]
     fn count_polled_elsewhere(&self, wc: &WorkCompletion) {
         if let Some(engine) = self.lanes.find(wc.qpn.slot()) {
@@ -120,14 +123,15 @@ impl Engine {
         }
     }
 
-    /// Asks for one event on the queue's channel; a completion that is already in the queue raises none.
+    /// Asks for one event on the queue's channel; a completion that is already in the queue raises
+    /// none.
     ///
     /// # Errors
     /// [`EngineError::Forked`].
     pub fn req_notify_cq(&self, cq: &Cq, notify: Notify) -> Result<(), EngineError> {
         self.not_forked()?;
         cq.arm(notify);
-        // The application is about to sleep: from now on senders have to ring.
+        // The application is about to sleep: from now on senders have to ring the doorbell.
         let mut shard = self.shard.lock();
         shard.flush();
         self.sleep_control.armed(&mut shard);
@@ -137,7 +141,8 @@ impl Engine {
     /// A new shared receive queue.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`] for sizes out of range, [`EngineError::NoMemory`] when there are too many.
+    /// [`EngineError::Invalid`] for sizes out of range, [`EngineError::NoMemory`] when there are
+    /// too many.
     pub fn create_srq(&self, config: SrqConfig) -> Result<Arc<Srq>, EngineError> {
         self.usable()?;
         let mut shard = self.shard.lock();
@@ -167,7 +172,7 @@ impl Engine {
     /// Posts a receive request.
     ///
     /// # Errors
-    /// Nothing was taken.
+    /// The request was not accepted.
     pub fn post_srq_recv(&self, srq: &Srq, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.is_forked() {
             return Err(PostError::InvalidState);
@@ -175,7 +180,7 @@ impl Engine {
         srq.post(wr)
     }
 
-    /// Ends a shared receive queue; requests that nobody took vanish.
+    /// Ends a shared receive queue; requests that were not taken are dropped.
     ///
     /// # Errors
     /// [`EngineError::Busy`] while queue pairs use it.
@@ -193,7 +198,8 @@ impl Engine {
     /// Opens the domain that goes with a file, or a new one that goes with none.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: it must be new and is not; [`EngineError::Again`]: it must not be new and is.
+    /// [`EngineError::Invalid`]: it must be new and is not; [`EngineError::Again`]: it must not be
+    /// new and is.
     pub fn open_xrc_domain(
         &self,
         file: Option<FileId>,
@@ -229,7 +235,8 @@ impl Engine {
     /// A new shared receive queue of a domain, whose completions go to `cq`.
     ///
     /// # Errors
-    /// As [`Engine::create_srq`]; [`EngineError::Invalid`] when the domain's queues have another protection domain.
+    /// As [`Engine::create_srq`]; [`EngineError::Invalid`] when the domain's queues have another
+    /// protection domain.
     pub fn create_xrc_srq(
         &self,
         domain: &Arc<XrcDomain>,

@@ -29,7 +29,7 @@ impl Engine {
         self.shard.lock().pds.find(number)
     }
 
-    /// Gives a protection domain back.
+    /// Ends a protection domain.
     ///
     /// # Errors
     /// [`EngineError::Busy`] while regions or queue pairs use it.
@@ -44,11 +44,12 @@ impl Engine {
         outcome
     }
 
-    /// Registers `len` octets at `addr`, which peers and scatter-gather lists address from `iova` on.
+    /// Registers `len` octets at `addr`, which peers and scatter-gather lists address from `iova`
+    /// on.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: wraps round, or remote write or atomics without local write; [`EngineError::Fault`]: not mapped so;
-    /// [`EngineError::NoMemory`]: too many regions.
+    /// [`EngineError::Invalid`]: wraps round, or remote write or atomics without local write;
+    /// [`EngineError::Fault`]: not mapped so; [`EngineError::NoMemory`]: too many regions.
     pub fn register_mr(
         &self,
         pd: Pd,
@@ -75,7 +76,7 @@ impl Engine {
         Ok((len, MrKeys { lkey, rkey: lkey }))
     }
 
-    /// Registers the region that reads as zeroes everywhere and keeps nothing.
+    /// Registers the null region, which reads as zeroes and discards what is written.
     ///
     /// # Errors
     /// [`EngineError::NoMemory`]: too many regions.
@@ -84,7 +85,7 @@ impl Engine {
         self.add_region(pd, |regions| regions.register_null(pd))
     }
 
-    /// Has a region of `pd` made, and tells all lanes.
+    /// Makes a region of `pd`, and copies it to all lanes.
     fn add_region(
         &self,
         pd: Pd,
@@ -102,7 +103,8 @@ impl Engine {
     /// Changes a region, which keeps its keys.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] while windows are bound to it; else as [`Engine::register_mr`]. Nothing has changed.
+    /// [`EngineError::Busy`] while windows are bound to it; else as [`Engine::register_mr`].
+    /// Nothing has changed.
     pub fn reregister_mr(&self, lkey: u32, change: &MrChange) -> Result<(), EngineError> {
         self.usable()?;
         let before = self.shard.lock().regions.access_of(lkey)?;
@@ -128,10 +130,11 @@ impl Engine {
     }
 
     /// Brings the pages of a part of a region into memory, for writing if `write`; those of a
-    /// region without on-demand paging are there.
+    /// region without on-demand paging are present.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: no such region, or not that part of it; [`EngineError::Fault`]: there is a hole.
+    /// [`EngineError::Invalid`]: no such region, or not that part of it; [`EngineError::Fault`]:
+    /// there is a hole.
     pub fn prefetch(&self, pd: Pd, sge: &Sge, write: bool) -> Result<(), EngineError> {
         self.usable()?;
         let needed = if write {
@@ -171,10 +174,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends a region; when this returns nobody touches its memory any more.
+    /// Ends a region; its memory is not accessed after this returns.
     ///
     /// # Errors
-    /// [`EngineError::Invalid`]: there is no such region; [`EngineError::Busy`]: windows are bound to it.
+    /// [`EngineError::Invalid`]: there is no such region; [`EngineError::Busy`]: windows are bound
+    /// to it.
     pub fn deregister_mr(&self, lkey: u32) -> Result<(), EngineError> {
         self.not_forked()?;
         let _lanes = self.lanes.lock();

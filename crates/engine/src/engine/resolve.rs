@@ -9,13 +9,13 @@ use crate::path::NextHop;
 use crate::types::{EngineError, Gid};
 
 impl Engine {
-    /// Whether an address is the instance's, so that the way there is known.
+    /// Whether an address is the instance's, so that it needs no resolution.
     pub(crate) fn is_own(&self, ip: IpAddr) -> bool {
         let gid = Gid::from_ip(ip);
         self.info.addresses.contains(&ip) || self.info.gids.iter().any(|entry| entry.gid == gid)
     }
 
-    /// Finds the way to `gid`; may ask urdmad, so not under the engine's lock.
+    /// Resolves `gid`; may ask urdmad, so not to be called under the engine's lock.
     pub(crate) fn find_next_hop(&self, gid: Gid) -> Result<NextHop, EngineError> {
         let ip = gid.to_ip();
         if self.is_own(ip) {

@@ -1,4 +1,5 @@
-//! What urdmad wants of queue pairs whose connections come through the kernel. It is played by the test.
+//! What urdmad wants of queue pairs whose connections come through the kernel. It is played by the
+//! test.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;

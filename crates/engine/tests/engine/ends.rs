@@ -24,7 +24,8 @@ fn destroyed_peer_ends_what_is_sent_to_it() {
     assert_ne!(end.status, Status::Success);
 }
 
-// It was RETRY_EXC: the acknowledgement, put off to the receiver's next call, was not sent when that call ended its queue pair.
+// It was RETRY_EXC: the acknowledgement, put off to the receiver's next call, was not sent when
+// that call ended its queue pair.
 #[test]
 fn send_that_arrived_is_a_success_though_its_receiver_stops_at_once() {
     for destroys in [false, true] {
@@ -69,7 +70,8 @@ fn end_of_the_peer_changes_nothing_at_an_idle_end_and_its_next_send_fails() {
     assert_eq!(kinds(&a), []);
 }
 
-// A process that learnt late of the end of another failed what it had with the next one in that slot.
+// A process that learnt late of the end of another failed what it had with the next one in that
+// slot.
 #[test]
 fn end_of_a_process_is_not_that_of_the_next_one_in_its_slot() {
     let arena = arena();
@@ -110,7 +112,8 @@ fn end_of_the_peer_is_the_end_of_an_rnics_queue_pair() {
     assert_eq!(kinds(&a), [AsyncKind::QpFatal]);
 }
 
-// All of these ended with RETRY_EXC: the acknowledgement is due a millisecond later, or with the receiver's next call, which never comes.
+// All of these ended with RETRY_EXC: the acknowledgement is due a millisecond later, or with the
+// receiver's next call, which never comes.
 #[test]
 fn message_that_was_taken_is_a_success_though_its_process_ends_before_it_answers() {
     for (imm, signaled) in [
@@ -256,7 +259,8 @@ fn forked_child_is_refused() {
     assert!(a.poll().is_empty());
 }
 
-/// What the engine threads of this process have used so far: processor time in nanoseconds, and how often they went to sleep.
+/// What the engine threads of this process have used so far: processor time in nanoseconds, and how
+/// often they went to sleep.
 fn engine_threads() -> (u64, u64) {
     let mut sum = (0, 0);
     for task in std::fs::read_dir("/proc/self/task").unwrap() {

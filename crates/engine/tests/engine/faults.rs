@@ -1,5 +1,6 @@
-//! Faults that software RDMA drivers really had, a test each. Sums of address and length beyond 64 bits are in `rights`; an atomic that is repeated is
-//! in proto-trp's simulator, which counts what the atomics of a lossy path add up to; opcodes beyond the table are in `verbs::post`.
+//! Faults that software RDMA drivers really had, a test each. Sums of address and length beyond 64
+//! bits are in `rights`; an atomic that is repeated is in proto-trp's simulator, which counts what
+//! the atomics of a lossy path add up to; opcodes beyond the table are in `verbs::post`.
 
 use std::collections::HashSet;
 use std::hint::black_box;
@@ -9,7 +10,8 @@ use urdma_engine::{Access, EngineError, RemoteAddr, SendOp, Sge, Status};
 
 use crate::rig::{arena, connect, engine, pair, pair_in, until, End};
 
-/// A work request is copied when it is posted: what the application writes over it afterwards is not looked at.
+/// A work request is copied when it is posted: what the application writes over it afterwards is
+/// not looked at.
 #[test]
 fn request_changed_after_it_was_posted_does_what_it_was() {
     let (mut a, b) = pair(4096);
@@ -32,7 +34,8 @@ fn request_changed_after_it_was_posted_does_what_it_was() {
     assert_eq!(b.memory[..16], [[1; 8], [0; 8]].concat());
 }
 
-/// Queue pairs and regions that end while packets for them are on their way: nothing comes to memory that is no longer theirs.
+/// Queue pairs and regions that end while packets for them are on their way: nothing comes to
+/// memory that is no longer theirs.
 #[test]
 fn destroy_with_packets_in_flight_touches_nothing_afterwards() {
     let arena = arena();
@@ -94,7 +97,8 @@ fn keys_of_regions_are_not_predictable() {
     assert!(steps.len() > 170, "{} steps", steps.len());
 }
 
-/// The request that failed first says why; those behind it say that they were flushed, whatever is wrong with them.
+/// The request that failed first says why; those behind it say that they were flushed, whatever is
+/// wrong with them.
 #[test]
 fn error_of_the_first_request_is_not_lost_by_the_second() {
     let (a, b) = pair(4096);
@@ -109,7 +113,8 @@ fn error_of_the_first_request_is_not_lost_by_the_second() {
     let write = |remote| SendOp::Write { remote };
     a.post(1, write(b.remote(0)), &[a.sge(0, 8)]).unwrap();
     a.post(2, write(nowhere), &[a.sge(0, 8)]).unwrap();
-    // After the error of the second is known these are flushed without a look at what is wrong with them.
+    // After the error of the second is known these are flushed without a look at what is wrong with
+    // them.
     a.post(3, write(b.remote(0)), &[foreign]).unwrap();
     a.post(4, write(nowhere), &[a.sge(0, 8)]).unwrap();
     let ended: Vec<_> = a

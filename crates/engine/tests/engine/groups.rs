@@ -31,7 +31,8 @@ impl Site {
         }
     }
 
-    /// Takes a datagram to a group out of slot 0's ring and hands it back to the process, as urdmad does for a member.
+    /// Takes a datagram to a group out of slot 0's ring and hands it back to the process, as urdmad
+    /// does for a member.
     fn copy_one(&mut self) {
         let mut taken = None;
         until("slot 0 has a datagram", || {

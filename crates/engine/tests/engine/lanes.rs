@@ -6,7 +6,8 @@ use urdma_engine::{Access, Engine, EngineError, Pd, SendOp, Status};
 
 use crate::rig::{arena, connect, engine, parts, qp_config, End, DEPTH};
 
-/// The first engine of a process, a lane beside it with one queue pair in a domain, and another process's end that is connected to that.
+/// The first engine of a process, a lane beside it with one queue pair in a domain, and another
+/// process's end that is connected to that.
 struct Rig {
     first: Arc<Engine>,
     lane: Arc<Engine>,
@@ -90,7 +91,8 @@ fn domain_is_busy_while_a_lane_has_a_queue_pair_in_it() {
     drop(End::in_lane(&first, lane, next, 64));
 }
 
-// Completions in a queue of another lane are counted where the queue pair is: without that its send queue would be full for good.
+// Completions in a queue of another lane are counted where the queue pair is: without that its send
+// queue would be full for good.
 #[test]
 fn completion_queue_serves_queue_pairs_of_other_lanes() {
     let Rig { first, a, b, .. } = rig();

@@ -1,4 +1,5 @@
-//! Messages as long as verbs allow: 2^31 octets, in address space that shows the same 16 MB again and again.
+//! Messages as long as verbs allow: 2^31 octets, in address space that shows the same 16 MB again
+//! and again.
 
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,8 @@ impl Mirrors {
 
 impl Drop for Mirrors {
     fn drop(&mut self) {
-        // SAFETY: what `new` made, of which no region is left when the engines have ended their transfers.
+        // SAFETY: what `new` made, of which no region is left when the engines have ended their
+        // transfers.
         unsafe {
             libc::munmap(self.start, SPACE);
             libc::close(self.file);

@@ -1,4 +1,5 @@
-//! Two engines in one process and one arena, without urdmad: operations both ways, errors, events, ends.
+//! Two engines in one process and one arena, without urdmad: operations both ways, errors, events,
+//! ends.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 mod daemon;

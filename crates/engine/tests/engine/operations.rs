@@ -172,7 +172,8 @@ fn stream_of_sends_both_ways_keeps_order_and_loses_nothing() {
     });
 }
 
-/// Those that leave together share packets; each comes whole to its own place, with what belongs to it.
+/// Those that leave together share packets; each comes whole to its own place, with what belongs to
+/// it.
 #[test]
 fn short_messages_posted_in_a_row_arrive_whole() {
     const COUNT: usize = 100;

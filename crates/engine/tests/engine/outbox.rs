@@ -36,7 +36,8 @@ fn receive(to: &End, i: usize) {
     to.receive(i as u64, &[to.sge(place(i), LEN)]).unwrap();
 }
 
-/// Takes the next receive completions, which must be those from the `from`-th on; gives how many came.
+/// Takes the next receive completions, which must be those from the `from`-th on; gives how many
+/// came.
 fn take(to: &End, from: usize) -> usize {
     let found = to.poll();
     for (completion, i) in found.iter().zip(from..) {

@@ -1,5 +1,6 @@
-//! Who may touch which octets: every operation with every combination of rights, every kind of key, and bounds at the edge. What is allowed works;
-//! what is not gives the documented completion at both ends and changes no octet at either.
+//! Who may touch which octets: every operation with every combination of rights, every kind of key,
+//! and bounds at the edge. What is allowed works; what is not gives the documented completion at
+//! both ends and changes no octet at either.
 
 use urdma_engine::{
     Access, AsyncKind, QpModify, QpState, RemoteAddr, SendOp, Sge, Status, WindowBind,

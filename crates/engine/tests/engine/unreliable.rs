@@ -1,4 +1,5 @@
-//! Unreliable connections: over shared memory everything arrives, and nobody waits for a peer that is not there.
+//! Unreliable connections: over shared memory everything arrives, and nobody waits for a peer that
+//! is not there.
 
 use urdma_engine::{Access, EngineError, QpModify, QpState, SendOp, Status};
 
