@@ -161,7 +161,7 @@ impl Driver for CmDriver {
         };
         if let Ok(control) = engine.control() {
             // When urdmad has ended, so has the port.
-            let _ = control.cm_release(id);
+            let _ = control.cm_release(id.0);
         }
     }
 

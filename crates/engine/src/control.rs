@@ -191,7 +191,7 @@ impl Engine {
 
     /// The queue pairs of all lanes that are connected to the process that had `slot` in its
     /// `generation` or before.
-    fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
+    fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
         let of_lane = |engine: &Engine| engine.shard.lock().connected_to(slot, generation);
         let mut connected = of_lane(self);
         for lane in self.lanes.others() {

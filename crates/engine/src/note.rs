@@ -8,9 +8,9 @@ use urdma_types::{Qpn, SlotId};
 #[derive(Debug)]
 pub(super) enum Note {
     /// The first message came in on this queue pair.
-    QpData(u32),
+    QpData(Qpn),
     /// The other end of this queue pair has ended.
-    QpGone(u32),
+    QpGone(Qpn),
     /// A datagram for this slot of the host found no process.
     SlotDead(SlotId),
     /// A datagram of connection management.

@@ -361,7 +361,7 @@ impl Shard {
     }
 
     /// Stores the connection id of the stream that begins with a step.
-    fn learn_id(&mut self, index: u16, to: State) {
+    fn learn_id(&mut self, index: u16, to: QpState) {
         let Some(entry) = self.qps.get_mut(index) else {
             return;
         };
@@ -442,7 +442,7 @@ impl Shard {
 
     /// The queue pairs that are connected to the process that had `slot` in its `generation` or
     /// before.
-    pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<u32> {
+    pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
         self.qps
             .iter()
             .filter(|entry| entry.is_with(slot, generation) == Some(true))
