@@ -10,8 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use urdma_cm::wire::{QpInfo, MAX_MESSAGE};
 use urdma_cm::{
-    AcceptParams, Config, ConnId, ConnectParams, ConnectRequest, Engine, Event, ListenId, LocalQp,
-    Peer, PrivateData, RejReason,
+    AcceptParams, Config, ConnId, ConnectParams, ConnectRequest, ConnectionManager, Event,
+    ListenId, LocalQp, Peer, PrivateData, RejReason,
 };
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::{CmPort, PortSharing};
@@ -75,7 +75,7 @@ struct Connection {
 /// All listeners and connections of the kernel's device.
 #[derive(Debug)]
 pub(crate) struct KernelCm {
-    engine: Engine,
+    engine: ConnectionManager,
     path_mtu: u8,
     listeners: HashMap<u32, ListenId>,
     connections: HashMap<u32, Connection>,
@@ -91,7 +91,7 @@ impl KernelCm {
     pub(crate) fn new(seed: u64, path_mtu: u8) -> Self {
         let [a, b, c, d, ..] = seed.to_be_bytes();
         Self {
-            engine: Engine::new(Config::new(SlotId::DAEMON, seed)),
+            engine: ConnectionManager::new(Config::new(SlotId::DAEMON, seed)),
             path_mtu,
             listeners: HashMap::new(),
             connections: HashMap::new(),

@@ -15,7 +15,7 @@ use urdma_types::{Psn, RawQpn};
 
 use crate::wire::{CommId, Ece, Nonce, Peer, QpInfo, RejReason, Req, MAX_PRIVATE_DATA};
 
-/// A connection of this engine: its local communication id, unique while it lives and never 0.
+/// A connection of this manager: its local communication id, unique while it lives and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub(crate) u32);
 
@@ -31,7 +31,7 @@ impl ConnId {
     }
 }
 
-/// A listener of this engine; its number is unique among listeners and connections.
+/// A listener of this manager; its number is unique among listeners and connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenId(pub(crate) u32);
 
@@ -46,7 +46,7 @@ pub enum Role {
 
 /// Where a connection stands; the module's head has the diagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ConnState {
     /// REQ sent, no answer yet.
     ReqSent,
     /// REQ received, the application has not decided.
@@ -147,7 +147,7 @@ pub struct RemoteQp {
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) role: Role,
-    pub(crate) state: State,
+    pub(crate) state: ConnState,
     /// The application still holds it; if not, it is freed as soon as the protocol allows.
     pub(crate) owned: bool,
     pub(crate) remote_id: CommId,

@@ -1,13 +1,13 @@
 //! Connection management, sans-IO: REQ, REP, RTU, REJ, DREQ, DREP and MRA, as the InfiniBand
 //! communication manager has them, carried in TRP datagrams of type 7.
 //!
-//! Files: [`wire`] is the layout of the messages; [`engine`] is the state machine of all listeners
+//! Files: [`wire`] is the layout of the messages; [`manager`] is the state machine of all listeners
 //! and connections of one process; [`conn`] holds one connection's state.
 //!
-//! The engine has no clock, no socket and no thread. `now` is a monotonic time in nanoseconds that
-//! the caller passes in. Order of calls: [`Engine::handle_datagram`] for everything that arrived,
-//! [`Engine::handle_timeout`] when [`Engine::next_deadline`] has passed, then
-//! [`Engine::poll_transmit`] and [`Engine::poll_event`] until both give `None`.
+//! The manager has no clock, no socket and no thread. `now` is a monotonic time in nanoseconds that
+//! the caller passes in. Order of calls: [`ConnectionManager::handle_datagram`] for everything that arrived,
+//! [`ConnectionManager::handle_timeout`] when [`ConnectionManager::next_deadline`] has passed, then
+//! [`ConnectionManager::poll_transmit`] and [`ConnectionManager::poll_event`] until both give `None`.
 //!
 //! A REQ goes to slot 0 of the destination host, where urdmad looks for the listener
 //! ([`wire::ReqRoute`]) and hands the datagram on; everything later goes from slot to slot.
@@ -15,11 +15,11 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 pub mod conn;
-pub mod engine;
+pub mod manager;
 pub mod wire;
 
-pub use conn::{ConnId, ListenId, LocalQp, PrivateData, RemoteQp, Role, State};
-pub use engine::{
-    AcceptParams, Config, ConnectParams, ConnectRequest, Engine, Error, Event, Transmit,
+pub use conn::{ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};
+pub use manager::{
+    AcceptParams, Config, ConnectParams, ConnectRequest, ConnectionManager, Error, Event, Transmit,
 };
 pub use wire::{CommId, Nonce, Peer, RejReason};

@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
 use urdma_cm::{
-    AcceptParams, Config, ConnId, ConnectParams, Engine, Event, LocalQp, Peer, PrivateData,
-    RejReason,
+    AcceptParams, Config, ConnId, ConnectParams, ConnectionManager, Event, LocalQp, Peer,
+    PrivateData, RejReason,
 };
 use urdma_types::{PortSpace, RawQpn, SlotId};
 
@@ -69,7 +69,7 @@ struct Seen {
 
 struct Host {
     ip: IpAddr,
-    engine: Engine,
+    manager: ConnectionManager,
     seen: HashMap<ConnId, Seen>,
     qpns: HashMap<ConnId, RawQpn>,
     next_qpn: u32,
@@ -96,7 +96,10 @@ impl World {
     fn new(seed: u64, weather: Weather) -> Self {
         let host = |n: u8| Host {
             ip: IpAddr::from([10, 0, 0, n]),
-            engine: Engine::new(Config::new(SlotId::new(n).unwrap(), seed ^ u64::from(n))),
+            manager: ConnectionManager::new(Config::new(
+                SlotId::new(n).unwrap(),
+                seed ^ u64::from(n),
+            )),
             seen: HashMap::new(),
             qpns: HashMap::new(),
             next_qpn: u32::from(n) << 16,
@@ -104,7 +107,7 @@ impl World {
         let mut hosts = [host(1), host(2)];
         for host in &mut hosts {
             let addr = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), SERVICE);
-            host.engine.listen(addr, PortSpace::TCP, 8).unwrap();
+            host.manager.listen(addr, PortSpace::TCP, 8).unwrap();
         }
         Self {
             random: Random(seed),
@@ -142,7 +145,7 @@ impl World {
     fn run(&mut self) {
         for _ in 0..1_000_000 {
             self.settle();
-            let timer = |h: &Host| h.engine.next_deadline();
+            let timer = |h: &Host| h.manager.next_deadline();
             let timers = self.hosts.iter().filter_map(timer).min();
             let planned = self.agenda.keys().next().map(|key| key.0);
             let Some(next) = timers.into_iter().chain(planned).min() else {
@@ -150,7 +153,7 @@ impl World {
             };
             self.now = self.now.max(next);
             for host in &mut self.hosts {
-                host.engine.handle_timeout(self.now);
+                host.manager.handle_timeout(self.now);
             }
             while let Some(entry) = self.agenda.first_entry() {
                 if entry.key().0 > self.now {
@@ -169,10 +172,10 @@ impl World {
     fn settle(&mut self) {
         for host in 0..2 {
             let mut buf = [0; MAX_MESSAGE];
-            while let Some(out) = self.hosts[host].engine.poll_transmit(&mut buf) {
+            while let Some(out) = self.hosts[host].manager.poll_transmit(&mut buf) {
                 self.send(out.to, &buf[..out.len]);
             }
-            while let Some(event) = self.hosts[host].engine.poll_event() {
+            while let Some(event) = self.hosts[host].manager.poll_event() {
                 self.hear(host, event);
             }
         }
@@ -208,7 +211,7 @@ impl World {
             }
         }
         let now = self.now;
-        self.hosts[host].engine.handle_datagram(now, from, octets);
+        self.hosts[host].manager.handle_datagram(now, from, octets);
     }
 
     fn act(&mut self, host: usize, deed: Deed) {
@@ -224,7 +227,7 @@ impl World {
                     qp_ready: ready,
                 };
                 let h = &mut self.hosts[host];
-                if h.engine.accept(now, conn, &params).is_ok() {
+                if h.manager.accept(now, conn, &params).is_ok() {
                     let seen = h.seen.get_mut(&conn).unwrap();
                     seen.accepted = true;
                     seen.gate_open = ready;
@@ -234,7 +237,7 @@ impl World {
             Deed::Establish(conn) => {
                 let ready = self.random.chance(50);
                 let h = &mut self.hosts[host];
-                if h.engine.establish(now, conn, ready).is_ok() {
+                if h.manager.establish(now, conn, ready).is_ok() {
                     let seen = h.seen.get_mut(&conn).unwrap();
                     seen.established = true;
                     seen.gate_open = ready;
@@ -248,20 +251,20 @@ impl World {
                 for (conn, seen) in &mut h.seen {
                     seen.gate_open |= h.qpns.get(conn) == Some(&qpn);
                 }
-                h.engine.qp_ready(now, qpn);
+                h.manager.qp_ready(now, qpn);
             }
             Deed::Reject(conn) => {
                 let data = PrivateData::new(b"no").unwrap();
                 let reason = RejReason::CONSUMER_DEFINED;
-                let _ = self.hosts[host].engine.reject(now, conn, reason, &data);
+                let _ = self.hosts[host].manager.reject(now, conn, reason, &data);
                 self.soon(host, Deed::Destroy(conn));
             }
             Deed::Disconnect(conn) => {
-                let _ = self.hosts[host].engine.disconnect(now, conn);
+                let _ = self.hosts[host].manager.disconnect(now, conn);
             }
             Deed::Destroy(conn) => {
                 let h = &mut self.hosts[host];
-                h.engine.destroy(now, conn);
+                h.manager.destroy(now, conn);
                 h.seen.get_mut(&conn).unwrap().destroyed = true;
             }
         }
@@ -280,7 +283,7 @@ impl World {
             private_data: PrivateData::new(b"hello").unwrap(),
         };
         let h = &mut self.hosts[host];
-        let conn = h.engine.connect(self.now, &params);
+        let conn = h.manager.connect(self.now, &params);
         h.qpns.insert(conn, qpn);
         h.seen.insert(conn, Seen::default());
         if self.weather.erratic && self.random.chance(10) {
@@ -310,7 +313,7 @@ impl World {
                     .insert(conn, Seen::default())
                     .is_none());
                 self.requests += 1;
-                self.hosts[host].engine.take_request(conn);
+                self.hosts[host].manager.take_request(conn);
                 let deed = match self.random.below(10) {
                     0 if self.weather.erratic => Deed::Destroy(conn),
                     1 if self.weather.erratic => Deed::Reject(conn),
@@ -387,8 +390,8 @@ impl World {
         }
         self.run();
         for host in &self.hosts {
-            assert_eq!(host.engine.connections(), 0);
-            assert_eq!(host.engine.next_deadline(), None);
+            assert_eq!(host.manager.connections(), 0);
+            assert_eq!(host.manager.next_deadline(), None);
         }
     }
 }

@@ -8,7 +8,7 @@ use proto_trp::conn::QpState;
 use urdma_ipc::PortTable;
 use urdma_ipc::{CmPort, ControlClient, PortSharing};
 use urdma_types::{Psn, Qpn, RawQpn, SlotId};
-use urdma_ucma::{CmId, Device, Driver, Errno, Peer, Port, Sharing, Ucma};
+use urdma_ucma::{CmId, Device, Driver, Errno, Peer, PortRequest, Sharing, Ucma};
 
 use super::clock;
 use super::engine::Engine;
@@ -16,14 +16,14 @@ use super::path::NextHop;
 use super::random::random_u64;
 use super::types::{EngineError, Gid};
 
-/// The driver of connection management over an engine.
-struct CmDriver {
+/// The engine as connection management sees it.
+struct EngineDriver {
     engine: Weak<Engine>,
 }
 
 impl Engine {
     pub(super) fn make_ucma(&self) -> Arc<Ucma> {
-        Ucma::new(Arc::new(CmDriver {
+        Ucma::new(Arc::new(EngineDriver {
             engine: Weak::clone(&self.myself),
         }))
     }
@@ -58,7 +58,7 @@ impl Engine {
     }
 }
 
-impl CmDriver {
+impl EngineDriver {
     fn engine(&self) -> Result<Arc<Engine>, Errno> {
         self.engine.upgrade().ok_or(libc::ENODEV)
     }
@@ -72,7 +72,7 @@ fn sharing_of(sharing: Sharing) -> PortSharing {
     }
 }
 
-impl Driver for CmDriver {
+impl Driver for EngineDriver {
     fn now(&self) -> u64 {
         clock::now_ns()
     }
@@ -131,7 +131,7 @@ impl Driver for CmDriver {
         entry.is_none_or(|entry| !matches!(entry.conn.state(), QpState::Reset | QpState::Init))
     }
 
-    fn bind_port(&self, id: CmId, wanted: &Port) -> Result<u16, Errno> {
+    fn bind_port(&self, id: CmId, wanted: &PortRequest) -> Result<u16, Errno> {
         let wanted = CmPort {
             space: PortTable::of(wanted.space).ok_or(libc::EINVAL)?,
             addr: wanted.ip,

@@ -395,7 +395,7 @@ layouts! {
         response: u64,
         /// The id.
         id: u32,
-        /// State for which attributes are wanted.
+        /// UcmaState for which attributes are wanted.
         qp_state: u32,
     }
     /// `struct ib_uverbs_ah_attr`.
@@ -431,7 +431,7 @@ layouts! {
     QpAttr = 144 {
         /// Which fields count, as `ibv_qp_attr_mask`.
         qp_attr_mask: u32,
-        /// State.
+        /// UcmaState.
         qp_state: u32,
         /// Current state.
         cur_qp_state: u32,

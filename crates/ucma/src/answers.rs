@@ -9,7 +9,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::abi::{PathRec, PathRecData, QpAttr, QueryAddrResp, QueryPathResp, QueryRouteResp};
 use crate::driver::Errno;
 use crate::handle::CmId;
-use crate::ids::{Id, IdState, State};
+use crate::ids::{Id, IdState, UcmaState};
 use crate::param::{way, HOP_LIMIT, PORT, UDP_QKEY};
 use crate::service::Service;
 use crate::sockaddr;
@@ -64,7 +64,7 @@ const PATH_FLAGS: u32 = 0x13;
 
 /// The answer to INIT_QP_ATTR.
 pub(crate) fn qp_attr(
-    state: &State,
+    state: &UcmaState,
     wanted: u32,
     service: Service,
     src: Option<SocketAddr>,
@@ -91,7 +91,7 @@ const fn other_end(service: Service) -> u32 {
 }
 
 fn connection_attr(
-    state: &State,
+    state: &UcmaState,
     mut attr: QpAttr,
     src: Option<SocketAddr>,
     conn: Option<ConnId>,
@@ -108,7 +108,7 @@ fn connection_attr(
         }
         qp_state::RTR => ready_to_receive(state, attr, src, conn),
         qp_state::RTS => {
-            let remote = conn.and_then(|conn| state.engine.remote(conn));
+            let remote = conn.and_then(|conn| state.manager.remote(conn));
             let remote = remote.ok_or(libc::EINVAL)?;
             attr.qp_attr_mask = mask::STATE
                 | mask::SQ_PSN
@@ -128,12 +128,12 @@ fn connection_attr(
 }
 
 fn ready_to_receive(
-    state: &State,
+    state: &UcmaState,
     mut attr: QpAttr,
     src: Option<SocketAddr>,
     conn: Option<ConnId>,
 ) -> Result<QpAttr, Errno> {
-    let remote = conn.and_then(|conn| state.engine.remote(conn));
+    let remote = conn.and_then(|conn| state.manager.remote(conn));
     let remote = remote.ok_or(libc::EINVAL)?;
     attr.qp_attr_mask = mask::STATE
         | mask::AV
@@ -167,7 +167,7 @@ fn datagram_attr(mut attr: QpAttr, wanted: u32) -> Result<QpAttr, Errno> {
 }
 
 /// The answer to QUERY_ROUTE.
-pub(crate) fn route(state: &mut State, number: CmId) -> QueryRouteResp {
+pub(crate) fn route(state: &mut UcmaState, number: CmId) -> QueryRouteResp {
     let (node_guid, mtu) = (state.device.node_guid, state.device.path_mtu);
     let mut answer = QueryRouteResp::new_zeroed();
     answer.ibdev_index = NO_INDEX;
@@ -196,7 +196,7 @@ pub(crate) fn route(state: &mut State, number: CmId) -> QueryRouteResp {
 }
 
 /// The answer to QUERY with option ADDR.
-pub(crate) fn addr(state: &mut State, number: CmId) -> QueryAddrResp {
+pub(crate) fn addr(state: &mut UcmaState, number: CmId) -> QueryAddrResp {
     let mut answer = device_part(state, number);
     if let Some(id) = state.any_id(number) {
         answer.src_size = sockaddr::size_of(id.src);
@@ -208,7 +208,7 @@ pub(crate) fn addr(state: &mut State, number: CmId) -> QueryAddrResp {
 }
 
 /// The answer to QUERY with option GID.
-pub(crate) fn gid(state: &mut State, number: CmId) -> QueryAddrResp {
+pub(crate) fn gid(state: &mut UcmaState, number: CmId) -> QueryAddrResp {
     let mut answer = device_part(state, number);
     if let Some(id) = state.any_id(number) {
         let port = |addr: Option<SocketAddr>| addr.map_or(0, |addr| addr.port());
@@ -221,7 +221,7 @@ pub(crate) fn gid(state: &mut State, number: CmId) -> QueryAddrResp {
 }
 
 /// The answer to QUERY with option PATH: the head, then the path if there is one.
-pub(crate) fn path(state: &mut State, number: CmId) -> Vec<u8> {
+pub(crate) fn path(state: &mut UcmaState, number: CmId) -> Vec<u8> {
     let mtu = state.device.path_mtu;
     let mut head = QueryPathResp::new_zeroed();
     let mut octets = Vec::new();
@@ -239,7 +239,7 @@ pub(crate) fn path(state: &mut State, number: CmId) -> Vec<u8> {
     octets
 }
 
-fn device_part(state: &mut State, number: CmId) -> QueryAddrResp {
+fn device_part(state: &mut UcmaState, number: CmId) -> QueryAddrResp {
     let node_guid = state.device.node_guid;
     let mut answer = QueryAddrResp::new_zeroed();
     answer.ibdev_index = NO_INDEX;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use urdma_cm::wire::Ece as CmEce;
 use urdma_cm::{
-    AcceptParams, ConnId, ConnectParams, LocalQp, PrivateData, RejReason, Role, State as ConnState,
+    AcceptParams, ConnId, ConnState, ConnectParams, LocalQp, PrivateData, RejReason, Role,
 };
 use urdma_types::{PortSpace, RawQpn};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -13,7 +13,7 @@ use crate::abi::{self, cmd, event, option, ConnParam, Ece, Header};
 use crate::answers;
 use crate::driver::{Driver, Errno};
 use crate::handle::{CmId, FileHandle};
-use crate::ids::{with_port, IdState, State};
+use crate::ids::{with_port, IdState, UcmaState};
 use crate::service::Service;
 use crate::sockaddr;
 use crate::user::Caller;
@@ -43,7 +43,7 @@ pub(crate) enum After {
 
 /// One command, with what is needed to carry it out.
 pub(crate) struct Command<'a> {
-    pub(crate) state: &'a mut State,
+    pub(crate) state: &'a mut UcmaState,
     pub(crate) driver: &'a dyn Driver,
     pub(crate) caller: Caller,
     pub(crate) now: u64,
@@ -317,7 +317,7 @@ impl Command<'_> {
             path_mtu,
             private_data: private_data(&body.conn_param)?,
         };
-        let conn = self.state.engine.connect(self.now, &params);
+        let conn = self.state.manager.connect(self.now, &params);
         self.state.attach_conn(CmId(body.id), conn);
         self.state.id(self.file, CmId(body.id))?.state = IdState::Connected(conn);
         Ok(())
@@ -350,11 +350,11 @@ impl Command<'_> {
         };
         let listener = self
             .state
-            .engine
+            .manager
             .listen(sockaddr::canonical(src), space, backlog)
             .map_err(|_| libc::EADDRINUSE)?;
         if let Err(errno) = self.driver.listen(CmId(body.id), backlog) {
-            self.state.engine.close_listener(listener);
+            self.state.manager.close_listener(listener);
             return Err(errno);
         }
         self.state.attach_listener(CmId(body.id), listener);
@@ -369,11 +369,11 @@ impl Command<'_> {
             body_with_tail(self.body, std::mem::offset_of!(abi::Accept, reserved))?;
         let conn = self.conn_of(CmId(body.id))?;
         if body.conn_param.valid == 0 {
-            let engine = &mut self.state.engine;
-            engine
+            let manager = &mut self.state.manager;
+            manager
                 .establish(self.now, conn, false)
                 .map_err(|_| libc::EINVAL)?;
-            self.state.gates.extend(engine.local_qpn(conn));
+            self.state.gates.extend(manager.local_qpn(conn));
             return Ok(());
         }
         let params = AcceptParams {
@@ -381,8 +381,8 @@ impl Command<'_> {
             private_data: private_data(&body.conn_param)?,
             qp_ready: false,
         };
-        let engine = &mut self.state.engine;
-        engine
+        let manager = &mut self.state.manager;
+        manager
             .accept(self.now, conn, &params)
             .map_err(|_| libc::EINVAL)?;
         self.state.gates.push(params.qp.qpn);
@@ -400,8 +400,8 @@ impl Command<'_> {
         };
         let octets = &body.private_data[..usize::from(body.private_data_len)];
         let private_data = PrivateData::new(octets).ok_or(libc::EINVAL)?;
-        let engine = &mut self.state.engine;
-        engine
+        let manager = &mut self.state.manager;
+        manager
             .reject(self.now, conn, reason, &private_data)
             .map_err(|_| libc::EINVAL)
     }
@@ -409,11 +409,11 @@ impl Command<'_> {
     fn disconnect(&mut self) -> Result<(), Errno> {
         let body: abi::Disconnect = body_of(self.body)?;
         let conn = self.conn_of(CmId(body.id))?;
-        let engine = &mut self.state.engine;
-        match engine.disconnect(self.now, conn) {
+        let manager = &mut self.state.manager;
+        match manager.disconnect(self.now, conn) {
             Ok(()) => Ok(()),
             // A connection that failed has nothing left to end; the kernel agrees.
-            Err(_) if engine.state(conn) == Some(ConnState::Closed) => Ok(()),
+            Err(_) if manager.state(conn) == Some(ConnState::Closed) => Ok(()),
             Err(_) => Err(libc::EINVAL),
         }
     }
@@ -535,8 +535,8 @@ impl Command<'_> {
         if body.event != EVENT_COMM_EST {
             return Err(libc::EINVAL);
         }
-        if let Some(qpn) = self.state.engine.local_qpn(conn) {
-            self.state.engine.qp_data(qpn);
+        if let Some(qpn) = self.state.manager.local_qpn(conn) {
+            self.state.manager.qp_data(qpn);
         }
         Ok(())
     }
@@ -556,7 +556,7 @@ impl Command<'_> {
     }
 }
 
-impl State {
+impl UcmaState {
     /// The way to an address is found, or there is none.
     pub(crate) fn resolved(&mut self, number: CmId, ip: IpAddr, source: Result<IpAddr, Errno>) {
         let Some(id) = self
@@ -589,7 +589,7 @@ impl State {
 
     /// Which end of its connection an id is; `None` if it has none.
     pub(crate) fn role_of(&self, conn: Option<ConnId>) -> Option<Role> {
-        self.engine.role(conn?)
+        self.manager.role(conn?)
     }
 }
 

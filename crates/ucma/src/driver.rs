@@ -9,7 +9,7 @@ use crate::handle::CmId;
 
 /// A port that an id asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct PortRequest {
     /// Port space.
     pub space: PortSpace,
     /// Local address; unspecified for any.
@@ -47,7 +47,7 @@ pub struct Device {
     pub path_mtu: u8,
 }
 
-/// The surroundings of [`crate::Ucma`], implemented by the provider's engine.
+/// The surroundings of [`crate::Ucma`], implemented by the engine.
 ///
 /// Locks: `bind_port`, `share_port`, `listen`, `release_port` and `device` may be called while the
 /// ucma's lock is held, so they must not call into [`crate::Ucma`] and must not wait for somebody
@@ -79,7 +79,7 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// # Errors
     /// EADDRINUSE, EADDRNOTAVAIL, or what the conversation with urdmad gave.
-    fn bind_port(&self, id: CmId, wanted: &Port) -> Result<u16, Errno>;
+    fn bind_port(&self, id: CmId, wanted: &PortRequest) -> Result<u16, Errno>;
 
     /// Changes who may have an id's port too.
     ///

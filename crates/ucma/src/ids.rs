@@ -1,4 +1,4 @@
-//! The rdma_cm ids of all opened files, their queued events, and what the engine's events mean for
+//! The rdma_cm ids of all opened files, their queued events, and what the manager's events mean for
 //! them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -6,13 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use urdma_cm::wire::QpInfo;
-use urdma_cm::{ConnId, ConnectRequest, Engine, Event, ListenId, PrivateData};
+use urdma_cm::{ConnId, ConnectRequest, ConnectionManager, Event, ListenId, PrivateData};
 use urdma_types::{Ip16, PortSpace, RawQpn};
 
 use zerocopy::FromZeros;
 
 use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp};
-use crate::driver::{Device, Driver, Errno, Port, Sharing};
+use crate::driver::{Device, Driver, Errno, PortRequest, Sharing};
 use crate::handle::{CmId, FileHandle, MembershipId};
 use crate::param::{datagram_param, ece_of, empty_param, no_ece, param_of, way, REST};
 use crate::service::Service;
@@ -35,9 +35,9 @@ pub(crate) enum IdState {
     AddrResolved,
     /// May connect.
     RouteResolved,
-    /// Belongs to a connection of the engine.
+    /// Belongs to a connection of the manager.
     Connected(ConnId),
-    /// Belongs to a listener of the engine.
+    /// Belongs to a listener of the manager.
     Listening(ListenId),
 }
 
@@ -114,8 +114,8 @@ pub(crate) struct File {
 
 /// Everything under the ucma's lock.
 #[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) engine: Engine,
+pub(crate) struct UcmaState {
+    pub(crate) manager: ConnectionManager,
     pub(crate) device: Device,
     /// urdmad is gone: nothing new can begin.
     pub(crate) removed: bool,
@@ -132,10 +132,10 @@ pub(crate) struct State {
     next_port: u16,
 }
 
-impl State {
-    pub(crate) fn new(engine: Engine, device: Device) -> Self {
+impl UcmaState {
+    pub(crate) fn new(manager: ConnectionManager, device: Device) -> Self {
         Self {
-            engine,
+            manager,
             device,
             removed: false,
             gates: Vec::new(),
@@ -261,7 +261,7 @@ impl State {
         }) else {
             return Err(libc::EINVAL);
         };
-        let wanted = Port {
+        let wanted = PortRequest {
             space: id.space,
             ip: src.ip().to_canonical(),
             port: src.port(),
@@ -282,17 +282,17 @@ impl State {
             .retain(|_, membership| membership.id != number);
         for queued in self.remove_events(id.file, |queued| queued.id == number) {
             if let Some((conn, ..)) = queued.request {
-                self.engine.turn_away(now, conn);
+                self.manager.turn_away(now, conn);
             }
         }
         match id.state {
             IdState::Connected(conn) => {
                 self.conns.remove(&conn);
-                self.engine.destroy(now, conn);
+                self.manager.destroy(now, conn);
             }
             IdState::Listening(listener) => {
                 self.listeners.remove(&listener);
-                self.engine.close_listener(listener);
+                self.manager.close_listener(listener);
             }
             _ => {}
         }
@@ -343,7 +343,7 @@ impl State {
             return;
         };
         let src = self.ids.get(&number).and_then(|id| id.src);
-        let Some(remote) = self.engine.remote(conn) else {
+        let Some(remote) = self.manager.remote(conn) else {
             return;
         };
         let way = way(&self.device, src, remote.peer.ip);
@@ -418,7 +418,7 @@ impl State {
         if let Some((conn, src, dst)) = queued.request {
             let new = self.add_id(file, 0, kind.0, kind.1);
             number = new.0;
-            self.engine.take_request(conn);
+            self.manager.take_request(conn);
             self.conns.insert(conn, new);
             if let Some(id) = self.ids.get_mut(&new) {
                 id.state = IdState::Connected(conn);
@@ -439,9 +439,9 @@ impl State {
         }))
     }
 
-    /// Turns the engine's events into events of ids.
-    pub(crate) fn drain_engine(&mut self) {
-        while let Some(event) = self.engine.poll_event() {
+    /// Turns the manager's events into events of ids.
+    pub(crate) fn drain_manager(&mut self) {
+        while let Some(event) = self.manager.poll_event() {
             self.translate(event);
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! Files: [`driver`] is what the surroundings must offer; [`abi`] the layouts; [`ucma`] the locks
 //! and the opened files; `handle` the numbers of ids and
-//! files; `ids` the rdma_cm ids and what the engine's events mean for
+//! files; `ids` the rdma_cm ids and what the manager's events mean for
 //! them; `commands` the commands, `multicast` those of groups; `answers` what queries answer; `param` what both ends are told of each other; `service` what an id is for; `user` the copies
 //! to and from the application's memory.
 //!
@@ -25,7 +25,7 @@ mod sockaddr;
 pub mod ucma;
 mod user;
 
-pub use driver::{Device, Driver, Errno, Port, Sharing};
+pub use driver::{Device, Driver, Errno, PortRequest, Sharing};
 pub use handle::{CmId, FileHandle};
 pub use ucma::Ucma;
 pub use urdma_cm::wire::ReqRoute;

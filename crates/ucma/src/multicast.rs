@@ -13,7 +13,7 @@ use crate::abi::{self, event, join};
 use crate::commands::{body_of, Command};
 use crate::driver::Errno;
 use crate::handle::{CmId, MembershipId};
-use crate::ids::{IdState, Membership, Queued, State};
+use crate::ids::{IdState, Membership, Queued, UcmaState};
 use crate::param::{datagram_param, no_ece, way};
 use crate::service::Service;
 use crate::sockaddr;
@@ -87,7 +87,7 @@ impl Command<'_> {
     }
 }
 
-impl State {
+impl UcmaState {
     fn add_membership(&mut self, membership: Membership) -> MembershipId {
         let number = loop {
             self.next_membership = self.next_membership.wrapping_add(1);

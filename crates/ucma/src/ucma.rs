@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urdma_cm::wire::MAX_MESSAGE;
-use urdma_cm::{Config, Engine, Peer};
+use urdma_cm::{Config, ConnectionManager, Peer};
 use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 
 use crate::abi::{cmd, event, EventResp, GetEvent, Header};
 use crate::commands::{self, After, Command};
 use crate::driver::{Driver, Errno};
 use crate::handle::{CmId, FileHandle};
-use crate::ids::State;
+use crate::ids::UcmaState;
 use crate::user::Caller;
 
 /// No deadline.
@@ -22,8 +22,8 @@ const NEVER: u64 = u64::MAX;
 /// All of rdma_cm in this process.
 pub struct Ucma {
     driver: Arc<dyn Driver>,
-    state: Mutex<State>,
-    /// The engine's next deadline, to be read without the lock.
+    state: Mutex<UcmaState>,
+    /// The manager's next deadline, to be read without the lock.
     deadline: AtomicU64,
 }
 
@@ -43,9 +43,9 @@ impl Ucma {
     /// Starts with no file open.
     pub fn new(driver: Arc<dyn Driver>) -> Arc<Self> {
         let device = driver.device();
-        let engine = Engine::new(Config::new(device.slot, driver.entropy()));
+        let manager = ConnectionManager::new(Config::new(device.slot, driver.entropy()));
         Arc::new(Self {
-            state: Mutex::new(State::new(engine, device)),
+            state: Mutex::new(UcmaState::new(manager, device)),
             deadline: AtomicU64::new(NEVER),
             driver,
         })
@@ -130,12 +130,12 @@ impl Ucma {
     /// Takes in a connection-management datagram that came from a host (for one that this host sent to
     /// itself, any of its own addresses).
     pub fn handle_datagram(&self, from: IpAddr, datagram: &[u8]) {
-        self.with(|state, now, _| state.engine.handle_datagram(now, from, datagram));
+        self.with(|state, now, _| state.manager.handle_datagram(now, from, datagram));
     }
 
     /// Fires the timers that are due.
     pub fn handle_timeout(&self) {
-        self.with(|state, now, _| state.engine.handle_timeout(now));
+        self.with(|state, now, _| state.manager.handle_timeout(now));
     }
 
     /// When [`Ucma::handle_timeout`] must be called next, in the driver's time.
@@ -150,24 +150,24 @@ impl Ucma {
 
     /// The first message came in on a QP of this process. Cheap to repeat, but not free.
     pub fn qp_data(&self, qpn: Qpn) {
-        self.with(|state, _, _| state.engine.qp_data(qpn.into()));
+        self.with(|state, _, _| state.manager.qp_data(qpn.into()));
     }
 
     /// The other end of a QP of this process is gone.
     pub fn qp_gone(&self, qpn: Qpn) {
-        self.with(|state, now, _| state.engine.qp_gone(now, qpn.into()));
+        self.with(|state, now, _| state.manager.qp_gone(now, qpn.into()));
     }
 
     /// Whether an id of this process is being connected, or is, to a peer whose QP has this number and this first PSN.
     pub fn has_peer(&self, qpn: RawQpn, psn: Psn) -> bool {
-        self.lock().engine.has_peer(qpn, psn)
+        self.lock().manager.has_peer(qpn, psn)
     }
 
     /// Another process of this host is gone.
     pub fn slot_gone(&self, slot: SlotId) {
         self.with(|state, now, _| {
             for ip in state.device.addresses.clone() {
-                state.engine.peer_gone(now, Peer { ip, slot });
+                state.manager.peer_gone(now, Peer { ip, slot });
             }
         });
     }
@@ -183,19 +183,19 @@ impl Ucma {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, UcmaState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `work` under the lock, then does what came out of it without the lock.
-    fn with<R>(&self, work: impl FnOnce(&mut State, u64, &dyn Driver) -> R) -> R {
+    fn with<R>(&self, work: impl FnOnce(&mut UcmaState, u64, &dyn Driver) -> R) -> R {
         let now = self.driver.now();
         let mut state = self.lock();
         let result = work(&mut state, now, &*self.driver);
-        state.drain_engine();
+        state.drain_manager();
         let mut packets = Vec::new();
         let mut octets = [0; MAX_MESSAGE];
-        while let Some(transmit) = state.engine.poll_transmit(&mut octets) {
+        while let Some(transmit) = state.manager.poll_transmit(&mut octets) {
             packets.push(Packet {
                 to: transmit.to,
                 len: transmit.len,
@@ -203,7 +203,7 @@ impl Ucma {
             });
         }
         let gates = std::mem::take(&mut state.gates);
-        let deadline = state.engine.next_deadline().unwrap_or(NEVER);
+        let deadline = state.manager.next_deadline().unwrap_or(NEVER);
         let before = self.deadline.swap(deadline, Ordering::AcqRel);
         drop(state);
         for packet in &packets {
@@ -223,7 +223,7 @@ impl Ucma {
 
     /// Sends the REP or RTU that was held back until a QP reached RTR.
     fn open_gate(&self, qpn: RawQpn) {
-        self.with(|state, now, _| state.engine.qp_ready(now, qpn));
+        self.with(|state, now, _| state.manager.qp_ready(now, qpn));
     }
 
     fn get_event(

@@ -200,12 +200,12 @@ pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &DaemonDatagram, ide
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, SocketAddr};
-    use urdma_cm::{Config, ConnectParams, Engine, LocalQp, PrivateData};
+    use urdma_cm::{Config, ConnectParams, ConnectionManager, LocalQp, PrivateData};
 
     /// A request from another host to a port of this one.
     fn request() -> ReqRoute {
         let address = |last, port| SocketAddr::new(Ipv4Addr::new(192, 0, 2, last).into(), port);
-        let mut active = Engine::new(Config::new(SlotId::new(3).unwrap(), 7));
+        let mut active = ConnectionManager::new(Config::new(SlotId::new(3).unwrap(), 7));
         active.connect(
             1,
             &ConnectParams {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
 use urdma_types::{Ip16, PortSpace, Qpn, RawQpn, SlotId};
 use urdma_ucma::abi::{self, cmd, event, EventResp, QpAttr, QueryRouteResp};
-use urdma_ucma::{CmId, Device, Driver, Errno, FileHandle, Peer, Port, Sharing, Ucma};
+use urdma_ucma::{CmId, Device, Driver, Errno, FileHandle, Peer, PortRequest, Sharing, Ucma};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 pub(crate) const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1));
@@ -21,7 +21,7 @@ pub(crate) struct Host {
     pub(crate) now: AtomicU64,
     pub(crate) packets: Mutex<VecDeque<(SlotId, Vec<u8>)>>,
     /// By slot and id.
-    pub(crate) ports: Mutex<HashMap<(SlotId, CmId), Port>>,
+    pub(crate) ports: Mutex<HashMap<(SlotId, CmId), PortRequest>>,
     pub(crate) listeners: Mutex<HashMap<u16, SlotId>>,
 }
 
@@ -63,7 +63,7 @@ impl Driver for Process {
         !self.unready.lock().unwrap().contains(&qpn)
     }
 
-    fn bind_port(&self, id: CmId, wanted: &Port) -> Result<u16, Errno> {
+    fn bind_port(&self, id: CmId, wanted: &PortRequest) -> Result<u16, Errno> {
         let mut ports = self.host.ports.lock().unwrap();
         let is_taken = |port: u16| ports.values().any(|bound| bound.port == port);
         let port = if wanted.port == 0 {
@@ -74,7 +74,7 @@ impl Driver for Process {
         if is_taken(port) {
             return Err(libc::EADDRINUSE);
         }
-        ports.insert((self.slot, id), Port { port, ..*wanted });
+        ports.insert((self.slot, id), PortRequest { port, ..*wanted });
         Ok(port)
     }
 
@@ -238,7 +238,7 @@ impl Channel {
     }
 
     /// The port that is reserved for an id.
-    pub(crate) fn port(&self, id: u32) -> Option<Port> {
+    pub(crate) fn port(&self, id: u32) -> Option<PortRequest> {
         let ports = self.process.host.ports.lock().unwrap();
         ports.get(&(self.process.slot, CmId(id))).copied()
     }

@@ -1,12 +1,12 @@
-//! The engine in single situations, with two engines and every datagram in the test's hands.
+//! The manager in single situations, with two engines and every datagram in the test's hands.
 #![allow(clippy::unwrap_used)]
 
 use std::net::IpAddr;
 
 use urdma_cm::wire::{reject_no_listener, Body, Message, ReqRoute, MAX_MESSAGE};
 use urdma_cm::{
-    AcceptParams, Config, ConnId, ConnectParams, Engine, Error, Event, LocalQp, Peer, PrivateData,
-    RejReason, State,
+    AcceptParams, Config, ConnId, ConnState, ConnectParams, ConnectionManager, Error, Event,
+    LocalQp, Peer, PrivateData, RejReason,
 };
 use urdma_types::{PortSpace, RawQpn, SlotId};
 
@@ -32,8 +32,8 @@ fn qp(qpn: RawQpn) -> LocalQp {
 /// Host 1 connects to a listener on host 2.
 struct Pair {
     now: u64,
-    a: Engine,
-    b: Engine,
+    a: ConnectionManager,
+    b: ConnectionManager,
 }
 
 const QPN_A: RawQpn = RawQpn::new(0x01_0001).unwrap();
@@ -41,13 +41,13 @@ const QPN_B: RawQpn = RawQpn::new(0x02_0001).unwrap();
 
 impl Pair {
     fn new() -> Self {
-        let mut b = Engine::new(Config::new(slot(2), 22));
+        let mut b = ConnectionManager::new(Config::new(slot(2), 22));
         for space in [PortSpace::TCP, PortSpace::UDP] {
             b.listen("0.0.0.0:7".parse().unwrap(), space, 2).unwrap();
         }
         Self {
             now: 0,
-            a: Engine::new(Config::new(slot(1), 11)),
+            a: ConnectionManager::new(Config::new(slot(1), 11)),
             b,
         }
     }
@@ -71,10 +71,10 @@ impl Pair {
     }
 
     /// The datagrams that one side wants to send.
-    fn outgoing(engine: &mut Engine) -> Vec<(Peer, Vec<u8>)> {
+    fn outgoing(manager: &mut ConnectionManager) -> Vec<(Peer, Vec<u8>)> {
         let mut buf = [0; MAX_MESSAGE];
         let mut all = Vec::new();
-        while let Some(out) = engine.poll_transmit(&mut buf) {
+        while let Some(out) = manager.poll_transmit(&mut buf) {
             all.push((out.to, buf[..out.len].to_vec()));
         }
         all
@@ -180,7 +180,7 @@ fn silent_peer_is_unreachable_within_eight_seconds() {
 #[test]
 fn no_listener_is_rejected_at_once() {
     let mut pair = Pair::new();
-    pair.b = Engine::new(Config::new(slot(2), 22));
+    pair.b = ConnectionManager::new(Config::new(slot(2), 22));
     pair.connect();
     pair.carry();
     match pair.a.poll_event() {
@@ -197,7 +197,7 @@ fn rep_waits_until_the_qp_is_ready() {
     let b = pair.request();
     pair.accept(b, false).unwrap();
     assert!(Pair::outgoing(&mut pair.b).is_empty());
-    assert_eq!(pair.b.state(b), Some(State::RepGated));
+    assert_eq!(pair.b.state(b), Some(ConnState::RepGated));
     pair.b.qp_ready(pair.now, RawQpn::new(0x02_0077).unwrap());
     assert!(Pair::outgoing(&mut pair.b).is_empty());
     pair.b.qp_ready(pair.now, QPN_B);
@@ -345,7 +345,7 @@ fn peer_that_dies_disconnects() {
         },
     );
     assert!(is_disconnected(pair.b.poll_event()));
-    assert_eq!(pair.b.state(b), Some(State::TimeWait));
+    assert_eq!(pair.b.state(b), Some(ConnState::TimeWait));
     pair.a.qp_gone(pair.now, QPN_A);
     assert!(is_disconnected(pair.a.poll_event()));
     pair.a.qp_gone(pair.now, QPN_A);
@@ -429,7 +429,7 @@ fn datagram_service_answers_once_and_no_connection_follows() {
         Some(Event::Response { qp, .. }) => assert_eq!(qp.qpn, QPN_B),
         other => panic!("{other:?}"),
     }
-    assert_eq!(pair.a.state(a), Some(State::Closed));
+    assert_eq!(pair.a.state(a), Some(ConnState::Closed));
     pair.a.destroy(pair.now, a);
     pair.b.destroy(pair.now, b);
     pair.carry();
@@ -466,7 +466,7 @@ fn forged_nonce_is_ignored() {
     let (_, mut dreq) = Pair::outgoing(&mut pair.a).remove(0);
     dreq[12] ^= 1;
     pair.b.handle_datagram(pair.now, ip(1), &dreq);
-    assert_eq!(pair.b.state(b), Some(State::Established));
+    assert_eq!(pair.b.state(b), Some(ConnState::Established));
     assert!(pair.b.poll_event().is_none());
 }
 
@@ -475,7 +475,7 @@ fn flood_of_requests_that_nobody_listens_for_makes_a_limited_number_of_refusals(
     let mut pair = Pair::new();
     pair.connect();
     let mut request = Pair::outgoing(&mut pair.a).remove(0).1;
-    let mut stranger = Engine::new(Config::new(slot(2), 33));
+    let mut stranger = ConnectionManager::new(Config::new(slot(2), 33));
     for nonce in 0..1000_u64 {
         request[12..20].copy_from_slice(&nonce.to_be_bytes());
         stranger.handle_datagram(0, ip(1), &request);
@@ -521,7 +521,7 @@ fn service_between_two_listeners_is_asked_again() {
     for space in [PortSpace::TCP, PortSpace::UDP] {
         let mut pair = Pair::new();
         pair.established();
-        pair.b = Engine::new(Config::new(slot(2), 33));
+        pair.b = ConnectionManager::new(Config::new(slot(2), 33));
         let second = pair.connect_in(space);
         pair.carry();
         assert!(pair.a.poll_event().is_none());
@@ -562,7 +562,7 @@ fn repeated_req_that_finds_no_listener_does_not_undo_the_rep() {
         }
         let event = pair.b.poll_event();
         assert!(matches!(event, Some(Event::Established { .. })));
-        assert_eq!(pair.a.state(a), Some(State::Established));
+        assert_eq!(pair.a.state(a), Some(ConnState::Established));
     }
 }
 
@@ -570,7 +570,7 @@ fn repeated_req_that_finds_no_listener_does_not_undo_the_rep() {
 fn service_that_stays_away_is_rejected_within_four_seconds() {
     let mut pair = Pair::new();
     pair.established();
-    pair.b = Engine::new(Config::new(slot(2), 33));
+    pair.b = ConnectionManager::new(Config::new(slot(2), 33));
     let second = pair.connect();
     loop {
         pair.carry();
@@ -607,12 +607,12 @@ fn random_messages_in_every_state_leave_the_engine_whole() {
             if random(4) == 0 {
                 octets[1] = u8::try_from(random(9)).unwrap();
             }
-            let engine = if random(2) == 0 {
+            let manager = if random(2) == 0 {
                 &mut pair.a
             } else {
                 &mut pair.b
             };
-            engine.handle_datagram(pair.now, ip(9), &octets);
+            manager.handle_datagram(pair.now, ip(9), &octets);
             while let Some(event) = pair.b.poll_event() {
                 if let Event::ConnectRequest(request) = event {
                     let _ = pair.accept(request.conn, random(2) == 0);

@@ -2,16 +2,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{backoff, ConnectRequest, Engine, Event};
+use super::{backoff, ConnectRequest, ConnectionManager, Event};
 use urdma_types::RawQpn;
 
-use crate::conn::{Conn, ConnId, ListenId, PrivateData, Role, State};
+use crate::conn::{Conn, ConnId, ConnState, ListenId, PrivateData, Role};
 use crate::wire::{self, Body, CommId, Head, Message, Peer, QpInfo, RejReason, Req};
 
 /// Refusals of a service that is known to exist before they are believed: 3.2 s at the default pace.
 const REFUSALS_MAX: u32 = 36;
 
-impl Engine {
+impl ConnectionManager {
     pub(super) fn handle_req(&mut self, now: u64, head: &Head, req: &Req, private_data: &[u8]) {
         let peer = Peer {
             // R9-4
@@ -48,7 +48,7 @@ impl Engine {
         let private_data = PrivateData::new(private_data).unwrap_or(PrivateData::EMPTY);
         let conn = Conn {
             role: Role::Passive,
-            state: State::ReqRcvd,
+            state: ConnState::ReqRcvd,
             owned: true,
             remote_id: head.local_id,
             nonce: head.nonce,
@@ -97,10 +97,10 @@ impl Engine {
             return;
         };
         match (conn.state, conn.rejected) {
-            (State::ReqRcvd | State::RepGated, _) => self.send_mra(id),
+            (ConnState::ReqRcvd | ConnState::RepGated, _) => self.send_mra(id),
             // R9-5
-            (State::RepSent | State::Answered, _) => self.send_current(id),
-            (State::Closed, Some(_)) => self.send_current(id),
+            (ConnState::RepSent | ConnState::Answered, _) => self.send_current(id),
+            (ConnState::Closed, Some(_)) => self.send_current(id),
             _ => {}
         }
     }
@@ -111,11 +111,11 @@ impl Engine {
             return;
         };
         match conn.state {
-            State::ReqSent => {
+            ConnState::ReqSent => {
                 conn.remote_id = head.local_id;
                 conn.peer.slot = head.slot;
                 conn.remote = *qp;
-                conn.state = State::RepRcvd;
+                conn.state = ConnState::RepRcvd;
                 let is_datagram = conn.req.port_space.is_datagram();
                 self.arm(id, None);
                 self.events.push_back(Event::Response {
@@ -127,15 +127,15 @@ impl Engine {
                     self.close(id);
                 }
             }
-            State::RepRcvd | State::RtuGated => {
+            ConnState::RepRcvd | ConnState::RtuGated => {
                 self.counters.duplicates += 1;
                 self.send_mra(id);
             }
-            State::Established => {
+            ConnState::Established => {
                 self.counters.duplicates += 1;
                 self.send(id, Body::Rtu);
             }
-            State::TimeWait | State::Closed => {
+            ConnState::TimeWait | ConnState::Closed => {
                 let answer = self.answer_head(head);
                 let to = Peer {
                     ip: self.conns[&id].peer.ip,
@@ -143,11 +143,11 @@ impl Engine {
                 };
                 self.push(to, answer, Body::Rej(RejReason::INVALID_COMM_ID), &[]);
             }
-            State::ReqRcvd
-            | State::RepGated
-            | State::RepSent
-            | State::DreqSent
-            | State::Answered => {}
+            ConnState::ReqRcvd
+            | ConnState::RepGated
+            | ConnState::RepSent
+            | ConnState::DreqSent
+            | ConnState::Answered => {}
         }
     }
 
@@ -167,17 +167,20 @@ impl Engine {
         };
         match conn.state {
             // The answer to a REQ that was sent again, and came after the listener had taken the first and gone.
-            State::RepRcvd | State::RtuGated | State::Established | State::DreqSent
+            ConnState::RepRcvd
+            | ConnState::RtuGated
+            | ConnState::Established
+            | ConnState::DreqSent
                 if has_no_listener =>
             {
                 self.counters.duplicates += 1;
             }
-            State::ReqSent
-            | State::ReqRcvd
-            | State::RepGated
-            | State::RepSent
-            | State::RepRcvd
-            | State::RtuGated => {
+            ConnState::ReqSent
+            | ConnState::ReqRcvd
+            | ConnState::RepGated
+            | ConnState::RepSent
+            | ConnState::RepRcvd
+            | ConnState::RtuGated => {
                 let private_data = PrivateData::new(private_data).unwrap_or(PrivateData::EMPTY);
                 self.emit(
                     id,
@@ -189,8 +192,10 @@ impl Engine {
                 );
                 self.close(id);
             }
-            State::Established | State::DreqSent => self.end(now, id, false),
-            State::TimeWait | State::Closed | State::Answered => self.counters.duplicates += 1,
+            ConnState::Established | ConnState::DreqSent => self.end(now, id, false),
+            ConnState::TimeWait | ConnState::Closed | ConnState::Answered => {
+                self.counters.duplicates += 1
+            }
         }
     }
 
@@ -200,7 +205,7 @@ impl Engine {
     fn ask_again(&mut self, now: u64, id: ConnId) -> bool {
         let dst = self.conns.get(&id).map(|c| c.req.dst);
         let is_served = |c: &Conn| {
-            let is_up = matches!(c.state, State::Established | State::DreqSent);
+            let is_up = matches!(c.state, ConnState::Established | ConnState::DreqSent);
             c.role == Role::Active && is_up && Some(c.req.dst) == dst
         };
         if !self.conns.values().any(is_served) {
@@ -210,7 +215,7 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(&id) else {
             return false;
         };
-        if conn.state != State::ReqSent || conn.refusals >= REFUSALS_MAX {
+        if conn.state != ConnState::ReqSent || conn.refusals >= REFUSALS_MAX {
             return false;
         }
         conn.refusals += 1;
@@ -224,28 +229,33 @@ impl Engine {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
-        if conn.local.qpn != qpn && conn.state != State::ReqSent {
+        if conn.local.qpn != qpn && conn.state != ConnState::ReqSent {
             self.counters.stray += 1;
             return;
         }
         match conn.state {
-            State::RepSent => {
+            ConnState::RepSent => {
                 self.reach_established(id);
                 self.end(now, id, false);
             }
-            State::RepRcvd | State::RtuGated | State::Established | State::DreqSent => {
+            ConnState::RepRcvd
+            | ConnState::RtuGated
+            | ConnState::Established
+            | ConnState::DreqSent => {
                 self.end(now, id, false);
             }
-            State::ReqSent => self.handle_rej(now, id, RejReason::CONSUMER_DEFINED, &[]),
-            State::ReqRcvd | State::RepGated => return,
-            State::TimeWait | State::Closed | State::Answered => self.counters.duplicates += 1,
+            ConnState::ReqSent => self.handle_rej(now, id, RejReason::CONSUMER_DEFINED, &[]),
+            ConnState::ReqRcvd | ConnState::RepGated => return,
+            ConnState::TimeWait | ConnState::Closed | ConnState::Answered => {
+                self.counters.duplicates += 1
+            }
         }
         self.send(id, Body::Drep);
     }
 
     pub(super) fn handle_drep(&mut self, now: u64, id: ConnId) {
         match self.conns.get(&id).map(|c| c.state) {
-            Some(State::DreqSent) => self.end(now, id, false),
+            Some(ConnState::DreqSent) => self.end(now, id, false),
             _ => self.counters.duplicates += 1,
         }
     }
@@ -256,10 +266,10 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        if !matches!(conn.state, State::ReqSent | State::RepSent) {
+        if !matches!(conn.state, ConnState::ReqSent | ConnState::RepSent) {
             return;
         }
-        if conn.state == State::ReqSent {
+        if conn.state == ConnState::ReqSent {
             conn.peer.slot = head.slot;
         }
         conn.tries = conn.tries.min(max_tries.saturating_sub(3)).max(1);

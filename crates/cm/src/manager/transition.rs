@@ -1,13 +1,13 @@
 //! How connections change their state, and what is sent then.
 
-use super::{backoff, info_of, Engine, Error, Event, Outgoing, MS};
+use super::{backoff, info_of, ConnectionManager, Error, Event, Outgoing, MS};
 use urdma_types::{Psn, RawQpn, SlotId};
 
-use crate::conn::{Conn, ConnId, ListenId, LocalQp, PrivateData, Role, State};
+use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, Role};
 use crate::wire::{Body, CommId, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
 
-impl Engine {
-    pub(super) fn expect(&mut self, id: ConnId, states: &[State]) -> Result<&mut Conn, Error> {
+impl ConnectionManager {
+    pub(super) fn expect(&mut self, id: ConnId, states: &[ConnState]) -> Result<&mut Conn, Error> {
         let conn = self.conns.get_mut(&id).ok_or(Error::NotFound)?;
         if states.contains(&conn.state) {
             Ok(conn)
@@ -22,14 +22,14 @@ impl Engine {
             return;
         };
         match conn.state {
-            State::RepGated => {
-                conn.state = State::RepSent;
+            ConnState::RepGated => {
+                conn.state = ConnState::RepSent;
                 conn.tries = 0;
                 conn.give_up_at = now.saturating_add(patience);
                 self.transmit_again(now, id);
             }
-            State::RtuGated => {
-                conn.state = State::Established;
+            ConnState::RtuGated => {
+                conn.state = ConnState::Established;
                 self.send(id, Body::Rtu);
             }
             _ => {}
@@ -38,8 +38,8 @@ impl Engine {
 
     pub(super) fn reach_established(&mut self, id: ConnId) {
         match self.conns.get_mut(&id) {
-            Some(conn) if conn.state == State::RepSent => {
-                conn.state = State::Established;
+            Some(conn) if conn.state == ConnState::RepSent => {
+                conn.state = ConnState::Established;
                 self.arm(id, None);
                 self.emit(id, Event::Established { conn: id });
             }
@@ -61,7 +61,7 @@ impl Engine {
         };
         conn.private_data = *private_data;
         conn.rejected = Some(reason);
-        conn.state = State::Closed;
+        conn.state = ConnState::Closed;
         let qpn = conn.local.qpn;
         self.release_qpn(qpn, id);
         self.send_current(id);
@@ -73,7 +73,7 @@ impl Engine {
         let longest = backoff(self.config.retry_ns, u32::MAX);
         let keep_ns = longest.saturating_mul(u64::from(self.config.max_tries));
         if let Some(conn) = self.conns.get_mut(&id) {
-            conn.state = State::Answered;
+            conn.state = ConnState::Answered;
         }
         self.arm(id, Some(now.saturating_add(keep_ns)));
         self.send_current(id);
@@ -85,14 +85,17 @@ impl Engine {
             return;
         };
         match conn.state {
-            State::Established | State::DreqSent | State::RepRcvd | State::RtuGated => {
+            ConnState::Established
+            | ConnState::DreqSent
+            | ConnState::RepRcvd
+            | ConnState::RtuGated => {
                 self.end(now, id, false);
             }
-            State::ReqSent | State::RepSent | State::ReqRcvd | State::RepGated => {
+            ConnState::ReqSent | ConnState::RepSent | ConnState::ReqRcvd | ConnState::RepGated => {
                 self.emit(id, Event::Unreachable { conn: id });
                 self.close(id);
             }
-            State::TimeWait | State::Closed | State::Answered => {}
+            ConnState::TimeWait | ConnState::Closed | ConnState::Answered => {}
         }
     }
 
@@ -102,7 +105,7 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        conn.state = State::TimeWait;
+        conn.state = ConnState::TimeWait;
         let qpn = conn.local.qpn;
         self.release_qpn(qpn, id);
         self.arm(id, Some(deadline));
@@ -122,7 +125,7 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        conn.state = State::Closed;
+        conn.state = ConnState::Closed;
         let (qpn, owned) = (conn.local.qpn, conn.owned);
         self.release_qpn(qpn, id);
         if !owned {
@@ -153,19 +156,21 @@ impl Engine {
         let owned = conn.owned;
         let out_of_tries = conn.tries >= self.config.max_tries || now >= conn.give_up_at;
         match conn.state {
-            State::ReqSent | State::RepSent if out_of_tries => {
+            ConnState::ReqSent | ConnState::RepSent if out_of_tries => {
                 self.emit(id, Event::Unreachable { conn: id });
                 self.refuse(now, id, RejReason::TIMEOUT, &PrivateData::EMPTY);
             }
-            State::DreqSent if conn.tries >= self.config.max_dreq_tries => {
+            ConnState::DreqSent if conn.tries >= self.config.max_dreq_tries => {
                 self.end(now, id, true);
             }
-            State::ReqSent | State::RepSent | State::DreqSent => self.transmit_again(now, id),
-            State::TimeWait => {
+            ConnState::ReqSent | ConnState::RepSent | ConnState::DreqSent => {
+                self.transmit_again(now, id)
+            }
+            ConnState::TimeWait => {
                 self.emit(id, Event::TimeWaitExit { conn: id });
                 self.close(id);
             }
-            State::Closed | State::Answered if !owned => self.forget(id),
+            ConnState::Closed | ConnState::Answered if !owned => self.forget(id),
             _ => {}
         }
     }
@@ -178,7 +183,7 @@ impl Engine {
 }
 
 /// What leaves.
-impl Engine {
+impl ConnectionManager {
     /// Sends what the state calls for and sets the timer for the next time.
     pub(super) fn transmit_again(&mut self, now: u64, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else {
@@ -196,10 +201,10 @@ impl Engine {
             return;
         };
         match (conn.state, conn.rejected) {
-            (State::ReqSent, _) => self.send(id, Body::Req(conn.req)),
-            (State::RepSent | State::Answered, _) => self.send(id, Body::Rep(conn.local)),
-            (State::DreqSent, _) => self.send(id, Body::Dreq(conn.remote.qpn)),
-            (State::Closed, Some(reason)) => self.send(id, Body::Rej(reason)),
+            (ConnState::ReqSent, _) => self.send(id, Body::Req(conn.req)),
+            (ConnState::RepSent | ConnState::Answered, _) => self.send(id, Body::Rep(conn.local)),
+            (ConnState::DreqSent, _) => self.send(id, Body::Dreq(conn.remote.qpn)),
+            (ConnState::Closed, Some(reason)) => self.send(id, Body::Rej(reason)),
             _ => {}
         }
     }

@@ -1,8 +1,8 @@
-//! All listeners and connections of one process: what callers see. `arrive` has what datagrams do,
-//! `change` the transitions and what is sent.
+//! All listeners and connections of one process: what callers see. `receive` has what datagrams do,
+//! `transition` the transitions and what is sent.
 
-mod arrive;
-mod change;
+mod receive;
+mod transition;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -11,12 +11,12 @@ use proto_trp::limit::RateLimit;
 
 use urdma_types::{PortSpace, Psn, RawQpn, SlotId};
 
-use crate::conn::{Conn, ConnId, ListenId, LocalQp, PrivateData, RemoteQp, Role, State};
+use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};
 use crate::wire::{Body, CommId, Kind, Message, Nonce, Peer, QpInfo, RejReason, Req, MAX_MESSAGE};
 
 const MS: u64 = 1_000_000;
 
-/// What an engine is told at its birth.
+/// What an manager is told at its birth.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// This process's slot, named in every message.
@@ -89,7 +89,7 @@ pub struct AcceptParams {
     pub qp: LocalQp,
     /// Private data for the active side.
     pub private_data: PrivateData,
-    /// Whether the QP is in RTR (or beyond) already; if not, the REP waits for [`Engine::qp_ready`].
+    /// Whether the QP is in RTR (or beyond) already; if not, the REP waits for [`ConnectionManager::qp_ready`].
     pub qp_ready: bool,
 }
 
@@ -112,7 +112,7 @@ pub struct ConnectRequest {
 pub enum Event {
     /// Somebody wants to connect.
     ConnectRequest(ConnectRequest),
-    /// The REP came: set the QP to RTR and RTS, then call [`Engine::establish`]. Of a datagram service: that is all.
+    /// The REP came: set the QP to RTR and RTS, then call [`ConnectionManager::establish`]. Of a datagram service: that is all.
     Response {
         /// The connection.
         conn: ConnId,
@@ -195,7 +195,7 @@ struct Outgoing {
 
 /// The connection manager of one process.
 #[derive(Debug)]
-pub struct Engine {
+pub struct ConnectionManager {
     config: Config,
     random: u64,
     next_id: u32,
@@ -212,10 +212,10 @@ pub struct Engine {
     strangers: RateLimit,
 }
 
-impl Engine {
-    /// An engine with no listener and no connection.
+impl ConnectionManager {
+    /// An manager with no listener and no connection.
     pub fn new(config: Config) -> Self {
-        let mut engine = Self {
+        let mut manager = Self {
             config,
             random: 0,
             next_id: 0,
@@ -229,9 +229,9 @@ impl Engine {
             counters: Counters::default(),
             strangers: RateLimit::default(),
         };
-        let [a, b, c, d, ..] = engine.random().to_le_bytes();
-        engine.next_id = u32::from_le_bytes([a, b, c, d]);
-        engine
+        let [a, b, c, d, ..] = manager.random().to_le_bytes();
+        manager.next_id = u32::from_le_bytes([a, b, c, d]);
+        manager
     }
 
     /// The counters.
@@ -242,7 +242,7 @@ impl Engine {
     /// Listens at `addr`, whose address may be the wildcard; `backlog` REQs wait at most.
     ///
     /// # Errors
-    /// [`Error::AddrInUse`] if this engine listens there already.
+    /// [`Error::AddrInUse`] if this manager listens there already.
     pub fn listen(
         &mut self,
         addr: SocketAddr,
@@ -277,7 +277,7 @@ impl Engine {
         let local = self.local_info(&params.qp);
         let conn = Conn {
             role: Role::Active,
-            state: State::ReqSent,
+            state: ConnState::ReqSent,
             owned: true,
             remote_id: CommId::NONE,
             // R9-2
@@ -327,7 +327,7 @@ impl Engine {
     pub fn accept(&mut self, now: u64, id: ConnId, params: &AcceptParams) -> Result<(), Error> {
         self.take_request(id);
         let psn = self.conns.get(&id).ok_or(Error::NotFound)?.local.psn;
-        let conn = self.expect(id, &[State::ReqRcvd])?;
+        let conn = self.expect(id, &[ConnState::ReqRcvd])?;
         conn.local = info_of(&params.qp, psn);
         conn.private_data = params.private_data;
         // R9-5
@@ -335,7 +335,7 @@ impl Engine {
             self.answer(now, id);
             return Ok(());
         }
-        conn.state = State::RepGated;
+        conn.state = ConnState::RepGated;
         self.by_qpn.insert(params.qp.qpn, id);
         if params.qp_ready {
             self.open_gate(now, id);
@@ -348,7 +348,7 @@ impl Engine {
     /// # Errors
     /// [`Error::State`] if there is no REP to take.
     pub fn establish(&mut self, now: u64, id: ConnId, qp_ready: bool) -> Result<(), Error> {
-        self.expect(id, &[State::RepRcvd])?.state = State::RtuGated;
+        self.expect(id, &[ConnState::RepRcvd])?.state = ConnState::RtuGated;
         if qp_ready {
             self.open_gate(now, id);
         }
@@ -366,7 +366,7 @@ impl Engine {
         reason: RejReason,
         private_data: &PrivateData,
     ) -> Result<(), Error> {
-        self.expect(id, &[State::ReqRcvd, State::RepRcvd])?;
+        self.expect(id, &[ConnState::ReqRcvd, ConnState::RepRcvd])?;
         self.refuse(now, id, reason, private_data);
         Ok(())
     }
@@ -374,7 +374,7 @@ impl Engine {
     /// The listener of a REQ was closed before its application saw the REQ: says that nobody listens, and remembers nothing, so that
     /// the REQ may come again and find the next listener. What is no such REQ is destroyed.
     pub fn turn_away(&mut self, now: u64, id: ConnId) {
-        if self.state(id) == Some(State::ReqRcvd) {
+        if self.state(id) == Some(ConnState::ReqRcvd) {
             self.send(id, Body::Rej(RejReason::INVALID_SERVICE_ID));
             self.drop_request(id);
         } else {
@@ -384,7 +384,7 @@ impl Engine {
 
     /// Forgets a REQ without a word, as if it had been lost: the peer will send it again.
     pub fn drop_request(&mut self, id: ConnId) {
-        if self.state(id) == Some(State::ReqRcvd) {
+        if self.state(id) == Some(ConnState::ReqRcvd) {
             self.take_request(id);
             self.forget(id);
         }
@@ -397,13 +397,13 @@ impl Engine {
     pub fn disconnect(&mut self, now: u64, id: ConnId) -> Result<(), Error> {
         let conn = self.conns.get_mut(&id).ok_or(Error::NotFound)?;
         match conn.state {
-            State::Established | State::RepSent => {
-                conn.state = State::DreqSent;
+            ConnState::Established | ConnState::RepSent => {
+                conn.state = ConnState::DreqSent;
                 conn.tries = 0;
                 self.transmit_again(now, id);
                 Ok(())
             }
-            State::DreqSent | State::TimeWait => Ok(()),
+            ConnState::DreqSent | ConnState::TimeWait => Ok(()),
             _ => Err(Error::State),
         }
     }
@@ -416,19 +416,20 @@ impl Engine {
         };
         conn.owned = false;
         match conn.state {
-            State::ReqSent => self.refuse(now, id, RejReason::TIMEOUT, &PrivateData::EMPTY),
-            State::ReqRcvd
-            | State::RepGated
-            | State::RepSent
-            | State::RepRcvd
-            | State::RtuGated => {
+            ConnState::ReqSent => self.refuse(now, id, RejReason::TIMEOUT, &PrivateData::EMPTY),
+            ConnState::ReqRcvd
+            | ConnState::RepGated
+            | ConnState::RepSent
+            | ConnState::RepRcvd
+            | ConnState::RtuGated => {
                 self.refuse(now, id, RejReason::CONSUMER_DEFINED, &PrivateData::EMPTY);
             }
-            State::Established => {
+            ConnState::Established => {
                 let _ = self.disconnect(now, id);
             }
-            State::Closed | State::Answered if conn.deadline.is_none() => self.forget(id),
-            State::DreqSent | State::TimeWait | State::Closed | State::Answered => {}
+            ConnState::Closed | ConnState::Answered if conn.deadline.is_none() => self.forget(id),
+            ConnState::DreqSent | ConnState::TimeWait | ConnState::Closed | ConnState::Answered => {
+            }
         }
     }
 
@@ -467,7 +468,7 @@ impl Engine {
     }
 
     /// Where a connection stands; `None` if it is forgotten.
-    pub fn state(&self, id: ConnId) -> Option<State> {
+    pub fn state(&self, id: ConnId) -> Option<ConnState> {
         self.conns.get(&id).map(|c| c.state)
     }
 
@@ -479,7 +480,7 @@ impl Engine {
     /// The QP that this end named in its REQ or REP; `None` before that.
     pub fn local_qpn(&self, id: ConnId) -> Option<RawQpn> {
         let conn = self.conns.get(&id)?;
-        (conn.state != State::ReqRcvd).then_some(conn.local.qpn)
+        (conn.state != ConnState::ReqRcvd).then_some(conn.local.qpn)
     }
 
     /// What the QP must be set to; `None` before the REP (active side) or when forgotten.
@@ -508,7 +509,7 @@ impl Engine {
             .any(|remote| (remote.qpn, remote.psn) == (qpn, psn))
     }
 
-    /// Number of connections that the engine remembers, for tests and status.
+    /// Number of connections that the manager remembers, for tests and status.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
@@ -563,7 +564,7 @@ impl Engine {
         }
     }
 
-    /// When [`Engine::handle_timeout`] must be called next.
+    /// When [`ConnectionManager::handle_timeout`] must be called next.
     pub fn next_deadline(&self) -> Option<u64> {
         self.timers.first().map(|&(deadline, _)| deadline)
     }
