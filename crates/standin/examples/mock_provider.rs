@@ -1,5 +1,5 @@
-//! A provider that does nothing but answer the stand-in, for its tests: each call is written down in
-//! the file that `MOCK_LOG` names.
+//! A provider for the tests of the stand-in: it only answers, and appends each call to the log file
+//! that `MOCK_LOG` names.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::{c_int, c_void};
@@ -22,14 +22,14 @@ static TABLE: FrontTable = FrontTable {
     async_open,
 };
 
-/// Gives the table.
+/// Returns the table.
 #[no_mangle]
 pub extern "C" fn urdma_front_table() -> *const FrontTable {
     log("table");
     &raw const TABLE
 }
 
-/// Would register with libibverbs.
+/// A real provider registers with libibverbs here.
 #[no_mangle]
 pub extern "C" fn urdma_register() {
     log("register");
@@ -39,7 +39,7 @@ fn log(line: &str) {
     let path = std::env::var_os("MOCK_LOG").unwrap();
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.append(true).create(true).open(path).unwrap();
-    // One write: a line of another thread comes before it or after it, never in it.
+    // One write call, so that lines of several threads do not mix.
     file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
@@ -47,7 +47,7 @@ fn log(line: &str) {
 static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
 /// GET_EVENT.
 const GET_EVENT: u8 = 12;
-/// A command that brings an event.
+/// A command of the tests that adds an event.
 const ADD_EVENT: u8 = 50;
 
 extern "C" fn cm_open(event_fd: c_int) -> i64 {
@@ -56,16 +56,16 @@ extern "C" fn cm_open(event_fd: c_int) -> i64 {
     42
 }
 
-/// Adds an event. The raw call goes round the stand-in.
+/// Adds an event. The raw system call bypasses the stand-in.
 fn add_event() {
     let one = 1_u64.to_ne_bytes();
     let fd = EVENT_FD.load(Ordering::Relaxed);
-    // SAFETY: 8 readable octets.
+    // SAFETY: `one` is 8 readable octets.
     let added = unsafe { libc::syscall(libc::SYS_write, fd, one.as_ptr(), 8) };
     assert_eq!(added, 8);
 }
 
-/// Takes an event; false when there is none. The raw call goes round the stand-in.
+/// Takes an event; false when there is none. The raw system call bypasses the stand-in.
 fn take_event() -> bool {
     let mut count = [0_u8; 8];
     let fd = EVENT_FD.load(Ordering::Relaxed);
@@ -74,20 +74,20 @@ fn take_event() -> bool {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one valid pollfd.
+    // SAFETY: `waiting` is one valid pollfd.
     let has_event = unsafe { libc::poll(&raw mut waiting, 1, 0) } == 1;
-    // SAFETY: 8 writable octets.
+    // SAFETY: `count` is 8 writable octets.
     has_event && unsafe { libc::syscall(libc::SYS_read, fd, count.as_mut_ptr(), 8) } == 8
 }
 
 unsafe extern "C" fn cm_write(handle: i64, command: *const c_void, len: usize) -> i64 {
-    // SAFETY: the stand-in passes the application's buffer on.
+    // SAFETY: the stand-in passes on the application's buffer of `len` octets.
     let octets = unsafe { std::slice::from_raw_parts(command.cast::<u8>(), len) };
     if octets[0] == GET_EVENT && !take_event() {
         return -i64::from(libc::EAGAIN);
     }
     log(&format!("cm_write {handle} {len} {}", octets[0]));
-    // After its line: the thread that waits for the event writes one of its own.
+    // After the log line, since the thread that waits for the event logs a line too.
     if octets[0] == ADD_EVENT {
         add_event();
     }
@@ -119,7 +119,7 @@ extern "C" fn channel_close(read_fd: c_int) {
     let mut channels = CHANNELS.lock().unwrap();
     let at = channels.iter().position(|c| c.0 == read_fd).unwrap();
     let (_, write_fd) = channels.remove(at);
-    // SAFETY: ours.
+    // SAFETY: `channel_open` took over the descriptor.
     unsafe { libc::close(write_fd) };
     log("channel_close");
 }

@@ -1,6 +1,6 @@
-//! The stand-in at work: each test runs itself again in a process with the library preloaded and a provider
-//! that only writes down what it is told.
-#![allow(clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
+//! The stand-in in a real process: each test runs itself again in a child process with the library
+//! preloaded and a mock provider that logs every call.
+#![allow(clippy::unwrap_used)]
 
 use std::ffi::{c_int, CStr, CString};
 use std::os::fd::AsRawFd;
@@ -17,7 +17,8 @@ fn target_dir() -> PathBuf {
     exe.parent().and_then(Path::parent).unwrap().to_owned()
 }
 
-/// The library under test: in `$URDMA_BIN_DIR`, else beside the tests; cargo does not build it for them.
+/// The library under test: in `$URDMA_BIN_DIR`, else beside the test programs. Cargo does not build
+/// it for the tests.
 fn standin() -> PathBuf {
     let dir = std::env::var_os("URDMA_BIN_DIR").map_or_else(target_dir, PathBuf::from);
     let path = dir.join("liburdma_standin.so");
@@ -29,14 +30,16 @@ fn standin() -> PathBuf {
     path
 }
 
-/// Waits for a child; it must have ended with status 0.
+/// Waits for a child process, which must exit with status 0.
 fn expect_ended_well(child: libc::pid_t) {
     let mut status = 0;
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    // SAFETY: `status` is writable.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!(ended, child);
     assert_eq!(status, 0);
 }
 
-/// Runs `body` in a process of its own with the stand-in; gives what the provider wrote down.
+/// Runs `body` in a separate process with the stand-in; returns the log of the mock provider.
 fn with_standin(test: &str, body: fn()) -> Vec<String> {
     with_environment(test, &[], body)
 }
@@ -76,11 +79,41 @@ fn with_environment(test: &str, extra: &[(&str, &str)], body: fn()) -> Vec<Strin
 }
 
 fn open(path: &CStr, flags: c_int) -> c_int {
+    // SAFETY: `path` is a C string.
     unsafe { libc::open(path.as_ptr(), flags) }
 }
 
+/// Writes a command; its addresses, if it has any, must be valid.
 fn write(fd: c_int, octets: &[u8]) -> isize {
+    // SAFETY: `octets` is readable; the callers keep the variables alive whose addresses it holds.
     unsafe { libc::write(fd, octets.as_ptr().cast(), octets.len()) }
+}
+
+fn close(fd: c_int) -> c_int {
+    // SAFETY: the tests own the descriptors that they close.
+    unsafe { libc::close(fd) }
+}
+
+fn dup(fd: c_int) -> c_int {
+    // SAFETY: dup touches no memory.
+    unsafe { libc::dup(fd) }
+}
+
+fn close_range(first: u32, last: u32) -> c_int {
+    // SAFETY: the processes of the tests use no descriptor of the range afterwards.
+    unsafe { libc::close_range(first, last, 0) }
+}
+
+/// Forks; the child must call only functions that are safe after fork in a multi-threaded process.
+fn fork() -> libc::pid_t {
+    // SAFETY: the children of the tests make system calls and end in `exit_child`.
+    unsafe { libc::fork() }
+}
+
+/// Ends a forked child with status 0 if `succeeded`.
+fn exit_child(succeeded: bool) -> ! {
+    // SAFETY: _exit runs no handlers and does not return.
+    unsafe { libc::_exit(c_int::from(!succeeded)) }
 }
 
 fn errno() -> c_int {
@@ -95,7 +128,7 @@ fn rdma_cm_file_forwards_commands_and_errors() {
         assert_eq!(write(fd, &[1; 24]), 24);
         assert_eq!(write(fd, &[99; 16]), -1);
         assert_eq!(errno(), libc::EXDEV);
-        assert_eq!(unsafe { libc::close(fd) }, 0);
+        assert_eq!(close(fd), 0);
         assert_eq!(write(fd, &[1; 24]), -1);
         assert_eq!(errno(), libc::EBADF);
     });
@@ -115,10 +148,11 @@ fn command_for_an_event_waits_for_it_unless_the_file_is_non_blocking() {
     let log = with_standin(test, || {
         let fd = open(RDMA_CM, libc::O_RDWR | libc::O_CLOEXEC);
         let waiter = std::thread::spawn(move || write(fd, &[12; 16]));
-        // Whether it waits by now or not, there is no event before this one.
+        // Whether or not the thread waits yet, this event is the first.
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(write(fd, &[50; 8]), 8);
         assert_eq!(waiter.join().unwrap(), 16);
+        // SAFETY: fcntl with F_SETFL touches no memory.
         unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
         assert_eq!(write(fd, &[12; 16]), -1);
         assert_eq!(errno(), libc::EAGAIN);
@@ -140,29 +174,35 @@ fn uverbs_file_makes_channels_and_refuses_the_rest() {
         assert_eq!(write(fd, &command), 16);
         let channel = c_int::try_from(answer).unwrap();
         let mut event = [0_u8; 16];
+        // SAFETY: `event` has room for 16 octets.
         let got = unsafe { libc::read(channel, event.as_mut_ptr().cast(), 16) };
         assert_eq!((got, event[0]), (8, 7));
-        assert_eq!(unsafe { libc::close(channel) }, 0);
+        assert_eq!(close(channel), 0);
         for refused in [&[0_u8; 16][..], &[17; 4], &[]] {
             assert_eq!(write(fd, refused), -1);
         }
-        // Past the hook: the kernel refuses, because the file is open for reading only.
+        // The raw system call bypasses the hook: the kernel refuses it, since the file is open for
+        // reading only.
+        // SAFETY: `command` has 16 readable octets.
         let raw = unsafe { libc::syscall(libc::SYS_write, fd, command.as_ptr(), 16) };
         assert_eq!((raw, errno()), (-1, libc::EBADF));
         let part = libc::iovec {
             iov_base: command.as_mut_ptr().cast(),
             iov_len: 16,
         };
-        assert_eq!(unsafe { libc::writev(fd, &raw const part, 1) }, -1);
-        assert_eq!(unsafe { libc::close(fd) }, 0);
+        // SAFETY: `part` is one valid iovec.
+        let written = unsafe { libc::writev(fd, &raw const part, 1) };
+        assert_eq!(written, -1);
+        assert_eq!(close(fd), 0);
     });
     assert_eq!(log, ["table", "channel_open", "channel_close"]);
 }
 
-/// A uverbs method with one attribute: header and attribute as the kernel has them.
+/// A uverbs method with one attribute; header and attribute have the kernel's layout.
 fn method(fd: c_int, object: u64, data: &mut u64) -> c_int {
-    // Octets in all, object, method 0, one attribute.
+    // Total length in octets, object, method 0, one attribute.
     let mut words = [40 | object << 16 | 1 << 48, 0, 0, 0, 0];
+    // SAFETY: `words` holds the header and the one attribute that the header announces.
     let outcome = unsafe { libc::ioctl(fd, 0xc018_1b01, words.as_mut_ptr()) };
     *data = words[4];
     outcome
@@ -175,16 +215,17 @@ fn uverbs_file_gives_the_file_of_events_to_its_own_process_only() {
         "uverbs_file_gives_the_file_of_events_to_its_own_process_only",
         || {
             let fd = open(UVERBS, libc::O_RDWR | libc::O_CLOEXEC);
+            // SAFETY: fcntl with F_DUPFD_CLOEXEC touches no memory.
             let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
             let mut data = 0;
             assert_eq!(method(copy, ASYNC_EVENT, &mut data), 0);
             assert_eq!(data, 77);
             assert_eq!(method(copy, ASYNC_EVENT + 1, &mut data), -1);
             assert_eq!(errno(), libc::ENOTTY);
-            let child = unsafe { libc::fork() };
+            let child = fork();
             if child == 0 {
                 let refused = method(copy, ASYNC_EVENT, &mut data) == -1 && errno() == libc::EIO;
-                unsafe { libc::_exit(c_int::from(!refused)) };
+                exit_child(refused);
             }
             expect_ended_well(child);
         },
@@ -201,23 +242,28 @@ fn device_files_look_like_character_devices() {
             (RDMA_CM, libc::makedev(10, 58)),
         ] {
             let fd = open(path, libc::O_RDWR);
+            // SAFETY: all zeros is a valid `struct stat`.
             let mut seen: libc::stat = unsafe { std::mem::zeroed() };
-            assert_eq!(unsafe { libc::stat(path.as_ptr(), &raw mut seen) }, 0);
+            // SAFETY: `path` is a C string, `seen` is writable.
+            let failed = unsafe { libc::stat(path.as_ptr(), &raw mut seen) };
+            assert_eq!(failed, 0);
             assert_eq!(
                 (seen.st_mode & libc::S_IFMT, seen.st_rdev),
                 (libc::S_IFCHR, number)
             );
+            // SAFETY: all zeros is a valid `struct stat`.
             let mut seen: libc::stat = unsafe { std::mem::zeroed() };
-            assert_eq!(unsafe { libc::fstat(fd, &raw mut seen) }, 0);
+            // SAFETY: `seen` is writable.
+            let failed = unsafe { libc::fstat(fd, &raw mut seen) };
+            assert_eq!(failed, 0);
             assert_eq!(
                 (seen.st_mode & libc::S_IFMT, seen.st_rdev),
                 (libc::S_IFCHR, number)
             );
-            assert_eq!(
-                unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) },
-                0
-            );
-            assert_eq!(unsafe { libc::close(fd) }, 0);
+            // SAFETY: `path` is a C string.
+            let denied = unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) };
+            assert_eq!(denied, 0);
+            assert_eq!(close(fd), 0);
         }
         let metadata = std::fs::metadata(UVERBS.to_str().unwrap()).unwrap();
         assert!(std::os::unix::fs::FileTypeExt::is_char_device(
@@ -251,18 +297,18 @@ fn provider_registers_when_libibverbs_lists_devices() {
             ("/sys/class/infiniband_verbs", true),
             ("/sys/class/infiniband", false),
             ("/tmp", false),
-            // As libibverbs with SYSFS_PATH, whether the directory is there or not.
+            // As libibverbs asks with SYSFS_PATH set; the directory need not exist.
             ("/run/elsewhere/class/infiniband_verbs", true),
         ] {
             let log = std::env::var_os("MOCK_LOG").unwrap();
             let count = || std::fs::read_to_string(&log).map_or(0, |text| text.lines().count());
             let before = count();
             let path = CString::new(path).unwrap();
-            unsafe {
-                let directory = libc::opendir(path.as_ptr());
-                if !directory.is_null() {
-                    libc::closedir(directory);
-                }
+            // SAFETY: `path` is a C string.
+            let directory = unsafe { libc::opendir(path.as_ptr()) };
+            if !directory.is_null() {
+                // SAFETY: the directory is open, and this is its last use.
+                unsafe { libc::closedir(directory) };
             }
             assert_eq!(count() - before, usize::from(lists), "{path:?}");
         }
@@ -275,8 +321,10 @@ fn netlink_of_rdma_is_refused_and_other_sockets_are_not() {
     with_standin(
         "netlink_of_rdma_is_refused_and_other_sockets_are_not",
         || {
+            // SAFETY: socket touches no memory.
             let rdma = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW, 20) };
             assert_eq!((rdma, errno()), (-1, libc::EPROTONOSUPPORT));
+            // SAFETY: as above.
             let unix = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0) };
             assert!(unix >= 0);
         },
@@ -287,13 +335,15 @@ fn netlink_of_rdma_is_refused_and_other_sockets_are_not() {
 fn copies_keep_the_file_open() {
     let log = with_standin("copies_keep_the_file_open", || {
         let fd = open(RDMA_CM, libc::O_RDWR);
-        let copy = unsafe { libc::dup(fd) };
-        unsafe { libc::close(fd) };
+        let copy = dup(fd);
+        assert_eq!(close(fd), 0);
         assert_eq!(write(copy, &[1; 24]), 24);
+        // SAFETY: descriptor 200 is not in use.
         assert_eq!(unsafe { libc::dup2(copy, 200) }, 200);
-        assert_eq!(unsafe { libc::close_range(3, 199, 0) }, 0);
+        assert_eq!(close_range(3, 199), 0);
         assert_eq!(write(200, &[2; 24]), 24);
         let other = open(c"/dev/zero", libc::O_RDONLY);
+        // SAFETY: descriptor 200 is the copy from above, which is not used afterwards.
         assert_eq!(unsafe { libc::dup3(other, 200, 0) }, 200);
     });
     let expected = [
@@ -310,14 +360,15 @@ fn copies_keep_the_file_open() {
 fn forked_child_cannot_use_its_parents_files() {
     let log = with_standin("forked_child_cannot_use_its_parents_files", || {
         let fd = open(RDMA_CM, libc::O_RDWR);
-        let child = unsafe { libc::fork() };
+        let child = fork();
         if child == 0 {
             let refused = write(fd, &[1; 24]) == -1 && errno() == libc::EIO;
-            let closed = unsafe { libc::close(fd) } == 0;
-            // The number is free again, for whatever the child opens.
+            let closed = close(fd) == 0;
+            // The number is free again, and the child's next descriptor gets it.
+            // SAFETY: eventfd has no preconditions.
             let again = unsafe { libc::eventfd(0, 0) };
             let usable = again == fd && write(again, &1_u64.to_ne_bytes()) == 8;
-            unsafe { libc::_exit(c_int::from(!(refused && closed && usable))) };
+            exit_child(refused && closed && usable);
         }
         expect_ended_well(child);
         assert_eq!(write(fd, &[3; 24]), 24);
@@ -333,13 +384,16 @@ fn vforked_child_that_closes_everything_leaves_the_parent_alone() {
             let fd = open(RDMA_CM, libc::O_RDWR);
             let shell = CString::new("/bin/true").unwrap();
             let arguments = [shell.as_ptr(), std::ptr::null()];
+            // SAFETY: until execv or _exit the child only makes system calls with arguments that
+            // exist already; it changes no memory that the parent uses.
             #[allow(deprecated)]
             let child = unsafe { libc::vfork() };
             if child == 0 {
-                unsafe { libc::close(fd) };
-                unsafe { libc::close_range(3, u32::MAX, 0) };
+                close(fd);
+                close_range(3, u32::MAX);
+                // SAFETY: a C string, and an array of C strings that ends in null.
                 unsafe { libc::execv(shell.as_ptr(), arguments.as_ptr()) };
-                unsafe { libc::_exit(1) };
+                exit_child(false);
             }
             expect_ended_well(child);
             assert_eq!(write(fd, &[3; 24]), 24);
@@ -355,6 +409,7 @@ fn descriptor_that_changed_hands_is_written_to_as_what_it_is() {
         || {
             let fd = open(UVERBS, libc::O_RDWR);
             let file = tempfile();
+            // SAFETY: both descriptors are open; the raw system call bypasses the hooks.
             unsafe { libc::syscall(libc::SYS_dup3, file.as_raw_fd(), fd, 0) };
             assert_eq!(write(fd, b"hello"), 5);
         },
