@@ -1,9 +1,10 @@
-//! Thread cancellation (pthread_cancel), which is off while a thread runs our code.
+//! Thread cancellation (pthread_cancel), which is disabled while a thread runs code of urdma.
 //!
-//! glibc ends a cancelled thread by unwinding its stack from the cancellation point. That must not
-//! pass frames of Rust that have something to drop, and [`std::panic::catch_unwind`] and functions
-//! of the C ABI abort the process when they meet it. So a call holds [`Disabled`] wherever it can
-//! reach a cancellation point (see pthreads(7)). A request that comes meanwhile stays pending.
+//! glibc ends a cancelled thread by unwinding its stack from the cancellation point. The unwinding
+//! must not pass Rust frames that have values to drop, and [`std::panic::catch_unwind`] and
+//! functions of the C ABI abort the process when they meet it. A call therefore holds [`Disabled`]
+//! wherever it can reach a cancellation point (pthreads(7)). A request that arrives meanwhile stays
+//! pending.
 
 use std::ffi::c_int;
 
@@ -25,7 +26,7 @@ impl Disabled {
     /// Disables cancellation.
     pub fn new() -> Self {
         let mut before = DISABLE;
-        // SAFETY: a valid state, and a place for the one before.
+        // SAFETY: the state is valid, and `before` is writable.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
         Self { before }
     }
@@ -40,7 +41,7 @@ impl Default for Disabled {
 impl Drop for Disabled {
     fn drop(&mut self) {
         let mut ours = DISABLE;
-        // SAFETY: the state that the same function gave.
+        // SAFETY: the state is one that the same function returned, and `ours` is writable.
         unsafe { pthread_setcancelstate(self.before, &raw mut ours) };
     }
 }

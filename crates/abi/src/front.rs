@@ -1,14 +1,15 @@
-//! The C table through which the stand-in reaches the provider.
+//! The C table through which the stand-in calls the provider.
 //!
-//! The provider fills the table in; the stand-in looks it up.
+//! The provider defines the table; the stand-in looks it up.
 //!
 //! The provider exports two functions. [`FRONT_TABLE_SYMBOL`], of type [`FrontTableFn`], attaches
-//! to urdmad if that has not been done, so it may take a moment; null means that this failed and
-//! that a sentence saying why was written to standard error. [`REGISTER_SYMBOL`], of type
-//! [`RegisterFn`], registers the provider with the copies of libibverbs that are loaded.
+//! to urdmad if the process is not attached, and may therefore block for a short time; null means
+//! that attaching failed and that the reason was written to standard error. [`REGISTER_SYMBOL`], of
+//! type [`RegisterFn`], registers the provider with the copies of libibverbs that are loaded.
 //!
-//! All functions return 0 or more on success and a negative errno on failure; none touches `errno`
-//! in a way that the caller could rely on. All may be called from any thread, and no thread is cancelled in them.
+//! All functions return 0 or more on success and a negative errno on failure; the value of `errno`
+//! after a call is unspecified. All functions are thread-safe, and thread cancellation is disabled
+//! in them.
 
 use std::ffi::{c_int, c_void};
 
@@ -21,11 +22,11 @@ pub const REGISTER_SYMBOL: &std::ffi::CStr = c"urdma_register";
 /// Type of the function named [`REGISTER_SYMBOL`].
 pub type RegisterFn = unsafe extern "C" fn();
 
-/// Name of the function, exported by the stand-in, by which the provider names its own descriptors.
+/// Name of the function of the stand-in with which the provider registers its own descriptors.
 pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
 
-/// Type of the function named [`SPARE_SYMBOL`]: from now on a descriptor is spared (not 0) or is not (0) when the program closes
-/// descriptors that it has not opened.
+/// Type of the function named [`SPARE_SYMBOL`]. It sets (not 0) or clears (0) whether a descriptor
+/// is spared: it stays open when the program closes descriptors that it did not open.
 pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
@@ -38,7 +39,7 @@ pub const FRONT_SIZE: u32 = size_of::<FrontTable>() as u32;
 /// Type of the function named [`FRONT_TABLE_SYMBOL`].
 pub type FrontTableFn = unsafe extern "C" fn() -> *const FrontTable;
 
-/// What the provider offers to the stand-in. Lives as long as the process.
+/// The functions of the provider that the stand-in calls. The table lives as long as the process.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct FrontTable {
@@ -47,21 +48,22 @@ pub struct FrontTable {
     /// Size of this structure in octets.
     pub size: u32,
     /// `/dev/infiniband/rdma_cm` was opened. `event_fd` is an eventfd in semaphore mode that the
-    /// application sees as the opened file; the provider keeps a duplicate and adds one to it for
-    /// each event that waits. Returns a handle (0 or more).
+    /// application uses as the file; the provider keeps a duplicate and adds one to it for each
+    /// pending event. Returns a handle (0 or more).
     pub cm_open: unsafe extern "C" fn(event_fd: c_int) -> i64,
-    /// A write of `len` octets at `command` to an opened rdma_cm file: one ucma command. Returns `len`, or -EAGAIN for a GET_EVENT that
-    /// finds no event: the stand-in then waits until `event_fd` is readable, unless the file is non-blocking.
+    /// A write of `len` octets at `command` to an open rdma_cm file: one ucma command. Returns
+    /// `len`, or -EAGAIN for a GET_EVENT that finds no event: the stand-in then waits until
+    /// `event_fd` is readable, unless the file is non-blocking.
     pub cm_write: unsafe extern "C" fn(handle: i64, command: *const c_void, len: usize) -> i64,
-    /// The last descriptor of an opened rdma_cm file was closed.
+    /// The last descriptor of an open rdma_cm file was closed.
     pub cm_close: unsafe extern "C" fn(handle: i64),
-    /// A completion channel was made: the application reads `read_fd`, 8 octets a completion event;
-    /// the provider writes them to `write_fd`, which is non-blocking and belongs to the provider if
-    /// it returns 0.
+    /// A completion channel was created. The application reads `read_fd`, 8 octets per completion
+    /// event; the provider writes them to `write_fd`, which is non-blocking and belongs to the
+    /// provider if the function returns 0.
     pub channel_open: unsafe extern "C" fn(read_fd: c_int, write_fd: c_int) -> i64,
-    /// The application closed `read_fd`, which it had as a completion channel.
+    /// The application closed `read_fd`, its end of a completion channel.
     pub channel_close: unsafe extern "C" fn(read_fd: c_int),
-    /// libibverbs asks for the file of asynchronous events of a context that it has just imported by `cmd_fd`. Returns the descriptor, which
-    /// is libibverbs' from then on.
+    /// libibverbs opens the file of asynchronous events of a context that it has just imported with
+    /// `cmd_fd`. Returns the descriptor, which libibverbs owns from then on.
     pub async_open: unsafe extern "C" fn(cmd_fd: c_int) -> i64,
 }

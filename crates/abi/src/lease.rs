@@ -1,15 +1,18 @@
 //! The table of C functions through which a process drives a leased queue pair.
 //!
-//! `liburdma_lease.so` exports one function, [`TABLE_SYMBOL`], of type [`TableFn`]. The caller checks
-//! [`LeaseTable::version`] and [`LeaseTable::size`] and uses the rest; nothing else of the library is visible.
+//! `liburdma_lease.so` exports one function, [`TABLE_SYMBOL`], of type [`TableFn`]. The caller
+//! checks [`LeaseTable::version`] and [`LeaseTable::size`] before it uses the rest; no other symbol
+//! of the library is visible.
 //!
-//! Order of calls: `open` once a process, then routes and bursts, then `close`. All functions of one lease must be
-//! called one at a time (the engine's lock does that); they may come from different threads. None of them blocks, and only
-//! `open`, `close` and the route functions allocate or log.
+//! Order of calls: `open` once per process, then routes and bursts, then `close`. Calls on one
+//! lease must be serialised, which the engine's lock does; they may come from different threads. No
+//! function blocks, and only `open`, `close` and the route functions allocate or log.
 //!
-//! A buffer belongs to the caller from `tx_alloc` until `tx_burst` accepts it or `tx_free`, and from `rx_burst`
-//! until `rx_free`. Buffers are sent in the order in which they were given out, but for those that go back unsent; what was
-//! received goes back as a burst, for the peer may get the room only when all of it has. Closing the lease gives everything back, whoever held it.
+//! A buffer belongs to the caller from `tx_alloc` until `tx_burst` accepts it or `tx_free`, and
+//! from `rx_burst` until `rx_free`. Buffers are sent in the order of allocation, except for those that
+//! are freed unsent. Received buffers are freed as a whole burst, since the peer may get the room
+//! back only when all of it is free. Closing the lease frees all buffers, including those that the
+//! caller holds.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 
@@ -19,28 +22,29 @@ pub const TABLE_SYMBOL: &CStr = c"urdma_lease_table";
 /// Type of the function that returns the table, which lives as long as the library.
 pub type TableFn = unsafe extern "C" fn() -> *const LeaseTable;
 
-/// Version of everything declared here; another version is not usable.
+/// Version of the declarations in this file; other versions are not usable.
 pub const ABI_VERSION: u32 = 3;
 
-/// Buffers in one burst at most; longer ones are cut to this.
+/// Maximum number of buffers in a burst; longer bursts are cut to this.
 pub const MAX_BURST: u32 = 32;
 
-/// Octets that can be read from a received datagram's first on, however short it is.
+/// Octets that can be read from the start of a received datagram, even if it is shorter.
 pub const READABLE: usize = 192;
 
 /// Routes that one lease can hold at once.
 pub const MAX_ROUTES: u32 = 65536;
 
-/// Reasons to drop a received frame: as many as `urdma_underlay::Dropped` has.
+/// Number of reasons to drop a received frame, as in `urdma_underlay::Dropped`.
 pub const DROP_REASONS: usize = 11;
 
-/// A lease; only its address means something to the caller.
+/// An open lease; opaque to the caller.
 #[repr(C)]
 pub struct Lease {
     opaque: [u8; 0],
 }
 
-/// What the daemon told its client about the leased queue pair. All strings end with a zero octet.
+/// The parameters of the leased queue pair, as urdmad sends them to its client. All strings are
+/// terminated by a zero octet.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseParams {
@@ -52,11 +56,11 @@ pub struct LeaseParams {
     pub file_prefix: *const c_char,
     /// `RUNTIME_DIRECTORY` of the primary: the directory above its `dpdk/<file prefix>`.
     pub runtime_dir: *const c_char,
-    /// Name of the mempool that is this lease's alone.
+    /// Name of the mempool, which only this lease uses.
     pub mempool: *const c_char,
-    /// Own IP addresses, 16 octets each, IPv4 as IPv4-mapped.
+    /// IP addresses of this host, 16 octets each, IPv4 as IPv4-mapped.
     pub addresses: *const [u8; 16],
-    /// How many there are, 1..=16.
+    /// Number of addresses, 1..=16.
     pub address_count: u32,
     /// Name of the port's Ethernet device, as the primary has it.
     pub device: *const c_char,
@@ -64,11 +68,12 @@ pub struct LeaseParams {
     pub queue: u16,
     /// IP MTU of the port.
     pub mtu: u16,
-    /// Own Ethernet address.
+    /// Ethernet address of this host.
     pub mac: [u8; 6],
     /// Not 0: send UDP checksums (IPv4; IPv6 always does).
     pub checksum: u8,
-    /// Not 0: packets go through the driver's bursts, even where the library could do without.
+    /// Not 0: packets go through the driver's burst functions, even where the library could bypass
+    /// them.
     pub by_driver: u8,
 }
 
@@ -84,7 +89,8 @@ pub struct LeaseRoute {
     pub source_port: u16,
     /// UDP destination port: that of the remote slot.
     pub destination_port: u16,
-    /// Index of the own address that they come from, if it is of the remote one's version and scope.
+    /// Index of the local address to send from, if its version and scope are those of the remote
+    /// address.
     pub local_index: u8,
 }
 
@@ -92,11 +98,11 @@ pub struct LeaseRoute {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TxBuffer {
-    /// Names the buffer in later calls.
+    /// Identifies the buffer in later calls.
     pub buffer: *mut c_void,
     /// Where the datagram starts.
     pub data: *mut u8,
-    /// Longest datagram that fits the buffer and the MTU.
+    /// Length of the longest datagram that fits the buffer and the MTU.
     pub capacity: u32,
 }
 
@@ -118,43 +124,44 @@ pub struct TxDatagram {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RxDatagram {
-    /// Names the buffer for `rx_free`.
+    /// Identifies the buffer for `rx_free`.
     pub buffer: *mut c_void,
-    /// The datagram's first octet; [`READABLE`] octets can be read from there, those behind the datagram mean nothing.
+    /// The datagram's first octet; [`READABLE`] octets can be read from there, and those after the
+    /// datagram are unspecified.
     pub data: *const u8,
     /// Octets of the datagram.
     pub octets: u32,
     /// The sender's UDP port.
     pub source_port: u16,
-    /// The UDP port it was sent to, which names the slot: not necessarily this process'.
+    /// The UDP destination port, which identifies the slot; it need not be this process's slot.
     pub destination_port: u16,
     /// The sender's IP address, IPv4 as IPv4-mapped.
     pub source: [u8; 16],
     /// The two ECN bits of the IP header.
     pub ecn: u8,
-    /// Index of the own address that it was sent to; 255 if that is a group's.
+    /// Index of the local address that it was sent to; 255 for a multicast address.
     pub local_index: u8,
 }
 
-/// What happened on a lease since it was opened.
+/// Counters of a lease since it was opened.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCounters {
     /// Datagrams that the port accepted.
     pub tx_datagrams: u64,
-    /// Octets of those datagrams, without headers.
+    /// Octets of these datagrams, without headers.
     pub tx_octets: u64,
     /// Datagrams consumed unsent because their route or length was wrong.
     pub tx_refused: u64,
-    /// Calls in which the port did not take everything.
+    /// Calls of `tx_burst` in which the port did not accept all datagrams.
     pub tx_busy: u64,
     /// Calls of `tx_alloc` that found the pool empty, or the peer's ring full.
     pub tx_no_buffer: u64,
     /// Datagrams handed to the caller.
     pub rx_datagrams: u64,
-    /// Octets of those datagrams, without headers.
+    /// Octets of these datagrams, without headers.
     pub rx_octets: u64,
-    /// Frames dropped because they came in more than one buffer.
+    /// Frames dropped because they were received in more than one buffer.
     pub rx_scattered: u64,
     /// Frames dropped for another reason, by `urdma_underlay::Dropped::index`.
     pub rx_dropped: [u64; DROP_REASONS],
@@ -168,22 +175,23 @@ pub struct LeaseTable {
     /// [`ABI_VERSION`].
     pub version: u32,
 
-    /// Attaches to the primary and stores the lease; returns 0 or a positive errno with a sentence in `message`.
+    /// Attaches to the primary and stores the lease; returns 0, or a positive errno with a sentence
+    /// in `message`.
     ///
-    /// Once per process: DPDK cannot be started again, so a second `open` in one process works only for the same primary
-    /// (any port, queue and mempool), and gives `EBUSY` while the first lease is open.
+    /// DPDK cannot be started twice in a process: a second `open` works only for the same primary
+    /// (any port, queue and mempool), and returns `EBUSY` while the first lease is open.
     pub open: unsafe extern "C" fn(
         params: *const LeaseParams,
         lease: *mut *mut Lease,
         message: *mut c_char,
         message_octets: usize,
     ) -> c_int,
-    /// Gives the buffers back and ends the lease; every buffer and route of it is invalid afterwards.
+    /// Frees the buffers and closes the lease; its buffers and routes are invalid afterwards.
     ///
-    /// `last` not 0: also detach from the primary, after which no lease can be opened in this process any more.
+    /// `last` not 0: also detach from the primary, after which this process cannot open a lease.
     pub close: unsafe extern "C" fn(lease: *mut Lease, last: c_int),
 
-    /// Makes a route and stores its number; returns 0, `EINVAL` (addresses) or `ENOSPC`.
+    /// Creates a route and stores its number; returns 0, `EINVAL` (addresses) or `ENOSPC`.
     pub route_open: unsafe extern "C" fn(
         lease: *mut Lease,
         route: *const LeaseRoute,
@@ -192,30 +200,32 @@ pub struct LeaseTable {
     /// Changes a route; returns 0 or `EINVAL`.
     pub route_update:
         unsafe extern "C" fn(lease: *mut Lease, number: u32, route: *const LeaseRoute) -> c_int,
-    /// Ends a route; its number may be given out again.
+    /// Removes a route; its number may be reused.
     pub route_close: unsafe extern "C" fn(lease: *mut Lease, number: u32),
 
-    /// Takes up to `count` buffers for datagrams of a route; returns how many it stored: all (of at most [`MAX_BURST`]) or none.
+    /// Allocates `count` buffers, at most [`MAX_BURST`], for datagrams of a route; returns the
+    /// number stored: all or none.
     pub tx_alloc: unsafe extern "C" fn(
         lease: *mut Lease,
         route: u32,
         buffers: *mut TxBuffer,
         count: u32,
     ) -> u32,
-    /// Sends datagrams in order; returns how many of the first were consumed. The rest still belong to the caller, who
-    /// may try them again unchanged.
+    /// Sends datagrams in order; returns how many were consumed, from the first on. The rest belong
+    /// to the caller, which may retry them unchanged.
     pub tx_burst:
         unsafe extern "C" fn(lease: *mut Lease, datagrams: *const TxDatagram, count: u32) -> u32,
-    /// Gives unsent buffers back.
+    /// Frees unsent buffers.
     pub tx_free: unsafe extern "C" fn(lease: *mut Lease, buffers: *const *mut c_void, count: u32),
 
-    /// Receives up to `count` (at most [`MAX_BURST`]) datagrams; returns how many it stored.
+    /// Receives up to `count` (at most [`MAX_BURST`]) datagrams; returns the number
+    /// stored.
     pub rx_burst:
         unsafe extern "C" fn(lease: *mut Lease, datagrams: *mut RxDatagram, count: u32) -> u32,
-    /// Gives received buffers back.
+    /// Frees received buffers.
     pub rx_free: unsafe extern "C" fn(lease: *mut Lease, buffers: *const *mut c_void, count: u32),
 
-    /// Copies the counters out.
+    /// Copies the counters.
     pub counters: unsafe extern "C" fn(lease: *const Lease, counters: *mut LeaseCounters),
 }
 

@@ -2,8 +2,9 @@
 //!
 //! - [`front`]: the table through which the stand-in calls the provider;
 //! - [`lease`]: the table through which the engine calls `liburdma_lease.so`;
-//! - [`spared`]: descriptors of a library that the program must not close;
-//! - [`cancel`]: thread cancellation, which every library disables while its own code runs.
+//! - [`spared`]: descriptors of a library that stay open when the program closes descriptors that
+//!   it did not open;
+//! - [`cancel`]: thread cancellation, which each library disables while its own code runs.
 
 pub mod cancel;
 pub mod front;

@@ -1,5 +1,5 @@
-//! Descriptors of the provider that stay open when the program closes descriptors that it has not
-//! opened, by closefrom(3) for instance.
+//! Descriptors of the provider that stay open when the program closes descriptors that it did not
+//! open, for example with closefrom(3).
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -7,28 +7,28 @@ use std::sync::OnceLock;
 
 use crate::front::{SpareFn, SPARE_SYMBOL};
 
-/// The stand-in's function, if there is a stand-in in this process.
+/// The function of the stand-in; `None` when this process has no stand-in.
 fn spare_function() -> Option<SpareFn> {
     static FUNCTION: OnceLock<Option<SpareFn>> = OnceLock::new();
     *FUNCTION.get_or_init(|| {
-        // SAFETY: a C string; RTLD_DEFAULT finds preloaded libraries first.
+        // SAFETY: the symbol is a C string. RTLD_DEFAULT finds preloaded libraries first.
         let symbol: *mut c_void = unsafe { libc::dlsym(libc::RTLD_DEFAULT, SPARE_SYMBOL.as_ptr()) };
-        // SAFETY: the stand-in exports this name with this type only.
+        // SAFETY: the stand-in exports this name, with this type.
         (!symbol.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, SpareFn>(symbol) })
     })
 }
 
-/// A descriptor is spared while this lives, which must end before the descriptor is closed.
+/// Spares a descriptor for its lifetime; it must be dropped before the descriptor is closed.
 #[derive(Debug)]
 pub struct Mark {
     fd: RawFd,
 }
 
 impl Mark {
-    /// Marks an open descriptor of ours.
+    /// Marks an open descriptor that the caller owns.
     pub fn new(fd: RawFd) -> Self {
         if let Some(spare) = spare_function() {
-            // SAFETY: takes any descriptor.
+            // SAFETY: the function accepts any descriptor.
             unsafe { spare(fd, 1) };
         }
         Self { fd }
@@ -38,7 +38,7 @@ impl Mark {
 impl Drop for Mark {
     fn drop(&mut self) {
         if let Some(spare) = spare_function() {
-            // SAFETY: takes any descriptor.
+            // SAFETY: the function accepts any descriptor.
             unsafe { spare(self.fd, 0) };
         }
     }
@@ -47,7 +47,7 @@ impl Drop for Mark {
 /// An owned descriptor that is spared until it is closed.
 #[derive(Debug)]
 pub struct Spared {
-    /// Before the descriptor, since fields are dropped in this order.
+    /// Precedes the descriptor, since fields are dropped in order of declaration.
     _mark: Mark,
     fd: OwnedFd,
 }

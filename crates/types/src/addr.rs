@@ -19,7 +19,7 @@ impl SlotId {
     /// The slot of urdmad itself.
     pub const DAEMON: SlotId = SlotId(0);
 
-    /// The slot with this number, if there can be one.
+    /// The slot with this number; `None` when no instance has it.
     #[inline]
     pub const fn new(number: u8) -> Option<Self> {
         if number < MAX_SLOTS {
@@ -58,13 +58,13 @@ impl std::fmt::Display for SlotId {
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// The queue pair `index` of the process in `slot`; index 0 is never given to a queue pair.
+    /// The queue pair `index` of the process in `slot`; index 0 is not assigned to queue pairs.
     #[inline]
     pub const fn new(slot: SlotId, index: u16) -> Self {
         Self((slot.0 as u32) << 16 | index as u32)
     }
 
-    /// The queue pair number as verbs and peers say it.
+    /// The queue pair number as verbs and the wire carry it.
     ///
     /// `None` when it has more than 24 bits, names a slot that no instance has, or has index 0.
     #[inline]
@@ -157,8 +157,9 @@ pub const fn udp_port(slot: SlotId) -> u16 {
 /// First of the UDP source ports; the 14 low bits are `entropy << 8 | slot`.
 pub const SOURCE_PORT_BASE: u16 = 0xc000;
 
-/// The UDP source port of the packets of a queue pair: its slot, and 6 bits of its index to spread flows over paths
-/// and queues. A RESET, whose sender knows nothing of its addressee, finds the slot here.
+/// The UDP source port of the packets of a queue pair: its slot, and 6 bits of its index to spread
+/// flows over paths and queues. The sender of a RESET has no state of the connection and takes the
+/// destination slot from this port.
 #[inline]
 pub const fn source_port(sender: Qpn) -> u16 {
     let [_, slot, high, low] = sender.to_u32().to_be_bytes();
@@ -166,7 +167,7 @@ pub const fn source_port(sender: Qpn) -> u16 {
     SOURCE_PORT_BASE | u16::from_be_bytes([(high ^ low) & 0x3f, slot])
 }
 
-/// The slot of the sender of a packet with this UDP source port, if the port is one of ours.
+/// The slot of the sender of a packet with this UDP source port; `None` if no slot has the port.
 #[inline]
 pub const fn slot_of_source_port(port: u16) -> Option<SlotId> {
     // R8.4-3: no slot, so no RESET.
@@ -176,7 +177,7 @@ pub const fn slot_of_source_port(port: u16) -> Option<SlotId> {
     SlotId::new(port.to_be_bytes()[1])
 }
 
-/// The slot whose packets go to a UDP destination port, if the port is one of ours.
+/// The slot that listens on a UDP destination port; `None` if no slot has the port.
 #[inline]
 pub const fn slot_of_port(port: u16) -> Option<SlotId> {
     match port.checked_sub(PORT_BASE) {

@@ -1,11 +1,11 @@
-//! Identifiers that every part of urdma shares.
+//! Identifiers that all crates of urdma share.
 //!
 //! - [`SlotId`], [`Qpn`] and the UDP ports that they map to (doc/spec/trp.md, section 3);
 //! - [`RawQpn`], a queue pair number of any device;
 //! - [`Psn`], a packet sequence number with serial arithmetic;
 //! - [`Ip16`], an IP address in the 16 octets of a GID;
 //! - [`PortSpace`], a port space of rdma_cm;
-//! - [`Time`], a moment of a monotonic clock.
+//! - [`Time`], a point in time on a monotonic clock.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -15,8 +15,8 @@ impl PortSpace {
     /// side the target.
     pub const IB: Self = Self(0x013f);
 
-    /// Whether its services are datagram services: REQ and REP resolve the peer's queue pair, and
-    /// no connection follows.
+    /// Whether services in this port space are datagram services: REQ and REP resolve the peer's
+    /// queue pair, and no connection follows.
     pub fn is_datagram(self) -> bool {
         matches!(self, Self::UDP | Self::IPOIB)
     }

@@ -13,7 +13,8 @@ impl Psn {
     /// The number of sequence numbers, 2^24.
     pub const MODULUS: u32 = 1 << 24;
 
-    /// The sequence number in the low 24 bits of `value`, as verbs pass it in `sq_psn` and `rq_psn`.
+    /// The sequence number in the low 24 bits of `value`, as verbs passes it in `sq_psn` and
+    /// `rq_psn`.
     #[inline]
     pub const fn new(value: u32) -> Self {
         Self(value & MASK_24)
@@ -60,11 +61,12 @@ impl Psn {
     #[inline]
     pub const fn distance(self, earlier: Psn) -> i32 {
         // R7.1-1
-        // The 24-bit difference is moved to the top of the word so that the arithmetic shift extends its sign.
+        // The 24-bit difference is shifted to the top of the word, so that the arithmetic shift
+        // back extends its sign.
         i32::from_ne_bytes((self.0.wrapping_sub(earlier.0) << 8).to_ne_bytes()) >> 8
     }
 
-    /// How many packets `self` is after `base`, counted upwards round the circle: 0..2^24.
+    /// How many packets `self` is after `base`, counted upwards modulo 2^24: 0..2^24.
     #[inline]
     pub const fn offset_from(self, base: Psn) -> u32 {
         self.0.wrapping_sub(base.0) & MASK_24

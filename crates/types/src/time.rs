@@ -1,6 +1,6 @@
-//! Moments of a monotonic clock.
+//! Points in time on a monotonic clock.
 
-/// A moment, in nanoseconds since an arbitrary start of the driver's monotonic clock.
+/// A point in time, in nanoseconds since an arbitrary start of the driver's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time(u64);
 
@@ -8,10 +8,10 @@ impl Time {
     /// The clock's start.
     pub const ZERO: Time = Time(0);
 
-    /// Later than everything that happens: a deadline that is not set.
+    /// Later than every other time: a deadline that is not set.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// The moment `ns` nanoseconds after the clock's start.
+    /// The time `ns` nanoseconds after the clock's start.
     #[inline]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
@@ -23,14 +23,14 @@ impl Time {
         self.0
     }
 
-    /// The moment `ns` nanoseconds later, at most the end of time.
+    /// The time `ns` nanoseconds later; saturates at [`Time::NEVER`].
     #[inline]
     #[must_use]
     pub const fn plus_ns(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
     }
 
-    /// The earlier of both.
+    /// The earlier of the two times.
     #[inline]
     #[must_use]
     pub const fn earlier(self, other: Time) -> Time {
