@@ -1,12 +1,15 @@
-//! One connection: its state, what each end said, and its retransmission timer.
+//! One connection: its state, the parameters of both ends, and its retransmission timer.
 //!
 //! ```text
-//! active:   connect -> ReqSent --REP--> RepRcvd --establish--> [RtuGated --QP in RTR-->] Established
-//! passive:  REQ -> ReqRcvd --accept--> [RepGated --QP in RTR-->] RepSent --RTU or data--> Established
+//! active:   connect -> ReqSent --REP--> RepRcvd --establish--> [RtuGated --QP in RTR-->]
+//!           Established
+//! passive:  REQ -> ReqRcvd --accept--> [RepGated --QP in RTR-->] RepSent --RTU or data-->
+//!           Established
 //! both:     Established --disconnect--> DreqSent --DREP or DREQ--> TimeWait --time--> Closed
 //!           Established --DREQ or peer gone--> TimeWait --time--> Closed
-//! datagram: connect -> ReqSent --REP--> Closed;  REQ -> ReqRcvd --accept--> Answered (and the REP again for each REQ)
-//! failure:  ReqSent, RepSent --REJ, silence--> Closed;  ReqRcvd --reject--> Closed
+//! datagram: connect -> ReqSent --REP--> Closed
+//!           REQ -> ReqRcvd --accept--> Answered (the REP is repeated for each duplicate REQ)
+//! failure:  ReqSent, RepSent --REJ, timeout--> Closed;  ReqRcvd --reject--> Closed
 //! ```
 
 use std::net::IpAddr;
@@ -15,23 +18,24 @@ use urdma_types::{Psn, RawQpn};
 
 use crate::wire::{CommId, Ece, Nonce, Peer, QpInfo, RejReason, Req, MAX_PRIVATE_DATA};
 
-/// A connection of this manager: its local communication id, unique while it lives and never 0.
+/// A connection of this manager: its local communication id, unique while the connection exists
+/// and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(pub(crate) u32);
 
 impl ConnId {
-    /// The connection whose communication id a message names; there may be none.
+    /// The connection that a message names by its communication id; it need not exist.
     pub(crate) fn of(id: CommId) -> Self {
         Self(id.0)
     }
 
-    /// The communication id in the messages of this end.
+    /// The communication id that this end sends.
     pub(crate) fn comm_id(self) -> CommId {
         CommId(self.0)
     }
 }
 
-/// A listener of this manager; its number is unique among listeners and connections.
+/// A listener of this manager; listeners and connections share one number space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenId(pub(crate) u32);
 
@@ -40,11 +44,11 @@ pub struct ListenId(pub(crate) u32);
 pub enum Role {
     /// Sent the REQ.
     Active,
-    /// Got the REQ.
+    /// Received the REQ.
     Passive,
 }
 
-/// Where a connection stands; the module's head has the diagram.
+/// State of a connection; the diagram is in the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnState {
     /// REQ sent, no answer yet.
@@ -55,19 +59,19 @@ pub enum ConnState {
     RepGated,
     /// REP sent, no RTU yet.
     RepSent,
-    /// REP received, the application has not taken it.
+    /// REP received, the application has not accepted it.
     RepRcvd,
-    /// The application has taken the REP, but the QP is not in RTR yet: no RTU is sent.
+    /// The application has accepted the REP, but the QP is not in RTR yet: no RTU is sent.
     RtuGated,
     /// Both ends may send.
     Established,
     /// DREQ sent, no answer yet.
     DreqSent,
-    /// Over; kept for a while to answer duplicates.
+    /// Ended; kept for `time_wait_ns` to answer duplicates.
     TimeWait,
-    /// Over; kept only until the application lets go of it.
+    /// Ended; kept until the application destroys it, or to repeat a REJ.
     Closed,
-    /// A datagram service has sent its REP; kept for a while to answer duplicates of the REQ.
+    /// A datagram service has sent its REP; kept to answer duplicates of the REQ.
     Answered,
 }
 
@@ -85,7 +89,7 @@ impl PrivateData {
         octets: [0; MAX_PRIVATE_DATA],
     };
 
-    /// A copy of `octets`; `None` if there are more than fit.
+    /// A copy of `octets`; `None` if they are longer than [`MAX_PRIVATE_DATA`].
     pub fn new(octets: &[u8]) -> Option<Self> {
         let mut data = Self::EMPTY;
         data.octets.get_mut(..octets.len())?.copy_from_slice(octets);
@@ -105,37 +109,37 @@ impl std::fmt::Debug for PrivateData {
     }
 }
 
-/// What this end says of its QP in its REQ or REP.
+/// The parameters of the local QP that a REQ or REP carries.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalQp {
     /// QP number.
     pub qpn: RawQpn,
-    /// RDMA reads and atomics that this end answers at a time (IRD).
+    /// Maximum number of concurrent RDMA reads and atomics that this end answers (IRD).
     pub responder_resources: u8,
-    /// RDMA reads and atomics that this end has outstanding at most (ORD).
+    /// Maximum number of RDMA reads and atomics that this end has outstanding (ORD).
     pub initiator_depth: u8,
     /// The QP has a shared receive queue.
     pub srq: bool,
     /// End-to-end flow control as the application set it.
     pub flow_control: bool,
-    /// RNR retries that the peer shall grant, 0..=7.
+    /// RNR retries requested from the peer, 0..=7.
     pub rnr_retry: u8,
     /// Enhanced connection establishment.
     pub ece: Ece,
 }
 
-/// What a QP of this connection must be set to: both ends' numbers, known from RTR on.
+/// The attributes with which the local QP is set to RTR and RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteQp {
     /// The peer's host and slot.
     pub peer: Peer,
-    /// This end's address, as the REQ has it.
+    /// The local address, as in the REQ.
     pub local_ip: IpAddr,
-    /// The peer's QP, with its `responder_resources` and `initiator_depth` as the peer gave them.
+    /// The peer's QP, with `responder_resources` and `initiator_depth` as the peer sent them.
     pub qp: QpInfo,
     /// First PSN that this end sends.
     pub local_psn: Psn,
-    /// Transport retries that the active side asked for.
+    /// Transport retries that the active side requested.
     pub retry_count: u8,
     /// Local acknowledgement timeout, `4.096 us * 2^n`.
     pub ack_timeout: u8,
@@ -148,36 +152,36 @@ pub struct RemoteQp {
 pub(crate) struct Conn {
     pub(crate) role: Role,
     pub(crate) state: ConnState,
-    /// The application still holds it; if not, it is freed as soon as the protocol allows.
+    /// The application has not destroyed it; otherwise it is freed as soon as the protocol permits.
     pub(crate) owned: bool,
     pub(crate) remote_id: CommId,
     pub(crate) nonce: Nonce,
-    /// Where this end's messages go; urdmad's slot while only the REQ is out.
+    /// Destination of this end's messages; slot 0 until the peer has answered the REQ.
     pub(crate) peer: Peer,
-    /// The REQ of this conversation, sent or received.
+    /// The REQ that was sent or received.
     pub(crate) req: Req,
-    /// This end's QP, complete once REQ or REP was made.
+    /// The local QP; complete from the REQ or REP on.
     pub(crate) local: QpInfo,
     /// The peer's QP; all zero in `ReqSent`.
     pub(crate) remote: QpInfo,
     /// Private data of this end's REQ, REP or REJ, for retransmission.
     pub(crate) private_data: PrivateData,
-    /// Reason of the REJ that this end sent, to answer duplicates again.
+    /// Reason of the REJ that this end sent, to repeat it for duplicates.
     pub(crate) rejected: Option<RejReason>,
-    /// The listener that the REQ came for, while it counts against that backlog.
+    /// The listener of the REQ, while the REQ counts against its backlog.
     pub(crate) listener: Option<ListenId>,
-    /// When the timer fires.
+    /// When the timer expires.
     pub(crate) deadline: Option<u64>,
     /// Transmissions of the current message so far.
     pub(crate) tries: u32,
-    /// How often "nobody listens" was heard and not believed.
+    /// Number of REJs with "invalid service id" that were ignored.
     pub(crate) refusals: u32,
-    /// When the wait for the peer's application ends for good.
+    /// When the wait for the peer's application times out.
     pub(crate) give_up_at: u64,
 }
 
 impl Conn {
-    /// Whether both ends' QPs are known, so that RTR may be set.
+    /// Whether the peer's QP is known, so that the local QP can be set to RTR.
     pub(crate) fn knows_remote(&self) -> bool {
         self.role == Role::Passive || self.remote_id != CommId::NONE
     }

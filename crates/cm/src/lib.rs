@@ -1,16 +1,17 @@
-//! Connection management, sans-IO: REQ, REP, RTU, REJ, DREQ, DREP and MRA, as the InfiniBand
-//! communication manager has them, carried in TRP datagrams of type 7.
+//! Connection management, sans-IO: REQ, REP, RTU, REJ, DREQ, DREP and MRA as in the InfiniBand
+//! communication manager, carried in TRP datagrams of type 7.
 //!
 //! Files: [`wire`] is the layout of the messages; [`manager`] is the state machine of all listeners
 //! and connections of one process; [`conn`] holds one connection's state.
 //!
-//! The manager has no clock, no socket and no thread. `now` is a monotonic time in nanoseconds that
-//! the caller passes in. Order of calls: [`ConnectionManager::handle_datagram`] for everything that arrived,
-//! [`ConnectionManager::handle_timeout`] when [`ConnectionManager::next_deadline`] has passed, then
-//! [`ConnectionManager::poll_transmit`] and [`ConnectionManager::poll_event`] until both give `None`.
+//! The manager has no clock, no socket and no thread. `now` is a monotonic time in nanoseconds,
+//! passed in by the caller. Order of calls: [`ConnectionManager::handle_datagram`] for each
+//! datagram that arrived, [`ConnectionManager::handle_timeout`] when
+//! [`ConnectionManager::next_deadline`] has passed, then [`ConnectionManager::poll_transmit`] and
+//! [`ConnectionManager::poll_event`] until both return `None`.
 //!
-//! A REQ goes to slot 0 of the destination host, where urdmad looks for the listener
-//! ([`wire::ReqRoute`]) and hands the datagram on; everything later goes from slot to slot.
+//! A REQ goes to slot 0 of the destination host, where urdmad looks up the listener
+//! ([`wire::ReqRoute`]) and forwards the datagram; all later messages go from slot to slot.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 

@@ -1,5 +1,5 @@
-//! All listeners and connections of one process: what callers see. `receive` has what datagrams do,
-//! `transition` the transitions and what is sent.
+//! All listeners and connections of one process: the interface. `receive` handles
+//! datagrams, `transition` holds the state transitions and the transmission.
 
 mod receive;
 mod transition;
@@ -16,27 +16,27 @@ use crate::wire::{Body, CommId, Kind, Message, Nonce, Peer, QpInfo, RejReason, R
 
 const MS: u64 = 1_000_000;
 
-/// What an manager is told at its birth.
+/// Configuration of a [`ConnectionManager`].
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// This process's slot, named in every message.
+    /// The slot of this process, which every message carries.
     pub slot: SlotId,
-    /// Seed for nonces, ids and PSNs; must be unpredictable in earnest, may be fixed in a test.
+    /// Seed for nonces, ids and PSNs. It must be unpredictable; tests may use a fixed one.
     pub seed: u64,
     /// Wait before the first retransmission, in nanoseconds; doubles up to 32 times.
     pub retry_ns: u64,
-    /// Transmissions of a REQ or REP before the peer counts as unreachable.
+    /// Transmissions of a REQ or REP before the peer is reported as unreachable.
     pub max_tries: u32,
-    /// Transmissions of a DREQ before the connection counts as gone.
+    /// Transmissions of a DREQ before the connection ends without an answer.
     pub max_dreq_tries: u32,
-    /// How long an application at the other end may think about a REQ or REP, in nanoseconds.
+    /// Time that the peer's application has to decide about a REQ or REP, in nanoseconds.
     pub patience_ns: u64,
-    /// How long a dead connection is remembered, in nanoseconds.
+    /// Time that an ended connection is kept in `TimeWait`, in nanoseconds.
     pub time_wait_ns: u64,
 }
 
 impl Config {
-    /// The product's times: unreachable after 4.75 s, disconnected after 1.55 s at the latest.
+    /// The default times: unreachable after 4.75 s, disconnected after at most 1.55 s.
     pub fn new(slot: SlotId, seed: u64) -> Self {
         Self {
             slot,
@@ -50,27 +50,27 @@ impl Config {
     }
 }
 
-/// Why a call is refused; nothing was changed.
+/// Why a call failed; the state is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
     /// No such connection or listener.
     NotFound,
-    /// Not in this state.
+    /// The state of the connection does not permit the call.
     State,
-    /// Another listener has this address and port.
+    /// Another listener uses this address and port.
     AddrInUse,
 }
 
-/// What `connect` needs.
+/// Parameters of [`ConnectionManager::connect`].
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectParams {
-    /// Own address and port; the address must not be the wildcard.
+    /// Local address and port; the address must not be the wildcard.
     pub src: SocketAddr,
     /// The listener's address and port.
     pub dst: SocketAddr,
     /// Port space.
     pub port_space: PortSpace,
-    /// Own QP.
+    /// The local QP.
     pub qp: LocalQp,
     /// Transport retries, 0..=7.
     pub retry_count: u8,
@@ -82,14 +82,15 @@ pub struct ConnectParams {
     pub private_data: PrivateData,
 }
 
-/// What `accept` needs.
+/// Parameters of [`ConnectionManager::accept`].
 #[derive(Clone, Copy, Debug)]
 pub struct AcceptParams {
-    /// Own QP.
+    /// The local QP.
     pub qp: LocalQp,
     /// Private data for the active side.
     pub private_data: PrivateData,
-    /// Whether the QP is in RTR (or beyond) already; if not, the REP waits for [`ConnectionManager::qp_ready`].
+    /// Whether the QP is in RTR or a later state; if not, the REP is held back until
+    /// [`ConnectionManager::qp_ready`].
     pub qp_ready: bool,
 }
 
@@ -98,7 +99,7 @@ pub struct AcceptParams {
 pub struct ConnectRequest {
     /// The listener.
     pub listener: ListenId,
-    /// The new connection, to be accepted, rejected or destroyed.
+    /// The new connection, which the application accepts, rejects or destroys.
     pub conn: ConnId,
     /// The REQ's body.
     pub req: Req,
@@ -106,13 +107,14 @@ pub struct ConnectRequest {
     pub private_data: PrivateData,
 }
 
-/// What happened.
+/// An event for the application.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::large_enum_variant)] // rare, and copying beats allocating
+#[allow(clippy::large_enum_variant)] // rare, and copying is cheaper than allocating
 pub enum Event {
-    /// Somebody wants to connect.
+    /// A REQ arrived.
     ConnectRequest(ConnectRequest),
-    /// The REP came: set the QP to RTR and RTS, then call [`ConnectionManager::establish`]. Of a datagram service: that is all.
+    /// The REP arrived. The application sets the QP to RTR and RTS, then calls
+    /// [`ConnectionManager::establish`]. For a datagram service no further step follows.
     Response {
         /// The connection.
         conn: ConnId,
@@ -121,16 +123,16 @@ pub enum Event {
         /// The REP's private data.
         private_data: PrivateData,
     },
-    /// The passive side may send: the RTU or first data came.
+    /// The passive side may send: the RTU or the first data arrived.
     Established {
         /// The connection.
         conn: ConnId,
     },
-    /// The peer refused.
+    /// The peer sent a REJ.
     Rejected {
         /// The connection.
         conn: ConnId,
-        /// Why.
+        /// The reason.
         reason: RejReason,
         /// The REJ's private data.
         private_data: PrivateData,
@@ -140,14 +142,14 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
-    /// The connection is over, by either side's wish or because the peer is gone.
+    /// The connection has ended: one side disconnected, or the peer is gone.
     Disconnected {
         /// The connection.
         conn: ConnId,
-        /// The DREQ was never answered.
+        /// The DREQ was not answered.
         timed_out: bool,
     },
-    /// The time in which late messages might come has passed.
+    /// The time in which late messages can arrive has passed.
     TimeWaitExit {
         /// The connection.
         conn: ConnId,
@@ -157,24 +159,24 @@ pub enum Event {
 /// A datagram to send, of `len` octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where to.
+    /// Destination.
     pub to: Peer,
     /// Length in octets.
     pub len: usize,
 }
 
-/// Counters of what was not understood.
+/// Counters of messages that were dropped or answered as strays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Datagrams that are no message.
+    /// Malformed datagrams.
     pub malformed: u64,
-    /// Messages for a conversation that does not exist.
+    /// Messages for a connection that does not exist.
     pub stray: u64,
-    /// Messages recognised as repeated.
+    /// Messages recognised as duplicates.
     pub duplicates: u64,
     /// REQs dropped because the backlog was full.
     pub backlog_full: u64,
-    /// Messages of no conversation that were not answered because too many were.
+    /// Messages for unknown connections that were not answered because of the rate limit.
     pub unanswered: u64,
 }
 
@@ -208,7 +210,7 @@ pub struct ConnectionManager {
     out: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     counters: Counters,
-    /// Limits what is sent to those with whom there is no conversation.
+    /// Limits the rate of answers to messages for unknown connections.
     strangers: RateLimit,
 }
 
@@ -239,10 +241,10 @@ impl ConnectionManager {
         self.counters
     }
 
-    /// Listens at `addr`, whose address may be the wildcard; `backlog` REQs wait at most.
+    /// Listens at `addr`, whose address may be the wildcard, with at most `backlog` pending REQs.
     ///
     /// # Errors
-    /// [`Error::AddrInUse`] if this manager listens there already.
+    /// [`Error::AddrInUse`] if this manager already listens there.
     pub fn listen(
         &mut self,
         addr: SocketAddr,
@@ -266,7 +268,7 @@ impl ConnectionManager {
         Ok(id)
     }
 
-    /// Stops listening; REQs that wait for the application stay with it.
+    /// Stops listening; pending REQs remain.
     pub fn close_listener(&mut self, id: ListenId) {
         self.listeners.remove(&id);
     }
@@ -311,7 +313,7 @@ impl ConnectionManager {
         id
     }
 
-    /// The application has seen the REQ: it no longer counts against the backlog.
+    /// Removes a REQ from the backlog, because the application has received its event.
     pub fn take_request(&mut self, id: ConnId) {
         if let Some(listener) = self.conns.get_mut(&id).and_then(|c| c.listener.take()) {
             if let Some(l) = self.listeners.get_mut(&listener) {
@@ -320,10 +322,11 @@ impl ConnectionManager {
         }
     }
 
-    /// Accepts a REQ: sends the REP, now or when the QP is in RTR; of a datagram service at once.
+    /// Accepts a REQ: sends the REP, now or when the QP is in RTR. A datagram service sends it
+    /// immediately.
     ///
     /// # Errors
-    /// [`Error::State`] if the REQ was withdrawn or decided already.
+    /// [`Error::State`] if the REQ was withdrawn, accepted or rejected before.
     pub fn accept(&mut self, now: u64, id: ConnId, params: &AcceptParams) -> Result<(), Error> {
         self.take_request(id);
         let psn = self.conns.get(&id).ok_or(Error::NotFound)?.local.psn;
@@ -343,10 +346,10 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Takes the REP: sends the RTU, now or when the QP is in RTR.
+    /// Accepts the REP: sends the RTU, now or when the QP is in RTR.
     ///
     /// # Errors
-    /// [`Error::State`] if there is no REP to take.
+    /// [`Error::State`] if there is no REP to accept.
     pub fn establish(&mut self, now: u64, id: ConnId, qp_ready: bool) -> Result<(), Error> {
         self.expect(id, &[ConnState::RepRcvd])?.state = ConnState::RtuGated;
         if qp_ready {
@@ -355,10 +358,10 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Refuses a REQ (passive side) or a REP (active side).
+    /// Rejects a REQ (passive side) or a REP (active side).
     ///
     /// # Errors
-    /// [`Error::State`] if there is nothing to refuse.
+    /// [`Error::State`] if there is nothing to reject.
     pub fn reject(
         &mut self,
         now: u64,
@@ -371,8 +374,9 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// The listener of a REQ was closed before its application saw the REQ: says that nobody listens, and remembers nothing, so that
-    /// the REQ may come again and find the next listener. What is no such REQ is destroyed.
+    /// Rejects a REQ whose listener was closed before the application received it, with "invalid
+    /// service id", and keeps no state, so that a repeated REQ can reach the next listener. A
+    /// connection in any other state is destroyed.
     pub fn turn_away(&mut self, now: u64, id: ConnId) {
         if self.state(id) == Some(ConnState::ReqRcvd) {
             self.send(id, Body::Rej(RejReason::INVALID_SERVICE_ID));
@@ -382,7 +386,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Forgets a REQ without a word, as if it had been lost: the peer will send it again.
+    /// Drops a REQ without an answer, as if it had been lost: the peer retransmits it.
     pub fn drop_request(&mut self, id: ConnId) {
         if self.state(id) == Some(ConnState::ReqRcvd) {
             self.take_request(id);
@@ -390,10 +394,11 @@ impl ConnectionManager {
         }
     }
 
-    /// Sends a DREQ; ends in [`Event::Disconnected`]. Does nothing where that is under way or over.
+    /// Sends a DREQ; ends in [`Event::Disconnected`]. Has no effect if the connection is already
+    /// ending or has ended.
     ///
     /// # Errors
-    /// [`Error::State`] if there was no connection yet.
+    /// [`Error::State`] if the connection was not established.
     pub fn disconnect(&mut self, now: u64, id: ConnId) -> Result<(), Error> {
         let conn = self.conns.get_mut(&id).ok_or(Error::NotFound)?;
         match conn.state {
@@ -408,7 +413,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Lets go of a connection, whatever its state; the peer is told. No further event names it.
+    /// Destroys a connection in any state; the peer is notified. No further event refers to it.
     pub fn destroy(&mut self, now: u64, id: ConnId) {
         self.take_request(id);
         let Some(conn) = self.conns.get_mut(&id) else {
@@ -433,14 +438,14 @@ impl ConnectionManager {
         }
     }
 
-    /// A QP of this process has reached RTR: what was held back for it goes out.
+    /// A QP of this process has reached RTR: sends the REP or RTU that was held back.
     pub fn qp_ready(&mut self, now: u64, qpn: RawQpn) {
         if let Some(&id) = self.by_qpn.get(&qpn) {
             self.open_gate(now, id);
         }
     }
 
-    /// First data came in on a QP of this process: as good as an RTU.
+    /// The first data arrived on a QP of this process, which implies the RTU.
     pub fn qp_data(&mut self, qpn: RawQpn) {
         if let Some(&id) = self.by_qpn.get(&qpn) {
             self.reach_established(id);
@@ -454,7 +459,7 @@ impl ConnectionManager {
         }
     }
 
-    /// A process of some host is gone, with all its connections.
+    /// A process is gone; ends all connections to it.
     pub fn peer_gone(&mut self, now: u64, peer: Peer) {
         let lost: Vec<ConnId> = self
             .conns
@@ -467,7 +472,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Where a connection stands; `None` if it is forgotten.
+    /// The state of a connection; `None` if it does not exist any more.
     pub fn state(&self, id: ConnId) -> Option<ConnState> {
         self.conns.get(&id).map(|c| c.state)
     }
@@ -477,13 +482,14 @@ impl ConnectionManager {
         self.conns.get(&id).map(|c| c.role)
     }
 
-    /// The QP that this end named in its REQ or REP; `None` before that.
+    /// The QP number in this end's REQ or REP; `None` before either is sent.
     pub fn local_qpn(&self, id: ConnId) -> Option<RawQpn> {
         let conn = self.conns.get(&id)?;
         (conn.state != ConnState::ReqRcvd).then_some(conn.local.qpn)
     }
 
-    /// What the QP must be set to; `None` before the REP (active side) or when forgotten.
+    /// The attributes for the local QP; `None` before the REP (active side) or if the connection
+    /// does not exist any more.
     pub fn remote(&self, id: ConnId) -> Option<RemoteQp> {
         let conn = self.conns.get(&id).filter(|c| c.knows_remote())?;
         let local = match conn.role {
@@ -501,7 +507,7 @@ impl ConnectionManager {
         })
     }
 
-    /// Whether a peer of some connection has a QP of this number whose first PSN is this.
+    /// Whether the peer of a connection has a QP with this number and this first PSN.
     pub fn has_peer(&self, qpn: RawQpn, psn: Psn) -> bool {
         let peers = self.conns.values().filter(|conn| conn.knows_remote());
         peers
@@ -509,7 +515,7 @@ impl ConnectionManager {
             .any(|remote| (remote.qpn, remote.psn) == (qpn, psn))
     }
 
-    /// Number of connections that the manager remembers, for tests and status.
+    /// Number of connections, ended ones included, for tests and status.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
@@ -519,7 +525,7 @@ impl ConnectionManager {
         self.listeners.len()
     }
 
-    /// Takes in one datagram from a host; any octets are safe.
+    /// Processes one datagram from a host; the content is not trusted.
     pub fn handle_datagram(&mut self, now: u64, from: IpAddr, datagram: &[u8]) {
         // R9-9
         let Ok(message) = Message::parse(datagram) else {
@@ -553,7 +559,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Fires all timers that are due.
+    /// Runs all timers that have expired.
     pub fn handle_timeout(&mut self, now: u64) {
         while let Some(&(deadline, id)) = self.timers.first() {
             if deadline > now {
@@ -569,7 +575,7 @@ impl ConnectionManager {
         self.timers.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Writes the next datagram to send to the front of `buf`, of [`MAX_MESSAGE`] octets or more.
+    /// Writes the next datagram to send into `buf`, which has at least [`MAX_MESSAGE`] octets.
     pub fn poll_transmit(&mut self, buf: &mut [u8]) -> Option<Transmit> {
         let next = self.out.pop_front()?;
         buf[..next.len].copy_from_slice(&next.octets[..next.len]);
@@ -598,7 +604,7 @@ fn info_of(qp: &LocalQp, psn: Psn) -> QpInfo {
     }
 }
 
-/// Wait after the `tries`-th transmission: doubles five times, then stays.
+/// Wait after the `tries`-th transmission: doubles five times, then stays constant.
 fn backoff(first: u64, tries: u32) -> u64 {
     first << tries.saturating_sub(1).min(5)
 }

@@ -9,13 +9,13 @@
 //! | 2..4 | length of the whole message |
 //! | 4..8 | the sender's communication id |
 //! | 8..12 | the receiver's communication id, 0 in a REQ |
-//! | 12..20 | nonce, chosen at random by the active side, the same in every message of the conversation |
-//! | 20 | the sender's slot |
+//! | 12..20 | nonce, chosen at random by the active side, the same in every message |
+//! | 20 | the sender's slot, 0..=253 |
 //! | 21 | 0 |
 //! | 22..24 | length of the private data |
 //!
-//! Then the fixed body of the kind, then the private data. A message whose lengths do not agree
-//! exactly with each other and with the datagram is refused.
+//! The fixed body of the kind follows, then the private data. A message is malformed unless its
+//! lengths match each other and the datagram exactly.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -25,7 +25,7 @@ use urdma_types::{Ip16, PortSpace, Psn, RawQpn, SlotId};
 pub const VERSION_TYPE: u8 = 0x17;
 /// Length of the header that all kinds share, in octets.
 pub const HEADER_LEN: usize = 24;
-/// Most octets of private data in one message (`private_data_len` of rdma_cm is 8 bits).
+/// Maximum octets of private data in one message (`private_data_len` of rdma_cm is 8 bits).
 pub const MAX_PRIVATE_DATA: usize = 255;
 /// Length of the longest message, in octets; a buffer of this size holds any.
 pub const MAX_MESSAGE: usize = HEADER_LEN + REQ_LEN + MAX_PRIVATE_DATA;
@@ -44,15 +44,15 @@ pub enum Kind {
     Req = 1,
     /// Acceptance.
     Rep = 2,
-    /// Ready to use: the active side has taken the REP.
+    /// Ready to use: the active side has accepted the REP.
     Rtu = 3,
-    /// Refusal of a REQ or a REP.
+    /// Rejection of a REQ or a REP.
     Rej = 4,
-    /// Wish to disconnect.
+    /// Request to disconnect.
     Dreq = 5,
     /// Answer to DREQ.
     Drep = 6,
-    /// "I have your REQ or REP, my application is still thinking."
+    /// The REQ or REP has arrived; the application has not decided yet.
     Mra = 7,
 }
 
@@ -91,12 +91,12 @@ impl CommId {
     pub const NONE: Self = Self(0);
 }
 
-/// The random number of a conversation: the active side draws it for its REQ, and every later
-/// message carries it.
+/// The nonce of a connection attempt: the active side chooses it at random for the REQ, and every
+/// later message carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Nonce(pub u64);
 
-/// Where a message goes: a host and a slot of it.
+/// Destination of a message: a host and a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// An address of the host.
@@ -105,22 +105,22 @@ pub struct Peer {
     pub slot: SlotId,
 }
 
-/// Why a connection is refused: the codes of the InfiniBand specification, table 111.
+/// Why a connection is rejected: the codes of the InfiniBand specification, table 111.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RejReason(pub u16);
 
 impl RejReason {
     /// The sender gave up waiting.
     pub const TIMEOUT: Self = Self(4);
-    /// The message names a communication id that its receiver does not know.
+    /// The receiver does not know the communication id of the message.
     pub const INVALID_COMM_ID: Self = Self(6);
-    /// Nobody listens at the destination address and port.
+    /// There is no listener at the destination address and port.
     pub const INVALID_SERVICE_ID: Self = Self(8);
-    /// The application refused (`rdma_reject`).
+    /// The application rejected the connection (`rdma_reject`).
     pub const CONSUMER_DEFINED: Self = Self(28);
 }
 
-/// Enhanced connection establishment, handed through between applications.
+/// Enhanced connection establishment; passed through between applications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
     /// Vendor id; 0 when unused.
@@ -129,22 +129,22 @@ pub struct Ece {
     pub attr_mod: u32,
 }
 
-/// What each end says of its QP, in REQ and REP alike.
+/// The parameters of one end's QP, in REQ and REP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpInfo {
     /// QP number.
     pub qpn: RawQpn,
-    /// First PSN that this end will send.
+    /// First PSN that this end sends.
     pub psn: Psn,
-    /// RDMA reads and atomics that this end answers at a time (IRD).
+    /// Maximum number of concurrent RDMA reads and atomics that this end answers (IRD).
     pub responder_resources: u8,
-    /// RDMA reads and atomics that this end has outstanding at most (ORD).
+    /// Maximum number of RDMA reads and atomics that this end has outstanding (ORD).
     pub initiator_depth: u8,
     /// The QP has a shared receive queue.
     pub srq: bool,
     /// End-to-end flow control as the application set it.
     pub flow_control: bool,
-    /// RNR retries that the other end shall grant, 0..=7.
+    /// RNR retries requested from the other end, 0..=7.
     pub rnr_retry: u8,
     /// Enhanced connection establishment.
     pub ece: Ece,
@@ -157,7 +157,7 @@ pub struct Req {
     pub qp: QpInfo,
     /// Transport retries, 0..=7.
     pub retry_count: u8,
-    /// Local acknowledgement timeout, coded as verbs has it (4.096 us * 2^n).
+    /// Local acknowledgement timeout, encoded as in verbs (4.096 us * 2^n).
     pub ack_timeout: u8,
     /// Path MTU as `ibv_mtu` has it, 1..=5.
     pub path_mtu: u8,
@@ -165,7 +165,7 @@ pub struct Req {
     pub port_space: PortSpace,
     /// Address and port of the active side; answers go to this address.
     pub src: SocketAddr,
-    /// Address and port that shall be listening.
+    /// Address and port of the listener.
     pub dst: SocketAddr,
 }
 
@@ -180,11 +180,11 @@ pub enum Body {
     Rtu,
     /// See [`Kind::Rej`].
     Rej(RejReason),
-    /// See [`Kind::Dreq`]: the QP number of the receiver, so that a stale DREQ hits nobody.
+    /// See [`Kind::Dreq`]: the QP number of the receiver, so that a stale DREQ has no effect.
     Dreq(RawQpn),
     /// See [`Kind::Drep`].
     Drep,
-    /// See [`Kind::Mra`]: for how many milliseconds the sender asks.
+    /// See [`Kind::Mra`]: the service timeout, in milliseconds.
     Mra(u32),
 }
 
@@ -203,14 +203,14 @@ impl Body {
     }
 }
 
-/// The header's fields apart from the lengths.
+/// The header fields, without the lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The sender's communication id.
     pub local_id: CommId,
     /// The receiver's communication id.
     pub remote_id: CommId,
-    /// The conversation's nonce.
+    /// The nonce of the connection attempt.
     pub nonce: Nonce,
     /// The sender's slot.
     pub slot: SlotId,
@@ -227,7 +227,7 @@ pub struct Message<'a> {
     pub private_data: &'a [u8],
 }
 
-/// Why a datagram is no message.
+/// Why a datagram is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// Shorter than its header or its body.
@@ -236,17 +236,17 @@ pub enum ParseError {
     Version,
     /// Unknown kind.
     Kind,
-    /// The lengths do not agree.
+    /// The lengths do not match.
     Length,
-    /// A field holds a value that it must not.
+    /// A field has an invalid value.
     Value,
 }
 
 impl<'a> Message<'a> {
-    /// Reads one datagram.
+    /// Parses one datagram.
     ///
     /// # Errors
-    /// See [`ParseError`]; nothing of such a datagram may be used.
+    /// See [`ParseError`]; the whole datagram is refused.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, ParseError> {
         let (head, rest) = datagram
             .split_at_checked(HEADER_LEN)
@@ -279,11 +279,11 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Writes the message to the front of `buf` and returns its length in octets.
+    /// Writes the message to the start of `buf` and returns its length in octets.
     ///
     /// # Panics
-    /// If `buf` is shorter than [`MAX_MESSAGE`] or there is too much private data: both are the
-    /// caller's bug.
+    /// If `buf` is shorter than [`MAX_MESSAGE`] or there is too much private data: both are
+    /// bugs of the caller.
     pub fn write(&self, buf: &mut [u8]) -> usize {
         let kind = self.body.kind();
         let body_end = HEADER_LEN + kind.body_len();
@@ -304,14 +304,14 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What urdmad needs of a REQ that arrived at slot 0.
+/// The fields with which urdmad routes a REQ that arrived at slot 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReqRoute {
-    /// Address and port that shall be listening, to be looked up.
+    /// Address and port of the listener.
     pub dst: SocketAddr,
-    /// Address and port of the active side; a refusal goes to this address.
+    /// Address and port of the active side; a REJ goes to this address.
     pub src: SocketAddr,
-    /// The active side's slot; a refusal goes to this slot.
+    /// The active side's slot; a REJ goes to this slot.
     pub slot: SlotId,
     /// Port space of the service.
     pub port_space: PortSpace,
@@ -320,7 +320,7 @@ pub struct ReqRoute {
 }
 
 impl ReqRoute {
-    /// Reads the route of a REQ; `None` when `datagram` is anything else or malformed.
+    /// Parses the route of a REQ; `None` when `datagram` is not a REQ or is malformed.
     pub fn parse(datagram: &[u8]) -> Option<Self> {
         let message = Message::parse(datagram).ok()?;
         let Body::Req(req) = message.body else {
@@ -337,7 +337,7 @@ impl ReqRoute {
     }
 }
 
-/// Writes the REJ for a REQ that nobody listens for and returns its length in octets; it goes to
+/// Writes the REJ for a REQ without a listener and returns its length in octets. It is sent to
 /// `req.src.ip()`, slot `req.slot`. `buf` must hold [`MAX_MESSAGE`] octets.
 pub fn reject_no_listener(req: &ReqRoute, buf: &mut [u8]) -> usize {
     Message {

@@ -1,4 +1,4 @@
-//! The manager in single situations, with two engines and every datagram in the test's hands.
+//! The connection manager in single situations: two managers, and the test delivers each datagram.
 #![allow(clippy::unwrap_used)]
 
 use std::net::IpAddr;
@@ -70,7 +70,7 @@ impl Pair {
         self.a.connect(self.now, &params)
     }
 
-    /// The datagrams that one side wants to send.
+    /// The datagrams that one side has to send.
     fn outgoing(manager: &mut ConnectionManager) -> Vec<(Peer, Vec<u8>)> {
         let mut buf = [0; MAX_MESSAGE];
         let mut all = Vec::new();
@@ -80,7 +80,7 @@ impl Pair {
         all
     }
 
-    /// Carries everything across until nobody has anything to say.
+    /// Delivers datagrams in both directions until none are left.
     fn carry(&mut self) {
         loop {
             let from_a = Self::outgoing(&mut self.a);
@@ -113,7 +113,7 @@ impl Pair {
         self.b.accept(self.now, conn, &params)
     }
 
-    /// Up to RTU sent, which is not carried.
+    /// Connects up to the RTU, which is sent but not delivered.
     fn up_to_rtu(&mut self) -> (ConnId, ConnId) {
         let a = self.connect();
         self.carry();
@@ -448,7 +448,7 @@ fn datagram_service_whose_answer_was_lost_answers_the_repeated_request() {
     pair.carry();
     let b = pair.request();
     pair.accept(b, true).unwrap();
-    // Lost, and the service has let go of the id already.
+    // The answer is lost, and the service has destroyed the id.
     assert_eq!(Pair::outgoing(&mut pair.b).len(), 1);
     pair.b.destroy(pair.now, b);
     pair.now = pair.a.next_deadline().unwrap();
@@ -471,7 +471,7 @@ fn forged_nonce_is_ignored() {
 }
 
 #[test]
-fn flood_of_requests_that_nobody_listens_for_makes_a_limited_number_of_refusals() {
+fn flood_of_requests_without_a_listener_gets_a_limited_number_of_rejections() {
     let mut pair = Pair::new();
     pair.connect();
     let mut request = Pair::outgoing(&mut pair.a).remove(0).1;
@@ -598,7 +598,7 @@ fn random_messages_in_every_state_leave_the_engine_whole() {
         let a = pair.connect();
         let mut seen = Pair::outgoing(&mut pair.a);
         for step in 0..40 {
-            // A message that was on the wire, with a few octets changed, in either direction.
+            // A recorded message of either direction, with a few octets changed.
             let mut octets = seen[random(seen.len())].1.clone();
             for _ in 0..random(4) {
                 let at = random(octets.len());

@@ -1,5 +1,6 @@
-//! Two hosts, a network that loses, repeats and reorders, applications that do anything at any time: whatever the
-//! seed, every connection ends as it may, and nothing is left over. A failure prints its seed.
+//! Simulation: two hosts, a network that loses, duplicates and reorders datagrams, and applications
+//! that act in any order at any time. For every seed each connection must end in a permitted state,
+//! and no state may be left. A failure prints its seed.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -35,9 +36,9 @@ impl Random {
     }
 }
 
-/// How bad the network is, and how erratic the applications.
+/// Properties of the network, and whether the applications act erratically.
 #[derive(Clone, Copy)]
-struct Weather {
+struct Conditions {
     loss_percent: u64,
     repeat_percent: u64,
     delay_max: u64,
@@ -45,7 +46,7 @@ struct Weather {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
+enum Action {
     Connect,
     Accept(ConnId),
     Establish(ConnId),
@@ -55,7 +56,7 @@ enum Deed {
     Destroy(ConnId),
 }
 
-/// What the application of one connection has seen.
+/// The events that the application of one connection has received, and what it did.
 #[derive(Debug, Default)]
 struct Seen {
     responded: bool,
@@ -77,10 +78,10 @@ struct Host {
 
 struct World {
     random: Random,
-    weather: Weather,
+    conditions: Conditions,
     now: u64,
     hosts: [Host; 2],
-    /// What happens when: packets and deeds, in the order of (time, number).
+    /// Scheduled packets and actions in the order of (time, number).
     agenda: BTreeMap<(u64, u64), (usize, Happening)>,
     number: u64,
     connected: u64,
@@ -89,11 +90,11 @@ struct World {
 
 enum Happening {
     Packet(SlotId, Vec<u8>),
-    Deed(Deed),
+    Action(Action),
 }
 
 impl World {
-    fn new(seed: u64, weather: Weather) -> Self {
+    fn new(seed: u64, conditions: Conditions) -> Self {
         let host = |n: u8| Host {
             ip: IpAddr::from([10, 0, 0, n]),
             manager: ConnectionManager::new(Config::new(
@@ -111,7 +112,7 @@ impl World {
         }
         Self {
             random: Random(seed),
-            weather,
+            conditions,
             now: 1,
             hosts,
             agenda: BTreeMap::new(),
@@ -127,9 +128,9 @@ impl World {
         self.agenda.insert(key, (host, happening));
     }
 
-    fn soon(&mut self, host: usize, deed: Deed) {
+    fn soon(&mut self, host: usize, action: Action) {
         let delay = self.random.below(300 * MS);
-        self.plan(host, delay, Happening::Deed(deed));
+        self.plan(host, delay, Happening::Action(action));
     }
 
     fn qpn(&mut self, host: usize, conn: Option<ConnId>) -> RawQpn {
@@ -161,14 +162,14 @@ impl World {
                 }
                 match entry.remove() {
                     (host, Happening::Packet(slot, octets)) => self.deliver(host, slot, &octets),
-                    (host, Happening::Deed(deed)) => self.act(host, deed),
+                    (host, Happening::Action(action)) => self.act(host, action),
                 }
             }
         }
         panic!("the simulation does not come to rest");
     }
 
-    /// Hands on packets and events until there are none.
+    /// Delivers packets and events until none are left.
     fn settle(&mut self) {
         for host in 0..2 {
             let mut buf = [0; MAX_MESSAGE];
@@ -185,16 +186,16 @@ impl World {
         let Some(host) = self.hosts.iter().position(|h| h.ip == to.ip) else {
             return;
         };
-        let copies = 1 + u64::from(self.random.chance(self.weather.repeat_percent));
+        let copies = 1 + u64::from(self.random.chance(self.conditions.repeat_percent));
         for _ in 0..copies {
-            if !self.random.chance(self.weather.loss_percent) {
-                let delay = self.random.below(self.weather.delay_max.max(1));
+            if !self.random.chance(self.conditions.loss_percent) {
+                let delay = self.random.below(self.conditions.delay_max.max(1));
                 self.plan(host, delay, Happening::Packet(to.slot, octets.to_vec()));
             }
         }
     }
 
-    /// Slot 0 is urdmad, which finds the listener.
+    /// Delivers a datagram; slot 0 is urdmad, which looks up the listener.
     fn deliver(&mut self, host: usize, slot: SlotId, octets: &[u8]) {
         let from = self.hosts[1 - host].ip;
         if slot == SlotId::DAEMON {
@@ -214,11 +215,11 @@ impl World {
         self.hosts[host].manager.handle_datagram(now, from, octets);
     }
 
-    fn act(&mut self, host: usize, deed: Deed) {
+    fn act(&mut self, host: usize, action: Action) {
         let now = self.now;
-        match deed {
-            Deed::Connect => self.connect(host),
-            Deed::Accept(conn) => {
+        match action {
+            Action::Connect => self.connect(host),
+            Action::Accept(conn) => {
                 let qpn = self.qpn(host, Some(conn));
                 let ready = self.random.chance(50);
                 let params = AcceptParams {
@@ -231,10 +232,10 @@ impl World {
                     let seen = h.seen.get_mut(&conn).unwrap();
                     seen.accepted = true;
                     seen.gate_open = ready;
-                    self.soon(host, Deed::Ready(qpn));
+                    self.soon(host, Action::Ready(qpn));
                 }
             }
-            Deed::Establish(conn) => {
+            Action::Establish(conn) => {
                 let ready = self.random.chance(50);
                 let h = &mut self.hosts[host];
                 if h.manager.establish(now, conn, ready).is_ok() {
@@ -242,27 +243,27 @@ impl World {
                     seen.established = true;
                     seen.gate_open = ready;
                     let qpn = h.qpns[&conn];
-                    self.soon(host, Deed::Ready(qpn));
+                    self.soon(host, Action::Ready(qpn));
                     self.maybe_end(host, conn);
                 }
             }
-            Deed::Ready(qpn) => {
+            Action::Ready(qpn) => {
                 let h = &mut self.hosts[host];
                 for (conn, seen) in &mut h.seen {
                     seen.gate_open |= h.qpns.get(conn) == Some(&qpn);
                 }
                 h.manager.qp_ready(now, qpn);
             }
-            Deed::Reject(conn) => {
+            Action::Reject(conn) => {
                 let data = PrivateData::new(b"no").unwrap();
                 let reason = RejReason::CONSUMER_DEFINED;
                 let _ = self.hosts[host].manager.reject(now, conn, reason, &data);
-                self.soon(host, Deed::Destroy(conn));
+                self.soon(host, Action::Destroy(conn));
             }
-            Deed::Disconnect(conn) => {
+            Action::Disconnect(conn) => {
                 let _ = self.hosts[host].manager.disconnect(now, conn);
             }
-            Deed::Destroy(conn) => {
+            Action::Destroy(conn) => {
                 let h = &mut self.hosts[host];
                 h.manager.destroy(now, conn);
                 h.seen.get_mut(&conn).unwrap().destroyed = true;
@@ -286,19 +287,19 @@ impl World {
         let conn = h.manager.connect(self.now, &params);
         h.qpns.insert(conn, qpn);
         h.seen.insert(conn, Seen::default());
-        if self.weather.erratic && self.random.chance(10) {
-            self.soon(host, Deed::Destroy(conn));
+        if self.conditions.erratic && self.random.chance(10) {
+            self.soon(host, Action::Destroy(conn));
         }
     }
 
-    /// An application ends its connection now or later, in one of several ways.
+    /// Schedules the end of a connection in one of several ways.
     fn maybe_end(&mut self, host: usize, conn: ConnId) {
         match self.random.below(3) {
-            0 => self.soon(host, Deed::Disconnect(conn)),
-            1 if self.weather.erratic => self.soon(host, Deed::Destroy(conn)),
+            0 => self.soon(host, Action::Disconnect(conn)),
+            1 if self.conditions.erratic => self.soon(host, Action::Destroy(conn)),
             _ => {
                 let delay = self.random.below(2000 * MS);
-                self.plan(host, delay, Happening::Deed(Deed::Disconnect(conn)));
+                self.plan(host, delay, Happening::Action(Action::Disconnect(conn)));
             }
         }
     }
@@ -314,12 +315,12 @@ impl World {
                     .is_none());
                 self.requests += 1;
                 self.hosts[host].manager.take_request(conn);
-                let deed = match self.random.below(10) {
-                    0 if self.weather.erratic => Deed::Destroy(conn),
-                    1 if self.weather.erratic => Deed::Reject(conn),
-                    _ => Deed::Accept(conn),
+                let action = match self.random.below(10) {
+                    0 if self.conditions.erratic => Action::Destroy(conn),
+                    1 if self.conditions.erratic => Action::Reject(conn),
+                    _ => Action::Accept(conn),
                 };
-                self.soon(host, deed);
+                self.soon(host, action);
             }
             Event::Response {
                 conn, private_data, ..
@@ -328,12 +329,12 @@ impl World {
                 let seen = self.alive(host, conn);
                 assert!(!seen.responded && !seen.over);
                 seen.responded = true;
-                let deed = match self.random.below(10) {
-                    0 if self.weather.erratic => Deed::Destroy(conn),
-                    1 if self.weather.erratic => Deed::Reject(conn),
-                    _ => Deed::Establish(conn),
+                let action = match self.random.below(10) {
+                    0 if self.conditions.erratic => Action::Destroy(conn),
+                    1 if self.conditions.erratic => Action::Reject(conn),
+                    _ => Action::Establish(conn),
                 };
-                self.soon(host, deed);
+                self.soon(host, action);
             }
             Event::Established { conn } => {
                 let seen = self.alive(host, conn);
@@ -347,18 +348,18 @@ impl World {
                 let seen = self.alive(host, conn);
                 assert!(!seen.over);
                 seen.over = true;
-                self.soon(host, Deed::Destroy(conn));
+                self.soon(host, Action::Destroy(conn));
             }
             Event::Disconnected { conn, .. } => {
                 let seen = self.alive(host, conn);
                 assert!(!seen.over && (seen.established || seen.responded));
                 seen.over = true;
-                // Some applications answer with a disconnect of their own, some wait for the end.
+                // Some applications disconnect too, some wait for the end.
                 if self.random.chance(50) {
-                    self.soon(host, Deed::Disconnect(conn));
+                    self.soon(host, Action::Disconnect(conn));
                 }
                 let delay = self.random.below(1500 * MS);
-                self.plan(host, delay, Happening::Deed(Deed::Destroy(conn)));
+                self.plan(host, delay, Happening::Action(Action::Destroy(conn)));
             }
             Event::TimeWaitExit { conn } => {
                 let seen = self.alive(host, conn);
@@ -368,14 +369,15 @@ impl World {
         }
     }
 
-    /// No event names a connection that its application let go of.
+    /// No event refers to a connection that its application destroyed.
     fn alive(&mut self, host: usize, conn: ConnId) -> &mut Seen {
         let seen = self.hosts[host].seen.get_mut(&conn).unwrap();
         assert!(!seen.destroyed, "event after destroy");
         seen
     }
 
-    /// At rest: whatever was not let go of is over or waits for an application that will not act any more.
+    /// Quiescent state: a connection that was not destroyed has ended, or waits for an application
+    /// that does not act any more.
     fn check_rest(&mut self) {
         for host in 0..2 {
             let left: Vec<ConnId> = self.hosts[host]
@@ -385,7 +387,7 @@ impl World {
                 .map(|(&conn, _)| conn)
                 .collect();
             for conn in left {
-                self.act(host, Deed::Destroy(conn));
+                self.act(host, Action::Destroy(conn));
             }
         }
         self.run();
@@ -406,13 +408,13 @@ fn qp(qpn: RawQpn) -> LocalQp {
     }
 }
 
-fn simulate(seed: u64, weather: Weather) -> World {
+fn simulate(seed: u64, conditions: Conditions) -> World {
     println!("seed {seed}");
-    let mut world = World::new(seed, weather);
+    let mut world = World::new(seed, conditions);
     for _ in 0..4 {
         let host = world.random.below(2) as usize;
         let delay = world.random.below(100 * MS);
-        world.plan(host, delay, Happening::Deed(Deed::Connect));
+        world.plan(host, delay, Happening::Action(Action::Connect));
     }
     world.run();
     world.check_rest();
@@ -422,26 +424,26 @@ fn simulate(seed: u64, weather: Weather) -> World {
 #[test]
 fn connections_in_any_weather_leave_nothing_over() {
     for seed in 0..3000 {
-        let weather = Weather {
+        let conditions = Conditions {
             loss_percent: seed % 50,
             repeat_percent: seed / 7 % 40,
             delay_max: (1 + seed % 13) * 20 * MS,
             erratic: true,
         };
-        simulate(seed, weather);
+        simulate(seed, conditions);
     }
 }
 
 #[test]
 fn connections_in_fair_weather_all_come_up_once() {
     for seed in 0..300 {
-        let weather = Weather {
+        let conditions = Conditions {
             loss_percent: 0,
             repeat_percent: 0,
             delay_max: 10 * MS,
             erratic: false,
         };
-        let world = simulate(seed, weather);
+        let world = simulate(seed, conditions);
         assert_eq!((world.requests, world.connected), (4, 4), "seed {seed}");
     }
 }
@@ -450,19 +452,20 @@ fn connections_in_fair_weather_all_come_up_once() {
 fn connections_in_ten_percent_loss_come_up() {
     let mut connected = 0;
     for seed in 0..1000 {
-        let weather = Weather {
+        let conditions = Conditions {
             loss_percent: 10,
             repeat_percent: 10,
             delay_max: 30 * MS,
             erratic: false,
         };
-        let world = simulate(seed, weather);
+        let world = simulate(seed, conditions);
         assert_eq!(
             world.requests, 4,
             "seed {seed}: a request seen twice or never"
         );
         connected += world.connected;
     }
-    // A connection of which one side disconnects before the RTU arrived is still reported as established.
+    // A connection that one side disconnects before the RTU arrives is still reported as
+    // established.
     assert_eq!(connected, 4000);
 }

@@ -1,7 +1,7 @@
-//! The ucma ABI, version 4: commands and the layouts that they read and write.
+//! The ucma ABI, version 4: the commands and their layouts.
 //!
-//! Layouts are those of `rdma/rdma_user_cm.h`; each size is checked at compile time. Host byte order
-//! except where a field is marked as network order.
+//! The layouts are those of `rdma/rdma_user_cm.h`; each size is checked at compile time. Fields are
+//! in host byte order unless they are marked as network order.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -9,7 +9,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const PRIVATE_DATA_FIELD: usize = 256;
 
 macro_rules! layouts {
-    ($($(#[$doc:meta])* $name:ident = $size:literal { $($(#[$fdoc:meta])* $field:ident: $ty:ty,)* })*) => {
+    ($($(#[$doc:meta])* $name:ident = $size:literal {
+        $($(#[$fdoc:meta])* $field:ident: $ty:ty,)*
+    })*) => {
         $(
             $(#[$doc])*
             #[repr(C)]
@@ -85,7 +87,7 @@ pub mod option {
     pub const IB_PATH: u32 = 1;
 }
 
-/// `enum rdma_mc_join_flags` as JOIN_MCAST has it.
+/// `enum rdma_mc_join_flags` of JOIN_MCAST.
 #[allow(missing_docs)]
 pub mod join {
     pub const FULL_MEMBER: u16 = 0;
@@ -102,20 +104,20 @@ pub const QPT_XRC_SEND: u8 = 9;
 pub const QPT_XRC_RECV: u8 = 10;
 
 layouts! {
-    /// In front of every command.
+    /// The header of every command.
     Header = 8 {
-        /// Which command.
+        /// The command.
         cmd: u32,
         /// Octets of the command after this header.
         input: u16,
-        /// Octets of room for the answer.
+        /// Size of the answer buffer in octets.
         output: u16,
     }
     /// CREATE_ID.
     CreateId = 24 {
-        /// The application's name for the id.
+        /// The application's identifier of the id.
         uid: u64,
-        /// Where the answer goes.
+        /// Address of the answer buffer.
         response: u64,
         /// Port space.
         ps: u16,
@@ -126,21 +128,21 @@ layouts! {
     }
     /// DESTROY_ID and LEAVE_MCAST.
     DestroyId = 16 {
-        /// Where the answer goes.
+        /// Address of the answer buffer.
         response: u64,
         /// The id.
         id: u32,
         /// Zero.
         reserved: u32,
     }
-    /// `struct sockaddr_in6`, room for a `sockaddr_in` as well.
+    /// `struct sockaddr_in6`, which also has room for a `sockaddr_in`.
     SockaddrIn6 = 28 {
-        /// Family, then what belongs to it.
+        /// Address family and address.
         octets: [u8; 28],
     }
     /// `struct __kernel_sockaddr_storage`.
     SockaddrStorage = 128 {
-        /// Family, then what belongs to it.
+        /// Address family and address.
         octets: [u8; 128],
     }
     /// BIND_IP.
@@ -165,28 +167,28 @@ layouts! {
     }
     /// RESOLVE_IP.
     ResolveIp = 64 {
-        /// Own address, family 0 for any.
+        /// Local address, family 0 for any.
         src_addr: SockaddrIn6,
         /// The peer's address.
         dst_addr: SockaddrIn6,
         /// The id.
         id: u32,
-        /// How long it may take.
+        /// Timeout in milliseconds.
         timeout_ms: u32,
     }
     /// RESOLVE_ADDR.
     ResolveAddr = 272 {
         /// The id.
         id: u32,
-        /// How long it may take.
+        /// Timeout in milliseconds.
         timeout_ms: u32,
-        /// Octets of the own address, 0 for any.
+        /// Octets of the local address, 0 for any.
         src_size: u16,
         /// Octets of the peer's address.
         dst_size: u16,
         /// Zero.
         reserved: u32,
-        /// Own address.
+        /// Local address.
         src_addr: SockaddrStorage,
         /// The peer's address.
         dst_addr: SockaddrStorage,
@@ -195,12 +197,12 @@ layouts! {
     ResolveRoute = 8 {
         /// The id.
         id: u32,
-        /// How long it may take.
+        /// Timeout in milliseconds.
         timeout_ms: u32,
     }
     /// QUERY_ROUTE and QUERY.
     Query = 16 {
-        /// Where the answer goes.
+        /// Address of the answer buffer.
         response: u64,
         /// The id.
         id: u32,
@@ -223,7 +225,7 @@ layouts! {
         flow_label: u32,
         /// Reversible.
         reversible: u32,
-        /// MTU as `ibv_mtu` has it.
+        /// MTU, encoded as `ibv_mtu`.
         mtu: u32,
         /// P_Key, network order.
         pkey: [u8; 2],
@@ -235,13 +237,13 @@ layouts! {
         numb_path: u8,
         /// Service level.
         sl: u8,
-        /// How `mtu` is meant; 2: exactly.
+        /// Selector of `mtu`; 2: exactly.
         mtu_selector: u8,
-        /// How `rate` is meant; 2: exactly.
+        /// Selector of `rate`; 2: exactly.
         rate_selector: u8,
-        /// Rate as `ibv_rate` has it.
+        /// Rate, encoded as `ibv_rate`.
         rate: u8,
-        /// How `packet_life_time` is meant; 2: exactly.
+        /// Selector of `packet_life_time`; 2: exactly.
         packet_life_time_selector: u8,
         /// `4.096 us * 2^n`.
         packet_life_time: u8,
@@ -254,11 +256,11 @@ layouts! {
         node_guid: [u8; 8],
         /// The paths.
         ib_route: [PathRec; 2],
-        /// Own address.
+        /// Local address.
         src_addr: SockaddrIn6,
         /// The peer's address.
         dst_addr: SockaddrIn6,
-        /// How many of `ib_route` are valid.
+        /// Number of valid entries of `ib_route`.
         num_paths: u32,
         /// Port of the device; 0 while none is chosen.
         port_num: u8,
@@ -283,7 +285,7 @@ layouts! {
         src_size: u16,
         /// Octets of `dst_addr`.
         dst_size: u16,
-        /// Own address.
+        /// Local address.
         src_addr: SockaddrStorage,
         /// The peer's address.
         dst_addr: SockaddrStorage,
@@ -294,18 +296,18 @@ layouts! {
     }
     /// Answer to QUERY with [`query::PATH`], before the paths.
     QueryPathResp = 8 {
-        /// How many paths follow.
+        /// Number of paths that follow.
         num_paths: u32,
         /// Zero.
         reserved: u32,
     }
     /// One path of the answer to QUERY with [`query::PATH`].
     PathRecData = 72 {
-        /// What the path is for.
+        /// Flags of the path (`IB_PATH_*`).
         flags: u32,
         /// Zero.
         reserved: u32,
-        /// An SA path record as it goes over the wire.
+        /// An SA path record in wire format.
         path_rec: [u8; 64],
     }
     /// Parameters of a connection.
@@ -355,12 +357,12 @@ layouts! {
     Listen = 8 {
         /// The id.
         id: u32,
-        /// REQs that may wait.
+        /// Maximum number of pending REQs.
         backlog: u32,
     }
     /// ACCEPT. `reserved` and `ece` may be missing.
     Accept = 296 {
-        /// The application's name for the id.
+        /// The application's identifier of the id.
         uid: u64,
         /// Parameters.
         conn_param: ConnParam,
@@ -391,7 +393,7 @@ layouts! {
     }
     /// INIT_QP_ATTR.
     InitQpAttr = 16 {
-        /// Where the answer goes.
+        /// Address of the answer buffer.
         response: u64,
         /// The id.
         id: u32,
@@ -420,7 +422,7 @@ layouts! {
         src_path_bits: u8,
         /// Static rate.
         static_rate: u8,
-        /// Whether the GRH's fields count.
+        /// Whether the GRH fields are valid.
         is_global: u8,
         /// Port.
         port_num: u8,
@@ -429,13 +431,13 @@ layouts! {
     }
     /// `struct ib_uverbs_qp_attr`: answer to INIT_QP_ATTR.
     QpAttr = 144 {
-        /// Which fields count, as `ibv_qp_attr_mask`.
+        /// The valid fields, as `ibv_qp_attr_mask`.
         qp_attr_mask: u32,
         /// UcmaState.
         qp_state: u32,
         /// Current state.
         cur_qp_state: u32,
-        /// Path MTU as `ibv_mtu` has it.
+        /// Path MTU, encoded as `ibv_mtu`.
         path_mtu: u32,
         /// Migration state.
         path_mig_state: u32,
@@ -493,7 +495,7 @@ layouts! {
     }
     /// GET_EVENT.
     GetEvent = 8 {
-        /// Where the answer goes.
+        /// Address of the answer buffer.
         response: u64,
     }
     /// Parameters of a datagram service.
@@ -502,7 +504,7 @@ layouts! {
         qp_num: u32,
         /// Q_Key.
         qkey: u32,
-        /// The way to the QP.
+        /// Address handle attributes of the QP.
         ah_attr: AhAttr,
         /// Private data.
         private_data: [u8; PRIVATE_DATA_FIELD],
@@ -513,7 +515,7 @@ layouts! {
     }
     /// Answer to GET_EVENT; the parameters of datagram events are longer than [`ConnParam`].
     EventResp = 336 {
-        /// The application's name for the id.
+        /// The application's identifier of the id.
         uid: u64,
         /// The id.
         id: u32,
@@ -532,7 +534,7 @@ layouts! {
     }
     /// SET_OPTION.
     SetOption = 24 {
-        /// Where the value is.
+        /// Address of the value.
         optval: u64,
         /// The id.
         id: u32,
@@ -545,18 +547,18 @@ layouts! {
     }
     /// MIGRATE_ID.
     MigrateId = 16 {
-        /// Where the answer goes.
+        /// Address of the answer buffer.
         response: u64,
         /// The id.
         id: u32,
-        /// The opened file that the id belongs to now.
+        /// The file to which the id belongs now.
         fd: u32,
     }
     /// JOIN_IP_MCAST.
     JoinIpMcast = 48 {
-        /// Where the answer goes.
+        /// Address of the answer buffer.
         response: u64,
-        /// The application's name for the group.
+        /// The application's identifier of the membership.
         uid: u64,
         /// The group.
         addr: SockaddrIn6,
@@ -565,9 +567,9 @@ layouts! {
     }
     /// JOIN_MCAST.
     JoinMcast = 152 {
-        /// Where the answer goes.
+        /// Address of the answer buffer.
         response: u64,
-        /// The application's name for the group.
+        /// The application's identifier of the membership.
         uid: u64,
         /// The id.
         id: u32,

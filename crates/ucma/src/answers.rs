@@ -1,4 +1,4 @@
-//! What queries answer: addresses, routes, and the attributes for a QP on its way to RTS.
+//! Answers to queries: addresses, routes, and the QP attributes up to RTS.
 
 use std::net::SocketAddr;
 
@@ -16,13 +16,13 @@ use crate::sockaddr;
 
 /// The only P_Key, in network order.
 const PKEY: [u8; 2] = [0xff, 0xff];
-/// `ibdev_index` when devices were not found through netlink.
+/// `ibdev_index` of devices that were not discovered through netlink.
 const NO_INDEX: u32 = u32::MAX;
-/// How long the receiver asks the sender to wait when no receive is posted: code 12, 0.64 ms.
+/// RNR timer, the wait of a sender when no receive is posted: code 12, 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
 /// Packet life time in path records: 4.096 us * 2^14.
 const PACKET_LIFE_TIME: u8 = 14;
-/// `IBV_RATE_10_GBPS`; nothing here depends on it.
+/// `IBV_RATE_10_GBPS`; informational only.
 const RATE: u8 = 3;
 
 /// `enum ibv_qp_attr_mask`.
@@ -81,7 +81,7 @@ pub(crate) fn qp_attr(
     Ok(attr)
 }
 
-/// The attributes that only the other end of an extended connection has a use for.
+/// The attributes that apply only to the other end of an extended reliable connection.
 const fn other_end(service: Service) -> u32 {
     match service {
         Service::Connection | Service::Datagram => 0,
@@ -220,7 +220,7 @@ pub(crate) fn gid(state: &mut UcmaState, number: CmId) -> QueryAddrResp {
     answer
 }
 
-/// The answer to QUERY with option PATH: the head, then the path if there is one.
+/// The answer to QUERY with option PATH: the header, then the path if there is one.
 pub(crate) fn path(state: &mut UcmaState, number: CmId) -> Vec<u8> {
     let mtu = state.device.path_mtu;
     let mut head = QueryPathResp::new_zeroed();
@@ -283,7 +283,7 @@ fn path_rec(id: &Id, mtu: u8) -> PathRec {
     }
 }
 
-/// The same as an SA path record goes over the wire (InfiniBand specification, 15.2.5.16).
+/// The path record in the wire format of SA path records (InfiniBand specification, 15.2.5.16).
 fn packed_path(rec: &PathRec) -> [u8; 64] {
     let mut out = [0; 64];
     out[8..24].copy_from_slice(&rec.dgid);

@@ -1,4 +1,4 @@
-//! The commands, each as the kernel's ucma and rdma_cm carry it out.
+//! The commands, with the semantics of the kernel's ucma and rdma_cm.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,21 +18,21 @@ use crate::service::Service;
 use crate::sockaddr;
 use crate::user::Caller;
 
-/// Most REQs that may wait for one listener, as the kernel's default has it.
+/// Maximum number of pending REQs of a listener, the kernel's default.
 const MAX_BACKLOG: u32 = 1024;
-/// Local acknowledgement timeout if the application sets none: 4.096 us * 2^16 = 268 ms.
+/// Default local acknowledgement timeout: 4.096 us * 2^16 = 268 ms.
 const ACK_TIMEOUT: u8 = 16;
-/// `CM_REJ_VENDOR_OPTION_NOT_SUPPORTED`, the other reason that an application may give.
+/// `CM_REJ_VENDOR_OPTION_NOT_SUPPORTED`, the other reason that an application may pass.
 const REJ_VENDOR_OPTION: u8 = 35;
 /// `IBV_EVENT_COMM_EST`.
 const EVENT_COMM_EST: u32 = 4;
 
-/// What is left to do when the lock is released.
+/// Work that remains after the lock is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
     /// Nothing.
     Done,
-    /// The driver has to find a way to this address, which may take seconds.
+    /// The driver resolves this address, which may block for seconds.
     Resolve {
         /// The id that waits.
         id: CmId,
@@ -41,19 +41,19 @@ pub(crate) enum After {
     },
 }
 
-/// One command, with what is needed to carry it out.
+/// One command and its context.
 pub(crate) struct Command<'a> {
     pub(crate) state: &'a mut UcmaState,
     pub(crate) driver: &'a dyn Driver,
     pub(crate) caller: Caller,
     pub(crate) now: u64,
-    /// The opened file that it was written to.
+    /// The file to which the command was written.
     pub(crate) file: FileHandle,
     pub(crate) header: Header,
     pub(crate) body: &'a [u8],
 }
 
-/// Splits a write into header and body, as the kernel's ucma_write checks it.
+/// Splits a write into header and body, with the checks of the kernel's ucma_write.
 pub(crate) fn parse(command: &[u8]) -> Result<(Header, &[u8]), Errno> {
     let (header, body) = Header::read_from_prefix(command).map_err(|_| libc::EINVAL)?;
     if header.cmd > cmd::JOIN_MCAST {
@@ -69,7 +69,7 @@ pub(crate) fn body_of<T: FromBytes>(body: &[u8]) -> Result<T, Errno> {
     Ok(value)
 }
 
-/// Reads a body whose fields from octet `required` on may be missing and then are zero.
+/// Reads a body; fields from octet `required` on may be missing and are zero then.
 fn body_with_tail<T: FromZeros + FromBytes + IntoBytes>(
     body: &[u8],
     required: usize,
@@ -85,7 +85,8 @@ fn body_with_tail<T: FromZeros + FromBytes + IntoBytes>(
 }
 
 impl Command<'_> {
-    /// Carries the command out; GET_EVENT is not among them, since it does nothing but take an event.
+    /// Executes the command. [`crate::Ucma`] handles GET_EVENT itself, since it only fetches an
+    /// event.
     pub(crate) fn run(&mut self) -> Result<After, Errno> {
         match self.header.cmd {
             cmd::RESOLVE_IP => return self.resolve_ip(),
@@ -128,7 +129,7 @@ impl Command<'_> {
         Ok(room)
     }
 
-    /// For commands that begin something: not after urdmad's death.
+    /// Fails commands that start an operation after urdmad is gone.
     pub(crate) fn require_device(&self) -> Result<(), Errno> {
         if self.state.removed {
             return Err(libc::ENODEV);
@@ -248,7 +249,8 @@ impl Command<'_> {
         Ok(After::Resolve { id: number, ip })
     }
 
-    /// Binds an active id: to what the application asks for, else to any address of the family.
+    /// Binds an active id to the address that the application requests, otherwise to the wildcard
+    /// of the family.
     fn choose_source(
         &mut self,
         number: CmId,
@@ -339,7 +341,7 @@ impl Command<'_> {
             return Err(libc::EINVAL);
         }
         if !id.has_port {
-            // Its address could not be resolved, for which no port was needed.
+            // Its address could not be resolved, which does not reserve a port.
             self.state.reserve_port(self.driver, CmId(body.id))?;
         }
         let id = self.state.id(self.file, CmId(body.id))?;
@@ -412,7 +414,7 @@ impl Command<'_> {
         let manager = &mut self.state.manager;
         match manager.disconnect(self.now, conn) {
             Ok(()) => Ok(()),
-            // A connection that failed has nothing left to end; the kernel agrees.
+            // A connection that failed has nothing to disconnect; the kernel returns success too.
             Err(_) if manager.state(conn) == Some(ConnState::Closed) => Ok(()),
             Err(_) => Err(libc::EINVAL),
         }
@@ -557,7 +559,7 @@ impl Command<'_> {
 }
 
 impl UcmaState {
-    /// The way to an address is found, or there is none.
+    /// Completes the resolution of an address.
     pub(crate) fn resolved(&mut self, number: CmId, ip: IpAddr, source: Result<IpAddr, Errno>) {
         let Some(id) = self
             .any_id(number)
@@ -587,13 +589,13 @@ impl UcmaState {
         }
     }
 
-    /// Which end of its connection an id is; `None` if it has none.
+    /// The role of an id in its connection; `None` if it has no connection.
     pub(crate) fn role_of(&self, conn: Option<ConnId>) -> Option<Role> {
         self.manager.role(conn?)
     }
 }
 
-/// An IPv4 address in the family that the application uses.
+/// Converts an IPv4 address to IPv4-mapped IPv6 if `model` is IPv6.
 fn like_family(ip: IpAddr, model: IpAddr) -> IpAddr {
     match (ip, model) {
         (IpAddr::V4(v4), IpAddr::V6(_)) => IpAddr::V6(v4.to_ipv6_mapped()),
@@ -601,7 +603,7 @@ fn like_family(ip: IpAddr, model: IpAddr) -> IpAddr {
     }
 }
 
-/// The address of a command that takes none but IPv4 and IPv6.
+/// The address of a command that accepts only IPv4 and IPv6.
 fn ip_address(octets: &[u8]) -> Result<Option<SocketAddr>, Errno> {
     sockaddr::parse(octets).map_err(|_| libc::EINVAL)
 }

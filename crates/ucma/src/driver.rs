@@ -1,4 +1,4 @@
-//! What the ucma needs of the process around it: packets, time, urdmad, and QP states.
+//! The interface of the ucma to its process: packets, time, urdmad, and QP states.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use urdma_types::{PortSpace, RawQpn, SlotId};
 
 use crate::handle::CmId;
 
-/// A port that an id asks for.
+/// A port that an id requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRequest {
     /// Port space.
@@ -16,11 +16,11 @@ pub struct PortRequest {
     pub ip: IpAddr,
     /// The port; 0 for any free one.
     pub port: u16,
-    /// Which others may have it too.
+    /// Which other ids may share the port.
     pub sharing: Sharing,
 }
 
-/// The options of an id that say which others may have the same port.
+/// The options of an id that determine which other ids may share its port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sharing {
     /// `RDMA_OPTION_ID_REUSEADDR`.
@@ -32,7 +32,7 @@ pub struct Sharing {
 /// An errno, positive.
 pub type Errno = i32;
 
-/// The device as connection management shows it to applications.
+/// The device as applications see it through connection management.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// This process's slot.
@@ -43,16 +43,16 @@ pub struct Device {
     pub addresses: Vec<IpAddr>,
     /// The GID table in order of index.
     pub gids: Vec<[u8; 16]>,
-    /// Path MTU as `ibv_mtu` has it, 1..=5.
+    /// Path MTU, encoded as `ibv_mtu`, 1..=5.
     pub path_mtu: u8,
 }
 
-/// The surroundings of [`crate::Ucma`], implemented by the engine.
+/// The functions that [`crate::Ucma`] calls; the engine implements them.
 ///
 /// Locks: `bind_port`, `share_port`, `listen`, `release_port` and `device` may be called while the
-/// ucma's lock is held, so they must not call into [`crate::Ucma`] and must not wait for somebody
-/// who does. `transmit`, `kick`, `qp_is_ready` and `resolve` are called without it. In turn nobody
-/// may call into [`crate::Ucma`] while he holds a lock that one of these takes.
+/// ucma's lock is held, so they must not call into [`crate::Ucma`] and must not wait for a thread
+/// that does. `transmit`, `kick`, `qp_is_ready` and `resolve` are called without the lock. No
+/// thread may call into [`crate::Ucma`] while it holds a lock that one of these functions takes.
 pub trait Driver: Send + Sync + 'static {
     /// Monotonic time in nanoseconds.
     fn now(&self) -> u64;
@@ -63,42 +63,42 @@ pub trait Driver: Send + Sync + 'static {
     /// The device.
     fn device(&self) -> Device;
 
-    /// Sends one datagram (at most [`urdma_cm::wire::MAX_MESSAGE`] octets) to a slot of a host, which may
-    /// be this host and may be slot 0. May lose it.
+    /// Sends one datagram (at most [`urdma_cm::wire::MAX_MESSAGE`] octets) to a slot of a host. The
+    /// host may be this one, and the slot may be 0. Delivery is not guaranteed.
     fn transmit(&self, to: Peer, datagram: &[u8]);
 
-    /// [`crate::Ucma::next_deadline`] has moved to an earlier time: whoever sleeps until then must
-    /// look again.
+    /// [`crate::Ucma::next_deadline`] has moved to an earlier time: a thread that sleeps until the
+    /// deadline must read it again.
     fn kick(&self);
 
-    /// Whether a QP of this process is in RTR or beyond. Also true for a QPN that is not known, so
-    /// that nobody waits for it.
+    /// Whether a QP of this process is in RTR or a later state. Also true for an unknown QPN, so
+    /// that no connection waits for it.
     fn qp_is_ready(&self, qpn: RawQpn) -> bool;
 
     /// Reserves a port of the instance for an id; returns it.
     ///
     /// # Errors
-    /// EADDRINUSE, EADDRNOTAVAIL, or what the conversation with urdmad gave.
+    /// EADDRINUSE, EADDRNOTAVAIL, or the error of the request to urdmad.
     fn bind_port(&self, id: CmId, wanted: &PortRequest) -> Result<u16, Errno>;
 
-    /// Changes who may have an id's port too.
+    /// Changes which other ids may share an id's port.
     ///
     /// # Errors
-    /// What the conversation with urdmad gave.
+    /// The error of the request to urdmad.
     fn share_port(&self, id: CmId, sharing: Sharing) -> Result<(), Errno>;
 
-    /// Makes urdmad send REQs for an id's port to this process.
+    /// Makes urdmad forward REQs for an id's port to this process.
     ///
     /// # Errors
-    /// As [`Driver::bind_port`], while others have the port too.
+    /// As [`Driver::bind_port`], while the port is shared.
     fn listen(&self, id: CmId, backlog: u32) -> Result<(), Errno>;
 
-    /// Gives an id's port back, and stops listening there.
+    /// Releases an id's port, and stops listening on it.
     fn release_port(&self, id: CmId);
 
-    /// The instance's address to reach `ip` from. May take seconds.
+    /// The instance's source address for `ip`. May block for seconds.
     ///
     /// # Errors
-    /// EHOSTUNREACH if nobody answers for the address.
+    /// EHOSTUNREACH if the address cannot be resolved.
     fn resolve(&self, ip: IpAddr) -> Result<IpAddr, Errno>;
 }

@@ -1,5 +1,5 @@
-//! The rdma_cm ids of all opened files, their queued events, and what the manager's events mean for
-//! them.
+//! The rdma_cm ids of all open files, their queued events, and the translation of the connection
+//! manager's events to theirs.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -19,19 +19,19 @@ use crate::service::Service;
 use crate::sockaddr;
 use urdma_abi::spared::Spared;
 
-/// First local port of active ids that never asked for one; such ports are not reserved.
+/// First local port of active ids that did not request one; such ports are not reserved.
 const ANONYMOUS_PORTS: u16 = 49152;
 
-/// How far an id has come, as in the kernel's `enum rdma_cm_state`.
+/// State of an id, as in the kernel's `enum rdma_cm_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IdState {
-    /// Nothing chosen.
+    /// No address.
     Idle,
     /// Has a local address.
     Bound,
     /// Waits for ADDR_RESOLVED.
     AddrQuery,
-    /// Knows source and destination.
+    /// Has source and destination addresses.
     AddrResolved,
     /// May connect.
     RouteResolved,
@@ -45,28 +45,27 @@ pub(crate) enum IdState {
 #[derive(Debug)]
 pub(crate) struct Id {
     pub(crate) file: FileHandle,
-    /// The application's name for it; 0 until it is accepted.
+    /// The application's identifier; 0 until the connection is accepted.
     pub(crate) uid: u64,
     pub(crate) space: PortSpace,
     pub(crate) service: Service,
     pub(crate) state: IdState,
     pub(crate) src: Option<SocketAddr>,
     pub(crate) dst: Option<SocketAddr>,
-    /// The device is chosen, because a definite local address is.
+    /// The device is determined, since the local address is not the wildcard.
     pub(crate) has_device: bool,
     pub(crate) reuse_addr: bool,
-    /// What the application said of AFONLY, if anything.
+    /// The AFONLY option, if the application has set it.
     pub(crate) af_only: Option<bool>,
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) tos: u8,
     pub(crate) events_reported: u32,
-    /// A port is reserved for it, which is given back with the id.
+    /// A port is reserved for it, which is released with the id.
     pub(crate) has_port: bool,
 }
 
 impl Id {
-    /// Which others may have its port too. An IPv4 id has AFONLY unless the application says
-    /// otherwise.
+    /// Which other ids may share its port. An IPv4 id has AFONLY unless the application clears it.
     pub(crate) fn sharing(&self) -> Sharing {
         let is_ipv4 = self.src.is_some_and(|src| src.is_ipv4());
         Sharing {
@@ -76,17 +75,17 @@ impl Id {
     }
 }
 
-/// An event that waits for GET_EVENT.
+/// An event that is pending for GET_EVENT.
 #[derive(Debug)]
 pub(crate) struct Queued {
-    /// The id that it counts for: for a CONNECT_REQUEST the listener.
+    /// The id that counts the event: the listener for a CONNECT_REQUEST.
     pub(crate) id: CmId,
-    /// The membership that it is about and counts for too.
+    /// The membership of a multicast event, which counts the event too.
     pub(crate) membership: Option<MembershipId>,
     pub(crate) event: u32,
     pub(crate) status: i32,
     pub(crate) conn: ConnParam,
-    /// The rest of a datagram service's parameters, which are longer.
+    /// The remaining parameters of a datagram service, which has more.
     pub(crate) rest: [u8; REST],
     pub(crate) ece: Ece,
     /// For a CONNECT_REQUEST, the new connection and its REQ.
@@ -98,12 +97,12 @@ pub(crate) struct Queued {
 pub(crate) struct Membership {
     /// The id.
     pub(crate) id: CmId,
-    /// The application's name for the membership.
+    /// The application's identifier of the membership.
     pub(crate) uid: u64,
     pub(crate) events_reported: u32,
 }
 
-/// One opened rdma_cm file.
+/// One open rdma_cm file.
 #[derive(Debug)]
 pub(crate) struct File {
     /// Eventfd in semaphore mode; its count is the length of `queue`, since both change under the
@@ -112,14 +111,14 @@ pub(crate) struct File {
     queue: VecDeque<Queued>,
 }
 
-/// Everything under the ucma's lock.
+/// The state that the ucma's lock protects.
 #[derive(Debug)]
 pub(crate) struct UcmaState {
     pub(crate) manager: ConnectionManager,
     pub(crate) device: Device,
-    /// urdmad is gone: nothing new can begin.
+    /// urdmad is gone: no operation can start.
     pub(crate) removed: bool,
-    /// QPs whose gate is to be looked at when the lock is released.
+    /// QPs whose REP or RTU is held back, to be checked for RTR when the lock is released.
     pub(crate) gates: Vec<RawQpn>,
     pub(crate) files: BTreeMap<FileHandle, File>,
     ids: BTreeMap<CmId, Id>,
@@ -151,7 +150,7 @@ impl UcmaState {
         }
     }
 
-    /// The first of this host's addresses that is of the same family; its link-local GID if that is all there is.
+    /// The first address of this host in the family of `ip`; a link-local GID if there is no other.
     pub(crate) fn own_like(&self, ip: IpAddr) -> Option<IpAddr> {
         let gids = self.device.gids.iter();
         let gids = gids.map(|gid| IpAddr::from(*gid).to_canonical());
@@ -246,14 +245,14 @@ impl UcmaState {
         self.listeners.insert(listener, number);
     }
 
-    /// A local port for an active id; not reserved, since nobody connects to it.
+    /// A local port for an active id; not reserved, since it does not accept connections.
     pub(crate) fn anonymous_port(&mut self) -> u16 {
         let port = ANONYMOUS_PORTS + self.next_port;
         self.next_port = (self.next_port + 1) % (u16::MAX - ANONYMOUS_PORTS);
         port
     }
 
-    /// Reserves the port of an id's source address, which gets the port that it is.
+    /// Reserves the port of an id's source address, and stores the port that urdmad assigned.
     pub(crate) fn reserve_port(&mut self, driver: &dyn Driver, number: CmId) -> Result<(), Errno> {
         let Some((id, src)) = self.ids.get_mut(&number).and_then(|id| {
             let src = id.src?;
@@ -273,7 +272,7 @@ impl UcmaState {
         Ok(())
     }
 
-    /// Ends an id; returns how many of its events the application has fetched.
+    /// Destroys an id; returns the number of its events that the application has fetched.
     pub(crate) fn destroy_id(&mut self, driver: &dyn Driver, now: u64, number: CmId) -> u32 {
         let Some(id) = self.ids.remove(&number) else {
             return 0;
@@ -315,7 +314,8 @@ impl UcmaState {
         Ok(reported)
     }
 
-    /// Queues an event without parameters; ids that the application does not know yet have none.
+    /// Queues an event without parameters. Ids that the application does not know yet get no
+    /// events.
     pub(crate) fn post(&mut self, number: CmId, event: u32, status: i32) {
         self.post_full(number, event, status, empty_param(), no_ece());
     }
@@ -337,7 +337,7 @@ impl UcmaState {
         self.enqueue(id.file, queued);
     }
 
-    /// Queues what the answer of a datagram service said: where to send.
+    /// Queues the result of a datagram service's REP: the destination for datagrams.
     fn post_service(&mut self, conn: ConnId, qp: &QpInfo, private_data: &PrivateData) {
         let Some(&number) = self.conns.get(&conn) else {
             return;
@@ -379,7 +379,7 @@ impl UcmaState {
         }
     }
 
-    /// Takes events out of a file's queue, in order.
+    /// Removes events from a file's queue, in order.
     pub(crate) fn remove_events(
         &mut self,
         file: FileHandle,
@@ -395,7 +395,7 @@ impl UcmaState {
         removed
     }
 
-    /// The next event of a file, with its id counted; `None` if none waits.
+    /// The next event of a file, counted for its id; `None` if none is pending.
     pub(crate) fn next_event(&mut self, file: FileHandle) -> Result<Option<EventResp>, Errno> {
         let queue = &mut self.files.get_mut(&file).ok_or(libc::EBADF)?;
         let Some(queued) = queue.queue.pop_front() else {
@@ -503,7 +503,7 @@ impl UcmaState {
         };
         let qp = &request.req.qp;
         let (conn, rest) = if request.req.port_space.is_datagram() {
-            // The kernel tells no more of a datagram's sender either.
+            // The kernel reports no more about the sender of a datagram REQ either.
             datagram_param(RawQpn::NONE, AhAttr::new_zeroed(), &request.private_data)
         } else {
             let param = param_of(qp, request.req.retry_count, &request.private_data);
@@ -548,7 +548,7 @@ fn add_token(event_fd: &Spared) {
     unsafe { libc::write(event_fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
 
-/// Takes one from the count; never blocks, even if the application read the descriptor itself.
+/// Takes one from the count; does not block, even if the application has read the descriptor.
 fn take_token(event_fd: &Spared) {
     let mut waiting = libc::pollfd {
         fd: event_fd.as_raw_fd(),

@@ -1,15 +1,17 @@
 //! The kernel's ucma write ABI (`rdma/rdma_user_cm.h`) as a library over `urdma-cm`.
 //!
 //! librdmacm opens `/dev/infiniband/rdma_cm` and writes commands to it. The stand-in forwards each
-//! open, write and close through the table in [`urdma_abi::front`]; the provider hands them to one [`Ucma`].
+//! open, write and close through the table in [`urdma_abi::front`]; the provider passes them to a
+//! [`Ucma`].
 //!
-//! Files: [`driver`] is what the surroundings must offer; [`abi`] the layouts; [`ucma`] the locks
-//! and the opened files; `handle` the numbers of ids and
-//! files; `ids` the rdma_cm ids and what the manager's events mean for
-//! them; `commands` the commands, `multicast` those of groups; `answers` what queries answer; `param` what both ends are told of each other; `service` what an id is for; `user` the copies
-//! to and from the application's memory.
+//! Files: [`driver`] is the interface to the process; [`abi`] the layouts; [`ucma`] the lock and
+//! the open files; `handle` the numbers of ids and files; `ids` the rdma_cm ids and their events;
+//! `commands` the commands, `multicast` those of groups; `answers` the results of queries; `param`
+//! the parameters in events; `service` the kinds of ids; `user` the copies to and from the
+//! application's memory; `sockaddr` the socket addresses.
 //!
-//! What is refused: AF_IB addresses, and RDMA_PS_IB for queue pairs other than those of extended connections (EINVAL, as by a kernel without them).
+//! AF_IB addresses are refused, and so is RDMA_PS_IB for queue pairs other than those of extended
+//! reliable connections (EINVAL, as from a kernel without them).
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 
 pub mod abi;

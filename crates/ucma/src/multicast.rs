@@ -1,8 +1,9 @@
 //! Multicast groups that ids join.
 //!
-//! Joining tells the application how to send to the group, as the kernel's rdma_cm does for RoCE v2, and changes nothing else: who
-//! receives is settled when librdmacm or the application attaches a queue pair (`ibv_attach_mcast`), which is the engine's business. A member
-//! that only sends is therefore like any other here.
+//! Joining returns the parameters for sending to the group, as the kernel's rdma_cm does for
+//! RoCE v2, and has no other effect: reception starts when librdmacm or the application attaches a
+//! queue pair (`ibv_attach_mcast`), which the engine implements. A send-only member is therefore
+//! treated like any other.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What both ends of a connection or of a datagram service are told of each other: the parameters of events, and the way to a host.
+//! Parameters of events, and the address handle attributes of a host.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,10 +16,10 @@ pub(crate) const PORT: u8 = 1;
 pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
 /// Hop limit in address handles.
 pub(crate) const HOP_LIMIT: u8 = 64;
-/// Octets by which a datagram service's parameters are longer than a connection's.
+/// Difference in length between the parameters of datagram services and of connections, in octets.
 pub(crate) const REST: usize = size_of::<UdParam>() - size_of::<ConnParam>();
 
-/// Parameters as the other end sees them: what one end asks for, the other has to answer.
+/// Parameters as the other end sees them: one end's ORD is the other end's IRD.
 pub(crate) fn param_of(qp: &QpInfo, retry_count: u8, private_data: &PrivateData) -> ConnParam {
     let octets = private_data.as_slice();
     let mut param = empty_param();
@@ -86,7 +86,7 @@ pub(crate) fn no_ece() -> Ece {
     }
 }
 
-/// The way from an id to a host.
+/// The address handle attributes for a host, from an id's source address.
 pub(crate) fn way(device: &Device, src: Option<SocketAddr>, to: IpAddr) -> AhAttr {
     let own = src.map(|src| Ip16::new(src.ip()).0);
     let index = device.gids.iter().position(|gid| Some(*gid) == own);

@@ -1,29 +1,31 @@
-//! What kind of service an id is for.
+//! The kind of service of an id.
 
 use urdma_types::PortSpace;
 
 use crate::abi::{QPT_XRC_RECV, QPT_XRC_SEND};
 use crate::driver::Errno;
 
-/// What an id connects.
+/// The kind of service of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     /// Queue pairs of a reliable connection.
     Connection,
-    /// Nothing: it tells where datagrams go.
+    /// No connection: the id resolves the destination of datagrams.
     Datagram,
-    /// The queue pair of an extended reliable connection that sends; it can only ask for a connection.
+    /// The sending queue pair of an extended reliable connection; the id can only connect.
     XrcInitiator,
-    /// The one that receives; it can only be asked for a connection.
+    /// The receiving queue pair of an extended reliable connection; the id can only listen
+    /// and accept.
     XrcTarget,
 }
 
 impl Service {
-    /// The service of an id that is made in `space`. In `RDMA_PS_IB` the queue pair's type decides, and only those of extended
-    /// connections are known there: the wire says the port space and no type.
+    /// The service of an id created in `space`. In `RDMA_PS_IB` the queue pair type determines it,
+    /// and only the types of extended reliable connections are supported, since messages carry the
+    /// port space and no type.
     ///
     /// # Errors
-    /// EINVAL: there is none.
+    /// EINVAL for any other combination.
     pub(crate) fn of(space: PortSpace, qp_type: u8) -> Result<Self, Errno> {
         match (space, qp_type) {
             (PortSpace::TCP, _) => Ok(Self::Connection),

@@ -1,4 +1,4 @@
-//! `struct sockaddr_in` and `sockaddr_in6` in a command's octets.
+//! `struct sockaddr_in` and `sockaddr_in6` in commands and answers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
@@ -33,13 +33,13 @@ pub(crate) fn parse(octets: &[u8]) -> Result<Option<SocketAddr>, Errno> {
     }
 }
 
-/// Reads a group's address, with the size that its family has.
+/// Reads a group's address; returns it with the address size of its family.
 pub(crate) fn group(octets: &[u8]) -> Result<(IpAddr, u16), Errno> {
     let addr = parse(octets)?.ok_or(libc::EINVAL)?;
     Ok((addr.ip().to_canonical(), size_of(Some(addr))))
 }
 
-/// Octets of an address of this family, as `rdma_addr_size` has it.
+/// Octets of an address of this family, as `rdma_addr_size` returns it.
 pub(crate) fn size_of(addr: Option<SocketAddr>) -> u16 {
     match addr {
         Some(SocketAddr::V4(_)) => 16,
@@ -92,7 +92,7 @@ pub(crate) fn canonical(addr: SocketAddr) -> SocketAddr {
     SocketAddr::new(addr.ip().to_canonical(), addr.port())
 }
 
-/// Whether both are of one family.
+/// Whether both addresses have the same family.
 pub(crate) fn same_family(a: IpAddr, b: IpAddr) -> bool {
     a.is_ipv4() == b.is_ipv4()
 }

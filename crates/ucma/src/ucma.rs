@@ -1,4 +1,4 @@
-//! The opened rdma_cm files of a process, behind one lock.
+//! The open rdma_cm files of a process, behind one lock.
 
 use std::net::IpAddr;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -19,11 +19,11 @@ use crate::user::Caller;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// All of rdma_cm in this process.
+/// The rdma_cm of this process.
 pub struct Ucma {
     driver: Arc<dyn Driver>,
     state: Mutex<UcmaState>,
-    /// The manager's next deadline, to be read without the lock.
+    /// The connection manager's next deadline, readable without the lock.
     deadline: AtomicU64,
 }
 
@@ -62,7 +62,7 @@ impl Ucma {
         if copy < 0 {
             return Err(last_errno());
         }
-        // SAFETY: `copy` is a new descriptor that nobody else knows.
+        // SAFETY: `copy` is a new descriptor without another owner.
         let copy = unsafe { OwnedFd::from_raw_fd(copy) };
         Ok(self.lock().add_file(copy))
     }
@@ -77,7 +77,7 @@ impl Ucma {
             state.files.is_empty()
         });
         if was_last {
-            // Whoever keeps the time need not any more.
+            // There are no more deadlines to watch.
             self.driver.kick();
         }
     }
@@ -87,19 +87,19 @@ impl Ucma {
         self.lock().files.is_empty()
     }
 
-    /// Carries out one command written to a file; never waits. Returns the length of the command.
+    /// Executes one command written to a file; does not block. Returns the length of the command.
     ///
     /// # Errors
-    /// What the kernel's ucma gives; EAGAIN for a GET_EVENT that finds no event.
+    /// As the kernel's ucma; EAGAIN for a GET_EVENT that finds no event.
     ///
     /// # Safety
-    /// The addresses in the command are null or valid for as many octets as the command says.
+    /// The addresses in the command are null or valid for the lengths in the command.
     pub unsafe fn write(
         self: &Arc<Self>,
         handle: FileHandle,
         command: &[u8],
     ) -> Result<usize, Errno> {
-        // SAFETY: passed on to our caller.
+        // SAFETY: the caller guarantees it.
         let caller = unsafe { Caller::vouched() };
         let (header, body) = commands::parse(command)?;
         if header.cmd == cmd::GET_EVENT {
@@ -127,13 +127,13 @@ impl Ucma {
         Ok(command.len())
     }
 
-    /// Takes in a connection-management datagram that came from a host (for one that this host sent to
-    /// itself, any of its own addresses).
+    /// Processes a connection management datagram from a host; for one that this host sent to
+    /// itself, `from` is any of its addresses.
     pub fn handle_datagram(&self, from: IpAddr, datagram: &[u8]) {
         self.with(|state, now, _| state.manager.handle_datagram(now, from, datagram));
     }
 
-    /// Fires the timers that are due.
+    /// Runs all timers that have expired.
     pub fn handle_timeout(&self) {
         self.with(|state, now, _| state.manager.handle_timeout(now));
     }
@@ -148,7 +148,8 @@ impl Ucma {
         self.open_gate(qpn.into());
     }
 
-    /// The first message came in on a QP of this process. Cheap to repeat, but not free.
+    /// The first message arrived on a QP of this process. Repeated calls have no effect, but
+    /// take the lock.
     pub fn qp_data(&self, qpn: Qpn) {
         self.with(|state, _, _| state.manager.qp_data(qpn.into()));
     }
@@ -158,7 +159,8 @@ impl Ucma {
         self.with(|state, now, _| state.manager.qp_gone(now, qpn.into()));
     }
 
-    /// Whether an id of this process is being connected, or is, to a peer whose QP has this number and this first PSN.
+    /// Whether an id of this process is connecting or connected to a QP with this number and this
+    /// first PSN.
     pub fn has_peer(&self, qpn: RawQpn, psn: Psn) -> bool {
         self.lock().manager.has_peer(qpn, psn)
     }
@@ -172,7 +174,7 @@ impl Ucma {
         });
     }
 
-    /// urdmad is gone: every id is told, and nothing new can begin.
+    /// urdmad is gone: each id gets an event, and no operation can start.
     pub fn device_removed(&self) {
         self.with(|state, _, _| {
             if !std::mem::replace(&mut state.removed, true) {
@@ -187,7 +189,7 @@ impl Ucma {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` under the lock, then does what came out of it without the lock.
+    /// Runs `work` under the lock, then sends packets and checks QP states without the lock.
     fn with<R>(&self, work: impl FnOnce(&mut UcmaState, u64, &dyn Driver) -> R) -> R {
         let now = self.driver.now();
         let mut state = self.lock();
@@ -242,7 +244,7 @@ impl Ucma {
         caller.put(body.response, room, &answer)
     }
 
-    /// Looks for the way to `ip` in a thread of its own, since it may take seconds.
+    /// Resolves `ip` in a separate thread, since it may take seconds.
     fn resolve_aside(self: &Arc<Self>, id: CmId, ip: IpAddr) {
         let ucma = Arc::clone(self);
         let work = move || {
@@ -255,14 +257,15 @@ impl Ucma {
     }
 }
 
-/// A thread that takes no signals, so that the application's handlers run in the application's threads.
+/// Spawns a thread with all signals blocked, so that the application's handlers run in the
+/// application's threads.
 fn spawn_quiet(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     // SAFETY: an all-zero sigset_t is a valid place for sigfillset and pthread_sigmask to write to.
     let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
     let mut before = all;
     // SAFETY: `all` is writable.
     unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: both sets are valid; the mask is put back below.
+    // SAFETY: both sets are valid; the mask is restored below.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
     let spawned = std::thread::Builder::new()
         .name("urdma-resolve".into())

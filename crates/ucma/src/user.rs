@@ -1,25 +1,25 @@
-//! Copies to and from the application's memory, at addresses that stand in its commands.
+//! Copies to and from the application's memory, at addresses in its commands.
 
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::driver::Errno;
 
-/// Proof that somebody vouches for the addresses in a command.
+/// Proof that the caller of [`Caller::vouched`] guarantees the addresses in a command.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller(());
 
 impl Caller {
-    /// Vouches for a command.
+    /// Guarantees the addresses of a command.
     ///
     /// # Safety
-    /// Each address in the command is null or valid, as the ucma ABI asks, for as many octets as the
-    /// command says, until the command has been carried out.
+    /// Each address in the command is null or valid, as the ucma ABI requires, for the length in
+    /// the command, until the command has been executed.
     pub(crate) unsafe fn vouched() -> Self {
         Self(())
     }
 
-    /// Writes an answer to `address`, where there is room for `room` octets; what does not fit is
-    /// left away, as the kernel does for fields that an older application does not know.
+    /// Writes an answer to `address`, which has room for `room` octets. The answer is truncated to
+    /// it, as the kernel does for fields that an older application does not know.
     pub(crate) fn put<T>(self, address: u64, room: usize, answer: &T) -> Result<(), Errno>
     where
         T: IntoBytes + Immutable + ?Sized,

@@ -1,4 +1,4 @@
-//! What arrives: each message in each state.
+//! Received messages: the effect of each message in each state.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use urdma_types::RawQpn;
 use crate::conn::{Conn, ConnId, ConnState, ListenId, PrivateData, Role};
 use crate::wire::{self, Body, CommId, Head, Message, Peer, QpInfo, RejReason, Req};
 
-/// Refusals of a service that is known to exist before they are believed: 3.2 s at the default pace.
+/// REJs of a service that is known to exist that are ignored: 3.2 s at the default retry time.
 const REFUSALS_MAX: u32 = 36;
 
 impl ConnectionManager {
@@ -91,7 +91,7 @@ impl ConnectionManager {
             .or_else(|| find(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)))
     }
 
-    /// A REQ came again: says what was said before.
+    /// Repeats the last answer for a duplicate REQ.
     pub(super) fn answer_again(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else {
             return;
@@ -166,7 +166,8 @@ impl ConnectionManager {
             return;
         };
         match conn.state {
-            // The answer to a REQ that was sent again, and came after the listener had taken the first and gone.
+            // The answer to a retransmitted REQ that arrived after the listener had accepted the
+            // first one and closed.
             ConnState::RepRcvd
             | ConnState::RtuGated
             | ConnState::Established
@@ -199,9 +200,10 @@ impl ConnectionManager {
         }
     }
 
-    /// Nobody listens, but there is a connection to the very same address and port, in whatever port space: its server is most
-    /// likely between two listeners (perftest's is, between its first connection and the second, or the datagram service), so
-    /// the REQ is sent again soon. False if the refusal is to be believed.
+    /// Retries a REQ that was rejected because of a missing listener, if there is a connection to
+    /// the same address and port in any port space. The server is then most likely between two
+    /// listeners, as perftest's is between its first connection and the second or the datagram
+    /// service. Returns false if the REJ is final.
     fn ask_again(&mut self, now: u64, id: ConnId) -> bool {
         let dst = self.conns.get(&id).map(|c| c.req.dst);
         let is_served = |c: &Conn| {
@@ -260,7 +262,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The peer's application is thinking: ask more patiently, but do not stop asking.
+    /// The peer's application has not decided: retransmits at the longest interval.
     pub(super) fn handle_mra(&mut self, now: u64, id: ConnId, head: &Head) {
         let max_tries = self.config.max_tries;
         let Some(conn) = self.conns.get_mut(&id) else {
@@ -277,7 +279,7 @@ impl ConnectionManager {
         self.arm(id, Some(now.saturating_add(wait)));
     }
 
-    /// A message for a conversation that is not known (any more): helps the peer to end it.
+    /// Answers a message for an unknown connection, so that the peer can end its connection.
     pub(super) fn answer_stray(&mut self, now: u64, from: IpAddr, message: &Message<'_>) {
         self.counters.stray += 1;
         let to = Peer {
@@ -295,7 +297,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Answers a message of no conversation, which anybody can have made up, unless too many were answered lately.
+    /// Answers a message for an unknown connection, which may be forged, within the rate limit.
     fn answer_stranger(&mut self, now: u64, to: Peer, head: Head, body: Body) {
         if self.strangers.allows(now) {
             self.push(to, head, body, &[]);

@@ -1,4 +1,4 @@
-//! How connections change their state, and what is sent then.
+//! State transitions of connections, and the messages that they send.
 
 use super::{backoff, info_of, ConnectionManager, Error, Event, Outgoing, MS};
 use urdma_types::{Psn, RawQpn, SlotId};
@@ -68,7 +68,8 @@ impl ConnectionManager {
         self.arm(id, Some(keep_until));
     }
 
-    /// A datagram service says where it is, and says it again as long as the REQ may come again.
+    /// Sends the REP of a datagram service, and keeps the connection for as long as the REQ may be
+    /// retransmitted.
     pub(super) fn answer(&mut self, now: u64, id: ConnId) {
         let longest = backoff(self.config.retry_ns, u32::MAX);
         let keep_ns = longest.saturating_mul(u64::from(self.config.max_tries));
@@ -79,7 +80,7 @@ impl ConnectionManager {
         self.send_current(id);
     }
 
-    /// The peer is gone without a word.
+    /// The peer is gone without a DREQ or REJ.
     pub(super) fn lose(&mut self, now: u64, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else {
             return;
@@ -99,7 +100,7 @@ impl ConnectionManager {
         }
     }
 
-    /// A connection that existed is over.
+    /// Ends a connection that was established.
     pub(super) fn end(&mut self, now: u64, id: ConnId, timed_out: bool) {
         let deadline = now.saturating_add(self.config.time_wait_ns);
         let Some(conn) = self.conns.get_mut(&id) else {
@@ -118,7 +119,7 @@ impl ConnectionManager {
         );
     }
 
-    /// A connection that never came to be is over.
+    /// Ends a connection that was not established.
     pub(super) fn close(&mut self, id: ConnId) {
         self.take_request(id);
         self.arm(id, None);
@@ -182,9 +183,9 @@ impl ConnectionManager {
     }
 }
 
-/// What leaves.
+/// Transmission.
 impl ConnectionManager {
-    /// Sends what the state calls for and sets the timer for the next time.
+    /// Sends the message of the current state and sets the retransmission timer.
     pub(super) fn transmit_again(&mut self, now: u64, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -195,7 +196,7 @@ impl ConnectionManager {
         self.send_current(id);
     }
 
-    /// Sends the message that the state calls for: REQ, REP, DREQ or REJ.
+    /// Sends the message of the current state: REQ, REP, DREQ or REJ.
     pub(super) fn send_current(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else {
             return;
@@ -223,7 +224,7 @@ impl ConnectionManager {
         if body.kind() == Kind::Req {
             to.slot = SlotId::DAEMON;
         } else if to.slot == SlotId::DAEMON && conn.remote_id == CommId::NONE {
-            return; // nobody has answered the REQ yet, so nobody is to be told
+            return; // the REQ is unanswered, so the peer's slot is not known
         }
         let head = Head {
             local_id: id.comm_id(),
@@ -285,7 +286,7 @@ impl ConnectionManager {
         Psn::new(u32::from_le_bytes([a, b, c, 0]))
     }
 
-    /// A keyed hash of a counter: repeatable from the seed, hard to continue from the outside.
+    /// A keyed hash of a counter: reproducible from the seed, hard to predict without it.
     pub(super) fn random(&mut self) -> u64 {
         use std::hash::{DefaultHasher, Hasher};
         self.random = self.random.wrapping_add(1);

@@ -1,5 +1,6 @@
-//! Requests, answers and refusals in a flood while two threads accept, disconnect and destroy: librdmacm frees an id when it has seen as many events
-//! of it as DESTROY_ID says, so one too many names freed memory, and one too few is waited for without end.
+//! A flood of REQs, answers and REJs while two threads accept, disconnect and destroy. librdmacm
+//! frees an id when it has received as many events of it as DESTROY_ID reports: one event too many
+//! refers to freed memory, and librdmacm waits for one event too few for ever.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,11 +17,11 @@ const LISTENER: u64 = 1;
 const LAST: u64 = 2;
 const FIRST_CHILD: u64 = 1000;
 const REQUESTS: u32 = 3000;
-/// Ids that a worker keeps for later.
+/// Ids that a worker keeps open.
 const KEPT: usize = 20;
 const PORT: u16 = 7471;
 
-/// Repeatable numbers without much care.
+/// A reproducible pseudo-random sequence.
 struct Random(u64);
 
 impl Random {
@@ -33,7 +34,7 @@ impl Random {
     }
 }
 
-/// Events of each id by its name: those that were fetched, and those that DESTROY_ID said.
+/// Events of each id by its uid: those fetched, and the number that DESTROY_ID reported.
 #[derive(Default)]
 struct Tally(Mutex<HashMap<u64, (u32, Option<u32>)>>);
 
@@ -77,7 +78,7 @@ fn request(number: u32) -> Vec<u8> {
     })
 }
 
-/// What the other end says to a message of ours.
+/// The answer of the other end to a message.
 fn answer(octets: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let message = Message::parse(octets).ok()?;
     let Body::Rep(qp) = message.body else {
@@ -101,7 +102,7 @@ fn answer(octets: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     }))
 }
 
-/// The network: requests, answers, and time that passes.
+/// The network: sends REQs and answers, and advances the time.
 fn flood(host: &Host, server: &Channel, seed: u64) {
     let mut random = Random(seed);
     for number in 1..=REQUESTS {
@@ -119,7 +120,7 @@ fn flood(host: &Host, server: &Channel, seed: u64) {
     }
 }
 
-/// A thread of the application: takes requests, and keeps some of them for a while.
+/// A thread of the application: accepts requests, and keeps some of them open for a while.
 fn work(server: &Channel, requests: &Mutex<Receiver<u32>>, tally: &Tally, seed: u64) {
     static NEXT: AtomicU64 = AtomicU64::new(FIRST_CHILD);
     let mut random = Random(seed);
@@ -132,7 +133,7 @@ fn work(server: &Channel, requests: &Mutex<Receiver<u32>>, tally: &Tally, seed: 
         let uid = NEXT.fetch_add(1, Ordering::Relaxed);
         let qpn = 0x01_0000 + u32::try_from(uid).unwrap();
         if random.below(4) == 0 || server.accept(id, uid, qpn, 1).is_err() {
-            // It has no name yet, so there is no event of it.
+            // The id has no uid yet, so it has no events.
             assert_eq!(server.destroy(id), Ok(0));
             continue;
         }
@@ -169,7 +170,7 @@ fn every_event_of_an_id_comes_before_it_is_destroyed_and_none_after() {
             server.wait();
             let got = match server.event() {
                 Ok(got) => got,
-                // It went with its id.
+                // The event was removed with its id.
                 Err(libc::EAGAIN) => continue,
                 Err(errno) => panic!("GET_EVENT: errno {errno}"),
             };

@@ -1,5 +1,5 @@
-//! The ucma ABI as librdmacm speaks it: two processes of one host, a table of listeners instead of urdmad, and
-//! every command as the octets that librdmacm writes.
+//! The ucma ABI as librdmacm uses it: two processes of one host, a table of listeners in place of
+//! urdmad, and each command as the octets that librdmacm writes.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 mod flood;
@@ -28,7 +28,7 @@ fn connection_comes_up_as_librdmacm_drives_it() {
     assert_eq!(request.conn.qp_num, 0x02_0001);
     assert_eq!(&request.conn.private_data[..11], b"from client");
     assert_eq!(request.conn.private_data_len, 11);
-    // What one end asks for, the other must answer.
+    // One end's ORD is the other end's IRD.
     assert_eq!(
         (
             request.conn.responder_resources,
@@ -210,7 +210,7 @@ fn wrong_order_and_wrong_ids_are_refused() {
     assert_eq!(second.destroy(id), Err(libc::EINVAL));
 }
 
-/// What an event of a datagram service says.
+/// The parameters in an event of a datagram service.
 fn datagram_param(event: &EventResp) -> abi::UdParam {
     let octets = [event.conn.as_bytes(), &event.rest].concat();
     abi::UdParam::read_from_bytes(&octets).unwrap()
@@ -393,7 +393,7 @@ fn random_commands_never_harm() {
     let pair = Pair::new();
     let mut scratch = vec![0_u64; 128];
     let address = scratch.as_mut_ptr() as usize as u64;
-    // Where in the body of each command an address stands.
+    // Offset of the address in the body of each command.
     let address_at = |number: u32| match number {
         cmd::CREATE_ID => Some(8),
         cmd::DESTROY_ID | cmd::QUERY_ROUTE | cmd::QUERY | cmd::INIT_QP_ATTR => Some(0),

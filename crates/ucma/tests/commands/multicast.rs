@@ -24,7 +24,7 @@ impl Channel {
     fn join(&self, id: u32, family: u16, size: u16, join_flags: u16) -> Result<u32, Errno> {
         let mut addr = abi::SockaddrStorage::new_zeroed();
         addr.octets[..2].copy_from_slice(&family.to_ne_bytes());
-        // Where a sockaddr_in6 has the address.
+        // Offset of the address in a sockaddr_in6.
         addr.octets[8..10].copy_from_slice(&[0xff, 0x0e]);
         addr.octets[23] = 7;
         self.ask(cmd::JOIN_MCAST, |response| abi::JoinMcast {
@@ -61,10 +61,10 @@ fn join_tells_how_to_send_to_the_group_and_both_counts_agree() {
     let id = channel.datagram_id();
     let membership = channel.join_ip(id, 55, GROUP).unwrap();
     let joined = channel.expect(event::MULTICAST_JOIN);
-    // librdmacm finds its membership by the name that it gave.
+    // librdmacm finds its membership by the uid that it passed.
     assert_eq!((joined.uid, joined.id, joined.status), (55, membership, 0));
     let told = datagram_param(&joined);
-    // As the kernel says for RoCE v2: every queue pair, RDMA_UDP_QKEY.
+    // As the kernel reports for RoCE v2: all queue pairs, RDMA_UDP_QKEY.
     assert_eq!((told.qp_num, told.qkey), (0x00ff_ffff, 0x0123_4567));
     assert_eq!(told.ah_attr.dgid, Ip16::new("239.1.2.3".parse().unwrap()).0);
     let way = told.ah_attr;
@@ -105,7 +105,7 @@ fn groups_of_ipv6_are_joined_by_full_members_and_by_those_who_only_send() {
     let refused = |family, size, flags| channel.join(id, family, size, flags).err();
     assert_eq!(refused(AF_INET6, 16, join::FULL_MEMBER), Some(libc::EINVAL));
     assert_eq!(refused(AF_INET6, 28, 2), Some(libc::EINVAL));
-    // AF_IB, which Ethernet ports do not have.
+    // AF_IB, which Ethernet ports do not support.
     assert_eq!(refused(27, 48, join::FULL_MEMBER), Some(libc::EAFNOSUPPORT));
 }
 

@@ -1,5 +1,5 @@
-//! Which command an id takes in which state, and which port it asks for: the rules of the kernel's
-//! cma.
+//! The commands that an id accepts in each state, and the ports that it reserves, as in the
+//! kernel's cma.
 
 use urdma_ucma::abi::{self, cmd, event, option};
 use urdma_ucma::{Errno, Sharing};
@@ -62,7 +62,7 @@ fn port_is_asked_for_with_the_options_of_the_id() {
     assert_eq!(shared(chosen), None);
 }
 
-/// Where an id can be on its way.
+/// The states that an id can be brought to.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Idle,
@@ -76,7 +76,7 @@ enum Way {
     Listening,
 }
 
-/// An id of the client, or the server's for those that a request made, on its way.
+/// An id in a given state: of the client, or of the server for those that a REQ creates.
 fn bring_to(pair: &Pair, way: Way) -> (&Channel, u32) {
     let (client, id) = (&pair.client, pair.client.create(200));
     match way {

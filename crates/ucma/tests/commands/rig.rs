@@ -1,4 +1,4 @@
-//! Two processes of one host, and what librdmacm writes.
+//! Two simulated processes of one host, and the commands that librdmacm writes.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub(crate) const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 0, 1));
 pub(crate) const GUID: [u8; 8] = [2, 0, 0, 0xff, 0xfe, 0, 0, 1];
 
-/// The host that both processes live on.
+/// The host of both processes.
 #[derive(Default)]
 pub(crate) struct Host {
     pub(crate) now: AtomicU64,
@@ -98,7 +98,7 @@ impl Driver for Process {
 
     fn resolve(&self, ip: IpAddr) -> Result<IpAddr, Errno> {
         if ip == IpAddr::from([10, 0, 0, 7]) {
-            // Never answered.
+            // This address is never resolved.
             loop {
                 std::thread::park();
             }
@@ -110,7 +110,7 @@ impl Driver for Process {
     }
 }
 
-/// An opened rdma_cm file of a process.
+/// An open rdma_cm file of a process.
 pub(crate) struct Channel {
     pub(crate) ucma: Arc<Ucma>,
     pub(crate) process: Arc<Process>,
@@ -280,7 +280,7 @@ impl Channel {
         self.ask(cmd::GET_EVENT, |response| abi::GetEvent { response })
     }
 
-    /// Waits for an event, as the stand-in does on behalf of a blocking file.
+    /// Waits for an event, as the stand-in does for a blocking file.
     pub(crate) fn wait(&self) {
         let mut waiting = libc::pollfd {
             fd: self.fd,
@@ -359,7 +359,7 @@ pub(crate) fn param(qp_num: u32, data: &[u8], valid: u8) -> abi::ConnParam {
     param
 }
 
-/// Carries packets until there are none; slot 0 is urdmad.
+/// Delivers packets until none are left; slot 0 is urdmad.
 pub(crate) fn carry(host: &Arc<Host>, channels: &[&Channel]) {
     loop {
         let Some((slot, octets)) = host.packets.lock().unwrap().pop_front() else {
@@ -416,7 +416,7 @@ impl Pair {
         id
     }
 
-    /// An id of the client with the CONNECT written.
+    /// An id of the client after CONNECT.
     pub(crate) fn connecting(&self) -> u32 {
         let id = self.client.create(200);
         self.route(id);
@@ -425,7 +425,7 @@ impl Pair {
         id
     }
 
-    /// Brings an id of the client, 200, to where it can connect to the server.
+    /// Resolves address and route of the client's id 200, so that it can connect to the server.
     pub(crate) fn route(&self, id: u32) {
         self.client.resolve(id, "127.0.0.1:7471").unwrap();
         assert_eq!(self.client.expect(event::ADDR_RESOLVED).uid, 200);
