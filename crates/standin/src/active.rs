@@ -1,4 +1,4 @@
-//! Whether the stand-in has anything to do in this process, decided once.
+//! Whether the stand-in is active in this process, decided once.
 
 use std::ffi::{c_char, CStr};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -28,7 +28,7 @@ extern "C" fn at_load() {
     real::set_errno(before);
 }
 
-/// Whether paths and descriptors are to be looked at.
+/// Whether the stand-in handles paths and descriptors.
 #[inline]
 pub(crate) fn is_active() -> bool {
     match DECISION.load(Ordering::Acquire) {
@@ -38,12 +38,12 @@ pub(crate) fn is_active() -> bool {
     }
 }
 
-/// The directory that stands for `/sys`; `None` when inert.
+/// The directory that replaces `/sys`; `None` when inert.
 pub(crate) fn sysfs() -> Option<&'static [u8]> {
     SYSFS.get().map(Vec::as_slice)
 }
 
-/// Decides; calls that come in while this goes on pass by.
+/// Decides; concurrent calls behave as if the stand-in were inert.
 #[cold]
 fn decide() -> bool {
     let mine = DECISION.compare_exchange(UNDECIDED, DECIDING, Ordering::AcqRel, Ordering::Acquire);
@@ -84,13 +84,14 @@ pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
     if value.is_null() {
         return None;
     }
-    // SAFETY: getenv gives a C string; who changes the environment meanwhile has a race of his own.
+    // SAFETY: getenv returns a C string; a program that changes the environment concurrently has a
+    // data race of its own.
     Some(unsafe { CStr::from_ptr(value) }.to_bytes())
 }
 
 fn has_real_device() -> bool {
     let path = c"/dev/infiniband/uverbs0";
-    // SAFETY: `path` is a C string; the raw call goes round our own `access`.
+    // SAFETY: `path` is a C string; the raw system call bypasses the hook.
     let found = unsafe { libc::syscall(libc::SYS_faccessat, libc::AT_FDCWD, path.as_ptr(), 0) };
     found == 0
 }

@@ -1,6 +1,6 @@
-//! The device files that the stand-in plays.
+//! The device files that the stand-in provides.
 
-/// A device file that the stand-in plays.
+/// A device file that the stand-in provides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
     /// `/dev/infiniband/uverbs0`
@@ -10,8 +10,8 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// Device number: uverbs0 that of `/dev/null`, which it is behind the scenes and which the sysfs
-    /// tree names; rdma_cm one of the misc devices.
+    /// Device number: for uverbs0 that of `/dev/null`, which backs the file and which the sysfs
+    /// tree names; for rdma_cm that of a misc device.
     pub(crate) fn number(self) -> libc::dev_t {
         match self {
             Self::Uverbs => libc::makedev(1, 3),

@@ -1,8 +1,8 @@
-//! Which descriptors are stand-in files.
+//! The table of descriptors that are stand-in files.
 //!
-//! One cell per descriptor, 0 for a descriptor that is nothing to us. A cell names an entry: what
-//! the file is, which process opened it, and what the kernel has behind it, so that a
-//! descriptor that was closed behind our back and given to something else is found out.
+//! One cell per descriptor, 0 for other files. A cell refers to an entry: the kind of file, the
+//! process that opened it, and its device and inode number, which detect a descriptor that was
+//! closed without a hooked call and reused.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::owner;
 
 /// Descriptors from this number on are never stand-in files.
 pub(crate) const MAX_FDS: usize = 1 << 16;
-/// Stand-in files at a time.
+/// Maximum number of stand-in files.
 const MAX_ENTRIES: usize = 1 << 14;
 
 static CELLS: [AtomicU32; MAX_FDS] = [const { AtomicU32::new(0) }; MAX_FDS];
@@ -20,14 +20,14 @@ static ENTRIES: [Entry; MAX_ENTRIES] = [const { Entry::EMPTY }; MAX_ENTRIES];
 /// One more than the highest descriptor that ever was a stand-in file.
 static END: AtomicU32 = AtomicU32::new(0);
 
-/// What a stand-in file is.
+/// The kind of a stand-in file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An opened device file.
     Device(Device),
     /// A completion channel: only its closing matters.
     Channel,
-    /// No stand-in file but a descriptor of the provider, which the program does not know and must not close.
+    /// Not a stand-in file but a descriptor of the provider, which the program must not close.
     Spared,
 }
 
@@ -73,10 +73,10 @@ impl Entry {
     };
 }
 
-/// A stand-in file as found.
+/// A stand-in file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// What it is.
+    /// Its kind.
     pub(crate) kind: Kind,
     /// The provider's handle.
     pub(crate) handle: i64,
@@ -84,7 +84,7 @@ pub(crate) struct Found {
     pub(crate) is_mine: bool,
 }
 
-/// What closing a descriptor means for the provider.
+/// What the provider must do when a descriptor is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
     /// Nothing.
@@ -95,12 +95,12 @@ pub(crate) enum Closed {
     Channel,
 }
 
-/// Makes the tables ready; they need nothing.
+/// Initialises the tables.
 pub(crate) fn prepare() {
     END.store(0, Ordering::Relaxed);
 }
 
-/// Whether a descriptor may be a stand-in file: the quick test.
+/// Whether a descriptor may be a stand-in file: the fast check.
 #[inline]
 pub(crate) fn is_hit(fd: c_int) -> bool {
     cell(fd).is_some_and(|cell| cell.load(Ordering::Relaxed) != 0)
@@ -133,7 +133,7 @@ pub(crate) fn add(fd: c_int, kind: Kind, handle: i64) -> bool {
     true
 }
 
-/// What `fd` is; `None` if it is nothing to us (any more).
+/// The stand-in file `fd`; `None` if it is none, or not any more.
 #[cold]
 pub(crate) fn find(fd: c_int) -> Option<Found> {
     let cell = cell(fd)?;
@@ -168,14 +168,14 @@ pub(crate) fn remove(fd: c_int) -> Closed {
     }
 }
 
-/// Whether `fd` is the provider's, in the process that opened it: a child may close its copy.
+/// Whether `fd` belongs to the provider, in the process that opened it; a child may close its copy.
 #[cold]
 pub(crate) fn is_spared(fd: c_int) -> bool {
     find(fd).is_some_and(|found| found.kind == Kind::Spared && found.is_mine)
 }
 
-/// `new_fd` has become a copy of `fd`. Copies of completion channels are not followed: the provider
-/// knows a channel by its first descriptor. Nor are those of its own descriptors.
+/// `new_fd` has become a copy of `fd`. Copies of completion channels are not tracked, since the
+/// provider knows a channel by its first descriptor; neither are copies of its own descriptors.
 pub(crate) fn copy(fd: c_int, new_fd: c_int) {
     let (Some(from), Some(to)) = (cell(fd), cell(new_fd)) else {
         return;
@@ -234,7 +234,7 @@ fn release(value: u32) -> bool {
     entry_of(value).is_some_and(|entry| entry.users.fetch_sub(1, Ordering::AcqRel) == 1)
 }
 
-/// What the kernel has behind a descriptor. Goes round our own fstat.
+/// Device and inode number of a descriptor. Bypasses the hook of fstat.
 fn identity(fd: c_int) -> Option<(u64, u64)> {
     // SAFETY: all zeros is a valid `struct stat`.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
@@ -277,16 +277,16 @@ mod tests {
     }
 
     #[test]
-    fn descriptor_reused_behind_our_back_is_found_out() {
+    fn descriptor_reused_without_a_hooked_call_is_detected() {
         owner::take_tables();
         let fd = null().into_raw_fd();
         assert!(add(fd, CM, 9));
         let other = std::fs::File::open("/proc/self/status").unwrap();
-        // SAFETY: both descriptors are open and ours; the raw call goes round the hooks.
+        // SAFETY: the test owns both descriptors; the raw system call bypasses the hooks.
         unsafe { libc::syscall(libc::SYS_dup3, other.as_raw_fd(), fd, 0) };
         assert_eq!(find(fd), None);
         assert!(!is_hit(fd));
-        // SAFETY: ours, and nobody uses it any more.
+        // SAFETY: the test owns the descriptor, and this is its last use.
         unsafe { libc::syscall(libc::SYS_close, fd) };
     }
 

@@ -1,7 +1,7 @@
 //! The interposed functions: `files` those that take a path, `stats` the stat family, `descriptors`
 //! those that take a descriptor.
 //!
-//! In unit tests they are ordinary functions, so that the test program itself runs undisturbed.
+//! In unit tests they are ordinary functions, so that the test program itself is not affected.
 
 mod descriptors;
 mod files;

@@ -1,12 +1,12 @@
-//! Whose the tables of descriptors are.
+//! The process that owns the tables of descriptors.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The process that last took the tables: at load, or as a forked child.
+/// The process that owns the tables: set at load, and in each forked child.
 static HOME_PID: AtomicI32 = AtomicI32::new(0);
 
-/// Makes this process the owner of the tables, and each forked child that of its copy.
+/// Makes this process the owner of the tables, and each forked child the owner of its copy.
 pub(crate) fn take_tables() {
     HOME_PID.store(pid(), Ordering::Relaxed);
     // SAFETY: the handler is a function that only stores to an atomic.
@@ -17,8 +17,8 @@ unsafe extern "C" fn in_forked_child() {
     HOME_PID.store(pid(), Ordering::Relaxed);
 }
 
-/// Whether this is the process that opened what the tables hold, or a forked copy with its own copy of the
-/// tables; false in a vforked child, whose tables are its parent's.
+/// Whether this process owns its tables: true in the process that opened the files and in a forked
+/// child, which has a copy; false in a vforked child, which shares its parent's tables.
 pub(crate) fn owns_tables() -> bool {
     HOME_PID.load(Ordering::Relaxed) == pid()
 }

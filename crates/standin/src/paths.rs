@@ -1,4 +1,4 @@
-//! Which paths are ours: the device files, and the parts of sysfs that are redirected.
+//! The paths that the stand-in handles: the device files, and the redirected parts of sysfs.
 
 use std::ffi::{c_char, CStr};
 
@@ -8,16 +8,16 @@ use crate::device::Device;
 /// Longest path, with its final zero.
 const PATH_OCTETS: usize = 4096;
 
-/// What a path means.
+/// Classification of a path.
 #[allow(clippy::large_enum_variant)] // lives on the stack of the rare calls that need it
 pub(crate) enum Target {
-    /// Nothing to us.
+    /// Any other path.
     Other,
     /// A device file.
     Device(Device),
-    /// A place in sysfs that is elsewhere.
+    /// A redirected path in sysfs.
     Redirected(Redirected),
-    /// The same, but the new path would be too long.
+    /// A redirected path in sysfs whose new path is too long.
     TooLong,
 }
 
@@ -31,27 +31,27 @@ impl Redirected {
     }
 }
 
-/// Where libibverbs looks for devices, below sysfs or what stands for it.
+/// The directory in which libibverbs looks for devices, below sysfs or its replacement.
 const VERBS_CLASS: &[u8] = b"/class/infiniband_verbs";
 
-/// Whether the path is that of the directory in which libibverbs looks for devices; null is not.
+/// Whether the path is the directory in which libibverbs looks for devices; false for null.
 ///
 /// # Safety
 /// `path` is null or a C string.
 pub(crate) unsafe fn is_verbs_class(path: *const c_char) -> bool {
-    // SAFETY: passed on to our caller.
+    // SAFETY: the caller guarantees it.
     !path.is_null()
         && unsafe { CStr::from_ptr(path) }
             .to_bytes()
             .ends_with(VERBS_CLASS)
 }
 
-/// Looks at a path; null is nothing to us.
+/// Classifies a path; null is [`Target::Other`].
 ///
 /// # Safety
 /// `path` is null or a C string.
 pub(crate) unsafe fn look(path: *const c_char) -> Target {
-    // SAFETY: passed on to our caller.
+    // SAFETY: the caller guarantees it.
     if !unsafe { is_candidate(path) } || !active::is_active() {
         return Target::Other;
     }
@@ -59,8 +59,7 @@ pub(crate) unsafe fn look(path: *const c_char) -> Target {
     classify(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
-/// Whether the path starts like ours do, `/dev/i`, `/sys/c` or `/sys/d`: the quick test before
-/// [`look`].
+/// Whether the path starts with `/dev/i`, `/sys/c` or `/sys/d`: the fast check before [`look`].
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -70,7 +69,7 @@ pub(crate) unsafe fn is_candidate(path: *const c_char) -> bool {
         return false;
     }
     let octets: *const u8 = path.cast();
-    // Each octet is read only when the one before was not the final zero.
+    // Each octet is read only if the one before it was not the terminating zero.
     let starts = |prefix: &[u8; 6]| {
         prefix.iter().enumerate().all(|(i, &wanted)| {
             // SAFETY: the octets before this one belong to the string and are not zero.
@@ -87,7 +86,7 @@ fn classify(path: &[u8]) -> Target {
         b"/dev/infiniband/rdma_cm" => return Target::Device(Device::RdmaCm),
         _ => {}
     }
-    // The last one is where the links below the first lead, for programs that follow them
+    // The last one is the target of the links below the first, for programs that resolve them
     // themselves.
     let ours = [
         &b"/sys/class/infiniband"[..],
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn path_too_long_when_moved_is_told() {
+    fn path_too_long_when_moved_is_reported() {
         let long = vec![b'a'; PATH_OCTETS - 4];
         assert!(matches!(redirect(b"/run", &long), Target::TooLong));
     }

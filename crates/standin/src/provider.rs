@@ -1,4 +1,4 @@
-//! Finds the provider and its table, on the first use of a stand-in file.
+//! Loads the provider and its table on the first use of a stand-in file.
 
 use std::ffi::{c_int, c_void, CStr};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -15,7 +15,7 @@ static LOADER: AtomicI32 = AtomicI32::new(0);
 /// The process in which a failure was reported.
 static REPORTED: AtomicI32 = AtomicI32::new(0);
 
-/// The provider's table; `None`, with a sentence on standard error, if it cannot be had.
+/// The provider's table; `None`, with a message on standard error, if it is not available.
 pub(crate) fn table() -> Option<&'static FrontTable> {
     let known = TABLE.load(Ordering::Acquire);
     // SAFETY: null or the provider's table, which lives as long as the process.
@@ -47,8 +47,8 @@ fn begin_loading() -> bool {
     }
 }
 
-/// Has the provider register with the copies of libibverbs that are loaded: one that was loaded after the provider cannot load it again, so
-/// the provider would never hear of it.
+/// Registers the provider with the copies of libibverbs that are loaded. A copy that was loaded
+/// after the provider does not load it again, so the provider would not register with it.
 pub(crate) fn register() {
     let Some(library) = library() else {
         return;
@@ -65,10 +65,10 @@ pub(crate) fn register() {
     unsafe { function() };
 }
 
-/// The provider, loaded; `None`, with a sentence on standard error, if it cannot be.
+/// Loads the provider; `None`, with a message on standard error, on failure.
 fn library() -> Option<*mut c_void> {
     let Some(path) = active::variable(c"URDMA_PROVIDER").filter(|path| !path.is_empty()) else {
-        report(b"URDMA_PROVIDER does not say where the provider is; start the program with `urdma run`");
+        report(b"URDMA_PROVIDER is not set; start the program with `urdma run`");
         return None;
     };
     // SAFETY: getenv's strings end in a zero, right after `path`.
@@ -111,7 +111,7 @@ fn report_load_failure(path: &[u8]) {
     report(&[b"cannot load the provider ", path, b": ", why].concat());
 }
 
-/// Says a sentence on standard error, once per process.
+/// Writes a message to standard error, once per process.
 pub(crate) fn report(sentence: &[u8]) {
     let me: c_int = owner::pid();
     if REPORTED.swap(me, Ordering::Relaxed) == me {

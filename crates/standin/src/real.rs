@@ -1,7 +1,8 @@
-//! The C library's own functions, looked up behind ours and remembered.
+//! The C library's functions behind the hooks, looked up once.
 //!
-//! Many are cancellation points, from which glibc unwinds the stack of a cancelled thread: hence the ABI `C-unwind`, here and of the
-//! hooks. A hook that passes a call on has nothing to drop then; one that does more holds [`urdma_abi::cancel::Disabled`].
+//! Many are cancellation points, from which glibc unwinds the stack of a cancelled thread: hence
+//! the ABI `C-unwind`, here and of the hooks. A hook that passes a call on has no values to drop;
+//! one that does more holds [`urdma_abi::cancel::Disabled`].
 
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -20,8 +21,8 @@ fn lookup(cell: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     found
 }
 
-/// Declares one function of the C library: `name` calls it, or fails with ENOSYS and the given value if
-/// there is none.
+/// Declares one function of the C library: `name` calls it, or fails with ENOSYS and the given
+/// value if there is none.
 macro_rules! real {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty, $failed:expr;)*) => {
         $(
@@ -45,9 +46,12 @@ macro_rules! real {
                 }
                 // SAFETY: the C library declares the function with this signature.
                 let function = unsafe {
-                    std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(found)
+                    std::mem::transmute::<
+                        *mut c_void,
+                        unsafe extern "C-unwind" fn($($ty),*) -> $ret,
+                    >(found)
                 };
-                // SAFETY: passed on to our caller.
+                // SAFETY: the caller guarantees it.
                 unsafe { function($($arg),*) }
             }
         )*
@@ -66,17 +70,17 @@ pub(crate) fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Names a `struct stat` without saying whether it is the 64-bit one: on our targets both are the same.
+/// `struct stat`, which is the same as the 64-bit one on the supported targets.
 pub(crate) type Stat = libc::stat;
-/// What scandir takes to choose entries.
+/// The filter function of scandir.
 pub(crate) type Filter = Option<unsafe extern "C" fn(*const libc::dirent) -> c_int>;
-/// What scandir takes to sort entries.
+/// The comparison function of scandir.
 pub(crate) type Compare =
     Option<unsafe extern "C" fn(*mut *const libc::dirent, *mut *const libc::dirent) -> c_int>;
 
-/// What a function without a result gives.
+/// Result of a function that returns nothing.
 type NoAnswer = ();
-/// The same, of a failed call.
+/// Result of a failed call of such a function.
 const NO_ANSWER: NoAnswer = ();
 /// `FILE *` of a failed call.
 const NO_FILE: *mut FILE = std::ptr::null_mut();
@@ -100,10 +104,12 @@ real! {
     fopen(path: *const c_char, mode: *const c_char) -> *mut FILE, NO_FILE;
     fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE, NO_FILE;
     opendir(path: *const c_char) -> *mut DIR, NO_DIR;
-    scandir(path: *const c_char, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare)
-        -> c_int, -1;
-    scandir64(path: *const c_char, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare)
-        -> c_int, -1;
+    scandir(
+        path: *const c_char, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare
+    ) -> c_int, -1;
+    scandir64(
+        path: *const c_char, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare
+    ) -> c_int, -1;
     access(path: *const c_char, mode: c_int) -> c_int, -1;
     faccessat(dir: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int, -1;
     readlink(path: *const c_char, buf: *mut c_char, len: size_t) -> ssize_t, -1;
@@ -140,9 +146,9 @@ real! {
 }
 
 #[cfg(not(test))]
-/// Looks up what a signal handler may call, so that no handler has to.
+/// Looks up the functions that a signal handler may call, so that no lookup happens in a handler.
 pub(crate) fn look_up_early() {
-    // SAFETY: descriptor -1 is nobody's; each call fails with EBADF and does nothing else.
+    // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
     unsafe { write(-1, std::ptr::null(), 0) };
     // SAFETY: as above.
     unsafe { close(-1) };

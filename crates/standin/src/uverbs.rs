@@ -1,4 +1,5 @@
-//! What libibverbs asks of a uverbs file past the provider: the command CREATE_COMP_CHANNEL and the method ASYNC_EVENT_ALLOC, and no other.
+//! The requests that libibverbs itself makes on a uverbs file, not through the provider: the
+//! command CREATE_COMP_CHANNEL and the method ASYNC_EVENT_ALLOC. All others are refused.
 
 use std::ffi::c_int;
 
@@ -40,10 +41,11 @@ struct Attribute {
     data: i64,
 }
 
-/// Carries out a method; the errno says why not. A file of another process is none to make a context of: its objects are not here.
+/// Executes a method; fails with an errno. A file of another process is refused, since its objects
+/// are not in this process.
 ///
 /// # Safety
-/// `header` is a method with as many attributes behind it as it says.
+/// `header` is null or a method, followed by the number of attributes in the header.
 pub(crate) unsafe fn method(
     fd: c_int,
     is_mine: bool,
@@ -52,7 +54,7 @@ pub(crate) unsafe fn method(
     if header.is_null() {
         return Err(libc::EFAULT);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let (object, method, count) = unsafe {
         (
             (*header).object,
@@ -72,7 +74,8 @@ pub(crate) unsafe fn method(
     if opened < 0 {
         return Err(c_int::try_from(-opened).unwrap_or(libc::EIO));
     }
-    // SAFETY: the caller's promise: the one attribute, where the descriptor goes, follows the header.
+    // SAFETY: the caller guarantees that the one attribute, which receives the descriptor, follows
+    // the header.
     unsafe { (*header.add(1).cast::<Attribute>()).data = opened };
     Ok(())
 }
@@ -82,10 +85,10 @@ const _: () = {
     assert!(size_of::<Attribute>() == 16);
 };
 
-/// Carries out a write to a uverbs file; a negative errno on failure.
+/// Executes a write to a uverbs file; returns a negative errno on failure.
 ///
 /// # Safety
-/// The address in the command is valid for 4 octets, as the uverbs ABI asks.
+/// The address in the command is valid for 4 octets, as the uverbs ABI requires.
 pub(crate) unsafe fn command(octets: &[u8]) -> i64 {
     let Some(command) = octets.first_chunk::<COMMAND_OCTETS>() else {
         return -i64::from(libc::EINVAL);
@@ -103,7 +106,7 @@ pub(crate) unsafe fn command(octets: &[u8]) -> i64 {
     }
     match create_channel() {
         Ok(fd) => {
-            // SAFETY: passed on to our caller; the place need not be aligned.
+            // SAFETY: the caller guarantees it; the place need not be aligned.
             unsafe { answer.write_unaligned(fd.cast_unsigned()) };
             i64::try_from(octets.len()).unwrap_or(i64::MAX)
         }
@@ -122,7 +125,7 @@ fn create_channel() -> Result<c_int, c_int> {
     let outcome = hand_over(table, ends);
     if outcome.is_err() {
         for fd in ends {
-            // SAFETY: the descriptors are ours; nobody took them.
+            // SAFETY: the descriptors are owned here; the provider has not taken them.
             unsafe { real::close(fd) };
         }
     }

@@ -1,4 +1,4 @@
-//! Functions that take a descriptor: writes are commands, and closing and copying are followed.
+//! Functions that take a descriptor: writes are commands; closing and copying are tracked.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -16,14 +16,14 @@ const NETLINK_RDMA: c_int = 20;
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     if fds::is_hit(fd) {
-        // SAFETY: the call as it was made.
+        // SAFETY: the arguments of the caller.
         return unsafe { write_command(fd, buf, len) };
     }
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     unsafe { real::write(fd, buf, len) }
 }
 
-/// The C library's takes a list of arguments of any length, of which no request uses more than one.
+/// The C library's function is variadic; no request uses more than one argument.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if request == uverbs::METHOD_REQUEST && fds::is_hit(fd) {
@@ -43,32 +43,33 @@ unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_
             };
         }
     }
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     unsafe { real::ioctl(fd, request, argument) }
 }
 
-/// Commands come whole, in one piece.
+/// A command must be written in one piece, so vectored writes are refused.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t {
     if fds::is_hit(fd) && device_behind(fd).is_some() {
         set_errno(libc::EOPNOTSUPP);
         return -1;
     }
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     unsafe { real::writev(fd, parts, count) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if fds::is_hit(fd) {
-        // SAFETY: the call as it was made.
+        // SAFETY: the arguments of the caller.
         return unsafe { close_ours(fd) };
     }
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     unsafe { real::close(fd) }
 }
 
-/// Closes a stand-in file. No cancellation point: libibverbs closes some while it holds a lock, and half a close helps no one.
+/// Closes a stand-in file. Not a cancellation point: libibverbs closes some files while it holds a
+/// lock, and a close must not be left incomplete.
 ///
 /// # Safety
 /// As close(2).
@@ -80,11 +81,11 @@ unsafe fn close_ours(fd: c_int) -> c_int {
         return -1;
     }
     before_close(fd);
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     unsafe { real::close(fd) }
 }
 
-/// The provider names a descriptor of its own, or will close it.
+/// The provider registers a descriptor of its own, or is about to close it.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C" fn urdma_spare_descriptor(fd: c_int, spared: c_int) {
     if !active::is_active() {
@@ -93,7 +94,7 @@ unsafe extern "C" fn urdma_spare_descriptor(fd: c_int, spared: c_int) {
     if spared == 0 {
         fds::remove(fd);
     } else {
-        // Where there is no room, or the number is too high, it is not spared.
+        // A descriptor is not spared if the table is full or the number too high.
         fds::add(fd, Kind::Spared, 0);
     }
 }
@@ -109,7 +110,7 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
                 continue;
             }
             if number > from {
-                // SAFETY: a part of what our caller wants closed.
+                // SAFETY: a part of the range of the caller.
                 let closed = unsafe { real::close_range(from, number - 1, flags) };
                 if closed < 0 {
                     return closed;
@@ -120,10 +121,10 @@ unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_in
         if from > first && from > last {
             return 0;
         }
-        // SAFETY: the rest of what our caller wants closed.
+        // SAFETY: the rest of the range of the caller.
         return unsafe { real::close_range(from, last, flags) };
     }
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     unsafe { real::close_range(first, last, flags) }
 }
 
@@ -133,7 +134,7 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
     for fd in fds::hits(from.cast_unsigned(), u32::MAX) {
         if fds::is_spared(fd) {
             for between in from..fd {
-                // SAFETY: a part of what our caller wants closed.
+                // SAFETY: a part of the range of the caller.
                 unsafe { real::close(between) };
             }
             from = fd + 1;
@@ -141,13 +142,13 @@ unsafe extern "C-unwind" fn closefrom(first: c_int) {
             before_close(fd);
         }
     }
-    // SAFETY: the call as it was made, or its rest.
+    // SAFETY: the rest of the range of the caller.
     unsafe { real::closefrom(from) }
 }
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     let copy = unsafe { real::dup(fd) };
     after_copy(fd, copy)
 }
@@ -157,7 +158,7 @@ unsafe extern "C-unwind" fn dup2(fd: c_int, new_fd: c_int) -> c_int {
     if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) && !make_room(new_fd) {
         return -1;
     }
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     let copy = unsafe { real::dup2(fd, new_fd) };
     after_copy(fd, copy)
 }
@@ -167,27 +168,27 @@ unsafe extern "C-unwind" fn dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_in
     if fd != new_fd && fds::is_hit(new_fd) && is_open(fd) && !make_room(new_fd) {
         return -1;
     }
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     let copy = unsafe { real::dup3(fd, new_fd, flags) };
     after_copy(fd, copy)
 }
 
-/// The C library's takes a list of arguments of any length, of which no command uses more than one.
+/// The C library's function is variadic; no command uses more than one argument.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     let result = unsafe { real::fcntl(fd, command, argument) };
     after_fcntl(fd, command, result)
 }
 
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     let result = unsafe { real::fcntl64(fd, command, argument) };
     after_fcntl(fd, command, result)
 }
 
-/// Follows the copies that fcntl makes.
+/// Tracks the copies that fcntl makes.
 fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => after_copy(fd, result),
@@ -195,14 +196,14 @@ fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
     }
 }
 
-/// The netlink family of RDMA does not exist, or libibverbs would believe it and not sysfs.
+/// The RDMA netlink family is refused, since libibverbs would prefer it to sysfs.
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && protocol == NETLINK_RDMA && active::is_active() {
         set_errno(libc::EPROTONOSUPPORT);
         return -1;
     }
-    // SAFETY: the call as it was made.
+    // SAFETY: the arguments of the caller.
     unsafe { real::socket(domain, kind, protocol) }
 }
 
@@ -220,13 +221,13 @@ fn device_behind(fd: c_int) -> Option<(Device, Found)> {
     }
 }
 
-/// What came of a write to a stand-in file.
+/// Result of a write to a stand-in file.
 enum Outcome {
-    /// It is none.
+    /// It is not a stand-in file.
     NotOurs,
-    /// What write(2) gives; errno is set.
+    /// The result of write(2); errno is set.
     Done(ssize_t),
-    /// There is no event yet, and the file is a blocking one.
+    /// No event is pending, and the file is blocking.
     MustWait,
 }
 
@@ -235,9 +236,9 @@ enum Outcome {
 #[cold]
 unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     loop {
-        // SAFETY: passed on to our caller.
+        // SAFETY: the caller guarantees it.
         match unsafe { carry_out(fd, buf, len) } {
-            // SAFETY: the call as it was made.
+            // SAFETY: the arguments of the caller.
             Outcome::NotOurs => return unsafe { real::write(fd, buf, len) },
             Outcome::Done(result) => return result,
             Outcome::MustWait => {}
@@ -247,8 +248,9 @@ unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
             events: libc::POLLIN,
             revents: 0,
         };
-        // A cancellation point, as the write that it stands for is with the kernel's rdma_cm. A signal ends it with EINTR; unlike the
-        // kernel's, it is not begun again after a handler with SA_RESTART.
+        // A cancellation point, like the write to the kernel's rdma_cm that it replaces. A signal
+        // ends it with EINTR; unlike the kernel's, it is not restarted after a handler with
+        // SA_RESTART.
         // SAFETY: `waiting` is one valid pollfd.
         if unsafe { real::poll(&raw mut waiting, 1, -1) } < 0 {
             return -1;
@@ -269,7 +271,7 @@ unsafe fn carry_out(fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
     } else if buf.is_null() {
         -i64::from(libc::EFAULT)
     } else {
-        // SAFETY: passed on to our caller.
+        // SAFETY: the caller guarantees it.
         unsafe { forward(device, found.handle, buf, len) }
     };
     if outcome == -i64::from(libc::EAGAIN) && is_blocking(fd) {
@@ -284,7 +286,7 @@ unsafe fn carry_out(fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
     Outcome::Done(ssize_t::try_from(outcome).unwrap_or(ssize_t::MAX))
 }
 
-/// Whether calls on the descriptor wait.
+/// Whether the descriptor is in blocking mode.
 fn is_blocking(fd: c_int) -> bool {
     // SAFETY: fcntl with F_GETFL touches no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
@@ -296,13 +298,13 @@ fn is_blocking(fd: c_int) -> bool {
 unsafe fn forward(device: Device, handle: i64, buf: *const c_void, len: size_t) -> i64 {
     match device {
         Device::Uverbs => {
-            // SAFETY: passed on to our caller.
+            // SAFETY: the caller guarantees it.
             let octets = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), len) };
-            // SAFETY: passed on to our caller.
+            // SAFETY: the caller guarantees it.
             unsafe { uverbs::command(octets) }
         }
         Device::RdmaCm => match provider::table() {
-            // SAFETY: passed on to our caller.
+            // SAFETY: the caller guarantees it.
             Some(table) => unsafe { (table.cm_write)(handle, buf, len) },
             None => -i64::from(libc::ENODEV),
         },
@@ -316,9 +318,9 @@ fn before_close(fd: c_int) {
     let closed = fds::remove(fd);
     if let Some(table) = provider_if(closed != Closed::Nothing) {
         match closed {
-            // SAFETY: the handle came from cm_open and is not used any more.
+            // SAFETY: cm_open returned the handle, and this is its last use.
             Closed::RdmaCm(handle) => unsafe { (table.cm_close)(handle) },
-            // SAFETY: the descriptor was handed over by channel_open.
+            // SAFETY: the descriptor was passed to channel_open.
             Closed::Channel => unsafe { (table.channel_close)(fd) },
             Closed::Nothing => {}
         }
@@ -344,8 +346,8 @@ fn after_copy(fd: c_int, copy: c_int) -> c_int {
     copy
 }
 
-/// A descriptor is about to be replaced by a copy of another; false, with EBUSY, when it is the provider's: the program cannot know what it
-/// would replace, and the device would be lost.
+/// Prepares a descriptor to be replaced by a copy of another. Returns false, with EBUSY, for a
+/// descriptor of the provider: the program does not know it, and the device would be lost.
 #[cold]
 fn make_room(fd: c_int) -> bool {
     if fds::is_spared(fd) {

@@ -1,4 +1,4 @@
-//! Functions that take a path: device files are played, places in sysfs are moved.
+//! Functions that take a path: device files are emulated, paths in sysfs are redirected.
 
 use std::ffi::{c_char, c_int, CStr};
 
@@ -11,23 +11,28 @@ use crate::real::{self, set_errno, Compare, Filter};
 use crate::{active, owner, provider};
 use urdma_abi::cancel::Disabled;
 
-/// Defines hooks that only may have to use another path, `other` when it is a device file, and call `first` with the path as it is given.
+/// Defines hooks that redirect the path, evaluate `other` for a device file, and call `first` with
+/// the original path.
 macro_rules! moved {
     ($(fn $name:ident($($before:ident: $bty:ty,)* @path $(, $after:ident: $aty:ty)*) -> $ret:ty,
         $(first $first:path,)? failed $failed:expr, device |$device:ident| $other:expr;)*) => {
         $(
             #[cfg_attr(not(test), no_mangle)]
-            unsafe extern "C-unwind" fn $name($($before: $bty,)* path: *const c_char $(, $after: $aty)*) -> $ret {
+            unsafe extern "C-unwind" fn $name(
+                $($before: $bty,)* path: *const c_char $(, $after: $aty)*
+            ) -> $ret {
                 #[cold]
                 #[inline(never)]
-                unsafe fn look_closer($($before: $bty,)* path: *const c_char $(, $after: $aty)*) -> $ret {
-                    // SAFETY: our caller gives a C string, as the C library's function asks.
+                unsafe fn look_closer(
+                    $($before: $bty,)* path: *const c_char $(, $after: $aty)*
+                ) -> $ret {
+                    // SAFETY: the caller passes a C string, as the C library's function asks.
                     match unsafe { look(path) } {
-                        // SAFETY: the call as it was made.
+                        // SAFETY: the arguments of the caller.
                         Target::Other => unsafe { real::$name($($before,)* path $(, $after)*) },
                         Target::Device($device) => $other,
                         Target::Redirected(new) => {
-                            // SAFETY: the call as it was made, with another path.
+                            // SAFETY: the arguments of the caller, with another path.
                             unsafe { real::$name($($before,)* new.as_ptr() $(, $after)*) }
                         }
                         Target::TooLong => {
@@ -37,15 +42,15 @@ macro_rules! moved {
                     }
                 }
                 $(
-                    // SAFETY: our caller gives a C string, as the C library's function asks.
+                    // SAFETY: the caller passes a C string, as the C library's function asks.
                     unsafe { $first(path) };
                 )?
-                // SAFETY: our caller gives a C string, as the C library's function asks.
+                // SAFETY: the caller passes a C string, as the C library's function asks.
                 if unsafe { is_candidate(path) } {
-                    // SAFETY: the call as it was made.
+                    // SAFETY: the arguments of the caller.
                     return unsafe { look_closer($($before,)* path $(, $after)*) };
                 }
-                // SAFETY: the call as it was made.
+                // SAFETY: the arguments of the caller.
                 unsafe { real::$name($($before,)* path $(, $after)*) }
             }
         )*
@@ -74,10 +79,12 @@ moved! {
     fn fopen64(@path, mode: *const c_char) -> *mut FILE,
         failed std::ptr::null_mut(), device |_device| refuse(std::ptr::null_mut(), libc::EACCES);
     fn opendir(@path) -> *mut DIR,
-        first before_devices_are_listed, failed std::ptr::null_mut(), device |_device| refuse(std::ptr::null_mut(), libc::ENOTDIR);
+        first before_devices_are_listed, failed std::ptr::null_mut(),
+        device |_device| refuse(std::ptr::null_mut(), libc::ENOTDIR);
     fn scandir(@path, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare) -> c_int,
         failed -1, device |_device| refuse(-1, libc::ENOTDIR);
-    fn scandir64(@path, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare) -> c_int,
+    fn scandir64(@path, list: *mut *mut *mut libc::dirent, filter: Filter, compare: Compare)
+        -> c_int,
         failed -1, device |_device| refuse(-1, libc::ENOTDIR);
     fn access(@path, mode: c_int) -> c_int,
         failed -1, device |_device| access_device(mode);
@@ -91,22 +98,22 @@ moved! {
         failed -1, device |_device| refuse(-1, libc::EINVAL);
     fn realpath(@path, resolved: *mut c_char) -> *mut c_char,
         failed std::ptr::null_mut(), device |device| {
-            // SAFETY: our caller gives null or room for PATH_MAX octets.
+            // SAFETY: the caller passes null or room for PATH_MAX octets.
             unsafe { real_device_path(device, resolved) }
         };
     fn __realpath_chk(@path, resolved: *mut c_char, size: size_t) -> *mut c_char,
         failed std::ptr::null_mut(), device |device| {
-            // SAFETY: our caller gives null or room for PATH_MAX octets.
+            // SAFETY: the caller passes null or room for PATH_MAX octets.
             unsafe { real_device_path(device, resolved) }
         };
 }
 
-/// Has the provider registered with the copy of libibverbs that is about to list devices.
+/// Registers the provider with the copy of libibverbs that is about to list devices.
 ///
 /// # Safety
 /// `path` is null or a C string.
 unsafe fn before_devices_are_listed(path: *const c_char) {
-    // SAFETY: passed on to our caller.
+    // SAFETY: the caller guarantees it.
     if unsafe { is_verbs_class(path) } && active::is_active() && owner::owns_tables() {
         let _uncancelled = Disabled::new();
         let before = real::errno();
@@ -120,7 +127,7 @@ fn refuse<T>(failed: T, errno: c_int) -> T {
     failed
 }
 
-/// A device file's path has no links in it.
+/// The canonical path of a device file, which contains no links.
 ///
 /// # Safety
 /// `resolved` is null or has room for PATH_MAX octets.
@@ -133,11 +140,11 @@ unsafe fn real_device_path(device: Device, resolved: *mut c_char) -> *mut c_char
         // SAFETY: a C string; the caller frees the copy, as realpath(3) says.
         return unsafe { libc::strdup(path.as_ptr()) };
     }
-    // SAFETY: passed on to our caller; the path is shorter than PATH_MAX.
+    // SAFETY: the caller guarantees it; the path is shorter than PATH_MAX.
     unsafe { libc::strcpy(resolved, path.as_ptr()) }
 }
 
-/// Device files can be read and written, by anyone who may use the instance; not run.
+/// Device files are readable and writable for all users of the instance, and not executable.
 fn access_device(mode: c_int) -> c_int {
     if mode & libc::X_OK != 0 {
         return refuse(-1, libc::EACCES);
@@ -162,7 +169,7 @@ fn open_device(device: Device, flags: c_int) -> c_int {
     }
 }
 
-/// `/dev/null`, read-only: a write that we do not see fails.
+/// `/dev/null`, read-only: a write that bypasses the hooks fails.
 fn open_uverbs(flags: c_int) -> Result<c_int, c_int> {
     let kept = flags & (libc::O_CLOEXEC | libc::O_NONBLOCK);
     // SAFETY: a C string.
@@ -170,14 +177,16 @@ fn open_uverbs(flags: c_int) -> Result<c_int, c_int> {
     if fd < 0 {
         let errno = real::errno();
         if errno == libc::ENOENT {
-            provider::report(b"there is no /dev/null, without which the device cannot be opened: give the container a /dev");
+            provider::report(
+                b"there is no /dev/null, which the device needs: give the container a /dev",
+            );
         }
         return Err(errno);
     }
     enter(fd, Kind::Device(Device::Uverbs), 0)
 }
 
-/// An eventfd in semaphore mode: readable as long as there is an event.
+/// An eventfd in semaphore mode: readable while an event is pending.
 fn open_rdma_cm(flags: c_int) -> Result<c_int, c_int> {
     let table = provider::table().ok_or(libc::ENODEV)?;
     let mut kind = libc::EFD_SEMAPHORE;
@@ -197,13 +206,13 @@ fn open_rdma_cm(flags: c_int) -> Result<c_int, c_int> {
     // SAFETY: `fd` is an open eventfd in semaphore mode.
     let handle = unsafe { (table.cm_open)(fd) };
     if handle < 0 {
-        // SAFETY: ours, and nobody knows it.
+        // SAFETY: the descriptor is owned here and not known elsewhere.
         unsafe { real::close(fd) };
         return Err(c_int::try_from(-handle).unwrap_or(libc::EIO));
     }
     let entered = enter(fd, Kind::Device(Device::RdmaCm), handle);
     if entered.is_err() {
-        // SAFETY: the handle from above, which nobody uses.
+        // SAFETY: the handle from above, which is not in use.
         unsafe { (table.cm_close)(handle) };
     }
     entered
@@ -213,7 +222,7 @@ fn enter(fd: c_int, kind: Kind, handle: i64) -> Result<c_int, c_int> {
     if fds::add(fd, kind, handle) {
         return Ok(fd);
     }
-    // SAFETY: ours, and nobody knows it.
+    // SAFETY: the descriptor is owned here and not known elsewhere.
     unsafe { real::close(fd) };
     Err(libc::EMFILE)
 }

@@ -1,4 +1,4 @@
-//! The stat family: device files and descriptors of them look like character devices.
+//! The stat family: device files and their descriptors are reported as character devices.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -19,12 +19,12 @@ macro_rules! by_path {
                 $($before: $bty,)* path: *const c_char, buf: *mut Stat $(, $after: $aty)*
             ) -> c_int {
                 let call = |path: *const c_char| {
-                    // SAFETY: the call as it was made, perhaps with another path.
+                    // SAFETY: the arguments of the caller, possibly with another path.
                     unsafe { real::$name($($before,)* path, buf $(, $after)*) }
                 };
-                // SAFETY: our caller gives a C string, as the C library's function asks.
+                // SAFETY: the caller passes a C string, as the C library's function asks.
                 if unsafe { is_candidate(path) } {
-                    // SAFETY: as above, and our caller gives room for the answer.
+                    // SAFETY: as above, and the caller passes room for the answer.
                     return unsafe { look_closer(path, buf, fill, call) };
                 }
                 call(path)
@@ -38,12 +38,14 @@ macro_rules! by_fd {
     ($(fn $name:ident($($before:ident: $bty:ty,)* @fd, buf);)*) => {
         $(
             #[cfg_attr(not(test), no_mangle)]
-            unsafe extern "C-unwind" fn $name($($before: $bty,)* fd: c_int, buf: *mut Stat) -> c_int {
+            unsafe extern "C-unwind" fn $name(
+                $($before: $bty,)* fd: c_int, buf: *mut Stat
+            ) -> c_int {
                 if let Some(device) = device_of(fd) {
-                    // SAFETY: our caller gives room for the answer.
+                    // SAFETY: the caller passes room for the answer.
                     return unsafe { fill(device, buf) };
                 }
-                // SAFETY: the call as it was made.
+                // SAFETY: the arguments of the caller.
                 unsafe { real::$name($($before,)* fd, buf) }
             }
         )*
@@ -77,19 +79,19 @@ macro_rules! by_either {
                 dir: c_int, path: *const c_char, buf: *mut Stat, flags: c_int,
             ) -> c_int {
                 if flags & libc::AT_EMPTY_PATH != 0 {
-                    // SAFETY: our caller gives null or a C string.
+                    // SAFETY: the caller passes null or a C string.
                     if let Some(device) = unsafe { device_of_empty(dir, path) } {
-                        // SAFETY: our caller gives room for the answer.
+                        // SAFETY: the caller passes room for the answer.
                         return unsafe { fill(device, buf) };
                     }
                 }
                 let call = |path: *const c_char| {
-                    // SAFETY: the call as it was made, perhaps with another path.
+                    // SAFETY: the arguments of the caller, possibly with another path.
                     unsafe { real::$name(dir, path, buf, flags) }
                 };
-                // SAFETY: our caller gives a C string, as the C library's function asks.
+                // SAFETY: the caller passes a C string, as the C library's function asks.
                 if unsafe { is_candidate(path) } {
-                    // SAFETY: as above, and our caller gives room for the answer.
+                    // SAFETY: as above, and the caller passes room for the answer.
                     return unsafe { look_closer(path, buf, fill, call) };
                 }
                 call(path)
@@ -112,25 +114,25 @@ unsafe extern "C-unwind" fn statx(
     buf: *mut libc::statx,
 ) -> c_int {
     if flags & libc::AT_EMPTY_PATH != 0 {
-        // SAFETY: our caller gives null or a C string.
+        // SAFETY: the caller passes null or a C string.
         if let Some(device) = unsafe { device_of_empty(dir, path) } {
-            // SAFETY: our caller gives room for the answer.
+            // SAFETY: the caller passes room for the answer.
             return unsafe { fill_statx(device, buf) };
         }
     }
     let call = |path: *const c_char| {
-        // SAFETY: the call as it was made, perhaps with another path.
+        // SAFETY: the arguments of the caller, possibly with another path.
         unsafe { real::statx(dir, path, flags, mask, buf) }
     };
-    // SAFETY: our caller gives a C string, as the C library's function asks.
+    // SAFETY: the caller passes a C string, as the C library's function asks.
     if unsafe { is_candidate(path) } {
-        // SAFETY: as above, and our caller gives room for the answer.
+        // SAFETY: as above, and the caller passes room for the answer.
         return unsafe { look_closer(path, buf, fill_statx, call) };
     }
     call(path)
 }
 
-/// The rare case: the path starts like one of ours.
+/// The rare case: the path may be one that the stand-in handles.
 ///
 /// # Safety
 /// `path` is a C string, `buf` has room for what `describe` writes.
@@ -142,10 +144,10 @@ unsafe fn look_closer<T>(
     describe: unsafe fn(Device, *mut T) -> c_int,
     call: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    // SAFETY: passed on to our caller.
+    // SAFETY: the caller guarantees it.
     match unsafe { look(path) } {
         Target::Other => call(path),
-        // SAFETY: passed on to our caller.
+        // SAFETY: the caller guarantees it.
         Target::Device(device) => unsafe { describe(device, buf) },
         Target::Redirected(new) => call(new.as_ptr()),
         Target::TooLong => too_long(),
@@ -157,7 +159,7 @@ fn too_long() -> c_int {
     -1
 }
 
-/// The device whose file a descriptor is.
+/// The device of a descriptor.
 #[inline]
 fn device_of(fd: c_int) -> Option<Device> {
     if !fds::is_hit(fd) {
@@ -172,7 +174,7 @@ fn device_of(fd: c_int) -> Option<Device> {
     }
 }
 
-/// The same, for calls that mean the descriptor if the path is empty.
+/// The device of a descriptor if the path is empty, for calls with `AT_EMPTY_PATH`.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -194,7 +196,7 @@ unsafe fn fill(device: Device, buf: *mut Stat) -> c_int {
     stat.st_nlink = 1;
     stat.st_rdev = device.number();
     stat.st_blksize = 4096;
-    // SAFETY: passed on to our caller.
+    // SAFETY: the caller guarantees it.
     unsafe { buf.write(stat) };
     0
 }
@@ -213,7 +215,7 @@ unsafe fn fill_statx(device: Device, buf: *mut libc::statx) -> c_int {
     statx.stx_rdev_major = libc::major(device.number());
     statx.stx_rdev_minor = libc::minor(device.number());
     statx.stx_blksize = 4096;
-    // SAFETY: passed on to our caller.
+    // SAFETY: the caller guarantees it.
     unsafe { buf.write(statx) };
     0
 }

@@ -124,7 +124,7 @@ fn remote_address_is_resolved_aside() {
 }
 
 #[test]
-fn nobody_listening_is_rejected_with_reason_8() {
+fn connect_without_a_listener_is_rejected_with_reason_8() {
     let pair = Pair::new();
     pair.connecting();
     assert_eq!(pair.client.expect(event::REJECTED).status, 8);

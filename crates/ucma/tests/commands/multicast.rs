@@ -77,7 +77,7 @@ fn join_tells_how_to_send_to_the_group_and_both_counts_agree() {
 }
 
 #[test]
-fn leaving_takes_an_event_that_nobody_has_fetched_along() {
+fn leave_removes_an_event_that_was_not_fetched() {
     let pair = Pair::new();
     let channel = &pair.client;
     let id = channel.datagram_id();
