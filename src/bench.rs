@@ -1,5 +1,5 @@
-//! `urdma bench`: a program of its own, since it needs what measures and nothing of it belongs into
-//! the command line.
+//! `urdma bench`: executes `urdma-bench`, a separate program, so that the command line does not
+//! depend on the measurement code.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,12 +13,12 @@ use crate::{libraries, Error};
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct BenchArgs {
-    /// What `urdma bench --help` names
+    /// Arguments of `urdma-bench`; `urdma bench --help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<OsString>,
 }
 
-/// Becomes `urdma-bench`.
+/// Replaces this process by `urdma-bench`.
 pub(crate) fn bench(args: &BenchArgs) -> Result<(), Error> {
     let program = libraries::companion("urdma-bench")?;
     let error = Command::new(&program).args(&args.arguments).exec();

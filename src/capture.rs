@@ -1,4 +1,4 @@
-//! `urdma capture`: frames that pass the daemon, into a pcapng file.
+//! `urdma capture`: writes the frames that pass the daemon into a pcapng file.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::{Error, Target};
 pub(crate) struct CaptureArgs {
     #[command(flatten)]
     target: Target,
-    /// How long to capture, seconds; Ctrl-C ends it sooner
+    /// Duration in seconds; Ctrl-C ends the capture earlier
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=2_000_000))]
     seconds: u32,
     /// The file to write; it must not exist
@@ -38,7 +38,7 @@ pub(crate) fn capture(args: &CaptureArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// SIGINT and SIGTERM no longer kill but become readable.
+/// Blocks SIGINT and SIGTERM and makes them readable.
 fn end_signals() -> nix::Result<SignalFd> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGINT);
@@ -47,7 +47,7 @@ fn end_signals() -> nix::Result<SignalFd> {
     SignalFd::new(&signals)
 }
 
-/// Until the time is over or one of the signals arrives.
+/// Waits until the time is over or one of the signals arrives.
 fn wait(signals: &SignalFd, limit: Duration) {
     let end = Instant::now() + limit;
     loop {

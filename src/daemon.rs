@@ -14,9 +14,9 @@ use urdma_ipc::{ControlClient, ControlError, RunDir};
 
 use crate::{libraries, Error, Target};
 
-/// How long urdmad may take until it answers; a port with hugepages takes longest.
+/// Time limit for urdmad to answer; a port with hugepages takes longest.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long it may take to remove everything.
+/// Time limit for urdmad to remove its files.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -31,7 +31,7 @@ pub(crate) struct UpArgs {
 }
 
 impl UpArgs {
-    /// The instance to start: as the options say, else as the configuration does.
+    /// The instance to start: from the options, else from the configuration.
     fn target(&self) -> Result<Target, Error> {
         let mut target = self.target.clone();
         let Some(file) = &self.config else {
@@ -52,8 +52,8 @@ impl UpArgs {
     }
 }
 
-/// The name of the instance in a configuration; what else is wrong in it is for urdmad to say. A
-/// pipe can be read once only, and urdmad reads it.
+/// The name of the instance in a configuration; urdmad reports other errors in it. A pipe can be
+/// read only once, and urdmad reads it.
 fn configured_instance(file: &Path) -> Option<String> {
     if !file.is_file() {
         return None;
@@ -86,7 +86,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
     unsafe {
         command.pre_exec(|| {
             nix::unistd::setsid()?;
-            // Until it is ready, urdmad ends with this program and removes what it has made.
+            // Until it is ready, urdmad ends with this program and removes its files.
             nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
             Ok(())
         });
@@ -114,7 +114,7 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why there is no process of urdmad.
+/// The error that kept urdmad from starting.
 fn not_started(error: &std::io::Error) -> Error {
     let null = Path::new("/dev/null");
     Error::sentence(if null.exists() {
@@ -133,7 +133,7 @@ fn wait_until_ready(
     loop {
         if let Ok(Some(status)) = child.try_wait() {
             let mut said = String::new();
-            // Nothing said is as good as unreadable: the status then speaks.
+            // Empty output counts as unreadable: the exit status is reported instead.
             let _ = errors.read_to_string(&mut said);
             let said = said.trim().trim_start_matches("urdmad: ").to_owned();
             return Err(Error::Sentence(if said.is_empty() {
@@ -157,11 +157,11 @@ fn wait_until_ready(
     }
 }
 
-/// Ends a urdmad that has not become ready: in its own way if it can, since hugepages and files
-/// stay behind one that is killed.
+/// Ends a urdmad that has not become ready: by SIGTERM if possible, since hugepages and files stay
+/// behind a killed one.
 fn end(child: &mut Child) {
     if let Ok(pid) = i32::try_from(child.id()) {
-        // It is not waited for yet, so the number is its own.
+        // The child is not reaped yet, so the process id is its own.
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
     }
     let start = Instant::now();
@@ -180,7 +180,7 @@ fn log_tail(run_dir: &RunDir) -> String {
         .unwrap_or_else(|| format!("nothing in {}", log.display()))
 }
 
-/// Tells urdmad to end and waits until it has.
+/// Has urdmad shut down and waits until it has ended.
 pub(crate) fn down(target: &Target) -> Result<(), Error> {
     let run_dir = target.run_dir();
     let client = target.connect()?;
@@ -204,7 +204,7 @@ pub(crate) fn down(target: &Target) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether `pid` runs; a zombie that nobody has waited for does not.
+/// Whether `pid` runs; an unreaped zombie does not.
 fn is_running(pid: u32) -> bool {
     let mut stat = String::new();
     File::open(Path::new("/proc").join(pid.to_string()).join("stat"))

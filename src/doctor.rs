@@ -1,7 +1,7 @@
 //! `urdma doctor`: what this machine offers, and what to do next.
 //!
-//! Every finding is read from files under a root, [`Machine`], so that tests can show it machines
-//! that they make up.
+//! Every finding is read from files under a root, [`Machine`], so that tests can provide machines
+//! of their own.
 
 mod findings;
 
@@ -23,14 +23,14 @@ pub(crate) struct DoctorArgs {
     json: bool,
 }
 
-/// How much something matters.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Grade {
-    /// It is there.
+    /// Present.
     Good,
-    /// It is not, and only some uses need it.
+    /// Missing, needed by some uses only.
     Without,
-    /// It is not, and nothing runs.
+    /// Missing, and nothing works without it.
     Bad,
 }
 
@@ -49,9 +49,9 @@ impl Grade {
 struct Finding {
     what: &'static str,
     grade: Grade,
-    /// What was found, as a sentence or a list.
+    /// The finding, as a sentence or a list.
     detail: String,
-    /// What to do to have it; empty if nothing need be done.
+    /// The remedy; empty if none is needed.
     advice: String,
 }
 
@@ -82,7 +82,7 @@ impl Finding {
     }
 }
 
-/// A machine as its files show it.
+/// A machine as its files describe it.
 #[derive(Debug)]
 struct Machine {
     root: PathBuf,
@@ -103,7 +103,7 @@ impl Machine {
         text.trim().to_owned()
     }
 
-    /// What a directory has, in order; nothing if there is none.
+    /// The names in a directory, sorted; none if it does not exist.
     fn names(&self, path: &str) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(self.path(path))
             .into_iter()
@@ -115,14 +115,14 @@ impl Machine {
         names
     }
 
-    /// The name that a link ends in.
+    /// The last component of a link's target.
     fn link_name(&self, path: &str) -> Option<String> {
         let target = fs::read_link(self.path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 }
 
-/// Prints the findings; fails if something is missing without which nothing runs.
+/// Prints the findings; fails if a requirement is missing.
 pub(crate) fn doctor(args: &DoctorArgs) -> Result<(), Error> {
     let machine = Machine {
         root: PathBuf::from("/"),

@@ -1,4 +1,4 @@
-//! `urdma fault`: loss, delay and other faults at the port of an instance.
+//! `urdma fault`: loss, delay and other impairments of an instance's port.
 
 use std::time::Duration;
 
@@ -13,56 +13,56 @@ use crate::{Error, Target};
 pub(crate) struct FaultArgs {
     #[command(flatten)]
     target: Target,
-    /// End all faults
+    /// Remove all impairments
     #[arg(long, conflicts_with = "Wanted")]
     off: bool,
     #[command(flatten)]
     wanted: Wanted,
 }
 
-/// What is to happen; what is not named does not happen.
+/// The impairments; those that are not named are removed.
 #[derive(Debug, Args)]
 struct Wanted {
-    /// Whose frames are meant; the other direction stays as it is
+    /// Direction of the frames; the other direction stays unchanged
     #[arg(long, value_enum)]
     direction: Option<CliDirection>,
-    /// From which all that happens by chance is drawn
+    /// Seed of all random choices
     #[arg(long)]
     seed: Option<u64>,
-    /// Share of packets that are lost, such as 1%
+    /// Fraction of packets that are lost, such as 1%
     #[arg(long, value_parser = parse_share)]
     loss: Option<u32>,
-    /// Share of packets that arrive twice
+    /// Fraction of packets that are duplicated
     #[arg(long, value_parser = parse_share)]
     duplicate: Option<u32>,
-    /// Share of packets that others overtake
+    /// Fraction of packets that are reordered
     #[arg(long, value_parser = parse_share)]
     reorder: Option<u32>,
-    /// Longest time by which those are late [default: 100us]
+    /// Maximum extra delay of reordered packets [default: 100us]
     #[arg(long, value_parser = parse_time)]
     reorder_by: Option<u64>,
-    /// Share of packets of which one bit is changed; needs checksums
+    /// Fraction of packets with one flipped bit; needs checksums
     #[arg(long, value_parser = parse_share)]
     corrupt: Option<u32>,
-    /// Time that every packet takes, such as 1ms
+    /// Delay of every packet, such as 1ms
     #[arg(long, value_parser = parse_time)]
     delay: Option<u64>,
     /// Rate of the link, such as 10Gbit/s
     #[arg(long, value_parser = parse_rate)]
     rate: Option<u64>,
-    /// Octets that wait for the link at most, such as 1MB
+    /// Length of the link's queue in octets, such as 1MB
     #[arg(long, value_parser = parse_octets, requires = "rate")]
     queue: Option<u64>,
-    /// Octets that wait from which on packets get a congestion mark (ECN), such as 100kB
+    /// Queue length from which packets are ECN-marked, such as 100kB
     #[arg(long, value_parser = parse_octets, requires = "rate")]
     mark: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum CliDirection {
-    /// Packets that arrive
+    /// Received packets
     In,
-    /// Packets that are sent
+    /// Sent packets
     Out,
     Both,
 }
@@ -96,7 +96,7 @@ impl Wanted {
     }
 }
 
-/// Changes the faults if there is something to change, and shows them.
+/// Sets the impairments, if any are given, and shows them.
 pub(crate) fn fault(args: &FaultArgs) -> Result<(), Error> {
     let client = args.target.connect()?;
     if args.off {
@@ -111,7 +111,7 @@ pub(crate) fn fault(args: &FaultArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// A line for each direction; one without faults is left out unless `all` are wanted.
+/// A line for each direction; one without impairments is left out unless `all` is set.
 pub(crate) fn render(faults: &FaultStatus, all: bool) -> String {
     [("in ", &faults.inbound), ("out", &faults.outbound)]
         .into_iter()

@@ -1,5 +1,5 @@
-//! Where our executables and libraries are: beside `urdma` (a build directory) or in `../lib/urdma`
-//! (an installation).
+//! Locations of the executables and libraries: beside `urdma` (a build directory) or in
+//! `../lib/urdma` (an installation).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,12 +12,12 @@ use crate::Error;
 const PLUGIN: &str = "liburdma_provider.so";
 const STANDIN: &str = "liburdma_standin.so";
 
-/// The files that `urdma run` points a program at.
+/// The files that `urdma run` passes to a program.
 #[derive(Debug)]
 pub(crate) struct Libraries {
     /// `.../liburdma_provider.so`
     pub(crate) plugin: PathBuf,
-    /// `.../liburdma`, as IBV_DRIVERS wants it.
+    /// `.../liburdma`, the form that IBV_DRIVERS expects.
     pub(crate) driver: PathBuf,
     /// `.../liburdma_standin.so`
     pub(crate) standin: PathBuf,
@@ -75,9 +75,9 @@ fn executable_dir() -> Result<PathBuf, Error> {
         .ok_or_else(|| Error::sentence("cannot tell where urdma itself is: /proc is needed"))
 }
 
-/// Gives the plugin the names by which libibverbs looks for it, one for each private provider ABI.
-/// Where the directory cannot be written to they are missing, which does no harm as long as the
-/// stand-in is there to load the plugin first.
+/// Creates the links by which libibverbs finds the plugin, one for each private provider ABI. In a
+/// directory that is not writable they are missing, which does no harm while the stand-in loads the
+/// plugin first.
 fn name_plugin(driver: &Path) {
     for abi in KNOWN {
         let name = format!("{}-rdmav{}.so", driver.display(), abi.number);

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use urdma_ipc::{ControlClient, ControlError, RunDir};
 
-/// Exit status for a command that could not do what was asked.
+/// Exit status of a command that failed.
 const EXIT_FAILURE: u8 = 1;
 
 /// Software RDMA for every verbs program, without RDMA hardware.
@@ -40,7 +40,7 @@ struct Cli {
 enum Command {
     /// Start an instance (one host's daemon) and wait until it is ready
     Up(daemon::UpArgs),
-    /// End an instance and remove what it made
+    /// Stop an instance and remove its files
     Down(Target),
     /// Run a program whose verbs go through urdma
     Run(run::RunArgs),
@@ -48,16 +48,16 @@ enum Command {
     Status(status::StatusArgs),
     /// Write the frames that pass the daemon into a pcapng file
     Capture(capture::CaptureArgs),
-    /// Lose, double, delay, reorder, change packets at an instance's port, or show what happens
-    /// there
+    /// Lose, duplicate, delay, reorder or corrupt packets at an instance's port, or show the
+    /// impairments
     Fault(fault::FaultArgs),
-    /// Say what this machine offers and what to do next
+    /// Report what this machine offers and what to do next
     Doctor(doctor::DoctorArgs),
     /// Measure latency, bandwidth, queue pairs and loss on this machine
     Bench(bench::BenchArgs),
 }
 
-/// Which instance is meant.
+/// The instance that a command is for.
 #[derive(Debug, Clone, Args)]
 struct Target {
     /// Name of the instance [default: $URDMA_INSTANCE, else "default"]
@@ -73,7 +73,7 @@ impl Target {
         RunDir::find(self.run_dir.as_deref(), self.instance.as_deref())
     }
 
-    /// Connects to its urdmad, which must be that of the instance if both options are given.
+    /// Connects to the instance's urdmad, which must match both options if both are given.
     fn connect(&self) -> Result<ControlClient, Error> {
         let run_dir = self.run_dir();
         let client = ControlClient::connect(&run_dir, "urdma")?;
@@ -87,7 +87,7 @@ impl Target {
         }
     }
 
-    /// The options by which a command reaches it, with a space in front.
+    /// The options that select the instance, with a leading space.
     fn options(&self) -> String {
         match (&self.run_dir, &self.instance) {
             (Some(run_dir), _) => format!(" --run-dir {}", run_dir.display()),
@@ -97,7 +97,7 @@ impl Target {
     }
 }
 
-/// Why a command failed, as a sentence for people.
+/// Why a command failed, as a sentence.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! `urdma run`: a program with the environment that makes libibverbs find our device.
+//! `urdma run`: runs a program with the environment by which libibverbs finds the urdma device.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ use crate::{Error, Target};
 pub(crate) struct RunArgs {
     #[command(flatten)]
     target: Target,
-    /// Whether the program gets a queue pair of the port to itself
+    /// Whether the program gets its own queue pair of the port
     #[arg(long, value_enum, default_value_t = LeaseMode::Try)]
     lease: LeaseMode,
     /// The program and its arguments
@@ -22,14 +22,14 @@ pub(crate) struct RunArgs {
     program: Vec<OsString>,
 }
 
-/// Wishes for a lease.
+/// Use of leases.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum LeaseMode {
-    /// Through urdmad
+    /// All packets go through urdmad
     Never,
-    /// A queue pair if one can be had, else through urdmad
+    /// Lease a queue pair if one is available, else go through urdmad
     Try,
-    /// A queue pair, or fail
+    /// Lease a queue pair, or fail
     Require,
 }
 

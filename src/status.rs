@@ -1,4 +1,4 @@
-//! `urdma status`: what an instance knows, as a table or as JSON.
+//! `urdma status`: the state of an instance, as a table or as JSON.
 
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<(), Error> {
     Ok(())
 }
 
-/// The table for people.
+/// The table.
 fn render(status: &Status) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.

@@ -1,4 +1,4 @@
-//! What is looked at.
+//! The findings.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use urdma_ipc::HugepageInfo;
 
 use super::{may_write, Finding, Machine};
 
-/// PCI classes begin so: network controllers.
+/// Prefix of the PCI classes of network controllers.
 const PCI_NETWORK: &str = "0x02";
-/// Drivers that give a PCI device to user space.
+/// Drivers that give user space access to a PCI device.
 const USER_SPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
-/// Where Debian's and other systems' dynamic libraries are.
+/// Directories of dynamic libraries on Debian and other systems.
 const LIBRARY_DIRS: [&str; 4] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -18,7 +18,7 @@ const LIBRARY_DIRS: [&str; 4] = [
     "/usr/lib",
 ];
 
-/// Everything but the instance, in the order of the report.
+/// All findings but that of the instance, in the order of the report.
 pub(super) fn all(machine: &Machine) -> Vec<Finding> {
     vec![
         libibverbs(machine),
@@ -103,7 +103,7 @@ fn module(machine: &Machine) -> Finding {
     Finding::without(WHAT, "urdma is not loaded", advice)
 }
 
-/// Which way programs come to the provider.
+/// How programs reach the provider.
 fn front_door(machine: &Machine) -> Finding {
     const WHAT: &str = "front door";
     let ours = machine
@@ -227,7 +227,7 @@ fn nic(machine: &Machine, address: &str) -> Option<String> {
 
 fn xdp(machine: &Machine) -> Finding {
     const WHAT: &str = "AF_XDP";
-    // The kernel's list of protocol families that sockets may have.
+    // The kernel's list of socket address families.
     let has = machine
         .text("/proc/net/protocols")
         .lines()
@@ -252,7 +252,7 @@ mod tests {
     use super::super::Grade;
     use super::*;
 
-    /// A machine of these files, in a directory of the test's own.
+    /// A machine with these files, in a directory of this test.
     fn machine(name: &str, files: &[(&str, &str)]) -> Machine {
         let root = std::env::temp_dir().join(format!("urdma-doctor-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
