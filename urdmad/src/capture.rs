@@ -1,4 +1,4 @@
-//! Writing what passes slot 0 into a pcapng file.
+//! Capture of the frames that pass slot 0, into a pcapng file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter};
@@ -6,7 +6,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A running capture.
+use proto_trp::pcapng;
+
+/// An active capture.
 #[derive(Debug)]
 pub struct Capture {
     writer: urdma_capture::PcapngWriter<BufWriter<File>>,
@@ -16,7 +18,7 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Makes `file`, which must not exist.
+    /// Creates `file`, which must not exist.
     ///
     /// # Errors
     /// It exists or cannot be written.
@@ -34,12 +36,12 @@ impl Capture {
         })
     }
 
-    /// Where it goes.
+    /// The file's path.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Adds an Ethernet frame that passes now; after the first error nothing more is written.
+    /// Adds an Ethernet frame with the current time; after the first error nothing more is written.
     pub fn add(&mut self, frame: &[u8]) {
         if self.error.is_some() {
             return;
@@ -56,10 +58,10 @@ impl Capture {
         }
     }
 
-    /// Ends it; how many frames it has.
+    /// Ends the capture; returns its number of frames.
     ///
     /// # Errors
-    /// The first that writing gave.
+    /// The first write error.
     pub fn finish(self) -> io::Result<u64> {
         match self.error {
             Some(error) => Err(error),

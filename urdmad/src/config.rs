@@ -18,7 +18,7 @@ use urdma_ipc::paths::{is_instance_name, DEFAULT_INSTANCE};
 use urdma_ipc::Personality;
 use urdma_kernel::abi::DEVICE_OCTETS;
 
-/// Largest MTU that a port may have: what fits one packet buffer with its headers.
+/// Maximum MTU of a port: such a packet with its headers fits one packet buffer.
 pub const MTU_MAX: u16 = 9600;
 const MTU_MIN: u16 = 1280;
 const LEASE_QUEUES_MAX: u16 = 64;
@@ -26,27 +26,27 @@ const LEASE_QUEUES_MAX: u16 = 64;
 /// A validated configuration.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Config {
-    /// The instance's name; nothing if the file does not say.
+    /// The instance's name; `None` if the file does not name it.
     pub instance: Option<String>,
-    /// The instance's addresses, at least one, no two alike; nothing: those of the host.
+    /// The instance's addresses, at least one, without duplicates; `None`: those of the host.
     pub addresses: Option<Vec<IpAddr>>,
-    /// What the instance's device shows itself as.
+    /// The personality of the instance's device.
     pub personality: Personality,
-    /// Shape of the arena; its slots include slot 0.
+    /// Size of the arena; its slots include slot 0.
     pub arena: ArenaConfig,
-    /// Group whose members may use the instance; nothing: the owner only.
+    /// Group whose members may use the instance; `None`: the owner only.
     pub group: Option<Gid>,
-    /// What one user or process may have.
+    /// Limits per user and process.
     pub quota: Quota,
-    /// How packets leave the host, if they do.
+    /// The port, if the instance has one.
     pub port: Option<PortConfig>,
-    /// What happens to them at the port.
+    /// Impairments of the port's frames.
     pub faults: Faults,
     /// The kernel module's device that the instance serves, if any.
     pub kernel_device: Option<String>,
 }
 
-/// What one user or process may have.
+/// Limits per user and process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// Attached processes of one user.
@@ -55,12 +55,12 @@ pub struct Quota {
     pub cm_ports_per_process: u32,
     /// Open control connections, attached or not, of all users; the owner and root have some more.
     pub connections: u16,
-    /// Those of one user but the owner and root; nothing for three quarters of all.
+    /// Connections of one user but the owner and root; `None` for three quarters of all.
     pub connections_per_user: Option<u16>,
 }
 
 impl Quota {
-    /// Open control connections that one user can have.
+    /// The control connections that one user can have.
     pub fn connections_per_user(&self) -> usize {
         let default = self.connections - self.connections / 4;
         usize::from(self.connections_per_user.unwrap_or(default))
@@ -70,17 +70,17 @@ impl Quota {
 /// A port of the instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortConfig {
-    /// What kind, with what only that kind has.
+    /// The kind, with its parameters.
     pub kind: PortKind,
     /// IP MTU, octets.
     pub mtu: u16,
     /// Queue pairs that processes may lease.
     pub lease_queues: u16,
-    /// Hugepages that DPDK takes at the start if queues can be leased, MB; nothing: as much as they
-    /// need.
+    /// Hugepages that DPDK allocates at the start if queues can be leased, MB; `None`: as much as
+    /// they need.
     pub hugepages_mb: Option<u32>,
-    /// Whether UDP checksums are sent; default: yes, but not on net_memif, whose packets never
-    /// leave memory.
+    /// Whether UDP checksums are sent; default: yes, but not on net_memif, whose packets stay in
+    /// memory.
     pub checksum: bool,
 }
 
@@ -94,7 +94,7 @@ pub enum PortKind {
         /// The unix socket.
         socket: PathBuf,
     },
-    /// net_tap: a new network interface of the kernel at whose far end this instance is.
+    /// net_tap: a new network interface of the kernel, with this instance at its far end.
     Tap {
         /// Its name.
         netdev: String,
@@ -112,7 +112,7 @@ pub enum PortKind {
 }
 
 impl PortKind {
-    /// The kind as the configuration names it.
+    /// The kind's name in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Memif { .. } => "memif",
@@ -123,7 +123,7 @@ impl PortKind {
     }
 }
 
-/// What is wrong with a configuration.
+/// An error in a configuration.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
     file: PathBuf,
@@ -160,7 +160,7 @@ impl Config {
     /// Reads and validates a file.
     ///
     /// # Errors
-    /// It cannot be read, or what is wrong in it and where.
+    /// It cannot be read, or the error and its place.
     pub fn read(file: &Path) -> Result<Self, ConfigError> {
         let text = fs::read_to_string(file).map_err(|error| ConfigError {
             file: file.to_owned(),
@@ -174,7 +174,7 @@ impl Config {
     /// Validates `text`, which errors call `file`.
     ///
     /// # Errors
-    /// What is wrong and where.
+    /// The error and its place.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let source = Source { file, text };
         let raw: RawConfig = toml::from_str(text).map_err(|error| {
@@ -184,10 +184,10 @@ impl Config {
         raw.validate(&source)
     }
 
-    /// Whether such faults can be made here.
+    /// Checks whether this configuration allows `faults`.
     ///
     /// # Errors
-    /// Why not, as a sentence.
+    /// Why it does not, as a sentence.
     pub fn allows(&self, faults: &Faults) -> Result<(), String> {
         let Some(port) = &self.port else {
             return Err("this instance has no port at which faults could be made".to_owned());
@@ -367,7 +367,7 @@ impl RawConfig {
             config.port = port.validate(source)?;
         }
         if config.port.is_some() && config.addresses.is_none() {
-            // On a network the host's addresses are the kernel's.
+            // On a network the host's addresses belong to the kernel.
             config.addresses = Some(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]);
         }
         if let Some(fault) = self.fault {
@@ -540,7 +540,7 @@ impl RawPort {
         }))
     }
 
-    /// Whatever the kind has not taken belongs to another kind.
+    /// Keys that the kind has not used belong to another kind.
     fn refuse_foreign_keys(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         const MESSAGE: &str = "this kind of port has no such key";
         if let Some(role) = &self.role {

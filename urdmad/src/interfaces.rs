@@ -1,10 +1,11 @@
-//! The addresses of the host's network interfaces, as the kernel has them at the moment.
+//! The addresses of the host's network interfaces at the moment.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nix::net::if_::InterfaceFlags;
 
-/// Most addresses that an instance takes by itself: as many as a configuration may name.
+/// Maximum number of addresses of an instance without configured ones: as many as a configuration
+/// may name.
 const ADDRESSES_MAX: usize = urdma_underlay::MAX_ADDRESSES - 1;
 
 /// An address of a network interface.
@@ -18,8 +19,8 @@ pub struct InterfaceAddress {
     pub is_up: bool,
 }
 
-/// All addresses, IPv4 first and else in the order of the interfaces, as the kernel lists them;
-/// nothing if it does not.
+/// All addresses, IPv4 first and otherwise in the order of the interfaces, as the kernel lists
+/// them; empty if it does not.
 pub fn list() -> Vec<InterfaceAddress> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {
         return Vec::new();
@@ -37,8 +38,8 @@ pub fn list() -> Vec<InterfaceAddress> {
     interfaces.filter_map(address).collect()
 }
 
-/// The addresses of an instance that is not told any: 127.0.0.1, so that GID 1 is the same
-/// everywhere, then those of interfaces that are up, then ::1. Link-local addresses mean nothing
+/// The addresses of an instance without configured ones: 127.0.0.1, so that GID 1 is the same
+/// everywhere, then those of interfaces that are up, then ::1. Link-local addresses are meaningless
 /// without their interface, which verbs do not name. Beyond the limit the last ones are left out.
 pub fn default_addresses(host: &[InterfaceAddress]) -> Vec<IpAddr> {
     let (v4, v6) = (
@@ -64,7 +65,7 @@ pub fn default_addresses(host: &[InterfaceAddress]) -> Vec<IpAddr> {
     addresses
 }
 
-/// Whether other hosts, or other programs of this one, can mean this host by it.
+/// Whether other hosts, or other programs of this one, can reach this host by it.
 fn is_global(ip: IpAddr) -> bool {
     let is_link_local = match ip {
         IpAddr::V4(_) => false,
@@ -73,7 +74,7 @@ fn is_global(ip: IpAddr) -> bool {
     !(is_link_local || ip.is_loopback() || ip.is_unspecified() || ip.is_multicast())
 }
 
-/// The interface that has the address; all of 127.0.0.0/8 is the loopback's.
+/// The interface that has the address; all of 127.0.0.0/8 belongs to the loopback interface.
 pub fn netdev_of(host: &[InterfaceAddress], ip: IpAddr) -> Option<String> {
     let found = host.iter().find(|address| address.ip == ip);
     found

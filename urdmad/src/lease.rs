@@ -1,4 +1,4 @@
-//! Which process has which queue pair of the port.
+//! Assignment of the port's queue pairs to processes.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,12 @@ use urdma_ipc::status::{LeaseStatus, LeaseSteering};
 use urdma_ipc::LeaseParams;
 use urdma_types::SlotId;
 
-/// What the port offers to lessees: queue pairs 1 to `pools.len()`.
+/// The port's offer to lessees: queue pairs 1 to `pools.len()`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseOffer {
-    /// `--file-prefix` of our DPDK.
+    /// `--file-prefix` of urdmad's DPDK.
     pub file_prefix: String,
-    /// Where our DPDK has its files.
+    /// Directory of its DPDK files.
     pub runtime_dir: Option<PathBuf>,
     /// Name of the port's device.
     pub device: String,
@@ -23,7 +23,7 @@ pub struct LeaseOffer {
     pub checksum: bool,
     /// Name of each queue's mempool, queue 1 first.
     pub pools: Vec<String>,
-    /// How packets come to their lessee's queue.
+    /// How packets are steered to their lessee's queue.
     pub steering: LeaseSteering,
 }
 
@@ -31,11 +31,11 @@ pub struct LeaseOffer {
 enum Queue {
     Free,
     Leased(SlotId),
-    /// It could not be taken back.
+    /// The queue could not be taken back.
     Lost,
 }
 
-/// The queue pairs of the port that can be leased.
+/// The leasable queue pairs of the port.
 #[derive(Debug)]
 pub struct Leases {
     offer: Result<LeaseOffer, String>,
@@ -52,20 +52,20 @@ impl Leases {
         }
     }
 
-    /// Why no process can have one, if so.
+    /// Why no queue pair can be leased, if none can.
     pub fn impossible_because(&self) -> Option<&str> {
         self.offer.as_ref().err().map(String::as_str)
     }
 
-    /// How packets come to their lessee's queue, if any can be leased.
+    /// How packets are steered to their lessee's queue, if any can be leased.
     pub fn steering(&self) -> Option<LeaseSteering> {
         self.offer.as_ref().ok().map(|offer| offer.steering)
     }
 
-    /// Gives a free queue pair to `slot`.
+    /// Leases a free queue pair to `slot`.
     ///
     /// # Errors
-    /// None is free or none can be had, as a sentence.
+    /// None is free or leasable, as a sentence.
     pub fn grant(&mut self, slot: SlotId) -> Result<LeaseParams, String> {
         let offer = self.offer.as_ref().map_err(Clone::clone)?;
         let index = self
@@ -83,7 +83,7 @@ impl Leases {
         Ok(LeaseParams {
             file_prefix: offer.file_prefix.clone(),
             runtime_dir: offer.runtime_dir.clone(),
-            // Our own threads have lcore 0, the lessee of queue i has lcore i.
+            // urdmad's own threads have lcore 0, the lessee of queue i has lcore i.
             lcore_id: u32::from(queue),
             device: offer.device.clone(),
             queue,
@@ -94,7 +94,7 @@ impl Leases {
         })
     }
 
-    /// The queue that `slot` has.
+    /// The queue leased to `slot`.
     pub fn queue_of(&self, slot: SlotId) -> Option<u16> {
         let index = self
             .queues
@@ -103,13 +103,13 @@ impl Leases {
         u16::try_from(index + 1).ok()
     }
 
-    /// How many queue pairs processes have.
+    /// The number of leased queue pairs.
     pub fn leased(&self) -> usize {
         let is_leased = |queue: &&Queue| matches!(queue, Queue::Leased(_));
         self.queues.iter().filter(is_leased).count()
     }
 
-    /// The queue is free again, or lost if it could not be taken back.
+    /// Frees the queue, or marks it lost if it could not be taken back.
     pub fn release(&mut self, queue: u16, is_usable: bool) {
         let index = usize::from(queue).checked_sub(1);
         if let Some(state) = index.and_then(|index| self.queues.get_mut(index)) {
@@ -117,7 +117,7 @@ impl Leases {
         }
     }
 
-    /// For `urdma status`.
+    /// The state for `urdma status`.
     pub fn status(&self) -> Vec<LeaseStatus> {
         (1..)
             .zip(&self.queues)

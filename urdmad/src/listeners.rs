@@ -1,4 +1,4 @@
-//! Which process has which CM port.
+//! The bound CM ports of all processes.
 
 use std::net::IpAddr;
 
@@ -6,11 +6,11 @@ use urdma_ipc::status::ListenerStatus;
 use urdma_ipc::{CmPort, PortSharing, PortTable, Refusal, RefusalKind};
 use urdma_types::SlotId;
 
-/// First port that is handed out when a process asks for any (as `ip_local_port_range`).
+/// First ephemeral port (as in `ip_local_port_range`).
 const EPHEMERAL_FIRST: u16 = 32_768;
 const EPHEMERAL_LAST: u16 = 60_999;
 
-/// Which port of which process: the slot, and the number by which the process names the port.
+/// Identifies a bound port: the slot, and the process' number for the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BindingId {
     /// The process' slot, urdmad's for the kernel module's listeners.
@@ -28,7 +28,7 @@ struct Binding {
 }
 
 impl Binding {
-    /// Why `wanted` cannot have the port beside this one: the rules and errors of the kernel's
+    /// The error for `wanted` beside this binding: the rules and errors of the kernel's
     /// `cma_check_port`.
     fn refuses(&self, wanted: &CmPort) -> Option<Refusal> {
         let held = &self.at;
@@ -54,7 +54,7 @@ impl Binding {
         Some(Refusal::new(kind, message))
     }
 
-    /// Whether a request for `address` is for this one.
+    /// Whether this binding covers requests for `address`.
     fn covers(&self, address: IpAddr) -> bool {
         let any = self.at.addr;
         let of_family = any.is_ipv4() == address.is_ipv4();
@@ -63,15 +63,15 @@ impl Binding {
     }
 }
 
-/// What is at a place that somebody wants to connect to.
+/// The target of a connection request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestTarget {
     /// A listener of this slot.
-    Listening(SlotId),
-    /// A port that a process has bound. It is most likely about to listen: programs such as qperf
-    /// tell the other end their port before they do.
+    Listening(u8),
+    /// A bound port without a listener. Its process will most likely listen soon: programs such as
+    /// qperf tell the other end their port before they listen.
     Bound,
-    /// Nothing.
+    /// No bound port.
     Unbound,
 }
 
@@ -83,12 +83,12 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Reserves a port, any free one for 0, for a process, which may have `quota` in all; gives the
-    /// port.
+    /// Reserves a port, or an ephemeral one for 0, for a process with `quota` ports in all; returns
+    /// the port.
     ///
     /// # Errors
-    /// AddressInUse, AddressNotAvailable, QuotaExceeded; Invalid if the process has given the
-    /// number to another port.
+    /// AddressInUse, AddressNotAvailable, QuotaExceeded; Invalid if the process uses the number for
+    /// another port.
     pub fn bind(&mut self, id: BindingId, wanted: CmPort, quota: u32) -> Result<u16, Refusal> {
         let taken = self
             .bindings
@@ -119,7 +119,7 @@ impl Listeners {
         Ok(at.port)
     }
 
-    /// Changes who may share a port that is not listened on.
+    /// Changes which others may share a port that is not listened on.
     ///
     /// # Errors
     /// NotFound.
@@ -131,8 +131,8 @@ impl Listeners {
         Ok(())
     }
 
-    /// Listens on a port. It must be the only one that requests could be for, whatever its owner
-    /// and others share (the kernel's `rdma_listen`), and stays so.
+    /// Listens on a port. No other binding may match the same requests, whatever its owner and
+    /// others share (the kernel's `rdma_listen`), and none may be added later.
     ///
     /// # Errors
     /// AddressInUse, AddressNotAvailable, NotFound.
@@ -146,7 +146,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Gives a port back.
+    /// Releases a port.
     ///
     /// # Errors
     /// NotFound.
@@ -156,13 +156,13 @@ impl Listeners {
         Ok(())
     }
 
-    /// Gives all ports of a dead slot back.
-    pub fn release_all(&mut self, slot: SlotId) {
+    /// Releases all ports of a dead slot.
+    pub fn release_all(&mut self, slot: u8) {
         self.bindings.retain(|binding| binding.id.slot != slot);
     }
 
-    /// What a request for `address` and `port` is for: a listener of the exact address first, then
-    /// a wildcard of the same family, then any.
+    /// The target of a request for `address` and `port`: a listener of the exact address first,
+    /// then a wildcard of the same family, then any.
     pub fn find(&self, space: PortTable, address: IpAddr, port: u16) -> RequestTarget {
         let at_port = || {
             let bindings = self.bindings.iter();
@@ -180,7 +180,7 @@ impl Listeners {
         }
     }
 
-    /// Those that are listened on, then those that are only bound.
+    /// The ports that are listened on, then those that are only bound.
     pub fn status(&self) -> (Vec<ListenerStatus>, Vec<ListenerStatus>) {
         let mut sorted = self.bindings.clone();
         sorted.sort_by_key(|b| (b.at.space, b.at.port, b.at.addr));
@@ -210,8 +210,8 @@ impl Listeners {
         })
     }
 
-    /// Refuses what clashes with a port other than that of `own`, with the reason of the newest, as
-    /// the kernel does.
+    /// Refuses a port that conflicts with a binding other than `own`, with the error of the newest,
+    /// as the kernel does.
     fn refuse_taken(&self, wanted: &CmPort, own: Option<BindingId>) -> Result<(), Refusal> {
         let others = self.bindings.iter().rev().filter(|b| Some(b.id) != own);
         others
@@ -220,13 +220,13 @@ impl Listeners {
             .map_or(Ok(()), Err)
     }
 
-    /// The place that a process gets, with a port.
+    /// The address and port that a process gets.
     fn place(&mut self, wanted: CmPort) -> Result<CmPort, Refusal> {
         if wanted.port != 0 {
             self.refuse_taken(&wanted, None)?;
             return Ok(wanted);
         }
-        // A port that somebody shares is not free.
+        // A shared port is not free.
         let mut at = wanted;
         at.sharing.reuse_addr = false;
         let span = EPHEMERAL_LAST - EPHEMERAL_FIRST + 1;
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// As an id without options asks.
+    /// The request of an id without options.
     fn at(addr: &str, port: u16) -> CmPort {
         let addr = ip(addr);
         let sharing = PortSharing {

@@ -1,9 +1,8 @@
-//! urdmad's log: a file of limited size, into which no place of the program writes more than a few
-//! lines a second.
+//! urdmad's log: a file of limited size, with a rate limit for each call site.
 //!
-//! The file lies in memory on most systems (`/run`), and what clients do is logged, so neither its
-//! size nor the work for it may be theirs to choose. A full file becomes `urdmad.log.1` and is
-//! emptied in place, since standard error and DPDK append to it too.
+//! The file is in memory on most systems (`/run`), and clients cause log lines, so they must
+//! control neither its size nor the work for it. A full file is copied to `urdmad.log.1` and
+//! truncated in place, since standard error and DPDK append to it too.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,27 +16,27 @@ use tracing::callsite::Identifier;
 use tracing::Metadata;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The file is emptied when it is longer.
+/// The file is truncated when it is longer.
 const FILE_OCTETS_MAX: u64 = 1 << 20;
-/// Lines that one place of the program writes at once, and how long it is silent then.
+/// Burst of lines of one call site, and the silence after it.
 const BURST_LINES: u32 = 20;
 const BURST_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where tracing writes.
+/// The writer for tracing.
 #[derive(Debug)]
 pub(crate) struct Log {
     sink: Mutex<Sink>,
     limits: Mutex<HashMap<Identifier, Limit>>,
 }
 
-/// What has the lines.
+/// The destination of lines.
 #[derive(Debug)]
 enum Sink {
     Stderr,
     File { file: File, path: PathBuf },
 }
 
-/// One line to be written.
+/// A line to write.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
     log: &'a Log,
@@ -67,13 +66,13 @@ impl Log {
 /// Opens a log file for appending; members of the file's group may read it.
 ///
 /// # Errors
-/// It cannot be made.
+/// It cannot be created.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.create(true).append(true).mode(0o640).open(path)
 }
 
-/// Where a full log goes.
+/// The copy of a full log.
 pub(crate) fn rotated(path: &Path) -> PathBuf {
     path.with_extension("log.1")
 }
@@ -135,7 +134,7 @@ impl Sink {
     }
 }
 
-/// How often one place of the program may write.
+/// The rate limit of a call site.
 #[derive(Debug)]
 struct Limit {
     since: Instant,
@@ -143,10 +142,10 @@ struct Limit {
     left_out: u64,
 }
 
-/// Whether a line is written.
+/// Whether to write a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Passes {
-    /// After the number of those that were not.
+    /// Write it after the number of suppressed lines.
     Yes {
         left_out: u64,
     },

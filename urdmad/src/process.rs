@@ -1,4 +1,4 @@
-//! What `/proc` says of another process: whether it is about to end.
+//! The state of another process in `/proc`: whether it is about to end.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ const EXITING: u32 = 4;
 /// SIGKILL in a set of pending signals.
 const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
-/// Whether a process is about to end: it executes nothing of its own any more, though its
-/// descriptors may still be open. One that this process may not look at counts as alive.
+/// Whether a process is about to end: it executes no more code of its own, though its descriptors
+/// may still be open. A process that is not visible counts as alive.
 pub(crate) fn is_dying(pid: i32) -> bool {
     let read = |file| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     let has_begun =
@@ -16,14 +16,14 @@ pub(crate) fn is_dying(pid: i32) -> bool {
     has_begun || is_killed(&String::from_utf8_lossy(&read("status")))
 }
 
-/// The flags in what `/proc/PID/stat` says. The program's name, in parentheses before them, may
-/// have any characters.
+/// The flags in `/proc/PID/stat`. The program's name, in parentheses before them, may have any
+/// characters.
 fn flags_of(stat: &str) -> Option<u32> {
     let (_, behind) = stat.rsplit_once(')')?;
     behind.split_whitespace().nth(6)?.parse().ok()
 }
 
-/// Whether a SIGKILL waits for the process to be scheduled, by what `/proc/PID/status` says.
+/// Whether a SIGKILL is pending, by `/proc/PID/status`.
 fn is_killed(status: &str) -> bool {
     let pending = |line: &str| {
         let set = line

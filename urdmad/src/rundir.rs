@@ -1,7 +1,7 @@
-//! The run directory: made, locked, and removed with everything in it.
+//! The run directory: created, locked, and removed with everything in it.
 //!
-//! The `pid` file is locked (flock) for as long as urdmad lives, however it dies; who gets the lock
-//! may clean up what an earlier one left.
+//! The `pid` file is locked (flock) as long as urdmad lives, however it ends; the process that gets
+//! the lock may remove what an earlier one left.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -17,7 +17,7 @@ use urdma_ipc::RunDir;
 
 use crate::process;
 
-/// What urdmad makes in its run directory, the `pid` file last.
+/// Files that urdmad creates in its run directory, the `pid` file last.
 const CONTENTS: [&str; 6] = [
     "control.sock",
     "sysfs",
@@ -27,29 +27,29 @@ const CONTENTS: [&str; 6] = [
     "pid",
 ];
 const TRIES: usize = 16;
-/// How long an urdmad that is about to end is waited for, and how often it is looked at.
+/// Time limit and polling interval for an urdmad that is about to end.
 const DYING_PATIENCE: Duration = Duration::from_secs(10);
 const DYING_LOOK: Duration = Duration::from_millis(5);
 
 /// Why the run directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirError {
-    /// Another urdmad has it.
+    /// Another urdmad uses it.
     #[error("instance \"{instance}\" runs already{}: see `urdma status`, or end it with \
         `urdma down`", process(.pid))]
     Running {
         /// The instance.
         instance: String,
-        /// Its process, if the file says.
+        /// Its process id, if the file has it.
         pid: Option<u32>,
     },
-    /// There is something that urdmad has not made.
+    /// It holds files that urdmad has not created.
     #[error("{} is no run directory of urdmad: it holds {found}; name another one with \
         --run-dir", dir.display())]
     Foreign {
         /// The directory.
         dir: PathBuf,
-        /// What is in it.
+        /// The files found.
         found: String,
     },
     /// The directory is another user's.
@@ -58,20 +58,20 @@ pub enum RunDirError {
         /// The directory.
         dir: PathBuf,
     },
-    /// No client would use it.
+    /// Clients would not trust it.
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
-    /// The system said no.
+    /// A system call failed.
     #[error("cannot use {} as run directory: {error}", path.display())]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
 }
 
-/// A run directory that is ours; removed when dropped.
+/// The locked run directory; removed when dropped.
 #[derive(Debug)]
 pub struct OwnedRunDir {
     run_dir: RunDir,
@@ -80,10 +80,11 @@ pub struct OwnedRunDir {
 }
 
 impl OwnedRunDir {
-    /// Makes, or takes over from a dead urdmad, the run directory; members of `group` may list it.
+    /// Creates the run directory, or takes it over from a dead urdmad; members of `group` may list
+    /// it.
     ///
     /// # Errors
-    /// Another urdmad has it, or it cannot be made.
+    /// Another urdmad uses it, or it cannot be created.
     pub fn acquire(run_dir: &RunDir, group: Option<Gid>) -> Result<Self, RunDirError> {
         for _ in 0..TRIES {
             prepare(run_dir.path(), group)?;
@@ -102,7 +103,7 @@ impl OwnedRunDir {
         Err(io_error(run_dir.path())(error))
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn run_dir(&self) -> &RunDir {
         &self.run_dir
     }
@@ -121,7 +122,7 @@ impl Drop for OwnedRunDir {
         if let Err(error) = fs::remove_dir(self.run_dir.path()) {
             tracing::warn!("cannot remove {}: {error}", self.run_dir.path().display());
         }
-        // The directory above is shared by instances: it goes with the last one.
+        // The parent directory is shared by instances: it is removed with the last one.
         if let Some(base) = self.run_dir.path().parent() {
             if base == urdma_ipc::paths::own_base() {
                 let _ = fs::remove_dir(base);
@@ -150,8 +151,7 @@ fn prepare(dir: &Path, group: Option<Gid>) -> Result<(), RunDirError> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => check_owner(dir)?,
         Err(error) => return Err(io_error(dir)(error)),
     }
-    // Others may read what stands for /sys, as they may read that: a process that was root goes on
-    // to.
+    // Readable by all, as /sys is: a process that has given up root goes on reading the tree.
     let mode = if group.is_some() { 0o751 } else { 0o711 };
     if group.is_some() {
         chown(dir, None, group).map_err(|errno| io_error(dir)(errno.into()))?;
@@ -159,10 +159,10 @@ fn prepare(dir: &Path, group: Option<Gid>) -> Result<(), RunDirError> {
     fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(io_error(dir))
 }
 
-/// The directory above: /run/urdma can be entered by all, an ordinary user's only by him.
+/// The parent directory: /run/urdma can be entered by all, an ordinary user's only by that user.
 fn make_base(base: &Path) -> Result<(), RunDirError> {
     if base.is_dir() {
-        // Somebody else could have made /tmp/urdma-<uid> before us.
+        // Another user could have created /tmp/urdma-<uid> before.
         return if base == urdma_ipc::paths::own_base() {
             check_owner(base)
         } else {
@@ -191,7 +191,7 @@ fn check_owner(dir: &Path) -> Result<(), RunDirError> {
     Ok(())
 }
 
-/// Nothing is removed from a directory that holds anything that urdmad does not make.
+/// Nothing is removed from a directory with files that urdmad does not create.
 fn refuse_foreign(dir: &Path) -> Result<(), RunDirError> {
     for entry in fs::read_dir(dir).map_err(io_error(dir))? {
         let name = entry.map_err(io_error(dir))?.file_name();
@@ -205,7 +205,7 @@ fn refuse_foreign(dir: &Path) -> Result<(), RunDirError> {
     Ok(())
 }
 
-/// As [`lock`], but an urdmad that was killed may take a moment to release what it has.
+/// As [`lock`], but waits a moment for a killed urdmad to release its lock.
 fn lock_after_the_dying(run_dir: &RunDir) -> Result<Option<Flock<File>>, RunDirError> {
     let deadline = Instant::now() + DYING_PATIENCE;
     loop {
@@ -221,7 +221,7 @@ fn lock_after_the_dying(run_dir: &RunDir) -> Result<Option<Flock<File>>, RunDirE
     }
 }
 
-/// The locked pid file; nothing if the directory was removed meanwhile and must be made again.
+/// The locked pid file; `None` if the directory was removed meanwhile and must be created again.
 fn lock(run_dir: &RunDir) -> Result<Option<Flock<File>>, RunDirError> {
     let path = run_dir.pid_file();
     let opened = OpenOptions::new()
@@ -229,7 +229,7 @@ fn lock(run_dir: &RunDir) -> Result<Option<Flock<File>>, RunDirError> {
         .write(true)
         .create(true)
         .truncate(false)
-        // Others could lock what they can open.
+        // Other users could lock a file that they can open.
         .mode(0o600)
         .custom_flags(nix::fcntl::OFlag::O_NOFOLLOW.bits())
         .open(&path);
@@ -250,7 +250,7 @@ fn lock(run_dir: &RunDir) -> Result<Option<Flock<File>>, RunDirError> {
         }
         Err((_, errno)) => return Err(io_error(&path)(errno.into())),
     };
-    // Who had the lock before may have removed the file while we waited to open it.
+    // The previous holder of the lock may have removed the file before it was opened here.
     let ours = file.metadata().map_err(io_error(&path))?;
     if !fs::metadata(&path).is_ok_and(|there| there.ino() == ours.ino()) {
         return Ok(None);

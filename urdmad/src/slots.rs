@@ -1,10 +1,10 @@
-//! Which process has which slot.
+//! Assignment of slots to processes.
 
 use std::collections::HashMap;
 
 use urdma_types::SlotId;
 
-/// Names a control connection for as long as urdmad runs.
+/// Identifies a control connection for the life of urdmad.
 pub type Token = u64;
 
 /// The slots of an instance, 1 and up.
@@ -12,29 +12,29 @@ pub type Token = u64;
 pub struct Slots {
     /// By slot number minus 1.
     owners: Vec<Option<Owner>>,
-    /// Where to look for a free slot first, so that a number is not used again soon.
+    /// Where the search for a free slot starts, so that a number is not reused soon.
     next: usize,
 }
 
-/// Who has a slot.
+/// The owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// The control connection.
     pub token: Token,
-    /// User id, as the kernel says.
+    /// User id, from the kernel.
     pub uid: u32,
 }
 
 /// Why there is no slot for a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoSlot {
-    /// All are taken.
+    /// All are assigned.
     #[error(
         "all {0} slots of this instance are taken: end a program or raise \"slots\" in the \
         configuration"
     )]
     AllTaken(usize),
-    /// The user has as many as he may.
+    /// The user has reached the limit.
     #[error("user {uid} has {limit} slots already, as many as quota.slots_per_user allows")]
     Quota {
         /// The user.
@@ -53,12 +53,12 @@ impl Slots {
         }
     }
 
-    /// How many processes can be attached.
+    /// The maximum number of attached processes.
     pub fn total(&self) -> usize {
         self.owners.len()
     }
 
-    /// Gives a slot to a connection of `uid`, which may have `limit`.
+    /// Assigns a slot to a connection of `uid`, whose limit is `limit`.
     ///
     /// # Errors
     /// None is free, or the quota is used up.
@@ -86,7 +86,7 @@ impl Slots {
         Ok(slot)
     }
 
-    /// The slot is free again.
+    /// Frees a slot.
     pub fn release(&mut self, slot: SlotId) {
         if let Some(owner) = usize::from(slot.number())
             .checked_sub(1)

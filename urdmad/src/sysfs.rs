@@ -11,9 +11,9 @@ use crate::identity::{colon_groups, Identity};
 
 /// Name of the device.
 pub const DEVICE: &str = "urdma0";
-/// Where the device is in the tree; the stand-in shows the same path below /sys.
+/// The device's directory in the tree; the stand-in shows the same path below /sys.
 const BUS: &str = "devices/urdma";
-/// Where the kernel lists the PCI devices that there are.
+/// The kernel's list of PCI devices.
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
 const CPUS_ONLINE: &str = "/sys/devices/system/cpu/online";
 /// /dev/null: the stand-in shows it as /dev/infiniband/uverbs0, and it exists everywhere.
@@ -23,7 +23,7 @@ const VERBS_ABI: &str = "6";
 /// `RDMA_USER_CM_ABI_VERSION`.
 const CM_ABI: &str = "4";
 
-/// How the kernel writes a personality as a node type.
+/// The kernel's node type for a personality.
 fn node_type(personality: Personality) -> &'static str {
     match personality {
         Personality::Roce => "1: CA",
@@ -33,8 +33,8 @@ fn node_type(personality: Personality) -> &'static str {
 
 /// Writes the tree below `root`, which must exist.
 ///
-/// As in the kernel's, the places in `class` are links to a device on a bus, since programs take
-/// the device's PCI address from where the links lead.
+/// As in the kernel's, the entries in `class` are links to a device on a bus, since programs derive
+/// the device's PCI address from the links' targets.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -90,8 +90,8 @@ fn pci_address(devices: &Path) -> String {
     free.unwrap_or_else(|| "ffff:00:00.0".to_owned())
 }
 
-/// Makes the place of `name` in a class below the bus device, and the links between class, place
-/// and bus device.
+/// Creates the directory of `name` in a class below the bus device, and the links between class,
+/// directory and bus device.
 fn link(root: &Path, address: &str, class: &str, name: &str) -> io::Result<PathBuf> {
     let place = root.join(BUS).join(address).join(class).join(name);
     fs::create_dir_all(&place)?;
@@ -103,9 +103,9 @@ fn link(root: &Path, address: &str, class: &str, name: &str) -> io::Result<PathB
     Ok(place)
 }
 
-/// What programs read of the PCI device. It is on no NUMA node and as close to each processor.
-/// Without a link `subsystem` NCCL knows that no PCI bridge leads to it, and without `modalias` no
-/// other driver of libibverbs takes it for its own.
+/// The PCI device's attributes that programs read. It is on no NUMA node and equally close to each
+/// CPU. Without a link `subsystem` NCCL knows that no PCI bridge leads to it, and without
+/// `modalias` no other driver of libibverbs matches it.
 fn write_bus_device(device: &Path, address: &str, identity: &Identity) -> io::Result<()> {
     let online = fs::read_to_string(CPUS_ONLINE).unwrap_or_default();
     let cpus = cpus_of(online.trim());
@@ -137,7 +137,7 @@ fn write_bus_device(device: &Path, address: &str, identity: &Identity) -> io::Re
     Ok(())
 }
 
-/// The processors of a list such as `0-3,8`.
+/// The CPUs of a list such as `0-3,8`.
 fn cpus_of(list: &str) -> Vec<usize> {
     let range = |text: &str| {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -146,7 +146,7 @@ fn cpus_of(list: &str) -> Vec<usize> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// Processors as the kernel writes their mask: words of 32 bits in hexadecimal, the highest first.
+/// CPUs in the kernel's mask format: words of 32 bits in hexadecimal, the highest first.
 fn cpu_mask(cpus: &[usize]) -> String {
     let words = 1 + cpus.iter().max().map_or(0, |cpu| cpu / 32);
     let word = |index: usize| {
@@ -181,7 +181,7 @@ fn write_port(port: &Path) -> io::Result<()> {
 fn write_gids(port: &Path, identity: &Identity) -> io::Result<()> {
     for index in 0..gid_table_len(identity.gids.len()) {
         let entry = identity.gids.get(index);
-        // Empty entries have a GID of zeroes, and a type, without which libibverbs takes none of
+        // Empty entries have a GID of zeroes, and a type, without which libibverbs reads none of
         // the table.
         let gid = entry.map_or([0; 16], |entry| entry.gid);
         put(port, &format!("gids/{index}"), &colon_groups(&gid))?;

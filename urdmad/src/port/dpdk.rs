@@ -1,8 +1,8 @@
-//! A port by DPDK: this process is the primary, lessees are its secondaries.
+//! A port on DPDK: this process is the primary, lessees are its secondaries.
 //!
-//! Queue pair 0 is the daemon's and sends all that it sends. Pairs 1 and up are polled here until
-//! they are lent. Each pair has a pool of its own, so that the pool of a dead lessee can be made
-//! anew.
+//! Queue pair 0 is the daemon's, for everything that it sends. Pairs 1 and up are polled here until
+//! they are lent. Each pair has its own pool, so that the pool of a dead lessee can be
+//! reinitialised.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use super::table::Table;
 enum Queue {
     /// Polled here.
     Ours(QueuePair),
-    /// A lessee has it; the rules steer its packets there.
+    /// Lent to a lessee; the rules steer its packets there.
     Lent(Lent, Vec<FlowRule>),
     /// It could not be taken back.
     Lost,
@@ -31,7 +31,7 @@ enum Queue {
 /// DPDK.
 pub(super) struct Dpdk {
     queues: Vec<Queue>,
-    /// What brings packets to lessees where there are no rules.
+    /// The table that steers packets to lessees where there are no rules.
     table: Option<Table>,
     /// Empty packet buffers.
     stash: Burst,
@@ -73,15 +73,15 @@ impl Dpdk {
         })
     }
 
-    /// Gives the filled buffers to queue 0, which may not take all of them.
+    /// Passes the filled buffers to queue 0, which may not accept all of them.
     fn push(&mut self) {
         if let Some(Queue::Ours(pair)) = self.queues.first_mut() {
             pair.tx.burst(&mut self.filled);
         }
     }
 
-    /// Brings the packets for a UDP port to a lessee's queue, as far as the device can; what comes
-    /// elsewhere is forwarded by slot.
+    /// Steers the packets for a UDP port to a lessee's queue, as far as the device can; packets
+    /// that arrive elsewhere are forwarded by slot.
     fn steer(&mut self, queue: u16, udp_port: u16) -> Vec<FlowRule> {
         if let Some(table) = &mut self.table {
             table.lend(queue, udp_port);
@@ -102,7 +102,7 @@ impl Dpdk {
             .collect()
     }
 
-    /// Tells the device the table as it is now.
+    /// Writes the current table to the device.
     fn redirect(&self) {
         let Some(table) = &self.table else { return };
         let queues: Vec<QueueIndex> = table.queues().into_iter().map(QueueIndex).collect();
