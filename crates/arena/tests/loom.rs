@@ -15,7 +15,7 @@ use urdma_arena::ring::{Descriptor, Peek, Ring};
 use urdma_arena::short::{Producer, ShortRing, Taken, SHORT_CAPACITY};
 use urdma_arena::state::{self, FrameState, Word};
 use urdma_arena::steps::{Live, Steps};
-use urdma_arena::SlotId;
+use urdma_types::SlotId;
 
 const CELLS: usize = 2;
 
