@@ -112,7 +112,7 @@ impl KernelCm {
             cm_kind::ACCEPT => self.accept(now, message),
             cm_kind::REJECT => self.reject(now, message),
             cm_kind::END => self.end(now, message.id, shared),
-            kind => tracing::warn!("the kernel module says {kind:#x}, which nobody understands"),
+            kind => tracing::warn!("the kernel module sent a message of unknown kind {kind:#x}"),
         }
     }
 

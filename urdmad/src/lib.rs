@@ -3,20 +3,20 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`config`] | TOML to one validated configuration |
-//! | [`daemon`] | starts everything in order, ends everything in order |
-//! | [`rundir`], [`sysfs`], [`identity`] | the run directory, what libibverbs reads in it, GUID and GIDs |
+//! | [`daemon`] | start and shutdown, in order |
+//! | [`rundir`], [`sysfs`], [`identity`] | run directory, its sysfs tree for libibverbs, GUID and GIDs |
 //! | [`interfaces`] | the addresses of the host |
 //! | `control`, `client` | the control thread: socket, clients, requests, reaping, status |
-//! | [`slots`], [`listeners`], [`groups`], [`lease`] | who has which slot, CM port, membership, queue pair |
-//! | `data` | the data thread: slot 0's ring, the port, neighbours, CM requests, multicast, RESETs |
-//! | `kernel`, `kernel_cm` | the kernel module's device that the instance serves; its connection management |
+//! | [`slots`], [`listeners`], [`groups`], [`lease`] | slots, CM ports, memberships, queue pairs |
+//! | `data` | the data thread: slot 0's ring, port, neighbours, CM requests, multicast, RESETs |
+//! | `kernel`, `kernel_cm` | the kernel module's device, and its connection management |
 //! | [`port`] | how packets leave the host |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
 //! | `process` | whether another process is about to end |
 //!
 //! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It
-//! believes nothing that a client says about itself and copies what it reads from the arena before
-//! it looks at it.
+//! trusts no client's claims about itself, and copies what it reads from the arena before it
+//! validates it.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 

@@ -45,7 +45,7 @@ pub enum SendError {
     #[error("the receiver's ring is full")]
     Full,
     /// The slot is not attached, or its process is dead.
-    #[error("nobody is attached to the slot")]
+    #[error("no process is attached to the slot")]
     Dead,
 }
 

@@ -1,10 +1,10 @@
 //! The shared packet memory of one host.
 //!
-//! urdmad makes one memfd, the [`Arena`]; every process of the instance maps it. In it lie a slot
-//! table, one inbound ring per slot and the frames that carry datagrams. The crate is built so that
-//! a process that dies between any two instructions blocks nobody and loses nothing: every frame
-//! says in its state word who has it, a ring entry is claimed and published by one
-//! compare-and-swap, and the [`Reaper`] gives back what the dead had.
+//! urdmad creates one memfd, the [`Arena`]; every process of the instance maps it. It holds a slot
+//! table, one inbound ring per slot and the frames that carry datagrams. A process that dies
+//! between any two instructions blocks no other process and leaks no frame: each frame's state word
+//! names its holder, a ring entry is claimed and published by one compare-and-swap, and the
+//! [`Reaper`] reclaims the frames of dead processes.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -12,20 +12,20 @@
 //! | [`state`] | the frame state word and its transitions |
 //! | [`ring`] | the many-producer, one-consumer ring of 64-bit words |
 //! | [`short`] | the one-producer ring whose cells hold datagrams of up to 120 octets (unsafe) |
-//! | [`delivery`] | what a queue pair had taken, for its peers after its process has ended |
+//! | [`delivery`] | what a queue pair has delivered, for its peers after its process has ended |
 //! | [`park`] | the park word's protocol: no wake-up is lost |
 //! | [`slot`] | one entry of the slot table |
 //! | [`map`] | the memfd, the mapping, references into it (unsafe) |
 //! | [`frame`] | [`TxFrame`], [`RxFrame`]: access to a frame's octets (unsafe) |
-//! | [`endpoint`] | what a process does with its slot |
-//! | [`reaper`] | what urdmad does with a dead slot; accounting |
-//! | `futex`, `sync`, `pool` | system call (unsafe); atomics, switchable to loom; the owner's private lists |
+//! | [`endpoint`] | operations of a process on its slot |
+//! | [`reaper`] | reclaiming a dead slot; accounting |
+//! | `futex`, `sync`, `pool` | futex(2) (unsafe); atomics (std or loom); the owner's free lists |
 //!
 //! # Trust
 //!
 //! All processes of an instance are one trust domain, but none trusts the memory: each value is
-//! read once, then validated. A process that scribbles over the arena can lose or corrupt
-//! datagrams; it cannot make another one leave the mapping or panic.
+//! read once, then validated. A process that corrupts the arena can lose or corrupt datagrams; it
+//! cannot make another one leave the mapping or panic.
 //!
 //! # Example
 //!

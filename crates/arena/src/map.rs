@@ -150,7 +150,7 @@ impl Arena {
                 libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
             )
         })?;
-        // SAFETY: memfd_create has just returned this descriptor, nobody else has it.
+        // SAFETY: memfd_create has just returned this descriptor, no other code has it.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         let octets =
             libc::off_t::try_from(layout.total()).map_err(|_| LayoutError::Config("too large"))?;
@@ -245,7 +245,7 @@ impl Arena {
         (0..slots).filter_map(|index| u8::try_from(index).ok().and_then(SlotId::new))
     }
 
-    /// Whether somebody uses `slot` and is not known to be dead.
+    /// Whether a process uses `slot` and is not known to be dead.
     #[inline]
     pub fn is_alive(&self, slot: SlotId) -> bool {
         self.entry(slot)

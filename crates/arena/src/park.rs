@@ -1,14 +1,13 @@
 //! The park word of a slot: VACANT, RUNNING or PARKED.
 //!
-//! Consumer: RUNNING -> PARKED, full fence, look at the ring and at its own reasons to stay awake,
-//! sleep while PARKED. Producer: append, full fence, load; if PARKED, swap to RUNNING and wake.
-//! Whoever comes second in the order of the fences sees the other, so no wake-up is lost. VACANT
-//! (also: dead) is in the same word, so that the same look tells a sender that nobody will take
-//! what it sent.
+//! Consumer: RUNNING -> PARKED, full fence, check the ring and its other wake-up conditions, sleep
+//! while PARKED. Producer: append, full fence, load; if PARKED, swap to RUNNING and wake. The side
+//! whose fence is second sees the other's store, so no wake-up is lost. VACANT (also: dead) is in
+//! the same word, so that the same load shows a sender that no process will receive its entry.
 
 use crate::sync::{fence, fence_after_rmw, AtomicU32, Ordering};
 
-/// Nobody uses the slot, or who used it is dead. All zeroes, as in a new arena.
+/// No process uses the slot, or its process is dead. All zeroes, as in a new arena.
 pub const VACANT: u32 = 0;
 /// The consumer polls, or will look before it sleeps.
 pub const RUNNING: u32 = 1;
@@ -52,7 +51,7 @@ pub fn announce(word: &AtomicU32) -> bool {
     announced
 }
 
-/// Consumer: is awake again; true when somebody else had already said so (the bell was rung).
+/// Consumer: is awake again; true when the doorbell had already been rung.
 #[inline]
 pub fn cancel(word: &AtomicU32) -> bool {
     word.compare_exchange(PARKED, RUNNING, Ordering::SeqCst, Ordering::Relaxed)

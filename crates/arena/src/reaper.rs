@@ -59,7 +59,7 @@ pub enum Violation {
     #[error("frame {0:?}: the state word makes no sense")]
     State(FrameIndex),
     /// A slot without a process holds a frame.
-    #[error("frame {frame:?} is with slot {slot:?}, which nobody uses")]
+    #[error("frame {frame:?} is with slot {slot:?}, which no process uses")]
     WithoutOwner {
         /// The frame.
         frame: FrameIndex,

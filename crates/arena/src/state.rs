@@ -1,4 +1,4 @@
-//! The state word of a frame: who has it.
+//! The state word of a frame: its holder.
 //!
 //! ```text
 //! 63            32 31    24 23    16 15     8 7      0
@@ -11,9 +11,9 @@
 //!     +---- reaper (s or d dead) ----------------------------------+
 //! ```
 //! Only `take` and the reaper can meet on one word, so only they compare and swap; every other
-//! transition is made by the only one who may touch the frame, with a plain store. `publish` counts
-//! the generation up, so each ring entry names one publication. All zeroes is FREE, so that a new
-//! arena needs no initialisation.
+//! transition is made by the only process that may touch the frame, with a plain store. `publish`
+//! counts the generation up, so each ring entry names one publication. All zeroes is FREE, so that
+//! a new arena needs no initialisation.
 
 use crate::bits::{low32, low8};
 use crate::sync::{AtomicU64, Ordering};

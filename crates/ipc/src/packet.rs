@@ -195,7 +195,7 @@ impl PacketListener {
     /// EAGAIN if there is none; else as accept(2).
     pub fn accept(&self) -> Result<PacketSocket, Errno> {
         let fd = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
-        // SAFETY: accept4 has just made this descriptor; nobody else knows it.
+        // SAFETY: accept4 has just created this descriptor; no other code has it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         grow_send_buffer(&fd);
         Ok(PacketSocket(fd))

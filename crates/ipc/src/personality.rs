@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Personality {
-    /// A RoCE device: whoever knows a peer's GID and queue pair number connects to it.
+    /// A RoCE device: programs connect by a peer's GID and queue pair number.
     #[default]
     Roce,
     /// An RNIC: reliable connections only, made by rdma_cm only.

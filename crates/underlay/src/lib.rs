@@ -1,11 +1,9 @@
-//! What lies under a TRP datagram on a port: Ethernet, IPv4 or IPv6, UDP, and who answers to which
-//! address.
+//! The layers under TRP on a port: Ethernet, IPv4 or IPv6, UDP, and neighbour resolution.
 //!
-//! - [`Template`] writes the headers of a [`Route`] in front of a datagram that already lies in its
-//!   frame.
+//! - [`Template`] writes the headers of a [`Route`] in front of a datagram in its frame.
 //! - [`parse`] checks a received frame and finds the datagram in it.
-//! - [`Neighbours`] is ARP and IPv6 neighbour discovery without input or output of its own, for
-//!   ports that the kernel does not see.
+//! - [`Neighbours`] is ARP and IPv6 neighbour discovery, sans I/O, for ports that the kernel does
+//!   not see.
 //!
 //! Times are monotonic nanoseconds that the caller passes in. Nothing here reads a clock, and the
 //! functions for single packets ([`Template::write`], [`parse`]) never allocate.

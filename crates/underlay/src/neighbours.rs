@@ -1,17 +1,17 @@
-//! Who on the link has which Ethernet address: ARP and IPv6 neighbour discovery for a port that the
-//! kernel does not see, without input or output of its own.
+//! Neighbour resolution: ARP and IPv6 neighbour discovery for a port that the kernel does not see,
+//! sans I/O.
 //!
 //! | state | sends | answers `resolve` with | leaves it |
 //! |---|---|---|---|
-//! | asking | a question to everybody, again after growing waits | pending | answered: known; a question of its own: checking; out of tries: missing |
-//! | heard | nothing | the address | asked for: checking; after `forget_ns`: forgotten |
-//! | known | nothing | the address | another address is claimed: checking; after `check_ns`: asked for since: checking, else heard |
-//! | checking | a question to the neighbour alone, again after growing waits | the address | answered: known; out of tries: asking |
-//! | missing | nothing | unreachable | after `missing_ns`, when asked for: asking |
+//! | asking | a request to all, repeated with backoff | pending | answer: known; request from it: checking; no tries left: missing |
+//! | heard | nothing | the address | on use: checking; after `forget_ns`: removed |
+//! | known | nothing | the address | other address claimed: checking; after `check_ns`: in use: checking, else heard |
+//! | checking | a unicast request, repeated with backoff | the address | answer: known; no tries left: asking |
+//! | missing | nothing | unreachable | on use after `missing_ns`: asking |
 //!
-//! Anybody on the link can claim an address. So what a neighbour says of itself without being asked
-//! is checked when it is first used, and a claim to an address that is known changes nothing until
-//! the one who had it does not answer any more, and the question to everybody is answered.
+//! Any host on the link can claim an address. So an unsolicited claim is verified on first use, and
+//! a claim of an address with a known neighbour changes nothing until that neighbour no longer
+//! answers and a request to all is answered.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
