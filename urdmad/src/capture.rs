@@ -6,8 +6,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use proto_trp::pcapng;
-
 /// An active capture.
 #[derive(Debug)]
 pub struct Capture {

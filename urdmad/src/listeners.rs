@@ -67,7 +67,7 @@ impl Binding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestTarget {
     /// A listener of this slot.
-    Listening(u8),
+    Listening(SlotId),
     /// A bound port without a listener. Its process will most likely listen soon: programs such as
     /// qperf tell the other end their port before they listen.
     Bound,
@@ -157,7 +157,7 @@ impl Listeners {
     }
 
     /// Releases all ports of a dead slot.
-    pub fn release_all(&mut self, slot: u8) {
+    pub fn release_all(&mut self, slot: SlotId) {
         self.bindings.retain(|binding| binding.id.slot != slot);
     }
 
