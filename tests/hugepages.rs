@@ -47,8 +47,7 @@ fn failed_start_of_two_hosts_gives_all_pages_back() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let before = reserved();
-    // urdmad does not remove the run directory of the second host, because it contains another
-    // file.
+    // The run directory of the second host contains a file that urdmad does not remove.
     fs::create_dir(scratch.path().join("b")).unwrap();
     fs::write(scratch.path().join("b/foreign"), "").unwrap();
     let pages = Hugepages::reserve(HUGEPAGES).unwrap();

@@ -29,7 +29,7 @@ fn jobs(tcp: &str, rdma: &str) -> Vec<Job> {
 }
 
 #[test]
-fn instance_that_is_told_no_address_has_those_of_its_host() {
+fn instance_without_configured_addresses_has_those_of_its_host() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let spaces = Namespaces::new().unwrap();
