@@ -39,8 +39,8 @@ test-all: test
 	@scripts/wheels.sh target/wheels
 	@scripts/valkey.sh target/valkey
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
-		--test applications --test programs --test wheels --test crates --test valkey --test soak \
-		-- --ignored
+		--test applications --test programs --test wheels --test crates --test valkey \
+		--test soak -- --ignored
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:
