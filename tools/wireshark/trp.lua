@@ -1,8 +1,8 @@
--- TRP, the transport of urdma: UDP ports 21504..21757, as doc/spec/trp.md has it.
+-- TRP, the transport of urdma: UDP ports 21504..21757, as specified in doc/spec/trp.md.
 --
--- The TRP header, its extensions and connection management are decoded here; the DDP segments of a
--- DATA, UDATA or TRAIN packet go to Wireshark's own iwarp_ddp_rdmap, but for Immediate Data (RDMAP
--- opcodes 8 and 9), which that does not know.
+-- The TRP header, its extensions and connection management are decoded here. The DDP segments of
+-- a DATA, UDATA or TRAIN packet are passed to Wireshark's own iwarp_ddp_rdmap, except Immediate
+-- Data (RDMAP opcodes 8 and 9), which it does not know.
 
 local trp = Proto("trp", "Thin Reliable Protocol")
 
@@ -253,8 +253,8 @@ local function dissect_segment(tvb, pinfo, tree, trp_tree, has_immediate)
   return OPCODES[opcode] or ("opcode " .. opcode)
 end
 
--- Where the segments of a train are: at, length and flag IMM of each; nil if its table does not
--- agree with it.
+-- The segments of a train: offset, length and flag IMM of each; nil if its table is inconsistent
+-- with it.
 local function train_pieces(tvb, at)
   local pieces, ended = {}, false
   if at + 2 * TRAIN_SEGMENTS_MAX > tvb:len() then
@@ -276,7 +276,7 @@ local function train_pieces(tvb, at)
   return #pieces > 0 and from == tvb:len() and pieces or nil
 end
 
--- Returns what the summary says of it.
+-- Returns the text for the summary.
 local function dissect_train(tvb, at, psn, pinfo, tree, trp_tree)
   local pieces = train_pieces(tvb, at)
   if not pieces then

@@ -1,11 +1,10 @@
-//! What a run could leave behind: processes, hugepages and their files, sockets and directories of
-//! ours.
+//! What a run could leave behind: processes, hugepages and their files, sockets and directories.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The state of the machine before the run, as far as a run of ours could change it.
+/// The state of the machine before the run, as far as a run can change it.
 #[derive(Debug)]
 pub(crate) struct Before {
     scratch: PathBuf,
@@ -13,7 +12,7 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// `scratch` is the directory of the run, which tells its processes from those of others.
+    /// `scratch` is the directory of the run; it distinguishes the run's processes from others.
     pub(crate) fn take(scratch: &Path) -> Self {
         Self {
             scratch: scratch.to_path_buf(),
@@ -21,7 +20,7 @@ impl Before {
         }
     }
 
-    /// What is there now and was not before.
+    /// The differences to the state before the run.
     pub(crate) fn compare(&self) -> Vec<String> {
         let mut left: Vec<String> = things().difference(&self.things).cloned().collect();
         left.extend(processes(&self.scratch));
@@ -59,7 +58,7 @@ fn entries(directory: &Path, prefix: &str) -> Vec<String> {
         .collect()
 }
 
-/// Every process that was told of `scratch`: a daemon by its command line, a program by its
+/// Every process that refers to `scratch`: a daemon in its command line, a program in its
 /// environment.
 fn processes(scratch: &Path) -> Vec<String> {
     let Ok(listing) = fs::read_dir("/proc") else {
@@ -72,9 +71,9 @@ fn processes(scratch: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Whether the process of this directory of /proc runs with `scratch` in its command line or
-/// environment. Both are empty once it has ended, even if its parent, often a container's init, has
-/// not waited for it yet.
+/// Whether the process of this directory of /proc has `scratch` in its command line or environment.
+/// Both are empty once it has ended, even if its parent, often a container's init, has not reaped
+/// it yet.
 fn was_told_of(scratch: &Path, process: &Path) -> bool {
     let needle = scratch.display().to_string();
     ["cmdline", "environ"].iter().any(|file| {

@@ -19,7 +19,7 @@ use crate::leftovers::Before;
 use crate::table::{Row, Table};
 
 const MTU: u16 = 9000;
-/// Two leases a host: a server and a client may be on the same one.
+/// Two leases per host: a server and a client may be on the same one.
 const LEASE_QUEUES: u16 = 2;
 /// 2 MB pages for two hosts with leases.
 const HUGEPAGES: u64 = 512;
@@ -81,7 +81,7 @@ fn one_host(table: &mut Table, scratch: &Scratch) -> Result<(), Failure> {
     host.down()
 }
 
-/// Runs a program that needs no peer and looks for `expected` in what it prints.
+/// Runs a program without a peer and looks for `expected` in its output.
 fn run_alone(table: &mut Table, host: &Instance, argv: &[&str], expected: &str) {
     let result = host
         .run(Lease::Never, argv)

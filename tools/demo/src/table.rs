@@ -1,4 +1,4 @@
-//! The table that the demo prints, and a line of progress for each row as it comes.
+//! The table that the demo prints, and a line of progress for each row.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use urdma_harness::Failure;
 /// One program on one path.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// The program with the options that tell it from its neighbours.
+    /// The program, with the options that distinguish the row.
     pub(crate) program: String,
-    /// Where its packets went.
+    /// The path of its packets.
     pub(crate) path: &'static str,
     /// Message size, for programs that move messages.
     pub(crate) size_octets: Option<u32>,
-    /// A figure where the program prints one, or why it failed.
+    /// A figure if the program prints one, or the failure.
     pub(crate) result: Result<Option<Figure>, Failure>,
 }
 
@@ -48,7 +48,7 @@ impl Table {
         Self::default()
     }
 
-    /// Adds a row and shows it as progress.
+    /// Adds a row and prints it as progress.
     pub(crate) fn add(&mut self, row: Row) {
         self.0.push(row);
         if let Some(row) = self.0.last() {

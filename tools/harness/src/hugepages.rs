@@ -1,6 +1,6 @@
-//! Hugepages for leased queues: reserved for as long as the guard lives, then given back.
+//! Hugepages for leased queues: reserved as long as the guard lives, then released.
 //!
-//! A process of its own has them (`hugepages.sh`), so that they are given back too when the program
+//! A separate process (`hugepages.sh`) holds them, so that they are also released when the program
 //! that reserved them is killed.
 
 use std::fs::File;

@@ -1,16 +1,16 @@
-# Reserves $1 hugepages beside those that there are, until standard input ends, which it does when
-# the program that started this has ended, in whatever way. Prints how many it has added and where
-# hugetlbfs is mounted. Several of these may run at a time.
+# Reserves $1 additional hugepages until standard input is closed, which happens when the program
+# that started this ends, in whatever way. Prints how many it has added and where hugetlbfs is
+# mounted. Several of these may run concurrently.
 
 count=/proc/sys/vm/nr_hugepages
 mount_point=/dev/hugepages
 
-# A signal to the group of the program that started this must not end it before the pages are back.
+# A signal to the group of the starting program must not end this before the pages are released.
 trap '' HUP INT TERM
 
-# Pages that are in use and not reserved any more (surplus) would count against a larger
-# reservation, so the new count is on top of all that there are, and what is given back is by how
-# much the count of reserved pages has grown.
+# Pages in use that are no longer reserved (surplus) would count against a larger reservation. So
+# the new count is added to all existing pages, and the number of pages to release is the growth of
+# the count of reserved pages.
 exec 9<"$count" && flock 9 || exit 1
 before=$(cat $count)
 total=$(sed -n 's/^HugePages_Total: *//p' /proc/meminfo)
@@ -26,7 +26,7 @@ flock -u 9
 echo "$added $mounted"
 cat >/dev/null
 
-# Busy means that another program uses it by now: it stays mounted for that one.
+# Busy means that another program uses it by now: it stays mounted.
 if [ -n "$mounted_here" ] && umount $mount_point 2>/dev/null; then
 	rmdir $mount_point
 fi

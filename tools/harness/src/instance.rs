@@ -1,4 +1,4 @@
-//! Instances of urdma, through the command line that users have.
+//! Instances of urdma, through its command line.
 
 use std::fs;
 use std::io::Write;
@@ -13,12 +13,12 @@ use crate::Failure;
 /// How long `urdma up` and `urdma down` may take.
 const CONTROL_LIMIT: Duration = Duration::from_secs(60);
 
-/// How a program's packets leave its host.
+/// The path of a program's packets to other hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lease {
     /// Through urdmad.
     Never,
-    /// Through a queue pair of its own; without one the program fails.
+    /// Through a leased queue pair; without one the program fails.
     Require,
 }
 
@@ -31,11 +31,11 @@ impl Lease {
     }
 }
 
-/// The directory that holds `urdma`, `urdmad` and the libraries: `$URDMA_BIN_DIR`, else the
-/// directory of the running program or the one above it (cargo puts tests into `deps/`).
+/// The directory of `urdma`, `urdmad` and the libraries: `$URDMA_BIN_DIR`, else the directory of
+/// the running program or the one above it (cargo puts tests into `deps/`).
 ///
 /// # Errors
-/// `urdma` is in none of them.
+/// No `urdma` in any of them.
 pub fn binary_dir() -> Result<PathBuf, Failure> {
     if let Some(dir) = std::env::var_os("URDMA_BIN_DIR") {
         return Ok(PathBuf::from(dir));
@@ -63,16 +63,15 @@ pub fn urdma() -> Result<Command, Failure> {
     Ok(Command::new(binary_dir()?.join("urdma")))
 }
 
-/// A process that takes an instance down when the program that started it has ended without doing
-/// so.
+/// A process that takes an instance down if the program that started it ends without doing so.
 #[derive(Debug)]
 struct Keeper(Child);
 
 impl Keeper {
-    /// Runs `down` when this program has ended before the keeper was dropped.
+    /// Runs `down` if this program ends before the guard is dropped.
     fn start(down: &Command) -> Result<Self, Failure> {
-        // A signal to the group of this program must not end it. A line says that nothing is to be
-        // done.
+        // A signal to the group of this program must not end it. A line on standard input means
+        // that nothing is to be done.
         let script = "trap '' HUP INT TERM; read -r line || exec \"$@\" >/dev/null 2>&1";
         let keeper = Command::new("sh")
             .args(["-c", script, "keeper"])
@@ -89,14 +88,14 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         if let Some(mut stdin) = self.0.stdin.take() {
-            // It can only have been killed, and then it does nothing either.
+            // It can only have been killed; then it does nothing either.
             let _ = stdin.write_all(b"\n");
         }
         let _ = self.0.wait();
     }
 }
 
-/// One running instance; it is taken down when dropped.
+/// A running instance; it is taken down when dropped.
 #[derive(Debug)]
 pub struct Instance {
     run_dir: PathBuf,
@@ -109,27 +108,27 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Starts an instance called `name` with `address`, below `dir`; `port` is the `[port]` table
-    /// of the configuration or empty.
+    /// Starts an instance with the name `name` and the address `address`, below `dir`; `port` is
+    /// the `[port]` table of the configuration or empty.
     ///
     /// # Errors
-    /// What `urdma up` said.
+    /// The message of `urdma up`.
     pub fn up(dir: &Path, name: &str, address: &str, port: &str) -> Result<Self, Failure> {
         Self::start(dir, name, &[address], port, None)
     }
 
-    /// The same with several addresses, of which programs are given the first.
+    /// The same with several addresses; programs get the first.
     ///
     /// # Errors
-    /// What `urdma up` said.
+    /// The message of `urdma up`.
     pub fn up_at(dir: &Path, name: &str, addresses: &[&str], port: &str) -> Result<Self, Failure> {
         Self::start(dir, name, addresses, port, None)
     }
 
-    /// The same in the network namespace `namespace`, as are the programs that it runs.
+    /// The same in the network namespace `namespace`, in which its programs run too.
     ///
     /// # Errors
-    /// What `urdma up` said.
+    /// The message of `urdma up`.
     pub fn up_in(
         namespace: &str,
         dir: &Path,
@@ -140,11 +139,11 @@ impl Instance {
         Self::start(dir, name, &[address], port, Some(namespace.to_owned()))
     }
 
-    /// An instance in the network namespace `namespace` that is told no address; programs are given
-    /// `address`, which is one of the namespace's.
+    /// An instance in the network namespace `namespace` without configured addresses; programs get
+    /// `address`, one of the namespace's.
     ///
     /// # Errors
-    /// What `urdma up` said.
+    /// The message of `urdma up`.
     pub fn up_at_host_addresses(
         namespace: &str,
         dir: &Path,
@@ -156,7 +155,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Without addresses the configuration says nothing of them.
+    /// Without addresses the configuration has no key for them.
     fn start(
         dir: &Path,
         name: &str,
@@ -186,7 +185,7 @@ impl Instance {
 
     fn start_daemon(&self) -> Result<(), Failure> {
         let mut command = self.subcommand("up")?;
-        // The run directory is called as the instance is.
+        // The run directory has the name of the instance.
         let name = self.run_dir.file_name().unwrap_or_default();
         command.arg("--instance").arg(name);
         command.arg("--config").arg(&self.config);
@@ -201,10 +200,10 @@ impl Instance {
         }
     }
 
-    /// Kills its urdmad and starts another, which takes over what the dead one left.
+    /// Kills its urdmad and starts another, which takes over the previous one's resources.
     ///
     /// # Errors
-    /// There was none, or what `urdma up` said.
+    /// There was none, or the message of `urdma up`.
     pub fn kill_and_restart(&self) -> Result<(), Failure> {
         let pid = i32::try_from(self.daemon_pid()?)
             .map_err(|_| Failure::new("process id out of range"))?;
@@ -216,7 +215,7 @@ impl Instance {
         self.start_daemon()
     }
 
-    /// The instance's address, as programs name it.
+    /// The instance's address, for programs.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -259,7 +258,7 @@ impl Instance {
         Ok(command)
     }
 
-    /// What `urdma status --json` prints.
+    /// The output of `urdma status --json`.
     ///
     /// # Errors
     /// urdmad does not answer.
@@ -272,7 +271,7 @@ impl Instance {
             .map_err(|error| Failure::new(format!("status is no JSON: {error}")))
     }
 
-    /// What `urdma fault` with these options does and says.
+    /// Runs `urdma fault` with these options; returns its result.
     ///
     /// # Errors
     /// It does not end in time.
@@ -280,7 +279,7 @@ impl Instance {
         Process::run(self.subcommand("fault")?.args(options), CONTROL_LIMIT)
     }
 
-    /// The process id of its urdmad.
+    /// The process id of the instance's urdmad.
     ///
     /// # Errors
     /// There is no pid file.
@@ -294,7 +293,7 @@ impl Instance {
     /// Takes the instance down and checks that it leaves nothing behind.
     ///
     /// # Errors
-    /// What `urdma down` said, or what it left.
+    /// The message of `urdma down`, or what it left.
     pub fn down(mut self) -> Result<(), Failure> {
         self.is_up = false;
         let ended = self.down_command()?;
@@ -328,15 +327,15 @@ impl Drop for Instance {
     }
 }
 
-/// A directory of our own below the system's temporary directory; removed when dropped.
+/// A new directory below the system's temporary directory; removed when dropped.
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes a new directory whose name starts with `urdma-` and `purpose`.
+    /// Creates a directory whose name starts with `urdma-` and `purpose`.
     ///
     /// # Errors
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     pub fn new(purpose: &str) -> Result<Self, Failure> {
         let template = std::env::temp_dir().join(format!("urdma-{purpose}-XXXXXX"));
         nix::unistd::mkdtemp(&template)
@@ -344,7 +343,7 @@ impl Scratch {
             .map_err(|error| Failure::new(format!("cannot make {}: {error}", template.display())))
     }
 
-    /// The directory.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -358,12 +357,12 @@ impl Drop for Scratch {
     }
 }
 
-/// Whether two hosts on this machine can lease queues or only forward.
+/// Whether two hosts on this machine can lease queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queues {
     /// Forwarding only; needs no hugepages.
     Forwarded,
-    /// So many queue pairs each that can be leased; needs hugepages.
+    /// This number of leasable queue pairs per host; needs hugepages.
     Leased(u16),
 }
 
@@ -380,15 +379,15 @@ impl TwoHosts {
     /// Starts both below `dir`.
     ///
     /// # Errors
-    /// What `urdma up` said.
+    /// The message of `urdma up`.
     pub fn up(dir: &Path, queues: Queues, mtu: u16) -> Result<Self, Failure> {
         Self::up_at(dir, queues, mtu, [&["127.0.0.1"], &["127.0.0.2"]])
     }
 
-    /// The same with other addresses, or more.
+    /// The same with other or additional addresses.
     ///
     /// # Errors
-    /// What `urdma up` said.
+    /// The message of `urdma up`.
     pub fn up_at(
         dir: &Path,
         queues: Queues,

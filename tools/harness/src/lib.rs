@@ -1,13 +1,12 @@
-//! Starts instances of urdma, runs other people's verbs programs over them and reads what they
-//! print.
+//! Starts instances of urdma, runs existing verbs programs over them and parses their output.
 //!
 //! Used by the demo, the black-box tests and the measurements:
-//! - [`process`]: one program with its output and a time limit; nothing outlives its owner;
-//! - [`hugepages`]: reserve pages, give them back;
+//! - [`process`]: one program with its output and a time limit; it never outlives its owner;
+//! - [`hugepages`]: reservation of hugepages;
 //! - [`instance`]: `urdma up` with a configuration, `urdma run`, `urdma down`;
 //! - [`namespace`]: network namespaces as hosts;
-//! - [`link`]: frames of a network interface, as an attacker on the link writes and sees them;
-//! - [`programs`]: the catalogue of programs, how they are called and what they print;
+//! - [`link`]: raw frames of a network interface, as an attacker on the link sends and sees them;
+//! - [`programs`]: the catalogue of programs, their command lines and output;
 //! - [`pair`]: a server and a client of one program over a path;
 //! - [`tshark`]: a capture as Wireshark reads it.
 
@@ -20,7 +19,7 @@ pub mod process;
 pub mod programs;
 pub mod tshark;
 
-/// What went wrong in a run, as a sentence.
+/// The failure of a run, as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(pub String);

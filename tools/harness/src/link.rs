@@ -1,4 +1,4 @@
-//! Frames of a network interface, octet by octet: what somebody on the link can send and see.
+//! Raw frames of a network interface, as a host on the link sends and sees them.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use nix::sched::{setns, CloneFlags};
 
 use crate::Failure;
 
-/// Where `ip netns` keeps namespaces.
+/// The directory in which `ip netns` keeps namespaces.
 const NAMESPACES: &str = "/run/netns";
 
 /// A raw socket on an interface of a network namespace.
@@ -20,14 +20,14 @@ const NAMESPACES: &str = "/run/netns";
 pub struct RawLink(OwnedFd);
 
 impl RawLink {
-    /// Opens the interface `netdev` in the network namespace `namespace`; it need not be the
+    /// Opens the interface `netdev` in the network namespace `namespace`, which may differ from the
     /// caller's.
     ///
     /// # Errors
     /// There is no such namespace or interface, or the caller is not root.
     pub fn open(namespace: &str, netdev: &str) -> Result<Self, Failure> {
         let (path, netdev) = (Path::new(NAMESPACES).join(namespace), netdev.to_owned());
-        // A thread of its own, since a thread that has entered a namespace stays there.
+        // In a thread of its own, because a thread stays in the namespace that it enters.
         let opened = std::thread::spawn(move || open_in(&path, &netdev)).join();
         opened
             .map_err(|_| Failure::new("the thread that opens a raw socket panicked"))?
@@ -48,7 +48,7 @@ impl RawLink {
         Ok(())
     }
 
-    /// The next frame that came before `until`, of which at most `buffer`'s octets.
+    /// The next frame that arrives before `until`, truncated to the length of `buffer`.
     pub fn receive<'a>(&self, buffer: &'a mut [u8], until: Instant) -> Option<&'a [u8]> {
         let left = until.saturating_duration_since(Instant::now());
         let wait = left + Duration::from_millis(1);
@@ -75,7 +75,7 @@ fn open_in(path: &Path, netdev: &str) -> io::Result<OwnedFd> {
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `socket` is a new descriptor that is owned here alone.
+    // SAFETY: `socket` is a new descriptor without another owner.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
     // SAFETY: all octets 0 are a valid sockaddr_ll.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };

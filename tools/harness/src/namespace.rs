@@ -1,4 +1,4 @@
-//! Network namespaces as hosts: made by `ip netns`, joined by a veth pair, gone when dropped.
+//! Network namespaces as hosts: created by `ip netns`, joined by a veth pair, removed when dropped.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use crate::Failure;
 /// How long one call of `ip` may take.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Octets of a name that a network interface may have.
+/// Maximum length of the name of a network interface.
 const NAME_MAX: usize = 15;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -23,10 +23,10 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Makes two new namespaces; the veth interface of each is up and has no address.
+    /// Creates two namespaces; the veth interface of each is up and has no address.
     ///
     /// # Errors
-    /// The caller is not root, or what `ip` said.
+    /// The caller is not root, or the message of `ip`.
     pub fn new() -> Result<Self, Failure> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let unique = format!("{}-{number}", std::process::id());
@@ -60,10 +60,10 @@ impl Namespaces {
         &self.netdevs[end]
     }
 
-    /// `ip arguments...` in namespace 0 or 1; what it printed.
+    /// Runs `ip arguments...` in namespace 0 or 1; returns its output.
     ///
     /// # Errors
-    /// What it said.
+    /// The message of `ip`.
     pub fn ip(&self, end: usize, arguments: &[&str]) -> Result<String, Failure> {
         ip(&[&["-n", self.name(end)], arguments].concat())
     }

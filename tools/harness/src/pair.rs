@@ -9,17 +9,17 @@ use crate::process::{wait_until, Process};
 use crate::programs::{Figure, Job, Ready};
 use crate::Failure;
 
-/// How long a server may take until it listens.
+/// Time limit until a server listens.
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// How long a client may run.
+/// Time limit of a client.
 const CLIENT_LIMIT: Duration = Duration::from_secs(180);
-/// How long a server may outlive its client.
+/// Time limit of a server after the end of its client.
 const SERVER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs `job` with its server on `server` and its client on `client`.
 ///
 /// # Errors
-/// What did not work, as a sentence: it did not start, failed, hung, or printed something
+/// The failure as a sentence: a program did not start, failed, hung, or printed something
 /// unexpected.
 pub fn run(
     job: &Job,
@@ -58,7 +58,7 @@ pub fn run(
     Ok(figure)
 }
 
-/// Whether a server on the host `server` may be called.
+/// Whether a server on the host `server` accepts clients.
 pub fn is_ready(ready: Ready, server: &Instance) -> bool {
     match ready {
         Ready::Tcp(port) => server

@@ -1,5 +1,4 @@
-//! One program under our control: its output is collected, it has a time limit, and it never
-//! outlives its owner.
+//! A child process: its output is collected, it has a time limit, and it never outlives its owner.
 
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 
-/// How often a waiting loop looks again.
+/// Interval of waiting loops.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How long a pipe is read after its program has ended.
 const READER_LIMIT: Duration = Duration::from_secs(2);
@@ -25,17 +24,17 @@ pub struct Process {
     readers: Vec<JoinHandle<()>>,
 }
 
-/// What was printed so far.
+/// The output so far.
 type Printed = Arc<Mutex<String>>;
 
-/// How a program ended and what it printed (standard output and error as they came).
+/// The end and the output of a program (standard output and error in order of arrival).
 #[derive(Debug, Clone)]
 pub struct Ended {
-    /// Exit status as the operating system reports it.
+    /// The exit status of the operating system.
     pub status: ExitStatus,
-    /// Everything that it printed.
+    /// The whole output.
     pub output: String,
-    /// What of it came from standard error.
+    /// The part from standard error.
     pub errors: String,
 }
 
@@ -45,8 +44,8 @@ impl Ended {
         self.status.success()
     }
 
-    /// "exit status 1" or "killed by signal 9", with the last lines of standard error, or of
-    /// everything if that is empty.
+    /// "exit status 1" or "killed by signal 9", with the last lines of standard error, or of the
+    /// whole output if that is empty.
     pub fn describe(&self) -> String {
         let how = match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("exit status {code}"),
@@ -73,13 +72,13 @@ impl Ended {
 }
 
 impl Process {
-    /// Starts `command` in a process group of its own, with no standard input.
+    /// Starts `command` in its own process group, without standard input.
     ///
     /// # Errors
     /// The program cannot be started.
     pub fn start(command: &mut Command) -> Result<Self, Failure> {
         let name = command.get_program().to_string_lossy().into_owned();
-        // SAFETY: prctl is async-signal-safe and touches only the child about to exec.
+        // SAFETY: prctl is async-signal-safe and affects only the child before exec.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -111,10 +110,10 @@ impl Process {
         })
     }
 
-    /// Runs `command` to its end.
+    /// Runs `command` and waits for its end.
     ///
     /// # Errors
-    /// It cannot be started or does not end within `limit` (it is killed then).
+    /// It cannot be started, or does not end within `limit` and is killed.
     pub fn run(command: &mut Command, limit: Duration) -> Result<Ended, Failure> {
         Self::start(command)?.wait(limit)
     }
@@ -124,12 +123,12 @@ impl Process {
         self.child.id()
     }
 
-    /// What it has printed so far.
+    /// The output so far.
     pub fn printed(&self) -> String {
         text_of(&self.output)
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -145,7 +144,7 @@ impl Process {
             .map_err(|error| Failure::new(format!("cannot signal {}: {error}", self.name)))
     }
 
-    /// Waits until it has printed `text`.
+    /// Waits until its output contains `text`.
     ///
     /// # Errors
     /// It ended first, or `limit` passed.
@@ -177,7 +176,7 @@ impl Process {
     /// Waits for its end.
     ///
     /// # Errors
-    /// It did not end within `limit`; it and its process group are killed then.
+    /// It did not end within `limit`; it and its process group are then killed.
     pub fn wait(mut self, limit: Duration) -> Result<Ended, Failure> {
         let start = Instant::now();
         loop {
@@ -206,7 +205,7 @@ impl Process {
         }
     }
 
-    /// Waits until everything that it printed has been read; it has ended.
+    /// Waits until all output has been read; the process has ended.
     fn read_to_the_end(&mut self) {
         for reader in self.readers.drain(..) {
             wait_for_reader(reader, READER_LIMIT);
@@ -215,7 +214,7 @@ impl Process {
 
     fn kill_group(&mut self) {
         if let Ok(pid) = i32::try_from(self.child.id()) {
-            // The group may be gone already, which is what is wanted.
+            // The group may be gone already.
             let _ = nix::sys::signal::killpg(
                 nix::unistd::Pid::from_raw(pid),
                 nix::sys::signal::Signal::SIGKILL,
@@ -233,7 +232,7 @@ impl Drop for Process {
     }
 }
 
-/// A program that leaves a grandchild behind holds its pipe open: the reader is left alone then.
+/// A grandchild that the program leaves behind keeps its pipe open; the reader is then abandoned.
 fn wait_for_reader(reader: JoinHandle<()>, limit: Duration) {
     let start = Instant::now();
     while !reader.is_finished() && start.elapsed() < limit {
@@ -263,10 +262,10 @@ fn collect(mut from: impl Read + Send + 'static, into: Vec<Printed>) -> JoinHand
     })
 }
 
-/// Calls `condition` until it is true.
+/// Calls `condition` repeatedly until it is true.
 ///
 /// # Errors
-/// It was not within `limit`; the failure says that `what` did not happen.
+/// It was not true within `limit`; the failure says that `what` did not happen.
 pub fn wait_until(
     what: &str,
     limit: Duration,

@@ -1,5 +1,5 @@
-//! The catalogue: Debian's verbs programs, how a server and a client of each are called, and what
-//! they print when all is well.
+//! The catalogue: Debian's verbs programs, with the command lines of server and client and the
+//! output of a successful run.
 
 mod ibverbs;
 mod perftest;
@@ -16,7 +16,7 @@ pub use perftest::{perftest, perftest_matrix, Selection};
 pub use qperf::qperf;
 pub use rdmacm::{mckey, rdma_client, rdmacm_utils, rping, rstream, ucmatose, udaddy};
 
-/// When a server is ready for its client.
+/// The condition on which a server is ready for its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ready {
     /// It listens on this TCP port (programs that exchange GID and QPN out of band).
@@ -32,28 +32,28 @@ pub enum Ready {
 pub struct Figure {
     /// The number.
     pub value: f64,
-    /// Its unit as we print it: `us` (typical or half round trip), `MB/s` (1 MB = 2^20 octets, as
-    /// perftest) or `M/s` (millions of messages).
+    /// The unit: `us` (typical or half round trip), `MB/s` (1 MB = 2^20 octets, as perftest) or
+    /// `M/s` (millions of messages).
     pub unit: &'static str,
 }
 
-/// How a program's output is judged.
+/// How the output of a program is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reading {
     PerftestLatency,
-    /// Latency as it is printed when the duration was given.
+    /// Latency, in the format with a given duration.
     PerftestAverage,
     PerftestBandwidth,
     PerftestRate,
     Pingpong,
-    /// The client's output must hold this text.
+    /// The client's output must contain this text.
     Says(&'static str),
 }
 
 /// One program as server and client.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// What the table calls it.
+    /// Its name in the table.
     pub label: String,
     /// Message size in octets.
     pub size_octets: u32,
@@ -61,14 +61,14 @@ pub struct Job {
     pub server: Vec<String>,
     /// The client's command line.
     pub client: Vec<String>,
-    /// When the client may start.
+    /// The condition on which the client may start.
     pub ready: Ready,
     reading: Reading,
     serves_forever: bool,
 }
 
 impl Job {
-    /// A program whose client prints `text` when all is well.
+    /// A program whose client prints `text` on success.
     pub fn saying(
         label: &str,
         server: Vec<String>,
@@ -94,7 +94,7 @@ impl Job {
         self
     }
 
-    /// Whether the server is to be ended when its client has.
+    /// Whether the server must be ended after its client.
     pub(crate) fn serves_forever(&self) -> bool {
         self.serves_forever
     }
@@ -122,23 +122,23 @@ impl Job {
         self
     }
 
-    /// A bandwidth job whose figure is the message rate instead, in millions a second.
+    /// A bandwidth job whose figure is the message rate, in millions per second.
     #[must_use]
     pub fn as_message_rate(mut self) -> Self {
         self.reading = Reading::PerftestRate;
         self
     }
 
-    /// Whether server or client ended as they do after a good run.
+    /// Whether server and client ended as they do after a successful run.
     pub(crate) fn is_content(&self, ended: &Ended) -> bool {
         ended.succeeded()
             || self.label.starts_with("rping") && ended.output.contains(rdmacm::RPING_RACE)
     }
 
-    /// The figure in what the client printed.
+    /// The figure in the client's output.
     ///
     /// # Errors
-    /// The output is not what the program prints after a good run.
+    /// The output is not that of a successful run.
     pub fn read(&self, client_output: &str) -> Result<Option<Figure>, Failure> {
         let figure = match self.reading {
             Reading::PerftestLatency => perftest_column(client_output, "#bytes", 4, "us"),
@@ -165,8 +165,7 @@ pub fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Datagram programs that have one message under way at a time, and so pass where a burst may lose
-/// some.
+/// Datagram programs with one message in flight, which succeed where bursts may be lost.
 pub fn lossy_datagrams(first_port: u16, server: &str) -> Vec<Job> {
     vec![
         pingpong("ibv_ud_pingpong", false, first_port, server).with(&["-s", "1024"]),
@@ -177,14 +176,14 @@ pub fn lossy_datagrams(first_port: u16, server: &str) -> Vec<Job> {
     ]
 }
 
-/// Datagram programs for paths that lose nothing while both ends run.
+/// Datagram programs for paths without loss while both ends run.
 pub fn datagrams(first_port: u16, server: &str) -> Vec<Job> {
     let mut jobs = lossy_datagrams(first_port, server);
     jobs.push(perftest("ib_send_bw", 4096, false, first_port + 10, server).with(&["-c", "UD"]));
     jobs
 }
 
-/// Everything that the main job shows on each path, on ports from `first_port` on.
+/// All programs of the demo, for each path, on ports from `first_port` on.
 pub fn main_job(first_port: u16, server: &str) -> Vec<Job> {
     const PERFTEST: [(&str, u32); 6] = [
         ("ib_send_lat", 64),
@@ -210,7 +209,7 @@ pub fn main_job(first_port: u16, server: &str) -> Vec<Job> {
     jobs
 }
 
-/// The `column`-th field (from 0) of the line after the one that starts with `heading`.
+/// Field number `column` (from 0) of the line after the one that starts with `heading`.
 fn perftest_column(
     output: &str,
     heading: &str,

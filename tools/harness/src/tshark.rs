@@ -1,6 +1,6 @@
 //! Debian's tshark with `tools/wireshark/trp.lua`.
 //!
-//! tshark loads no Lua scripts for root, so as root it runs as nobody.
+//! As root it runs as `nobody`, because tshark loads no Lua scripts for root.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,17 +14,17 @@ use crate::Failure;
 const NOBODY: u32 = 65_534;
 const LIMIT_S: &str = "300";
 
-/// A display filter for what is wrong with a packet: ours to say, or Wireshark's.
+/// A display filter for errors in a packet, found by the script or by Wireshark.
 pub const MALFORMED: &str = "trp.broken or trp.trailing or _ws.malformed or _ws.lua.error \
     or udp.checksum.status == 0 or ip.checksum.status == 0 or _ws.expert.group == \"Malformed\"";
 
-/// Runs tshark with `arguments` over `capture`, in `directory` (both become readable for
-/// everybody); the lines that it printed.
+/// Runs tshark with `arguments` over `capture`, in `directory` (both become world-readable);
+/// returns the printed lines.
 ///
 /// # Errors
 /// tshark is not installed, failed, or found an error in the script.
 pub fn read(directory: &Path, capture: &Path, arguments: &[&str]) -> Result<Vec<String>, Failure> {
-    // The tree may be where nobody may look.
+    // `nobody` may not be able to read the source tree.
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wireshark/trp.lua");
     let script = directory.join("trp.lua");
     fs::write(&script, fs::read(source)?)?;

@@ -14,16 +14,16 @@ pub fn perftest(tool: &str, size_octets: u32, rdma_cm: bool, port: u16, server: 
     }
 }
 
-/// How much of the matrix.
+/// The extent of the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
-    /// Every flag with one tool that has it, and every tool.
+    /// Every tool, and every flag with one tool that has it.
     Fast,
     /// Every tool with every flag that it has.
     All,
 }
 
-/// Flags of perftest that are not of one operation only.
+/// Flags of perftest that several operations have.
 const COMMON: [&str; 8] = [
     "-c XRC",
     "-R",
@@ -34,7 +34,7 @@ const COMMON: [&str; 8] = [
     "-s 4097",
     "-s 1048576",
 ];
-/// Flags of tools that measure bandwidth.
+/// Flags of the bandwidth tools.
 const BANDWIDTH: [&str; 5] = ["-a", "-b", "-q 16", "-b -q 4 -R", "-c XRC -b -q 4"];
 /// Flags of Send and Write, which unreliable connections have.
 const ONE_WAY: [&str; 2] = ["-c UC", "-I 64 -s 64"];
@@ -51,10 +51,10 @@ const SEND: [&str; 7] = [
 
 /// perftest's eight tools with their flags.
 ///
-/// Not among them is what perftest itself refuses: Writes with `-e`, atomics of another size,
-/// latency with `-b` and `-q`, `-c XRC` and `-c UC` with `-R`. `-a` of the latency tools is left
-/// out: perftest measures the processor's frequency again for each of 23 sizes, for seconds each on
-/// a busy machine.
+/// Combinations that perftest itself refuses are not included: Writes with `-e`, atomics of another
+/// size, latency with `-b` and `-q`, `-c XRC` and `-c UC` with `-R`. `-a` of the latency tools is
+/// omitted: perftest measures the processor's frequency again for each of 23 sizes, for seconds
+/// each on a busy machine.
 pub fn perftest_matrix(selection: Selection, first_port: u16, server: &str) -> Vec<Job> {
     let mut all = Vec::new();
     for operation in ["send", "write", "read", "atomic"] {
@@ -91,7 +91,7 @@ fn each_once<'a>(all: &[(String, &'a str)]) -> Vec<(String, &'a str)> {
     chosen
 }
 
-/// Flags with as few iterations as make a result, but where the time is given.
+/// Flags for the smallest number of iterations with a result, unless the duration is given.
 fn enough(flags: &str) -> String {
     if flags.contains("-D") {
         flags.to_owned()
@@ -117,7 +117,7 @@ fn flags_of(operation: &str, measure: &str) -> Vec<&'static str> {
         flags.extend(ONE_WAY);
     }
     flags.retain(|flags| has(flags));
-    // Two seconds, all of which count.
+    // Two seconds, without margins.
     flags.push("-D 2 -f 0");
     flags
 }

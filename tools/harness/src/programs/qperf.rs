@@ -2,8 +2,8 @@
 
 use super::{words, Job, Ready};
 
-/// Its tests of RC, which it connects through rdma_cm (`-cm 1`); without that it names its peers by
-/// LID, which Ethernet has not.
+/// The RC tests, which it connects through rdma_cm (`-cm 1`); otherwise it addresses peers by LID,
+/// which Ethernet does not have.
 const TESTS: [&str; 12] = [
     "rc_lat",
     "rc_bw",
@@ -19,7 +19,7 @@ const TESTS: [&str; 12] = [
     "ver_rc_fetch_add",
 ];
 
-/// `qperf` with each of its tests of RC for a second, one server each.
+/// `qperf` with each of its RC tests for a second, with one server each.
 pub fn qperf(first_port: u16, server: &str) -> Vec<Job> {
     let job = |(port, test): (u16, &str)| {
         let common = format!("qperf -lp {port}");

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use super::{words, Job, Ready};
 
-/// Both ends of rping close their event channel when they are done, while a thread of theirs may be
-/// about to read from it, which then exits with 255, on any device.
+/// Both ends of rping close their event channel at the end, while one of their threads may be about
+/// to read from it; rping then exits with 255, on any device.
 pub(super) const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
 
-/// A program whose client prints `text` when all is well.
+/// A program whose client prints `text` on success.
 fn cm_job(label: &str, size_octets: u32, port: u16, calls: [String; 2], text: &'static str) -> Job {
     let [server, client] = calls.map(|line| words(&line));
     Job {
@@ -36,7 +36,7 @@ pub fn ucmatose(port: u16, server: &str) -> Job {
     cm_job("ucmatose", 4096, port, calls, "return status 0")
 }
 
-/// `udaddy`: the same for datagrams, at the port that it cannot be told to change.
+/// `udaddy`: the same for datagrams, at its fixed port.
 pub fn udaddy(server: &str) -> Job {
     let call = |role: &str| {
         format!(
@@ -53,8 +53,8 @@ pub fn udaddy(server: &str) -> Job {
     )
 }
 
-/// `mckey`: 10 messages to a group of the same version of IP as `server`, each end with flags of
-/// its own.
+/// `mckey`: 10 messages to a group of the same IP version as `server`, with separate flags for each
+/// end.
 pub fn mckey(server: &str, receiver_flags: &str, sender_flags: &str) -> Job {
     let group = if server.contains(':') {
         IpAddr::from([0xff0e, 0, 0, 0, 0, 0, 0x7572, 0x646d])
@@ -72,7 +72,7 @@ pub fn mckey(server: &str, receiver_flags: &str, sender_flags: &str) -> Job {
     )
 }
 
-/// The flag with which `ucmatose` and its like take an address of IPv6.
+/// The flag with which `ucmatose` and similar programs accept an IPv6 address.
 fn family(server: &str) -> &'static str {
     if server.contains(':') {
         "-f ipv6"
@@ -88,8 +88,7 @@ pub fn rdma_client(port: u16, server: &str) -> Job {
     cm_job("rdma_client", 16, port, calls, "rdma_client: end 0")
 }
 
-/// `rdma_xserver` and `rdma_xclient`, over RC unless told otherwise; the server takes any address
-/// of IPv4.
+/// `rdma_xserver` and `rdma_xclient`, over RC by default; the server listens on all IPv4 addresses.
 fn rdma_xclient(port: u16, server: &str) -> Job {
     let calls = [
         format!("rdma_xserver -p {port}"),
@@ -98,7 +97,7 @@ fn rdma_xclient(port: u16, server: &str) -> Job {
     cm_job("rdma_xclient", 16, port, calls, "rdma_xclient: end 0")
 }
 
-/// `cmtime`: 50 connections at once, the server without end.
+/// `cmtime`: 50 concurrent connections; the server does not end.
 fn cmtime(port: u16, server: &str) -> Job {
     let call = |role: &str| format!("cmtime {role} {server} -p {port} -c 50");
     cm_job("cmtime", 0, port, [call("-b"), call("-s")], "disconnect").served_forever()
@@ -110,7 +109,7 @@ fn rsocket(program: &str, option: &str, port: u16, server: &str) -> Job {
     let label = format!("{program} {option}");
     let mut job = cm_job(label.trim(), 1000, port, [call("-b"), call("-s")], "custom");
     if ["-T s", "-T f"].contains(&option) {
-        // Sockets of the kernel, for comparison.
+        // Kernel sockets, for comparison.
         job.ready = Ready::Tcp(port);
     }
     job
@@ -121,11 +120,11 @@ pub fn rstream(port: u16, server: &str) -> Job {
     rsocket("rstream", "", port, server)
 }
 
-/// Every program of rdmacm-utils that can be told where to run, with its options.
+/// Every program of rdmacm-utils whose address and port can be chosen, with its options.
 ///
-/// Not among them are `rping -q`, whose server may still wait for an acknowledgement when the
-/// client is gone, and `-T a` of the streams: they take for an error that the other end has closed,
-/// though it has sent everything before.
+/// Not included are `rping -q`, whose server may still wait for an acknowledgement when the client
+/// has ended, and `-T a` of the streams, which treat the peer's close as an error although it has
+/// sent all data before.
 pub fn rdmacm_utils(first_port: u16, server: &str) -> Vec<Job> {
     const STREAM: [&str; 8] = ["", "-T s", "-T b", "-T n", "-T r", "-T v", "-T f", "-k 5"];
     const IO_STREAM: [&str; 4] = ["", "-T b", "-T n", "-T v"];
