@@ -1,10 +1,9 @@
 /*
- * Threads that are cancelled (pthread_cancel) while they rest in a call of verbs or of rdma_cm, or
- * repeat one. The thread ends, the process and the device go on.
- *
- * Calls that wait are cancelled while they wait, as those that read(2) or write(2) a file of the
- * kernel are with other devices. The others are cancelled at some instant; whatever they had done
- * then is left undone, so each loop is made of calls that the device can repeat often enough.
+ * Threads that are cancelled (pthread_cancel) in a call of verbs or rdma_cm: while it waits, or at
+ * some instant of repeated calls. The cancellation ends the thread; process and device continue to
+ * work. Waiting calls are cancelled while they wait, as with other devices those that read(2) or
+ * write(2) a file of the kernel. A call that is cancelled at some other instant does not undo what
+ * it has done, so the loops consist of calls that the device can repeat often enough.
  */
 #define _GNU_SOURCE
 #include "loopback.h"
@@ -28,8 +27,8 @@
 #define ROUNDS 40
 #define RUN_US 2000
 /*
- * So long a thread is given to come to rest. It is cancelled in any case: this only makes it likely
- * that it rests then.
+ * Time for a thread to begin waiting. It is cancelled in any case; the time only makes it likely
+ * that it is waiting then.
  */
 #define SETTLE_US 20000
 
@@ -66,7 +65,7 @@ static void waits_for_async_event(void)
 	ibv_get_async_event(common.end.context, &event);
 }
 
-/* Calls that have nothing to do with verbs, but pass the stand-in. */
+/* Calls without verbs that pass through the stand-in. */
 static void waits_in_write(void)
 {
 	if (write(common.full_pipe[1], "x", 1) != 1)
@@ -190,7 +189,7 @@ static void cancel(void *(*run)(void *), const struct call *call, useconds_t mic
 		fail("%s: the thread was not cancelled", call->name);
 }
 
-/* The device serves those that remain. */
+/* The device continues to serve the process. */
 static void device_goes_on(void)
 {
 	struct ibv_qp *a = loopback_qp(&common.end, IBV_QPT_RC, NULL),
@@ -236,8 +235,8 @@ static void cancel_those_that_repeat(void)
 }
 
 /*
- * Queue pairs, completion queue and channel of each round are new: the last thread has left
- * completions and events behind.
+ * Queue pairs, completion queue and channel of each round are new, because the previous thread has
+ * left completions and events behind.
  */
 static void cancel_those_that_exchange(void)
 {

@@ -16,15 +16,15 @@ static uint64_t wall_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* What the completions of a queue said last. */
+/* The times of the queue's previous completion. */
 struct times {
 	uint64_t ticks, wall_ns;
 	int completions;
 };
 
 /*
- * The times of the current completion: not before those of the previous one, the same whenever they
- * are read, and not in the future.
+ * The times of the current completion: not before those of the previous one, the same in every
+ * reading, and not in the future.
  */
 static void look(struct ibv_cq_ex *cq, struct times *last)
 {
@@ -48,7 +48,7 @@ static void look(struct ibv_cq_ex *cq, struct times *last)
 	last->completions++;
 }
 
-/* Takes everything that has completed. */
+/* Polls all completions. */
 static void take(struct ibv_cq_ex *cq, struct times *last)
 {
 	struct ibv_poll_cq_attr attr = { 0 };

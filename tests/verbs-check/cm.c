@@ -1,6 +1,5 @@
 /*
- * rdma_cm as a program sees it: one process that connects to itself, all of its ids on one channel
- * that it polls.
+ * rdma_cm in a process that connects to itself, with all of its ids on one channel that it polls.
  */
 #include "scenarios.h"
 
@@ -159,7 +158,7 @@ static void ask(struct rdma_cm_id *id, const uint8_t *data, uint8_t len)
 		fail("rdma_connect: %s", strerror(errno));
 }
 
-/* Accepts what has come to a listener, and waits for the client to hear of it. */
+/* Accepts a pending request of a listener, and waits until the client is connected. */
 static struct rdma_cm_id *grant(const struct seen *request, const uint8_t *data, uint8_t len)
 {
 	struct rdma_conn_param param = with_data(data, len);
@@ -186,7 +185,7 @@ static void drop(struct rdma_cm_id *id)
 		fail("rdma_destroy_id: %s", strerror(errno));
 }
 
-/* Both ends wish to end it before either hears of the other's wish. */
+/* Both ends disconnect before either has the other's DREQ. */
 static void end_both(struct rdma_cm_id *a, struct rdma_cm_id *b)
 {
 	if (rdma_disconnect(a) || rdma_disconnect(b))
@@ -197,10 +196,7 @@ static void end_both(struct rdma_cm_id *a, struct rdma_cm_id *b)
 	drop(b);
 }
 
-/*
- * Private data of every message, up to what InfiniBand has room for in each: 56, 196 and 148
- * octets.
- */
+/* Private data of every message, up to InfiniBand's maximum for each: 56, 196 and 148 octets. */
 static void check_private_data(void)
 {
 	static const uint8_t lengths[][3] = { { 0, 0, 0 }, { 1, 1, 1 }, { 56, 196, 148 } };
@@ -236,10 +232,7 @@ static void check_private_data(void)
 	drop(server);
 }
 
-/*
- * Each request comes to the listener that it was for, and more of them than the backlog wait for
- * their turn.
- */
+/* Each request arrives at its listener, and more requests than the backlog wait for their turn. */
 static void check_listeners(void)
 {
 	struct rdma_cm_id *servers[LISTENERS], *clients[LISTENERS], *waiting[CLIENTS];
@@ -276,7 +269,7 @@ static void check_listeners(void)
 		drop(servers[i]);
 }
 
-/* An id takes its events along to another channel. */
+/* An id takes its events along when it migrates to another channel. */
 static void check_migration(void)
 {
 	struct rdma_event_channel *first = channel, *second = polled_channel();
@@ -302,7 +295,7 @@ static void check_migration(void)
 	rdma_destroy_event_channel(second);
 }
 
-/* Nobody listens where somebody did. */
+/* Nothing listens any longer where something did. */
 static void check_refusal(void)
 {
 	struct rdma_cm_id *server = listener(0), *client = client_of(server);

@@ -96,8 +96,7 @@ static int post(struct end *e, struct ibv_qp *qp, struct ibv_ah *ah, uint32_t to
 }
 
 /*
- * Waits for a send's completion and its receive's, in whichever order they come; gives the
- * receive's.
+ * Waits for the completions of a send and of its receive, in either order; returns the receive's.
  */
 static struct ibv_wc exchanged(struct end *e)
 {
@@ -107,8 +106,8 @@ static struct ibv_wc exchanged(struct end *e)
 }
 
 /*
- * A failed send stops the send queue, not the receive queue; the application takes it back from
- * SQE.
+ * A failed send stops the send queue, not the receive queue; the application moves the queue pair
+ * out of SQE.
  */
 static void send_error(struct end *e, struct ibv_qp *a, struct ibv_qp *b, struct ibv_ah *ah)
 {
@@ -133,7 +132,7 @@ static void send_error(struct end *e, struct ibv_qp *a, struct ibv_qp *b, struct
 	exchanged(e);
 }
 
-/* A message that is longer than the receive is lost, and the receive is there for the next one. */
+/* A message that is longer than the receive request is dropped; the request serves the next one. */
 static void too_long(struct end *e, struct ibv_qp *a, struct ibv_qp *b, struct ibv_ah *ah)
 {
 	struct ibv_wc wc;
@@ -188,7 +187,7 @@ void check_datagram(void)
 	if (memcmp(e.region + 8192 + GRH, e.region, 4096))
 		fail("the message is not what was sent");
 
-	/* What came in says where an answer goes. */
+	/* A received message contains the address for an answer. */
 	if (ibv_init_ah_from_wc(e.context, 1, &wc, (struct ibv_grh *)(e.region + 8192), &learned))
 		fail("ibv_init_ah_from_wc: %s", strerror(errno));
 	if (!learned.is_global || learned.grh.sgid_index != 1 ||

@@ -1,7 +1,7 @@
 /*
- * A server that leaves as soon as it has a client's message: the message is a success, and the
- * client hears of the end from rdma_cm alone. The server is a process of its own, started anew for
- * each way to leave.
+ * A server that ends as soon as it has received a client's message: the send succeeds, and the
+ * client learns of the end from rdma_cm only. The server is a separate process, restarted for each
+ * way to end.
  */
 #include "scenarios.h"
 
@@ -89,7 +89,7 @@ void departing_server(const char *way)
 	exit(0);
 }
 
-/* Starts a server; gives its process id and its port. */
+/* Starts a server; returns its process id and its port. */
 static pid_t start_server(const char *way, uint16_t *port)
 {
 	char *argv[] = { "verbs-check", "departing-server", (char *)way, NULL };

@@ -1,5 +1,5 @@
 /*
- * Programs that close descriptors that they do not know, or open others in their place, while the
+ * Programs that close descriptors that they do not own, or open others in their place, while the
  * device is open.
  */
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@ static bool is_open(int fd)
 	return fcntl(fd, F_GETFD) >= 0;
 }
 
-/* Opens files until each descriptor below DESCRIPTORS is open; gives the first new one. */
+/* Opens files until each descriptor below DESCRIPTORS is open; returns the first new one. */
 static int open_all(void)
 {
 	int first = -1, fd;
@@ -67,7 +67,7 @@ void check_fork_descriptors(void)
 
 	end_open(&e, IBV_ACCESS_LOCAL_WRITE);
 	exchange(&e);
-	/* Behind the back of every library. */
+	/* Without the C library. */
 	if (syscall(SYS_close_range, FIRST, ~0u, 0))
 		fail("close_range: %s", strerror(errno));
 	if (open_all() != FIRST)
@@ -83,7 +83,7 @@ void check_fork_descriptors(void)
 		fail("a file of the program is closed in its child");
 }
 
-/* The ways in which programs close what they do not know. */
+/* The ways in which programs close descriptors that they do not own. */
 static void with_closefrom(void)
 {
 	closefrom(FIRST);
@@ -101,7 +101,7 @@ static void one_by_one(void)
 		close(fd);
 }
 
-/* In a child nothing is spared: the child has no use for it. */
+/* In a child no descriptor is protected, because the child has no use for them. */
 static void child_closes_all(void (*close_all)(void))
 {
 	pid_t child = fork();
@@ -117,7 +117,7 @@ static void child_closes_all(void (*close_all)(void))
 		fail("a descriptor is open in a child that closed all");
 }
 
-/* Nobody has written to what the program opened in place of what it had closed. */
+/* Nothing was written to the files that the program opened in place of those that it had closed. */
 static void expect_unused(int socket)
 {
 	char octet;
@@ -156,7 +156,7 @@ void check_closefrom(void)
 				expect_unused(fd);
 		}
 	}
-	/* What is spared can be neither closed nor replaced. */
+	/* The protected descriptors can be neither closed nor replaced. */
 	open_all();
 	with_closefrom();
 	for (int fd = FIRST; fd < DESCRIPTORS; fd++) {

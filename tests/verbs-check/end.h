@@ -14,7 +14,7 @@
 #define RECV_DEPTH 64
 #define REGION_OCTETS (4u << 20)
 
-/* What the two ends tell each other. */
+/* The data that the two ends exchange. */
 struct hello {
 	uint32_t qpn, psn, rkey, foreign_rkey;
 	uint64_t addr;
@@ -35,34 +35,34 @@ struct end {
 	uint32_t operations;	/* of scenarios that take as many as one likes */
 };
 
-/* How a connection is wished for. */
+/* The parameters of a connection. */
 struct wish {
 	int access;		/* rights of the region */
 	uint8_t rnr_retry, min_rnr_timer, timeout;
 };
 
-/* Ends the program with a sentence; never returns. */
+/* Prints a sentence and ends the program; never returns. */
 void fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* Opens urdma0 and makes one of everything; fails with a sentence. */
+/* Opens urdma0 and creates one object of each kind; fails with a sentence. */
 void end_open(struct end *e, int access);
 /* Meets the other end at `path` (the server first) and takes the queue pair to RTS. */
 void end_connect(struct end *e, const char *path, bool server, const struct wish *wish);
-/* Tells the other end that this point is reached and waits until it has. */
+/* Waits until both ends have reached this point. */
 void end_meet(struct end *e);
-/* Tells the other end something, whether it waits or not. */
+/* Sends the other end a message, whether it waits or not. */
 void end_say(struct end *e);
-/* Waits until the other end says something or its process ends. */
+/* Waits until the other end sends a message or its process ends. */
 void end_await_peer(struct end *e);
-/* Whether the other end has come to its next meeting or is gone. */
+/* Whether the other end has reached its next end_meet or has ended. */
 bool end_peer_waits(struct end *e);
 void end_close(struct end *e);
 
-/* Posts one work request; 0 or the errno that ibv_post_* gave. */
+/* Posts one work request; returns 0 or the errno of ibv_post_*. */
 int end_send(struct end *e, struct ibv_send_wr *wr, size_t offset, uint32_t length, uint32_t lkey);
 int end_recv(struct end *e, uint64_t wr_id, size_t offset, uint32_t length);
 
-/* When a wait that begins now has taken too long; fails if that time has come. */
+/* The deadline of a wait that begins now; fails if it has passed. */
 double end_deadline(void);
 void end_check_deadline(double deadline);
 /* Polls until a completion comes; fails after a minute. */

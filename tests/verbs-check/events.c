@@ -1,6 +1,6 @@
 /*
- * Asynchronous events, the states SQD and SQE and fork as a program sees them: queue pairs of one
- * process, connected to one another.
+ * Asynchronous events, the states SQD and SQE, and fork, with queue pairs of one process that are
+ * connected to one another.
  */
 #include "loopback.h"
 #include "scenarios.h"
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE)
-/* Polls after which a completion that must not come would have come. */
+/* Polls after which a completion that must not occur would have occurred. */
 #define VAIN_POLLS 1000
 
 static void nothing_completes(struct end *e, const char *when)
@@ -24,7 +24,7 @@ static void nothing_completes(struct end *e, const char *when)
 			fail("a completion %s", when);
 }
 
-/* The limit of a shared receive queue tells once, the end of its last user tells too. */
+/* The limit of a shared receive queue is reported once, and so is the end of its last user. */
 static void shared_queue(struct end *e)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
@@ -49,14 +49,14 @@ static void shared_queue(struct end *e)
 	end_expect_event(e, IBV_EVENT_SRQ_LIMIT_REACHED);
 	if (ibv_query_srq(srq, &attr) || attr.srq_limit)
 		fail("the limit is still armed");
-	/* The next event is this one: the limit has told once. */
+	/* The next event is this one: the limit was reported once. */
 	loopback_go(b, IBV_QPS_ERR);
 	end_expect_event(e, IBV_EVENT_QP_LAST_WQE_REACHED);
 	if (ibv_destroy_qp(a) || ibv_destroy_qp(b) || ibv_destroy_srq(srq))
 		fail("ibv_destroy_srq");
 }
 
-/* In SQD requests wait; whether the drain is an event is the application's choice. */
+/* In SQD requests wait; the application chooses whether the drain raises an event. */
 static void drain(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	struct ibv_qp_attr sqd = { .qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1 };
@@ -71,7 +71,7 @@ static void drain(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	end_expect(e, IBV_WC_SUCCESS);
 	end_expect(e, IBV_WC_SUCCESS);
 
-	/* This is the first event: that drain was not asked for. */
+	/* This is the first event: none was requested for the previous drain. */
 	if (loopback_post(e, a, IBV_WR_RDMA_WRITE, e->mr->lkey, e->mr->rkey ^ 1))
 		fail("ibv_post_send");
 	end_expect(e, IBV_WC_REM_ACCESS_ERR);
@@ -85,7 +85,7 @@ static void drain(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	loopback_exchange(e, a);
 }
 
-/* A send of memory that is not registered, which takes the queue pair to `state`. */
+/* A send from memory that is not registered, which moves the queue pair to `state`. */
 static void fail_send(struct end *e, struct ibv_qp *qp, enum ibv_qp_state state)
 {
 	if (loopback_post(e, qp, IBV_WR_SEND, e->mr->lkey ^ 1, 0))
@@ -95,8 +95,8 @@ static void fail_send(struct end *e, struct ibv_qp *qp, enum ibv_qp_state state)
 }
 
 /*
- * A failed send of an unreliable connection stops its sends alone, in SQE, and the application
- * takes it back; a reliable one is at its end.
+ * A failed send of an unreliable connection stops its send queue only, in SQE, and the application
+ * moves it out; a reliable connection is in ERR.
  */
 static void send_errors(struct end *e)
 {
@@ -135,7 +135,7 @@ static void send_errors(struct end *e)
 	loopback_destroy(a, b);
 }
 
-/* A child has its parent's objects and may not use them; its end disturbs nobody. */
+/* A child has its parent's objects and may not use them; its end does not disturb the parent. */
 static void forked(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	struct ibv_wc wc;
@@ -152,10 +152,10 @@ static void forked(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 		if (!loopback_post(e, a, IBV_WR_SEND, e->mr->lkey, 0) ||
 		    ibv_poll_cq(e->cq, 1, &wc) > 0)
 			fail("the child uses its parent's device");
-		/* What runs at exit must leave the parent's device alone. */
+		/* Exit handlers must not affect the parent's device. */
 		exit(0);
 	}
-	/* The parent's pages are its own from now on, and so is what it sends of them. */
+	/* From now on the parent's pages are its own, and so are the octets that it sends. */
 	memset(e->region, 0x22, OCTETS);
 	loopback_exchange(e, a);
 	if (waitpid(child, &status, 0) != child || status)

@@ -1,5 +1,5 @@
 /*
- * What rdma_cm answers to bind, listen and resolve, by the state of the id and the owners of the
+ * The results of bind, listen and resolve in rdma_cm, by the state of the id and the owners of the
  * port: the rules of the kernel's cma (cma_check_port, rdma_listen, rdma_resolve_addr,
  * rdma_resolve_route), in one process and between two.
  */
@@ -46,13 +46,13 @@ static int is_any(const struct way *way)
 	return !strcmp(address, "::") || !strcmp(address, "0.0.0.0");
 }
 
-/* AFONLY as it counts: an IPv4 id has it unless the application says otherwise. */
+/* The effective AFONLY: an IPv4 id has it unless the application says otherwise. */
 static int is_af_only(const struct way *way)
 {
 	return way->af_only == UNSET ? !is_ipv6(way) : way->af_only;
 }
 
-/* What cma_check_port gives for `asked`, with REUSEADDR `reuse`, while `held` has the port. */
+/* The result of cma_check_port for `asked`, with REUSEADDR `reuse`, while `held` has the port. */
 static int clash(const struct way *held, const struct way *asked, int reuse)
 {
 	if (reuse == 1 && held->reuse == 1 && !held->listens)
@@ -85,7 +85,7 @@ static void set_options(struct rdma_cm_id *id, const struct way *way)
 		fail("an option of an id: %s", strerror(errno));
 }
 
-/* Binds, and listens if it is to; the errno, or 0. */
+/* Binds, and listens if requested; returns the errno or 0. */
 static int take(struct rdma_cm_id *id, const struct way *way, uint16_t port)
 {
 	struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(port) };
@@ -110,7 +110,7 @@ static void drop(struct rdma_cm_id *id)
 		fail("rdma_destroy_id: %s", strerror(errno));
 }
 
-/* Takes a port for a moment. */
+/* Takes a port temporarily. */
 static int attempt(const struct way *way, uint16_t port)
 {
 	struct rdma_cm_id *id = new_id();
@@ -139,13 +139,13 @@ static void expect(const char *who, const struct way *held, const struct way *as
 	     strerror(wanted));
 }
 
-/* What the other process is asked to try. */
+/* A request to the other process. */
 struct question {
 	struct way way;
 	uint16_t port;
 };
 
-/* The other process: answers each question with an errno until there are no more. */
+/* The other process: answers each request with an errno until there are no more. */
 static void answer(int socket)
 {
 	struct question question;
@@ -212,13 +212,13 @@ static void check_ports(int socket)
 				for (int more = 0; more < 4; more++) {
 					held.late = more & 1;
 					held.listens = more >> 1;
-					/* REUSEADDR cannot be taken back from a port. */
+					/* REUSEADDR of a bound port cannot be cleared. */
 					if (!held.late || held.reuse != 0)
 						check_held(socket, &held);
 				}
 }
 
-/* Two ids share a port, and the second listens: it must be the only one to get requests. */
+/* Two ids share a port, and the second listens: no other id may listen at it. */
 static void check_listen_beside(int socket, const struct way *held, const struct way *asked)
 {
 	struct way listening = *asked;
@@ -232,13 +232,15 @@ static void check_listen_beside(int socket, const struct way *held, const struct
 	expect("one process", held, &listening, attempt(&listening, port), wanted);
 	expect("two processes", held, &listening, attempt_elsewhere(socket, &listening, port),
 	       wanted);
-	/* An id that failed to listen is still bound, and can when the other has gone. */
+	/*
+	 * An id that failed to listen is still bound, and can listen when the other is destroyed.
+	 */
 	expect("one process", held, asked, take(other, asked, port), 0);
 	expect("one process", held, &listening, rdma_listen(other, 1) ? errno : 0, wanted);
 	drop(id);
 	if (wanted && rdma_listen(other, 1))
 		fail("rdma_listen on a port that is free: %s", strerror(errno));
-	/* From now on nothing is shared. */
+	/* From now on the port is not shared. */
 	wanted = clash(&listening, asked, 1);
 	expect("two processes", &listening, asked, attempt_elsewhere(socket, asked, port), wanted);
 	if (option(other, RDMA_OPTION_ID_REUSEADDR, 1) != EINVAL ||
@@ -256,7 +258,7 @@ static void check_listen(int socket)
 			check_listen_beside(socket, &held, &asked);
 }
 
-/* Where an id can be on its way. */
+/* The states of an id. */
 enum state {
 	IDLE, BOUND, BOUND_ANY, ADDR_FAILED, ADDR_RESOLVED, ROUTE_RESOLVED, CONNECTED, ACCEPTED,
 	LISTENING, STATES
@@ -301,7 +303,7 @@ static void add_qp(struct rdma_cm_id *id)
 		fail("a queue pair of an id: %s", strerror(errno));
 }
 
-/* Takes an id from idle to `state`; what it needs besides is in `others`. */
+/* Takes an id from idle to `state`; additional ids that this needs are in `others`. */
 static struct rdma_cm_id *bring_to(enum state state, struct rdma_cm_id *others[2])
 {
 	struct rdma_cm_id *id = new_id(), *accepted;
@@ -356,7 +358,7 @@ static struct rdma_cm_id *bring_to(enum state state, struct rdma_cm_id *others[2
 	return accepted;
 }
 
-/* What can be done with an id. */
+/* The calls that an id can be used in. */
 enum call {
 	BIND, RESOLVE_ADDR, RESOLVE_OTHER_FAMILY, RESOLVE_ROUTE, RESOLVE_ROUTE_AT_ONCE, LISTEN,
 	CALLS
@@ -399,10 +401,10 @@ static int run_call(struct rdma_cm_id *id, enum call call)
 	return failed ? errno : 0;
 }
 
-/* Not called: librdmacm reads the device of an id without looking whether it has one. */
+/* Not called: librdmacm reads the device of an id without checking that it has one. */
 #define SKIPPED -1
 
-/* `cma_comp_exch` takes a call in one state and gives EINVAL in all others. */
+/* `cma_comp_exch` accepts a call in one state and returns EINVAL in all others. */
 static void check_states(void)
 {
 	static const int wanted[STATES][CALLS] = {
@@ -440,7 +442,7 @@ static void check_states(void)
 			if (id->qp)
 				rdma_destroy_qp(id);
 			drop(id);
-			/* Events that nobody has read went with their ids. */
+			/* Unread events were destroyed with their ids. */
 		}
 	}
 }
@@ -450,7 +452,7 @@ void check_ids(void)
 	int sockets[2], status;
 	pid_t other;
 
-	/* Without a packet's bounds a question could come in two parts. */
+	/* A socket without message boundaries could deliver a request in two parts. */
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets))
 		fail("a socket pair: %s", strerror(errno));
 	other = fork();

@@ -1,6 +1,6 @@
 /*
- * What keys open: windows of type 2 with the key that the application chooses, shared receive
- * queues of another protection domain, no octets at all.
+ * Access by keys: type 2 windows with a key that the application chooses, shared receive queues of
+ * another protection domain, and regions of length 0.
  */
 #include "loopback.h"
 #include "scenarios.h"
@@ -19,7 +19,7 @@ static void complete(struct end *e, int count)
 		end_expect(e, IBV_WC_SUCCESS);
 }
 
-/* One signaled request without a list; 0 or what ibv_post_send gave. */
+/* One signaled request without a list; returns the result of ibv_post_send. */
 static int post(struct ibv_qp *qp, struct ibv_send_wr wr)
 {
 	struct ibv_send_wr *bad;
@@ -75,8 +75,8 @@ static void expect_key(const struct ibv_mw *mw, uint32_t before, uint32_t tag)
 }
 
 /*
- * The application chooses the low eight bits; the others are the window's whatever it passes, and
- * mw->rkey is the result.
+ * The application chooses the low eight bits; the other bits are the window's, whatever it passes,
+ * and mw->rkey is the result.
  */
 static void window_key(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
@@ -93,7 +93,7 @@ static void window_key(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 		write_through(e, a, mw->rkey, IBV_WC_SUCCESS);
 		invalidate(e, b, mw->rkey, IBV_WC_SUCCESS);
 	}
-	/* What is not posted changes nothing. */
+	/* A request that is not posted changes nothing. */
 	struct ibv_send_wr wr = binding(e, mw, mw->rkey + 1);
 	uint32_t before = mw->rkey;
 
@@ -150,7 +150,7 @@ static void window_key_by_calls(struct end *e)
 		fail("ibv_dealloc_mw");
 }
 
-/* Only the queue pair that has bound a window invalidates it, and a region is not invalidated. */
+/* Only the queue pair that bound a window can invalidate it, and regions cannot be invalidated. */
 static void foreign_window(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	struct ibv_mw *mw = window(e);
@@ -187,8 +187,8 @@ static void receive_with(struct end *e, struct ibv_srq *srq, const struct ibv_mr
 }
 
 /*
- * Waits until the inbox has what the first octets of the region have: a write of an unreliable
- * connection completes before.
+ * Waits until the inbox is equal to the first octets of the region; a write of an unreliable
+ * connection completes earlier.
  */
 static void arrived(struct end *e)
 {
@@ -200,7 +200,7 @@ static void arrived(struct end *e)
 			fail("a completion before a message was placed");
 }
 
-/* Both ends of a connection after a receive of `b` and its message have failed. */
+/* Checks both ends of a connection after a receive of `b` and its message have failed. */
 static void failed(struct end *e, enum ibv_wc_status sender)
 {
 	for (int i = 0; i < 2; i++) {
@@ -214,8 +214,8 @@ static void failed(struct end *e, enum ibv_wc_status sender)
 }
 
 /*
- * A shared receive queue of another protection domain than the queue pair's: the keys of its
- * requests are of the queue's domain, those of send requests and of peers of the queue pair's.
+ * A shared receive queue of another protection domain than the queue pair's: the keys in its
+ * requests belong to the queue's domain, those in send requests and from peers to the queue pair's.
  */
 static void shared_queue(struct end *e, enum ibv_qp_type type)
 {
@@ -229,7 +229,7 @@ static void shared_queue(struct end *e, enum ibv_qp_type type)
 	receive_with(e, srq, e->foreign_mr);
 	loopback_exchange(e, a);
 	arrived(e);
-	/* What the peer writes, and what the queue pair sends and reads, is of its own domain. */
+	/* Remote writes, sends and reads use the queue pair's own domain. */
 	memset(e->region + INBOX, 0, OCTETS);
 	write_through(e, a, e->mr->rkey, IBV_WC_SUCCESS);
 	arrived(e);
@@ -275,7 +275,7 @@ static void shared_queue_keeps_its_domain(struct end *e)
 		fail("a protection domain is still in use: %s", strerror(errno));
 }
 
-/* A message of no octets from `a`, with a list of one element in `list`, or without a list. */
+/* Sends a message of length 0 from `a`, with a list of one element in `list`, or without a list. */
 static void nothing(struct end *e, struct ibv_qp *a, enum ibv_wr_opcode opcode,
 		    const struct ibv_mr *list, uint64_t remote_addr, uint32_t rkey)
 {
@@ -309,8 +309,8 @@ static void one_octet(struct end *e, struct ibv_qp *a, enum ibv_wr_opcode opcode
 }
 
 /*
- * Regions of no octets at every kind of address, and messages of none through them, behind them and
- * with keys that do not exist.
+ * Regions of length 0 at every kind of address, and messages of length 0 through them, behind them
+ * and with unknown keys.
  */
 static void no_octets(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
@@ -358,7 +358,7 @@ static void no_octets_on_demand(struct end *e)
 		fail("a region of no octets with on-demand paging: %s", strerror(errno));
 }
 
-/* The memory of a region without on-demand paging is there, so all advice about it succeeds. */
+/* The memory of a region without on-demand paging is resident, so all advice about it succeeds. */
 static void advice(struct end *e)
 {
 	const enum ibv_advise_mr_advice advices[] = {
@@ -400,7 +400,7 @@ void check_keys(void)
 	struct end e;
 	struct ibv_qp *a, *b;
 
-	loopback_open(&e, &a, &b);
+	loopback_open(&e, ALL, &a, &b);
 	window_key(&e, a, b);
 	window_key_by_calls(&e);
 	foreign_window(&e, a, b);

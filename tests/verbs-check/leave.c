@@ -1,9 +1,7 @@
 /*
- * A receiver that leaves with a completion in hand: what its peer sent is a success, an idle peer
- * hears nothing, and the next send fails.
- *
- * The number of operations chooses the variant: how the receiver leaves, what is sent, and whether
- * the sender asks for a completion.
+ * A receiver that ends with a completion: its peer's send succeeds, an idle peer gets no event, and
+ * the next send fails. The number of operations selects the variant: how the receiver ends, the
+ * operation, and whether the sender asks for a completion.
  */
 #include "scenarios.h"
 
@@ -30,7 +28,7 @@ static struct variant variant_of(const struct end *e)
 				 .signaled = number & 2 };
 }
 
-/* Fails if anything has happened at this end. */
+/* Fails if there is any completion or event at this end. */
 static void expect_quiet(struct end *e)
 {
 	struct pollfd events = { .fd = e->context->async_fd, .events = POLLIN };
@@ -112,7 +110,7 @@ void leave_server(struct end *e)
 		kill(getpid(), SIGKILL);
 	}
 	end_say(e);
-	/* Until the peer has seen its next request fail. */
+	/* Waits until the peer's next request has failed. */
 	end_await_peer(e);
 	exit(0);
 }

@@ -21,7 +21,7 @@ static struct ibv_qp_init_attr small_qp(struct end *e)
 	};
 }
 
-/* One more of each than the device says is refused; with exactly as many it works. */
+/* One more of each than the device reports is refused; exactly as many work. */
 static void sizes(struct end *e, const struct ibv_device_attr *device)
 {
 	struct ibv_qp_init_attr attr = small_qp(e);
@@ -43,11 +43,11 @@ static void sizes(struct end *e, const struct ibv_device_attr *device)
 	ibv_destroy_qp(qp);
 }
 
-/* A kind of object of which the device says how many there can be. */
+/* A kind of object whose maximum number the device reports. */
 struct kind {
 	const char *name;
 	int max;
-	/* Those that the end has from before. */
+	/* Objects that the end has created before. */
 	int existing;
 	void *(*make)(struct end *e, int number);
 	int (*destroy)(void *object);
@@ -110,7 +110,7 @@ static int destroy_mr(void *object) { return ibv_dereg_mr(object); }
 static int destroy_mw(void *object) { return ibv_dealloc_mw(object); }
 static int destroy_ah(void *object) { return ibv_destroy_ah(object); }
 
-/* There can be as many as the device says, and one more is refused with ENOMEM. */
+/* The reported number of objects can be created, and one more is refused with ENOMEM. */
 static void count_of(struct end *e, const struct kind *kind)
 {
 	void **made = calloc((size_t)kind->max + 1, sizeof(*made));
@@ -149,7 +149,7 @@ static void counts(struct end *e, const struct ibv_device_attr *device)
 		count_of(e, &kinds[i]);
 }
 
-/* Reads and atomics in progress, of either end. */
+/* Reads and atomics in flight, at either end. */
 static void reads_in_progress(struct end *e, const struct ibv_device_attr *device)
 {
 	struct ibv_qp_init_attr init = small_qp(e);

@@ -100,7 +100,7 @@ static void point_at(struct end *e, struct ibv_qp *qp, struct ibv_qp *peer, uint
 
 void loopback_connect(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
-	/* Packets of the connection before are none of this one. */
+	/* Packets of the previous connection do not belong to this one. */
 	static uint32_t psn;
 
 	psn += 1000;
@@ -108,9 +108,9 @@ void loopback_connect(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	point_at(e, b, a, psn);
 }
 
-void loopback_open(struct end *e, struct ibv_qp **a, struct ibv_qp **b)
+void loopback_open(struct end *e, int access, struct ibv_qp **a, struct ibv_qp **b)
 {
-	end_open(e, ALL);
+	end_open(e, access);
 	*a = loopback_qp(e, IBV_QPT_RC, NULL);
 	*b = loopback_qp(e, IBV_QPT_RC, NULL);
 	loopback_connect(e, *a, *b);

@@ -4,39 +4,39 @@
 
 #include "end.h"
 
-/* What messages are sent from, at the start of the region, and where they arrive in it. */
+/* The source of messages, at the start of the region, and the offset of the destination. */
 #define OCTETS 4096u
 #define INBOX 8192u
-/* Elements of a list and octets of an inline message that such a queue pair takes. */
+/* Maximum elements of a list and octets of an inline message of such a queue pair. */
 #define SGES 32u
 #define INLINE 256u
-/* Of datagram queue pairs. */
+/* The Q_Key of datagram queue pairs. */
 #define LOOPBACK_QKEY 0x22222222u
 
 struct ibv_qp *loopback_qp(struct end *e, enum ibv_qp_type type, struct ibv_srq *srq);
-/* From whatever state to RTS, each the other's peer; datagram queue pairs have none. */
+/* From any state to RTS, each the other's peer; datagram queue pairs have no peer. */
 void loopback_connect(struct end *e, struct ibv_qp *a, struct ibv_qp *b);
-/* Opens an end with two connected queue pairs of type RC. */
-void loopback_open(struct end *e, struct ibv_qp **a, struct ibv_qp **b);
+/* Opens an end whose region has these access flags, with two connected queue pairs of type RC. */
+void loopback_open(struct end *e, int access, struct ibv_qp **a, struct ibv_qp **b);
 void loopback_close(struct end *e, struct ibv_qp *a, struct ibv_qp *b);
 void loopback_destroy(struct ibv_qp *a, struct ibv_qp *b);
 
-/* A step of the state machine, which must be taken. */
+/* A transition that must succeed. */
 void loopback_modify(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 void loopback_go(struct ibv_qp *qp, enum ibv_qp_state state);
-/* One that must be refused. */
+/* A transition that must be refused. */
 void loopback_refuse(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
 
 /* A receive request for the inbox, with number 2. */
 struct ibv_recv_wr loopback_inbox(struct end *e, struct ibv_sge *sge);
 void loopback_receive(struct end *e, struct ibv_qp *qp);
 /*
- * Posts a signaled request, with number 1, of the first octets of the region, to the inbox if it is
- * one-sided.
+ * Posts a signaled request, with number 1, for the first octets of the region; the inbox is the
+ * target of one-sided requests.
  */
 int loopback_post(struct end *e, struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t lkey,
 		  uint32_t rkey);
-/* A send of `a` completes, and at its peer a receive. */
+/* Waits for the completions of a send of `a` and of its peer's receive. */
 void loopback_exchange(struct end *e, struct ibv_qp *a);
 
 #endif

@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Operations of each end in scenarios that take any number. */
+/* Operations of each end in scenarios without a fixed number. */
 #define OPERATIONS 5000
 
-/* What one process checks alone. */
+/* The checks in a single process. */
 static const struct {
 	const char *name;
 	void (*check)(void);

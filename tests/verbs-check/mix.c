@@ -28,7 +28,7 @@
 #define BUFFER_OCTETS (QUARTER / RECV_DEPTH)
 #define INLINE_MAX 64u
 #define SGES_MAX 3
-/* Polls in vain before the program sleeps in its completion channel. */
+/* Unsuccessful polls before the program waits in its completion channel. */
 #define POLLS_BEFORE_SLEEP 300
 #define LOOK_MS 1000
 #define UNTOUCHED 0xa5
@@ -82,7 +82,7 @@ static uint32_t any_length(uint64_t random, uint32_t limit)
 	return (uint32_t)((random >> 8) % (part + 1));
 }
 
-/* What both ends know of a message from its number: seed of its octets, kind, length. */
+/* What both ends derive from the number of a message: seed of its octets, kind, length. */
 static uint64_t message_seed(uint64_t seed, bool to_server, uint32_t number)
 {
 	return scramble(seed * 4 + to_server) + ((uint64_t)number << 32);
@@ -120,7 +120,7 @@ static bool overlaps_an_answered_one(struct mix *m, const struct operation *new)
 	return false;
 }
 
-/* One to three entries that together are `length` octets at `at`. */
+/* One to three elements that cover `length` octets at `at`. */
 static int scatter(struct mix *m, struct ibv_sge *sges, uint8_t *at, uint32_t length)
 {
 	int count = 0;
@@ -153,7 +153,7 @@ static void plan_atomic(struct mix *m, struct operation *new, struct ibv_send_wr
 	if (new->kind == FETCH_ADD) {
 		before += operand;
 	} else {
-		/* One in four compares with something else and changes nothing. */
+		/* One in four has another compare value and changes nothing. */
 		wr->wr.atomic.compare_add = below(m, 4) ? before : ~before;
 		wr->wr.atomic.swap = operand;
 		if (wr->wr.atomic.compare_add == before)
@@ -225,7 +225,7 @@ static void post_one(struct mix *m, bool to_server, bool is_last)
 	m->posted++;
 }
 
-/* All operations up to this one are done. */
+/* All operations up to this one are complete. */
 static void on_sent(struct mix *m, const struct ibv_wc *wc)
 {
 	for (; m->completed <= wc->wr_id; m->completed++) {
@@ -275,7 +275,7 @@ static void on_received(struct mix *m, const struct ibv_wc *wc, bool to_server)
 	post_receive(m, buffer);
 }
 
-/* Tells how many messages were sent once all are, and hears how many there were. */
+/* Once all messages are sent, exchanges their numbers with the other end. */
 static void compare_notes(struct mix *m, uint32_t operations)
 {
 	if (!m->said && m->completed == operations) {
@@ -292,7 +292,7 @@ static void compare_notes(struct mix *m, uint32_t operations)
 	}
 }
 
-/* Sleeps until there is a completion or the other end may have said something. */
+/* Waits for a completion or for a message of the other end. */
 static void rest(struct end *e, struct ibv_wc *wc, int *found)
 {
 	struct pollfd fds[2] = { { .fd = e->channel->fd, .events = POLLIN },
@@ -348,7 +348,7 @@ static void run(struct mix *m, bool server, uint32_t operations)
 	}
 }
 
-/* The whole target of the other end, read back. */
+/* Reads the whole target of the other end back. */
 static void read_back_all(struct mix *m)
 {
 	struct end *e = m->e;

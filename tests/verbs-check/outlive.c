@@ -1,7 +1,7 @@
 /*
- * A program that outlives urdmad, and opens the device of the next one: it has as many threads,
- * descriptors and mappings as before. The test ends urdmad and starts another one when the program
- * says which round it is.
+ * A program that outlives urdmad and opens the device of the next one: its number of threads,
+ * descriptors and mappings is unchanged. The test ends urdmad and starts another one when the
+ * program prints its round.
  */
 #include "loopback.h"
 #include "scenarios.h"
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define ROUNDS 6
-/* Rounds after which the libraries have all that they keep. */
+/* Rounds after which the libraries have allocated all that they keep. */
 #define WARM 2
 /* Less than a queue pair's memory. */
 #define SLACK_OCTETS (16u << 10)
@@ -69,7 +69,7 @@ static bool is_within(const struct usage *now, const struct usage *before)
 	       now->mappings <= before->mappings && now->octets <= before->octets + SLACK_OCTETS;
 }
 
-/* Threads that end may take a moment. */
+/* Threads may take a moment to end. */
 static void expect_no_more_than(const struct usage *before)
 {
 	for (int tries = 0;; tries++) {
@@ -107,7 +107,7 @@ static void await_device(void)
 	}
 }
 
-/* A domain of a thread has an engine of its own. */
+/* A thread domain has an engine of its own. */
 static void use_thread_domain(struct ibv_context *context)
 {
 	struct ibv_td_init_attr attr = { 0 };
@@ -142,7 +142,7 @@ static void one_round(int round, struct usage *warm)
 		expect_no_more_than(warm);
 	printf("round %d\n", round);
 	end_expect_event(&e, IBV_EVENT_DEVICE_FATAL);
-	/* Of this end rdma_cm tells too, on the channel that was open then. */
+	/* rdma_cm reports the end as well, on the channel that was open at the time. */
 	if (rdma_get_cm_event(events, &event) || event->event != RDMA_CM_EVENT_DEVICE_REMOVAL ||
 	    rdma_ack_cm_event(event))
 		fail("no DEVICE_REMOVAL: %s", strerror(errno));

@@ -1,6 +1,6 @@
 /*
- * Calls that are refused: the answer is an errno value and is in errno too. Among them are calls
- * that name an object which has been destroyed, or a copy of its public structure.
+ * Refused calls: the result is an errno value and is in errno too. Among them are calls with a
+ * destroyed object or with a copy of its public structure.
  */
 #include "loopback.h"
 #include "scenarios.h"
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define ALL (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND)
-/* No handle of this program. */
+/* A handle that this program does not have. */
 #define OTHER_HANDLE 0x7ffffff0u
 
 static void refused(const char *call, int answer, int set, int expected)
@@ -24,14 +24,14 @@ static void refused(const char *call, int answer, int set, int expected)
 		fail("%s set errno to '%s', not '%s'", call, strerror(set), strerror(expected));
 }
 
-/* The call answers with this errno value, and sets errno to it. */
+/* The call returns this errno value and sets errno to it. */
 #define REFUSED(call, expected) do { \
 	errno = 0; \
 	int answer_ = (call); \
 	refused(#call, answer_, errno, expected); \
 } while (0)
 
-/* The call gives no object, and sets errno. */
+/* The call returns no object and sets errno. */
 #define NOT_MADE(call, expected) do { \
 	errno = 0; \
 	const void *made_ = (call); \
@@ -44,14 +44,14 @@ static void no_object(const char *call, int answer, int set)
 		fail("%s gave '%s' with errno '%s'", call, strerror(answer), strerror(set));
 }
 
-/* The call names an object that does not exist. */
+/* The call is made with an object that does not exist. */
 #define NO_OBJECT(call) do { \
 	errno = 0; \
 	int answer_ = (call); \
 	no_object(#call, answer_, errno); \
 } while (0)
 
-/* The call would make an object of one that does not exist. */
+/* The call would create an object from one that does not exist. */
 #define NOT_MADE_OF(call) do { \
 	errno = 0; \
 	const void *made_ = (call); \
@@ -157,7 +157,7 @@ static void destroy(const struct kinds *k)
 		fail("one of each kind could not be destroyed: %s", strerror(errno));
 }
 
-/* ibv_rereg_mr says in errno alone why it failed. */
+/* ibv_rereg_mr reports its error in errno only. */
 static void rereg_refused(struct ibv_mr *mr, int flags, struct ibv_pd *pd, int access)
 {
 	errno = 0;
@@ -165,7 +165,7 @@ static void rereg_refused(struct ibv_mr *mr, int flags, struct ibv_pd *pd, int a
 		fail("ibv_rereg_mr set errno to '%s'", strerror(errno));
 }
 
-/* Whatever is wrong, the answer is in errno too. */
+/* Every error is in errno too. */
 static void errno_is_set(struct end *e, const struct kinds *k)
 {
 	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR };
@@ -196,7 +196,7 @@ static void errno_is_set(struct end *e, const struct kinds *k)
 	rereg_refused(k->mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, IBV_ACCESS_REMOTE_WRITE);
 }
 
-/* A destroyed object is destroyed again, and named where one is needed. */
+/* A destroyed object is destroyed again, and passed where an object is needed. */
 static void destroyed_twice(struct end *e)
 {
 	struct kinds k = make(e);
@@ -218,7 +218,7 @@ static void destroyed_twice(struct end *e)
 	NO_OBJECT(ibv_dealloc_td(k.td));
 }
 
-/* Calls that name an object which has been destroyed. */
+/* Calls with a destroyed object. */
 static void destroyed_is_named(struct end *e)
 {
 	struct kinds k = make(e);
@@ -269,7 +269,7 @@ static void destroyed_is_named(struct end *e)
 	NOT_MADE_OF(ibv_create_qp(e->pd, &init));
 }
 
-/* Windows are bound by a queue pair and to a region; libibverbs itself compares their domains. */
+/* Windows are bound by a queue pair to a region; libibverbs itself compares their domains. */
 static void destroyed_is_bound(struct end *e)
 {
 	struct kinds k = make(e);
@@ -291,7 +291,7 @@ static void destroyed_is_bound(struct end *e)
 		fail("ibv_dealloc_mw");
 }
 
-/* A completion queue cannot be made with a channel that has been destroyed. */
+/* A completion queue cannot be created with a destroyed channel. */
 static void dead_channel(struct end *e)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(e->context);
@@ -305,7 +305,7 @@ static void dead_channel(struct end *e)
 	NOT_MADE_OF(ibv_create_cq(e->context, 4, NULL, &copy, 0));
 }
 
-/* A copy in memory of its own, so that a tool sees who reads behind it. */
+/* A copy in its own memory, so that a tool detects reads behind it. */
 #define COPY_OF(type, object) ({ \
 	type *copy_ = malloc(sizeof(type)); \
 	if (!copy_) \
@@ -314,7 +314,9 @@ static void dead_channel(struct end *e)
 	copy_; \
 })
 
-/* A copy of the public structure with another handle is no object, and the object itself stays. */
+/*
+ * A copy of the public structure with another handle is no object; the object itself is unaffected.
+ */
 static void copies(struct end *e)
 {
 	struct kinds k = make(e);
@@ -325,7 +327,7 @@ static void copies(struct end *e)
 	struct ibv_mw *mw = COPY_OF(struct ibv_mw, k.mw);
 	struct ibv_ah *ah = COPY_OF(struct ibv_ah, k.ah);
 	struct ibv_dm *dm = COPY_OF(struct ibv_dm, k.dm);
-	/* libibverbs reads behind the public part of a region. */
+	/* libibverbs reads behind the public structure of a region. */
 	struct { struct ibv_mr mr; long behind[4]; } *mr = calloc(1, sizeof(*mr));
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
 	struct ibv_srq_attr srq_attr = { .srq_limit = 1 };
@@ -354,7 +356,7 @@ static void copies(struct end *e)
 	NO_OBJECT(ibv_dealloc_mw(mw));
 	NO_OBJECT(ibv_destroy_ah(ah));
 	NO_OBJECT(ibv_free_dm(dm));
-	/* The application may write into the structure itself, too. */
+	/* The application may also modify the structure itself. */
 	uint32_t handle = k.pd->handle;
 	k.pd->handle = OTHER_HANDLE;
 	NOT_MADE_OF(ibv_alloc_mw(k.pd, IBV_MW_TYPE_1));
@@ -363,7 +365,7 @@ static void copies(struct end *e)
 	free(qp), free(cq), free(srq), free(pd), free(mw), free(ah), free(dm), free(mr);
 }
 
-/* An object that is taken for one of another kind, or of another context. */
+/* An object of another kind, or of another context. */
 static void wrong_kind(struct end *e)
 {
 	struct kinds k = make(e);

@@ -1,6 +1,6 @@
 /*
- * Work requests as a program sees them: lists of which one is refused, lists of many elements,
- * inline data, solicited events, regions of a special kind.
+ * Work requests: lists with a refused request, lists of many elements, inline data, solicited
+ * events, null regions and regions with their own addresses.
  */
 #include "loopback.h"
 #include "scenarios.h"
@@ -27,8 +27,8 @@ static void complete(struct end *e, int count)
 }
 
 /*
- * Of a list those before the first bad request are done, that is named, and those behind it are not
- * taken.
+ * In a list, the requests before the first bad one are executed, bad_wr is the bad one, and those
+ * behind it are not posted.
  */
 static void lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
@@ -67,7 +67,7 @@ static void lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 				fail("request %lu completed out of turn",
 				     (unsigned long)wc[i].wr_id);
 	}
-	/* Neither list's last request was taken: all of the queue is free. */
+	/* The last request of neither list was posted: the whole queue is free. */
 	send[2].num_sge = recv[2].num_sge = 0;
 	if (ibv_post_recv(b, recv, &bad_recv) || ibv_post_send(a, send, &bad_send))
 		fail("a list was refused");
@@ -76,7 +76,7 @@ static void lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 		fail("ibv_destroy_srq");
 }
 
-/* As many elements as the queue pair takes, of one region, for every kind of transfer. */
+/* The maximum number of elements, of one region, for every kind of transfer. */
 static void long_lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	static const enum ibv_wr_opcode opcodes[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE,
@@ -115,7 +115,7 @@ static void long_lists(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	}
 }
 
-/* Inline data is the caller's again when ibv_post_send returns, and needs no region. */
+/* Inline data may be reused when ibv_post_send returns, and needs no region. */
 static void inline_data(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	uint8_t octets[INLINE + 1], expected[INLINE];
@@ -144,7 +144,7 @@ static bool has_event(struct end *e, int limit_ms)
 	return poll(&channel, 1, limit_ms) > 0;
 }
 
-/* The event of a completion, which may come a moment after it. */
+/* Waits for the event of a completion, which may arrive a moment later. */
 static void take_event(struct end *e)
 {
 	struct ibv_cq *cq;
@@ -155,7 +155,7 @@ static void take_event(struct end *e)
 	ibv_ack_cq_events(cq, 1);
 }
 
-/* Who asks for solicited events hears of those and of failures, and of nothing else. */
+/* Armed for solicited events, a queue reports those and errors, and nothing else. */
 static void solicited(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
@@ -183,7 +183,7 @@ static void solicited(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	loopback_connect(e, a, b);
 }
 
-/* A null region is read as zeroes, and what is written to it is gone. */
+/* A null region reads as zeros, and writes to it are discarded. */
 static void null_region(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 {
 	struct ibv_mr *null = ibv_alloc_null_mr(e->pd);
@@ -214,7 +214,7 @@ static void null_region(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 		fail("ibv_dereg_mr");
 }
 
-/* A region with an address of its own: peers and lists name its octets by that. */
+/* A region with its own address, by which peers and lists refer to its octets. */
 static void chosen_address(struct end *e, struct ibv_qp *a)
 {
 	const uint64_t address = 0x123456789000;
@@ -257,7 +257,7 @@ void check_requests(void)
 	struct end e;
 	struct ibv_qp *a, *b;
 
-	loopback_open(&e, &a, &b);
+	loopback_open(&e, ALL, &a, &b);
 	lists(&e, a, b);
 	long_lists(&e, a, b);
 	inline_data(&e, a, b);

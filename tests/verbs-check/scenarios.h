@@ -18,11 +18,11 @@ const struct scenario *scenario_find(const char *name);
 void mix_client(struct end *e);
 void mix_server(struct end *e);
 
-/* A receiver leaves at once. */
+/* A receiver that ends at once. */
 void leave_client(struct end *e);
 void leave_server(struct end *e);
 
-/* Every limit that query_device names, and one past it. */
+/* Every limit of query_device, and one more. */
 void check_limits(void);
 
 /* Two datagram queue pairs of one process. */
@@ -37,15 +37,15 @@ void check_events(void);
  */
 void check_requests(void);
 
-/* Servers of rdma_cm that leave at once, and one of them. */
+/* Servers of rdma_cm that end at once, and one of them. */
 void check_departures(void);
 void departing_server(const char *way) __attribute__((noreturn));
-/* Every request on every service, and atomics that cannot be done. */
+/* Every request on every service, and atomics that cannot be executed. */
 void check_services(void);
-/* Keys of windows, of requests of shared receive queues, of regions of no octets. */
+/* Keys of windows, of requests of shared receive queues, of regions of length 0. */
 void check_keys(void);
 
-/* Calls that are refused, and set errno: objects that were destroyed, copies of objects. */
+/* Refused calls, which set errno: destroyed objects, copies of objects. */
 void check_refusals(void);
 
 /* Times of completions. */
@@ -54,27 +54,27 @@ void check_clock(void);
 /* Threads that are cancelled in calls of verbs and rdma_cm. */
 void check_cancel(void);
 
-/* Descriptors of a program that has closed those of the libraries, in its child. */
+/* The descriptors of a program that has closed those of the libraries, in its child. */
 void check_fork_descriptors(void);
 /* The device of a program that closes all descriptors. */
 void check_closefrom(void);
 
-/* Clients that have one slot one after the other, and one of them. */
+/* Clients that use one slot one after the other, and one of them. */
 void check_successors(void);
 void successor(const char *port) __attribute__((noreturn));
 
-/* What a program keeps of each urdmad that it outlives. */
+/* The resources that a program keeps of each urdmad that it outlives. */
 void check_outlives(void);
 
 /* Connections of a process to itself through rdma_cm. */
 void check_cm(void);
 
-/* Answers of rdma_cm to bind, listen and resolve, by state of the id and owners of the port. */
+/* Results of bind, listen and resolve in rdma_cm, by state of the id and owners of the port. */
 void check_ids(void);
-/* A process that gives up root goes on using the device. */
+/* A process that drops root privileges continues to use the device. */
 void check_setuid(void);
 
-/* The PCI address of the device, as other libraries look for it. */
+/* The PCI address of the device, as other libraries look it up. */
 void check_sysfs(void);
 
 #endif

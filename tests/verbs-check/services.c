@@ -1,7 +1,7 @@
 /*
- * Which service has which request. A request that the service does not have, and one that is found
- * to be wrong when it is executed, is taken by ibv_post_send and fails in its turn, so that a
- * program handles all such errors in one place.
+ * The requests of each service. A request that the service does not have, and one that turns out to
+ * be invalid on execution, is accepted by ibv_post_send and completes with an error in order, so
+ * that a program handles all such errors in one place.
  */
 #include "loopback.h"
 #include "scenarios.h"
@@ -30,7 +30,7 @@ enum { RC = 1, UC = 2, UD = 4 };
 #define OPERATION(name, services, receives, octets) \
 	{ #name, IBV_WR_##name, IBV_QP_EX_WITH_##name, services, receives, octets }
 
-/* What ibv_post_send(3) and ibv_wr_post(3) say that each service has. */
+/* The requests of each service according to ibv_post_send(3) and ibv_wr_post(3). */
 static const struct operation {
 	const char *name;
 	enum ibv_wr_opcode opcode;
@@ -76,7 +76,7 @@ static struct ibv_ah *address_of(struct end *e)
 	return ah;
 }
 
-/* A request of `octets` with number `id`, which is right for a service that has it. */
+/* A request of `octets` with number `id`, valid for services that have it. */
 static struct ibv_send_wr request(struct bench *bench, uint64_t id, enum ibv_wr_opcode opcode,
 				  struct ibv_sge *sge, uint32_t octets)
 {
@@ -117,7 +117,7 @@ static struct ibv_send_wr request(struct bench *bench, uint64_t id, enum ibv_wr_
 	return wr;
 }
 
-/* Posts a list, all of which must be taken. */
+/* Posts a list, all of which must be accepted. */
 static void post(struct ibv_qp *qp, struct ibv_send_wr *wr, const char *what)
 {
 	struct ibv_send_wr *bad = NULL;
@@ -154,7 +154,7 @@ static void done(struct bench *bench, const struct operation *op)
 	end_expect_state(bench->a, IBV_QPS_RTS);
 }
 
-/* A send of `a` that arrives. */
+/* A send of `a` that is received. */
 static void exchange(struct bench *bench)
 {
 	struct ibv_sge sge;
@@ -166,7 +166,7 @@ static void exchange(struct bench *bench)
 	end_expect(bench->e, IBV_WC_SUCCESS);
 }
 
-/* Waits for the completions of a list of three whose second fails with `status`, in their order. */
+/* Waits for the completions, in order, of a list of three whose second fails with `status`. */
 static void second_fails(struct bench *bench, enum ibv_wc_status status, const char *what)
 {
 	const enum ibv_wc_status expected[] = { IBV_WC_SUCCESS, status, IBV_WC_WR_FLUSH_ERR };
@@ -181,7 +181,7 @@ static void second_fails(struct bench *bench, enum ibv_wc_status status, const c
 	}
 }
 
-/* A request that the service does not have stops the send queue, and those before it are sent. */
+/* A request that the service does not have stops the send queue; those before it are sent. */
 static void fails(struct bench *bench, const struct operation *op)
 {
 	struct ibv_qp_attr back = { .qp_state = IBV_QPS_RTS, .cur_qp_state = IBV_QPS_SQE };
@@ -194,7 +194,7 @@ static void fails(struct bench *bench, const struct operation *op)
 
 	wr[0].next = &wr[1];
 	wr[1].next = &wr[2];
-	/* No receive is posted, so the first is lost on its way. */
+	/* No receive is posted, so the first message is dropped. */
 	post(bench->a, wr, op->name);
 	second_fails(bench, IBV_WC_LOC_QP_OP_ERR, op->name);
 	end_expect_state(bench->a, IBV_QPS_SQE);
@@ -202,7 +202,7 @@ static void fails(struct bench *bench, const struct operation *op)
 	exchange(bench);
 }
 
-/* ibv_create_qp_ex refuses calls for what the service does not have. */
+/* ibv_create_qp_ex refuses extended calls that the service does not have. */
 static void calls(struct bench *bench, const struct service *service, const struct operation *op,
 		  bool has)
 {
@@ -242,7 +242,7 @@ static void pairs(struct bench *bench, const struct service *service, int bit)
 	}
 }
 
-/* What no service has is refused at once: there is nothing that could be executed. */
+/* A request that no service has is refused at once. */
 static void unknown(struct bench *bench)
 {
 	static const unsigned int opcodes[] = { IBV_WR_TSO, IBV_WR_DRIVER1, 99, UINT32_MAX };
@@ -294,7 +294,7 @@ static void atomics(struct bench *bench)
 	static const uint32_t lengths[] = { 0, 4, 7, 9, 16 };
 
 	for (size_t i = 0; i < COUNT(opcodes); i++) {
-		/* The responder finds the fault and has an event. */
+		/* The responder detects the error and raises an event. */
 		for (uint64_t offset = 1; offset < WORD; offset++) {
 			atomic(bench, opcodes[i], WORD, offset, IBV_WC_REM_INV_REQ_ERR,
 			       "an atomic on a misaligned word");

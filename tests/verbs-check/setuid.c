@@ -19,7 +19,7 @@ static void become_nobody(void)
 		fail("root is not given up");
 }
 
-/* What libibverbs reads from files each time. */
+/* The attributes that libibverbs reads from files in each call. */
 static void look_at(struct ibv_context *context)
 {
 	union ibv_gid gid;

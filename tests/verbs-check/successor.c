@@ -1,7 +1,7 @@
 /*
- * Clients that follow one another in one slot: each is a process of its own, which exchanges a
- * message with the server and leaves at once. What the server learns of the end of one, however
- * late, does not concern the next. For an instance that has room for two processes.
+ * Clients that follow one another in one slot: each is a separate process, which exchanges a
+ * message with the server and ends at once. The server's late notice of the end of one must not
+ * affect the next. For an instance with room for two processes.
  */
 #define _GNU_SOURCE
 #include "scenarios.h"
@@ -22,7 +22,9 @@
 #define OCTETS 64u
 #define TIMEOUT_MS 60000
 #define CLIENTS 60
-/* So often a client asks for a slot, that of the client before, and so long it waits in between. */
+/*
+ * Attempts of a client to get a slot, that of the previous client, and the interval between them.
+ */
 #define TRIES 10000
 #define PAUSE_US 1000
 
@@ -110,7 +112,7 @@ static void end(struct connection *c)
 		fail("an object could not be destroyed: %s", strerror(errno));
 }
 
-/* Whether a thread of this process has a name. */
+/* Whether this process has a thread of this name. */
 static bool is_called(const char *thread, const char *name)
 {
 	char path[300], line[32] = "";
@@ -128,8 +130,8 @@ static bool is_called(const char *thread, const char *name)
 }
 
 /*
- * Has the thread that hears of the ends of other processes hear late: it gets a processor only when
- * nothing else wants one.
+ * Delays the thread that learns of the ends of other processes: it gets a processor only when no
+ * other thread wants one.
  */
 static void hear_late(void)
 {
@@ -137,7 +139,7 @@ static void hear_late(void)
 	double deadline = end_deadline();
 	int found = 0;
 
-	/* A thread names itself some time after it has begun. */
+	/* A thread sets its name some time after it has begun. */
 	while (!found) {
 		DIR *threads = opendir("/proc/self/task");
 		struct dirent *thread;
@@ -155,7 +157,7 @@ void check_successors(void)
 {
 	struct sockaddr_in any = { .sin_family = AF_INET,
 				   .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	/* The connection to the client before lasts as long as that to the next. */
+	/* The connection to the previous client lasts as long as that to the next. */
 	struct connection connections[2] = { 0 };
 	struct rdma_cm_id *listener;
 

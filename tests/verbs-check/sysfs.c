@@ -18,7 +18,7 @@
 
 static char address[PATH_MAX];
 
-/* The last part of a path must be a PCI address, and that of all others. */
+/* The last component of a path must be a PCI address, and the same for all paths. */
 static void expect_address(const char *how, char *path)
 {
 	unsigned int domain, bus, slot, function;
@@ -49,7 +49,7 @@ static void read_line(const char *directory, const char *name, char *line, int s
 	line[strcspn(line, "\n")] = 0;
 }
 
-/* What is read of the bus device whose directory this is. */
+/* Reads the attributes of the bus device with this directory. */
 static void check_files(const char *directory)
 {
 	static const char *const numbers[] = {
@@ -110,7 +110,7 @@ static void only_entry(const char *path, char *name)
 		fail("%s is empty", path);
 }
 
-/* The directory that libibverbs names; two levels above is the bus device. */
+/* The directory that libibverbs returns; the bus device is two levels above. */
 static void check_path_of_libibverbs(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -132,7 +132,7 @@ static void check_path_of_libibverbs(void)
 	ibv_free_device_list(list);
 }
 
-/* DPDK takes the address from a line of this file. */
+/* DPDK reads the address from a line of this file. */
 static void check_uevent(void)
 {
 	char line[PATH_MAX], *slot = NULL;
@@ -170,7 +170,7 @@ void check_sysfs(void)
 	dirname(dirname(found));
 	expect_address("hwloc", found);
 	check_uevent();
-	/* Programs that follow links themselves, as Python does, come to a path below /sys. */
+	/* Programs that resolve links themselves, as Python does, get a path below /sys. */
 	snprintf(path, sizeof(path), "/sys/devices/urdma/%s", address);
 	check_files(path);
 
