@@ -373,7 +373,7 @@ mod tests {
         let mut copy = system();
         copy.base = 1;
         let sentence = copy.unknown_abi();
-        assert!(sentence.contains("can be told"), "{sentence}");
+        assert!(sentence.contains("no recognisable private"), "{sentence}");
         assert!(sentence.contains("libibverbs.so.1"), "{sentence}");
     }
 }

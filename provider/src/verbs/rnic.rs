@@ -76,8 +76,8 @@ impl Rnic {
             (Rnic::Kernel, IBV_QPS_RTR) if mask & IBV_QP_AV == 0 => return Ok(None),
             (Rnic::StandIn, IBV_QPS_RTR) if !engine.has_met(attr.dest_qp_num, attr.rq_psn) => {
                 eprintln!(
-                    "urdma: this device is an RNIC (personality = \"iwarp\"): only rdma_cm \
-                     connects its queue pairs"
+                    "urdma: this device is an RNIC (personality = \"iwarp\"): its queue pairs \
+                     are connected by rdma_cm only"
                 );
                 return Err(VerbsError::NotSupported);
             }
