@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// What the workspace needs: pkg-config's name, Debian's package, and the oldest version that will do.
+/// Libraries that the workspace needs: pkg-config's name, Debian's package, the oldest version.
 const NEEDED: [(&str, &str, &str); 3] = [
     ("libdpdk", "libdpdk-dev", "22.11"),
     ("libibverbs", "libibverbs-dev", "1.14"),

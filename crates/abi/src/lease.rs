@@ -9,10 +9,10 @@
 //! function blocks, and only `open`, `close` and the route functions allocate or log.
 //!
 //! A buffer belongs to the caller from `tx_alloc` until `tx_burst` accepts it or `tx_free`, and
-//! from `rx_burst` until `rx_free`. Buffers are sent in the order of allocation, except for those that
-//! are freed unsent. Received buffers are freed as a whole burst, since the peer may get the room
-//! back only when all of it is free. Closing the lease frees all buffers, including those that the
-//! caller holds.
+//! from `rx_burst` until `rx_free`. Buffers are sent in the order of allocation, except for those
+//! that are freed unsent. Received buffers are freed as a whole burst, since the peer may get the
+//! room back only when all of it is free. Closing the lease frees all buffers, including those that
+//! the caller holds.
 
 use std::ffi::{c_char, c_int, c_void, CStr};
 

@@ -144,8 +144,8 @@ impl ControlSocket {
         if !self.is_reported.swap(true, Ordering::Relaxed) {
             let fd = self.client.as_fd().as_raw_fd();
             eprintln!(
-                "urdma: the program has closed descriptor {fd}, its connection to urdmad: the device \
-                 is lost; close only what you have opened"
+                "urdma: the program has closed descriptor {fd}, its connection to urdmad: the \
+                 device is lost; close only what you have opened"
             );
         }
         None

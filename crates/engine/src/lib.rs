@@ -11,8 +11,8 @@
 //! 1. [`Engine::attach`] attaches to the urdmad of an instance and gives the engine of this process
 //!    in it; every caller gets the same one. [`Engine::start`] makes an engine from [`Parts`], for
 //!    example of an arena in this process ([`Parts::in_process`]).
-//! 2. [`Engine::alloc_pd`], [`Engine::register_mr`], [`Engine::create_cq`] and [`Engine::create_qp`]
-//!    make the objects. Each is ended by a call of its own.
+//! 2. [`Engine::alloc_pd`], [`Engine::register_mr`], [`Engine::create_cq`] and
+//!    [`Engine::create_qp`] make the objects. Each is ended by a call of its own.
 //! 3. [`Engine::modify_qp`] connects a queue pair: the caller exchanges the peer's number, GID and
 //!    first PSN ([`QpModify::steps_to_rts`]), or rdma_cm does ([`Engine::ucma`]).
 //! 4. [`Engine::post_send`], [`Engine::post_recv`] and [`Engine::poll_cq`] move data.

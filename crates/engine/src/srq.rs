@@ -380,7 +380,7 @@ mod tests {
             Err(EngineError::Invalid)
         );
         srq.modify(Some(6), Some(5)).unwrap();
-        // Four are posted: fewer than the limit, so the event is raised at once and the limit disarmed.
+        // Four are posted, fewer than the limit: the event is raised and the limit disarmed.
         assert_eq!(srq.size_and_limit(), (6, 0));
         assert_eq!(sink.0.lock().unwrap().len(), 1);
         post(&srq, 5).unwrap();

@@ -57,6 +57,7 @@ impl Sum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     fn plain(data: &[u8]) -> u16 {
@@ -77,14 +78,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sum_of_any_octets_equals_the_plain_one(data in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        fn sum_of_any_octets_equals_the_plain_one(data in vec(any::<u8>(), 0..2000)) {
             prop_assert_eq!(Sum::default().octets(&data).finish(), plain(&data));
         }
 
         #[test]
-        fn sum_in_pieces_equals_the_whole(words in proptest::collection::vec(any::<u16>(), 0..40), tail in proptest::collection::vec(any::<u8>(), 0..9)) {
+        fn sum_in_pieces_equals_the_whole(
+            words in vec(any::<u16>(), 0..40),
+            tail in vec(any::<u8>(), 0..9),
+        ) {
             let mut data: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
-            let pieces = words.iter().fold(Sum::default(), |sum, word| sum.word(*word)).octets(&tail);
+            let whole = words.iter().fold(Sum::default(), |sum, word| sum.word(*word));
+            let pieces = whole.octets(&tail);
             data.extend(&tail);
             prop_assert_eq!(pieces.finish(), plain(&data));
         }

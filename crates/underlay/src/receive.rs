@@ -281,6 +281,7 @@ fn finish(
 mod tests {
     use super::*;
     use crate::{Checksum, MacAddr, Route, Template, UdpPorts};
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -452,7 +453,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_of_anything_stays_inside_the_frame(mut data in proptest::collection::vec(any::<u8>(), 0..120), start in 0usize..3) {
+        fn parse_of_anything_stays_inside_the_frame(
+            mut data in vec(any::<u8>(), 0..120),
+            start in 0usize..3,
+        ) {
             let good = frame(start == 2, Checksum::Full, b"0123456789");
             if start > 0 {
                 let keep = good.len().min(60).min(data.len());
