@@ -47,9 +47,7 @@ use doorbells::Doorbells;
 use inbound::{Inbound, Limits};
 use network::Network;
 use pace::{Pace, Rest};
-
-/// Frames received from slot 0's ring in one burst.
-const BURST: usize = 32;
+use wire::BURST;
 
 /// Octets of the longest datagram to a group.
 const DATAGRAM_OCTETS_MAX: usize = HEADER_LEN + MESSAGE_MAX;

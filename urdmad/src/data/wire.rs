@@ -6,9 +6,11 @@ use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
 
 use super::fault::{FaultyLink, Line};
-use super::BURST;
 use crate::port::{PacketPort, PortReport};
 use crate::shared::Shared;
+
+/// Frames of one burst, from slot 0's ring and from a line.
+pub(super) const BURST: usize = 32;
 
 /// Bursts received in one poll of a port with impairments, at most.
 const BURSTS_MAX: usize = 16;
