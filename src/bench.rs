@@ -7,7 +7,8 @@ use std::process::Command;
 
 use clap::Args;
 
-use crate::{libraries, Error};
+use crate::error::Error;
+use crate::libraries;
 
 /// Options of `urdma bench`.
 #[derive(Debug, Args)]

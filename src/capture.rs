@@ -10,7 +10,8 @@ use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::SignalFd;
 
-use crate::{Error, Target};
+use crate::error::Error;
+use crate::target::Target;
 
 /// Options of `urdma capture`.
 #[derive(Debug, Args)]

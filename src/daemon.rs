@@ -12,7 +12,9 @@ use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
 use urdma_ipc::{ControlClient, ControlError, RunDir};
 
-use crate::{libraries, Error, Target};
+use crate::error::Error;
+use crate::libraries;
+use crate::target::Target;
 
 /// Time limit for urdmad to answer; a port with hugepages takes longest.
 const START_LIMIT: Duration = Duration::from_secs(60);

@@ -3,15 +3,19 @@
 //! Every finding is read from files under a root, [`Machine`], so that tests can provide machines
 //! of their own.
 
+mod finding;
 mod findings;
+mod machine;
 
-use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{Error, Target};
+use crate::error::Error;
+use crate::target::Target;
+use finding::{Finding, Grade};
+use machine::Machine;
 
 /// Options of `urdma doctor`.
 #[derive(Debug, Args)]
@@ -21,105 +25,6 @@ pub(crate) struct DoctorArgs {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// The severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Grade {
-    /// Present.
-    Good,
-    /// Missing, needed by some uses only.
-    Without,
-    /// Missing, and nothing works without it.
-    Bad,
-}
-
-impl Grade {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Good => "yes",
-            Self::Without => "no",
-            Self::Bad => "MISSING",
-        }
-    }
-}
-
-/// One line of the report.
-#[derive(Debug, PartialEq, Eq)]
-struct Finding {
-    what: &'static str,
-    grade: Grade,
-    /// The finding, as a sentence or a list.
-    detail: String,
-    /// The remedy; empty if none is needed.
-    advice: String,
-}
-
-impl Finding {
-    fn good(what: &'static str, detail: impl Into<String>) -> Self {
-        Self {
-            what,
-            grade: Grade::Good,
-            detail: detail.into(),
-            advice: String::new(),
-        }
-    }
-
-    fn without(what: &'static str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            what,
-            grade: Grade::Without,
-            detail: detail.into(),
-            advice: advice.into(),
-        }
-    }
-
-    fn bad(what: &'static str, detail: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self {
-            grade: Grade::Bad,
-            ..Self::without(what, detail, advice)
-        }
-    }
-}
-
-/// A machine as its files describe it.
-#[derive(Debug)]
-struct Machine {
-    root: PathBuf,
-}
-
-impl Machine {
-    fn path(&self, path: &str) -> PathBuf {
-        self.root.join(path.trim_start_matches('/'))
-    }
-
-    fn has(&self, path: &str) -> bool {
-        self.path(path).exists()
-    }
-
-    /// The text of a file without white space around it; empty if there is none.
-    fn text(&self, path: &str) -> String {
-        let text = fs::read_to_string(self.path(path)).unwrap_or_default();
-        text.trim().to_owned()
-    }
-
-    /// The names in a directory, sorted; none if it does not exist.
-    fn names(&self, path: &str) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(self.path(path))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        names
-    }
-
-    /// The last component of a link's target.
-    fn link_name(&self, path: &str) -> Option<String> {
-        let target = fs::read_link(self.path(path)).ok()?;
-        Some(target.file_name()?.to_string_lossy().into_owned())
-    }
 }
 
 /// Prints the findings; fails if a requirement is missing.
@@ -193,9 +98,4 @@ fn render(found: &[Finding]) -> String {
         }
     }
     text
-}
-
-/// Whether a path can be opened for writing by this user.
-fn may_write(path: &Path) -> bool {
-    nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok()
 }

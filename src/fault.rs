@@ -6,7 +6,8 @@ use clap::{Args, ValueEnum};
 use urdma_ipc::fault::{parse_octets, parse_rate, parse_share, parse_time, Direction, Impairment};
 use urdma_ipc::status::{FaultStatus, LineStatus};
 
-use crate::{Error, Target};
+use crate::error::Error;
+use crate::target::Target;
 
 /// Options of `urdma fault`.
 #[derive(Debug, Args)]

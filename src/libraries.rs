@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rdma_core_sys::abi::KNOWN;
 
-use crate::Error;
+use crate::error::Error;
 
 const PLUGIN: &str = "liburdma_provider.so";
 const STANDIN: &str = "liburdma_standin.so";

@@ -8,22 +8,25 @@
 //! - `capture`: [`capture`], frames into a file that Wireshark reads;
 //! - `doctor`: [`doctor`], what the machine offers and what to do next;
 //! - `fault`: [`fault`], what happens to packets at an instance's port;
-//! - [`libraries`]: where the plugin, the stand-in and the lease library are.
+//! - [`libraries`]: where the plugin, the stand-in and the lease library are;
+//! - [`target`]: the instance that a command is for; [`error`]: why a command failed.
 
 mod bench;
 mod capture;
 mod daemon;
 mod doctor;
+mod error;
 mod fault;
 mod libraries;
 mod run;
 mod status;
+mod target;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use urdma_ipc::{ControlClient, ControlError, RunDir};
+use clap::{Parser, Subcommand};
+
+use target::Target;
 
 /// Exit status of a command that failed.
 const EXIT_FAILURE: u8 = 1;
@@ -55,61 +58,6 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Measure latency, bandwidth, queue pairs and loss on this machine
     Bench(bench::BenchArgs),
-}
-
-/// The instance that a command is for.
-#[derive(Debug, Clone, Args)]
-struct Target {
-    /// Name of the instance [default: $URDMA_INSTANCE, else "default"]
-    #[arg(long)]
-    instance: Option<String>,
-    /// Directory of the instance, instead of a name [default: $URDMA_RUN_DIR]
-    #[arg(long)]
-    run_dir: Option<PathBuf>,
-}
-
-impl Target {
-    fn run_dir(&self) -> RunDir {
-        RunDir::find(self.run_dir.as_deref(), self.instance.as_deref())
-    }
-
-    /// Connects to the instance's urdmad, which must match both options if both are given.
-    fn connect(&self) -> Result<ControlClient, Error> {
-        let run_dir = self.run_dir();
-        let client = ControlClient::connect(&run_dir, "urdma")?;
-        match &self.instance {
-            Some(asked) if asked != client.instance() => Err(Error::sentence(format!(
-                "the instance in {} is \"{}\", not \"{asked}\": leave --instance or --run-dir out",
-                run_dir.path().display(),
-                client.instance()
-            ))),
-            _ => Ok(client),
-        }
-    }
-
-    /// The options that select the instance, with a leading space.
-    fn options(&self) -> String {
-        match (&self.run_dir, &self.instance) {
-            (Some(run_dir), _) => format!(" --run-dir {}", run_dir.display()),
-            (None, Some(instance)) => format!(" --instance {instance}"),
-            (None, None) => String::new(),
-        }
-    }
-}
-
-/// Why a command failed, as a sentence.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    #[error("{0}")]
-    Sentence(String),
-}
-
-impl Error {
-    fn sentence(text: impl Into<String>) -> Self {
-        Self::Sentence(text.into())
-    }
 }
 
 fn main() -> ExitCode {

@@ -6,8 +6,9 @@ use std::process::Command;
 
 use clap::{Args, ValueEnum};
 
+use crate::error::Error;
 use crate::libraries::Libraries;
-use crate::{Error, Target};
+use crate::target::Target;
 
 /// Options of `urdma run`.
 #[derive(Debug, Args)]

@@ -6,7 +6,9 @@ use clap::Args;
 use urdma_ipc::status::{KernelStatus, LeaseSteering};
 use urdma_ipc::{Personality, Status};
 
-use crate::{fault, Error, Target};
+use crate::error::Error;
+use crate::fault;
+use crate::target::Target;
 
 /// Options of `urdma status`.
 #[derive(Debug, Args)]

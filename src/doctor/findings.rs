@@ -4,7 +4,8 @@ use std::path::Path;
 
 use urdma_ipc::HugepageInfo;
 
-use super::{may_write, Finding, Machine};
+use super::finding::Finding;
+use super::machine::{may_write, Machine};
 
 /// Prefix of the PCI classes of network controllers.
 const PCI_NETWORK: &str = "0x02";
@@ -249,7 +250,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use super::super::Grade;
+    use super::super::finding::Grade;
     use super::*;
 
     /// A machine with these files, in a directory of this test.
