@@ -1,6 +1,6 @@
 //! ibverbs-utils.
 
-use super::{Job, Reading, Ready};
+use super::job::{Job, Reading, Ready};
 
 /// `ibv_rc_pingpong`, polling or by events, with GID index 1 (the IPv4 GID).
 pub fn rc_pingpong(events: bool, port: u16, server: &str) -> Job {

@@ -1,6 +1,6 @@
 //! perftest: latency and bandwidth of each operation.
 
-use super::{words, Job, Reading, Ready};
+use super::job::{words, Job, Reading, Ready};
 
 /// Latency or bandwidth of one operation, by a perftest tool such as `ib_send_lat`.
 pub fn perftest(tool: &str, size_octets: u32, rdma_cm: bool, port: u16, server: &str) -> Job {

@@ -1,6 +1,6 @@
 //! qperf.
 
-use super::{words, Job, Ready};
+use super::job::{words, Job, Ready};
 
 /// The RC tests, which it connects through rdma_cm (`-cm 1`); otherwise it addresses peers by LID,
 /// which Ethernet does not have.

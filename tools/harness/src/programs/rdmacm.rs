@@ -2,11 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{words, Job, Ready};
-
-/// Both ends of rping close their event channel at the end, while one of their threads may be about
-/// to read from it; rping then exits with 255, on any device.
-pub(super) const RPING_RACE: &str = "rdma_get_cm_event: Bad file descriptor";
+use super::job::{words, Job, Ready};
 
 /// A program whose client prints `text` on success.
 fn cm_job(label: &str, size_octets: u32, port: u16, calls: [String; 2], text: &'static str) -> Job {
