@@ -1,8 +1,10 @@
 /*
- * What an AF_XDP port takes from its network interface: UDP datagrams to the ports of urdma's slots. Everything else, ARP and neighbour
- * discovery included, goes to the kernel, whose address the port shares.
+ * Selects the frames that an AF_XDP port takes from its network interface: UDP datagrams to the
+ * ports of urdma's slots. All other frames, ARP and neighbour discovery included, go to the kernel,
+ * whose address the port shares.
  *
- * DPDK's net_af_xdp loads it (device argument "xdp_prog") and puts its socket into "xsks_map", a name that it prescribes.
+ * DPDK's net_af_xdp loads this program (device argument "xdp_prog") and puts its socket into
+ * "xsks_map", a name that the driver prescribes.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -20,7 +22,8 @@ struct {
 	__u32 *value;
 } xsks_map SECTION(".maps");
 
-static long (*const redirect_map)(void *map, __u64 key, __u64 otherwise) = (void *)BPF_FUNC_redirect_map;
+static long (*const redirect_map)(void *map, __u64 key,
+				  __u64 otherwise) = (void *)BPF_FUNC_redirect_map;
 
 /* The header that follows these octets if there is one and it is UDP. */
 static const struct udphdr *find_udp(const void *start, const void *end)
@@ -58,7 +61,7 @@ SECTION("xdp") int urdma_steer(struct xdp_md *frame)
 	port = __builtin_bswap16(udp->dest);
 	if (port < PORT_FIRST || port > PORT_LAST)
 		return XDP_PASS;
-	/* The kernel gets it if nobody listens on that queue. */
+	/* Without a socket for that queue the frame goes to the kernel. */
 	return redirect_map(&xsks_map, frame->rx_queue_index, XDP_PASS);
 }
 

@@ -1,16 +1,18 @@
 /*
  * Keeps net_memif's control messages and its bursts apart.
  *
- * The driver handles its peer's messages in DPDK's interrupt thread. When the peer goes away it unmaps the shared memory at
- * once, even while another thread is in the middle of a burst that reads it: the daemon would die of its peer's death. Here its
- * callbacks run under the lock that urdma_rx_burst and urdma_tx_burst take too.
+ * The driver handles its peer's messages in DPDK's interrupt thread. When the peer goes away, it
+ * unmaps the shared memory at once, even while another thread reads that memory in a burst, so the
+ * daemon would crash when its peer dies. Here the driver's callbacks run under the lock that
+ * urdma_rx_burst and urdma_tx_burst take too.
  *
- * The driver also registers the control channel of a client that connects before it greets it, and when the client is gone by
- * then it closes the channel and forgets to unregister it: DPDK's interrupt thread would abort the process on the bad
- * descriptor. Here what a callback registers is passed on when the callback is over, if its descriptor is still open.
+ * The driver also registers the control channel of a client that connects before it greets the
+ * client. If the client is gone by then, the driver closes the channel but does not unregister it,
+ * and DPDK's interrupt thread would abort the process on the bad descriptor. Here a registration
+ * that a callback makes is passed on after the callback, if its descriptor is still open.
  *
- * Linked into programs with shared DPDK only, where these definitions come before DPDK's. Secondaries unmap in the thread
- * that bursts, and need none of this.
+ * Linked into programs with shared DPDK only, where these definitions come before DPDK's.
+ * Secondaries unmap in the thread that bursts, and need none of this.
  */
 #define _GNU_SOURCE
 /* For rte_intr_fd_get. */
@@ -95,7 +97,10 @@ static void forget(struct entry *entry)
 	free(entry);
 }
 
-/* Whether the descriptor is still the one that was registered: its number may be another file's by now. */
+/*
+ * Whether the descriptor is still the one that was registered: its number may denote another file
+ * by now.
+ */
 static bool is_open(const struct late *registered)
 {
 	struct stat now;
@@ -117,7 +122,8 @@ static void guarded(void *argument)
 		late = NULL;
 	}
 	if (registered.entry != NULL &&
-	    (!is_open(&registered) || next_register(registered.handle, guarded, registered.entry) < 0))
+	    (!is_open(&registered) ||
+	     next_register(registered.handle, guarded, registered.entry) < 0))
 		forget(registered.entry);
 	pthread_mutex_unlock(&bursts);
 }
@@ -130,7 +136,8 @@ static void guarded_end(struct rte_intr_handle *handle, void *argument)
 	forget(entry);
 }
 
-int rte_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_callback_fn callback, void *argument)
+int rte_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_callback_fn callback,
+			       void *argument)
 {
 	struct entry *entry;
 	int result;
@@ -160,7 +167,8 @@ int rte_intr_callback_register(const struct rte_intr_handle *handle, rte_intr_ca
 	return result;
 }
 
-int rte_intr_callback_unregister(const struct rte_intr_handle *handle, rte_intr_callback_fn callback, void *argument)
+int rte_intr_callback_unregister(const struct rte_intr_handle *handle,
+				 rte_intr_callback_fn callback, void *argument)
 {
 	struct entry *entry = find(callback, argument);
 	int result;
@@ -173,8 +181,9 @@ int rte_intr_callback_unregister(const struct rte_intr_handle *handle, rte_intr_
 	return result;
 }
 
-int rte_intr_callback_unregister_pending(const struct rte_intr_handle *handle, rte_intr_callback_fn callback,
-					 void *argument, rte_intr_unregister_callback_fn ended)
+int rte_intr_callback_unregister_pending(const struct rte_intr_handle *handle,
+					 rte_intr_callback_fn callback, void *argument,
+					 rte_intr_unregister_callback_fn ended)
 {
 	struct entry *entry = find(callback, argument);
 

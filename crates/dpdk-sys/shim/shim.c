@@ -6,12 +6,15 @@
 
 #include <rte_lcore.h>
 
-/* Entries of the longest table of a NIC that there is. */
+/* Entries of the longest redirection table of any NIC. */
 #define MAX_REDIRECT_ENTRIES 2048
 
 pthread_mutex_t *urdma_control_lock;
 
-/* Ports of this process that were stopped: DPDK would complain about bursts on them, with a stack dump. */
+/*
+ * Ports of this process that are stopped. On a burst on such a port, DPDK would log an error with a
+ * stack dump.
+ */
 static bool stopped[RTE_MAX_ETHPORTS];
 
 static inline void enter(void)
@@ -91,7 +94,10 @@ int urdma_pool_bind(struct rte_mempool *pool, const char *ops_name)
 		return -ENOENT;
 	if ((uint32_t)theirs != ours)
 		table->ops[theirs] = table->ops[ours];
-	/* Entries below have no functions and are never asked for: only pools of the primary are used. */
+	/*
+	 * The entries in between have no functions and are never used: this process uses pools of
+	 * the primary only.
+	 */
 	if ((uint32_t)theirs >= table->num_ops)
 		table->num_ops = theirs + 1;
 	return 0;
@@ -127,8 +133,9 @@ int urdma_pool_rebuild(struct rte_mempool *pool)
 	return rebuild.result;
 }
 
-int urdma_flow_udp_port(uint16_t port, uint16_t udp_port, int ipv6, uint16_t queue, int validate_only,
-			struct rte_flow **flow, char *message, size_t message_octets)
+int urdma_flow_udp_port(uint16_t port, uint16_t udp_port, int ipv6, uint16_t queue,
+			int validate_only, struct rte_flow **flow, char *message,
+			size_t message_octets)
 {
 	struct rte_flow_attr attributes = { .ingress = 1 };
 	struct rte_flow_item_udp udp = { .hdr.dst_port = rte_cpu_to_be_16(udp_port) };
@@ -154,12 +161,13 @@ int urdma_flow_udp_port(uint16_t port, uint16_t udp_port, int ipv6, uint16_t que
 			result = rte_errno != 0 ? -rte_errno : -EIO;
 	}
 	if (result != 0 && message_octets != 0)
-		snprintf(message, message_octets, "%s", error.message != NULL ? error.message : rte_strerror(-result));
+		snprintf(message, message_octets, "%s",
+			 error.message != NULL ? error.message : rte_strerror(-result));
 	return result;
 }
 
-int urdma_port_configure(uint16_t port, uint16_t rx_queues, uint16_t tx_queues, uint32_t mtu, int rx_interrupts,
-			 uint8_t *key, uint8_t key_octets)
+int urdma_port_configure(uint16_t port, uint16_t rx_queues, uint16_t tx_queues, uint32_t mtu,
+			 int rx_interrupts, uint8_t *key, uint8_t key_octets)
 {
 	struct rte_eth_conf configuration;
 

@@ -17,7 +17,10 @@
 #include <rte_mempool.h>
 #include <rte_ring.h>
 
-/* Held by bursts, start and stop, and by what must not run meanwhile; null where there is no such thing (guard.c). */
+/*
+ * Held during bursts, start, stop and close, and by code that must not run at the same time. Null
+ * in programs without such code (guard.c).
+ */
 extern pthread_mutex_t *urdma_control_lock;
 
 /* rte_errno of this thread. */
@@ -37,29 +40,38 @@ unsigned int urdma_pool_size(const struct rte_mempool *pool);
 uint16_t urdma_pool_data_room(struct rte_mempool *pool);
 
 /*
- * Makes this process find the functions of the pool where the primary has them: a pool names them by the order in
- * which the process that made it registered its drivers. 0, or a negative errno.
+ * Makes this process find the functions of the pool at the index that they have in the primary. A
+ * pool names them by that index, which depends on the order in which the process that made the pool
+ * registered its drivers. 0, or a negative errno.
  */
 int urdma_pool_bind(struct rte_mempool *pool, const char *ops_name);
 
 /*
- * Puts every buffer of a pool made with "ring_mp_mc" back into it, wherever it was. Nobody may use the pool meanwhile.
- * 0, or a negative errno.
+ * Puts every buffer of a pool made with "ring_mp_mc" back into it, wherever the buffer was. The
+ * pool must not be used meanwhile. 0, or a negative errno.
  */
 int urdma_pool_rebuild(struct rte_mempool *pool);
 
-/* Sends UDP datagrams for a port to a queue; or only asks whether that would work. 0, or a negative errno. */
-int urdma_flow_udp_port(uint16_t port, uint16_t udp_port, int ipv6, uint16_t queue, int validate_only,
-			struct rte_flow **flow, char *message, size_t message_octets);
+/*
+ * Steers the UDP datagrams for a port to a queue, or only checks whether that would work. 0, or a
+ * negative errno.
+ */
+int urdma_flow_udp_port(uint16_t port, uint16_t udp_port, int ipv6, uint16_t queue,
+			int validate_only, struct rte_flow **flow, char *message,
+			size_t message_octets);
 
 /*
- * rte_eth_dev_configure for plain queues; with a key, UDP over IPv4 is spread over the receive queues by a hash of addresses and
- * ports. The key is used until the port is configured again or closed.
+ * rte_eth_dev_configure for plain queues. With a key, UDP over IPv4 is spread over the receive
+ * queues by a hash of addresses and ports. The key is used until the port is configured again or
+ * closed.
  */
-int urdma_port_configure(uint16_t port, uint16_t rx_queues, uint16_t tx_queues, uint32_t mtu, int rx_interrupts,
-			 uint8_t *key, uint8_t key_octets);
+int urdma_port_configure(uint16_t port, uint16_t rx_queues, uint16_t tx_queues, uint32_t mtu,
+			 int rx_interrupts, uint8_t *key, uint8_t key_octets);
 
-/* Entries of the table by which the port spreads UDP over IPv4, and octets of its key; 0 and 0 when it does not. */
+/*
+ * Entries of the table by which the port spreads UDP over IPv4, and octets of its key. Both are 0
+ * if the port does not spread it.
+ */
 int urdma_port_spreading(uint16_t port, uint16_t *entries, uint8_t *key_octets);
 
 /* Which queue each entry of that table names. 0, or a negative errno. */
@@ -71,8 +83,9 @@ int urdma_port_stop(uint16_t port);
 int urdma_port_close(uint16_t port);
 
 /*
- * Makes the queues of a pair whole again after a process that used them was killed, if the driver is net_virtio: every
- * descriptor that the device has not is free. Nobody may use the pair meanwhile. 0, or -ENOTSUP when nothing was done.
+ * Repairs the queues of a pair after a process that used them was killed, if the driver is
+ * net_virtio: every descriptor that the device does not have becomes free. The pair must not be
+ * used meanwhile. 0, or -ENOTSUP if nothing was done.
  */
 int urdma_virtio_mend(uint16_t port, uint16_t pair);
 

@@ -1,9 +1,11 @@
 /*
- * What a process that was killed leaves in net_virtio's queues. The driver cannot stop one pair of them, and counts its free descriptors beside the
- * list of them: between two instructions the one says more than the other holds, and then the next user gives the device a descriptor that does not
- * exist, which breaks it. The rings themselves are public (the virtio specification); the driver's own notes beside them are not in any installed
- * header, so they are declared here as DPDK 22.11 has them, and checked against what is known before they are believed. Of another DPDK nothing is
- * known.
+ * Repairs net_virtio's queues after a process that used them was killed. The driver cannot stop a
+ * single pair of queues. It counts the free descriptors separately from the list of them: between
+ * two instructions the count exceeds the list, and the next user then gives the device a descriptor
+ * that does not exist, which breaks the device. The rings are public (the virtio specification).
+ * The driver's private structures beside them are in no installed header, so they are declared here
+ * as in DPDK 22.11 and checked against known values before use. Nothing is known of other versions
+ * of DPDK, and no queues are repaired there.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -73,17 +75,22 @@ static struct queue *find(void *user)
 	if (user == NULL)
 		return NULL;
 	queue = RTE_PTR_SUB(user, offsetof(struct queue, user));
-	if (queue->count == 0 || queue->count != queue->entries || !rte_is_power_of_2(queue->count) ||
-	    queue->count >= END_OF_LIST || (void *)queue->descriptors != queue->memory)
+	if (queue->count == 0 || queue->count != queue->entries ||
+	    !rte_is_power_of_2(queue->count) || queue->count >= END_OF_LIST ||
+	    (void *)queue->descriptors != queue->memory)
 		return NULL;
 	available = (uintptr_t)(queue->descriptors + queue->count);
-	used = RTE_ALIGN_CEIL(available + offsetof(struct available, ring) + 2 * queue->count, RING_ALIGNMENT);
-	return available == (uintptr_t)queue->available && used == (uintptr_t)queue->used ? queue : NULL;
+	used = RTE_ALIGN_CEIL(available + offsetof(struct available, ring) + 2 * queue->count,
+			      RING_ALIGNMENT);
+	if (available != (uintptr_t)queue->available || used != (uintptr_t)queue->used)
+		return NULL;
+	return queue;
 }
 
 /*
- * How many descriptors the device has, or has given back and nobody has seen: if each was given in the place of its
- * own number and all come back in that order, which is so as long as packets have one descriptor each. -1 if not.
+ * The number of descriptors that the device has, or has returned and the driver has not consumed.
+ * It is known if each was given in the place of its own number and all return in that order, as
+ * they do as long as packets have one descriptor each. -1 otherwise.
  */
 static int outstanding(const struct queue *queue)
 {
@@ -107,7 +114,7 @@ static int outstanding(const struct queue *queue)
 	return count;
 }
 
-/* All that the device has not is free. */
+/* Makes all descriptors free that the device does not have. */
 static void list_anew(struct queue *queue, uint16_t outstanding)
 {
 	uint16_t mask = queue->entries - 1, free = queue->entries - outstanding, i;
@@ -135,7 +142,7 @@ int urdma_virtio_mend(uint16_t port, uint16_t pair)
 		return -ENOTSUP;
 	received = outstanding(receive);
 	sent = outstanding(transmit);
-	/* A receive queue always has some, by which it is told from one of another layout (packed). */
+	/* A receive queue always has some, which distinguishes it from another layout (packed). */
 	if (received <= 0 || sent < 0)
 		return -ENOTSUP;
 	list_anew(receive, received);

@@ -1,7 +1,8 @@
 /*
- * Where net_memif keeps the rings of a queue pair. The rings themselves are public (the memif protocol); the driver's own
- * notes beside them are not in any installed header, so they are declared here as DPDK 22.11 has them, and checked
- * against what is known before they are believed. Of another DPDK nothing is known.
+ * Locates the rings of a queue pair of net_memif. The rings are public (the memif protocol). The
+ * driver's private structures beside them are in no installed header, so they are declared here as
+ * in DPDK 22.11 and checked against known values before use. Nothing is known of other versions of
+ * DPDK, and no rings are found there.
  */
 #include <stdint.h>
 #include <string.h>
@@ -45,7 +46,8 @@ unsigned int urdma_lease_region_changes(void)
 }
 
 /* The driver's calls of mmap and munmap: see build.rs. */
-void *urdma_lease_mmap(void *address, size_t octets, int protection, int flags, int file, off_t offset)
+void *urdma_lease_mmap(void *address, size_t octets, int protection, int flags, int file,
+		       off_t offset)
 {
 	void *base = mmap(address, octets, protection, flags, file, offset);
 
@@ -89,7 +91,8 @@ static int find(uint16_t port, struct queue *queue, struct ring *ring)
 	uint32_t cookie;
 	size_t octets;
 
-	if (queue == NULL || queue->port != port || queue->region != 0 || queue->type > 1 || queue->log2_ring_size == 0 || queue->log2_ring_size > 14)
+	if (queue == NULL || queue->port != port || queue->region != 0 || queue->type > 1 ||
+	    queue->log2_ring_size == 0 || queue->log2_ring_size > 14)
 		return -1;
 	ring->slots = (uint16_t)(1u << queue->log2_ring_size);
 	octets = 128 + 16 * (size_t)ring->slots;
@@ -113,7 +116,8 @@ int urdma_lease_memif_rings(uint16_t port, uint16_t pair, struct rings *rings)
 		return -1;
 	receive = rte_eth_fp_ops[port].rxq.data[pair];
 	transmit = rte_eth_fp_ops[port].txq.data[pair];
-	if (find(port, receive, &rings->receive) != 0 || find(port, transmit, &rings->transmit) != 0 ||
+	if (find(port, receive, &rings->receive) != 0 ||
+	    find(port, transmit, &rings->transmit) != 0 ||
 	    rings->receive.is_client_to_server == rings->transmit.is_client_to_server)
 		return -1;
 	rings->base = region.base;

@@ -1,6 +1,6 @@
 /*
- * What DPDK would do to its host program, and must not. The linker puts these in place of the originals, inside the
- * library only.
+ * Replacements of functions by which DPDK would affect its host program. The linker puts them in
+ * place of the originals, inside the library only.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -41,7 +41,10 @@ char *__wrap_getenv(const char *name)
 	return NULL;
 }
 
-/* Every driver is linked in; where the host program has loaded the shared DPDK, ours would load its drivers too. */
+/*
+ * All drivers are linked in. In a host program that has loaded the shared DPDK, the library's DPDK
+ * would load the drivers of the shared one too.
+ */
 void *__wrap_dlopen(const char *file, int mode)
 {
 	(void)file;
@@ -49,7 +52,10 @@ void *__wrap_dlopen(const char *file, int mode)
 	return NULL;
 }
 
-/* DPDK says the reason of a failed start to standard error besides its log, where the caller finds it. */
+/*
+ * DPDK writes the reason of a failed start to standard error in addition to its log, where the
+ * caller finds it.
+ */
 int __wrap___fprintf_chk(FILE *stream, int flag, const char *format, ...)
 {
 	va_list arguments;
@@ -76,8 +82,10 @@ void __wrap_closelog(void)
 {
 }
 
-/* Services run on lcores of their own, which a lease has not; their tables would stay in the shared heap, 156 KB for
- * each process that is killed. */
+/*
+ * Services run on lcores of their own, and a lease has none. Their tables would stay in the shared
+ * heap, 156 KB for each process that is killed.
+ */
 int32_t __wrap_rte_service_init(void)
 {
 	return 0;
@@ -95,19 +103,23 @@ struct region_request {
 	uint64_t octets;
 };
 
-int __real_rte_mp_request_sync(struct rte_mp_msg *request, struct rte_mp_reply *reply, const struct timespec *patience);
+int __real_rte_mp_request_sync(struct rte_mp_msg *request, struct rte_mp_reply *reply,
+			       const struct timespec *patience);
 
 /*
- * net_memif asks for each of the 256 regions that there could be, one after the other, and there is one. Regions have no gaps:
- * behind the first that does not exist there are none, and the rest of the questions, 10 ms and more of them, need no asking.
+ * net_memif requests each of the 256 possible regions in turn, and one exists. Regions have no
+ * gaps: after the first that does not exist no other does. The remaining requests, which would
+ * take 10 ms and more, are answered without the primary.
  */
-int __wrap_rte_mp_request_sync(struct rte_mp_msg *request, struct rte_mp_reply *reply, const struct timespec *patience)
+int __wrap_rte_mp_request_sync(struct rte_mp_msg *request, struct rte_mp_reply *reply,
+			       const struct timespec *patience)
 {
 	static bool none_left;
 	struct region_request region;
 	int result;
 
-	if (strcmp(request->name, "memif_mp_send_region") != 0 || request->len_param != (int)sizeof(region))
+	if (strcmp(request->name, "memif_mp_send_region") != 0 ||
+	    request->len_param != (int)sizeof(region))
 		return __real_rte_mp_request_sync(request, reply, patience);
 	memcpy(&region, request->param, sizeof(region));
 	if (region.index == 0)
@@ -144,8 +156,9 @@ ssize_t urdma_lease_no_write(int descriptor, const void *octets, size_t count)
 }
 
 /*
- * Files of the PCI bus. A process that closes the file of a NIC that is bound to uio, or ends, makes the kernel take the NIC's access to memory
- * away, and the primary and all lessees would be without it. The file is for interrupts, which secondaries do not get: they open another.
+ * Opens files for the PCI bus. When a process that has opened the file of a NIC bound to uio closes
+ * it or exits, the kernel disables the NIC's access to memory, for the primary and all lessees too.
+ * The file is for interrupts, which secondaries do not receive: they open /dev/null instead.
  */
 int urdma_lease_open(const char *path, int flags, ...)
 {
