@@ -3,29 +3,33 @@
 
 rustfmt keeps the code of Rust sources within 100 columns, but neither comments nor string
 literals. A tab counts as far as the next multiple of eight columns. Tables in Markdown and in doc
-comments, and Markdown's code blocks, may be wider. Prints one line per finding and exits with
-status 1 if there is any.
+comments, and Markdown's code blocks, may be wider, and so may the list in doc/conformance.md that
+tests/pyverbs.rs reads, one line per item. Prints one line per finding and exits with status 1 if
+there is any.
 """
 
+import os
 import sys
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 100
 SUFFIXES = {".rs", ".c", ".h", ".lua", ".md", ".py", ".sh", ".toml"}
 NAMES = {"Makefile", "Kbuild"}
+SKIPPED_FOLDERS = {".git", "target"}
+# The page with the list for tests/pyverbs.rs, and the beginning of each line of that list.
+LIST_PAGE, LIST_ITEM = ROOT / "doc/conformance.md", "- `"
 
 
 def files(path):
     """The text files at or below a path."""
     if not path.is_dir():
         return [path]
-    return sorted(
-        file
-        for file in path.rglob("*")
-        if (file.suffix in SUFFIXES or file.name in NAMES)
-        and "target" not in file.parts
-        and file.is_file()
-    )
+    found = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if name not in SKIPPED_FOLDERS]
+        found += [Path(folder, name) for name in names]
+    return sorted(file for file in found if file.suffix in SUFFIXES or file.name in NAMES)
 
 
 def is_table_row(line, is_markdown):
@@ -37,11 +41,14 @@ def is_table_row(line, is_markdown):
 def lines_that_count(file):
     """Numbers and texts of the lines that must not be long."""
     is_markdown = file.suffix == ".md"
+    has_list = file.resolve() == LIST_PAGE
     in_block = False
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if is_markdown and line.lstrip().startswith("```"):
             in_block = not in_block
-        elif not in_block and not is_table_row(line, is_markdown):
+        elif in_block or is_table_row(line, is_markdown):
+            continue
+        elif not (has_list and line.startswith(LIST_ITEM)):
             yield number, line
 
 
