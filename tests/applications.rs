@@ -7,7 +7,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use urdma_harness::instance::{Lease, Scratch};
+use urdma_harness::instance::{LeasePolicy, Scratch};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::Process;
 use urdma_harness::programs::{words, Job, Ready};
@@ -66,7 +66,7 @@ fn fio(verb: &str) -> Job {
 fn run(jobs: &[Job]) {
     let _alone = alone();
     let one = OneHost::up();
-    run_all(jobs, &one.host, &one.host, Lease::Never);
+    run_all(jobs, &one.host, &one.host, LeasePolicy::Never);
     one.down();
 }
 
@@ -115,7 +115,7 @@ fn libfabric_connects_over_the_addresses_of_the_host() {
         libfabric("verbs", "msg", host.address()),
         libfabric("verbs;ofi_rxm", "rdm", host.address()),
     ];
-    run_all(&jobs, &host, &host, Lease::Never);
+    run_all(&jobs, &host, &host, LeasePolicy::Never);
     host.down().unwrap();
 }
 
@@ -143,7 +143,7 @@ fn mpi(compiler: &str, launcher: &[&str]) {
         "UCX_TLS=rc_verbs,ud_verbs:aux,self",
     ] {
         let argv = [&["env", tls], launcher, &[&*program]].concat();
-        let mut command = one.host.run(Lease::Never, &argv).unwrap();
+        let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
         let ended = Process::run(&mut command, LIMIT).unwrap();
         assert!(ended.succeeded(), "{argv:?}: {}", ended.describe());
         let said = ended.output.contains("mpi-check: 2 ranks ok");

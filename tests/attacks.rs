@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use proto_trp::wire::trp::HEADER_LEN;
 use proto_trp::wire::{connection_id, ConnectionId, Flags, PacketType, ResetReason, TrpHeader};
 use urdma_cm::wire::{Body, CommId, Head, Message, Nonce, QpInfo, Req, MAX_MESSAGE};
-use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::link::RawLink;
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Process};
@@ -179,7 +179,8 @@ impl Bed {
             numbers.collect::<Vec<_>>()
         };
         let before = slots(&self.host.status().unwrap());
-        let process = Process::start(&mut self.host.run(Lease::Never, &argv).unwrap()).unwrap();
+        let process =
+            Process::start(&mut self.host.run(LeasePolicy::Never, &argv).unwrap()).unwrap();
         let mut slot = None;
         wait_until("listening", SHORT, || {
             let status = self.host.status().unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use urdma_harness::instance::{binary_dir, Lease, Scratch};
+use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{alone, OneHost};
 
@@ -80,7 +80,11 @@ fn examples_of_the_page_are_valid() {
 fn page_names_every_variable_that_run_sets() {
     let _alone = alone();
     let one = OneHost::up();
-    let ended = Process::run(&mut one.host.run(Lease::Never, &["env"]).unwrap(), LIMIT).unwrap();
+    let ended = Process::run(
+        &mut one.host.run(LeasePolicy::Never, &["env"]).unwrap(),
+        LIMIT,
+    )
+    .unwrap();
     let page = page();
     let mut set = 0;
     for variable in ended

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use urdma_harness::instance::Lease;
+use urdma_harness::instance::LeasePolicy;
 use urdma_harness::process::Process;
 use urdma_harness::programs::{words, Job, Ready};
 use urdma_tests::{alone, ports, run_all, OneHost};
@@ -88,7 +88,7 @@ impl Crate {
         let one = OneHost::up();
         argv.push("--");
         argv.extend(skipped.iter().flat_map(|name| ["--skip", name]));
-        let mut command = one.host.run(Lease::Never, &argv).unwrap();
+        let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
         with_cargos_environment(&mut command, &sources);
         let printed = run(&mut command, LIMIT);
         assert_eq!(passed(&printed), passes, "{printed}");
@@ -132,7 +132,7 @@ fn ibverbs_passes() {
     let _alone = alone();
     let one = OneHost::up();
     let argv = [IBVERBS.example("loopback")];
-    let printed = run(&mut one.host.run(Lease::Never, &argv).unwrap(), LIMIT);
+    let printed = run(&mut one.host.run(LeasePolicy::Never, &argv).unwrap(), LIMIT);
     assert!(printed.contains("received") && printed.contains("sent"));
     one.down();
 }
@@ -154,7 +154,7 @@ fn sideway_passes() {
         let client = words(&format!("{server} 127.0.0.1"));
         Job::saying(name, words(&server), client, Ready::Tcp(port), "iters in")
     });
-    run_all(&jobs, &one.host, &one.host, Lease::Never);
+    run_all(&jobs, &one.host, &one.host, LeasePolicy::Never);
     one.down();
 }
 

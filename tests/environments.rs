@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::sys::resource::{setrlimit, Resource};
-use urdma_harness::instance::{urdma, Instance, Lease};
+use urdma_harness::instance::{urdma, Instance, LeasePolicy};
 use urdma_harness::process::Process;
 use urdma_tests::{alone, OneHost, SHORT};
 
@@ -58,7 +58,7 @@ fn address_limit_below_the_arena_is_named_with_the_way_out() {
     let _alone = alone();
     let one = OneHost::up();
     let words = ["ulimit -v", "MB", "`slots`", "`[frames]`"];
-    let mut run = one.host.run(Lease::Never, &["ibv_devinfo"]).unwrap();
+    let mut run = one.host.run(LeasePolicy::Never, &["ibv_devinfo"]).unwrap();
     let mut up = up_another(&one.host);
     for command in [&mut run, &mut up] {
         limit_addresses(command);
@@ -71,7 +71,7 @@ fn address_limit_below_the_arena_is_named_with_the_way_out() {
 fn missing_dev_is_named() {
     let _alone = alone();
     let one = OneHost::up();
-    let run = one.host.run(Lease::Never, &["ibv_devinfo"]).unwrap();
+    let run = one.host.run(LeasePolicy::Never, &["ibv_devinfo"]).unwrap();
     for command in [run, up_another(&one.host)] {
         expect_words(&mut without_dev(&command), &["there is no /dev/null"]);
     }

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use urdma_harness::instance::{urdma, Instance, Lease, Scratch};
+use urdma_harness::instance::{urdma, Instance, LeasePolicy, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{
     alone, check, expect_all_taken_back, expect_stream_ended, kill_one_end, stream, OneHost,
@@ -105,7 +105,7 @@ fn expect_no_connection(address: &str, words: &str) {
     let _alone = alone();
     let one = OneHost::up();
     let rping = ["rping", "-c", "-a", address, "-p", "7999", "-C", "1"];
-    let mut command = one.host.run(Lease::Never, &rping).unwrap();
+    let mut command = one.host.run(LeasePolicy::Never, &rping).unwrap();
     expect_sentence(&run(&mut command), &[words]);
     one.down();
 }
@@ -126,7 +126,7 @@ fn kill_of_either_end_is_told_to_the_other_and_everything_is_taken_back() {
     let _alone = alone();
     let one = OneHost::up();
     for victim_is_target in [true, false].into_iter().cycle().take(10) {
-        let ends = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
+        let ends = stream(&one.host, &one.host, LeasePolicy::Never, one.scratch.path());
         kill_one_end(ends, victim_is_target);
         expect_all_taken_back(&one.host);
     }
@@ -137,7 +137,7 @@ fn kill_of_either_end_is_told_to_the_other_and_everything_is_taken_back() {
 fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
     let _alone = alone();
     let one = OneHost::up();
-    let (serving, asking) = stream(&one.host, &one.host, Lease::Never, one.scratch.path());
+    let (serving, asking) = stream(&one.host, &one.host, LeasePolicy::Never, one.scratch.path());
     // The new daemon takes over the previous one's resources.
     one.host.kill_and_restart().unwrap();
     for process in [asking, serving] {
@@ -147,7 +147,7 @@ fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
         "data",
         &one.host,
         &one.host,
-        Lease::Never,
+        LeasePolicy::Never,
         one.scratch.path(),
     );
     one.down();
@@ -160,7 +160,7 @@ fn program_keeps_nothing_of_a_daemon_that_it_has_outlived() {
     let _alone = alone();
     let one = OneHost::up();
     let argv = [VERBS_CHECK, "outlives"];
-    let mut command = one.host.run(Lease::Never, &argv).unwrap();
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
     let mut program = Process::start(&mut command).unwrap();
     for round in 0..ROUNDS {
         let words = format!("round {round}");

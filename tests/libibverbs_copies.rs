@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use urdma_harness::instance::Lease;
+use urdma_harness::instance::LeasePolicy;
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{alone, OneHost, CHECK_LIMIT, SHORT};
 
@@ -79,7 +79,7 @@ fn renamed_verbs_check(dir: &Path) -> PathBuf {
 
 /// Runs a program over the host and waits for its end.
 fn run(one: &OneHost, argv: &[&str]) -> Ended {
-    let mut command = one.host.run(Lease::Never, argv).unwrap();
+    let mut command = one.host.run(LeasePolicy::Never, argv).unwrap();
     let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
     assert!(ended.succeeded(), "{argv:?}: {}", ended.describe());
     ended

@@ -2,7 +2,7 @@
 //! urdmad's fault injection at its port.
 #![allow(clippy::unwrap_used)]
 
-use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::process::wait_until;
 use urdma_harness::programs;
 use urdma_tests::{alone, check, kill_one_end, mix_while, ports, run_all, stream, SHORT};
@@ -46,7 +46,7 @@ fn processes_count(host: &Instance, name: &str) -> u64 {
 
 fn rping([a, b]: &[Instance; 2]) {
     let job = programs::rping(ports(), a.address());
-    run_all(&[job], a, b, Lease::Never);
+    run_all(&[job], a, b, LeasePolicy::Never);
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn programs_do_not_notice_a_bad_link() {
     );
     rping(&hosts);
     let [a, b] = &hosts;
-    check("data", a, b, Lease::Never, scratch.path());
+    check("data", a, b, LeasePolicy::Never, scratch.path());
     for host in &hosts {
         for direction in ["inbound", "outbound"] {
             for name in ["lost", "duplicated", "reordered", "corrupted"] {
@@ -143,7 +143,7 @@ fn marks_that_the_link_makes_come_back_to_the_sender() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let [a, b] = up(&scratch, "");
-    let ends = stream(&a, &b, Lease::Never, scratch.path());
+    let ends = stream(&a, &b, LeasePolicy::Never, scratch.path());
     for counter in ["congestion_marks", "congestion_echoes"] {
         assert_eq!(
             processes_count(&a, counter) + processes_count(&b, counter),

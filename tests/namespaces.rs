@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::programs::{self, Job};
 use urdma_tests::bridges::{up, up_behind_bridges, ADDRESSES, KERNEL_ADDRESSES};
@@ -60,7 +60,7 @@ fn instance_without_configured_addresses_has_those_of_its_host() {
         first + 2,
         HOST_ADDRESSES[0],
     ));
-    run_all(&jobs, &host, &host, Lease::Never);
+    run_all(&jobs, &host, &host, LeasePolicy::Never);
     host.down().unwrap();
 }
 
@@ -73,7 +73,7 @@ fn counter(host: &Instance, name: &str) -> u64 {
 /// Runs all programs and checks that they used the ports and leaked no frame.
 fn run_over(hosts: [Instance; 2], tcp: &str) {
     let [a, b] = &hosts;
-    run_all(&jobs(tcp, ADDRESSES[0]), a, b, Lease::Never);
+    run_all(&jobs(tcp, ADDRESSES[0]), a, b, LeasePolicy::Never);
     for host in &hosts {
         assert!(counter(host, "tx_packets") > 2000 && counter(host, "rx_packets") > 2000);
         let frames = &host.status().unwrap()["frames"];
@@ -139,12 +139,12 @@ fn link_that_is_cut_for_a_while_or_for_too_long_and_comes_back() {
             std::thread::sleep(Duration::from_millis(300));
         }
     });
-    let (serving, asking) = stream(a, b, Lease::Never, scratch.path());
+    let (serving, asking) = stream(a, b, LeasePolicy::Never, scratch.path());
     set_link("down");
     expect_peer_given_up(asking);
     set_link("up");
     expect_stream_ended(serving);
-    check("mix", a, b, Lease::Never, scratch.path());
+    check("mix", a, b, LeasePolicy::Never, scratch.path());
     for host in hosts {
         host.down().unwrap();
     }

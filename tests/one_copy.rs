@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::pair;
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::Ready;
@@ -34,7 +34,7 @@ fn end(host: &Instance, port: u16, setting: &str, wrapper: &[&str], peer: &[&str
         &port,
     ];
     let argv = [wrapper, &messages, peer].concat();
-    let mut command: Command = host.run(Lease::Never, &argv).unwrap();
+    let mut command: Command = host.run(LeasePolicy::Never, &argv).unwrap();
     Process::start(command.env("URDMA_CMA", setting)).unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! One host without a port: Debian's programs and `verbs-check` over shared memory.
 #![allow(clippy::unwrap_used)]
 
-use urdma_harness::instance::Lease;
+use urdma_harness::instance::LeasePolicy;
 use urdma_harness::process::Process;
 use urdma_harness::programs;
 use urdma_tests::{
@@ -31,7 +31,7 @@ fn programs_on_one_host_pass() {
     let _alone = alone();
     let one = OneHost::up();
     let jobs = programs::main_job(ports(), one.host.address());
-    run_all(&jobs, &one.host, &one.host, Lease::Never);
+    run_all(&jobs, &one.host, &one.host, LeasePolicy::Never);
     one.down();
 }
 
@@ -66,7 +66,7 @@ fn receiver_that_leaves_with_a_completion_fails_neither_its_sender_nor_an_idle_p
     let _alone = alone();
     let one = OneHost::up();
     let _busy = Busy::start();
-    leave_in_every_way(&one.host, &one.host, Lease::Never, one.scratch.path());
+    leave_in_every_way(&one.host, &one.host, LeasePolicy::Never, one.scratch.path());
     expect_all_taken_back(&one.host);
     one.down();
 }
@@ -94,7 +94,7 @@ fn check_alone_at(addresses: &[&str], scenario: &str) {
 
 fn check_alone_on(one: OneHost, scenario: &str) {
     let argv = [VERBS_CHECK, scenario];
-    let mut command = one.host.run(Lease::Never, &argv).unwrap();
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
     let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
     one.down();
@@ -189,6 +189,6 @@ fn datagram_programs_on_one_host_pass() {
     let _alone = alone();
     let one = OneHost::up();
     let jobs = programs::datagrams(ports(), one.host.address());
-    run_all(&jobs, &one.host, &one.host, Lease::Never);
+    run_all(&jobs, &one.host, &one.host, LeasePolicy::Never);
     one.down();
 }

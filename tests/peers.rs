@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
+use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::Process;
 use urdma_tests::{
     alone, check, expect_all_taken_back, expect_peer_given_up, expect_stream_ended, mix_while,
@@ -40,7 +40,7 @@ fn freeze_for_a_while(server: &Instance, client: &Instance, scratch: &Scratch, o
 
 /// Stops the target of a stream until its initiator gives up; continued, it gets an error too.
 fn freeze_for_too_long(server: &Instance, client: &Instance, scratch: &Scratch) {
-    let (serving, asking) = stream(server, client, Lease::Never, scratch.path());
+    let (serving, asking) = stream(server, client, LeasePolicy::Never, scratch.path());
     serving.signal(Signal::SIGSTOP).unwrap();
     expect_peer_given_up(asking);
     serving.signal(Signal::SIGCONT).unwrap();
@@ -77,11 +77,11 @@ fn restarted_daemon_ends_connections_and_makes_new_ones() {
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
     // Each side of net_memif, and each side of the connections.
     for (server, client) in [(&hosts.a, &hosts.b), (&hosts.b, &hosts.a)] {
-        let (serving, asking) = stream(server, client, Lease::Never, scratch.path());
+        let (serving, asking) = stream(server, client, LeasePolicy::Never, scratch.path());
         client.kill_and_restart().unwrap();
         expect_stream_ended(asking);
         expect_stream_ended(serving);
-        check("mix", server, client, Lease::Never, scratch.path());
+        check("mix", server, client, LeasePolicy::Never, scratch.path());
     }
     hosts.down().unwrap();
 }

@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
+use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::{wait_until, Process};
 use urdma_harness::programs::{self, words, Job, Ready, Selection};
 use urdma_tests::{alone, ports, run_all, OneHost, SHORT};
@@ -21,7 +21,7 @@ fn run_at(addresses: &[&str], make: impl FnOnce(u16, &str) -> Vec<Job>) {
     let scratch = Scratch::new("test").unwrap();
     let host = Instance::up_at(scratch.path(), "one", addresses, "").unwrap();
     let jobs = make(ports(), host.address());
-    run_all(&jobs, &host, &host, Lease::Never);
+    run_all(&jobs, &host, &host, LeasePolicy::Never);
     host.down().unwrap();
 }
 
@@ -86,7 +86,7 @@ fn two_hosts_with_ipv6_addresses_talk() {
             .iter()
             .map(|address| programs::mckey(address, "", "")),
     );
-    run_all(&jobs, &hosts.a, &hosts.b, Lease::Never);
+    run_all(&jobs, &hosts.a, &hosts.b, LeasePolicy::Never);
     hosts.down().unwrap();
 }
 
@@ -100,7 +100,7 @@ fn two_hosts_with_two_addresses_of_a_version_talk_over_the_second_ones() {
     let hosts = TwoHosts::up_at(scratch.path(), Queues::Forwarded, 1500, addresses).unwrap();
     let mut jobs = over_second_gid(ports(), hosts.a.address());
     jobs.extend(through_rdma_cm(ports(), addresses[0][1]));
-    run_all(&jobs, &hosts.a, &hosts.b, Lease::Never);
+    run_all(&jobs, &hosts.a, &hosts.b, LeasePolicy::Never);
     hosts.down().unwrap();
 }
 
@@ -163,7 +163,7 @@ fn rnic_is_connected_by_rdma_cm_and_by_nothing_else() {
     let iwarp = "personality = \"iwarp\"\n";
     let host = Instance::up_at(scratch.path(), "one", &["127.0.0.1"], iwarp).unwrap();
     assert_eq!(host.status().unwrap()["personality"], "iwarp");
-    let mut command = host.run(Lease::Never, &["ibv_devinfo"]).unwrap();
+    let mut command = host.run(LeasePolicy::Never, &["ibv_devinfo"]).unwrap();
     let devinfo = Process::run(&mut command, SHORT).unwrap();
     assert!(devinfo.output.contains("iWARP (1)"), "{}", devinfo.output);
 
@@ -180,7 +180,7 @@ fn rnic_is_connected_by_rdma_cm_and_by_nothing_else() {
         programs::perftest(tool, size_octets, true, port, server)
     });
     jobs.extend(perftest);
-    run_all(&jobs, &host, &host, Lease::Never);
+    run_all(&jobs, &host, &host, LeasePolicy::Never);
 
     let said = refused_pingpong(&host, first_port + 11, "-g 0");
     assert!(said.contains("connected by rdma_cm only"), "{said}");
@@ -192,10 +192,10 @@ fn refused_pingpong(host: &Instance, port: u16, flags: &str) -> String {
     let pingpong = format!("ibv_rc_pingpong -p {port} {flags}");
     let serve = words(&pingpong);
     let ask = words(&format!("{pingpong} {}", host.address()));
-    let mut serving = Process::start(&mut host.run(Lease::Never, &serve).unwrap()).unwrap();
+    let mut serving = Process::start(&mut host.run(LeasePolicy::Never, &serve).unwrap()).unwrap();
     // The client ends at once while the server does not listen yet.
     wait_until("refused", SHORT, || {
-        let mut command = host.run(Lease::Never, &ask).unwrap();
+        let mut command = host.run(LeasePolicy::Never, &ask).unwrap();
         let asked = Process::run(&mut command, SHORT).unwrap();
         assert!(!asked.succeeded(), "{}", asked.output);
         !serving.is_running()
@@ -211,7 +211,7 @@ fn peer_named_by_lid_is_refused_with_a_sentence() {
     let said = refused_pingpong(&one.host, ports(), "-s 64");
     assert!(said.contains("this port has no LIDs"), "{said}");
     let argv = ["udpong", "-s", one.host.address()];
-    let mut command = one.host.run(Lease::Never, &argv).unwrap();
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
     let ended = Process::run(&mut command, SHORT).unwrap();
     assert!(!ended.succeeded(), "{}", ended.output);
     let said = ended.output;
@@ -242,7 +242,12 @@ fn rcopy_copies_every_octet() {
         Ready::Cm(port),
         "1000003 bytes",
     );
-    run_all(&[job.served_forever()], &one.host, &one.host, Lease::Never);
+    run_all(
+        &[job.served_forever()],
+        &one.host,
+        &one.host,
+        LeasePolicy::Never,
+    );
     assert!(fs::read(&copy).unwrap() == octets, "the copy differs");
     one.down();
 }
@@ -253,7 +258,7 @@ fn asyncwatch_shows_the_loss_of_the_daemon() {
     let one = OneHost::up();
     // The output is a pipe, to which the program writes only when its buffer is full.
     let argv = ["stdbuf", "-oL", "ibv_asyncwatch"];
-    let mut command = one.host.run(Lease::Never, &argv).unwrap();
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
     let mut watching = Process::start(&mut command).unwrap();
     watching.wait_for_text("async event FD", SHORT).unwrap();
     one.host.kill_and_restart().unwrap();

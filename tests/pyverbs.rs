@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use urdma_harness::hugepages::Hugepages;
-use urdma_harness::instance::Lease;
+use urdma_harness::instance::LeasePolicy;
 use urdma_harness::process::Process;
 use urdma_tests::{alone, OneHost};
 
@@ -97,7 +97,7 @@ fn pyverbs_tests_pass_or_are_skipped_as_listed() {
         "--gid",
         "1",
     ];
-    let mut command = one.host.run(Lease::Never, &argv).unwrap();
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
     let ended = Process::run(&mut command, LIMIT).unwrap();
     let (passed, failed, skips) = read(&results);
     assert!(

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::link::RawLink;
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Process};
@@ -133,21 +133,21 @@ impl Bed {
         let host = &self.one.host;
         let jobs = programs::main_job(first_port, host.address());
         let job = &jobs[round % jobs.len()];
-        if let Err(failure) = pair::run(job, host, host, Lease::Never) {
+        if let Err(failure) = pair::run(job, host, host, LeasePolicy::Never) {
             panic!("{}: {failure}", job.label);
         }
     }
 
     fn kill_an_end(&self, round: usize) {
         let host = &self.one.host;
-        let ends = stream(host, host, Lease::Never, &self.folder("kills"));
+        let ends = stream(host, host, LeasePolicy::Never, &self.folder("kills"));
         kill_one_end(ends, round.is_multiple_of(2));
     }
 
     /// Forks with an open device, and asynchronous events.
     fn fork(&self) {
         let argv = [VERBS_CHECK, "events"];
-        let mut command = self.one.host.run(Lease::Never, &argv).unwrap();
+        let mut command = self.one.host.run(LeasePolicy::Never, &argv).unwrap();
         let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
         assert!(ended.succeeded(), "{}", ended.describe());
     }
@@ -199,7 +199,8 @@ impl Bed {
     fn mutate(&self, random: &mut Random) {
         let folder = self.folder("mutations");
         let [a, b] = &self.hosts;
-        let start = |role, host| check_end("mix", role, host, Lease::Never, &folder, &[1, 50_000]);
+        let start =
+            |role, host| check_end("mix", role, host, LeasePolicy::Never, &folder, &[1, 50_000]);
         let mut ends = [start("server", a).unwrap(), start("client", b).unwrap()];
         let until = Instant::now() + MUTATION;
         let mut buffer = [0; 65_536];
@@ -351,8 +352,14 @@ fn urdmad_has_the_same_before_and_after_many_things_at_once() {
     // The instance still serves programs.
     let [a, b] = &bed.hosts;
     let scratch = bed.scratch.path();
-    check("mix", a, b, Lease::Never, scratch);
-    check("mix", &bed.one.host, &bed.one.host, Lease::Never, scratch);
+    check("mix", a, b, LeasePolicy::Never, scratch);
+    check(
+        "mix",
+        &bed.one.host,
+        &bed.one.host,
+        LeasePolicy::Never,
+        scratch,
+    );
     let Bed { one, hosts, .. } = bed;
     one.down();
     for host in hosts {

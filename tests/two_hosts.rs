@@ -4,7 +4,7 @@
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use urdma_harness::hugepages::Hugepages;
-use urdma_harness::instance::{Lease, Queues, Scratch, TwoHosts};
+use urdma_harness::instance::{LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::Process;
 use urdma_harness::programs;
 use urdma_tests::{
@@ -25,7 +25,7 @@ const SCENARIOS: [&str; 9] = [
     "full",
 ];
 
-fn everything(hosts: &TwoHosts, lease: Lease, scratch: &Scratch) {
+fn everything(hosts: &TwoHosts, lease: LeasePolicy, scratch: &Scratch) {
     let jobs = programs::main_job(ports(), hosts.a.address());
     run_all(&jobs, &hosts.a, &hosts.b, lease);
     let jobs = programs::lossy_datagrams(ports(), hosts.a.address());
@@ -41,7 +41,7 @@ fn forwarded_without_hugepages_everything_passes() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
-    everything(&hosts, Lease::Never, &scratch);
+    everything(&hosts, LeasePolicy::Never, &scratch);
     hosts.down().unwrap();
 }
 
@@ -51,7 +51,7 @@ fn leased_everything_passes() {
     let scratch = Scratch::new("test").unwrap();
     let _hugepages = Hugepages::reserve(HUGEPAGES).unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Leased(2), 9000).unwrap();
-    everything(&hosts, Lease::Require, &scratch);
+    everything(&hosts, LeasePolicy::Require, &scratch);
     hosts.down().unwrap();
 }
 
@@ -68,7 +68,7 @@ fn kill_of_lessee_gives_queue_and_buffers_back() {
     };
     let before = settled();
     for victim_is_target in [true, false, true, false] {
-        let ends = stream(&hosts.a, &hosts.b, Lease::Require, scratch.path());
+        let ends = stream(&hosts.a, &hosts.b, LeasePolicy::Require, scratch.path());
         kill_one_end(ends, victim_is_target);
         assert_eq!(settled(), before);
     }
@@ -86,11 +86,11 @@ fn peer_that_never_answers_is_unreachable_in_bounded_time() {
         std::slice::from_ref(&rping),
         &hosts.b,
         &hosts.a,
-        Lease::Never,
+        LeasePolicy::Never,
     );
     let peer = Pid::from_raw(i32::try_from(hosts.b.daemon_pid().unwrap()).unwrap());
     nix::sys::signal::kill(peer, Signal::SIGSTOP).unwrap();
-    let mut command = hosts.a.run(Lease::Never, &rping.client).unwrap();
+    let mut command = hosts.a.run(LeasePolicy::Never, &rping.client).unwrap();
     let ended = Process::run(&mut command, NOTICE);
     nix::sys::signal::kill(peer, Signal::SIGCONT).unwrap();
     let ended = ended.unwrap();

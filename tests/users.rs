@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use urdma_harness::instance::{binary_dir, Lease, Scratch};
+use urdma_harness::instance::{binary_dir, LeasePolicy, Scratch};
 use urdma_harness::process::{Ended, Process};
 use urdma_tests::{alone, OneHost, CHECK_LIMIT, VERBS_CHECK};
 
@@ -181,7 +181,7 @@ fn process_that_gives_up_root_goes_on_using_its_device() {
     let one = OneHost::up();
     allow(one.scratch.path(), 0o755);
     let argv = [VERBS_CHECK, "setuid"];
-    let mut command = one.host.run(Lease::Never, &argv).unwrap();
+    let mut command = one.host.run(LeasePolicy::Never, &argv).unwrap();
     let ended = Process::run(&mut command, CHECK_LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
     // Other users see the sysfs of a device, and nothing else.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::Lease;
+use urdma_harness::instance::LeasePolicy;
 use urdma_harness::process::Process;
 use urdma_tests::{alone, ports, OneHost, SHORT};
 
@@ -46,14 +46,15 @@ fn valkey_stores_and_gives_keys_over_rdma() {
         "--dir",
         dir,
     ];
-    let mut serving = Process::start(&mut one.host.run(Lease::Never, &argv).unwrap()).unwrap();
+    let mut serving =
+        Process::start(&mut one.host.run(LeasePolicy::Never, &argv).unwrap()).unwrap();
     serving
         .wait_for_text("Ready to accept connections rdma", SHORT)
         .unwrap();
     // Four threads each set thousands of keys, have a forked child of the server save them, and
     // read them back.
     let argv = [client.as_str(), "-h", "127.0.0.1", "-p", &port, "-t", "4"];
-    let mut asking = one.host.run(Lease::Never, &argv).unwrap();
+    let mut asking = one.host.run(LeasePolicy::Never, &argv).unwrap();
     let ended = Process::run(&mut asking, LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
     let said = ended.output.contains("Valkey Over RDMA test [OK]");

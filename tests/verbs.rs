@@ -2,7 +2,7 @@
 //! and `verbs-check`.
 #![allow(clippy::unwrap_used)]
 
-use urdma_harness::instance::Lease;
+use urdma_harness::instance::LeasePolicy;
 use urdma_harness::programs::{perftest, pingpong, Job};
 use urdma_tests::{alone, ports, run_all, OneHost};
 
@@ -17,7 +17,7 @@ fn run_jobs(jobs: &[MakeJob<'_>]) {
         .zip(jobs)
         .map(|(port, job)| job(port, one.host.address()))
         .collect();
-    run_all(&jobs, &one.host, &one.host, Lease::Never);
+    run_all(&jobs, &one.host, &one.host, LeasePolicy::Never);
     one.down();
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use urdma_harness::instance::Lease;
+use urdma_harness::instance::LeasePolicy;
 use urdma_harness::process::Process;
 use urdma_tests::{alone, OneHost};
 
@@ -24,7 +24,7 @@ fn run(program: &str, environment: &[(&str, &str)]) {
     let source = format!("{}/wheels/{program}", env!("CARGO_MANIFEST_DIR"));
     let mut command = one
         .host
-        .run(Lease::Never, &[PYTHON, "-B", &source])
+        .run(LeasePolicy::Never, &[PYTHON, "-B", &source])
         .unwrap();
     command.envs(environment.iter().copied());
     let ended = Process::run(&mut command, LIMIT).unwrap();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
+use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::{Ended, Process};
 use urdma_harness::tshark::{self, MALFORMED};
 use urdma_harness::{pair, programs};
@@ -53,7 +53,7 @@ fn run_mix(server: &Instance, client: &Instance, scratch: &Path, capture: Option
     ] {
         job.server = with_capture(capture, job.server);
         job.client = with_capture(capture, job.client);
-        if let Err(failure) = pair::run(&job, server, client, Lease::Never) {
+        if let Err(failure) = pair::run(&job, server, client, LeasePolicy::Never) {
             panic!("{}: {failure}", job.label);
         }
     }
@@ -61,7 +61,7 @@ fn run_mix(server: &Instance, client: &Instance, scratch: &Path, capture: Option
     let ends = [(server, "server"), (client, "client")].map(|(host, role)| {
         let argv = [VERBS_CHECK, "wrong-rkey", role, &socket].map(str::to_owned);
         let argv = with_capture(capture, argv.to_vec());
-        Process::start(&mut host.run(Lease::Never, &argv).unwrap()).unwrap()
+        Process::start(&mut host.run(LeasePolicy::Never, &argv).unwrap()).unwrap()
     });
     for end in ends {
         end_well("verbs-check", &end.wait(LIMIT).unwrap());

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::Process;
 
 use crate::samples::Sample;
@@ -41,7 +41,7 @@ pub fn plain() -> Sample {
 ///
 /// # Errors
 /// The program failed or did not find the device.
-pub fn through_urdma(host: &Instance, lease: Lease) -> Sample {
+pub fn through_urdma(host: &Instance, lease: LeasePolicy) -> Sample {
     fastest(|| {
         let mut command = host.run(lease, &[PROGRAM]).map_err(|f| f.to_string())?;
         let start = Instant::now();

@@ -1,7 +1,7 @@
 //! `urdma bench`: sweeps of Debian's perftest on the user's machine, over an instance of their own.
 
 use serde::Serialize;
-use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::pair;
 use urdma_harness::programs;
 
@@ -128,7 +128,7 @@ impl Step {
             let (count, depth) = (self.at.to_string(), QP_DEPTH.to_string());
             job = job.with(&["-q", &count, "-t", &depth]).as_message_rate();
         }
-        let figure = pair::run(&job, host, host, Lease::Never)
+        let figure = pair::run(&job, host, host, LeasePolicy::Never)
             .map_err(|failure| failure.to_string())?
             .ok_or("it printed no figure")?;
         Ok(match self.sweep {

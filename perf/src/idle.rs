@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::Process;
 
 use crate::samples::Sample;
@@ -79,7 +79,7 @@ fn start(mut command: Command) -> Result<Process, String> {
 /// completion channel.
 fn attached(
     host: &Instance,
-    lease: Lease,
+    lease: LeasePolicy,
     programs: &Path,
     queue_pairs: u32,
 ) -> Result<Process, String> {
@@ -97,7 +97,7 @@ fn attached(
 /// The application did not start or did not set up its queue pairs.
 pub fn application_and_daemon(host: &Instance, programs: &Path) -> (Sample, Sample) {
     let measure = || -> Result<Vec<f64>, String> {
-        let application = attached(host, Lease::Never, programs, 1)?;
+        let application = attached(host, LeasePolicy::Never, programs, 1)?;
         use_of_core(&[application.id(), host.daemon_pid().map_err(text)?])
     };
     match measure().as_deref() {
@@ -134,7 +134,7 @@ pub fn plain_memory(programs: &Path) -> Sample {
 ///
 /// # Errors
 /// The application did not start or did not set up its queue pairs.
-pub fn attached_memory(host: &Instance, lease: Lease, programs: &Path) -> Sample {
+pub fn attached_memory(host: &Instance, lease: LeasePolicy, programs: &Path) -> Sample {
     let process = attached(host, lease, programs, 1)?;
     resident_octets(process.id()).map(|octets| octets / 1e6)
 }
@@ -145,7 +145,7 @@ pub fn attached_memory(host: &Instance, lease: Lease, programs: &Path) -> Sample
 /// The application did not start or did not set up its queue pairs.
 pub fn queue_pair_memory(host: &Instance, programs: &Path) -> Sample {
     let memory = |queue_pairs| -> Sample {
-        let process = attached(host, Lease::Never, programs, queue_pairs)?;
+        let process = attached(host, LeasePolicy::Never, programs, queue_pairs)?;
         resident_octets(process.id())
     };
     let (one, many) = (memory(1)?, memory(1 + MANY)?);

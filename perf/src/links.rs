@@ -4,7 +4,7 @@
 //! The simulator covers more links (`proto-trp/tests/sim_links.rs`), without the limits of the
 //! processors.
 
-use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::{pair, programs};
 
 use crate::goals;
@@ -117,8 +117,8 @@ impl Link {
         self.make(server)?;
         let job = programs::perftest("ib_write_bw", LENGTH, false, port, server.address())
             .with_iterations(self.iterations());
-        let figure =
-            pair::run(&job, server, client, Lease::Never).map_err(|error| error.to_string())?;
+        let figure = pair::run(&job, server, client, LeasePolicy::Never)
+            .map_err(|error| error.to_string())?;
         let figure = figure.ok_or("ib_write_bw printed no figure")?;
         if self.marks {
             let status = server.status().map_err(|error| error.to_string())?;

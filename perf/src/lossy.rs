@@ -5,7 +5,7 @@
 //! the protocol and not how the scheduler assigns processors. Each point is followed by a run over
 //! the same link without loss.
 
-use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::Ended;
 use urdma_harness::{pair, programs, Failure};
 
@@ -116,8 +116,8 @@ impl Point {
         said_ok(server.fault(&options))?;
         let job = programs::perftest("ib_write_bw", self.length, false, port, server.address())
             .with_iterations(OCTETS / self.length);
-        let figure =
-            pair::run(&job, server, client, Lease::Never).map_err(|error| error.to_string())?;
+        let figure = pair::run(&job, server, client, LeasePolicy::Never)
+            .map_err(|error| error.to_string())?;
         let figure = figure.ok_or("ib_write_bw printed no figure")?;
         Ok(figure.value * MIB / 1e9)
     }

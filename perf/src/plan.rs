@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use urdma_harness::hugepages::Hugepages;
-use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
+use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::Failure;
 
 use crate::part::Part;
@@ -381,10 +381,10 @@ impl Plan {
         let ends = self.ends(path, hosts);
         match (part, path) {
             (Part::Attach, Path::OneHost) => self.take(probes::DEVINFO_URDMA, || {
-                attach::through_urdma(ends?.0, Lease::Never)
+                attach::through_urdma(ends?.0, LeasePolicy::Never)
             }),
             (Part::Attach, Path::Leased) => self.take(probes::DEVINFO_LEASED, || {
-                attach::through_urdma(ends?.0, Lease::Require)
+                attach::through_urdma(ends?.0, LeasePolicy::Require)
             }),
             (Part::Idle, Path::OneHost) => {
                 let (application, daemon) = match ends {
@@ -400,14 +400,14 @@ impl Plan {
             (Part::Memory, Path::OneHost) => {
                 self.take(probes::RESIDENT_PLAIN, || idle::plain_memory(&programs));
                 self.take(probes::RESIDENT_ATTACHED, || {
-                    idle::attached_memory(ends.clone()?.0, Lease::Never, &programs)
+                    idle::attached_memory(ends.clone()?.0, LeasePolicy::Never, &programs)
                 });
                 self.take(probes::RESIDENT_QP, || {
                     idle::queue_pair_memory(ends?.0, &programs)
                 });
             }
             (Part::Memory, Path::Leased) => self.take(probes::RESIDENT_LEASED, || {
-                idle::attached_memory(ends?.0, Lease::Require, &programs)
+                idle::attached_memory(ends?.0, LeasePolicy::Require, &programs)
             }),
             _ => {}
         }

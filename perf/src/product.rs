@@ -1,6 +1,6 @@
 //! Debian's perftest through `urdma run`, as a user calls it.
 
-use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::pair;
 use urdma_harness::programs::{self, Job};
 
@@ -57,8 +57,8 @@ fn job(workload: &Workload, port: u16, server: &str) -> Job {
 /// The program failed, or printed no figure.
 pub fn measure(workload: &Workload, port: u16, server: &Instance, client: &Instance) -> Sample {
     let lease = match workload.path {
-        Path::OneHost | Path::Forwarded => Lease::Never,
-        Path::Leased | Path::Leased1500 => Lease::Require,
+        Path::OneHost | Path::Forwarded => LeasePolicy::Never,
+        Path::Leased | Path::Leased1500 => LeasePolicy::Require,
     };
     let job = job(workload, port, server.address());
     let figure = pair::run(&job, server, client, lease)

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::Process;
 
 use crate::goals;
@@ -101,8 +101,9 @@ impl Shared {
         let times = [WARM_UP, WATCH].map(|time| time.as_millis().to_string());
         let writer = [arguments("client").as_slice(), &times].concat();
         let text = |failure: urdma_harness::Failure| failure.to_string();
-        let start =
-            |host: &Instance, argv: &[String]| Process::start(&mut host.run(Lease::Never, argv)?);
+        let start = |host: &Instance, argv: &[String]| {
+            Process::start(&mut host.run(LeasePolicy::Never, argv)?)
+        };
         let mut serving = start(server, &arguments("server")).map_err(text)?;
         serving.wait_for_text(LISTENING, LIMIT).map_err(text)?;
         let mut writing = start(client, &writer).map_err(text)?;

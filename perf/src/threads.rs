@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use urdma_harness::instance::{Instance, Lease};
+use urdma_harness::instance::{Instance, LeasePolicy};
 use urdma_harness::process::Process;
 
 use crate::samples::Sample;
@@ -62,7 +62,7 @@ pub fn run(
     let program = programs.join("urdma-perf-threads").display().to_string();
     let arguments = [program, threads.to_string(), sharing.name().to_owned()];
     let text = |failure: urdma_harness::Failure| failure.to_string();
-    let mut command = host.run(Lease::Never, &arguments).map_err(text)?;
+    let mut command = host.run(LeasePolicy::Never, &arguments).map_err(text)?;
     let ended = Process::run(&mut command, LIMIT).map_err(text)?;
     let line = |prefix: &str| {
         ended

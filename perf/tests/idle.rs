@@ -1,7 +1,7 @@
 //! The idle application that `make perf` measures reaches the state in which it waits.
 #![allow(clippy::unwrap_used)]
 
-use urdma_harness::instance::{binary_dir, Instance, Lease, Scratch};
+use urdma_harness::instance::{binary_dir, Instance, LeasePolicy, Scratch};
 use urdma_perf::idle::{attached_memory, queue_pair_memory};
 
 // This failed when the package linked the provider: the program then contained a second driver,
@@ -10,7 +10,7 @@ use urdma_perf::idle::{attached_memory, queue_pair_memory};
 fn idle_application_with_a_completion_channel_reaches_its_wait() {
     let scratch = Scratch::new("perf-idle").unwrap();
     let host = Instance::up(scratch.path(), "idle", "127.0.0.1", "").unwrap();
-    let resident = attached_memory(&host, Lease::Never, &binary_dir().unwrap());
+    let resident = attached_memory(&host, LeasePolicy::Never, &binary_dir().unwrap());
     host.down().unwrap();
     assert!(resident.unwrap() > 0.1, "megabytes are resident");
 }

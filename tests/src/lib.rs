@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use urdma_harness::instance::{Instance, Lease, Scratch};
+use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Ended, Process};
 use urdma_harness::programs::Job;
@@ -128,14 +128,14 @@ pub fn host_without_configured_addresses(spaces: &Namespaces, scratch: &Scratch)
 
 /// The output of a program on an instance.
 pub fn print_of(host: &Instance, argv: &[&str]) -> String {
-    let mut command = host.run(Lease::Never, argv).unwrap();
+    let mut command = host.run(LeasePolicy::Never, argv).unwrap();
     let ended = Process::run(&mut command, SHORT).unwrap();
     assert!(ended.succeeded(), "{argv:?}: {}", ended.describe());
     ended.output
 }
 
 /// Runs every job and fails with a list of those that failed.
-pub fn run_all(jobs: &[Job], server: &Instance, client: &Instance, lease: Lease) {
+pub fn run_all(jobs: &[Job], server: &Instance, client: &Instance, lease: LeasePolicy) {
     let failures: Vec<String> = jobs
         .iter()
         .filter_map(|job| {
@@ -152,7 +152,7 @@ pub fn check_end(
     scenario: &str,
     role: &str,
     host: &Instance,
-    lease: Lease,
+    lease: LeasePolicy,
     scratch: &Path,
     numbers: &[u32],
 ) -> Result<Process, Failure> {
@@ -165,7 +165,13 @@ pub fn check_end(
 }
 
 /// Runs a scenario of `verbs-check` and checks that both ends succeed.
-pub fn check(scenario: &str, server: &Instance, client: &Instance, lease: Lease, scratch: &Path) {
+pub fn check(
+    scenario: &str,
+    server: &Instance,
+    client: &Instance,
+    lease: LeasePolicy,
+    scratch: &Path,
+) {
     let seed = std::env::var("URDMA_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
@@ -179,7 +185,12 @@ pub fn check(scenario: &str, server: &Instance, client: &Instance, lease: Lease,
 const LEAVINGS: u32 = 24;
 
 /// Runs every variant of the scenario `leave` and checks that the sender succeeds in each.
-pub fn leave_in_every_way(receiver: &Instance, sender: &Instance, lease: Lease, scratch: &Path) {
+pub fn leave_in_every_way(
+    receiver: &Instance,
+    sender: &Instance,
+    lease: LeasePolicy,
+    scratch: &Path,
+) {
     for variant in 0..LEAVINGS {
         let start =
             |role, host| check_end("leave", role, host, lease, scratch, &[1, variant]).unwrap();
@@ -203,7 +214,8 @@ pub fn mix_while(
     disturb: impl FnOnce(&Process, &Process),
 ) {
     let numbers = [std::process::id(), operations];
-    let start = |role, host| check_end("mix", role, host, Lease::Never, scratch, &numbers).unwrap();
+    let start =
+        |role, host| check_end("mix", role, host, LeasePolicy::Never, scratch, &numbers).unwrap();
     let (mut serving, mut asking) = (start("server", server), start("client", client));
     for end in [&mut serving, &mut asking] {
         end.wait_for_text("mixing", SHORT).unwrap();
@@ -237,7 +249,7 @@ fn expect_content(scenario: &str, seed: u32, serving: Process, asking: Process) 
 pub fn stream(
     server: &Instance,
     client: &Instance,
-    lease: Lease,
+    lease: LeasePolicy,
     scratch: &Path,
 ) -> (Process, Process) {
     let mut serving = check_end("stream", "server", server, lease, scratch, &[1]).unwrap();
@@ -279,7 +291,7 @@ pub fn check_on_one_host(scenarios: &[&str]) {
     let one = OneHost::up();
     for scenario in scenarios {
         let scratch = one.scratch.path();
-        check(scenario, &one.host, &one.host, Lease::Never, scratch);
+        check(scenario, &one.host, &one.host, LeasePolicy::Never, scratch);
     }
     one.down();
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use urdma_harness::hugepages::Hugepages;
-use urdma_harness::instance::{Instance, Lease, Queues, Scratch, TwoHosts};
+use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::process::Process;
 use urdma_harness::programs::{self, Job};
 use urdma_harness::{pair, Failure};
@@ -58,8 +58,8 @@ fn run_all(table: &mut Table, scratch: &Scratch) -> Result<(), Failure> {
     let hugepages = Hugepages::reserve(HUGEPAGES)?;
     let hosts = TwoHosts::up(scratch.path(), Queues::Leased(LEASE_QUEUES), MTU)?;
     for (path, lease, first_port) in [
-        ("two hosts, forwarded", Lease::Never, 18_600),
-        ("two hosts, leased", Lease::Require, 18_700),
+        ("two hosts, forwarded", LeasePolicy::Never, 18_600),
+        ("two hosts, leased", LeasePolicy::Require, 18_700),
     ] {
         for job in programs::main_job(first_port, hosts.a.address()) {
             run_pair(table, path, &job, &hosts.a, &hosts.b, lease);
@@ -76,7 +76,7 @@ fn one_host(table: &mut Table, scratch: &Scratch) -> Result<(), Failure> {
     run_alone(table, &host, &["ibv_devices"], "urdma0");
     run_alone(table, &host, &["ibv_devinfo", "-v"], "PORT_ACTIVE");
     for job in programs::main_job(18_500, host.address()) {
-        run_pair(table, PATH, &job, &host, &host, Lease::Never);
+        run_pair(table, PATH, &job, &host, &host, LeasePolicy::Never);
     }
     host.down()
 }
@@ -84,7 +84,7 @@ fn one_host(table: &mut Table, scratch: &Scratch) -> Result<(), Failure> {
 /// Runs a program without a peer and looks for `expected` in its output.
 fn run_alone(table: &mut Table, host: &Instance, argv: &[&str], expected: &str) {
     let result = host
-        .run(Lease::Never, argv)
+        .run(LeasePolicy::Never, argv)
         .and_then(|mut command| Process::run(&mut command, SHORT_LIMIT))
         .and_then(|ended| {
             if ended.succeeded() && ended.output.contains(expected) {
@@ -107,7 +107,7 @@ fn run_pair(
     job: &Job,
     server: &Instance,
     client: &Instance,
-    lease: Lease,
+    lease: LeasePolicy,
 ) {
     let result = pair::run(job, server, client, lease);
     table.add(Row {

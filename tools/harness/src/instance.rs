@@ -15,14 +15,14 @@ const CONTROL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The path of a program's packets to other hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lease {
+pub enum LeasePolicy {
     /// Through urdmad.
     Never,
     /// Through a leased queue pair; without one the program fails.
     Require,
 }
 
-impl Lease {
+impl LeasePolicy {
     fn as_str(self) -> &'static str {
         match self {
             Self::Never => "never",
@@ -250,7 +250,7 @@ impl Instance {
     /// `urdma` has not been built.
     pub fn run<S: AsRef<std::ffi::OsStr>>(
         &self,
-        lease: Lease,
+        lease: LeasePolicy,
         argv: &[S],
     ) -> Result<Command, Failure> {
         let mut command = self.subcommand("run")?;

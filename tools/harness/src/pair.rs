@@ -4,7 +4,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::instance::{Instance, Lease};
+use crate::instance::{Instance, LeasePolicy};
 use crate::process::{wait_until, Process};
 use crate::programs::{Figure, Job, Ready};
 use crate::Failure;
@@ -25,7 +25,7 @@ pub fn run(
     job: &Job,
     server: &Instance,
     client: &Instance,
-    lease: Lease,
+    lease: LeasePolicy,
 ) -> Result<Option<Figure>, Failure> {
     let mut listening = Process::start(&mut server.run(lease, &job.server)?)?;
     let ready = wait_until("listening", READY_LIMIT, || {
