@@ -7,8 +7,9 @@ use std::sync::Arc;
 use rdma_core_sys::verbs::{ibv_ah, ibv_ah_attr, ibv_pd};
 
 use super::attributes;
+use super::context;
 use super::ffi;
-use super::objects::{self, Object};
+use super::objects::Object;
 use super::pd::ProtectionDomain;
 use urdma_engine::{AddressHandle, Engine};
 
@@ -42,7 +43,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         // SAFETY: libibverbs calls through the context of the object that the application passes
         // together with its attributes.
         let ((context, domain), attr) =
-            unsafe { (objects::named::<ProtectionDomain>(pd)?, &*attr) };
+            unsafe { (context::named::<ProtectionDomain>(pd)?, &*attr) };
         context.refuse_on_rnic()?;
         let engine = &domain.engine;
         let (destination, sgid_index) = attributes::address(attr, engine.info())?;
@@ -65,5 +66,5 @@ pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
     let release = |object: &Handle| Ok(object.engine.destroy_ah(&object.handle)?);
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer.
-    ffi::status(|| unsafe { objects::destroy(ah, release) })
+    ffi::status(|| unsafe { context::destroy(ah, release) })
 }

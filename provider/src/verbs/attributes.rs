@@ -11,8 +11,13 @@ use rdma_core_sys::verbs::{
 
 use super::errno::VerbsError;
 use super::mr;
-use super::query::{PKEY_INDEX, PORT};
 use urdma_engine::{Gid, Info, QpAttributes, QpCaps, QpModify, QpState};
+
+/// The number of the only port.
+pub(super) const PORT: u8 = 1;
+
+/// The index of the only partition key.
+pub(super) const PKEY_INDEX: u16 = 0;
 
 /// Largest values of fields of 3, 5 and 24 bits.
 const THREE_BITS: u8 = 7;

@@ -1,13 +1,12 @@
-//! Completion queues as objects; polling is in [`super::post`].
+//! Completion queues as objects ([`super::completion_queue`]); polling is in [`super::post`].
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_int;
-use std::mem::offset_of;
 use std::ptr::addr_of_mut;
 use std::sync::Arc;
 
 use rdma_core_sys::verbs::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
     IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS,
@@ -15,69 +14,16 @@ use rdma_core_sys::verbs::{
 
 use urdma_kernel::Kind;
 
-use super::backend::{self, Counterpart};
-use super::device::Context;
+use super::backend;
+use super::completion_queue::CompletionQueue;
+use super::context::{self, Context};
 use super::errno::VerbsError;
 use super::event::{discard, Unacknowledged, COMPLETION_OCTETS};
-use super::objects::{self, Object};
 use super::pd::ProtectionDomain;
-use super::poll_ex::Cursor;
 use super::{ffi, poll_ex};
-use urdma_engine::{CompletionSink, Cq, CqConfig, Engine, Notify};
-
-/// A completion queue; the public structure of libibverbs is its first field.
-#[repr(C)]
-pub(super) struct CompletionQueue {
-    verbs: UnsafeCell<ibv_cq_ex>,
-    pub(super) engine: Arc<Engine>,
-    pub(super) cq: Arc<Cq>,
-    /// The current completion of the extended polling calls.
-    pub(super) cursor: Cursor,
-    channel: Option<Arc<dyn CompletionSink>>,
-    pub(super) kernel: Option<Arc<Counterpart>>,
-    unacknowledged: Unacknowledged,
-}
-
-// The extended structure begins with the fields of the plain one.
-const _: () = {
-    assert!(offset_of!(ibv_cq, cqe) == offset_of!(ibv_cq_ex, cqe));
-    assert!(offset_of!(ibv_cq, mutex) == offset_of!(ibv_cq_ex, mutex));
-    assert!(
-        offset_of!(ibv_cq, comp_events_completed) == offset_of!(ibv_cq_ex, comp_events_completed)
-    );
-};
-
-// SAFETY: the public structure is the first field and has no destructor.
-unsafe impl Object for CompletionQueue {
-    type Public = ibv_cq;
-}
+use urdma_engine::{CqConfig, Engine, Notify};
 
 impl CompletionQueue {
-    /// The object whose public structure is `cq`.
-    ///
-    /// # Safety
-    /// `cq` came from this file and lives while the reference does.
-    #[inline]
-    pub(super) unsafe fn from_ptr<'a>(cq: *mut ibv_cq) -> &'a Self {
-        // SAFETY: by the caller's promise; the public structure is the first field.
-        unsafe { &*cq.cast() }
-    }
-
-    /// As [`Self::from_ptr`], for the extended structure.
-    ///
-    /// # Safety
-    /// As there.
-    #[inline]
-    pub(super) unsafe fn from_ex_ptr<'a>(cq: *mut ibv_cq_ex) -> &'a Self {
-        // SAFETY: by the caller's promise; the public structure is the first field.
-        unsafe { &*cq.cast() }
-    }
-
-    /// The public structure.
-    pub(super) fn verbs(&self) -> *mut ibv_cq_ex {
-        self.verbs.get()
-    }
-
     /// A completion queue in `engine` with at least `depth` entries; its events go to `channel`.
     fn create(
         context: &Context,
@@ -118,7 +64,7 @@ impl CompletionQueue {
                 verbs: UnsafeCell::new(verbs),
                 engine: engine.clone(),
                 cq,
-                cursor: Cursor::default(),
+                current: Cell::new(ibv_wc::default()),
                 channel: sink,
                 kernel,
                 unacknowledged: Unacknowledged::default(),
@@ -206,7 +152,7 @@ fn engine_of<'a>(
 pub(super) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
-        let (_, object) = unsafe { objects::named::<CompletionQueue>(cq)? };
+        let (_, object) = unsafe { context::named::<CompletionQueue>(cq)? };
         let wanted = u32::try_from(depth).map_err(|_| VerbsError::Invalid)?;
         if wanted == 0 || wanted > object.engine.info().limits.max_cqe {
             return Err(VerbsError::Invalid);
@@ -271,7 +217,7 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer. When the call returns, the engine has no reference to the queue and no event of it is
     // pending.
-    ffi::status(|| unsafe { objects::destroy(cq, release) })
+    ffi::status(|| unsafe { context::destroy(cq, release) })
 }
 
 /// The address in a completion event.

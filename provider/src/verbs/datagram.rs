@@ -12,13 +12,13 @@ use rdma_core_sys::verbs::{
 };
 
 use super::ah::Handle;
-use super::attributes::BITS_24;
+use super::attributes::{BITS_24, PKEY_INDEX, PORT};
+use super::context;
 use super::errno::VerbsError;
-use super::objects;
-use super::qp::QueuePair;
-use super::query::{PKEY_INDEX, PORT};
+use super::ffi;
+use super::queue_pair::QueuePair;
+use super::request::{send_flags, with_payload};
 use super::transitions::{self, Service};
-use super::{ffi, post};
 use urdma_engine::{
     CompletionOp, DatagramAttributes, DatagramModify, DatagramState, DatagramWr, Engine,
     EngineError, Gid, Payload, Qp,
@@ -138,7 +138,7 @@ unsafe fn of_group(
 ) -> c_int {
     ffi::status(|| {
         // SAFETY: by the caller's promise; every bit pattern is a GID.
-        let ((_, object), gid) = unsafe { (objects::named::<QueuePair>(qp)?, (*group).raw) };
+        let ((_, object), gid) = unsafe { (context::named::<QueuePair>(qp)?, (*group).raw) };
         if object.service != Service::Datagram {
             return Err(VerbsError::Invalid);
         }
@@ -160,10 +160,10 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
             return send_unsupported(qp, request, op);
         }
     };
-    let flags = post::send_flags(request.send_flags, qp.sq_sig_all)?;
+    let flags = send_flags(request.send_flags, qp.sq_sig_all)?;
     // SAFETY: the application passes null or an address handle that lives.
     let handle = unsafe { Handle::from_ptr(target.ah) }.ok_or(VerbsError::Invalid)?;
-    post::with_payload(qp, request, |payload: Payload<'_>| {
+    with_payload(qp, request, |payload: Payload<'_>| {
         let wr = DatagramWr {
             wr_id: request.wr_id,
             imm,
@@ -185,8 +185,8 @@ pub(super) fn send_unsupported(
     request: &ibv_send_wr,
     op: CompletionOp,
 ) -> Result<(), VerbsError> {
-    post::send_flags(request.send_flags, qp.sq_sig_all)?;
-    post::with_payload(qp, request, |_| {
+    send_flags(request.send_flags, qp.sq_sig_all)?;
+    with_payload(qp, request, |_| {
         Ok(qp
             .engine
             .post_unsupported_datagram(&qp.qp, request.wr_id, op)?)

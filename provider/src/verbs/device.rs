@@ -1,7 +1,6 @@
 //! The device: registration of the plugin, opening and closing of contexts, and the table of
 //! operations.
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void, CStr};
 use std::mem::size_of;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -19,11 +18,12 @@ use urdma_kernel::abi::DRIVER_ID;
 use urdma_kernel::{uverbs, Uverbs};
 
 use super::backend::Backend;
+use super::context::Context;
 use super::errno::{set_errno, VerbsError};
 use super::event::AsyncQueue;
 use super::library::{self, Library, NoContext};
 use super::objects::Objects;
-use super::{ah, cq, datagram, dm, event, ffi, mr, mw, pd, post, qp, query, srq, xrc};
+use super::{ah, async_event, cq, datagram, dm, ffi, mr, mw, pd, post, qp, query, srq, xrc};
 use crate::front;
 use urdma_engine::{Engine, EventSink};
 
@@ -33,33 +33,6 @@ const DEVICE_PREFIX: &[u8] = b"urdma";
 /// Number of completion vectors. The vector of a completion queue makes no difference.
 const COMP_VECTORS: c_int = 1;
 
-/// An opened device. libibverbs allocates it; in front of it is libibverbs' private part, whose
-/// size depends on the version.
-#[repr(C)]
-pub(super) struct Context {
-    public: UnsafeCell<ibv_context>,
-    /// The copy of libibverbs to which it belongs.
-    pub(super) library: &'static Library,
-    /// This process's engine.
-    pub(super) engine: Arc<Engine>,
-    /// The device backend, which creates objects and delivers events.
-    pub(super) backend: Backend,
-    /// Objects that were created and not destroyed.
-    pub(super) objects: Objects,
-}
-
-impl Context {
-    /// The object whose public structure is `context`.
-    ///
-    /// # Safety
-    /// `context` is of this device and stays open while the reference lives.
-    #[inline]
-    pub(super) unsafe fn from_ptr<'a>(context: *mut ibv_context) -> &'a Context {
-        // SAFETY: make_context initialized the fields behind the public structure.
-        unsafe { &*context.cast::<Context>() }
-    }
-}
-
 const OPS: verbs_context_ops = verbs_context_ops {
     advise_mr: Some(mr::advise_mr),
     alloc_dm: Some(dm::alloc_dm),
@@ -68,7 +41,7 @@ const OPS: verbs_context_ops = verbs_context_ops {
     alloc_parent_domain: Some(pd::alloc_parent_domain),
     alloc_pd: Some(pd::alloc_pd),
     alloc_td: Some(pd::alloc_td),
-    async_event: Some(event::async_event),
+    async_event: Some(async_event::async_event),
     attach_mcast: Some(datagram::attach_mcast),
     bind_mw: Some(mw::bind_mw),
     close_xrcd: Some(xrc::close_xrcd),
@@ -371,11 +344,5 @@ mod tests {
         // With a kernel driver the driver number decides, whatever the name.
         assert!(device_named(b"rnic0", DRIVER_ID));
         assert!(!device_named(b"urdma0", 1));
-    }
-
-    #[test]
-    fn public_part_of_a_context_is_first() {
-        assert_eq!(std::mem::offset_of!(Context, public), 0);
-        assert!(align_of::<Context>() <= size_of::<usize>());
     }
 }

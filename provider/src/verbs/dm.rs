@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma_core_sys::verbs::{ibv_alloc_dm_attr, ibv_context, ibv_dm};
 
-use super::device::Context;
+use super::context::{self, Context};
 use super::errno::VerbsError;
 use super::ffi;
-use super::objects::{self, Object};
+use super::objects::Object;
 
 /// Maximum length of one allocation.
 pub(super) const MAX_DM_OCTETS: u64 = 1 << 26;
@@ -180,14 +180,14 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
 pub(super) unsafe extern "C" fn unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer. The call returns nothing.
-    let _ = unsafe { objects::destroy::<DeviceMemory>(dm, |_| Ok(())) };
+    let _ = unsafe { context::destroy::<DeviceMemory>(dm, |_| Ok(())) };
 }
 
 /// `ibv_free_dm`; fails while a region or an imported object uses the memory.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer.
-    ffi::status(|| unsafe { objects::destroy(dm, DeviceMemory::release) })
+    ffi::status(|| unsafe { context::destroy(dm, DeviceMemory::release) })
 }
 
 /// The pages of device memory for a copy; copies look nothing up.

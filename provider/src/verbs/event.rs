@@ -12,16 +12,14 @@ use std::sync::Arc;
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 use rdma_core_sys::verbs::{
-    ibv_async_event, ibv_context, ibv_event_type, IBV_EVENT_COMM_EST, IBV_EVENT_DEVICE_FATAL,
-    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
-    IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_LIMIT_REACHED,
+    ibv_event_type, IBV_EVENT_COMM_EST, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_ACCESS_ERR,
+    IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED,
+    IBV_EVENT_SRQ_LIMIT_REACHED,
 };
 
 use urdma_abi::spared::Spared;
 
 use super::errno::VerbsError;
-use super::qp::QueuePair;
-use super::srq::SharedReceiveQueue;
 use urdma_engine::{send_nowait, AsyncEvent, AsyncKind, EventSink};
 
 /// Size of an asynchronous event as libibverbs reads it (`struct ib_uverbs_async_event_desc`): the
@@ -91,37 +89,6 @@ pub(super) const fn event_type(kind: AsyncKind) -> ibv_event_type {
         AsyncKind::LastRecvReached => IBV_EVENT_QP_LAST_WQE_REACHED,
         AsyncKind::SrqLimitReached => IBV_EVENT_SRQ_LIMIT_REACHED,
         AsyncKind::DeviceFatal => IBV_EVENT_DEVICE_FATAL,
-    }
-}
-
-/// Whether an event is about a queue pair.
-const fn names_qp(kind: ibv_event_type) -> bool {
-    matches!(
-        kind,
-        IBV_EVENT_COMM_EST
-            | IBV_EVENT_QP_FATAL
-            | IBV_EVENT_QP_REQ_ERR
-            | IBV_EVENT_QP_ACCESS_ERR
-            | IBV_EVENT_SQ_DRAINED
-            | IBV_EVENT_QP_LAST_WQE_REACHED
-    )
-}
-
-/// Called by libibverbs when it has read an event, before the application gets it.
-pub(super) unsafe extern "C" fn async_event(_: *mut ibv_context, event: *mut ibv_async_event) {
-    // SAFETY: libibverbs passes the event that it has initialized. The type says whether the union
-    // holds a queue pair or a shared receive queue, which lives because its events are discarded
-    // before it is freed.
-    unsafe {
-        if names_qp((*event).event_type) {
-            QueuePair::from_ptr((*event).element.qp)
-                .unacknowledged
-                .count();
-        } else if (*event).event_type == IBV_EVENT_SRQ_LIMIT_REACHED {
-            SharedReceiveQueue::from_ptr((*event).element.srq)
-                .unacknowledged
-                .count();
-        }
     }
 }
 
@@ -232,11 +199,5 @@ mod tests {
         let (queue, read_end) = AsyncQueue::new().unwrap();
         drop(read_end);
         queue.async_event(event(AsyncKind::QpFatal, 1));
-    }
-
-    #[test]
-    fn async_event_of_the_device_names_no_queue_pair() {
-        assert!(!names_qp(event_type(AsyncKind::DeviceFatal)));
-        assert!(names_qp(event_type(AsyncKind::SqDrained)));
     }
 }

@@ -19,7 +19,7 @@ use rdma_core_sys::private::{
 };
 use rdma_core_sys::verbs::{ibv_context, ibv_device, verbs_context};
 
-use super::post_ex;
+use super::verbs_qp;
 
 /// A private function that every libibverbs exports under the same name.
 const SET_OPS: &CStr = c"verbs_set_ops";
@@ -282,7 +282,7 @@ impl Candidate {
                 init_and_alloc_context: self.function(c"_verbs_init_and_alloc_context")?,
                 set_ops: self.function(SET_OPS)?,
                 uninit_context: self.function(c"verbs_uninit_context")?,
-                comp_mask_offset: post_ex::comp_mask_offset(self.function(c"ibv_qp_to_qp_ex")?),
+                comp_mask_offset: verbs_qp::comp_mask_offset(self.function(c"ibv_qp_to_qp_ex")?),
             })
         }
     }
@@ -330,6 +330,7 @@ fn object_of(address: *mut c_void) -> Option<(usize, CString)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::post_ex;
     use super::*;
     use rdma_core_sys::private::VERBS_QP_RESERVE;
 
@@ -357,13 +358,13 @@ mod tests {
     fn extended_calls_are_where_the_loaded_libibverbs_looks() {
         let library = system();
         // SAFETY: the type of this function in verbs.h.
-        let to_qp_ex: post_ex::ToQpEx = unsafe { library.function(c"ibv_qp_to_qp_ex") }.unwrap();
-        let mut part: post_ex::Part = [0; VERBS_QP_RESERVE / 8];
+        let to_qp_ex: verbs_qp::ToQpEx = unsafe { library.function(c"ibv_qp_to_qp_ex") }.unwrap();
+        let mut part: verbs_qp::Part = [0; VERBS_QP_RESERVE / 8];
         // SAFETY: the part has room for a queue pair of any version.
         let is_extended =
-            |part: &mut post_ex::Part| !unsafe { to_qp_ex(part.as_mut_ptr().cast()) }.is_null();
+            |part: &mut verbs_qp::Part| !unsafe { to_qp_ex(part.as_mut_ptr().cast()) }.is_null();
         assert!(!is_extended(&mut part));
-        post_ex::install(&mut part, post_ex::comp_mask_offset(to_qp_ex)).unwrap();
+        post_ex::install(&mut part, verbs_qp::comp_mask_offset(to_qp_ex)).unwrap();
         assert!(is_extended(&mut part));
     }
 

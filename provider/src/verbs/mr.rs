@@ -18,10 +18,11 @@ use urdma_kernel::uverbs::MrRequest;
 use urdma_kernel::Kind;
 
 use super::backend::Counterpart;
+use super::context;
 use super::dm::{DeviceMemory, DevicePages};
 use super::errno::VerbsError;
 use super::ffi;
-use super::objects::{self, Object};
+use super::objects::Object;
 use super::pd::ProtectionDomain;
 use urdma_engine::{Access, Engine, EngineError, MrChange, MrKeys, Sge};
 
@@ -58,7 +59,7 @@ impl MemoryRegion {
         pins: Option<Arc<Counterpart>>,
     ) -> Result<*mut ibv_mr, VerbsError> {
         // SAFETY: the callers have looked the protection domain up; its context is set.
-        let (context, owner) = unsafe { ((*pd).context, objects::context_of(pd)) };
+        let (context, owner) = unsafe { ((*pd).context, context::context_of(pd)) };
         let public = ibv_mr {
             context,
             pd,
@@ -93,7 +94,7 @@ pub(super) unsafe extern "C" fn reg_mr(
 ) -> *mut ibv_mr {
     ffi::pointer(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
-        let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
+        let (_, domain) = unsafe { context::named::<ProtectionDomain>(pd)? };
         let rights = region_rights(access.cast_unsigned())?;
         let iova = if rights.contains(Access::ZERO_BASED) {
             0
@@ -123,7 +124,7 @@ pub(super) unsafe extern "C" fn reg_mr(
 pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     ffi::pointer(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
-        let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
+        let (_, domain) = unsafe { context::named::<ProtectionDomain>(pd)? };
         let keys = domain.engine.register_null_mr(domain.pd)?;
         let kind = (MR_NULL, 0);
         MemoryRegion::create(pd, keys, 0, kind, None, None)
@@ -141,7 +142,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     ffi::pointer(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
         let (domain, pages) = unsafe {
-            let (owner, domain) = objects::named::<ProtectionDomain>(pd)?;
+            let (owner, domain) = context::named::<ProtectionDomain>(pd)?;
             (domain, owner.objects.find::<DeviceMemory>(dm)?.pages())
         };
         let rights = region_rights(access)?;
@@ -170,7 +171,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
     ffi::status(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes;
         // libibverbs' own structure of a region begins with the public one.
-        let (owner, object) = unsafe { objects::named::<MemoryRegion>(mr.cast())? };
+        let (owner, object) = unsafe { context::named::<MemoryRegion>(mr.cast())? };
         let flags = flags.cast_unsigned();
         let given = |bit| flags & bit != 0;
         if object.device.is_some() || (given(IBV_REREG_MR_CHANGE_TRANSLATION) && length == 0) {
@@ -216,7 +217,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
 pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     ffi::pointer(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
-        let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
+        let (_, domain) = unsafe { context::named::<ProtectionDomain>(pd)? };
         let (octets, keys) = domain.engine.find_mr(domain.pd, handle)?;
         let length = usize::try_from(octets).map_err(|_| VerbsError::Invalid)?;
         let kind = (MR_IMPORTED, 0);
@@ -228,7 +229,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
 pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer. The call returns nothing.
-    let _ = unsafe { objects::destroy::<MemoryRegion>(mr, |_| Ok(())) };
+    let _ = unsafe { context::destroy::<MemoryRegion>(mr, |_| Ok(())) };
 }
 
 /// `ibv_dereg_mr`
@@ -236,7 +237,7 @@ pub(super) unsafe extern "C" fn dereg_mr(mr: *mut verbs_mr) -> c_int {
     let release = |object: &MemoryRegion| Ok(object.engine.deregister_mr(object.lkey)?);
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer; libibverbs' own structure of a region begins with the public one.
-    ffi::status(|| unsafe { objects::destroy(mr.cast(), release) })
+    ffi::status(|| unsafe { context::destroy(mr.cast(), release) })
 }
 
 /// The access rights that are passed to the kernel; they decide whether pages must be writable.
@@ -286,7 +287,7 @@ pub(super) unsafe extern "C" fn advise_mr(
 ) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
-        let (_, domain) = unsafe { objects::named::<ProtectionDomain>(pd)? };
+        let (_, domain) = unsafe { context::named::<ProtectionDomain>(pd)? };
         if flags & !IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0 || sg_list.is_null() || count == 0 {
             return Err(VerbsError::Invalid);
         }

@@ -9,13 +9,14 @@ use rdma_core_sys::verbs::{
     IBV_MW_TYPE_2,
 };
 
+use super::context;
 use super::errno::VerbsError;
 use super::ffi;
 use super::mr::MemoryRegion;
-use super::objects::{self, Object};
+use super::objects::Object;
 use super::pd::ProtectionDomain;
-use super::post;
-use super::qp::QueuePair;
+use super::queue_pair::QueuePair;
+use super::request;
 use urdma_engine::{Engine, Payload, SendOp, SendWr, WindowBind};
 
 /// A memory window; the public structure of libibverbs is its first field.
@@ -40,7 +41,7 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         }
         // SAFETY: libibverbs calls through the context of the object that the application passes.
         let ((owner, domain), context) =
-            unsafe { (objects::named::<ProtectionDomain>(pd)?, (*pd).context) };
+            unsafe { (context::named::<ProtectionDomain>(pd)?, (*pd).context) };
         let key = domain
             .engine
             .alloc_window(domain.pd, kind == IBV_MW_TYPE_2)?;
@@ -64,7 +65,7 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     let release = |object: &MemoryWindow| Ok(object.engine.dealloc_window(object.key)?);
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer.
-    ffi::status(|| unsafe { objects::destroy(mw, release) })
+    ffi::status(|| unsafe { context::destroy(mw, release) })
 }
 
 /// `ibv_bind_mw`, for type 1 windows: on return the window has its new key.
@@ -77,7 +78,7 @@ pub(super) unsafe extern "C" fn bind_mw(
         // SAFETY: libibverbs calls through the window's context, and the application passes its
         // attributes.
         let (object, window, bind) = unsafe {
-            let (owner, window) = objects::named::<MemoryWindow>(mw)?;
+            let (owner, window) = context::named::<MemoryWindow>(mw)?;
             let object = owner.objects.find::<QueuePair>(qp)?;
             owner
                 .objects
@@ -94,7 +95,7 @@ pub(super) unsafe extern "C" fn bind_mw(
             wr_id: bind.wr_id,
             op,
             imm: None,
-            flags: post::send_flags(bind.send_flags, object.sq_sig_all)?,
+            flags: request::send_flags(bind.send_flags, object.sq_sig_all)?,
             shared_queue: 0,
             payload: Payload::Sges(&[]),
         };

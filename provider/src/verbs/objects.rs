@@ -25,7 +25,6 @@ use rdma_core_sys::verbs::{
     ibv_ah, ibv_context, ibv_cq, ibv_dm, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq, ibv_td, ibv_xrcd,
 };
 
-use super::device::Context;
 use super::errno::VerbsError;
 use urdma_engine::{Engine, EngineError};
 
@@ -235,7 +234,7 @@ impl Objects {
     ///
     /// # Safety
     /// No other thread uses the object.
-    unsafe fn destroy<T: Object>(
+    pub(super) unsafe fn destroy<T: Object>(
         &self,
         named: *mut T::Public,
         release: impl FnOnce(&T) -> Result<(), VerbsError>,
@@ -259,46 +258,4 @@ impl Objects {
         drop(oldest);
         Ok(())
     }
-}
-
-/// The context through which libibverbs has called with the object `named`.
-///
-/// # Safety
-/// libibverbs has called the plugin through the context that the structure names.
-pub(super) unsafe fn context_of<'a, P: Public>(named: *mut P) -> &'a Context {
-    // SAFETY: libibverbs has read the same field of the structure to find the plugin, so the field
-    // is readable and refers to an open context of this plugin.
-    unsafe { Context::from_ptr((*named).context()) }
-}
-
-/// The object that a call is about, and its context.
-///
-/// # Errors
-/// As [`Objects::find`].
-///
-/// # Safety
-/// As [`context_of`] and [`Objects::find`].
-pub(super) unsafe fn named<'a, T: Object>(
-    public: *mut T::Public,
-) -> Result<(&'a Context, &'a T), VerbsError> {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let context = context_of(public);
-        Ok((context, context.objects.find(public)?))
-    }
-}
-
-/// Destroys the object that a call is about, unless `release` fails.
-///
-/// # Errors
-/// As [`named`], or those of `release`.
-///
-/// # Safety
-/// As [`context_of`]; no other thread uses the object.
-pub(super) unsafe fn destroy<T: Object>(
-    public: *mut T::Public,
-    release: impl FnOnce(&T) -> Result<(), VerbsError>,
-) -> Result<(), VerbsError> {
-    // SAFETY: by the caller's promise.
-    unsafe { context_of(public).objects.destroy(public, release) }
 }

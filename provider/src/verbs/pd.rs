@@ -18,10 +18,10 @@ use rdma_core_sys::verbs::{
 use urdma_kernel::Uverbs;
 
 use super::backend::Counterpart;
-use super::device::Context;
+use super::context::{self, Context};
 use super::errno::VerbsError;
 use super::ffi;
-use super::objects::{self, Object};
+use super::objects::Object;
 use urdma_engine::{Engine, Pd};
 
 /// A protection domain; the public structure of libibverbs is its first field.
@@ -176,14 +176,14 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
 pub(super) unsafe extern "C" fn unimport_pd(pd: *mut ibv_pd) {
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer. The call returns nothing.
-    let _ = unsafe { objects::destroy::<ProtectionDomain>(pd, |_| Ok(())) };
+    let _ = unsafe { context::destroy::<ProtectionDomain>(pd, |_| Ok(())) };
 }
 
 /// `ibv_dealloc_pd`
 pub(super) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer.
-    ffi::status(|| unsafe { objects::destroy(pd, ProtectionDomain::release) })
+    ffi::status(|| unsafe { context::destroy(pd, ProtectionDomain::release) })
 }
 
 /// A thread domain; the public structure of libibverbs is its first field.
@@ -238,5 +238,5 @@ pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     };
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer.
-    ffi::status(|| unsafe { objects::destroy(td, release) })
+    ffi::status(|| unsafe { context::destroy(td, release) })
 }

@@ -1,21 +1,13 @@
 //! Polling through `ibv_cq_ex`: one completion at a time, whose fields are read by calls.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 
 use rdma_core_sys::verbs::{ibv_cq_ex, ibv_poll_cq_attr, ibv_wc, ibv_wc_opcode};
 
-use super::cq::CompletionQueue;
+use super::completion_queue::CompletionQueue;
 use super::errno::VerbsError;
 use super::ffi;
 use super::post::work_completion;
-
-/// The completion that the read calls refer to. The application polls one queue from one thread at
-/// a time.
-#[derive(Default)]
-pub(super) struct Cursor {
-    current: Cell<ibv_wc>,
-}
 
 /// Installs the calls in a new queue.
 pub(super) fn install(verbs: &mut ibv_cq_ex) {
@@ -61,7 +53,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
                 (*cq).wr_id = wc.wr_id;
                 (*cq).status = wc.status;
             }
-            object.cursor.current.set(wc);
+            object.current.set(wc);
         }
         Ok(())
     });
@@ -78,10 +70,7 @@ unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
 fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
     // SAFETY: the calls are installed in queues of this plugin only.
-    unsafe { CompletionQueue::from_ex_ptr(cq) }
-        .cursor
-        .current
-        .get()
+    unsafe { CompletionQueue::from_ex_ptr(cq) }.current.get()
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {

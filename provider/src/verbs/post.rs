@@ -4,11 +4,9 @@
 //! Nothing here allocates or logs. Requests are copied to the stack before they are validated.
 
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
 
 use rdma_core_sys::verbs::{
-    ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc, ibv_wc_opcode,
-    ibv_wc_status, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, ibv_wc_opcode, ibv_wc_status,
     IBV_WC_ATOMIC_WRITE, IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOCAL_INV,
     IBV_WC_LOC_ACCESS_ERR, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR, IBV_WC_LOC_QP_OP_ERR,
     IBV_WC_MW_BIND_ERR, IBV_WC_RDMA_READ, IBV_WC_RDMA_WRITE, IBV_WC_RECV,
@@ -19,24 +17,16 @@ use rdma_core_sys::verbs::{
     IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
-use super::cq::CompletionQueue;
+use super::completion_queue::CompletionQueue;
 use super::datagram;
 use super::errno::VerbsError;
 use super::ffi;
 use super::mw;
-use super::qp::QueuePair;
+use super::queue_pair::QueuePair;
+use super::request::{send_flags, with_payload, with_recv_wr};
 use super::srq::SharedReceiveQueue;
 use super::transitions::Service;
-use urdma_engine::{
-    CompletionOp, Payload, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
-    WorkCompletion, LIMITS,
-};
-
-/// Maximum number of elements of a scatter-gather list.
-const SGE_MAX: usize = LIMITS.max_sge as usize;
-
-/// The flags that the device supports in a send request.
-const SEND_FLAGS: u32 = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
+use urdma_engine::{CompletionOp, RemoteAddr, SendOp, SendWr, Status, WorkCompletion};
 
 /// Posts the requests of a list up to the first that fails; `bad_wr` is set to that one.
 ///
@@ -118,6 +108,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     unsafe { post_list(wr, bad_wr, |wr| wr.next, post) }
 }
 
+/// Validates and posts one send request.
 #[inline]
 pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), VerbsError> {
     let shared_queue = match qp.service {
@@ -143,65 +134,6 @@ pub(super) fn send_one(qp: &QueuePair, request: &ibv_send_wr) -> Result<(), Verb
             payload,
         };
         Ok(qp.engine.post_send(&qp.qp, &wr)?)
-    })
-}
-
-/// Calls `post` with the payload of a request: its scatter-gather list, or the octets themselves if
-/// it is inline. Inline data needs no registration.
-#[inline]
-pub(super) fn with_payload(
-    qp: &QueuePair,
-    request: &ibv_send_wr,
-    post: impl FnOnce(Payload<'_>) -> Result<(), VerbsError>,
-) -> Result<(), VerbsError> {
-    let count = sge_count(request.num_sge, qp.max_send_sge)?;
-    let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
-    let mut parts = [const { MaybeUninit::uninit() }; SGE_MAX];
-    let sges = copy_sges(request.sg_list, count, &mut list);
-    let payload = if request.send_flags & IBV_SEND_INLINE == 0 {
-        Payload::Sges(sges)
-    } else {
-        let octets: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-        if octets > u64::from(qp.max_inline) {
-            return Err(VerbsError::Invalid);
-        }
-        Payload::Inline(inline_parts(sges, &mut parts))
-    };
-    // The only call of `post`, so that it is inlined and the request is not assembled in memory
-    // first.
-    post(payload)
-}
-
-/// The octets of an inline request, at most [`SGE_MAX`] parts.
-fn inline_parts<'a>(
-    sges: &[Sge],
-    parts: &'a mut [MaybeUninit<&'a [u8]>; SGE_MAX],
-) -> &'a [&'a [u8]] {
-    for (part, sge) in parts.iter_mut().zip(sges) {
-        part.write(if sge.length == 0 {
-            &[]
-        } else {
-            // SAFETY: the application guarantees that the octets can be read and are not written
-            // during the call.
-            unsafe { std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
-        });
-    }
-    // SAFETY: as many parts as there are elements were initialized above.
-    unsafe { std::slice::from_raw_parts(parts.as_ptr().cast(), sges.len()) }
-}
-
-/// Calls `post` with a copy of a receive request of at most `max_sge` elements.
-#[inline]
-fn with_recv_wr(
-    request: &ibv_recv_wr,
-    max_sge: u32,
-    post: impl FnOnce(&RecvWr<'_>) -> Result<(), VerbsError>,
-) -> Result<(), VerbsError> {
-    let count = sge_count(request.num_sge, max_sge)?;
-    let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
-    post(&RecvWr {
-        wr_id: request.wr_id,
-        sges: copy_sges(request.sg_list, count, &mut list),
     })
 }
 
@@ -331,44 +263,6 @@ fn send_rare(
     })
 }
 
-/// The flags of a request. With `sq_sig_all` every request is signaled.
-#[inline]
-pub(super) fn send_flags(flags: u32, sq_sig_all: bool) -> Result<SendFlags, VerbsError> {
-    if flags & !SEND_FLAGS != 0 {
-        return Err(VerbsError::Invalid);
-    }
-    Ok(SendFlags {
-        signaled: sq_sig_all || flags & IBV_SEND_SIGNALED != 0,
-        fence: flags & IBV_SEND_FENCE != 0,
-        solicited: flags & IBV_SEND_SOLICITED != 0,
-    })
-}
-
-/// Checks the number of elements against the queue's maximum.
-#[inline]
-pub(super) fn sge_count(count: c_int, max: u32) -> Result<usize, VerbsError> {
-    match usize::try_from(count) {
-        Ok(count) if count <= max as usize && count <= SGE_MAX => Ok(count),
-        _ => Err(VerbsError::Invalid),
-    }
-}
-
-/// Copies the caller's list to `list`; `count` is at most [`SGE_MAX`].
-#[inline]
-fn copy_sges(from: *const ibv_sge, count: usize, list: &mut [MaybeUninit<Sge>; SGE_MAX]) -> &[Sge] {
-    for (index, to) in list[..count].iter_mut().enumerate() {
-        // SAFETY: the application passes a list of `count` elements.
-        let sge = unsafe { &*from.add(index) };
-        to.write(Sge {
-            addr: sge.addr,
-            length: sge.length,
-            lkey: sge.lkey,
-        });
-    }
-    // SAFETY: the first `count` elements were initialized above.
-    unsafe { std::slice::from_raw_parts(list.as_ptr().cast(), count) }
-}
-
 /// `ibv_poll_cq`: returns the number of completions, or a negative errno.
 pub(super) unsafe extern "C" fn poll_cq(
     cq: *mut ibv_cq,
@@ -460,7 +354,7 @@ const fn opcode(op: CompletionOp) -> ibv_wc_opcode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdma_core_sys::verbs::{IBV_SEND_IP_CSUM, IBV_WC_GRH, IBV_WR_ATOMIC_WRITE, IBV_WR_TSO};
+    use rdma_core_sys::verbs::{IBV_WC_GRH, IBV_WR_ATOMIC_WRITE, IBV_WR_TSO};
     use urdma_engine::{Completion, Qpn, SlotId};
 
     fn request(opcode: u32) -> ibv_send_wr {
@@ -540,45 +434,6 @@ mod tests {
         invalidate.__bindgen_anon_1.invalidate_rkey = 7;
         let invalidated = SendOp::LocalInvalidate { stag: 7 };
         assert_eq!(operation(&invalidate), Ok((invalidated, None)));
-    }
-
-    #[test]
-    fn send_flags_unknown_bits_are_invalid() {
-        for flags in [IBV_SEND_IP_CSUM, 1 << 7, u32::MAX] {
-            assert_eq!(send_flags(flags, false), Err(VerbsError::Invalid));
-        }
-    }
-
-    #[test]
-    fn send_flags_of_a_queue_that_signals_all_are_signaled() {
-        assert!(send_flags(0, true).unwrap().signaled);
-        assert!(!send_flags(0, false).unwrap().signaled);
-        let all = send_flags(SEND_FLAGS, false).unwrap();
-        assert!(all.signaled && all.fence && all.solicited);
-    }
-
-    #[test]
-    fn sge_count_beyond_the_queues_is_invalid() {
-        assert_eq!(sge_count(0, 4), Ok(0));
-        assert_eq!(sge_count(4, 4), Ok(4));
-        for (count, max) in [(5, 4), (-1, 4), (c_int::MIN, 32), (33, 100)] {
-            assert_eq!(sge_count(count, max), Err(VerbsError::Invalid));
-        }
-    }
-
-    #[test]
-    fn copy_sges_keeps_order_and_fields() {
-        let from = [1, 2, 3].map(|n| ibv_sge {
-            addr: n,
-            length: 10,
-            lkey: 20,
-        });
-        let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
-        let copied = copy_sges(from.as_ptr(), 3, &mut list);
-        assert_eq!(copied.len(), 3);
-        assert!(copied.iter().zip(1..).all(|(sge, n)| sge.addr == n));
-        let mut list = [const { MaybeUninit::uninit() }; SGE_MAX];
-        assert!(copy_sges(std::ptr::null(), 0, &mut list).is_empty());
     }
 
     fn completion() -> WorkCompletion {

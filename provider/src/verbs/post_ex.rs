@@ -4,28 +4,25 @@
 //! Between `ibv_wr_start` and `ibv_wr_complete` or `ibv_wr_abort` one thread owns the queue pair's
 //! builder. A request is kept as an `ibv_send_wr` and then posted as in [`post`].
 
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
-    ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_qp_type, ibv_send_wr,
-    ibv_sge, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND,
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_LOCAL_INV,
-    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
-    IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE,
-    IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_qp_type, ibv_send_wr, ibv_sge,
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND, IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+    IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_SEND_INLINE, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
 };
 
+use super::builder::{Draft, Operation, Request};
 use super::errno::VerbsError;
-use super::ffi;
-use super::post;
-use super::qp::QueuePair;
+use super::queue_pair::QueuePair;
+use super::verbs_qp::{set_mask, Part, OLDEST_COMP_MASK};
+use super::{ffi, post, request};
 
 /// The operations for which a queue pair of this type can have extended calls, as in
 /// `ibv_wr_post(3)`.
@@ -49,19 +46,6 @@ pub(super) fn send_ops(qp_type: ibv_qp_type) -> u64 {
         _ => 0,
     })
 }
-
-/// The bit of `verbs_qp.comp_mask` for a queue pair with extended calls.
-const VERBS_QP_EX: u32 = 1 << 1;
-
-/// Possible offsets of `comp_mask`, by version of libibverbs: directly behind a public structure of
-/// 344, 352 or 360 octets.
-const COMP_MASK_CANDIDATES: [usize; 3] = [344, 352, 360];
-
-/// Room for libibverbs' structure of a queue pair.
-pub(super) type Part = [u64; VERBS_QP_RESERVE / 8];
-
-/// `ibv_qp_to_qp_ex`: null for a queue pair without extended calls.
-pub(super) type ToQpEx = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
 
 /// Installs the extended calls in libibverbs' structure of a new queue pair, with the mask at
 /// `comp_mask_offset`.
@@ -92,7 +76,7 @@ pub(super) fn install(part: &mut Part, comp_mask_offset: Option<usize>) -> Resul
     calls.wr_start = Some(wr_start);
     calls.wr_complete = Some(wr_complete);
     calls.wr_abort = Some(wr_abort);
-    if offset > COMP_MASK_CANDIDATES[0] {
+    if offset > OLDEST_COMP_MASK {
         // The oldest version has its mask at the offset of this call.
         calls.wr_atomic_write = Some(wr_atomic_write);
     }
@@ -100,157 +84,38 @@ pub(super) fn install(part: &mut Part, comp_mask_offset: Option<usize>) -> Resul
     Ok(())
 }
 
-fn set_mask(part: &mut Part, offset: usize) {
-    // SAFETY: every candidate is within the part.
-    unsafe {
-        part.as_mut_ptr()
-            .byte_add(offset)
-            .cast::<u32>()
-            .write(VERBS_QP_EX)
-    };
-}
-
-/// Finds the offset at which a libibverbs reads the bit, by calling its `ibv_qp_to_qp_ex`.
-pub(super) fn comp_mask_offset(to_qp_ex: ToQpEx) -> Option<usize> {
-    COMP_MASK_CANDIDATES.into_iter().find(|&candidate| {
-        let mut part = [0; VERBS_QP_RESERVE / 8];
-        set_mask(&mut part, candidate);
-        // SAFETY: libibverbs only reads the bit, and the part has room for a queue pair of any
-        // version.
-        !unsafe { to_qp_ex(part.as_mut_ptr().cast::<ibv_qp>()) }.is_null()
-    })
-}
-
-/// The requests that are being built.
-#[derive(Default)]
-pub(super) struct Builder {
-    /// Set while a thread is between start and complete.
-    taken: AtomicBool,
-    draft: UnsafeCell<Draft>,
-}
-
-// SAFETY: the flag admits one thread at a time to the draft.
-unsafe impl Sync for Builder {}
-// SAFETY: the pointers in a draft are the application's and are used only during calls that it
-// makes.
-unsafe impl Send for Builder {}
-
-#[derive(Default)]
-struct Draft {
-    requests: Vec<Request>,
-    sges: Vec<ibv_sge>,
-    inline: Vec<u8>,
-}
-
-/// The operation of a request.
-enum Operation {
-    /// The one of the `ibv_send_wr`'s opcode.
-    Opcode,
-    /// `ibv_wr_atomic_write` of these octets, for which an `ibv_send_wr` has no field.
-    AtomicWrite([u8; 8]),
-}
-
-struct Request {
-    wr: ibv_send_wr,
-    operation: Operation,
-    /// Its elements; the address of an inline request's element is an offset in `inline`.
-    sges: Range<usize>,
-}
-
-impl Request {
-    /// Checks that the device has the operation.
-    fn check_operation(&self) -> Result<(), VerbsError> {
-        match self.operation {
-            Operation::Opcode => post::check_operation(&self.wr),
-            Operation::AtomicWrite(_) => Ok(()),
-        }
-    }
-
-    fn post(&self, qp: &QueuePair) -> Result<(), VerbsError> {
-        match self.operation {
-            Operation::Opcode => post::send_one(qp, &self.wr),
-            Operation::AtomicWrite(octets) => post::send_atomic_write(qp, &self.wr, octets),
-        }
+/// Checks that the device has the operation of a request.
+fn check_operation(request: &Request) -> Result<(), VerbsError> {
+    match request.operation {
+        Operation::Opcode => post::check_operation(&request.wr),
+        Operation::AtomicWrite(_) => Ok(()),
     }
 }
 
-impl Draft {
-    fn clear(&mut self) {
-        self.requests.clear();
-        self.sges.clear();
-        self.inline.clear();
-    }
-
-    fn set_sges(&mut self, sges: impl Iterator<Item = ibv_sge>) {
-        let begin = self.sges.len();
-        self.sges.extend(sges);
-        let end = self.sges.len();
-        if let Some(request) = self.requests.last_mut() {
-            request.sges = begin..end;
-        }
-    }
-
-    /// Copies the inline data of the current request.
-    fn set_inline<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]>) {
-        let begin = self.inline.len();
-        for part in parts {
-            self.inline.extend_from_slice(part);
-        }
-        let length = self.inline.len() - begin;
-        let sge = ibv_sge {
-            addr: begin as u64,
-            // More than any queue pair's inline limit, so the request is refused.
-            length: u32::try_from(length).unwrap_or(u32::MAX),
-            lkey: 0,
-        };
-        self.set_sges(std::iter::once(sge));
-        if let Some(request) = self.requests.last_mut() {
-            request.wr.send_flags |= IBV_SEND_INLINE;
-        }
-    }
-
-    /// Sets the list pointers of all requests; the elements do not move afterwards.
-    fn finish(&mut self) {
-        let base = self.inline.as_ptr() as u64;
-        for request in &mut self.requests {
-            let sges = &mut self.sges[request.sges.clone()];
-            if request.wr.send_flags & IBV_SEND_INLINE != 0 {
-                sges.iter_mut().for_each(|sge| sge.addr += base);
-            }
-            request.wr.sg_list = sges.as_mut_ptr();
-            request.wr.num_sge = c_int::try_from(sges.len()).unwrap_or(c_int::MAX);
-        }
-    }
-
-    /// Posts all requests or none, unless another thread fills the queue at the same time.
-    fn post(&mut self, qp: &QueuePair) -> Result<(), VerbsError> {
-        self.finish();
-        if let [_, _, ..] = self.requests[..] {
-            for request in &self.requests {
-                request.check_operation()?;
-                post::send_flags(request.wr.send_flags, qp.sq_sig_all)?;
-                post::sge_count(request.wr.num_sge, qp.max_send_sge)?;
-            }
-            if (qp.engine.send_room(&qp.qp)? as usize) < self.requests.len() {
-                return Err(VerbsError::NoMemory);
-            }
-        }
-        self.requests
-            .iter()
-            .try_for_each(|request| request.post(qp))
+fn post_one(request: &Request, qp: &QueuePair) -> Result<(), VerbsError> {
+    match request.operation {
+        Operation::Opcode => post::send_one(qp, &request.wr),
+        Operation::AtomicWrite(octets) => post::send_atomic_write(qp, &request.wr, octets),
     }
 }
 
-impl Builder {
-    fn take(&self) {
-        while self.taken.swap(true, Ordering::Acquire) {
-            std::thread::yield_now();
+/// Posts all requests or none, unless another thread fills the queue at the same time.
+fn post_all(draft: &mut Draft, qp: &QueuePair) -> Result<(), VerbsError> {
+    draft.finish();
+    if let [_, _, ..] = draft.requests[..] {
+        for request in &draft.requests {
+            check_operation(request)?;
+            request::send_flags(request.wr.send_flags, qp.sq_sig_all)?;
+            request::sge_count(request.wr.num_sge, qp.max_send_sge)?;
+        }
+        if (qp.engine.send_room(&qp.qp)? as usize) < draft.requests.len() {
+            return Err(VerbsError::NoMemory);
         }
     }
-
-    fn give_back(&self) {
-        self.taken.store(false, Ordering::Release);
-    }
+    draft
+        .requests
+        .iter()
+        .try_for_each(|request| post_one(request, qp))
 }
 
 /// The object of an extended queue pair.
@@ -312,7 +177,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let object = object(qp);
     // SAFETY: the application is between start and complete.
-    let result = ffi::status_on_data_path(|| unsafe { draft(qp) }.post(object));
+    let result = ffi::status_on_data_path(|| post_all(unsafe { draft(qp) }, object));
     object.builder.give_back();
     result
 }
@@ -474,45 +339,4 @@ unsafe fn octets<'a>(addr: *const c_void, length: usize) -> &'a [u8] {
     }
     // SAFETY: by the caller's promise.
     unsafe { std::slice::from_raw_parts(addr.cast(), length) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn draft_points_every_request_at_its_own_elements() {
-        let mut draft = Draft::default();
-        let request = || Request {
-            wr: ibv_send_wr::default(),
-            operation: Operation::Opcode,
-            sges: 0..0,
-        };
-        draft.requests.push(request());
-        draft.set_inline([&b"ab"[..], b"", b"cd"].into_iter());
-        draft.requests.push(request());
-        draft.set_sges((1..4).map(|addr| ibv_sge {
-            addr,
-            length: 1,
-            lkey: 2,
-        }));
-        draft.requests.push(request());
-        draft.set_inline([&b"efg"[..]].into_iter());
-        draft.finish();
-        let counts: Vec<_> = draft.requests.iter().map(|r| r.wr.num_sge).collect();
-        assert_eq!(counts, [1, 3, 1]);
-        let read = |request: &Request| {
-            // SAFETY: `finish` has set the pointer to an element, whose address is in the draft.
-            unsafe {
-                let sge = *request.wr.sg_list;
-                std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
-            }
-        };
-        assert_eq!(read(&draft.requests[0]), b"abcd");
-        assert_eq!(read(&draft.requests[2]), b"efg");
-        // SAFETY: as above.
-        assert_eq!(unsafe { (*draft.requests[1].wr.sg_list.add(2)).addr }, 3);
-        draft.clear();
-        assert!(draft.requests.is_empty() && draft.inline.is_empty());
-    }
 }

@@ -1,88 +1,43 @@
-//! Queue pairs as objects: created, modified, queried and destroyed. Posting to them is in
-//! [`super::post`].
+//! Queue pairs as objects ([`super::queue_pair`]): created, modified, queried and destroyed.
+//! Posting to them is in [`super::post`].
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::mem::{offset_of, ManuallyDrop};
+use std::mem::ManuallyDrop;
 use std::ptr::{addr_of_mut, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rdma_core_sys::private::VERBS_QP_RESERVE;
 use rdma_core_sys::verbs::{
-    ibv_ah_attr, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, IBV_QPS_RESET, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QP_AV,
-    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
+    ibv_context, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QPS_RESET, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QP_AV, IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD,
 };
 
 use urdma_kernel::uverbs::QpRequest;
 use urdma_kernel::Kind;
 
 use super::backend::{Counterpart, Events};
-use super::cq::CompletionQueue;
-use super::device::Context;
+use super::builder::Builder;
+use super::completion_queue::CompletionQueue;
+use super::context::{self, Context};
 use super::errno::VerbsError;
 use super::event::Unacknowledged;
-use super::objects::{self, Object, Objects};
+use super::objects::Objects;
 use super::pd::ProtectionDomain;
-use super::post_ex::{self, Builder};
-use super::rnic::Rnic;
+use super::queue_pair::{QueuePair, VerbsPart};
 use super::srq::SharedReceiveQueue;
 use super::transitions::{self, Service};
 use super::xrc::XrcDomainObject;
-use super::{attributes, datagram, ffi};
-use urdma_engine::{Cq, Engine, Limits, Pd, Qp, QpCaps, QpConfig, QpState, XrcRole};
+use super::{attributes, datagram, ffi, post_ex};
+use urdma_engine::{Cq, Limits, Pd, QpCaps, QpConfig, QpState, XrcRole};
 
 /// Minimum inline size of every queue pair: some programs ask for none and send a few octets
 /// inline.
 const MIN_INLINE: u32 = 64;
 
-/// Room for a `verbs_qp` of any libibverbs. The octets behind the plain `ibv_qp` are zero, which
-/// means in every layout that the queue pair has no extended calls, unless [`post_ex::install`] has
-/// installed them.
-#[repr(C)]
-union VerbsPart {
-    qp: ManuallyDrop<ibv_qp>,
-    all: [u64; VERBS_QP_RESERVE / 8],
-}
-
-/// A queue pair; the public structure of libibverbs is its first field.
-#[repr(C)]
-pub(super) struct QueuePair {
-    verbs: UnsafeCell<VerbsPart>,
-    pub(super) engine: Arc<Engine>,
-    pub(super) qp: Arc<Qp>,
-    pub(super) service: Service,
-    pub(super) max_send_sge: u32,
-    pub(super) max_recv_sge: u32,
-    pub(super) max_inline: u32,
-    /// Whether every send request is signaled.
-    pub(super) sq_sig_all: bool,
-    pub(super) unacknowledged: Unacknowledged,
-    /// The requests that the extended calls are building.
-    pub(super) builder: Builder,
-    events: Events,
-    rnic: Option<Rnic>,
-    /// The address vector that was set last; locked while the queue pair is modified.
-    address: Mutex<Option<ibv_ah_attr>>,
-}
-
-// SAFETY: the public structure begins the first field, which has no destructor.
-unsafe impl Object for QueuePair {
-    type Public = ibv_qp;
-}
-
 impl QueuePair {
-    /// The object whose public structure is `qp`.
-    ///
-    /// # Safety
-    /// `qp` came from this file and lives while the reference does.
-    #[inline]
-    pub(super) unsafe fn from_ptr<'a>(qp: *mut ibv_qp) -> &'a Self {
-        // SAFETY: by the caller's promise; the public structure is the first field.
-        unsafe { &*qp.cast() }
-    }
-
     /// Creates a queue pair in RESET with the attributes `attr` and sets the sizes in `attr` to the
     /// actual ones.
     fn create(
@@ -433,7 +388,7 @@ pub(super) unsafe extern "C" fn create_qp(
         // together with its attributes.
         let ((context, domain), attr, context_ptr) = unsafe {
             (
-                objects::named::<ProtectionDomain>(pd)?,
+                context::named::<ProtectionDomain>(pd)?,
                 &mut *attr,
                 (*pd).context,
             )
@@ -542,7 +497,7 @@ pub(super) unsafe extern "C" fn modify_qp(
     ffi::status(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes
         // together with its attributes.
-        let ((_, object), attr) = unsafe { (objects::named::<QueuePair>(qp)?, &*attr) };
+        let ((_, object), attr) = unsafe { (context::named::<QueuePair>(qp)?, &*attr) };
         object.modify(attr, mask.cast_unsigned())
     })
 }
@@ -556,7 +511,7 @@ pub(super) unsafe extern "C" fn query_qp(
 ) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
-        let (_, object) = unsafe { objects::named::<QueuePair>(qp)? };
+        let (_, object) = unsafe { context::named::<QueuePair>(qp)? };
         let answer = object.query();
         // SAFETY: the application passes room for both structures; the fields read never change.
         unsafe {
@@ -595,13 +550,8 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer. When the call returns, the engine has no reference to the queue pair and no event of
     // it is pending.
-    ffi::status(|| unsafe { objects::destroy(qp, release) })
+    ffi::status(|| unsafe { context::destroy(qp, release) })
 }
-
-const _: () = {
-    assert!(size_of::<VerbsPart>() == VERBS_QP_RESERVE);
-    assert!(offset_of!(QueuePair, verbs) == 0);
-};
 
 #[cfg(test)]
 mod tests {

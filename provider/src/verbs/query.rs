@@ -13,19 +13,14 @@ use rdma_core_sys::verbs::{
     IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS, IBV_VALUES_MASK_RAW_CLOCK,
 };
 
-use super::device::Context;
+use super::attributes::PORT;
+use super::context::Context;
 use super::dm::MAX_DM_OCTETS;
 use super::errno::VerbsError;
 use super::ffi;
 use super::rnic::Rnic;
 use urdma_engine::Info;
 use urdma_ipc::gid_table_len;
-
-/// The number of the only port.
-pub(super) const PORT: u8 = 1;
-
-/// The index of the only partition key.
-pub(super) const PKEY_INDEX: u16 = 0;
 
 /// Maximum time until this end acknowledges, as `local_ca_ack_delay`: 4.096 us * 2^15 = 134 ms, for
 /// a busy host.

@@ -10,10 +10,10 @@ use rdma_core_sys::verbs::{
     IBV_QPS_SQD, IBV_QP_AV, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_STATE,
 };
 
+use super::attributes::{PKEY_INDEX, PORT};
 use super::backend::Backend;
-use super::device::Context;
+use super::context::Context;
 use super::errno::VerbsError;
-use super::query::{PKEY_INDEX, PORT};
 use urdma_engine::{Engine, Personality};
 
 /// The party that changes the states of an RNIC's queue pairs.

@@ -14,12 +14,12 @@ use rdma_core_sys::verbs::{
 use urdma_kernel::Kind;
 
 use super::backend::Events;
-use super::cq::CompletionQueue;
-use super::device::Context;
+use super::completion_queue::CompletionQueue;
+use super::context::{self, Context};
 use super::errno::VerbsError;
 use super::event::Unacknowledged;
 use super::ffi;
-use super::objects::{self, Object};
+use super::objects::Object;
 use super::pd::ProtectionDomain;
 use super::xrc::XrcDomainObject;
 use urdma_engine::{Engine, Srq, SrqConfig, XrcMembership};
@@ -120,7 +120,7 @@ pub(super) unsafe extern "C" fn create_srq(
         // SAFETY: libibverbs calls through the context of the object that the application passes
         // together with its attributes.
         let ((context, domain), attr) =
-            unsafe { (objects::named::<ProtectionDomain>(pd)?, &mut (*attr).attr) };
+            unsafe { (context::named::<ProtectionDomain>(pd)?, &mut (*attr).attr) };
         let verbs = ibv_srq::default();
         let object = SharedReceiveQueue::create(context, domain, verbs, attr, None)?;
         *attr = object.answer();
@@ -176,7 +176,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
-        let (_, object) = unsafe { objects::named::<SharedReceiveQueue>(srq)? };
+        let (_, object) = unsafe { context::named::<SharedReceiveQueue>(srq)? };
         let xrc = object.xrc.as_ref().ok_or(VerbsError::NotSupported)?;
         // SAFETY: the application passes room for the number.
         unsafe { number.write(xrc.number()) };
@@ -193,7 +193,7 @@ pub(super) unsafe extern "C" fn modify_srq(
     ffi::status(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes
         // together with its attributes.
-        let ((_, object), attr) = unsafe { (objects::named::<SharedReceiveQueue>(srq)?, &*attr) };
+        let ((_, object), attr) = unsafe { (context::named::<SharedReceiveQueue>(srq)?, &*attr) };
         let mask = mask.cast_unsigned();
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(VerbsError::Invalid);
@@ -212,7 +212,7 @@ pub(super) unsafe extern "C" fn modify_srq(
 pub(super) unsafe extern "C" fn query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     ffi::status(|| {
         // SAFETY: libibverbs calls through the context of the object that the application passes.
-        let (_, object) = unsafe { objects::named::<SharedReceiveQueue>(srq)? };
+        let (_, object) = unsafe { context::named::<SharedReceiveQueue>(srq)? };
         // SAFETY: the application passes room for the answer.
         unsafe { attr.write(object.answer()) };
         Ok(())
@@ -242,5 +242,5 @@ pub(super) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer. When the call returns, the engine has no reference to the queue and no event of it is
     // pending.
-    ffi::status(|| unsafe { objects::destroy(srq, release) })
+    ffi::status(|| unsafe { context::destroy(srq, release) })
 }

@@ -9,10 +9,10 @@ use rdma_core_sys::verbs::{
     ibv_context, ibv_xrcd, ibv_xrcd_init_attr, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS,
 };
 
-use super::device::Context;
+use super::context::{self, Context};
 use super::errno::VerbsError;
 use super::ffi;
-use super::objects::{self, Object};
+use super::objects::Object;
 use urdma_engine::{FileId, XrcDomain};
 
 /// An XRC domain; the public structure of libibverbs is its first field.
@@ -76,5 +76,5 @@ pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     let release = |object: &XrcDomainObject| Ok(object.domain.close()?);
     // SAFETY: libibverbs calls through the context of the object, which the application uses no
     // longer.
-    ffi::status(|| unsafe { objects::destroy(xrcd, release) })
+    ffi::status(|| unsafe { context::destroy(xrcd, release) })
 }
