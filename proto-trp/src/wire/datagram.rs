@@ -2,7 +2,8 @@
 //! pair.
 
 use super::error::{EncodeError, ParseError};
-use super::{be16, be24, be32, chunk, chunk_mut, put, put24, PacketType};
+use super::octets::{be16, be24, be32, chunk, chunk_mut, put, put24};
+use super::trp::PacketType;
 
 /// Octets before the message.
 pub const HEADER_LEN: usize = 48;

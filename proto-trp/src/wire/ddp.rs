@@ -2,7 +2,7 @@
 //! that they carry.
 
 use super::error::{EncodeError, ParseError};
-use super::{be32, be64, chunk, chunk_mut, put};
+use super::octets::{be32, be64, chunk, chunk_mut, put};
 
 /// DDP control, first octet: the segment is tagged (RFC 5041 section 4.1).
 pub const CONTROL_TAGGED: u8 = 0x80;

@@ -1,6 +1,6 @@
 //! Parse errors, in the classes that a receiver counts.
 
-use super::terminate::TerminateCause;
+use super::cause::TerminateCause;
 
 /// Why a received packet was refused.
 ///

@@ -5,7 +5,7 @@
 //! argument (2 octets).
 
 use super::error::{EncodeError, ParseError};
-use super::{be16, be32, chunk, chunk_mut, put};
+use super::octets::{be16, be32, chunk, chunk_mut, put};
 
 /// Positions in the first word of an extension.
 pub mod field {

@@ -4,7 +4,7 @@ use super::ddp::{
     QueueNumber, Stag, TaggedOffset, RDMAP_OPCODE_MASK, RDMAP_VERSION, RDMAP_VERSION_MASK,
 };
 use super::error::{EncodeError, ParseError};
-use super::{be32, be64, chunk, chunk_mut, put};
+use super::octets::{be32, be64, chunk, chunk_mut, put};
 
 /// Length of a Read Request header (RFC 5040 section 4.4).
 pub const READ_REQUEST_LEN: usize = 28;

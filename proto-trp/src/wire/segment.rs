@@ -6,9 +6,9 @@ use super::ddp::{
 use super::error::{EncodeError, ParseError};
 use super::ext::Extensions;
 use super::rdmap::{self, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest};
+use super::size::{TAGGED_OVERHEAD, UNTAGGED_OVERHEAD};
 use super::terminate::Terminate;
 use super::trp::{Flags, PacketType, TrpHeader};
-use super::{TAGGED_OVERHEAD, UNTAGGED_OVERHEAD};
 
 /// What a DDP segment is a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,38 +6,17 @@
 //! segments are validated once, on a private copy.
 
 use super::error::{EncodeError, ParseError};
+use super::octets::chunk_mut;
+use super::train_table::IMMEDIATE;
 use super::trp::{TrpHeader, HEADER_LEN};
-use super::{chunk, chunk_mut, ddp, rdmap};
+use super::{ddp, rdmap};
 
-/// Segments of a train at most: the entries of the table.
-pub const SEGMENTS_MAX: usize = 16;
-/// Octets of the table.
-pub const TABLE_LEN: usize = 2 * SEGMENTS_MAX;
+pub use super::train_table::{Piece, Train, SEGMENTS_MAX, TABLE_LEN};
+
 /// Octets before the first segment of a train without extensions.
 pub const OVERHEAD: usize = HEADER_LEN + TABLE_LEN;
 /// Octets of a segment that its parser may need: the longest DDP and RDMAP headers.
 pub const SEGMENT_HEAD_LEN: usize = ddp::UNTAGGED_LEN + rdmap::ATOMIC_REQUEST_LEN;
-/// The bit of an entry that stands for the flag IMM of its segment; the others are the length.
-const IMMEDIATE: u16 = 0x8000;
-
-/// One segment of a train.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Where in the packet it begins.
-    pub at: usize,
-    /// Its octets.
-    pub len: usize,
-    /// It has the flag IMM.
-    pub has_immediate: bool,
-}
-
-/// The validated table of a train: the packet holds exactly these segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Train {
-    entries: [u16; SEGMENTS_MAX],
-    count: usize,
-    first: usize,
-}
 
 impl Train {
     /// Parses the table of a packet whose TRP header was read from the same `head`; `datagram_len`
@@ -48,47 +27,7 @@ impl Train {
     /// no segment, one is shorter than any DDP header, or they do not end where the packet does.
     #[inline(never)]
     pub fn parse(trp: &TrpHeader, head: &[u8], datagram_len: usize) -> Result<Self, ParseError> {
-        let table: &[u8; TABLE_LEN] = chunk(head, trp.len())?;
-        let first = trp.len() + TABLE_LEN;
-        let (mut entries, mut count, mut end) = ([0; SEGMENTS_MAX], 0, first);
-        for (entry, octets) in entries.iter_mut().zip(table.chunks_exact(2)) {
-            *entry = u16::from_be_bytes([octets[0], octets[1]]);
-            if *entry == 0 {
-                break;
-            }
-            let len = usize::from(*entry & !IMMEDIATE);
-            if len < ddp::TAGGED_LEN {
-                return Err(ParseError::Train);
-            }
-            end += len;
-            count += 1;
-        }
-        let is_rest_empty = table[2 * count..].iter().all(|&octet| octet == 0);
-        // R4.4-5
-        if count == 0 || !is_rest_empty || end != datagram_len {
-            return Err(ParseError::Train);
-        }
-        Ok(Self {
-            entries,
-            count,
-            first,
-        })
-    }
-
-    /// The segments in the order of their sequence numbers.
-    #[inline]
-    pub fn pieces(&self) -> impl ExactSizeIterator<Item = Piece> + '_ {
-        let mut at = self.first;
-        self.entries[..self.count].iter().map(move |entry| {
-            let len = usize::from(entry & !IMMEDIATE);
-            let piece = Piece {
-                at,
-                len,
-                has_immediate: entry & IMMEDIATE != 0,
-            };
-            at += len;
-            piece
-        })
+        Self::parse_at(trp.len(), head, datagram_len)
     }
 }
 
