@@ -60,7 +60,7 @@ checkpatch:
 # Packages whose source files depend on one another in one direction.
 ACYCLIC := $(addprefix crates/,abi arena capture cm dpdk dpdk-sys engine ipc lease rdma-core-sys \
 	standin types ucma underlay) \
-	. kernel-stub/client perf provider tests tools/demo tools/harness urdmad
+	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness urdmad
 
 lint:
 	@$(CARGO) fmt --all --check

@@ -1,67 +1,16 @@
-//! Acknowledgements: when the receiving half sends one, and its effect on the sending half.
+//! Acknowledgements: the effect of a received one on the sending half.
 
+use super::config::MAX_WINDOW_PACKETS;
 use super::congestion::AckInfo;
+use super::connection::Connection;
 use super::host::Host;
-use super::loss::is_later;
-use super::txwindow::SegmentSource;
-use super::Connection;
+use super::peer::NETWORK_ACK_REQUEST_INTERVAL;
+use super::txwindow::{is_later, SegmentSource};
 use crate::wire::{Flags, Sack, TrpHeader};
 use urdma_types::Time;
 
-/// The acknowledgement state of the receiving half.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AckState {
-    /// An acknowledgement is to be sent now.
-    pub(super) due: bool,
-    /// Segments accepted since the last acknowledgement.
-    unacked: u32,
-    /// The latest time of the next one (delayed acknowledgement).
-    pub(super) deadline: Time,
-    /// A CE mark has arrived that was not echoed.
-    pub(super) marked: bool,
-    /// Segments after which an acknowledgement is due at once.
-    every: u32,
-    delay_ns: u64,
-}
-
-impl AckState {
-    pub(super) const fn new(every: u32, delay_ns: u64) -> Self {
-        Self {
-            due: false,
-            unacked: 0,
-            deadline: Time::NEVER,
-            marked: false,
-            every,
-            delay_ns,
-        }
-    }
-
-    /// A segment was accepted in order.
-    #[inline]
-    pub(super) fn on_segment(&mut self, now: Time, requested: bool) {
-        self.unacked += 1;
-        // R7.3-1
-        if requested || self.unacked >= self.every {
-            self.due = true;
-        } else if !self.due && self.deadline == Time::NEVER {
-            self.deadline = now.plus_ns(self.delay_ns);
-        }
-    }
-
-    /// What was accepted is acknowledged as soon as something can be sent.
-    pub(super) fn hasten(&mut self) {
-        self.due |= self.unacked > 0;
-    }
-
-    /// A complete acknowledgement was sent.
-    #[inline]
-    pub(super) fn on_sent(&mut self) {
-        self.due = false;
-        self.unacked = 0;
-        self.deadline = Time::NEVER;
-        self.marked = false;
-    }
-}
+/// Acknowledgements that are requested per window, if the window is small.
+const ACKS_IN_WINDOW: u32 = 4;
 
 /// What one acknowledgement newly acknowledges.
 #[derive(Debug, Default)]
@@ -202,6 +151,18 @@ impl Connection {
                 self.tx.mark_lost(seq);
             }
             self.control.on_timeout();
+        }
+    }
+
+    /// The congestion window has changed. The send window gets room for twice as many packets, so
+    /// that new ones can be sent while lost ones are retransmitted, and the peer is asked for
+    /// several acknowledgements per window.
+    pub(super) fn follow_window(&mut self, window: u32) {
+        let interval = (window / ACKS_IN_WINDOW).clamp(1, NETWORK_ACK_REQUEST_INTERVAL);
+        self.peer.ack_request_interval = u64::from(interval);
+        let room = (2 * window).min(MAX_WINDOW_PACKETS).next_power_of_two();
+        if room > self.tx.capacity() {
+            self.tx.grow(room);
         }
     }
 }

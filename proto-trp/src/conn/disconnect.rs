@@ -15,11 +15,11 @@
 //! `(retry_cnt + 1) * 4.096 us * 2^timeout`. With [`super::ConnConfig::fails_with_peer`] the
 //! connection goes to ERROR where the table has `PeerGone` or a peer in ERROR.
 
+use super::connection::Connection;
 use super::host::Host;
+use super::keepalive::KeepAlive;
 use super::qp_state::QpState;
-use super::timers::KeepAlive;
 use super::types::{Event, Status};
-use super::Connection;
 use crate::wire::{ConnectionId, PacketType, ResetReason, Segment, SegmentKind, TrpHeader};
 use urdma_types::Psn;
 use urdma_types::Time;

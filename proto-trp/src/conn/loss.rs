@@ -1,8 +1,8 @@
 //! Loss detection (RFC 9002 section 6.1), by order of transmission, so that it covers
 //! retransmissions too.
 
-use super::txwindow::{Fate, TxRecord};
-use super::Connection;
+use super::connection::Connection;
+use super::txwindow::{is_later, Fate, TxRecord};
 use urdma_types::Time;
 
 /// Later transmissions that must arrive before a packet is declared lost: kPacketThreshold (RFC
@@ -95,10 +95,4 @@ impl Connection {
             Verdict::Late(lost_at)
         }
     }
-}
-
-/// Whether transmission `a` was after `b`.
-#[inline]
-pub(super) const fn is_later(a: u32, b: u32) -> bool {
-    a.wrapping_sub(b).cast_signed() > 0
 }

@@ -1,8 +1,26 @@
-//! One received segment, from a packet of its own or from a train, and why it may be refused.
+//! A received datagram; one received segment, from a packet of its own or from a train, and why it
+//! may be refused.
 
 use super::types::Status;
-use crate::wire::{Flags, TerminateCause};
+use crate::wire::{self, Flags, TerminateCause};
 use urdma_types::Psn;
+
+/// Octets at the start of a datagram that the driver copies out of shared memory before it calls
+/// [`super::Connection::handle_datagram`].
+pub const HEAD_OCTETS: usize = wire::HEAD_LEN_MAX;
+
+/// A datagram that arrived for a connection.
+#[derive(Debug)]
+pub struct Datagram<'a, B: ?Sized> {
+    /// A private copy of the first `min(len, HEAD_OCTETS)` octets, from the TRP header on.
+    pub head: &'a [u8],
+    /// Length of the datagram, in octets.
+    pub len: usize,
+    /// The host's handle of the whole datagram.
+    pub body: &'a B,
+    /// The network marked it (ECN CE).
+    pub congestion_experienced: bool,
+}
 
 /// Why a segment was not accepted.
 #[derive(Clone, Copy, Debug)]

@@ -1,41 +1,13 @@
 //! Scheduling: which segment or other datagram is sent next, and how much room it needs.
 
+use super::connection::Connection;
+use super::peer::MEMORY_SHORT_OCTETS;
 use super::qp_state::QpState;
 use super::queue::SendWqe;
+use super::transmit::{Next, Planned, TransmitPlan};
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::SendOp;
-use super::{Connection, TransmitPlan, MEMORY_SHORT_OCTETS};
 use crate::wire;
-
-/// The kind of the next datagram.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Next {
-    /// A pure acknowledgement.
-    Ack,
-    /// RNR: refuses the expected packet because no receive request is posted.
-    Rnr,
-    /// A Terminate for an error found here.
-    Terminate,
-    /// The orderly end of the connection.
-    Fin,
-    /// The answer to a FIN.
-    FinAck,
-    /// A keep-alive probe.
-    Probe,
-    /// A lost segment.
-    Again,
-    /// The next segment of a request.
-    Request,
-    /// A train of short requests.
-    Train,
-    /// The next segment of a response.
-    Answer,
-    /// The segment that was refused (RNR), under a new number.
-    Retry,
-}
-
-/// A segment or a train to be sent, and its payload in octets.
-pub(super) type Planned = (Next, u32);
 
 /// Room for every datagram without payload: all headers and extensions.
 pub(super) const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
@@ -43,40 +15,6 @@ pub(super) const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
 const SEGMENT_HEADERS: usize = wire::UNTAGGED_OVERHEAD + wire::ext::SHARED_QUEUE_LEN;
 /// The longest RDMAP request, which a segment has in place of payload.
 const REQUEST_LEN: usize = wire::rdmap::ATOMIC_REQUEST_LEN;
-
-/// Datagrams without payload that are due to be sent.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Controls {
-    pub(super) terminate: bool,
-    pub(super) rnr: bool,
-    pub(super) fin: bool,
-    pub(super) fin_ack: bool,
-    pub(super) probe: bool,
-}
-
-impl Controls {
-    #[inline]
-    pub(super) fn any(self) -> bool {
-        self.terminate | self.rnr | self.fin | self.fin_ack | self.probe
-    }
-
-    #[inline]
-    fn next(self) -> Option<Next> {
-        if !self.any() {
-            None
-        } else if self.terminate {
-            Some(Next::Terminate)
-        } else if self.rnr {
-            Some(Next::Rnr)
-        } else if self.fin_ack {
-            Some(Next::FinAck)
-        } else if self.probe {
-            Some(Next::Probe)
-        } else {
-            Some(Next::Fin)
-        }
-    }
-}
 
 impl Connection {
     /// What would be sent next. A plan is two words, and this function and its callees are inlined:

@@ -3,8 +3,9 @@
 //! look at receive buffers and sinks of reads before the completion; the payload of writes waits in
 //! the reorder buffer.
 
+use super::connection::Connection;
 use super::host::{Host, PlaceError, RemoteAccess};
-use super::packet::{Packet, Refusal};
+use super::packet::{Datagram, Packet, Refusal};
 use super::qp_state::QpState;
 use super::responder::{atomic_op, Granted, InboundRequest, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
@@ -12,7 +13,6 @@ use super::terminate::{tagged_cause, untagged_cause, Offender};
 use super::types::{
     Completion, CompletionOp, Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, SendOp, Status,
 };
-use super::{Connection, Datagram};
 use crate::wire::{
     AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, ResetReason,
     Segment, SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,

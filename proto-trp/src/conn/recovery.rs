@@ -2,7 +2,7 @@
 //! `ibv_modify_qp`).
 
 use super::config::RtsParams;
-use super::loss::is_later;
+use super::txwindow::is_later;
 use urdma_types::Time;
 
 /// Timing parameters of a kind of path.

@@ -5,58 +5,19 @@
 //! no request until the peer has received the RNR and starts again from the refused request, under
 //! new sequence numbers and in the other epoch.
 
+use super::connection::Connection;
 use super::host::Host;
-use super::packet::Refusal;
+use super::packet::{Datagram, Refusal};
+use super::rnr_pause::RnrPause;
 use super::rxwindow::Commit;
 use super::terminate::Offender;
 use super::txwindow::SegmentSource;
 use super::types::{SendOp, Status};
-use super::{Connection, Datagram};
 use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
-use urdma_types::Psn;
 use urdma_types::Time;
 
 /// The `rnr_retry` without a bound.
 const RNR_RETRY_FOREVER: u8 = 7;
-
-/// A request of this end that the peer has refused.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RnrPause {
-    /// When it is sent again; `NEVER` without a pause.
-    pub(super) until: Time,
-    /// Consecutive refusals; 0 if no request is refused.
-    pub(super) retries: u32,
-    /// Its PSN in the last refusal.
-    refused: Psn,
-    /// Its sequence number since it was sent again, alone.
-    pub(super) retry: Option<u64>,
-}
-
-impl RnrPause {
-    pub(super) const NONE: Self = Self {
-        until: Time::NEVER,
-        retries: 0,
-        refused: Psn::new(0),
-        retry: None,
-    };
-
-    /// Whether the refused request may be sent again now.
-    #[inline]
-    pub(super) fn may_retry(&self) -> bool {
-        self.until == Time::NEVER && self.retry.is_none()
-    }
-
-    /// Everything before `una` was acknowledged.
-    pub(super) fn on_taken(&mut self, una: u64) {
-        if self.retry.is_some_and(|retry| retry < una) {
-            *self = Self::NONE;
-        }
-    }
-
-    pub(super) fn clear(&mut self) {
-        *self = Self::NONE;
-    }
-}
 
 /// Whether a segment is a request, and not a response to a read or atomic of this end.
 fn is_request(segment: &Segment) -> bool {

@@ -1,13 +1,14 @@
 //! The sending half: work requests become segments, segments become datagrams; the module `plan`
 //! selects the next one.
 
+use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
-use super::plan::Next;
+use super::peer::{MEMORY_SHORT_OCTETS, MEMORY_SHORT_WINDOW_PACKETS};
 use super::qp_state::QpState;
+use super::transmit::{Next, Transmit, TransmitPlan};
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::{PostError, SendOp, SendWr, Status};
-use super::{Connection, Transmit, TransmitPlan, MEMORY_SHORT_OCTETS, MEMORY_SHORT_WINDOW_PACKETS};
 use crate::wire::{
     self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
     ReadRequest, RnrTimer, SegmentKind, Stag, TaggedOffset, TrpHeader,

@@ -1,15 +1,16 @@
 //! The end of a connection by an error: the Terminate that the peer gets, and the status of each
 //! work request.
 
+use super::connection::Connection;
 use super::host::{Host, ProtectionError};
 use super::packet::Refusal;
-use super::plan::Controls;
 use super::qp_state::QpState;
 use super::queue::SendWqe;
 use super::responder::InboundRequest;
 use super::rxwindow::Commit;
+use super::terminate_repeat::TerminateRepeat;
+use super::transmit::Controls;
 use super::types::{Completion, CompletionOp, Event, SendOp, Status};
-use super::Connection;
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::terminate::TerminatedDdp;
 use crate::wire::{
@@ -27,44 +28,6 @@ pub(super) enum Offender<'a> {
     Commit(Commit),
     /// The first octets of a segment that could not be parsed, and its length.
     Octets(&'a [u8], usize),
-}
-
-/// When a Terminate is retransmitted without a packet of the peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TerminateRepeat {
-    pub(super) deadline: Time,
-    left: u32,
-}
-
-/// Transmissions of a Terminate at most, not counting those that answer a late packet of the peer.
-const TERMINATE_TIMES: u32 = 6;
-
-impl TerminateRepeat {
-    pub(super) const NONE: Self = Self {
-        deadline: Time::NEVER,
-        left: 0,
-    };
-
-    const fn start() -> Self {
-        Self {
-            deadline: Time::NEVER,
-            left: TERMINATE_TIMES,
-        }
-    }
-
-    /// The Terminate was sent; the interval to the next one grows each time.
-    pub(super) fn on_sent(&mut self, now: Time, interval_ns: u64) {
-        self.left = self.left.saturating_sub(1);
-        self.deadline = match self.left {
-            0 => Time::NEVER,
-            left => now.plus_ns(interval_ns << (TERMINATE_TIMES - left)),
-        };
-    }
-
-    /// The peer has the Terminate.
-    pub(super) fn stop(&mut self) {
-        *self = Self::NONE;
-    }
 }
 
 /// The Terminate cause of a tagged segment (RFC 5041 section 7.2; access rights are RDMAP's, RFC

@@ -1,48 +1,11 @@
 //! Timers: delayed acknowledgements, probe timeouts, RNR pauses, keep-alive, and the end of
 //! retries.
 
+use super::connection::Connection;
 use super::host::Host;
 use super::qp_state::QpState;
 use super::types::Event;
-use super::Connection;
 use urdma_types::Time;
-
-/// Keep-alive: finds out whether the peer of an idle connection is gone.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct KeepAlive {
-    interval_ns: u64,
-    base: Time,
-    unanswered: u32,
-    /// Unanswered keep-alive probes after which the peer counts as gone.
-    limit: u32,
-}
-
-impl KeepAlive {
-    pub(super) const fn new(now: Time, interval_ns: u64, limit: u32) -> Self {
-        Self {
-            interval_ns,
-            base: now,
-            unanswered: 0,
-            limit,
-        }
-    }
-
-    #[inline]
-    pub(super) fn on_heard(&mut self, now: Time) {
-        if self.interval_ns != 0 {
-            self.base = now;
-            self.unanswered = 0;
-        }
-    }
-
-    fn deadline(&self) -> Time {
-        if self.interval_ns == 0 {
-            Time::NEVER
-        } else {
-            self.base.plus_ns(self.interval_ns)
-        }
-    }
-}
 
 impl Connection {
     /// When [`Connection::handle_timeout`] is to be called, if at all. May move in either direction

@@ -6,14 +6,16 @@
 //! know trains; a lost segment is retransmitted in a packet of its own. The receiver processes the
 //! segments one by one.
 
+use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
-use super::packet::Packet;
-use super::plan::{Next, Planned, CONTROL_LEN};
+use super::packet::{Datagram, Packet};
+use super::peer::MEMORY_SHORT_OCTETS;
+use super::plan::CONTROL_LEN;
 use super::queue::SendWqe;
+use super::transmit::{Next, Planned, Transmit};
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::SendOp;
-use super::{Connection, Datagram, Transmit, MEMORY_SHORT_OCTETS};
 use crate::wire::{
     self, ddp, train, Flags, PacketType, SegmentKind, Train, TrainWriter, TrpHeader,
     SEGMENT_HEAD_LEN,

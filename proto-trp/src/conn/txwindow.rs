@@ -311,3 +311,9 @@ impl TxWindow {
         (self.una..self.next).find(|&seq| self.get(seq).fate == Fate::InFlight)
     }
 }
+
+/// Whether transmission `a` was after `b`.
+#[inline]
+pub(super) const fn is_later(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b).cast_signed() > 0
+}

@@ -18,7 +18,7 @@
 //! (`proto-trp/tests/sim_links.rs`).
 
 use super::super::num::low32;
-use super::{AckInfo, CongestionControl};
+use super::control::{AckInfo, CongestionControl};
 use urdma_types::Time;
 
 /// Gains and shares are in units of 1/1024.

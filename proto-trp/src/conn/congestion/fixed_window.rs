@@ -1,6 +1,6 @@
 //! A fixed window: for paths that neither lose nor queue packets.
 
-use super::{AckInfo, CongestionControl};
+use super::control::{AckInfo, CongestionControl};
 
 /// A window that is always the whole one.
 #[derive(Clone, Copy, Debug)]

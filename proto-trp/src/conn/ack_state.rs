@@ -1,0 +1,58 @@
+//! When the receiving half sends an acknowledgement.
+
+use urdma_types::Time;
+
+/// The acknowledgement state of the receiving half.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckState {
+    /// An acknowledgement is to be sent now.
+    pub(super) due: bool,
+    /// Segments accepted since the last acknowledgement.
+    unacked: u32,
+    /// The latest time of the next one (delayed acknowledgement).
+    pub(super) deadline: Time,
+    /// A CE mark has arrived that was not echoed.
+    pub(super) marked: bool,
+    /// Segments after which an acknowledgement is due at once.
+    every: u32,
+    delay_ns: u64,
+}
+
+impl AckState {
+    pub(super) const fn new(every: u32, delay_ns: u64) -> Self {
+        Self {
+            due: false,
+            unacked: 0,
+            deadline: Time::NEVER,
+            marked: false,
+            every,
+            delay_ns,
+        }
+    }
+
+    /// A segment was accepted in order.
+    #[inline]
+    pub(super) fn on_segment(&mut self, now: Time, requested: bool) {
+        self.unacked += 1;
+        // R7.3-1
+        if requested || self.unacked >= self.every {
+            self.due = true;
+        } else if !self.due && self.deadline == Time::NEVER {
+            self.deadline = now.plus_ns(self.delay_ns);
+        }
+    }
+
+    /// What was accepted is acknowledged as soon as something can be sent.
+    pub(super) fn hasten(&mut self) {
+        self.due |= self.unacked > 0;
+    }
+
+    /// A complete acknowledgement was sent.
+    #[inline]
+    pub(super) fn on_sent(&mut self) {
+        self.due = false;
+        self.unacked = 0;
+        self.deadline = Time::NEVER;
+        self.marked = false;
+    }
+}

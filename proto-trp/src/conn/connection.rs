@@ -1,0 +1,525 @@
+//! A connection: its state, and the transitions of `ibv_modify_qp`.
+
+use super::ack_state::AckState;
+use super::arrived::Arrived;
+use super::config::{
+    ConnConfig, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE,
+    MAX_WINDOW_PACKETS,
+};
+use super::congestion::{CongestionAlgorithm, Controller};
+use super::host::Host;
+use super::keepalive::KeepAlive;
+use super::num;
+use super::peer::{
+    Peer, MEMORY_SHORT_WINDOW_PACKETS, MEMORY_WINDOW_PACKETS, MIN_DATAGRAM, NETWORK_ACK_EVERY,
+};
+use super::qp_state::{QpState, TransitionError};
+use super::queue::{RecvQueue, SendQueue};
+use super::recovery::{PathTiming, Recovery};
+use super::responder::Responder;
+use super::rnr_pause::RnrPause;
+use super::rxwindow::RxWindow;
+use super::stats::ConnStats;
+use super::terminate_repeat::TerminateRepeat;
+use super::transmit::{Controls, Next, Transmit, TransmitPlan};
+use super::txwindow::TxWindow;
+use crate::wire::{self, connection_id, Flags, Terminate};
+use urdma_types::{Psn, Qpn, Time};
+
+/// The protocol state of one RC or UC queue pair.
+#[derive(Debug)]
+pub struct Connection {
+    pub(super) state: QpState,
+    /// See [`ConnConfig::unreliable`].
+    pub(super) unreliable: bool,
+    /// This end has an outgoing stream: RTS was reached, or its PSN was learned in RTR.
+    pub(super) sends_stream: bool,
+    /// The peer has destroyed its queue pair, or is gone: nothing more is sent to it.
+    pub(super) peer_closed: bool,
+    /// The peer is gone without a FIN: the next send fails at once.
+    pub(super) peer_gone: bool,
+    /// The owner is about to destroy this queue pair.
+    pub(super) closing: bool,
+    /// A packet has been accepted.
+    pub(super) established: bool,
+    /// [`super::Event::SqDrained`] was raised.
+    pub(super) drained: bool,
+    /// The peer's requests are refused (RNR) because no receive request is posted.
+    pub(super) refused: bool,
+    /// The epoch of the refused requests.
+    pub(super) refused_epoch: Flags,
+    /// The epoch of outgoing requests; it alternates with each RNR.
+    pub(super) epoch: Flags,
+    /// Whether a response precedes a request when both are ready.
+    pub(super) answers_turn: bool,
+    pub(super) controls: Controls,
+    pub(super) peer: Peer,
+    pub(super) tx: TxWindow,
+    pub(super) rx: RxWindow,
+    pub(super) acks: AckState,
+    pub(super) sq: SendQueue,
+    pub(super) rq: RecvQueue,
+    /// Reads and atomics that were sent and are not answered.
+    pub(super) reads_outstanding: u32,
+    /// Next message number of queue 0.
+    pub(super) message_msn: u32,
+    /// Next message number of queue 1.
+    pub(super) request_msn: u32,
+    /// The last segment that requested an acknowledgement.
+    pub(super) last_ack_request: u64,
+    /// Makes the sink STags of reads differ between connections.
+    pub(super) cookie: u32,
+    pub(super) recovery: Recovery,
+    pub(super) control: Controller,
+    pub(super) responder: Responder,
+    pub(super) rnr: RnrPause,
+    pub(super) keepalive: KeepAlive,
+    /// When sends to a peer that closed fail.
+    pub(super) fail_deadline: Time,
+    /// The Terminate that the peer gets in ERROR.
+    pub(super) terminate: Option<Terminate>,
+    pub(super) terminate_repeat: TerminateRepeat,
+    /// Receive state of an unreliable stream.
+    pub(super) arrived: Arrived,
+    pub(super) stats: ConnStats,
+    pub(super) config: ConnConfig,
+}
+
+impl Connection {
+    /// A connection in [`QpState::Reset`]. Sizes out of range are clamped.
+    pub fn new(config: ConnConfig) -> Self {
+        let config = ConnConfig {
+            sq_depth: config.sq_depth.clamp(1, 1 << 15).next_power_of_two(),
+            rq_depth: config.rq_depth.min(1 << 15),
+            max_send_sge: config.max_send_sge.clamp(1, MAX_SGE),
+            max_recv_sge: config.max_recv_sge.clamp(1, MAX_SGE),
+            max_inline: config.max_inline.min(MAX_INLINE),
+            // R4-2
+            window_packets: config
+                .window_packets
+                .clamp(wire::WINDOW_UNIT_PACKETS, MAX_WINDOW_PACKETS)
+                .next_multiple_of(wire::WINDOW_UNIT_PACKETS),
+            max_dest_rd_atomic_cap: config.max_dest_rd_atomic_cap.min(MAX_RD_ATOMIC),
+            ..config
+        };
+        let window = config.window_packets;
+        Self {
+            state: QpState::Reset,
+            unreliable: config.unreliable,
+            sends_stream: false,
+            peer_closed: false,
+            peer_gone: false,
+            closing: false,
+            established: false,
+            drained: false,
+            refused: false,
+            refused_epoch: Flags::NONE,
+            epoch: Flags::NONE,
+            answers_turn: false,
+            controls: Controls::default(),
+            peer: Peer::NONE,
+            tx: TxWindow::new(),
+            rx: RxWindow::new(window),
+            acks: AckState::new(NETWORK_ACK_EVERY, PathTiming::NETWORK.max_ack_delay_ns),
+            sq: SendQueue::new(config.sq_depth, config.max_send_sge, config.max_inline),
+            rq: RecvQueue::new(config.rq_depth, config.max_recv_sge, config.shared_recv),
+            reads_outstanding: 0,
+            message_msn: 1,
+            request_msn: 1,
+            last_ack_request: 0,
+            cookie: num::low32(config.seed ^ config.seed >> 32),
+            recovery: Recovery::new(),
+            control: Controller::new(CongestionAlgorithm::FixedWindow, window),
+            responder: Responder::new(config.max_dest_rd_atomic_cap),
+            rnr: RnrPause::NONE,
+            keepalive: KeepAlive::default(),
+            fail_deadline: Time::NEVER,
+            terminate: None,
+            terminate_repeat: TerminateRepeat::NONE,
+            arrived: Arrived::default(),
+            stats: ConnStats::default(),
+            config,
+        }
+    }
+
+    /// The state.
+    #[inline]
+    pub fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Counters.
+    #[inline]
+    pub fn stats(&self) -> &ConnStats {
+        &self.stats
+    }
+
+    /// The configuration in effect, with sizes clamped and rounded.
+    #[inline]
+    pub fn config(&self) -> &ConnConfig {
+        &self.config
+    }
+
+    /// RESET or INIT to INIT.
+    ///
+    /// # Errors
+    /// The transition does not exist.
+    pub fn to_init(&mut self) -> Result<(), TransitionError> {
+        self.step(QpState::Init)
+    }
+
+    /// INIT to RTR: datagrams of the peer are accepted from now on.
+    ///
+    /// # Errors
+    /// The transition does not exist, or a parameter is out of range.
+    pub fn to_rtr(&mut self, now: Time, params: &RtrParams) -> Result<(), TransitionError> {
+        let datagrams = MIN_DATAGRAM..=MAX_DATAGRAM;
+        if !datagrams.contains(&params.max_datagram_octets) || params.min_rnr_timer > 31 {
+            return Err(TransitionError);
+        }
+        self.step(QpState::Rtr)?;
+        let naming = if self.config.names_shared_queue {
+            wire::SHARED_QUEUE_LEN
+        } else {
+            0
+        };
+        // RFC5041-3-1
+        let overhead = |octets: usize| params.max_datagram_octets - num::len32(octets + naming);
+        self.peer = Peer {
+            index: params.remote_qpn.index(),
+            rx_id: connection_id(params.remote_qpn, self.config.local_qpn, params.remote_psn),
+            max_datagram: params.max_datagram_octets as usize,
+            max_tagged: overhead(wire::TAGGED_OVERHEAD),
+            max_untagged: overhead(wire::UNTAGGED_OVERHEAD),
+            reliable_path: params.reliable_path,
+            min_rnr_timer: params.min_rnr_timer,
+            remote_qpn: Some(params.remote_qpn),
+            ..Peer::NONE
+        };
+        self.rx.start(params.remote_psn);
+        self.arrived = Arrived::from(params.remote_psn);
+        self.responder.start(params.max_dest_rd_atomic);
+        let (every, timing) = if params.reliable_path {
+            (MEMORY_WINDOW_PACKETS / 4, PathTiming::MEMORY)
+        } else {
+            (NETWORK_ACK_EVERY, PathTiming::NETWORK)
+        };
+        self.acks = AckState::new(every, timing.max_ack_delay_ns);
+        self.recovery.on_heard(now);
+        Ok(())
+    }
+
+    /// RTR to RTS: send requests are started from now on.
+    ///
+    /// # Errors
+    /// The transition does not exist, or a parameter is out of range.
+    pub fn to_rts(&mut self, now: Time, params: &RtsParams) -> Result<(), TransitionError> {
+        let Some(remote_qpn) = self.peer.remote_qpn.filter(|_| self.state == QpState::Rtr) else {
+            return Err(TransitionError);
+        };
+        if params.timeout > 31 || params.retry_cnt > 7 || params.rnr_retry > 7 {
+            return Err(TransitionError);
+        }
+        self.step(QpState::Rts)?;
+        self.peer.rnr_retry = params.rnr_retry;
+        if self.unreliable {
+            self.start_unreliable_stream(remote_qpn, params.local_psn);
+            return Ok(());
+        }
+        self.peer.max_rd_atomic = u32::from(params.max_rd_atomic.min(MAX_RD_ATOMIC));
+        // R8.1-3
+        if self.sends_stream && self.tx.initial() == params.local_psn {
+            self.recovery.bound(params);
+        } else {
+            self.start_stream(remote_qpn, params);
+        }
+        let limit = u32::from(params.retry_cnt) + 1;
+        self.keepalive = KeepAlive::new(now, params.keepalive_ns, limit);
+        Ok(())
+    }
+
+    /// Changes the code of the delay that RNR packets ask for (`min_rnr_timer`; the low five bits
+    /// count).
+    pub fn set_min_rnr_timer(&mut self, code: u8) {
+        self.peer.min_rnr_timer = code;
+    }
+
+    /// Starts the outgoing stream: sequence numbers, congestion controller and timers.
+    fn start_stream(&mut self, remote_qpn: Qpn, params: &RtsParams) {
+        self.sends_stream = true;
+        self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
+        self.tx.start(params.local_psn);
+        let timing = if self.peer.reliable_path {
+            self.peer.ack_request_interval = u64::from(MEMORY_WINDOW_PACKETS / 2);
+            self.peer.long_window = MEMORY_WINDOW_PACKETS;
+            let window = MEMORY_SHORT_WINDOW_PACKETS;
+            self.control = Controller::new(CongestionAlgorithm::FixedWindow, window);
+            PathTiming::MEMORY
+        } else {
+            // Each of the first packets requests an acknowledgement, for an RTT sample before they
+            // queue behind one another.
+            self.peer.ack_request_interval = 1;
+            let window = self.config.window_packets;
+            self.control = Controller::new(self.config.congestion, window);
+            if self.config.congestion == CongestionAlgorithm::FixedWindow {
+                // No later acknowledgement changes the window, so the send window follows now.
+                self.follow_window(window);
+            }
+            PathTiming::NETWORK
+        };
+        self.recovery.start(timing, params);
+    }
+
+    /// Starts the outgoing stream in RTR, with the PSN that the peer's first DATA says it expects:
+    /// all that is needed to answer requests (doc/spec/trp.md, section 8.1). The timeouts of
+    /// `ibv_modify_qp` are unknown until RTS, so there is no bound of the peer's silence.
+    #[cold]
+    pub(super) fn learn_stream(&mut self, expected: Psn) {
+        if let Some(remote_qpn) = self.peer.remote_qpn {
+            // R8.1-2
+            let params = RtsParams {
+                local_psn: expected,
+                timeout: 0,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                max_rd_atomic: 0,
+                keepalive_ns: 0,
+            };
+            self.start_stream(remote_qpn, &params);
+        }
+    }
+
+    /// RTS to SQD: requests that have not started stay queued; [`super::Event::SqDrained`] is
+    /// raised when those that have started are done.
+    ///
+    /// # Errors
+    /// The transition does not exist.
+    pub fn to_sqd<H: Host>(&mut self, host: &mut H) -> Result<(), TransitionError> {
+        self.step(QpState::Sqd)?;
+        self.drained = false;
+        self.note_drained(host);
+        Ok(())
+    }
+
+    /// SQD or SQE back to RTS, with unchanged parameters.
+    ///
+    /// # Errors
+    /// The transition does not exist.
+    pub fn resume(&mut self) -> Result<(), TransitionError> {
+        if matches!(self.state, QpState::Sqd | QpState::Sqe) {
+            self.resume_without_peer();
+            self.step(QpState::Rts)
+        } else {
+            Err(TransitionError)
+        }
+    }
+
+    /// Any state to RESET: all state is discarded and nothing completes.
+    pub fn reset(&mut self) {
+        self.state = QpState::Reset;
+        self.sends_stream = false;
+        self.peer_closed = false;
+        self.peer_gone = false;
+        self.closing = false;
+        self.established = false;
+        self.refused = false;
+        self.epoch = Flags::NONE;
+        self.controls = Controls::default();
+        self.peer = Peer::NONE;
+        self.tx.start(Psn::new(0));
+        self.rx.start(Psn::new(0));
+        self.acks.on_sent();
+        self.sq.clear();
+        self.rq.clear();
+        self.reads_outstanding = 0;
+        (self.message_msn, self.request_msn) = (1, 1);
+        self.last_ack_request = 0;
+        self.responder.start(0);
+        self.rnr.clear();
+        self.keepalive = KeepAlive::default();
+        self.recovery.loss_deadline = Time::NEVER;
+        self.fail_deadline = Time::NEVER;
+        self.terminate = None;
+        self.terminate_repeat.stop();
+    }
+
+    /// Sets the counters of a new connection to `count`, so that simulations reach their wrap. Both
+    /// ends must do it.
+    pub(crate) fn count_from(&mut self, count: u32) {
+        (self.message_msn, self.request_msn) = (count, count);
+        self.rq.head_msn = count;
+        self.responder.number_from(wire::Msn(count));
+        (self.sq.head, self.sq.next, self.sq.tail) = (count, count, count);
+        (self.rq.head, self.rq.tail) = (count, count);
+        self.tx.count_transmissions_from(count);
+        self.recovery.largest_transmission = count;
+    }
+
+    /// The owner destroys the queue pair. The last datagrams (acknowledgement, FIN) are then
+    /// transmitted, after which the connection may be dropped.
+    pub fn close(&mut self) {
+        // R8.3-1: ERR and RESET receive nothing.
+        if self.state.receives() && self.sends_stream && !self.peer_closed && !self.unreliable {
+            self.controls.fin = true;
+        }
+        self.closing = true;
+    }
+
+    fn step(&mut self, to: QpState) -> Result<(), TransitionError> {
+        if !self.state.may_become(to) {
+            return Err(TransitionError);
+        }
+        self.state = to;
+        Ok(())
+    }
+
+    /// What would be sent next and the buffer that it needs; `None` if nothing may be sent now.
+    #[inline]
+    pub fn plan_transmit(&self) -> Option<TransmitPlan> {
+        self.plan()
+    }
+
+    /// Whether the driver may leave the payload in place, for the peer to fetch it from there: the
+    /// connection owns the payload until it is acknowledged, and this is its first transmission. A
+    /// retransmission must be copied.
+    #[inline]
+    pub const fn may_refer(&self, plan: TransmitPlan) -> bool {
+        !self.unreliable && !matches!(plan.next, Next::Again)
+    }
+
+    /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` if nothing
+    /// may be sent now. Drivers use [`Connection::plan_transmit`] and
+    /// [`Connection::write_transmit`].
+    #[inline]
+    pub fn poll_transmit<H: Host>(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        while let Some(plan) = self.plan() {
+            if let Some(transmit) = self.write_transmit(now, plan, buf, host) {
+                return Some(transmit);
+            }
+        }
+        None
+    }
+
+    /// Whether there is anything to transmit, now or when a window opens or an RNR pause ends.
+    /// Costs a few comparisons.
+    #[inline]
+    pub fn may_have_tx(&self) -> bool {
+        self.acks.due
+            || self.sq.next != self.sq.tail
+            || self.responder.has_answers()
+            || self.tx.lost > 0
+            || self.controls.any()
+    }
+
+    /// Whether an acknowledgement is due that the peer waits for.
+    #[inline]
+    pub fn ack_is_due(&self) -> bool {
+        self.acks.due
+    }
+
+    /// Send requests that have not completed.
+    #[inline]
+    pub fn sends_outstanding(&self) -> u32 {
+        self.sq.len()
+    }
+
+    /// Receive requests that have not completed.
+    #[inline]
+    pub fn recvs_outstanding(&self) -> u32 {
+        self.rq.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::peer::MEMORY_SHORT_OCTETS;
+    use super::super::types::SendOp;
+    use super::*;
+    use crate::sim::{Rights, Setup, SimHost, World};
+
+    #[test]
+    fn connection_out_of_range_parameters_are_refused() {
+        let mut world = World::unconnected(&Setup::default(), 1);
+        let conn = world.conn(0);
+        let rtr = RtrParams {
+            remote_qpn: conn.config().local_qpn,
+            remote_psn: Psn::new(1),
+            max_datagram_octets: 1472,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 0,
+            reliable_path: false,
+        };
+        let rts = RtsParams {
+            local_psn: Psn::new(1),
+            timeout: 32,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            keepalive_ns: 0,
+        };
+        let short = RtrParams {
+            max_datagram_octets: 255,
+            ..rtr
+        };
+        assert_eq!(conn.to_rts(Time::ZERO, &rts), Err(TransitionError));
+        assert_eq!(conn.to_rtr(Time::ZERO, &short), Err(TransitionError));
+        assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Ok(()));
+        assert_eq!(conn.to_rts(Time::ZERO, &rts), Err(TransitionError));
+        assert_eq!(conn.state(), QpState::Rtr);
+        conn.reset();
+        assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Err(TransitionError));
+    }
+
+    /// Packets in flight on `setup`, and the records for them, when sends of these lengths have
+    /// been posted to a silent peer.
+    fn in_flight(setup: &Setup, lengths: impl Iterator<Item = u32>) -> (u32, u32) {
+        let mut world = World::new(setup, 1);
+        world.blackout(1_000_000_000);
+        let memory = world.ends[0].host.register(vec![7; 4096], Rights::ALL);
+        for (wr_id, len) in (0..).zip(lengths) {
+            world.post(0, wr_id, SendOp::Send, &[SimHost::sge(memory, 0, len)]);
+        }
+        world.flush(0);
+        let tx = &world.conn(0).tx;
+        (tx.in_flight, tx.capacity())
+    }
+
+    fn setup(reliable_path: bool, congestion: CongestionAlgorithm) -> Setup {
+        Setup {
+            reliable_path,
+            max_datagram_octets: 9000,
+            config: ConnConfig {
+                sq_depth: 256,
+                congestion,
+                ..Setup::default().config
+            },
+            ..Setup::default()
+        }
+    }
+
+    #[test]
+    fn more_short_packets_than_long_ones_are_in_flight_inside_a_host() {
+        let host = setup(true, CongestionAlgorithm::DelayBased);
+        let (short, long) = (MEMORY_SHORT_OCTETS, MEMORY_SHORT_OCTETS + 1);
+        assert_eq!(in_flight(&host, (0..200).map(|_| short)), (128, 128));
+        assert_eq!(in_flight(&host, (0..200).map(|_| long)), (64, 64));
+        // A long one waits behind short ones, and short ones wait behind a long one.
+        let mixed = |i| if i == 90 { long } else { short };
+        assert_eq!(in_flight(&host, (0..200).map(mixed)), (90, 128));
+        assert_eq!(in_flight(&host, (0..63).map(|_| short)), (63, 64));
+    }
+
+    #[test]
+    fn congestion_algorithm_on_a_network_is_the_configured_one() {
+        let sends = || (0..200).map(|_| 4096);
+        let delay_based = setup(false, CongestionAlgorithm::DelayBased);
+        let fixed_window = setup(false, CongestionAlgorithm::FixedWindow);
+        assert_eq!(in_flight(&delay_based, sends()).0, 32);
+        assert_eq!(in_flight(&fixed_window, sends()).0, 200);
+    }
+}

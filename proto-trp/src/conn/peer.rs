@@ -1,0 +1,66 @@
+//! The peer of a connection, and the constants of the two kinds of paths to it.
+
+use super::txwindow;
+use crate::wire::ConnectionId;
+use urdma_types::Qpn;
+
+/// Segments accepted after which a receiver on a network acknowledges without a request.
+pub(super) const NETWORK_ACK_EVERY: u32 = 8;
+/// Segments after which a sender on a network requests an acknowledgement, for an RTT sample.
+pub(super) const NETWORK_ACK_REQUEST_INTERVAL: u32 = 16;
+/// Packets in flight on a path in the memory of one host: datagrams of 64 KB that are still in the
+/// caches when the receiver reads them.
+pub(super) const MEMORY_WINDOW_PACKETS: u32 = txwindow::FIRST_CAPACITY;
+/// The same while the packets to be added are short: an application that posts without polling
+/// sends so many before it has to wait.
+pub(super) const MEMORY_SHORT_WINDOW_PACKETS: u32 = 2 * MEMORY_WINDOW_PACKETS;
+/// The longest payload of a short packet, in octets.
+pub(super) const MEMORY_SHORT_OCTETS: u32 = 1024;
+/// The smallest datagram that a path may be limited to.
+pub(super) const MIN_DATAGRAM: u32 = 256;
+
+/// The peer, the path to it, and what both ends have agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    /// Index of the peer's queue pair in its process.
+    pub(super) index: u16,
+    /// Connection id of the outgoing stream.
+    pub(super) tx_id: ConnectionId,
+    /// Connection id of the incoming stream.
+    pub(super) rx_id: ConnectionId,
+    pub(super) max_datagram: usize,
+    /// Maximum payload of a tagged segment, in octets.
+    pub(super) max_tagged: u32,
+    /// Maximum payload of an untagged segment, in octets.
+    pub(super) max_untagged: u32,
+    pub(super) reliable_path: bool,
+    pub(super) min_rnr_timer: u8,
+    pub(super) rnr_retry: u8,
+    pub(super) max_rd_atomic: u32,
+    /// Segments after which an acknowledgement is requested.
+    pub(super) ack_request_interval: u64,
+    /// Packets in flight from which on only short ones are added.
+    pub(super) long_window: u32,
+    /// The peer has announced that it accepts trains.
+    pub(super) takes_trains: bool,
+    pub(super) remote_qpn: Option<Qpn>,
+}
+
+impl Peer {
+    pub(super) const NONE: Self = Self {
+        index: 0,
+        tx_id: ConnectionId::from_u32(0),
+        rx_id: ConnectionId::from_u32(0),
+        max_datagram: 0,
+        max_tagged: 0,
+        max_untagged: 0,
+        reliable_path: false,
+        min_rnr_timer: 0,
+        rnr_retry: 0,
+        max_rd_atomic: 0,
+        ack_request_interval: 1,
+        long_window: u32::MAX,
+        takes_trains: false,
+        remote_qpn: None,
+    };
+}
