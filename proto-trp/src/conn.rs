@@ -21,6 +21,7 @@ mod ack;
 mod ack_state;
 mod arrived;
 mod bits;
+mod commit;
 mod config;
 mod congestion;
 mod connection;

@@ -1,0 +1,169 @@
+//! The effects of accepted segments, in the order of the sequence numbers.
+
+use super::connection::Connection;
+use super::host::{Host, RemoteAccess};
+use super::packet::Refusal;
+use super::responder::{atomic_op, Granted, InboundRequest};
+use super::rxwindow::Commit;
+use super::terminate::{tagged_cause, untagged_cause};
+use super::types::{Completion, CompletionOp, RemoteAddr, Status};
+use crate::wire::TerminateCause;
+
+impl Connection {
+    /// Applies the effect of a segment, after everything before it has arrived.
+    #[inline]
+    pub(super) fn commit<H: Host>(
+        &mut self,
+        commit: &Commit,
+        host: &mut H,
+    ) -> Result<(), (Commit, Refusal)> {
+        let done = match *commit {
+            Commit::Nothing => Ok(()),
+            Commit::Write {
+                stag,
+                to,
+                buffer,
+                len,
+                ..
+            } => {
+                let octets = self.rx.reorder.octets(buffer);
+                let written = host.write_kept(RemoteAddr { stag, to }, octets);
+                self.rx.reorder.release(buffer, len as usize);
+                written.map_err(|error| Refusal::Fault(tagged_cause(error)))
+            }
+            Commit::Message {
+                msn,
+                offset,
+                len,
+                last,
+                solicited,
+                imm,
+                invalidate,
+            } => self.commit_message(msn, offset, len).and_then(|()| {
+                if !last {
+                    return Ok(());
+                }
+                // RFC5040-5.3-5
+                if let Some(stag) = invalidate {
+                    host.invalidate(stag)
+                        .map_err(|error| Refusal::Fault(untagged_cause(error)))?;
+                }
+                // RFC5040-5.3-3, RFC5040-5.5-1
+                self.complete_recv(
+                    CompletionOp::Recv,
+                    self.rq.head_offset,
+                    solicited,
+                    (imm, invalidate),
+                    host,
+                );
+                Ok(())
+            }),
+            Commit::Immediate {
+                msn,
+                solicited,
+                imm,
+                write_len,
+            } => self.commit_message(msn, 0, 0).map(|()| {
+                // RFC7306-6.3-3
+                self.complete_recv(
+                    CompletionOp::RecvWriteImm,
+                    write_len,
+                    solicited,
+                    (Some(imm), None),
+                    host,
+                );
+            }),
+            Commit::Request { entry } => self.commit_request(entry, host),
+        };
+        done.map_err(|refusal| (*commit, refusal))
+    }
+
+    /// Whether a segment of queue 0 continues the message that is arriving.
+    #[inline]
+    fn commit_message(&mut self, msn: u32, offset: u32, len: u32) -> Result<(), Refusal> {
+        // RFC5041-7.1-1
+        if msn != self.rq.head_msn {
+            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
+        }
+        // R10-3, RFC5041-7.1-1
+        if offset != self.rq.head_offset {
+            return Err(Refusal::Fault(TerminateCause::INVALID_MESSAGE_OFFSET));
+        }
+        self.rq.head_offset += len;
+        Ok(())
+    }
+
+    #[inline]
+    fn complete_recv<H: Host>(
+        &mut self,
+        op: CompletionOp,
+        byte_len: u32,
+        solicited: bool,
+        (imm, invalidated): (Option<u32>, Option<u32>),
+        host: &mut H,
+    ) {
+        let wqe = self.rq.get(self.rq.head);
+        // RFC5041-5.4-2, RFC5041-5.4-3: the length, and the immediate or the STag.
+        let completion = Completion {
+            wr_id: wqe.wr_id,
+            status: Status::Success,
+            op,
+            byte_len,
+            imm,
+            invalidated,
+            solicited,
+        };
+        match wqe.shared_queue {
+            0 => host.complete(completion),
+            queue => host.complete_shared(queue, completion),
+        }
+        self.rq.pop();
+    }
+
+    fn commit_request<H: Host>(&mut self, entry: u16, host: &mut H) -> Result<(), Refusal> {
+        // RFC5040-5.2.1-4, RFC7306-5.2.1-2
+        if !self.responder.is_next(entry) {
+            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
+        }
+        // RFC5040-6.1-3
+        if self.responder.is_at_limit() {
+            return Err(Refusal::Fault(TerminateCause::NO_BUFFER));
+        }
+        // RFC5040-5.5-2, RFC7306-5.4-1
+        let granted = self.grant(entry, host);
+        let original = granted.map_err(|error| Refusal::Fault(untagged_cause(error)))?;
+        self.responder.answer(entry, original);
+        Ok(())
+    }
+
+    /// Checks a read, executes an atomic.
+    fn grant<H: Host>(&self, entry: u16, host: &mut H) -> Granted {
+        match self.responder.request(entry).1 {
+            // RFC5040-5.2.1-8
+            InboundRequest::Read(read) if read.len_octets == 0 => Ok(0),
+            InboundRequest::Read(read) => {
+                let source = RemoteAddr {
+                    stag: read.source_stag.0,
+                    to: read.source_offset.0,
+                };
+                // RFC5040-5.2.1-7
+                host.check_remote(source, u64::from(read.len_octets), RemoteAccess::Read)
+                    .map(|()| 0)
+            }
+            InboundRequest::Atomic(atomic, _) => {
+                let operand = RemoteAddr {
+                    stag: atomic.stag.0,
+                    to: atomic.offset.0,
+                };
+                let op = atomic_op(atomic.operation);
+                let original = host.atomic(operand, op)?;
+                // R10-9
+                // The right to write does not include the right to read the old value.
+                Ok(match op.access() {
+                    RemoteAccess::Atomic => original,
+                    RemoteAccess::Write | RemoteAccess::Read => 0,
+                })
+            }
+        }
+    }
+}
