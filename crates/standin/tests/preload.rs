@@ -164,6 +164,28 @@ fn command_for_an_event_waits_for_it_unless_the_file_is_non_blocking() {
 }
 
 #[test]
+fn command_that_waits_for_an_event_outlives_its_closed_file() {
+    let test = "command_that_waits_for_an_event_outlives_its_closed_file";
+    let log = with_standin(test, || {
+        let fd = open(RDMA_CM, libc::O_RDWR | libc::O_CLOEXEC);
+        // SAFETY: an open descriptor.
+        let copy = unsafe { libc::dup(fd) };
+        let waiter = std::thread::spawn(move || write(fd, &[12; 16]));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        // SAFETY: nothing else uses the descriptor but the waiting thread, as intended.
+        assert_eq!(unsafe { libc::close(fd) }, 0);
+        // An event, past the hook: it wakes the thread, whose descriptor is closed by now.
+        let event = 1_u64.to_ne_bytes();
+        // SAFETY: 8 readable octets.
+        let added = unsafe { libc::syscall(libc::SYS_write, copy, event.as_ptr(), 8) };
+        assert_eq!(added, 8);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+    });
+    assert_eq!(log, ["table", "cm_open"]);
+}
+
+#[test]
 fn uverbs_file_makes_channels_and_refuses_the_rest() {
     let log = with_standin("uverbs_file_makes_channels_and_refuses_the_rest", || {
         let fd = open(UVERBS, libc::O_RDWR | libc::O_CLOEXEC);

@@ -235,13 +235,21 @@ enum Outcome {
 /// As write(2); the octets are a command whose addresses are valid.
 #[cold]
 unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    let mut has_waited = false;
     loop {
         // SAFETY: the caller guarantees it.
         match unsafe { carry_out(fd, buf, len) } {
+            // Closed by another thread meanwhile. In the kernel the write has its own reference to
+            // the file and goes on waiting; rping ends with an error if it returns instead.
+            Outcome::NotOurs if has_waited => {
+                // SAFETY: no descriptor is named.
+                let interrupted = unsafe { real::poll(std::ptr::null_mut(), 0, -1) };
+                return interrupted as ssize_t;
+            }
             // SAFETY: the arguments of the caller.
             Outcome::NotOurs => return unsafe { real::write(fd, buf, len) },
             Outcome::Done(result) => return result,
-            Outcome::MustWait => {}
+            Outcome::MustWait => has_waited = true,
         }
         let mut waiting = libc::pollfd {
             fd,
