@@ -4,15 +4,12 @@
 Prints one sentence per difference and exits with status 1 if there is any.
 """
 
-import json
-import os
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from workspace import ROOT, packages
+
 PAGE = Path("doc/architecture.md")
 COLUMNS = ("package", "folder", "what it is", "workspace dependencies")
 NO_DEPENDENCIES = "none"
@@ -20,13 +17,10 @@ NO_DEPENDENCIES = "none"
 
 def workspace():
     """Folder and normal workspace dependencies of each package, by name."""
-    cargo = shlex.split(os.environ.get("CARGO", "cargo"))
-    command = [*cargo, "metadata", "--offline", "--no-deps", "--format-version", "1"]
-    output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    packages = json.loads(output)["packages"]
-    names = {package["name"] for package in packages}
+    members = packages()
+    names = {package["name"] for package in members}
     found = {}
-    for package in packages:
+    for package in members:
         folder = Path(package["manifest_path"]).resolve().parent.relative_to(ROOT)
         # `kind` is "dev" or "build" for the others. A dependency with a source is not ours.
         dependencies = {

@@ -7,23 +7,13 @@ a normal or dev dependency. Prints one sentence per unused dependency and exits 
 there is any.
 """
 
-import json
-import os
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from workspace import ROOT, packages
+
 FOLDERS = ("src", "tests", "examples", "benches", "fuzz_targets")
-
-
-def packages():
-    cargo = shlex.split(os.environ.get("CARGO", "cargo"))
-    command = [*cargo, "metadata", "--offline", "--no-deps", "--format-version", "1"]
-    output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    return json.loads(output)["packages"]
 
 
 def text_of(files):
