@@ -364,21 +364,26 @@ pub fn unspecified_like(ip: IpAddr) -> IpAddr {
 fn parse_body(kind: Kind, body: &[u8]) -> Result<Body, ParseError> {
     Ok(match kind {
         Kind::Req => Body::Req(parse_req(body)?),
-        Kind::Rep => Body::Rep(QpInfo {
-            qpn: qpn_at(body, 0)?,
-            psn: psn_at(body, 4)?,
-            responder_resources: body[8],
-            initiator_depth: body[9],
-            srq: body[10] & 1 != 0,
-            flow_control: body[10] & 2 != 0,
-            rnr_retry: retry(body[11])?,
-            ece: ece_at(body, 12),
-        }),
+        Kind::Rep => Body::Rep(parse_qp(body, retry(body[11])?, ece_at(body, 12))?),
         Kind::Rtu => Body::Rtu,
         Kind::Rej => Body::Rej(RejReason(u16_at(body, 0))),
         Kind::Dreq => Body::Dreq(qpn_at(body, 0)?),
         Kind::Drep => Body::Drep,
         Kind::Mra => Body::Mra(u32_at(body, 0)),
+    })
+}
+
+/// The parameters of a QP, whose first 11 octets are the same in REQ and REP.
+fn parse_qp(body: &[u8], rnr_retry: u8, ece: Ece) -> Result<QpInfo, ParseError> {
+    Ok(QpInfo {
+        qpn: qpn_at(body, 0)?,
+        psn: psn_at(body, 4)?,
+        responder_resources: body[8],
+        initiator_depth: body[9],
+        srq: body[10] & 1 != 0,
+        flow_control: body[10] & 2 != 0,
+        rnr_retry,
+        ece,
     })
 }
 
@@ -388,16 +393,7 @@ fn parse_req(body: &[u8]) -> Result<Req, ParseError> {
         return Err(ParseError::Value);
     }
     Ok(Req {
-        qp: QpInfo {
-            qpn: qpn_at(body, 0)?,
-            psn: psn_at(body, 4)?,
-            responder_resources: body[8],
-            initiator_depth: body[9],
-            srq: body[10] & 1 != 0,
-            flow_control: body[10] & 2 != 0,
-            rnr_retry: body[11] & 7,
-            ece: ece_at(body, 16),
-        },
+        qp: parse_qp(body, body[11] & 7, ece_at(body, 16))?,
         retry_count: retry(body[11] >> 4)?,
         ack_timeout: body[12] & 31,
         path_mtu: body[13],
