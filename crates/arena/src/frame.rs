@@ -95,6 +95,12 @@ impl HeldFrame {
         }
     }
 
+    /// The same frame again, for an owner that hands it over.
+    #[inline]
+    fn reference(&self) -> Self {
+        Self::new(self.header, self.index, self.generation, self.capacity)
+    }
+
     #[inline]
     fn data(&self) -> NonNull<u8> {
         // SAFETY: a frame is FRAME_DATA_OFFSET + capacity octets long, all mapped; the mapping is
@@ -161,13 +167,7 @@ impl TxFrame {
 
     #[inline]
     pub(crate) fn into_held(self) -> HeldFrame {
-        let this = ManuallyDrop::new(self);
-        HeldFrame::new(
-            this.held.header,
-            this.held.index,
-            this.held.generation,
-            this.held.capacity,
-        )
+        ManuallyDrop::new(self).held.reference()
     }
 
     /// Longest datagram that fits, in octets.
@@ -311,13 +311,7 @@ impl RxFrame {
 
     #[inline]
     pub(crate) fn into_held(self) -> HeldFrame {
-        let this = ManuallyDrop::new(self);
-        HeldFrame::new(
-            this.held.header,
-            this.held.index,
-            this.held.generation,
-            this.held.capacity,
-        )
+        ManuallyDrop::new(self).held.reference()
     }
 
     /// Octets of the datagram; at most the frame's capacity.
