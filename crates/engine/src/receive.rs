@@ -5,10 +5,8 @@
 
 use proto_trp::conn::{Datagram, Time};
 use proto_trp::wire::{trp, PacketType, ResetReason, TrpHeader};
-use urdma_arena::{
-    Arrival, Endpoint, Meta, Referred, RxFrame, ShortOctets, Special, SHORT_CAPACITY,
-};
-use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Psn, Qpn, SlotId};
+use urdma_arena::{Arrival, Meta, Referred, RxFrame, ShortOctets, Special, SHORT_CAPACITY};
+use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 
 use super::clock;
 use super::note::Note;
@@ -341,11 +339,13 @@ impl Shard {
     fn answer_reset(
         &mut self,
         now: Time,
-        (head, len): (&[u8], usize),
+        offender: (&[u8], usize),
         origin: &Origin,
         reason: ResetReason,
     ) {
-        let Some(reset) = reset_of(&self.endpoint, head, len, reason) else {
+        let (arena, own) = (self.endpoint.arena(), self.endpoint.slot());
+        let delivered = |index, stream| arena.delivered(own, index, stream);
+        let Some(reset) = TrpHeader::reset_answering(offender, reason, delivered) else {
             return;
         };
         let mut octets = [0; trp::HEADER_LEN];
@@ -385,24 +385,6 @@ fn may_be_from_peer(entry: &QpEntry, fixed: &[u8; trp::HEADER_LEN], origin: &Ori
     let is_reset = PacketType::of(fixed[trp::field::VERSION_TYPE]) == Ok(PacketType::Reset);
     entry.path.is_none()
         || matches!(origin, Origin::Remote(meta) if is_reset && entry.source.sent_reset(meta))
-}
-
-/// The RESET that answers a datagram for a queue pair of this process; acknowledges what that queue
-/// pair had received, if the datagram is of its stream.
-fn reset_of(
-    endpoint: &Endpoint,
-    head: &[u8],
-    len: usize,
-    reason: ResetReason,
-) -> Option<TrpHeader> {
-    // R8.4-2
-    let offender = TrpHeader::parse(head, len).ok()?;
-    let reset = TrpHeader::reset_for(&offender, reason)?;
-    let stream = offender.connection_id.to_u32();
-    let taken = endpoint
-        .arena()
-        .delivered(endpoint.slot(), offender.destination_index, stream);
-    Some(taken.map_or(reset, |next| reset.acknowledging(Psn::new(next))))
 }
 
 /// The queue pair's index that a packet of a connection names.

@@ -45,6 +45,22 @@ impl TrpHeader {
         })
     }
 
+    /// The RESET that answers the datagram of `len` octets that begins with `head`, as
+    /// [`TrpHeader::reset_for`]. `delivered` tells the sequence number that a queue pair, by its
+    /// index, expects next of a stream, by its connection id; the RESET then acknowledges the
+    /// packets before it.
+    pub fn reset_answering(
+        (head, len): (&[u8], usize),
+        reason: ResetReason,
+        delivered: impl FnOnce(u16, u32) -> Option<u32>,
+    ) -> Option<Self> {
+        let offender = Self::parse(head, len).ok()?;
+        let reset = Self::reset_for(&offender, reason)?;
+        // R8.4-2
+        let next = delivered(offender.destination_index, offender.connection_id.to_u32());
+        Some(next.map_or(reset, |next| reset.acknowledging(Psn::new(next))))
+    }
+
     /// A RESET that says besides that every packet before `next` of the stream that it names was
     /// taken.
     #[must_use]

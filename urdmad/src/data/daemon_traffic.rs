@@ -1,7 +1,6 @@
 //! Slot 0's own traffic: connection requests, and RESET and REJ for datagrams without a receiver.
 
 use std::net::IpAddr;
-use urdma_types::{Ip16, SlotId};
 
 use arrayvec::ArrayVec;
 use proto_trp::wire::trp::{TrpHeader, HEADER_LEN};
@@ -9,7 +8,7 @@ use proto_trp::wire::ResetReason;
 use urdma_arena::{Arena, Endpoint, Meta, RxFrame};
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
 use urdma_ipc::PortTable;
-use urdma_types::{slot_of_port, slot_of_source_port, udp_port, Psn};
+use urdma_types::{slot_of_port, slot_of_source_port, udp_port, Ip16, SlotId};
 use urdma_underlay::UdpPorts;
 
 use crate::identity::Identity;
@@ -77,12 +76,11 @@ impl DaemonDatagram {
         meta: &Meta,
         (arena, slot): (&Arena, SlotId),
     ) -> Option<Self> {
-        // R8.4-2
-        let offender = TrpHeader::parse(datagram, datagram.len()).ok()?;
-        let reset = TrpHeader::reset_for(&offender, ResetReason::NoQueuePair)?;
-        let stream = offender.connection_id.to_u32();
-        let taken = arena.delivered(slot, offender.destination_index, stream);
-        let reset = taken.map_or(reset, |next| reset.acknowledging(Psn::new(next)));
+        let offender = (datagram, datagram.len());
+        let reset =
+            TrpHeader::reset_answering(offender, ResetReason::NoQueuePair, |index, stream| {
+                arena.delivered(slot, index, stream)
+            })?;
         let sender = slot_of_source_port(meta.src_port)?;
         let mut octets = ArrayVec::new();
         let mut header = [0; HEADER_LEN];
