@@ -472,10 +472,8 @@ mod tests {
     #[test]
     fn times_are_those_of_the_push_through_growth_and_purge() {
         let cq = Cq::new(CqConfig {
-            depth: 1,
-            channel: None,
-            cookie: 0,
             keeps_time: true,
+            ..CqConfig::with_depth(1)
         })
         .unwrap();
         cq.attach(16).unwrap();
@@ -498,10 +496,8 @@ mod tests {
     #[test]
     fn times_stand_still_while_a_clock_is_behind() {
         let cq = Cq::new(CqConfig {
-            depth: 1,
-            channel: None,
-            cookie: 0,
             keeps_time: true,
+            ..CqConfig::with_depth(1)
         })
         .unwrap();
         cq.attach(16).unwrap();

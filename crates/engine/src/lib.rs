@@ -118,7 +118,7 @@ mod xrc;
 
 pub use attach::Parts;
 pub use cq::{CompletionTime, Cq, CqConfig, Notify};
-pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramState, DatagramWr};
+pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr};
 pub use engine::Engine;
 pub use events::{
     send_nowait, AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, EventSink,

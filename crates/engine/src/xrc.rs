@@ -80,12 +80,7 @@ impl XrcDomain {
 
     /// A domain without members, not open yet.
     pub(super) fn new() -> Result<Arc<Self>, EngineError> {
-        let unused_cq = Cq::new(CqConfig {
-            depth: 1,
-            channel: None,
-            cookie: 0,
-            keeps_time: false,
-        })?;
+        let unused_cq = Cq::new(CqConfig::with_depth(1))?;
         Ok(Arc::new(Self {
             pd: AtomicU32::new(Pd::NONE.number()),
             unused_cq,
@@ -258,13 +253,7 @@ mod tests {
     }
 
     fn cq() -> Arc<Cq> {
-        Cq::new(CqConfig {
-            depth: 2,
-            channel: None,
-            cookie: 0,
-            keeps_time: false,
-        })
-        .unwrap()
+        Cq::new(CqConfig::with_depth(2)).unwrap()
     }
 
     fn srq(pd: Pd) -> Arc<Srq> {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use proto_trp::conn::{CompletionOp, PostError, RecvWr};
+use proto_trp::conn::{CompletionOp, PostError, QpState, RecvWr};
 use proto_trp::wire::datagram::is_group;
 use urdma_ipc::ControlError;
 
@@ -11,7 +11,7 @@ use super::super::engine::Engine;
 use super::super::qp::{Qp, QpConfig};
 use super::super::types::{EngineError, Gid, Pd, LIMITS};
 use super::handle::{AddressHandle, HandleTarget};
-use super::pair::{DatagramAttributes, DatagramModify, DatagramState};
+use super::pair::{DatagramAttributes, DatagramModify};
 use super::queue::{DatagramWr, SendRing};
 
 impl Engine {
@@ -76,10 +76,7 @@ impl Engine {
     /// [`EngineError::Invalid`]: no such step.
     pub fn modify_datagram_qp(&self, qp: &Qp, change: &DatagramModify) -> Result<(), EngineError> {
         self.not_forked()?;
-        if !matches!(
-            change.state,
-            Some(DatagramState::Reset | DatagramState::Error)
-        ) {
+        if !matches!(change.state, Some(QpState::Reset | QpState::Error)) {
             self.usable()?;
         }
         let mut shard = self.shard.lock();
@@ -87,22 +84,24 @@ impl Engine {
         shard.transmit_datagrams(qp.number().index(), clock::now());
         self.sleep_control.wake_if_due(&mut shard);
         drop(shard);
-        if change.state == Some(DatagramState::Rtr) {
+        if change.state == Some(QpState::Rtr) {
             self.qp_is_ready_now(qp.number());
         }
         Ok(())
     }
 
     /// State and attributes; those of a queue pair that has been destroyed are RESET and nothing.
-    pub fn query_datagram_qp(&self, qp: &Qp) -> (DatagramState, DatagramAttributes) {
+    pub fn query_datagram_qp(&self, qp: &Qp) -> (QpState, DatagramAttributes) {
         if self.is_forked() {
-            return (DatagramState::Error, DatagramAttributes::default());
+            return (QpState::Error, DatagramAttributes::default());
         }
         let mut shard = self.shard.lock();
-        shard.datagrams.entry(qp).map_or(
-            (DatagramState::Reset, DatagramAttributes::default()),
-            |entry| (entry.state, entry.attributes),
-        )
+        shard
+            .datagrams
+            .entry(qp)
+            .map_or((QpState::Reset, DatagramAttributes::default()), |entry| {
+                (entry.state, entry.attributes)
+            })
     }
 
     /// Ends a datagram queue pair: its completions are removed from the queues.

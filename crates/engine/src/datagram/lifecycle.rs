@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use proto_trp::conn::{Event, Host};
+use proto_trp::conn::{Event, Host, QpState};
 use urdma_types::Qpn;
 
 use super::super::memory::QpHost;
 use super::super::qp::{PolledTable, Qp, QpConfig};
 use super::super::shard::{attach, check_sizes, detach, purge, Shard, SHARED_IN_USE_MAX};
 use super::super::types::{EngineError, QpCaps};
-use super::pair::{DatagramEntry, DatagramModify, DatagramState, Queues};
+use super::pair::{DatagramEntry, DatagramModify, Queues};
 use super::table::split;
 
 fn caps_of(config: &QpConfig) -> QpCaps {
@@ -90,16 +90,16 @@ impl Shard {
         let entry = self.datagrams.entry(qp).ok_or(EngineError::Invalid)?;
         entry.change(change)?;
         match change.state {
-            Some(DatagramState::Reset) => {
+            Some(QpState::Reset) => {
                 entry.clear();
                 purge(qp);
                 polled.get(qp.number().index()).reset(&entry.counts);
             }
-            Some(DatagramState::Error) => {
+            Some(QpState::Error) => {
                 let (mut queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
                 queues.fail(&mut host);
             }
-            Some(DatagramState::Sqd) => {
+            Some(QpState::Sqd) => {
                 let (_, mut host) = split(entry, &mut self.regions, &mut self.notes);
                 host.event(Event::SqDrained);
             }

@@ -27,6 +27,6 @@ mod send;
 mod table;
 
 pub use handle::AddressHandle;
-pub use pair::{DatagramAttributes, DatagramModify, DatagramState};
+pub use pair::{DatagramAttributes, DatagramModify};
 pub use queue::DatagramWr;
 pub(super) use table::DatagramTable;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use proto_trp::conn::{
-    Completion, CompletionOp, Event, Host, PostError, RecvWr, Sge, Status, Time,
+    Completion, CompletionOp, Event, Host, PostError, QpState, RecvWr, Sge, Status, Time,
 };
 use urdma_types::SlotId;
 
@@ -19,41 +19,10 @@ use super::queue::{RecvRing, SendRequest, SendRing};
 /// Elements of a receive request at most.
 pub(super) const SGE_MAX: usize = LIMITS.max_sge as usize;
 
-/// The states of a datagram queue pair; the names are those of `ibv_qp_state`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DatagramState {
-    /// As made.
-    #[default]
-    Reset,
-    /// Takes receive requests.
-    Init,
-    /// Receives.
-    Rtr,
-    /// Sends too.
-    Rts,
-    /// Takes send requests and keeps them.
-    Sqd,
-    /// A send request failed: what follows it is flushed. Receives.
-    Sqe,
-    /// Everything is flushed.
-    Error,
-}
-
-impl DatagramState {
-    /// Whether verbs know this step, attributes aside.
-    const fn may_become(self, to: Self) -> bool {
-        use DatagramState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
-        matches!(
-            (self, to),
-            (_, Reset | Error) | (Reset, Init) | (Init, Rtr) | (Rtr | Sqd | Sqe, Rts) | (Rts, Sqd)
-        )
-    }
-
-    /// Whether messages are taken in.
-    pub(super) const fn receives(self) -> bool {
-        use DatagramState::{Rtr, Rts, Sqd, Sqe};
-        matches!(self, Rtr | Rts | Sqd | Sqe)
-    }
+/// Whether a datagram queue pair has the transition, attributes aside: those of connections, but
+/// for INIT to INIT, which changes attributes alone.
+fn has_transition(from: QpState, to: QpState) -> bool {
+    (from, to) != (QpState::Init, QpState::Init) && from.may_become(to)
 }
 
 /// The attributes of a datagram queue pair; each starts at 0.
@@ -69,7 +38,7 @@ pub struct DatagramAttributes {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DatagramModify {
     /// New state.
-    pub state: Option<DatagramState>,
+    pub state: Option<QpState>,
     /// `Q_Key`.
     pub qkey: Option<u32>,
     /// First PSN.
@@ -79,7 +48,7 @@ pub struct DatagramModify {
 /// One datagram queue pair.
 pub(in super::super) struct DatagramEntry {
     pub(super) qp: Arc<Qp>,
-    pub(super) state: DatagramState,
+    pub(super) state: QpState,
     pub(super) attributes: DatagramAttributes,
     pub(super) sends: SendRing,
     pub(super) recvs: RecvRing,
@@ -106,7 +75,7 @@ impl DatagramEntry {
             caps.max_recv_wr
         };
         Self {
-            state: DatagramState::Reset,
+            state: QpState::Reset,
             attributes: DatagramAttributes::default(),
             sends: SendRing::new(caps.max_send_wr, caps.max_send_sge, caps.max_inline),
             recvs: RecvRing::new(recv_depth, caps.max_recv_sge),
@@ -136,7 +105,7 @@ impl DatagramEntry {
     /// Sets attributes and the state; the caller clears or flushes queues.
     pub(super) fn change(&mut self, change: &DatagramModify) -> Result<(), EngineError> {
         if let Some(to) = change.state {
-            if !self.state.may_become(to) {
+            if !has_transition(self.state, to) {
                 return Err(EngineError::Invalid);
             }
             self.state = to;
@@ -161,7 +130,7 @@ impl DatagramEntry {
 
 /// State and rings of an entry, beside a host that borrows the rest.
 pub(in super::super) struct Queues<'a> {
-    pub(super) state: &'a mut DatagramState,
+    pub(super) state: &'a mut QpState,
     pub(super) sends: &'a mut SendRing,
     pub(super) recvs: &'a mut RecvRing,
 }
@@ -212,7 +181,7 @@ impl Queues<'_> {
         host: &mut QpHost<'_>,
         push: impl FnOnce(&mut SendRing) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
-        use DatagramState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+        use QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
         match *self.state {
             Reset | Init | Rtr => return Err(PostError::InvalidState),
             Rts | Sqd | Sqe | Error => push(self.sends)?,
@@ -228,11 +197,11 @@ impl Queues<'_> {
         wr: &RecvWr<'_>,
         host: &mut QpHost<'_>,
     ) -> Result<(), PostError> {
-        if *self.state == DatagramState::Reset {
+        if *self.state == QpState::Reset {
             return Err(PostError::InvalidState);
         }
         self.recvs.push(wr)?;
-        if *self.state == DatagramState::Error {
+        if *self.state == QpState::Error {
             self.flush_recvs(host);
         }
         Ok(())
@@ -244,7 +213,7 @@ impl Queues<'_> {
             return;
         };
         if status != Status::Success {
-            *self.state = DatagramState::Sqe;
+            *self.state = QpState::Sqe;
         }
         if status != Status::Success || request.signaled {
             host.complete(send_completion(&request, status));
@@ -272,7 +241,7 @@ impl Queues<'_> {
 
     /// To ERROR: everything is flushed.
     pub(super) fn fail(&mut self, host: &mut QpHost<'_>) {
-        *self.state = DatagramState::Error;
+        *self.state = QpState::Error;
         self.flush_sends(host);
         self.flush_recvs(host);
     }
@@ -312,7 +281,8 @@ fn send_completion(request: &SendRequest, status: Status) -> Completion {
 
 #[cfg(test)]
 mod tests {
-    use super::DatagramState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    use super::has_transition;
+    use super::QpState::{Error, Init, Reset, Rtr, Rts, Sqd, Sqe};
 
     #[test]
     fn may_become_is_the_table_of_datagram_services() {
@@ -328,7 +298,7 @@ mod tests {
         for from in all {
             for to in all {
                 let expected = matches!(to, Reset | Error) || steps.contains(&(from, to));
-                assert_eq!(from.may_become(to), expected, "{from:?} to {to:?}");
+                assert_eq!(has_transition(from, to), expected, "{from:?} to {to:?}");
             }
         }
     }

@@ -185,23 +185,18 @@ fn grh(header: &DatagramHeader, len: usize) -> [u8; GRH_LEN] {
 mod tests {
     use super::*;
     use crate::rig::{arena, engine, qp_config, until, Events, GID};
-    use crate::{CqConfig, DatagramModify, DatagramState, DatagramWr, Payload, RecvWr, SendFlags};
+    use crate::{CqConfig, DatagramModify, DatagramWr, Payload, QpState, RecvWr, SendFlags};
     use std::sync::Arc;
 
     #[test]
     fn messages_without_and_with_a_short_receive_are_counted_apart() {
         let engine = engine(arena(), 1);
         let pd = engine.alloc_pd().unwrap();
-        let config = CqConfig {
-            depth: 16,
-            channel: None,
-            cookie: 0,
-            keeps_time: false,
-        };
+        let config = CqConfig::with_depth(16);
         let cq = engine.create_cq(config).unwrap();
         let config = qp_config(pd, &cq, &Arc::new(Events::default()), false);
         let qp = engine.create_datagram_qp(&config).unwrap();
-        for state in [DatagramState::Init, DatagramState::Rtr, DatagramState::Rts] {
+        for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let change = DatagramModify {
                 state: Some(state),
                 ..DatagramModify::default()

@@ -1,16 +1,15 @@
 //! Datagrams out.
 
-use proto_trp::conn::{Host, ProtectionError, Status, Time};
+use proto_trp::conn::{Host, ProtectionError, QpState, Status, Time};
 use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};
 use urdma_arena::{Meta, SendError};
-use urdma_types::Ip16;
-use urdma_types::{source_port, udp_port, Qpn, SlotId};
+use urdma_types::{source_port, udp_port, Ip16, Qpn, SlotId};
 
 use super::super::lease::{LeasedQueue, RouteId};
 use super::super::path::{metadata, NextHop};
 use super::super::shard::Shard;
 use super::handle::{AddressHandle, HandleTarget};
-use super::pair::{DatagramEntry, DatagramState};
+use super::pair::DatagramEntry;
 use super::queue::Source;
 use super::table::split;
 
@@ -51,7 +50,7 @@ impl Shard {
         }
         for _ in 0..TURN {
             let outcome = match self.datagrams.get(index) {
-                Some(entry) if entry.state == DatagramState::Rts && entry.sends.len() > 0 => {
+                Some(entry) if entry.state == QpState::Rts && entry.sends.len() > 0 => {
                     self.send_oldest(index)
                 }
                 _ => return,

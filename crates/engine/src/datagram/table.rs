@@ -3,6 +3,8 @@
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
 
+use proto_trp::conn::QpState;
+
 use super::super::cma::NEVER;
 use super::super::index_table::{FirstIndex, IndexTable};
 use super::super::memory::QpHost;
@@ -10,7 +12,7 @@ use super::super::mr::MrTable;
 use super::super::note::Note;
 use super::super::qp::Qp;
 use super::super::types::{Access, EngineError, Gid, LIMITS};
-use super::pair::{DatagramEntry, DatagramState, Queues};
+use super::pair::{DatagramEntry, Queues};
 
 /// Datagram queue pairs by index; a place is empty where a connection has the index, or no queue
 /// pair.
@@ -48,7 +50,7 @@ impl DatagramTable {
     /// Whether there is a queue pair that does not receive yet.
     pub(in super::super) fn is_before_rtr(&self, index: u16) -> bool {
         let entry = self.entries.get(index);
-        entry.is_some_and(|entry| matches!(entry.state, DatagramState::Reset | DatagramState::Init))
+        entry.is_some_and(|entry| matches!(entry.state, QpState::Reset | QpState::Init))
     }
 
     /// Attaches a queue pair to a group; gives whether it is the first of this process.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use urdma_engine::{
-    Access, AddressHandle, AsyncKind, CompletionOp, Cq, CqConfig, DatagramModify, DatagramState,
-    DatagramWr, Engine, EngineError, Gid, Payload, Pd, PostError, Qp, QpConfig, RecvWr, SendFlags,
+    Access, AddressHandle, AsyncKind, CompletionOp, Cq, CqConfig, DatagramModify, DatagramWr,
+    Engine, EngineError, Gid, Payload, Pd, PostError, Qp, QpConfig, QpState, RecvWr, SendFlags,
     Sge, Srq, SrqConfig, Status, WorkCompletion, XrcRole,
 };
 
@@ -35,12 +35,7 @@ impl DatagramEnd {
     /// One that is made with other attributes.
     pub(crate) fn with(engine: &Arc<Engine>, change: impl FnOnce(&mut QpConfig)) -> Self {
         let pd = engine.alloc_pd().unwrap();
-        let config = CqConfig {
-            depth: 16,
-            channel: None,
-            cookie: 0,
-            keeps_time: false,
-        };
+        let config = CqConfig::with_depth(16);
         let cq = engine.create_cq(config).unwrap();
         let events = Arc::new(Events::default());
         let mut config = QpConfig {
@@ -76,22 +71,22 @@ impl DatagramEnd {
             memory,
             key: keys.lkey,
         };
-        port.go(DatagramState::Init);
-        port.go(DatagramState::Rtr);
-        port.go(DatagramState::Rts);
+        port.go(QpState::Init);
+        port.go(QpState::Rtr);
+        port.go(QpState::Rts);
         port
     }
 
-    fn go(&self, state: DatagramState) {
+    fn go(&self, state: QpState) {
         let change = DatagramModify {
             state: Some(state),
-            qkey: (state == DatagramState::Init).then_some(QKEY),
+            qkey: (state == QpState::Init).then_some(QKEY),
             sq_psn: None,
         };
         self.engine.modify_datagram_qp(&self.qp, &change).unwrap();
     }
 
-    pub(crate) fn state(&self) -> DatagramState {
+    pub(crate) fn state(&self) -> QpState {
         self.engine.query_datagram_qp(&self.qp).0
     }
 
@@ -293,7 +288,7 @@ fn message_with_another_key_or_without_a_receive_is_dropped_in_silence() {
     a.expect(3, Status::Success);
     b.expect(1, Status::Success);
     assert_eq!(&b.memory[GRH..GRH + 5], b"right");
-    assert_eq!(b.state(), DatagramState::Rts);
+    assert_eq!(b.state(), QpState::Rts);
 }
 
 #[test]
@@ -303,10 +298,10 @@ fn message_too_long_for_the_path_stops_the_send_queue_until_it_is_mended() {
     let long = [a.sge(0, MTU + 1)];
     a.send(1, &b, Payload::Sges(&long)).unwrap();
     a.expect(1, Status::LocalLengthError);
-    assert_eq!(a.state(), DatagramState::Sqe);
+    assert_eq!(a.state(), QpState::Sqe);
     a.send(2, &b, Payload::Inline(&[b"x"])).unwrap();
     a.expect(2, Status::WorkRequestFlushed);
-    a.go(DatagramState::Rts);
+    a.go(QpState::Rts);
     a.send(3, &b, Payload::Inline(&[b"x"])).unwrap();
     a.expect(3, Status::Success);
     b.expect(1, Status::Success);
@@ -316,7 +311,7 @@ fn message_too_long_for_the_path_stops_the_send_queue_until_it_is_mended() {
 fn request_that_the_service_does_not_have_fails_in_its_turn_and_stops_the_send_queue() {
     let (a, b) = two();
     b.receive(1, &[b.sge(0, 100)]);
-    a.go(DatagramState::Sqd);
+    a.go(QpState::Sqd);
     a.send(1, &b, Payload::Inline(&[b"x"])).unwrap();
     let post = || {
         a.engine
@@ -325,7 +320,7 @@ fn request_that_the_service_does_not_have_fails_in_its_turn_and_stops_the_send_q
     post().unwrap();
     a.send(3, &b, Payload::Inline(&[b"x"])).unwrap();
     assert!(a.poll().is_empty());
-    a.go(DatagramState::Rts);
+    a.go(QpState::Rts);
     let mut found = Vec::new();
     until("all three end", || {
         found.extend(a.poll().into_iter().map(|wc| wc.completion));
@@ -338,12 +333,12 @@ fn request_that_the_service_does_not_have_fails_in_its_turn_and_stops_the_send_q
         (3, CompletionOp::Send, Status::WorkRequestFlushed),
     ];
     assert_eq!(ends, expected);
-    assert_eq!(a.state(), DatagramState::Sqe);
+    assert_eq!(a.state(), QpState::Sqe);
     b.expect(1, Status::Success);
     // In SQE it is flushed as any other, and before RTS it is refused.
     post().unwrap();
     a.expect(2, Status::WorkRequestFlushed);
-    a.go(DatagramState::Reset);
+    a.go(QpState::Reset);
     assert_eq!(post(), Err(PostError::InvalidState));
 }
 
@@ -356,7 +351,7 @@ fn memory_that_is_not_registered_is_neither_sent_nor_written() {
     };
     a.send(1, &b, Payload::Sges(&[foreign])).unwrap();
     a.expect(1, Status::LocalProtectionError);
-    a.go(DatagramState::Rts);
+    a.go(QpState::Rts);
     let before = b.memory.clone();
     let foreign = Sge {
         lkey: b.key ^ 1,
@@ -366,7 +361,7 @@ fn memory_that_is_not_registered_is_neither_sent_nor_written() {
     a.send(2, &b, Payload::Inline(&[b"x"])).unwrap();
     a.expect(2, Status::Success);
     b.expect(1, Status::LocalProtectionError);
-    assert_eq!(b.state(), DatagramState::Error);
+    assert_eq!(b.state(), QpState::Error);
     assert_eq!(b.memory, before);
 }
 
@@ -423,7 +418,7 @@ fn message_longer_than_the_receive_is_dropped_and_the_receive_takes_the_next_tha
     let received = b.expect(1, Status::Success);
     assert_eq!(received.completion.byte_len as usize, GRH + 3);
     assert_eq!(&b.memory[100..103], b"fit");
-    assert_eq!(b.state(), DatagramState::Rts);
+    assert_eq!(b.state(), QpState::Rts);
     assert!(b.events.0.lock().unwrap().is_empty());
 }
 
@@ -449,7 +444,7 @@ fn message_longer_than_a_shared_receive_is_dropped_and_takes_nothing_off_the_que
     a.expect(4, Status::Success);
     b.expect(1, Status::Success);
     assert_eq!(&b.memory[GRH..GRH + 3], b"fit");
-    assert_eq!(b.state(), DatagramState::Rts);
+    assert_eq!(b.state(), QpState::Rts);
     let events: Vec<_> = b.events.0.lock().unwrap().iter().map(|e| e.kind).collect();
     assert_eq!(events, [AsyncKind::SrqLimitReached]);
 }
@@ -471,29 +466,29 @@ fn shared_receive_into_foreign_memory_fails_the_receiver() {
     a.send(1, &b, Payload::Inline(&[b"x"])).unwrap();
     a.expect(1, Status::Success);
     b.expect(1, Status::LocalProtectionError);
-    assert_eq!(b.state(), DatagramState::Error);
+    assert_eq!(b.state(), QpState::Error);
 }
 
 #[test]
 fn queue_pair_in_error_flushes_and_after_reset_is_as_new() {
     let (a, b) = two();
     b.receive(1, &[b.sge(0, 100)]);
-    b.go(DatagramState::Error);
+    b.go(QpState::Error);
     b.expect(1, Status::WorkRequestFlushed);
     b.receive(2, &[b.sge(0, 100)]);
     b.expect(2, Status::WorkRequestFlushed);
-    b.go(DatagramState::Reset);
+    b.go(QpState::Reset);
     let wr = RecvWr {
         wr_id: 3,
         sges: &[],
     };
     let refused = b.engine.post_datagram_recv(&b.qp, &wr);
     assert_eq!(refused, Err(PostError::InvalidState));
-    b.go(DatagramState::Init);
+    b.go(QpState::Init);
     let refused = b.send(3, &a, Payload::Inline(&[b"x"]));
     assert_eq!(refused, Err(PostError::InvalidState));
-    b.go(DatagramState::Rtr);
-    b.go(DatagramState::Rts);
+    b.go(QpState::Rtr);
+    b.go(QpState::Rts);
     a.receive(4, &[a.sge(0, 100)]);
     b.send(4, &a, Payload::Inline(&[b"x"])).unwrap();
     b.expect(4, Status::Success);
@@ -504,14 +499,14 @@ fn queue_pair_in_error_flushes_and_after_reset_is_as_new() {
 fn drained_send_queue_keeps_requests_until_it_goes_on() {
     let (a, b) = two();
     b.receive(1, &[b.sge(0, 100)]);
-    a.go(DatagramState::Sqd);
+    a.go(QpState::Sqd);
     for id in 0..8 {
         a.send(id, &b, Payload::Inline(&[b"x"])).unwrap();
     }
     let full = a.send(8, &b, Payload::Inline(&[b"x"]));
     assert_eq!(full, Err(PostError::QueueFull));
     assert!(a.poll().is_empty());
-    a.go(DatagramState::Rts);
+    a.go(QpState::Rts);
     let mut ids = Vec::new();
     until("all are sent", || {
         ids.extend(a.poll().iter().map(|wc| wc.completion.wr_id));

@@ -5,7 +5,7 @@ use urdma_types::SlotId;
 
 use proto_trp::wire::datagram::group_of;
 use urdma_arena::Endpoint;
-use urdma_engine::{DatagramState, Engine, EngineError, Gid, Payload, Status, LIMITS};
+use urdma_engine::{Engine, EngineError, Gid, Payload, QpState, Status, LIMITS};
 
 use crate::datagrams::{DatagramEnd, GRH, MTU};
 use crate::rig::{arena, engine, until};
@@ -143,7 +143,7 @@ fn member_whose_receive_is_too_short_keeps_it_and_the_others_get_their_copy() {
     roomy.expect(3, Status::Success);
     let got = short.expect(1, Status::Success);
     assert_eq!(got.completion.byte_len as usize, GRH + 3);
-    assert_eq!(short.state(), DatagramState::Rts);
+    assert_eq!(short.state(), QpState::Rts);
 }
 
 #[test]

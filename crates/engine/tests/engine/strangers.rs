@@ -1,13 +1,12 @@
 //! What a process that is not the peer can do to a connection, and what it can guess.
 
 use std::collections::HashSet;
-use urdma_types::SlotId;
 
 use proto_trp::wire::trp::HEADER_LEN;
 use proto_trp::wire::{connection_id, Flags, PacketType, ResetReason, TrpHeader};
 use urdma_arena::Endpoint;
 use urdma_engine::{Access, SendOp, Status};
-use urdma_types::{Psn, Qpn};
+use urdma_types::{Psn, Qpn, SlotId};
 
 use crate::rig::{arena, engine, pair_of, End};
 
