@@ -13,8 +13,7 @@ use urdma_harness::link::RawLink;
 use urdma_harness::namespace::Namespaces;
 use urdma_harness::process::{wait_until, Process};
 use urdma_tests::{alone, ports, SHORT};
-use urdma_types::PortSpace;
-use urdma_types::{source_port, udp_port, Psn, Qpn, SlotId};
+use urdma_types::{source_port, udp_port, PortSpace, Psn, Qpn, SlotId};
 use urdma_underlay::{
     parse, Checksum, Ecn, LocalInterface, MacAddr, Neighbours, Route, Template, Timing, UdpPorts,
     MAX_HEADER_OCTETS, MAX_SOLICITATION_OCTETS,

@@ -30,8 +30,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use urdma_types::SlotId;
-use urdma_types::{slot_of_port, Ip16};
+use urdma_types::{slot_of_port, Ip16, SlotId};
 
 use arrayvec::ArrayVec;
 use proto_trp::wire::datagram::{group_of, HEADER_LEN, MESSAGE_MAX};

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
-use urdma_types::Ip16;
 
 use urdma_ipc::status::GroupStatus;
 use urdma_ipc::{Refusal, RefusalKind, GROUPS_PER_PROCESS_MAX};
-use urdma_types::SlotId;
+use urdma_types::{Ip16, SlotId};
 
 /// Words with a bit for each slot.
 const WORDS: usize = 4;

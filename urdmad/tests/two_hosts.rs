@@ -8,7 +8,6 @@ mod support;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use urdma_types::SlotId;
 
 use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
 use support::{
@@ -18,7 +17,7 @@ use support::{
 use urdma_arena::Meta;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::{LeaseAnswer, Resolution};
-use urdma_types::{source_port, Psn, Qpn, SlotId as WireSlot};
+use urdma_types::{source_port, Psn, Qpn, SlotId};
 
 const A: &str = "127.0.0.1";
 const B: &str = "127.0.0.2";
@@ -207,7 +206,7 @@ fn datagram_for_an_unattached_slot_is_answered_with_reset_and_a_reset_is_not() {
     let scratch = Scratch::new();
     let hosts = start(&scratch, "");
     let mut a = hosts.a.attach();
-    let sender = Qpn::new(WireSlot::new(a.attached.slot).unwrap(), 1);
+    let sender = Qpn::new(SlotId::new(a.attached.slot).unwrap(), 1);
     let to = Meta {
         src_port: source_port(sender),
         ..meta(B, 200)

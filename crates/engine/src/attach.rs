@@ -6,12 +6,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use urdma_types::Ip16;
 
 use urdma_abi::cancel::Disabled;
 use urdma_arena::{Arena, Endpoint, MappedArena};
 use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
-use urdma_types::SlotId;
+use urdma_types::{Ip16, SlotId};
 
 use super::capture::Capture;
 use super::clock::{self, Calibration};

@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 use proto_trp::conn::QpState;
-use urdma_ipc::PortTable;
-use urdma_ipc::{CmPort, ControlClient, PortSharing};
+use urdma_ipc::{CmPort, ControlClient, PortSharing, PortTable};
 use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 use urdma_ucma::{CmId, Device, Driver, Errno, Peer, PortRequest, Sharing, Ucma};
 

@@ -2,11 +2,10 @@
 //! of the port, or through urdmad.
 
 use std::net::IpAddr;
-use urdma_types::Ip16;
 
 use proto_trp::conn::MAX_DATAGRAM;
 use urdma_arena::{Meta, LARGE_CAPACITY};
-use urdma_types::{slot_of_source_port, source_port, udp_port, Qpn, SlotId};
+use urdma_types::{slot_of_source_port, source_port, udp_port, Ip16, Qpn, SlotId};
 
 use super::lease::RouteId;
 use super::types::Info;

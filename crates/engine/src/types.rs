@@ -1,11 +1,10 @@
 //! Types of the engine's interface: sizes, rights, attributes, errors.
 
 use std::net::IpAddr;
-use urdma_types::Ip16;
 
 use proto_trp::conn::{Completion, CompletionOp, QpState, Status};
 use urdma_ipc::Personality;
-use urdma_types::{Qpn, SlotId};
+use urdma_types::{Ip16, Qpn, SlotId};
 
 impl Access {
     /// All rights that peers may have.

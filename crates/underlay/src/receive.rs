@@ -3,15 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-use urdma_types::{udp_port, SlotId};
-
 use crate::addr::{LocalInterface, MacAddr};
 use crate::checksum::Sum;
 use crate::frame::{
     is_host, Ecn, ETHERNET_OCTETS, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_OCTETS,
     IPV6_OCTETS, PROTOCOL_ICMPV6, PROTOCOL_UDP, UDP_OCTETS,
 };
-use urdma_types::Ip16;
+use urdma_types::{udp_port, Ip16, SlotId};
 
 /// A UDP datagram for one of our addresses, or for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]

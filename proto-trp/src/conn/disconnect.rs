@@ -21,8 +21,7 @@ use super::keepalive::KeepAlive;
 use super::qp_state::QpState;
 use super::types::{Event, Status};
 use crate::wire::{ConnectionId, PacketType, ResetReason, Segment, SegmentKind, TrpHeader};
-use urdma_types::Psn;
-use urdma_types::Time;
+use urdma_types::{Psn, Time};
 
 /// How long sends to a peer that has destroyed its queue pair wait before they fail, so that the
 /// application gets the event of the disconnect first.

@@ -4,8 +4,7 @@
 use super::num::{low32, slot64};
 use crate::wire::WINDOW_UNIT_PACKETS;
 use std::collections::VecDeque;
-use urdma_types::Psn;
-use urdma_types::Time;
+use urdma_types::{Psn, Time};
 
 /// What a sequence number carries. It does not change once sent, nor do the numbers of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,7 @@ use urdma_cm::wire::ReqRoute;
 use urdma_cm::Peer;
 use urdma_ipc::{Event, PortTable};
 use urdma_kernel::abi::CmMessage;
-use urdma_types::Qpn;
-use urdma_types::SlotId;
+use urdma_types::{Qpn, SlotId};
 
 use super::Control;
 use crate::client::Client;
@@ -126,7 +125,7 @@ impl Control {
 
 /// Whether the client's slot is that of the queue pair's number.
 fn is_owner(client: &Client, qpn: u32) -> bool {
-    let slot = Qpn::from_u32(qpn).and_then(|qpn| SlotId::new(qpn.slot().number()));
+    let slot = Qpn::from_u32(qpn).map(Qpn::slot);
     slot.is_some() && client.slot() == slot
 }
 

@@ -5,8 +5,7 @@ use proto_trp::limit::RateLimit;
 use proto_trp::wire::datagram::group_of;
 use urdma_arena::{Endpoint, Meta, SendError};
 use urdma_cm::wire::{ReqRoute, MAX_MESSAGE};
-use urdma_types::SlotId;
-use urdma_types::{slot_of_port, Ip16};
+use urdma_types::{slot_of_port, Ip16, SlotId};
 use urdma_underlay::Received;
 
 use super::allowances::Allowances;

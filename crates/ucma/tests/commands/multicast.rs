@@ -1,7 +1,6 @@
 //! Joining and leaving multicast groups.
 
-use urdma_types::Ip16;
-use urdma_types::PortSpace;
+use urdma_types::{Ip16, PortSpace};
 use urdma_ucma::abi::{self, cmd, event, join};
 use urdma_ucma::Errno;
 use zerocopy::FromZeros;

@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const fn slot(number: u8) -> SlotId {
     match SlotId::new(number) {
         Some(slot) => slot,
-        None => SlotId::DAEMON,
+        None => panic!("there is no such slot"),
     }
 }
 
@@ -97,12 +97,7 @@ impl End {
 
     fn of(engine: Arc<Engine>, octets: u32) -> Result<Self, EngineError> {
         let pd = engine.alloc_pd()?;
-        let cq = engine.create_cq(CqConfig {
-            depth: DEPTH,
-            channel: None,
-            cookie: 0,
-            keeps_time: false,
-        })?;
+        let cq = engine.create_cq(CqConfig::with_depth(DEPTH))?;
         let qp = engine.create_qp(&QpConfig {
             pd,
             send_cq: Arc::clone(&cq),
