@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use urdma_cm::wire::{QpInfo, MAX_MESSAGE};
 use urdma_cm::{
@@ -16,20 +17,20 @@ use urdma_cm::{
 use urdma_ipc::message::QpTarget;
 use urdma_ipc::{CmPort, PortSharing};
 use urdma_kernel::abi::{cm_kind, CmMessage};
-use urdma_types::{Ip16, PortSpace, RawQpn, SlotId};
+use urdma_types::{Ip16, PortSpace, RawQpn, SlotId, Time};
 
 use crate::listeners::BindingId;
 use crate::shared::Shared;
 
-/// Time limit for a living process to set a queue pair, ns: as long as an application may take to
+/// Time limit for a living process to set a queue pair: as long as an application may take to
 /// decide about a request. The process may be stopped, or wait for a CPU.
-const QP_PATIENCE_NS: u64 = 60_000_000_000;
-/// Interval at which the process is checked, ns: a dying process does not answer, and the kernel
-/// delays its exit for as long.
-const QP_LOOK_NS: u64 = 1_000_000_000;
-/// Time limit for an application to decide about a request whose listener it has closed, ns. The
-/// kernel silently drops requests that it has not yet delivered to the listener.
-const DECISION_PATIENCE_NS: u64 = 3_000_000_000;
+const QP_PATIENCE: Duration = Duration::from_secs(60);
+/// Interval at which the process is checked: a dying process does not answer, and the kernel delays
+/// its exit for as long.
+const QP_LOOK: Duration = Duration::from_secs(1);
+/// Time limit for an application to decide about a request whose listener it has closed. The kernel
+/// silently drops requests that it has not yet delivered to the listener.
+const DECISION_PATIENCE: Duration = Duration::from_secs(3);
 /// The stand-in's defaults for parameters that an application does not set (as in `librdmacm`).
 const RETRIES: u8 = 7;
 const ACK_TIMEOUT: u8 = 16;
@@ -51,12 +52,11 @@ pub(crate) enum Output {
     Send(Peer, Vec<u8>),
 }
 
-/// An event that must happen before `end`; at `look` it is checked whether it still can. Both are
-/// times in ns.
+/// An event that must happen before `end`; at `look` it is checked whether it still can.
 #[derive(Debug, Clone, Copy)]
 struct Wait {
-    look: u64,
-    end: u64,
+    look: Time,
+    end: Time,
 }
 
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl KernelCm {
     }
 
     /// Handles a message of the module.
-    pub(crate) fn take(&mut self, now: u64, message: &CmMessage, shared: &Shared) {
+    pub(crate) fn take(&mut self, now: Time, message: &CmMessage, shared: &Shared) {
         match message.kind {
             cm_kind::CONNECT => self.connect(now, message),
             cm_kind::LISTEN => self.listen(message, shared),
@@ -117,13 +117,13 @@ impl KernelCm {
     }
 
     /// Handles a datagram from a host.
-    pub(crate) fn handle_datagram(&mut self, now: u64, from: IpAddr, datagram: &[u8]) {
+    pub(crate) fn handle_datagram(&mut self, now: Time, from: IpAddr, datagram: &[u8]) {
         self.engine.handle_datagram(now, from, datagram);
     }
 
     /// Handles the timers that are due. `is_dying` says whether the owner of a queue pair has ended
     /// or is about to.
-    pub(crate) fn handle_timeout(&mut self, now: u64, is_dying: impl Fn(u32) -> bool) {
+    pub(crate) fn handle_timeout(&mut self, now: Time, is_dying: impl Fn(u32) -> bool) {
         self.engine.handle_timeout(now);
         let mut late = Vec::new();
         for (&id, connection) in &mut self.connections {
@@ -134,7 +134,7 @@ impl KernelCm {
             if wait.end <= now || is_dying(qpn) {
                 late.push((id, qpn != 0));
             } else {
-                wait.look = wait.end.min(now + QP_LOOK_NS);
+                wait.look = wait.end.earlier(now.plus(QP_LOOK));
             }
         }
         for (id, is_decided) in late {
@@ -147,13 +147,13 @@ impl KernelCm {
     }
 
     /// When [`KernelCm::handle_timeout`] must be called next.
-    pub(crate) fn next_deadline(&self) -> Option<u64> {
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
         let own = self.connections.values().filter_map(|c| Some(c.wait?.look));
         own.chain(self.engine.next_deadline()).min()
     }
 
     /// A process has set a queue pair, or failed to.
-    pub(crate) fn qp_is_set(&mut self, now: u64, qpn: u32, succeeded: bool) {
+    pub(crate) fn qp_is_set(&mut self, now: Time, qpn: u32, succeeded: bool) {
         let waiting = |(_, c): &(&u32, &mut Connection)| c.qpn == qpn && c.wait.is_some();
         let Some((&id, connection)) = self.connections.iter_mut().find(waiting) else {
             return;
@@ -181,7 +181,7 @@ impl KernelCm {
 
     /// The module has not accepted a message of [`Output::Kernel`]. A request without room (ENOMEM)
     /// is retransmitted by its sender; with another error its listener is closed.
-    pub(crate) fn not_taken(&mut self, now: u64, message: &CmMessage, errno: i32) {
+    pub(crate) fn not_taken(&mut self, now: Time, message: &CmMessage, errno: i32) {
         if message.kind != cm_kind::REQUEST {
             return;
         }
@@ -194,7 +194,7 @@ impl KernelCm {
     }
 
     /// The module is gone, with its listeners and connections.
-    pub(crate) fn clear(&mut self, now: u64, shared: &Shared) {
+    pub(crate) fn clear(&mut self, now: Time, shared: &Shared) {
         for id in self.connections.keys().copied().collect::<Vec<_>>() {
             self.forget(now, id);
         }
@@ -204,7 +204,7 @@ impl KernelCm {
     }
 
     /// The next action.
-    pub(crate) fn next_output(&mut self, now: u64) -> Option<Output> {
+    pub(crate) fn next_output(&mut self, now: Time) -> Option<Output> {
         while let Some(event) = self.engine.poll_event() {
             self.translate(now, event);
         }
@@ -220,7 +220,7 @@ impl KernelCm {
         self.outputs.push_back(Output::Kernel(Box::new(message)));
     }
 
-    fn connect(&mut self, now: u64, request: &CmMessage) {
+    fn connect(&mut self, now: Time, request: &CmMessage) {
         let (Some(qp), Some(private_data)) = (local_qp(request), private_of(request)) else {
             return self.tell(message(cm_kind::CLOSED, request.id));
         };
@@ -300,15 +300,15 @@ impl KernelCm {
     }
 
     /// Sets a time limit for the undecided requests of a listener that is closed.
-    fn limit_decisions(&mut self, now: u64, listener: u32) {
+    fn limit_decisions(&mut self, now: Time, listener: u32) {
         let is_undecided = |c: &&mut Connection| c.listener == listener && c.qpn == 0;
         for request in self.connections.values_mut().filter(is_undecided) {
-            let end = now + DECISION_PATIENCE_NS;
+            let end = now.plus(DECISION_PATIENCE);
             request.wait = Some(Wait { look: end, end });
         }
     }
 
-    fn accept(&mut self, now: u64, request: &CmMessage) {
+    fn accept(&mut self, now: Time, request: &CmMessage) {
         let conn = self.connections.get(&request.id).map(|c| c.conn);
         let (Some(conn), Some(qp), Some(private_data)) =
             (conn, local_qp(request), private_of(request))
@@ -331,7 +331,7 @@ impl KernelCm {
         self.set_qp(now, request.id);
     }
 
-    fn reject(&mut self, now: u64, request: &CmMessage) {
+    fn reject(&mut self, now: Time, request: &CmMessage) {
         if request.status != 0 {
             return self.drop_undecided(now, request.id);
         }
@@ -349,7 +349,7 @@ impl KernelCm {
         self.forget(now, request.id);
     }
 
-    fn end(&mut self, now: u64, id: u32, shared: &Shared) {
+    fn end(&mut self, now: Time, id: u32, shared: &Shared) {
         if self.listeners.contains_key(&id) {
             self.unlisten(id, shared);
             return self.limit_decisions(now, id);
@@ -364,7 +364,7 @@ impl KernelCm {
     }
 
     /// Has the process set its queue pair to the connection's parameters.
-    fn set_qp(&mut self, now: u64, id: u32) {
+    fn set_qp(&mut self, now: Time, id: u32) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
@@ -372,8 +372,8 @@ impl KernelCm {
             return;
         };
         connection.wait = Some(Wait {
-            look: now + QP_LOOK_NS,
-            end: now + QP_PATIENCE_NS,
+            look: now.plus(QP_LOOK),
+            end: now.plus(QP_PATIENCE),
         });
         self.outputs.push_back(Output::SetQp(QpTarget {
             qpn: connection.qpn,
@@ -393,7 +393,7 @@ impl KernelCm {
 
     /// Ends a connection that has failed, and reports it, to its queue pair too: for an RNIC
     /// librdmacm has only stopped sending, and applications wait for their receives to be flushed.
-    fn give_up(&mut self, now: u64, id: u32) {
+    fn give_up(&mut self, now: Time, id: u32) {
         let qpn = self.connections.get(&id).map_or(0, |c| c.qpn);
         if qpn != 0 {
             self.outputs.push_back(Output::EndQp(qpn));
@@ -403,7 +403,7 @@ impl KernelCm {
     }
 
     /// Removes a connection; the engine informs the peer if necessary.
-    fn forget(&mut self, now: u64, id: u32) {
+    fn forget(&mut self, now: Time, id: u32) {
         if let Some(conn) = self.remove(id) {
             self.engine.destroy(now, conn);
         }
@@ -411,7 +411,7 @@ impl KernelCm {
 
     /// Drops a request that was not decided before its listener closed; its retransmission may find
     /// the next listener.
-    fn drop_undecided(&mut self, now: u64, id: u32) {
+    fn drop_undecided(&mut self, now: Time, id: u32) {
         if let Some(conn) = self.remove(id) {
             self.engine.turn_away(now, conn);
         }
@@ -423,7 +423,7 @@ impl KernelCm {
         Some(conn)
     }
 
-    fn translate(&mut self, now: u64, event: Event) {
+    fn translate(&mut self, now: Time, event: Event) {
         match event {
             Event::ConnectRequest(request) => self.bring_request(now, &request),
             Event::Response {
@@ -460,7 +460,7 @@ impl KernelCm {
     }
 
     /// The connection attempt failed. For an accepted request, iw_cm expects only the close.
-    fn fail(&mut self, now: u64, conn: ConnId, errno: i32, private_data: &PrivateData) {
+    fn fail(&mut self, now: Time, conn: ConnId, errno: i32, private_data: &PrivateData) {
         let Some(&id) = self.of_conn.get(&conn) else {
             return;
         };
@@ -475,7 +475,7 @@ impl KernelCm {
         self.tell(answer);
     }
 
-    fn bring_request(&mut self, now: u64, request: &ConnectRequest) {
+    fn bring_request(&mut self, now: Time, request: &ConnectRequest) {
         let Some(&listener) = self.of_listener.get(&request.listener) else {
             return self.engine.destroy(now, request.conn);
         };

@@ -14,7 +14,7 @@
 
 use std::net::IpAddr;
 
-use urdma_types::{Psn, RawQpn};
+use urdma_types::{Psn, RawQpn, Time};
 
 use crate::wire::{CommId, Ece, Nonce, Peer, QpInfo, RejReason, Req, MAX_PRIVATE_DATA};
 
@@ -67,7 +67,7 @@ pub enum ConnState {
     Established,
     /// DREQ sent, no answer yet.
     DreqSent,
-    /// Ended; kept for `time_wait_ns` to answer duplicates.
+    /// Ended; kept for `time_wait` to answer duplicates.
     TimeWait,
     /// Ended; kept until the application destroys it, or to repeat a REJ.
     Closed,
@@ -171,13 +171,13 @@ pub(crate) struct Conn {
     /// The listener of the REQ, while the REQ counts against its backlog.
     pub(crate) listener: Option<ListenId>,
     /// When the timer expires.
-    pub(crate) deadline: Option<u64>,
+    pub(crate) deadline: Option<Time>,
     /// Transmissions of the current message so far.
     pub(crate) tries: u32,
     /// Number of REJs with "invalid service id" that were ignored.
     pub(crate) refusals: u32,
     /// When the wait for the peer's application times out.
-    pub(crate) give_up_at: u64,
+    pub(crate) give_up_at: Time,
 }
 
 impl Conn {

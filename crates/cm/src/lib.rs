@@ -4,11 +4,11 @@
 //! Files: [`wire`] is the layout of the messages; [`manager`] is the state machine of all listeners
 //! and connections of one process; [`conn`] holds one connection's state.
 //!
-//! The manager has no clock, no socket and no thread. `now` is a monotonic time in nanoseconds,
-//! passed in by the caller. Order of calls: [`ConnectionManager::handle_datagram`] for each
-//! datagram that arrived, [`ConnectionManager::handle_timeout`] when
-//! [`ConnectionManager::next_deadline`] has passed, then [`ConnectionManager::poll_transmit`] and
-//! [`ConnectionManager::poll_event`] until both return `None`.
+//! The manager has no clock, no socket and no thread. `now` is a time of a monotonic clock, passed
+//! in by the caller. Order of calls: [`ConnectionManager::handle_datagram`] for each datagram that
+//! arrived, [`ConnectionManager::handle_timeout`] when [`ConnectionManager::next_deadline`] has
+//! passed, then [`ConnectionManager::poll_transmit`] and [`ConnectionManager::poll_event`] until
+//! both return `None`.
 //!
 //! A REQ goes to slot 0 of the destination host, where urdmad looks up the listener
 //! ([`wire::ReqRoute`]) and forwards the datagram; all later messages go from slot to slot.

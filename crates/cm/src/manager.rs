@@ -6,15 +6,14 @@ mod transition;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use proto_trp::limit::RateLimit;
 
-use urdma_types::{PortSpace, Psn, RawQpn, SlotId};
+use urdma_types::{PortSpace, Psn, RawQpn, SlotId, Time};
 
 use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, RemoteQp, Role};
 use crate::wire::{Body, CommId, Kind, Message, Nonce, Peer, QpInfo, RejReason, Req, MAX_MESSAGE};
-
-const MS: u64 = 1_000_000;
 
 /// Configuration of a [`ConnectionManager`].
 #[derive(Clone, Copy, Debug)]
@@ -23,16 +22,16 @@ pub struct Config {
     pub slot: SlotId,
     /// Seed for nonces, ids and PSNs. It must be unpredictable; tests may use a fixed one.
     pub seed: u64,
-    /// Wait before the first retransmission, in nanoseconds; doubles up to 32 times.
-    pub retry_ns: u64,
+    /// Wait before the first retransmission; doubles up to 32 times.
+    pub retry: Duration,
     /// Transmissions of a REQ or REP before the peer is reported as unreachable.
     pub max_tries: u32,
     /// Transmissions of a DREQ before the connection ends without an answer.
     pub max_dreq_tries: u32,
-    /// Time that the peer's application has to decide about a REQ or REP, in nanoseconds.
-    pub patience_ns: u64,
-    /// Time that an ended connection is kept in `TimeWait`, in nanoseconds.
-    pub time_wait_ns: u64,
+    /// Time that the peer's application has to decide about a REQ or REP.
+    pub patience: Duration,
+    /// Time that an ended connection is kept in `TimeWait`.
+    pub time_wait: Duration,
 }
 
 impl Config {
@@ -41,11 +40,11 @@ impl Config {
         Self {
             slot,
             seed,
-            retry_ns: 50 * MS,
+            retry: Duration::from_millis(50),
             max_tries: 7,
             max_dreq_tries: 5,
-            patience_ns: 60_000 * MS,
-            time_wait_ns: 500 * MS,
+            patience: Duration::from_secs(60),
+            time_wait: Duration::from_millis(500),
         }
     }
 }
@@ -206,7 +205,7 @@ pub struct ConnectionManager {
     /// Passive connections by (peer, nonce).
     requests: HashMap<(Peer, Nonce), ConnId>,
     by_qpn: HashMap<RawQpn, ConnId>,
-    timers: BTreeSet<(u64, ConnId)>,
+    timers: BTreeSet<(Time, ConnId)>,
     out: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     counters: Counters,
@@ -274,7 +273,7 @@ impl ConnectionManager {
     }
 
     /// Sends a REQ. Ends in [`Event::Response`], [`Event::Rejected`] or [`Event::Unreachable`].
-    pub fn connect(&mut self, now: u64, params: &ConnectParams) -> ConnId {
+    pub fn connect(&mut self, now: Time, params: &ConnectParams) -> ConnId {
         let id = ConnId(self.fresh_id());
         let local = self.local_info(&params.qp);
         let conn = Conn {
@@ -305,7 +304,7 @@ impl ConnectionManager {
             deadline: None,
             tries: 0,
             refusals: 0,
-            give_up_at: now.saturating_add(self.config.patience_ns),
+            give_up_at: now.plus(self.config.patience),
         };
         self.by_qpn.insert(local.qpn, id);
         self.conns.insert(id, conn);
@@ -327,7 +326,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     /// [`Error::State`] if the REQ was withdrawn, accepted or rejected before.
-    pub fn accept(&mut self, now: u64, id: ConnId, params: &AcceptParams) -> Result<(), Error> {
+    pub fn accept(&mut self, now: Time, id: ConnId, params: &AcceptParams) -> Result<(), Error> {
         self.take_request(id);
         let psn = self.conns.get(&id).ok_or(Error::NotFound)?.local.psn;
         let conn = self.expect(id, &[ConnState::ReqRcvd])?;
@@ -350,7 +349,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     /// [`Error::State`] if there is no REP to accept.
-    pub fn establish(&mut self, now: u64, id: ConnId, qp_ready: bool) -> Result<(), Error> {
+    pub fn establish(&mut self, now: Time, id: ConnId, qp_ready: bool) -> Result<(), Error> {
         self.expect(id, &[ConnState::RepRcvd])?.state = ConnState::RtuGated;
         if qp_ready {
             self.open_gate(now, id);
@@ -364,7 +363,7 @@ impl ConnectionManager {
     /// [`Error::State`] if there is nothing to reject.
     pub fn reject(
         &mut self,
-        now: u64,
+        now: Time,
         id: ConnId,
         reason: RejReason,
         private_data: &PrivateData,
@@ -377,7 +376,7 @@ impl ConnectionManager {
     /// Rejects a REQ whose listener was closed before the application received it, with "invalid
     /// service id", and keeps no state, so that a repeated REQ can reach the next listener. A
     /// connection in any other state is destroyed.
-    pub fn turn_away(&mut self, now: u64, id: ConnId) {
+    pub fn turn_away(&mut self, now: Time, id: ConnId) {
         if self.state(id) == Some(ConnState::ReqRcvd) {
             self.send(id, Body::Rej(RejReason::INVALID_SERVICE_ID));
             self.drop_request(id);
@@ -399,7 +398,7 @@ impl ConnectionManager {
     ///
     /// # Errors
     /// [`Error::State`] if the connection was not established.
-    pub fn disconnect(&mut self, now: u64, id: ConnId) -> Result<(), Error> {
+    pub fn disconnect(&mut self, now: Time, id: ConnId) -> Result<(), Error> {
         let conn = self.conns.get_mut(&id).ok_or(Error::NotFound)?;
         match conn.state {
             ConnState::Established | ConnState::RepSent => {
@@ -414,7 +413,7 @@ impl ConnectionManager {
     }
 
     /// Destroys a connection in any state; the peer is notified. No further event refers to it.
-    pub fn destroy(&mut self, now: u64, id: ConnId) {
+    pub fn destroy(&mut self, now: Time, id: ConnId) {
         self.take_request(id);
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -439,7 +438,7 @@ impl ConnectionManager {
     }
 
     /// A QP of this process has reached RTR: sends the REP or RTU that was held back.
-    pub fn qp_ready(&mut self, now: u64, qpn: RawQpn) {
+    pub fn qp_ready(&mut self, now: Time, qpn: RawQpn) {
         if let Some(&id) = self.by_qpn.get(&qpn) {
             self.open_gate(now, id);
         }
@@ -453,14 +452,14 @@ impl ConnectionManager {
     }
 
     /// The other end of a QP of this process is gone (RESET, retries exhausted, slot died).
-    pub fn qp_gone(&mut self, now: u64, qpn: RawQpn) {
+    pub fn qp_gone(&mut self, now: Time, qpn: RawQpn) {
         if let Some(&id) = self.by_qpn.get(&qpn) {
             self.lose(now, id);
         }
     }
 
     /// A process is gone; ends all connections to it.
-    pub fn peer_gone(&mut self, now: u64, peer: Peer) {
+    pub fn peer_gone(&mut self, now: Time, peer: Peer) {
         let lost: Vec<ConnId> = self
             .conns
             .iter()
@@ -526,7 +525,7 @@ impl ConnectionManager {
     }
 
     /// Processes one datagram from a host; the content is not trusted.
-    pub fn handle_datagram(&mut self, now: u64, from: IpAddr, datagram: &[u8]) {
+    pub fn handle_datagram(&mut self, now: Time, from: IpAddr, datagram: &[u8]) {
         // R9-9
         let Ok(message) = Message::parse(datagram) else {
             self.counters.malformed += 1;
@@ -560,7 +559,7 @@ impl ConnectionManager {
     }
 
     /// Runs all timers that have expired.
-    pub fn handle_timeout(&mut self, now: u64) {
+    pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(deadline, id)) = self.timers.first() {
             if deadline > now {
                 break;
@@ -571,7 +570,7 @@ impl ConnectionManager {
     }
 
     /// When [`ConnectionManager::handle_timeout`] must be called next.
-    pub fn next_deadline(&self) -> Option<u64> {
+    pub fn next_deadline(&self) -> Option<Time> {
         self.timers.first().map(|&(deadline, _)| deadline)
     }
 
@@ -605,6 +604,6 @@ fn info_of(qp: &LocalQp, psn: Psn) -> QpInfo {
 }
 
 /// Wait after the `tries`-th transmission: doubles five times, then stays constant.
-fn backoff(first: u64, tries: u32) -> u64 {
-    first << tries.saturating_sub(1).min(5)
+fn backoff(first: Duration, tries: u32) -> Duration {
+    first * (1 << tries.saturating_sub(1).min(5))
 }

@@ -2,15 +2,21 @@
 #![allow(clippy::unwrap_used)]
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use urdma_cm::wire::{reject_no_listener, Body, Message, ReqRoute, MAX_MESSAGE};
 use urdma_cm::{
     AcceptParams, Config, ConnId, ConnState, ConnectParams, ConnectionManager, Error, Event,
     LocalQp, Peer, PrivateData, RejReason,
 };
-use urdma_types::{PortSpace, RawQpn, SlotId};
+use urdma_types::{PortSpace, RawQpn, SlotId, Time};
 
-const S: u64 = 1_000_000_000;
+const S: Duration = Duration::from_secs(1);
+
+/// The time `span` after the start of the test.
+fn at(span: Duration) -> Time {
+    Time::ZERO.plus(span)
+}
 
 fn ip(n: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, n])
@@ -31,7 +37,7 @@ fn qp(qpn: RawQpn) -> LocalQp {
 
 /// Host 1 connects to a listener on host 2.
 struct Pair {
-    now: u64,
+    now: Time,
     a: ConnectionManager,
     b: ConnectionManager,
 }
@@ -46,7 +52,7 @@ impl Pair {
             b.listen("0.0.0.0:7".parse().unwrap(), space, 2).unwrap();
         }
         Self {
-            now: 0,
+            now: Time::ZERO,
             a: ConnectionManager::new(Config::new(slot(1), 11)),
             b,
         }
@@ -172,7 +178,11 @@ fn silent_peer_is_unreachable_within_eight_seconds() {
         pair.now = pair.a.next_deadline().unwrap();
         pair.a.handle_timeout(pair.now);
     }
-    assert!(pair.now > 4 * S && pair.now < 8 * S, "{}", pair.now);
+    assert!(
+        pair.now > at(4 * S) && pair.now < at(8 * S),
+        "{:?}",
+        pair.now
+    );
     assert_eq!(sent, 7);
     pair.a.destroy(pair.now, conn);
 }
@@ -228,7 +238,7 @@ fn slow_application_is_waited_for() {
     let a = pair.connect();
     pair.carry();
     let b = pair.request();
-    while pair.now < 30 * S {
+    while pair.now < at(30 * S) {
         pair.now = pair.a.next_deadline().unwrap();
         pair.a.handle_timeout(pair.now);
         pair.carry();
@@ -322,7 +332,7 @@ fn disconnect_unanswered_ends_within_two_seconds() {
             ..
         }
     ));
-    assert!(pair.now < 2 * S);
+    assert!(pair.now < at(2 * S));
 }
 
 #[test]
@@ -478,12 +488,12 @@ fn flood_of_requests_without_a_listener_gets_a_limited_number_of_rejections() {
     let mut stranger = ConnectionManager::new(Config::new(slot(2), 33));
     for nonce in 0..1000_u64 {
         request[12..20].copy_from_slice(&nonce.to_be_bytes());
-        stranger.handle_datagram(0, ip(1), &request);
+        stranger.handle_datagram(Time::ZERO, ip(1), &request);
     }
     let refusals = Pair::outgoing(&mut stranger).len();
     assert!((1..100).contains(&refusals), "{refusals}");
     assert_eq!(stranger.counters().stray, 1000);
-    stranger.handle_datagram(S, ip(1), &request);
+    stranger.handle_datagram(at(S), ip(1), &request);
     assert_eq!(Pair::outgoing(&mut stranger).len(), 1);
 }
 
@@ -496,7 +506,7 @@ fn time_wait_ends_and_everything_is_forgotten() {
     assert!(is_disconnected(pair.a.poll_event()));
     pair.b.destroy(pair.now, b);
     assert_eq!(pair.b.connections(), 1);
-    pair.now += S;
+    pair.now = pair.now.plus(S);
     pair.a.handle_timeout(pair.now);
     pair.b.handle_timeout(pair.now);
     assert!(matches!(pair.a.poll_event(), Some(Event::TimeWaitExit { conn }) if conn == a));
@@ -529,7 +539,7 @@ fn service_between_two_listeners_is_asked_again() {
             .listen("0.0.0.0:7".parse().unwrap(), space, 1)
             .unwrap();
         pair.now = pair.a.next_deadline().unwrap();
-        assert!(pair.now < S / 100);
+        assert!(pair.now < at(S / 100));
         pair.a.handle_timeout(pair.now);
         pair.carry();
         pair.request();
@@ -581,7 +591,7 @@ fn service_that_stays_away_is_rejected_within_four_seconds() {
         pair.now = pair.a.next_deadline().unwrap();
         pair.a.handle_timeout(pair.now);
     }
-    assert!(pair.now < 4 * S, "{}", pair.now);
+    assert!(pair.now < at(4 * S), "{:?}", pair.now);
 }
 
 #[test]
@@ -623,7 +633,7 @@ fn random_messages_in_every_state_leave_the_engine_whole() {
                     let _ = pair.a.establish(pair.now, conn, random(2) == 0);
                 }
             }
-            pair.now += S / 50;
+            pair.now = pair.now.plus(S / 50);
             pair.a.handle_timeout(pair.now);
             pair.b.handle_timeout(pair.now);
             seen.extend(Pair::outgoing(&mut pair.a));
@@ -632,7 +642,7 @@ fn random_messages_in_every_state_leave_the_engine_whole() {
         }
         pair.a.destroy(pair.now, a);
         for _ in 0..50 {
-            pair.now += S;
+            pair.now = pair.now.plus(S);
             pair.a.handle_timeout(pair.now);
             Pair::outgoing(&mut pair.a);
         }

@@ -11,7 +11,7 @@ use urdma_cm::{
     AcceptParams, Config, ConnId, ConnectParams, ConnectionManager, Event, LocalQp, Peer,
     PrivateData, RejReason,
 };
-use urdma_types::{PortSpace, RawQpn, SlotId};
+use urdma_types::{PortSpace, RawQpn, SlotId, Time};
 
 const MS: u64 = 1_000_000;
 const SERVICE: u16 = 7471;
@@ -41,7 +41,7 @@ impl Random {
 struct Conditions {
     loss_percent: u64,
     repeat_percent: u64,
-    delay_max: u64,
+    delay_max_ns: u64,
     erratic: bool,
 }
 
@@ -79,10 +79,10 @@ struct Host {
 struct World {
     random: Random,
     conditions: Conditions,
-    now: u64,
+    now: Time,
     hosts: [Host; 2],
     /// Scheduled packets and actions in the order of (time, number).
-    agenda: BTreeMap<(u64, u64), (usize, Happening)>,
+    agenda: BTreeMap<(Time, u64), (usize, Happening)>,
     number: u64,
     connected: u64,
     requests: u64,
@@ -113,7 +113,7 @@ impl World {
         Self {
             random: Random(seed),
             conditions,
-            now: 1,
+            now: Time::from_ns(1),
             hosts,
             agenda: BTreeMap::new(),
             number: 0,
@@ -122,15 +122,15 @@ impl World {
         }
     }
 
-    fn plan(&mut self, host: usize, delay: u64, happening: Happening) {
+    fn plan(&mut self, host: usize, delay_ns: u64, happening: Happening) {
         self.number += 1;
-        let key = (self.now + delay, self.number);
+        let key = (self.now.plus_ns(delay_ns), self.number);
         self.agenda.insert(key, (host, happening));
     }
 
     fn soon(&mut self, host: usize, action: Action) {
-        let delay = self.random.below(300 * MS);
-        self.plan(host, delay, Happening::Action(action));
+        let delay_ns = self.random.below(300 * MS);
+        self.plan(host, delay_ns, Happening::Action(action));
     }
 
     fn qpn(&mut self, host: usize, conn: Option<ConnId>) -> RawQpn {
@@ -189,8 +189,8 @@ impl World {
         let copies = 1 + u64::from(self.random.chance(self.conditions.repeat_percent));
         for _ in 0..copies {
             if !self.random.chance(self.conditions.loss_percent) {
-                let delay = self.random.below(self.conditions.delay_max.max(1));
-                self.plan(host, delay, Happening::Packet(to.slot, octets.to_vec()));
+                let delay_ns = self.random.below(self.conditions.delay_max_ns.max(1));
+                self.plan(host, delay_ns, Happening::Packet(to.slot, octets.to_vec()));
             }
         }
     }
@@ -298,8 +298,8 @@ impl World {
             0 => self.soon(host, Action::Disconnect(conn)),
             1 if self.conditions.erratic => self.soon(host, Action::Destroy(conn)),
             _ => {
-                let delay = self.random.below(2000 * MS);
-                self.plan(host, delay, Happening::Action(Action::Disconnect(conn)));
+                let delay_ns = self.random.below(2000 * MS);
+                self.plan(host, delay_ns, Happening::Action(Action::Disconnect(conn)));
             }
         }
     }
@@ -358,8 +358,8 @@ impl World {
                 if self.random.chance(50) {
                     self.soon(host, Action::Disconnect(conn));
                 }
-                let delay = self.random.below(1500 * MS);
-                self.plan(host, delay, Happening::Action(Action::Destroy(conn)));
+                let delay_ns = self.random.below(1500 * MS);
+                self.plan(host, delay_ns, Happening::Action(Action::Destroy(conn)));
             }
             Event::TimeWaitExit { conn } => {
                 let seen = self.alive(host, conn);
@@ -413,8 +413,8 @@ fn simulate(seed: u64, conditions: Conditions) -> World {
     let mut world = World::new(seed, conditions);
     for _ in 0..4 {
         let host = world.random.below(2) as usize;
-        let delay = world.random.below(100 * MS);
-        world.plan(host, delay, Happening::Action(Action::Connect));
+        let delay_ns = world.random.below(100 * MS);
+        world.plan(host, delay_ns, Happening::Action(Action::Connect));
     }
     world.run();
     world.check_rest();
@@ -427,7 +427,7 @@ fn connections_in_any_weather_leave_nothing_over() {
         let conditions = Conditions {
             loss_percent: seed % 50,
             repeat_percent: seed / 7 % 40,
-            delay_max: (1 + seed % 13) * 20 * MS,
+            delay_max_ns: (1 + seed % 13) * 20 * MS,
             erratic: true,
         };
         simulate(seed, conditions);
@@ -440,7 +440,7 @@ fn connections_in_fair_weather_all_come_up_once() {
         let conditions = Conditions {
             loss_percent: 0,
             repeat_percent: 0,
-            delay_max: 10 * MS,
+            delay_max_ns: 10 * MS,
             erratic: false,
         };
         let world = simulate(seed, conditions);
@@ -455,7 +455,7 @@ fn connections_in_ten_percent_loss_come_up() {
         let conditions = Conditions {
             loss_percent: 10,
             repeat_percent: 10,
-            delay_max: 30 * MS,
+            delay_max_ns: 30 * MS,
             erratic: false,
         };
         let world = simulate(seed, conditions);

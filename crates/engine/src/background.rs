@@ -329,7 +329,7 @@ impl Engine {
         self.ucma
             .get()
             .and_then(|ucma| ucma.next_deadline())
-            .unwrap_or(FOREVER)
+            .map_or(FOREVER, |time| time.as_ns())
     }
 
     #[cold]

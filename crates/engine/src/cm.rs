@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use proto_trp::conn::QpState;
 use urdma_ipc::{CmPort, ControlClient, PortSharing, PortTable};
-use urdma_types::{Psn, Qpn, RawQpn, SlotId};
+use urdma_types::{Psn, Qpn, RawQpn, SlotId, Time};
 use urdma_ucma::{CmId, Device, Driver, Errno, Peer, PortRequest, Sharing, Ucma};
 
 use super::clock;
@@ -72,8 +72,8 @@ fn sharing_of(sharing: Sharing) -> PortSharing {
 }
 
 impl Driver for EngineDriver {
-    fn now(&self) -> u64 {
-        clock::now_ns()
+    fn now(&self) -> Time {
+        clock::now()
     }
 
     fn entropy(&self) -> u64 {

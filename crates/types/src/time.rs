@@ -1,5 +1,7 @@
 //! Points in time on a monotonic clock.
 
+use std::time::Duration;
+
 /// A point in time, in nanoseconds since an arbitrary start of the driver's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time(u64);
@@ -28,6 +30,13 @@ impl Time {
     #[must_use]
     pub const fn plus_ns(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
+    }
+
+    /// The time `span` later; saturates at [`Time::NEVER`].
+    #[inline]
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        self.plus_ns(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// The earlier of the two times.

@@ -6,7 +6,7 @@ use urdma_cm::wire::Ece as CmEce;
 use urdma_cm::{
     AcceptParams, ConnId, ConnState, ConnectParams, LocalQp, PrivateData, RejReason, Role,
 };
-use urdma_types::{PortSpace, RawQpn};
+use urdma_types::{PortSpace, RawQpn, Time};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::abi::{self, cmd, event, option, ConnParam, Ece, Header};
@@ -46,7 +46,7 @@ pub(crate) struct Command<'a> {
     pub(crate) state: &'a mut UcmaState,
     pub(crate) driver: &'a dyn Driver,
     pub(crate) caller: Caller,
-    pub(crate) now: u64,
+    pub(crate) now: Time,
     /// The file to which the command was written.
     pub(crate) file: FileHandle,
     pub(crate) header: Header,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use urdma_cm::Peer;
-use urdma_types::{PortSpace, RawQpn, SlotId};
+use urdma_types::{PortSpace, RawQpn, SlotId, Time};
 
 use crate::handle::CmId;
 
@@ -54,8 +54,8 @@ pub struct Device {
 /// that does. `transmit`, `kick`, `qp_is_ready` and `resolve` are called without the lock. No
 /// thread may call into [`crate::Ucma`] while it holds a lock that one of these functions takes.
 pub trait Driver: Send + Sync + 'static {
-    /// Monotonic time in nanoseconds.
-    fn now(&self) -> u64;
+    /// The time of a monotonic clock.
+    fn now(&self) -> Time;
 
     /// An unpredictable number.
     fn entropy(&self) -> u64;

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use urdma_cm::wire::QpInfo;
 use urdma_cm::{ConnId, ConnectRequest, ConnectionManager, Event, ListenId, PrivateData};
-use urdma_types::{Ip16, PortSpace, RawQpn};
+use urdma_types::{Ip16, PortSpace, RawQpn, Time};
 
 use zerocopy::FromZeros;
 
@@ -273,7 +273,7 @@ impl UcmaState {
     }
 
     /// Destroys an id; returns the number of its events that the application has fetched.
-    pub(crate) fn destroy_id(&mut self, driver: &dyn Driver, now: u64, number: CmId) -> u32 {
+    pub(crate) fn destroy_id(&mut self, driver: &dyn Driver, now: Time, number: CmId) -> u32 {
         let Some(id) = self.ids.remove(&number) else {
             return 0;
         };

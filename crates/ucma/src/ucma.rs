@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use urdma_cm::wire::MAX_MESSAGE;
 use urdma_cm::{Config, ConnectionManager, Peer};
-use urdma_types::{Psn, Qpn, RawQpn, SlotId};
+use urdma_types::{Psn, Qpn, RawQpn, SlotId, Time};
 
 use crate::abi::{cmd, event, EventResp, GetEvent, Header};
 use crate::commands::{self, After, Command};
@@ -16,14 +16,12 @@ use crate::handle::{CmId, FileHandle};
 use crate::ids::UcmaState;
 use crate::user::Caller;
 
-/// No deadline.
-const NEVER: u64 = u64::MAX;
-
 /// The rdma_cm of this process.
 pub struct Ucma {
     driver: Arc<dyn Driver>,
     state: Mutex<UcmaState>,
-    /// The connection manager's next deadline, readable without the lock.
+    /// The connection manager's next deadline in ns, [`Time::NEVER`] for none; readable without the
+    /// lock.
     deadline: AtomicU64,
 }
 
@@ -46,7 +44,7 @@ impl Ucma {
         let manager = ConnectionManager::new(Config::new(device.slot, driver.entropy()));
         Arc::new(Self {
             state: Mutex::new(UcmaState::new(manager, device)),
-            deadline: AtomicU64::new(NEVER),
+            deadline: AtomicU64::new(Time::NEVER.as_ns()),
             driver,
         })
     }
@@ -139,8 +137,9 @@ impl Ucma {
     }
 
     /// When [`Ucma::handle_timeout`] must be called next, in the driver's time.
-    pub fn next_deadline(&self) -> Option<u64> {
-        Some(self.deadline.load(Ordering::Acquire)).filter(|&deadline| deadline != NEVER)
+    pub fn next_deadline(&self) -> Option<Time> {
+        let deadline = Time::from_ns(self.deadline.load(Ordering::Acquire));
+        (deadline != Time::NEVER).then_some(deadline)
     }
 
     /// A QP of this process has reached RTR.
@@ -190,7 +189,7 @@ impl Ucma {
     }
 
     /// Runs `work` under the lock, then sends packets and checks QP states without the lock.
-    fn with<R>(&self, work: impl FnOnce(&mut UcmaState, u64, &dyn Driver) -> R) -> R {
+    fn with<R>(&self, work: impl FnOnce(&mut UcmaState, Time, &dyn Driver) -> R) -> R {
         let now = self.driver.now();
         let mut state = self.lock();
         let result = work(&mut state, now, &*self.driver);
@@ -205,14 +204,14 @@ impl Ucma {
             });
         }
         let gates = std::mem::take(&mut state.gates);
-        let deadline = state.manager.next_deadline().unwrap_or(NEVER);
-        let before = self.deadline.swap(deadline, Ordering::AcqRel);
+        let deadline = state.manager.next_deadline().unwrap_or(Time::NEVER);
+        let before = self.deadline.swap(deadline.as_ns(), Ordering::AcqRel);
         drop(state);
         for packet in &packets {
             self.driver
                 .transmit(packet.to, &packet.octets[..packet.len]);
         }
-        if deadline < before {
+        if deadline.as_ns() < before {
             self.driver.kick();
         }
         for qpn in gates {

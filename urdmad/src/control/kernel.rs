@@ -6,7 +6,7 @@ use urdma_cm::wire::ReqRoute;
 use urdma_cm::Peer;
 use urdma_ipc::{Event, PortTable};
 use urdma_kernel::abi::CmMessage;
-use urdma_types::{Qpn, SlotId};
+use urdma_types::{Qpn, SlotId, Time};
 
 use super::Control;
 use crate::client::Client;
@@ -19,7 +19,7 @@ use crate::slots::Token;
 impl Control {
     /// Handles the requests, datagrams and timers of the kernel module.
     pub(super) fn serve_kernel(&mut self) {
-        let now = self.now_ns();
+        let now = self.now();
         while let Some(message) = self.kernel.receive() {
             self.kernel.cm.take(now, &message, &self.shared);
         }
@@ -52,12 +52,12 @@ impl Control {
     /// When [`Control::serve_kernel`] must be called at the latest.
     pub(super) fn kernel_deadline(&self) -> Option<Instant> {
         let deadline = self.kernel.cm.next_deadline()?;
-        Some(self.ready_at + Duration::from_nanos(deadline))
+        Some(self.ready_at + Duration::from_nanos(deadline.as_ns()))
     }
 
     /// The device is gone, with its listeners and connections.
     pub(super) fn kernel_device_is_gone(&mut self) {
-        self.kernel.cm.clear(self.now_ns(), &self.shared);
+        self.kernel.cm.clear(self.now(), &self.shared);
         self.kernel.device_is_gone(Instant::now());
     }
 
@@ -65,15 +65,15 @@ impl Control {
     pub(super) fn qp_is_set(&mut self, token: Token, qpn: u32, succeeded: bool) {
         let client = self.clients.get(&token);
         if client.is_some_and(|client| is_owner(client, qpn)) {
-            self.kernel.cm.qp_is_set(self.now_ns(), qpn, succeeded);
+            self.kernel.cm.qp_is_set(self.now(), qpn, succeeded);
         }
     }
 
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.ready_at.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    fn now(&self) -> Time {
+        Time::ZERO.plus(self.ready_at.elapsed())
     }
 
-    fn tell_kernel(&mut self, now: u64, message: &CmMessage) {
+    fn tell_kernel(&mut self, now: Time, message: &CmMessage) {
         let told = match self.kernel.agent() {
             Some(agent) => agent.send(message),
             None => Err(std::io::Error::from_raw_os_error(libc::ENODEV)),
@@ -92,7 +92,7 @@ impl Control {
     }
 
     /// Sends a datagram: one for slot 0 of this host is handled here, others go by the data thread.
-    fn send_cm(&mut self, now: u64, to: Peer, datagram: &[u8]) {
+    fn send_cm(&mut self, now: Time, to: Peer, datagram: &[u8]) {
         let is_own = self.identity.owns(to.ip);
         let mut slot = to.slot;
         if is_own && slot == SlotId::DAEMON {

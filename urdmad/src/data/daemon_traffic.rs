@@ -205,7 +205,7 @@ mod tests {
         let address = |last, port| SocketAddr::new(Ipv4Addr::new(192, 0, 2, last).into(), port);
         let mut active = ConnectionManager::new(Config::new(SlotId::new(3).unwrap(), 7));
         active.connect(
-            1,
+            urdma_types::Time::from_ns(1),
             &ConnectParams {
                 src: address(2, 50_000),
                 dst: address(1, 7174),

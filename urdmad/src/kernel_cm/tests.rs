@@ -11,7 +11,7 @@ const SECOND: u32 = 3;
 struct Bed {
     cm: KernelCm,
     shared: Shared,
-    now: u64,
+    now: Time,
     told: Vec<CmMessage>,
     targets: Vec<QpTarget>,
     ended: Vec<u32>,
@@ -24,7 +24,7 @@ impl Bed {
         Self {
             cm: KernelCm::new(7, 5),
             shared: Shared::new().unwrap(),
-            now: 1,
+            now: Time::from_ns(1),
             told: Vec::new(),
             targets: Vec::new(),
             ended: Vec::new(),
@@ -48,8 +48,8 @@ impl Bed {
     }
 
     /// Lets time pass, and fires every timer when it is due.
-    fn pass(&mut self, ns: u64) {
-        let end = self.now + ns;
+    fn pass(&mut self, span: Duration) {
+        let end = self.now.plus(span);
         while let Some(deadline) = self.cm.next_deadline().filter(|&d| d <= end) {
             self.now = deadline;
             let dying = self.dying;
@@ -159,14 +159,14 @@ fn queue_pair_that_cannot_be_set_ends_both_ends() {
 
 #[test]
 fn process_that_does_not_set_its_queue_pair_at_all_ends_both_ends() {
-    queue_pair_is_not_set(|bed| bed.pass(QP_PATIENCE_NS));
+    queue_pair_is_not_set(|bed| bed.pass(QP_PATIENCE));
 }
 
 #[test]
 fn process_that_dies_before_it_has_set_its_queue_pair_is_not_waited_for() {
     queue_pair_is_not_set(|bed| {
         bed.dying = Some(PASSIVE_QPN);
-        bed.pass(QP_LOOK_NS);
+        bed.pass(QP_LOOK);
     });
 }
 
@@ -177,7 +177,7 @@ fn stopped_processes_have_time_to_set_their_queue_pairs() {
     bed.connect();
     bed.accept();
     for (qpn, remote_qpn) in [(PASSIVE_QPN, ACTIVE_QPN), (ACTIVE_QPN, PASSIVE_QPN)] {
-        bed.pass(QP_PATIENCE_NS / 2);
+        bed.pass(QP_PATIENCE / 2);
         bed.set_qp(qpn, remote_qpn, true);
     }
     assert_eq!(bed.kinds_of(ACTIVE), [cm_kind::REPLY]);
@@ -242,7 +242,7 @@ fn second_request_after_the_listener(then: impl FnOnce(&mut Bed, CmMessage)) {
     assert!(bed.kinds_of(SECOND).is_empty());
 
     bed.listen();
-    bed.pass(1_000_000_000);
+    bed.pass(Duration::from_secs(1));
     let again = *bed.last();
     assert_eq!((again.kind, again.listener), (cm_kind::REQUEST, LISTENER));
     assert_ne!(again.id, request.id);
@@ -272,7 +272,7 @@ fn request_that_the_module_does_not_take_finds_the_next_listener() {
 
 #[test]
 fn request_that_the_kernel_drops_with_its_listener_finds_the_next_one() {
-    second_request_after_the_listener(|bed, _| bed.pass(DECISION_PATIENCE_NS));
+    second_request_after_the_listener(|bed, _| bed.pass(DECISION_PATIENCE));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn request_for_which_a_listener_has_no_room_is_brought_again() {
     bed.connect();
     let request = *bed.last();
     bed.cm.not_taken(bed.now, &request, libc::ENOMEM);
-    bed.pass(1_000_000_000);
+    bed.pass(Duration::from_secs(1));
     assert!(bed.kinds_of(ACTIVE).is_empty());
     assert_eq!(bed.last().kind, cm_kind::REQUEST);
     assert_ne!(bed.last().id, request.id);

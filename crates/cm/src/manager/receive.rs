@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{backoff, ConnectRequest, ConnectionManager, Event};
-use urdma_types::RawQpn;
+use urdma_types::{RawQpn, Time};
 
 use crate::conn::{Conn, ConnId, ConnState, ListenId, PrivateData, Role};
 use crate::wire::{self, Body, CommId, Head, Message, Peer, QpInfo, RejReason, Req};
@@ -12,7 +12,7 @@ use crate::wire::{self, Body, CommId, Head, Message, Peer, QpInfo, RejReason, Re
 const REFUSALS_MAX: u32 = 36;
 
 impl ConnectionManager {
-    pub(super) fn handle_req(&mut self, now: u64, head: &Head, req: &Req, private_data: &[u8]) {
+    pub(super) fn handle_req(&mut self, now: Time, head: &Head, req: &Req, private_data: &[u8]) {
         let peer = Peer {
             // R9-4
             ip: req.src.ip(),
@@ -65,7 +65,7 @@ impl ConnectionManager {
             deadline: None,
             tries: 0,
             refusals: 0,
-            give_up_at: u64::MAX,
+            give_up_at: Time::NEVER,
         };
         self.conns.insert(id, conn);
         self.requests.insert((peer, head.nonce), id);
@@ -153,7 +153,7 @@ impl ConnectionManager {
 
     pub(super) fn handle_rej(
         &mut self,
-        now: u64,
+        now: Time,
         id: ConnId,
         reason: RejReason,
         private_data: &[u8],
@@ -204,7 +204,7 @@ impl ConnectionManager {
     /// the same address and port in any port space. The server is then most likely between two
     /// listeners, as perftest's is between its first connection and the second or the datagram
     /// service. Returns false if the REJ is final.
-    fn ask_again(&mut self, now: u64, id: ConnId) -> bool {
+    fn ask_again(&mut self, now: Time, id: ConnId) -> bool {
         let dst = self.conns.get(&id).map(|c| c.req.dst);
         let is_served = |c: &Conn| {
             let is_up = matches!(c.state, ConnState::Established | ConnState::DreqSent);
@@ -213,7 +213,7 @@ impl ConnectionManager {
         if !self.conns.values().any(is_served) {
             return false;
         }
-        let first = self.config.retry_ns / 16;
+        let first = self.config.retry / 16;
         let Some(conn) = self.conns.get_mut(&id) else {
             return false;
         };
@@ -223,11 +223,11 @@ impl ConnectionManager {
         conn.refusals += 1;
         conn.tries = 0;
         let wait = backoff(first, conn.refusals);
-        self.arm(id, Some(now.saturating_add(wait)));
+        self.arm(id, Some(now.plus(wait)));
         true
     }
 
-    pub(super) fn handle_dreq(&mut self, now: u64, id: ConnId, qpn: RawQpn) {
+    pub(super) fn handle_dreq(&mut self, now: Time, id: ConnId, qpn: RawQpn) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -255,7 +255,7 @@ impl ConnectionManager {
         self.send(id, Body::Drep);
     }
 
-    pub(super) fn handle_drep(&mut self, now: u64, id: ConnId) {
+    pub(super) fn handle_drep(&mut self, now: Time, id: ConnId) {
         match self.conns.get(&id).map(|c| c.state) {
             Some(ConnState::DreqSent) => self.end(now, id, false),
             _ => self.counters.duplicates += 1,
@@ -263,7 +263,7 @@ impl ConnectionManager {
     }
 
     /// The peer's application has not decided: retransmits at the longest interval.
-    pub(super) fn handle_mra(&mut self, now: u64, id: ConnId, head: &Head) {
+    pub(super) fn handle_mra(&mut self, now: Time, id: ConnId, head: &Head) {
         let max_tries = self.config.max_tries;
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
@@ -275,12 +275,12 @@ impl ConnectionManager {
             conn.peer.slot = head.slot;
         }
         conn.tries = conn.tries.min(max_tries.saturating_sub(3)).max(1);
-        let wait = backoff(self.config.retry_ns, u32::MAX);
-        self.arm(id, Some(now.saturating_add(wait)));
+        let wait = backoff(self.config.retry, u32::MAX);
+        self.arm(id, Some(now.plus(wait)));
     }
 
     /// Answers a message for an unknown connection, so that the peer can end its connection.
-    pub(super) fn answer_stray(&mut self, now: u64, from: IpAddr, message: &Message<'_>) {
+    pub(super) fn answer_stray(&mut self, now: Time, from: IpAddr, message: &Message<'_>) {
         self.counters.stray += 1;
         let to = Peer {
             // R15-1
@@ -298,8 +298,8 @@ impl ConnectionManager {
     }
 
     /// Answers a message for an unknown connection, which may be forged, within the rate limit.
-    fn answer_stranger(&mut self, now: u64, to: Peer, head: Head, body: Body) {
-        if self.strangers.allows(now) {
+    fn answer_stranger(&mut self, now: Time, to: Peer, head: Head, body: Body) {
+        if self.strangers.allows(now.as_ns()) {
             self.push(to, head, body, &[]);
         } else {
             self.counters.unanswered += 1;

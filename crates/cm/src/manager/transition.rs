@@ -1,7 +1,7 @@
 //! State transitions of connections, and the messages that they send.
 
-use super::{backoff, info_of, ConnectionManager, Error, Event, Outgoing, MS};
-use urdma_types::{Psn, RawQpn, SlotId};
+use super::{backoff, info_of, ConnectionManager, Error, Event, Outgoing};
+use urdma_types::{Psn, RawQpn, SlotId, Time};
 
 use crate::conn::{Conn, ConnId, ConnState, ListenId, LocalQp, PrivateData, Role};
 use crate::wire::{Body, CommId, Head, Kind, Message, Peer, QpInfo, RejReason, MAX_MESSAGE};
@@ -16,8 +16,8 @@ impl ConnectionManager {
         }
     }
 
-    pub(super) fn open_gate(&mut self, now: u64, id: ConnId) {
-        let patience = self.config.patience_ns;
+    pub(super) fn open_gate(&mut self, now: Time, id: ConnId) {
+        let patience = self.config.patience;
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -25,7 +25,7 @@ impl ConnectionManager {
             ConnState::RepGated => {
                 conn.state = ConnState::RepSent;
                 conn.tries = 0;
-                conn.give_up_at = now.saturating_add(patience);
+                conn.give_up_at = now.plus(patience);
                 self.transmit_again(now, id);
             }
             ConnState::RtuGated => {
@@ -49,13 +49,13 @@ impl ConnectionManager {
 
     pub(super) fn refuse(
         &mut self,
-        now: u64,
+        now: Time,
         id: ConnId,
         reason: RejReason,
         private_data: &PrivateData,
     ) {
         self.take_request(id);
-        let keep_until = now.saturating_add(self.config.time_wait_ns);
+        let keep_until = now.plus(self.config.time_wait);
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -70,18 +70,18 @@ impl ConnectionManager {
 
     /// Sends the REP of a datagram service, and keeps the connection for as long as the REQ may be
     /// retransmitted.
-    pub(super) fn answer(&mut self, now: u64, id: ConnId) {
-        let longest = backoff(self.config.retry_ns, u32::MAX);
-        let keep_ns = longest.saturating_mul(u64::from(self.config.max_tries));
+    pub(super) fn answer(&mut self, now: Time, id: ConnId) {
+        let longest = backoff(self.config.retry, u32::MAX);
+        let keep = longest.saturating_mul(self.config.max_tries);
         if let Some(conn) = self.conns.get_mut(&id) {
             conn.state = ConnState::Answered;
         }
-        self.arm(id, Some(now.saturating_add(keep_ns)));
+        self.arm(id, Some(now.plus(keep)));
         self.send_current(id);
     }
 
     /// The peer is gone without a DREQ or REJ.
-    pub(super) fn lose(&mut self, now: u64, id: ConnId) {
+    pub(super) fn lose(&mut self, now: Time, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -101,8 +101,8 @@ impl ConnectionManager {
     }
 
     /// Ends a connection that was established.
-    pub(super) fn end(&mut self, now: u64, id: ConnId, timed_out: bool) {
-        let deadline = now.saturating_add(self.config.time_wait_ns);
+    pub(super) fn end(&mut self, now: Time, id: ConnId, timed_out: bool) {
+        let deadline = now.plus(self.config.time_wait);
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
@@ -150,7 +150,7 @@ impl ConnectionManager {
         }
     }
 
-    pub(super) fn fire(&mut self, now: u64, id: ConnId) {
+    pub(super) fn fire(&mut self, now: Time, id: ConnId) {
         let Some(conn) = self.conns.get(&id) else {
             return;
         };
@@ -186,13 +186,13 @@ impl ConnectionManager {
 /// Transmission.
 impl ConnectionManager {
     /// Sends the message of the current state and sets the retransmission timer.
-    pub(super) fn transmit_again(&mut self, now: u64, id: ConnId) {
+    pub(super) fn transmit_again(&mut self, now: Time, id: ConnId) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
         conn.tries += 1;
-        let wait = backoff(self.config.retry_ns, conn.tries);
-        self.arm(id, Some(now.saturating_add(wait)));
+        let wait = backoff(self.config.retry, conn.tries);
+        self.arm(id, Some(now.plus(wait)));
         self.send_current(id);
     }
 
@@ -211,7 +211,7 @@ impl ConnectionManager {
     }
 
     pub(super) fn send_mra(&mut self, id: ConnId) {
-        let ms = u32::try_from(self.config.patience_ns / MS).unwrap_or(u32::MAX);
+        let ms = u32::try_from(self.config.patience.as_millis()).unwrap_or(u32::MAX);
         self.send(id, Body::Mra(ms));
     }
 
@@ -251,7 +251,7 @@ impl ConnectionManager {
         self.out.push_back(Outgoing { to, len, octets });
     }
 
-    pub(super) fn arm(&mut self, id: ConnId, deadline: Option<u64>) {
+    pub(super) fn arm(&mut self, id: ConnId, deadline: Option<Time>) {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };

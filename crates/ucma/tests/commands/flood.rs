@@ -114,7 +114,7 @@ fn flood(host: &Host, server: &Channel, seed: u64) {
             }
         }
         if random.below(8) == 0 {
-            host.now.fetch_add(20_000_000, Ordering::Relaxed);
+            host.now_ns.fetch_add(20_000_000, Ordering::Relaxed);
             server.ucma.handle_timeout();
         }
     }

@@ -10,7 +10,7 @@ mod xrc;
 
 use std::sync::atomic::Ordering;
 
-use urdma_types::{Ip16, PortSpace, SlotId};
+use urdma_types::{Ip16, PortSpace, SlotId, Time};
 use urdma_ucma::abi::{self, cmd, event, EventResp};
 use urdma_ucma::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -168,8 +168,8 @@ fn both_sides_disconnect_and_each_hears_it_once() {
     pair.client.expect(event::DISCONNECTED);
     pair.server.expect(event::DISCONNECTED);
     assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
-    pair.host.now.store(1_000_000_000, Ordering::Relaxed);
-    assert!(pair.client.ucma.next_deadline().unwrap() <= 1_000_000_000);
+    pair.host.now_ns.store(1_000_000_000, Ordering::Relaxed);
+    assert!(pair.client.ucma.next_deadline().unwrap() <= Time::from_ns(1_000_000_000));
     pair.client.ucma.handle_timeout();
     pair.client.expect(event::TIMEWAIT_EXIT);
     assert_eq!(pair.client.ucma.next_deadline(), None);
@@ -428,11 +428,15 @@ fn random_commands_never_harm() {
         // SAFETY: the only address is that of `scratch`, which is longer than any answer.
         let _ = unsafe { channel.ucma.write(channel.handle, &command) };
         pair.carry();
-        let now = pair
+        let now_ns = pair
             .host
-            .now
+            .now_ns
             .fetch_add(random(50_000_000), Ordering::Relaxed);
-        if channel.ucma.next_deadline().is_some_and(|at| at <= now) {
+        if channel
+            .ucma
+            .next_deadline()
+            .is_some_and(|at| at.as_ns() <= now_ns)
+        {
             channel.ucma.handle_timeout();
         }
     }

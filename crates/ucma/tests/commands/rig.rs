@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
-use urdma_types::{Ip16, PortSpace, Qpn, RawQpn, SlotId};
+use urdma_types::{Ip16, PortSpace, Qpn, RawQpn, SlotId, Time};
 use urdma_ucma::abi::{self, cmd, event, EventResp, QpAttr, QueryRouteResp};
 use urdma_ucma::{CmId, Device, Driver, Errno, FileHandle, Peer, PortRequest, Sharing, Ucma};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -18,7 +18,7 @@ pub(crate) const GUID: [u8; 8] = [2, 0, 0, 0xff, 0xfe, 0, 0, 1];
 /// The host of both processes.
 #[derive(Default)]
 pub(crate) struct Host {
-    pub(crate) now: AtomicU64,
+    pub(crate) now_ns: AtomicU64,
     pub(crate) packets: Mutex<VecDeque<(SlotId, Vec<u8>)>>,
     /// By slot and id.
     pub(crate) ports: Mutex<HashMap<(SlotId, CmId), PortRequest>>,
@@ -33,8 +33,8 @@ pub(crate) struct Process {
 }
 
 impl Driver for Process {
-    fn now(&self) -> u64 {
-        self.host.now.load(Ordering::Relaxed)
+    fn now(&self) -> Time {
+        Time::from_ns(self.host.now_ns.load(Ordering::Relaxed))
     }
 
     fn entropy(&self) -> u64 {
