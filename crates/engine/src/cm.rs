@@ -41,10 +41,7 @@ impl Engine {
 
     /// Whether connection management of this process has met a peer with this queue pair number and
     /// first PSN.
-    pub fn has_met(&self, qpn: u32, psn: u32) -> bool {
-        let (Some(qpn), Some(psn)) = (RawQpn::new(qpn), Psn::from_u32(psn)) else {
-            return false;
-        };
+    pub fn has_met(&self, qpn: RawQpn, psn: Psn) -> bool {
         self.ucma.get().is_some_and(|ucma| ucma.has_peer(qpn, psn))
     }
 

@@ -136,5 +136,5 @@ pub use types::{
 };
 pub use urdma_arena::{Arena, ArenaConfig};
 pub use urdma_ipc::Personality;
-pub use urdma_types::{Qpn, SlotId};
+pub use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};

@@ -14,7 +14,7 @@ use super::attributes::{PKEY_INDEX, PORT};
 use super::backend::Backend;
 use super::context::Context;
 use super::errno::VerbsError;
-use urdma_engine::{Engine, Personality};
+use urdma_engine::{Engine, Personality, Psn, RawQpn};
 
 /// The party that changes the states of an RNIC's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Rnic {
             }
             // urdmad sets the state when the connection is established.
             (Rnic::Kernel, IBV_QPS_RTR) if mask & IBV_QP_AV == 0 => return Ok(None),
-            (Rnic::StandIn, IBV_QPS_RTR) if !engine.has_met(attr.dest_qp_num, attr.rq_psn) => {
+            (Rnic::StandIn, IBV_QPS_RTR) if !has_met(engine, &attr) => {
                 eprintln!(
                     "urdma: this device is an RNIC (personality = \"iwarp\"): its queue pairs \
                      are connected by rdma_cm only"
@@ -89,5 +89,13 @@ impl Rnic {
             _ => {}
         }
         Ok(Some((attr, mask)))
+    }
+}
+
+/// Whether rdma_cm of this process has met the peer in the attributes.
+fn has_met(engine: &Engine, attr: &ibv_qp_attr) -> bool {
+    match (RawQpn::new(attr.dest_qp_num), Psn::from_u32(attr.rq_psn)) {
+        (Some(qpn), Some(psn)) => engine.has_met(qpn, psn),
+        _ => false,
     }
 }
