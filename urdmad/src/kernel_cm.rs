@@ -1,9 +1,9 @@
 //! Connection management for the kernel module: the operations of `iw_cm`, on the CM engine (crate
 //! `cm`) that the stand-in uses too, in slot 0.
 //!
-//! The module identifies listeners and connections by numbers. The queue pairs are in processes,
-//! which set them to RTR and RTS on request; neither REP nor RTU is sent before that. Nothing here
-//! blocks or sends: [`KernelCm::next_output`] returns the actions.
+//! The module identifies listeners and connections by numbers ([`ModuleId`]). The queue pairs are
+//! in processes, which set them to RTR and RTS on request; neither REP nor RTU is sent before that.
+//! Nothing here blocks or sends: [`KernelCm::next_output`] returns the actions.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -34,10 +34,27 @@ const DECISION_PATIENCE: Duration = Duration::from_secs(3);
 /// The stand-in's defaults for parameters that an application does not set (as in `librdmacm`).
 const RETRIES: u8 = 7;
 const ACK_TIMEOUT: u8 = 16;
-/// Numbers of the module are below, those of urdmad's requests from here on.
-const FIRST_REQUEST: u32 = 1 << 31;
 /// Listeners of all processes together.
 const LISTENERS_MAX: u32 = 65_535;
+
+/// A listener or connection of the module, by the number in its messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct ModuleId(u32);
+
+impl ModuleId {
+    /// The module's own numbers are below, those that urdmad gives to requests from here on.
+    const FIRST_REQUEST: u32 = 1 << 31;
+
+    /// Whether it is a request that urdmad brought to the module.
+    fn is_request(self) -> bool {
+        self.0 >= Self::FIRST_REQUEST
+    }
+
+    /// The request after this one.
+    fn next_request(self) -> Self {
+        Self(self.0.wrapping_add(1) | Self::FIRST_REQUEST)
+    }
+}
 
 /// An action for the caller.
 #[derive(Debug)]
@@ -45,9 +62,9 @@ pub(crate) enum Output {
     /// Send a message to the module.
     Kernel(Box<CmMessage>),
     /// Have the owner of a queue pair set it.
-    SetQp(QpTarget),
+    SetQp(RawQpn, QpTarget),
     /// Have the owner of a queue pair move it to the error state.
-    EndQp(u32),
+    EndQp(RawQpn),
     /// Send a datagram.
     Send(Peer, Vec<u8>),
 }
@@ -62,10 +79,10 @@ struct Wait {
 #[derive(Debug)]
 struct Connection {
     conn: ConnId,
-    /// The queue pair, 0 before an accept.
-    qpn: u32,
-    /// The listener of the request, 0 for none.
-    listener: u32,
+    /// The queue pair, [`RawQpn::NONE`] before an accept.
+    qpn: RawQpn,
+    /// The listener of a request.
+    listener: Option<ModuleId>,
     /// Until the queue pair is set, or a request without a listener is decided.
     wait: Option<Wait>,
     /// The REP, reported when the queue pair is set.
@@ -77,12 +94,12 @@ struct Connection {
 pub(crate) struct KernelCm {
     engine: ConnectionManager,
     path_mtu: u8,
-    listeners: HashMap<u32, ListenId>,
-    connections: HashMap<u32, Connection>,
+    listeners: HashMap<ModuleId, ListenId>,
+    connections: HashMap<ModuleId, Connection>,
     /// The module's numbers by the engine's identifiers.
-    of_listener: HashMap<ListenId, u32>,
-    of_conn: HashMap<ConnId, u32>,
-    next_request: u32,
+    of_listener: HashMap<ListenId, ModuleId>,
+    of_conn: HashMap<ConnId, ModuleId>,
+    last_request: ModuleId,
     outputs: VecDeque<Output>,
 }
 
@@ -99,19 +116,20 @@ impl KernelCm {
             of_conn: HashMap::new(),
             // The module may still name requests of an earlier urdmad; their numbers must not match
             // new ones.
-            next_request: u32::from_ne_bytes([a, b, c, d]),
+            last_request: ModuleId(u32::from_ne_bytes([a, b, c, d])),
             outputs: VecDeque::new(),
         }
     }
 
     /// Handles a message of the module.
     pub(crate) fn take(&mut self, now: Time, message: &CmMessage, shared: &Shared) {
+        let id = ModuleId(message.id);
         match message.kind {
-            cm_kind::CONNECT => self.connect(now, message),
-            cm_kind::LISTEN => self.listen(message, shared),
-            cm_kind::ACCEPT => self.accept(now, message),
-            cm_kind::REJECT => self.reject(now, message),
-            cm_kind::END => self.end(now, message.id, shared),
+            cm_kind::CONNECT => self.connect(now, id, message),
+            cm_kind::LISTEN => self.listen(id, message, shared),
+            cm_kind::ACCEPT => self.accept(now, id, message),
+            cm_kind::REJECT => self.reject(now, id, message),
+            cm_kind::END => self.end(now, id, shared),
             kind => tracing::warn!("the kernel module sent a message of unknown kind {kind:#x}"),
         }
     }
@@ -123,7 +141,7 @@ impl KernelCm {
 
     /// Handles the timers that are due. `is_dying` says whether the owner of a queue pair has ended
     /// or is about to.
-    pub(crate) fn handle_timeout(&mut self, now: Time, is_dying: impl Fn(u32) -> bool) {
+    pub(crate) fn handle_timeout(&mut self, now: Time, is_dying: impl Fn(RawQpn) -> bool) {
         self.engine.handle_timeout(now);
         let mut late = Vec::new();
         for (&id, connection) in &mut self.connections {
@@ -132,7 +150,7 @@ impl KernelCm {
                 continue;
             };
             if wait.end <= now || is_dying(qpn) {
-                late.push((id, qpn != 0));
+                late.push((id, qpn != RawQpn::NONE));
             } else {
                 wait.look = wait.end.earlier(now.plus(QP_LOOK));
             }
@@ -153,8 +171,8 @@ impl KernelCm {
     }
 
     /// A process has set a queue pair, or failed to.
-    pub(crate) fn qp_is_set(&mut self, now: Time, qpn: u32, succeeded: bool) {
-        let waiting = |(_, c): &(&u32, &mut Connection)| c.qpn == qpn && c.wait.is_some();
+    pub(crate) fn qp_is_set(&mut self, now: Time, qpn: RawQpn, succeeded: bool) {
+        let waiting = |(_, c): &(&ModuleId, &mut Connection)| c.qpn == qpn && c.wait.is_some();
         let Some((&id, connection)) = self.connections.iter_mut().find(waiting) else {
             return;
         };
@@ -164,10 +182,7 @@ impl KernelCm {
         }
         let conn = connection.conn;
         let Some((qp, private_data)) = connection.response.take() else {
-            if let Some(qpn) = RawQpn::new(qpn) {
-                self.engine.qp_ready(now, qpn);
-            }
-            return;
+            return self.engine.qp_ready(now, qpn);
         };
         if self.engine.establish(now, conn, true).is_err() {
             return self.give_up(now, id);
@@ -186,9 +201,9 @@ impl KernelCm {
             return;
         }
         if errno != libc::ENOMEM {
-            return self.drop_undecided(now, message.id);
+            return self.drop_undecided(now, ModuleId(message.id));
         }
-        if let Some(conn) = self.remove(message.id) {
+        if let Some(conn) = self.remove(ModuleId(message.id)) {
             self.engine.drop_request(conn);
         }
     }
@@ -220,9 +235,9 @@ impl KernelCm {
         self.outputs.push_back(Output::Kernel(Box::new(message)));
     }
 
-    fn connect(&mut self, now: Time, request: &CmMessage) {
+    fn connect(&mut self, now: Time, id: ModuleId, request: &CmMessage) {
         let (Some(qp), Some(private_data)) = (local_qp(request), private_of(request)) else {
-            return self.tell(message(cm_kind::CLOSED, request.id));
+            return self.tell(message(cm_kind::CLOSED, id));
         };
         let params = ConnectParams {
             src: SocketAddr::new(address(request.local), request.local_port),
@@ -235,10 +250,10 @@ impl KernelCm {
             private_data,
         };
         let conn = self.engine.connect(now, &params);
-        self.add(request.id, conn, request.qpn, 0);
+        self.add(id, conn, qp.qpn, None);
     }
 
-    fn add(&mut self, id: u32, conn: ConnId, qpn: u32, listener: u32) {
+    fn add(&mut self, id: ModuleId, conn: ConnId, qpn: RawQpn, listener: Option<ModuleId>) {
         self.of_conn.insert(conn, id);
         let connection = Connection {
             conn,
@@ -250,8 +265,8 @@ impl KernelCm {
         self.connections.insert(id, connection);
     }
 
-    fn listen(&mut self, request: &CmMessage, shared: &Shared) {
-        let mut answer = message(cm_kind::LISTENING, request.id);
+    fn listen(&mut self, id: ModuleId, request: &CmMessage, shared: &Shared) {
+        let mut answer = message(cm_kind::LISTENING, id);
         let (ip, port) = (address(request.local), request.local_port);
         let backlog = request.backlog.max(1);
         let wanted = CmPort {
@@ -263,7 +278,7 @@ impl KernelCm {
                 af_only: ip.is_ipv4(),
             },
         };
-        let binding = binding_of(request.id);
+        let binding = binding_of(id);
         let bound = shared.listeners().bind(binding, wanted, LISTENERS_MAX);
         let listened = bound
             .and_then(|port| shared.listeners().listen(binding, backlog).map(|()| port))
@@ -279,8 +294,8 @@ impl KernelCm {
             });
         match listened {
             Ok(listener) => {
-                self.of_listener.insert(listener, request.id);
-                self.listeners.insert(request.id, listener);
+                self.of_listener.insert(listener, id);
+                self.listeners.insert(id, listener);
             }
             Err(reason) => {
                 tracing::info!("the kernel cannot listen: {reason}");
@@ -290,7 +305,7 @@ impl KernelCm {
         self.tell(answer);
     }
 
-    fn unlisten(&mut self, id: u32, shared: &Shared) {
+    fn unlisten(&mut self, id: ModuleId, shared: &Shared) {
         if let Some(listener) = self.listeners.remove(&id) {
             self.of_listener.remove(&listener);
             self.engine.close_listener(listener);
@@ -300,20 +315,21 @@ impl KernelCm {
     }
 
     /// Sets a time limit for the undecided requests of a listener that is closed.
-    fn limit_decisions(&mut self, now: Time, listener: u32) {
-        let is_undecided = |c: &&mut Connection| c.listener == listener && c.qpn == 0;
+    fn limit_decisions(&mut self, now: Time, listener: ModuleId) {
+        let is_undecided =
+            |c: &&mut Connection| c.listener == Some(listener) && c.qpn == RawQpn::NONE;
         for request in self.connections.values_mut().filter(is_undecided) {
             let end = now.plus(DECISION_PATIENCE);
             request.wait = Some(Wait { look: end, end });
         }
     }
 
-    fn accept(&mut self, now: Time, request: &CmMessage) {
-        let conn = self.connections.get(&request.id).map(|c| c.conn);
+    fn accept(&mut self, now: Time, id: ModuleId, request: &CmMessage) {
+        let conn = self.connections.get(&id).map(|c| c.conn);
         let (Some(conn), Some(qp), Some(private_data)) =
             (conn, local_qp(request), private_of(request))
         else {
-            return self.tell(message(cm_kind::CLOSED, request.id));
+            return self.tell(message(cm_kind::CLOSED, id));
         };
         let params = AcceptParams {
             qp,
@@ -322,20 +338,20 @@ impl KernelCm {
         };
         if self.engine.accept(now, conn, &params).is_err() {
             // The request was withdrawn in the meantime.
-            return self.give_up(now, request.id);
+            return self.give_up(now, id);
         }
-        if let Some(connection) = self.connections.get_mut(&request.id) {
-            connection.qpn = request.qpn;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.qpn = qp.qpn;
             connection.wait = None;
         }
-        self.set_qp(now, request.id);
+        self.set_qp(now, id);
     }
 
-    fn reject(&mut self, now: Time, request: &CmMessage) {
+    fn reject(&mut self, now: Time, id: ModuleId, request: &CmMessage) {
         if request.status != 0 {
-            return self.drop_undecided(now, request.id);
+            return self.drop_undecided(now, id);
         }
-        let Some(connection) = self.connections.get(&request.id) else {
+        let Some(connection) = self.connections.get(&id) else {
             return;
         };
         let private_data = private_of(request).unwrap_or(PrivateData::EMPTY);
@@ -346,10 +362,10 @@ impl KernelCm {
             RejReason::CONSUMER_DEFINED,
             &private_data,
         );
-        self.forget(now, request.id);
+        self.forget(now, id);
     }
 
-    fn end(&mut self, now: Time, id: u32, shared: &Shared) {
+    fn end(&mut self, now: Time, id: ModuleId, shared: &Shared) {
         if self.listeners.contains_key(&id) {
             self.unlisten(id, shared);
             return self.limit_decisions(now, id);
@@ -364,7 +380,7 @@ impl KernelCm {
     }
 
     /// Has the process set its queue pair to the connection's parameters.
-    fn set_qp(&mut self, now: Time, id: u32) {
+    fn set_qp(&mut self, now: Time, id: ModuleId) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
@@ -375,8 +391,8 @@ impl KernelCm {
             look: now.plus(QP_LOOK),
             end: now.plus(QP_PATIENCE),
         });
-        self.outputs.push_back(Output::SetQp(QpTarget {
-            qpn: connection.qpn,
+        let target = QpTarget {
+            qpn: connection.qpn.to_u32(),
             remote_ip: remote.peer.ip,
             local_ip: remote.local_ip,
             remote_qpn: remote.qp.qpn.to_u32(),
@@ -388,14 +404,16 @@ impl KernelCm {
             ack_timeout: remote.ack_timeout,
             max_rd_atomic: remote.qp.responder_resources,
             max_dest_rd_atomic: remote.qp.initiator_depth,
-        }));
+        };
+        let set = Output::SetQp(connection.qpn, target);
+        self.outputs.push_back(set);
     }
 
     /// Ends a connection that has failed, and reports it, to its queue pair too: for an RNIC
     /// librdmacm has only stopped sending, and applications wait for their receives to be flushed.
-    fn give_up(&mut self, now: Time, id: u32) {
-        let qpn = self.connections.get(&id).map_or(0, |c| c.qpn);
-        if qpn != 0 {
+    fn give_up(&mut self, now: Time, id: ModuleId) {
+        let qpn = self.connections.get(&id).map(|c| c.qpn);
+        if let Some(qpn) = qpn.filter(|&qpn| qpn != RawQpn::NONE) {
             self.outputs.push_back(Output::EndQp(qpn));
         }
         self.forget(now, id);
@@ -403,7 +421,7 @@ impl KernelCm {
     }
 
     /// Removes a connection; the engine informs the peer if necessary.
-    fn forget(&mut self, now: Time, id: u32) {
+    fn forget(&mut self, now: Time, id: ModuleId) {
         if let Some(conn) = self.remove(id) {
             self.engine.destroy(now, conn);
         }
@@ -411,13 +429,13 @@ impl KernelCm {
 
     /// Drops a request that was not decided before its listener closed; its retransmission may find
     /// the next listener.
-    fn drop_undecided(&mut self, now: Time, id: u32) {
+    fn drop_undecided(&mut self, now: Time, id: ModuleId) {
         if let Some(conn) = self.remove(id) {
             self.engine.turn_away(now, conn);
         }
     }
 
-    fn remove(&mut self, id: u32) -> Option<ConnId> {
+    fn remove(&mut self, id: ModuleId) -> Option<ConnId> {
         let conn = self.connections.remove(&id)?.conn;
         self.of_conn.remove(&conn);
         Some(conn)
@@ -465,10 +483,10 @@ impl KernelCm {
             return;
         };
         self.forget(now, id);
-        let mut answer = if id < FIRST_REQUEST {
-            message(cm_kind::REPLY, id)
-        } else {
+        let mut answer = if id.is_request() {
             message(cm_kind::CLOSED, id)
+        } else {
+            message(cm_kind::REPLY, id)
         };
         answer.status = -errno;
         set_private(&mut answer, private_data);
@@ -479,12 +497,12 @@ impl KernelCm {
         let Some(&listener) = self.of_listener.get(&request.listener) else {
             return self.engine.destroy(now, request.conn);
         };
-        self.next_request = self.next_request.wrapping_add(1) | FIRST_REQUEST;
-        let id = self.next_request;
-        self.add(id, request.conn, 0, listener);
+        let id = self.last_request.next_request();
+        self.last_request = id;
+        self.add(id, request.conn, RawQpn::NONE, Some(listener));
         self.engine.take_request(request.conn);
         let mut asked = message(cm_kind::REQUEST, id);
-        asked.listener = listener;
+        asked.listener = listener.0;
         (asked.local, asked.local_port) = octets(request.req.dst);
         (asked.remote, asked.remote_port) = octets(request.req.src);
         asked.ord = request.req.qp.initiator_depth;
@@ -494,10 +512,10 @@ impl KernelCm {
     }
 }
 
-fn message(kind: u32, id: u32) -> CmMessage {
+fn message(kind: u32, id: ModuleId) -> CmMessage {
     CmMessage {
         kind,
-        id,
+        id: id.0,
         ..CmMessage::default()
     }
 }
@@ -507,10 +525,10 @@ fn address(octets: [u8; 16]) -> IpAddr {
 }
 
 /// The binding of a kernel listener.
-fn binding_of(number: u32) -> BindingId {
+fn binding_of(listener: ModuleId) -> BindingId {
     BindingId {
         slot: SlotId::DAEMON,
-        number,
+        number: listener.0,
     }
 }
 

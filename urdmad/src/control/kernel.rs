@@ -6,7 +6,7 @@ use urdma_cm::wire::ReqRoute;
 use urdma_cm::Peer;
 use urdma_ipc::{Event, PortTable};
 use urdma_kernel::abi::CmMessage;
-use urdma_types::{Qpn, SlotId, Time};
+use urdma_types::{Qpn, RawQpn, SlotId, Time};
 
 use super::Control;
 use crate::client::Client;
@@ -35,14 +35,15 @@ impl Control {
         while let Some(output) = self.kernel.cm.next_output(now) {
             match output {
                 Output::Kernel(message) => self.tell_kernel(now, &message),
-                Output::SetQp(target) => {
-                    if !self.tell_owner(target.qpn, Event::SetQp(target)) {
-                        self.kernel.cm.qp_is_set(now, target.qpn, false);
+                Output::SetQp(qpn, target) => {
+                    if !self.tell_owner(qpn, Event::SetQp(target)) {
+                        self.kernel.cm.qp_is_set(now, qpn, false);
                     }
                 }
                 Output::EndQp(qpn) => {
                     // The queue pair of a process that has ended has ended with it.
-                    self.tell_owner(qpn, Event::EndQp { qpn });
+                    let event = Event::EndQp { qpn: qpn.to_u32() };
+                    self.tell_owner(qpn, event);
                 }
                 Output::Send(to, datagram) => self.send_cm(now, to, &datagram),
             }
@@ -63,8 +64,10 @@ impl Control {
 
     /// A process has set its queue pair, or failed to.
     pub(super) fn qp_is_set(&mut self, token: Token, qpn: u32, succeeded: bool) {
-        let client = self.clients.get(&token);
-        if client.is_some_and(|client| is_owner(client, qpn)) {
+        let (Some(client), Some(qpn)) = (self.clients.get(&token), RawQpn::new(qpn)) else {
+            return;
+        };
+        if is_owner(client, qpn) {
             self.kernel.cm.qp_is_set(self.now(), qpn, succeeded);
         }
     }
@@ -85,7 +88,7 @@ impl Control {
     }
 
     /// Sends an event to the process that owns a queue pair; false if there is none.
-    fn tell_owner(&mut self, qpn: u32, event: Event) -> bool {
+    fn tell_owner(&mut self, qpn: RawQpn, event: Event) -> bool {
         let mut clients = self.clients.values_mut();
         let owner = clients.find(|client| is_owner(client, qpn));
         owner.map(|client| client.tell(event)).is_some()
@@ -124,8 +127,8 @@ impl Control {
 }
 
 /// Whether the client's slot is that of the queue pair's number.
-fn is_owner(client: &Client, qpn: u32) -> bool {
-    let slot = Qpn::from_u32(qpn).map(Qpn::slot);
+fn is_owner(client: &Client, qpn: RawQpn) -> bool {
+    let slot = qpn.to_qpn().map(Qpn::slot);
     slot.is_some() && client.slot() == slot
 }
 

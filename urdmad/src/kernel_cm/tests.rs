@@ -2,11 +2,12 @@ use super::*;
 use std::net::Ipv4Addr;
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 8, 0, 1));
-const ACTIVE_QPN: u32 = 0x01_0001;
-const PASSIVE_QPN: u32 = 0x02_0001;
-const LISTENER: u32 = 1;
-const ACTIVE: u32 = 2;
-const SECOND: u32 = 3;
+const ACTIVE_QPN: RawQpn = RawQpn::new(0x01_0001).unwrap();
+const SECOND_QPN: RawQpn = RawQpn::new(0x01_0002).unwrap();
+const PASSIVE_QPN: RawQpn = RawQpn::new(0x02_0001).unwrap();
+const LISTENER: ModuleId = ModuleId(1);
+const ACTIVE: ModuleId = ModuleId(2);
+const SECOND: ModuleId = ModuleId(3);
 
 struct Bed {
     cm: KernelCm,
@@ -14,9 +15,9 @@ struct Bed {
     now: Time,
     told: Vec<CmMessage>,
     targets: Vec<QpTarget>,
-    ended: Vec<u32>,
+    ended: Vec<RawQpn>,
     /// The queue pair of a process that is about to end.
-    dying: Option<u32>,
+    dying: Option<RawQpn>,
 }
 
 impl Bed {
@@ -37,7 +38,7 @@ impl Bed {
         while let Some(output) = self.cm.next_output(self.now) {
             match output {
                 Output::Kernel(message) => self.told.push(*message),
-                Output::SetQp(target) => self.targets.push(target),
+                Output::SetQp(_, target) => self.targets.push(target),
                 Output::EndQp(qpn) => self.ended.push(qpn),
                 Output::Send(to, datagram) => {
                     assert_eq!((to.ip, to.slot), (HOST, SlotId::DAEMON));
@@ -75,9 +76,9 @@ impl Bed {
         self.connect_as(ACTIVE, ACTIVE_QPN);
     }
 
-    fn connect_as(&mut self, id: u32, qpn: u32) {
+    fn connect_as(&mut self, id: ModuleId, qpn: RawQpn) {
         let mut connect = message(cm_kind::CONNECT, id);
-        connect.qpn = qpn;
+        connect.qpn = qpn.to_u32();
         (connect.local, connect.local_port) = octets(SocketAddr::new(HOST, 50_000));
         (connect.remote, connect.remote_port) = octets(SocketAddr::new(HOST, 7174));
         connect.private_data[..2].copy_from_slice(b"hi");
@@ -85,21 +86,23 @@ impl Bed {
         self.ask(connect);
     }
 
-    fn accept(&mut self) -> u32 {
+    fn accept(&mut self) -> ModuleId {
         let request = *self.last();
         assert_eq!(
             (request.kind, request.listener),
-            (cm_kind::REQUEST, LISTENER)
+            (cm_kind::REQUEST, LISTENER.0)
         );
-        let mut accept = message(cm_kind::ACCEPT, request.id);
-        accept.qpn = PASSIVE_QPN;
+        let id = ModuleId(request.id);
+        let mut accept = message(cm_kind::ACCEPT, id);
+        accept.qpn = PASSIVE_QPN.to_u32();
         self.ask(accept);
-        request.id
+        id
     }
 
-    fn set_qp(&mut self, qpn: u32, remote_qpn: u32, succeeded: bool) {
+    fn set_qp(&mut self, qpn: RawQpn, remote_qpn: RawQpn, succeeded: bool) {
         let target = self.targets.pop().unwrap();
-        assert_eq!((target.qpn, target.remote_qpn), (qpn, remote_qpn));
+        let asked = (target.qpn, target.remote_qpn);
+        assert_eq!(asked, (qpn.to_u32(), remote_qpn.to_u32()));
         self.cm.qp_is_set(self.now, qpn, succeeded);
         self.turn();
     }
@@ -108,8 +111,8 @@ impl Bed {
         self.told.last().unwrap()
     }
 
-    fn kinds_of(&self, id: u32) -> Vec<u32> {
-        let of_id = self.told.iter().filter(|message| message.id == id);
+    fn kinds_of(&self, id: ModuleId) -> Vec<u32> {
+        let of_id = self.told.iter().filter(|message| message.id == id.0);
         of_id.map(|message| message.kind).collect()
     }
 }
@@ -214,12 +217,12 @@ fn reject_carries_private_data_to_the_active_end() {
     let mut bed = Bed::new();
     bed.listen();
     bed.connect();
-    let mut reject = message(cm_kind::REJECT, bed.last().id);
+    let mut reject = message(cm_kind::REJECT, ModuleId(bed.last().id));
     reject.private_data[..2].copy_from_slice(b"no");
     reject.private_len = 2;
     bed.ask(reject);
     let reply = bed.last();
-    assert_eq!((reply.kind, reply.id), (cm_kind::REPLY, ACTIVE));
+    assert_eq!((reply.kind, reply.id), (cm_kind::REPLY, ACTIVE.0));
     assert_eq!(reply.status, -libc::ECONNREFUSED);
     assert_eq!(reply.private_data[..3], *b"no\0");
 }
@@ -234,7 +237,7 @@ fn second_request_after_the_listener(then: impl FnOnce(&mut Bed, CmMessage)) {
     bed.accept();
     bed.set_qp(PASSIVE_QPN, ACTIVE_QPN, true);
     bed.set_qp(ACTIVE_QPN, PASSIVE_QPN, true);
-    bed.connect_as(SECOND, ACTIVE_QPN + 1);
+    bed.connect_as(SECOND, SECOND_QPN);
     let request = *bed.last();
     assert_eq!(request.kind, cm_kind::REQUEST);
     bed.ask(message(cm_kind::END, LISTENER));
@@ -244,11 +247,11 @@ fn second_request_after_the_listener(then: impl FnOnce(&mut Bed, CmMessage)) {
     bed.listen();
     bed.pass(Duration::from_secs(1));
     let again = *bed.last();
-    assert_eq!((again.kind, again.listener), (cm_kind::REQUEST, LISTENER));
+    assert_eq!((again.kind, again.listener), (cm_kind::REQUEST, LISTENER.0));
     assert_ne!(again.id, request.id);
     bed.accept();
-    bed.set_qp(PASSIVE_QPN, ACTIVE_QPN + 1, true);
-    bed.set_qp(ACTIVE_QPN + 1, PASSIVE_QPN, true);
+    bed.set_qp(PASSIVE_QPN, SECOND_QPN, true);
+    bed.set_qp(SECOND_QPN, PASSIVE_QPN, true);
     assert_eq!(bed.kinds_of(SECOND), [cm_kind::REPLY]);
     assert_eq!(bed.last().status, 0);
 }
@@ -256,7 +259,7 @@ fn second_request_after_the_listener(then: impl FnOnce(&mut Bed, CmMessage)) {
 #[test]
 fn request_that_the_kernel_refuses_by_itself_finds_the_next_listener() {
     second_request_after_the_listener(|bed, request| {
-        let mut reject = message(cm_kind::REJECT, request.id);
+        let mut reject = message(cm_kind::REJECT, ModuleId(request.id));
         reject.status = -libc::ECONNABORTED;
         bed.ask(reject);
     });
