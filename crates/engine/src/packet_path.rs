@@ -5,6 +5,9 @@
 //! leased queue (`lease.rs`), out of the port. The loops are generic and dispatch statically. What
 //! only one way has is behind the defaults here: payload by reference, which only another process
 //! of the host can read, and captures.
+//!
+//! Datagram queue pairs send without it (`datagram/send.rs`), and the arena's receive side does not
+//! use it either; doc/adr/0013-packet-paths.md says why.
 
 use urdma_arena::{Meta, Referred};
 
