@@ -4,6 +4,8 @@
 //! A neighbour that is needed is marked as used (`NTF_USE`), which makes the kernel resolve it;
 //! every change of the kernel's table arrives as a notification. While a neighbour is in use the
 //! mark is repeated, so that the kernel keeps it verified.
+//!
+//! The messages are encoded and decoded here (doc/adr/0014-netlink-by-hand.md).
 
 use std::collections::HashMap;
 use std::io;
