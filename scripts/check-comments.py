@@ -2,10 +2,9 @@
 """Finds lines of more than 100 columns in the files and folders that the arguments name.
 
 rustfmt keeps the code of Rust sources within 100 columns, but neither comments nor string
-literals. A tab counts as far as the next multiple of eight columns. Tables in Markdown and in doc
-comments, and Markdown's code blocks, may be wider, and so may the list in doc/conformance.md that
-tests/pyverbs.rs reads, one line per item. Prints one line per finding and exits with status 1 if
-there is any.
+literals. A tab counts as far as the next multiple of eight columns. Tables and code blocks in
+Markdown may be wider, and so may the list in doc/conformance.md that tests/pyverbs.rs reads, one
+line per item. Prints one line per finding and exits with status 1 if there is any.
 """
 
 import os
@@ -32,12 +31,6 @@ def files(path):
     return sorted(file for file in found if file.suffix in SUFFIXES or file.name in NAMES)
 
 
-def is_table_row(line, is_markdown):
-    """Whether the line is a row of a table in Markdown or in a Rust doc comment."""
-    text = line.lstrip()
-    return text.startswith(("|",) if is_markdown else ("//! |", "/// |"))
-
-
 def lines_that_count(file):
     """Numbers and texts of the lines that must not be long."""
     is_markdown = file.suffix == ".md"
@@ -46,7 +39,7 @@ def lines_that_count(file):
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if is_markdown and line.lstrip().startswith("```"):
             in_block = not in_block
-        elif in_block or is_table_row(line, is_markdown):
+        elif in_block or (is_markdown and line.lstrip().startswith("|")):
             continue
         elif not (has_list and line.startswith(LIST_ITEM)):
             yield number, line

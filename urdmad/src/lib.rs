@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`config`] | TOML to one validated configuration |
 //! | [`daemon`] | start and shutdown, in order |
-//! | [`rundir`], [`sysfs`], [`identity`] | run directory, its sysfs tree for libibverbs, GUID and GIDs |
+//! | [`rundir`], [`sysfs`] | the run directory; its sysfs tree for libibverbs |
+//! | [`identity`] | GUID and GIDs |
 //! | [`interfaces`] | the addresses of the host |
 //! | `control`, `client` | the control thread: socket, clients, requests, reaping, status |
 //! | [`slots`], [`listeners`], [`groups`], [`lease`] | slots, CM ports, memberships, queue pairs |

@@ -30,20 +30,29 @@
 //! | `types` | types that callers use; `events`: asynchronous events and completion channels |
 //! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
 //! | `progress` | receive, send, timers; `receive`, `transmit`: the two directions |
-//! | `packet_path` | the interface of a path for packets; `arena_path`, `lease` (unsafe): its implementations |
+//! | `packet_path` | the interface of a path for packets |
+//! | `arena_path`, `lease` | paths over the arena and over a leased queue pair (`lease`: unsafe) |
 //! | `outbox` | frames that several datagrams share; `batch`: requests that leave together |
 //! | `path` | how the peer of a queue pair is reached |
-//! | `qp`, `cq`, `srq`, `mr` | queue pairs, completion queues, shared receive queues, regions and their checks |
+//! | `qp`, `cq`, `srq` | queue pairs, completion queues, shared receive queues |
+//! | `mr` | memory regions and their access checks |
 //! | `window`, `xrc` | memory windows; domains of extended reliable connections |
-//! | `memory` | copies between packets and application memory (unsafe); `packet_body`, `address`: the two sides of a copy (unsafe); `checked_copy`: memory whose pages may be missing (unsafe) |
-//! | `cma` | long messages inside a host in one copy, receiving side (unsafe); `referral`: sending side |
+//! | `memory` | copies between packets and application memory (unsafe) |
+//! | `packet_body`, `address` | the two sides of a copy (unsafe) |
+//! | `checked_copy` | copies of memory whose pages may be missing (unsafe) |
+//! | `cma` | long messages inside a host in one copy: the receiving side (unsafe) |
+//! | `referral` | long messages inside a host in one copy: the sending side |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
 //! | `lanes` | further engines of a process, for threads that share no lock |
-//! | `background` | the thread that makes progress when the application does not; `sleep_control`: its sleep |
-//! | `control` | the thread that listens to urdmad; `control_socket`: its socket, and forks (unsafe) |
-//! | `cm` | what connection management needs of the engine; `note`: what the background thread delivers to it |
+//! | `background` | the thread that makes progress when the application does not |
+//! | `sleep_control` | when the background thread sleeps, and what wakes it |
+//! | `control` | the thread that receives events from urdmad |
+//! | `control_socket` | the socket of the control thread, and forks (unsafe) |
+//! | `cm` | connection management: its interface to the engine |
+//! | `note` | what the background thread delivers to connection management |
 //! | `index_table`, `timer` | tables and timers by the index of a queue pair |
-//! | `clock`, `lock`, `random`, `thread`, `capture` | the clock, the spin lock, random numbers, thread start, packet captures |
+//! | `clock`, `lock`, `random` | the clock, the spin lock, random numbers |
+//! | `thread`, `capture` | start of threads; packet captures |
 //!
 //! The files depend on one another in one direction (`scripts/check-modules.py`).
 //!

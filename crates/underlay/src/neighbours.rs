@@ -1,13 +1,28 @@
 //! Neighbour resolution: ARP and IPv6 neighbour discovery for a port that the kernel does not see,
 //! sans I/O.
 //!
-//! | state | sends | answers `resolve` with | leaves it |
-//! |---|---|---|---|
-//! | asking | a request to all, repeated with backoff | pending | answer: known; request from it: checking; no tries left: missing |
-//! | heard | nothing | the address | on use: checking; after `forget_ns`: removed |
-//! | known | nothing | the address | other address claimed: checking; after `check_ns`: in use: checking, else heard |
-//! | checking | a unicast request, repeated with backoff | the address | answer: known; no tries left: asking |
-//! | missing | nothing | unreachable | on use after `missing_ns`: asking |
+//! | state | sends | `resolve` returns |
+//! |---|---|---|
+//! | asking | a request to all, repeated with backoff | pending |
+//! | heard | nothing | the address |
+//! | known | nothing | the address |
+//! | checking | a unicast request, repeated with backoff | the address |
+//! | missing | nothing | unreachable |
+//!
+//! | transition | event |
+//! |---|---|
+//! | none -> asking | `resolve` |
+//! | none -> heard | a request from the neighbour |
+//! | asking, missing -> known | an answer |
+//! | asking, missing -> checking | a request from the neighbour |
+//! | asking -> missing | no tries left |
+//! | missing -> asking | `resolve` after `missing_ns` |
+//! | heard, checking -> known | an answer |
+//! | heard -> checking | `resolve`, or a claim of the address by another host |
+//! | heard -> none | `forget_ns` without use |
+//! | known -> checking | `check_ns` in use, or a claim of the address by another host |
+//! | known -> heard | `check_ns` without use |
+//! | checking -> asking | no tries left |
 //!
 //! Any host on the link can claim an address. So an unsolicited claim is verified on first use, and
 //! a claim of an address with a known neighbour changes nothing until that neighbour no longer

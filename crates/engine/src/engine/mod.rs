@@ -3,7 +3,7 @@
 //! | file | calls |
 //! |---|---|
 //! | `regions` | protection domains, memory regions and windows |
-//! | `queues` | completion queues, shared receive queues and domains of extended reliable connections |
+//! | `queues` | completion queues, shared receive queues and XRC domains |
 //! | `qps` | queue pairs of connections |
 //! | `resolve` | addresses of peers |
 
