@@ -13,7 +13,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = 100
-SUFFIXES = {".rs", ".c", ".h", ".lua", ".md", ".py", ".sh", ".toml"}
+SUFFIXES = {
+    ".rs", ".c", ".h", ".lua", ".md", ".py", ".sh", ".toml", ".conf", ".rules", ".service"
+}
 NAMES = {"Makefile", "Kbuild"}
 SKIPPED_FOLDERS = {".git", "target"}
 # The page with the list for tests/pyverbs.rs, and the beginning of each line of that list.
