@@ -20,8 +20,10 @@ const PYTHON: &str = "/usr/bin/python3";
 const LIMIT: Duration = Duration::from_secs(900);
 /// Hugepages of 2 MB that the tests use at the same time.
 const HUGEPAGES: u64 = 8;
-/// The beginnings of the lines of the list in doc/conformance.md: the reason, then the tests.
+/// The beginning of each item of the list in doc/conformance.md: the reason, then the tests.
 const BULLET: &str = "- `";
+/// Columns of a line of the list at most; continuation lines are indented by two.
+const COLUMNS: usize = 100;
 
 /// Reasons, with the tests that were skipped for them.
 type Skips = BTreeMap<String, Vec<String>>;
@@ -35,11 +37,11 @@ fn reason(said: &str) -> String {
     }
 }
 
-/// The list in doc/conformance.md.
-fn listed() -> Skips {
-    let text = std::fs::read_to_string(LIST).unwrap();
-    let lines = text.lines().filter_map(|line| line.strip_prefix(BULLET));
-    lines
+/// The list in a page in the format of doc/conformance.md.
+fn listed(page: &str) -> Skips {
+    let joined = page.replace("\n  ", " ");
+    let items = joined.lines().filter_map(|line| line.strip_prefix(BULLET));
+    items
         .filter_map(|line| line.split_once("`: "))
         .map(|(reason, tests)| {
             let tests = tests.split(", ").map(ToOwned::to_owned).collect();
@@ -50,12 +52,20 @@ fn listed() -> Skips {
 
 /// The list in the format of doc/conformance.md.
 fn written(skips: &Skips) -> String {
-    skips
-        .iter()
-        .fold(String::new(), |mut text, (reason, tests)| {
-            writeln!(text, "{BULLET}{reason}`: {}", tests.join(", ")).unwrap();
-            text
-        })
+    let mut text = String::new();
+    for (reason, tests) in skips {
+        let mut line = format!("{BULLET}{reason}`:");
+        for (index, test) in tests.iter().enumerate() {
+            let comma = if index + 1 < tests.len() { "," } else { "" };
+            if line.len() + 1 + test.len() + comma.len() > COLUMNS {
+                writeln!(text, "{line}").unwrap();
+                " ".clone_into(&mut line);
+            }
+            write!(line, " {test}{comma}").unwrap();
+        }
+        writeln!(text, "{line}").unwrap();
+    }
+    text
 }
 
 /// The tests that passed, those that failed with the reason, and the skipped ones.
@@ -73,6 +83,14 @@ fn read(results: &Path) -> (Vec<String>, Vec<String>, Skips) {
     }
     skips.values_mut().for_each(|tests| tests.sort());
     (passed, failed, skips)
+}
+
+#[test]
+fn list_of_conformance_page_read_and_written_is_the_same() {
+    let page = std::fs::read_to_string(LIST).unwrap();
+    let text = written(&listed(&page));
+    assert!(!text.is_empty());
+    assert!(page.contains(&text), "doc/conformance.md lacks\n{text}");
 }
 
 #[test]
@@ -107,8 +125,9 @@ fn pyverbs_tests_pass_or_are_skipped_as_listed() {
         ended.describe()
     );
     assert!(ended.succeeded(), "{}", ended.describe());
+    let page = std::fs::read_to_string(LIST).unwrap();
     assert!(
-        skips == listed(),
+        skips == listed(&page),
         "{} passed; doc/conformance.md has another list of skipped tests than\n{}",
         passed.len(),
         written(&skips)
@@ -118,9 +137,8 @@ fn pyverbs_tests_pass_or_are_skipped_as_listed() {
         passed.len(),
         skips.values().map(Vec::len).sum::<usize>()
     );
-    let text = std::fs::read_to_string(LIST).unwrap();
     assert!(
-        text.contains(&summary),
+        page.contains(&summary),
         "doc/conformance.md does not say: {summary}"
     );
     one.down();
