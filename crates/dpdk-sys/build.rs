@@ -1,7 +1,7 @@
-//! Reads the installed DPDK's headers and compiles the shim.
+//! Generates declarations from the headers of the installed DPDK, and compiles the shim.
 //!
-//! Nothing is linked here: whoever makes a program or a library chooses shared or static DPDK, and
-//! finds the arguments for the shared one in `DEP_URDMA_DPDK_SYS_LINK`.
+//! The crate links no part of DPDK. Packages of programs and libraries select the shared or the
+//! static DPDK; `DEP_URDMA_DPDK_SYS_LINK` has the arguments for the shared one.
 
 use std::env;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::process::exit;
 
 const MINIMUM_VERSION: &str = "22.11";
 
-/// What the wrapper uses; everything else stays out of the generated code.
+/// The declarations that `crates/dpdk` uses; no others are generated.
 const FUNCTIONS: &[&str] = &[
     "rte_dev_probe",
     "rte_eal_cleanup",
@@ -99,8 +99,8 @@ fn main() {
     println!("cargo:version={}", library.version);
 }
 
-/// DPDK's flags name the instruction set and force an include, which the library crate's result
-/// leaves out.
+/// DPDK's compiler flags from pkg-config. They name the instruction set and force an include, which
+/// the pkg-config crate omits.
 fn compiler_flags() -> Vec<String> {
     let output = std::process::Command::new(env::var("PKG_CONFIG").unwrap_or("pkg-config".into()))
         .args(["--cflags", "libdpdk"])
@@ -132,7 +132,8 @@ fn compile_shim(flags: &[String]) {
         .compile("urdma_dpdk_shim");
 }
 
-/// Compiles what programs with shared DPDK need besides; returns how to link it in front of DPDK.
+/// Compiles `guard.c`, which only programs with shared DPDK need; returns the arguments that link
+/// it before DPDK.
 fn guard(flags: &[String]) -> Vec<String> {
     let mut build = cc::Build::new();
     build
@@ -168,8 +169,8 @@ fn generate(flags: &[String]) {
         .layout_tests(false)
         .generate_comments(false)
         .prepend_enum_name(false)
-        // Packed structures with aligned members, which Rust cannot express; nothing here looks
-        // into them.
+        // Packed structures with aligned members, which Rust cannot express, and whose members are
+        // not used.
         .opaque_type("rte_l2tpv2_.*")
         .opaque_type("rte_gtp_psc_.*")
         .opaque_type("rte_arp_.*")

@@ -1,18 +1,18 @@
 /*
- * Keeps net_memif's control messages and its bursts apart.
+ * Serialises net_memif's control messages and its bursts.
  *
- * The driver handles its peer's messages in DPDK's interrupt thread. When the peer goes away, it
- * unmaps the shared memory at once, even while another thread reads that memory in a burst, so the
- * daemon would crash when its peer dies. Here the driver's callbacks run under the lock that
- * urdma_rx_burst and urdma_tx_burst take too.
+ * The driver handles the messages of its peer in DPDK's interrupt thread. When the peer
+ * disconnects, it unmaps the shared memory at once, even while another thread reads that memory in
+ * a burst, so the daemon would crash when its peer ends. Here the driver's callbacks run under the
+ * lock that urdma_rx_burst and urdma_tx_burst also take.
  *
- * The driver also registers the control channel of a client that connects before it greets the
- * client. If the client is gone by then, the driver closes the channel but does not unregister it,
- * and DPDK's interrupt thread would abort the process on the bad descriptor. Here a registration
- * that a callback makes is passed on after the callback, if its descriptor is still open.
+ * The driver also registers the control channel of a new client before it sends its first message
+ * to the client. If the client has disconnected by then, the driver closes the channel without
+ * unregistering it, and DPDK's interrupt thread would abort the process on the bad descriptor. Here
+ * a registration by a callback is forwarded after the callback, if its descriptor is still open.
  *
- * Linked into programs with shared DPDK only, where these definitions come before DPDK's.
- * Secondaries unmap in the thread that bursts, and need none of this.
+ * Linked into programs with shared DPDK only, before DPDK. A secondary unmaps in the thread that
+ * calls the burst functions, so it does not need this file.
  */
 #define _GNU_SOURCE
 /* For rte_intr_fd_get. */
@@ -36,7 +36,7 @@ struct entry {
 	void *argument;
 };
 
-/* What a callback has registered: one client at most, which a listener accepts. */
+/* The registration by a callback: at most one client, which a listener has accepted. */
 struct late {
 	struct entry *entry;
 	const struct rte_intr_handle *handle;
@@ -47,7 +47,7 @@ struct late {
 static pthread_mutex_t bursts = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t list = PTHREAD_MUTEX_INITIALIZER;
 static struct entry *entries;
-/* Where this thread's callback leaves what it registers; null when none runs. */
+/* The registration of the callback that this thread runs; null outside of callbacks. */
 static __thread struct late *late;
 
 static int (*next_register)(const struct rte_intr_handle *, rte_intr_callback_fn, void *);
@@ -115,7 +115,7 @@ static void guarded(void *argument)
 	struct late registered = { .entry = NULL };
 
 	pthread_mutex_lock(&bursts);
-	/* The port may have been stopped, even closed, while this waited. */
+	/* The port may have been stopped or closed while this thread waited for the lock. */
 	if (entry->ended == NULL) {
 		late = &registered;
 		entry->callback(entry->argument);

@@ -12,8 +12,7 @@
 pthread_mutex_t *urdma_control_lock;
 
 /*
- * Ports of this process that are stopped. On a burst on such a port, DPDK would log an error with a
- * stack dump.
+ * Stopped ports of this process. DPDK logs an error with a stack dump for a burst on such a port.
  */
 static bool stopped[RTE_MAX_ETHPORTS];
 
@@ -95,8 +94,8 @@ int urdma_pool_bind(struct rte_mempool *pool, const char *ops_name)
 	if ((uint32_t)theirs != ours)
 		table->ops[theirs] = table->ops[ours];
 	/*
-	 * The entries in between have no functions and are never used: this process uses pools of
-	 * the primary only.
+	 * The entries in between have no functions and are never used, since this process uses only
+	 * pools of the primary.
 	 */
 	if ((uint32_t)theirs >= table->num_ops)
 		table->num_ops = theirs + 1;

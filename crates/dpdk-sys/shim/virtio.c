@@ -44,7 +44,7 @@ struct used {
 	} ring[];
 };
 
-/* `struct virtqueue`, as far as the part whose address the queues of a port are. */
+/* `struct virtqueue` up to the part to which the queues of a port point. */
 struct queue {
 	void *hardware;
 	unsigned int count;
@@ -66,7 +66,7 @@ struct queue {
 	uint64_t user[];
 };
 
-/* The queue behind what a port has; NULL unless everything agrees. */
+/* The virtqueue of a queue of a port; NULL if a check of its fields fails. */
 static struct queue *find(void *user)
 {
 	struct queue *queue;
@@ -88,9 +88,9 @@ static struct queue *find(void *user)
 }
 
 /*
- * The number of descriptors that the device has, or has returned and the driver has not consumed.
- * It is known if each was given in the place of its own number and all return in that order, as
- * they do as long as packets have one descriptor each. -1 otherwise.
+ * The number of descriptors that the device owns, or has returned and the driver has not consumed;
+ * -1 if it is unknown. It is known if descriptors are made available and returned in the order of
+ * their numbers, as they are while each packet has one descriptor.
  */
 static int outstanding(const struct queue *queue)
 {
@@ -107,14 +107,14 @@ static int outstanding(const struct queue *queue)
 	for (i = 0; i < queue->entries; i++) {
 		uint32_t id = queue->used->ring[i].id;
 
-		/* A place that the device has never used is zero. */
+		/* An element that the device has never written is zero. */
 		if (id != i && (id != 0 || queue->used->ring[i].octets != 0))
 			return -1;
 	}
 	return count;
 }
 
-/* Makes all descriptors free that the device does not have. */
+/* Frees all descriptors that the device does not own. */
 static void list_anew(struct queue *queue, uint16_t outstanding)
 {
 	uint16_t mask = queue->entries - 1, free = queue->entries - outstanding, i;
@@ -142,7 +142,7 @@ int urdma_virtio_mend(uint16_t port, uint16_t pair)
 		return -ENOTSUP;
 	received = outstanding(receive);
 	sent = outstanding(transmit);
-	/* A receive queue always has some, which distinguishes it from another layout (packed). */
+	/* A receive queue always has some; zero indicates the packed layout. */
 	if (received <= 0 || sent < 0)
 		return -ENOTSUP;
 	list_anew(receive, received);

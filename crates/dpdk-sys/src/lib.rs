@@ -1,8 +1,7 @@
 //! Declarations of the installed DPDK.
 //!
-//! Generated from its headers, as far as the `dpdk` crate uses them, plus the functions of
-//! `shim/shim.c` for what the headers have only as macros and inline functions. Nothing but the
-//! `dpdk` crate uses this one.
+//! They are generated from its headers, as far as the `dpdk` crate uses them. The functions of
+//! `shim/shim.c` wrap macros and inline functions. Only the `dpdk` crate depends on this one.
 
 #![allow(
     missing_docs,

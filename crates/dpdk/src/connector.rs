@@ -1,4 +1,4 @@
-//! Connects a net_memif client, which tries only once by itself, and only if its server is there.
+//! Reconnects net_memif clients. The driver itself tries to connect once, when the port starts.
 
 use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// Between two looks at a link that is down. Connecting takes a few milliseconds, but as long as it
-/// likes on a busy machine.
+/// Interval of checks while the link is down. Connecting takes a few milliseconds, but there is no
+/// bound on a busy machine.
 const DOWN_PERIOD: Duration = Duration::from_millis(50);
 
-/// The longest time that a server which is there has to answer: each attempt gets twice as long as
+/// The longest time that a server has to complete a connection: each attempt gets twice as long as
 /// the one before.
 const DOWN_PERIOD_MAX: Duration = Duration::from_secs(2);
 
-/// Between two looks at a link that is up.
+/// Interval of checks while the link is up.
 const UP_PERIOD: Duration = Duration::from_millis(250);
 
-/// A thread that starts a port, and starts it again whenever its link is down.
+/// A thread that starts a port, and restarts it whenever its link is down.
 #[derive(Debug)]
 pub(crate) struct Connector {
     /// Dropped to end the thread.
@@ -26,7 +26,7 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// Tries once now, then in the thread.
+    /// Tries to start the port once, then starts the thread, which keeps trying.
     pub(crate) fn start(port: u16) -> Result<Self, Error> {
         let (stop, stopped) = channel::<()>();
         let mut connected = try_start(port);
@@ -40,8 +40,8 @@ impl Connector {
                         (patience, period) = (DOWN_PERIOD, UP_PERIOD);
                         continue;
                     }
-                    // SAFETY: the port exists as long as the thread runs; bursts are kept away
-                    // meanwhile.
+                    // SAFETY: the port exists as long as the thread runs; the shim excludes bursts
+                    // during the call.
                     unsafe { dpdk_sys::urdma_port_stop(port) };
                     connected = try_start(port);
                     patience = if connected {
@@ -64,22 +64,22 @@ impl Drop for Connector {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its own thread.
+            // A panic of the thread has already been reported by the panic hook.
             let _ = thread.join();
         }
     }
 }
 
-/// Whether the server was there: the link comes up a little later.
+/// Starts the port. True if the server accepted the connection; the link comes up a little later.
 fn try_start(port: u16) -> bool {
     // SAFETY: the port exists; one that is not configured is refused.
     (unsafe { dpdk_sys::urdma_port_start(port) }) == 0
 }
 
 fn is_up(port: u16) -> bool {
-    // SAFETY: all zeros is a valid value of this plain structure.
+    // SAFETY: all zeros is a valid value of this plain C structure.
     let mut link: dpdk_sys::rte_eth_link = unsafe { std::mem::zeroed() };
-    // SAFETY: the port exists, and the structure is ours.
+    // SAFETY: the port exists, and the pointer is to a local variable.
     let result = unsafe { dpdk_sys::rte_eth_link_get_nowait(port, &mut link) };
     result == 0 && link.link_status() != 0
 }

@@ -1,4 +1,5 @@
-//! DPDK's environment: started once a process, shared by everything else here.
+//! DPDK's environment abstraction layer (EAL), which a process initialises once and all other types
+//! of this crate share.
 
 use std::ffi::CString;
 use std::path::PathBuf;
@@ -11,21 +12,21 @@ use crate::files::remove_leftovers;
 use crate::log::{Log, Sink};
 use crate::Error;
 
-/// DPDK's number of a thread that uses per-thread caches of pools, 0..128.
+/// An lcore id of DPDK, 0 to 127: selects the per-lcore caches of pools that a thread uses.
 ///
-/// Two processes of one instance must never use the same, or they would corrupt the caches of the
-/// pools they share.
+/// Two processes of one instance must not use the same id at the same time: they would corrupt the
+/// caches of the pools that they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LcoreId(u32);
 
 impl LcoreId {
-    /// How many there are.
+    /// The number of ids.
     pub const COUNT: u32 = dpdk_sys::RTE_MAX_LCORE;
 
-    /// The number of the primary's only lcore.
+    /// The primary's only lcore.
     pub const PRIMARY: LcoreId = LcoreId(0);
 
-    /// The id with this number, if there can be one.
+    /// The id with this number; `None` if it is out of range.
     pub const fn new(number: u32) -> Option<Self> {
         if number < Self::COUNT {
             Some(Self(number))
@@ -39,7 +40,7 @@ impl LcoreId {
         self.0
     }
 
-    /// Makes the calling thread use the pool caches of this id.
+    /// Makes the calling thread use the pool caches of this lcore.
     ///
     /// # Safety
     /// No two threads with the same id, in any process of the instance, may use pools at the same
@@ -51,49 +52,48 @@ impl LcoreId {
     }
 }
 
-/// Whether a process makes the shared memory or joins it.
+/// The role of a process: whether it creates the shared memory or attaches to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// Makes it: the daemon.
+    /// Creates it: the daemon.
     Primary,
-    /// Joins that of a primary with the same file prefix.
+    /// Attaches to that of the primary with the same file prefix.
     Secondary,
 }
 
-/// What memory a primary takes; secondaries have no choice.
+/// The memory that a primary allocates; secondaries use the primary's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// This much of hugetlbfs; the only kind that secondaries can join.
+    /// Hugepages from hugetlbfs; the only kind to which secondaries can attach.
     Huge {
-        /// Megabytes, taken at once. Start time grows with it.
+        /// Megabytes, allocated at the start, which takes longer the more they are.
         megabytes: u32,
-        /// Mount point; `None` for wherever hugetlbfs is mounted.
+        /// Mount point; `None` for any mount of hugetlbfs.
         directory: Option<PathBuf>,
     },
-    /// Ordinary pages: needs no rights and takes no secondaries.
+    /// Ordinary pages: needs no privileges and supports no secondaries.
     Plain {
         /// Megabytes.
         megabytes: u32,
     },
 }
 
-/// Which drivers a process with shared DPDK loads; with static DPDK they are what was linked.
+/// The drivers that a process with shared DPDK loads; static DPDK has the drivers linked into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drivers {
-    /// Those that were linked.
+    /// The linked ones only.
     Linked,
-    /// All that are installed; slow.
+    /// All installed drivers, which is slow.
     All,
-    /// These, by the name of their library without `librte_` and `.so`, like `net_memif`.
+    /// These, by the name of the library without `librte_` and `.so`, such as `net_memif`.
     Named(Vec<String>),
 }
 
 impl Drivers {
-    /// What is needed for devices with these arguments: only their drivers if those are known, else
-    /// all.
+    /// The drivers of devices with these arguments; all drivers if one is unknown.
     ///
-    /// The device `net_memif0,role=server` has the driver `net_memif`; that of a PCI device follows
-    /// from its vendor.
+    /// The device `net_memif0,role=server` has the driver `net_memif`. The drivers of a PCI device
+    /// follow from its vendor.
     pub fn of_devices<'a>(devices: impl IntoIterator<Item = &'a str>) -> Self {
         let mut names = vec!["bus_vdev".to_owned(), "mempool_ring".to_owned()];
         for device in devices {
@@ -118,52 +118,54 @@ impl Drivers {
     }
 }
 
-/// How to start.
+/// Parameters of the initialisation.
 #[derive(Clone, Debug)]
 pub struct EalOptions {
-    /// Makes or joins shared memory.
+    /// The role of the process.
     pub process: Process,
-    /// Tells the primaries of one machine apart.
+    /// Distinguishes the primaries of one machine.
     pub file_prefix: String,
-    /// `RUNTIME_DIRECTORY` for DPDK's files; `None` for its default. Set in the process'
-    /// environment.
+    /// The directory of DPDK's files, which is set as `RUNTIME_DIRECTORY` in the process'
+    /// environment; `None`: DPDK's default.
     pub runtime_directory: Option<PathBuf>,
-    /// The one lcore; unique among the processes of the instance.
+    /// The only lcore of the process; unique among the processes of the instance.
     pub lcore: LcoreId,
-    /// A primary's memory.
+    /// The memory, in a primary.
     pub memory: Memory,
     /// Drivers to load.
     pub drivers: Drivers,
-    /// The one PCI device that is looked at, by its address and with its arguments.
+    /// The only PCI device that is probed: its address and arguments.
     pub pci: Option<String>,
-    /// Where messages go.
+    /// The destination of log messages.
     pub log: Log,
 }
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
 struct Running {
-    /// Of a primary: what to remove at the end.
+    /// In a primary: the file prefix and the directory of the files to remove at the end.
     files: Option<(String, Option<PathBuf>)>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         match &self.files {
-            // Cleaning up would unmap memory that DPDK's interrupt thread, which nothing ends, may
-            // still look at: the memory goes with the process, and only the files must be removed.
+            // rte_eal_cleanup would unmap memory that DPDK's interrupt thread may still read, since
+            // that thread is never stopped. The memory is freed when the process ends; only the
+            // files must be removed.
             Some((prefix, runtime)) => remove_leftovers(prefix, runtime.as_deref()),
             None => {
-                // SAFETY: DPDK was started, and no pool, port or queue is left, since each keeps
-                // this alive. Drivers of a secondary register nothing with its interrupt thread.
+                // SAFETY: DPDK is initialised, and no pool, port or queue is left, since each holds
+                // a reference to this. Drivers of a secondary register nothing with its interrupt
+                // thread.
                 unsafe { dpdk_sys::rte_eal_cleanup() };
             }
         }
     }
 }
 
-/// A started DPDK; clones share it. With the last one a secondary leaves the primary, and a
-/// primary's files are removed; its memory is given back when the process ends.
+/// The initialised DPDK; clones share it. When the last clone is dropped, a secondary detaches from
+/// its primary, and a primary removes its files; its memory is freed when the process ends.
 #[derive(Clone)]
 pub struct Eal {
     _running: Arc<Running>,
@@ -179,19 +181,19 @@ impl std::fmt::Debug for Eal {
 }
 
 impl Eal {
-    /// Starts DPDK.
+    /// Initialises DPDK.
     ///
-    /// The start happens in a thread of its own, so that neither the caller's CPU affinity nor its
-    /// signal mask changes; the threads that DPDK makes take no signals.
+    /// The initialisation runs in a thread of its own, so that neither the caller's CPU affinity
+    /// nor its signal mask changes. The threads that DPDK creates have all signals blocked.
     ///
     /// # Errors
-    /// `EALREADY` when this process has started DPDK before, even if it was cleaned up since;
-    /// otherwise DPDK's own reason, such as no hugepages or no primary.
+    /// `EALREADY` if this process has initialised DPDK before, even if it was cleaned up since;
+    /// otherwise DPDK's own error, such as no hugepages or no primary.
     pub fn init(options: &EalOptions) -> Result<Self, Error> {
         if STARTED.swap(true, Ordering::SeqCst) {
             return Err(Error::new(
                 libc::EALREADY,
-                "DPDK can be started only once in a process",
+                "DPDK can be initialised only once in a process",
             ));
         }
         if let Some(directory) = &options.runtime_directory {
@@ -210,7 +212,12 @@ impl Eal {
                 let reason = sink.reason();
                 return Err(Error::new(error.errno(), format!("{error} ({reason})")));
             }
-            Err(_) => return Err(Error::new(libc::EFAULT, "DPDK's start panicked")),
+            Err(_) => {
+                return Err(Error::new(
+                    libc::EFAULT,
+                    "the initialisation of DPDK panicked",
+                ))
+            }
         }
         let files = (options.process == Process::Primary).then(|| {
             (
@@ -224,7 +231,7 @@ impl Eal {
         })
     }
 
-    /// Which part this process has.
+    /// The role of this process.
     pub const fn process(&self) -> Process {
         self.process
     }
@@ -232,7 +239,7 @@ impl Eal {
 
 fn start(arguments: &[CString]) -> Result<(), Error> {
     block_signals();
-    // DPDK keeps pointers into its arguments for telemetry: they live for ever.
+    // DPDK keeps pointers to its arguments for telemetry, so they are leaked.
     let mut pointers: Vec<*mut libc::c_char> = arguments
         .iter()
         .map(|argument| argument.clone().into_raw())
@@ -240,16 +247,15 @@ fn start(arguments: &[CString]) -> Result<(), Error> {
     pointers.push(ptr::null_mut());
     let pointers = pointers.leak();
     let count = i32::try_from(arguments.len()).unwrap_or(i32::MAX);
-    // SAFETY: the array has `count` strings and a null behind them, all of which live for ever.
+    // SAFETY: the array holds `count` strings and a terminating null, and is never freed.
     let result = unsafe { dpdk_sys::rte_eal_init(count, pointers.as_mut_ptr()) };
     if result < 0 {
-        return Err(Error::last("DPDK does not start"));
+        return Err(Error::last("cannot initialise DPDK"));
     }
     Ok(())
 }
 
-/// Blocks, in this thread and those it makes, every signal that is not about the thread's own
-/// fault.
+/// Blocks all signals but those of synchronous faults, in this thread and the threads it creates.
 fn block_signals() {
     let faults = [
         libc::SIGSEGV,
@@ -261,17 +267,17 @@ fn block_signals() {
     ];
     // SAFETY: all zeros is a valid signal set.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is a valid object of ours.
+    // SAFETY: the pointer is to a local variable.
     unsafe { libc::sigfillset(&mut set) };
     for signal in faults {
-        // SAFETY: the set is initialized and the signal's number valid.
+        // SAFETY: the set is initialized, and the signal number is valid.
         unsafe { libc::sigdelset(&mut set, signal) };
     }
-    // SAFETY: the set is initialized; the old mask is not asked for, since the thread ends soon.
+    // SAFETY: the set is initialized, and a null pointer for the old mask is allowed.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut()) };
 }
 
-/// The command line that says the same as the options.
+/// The EAL command line for the options.
 fn arguments(options: &EalOptions) -> Result<Vec<CString>, Error> {
     let mut list: Vec<String> = vec!["urdma".into()];
     let mut option = |name: &str, value: String| {
@@ -326,7 +332,7 @@ fn arguments(options: &EalOptions) -> Result<Vec<CString>, Error> {
         .collect()
 }
 
-/// The drivers that devices of one vendor may have; loading all that there are takes seconds.
+/// Drivers by PCI vendor; loading all installed drivers takes seconds.
 const DRIVERS_OF_VENDORS: &[(u16, &[&str])] = &[
     (0x14e4, &["net_bnxt"]),
     (0x15ad, &["net_vmxnet3"]),
@@ -346,7 +352,7 @@ const DRIVERS_OF_VENDORS: &[(u16, &[&str])] = &[
     ),
 ];
 
-/// The drivers for the PCI device at this address, by what the kernel says of its vendor.
+/// The drivers for the PCI device at this address, by the vendor id that the kernel reports.
 fn drivers_of_pci(address: &str) -> Option<&'static [&'static str]> {
     let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{address}/vendor")).ok()?;
     let vendor = u16::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()?;
@@ -356,7 +362,7 @@ fn drivers_of_pci(address: &str) -> Option<&'static [&'static str]> {
         .map(|(_, drivers)| *drivers)
 }
 
-/// Whether device arguments begin with the full address of a PCI device, as in `0000:3b:00.0`.
+/// Whether device arguments begin with the full address of a PCI device, such as `0000:3b:00.0`.
 pub fn is_pci_address(device: &str) -> bool {
     let address = device.split(',').next().unwrap_or(device);
     let mut parts = address.split([':', '.']);
@@ -373,16 +379,16 @@ fn plugin_directory() -> String {
     String::from_utf8_lossy(&path[..path.len() - 1]).into_owned()
 }
 
-/// The CPUs this process may use, as DPDK writes them.
+/// The CPUs of the process' affinity mask, in the syntax of DPDK.
 fn allowed_cpus() -> Result<String, Error> {
     // SAFETY: all zeros is a valid set of CPUs.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is ours and has the size that is passed.
+    // SAFETY: the pointer is to a local variable of the size that is passed.
     let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
     if result != 0 {
         return Err(Error::new(
             libc::EINVAL,
-            "cannot tell which CPUs may be used",
+            "cannot read the CPU affinity mask",
         ));
     }
     let count = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
@@ -424,7 +430,7 @@ mod tests {
                 "net_tap".into()
             ])
         );
-        // There is no such device, so its vendor is not known.
+        // No such device exists, so its vendor is unknown.
         assert_eq!(Drivers::of_devices(["ffff:ff:1f.7"]), Drivers::All);
     }
 

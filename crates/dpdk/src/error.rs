@@ -1,8 +1,8 @@
-//! What can go wrong, as a sentence and an errno.
+//! The error type: a message and an errno.
 
 use std::ffi::CStr;
 
-/// A DPDK call failed.
+/// A failed call of DPDK.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -11,7 +11,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error with this positive errno; the sentence says what was tried and why it failed.
+    /// An error with a positive errno; the message names the operation and the reason.
     pub fn new(errno: i32, message: impl Into<String>) -> Self {
         Self {
             errno,
@@ -24,12 +24,12 @@ impl Error {
         self.errno
     }
 
-    /// Whether the driver just does not have the function.
+    /// Whether the driver does not implement the function.
     pub const fn is_unsupported(&self) -> bool {
         matches!(self.errno, libc::ENOTSUP | libc::ENOSYS)
     }
 
-    /// Turns a result of the usual kind (0 or more is success, else a negative errno) into ours.
+    /// Converts DPDK's usual return value: 0 or more for success, else a negative errno.
     pub(crate) fn check(what: &str, result: i32) -> Result<i32, Self> {
         if result >= 0 {
             Ok(result)
@@ -38,15 +38,15 @@ impl Error {
         }
     }
 
-    /// The error of a call that reports through `rte_errno`.
+    /// The error of a call that sets `rte_errno`.
     pub(crate) fn last(what: &str) -> Self {
-        // SAFETY: the function only reads a variable of this thread.
+        // SAFETY: the function reads a thread-local variable.
         Self::of(what, unsafe { dpdk_sys::urdma_errno() })
     }
 
     pub(crate) fn of(what: &str, errno: i32) -> Self {
-        // SAFETY: the function takes any number and returns a string that lives until this thread's
-        // next call.
+        // SAFETY: the function accepts any number and returns a string that is valid until the next
+        // call in this thread.
         let text = unsafe { CStr::from_ptr(dpdk_sys::rte_strerror(errno)) };
         Self::new(errno, format!("{what}: {}", text.to_string_lossy()))
     }

@@ -1,9 +1,9 @@
-//! What a primary leaves in the file system.
+//! The files of a primary: hugepages and the runtime directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The hugetlbfs mounts of this machine.
+/// The mount points of hugetlbfs.
 fn hugetlbfs_mounts() -> Vec<PathBuf> {
     fs::read_to_string("/proc/mounts")
         .unwrap_or_default()
@@ -16,9 +16,9 @@ fn hugetlbfs_mounts() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The directory in which DPDK keeps one of its own for each file prefix.
+/// The parent of DPDK's runtime directories, one per file prefix.
 pub(crate) fn default_runtime_directory() -> PathBuf {
-    // SAFETY: the call cannot fail and touches no memory.
+    // SAFETY: the call cannot fail and accesses no memory.
     let root = unsafe { libc::getuid() } == 0;
     let directory = match std::env::var_os("RUNTIME_DIRECTORY") {
         Some(directory) => directory.into(),
@@ -30,10 +30,10 @@ pub(crate) fn default_runtime_directory() -> PathBuf {
     directory.join("dpdk")
 }
 
-/// Removes the hugepage files and run-time files of a primary that is gone, however it ended.
+/// Removes the hugepage files and the runtime directory of a primary that has ended, also by a
+/// crash.
 ///
-/// `runtime_directory` is the one its [`crate::EalOptions`] named. Files of a primary that still
-/// lives must not be removed.
+/// `runtime_directory` is that of its [`crate::EalOptions`]. The primary must not run.
 pub fn remove_leftovers(file_prefix: &str, runtime_directory: Option<&Path>) {
     let marker = format!("{file_prefix}map_");
     for mount in hugetlbfs_mounts() {
@@ -48,7 +48,7 @@ pub fn remove_leftovers(file_prefix: &str, runtime_directory: Option<&Path>) {
     });
     if !file_prefix.is_empty() && !file_prefix.contains('/') && !file_prefix.starts_with('.') {
         let _ = fs::remove_dir_all(runtime.join(file_prefix));
-        // Only when it was the last.
+        // Succeeds only if no other primary has a directory here.
         let _ = fs::remove_dir(runtime);
     }
 }

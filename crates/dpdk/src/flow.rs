@@ -1,4 +1,4 @@
-//! Flow rules: packets for one UDP port go to one queue.
+//! Flow rules that steer the packets for one UDP port to one queue.
 
 use std::ffi::{c_char, CStr};
 use std::ptr::{null_mut, NonNull};
@@ -7,7 +7,7 @@ use dpdk_sys::rte_flow;
 
 use crate::{Error, Port, QueueIndex};
 
-/// Which IP a rule looks at; a slot that is reached over both needs two rules.
+/// The IP version that a rule matches; a slot that uses both needs two rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowVersion {
     /// UDP over IPv4.
@@ -16,7 +16,7 @@ pub enum FlowVersion {
     V6,
 }
 
-/// An installed rule; dropping it removes it. The port must still exist then.
+/// An installed rule, removed when this is dropped. The port must still exist then.
 #[derive(Debug)]
 pub struct FlowRule {
     port: u16,
@@ -24,15 +24,15 @@ pub struct FlowRule {
 }
 
 // SAFETY: DPDK's flow functions may be called from any thread, one at a time, which ownership
-// ensures.
+// guarantees.
 unsafe impl Send for FlowRule {}
 
 impl Port {
-    /// Sends UDP datagrams for `udp_port` to `queue`.
+    /// Steers UDP datagrams for `udp_port` to `queue`.
     ///
     /// # Errors
-    /// [`Error::is_unsupported`] where the driver has no such rules, which most software drivers do
-    /// not; forwarding by slot does the work then. Else the driver's reason.
+    /// [`Error::is_unsupported`] if the driver has no such rules, as most software drivers; urdmad
+    /// then forwards the packets. Otherwise the driver's error.
     pub fn steer(
         &self,
         udp_port: u16,
@@ -41,8 +41,8 @@ impl Port {
     ) -> Result<FlowRule, Error> {
         let mut message = [0 as c_char; 128];
         let mut flow = null_mut();
-        // SAFETY: the port exists; the pointer and the message buffer are ours, and the buffer's
-        // length is passed.
+        // SAFETY: the port exists; the pointers are to local variables, and the length passed is
+        // that of the message buffer.
         let result = unsafe {
             dpdk_sys::urdma_flow_udp_port(
                 self.id(),
@@ -61,7 +61,7 @@ impl Port {
                 pointer,
             }),
             _ => {
-                // SAFETY: the buffer was zeroed and is filled with a string that ends inside it.
+                // SAFETY: the buffer was zeroed, and the string written to it ends within it.
                 let reason = unsafe { CStr::from_ptr(message.as_ptr()) };
                 Err(Error::new(
                     -result,
@@ -77,8 +77,8 @@ impl Port {
 
 impl Drop for FlowRule {
     fn drop(&mut self) {
-        // SAFETY: the rule was made on this port and is destroyed once; a port that is gone is
-        // refused by DPDK.
+        // SAFETY: the rule was created on this port and is destroyed once; DPDK refuses the number
+        // of a port that does not exist.
         unsafe { dpdk_sys::rte_flow_destroy(self.port, self.pointer.as_ptr(), null_mut()) };
     }
 }

@@ -4,33 +4,33 @@ use arrayvec::ArrayVec;
 
 use crate::{free_bulk, Burst, Error, Mempool, RxQueue, TxQueue};
 
-/// Bursts that are thrown away at most when a queue is taken back: more than any queue holds.
+/// Bursts to discard at most when a queue is reclaimed: more than any queue holds.
 const DRAIN_BURSTS: usize = 1024;
-/// One of so many buffers of a pool must be free for a pair that could not be stopped to be lent
-/// again.
+/// A pair that cannot be stopped is lent again only if at least one in this many buffers of its
+/// pool is free.
 const MINIMUM_SHARE: u32 = 4;
 
-/// Both queues of one index, with the pool that the receive queue fills its buffers from.
+/// Both queues of one index, with the pool from which the receive queue takes its buffers.
 ///
-/// Received buffers are of this pool, and nobody else's are: [`QueuePair::lend`] counts on it.
+/// No other queue uses the pool, on which [`QueuePair::lend`] relies.
 #[derive(Debug)]
 pub struct QueuePair {
-    /// Where packets arrive.
+    /// The receive queue.
     pub rx: RxQueue,
-    /// Where packets leave.
+    /// The transmit queue.
     pub tx: TxQueue,
-    /// The pool of `rx`, and of what the pair's user sends.
+    /// The pool of `rx`, and of the packets that the user of the pair sends.
     pub pool: Mempool,
 }
 
 impl QueuePair {
-    /// Gives the pair to another process, which attaches to it as a secondary.
+    /// Lends the pair to another process, which attaches as a secondary.
     ///
     /// # Errors
-    /// The pair, when this process still holds buffers of its pool.
+    /// The pair, if this process still holds buffers of its pool.
     pub fn lend(self) -> Result<Lent, QueuePair> {
-        // Buffers in a NIC's descriptors are not in the pool either: how many that is, is known
-        // when the pair is idle, which the first lending sees.
+        // Buffers in a NIC's descriptors are not in the pool either. Their number is taken at the
+        // first lending, when the pair is idle.
         let resting = self.pool.available();
         if is_software(&self.rx) && resting != self.pool.buffers() {
             return Err(self);
@@ -50,30 +50,29 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// The pool of the pair: its name and counts are of interest.
+    /// The pool of the pair, for its name and counts.
     pub const fn pool(&self) -> &Mempool {
         &self.pair.pool
     }
 
-    /// Takes the pair back from a process that is gone, however it ended; nothing of what it held
-    /// stays lost.
+    /// Reclaims the pair and the buffers of a process that has exited or was killed.
     ///
-    /// Packets that wait in the receive queue are thrown away. The process must have ended: one
-    /// that still used the pair would corrupt the pool.
+    /// Packets in the receive queue are discarded. The process must have ended: if it still used
+    /// the pair, it would corrupt the pool.
     ///
-    /// Where the driver cannot stop one pair of queues (net_virtio), the descriptors are all there
-    /// again, but the buffers that a killed process held stay lost, and what it sent last comes
-    /// back when the pair sends again: such a pair is usable as long as a quarter of its buffers
-    /// are free.
+    /// If the driver cannot stop a single pair of queues (net_virtio), all descriptors are
+    /// reclaimed, but the buffers that a killed process held are lost, and those of its last
+    /// packets are freed when the pair transmits again. Such a pair is usable as long as a quarter
+    /// of its buffers is free.
     ///
     /// # Errors
-    /// Too few buffers came back: the pair is unusable until the port is configured again.
+    /// Too few buffers were reclaimed: the pair is unusable until the port is configured again.
     pub fn take_back(mut self) -> Result<QueuePair, Error> {
         let stopped = self.pair.stop()?;
         let is_rebuilt = stopped || is_software(&self.pair.rx);
         if is_rebuilt {
-            // SAFETY: the other process is gone, the driver's buffers are back or it never keeps
-            // any, and lending was refused while this process held any.
+            // SAFETY: the other process has ended; the driver has returned its buffers, or never
+            // keeps any; this process holds none, since `lend` refuses the pair otherwise.
             unsafe { self.pair.pool.rebuild() }?;
         }
         if stopped {
@@ -91,7 +90,7 @@ impl Lent {
         if have < want {
             return Err(Error::new(
                 libc::EBUSY,
-                format!("{have} buffers of a lent queue are left, and {want} are needed"),
+                format!("only {have} buffers of a lent queue are free, {want} are needed"),
             ));
         }
         Ok(self.pair)
@@ -109,8 +108,8 @@ impl Lent {
 }
 
 impl QueuePair {
-    /// Stops both queues, so that the driver gives back the buffers in their descriptors; false,
-    /// with both running, when it cannot.
+    /// Stops both queues, so that the driver frees the buffers in their descriptors; false, with
+    /// both running, if it cannot.
     fn stop(&mut self) -> Result<bool, Error> {
         if self.rx.stop().is_err() {
             return Ok(false);
@@ -127,35 +126,35 @@ impl QueuePair {
         self.rx.start()
     }
 
-    /// Makes whole what a process that was killed in the middle of a burst has left in the queues.
+    /// Repairs the queues after a process was killed in the middle of a burst.
     fn mend(&mut self) {
-        // SAFETY: the port and the pair exist, and nobody else uses the pair.
+        // SAFETY: the port and the pair exist, and no other thread or process uses the pair.
         let result = unsafe { dpdk_sys::urdma_virtio_mend(self.rx.port(), self.rx.index().0) };
-        // The driver is another one, or not as it is known.
+        // Another driver, or an unknown version of it.
         let _ = result;
     }
 }
 
-/// Whether the queue's driver takes buffers only while it receives, and keeps none.
+/// Whether the queue's driver allocates buffers only while it receives, and keeps none.
 fn is_software(rx: &RxQueue) -> bool {
     rx.driver_is("net_memif") || rx.driver_is("net_ring")
 }
 
 impl RxQueue {
     fn driver_is(&self, name: &str) -> bool {
-        // SAFETY: the port exists; the name it returns is a constant string.
+        // SAFETY: the port exists, and the returned name is a constant string.
         let driver = unsafe { std::ffi::CStr::from_ptr(dpdk_sys::urdma_port_driver(self.port())) };
         driver.to_bytes() == name.as_bytes()
     }
 
     fn stop(&mut self) -> Result<(), Error> {
-        // SAFETY: the queue was set up, and `&mut self` keeps other threads away.
+        // SAFETY: the queue was set up, and `&mut self` excludes other threads.
         let result = unsafe { dpdk_sys::rte_eth_dev_rx_queue_stop(self.port(), self.index().0) };
         Error::check("cannot stop the receive queue", result).map(|_| ())
     }
 
     fn start(&mut self) -> Result<(), Error> {
-        // SAFETY: the queue was set up, and `&mut self` keeps other threads away.
+        // SAFETY: the queue was set up, and `&mut self` excludes other threads.
         let result = unsafe { dpdk_sys::rte_eth_dev_rx_queue_start(self.port(), self.index().0) };
         Error::check("cannot start the receive queue again", result).map(|_| ())
     }
@@ -163,13 +162,13 @@ impl RxQueue {
 
 impl TxQueue {
     fn stop(&mut self) -> Result<(), Error> {
-        // SAFETY: the queue was set up, and `&mut self` keeps other threads away.
+        // SAFETY: the queue was set up, and `&mut self` excludes other threads.
         let result = unsafe { dpdk_sys::rte_eth_dev_tx_queue_stop(self.port(), self.index().0) };
         Error::check("cannot stop the transmit queue", result).map(|_| ())
     }
 
     fn start(&mut self) -> Result<(), Error> {
-        // SAFETY: the queue was set up, and `&mut self` keeps other threads away.
+        // SAFETY: the queue was set up, and `&mut self` excludes other threads.
         let result = unsafe { dpdk_sys::rte_eth_dev_tx_queue_start(self.port(), self.index().0) };
         Error::check("cannot start the transmit queue again", result).map(|_| ())
     }

@@ -1,24 +1,23 @@
-//! A safe wrapper of the parts of DPDK that urdma uses: environment, pools, ports, queues, flow
-//! rules.
+//! A safe wrapper of the parts of DPDK that urdma uses: EAL, pools, ports, queues, flow rules.
 //!
 //! # Linking
-//! Neither this crate nor `dpdk-sys` links DPDK, because the daemon wants the shared one (any
-//! driver) and the library of leased queues a small static one (fast to load). A crate that makes a
-//! program puts this in its build script:
+//! Neither this crate nor `dpdk-sys` links DPDK: the daemon needs the shared libraries (all
+//! drivers), and the library of leased queues a small static set (fast to load). A crate of a
+//! program has this in its build script:
 //! ```text
 //! for argument in std::env::var("DEP_URDMA_DPDK_LINK").unwrap().split(' ') {
 //!     println!("cargo:rustc-link-arg={argument}");
 //! }
 //! ```
 //!
-//! # Order of life
-//! [`Eal`] first, once a process. [`Mempool`]s and [`Port`]s keep it alive; it is cleaned up when
-//! the last of them is gone. Queues ([`RxQueue`], [`TxQueue`], [`QueuePair`]) are taken from a
-//! configured port, each once, and used by one thread at a time.
+//! # Lifetimes
+//! A process creates one [`Eal`]. [`Mempool`]s and [`Port`]s hold references to it; it is cleaned
+//! up when the last of them is dropped. Queues ([`RxQueue`], [`TxQueue`], [`QueuePair`]) are taken
+//! from a configured port, each once, and used by one thread at a time.
 //!
 //! # Errors
-//! [`Error`] carries a sentence and a positive errno; "not supported" ([`Error::is_unsupported`])
-//! is a normal answer of many drivers.
+//! [`Error`] has a message and a positive errno; "not supported" ([`Error::is_unsupported`]) is a
+//! normal result of many drivers.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

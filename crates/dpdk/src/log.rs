@@ -1,4 +1,4 @@
-//! Where DPDK's messages go, and the last of them as the reason of a failure.
+//! The log of DPDK; its last lines are the reason of a failed initialisation.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -7,17 +7,17 @@ use std::path::PathBuf;
 
 use crate::Error;
 
-/// Where DPDK's messages go: never to standard output or the system's log.
+/// The destination of DPDK's log messages, which is never standard output or the system log.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Log {
-    /// Nowhere; a failed start still says why.
+    /// None; a failed initialisation still reports its reason.
     #[default]
     Off,
-    /// To the end of this file.
+    /// Appended to this file.
     File(PathBuf),
 }
 
-/// An open log, before and while DPDK starts.
+/// The open log, before and during the initialisation.
 pub(crate) struct Sink {
     file: File,
     start: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Opens the log and makes DPDK write to it.
+    /// Opens the log and redirects DPDK's messages to it.
     pub(crate) fn open(log: &Log) -> Result<Self, Error> {
         let mut file = match log {
             Log::Off => memory_file()?,
@@ -45,14 +45,14 @@ impl Sink {
         let copy = file
             .try_clone()
             .map_err(|error| Error::new(libc::EMFILE, format!("cannot open a log: {error}")))?;
-        // SAFETY: the descriptor is open, ours alone, and given away to the stream; the mode is a
-        // constant string.
+        // SAFETY: the descriptor is open and not used elsewhere, and the stream takes ownership of
+        // it; the mode is a constant string.
         let stream = unsafe { libc::fdopen(copy.into_raw_fd(), c"a".as_ptr()) };
         if stream.is_null() {
             return Err(Error::new(libc::ENOMEM, "cannot open a log stream"));
         }
-        // SAFETY: the stream is open and is never closed, since any thread of DPDK may write to it
-        // until the end.
+        // SAFETY: the stream is open, and never closed, since any thread of DPDK may write to it
+        // until the process ends.
         unsafe { dpdk_sys::rte_openlog_stream(stream.cast()) };
         Ok(Self {
             file,
@@ -61,7 +61,7 @@ impl Sink {
         })
     }
 
-    /// The last lines that were written since the log was opened, as one sentence.
+    /// The last lines that were written since the log was opened, joined into one.
     pub(crate) fn reason(&mut self) -> String {
         let mut text = String::new();
         let mut octets = Vec::new();
@@ -79,15 +79,15 @@ impl Sink {
         last.join("; ")
     }
 
-    /// After the start: a log that is off stops growing.
+    /// Called after the initialisation: a log that is off accepts no more messages.
     pub(crate) fn settle(self) {
         if !self.off {
             return;
         }
-        // The stream's descriptor is the lowest that shares our file; emptying the file and sealing
-        // it against growth makes every later write fail, which DPDK ignores.
+        // The stream's descriptor refers to the same file. After the file is truncated and sealed
+        // against growth, every write fails, which DPDK ignores.
         let _ = self.file.set_len(0);
-        // SAFETY: the descriptor is open; the call changes nothing in this process' memory.
+        // SAFETY: the descriptor is open, and the call accesses no memory.
         unsafe {
             libc::fcntl(
                 self.file.as_raw_fd(),
@@ -100,11 +100,11 @@ impl Sink {
 
 fn memory_file() -> Result<File, Error> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a constant string; the call touches no memory of ours.
+    // SAFETY: the name is a constant string.
     let descriptor = unsafe { libc::memfd_create(c"urdma-eal-log".as_ptr(), flags) };
     if descriptor < 0 {
         return Err(Error::new(libc::ENOMEM, "cannot make a log in memory"));
     }
-    // SAFETY: the descriptor was just opened and belongs to nobody else.
+    // SAFETY: the descriptor was just opened and has no other owner.
     Ok(unsafe { File::from_raw_fd(descriptor) })
 }

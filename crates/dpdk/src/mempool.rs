@@ -8,45 +8,45 @@ use dpdk_sys::rte_mempool;
 
 use crate::{Burst, Eal, Error, Mbuf, Process, MAX_BURST};
 
-/// Octets in front of a received packet in its buffer.
+/// Octets before a received packet in its buffer.
 pub const HEADROOM_OCTETS: usize = dpdk_sys::RTE_PKTMBUF_HEADROOM as usize;
 
-/// Every pool is made with these functions, by name: a number would mean different ones in
-/// processes that loaded other drivers (doc/adr/0003-dpdk-linking.md).
+/// The functions of every pool, by name: their index differs between processes with different
+/// drivers (doc/adr/0003-dpdk-linking.md).
 const OPS: &std::ffi::CStr = c"ring_mp_mc";
 
-/// What a pool is like.
+/// Parameters of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// How many buffers; 2^n - 1 uses memory best.
+    /// Number of buffers; 2^n - 1 is the best use of memory.
     pub buffers: u32,
-    /// How many buffers a thread keeps for itself, up to 512.
+    /// Buffers in the cache of a thread, up to 512.
     pub cache: u32,
     /// Octets of each buffer including [`HEADROOM_OCTETS`].
     pub buffer_octets: u16,
 }
 
-/// A pool of packet buffers. It stays when this is dropped, as long as DPDK runs.
+/// A pool of packet buffers. Dropping this does not free the pool, which lives as long as DPDK.
 #[derive(Clone, Debug)]
 pub struct Mempool {
     pointer: NonNull<rte_mempool>,
     _eal: Eal,
 }
 
-// SAFETY: pools made with OPS may be used by any number of threads at once.
+// SAFETY: pools with OPS may be used by several threads at once.
 unsafe impl Send for Mempool {}
 // SAFETY: as above.
 unsafe impl Sync for Mempool {}
 
 impl Mempool {
-    /// Makes a pool that secondaries find by its name (up to 25 octets).
+    /// Creates a pool, which secondaries find by its name (up to 25 octets).
     ///
     /// # Errors
-    /// `EEXIST`, `ENOMEM` (the primary's memory is too small), or `EINVAL`.
+    /// `EEXIST`, `ENOMEM` (the primary has too little memory), or `EINVAL`.
     pub fn create(eal: &Eal, name: &str, config: &PoolConfig) -> Result<Self, Error> {
-        let what = format!("cannot make a pool of {} buffers", config.buffers);
+        let what = format!("cannot create a pool of {} buffers", config.buffers);
         let c_name = c_name(name)?;
-        // SAFETY: DPDK runs, and the strings live during the call.
+        // SAFETY: DPDK is initialised, and the strings live during the call.
         let pointer = unsafe {
             dpdk_sys::rte_pktmbuf_pool_create_by_ops(
                 c_name.as_ptr(),
@@ -64,19 +64,19 @@ impl Mempool {
         })
     }
 
-    /// Finds a pool that the primary made with [`Mempool::create`].
+    /// Finds a pool that the primary created with [`Mempool::create`].
     ///
     /// # Errors
-    /// `ENOENT` when there is none with this name.
+    /// `ENOENT` if no pool has this name.
     pub fn lookup(eal: &Eal, name: &str) -> Result<Self, Error> {
         let what = format!("cannot find the pool {name}");
         let c_name = c_name(name)?;
-        // SAFETY: DPDK runs, and the string lives during the call.
+        // SAFETY: DPDK is initialised, and the string lives during the call.
         let pointer = unsafe { dpdk_sys::rte_mempool_lookup(c_name.as_ptr()) };
         let pointer = NonNull::new(pointer).ok_or_else(|| Error::last(&what))?;
         if eal.process() == Process::Secondary {
-            // SAFETY: the pool exists, and no other thread of this process uses one yet that this
-            // could disturb: all pools have the same functions.
+            // SAFETY: the pool exists. The call changes no pool that another thread uses, since all
+            // pools have the same functions.
             let result = unsafe { dpdk_sys::urdma_pool_bind(pointer.as_ptr(), OPS.as_ptr()) };
             Error::check(&what, result)?;
         }
@@ -86,13 +86,14 @@ impl Mempool {
         })
     }
 
-    /// How many buffers there are.
+    /// The number of buffers.
     pub fn buffers(&self) -> u32 {
         // SAFETY: the pool exists; its size never changes.
         unsafe { dpdk_sys::urdma_pool_size(self.pointer.as_ptr()) }
     }
 
-    /// How many buffers are in the pool or in caches of its users; not exact while others use it.
+    /// The number of buffers in the pool and in the caches of its users; not exact while it is in
+    /// use.
     pub fn available(&self) -> u32 {
         // SAFETY: the pool exists; the function only reads counters.
         unsafe { dpdk_sys::rte_mempool_avail_count(self.pointer.as_ptr()) }
@@ -104,8 +105,8 @@ impl Mempool {
         unsafe { dpdk_sys::urdma_pool_data_room(self.pointer.as_ptr()) }
     }
 
-    /// Adds `count` buffers to the burst, all or none; false when the pool or the burst has not
-    /// enough.
+    /// Allocates `count` buffers into the burst, all or none; false if the pool has too few buffers
+    /// or the burst too little room.
     #[inline]
     pub fn alloc_bulk(&self, burst: &mut Burst, count: usize) -> bool {
         let held = burst.len();
@@ -115,34 +116,35 @@ impl Mempool {
         let Ok(number) = u32::try_from(count) else {
             return false;
         };
-        // SAFETY: behind the burst's last element is room for `count` more, checked above.
+        // SAFETY: the burst has room for `count` more elements, as checked above.
         let free = unsafe { burst.as_mut_ptr().add(held) };
-        // SAFETY: the pool exists; `Mbuf` is a transparent pointer; the function fills `count` of
+        // SAFETY: the pool exists; `Mbuf` is a transparent pointer; the function writes `count` of
         // them or none.
         let result =
             unsafe { dpdk_sys::urdma_mbuf_alloc_bulk(self.pointer.as_ptr(), free.cast(), number) };
         if result != 0 {
             return false;
         }
-        // SAFETY: `count` more elements were just filled with buffers that are ours.
+        // SAFETY: `count` more elements were just written; the burst owns their buffers.
         unsafe { burst.set_len(held + count) };
         true
     }
 
-    /// One buffer, if there is one left.
+    /// Allocates one buffer; `None` if the pool is empty.
     pub fn alloc(&self) -> Option<Mbuf> {
         let mut burst: Burst = ArrayVec::new();
         self.alloc_bulk(&mut burst, 1);
         burst.pop()
     }
 
-    /// Puts every buffer back, wherever it was: for a pool whose only user died.
+    /// Returns every buffer to the pool, regardless of its last use: for a pool whose only user was
+    /// killed.
     ///
     /// # Safety
-    /// No thread of any process uses the pool, no [`Mbuf`] of it is left in this one, and no driver
-    /// holds any.
+    /// No thread of any process uses the pool, this process has no [`Mbuf`] of it, and no driver
+    /// holds any of its buffers.
     pub(crate) unsafe fn rebuild(&self) -> Result<(), Error> {
-        // SAFETY: the pool exists and was made with OPS; the caller keeps everybody else away.
+        // SAFETY: the pool exists and has OPS; the caller guarantees that it is not in use.
         let result = unsafe { dpdk_sys::urdma_pool_rebuild(self.pointer.as_ptr()) };
         Error::check("cannot rebuild a pool", result).map(|_| ())
     }

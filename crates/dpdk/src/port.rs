@@ -1,56 +1,56 @@
-//! Ports: found or attached, configured, started.
+//! Ports: attachment, configuration, start and stop, counters.
 
 use std::ffi::{CStr, CString};
 
 use crate::connector::Connector;
 use crate::{Eal, Error, LcoreId, Mempool, QueueIndex, QueuePair, RxQueue, TxQueue};
 
-/// Descriptors of a queue where the configuration does not say.
+/// Descriptors of a queue, unless configured.
 const DEFAULT_DESCRIPTORS: u16 = 1024;
 
-/// The one driver that states a limit (1518 octets) and does not have it; its buffers' size is the
-/// limit.
+/// The driver whose reported limit of frames (1518 octets) does not apply; the size of its buffers
+/// is the limit.
 const MEMIF: &str = "net_memif";
 
-/// What a port's driver can do.
+/// The capabilities of a port's driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortInfo {
-    /// Name of the driver, like `net_memif`.
+    /// Name of the driver, such as `net_memif`.
     pub driver: String,
-    /// Queue pairs at most.
+    /// Maximum number of queue pairs.
     pub max_queue_pairs: u16,
-    /// Longest frame it says it receives, in octets; net_memif passes longer ones.
+    /// Longest received frame that the driver reports, in octets; net_memif accepts longer ones.
     pub max_frame_octets: u32,
-    /// Largest IP MTU it says it has.
+    /// Largest IP MTU that the driver reports.
     pub max_mtu: u16,
 }
 
-/// How a port is set up.
+/// Configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig<'a> {
-    /// One pool for each queue pair, from which that queue receives.
+    /// One pool per queue pair, for the buffers of its receive queue.
     pub pools: &'a [Mempool],
     /// IP MTU.
     pub mtu: u16,
-    /// Descriptors of each queue; `None` for 1024, or what the driver has.
+    /// Descriptors of each queue; `None`: 1024, within the limits of the driver.
     pub descriptors: Option<u16>,
-    /// Whether receive interrupts are wanted; see [`RxQueue::interrupt`].
+    /// Whether receive interrupts are enabled; see [`RxQueue::interrupt`].
     pub rx_interrupts: bool,
-    /// Spreads UDP over IPv4 over the queues by a hash with this key; see [`Port::spreading`].
-    /// `None` for not at all.
+    /// Key of the hash that distributes UDP over IPv4 over the queues (RSS); see
+    /// [`Port::spreading`]. `None`: no RSS.
     pub hash_key: Option<&'a [u8]>,
 }
 
-/// Whether a port has a link, and how fast.
+/// State and speed of a port's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Packets can pass.
+    /// Whether the link is up.
     pub up: bool,
-    /// Megabits a second; `None` when the driver does not know.
+    /// Megabits per second; `None` if the driver does not know it.
     pub megabits: Option<u32>,
 }
 
-/// A port's own counters.
+/// The counters of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PortStats {
     /// Packets received.
@@ -61,17 +61,17 @@ pub struct PortStats {
     pub tx_packets: u64,
     /// Octets sent.
     pub tx_octets: u64,
-    /// Packets the device dropped because no buffer was free.
+    /// Packets that the device dropped because no buffer was free.
     pub rx_missed: u64,
-    /// Broken packets.
+    /// Received packets with errors.
     pub rx_errors: u64,
-    /// Packets that could not be sent.
+    /// Packets that failed to be sent.
     pub tx_errors: u64,
-    /// Failed attempts to take a receive buffer.
+    /// Failed allocations of receive buffers.
     pub rx_no_buffer: u64,
 }
 
-/// A port. In the primary, dropping it stops and closes it.
+/// A port. In the primary it is stopped and closed when dropped.
 #[derive(Debug)]
 pub struct Port {
     id: u16,
@@ -79,24 +79,24 @@ pub struct Port {
     pools: Vec<Option<Mempool>>,
     owned: bool,
     started: bool,
-    /// Connects a net_memif client again and again.
+    /// Reconnects a net_memif client.
     connector: Option<Connector>,
     is_client: bool,
-    /// DPDK keeps a pointer to it.
+    /// The key of the hash, to which DPDK keeps a pointer.
     hash_key: Option<Vec<u8>>,
 }
 
 impl Port {
-    /// Attaches a device and takes its port: `net_memif0,role=server,...` or a PCI address with
-    /// arguments.
+    /// Attaches a device and returns its port. The device is `net_memif0,role=server,...` or a PCI
+    /// address with arguments.
     ///
     /// # Errors
-    /// The driver's reason, which its log says in more detail.
+    /// The driver's error; the log has more detail.
     pub fn attach(eal: &Eal, device: &str) -> Result<Self, Error> {
         let what = format!("cannot attach the device {device}");
         remove_stale_socket(device);
         let c_device = c_string(device)?;
-        // SAFETY: DPDK runs, and the string lives during the call.
+        // SAFETY: DPDK is initialised, and the string lives during the call.
         let result = unsafe { dpdk_sys::rte_dev_probe(c_device.as_ptr()) };
         if result < 0 && result != -libc::EEXIST {
             return Err(Error::of(&what, -result));
@@ -111,14 +111,14 @@ impl Port {
         Ok(port)
     }
 
-    /// Finds the port of a device by its name, as a secondary does.
+    /// Finds the port of a device by its name, in a secondary.
     ///
     /// # Errors
-    /// `ENODEV` when there is none.
+    /// `ENODEV` if no port has this name.
     pub fn find(eal: &Eal, name: &str) -> Result<Self, Error> {
         let c_name = c_string(name)?;
         let mut id = 0;
-        // SAFETY: DPDK runs; the string and the number live during the call.
+        // SAFETY: DPDK is initialised; the string and the number live during the call.
         let result = unsafe { dpdk_sys::rte_eth_dev_get_port_by_name(c_name.as_ptr(), &mut id) };
         Error::check(&format!("no port of the device {name}"), result)?;
         Ok(Self {
@@ -138,16 +138,16 @@ impl Port {
         self.id
     }
 
-    /// What the driver can do.
+    /// The capabilities of the driver.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device was removed.
     pub fn info(&self) -> Result<PortInfo, Error> {
-        // SAFETY: all zeros is a valid value of this plain structure.
+        // SAFETY: all zeros is a valid value of this plain C structure.
         let mut info: dpdk_sys::rte_eth_dev_info = unsafe { std::mem::zeroed() };
-        // SAFETY: the port exists, and the structure is ours.
+        // SAFETY: the port exists, and the pointer is to a local variable.
         let result = unsafe { dpdk_sys::rte_eth_dev_info_get(self.id, &mut info) };
-        Error::check("cannot ask the port what it can do", result)?;
+        Error::check("cannot query the port's capabilities", result)?;
         let driver = if info.driver_name.is_null() {
             String::new()
         } else {
@@ -163,15 +163,16 @@ impl Port {
         })
     }
 
-    /// Sets the port up with as many queue pairs as there are pools.
+    /// Configures the port with one queue pair per pool.
     ///
     /// # Errors
-    /// `EINVAL` for what the driver cannot do: number of queues, MTU; else the driver's reason.
+    /// `EINVAL` for a number of queues or an MTU that the driver does not support; otherwise the
+    /// driver's error.
     pub fn configure(&mut self, config: &PortConfig<'_>) -> Result<(), Error> {
         let info = self.info()?;
         let pairs = u16::try_from(config.pools.len()).unwrap_or(u16::MAX);
         self.check(config, &info, pairs)?;
-        // net_memif cannot be told an MTU and passes whatever fits its buffers.
+        // net_memif has no MTU and accepts all frames that fit its buffers.
         let mtu = if info.driver == MEMIF {
             0
         } else {
@@ -180,15 +181,15 @@ impl Port {
         self.configure_device(config, pairs, mtu)?;
         let wanted = config.descriptors.unwrap_or(DEFAULT_DESCRIPTORS);
         let (mut rx, mut tx) = (wanted, wanted);
-        // SAFETY: the port is configured, and the numbers are ours.
+        // SAFETY: the port is configured, and the pointers are to local variables.
         let result =
             unsafe { dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.id, &mut rx, &mut tx) };
-        Error::check("cannot choose the queues' length", result)?;
+        Error::check("cannot set the number of descriptors", result)?;
         // SAFETY: the port exists.
         let socket = unsafe { dpdk_sys::rte_eth_dev_socket_id(self.id) }.cast_unsigned();
         for (index, pool) in (0..pairs).zip(config.pools) {
-            // SAFETY: the port is configured with this queue; a null configuration means the
-            // driver's own; the pool lives as long as DPDK.
+            // SAFETY: the port is configured with this queue; a null configuration selects the
+            // driver's default; the pool lives as long as DPDK.
             let result = unsafe {
                 dpdk_sys::rte_eth_rx_queue_setup(
                     self.id,
@@ -210,7 +211,7 @@ impl Port {
         Ok(())
     }
 
-    /// Tells the device how many queue pairs there are, before they are set up.
+    /// Configures the number of queue pairs, before the queues are set up.
     fn configure_device(
         &mut self,
         config: &PortConfig<'_>,
@@ -263,11 +264,11 @@ impl Port {
 
     /// Starts the port.
     ///
-    /// A net_memif client whose server is not there yet, or goes away, is connected as soon as it
-    /// is: see [`Port::link`].
+    /// A net_memif client connects as soon as its server exists, and reconnects after the server
+    /// has restarted; see [`Port::link`].
     ///
     /// # Errors
-    /// The driver's reason.
+    /// The driver's error.
     pub fn start(&mut self) -> Result<(), Error> {
         if self.is_client {
             self.connector = Some(Connector::start(self.id)?);
@@ -280,21 +281,20 @@ impl Port {
         Ok(())
     }
 
-    /// Stops the port; its queues then carry nothing.
+    /// Stops the port; its queues then carry no packets.
     ///
     /// # Errors
-    /// The driver's reason.
+    /// The driver's error.
     pub fn stop(&mut self) -> Result<(), Error> {
         self.connector = None;
-        // SAFETY: the port exists; stopping a stopped one does nothing.
+        // SAFETY: the port exists; stopping a stopped port has no effect.
         let result = unsafe { dpdk_sys::urdma_port_stop(self.id) };
         Error::check("cannot stop the port", result)?;
         self.started = false;
         Ok(())
     }
 
-    /// Takes a queue pair with the pool it receives from; `None` for one that there is not, or that
-    /// was taken.
+    /// Takes a queue pair with its pool; `None` if it does not exist or has been taken.
     pub fn take_pair(&mut self, index: QueueIndex) -> Option<QueuePair> {
         let pool = self.pools.get_mut(usize::from(index.0))?.take()?;
         Some(QueuePair {
@@ -304,19 +304,19 @@ impl Port {
         })
     }
 
-    /// The queue pair that the primary lent to this process, a secondary.
+    /// The queue pair that the primary has lent to this process, a secondary.
     ///
-    /// `lcore` is this process' id, `pool` the name of the pool of this queue.
+    /// `lcore` is the lcore id of this process, `pool` the name of the queue pair's pool.
     ///
     /// # Errors
-    /// There is no such pool.
+    /// No pool has this name.
     pub fn borrow_pair(
         &self,
         index: QueueIndex,
         lcore: LcoreId,
         pool: &str,
     ) -> Result<QueuePair, Error> {
-        debug_assert!(lcore != LcoreId::PRIMARY, "the primary's id is its own");
+        debug_assert!(lcore != LcoreId::PRIMARY, "the lcore id is the primary's");
         Ok(QueuePair {
             rx: RxQueue::new(self.id, index, self.eal.clone()),
             tx: TxQueue::new(self.id, index, self.eal.clone()),
@@ -327,36 +327,36 @@ impl Port {
     /// The port's Ethernet address.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device was removed.
     pub fn mac(&self) -> Result<[u8; 6], Error> {
         // SAFETY: all zeros is a valid address.
         let mut address: dpdk_sys::rte_ether_addr = unsafe { std::mem::zeroed() };
-        // SAFETY: the port exists, and the structure is ours.
+        // SAFETY: the port exists, and the pointer is to a local variable.
         let result = unsafe { dpdk_sys::rte_eth_macaddr_get(self.id, &mut address) };
         Error::check("cannot read the port's address", result)?;
         Ok(address.addr_bytes)
     }
 
-    /// The IP MTU the driver works with; meaningless for net_memif.
+    /// The IP MTU of the driver; meaningless for net_memif.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device was removed.
     pub fn mtu(&self) -> Result<u16, Error> {
         let mut mtu = 0;
-        // SAFETY: the port exists, and the number is ours.
+        // SAFETY: the port exists, and the pointer is to a local variable.
         let result = unsafe { dpdk_sys::rte_eth_dev_get_mtu(self.id, &mut mtu) };
         Error::check("cannot read the port's MTU", result)?;
         Ok(mtu)
     }
 
-    /// The state of the link, without waiting for it.
+    /// The state of the link, without waiting for it to come up.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device was removed.
     pub fn link(&self) -> Result<Link, Error> {
-        // SAFETY: all zeros is a valid value of this plain structure.
+        // SAFETY: all zeros is a valid value of this plain C structure.
         let mut link: dpdk_sys::rte_eth_link = unsafe { std::mem::zeroed() };
-        // SAFETY: the port exists, and the structure is ours.
+        // SAFETY: the port exists, and the pointer is to a local variable.
         let result = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.id, &mut link) };
         Error::check("cannot read the port's link", result)?;
         Ok(Link {
@@ -366,14 +366,14 @@ impl Port {
         })
     }
 
-    /// The port's own counters; net_memif's count every process' packets.
+    /// The port's counters; those of net_memif include the packets of all processes.
     ///
     /// # Errors
-    /// The driver has none.
+    /// The driver has no counters.
     pub fn stats(&self) -> Result<PortStats, Error> {
-        // SAFETY: all zeros is a valid value of this plain structure.
+        // SAFETY: all zeros is a valid value of this plain C structure.
         let mut stats: dpdk_sys::rte_eth_stats = unsafe { std::mem::zeroed() };
-        // SAFETY: the port exists, and the structure is ours.
+        // SAFETY: the port exists, and the pointer is to a local variable.
         let result = unsafe { dpdk_sys::rte_eth_stats_get(self.id, &mut stats) };
         Error::check("cannot read the port's counters", result)?;
         Ok(PortStats {
@@ -388,24 +388,24 @@ impl Port {
         })
     }
 
-    /// Receives frames for every Ethernet group, as IPv6 neighbour discovery needs.
+    /// Enables reception of all multicast frames, which IPv6 neighbour discovery needs.
     ///
     /// # Errors
-    /// "Not supported", by drivers that filter nothing anyway.
+    /// "Not supported" by drivers that do not filter frames.
     pub fn accept_groups(&self) -> Result<(), Error> {
         // SAFETY: the port exists.
         let result = unsafe { dpdk_sys::rte_eth_allmulticast_enable(self.id) };
-        Error::check("cannot receive groups", result).map(|_| ())
+        Error::check("cannot receive multicast frames", result).map(|_| ())
     }
 
-    /// Receives every frame.
+    /// Enables promiscuous mode.
     ///
     /// # Errors
-    /// "Not supported", by drivers that filter nothing anyway.
+    /// "Not supported" by drivers that do not filter frames.
     pub fn accept_all(&self) -> Result<(), Error> {
         // SAFETY: the port exists.
         let result = unsafe { dpdk_sys::rte_eth_promiscuous_enable(self.id) };
-        Error::check("cannot receive every frame", result).map(|_| ())
+        Error::check("cannot enable promiscuous mode", result).map(|_| ())
     }
 }
 
@@ -415,17 +415,16 @@ impl Drop for Port {
             return;
         }
         if self.started {
-            // Nothing is to be done about a device that does not stop: it is closed next.
+            // An error is ignored, since the port is closed next.
             let _ = self.stop();
         }
-        // SAFETY: the port exists and is stopped; queues that are still held find a function that
-        // does nothing.
+        // SAFETY: the port exists and is stopped; bursts on its queues have no effect from then on.
         unsafe { dpdk_sys::urdma_port_close(self.id) };
     }
 }
 
-/// Removes the socket of a net_memif server that was killed; net_memif itself only says that it is
-/// in use.
+/// Removes the socket that a killed net_memif server left, which net_memif would report to be in
+/// use.
 fn remove_stale_socket(device: &str) {
     let value = |key: &str| {
         let mut pairs = device
@@ -439,8 +438,8 @@ fn remove_stale_socket(device: &str) {
         return;
     }
     let Some(path) = value("socket") else { return };
-    // The socket is of another type, so that even a living server is not connected to, but answers
-    // differently.
+    // The probe uses another socket type, so it does not connect to a running server, but the error
+    // shows whether there is one.
     let answer = std::os::unix::net::UnixStream::connect(path);
     if answer.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused) {
         let _ = std::fs::remove_file(path);

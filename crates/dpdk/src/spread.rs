@@ -1,44 +1,44 @@
-//! Receive-side scaling: a NIC hashes a packet's addresses and ports, and the hash's entry in a
-//! table names the queue.
+//! Receive-side scaling (RSS): a NIC hashes the addresses and ports of a packet, and the entry of
+//! the redirection table at the hash selects the queue.
 
 use crate::{Error, Port, QueueIndex};
 
-/// How a port spreads UDP over IPv4 when it is configured with a key.
+/// Parameters of RSS on a port, for UDP over IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spreading {
-    /// Entries of the table; the low bits of the hash choose one.
+    /// Entries of the redirection table; the low bits of the hash select one.
     pub entries: u16,
-    /// Octets of the key.
+    /// Octets of the hash key.
     pub key_octets: u8,
 }
 
 impl Port {
-    /// How the port spreads; `None` when its driver cannot, or lets nobody choose the key and the
+    /// The RSS parameters of the port; `None` if its driver has no RSS, or no configurable key and
     /// table.
     ///
     /// # Errors
-    /// The device is gone.
+    /// The device was removed.
     pub fn spreading(&self) -> Result<Option<Spreading>, Error> {
         let (mut entries, mut key_octets) = (0, 0);
-        // SAFETY: the port exists, and the numbers are ours.
+        // SAFETY: the port exists, and the pointers are to local variables.
         let result =
             unsafe { dpdk_sys::urdma_port_spreading(self.id(), &mut entries, &mut key_octets) };
-        Error::check("cannot ask the port how it spreads packets", result)?;
+        Error::check("cannot query the port's RSS parameters", result)?;
         Ok((entries > 0 && key_octets > 0).then_some(Spreading {
             entries,
             key_octets,
         }))
     }
 
-    /// Sets the queue of each entry of the table; the port must be started.
+    /// Sets the queue of each entry of the redirection table; the port must be started.
     ///
     /// # Errors
-    /// The driver's reason, or `EINVAL` when the table is not that long.
+    /// The driver's error, or `EINVAL` if the length is not that of the table.
     pub fn redirect(&self, queues: &[QueueIndex]) -> Result<(), Error> {
         let queues: Vec<u16> = queues.iter().map(|queue| queue.0).collect();
         let entries = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-        // SAFETY: the port exists, and there are that many entries.
+        // SAFETY: the port exists, and the slice has as many entries as the call is told.
         let result = unsafe { dpdk_sys::urdma_port_redirect(self.id(), queues.as_ptr(), entries) };
-        Error::check("cannot change the table of the receive queues", result).map(|_| ())
+        Error::check("cannot set the redirection table", result).map(|_| ())
     }
 }

@@ -1,4 +1,4 @@
-//! A process in one of the roles, spoken to by lines.
+//! A process in one of the roles, controlled by lines on its standard input and output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -6,7 +6,7 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// More than the processes themselves have with one another.
+/// Longer than the time limits of the processes themselves.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Role {
@@ -42,7 +42,7 @@ impl Role {
         }
     }
 
-    /// The next line the process prints; panics when none comes in time.
+    /// The next line that the process prints; panics if none arrives in time.
     pub(crate) fn line(&self) -> String {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => line,
@@ -50,7 +50,7 @@ impl Role {
         }
     }
 
-    /// The next line if it comes within a second.
+    /// The next line, if it arrives within a second.
     pub(crate) fn line_soon(&self) -> Option<String> {
         match self.lines.recv_timeout(Duration::from_secs(1)) {
             Ok(line) => Some(line),
@@ -59,23 +59,23 @@ impl Role {
         }
     }
 
-    /// Stops all its threads.
+    /// Stops all threads of the process.
     pub(crate) fn stop(&self) {
         let pid = self.signal(libc::SIGSTOP);
         let mut status = 0;
-        // SAFETY: the child is ours, and the place for its status too.
+        // SAFETY: the process is our child, and the pointer is to a local variable.
         let stopped = unsafe { libc::waitpid(pid, &mut status, libc::WUNTRACED) };
         assert!(stopped == pid && libc::WIFSTOPPED(status), "{}", self.name);
     }
 
-    /// Lets them run again.
+    /// Continues a stopped process.
     pub(crate) fn go_on(&self) {
         self.signal(libc::SIGCONT);
     }
 
     fn signal(&self, signal: i32) -> i32 {
         let pid = self.child.id().try_into().unwrap();
-        // SAFETY: the child is ours and has not been waited for.
+        // SAFETY: the process is our child and has not been waited for.
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
         pid
     }
@@ -95,7 +95,7 @@ impl Role {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// Kills the process, as an operator or the kernel would.
+    /// Kills the process by SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

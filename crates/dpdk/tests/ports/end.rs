@@ -13,10 +13,10 @@ use dpdk::{
     PoolConfig, Port, PortConfig, Process, QueueIndex, QueuePair, HEADROOM_OCTETS,
 };
 
-/// Local experimental ethertype: nobody else answers to it.
+/// The local experimental ethertype, which no other program on the link uses.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const PATIENCE: Duration = Duration::from_secs(30);
-/// net_af_xdp takes 2048 for a start.
+/// net_af_xdp allocates 2048 at the start.
 const BUFFERS: u32 = 4607;
 
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
         &PoolConfig {
             buffers: BUFFERS,
             cache: 64,
-            // net_af_xdp wants room for a page.
+            // net_af_xdp needs buffers of a page.
             buffer_octets: u16::try_from(HEADROOM_OCTETS).unwrap() + (mtu + 64).max(2048),
         },
     )
@@ -85,7 +85,7 @@ fn log(directory: &str, name: &str) -> String {
 
 fn enter(namespace: &str) {
     let file = File::open(format!("/var/run/netns/{namespace}")).unwrap();
-    // SAFETY: the descriptor is that of a network namespace; only this process moves.
+    // SAFETY: the descriptor is that of a network namespace.
     let result = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
     assert_eq!(result, 0, "cannot enter {namespace}");
 }
@@ -173,7 +173,7 @@ impl End {
             yield_now();
         }
         while self.pair.tx.burst(&mut burst) == 0 {
-            assert!(Instant::now() < deadline, "nobody takes a frame");
+            assert!(Instant::now() < deadline, "no frame was sent");
             yield_now();
         }
         println!("sent");
@@ -204,7 +204,7 @@ impl End {
         println!("received");
     }
 
-    /// Sends and receives long frames as fast as it can.
+    /// Sends and receives long frames at full rate.
     fn flood(&mut self, time: Duration) {
         println!("flooding");
         let deadline = Instant::now() + time;

@@ -1,5 +1,5 @@
-//! Ports of several drivers without hugepages, each end a process of its own, because DPDK starts
-//! only once in a process.
+//! Ports of several drivers without hugepages. Each end is a process of its own, because a process
+//! can initialise DPDK only once.
 //!
 //! Needs root for network namespaces.
 
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A directory for one case.
+/// The directory of one case.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -108,7 +108,7 @@ impl Drop for Directory {
     }
 }
 
-/// Connects to a memif server as a client does, and closes the connection at once.
+/// Connects to a memif server as a client, and closes the connection at once.
 fn connect_and_leave(server: &Path) {
     let mut address = libc::sockaddr_un {
         sun_family: libc::sa_family_t::try_from(libc::AF_UNIX).unwrap(),
@@ -122,12 +122,12 @@ fn connect_and_leave(server: &Path) {
         *to = libc::c_char::from_ne_bytes([*from]);
     }
     let octets = u32::try_from(size_of_val(&address)).unwrap();
-    // SAFETY: opens a socket.
+    // SAFETY: the call has no preconditions.
     let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0) };
     assert!(socket >= 0);
-    // SAFETY: the descriptor is ours alone.
+    // SAFETY: the descriptor was just opened and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-    // SAFETY: the address has that size and its path ends with a zero.
+    // SAFETY: the address has that size, and its path ends with a zero octet.
     let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), octets) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
@@ -140,7 +140,7 @@ fn pass(a: &mut Role, b: &mut Role, lengths: &[usize]) {
     for octets in lengths {
         for _ in 0..2 {
             assert_eq!(b.ask(&format!("receive {octets}")), "receiving");
-            // What is sent while a link comes up may be lost.
+            // Frames may be lost while the link comes up.
             loop {
                 assert_eq!(a.ask(&format!("send {octets}")), "sent");
                 if let Some(line) = b.line_soon() {
@@ -174,7 +174,7 @@ fn client_gone_early() {
     let directory = Directory::new();
     let mut a = directory.end("a", &directory.memif("server"), 9000, "");
     a.stop();
-    // As many as its backlog holds.
+    // As many connections as the backlog holds.
     for _ in 0..2 {
         connect_and_leave(&directory.0.join("memif"));
     }
@@ -201,7 +201,7 @@ fn killed_peer() {
             dying.kill();
             let line = living.line();
             assert!(line.starts_with("flooded"), "{line}");
-            // The driver hears of the death in a thread of its own.
+            // The driver detects the end of the peer in a thread of its own.
             assert!((0..1000).any(|_| {
                 sleep(Duration::from_millis(10));
                 living.ask("available") == "available 4607"
@@ -233,8 +233,8 @@ fn af_xdp() {
     on_veth(|name| format!("net_af_xdp0,iface={name}"), &[60, 1514]);
 }
 
-/// The driver's own way to a netdev (`remote=`) needs the multiq queueing discipline, which not
-/// every kernel has: a bridge does the same.
+/// A bridge is used because the driver's `remote=` option needs the multiq queueing discipline,
+/// which not every kernel has.
 fn tap() {
     let directory = Directory::new();
     let veth = Veth::new();

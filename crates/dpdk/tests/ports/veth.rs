@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// The pair, gone when dropped.
+/// The pair, removed when dropped.
 pub(crate) struct Veth {
     namespaces: [String; 2],
 }
@@ -44,7 +44,7 @@ impl Veth {
 }
 
 impl VethEnd<'_> {
-    /// Joins interfaces of the namespace.
+    /// Bridges interfaces of the namespace.
     pub(crate) fn bridge(&self, interfaces: &[&str]) {
         ip(&["-n", self.namespace, "link", "add", "br0", "type", "bridge"]);
         for interface in interfaces {
