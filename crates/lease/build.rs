@@ -1,12 +1,12 @@
-//! Links the few archives of DPDK that a leased queue needs into the library, whole and hidden, so
-//! that attaching takes milliseconds and the host program sees nothing of it
+//! Links the static archives of DPDK that a leased queue needs into the library, with hidden
+//! symbols, so that attaching takes milliseconds and does not affect the host program
 //! (doc/adr/0003-dpdk-linking.md).
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{exit, Command};
 
-/// DPDK's archives, without `librte_` and `.a`; order does not matter, all are linked whole.
+/// DPDK's archives, without `librte_` and `.a`, in any order: all are linked whole.
 const ARCHIVES: &[&str] = &[
     "eal",
     "kvargs",
@@ -39,13 +39,13 @@ const ARCHIVES: &[&str] = &[
     "timer",
 ];
 
-/// Archives of which a copy calls other functions in place of these.
+/// Archives in copies of which calls of these functions are replaced.
 const RENAMED: &[(&str, &[(&str, &str)])] = &[
-    // A NIC bound to uio is switched off when any process that opened its file goes.
+    // The kernel disables a NIC bound to uio when any process that has opened its file exits.
     ("bus_pci", &[("open64", "urdma_lease_open")]),
-    // The driver rings doorbells by descriptor numbers that it keeps in shared memory. They are
-    // numbers of the primary: in this process they may name any file of the host program, and are
-    // never touched. Where it maps the shared memory is noted, for `src/memif.rs`.
+    // The driver rings doorbells through descriptor numbers in shared memory. They are valid in the
+    // primary; in this process they may be those of any file of the host program, so they are never
+    // used. The mappings of shared memory are recorded for `src/memif.rs`.
     (
         "net_memif",
         &[
@@ -75,7 +75,7 @@ fn main() {
     shim.files(["shim/shim.c", "shim/memif.c"])
         .opt_level(2)
         .flag("-fvisibility=hidden");
-    let cflags = env::var("DEP_URDMA_DPDK_CFLAGS").expect("dpdk says how to compile for DPDK");
+    let cflags = env::var("DEP_URDMA_DPDK_CFLAGS").expect("dpdk sets the compiler's arguments");
     for flag in cflags.split(' ') {
         shim.flag(flag);
     }
@@ -99,7 +99,7 @@ fn main() {
     arguments.extend(["-lnuma", "-lbsd", "-lm"].map(String::from));
     arguments.push("-Wl,-Bsymbolic".into());
     arguments.push("-Wl,--exclude-libs,ALL".into());
-    // Never unloaded: DPDK's threads run in it.
+    // The library is never unloaded, since DPDK's threads run in it.
     arguments.push("-Wl,-z,nodelete".into());
     for name in REPLACED {
         arguments.push(format!("-Wl,--wrap={name}"));
@@ -107,8 +107,8 @@ fn main() {
     for argument in arguments {
         println!("cargo:rustc-link-arg-cdylib={argument}");
     }
-    // The tests are primaries, which link the shared DPDK as the daemon does.
-    let shared = env::var("DEP_URDMA_DPDK_LINK").expect("dpdk says how to link DPDK");
+    // The tests contain primaries, which use the shared DPDK as the daemon does.
+    let shared = env::var("DEP_URDMA_DPDK_LINK").expect("dpdk sets the linker's arguments");
     for argument in shared.split(' ') {
         println!("cargo:rustc-link-arg-tests={argument}");
     }
@@ -141,7 +141,7 @@ fn library_directory() -> PathBuf {
     directory
 }
 
-/// The archive of a part of DPDK with other names in place of functions that it calls.
+/// A copy of an archive of DPDK in which calls of some functions are replaced.
 fn renamed(directory: &Path, name: &str, functions: &[(&str, &str)]) -> PathBuf {
     let from = directory.join(format!("librte_{name}.a"));
     let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");

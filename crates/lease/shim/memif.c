@@ -32,14 +32,14 @@ struct queue {
 	uint8_t log2_ring_size;
 };
 
-/* The one region of shared memory that the driver has mapped: all rings and buffers. */
+/* The region of shared memory that the driver has mapped, with all rings and buffers. */
 static struct {
 	uint8_t *base;
 	size_t octets;
 	unsigned int changes;
 } region;
 
-/* Grows when the region is mapped or unmapped. */
+/* The number of times that the region was mapped or unmapped. */
 unsigned int urdma_lease_region_changes(void)
 {
 	return region.changes;
@@ -52,7 +52,7 @@ void *urdma_lease_mmap(void *address, size_t octets, int protection, int flags, 
 	void *base = mmap(address, octets, protection, flags, file, offset);
 
 	if (base != MAP_FAILED && (flags & MAP_SHARED) != 0) {
-		/* Packets of the port, megabytes of them, are of no use in a core dump. */
+		/* Core dumps leave out the packets of the port, which are megabytes. */
 		madvise(base, octets, MADV_DONTDUMP);
 		region.base = base;
 		region.octets = octets;

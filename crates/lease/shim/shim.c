@@ -20,7 +20,7 @@
 
 static const char *runtime_directory;
 
-/* The run-time directory, which DPDK asks for in the environment. */
+/* The runtime directory, which DPDK reads from the environment. */
 void urdma_lease_set_runtime_directory(const char *directory)
 {
 	runtime_directory = directory;
@@ -42,8 +42,8 @@ char *__wrap_getenv(const char *name)
 }
 
 /*
- * All drivers are linked in. In a host program that has loaded the shared DPDK, the library's DPDK
- * would load the drivers of the shared one too.
+ * All drivers are linked statically. In a host program that has loaded the shared DPDK, the
+ * library's DPDK would also load the drivers of the shared one.
  */
 void *__wrap_dlopen(const char *file, int mode)
 {
@@ -53,8 +53,8 @@ void *__wrap_dlopen(const char *file, int mode)
 }
 
 /*
- * DPDK writes the reason of a failed start to standard error in addition to its log, where the
- * caller finds it.
+ * DPDK writes the reason of a failed initialisation to standard error in addition to its log, which
+ * the caller reads.
  */
 int __wrap___fprintf_chk(FILE *stream, int flag, const char *format, ...)
 {
@@ -70,7 +70,7 @@ int __wrap___fprintf_chk(FILE *stream, int flag, const char *format, ...)
 	return result;
 }
 
-/* The host program's connection to the system's log stays as it is. */
+/* DPDK must not change the host program's connection to the system log. */
 void __wrap_openlog(const char *identity, int option, int facility)
 {
 	(void)identity;
@@ -96,7 +96,7 @@ int32_t __wrap_rte_service_start_with_defaults(void)
 	return 0;
 }
 
-/* What net_memif asks the primary for: one region of shared memory. */
+/* net_memif's request to the primary: one region of shared memory. */
 struct region_request {
 	char port_name[RTE_DEV_NAME_MAX_LEN];
 	uint16_t index;
@@ -107,9 +107,9 @@ int __real_rte_mp_request_sync(struct rte_mp_msg *request, struct rte_mp_reply *
 			       const struct timespec *patience);
 
 /*
- * net_memif requests each of the 256 possible regions in turn, and one exists. Regions have no
- * gaps: after the first that does not exist no other does. The remaining requests, which would
- * take 10 ms and more, are answered without the primary.
+ * net_memif requests each of the 256 possible regions in turn, of which one exists. Regions are
+ * numbered without gaps, so none exists after the first that does not. The remaining requests,
+ * which would take 10 ms and more, are answered without the primary.
  */
 int __wrap_rte_mp_request_sync(struct rte_mp_msg *request, struct rte_mp_reply *reply,
 			       const struct timespec *patience)

@@ -1,4 +1,4 @@
-//! Joining the primary.
+//! Attaching to the primary.
 
 use std::ffi::{c_char, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -11,11 +11,11 @@ const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
 
 extern "C" {
-    /// Of shim/shim.c.
+    /// In shim/shim.c.
     fn urdma_lease_set_runtime_directory(directory: *const c_char);
 }
 
-/// The one attachment that a process can have.
+/// The attachment of the process, of which there is at most one.
 struct Attachment {
     eal: Eal,
     file_prefix: String,
@@ -28,7 +28,7 @@ fn attachment() -> MutexGuard<'static, Option<Attachment>> {
     ATTACHMENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Joins the primary, or uses the attachment of an earlier lease to the same one.
+/// Attaches to the primary, or reuses the attachment of an earlier lease of the same primary.
 pub(crate) fn attach(
     file_prefix: &str,
     runtime_directory: CString,
@@ -44,11 +44,11 @@ pub(crate) fn attach(
         }
         return Err(Error::new(
             EBUSY,
-            "this process is attached to another instance's DPDK already",
+            "this process is already attached to the DPDK of another instance",
         ));
     }
     expect_primary(file_prefix, &runtime_directory)?;
-    // SAFETY: the string is never freed; nothing else sets it, since the attachment is locked.
+    // SAFETY: the string is never freed, and the lock excludes other calls.
     unsafe { urdma_lease_set_runtime_directory(runtime_directory.clone().into_raw()) };
     let eal = Eal::init(&EalOptions {
         process: Process::Secondary,
@@ -68,13 +68,13 @@ pub(crate) fn attach(
     Ok(eal)
 }
 
-/// Leaves the primary, if no lease is open any more.
+/// Detaches from the primary if no lease is open.
 pub(crate) fn detach() {
     *attachment() = None;
 }
 
-/// Looks for the primary's files: without them DPDK would make a directory for them, and could not
-/// be started again.
+/// Checks that the primary's files exist: without them DPDK would create a directory for them, and
+/// could not be initialised again.
 fn expect_primary(file_prefix: &str, runtime_directory: &CString) -> Result<(), Error> {
     let directory = Path::new(OsStr::from_bytes(runtime_directory.as_bytes()));
     let configuration = directory.join("dpdk").join(file_prefix).join("config");
@@ -90,7 +90,7 @@ fn expect_primary(file_prefix: &str, runtime_directory: &CString) -> Result<(), 
     ))
 }
 
-/// Whether a path can be that of DPDK's files.
+/// Whether a path can be the directory of DPDK's files.
 pub(crate) fn is_absolute(directory: &CString) -> bool {
     directory.as_bytes().starts_with(b"/")
 }

@@ -17,14 +17,13 @@ use crate::memif::{self, handle, index_of, Arrived, Rings};
 pub(crate) const EINVAL: i32 = 22;
 pub(crate) const ENOSPC: i32 = 28;
 
-/// Where datagrams start in their buffers: behind the longest headers, on a cache line. A sender
-/// needs no more headroom.
+/// The offset of datagrams in their buffers: after the longest headers, at a cache line.
 const DATAGRAM_OFFSET: usize = MAX_HEADER_OCTETS.next_multiple_of(64);
 
-/// Polls without a packet between two looks at the link.
+/// Empty polls between two checks of the link.
 const IDLE_POLLS: u32 = 64;
 
-/// What the daemon said of the pair, checked.
+/// The parameters of the pair from the daemon, validated.
 pub(crate) struct Params {
     pub(crate) file_prefix: String,
     pub(crate) runtime_directory: CString,
@@ -38,22 +37,22 @@ pub(crate) struct Params {
     pub(crate) by_driver: bool,
 }
 
-/// Where a route's packets go, ready to be written.
+/// A route, as the fields of its packets' headers.
 struct OpenRoute {
     template: Template,
     ports: UdpPorts,
     max_octets: usize,
 }
 
-/// A lease as the table's functions see it.
+/// The state of a lease behind the functions of the table.
 pub(crate) struct LeaseState {
     lcore: LcoreId,
     port: Port,
     pair: QueuePair,
-    /// The pair's rings, where they can be used without the driver.
+    /// The pair's rings, if they can be used without the driver.
     rings: Option<Rings>,
     by_driver: bool,
-    /// Whether the peer's end may come back with new memory.
+    /// Whether the peer may reconnect with new memory.
     is_memif: bool,
     local: LocalInterface,
     checksum: Checksum,
@@ -66,7 +65,7 @@ pub(crate) struct LeaseState {
 }
 
 impl LeaseState {
-    /// Attaches to the primary and takes the pair over.
+    /// Attaches to the primary and opens the queue pair.
     pub(crate) fn open(params: Params) -> Result<Self, Error> {
         let eal = attach(
             &params.file_prefix,
@@ -76,7 +75,7 @@ impl LeaseState {
         )?;
         let port = Port::find(&eal, &params.device)?;
         let pair = port.borrow_pair(params.queue, params.lcore, &params.mempool)?;
-        // net_memif fetches its shared memory here, rather than in the first burst.
+        // net_memif maps its shared memory here, instead of in the first burst.
         port.link()?;
         let room = usize::from(pair.pool.buffer_octets()).saturating_sub(DATAGRAM_OFFSET);
         let capacity = room.min(max_datagram(params.mtu, IpVersion::V4));
@@ -100,7 +99,7 @@ impl LeaseState {
         Ok(lease)
     }
 
-    /// Finds the rings, which are where the port's link has last been seen.
+    /// Locates the rings, which are in the memory that the last check of the link mapped.
     fn find_rings(&mut self) {
         self.rings = None;
         if !self.by_driver {
@@ -130,7 +129,7 @@ impl LeaseState {
         })
     }
 
-    /// Makes a route; the error is an errno.
+    /// Creates a route; the error is an errno.
     pub(crate) fn route_open(&mut self, route: &LeaseRoute) -> Result<u32, i32> {
         let open = self.route(route).ok_or(EINVAL)?;
         if let Some(number) = self.free_routes.pop() {
@@ -157,7 +156,7 @@ impl LeaseState {
         }
     }
 
-    /// Ends a route.
+    /// Removes a route.
     pub(crate) fn route_close(&mut self, number: u32) {
         if let Some(slot) = self.routes.get_mut(number as usize) {
             if slot.take().is_some() {
@@ -166,7 +165,7 @@ impl LeaseState {
         }
     }
 
-    /// Fills `buffers` with buffers for datagrams of a route, all or none.
+    /// Allocates buffers for datagrams of a route into `buffers`, all or none.
     #[inline]
     pub(crate) fn tx_alloc(&mut self, route: u32, buffers: &mut [TxBuffer]) -> usize {
         let filled = match &mut self.rings {
@@ -200,13 +199,13 @@ impl LeaseState {
         buffers.len()
     }
 
-    /// Sends datagrams; returns how many of the first were consumed.
+    /// Sends datagrams in order; returns how many were consumed.
     ///
     /// # Safety
-    /// The buffers came from `tx_alloc` of this lease and were not given back since.
+    /// The buffers were allocated by `tx_alloc` of this lease and not freed or sent since.
     #[inline]
     pub(crate) unsafe fn tx_burst(&mut self, datagrams: &[TxDatagram]) -> usize {
-        // Buffers of both kinds meet only where the peer has just come or gone.
+        // A burst has buffers of both kinds only just after the peer has connected or disconnected.
         match datagrams
             .iter()
             .position(|one| index_of(one.buffer).is_none())
@@ -215,18 +214,18 @@ impl LeaseState {
                 let others = datagrams
                     .iter()
                     .position(|one| index_of(one.buffer).is_some());
-                // SAFETY: the caller vouches for the buffers.
+                // SAFETY: guaranteed by the caller.
                 unsafe { self.send_mbufs(&datagrams[..others.unwrap_or(datagrams.len())]) }
             }
             others => self.send_slots(&datagrams[..others.unwrap_or(datagrams.len())]),
         }
     }
 
-    /// Sends what was written into slots of the rings; all of it is consumed.
+    /// Sends datagrams in slots of the rings; all are consumed.
     #[inline]
     fn send_slots(&mut self, datagrams: &[TxDatagram]) -> usize {
         let Some(rings) = &mut self.rings else {
-            // They went with the peer.
+            // The slots were unmapped when the peer disconnected.
             return datagrams.len();
         };
         for datagram in datagrams {
@@ -253,14 +252,14 @@ impl LeaseState {
     }
 
     /// # Safety
-    /// As [`LeaseState::tx_burst`]; all buffers are mbufs.
+    /// That of [`LeaseState::tx_burst`]; all buffers are mbufs.
     unsafe fn send_mbufs(&mut self, datagrams: &[TxDatagram]) -> usize {
         self.use_caches();
         let mut burst = Burst::new();
         let mut octets = [0u32; dpdk::MAX_BURST];
         let mut refused = None;
         for (datagram, length) in datagrams.iter().zip(&mut octets) {
-            // SAFETY: the caller vouches for the buffer.
+            // SAFETY: guaranteed by the caller.
             let Some(mut mbuf) = (unsafe { Mbuf::from_raw(datagram.buffer) }) else {
                 break;
             };
@@ -289,8 +288,7 @@ impl LeaseState {
             });
             return sent;
         }
-        // What was sent before the refused one is on its way: now it is its turn, and it goes
-        // nowhere.
+        // The datagrams before the refused one have been sent. It is consumed here, unsent.
         match refused {
             Some(mbuf) => {
                 self.counters.tx_refused += 1;
@@ -301,7 +299,7 @@ impl LeaseState {
         }
     }
 
-    /// Receives datagrams into `out`; returns how many.
+    /// Receives datagrams into `out`; returns their number.
     #[inline]
     pub(crate) fn rx_burst(&mut self, out: &mut [RxDatagram]) -> usize {
         let count = match &mut self.rings {
@@ -338,11 +336,11 @@ impl LeaseState {
         count
     }
 
-    /// Gives buffers back that were not sent, or were received.
+    /// Frees unsent or received buffers.
     ///
     /// # Safety
-    /// They came from `tx_alloc` (`are_received` false) or `rx_burst` (true) of this lease and were
-    /// not given back since.
+    /// The buffers are from `tx_alloc` (`are_received` false) or `rx_burst` (true) of this lease,
+    /// and were not freed or sent since.
     #[inline]
     pub(crate) unsafe fn free(&mut self, buffers: &[*mut c_void], are_received: bool) {
         let mut mbufs: ArrayVec<Mbuf, { dpdk::MAX_BURST }> = ArrayVec::new();
@@ -351,9 +349,9 @@ impl LeaseState {
             match (index_of(*buffer), &mut self.rings) {
                 (Some(_), Some(_)) if are_received => packets += 1,
                 (Some(index), Some(rings)) => rings.discard(index),
-                // The peer that it belonged to is gone.
+                // The slot was unmapped when the peer disconnected.
                 (Some(_), None) => {}
-                // SAFETY: the caller vouches for the buffer.
+                // SAFETY: guaranteed by the caller.
                 (None, _) => mbufs.extend(unsafe { Mbuf::from_raw(*buffer) }),
             }
         }
@@ -366,11 +364,11 @@ impl LeaseState {
         }
     }
 
-    /// Notices that the peer's side of a net_memif port came back with new memory, which nothing
-    /// else would tell.
+    /// Checks the link of a net_memif port: without this, a peer that has reconnected with new
+    /// memory would go unnoticed.
     #[inline]
     fn idle(&mut self) {
-        // Of a NIC the link is a register, and to read it costs more than many polls.
+        // The link of a NIC is a register, and reading it takes longer than many polls.
         if !self.is_memif {
             return;
         }
@@ -383,30 +381,30 @@ impl LeaseState {
 
     #[cold]
     fn look_at_link(&mut self) {
-        // Whoever holds a packet may still look at it.
+        // The check may unmap the memory of packets that the caller holds.
         if self.rings.as_ref().is_some_and(Rings::is_held) {
             return;
         }
         let before = memif::changes();
-        // The driver acts on what it sees, and may unmap the rings; a port that is gone shows in
-        // the daemon.
+        // The driver may map or unmap the rings in this call. An error means that the port was
+        // removed, which the daemon handles.
         let _ = self.port.link();
         if self.rings.is_none() || memif::changes() != before {
             self.find_rings();
         }
     }
 
-    /// The calling thread uses the pool's cache of this lease: without it every buffer would cost
-    /// an atomic operation.
+    /// Makes the calling thread use the pool cache of this lease's lcore. Without a cache, every
+    /// allocation is an atomic operation on the pool.
     #[inline]
     fn use_caches(&self) {
-        // SAFETY: the id is this process' alone, and calls on the one lease of a process come one
-        // at a time.
+        // SAFETY: no other process has this id, and calls on the only lease of the process are
+        // serialised.
         unsafe { self.lcore.adopt() };
     }
 }
 
-/// Slots of the rings as buffers for datagrams of a route, all or none.
+/// Allocates slots of the rings as buffers for datagrams of a route, all or none.
 #[inline]
 fn reserve(rings: &mut Rings, route: &OpenRoute, capacity: u32, buffers: &mut [TxBuffer]) -> usize {
     let headers = header_octets(route.template.version());
@@ -430,8 +428,8 @@ fn reserve(rings: &mut Rings, route: &OpenRoute, capacity: u32, buffers: &mut [T
     buffers.len()
 }
 
-/// Writes the headers in front of a datagram into the frame that `frame` finds when told the octets
-/// of the headers and of the whole frame; gives the latter. `None` when route or length are wrong.
+/// Writes the headers of a datagram; returns the octets of the frame, or `None` if the route or the
+/// length is invalid. `frame` returns the frame, given the octets of the headers and of the frame.
 #[inline]
 fn stamp<'f>(
     routes: &[Option<OpenRoute>],
@@ -452,7 +450,7 @@ fn stamp<'f>(
     Some(whole)
 }
 
-/// Takes what has arrived in the rings.
+/// Receives datagrams from the rings.
 #[inline]
 fn read(
     rings: &mut Rings,
@@ -465,7 +463,7 @@ fn read(
         let dropped = match rings.take() {
             None => break,
             Some(Arrived::Packet(index, data, octets)) => {
-                // SAFETY: the octets are mapped until the slot is given back.
+                // SAFETY: the octets are mapped until the slot is freed.
                 let frame = unsafe { std::slice::from_raw_parts(data, octets) };
                 if let Some(received) = check(frame, local, counters) {
                     out[count] = RxDatagram {
@@ -491,7 +489,7 @@ fn read(
     count
 }
 
-/// The datagram in a received frame, without its buffer, if it is one for us.
+/// The datagram in a received frame, if it is addressed to this process; its buffer is not set.
 #[inline]
 fn check(frame: &[u8], local: &LocalInterface, counters: &mut LeaseCounters) -> Option<RxDatagram> {
     match parse(frame, local) {

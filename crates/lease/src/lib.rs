@@ -1,14 +1,14 @@
 //! A leased NIC queue pair: the DPDK secondary that a provider process loads.
 //!
-//! The library exports one function, [`urdma_lease_table`]; what its table offers is declared and
-//! explained in [`urdma_abi::lease`]. Here:
-//! - `attach`: joining the primary, once a process, without a trace in the host program: no signal
-//!   handler, no changed affinity, nothing on its outputs or in the system's log, its environment
-//!   untouched;
+//! The library exports one function, [`urdma_lease_table`]; [`urdma_abi::lease`] documents the
+//! functions of its table. Files:
+//! - `attach`: attaches the process to the primary, without side effects in the host program: no
+//!   signal handler, no change of affinity or environment, no output to standard streams or to the
+//!   system log;
 //! - `lease`: routes, bursts and counters of one leased pair;
-//! - `memif`: the rings of a net_memif pair, which is used without the driver's bursts and their
-//!   copies;
-//! - `table`: the C functions, which turn pointers into references and panics into refusals.
+//! - `memif`: the rings of a net_memif pair, which are used without the driver's burst functions
+//!   and their copies;
+//! - `table`: the C functions, which convert pointers to references and catch panics.
 
 use urdma_abi::lease::DROP_REASONS;
 use urdma_underlay::Dropped;

@@ -1,16 +1,16 @@
-//! Packets in the rings of a net_memif queue pair, without the driver: what is sent is written
-//! where the peer reads it, and what arrives is read where the peer wrote it. The driver would copy
-//! each packet once more on either side, into a buffer of its own.
+//! Access to the rings of a net_memif queue pair without the driver: packets are written to and
+//! read from the shared memory directly. The driver would copy each packet once more on either
+//! side, from and to a buffer of its own.
 //!
-//! Indices and descriptors are those of the memif protocol. A ring from client to server holds the
-//! client's packets between `tail` (the server's) and `head` (the client's); one from server to
-//! client holds empty buffers of the client's between `tail` (the server's) and `head` (the
-//! client's), and packets below `tail`. How far this end has read stands in the driver's own note,
-//! so that the primary goes on from there when it takes the pair back; what was not given back by
-//! then is read again.
+//! Indices and descriptors are those of the memif protocol. A ring from client to server holds
+//! packets between `tail` (written by the server) and `head` (written by the client). A ring from
+//! server to client holds empty buffers of the client between `tail` (written by the server) and
+//! `head` (written by the client), and packets below `tail`. The index up to which this end has
+//! read is stored in the driver's structure, so that the primary continues there when it reclaims
+//! the pair; packets that were not freed by then are read again.
 //!
-//! As the driver does, this believes the peer's indices; where the peer says a packet lies is
-//! checked against the shared memory.
+//! As in the driver, the peer's indices are trusted; the locations of packets are checked against
+//! the bounds of the shared memory.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -19,44 +19,44 @@ use dpdk::QueueIndex;
 use urdma_abi::lease::READABLE;
 use urdma_underlay::MAX_HEADER_OCTETS;
 
-/// The packet goes on in the next slot.
+/// Flag of a descriptor: the packet continues in the next slot.
 const FLAG_NEXT: u16 = 1;
 const HEAD_AT: usize = 6;
 const TAIL_AT: usize = 64;
 const DESCRIPTORS_AT: usize = 128;
 
-/// Octets that can be read of every frame, so that [`READABLE`] can of every datagram.
+/// Octets that are readable in every frame, so that [`READABLE`] are in every datagram.
 const READABLE_FRAME: u32 = 256;
 const _: () = assert!(MAX_HEADER_OCTETS + READABLE <= READABLE_FRAME as usize);
 
-/// Slots ahead of the one that is filled whose frames are taken from the peer's cache, and how many
-/// lines of each: one message of 64 octets.
+/// How many slots ahead of the current one are prefetched for writing, and how many cache lines of
+/// each: those of a message of 64 octets.
 const SLOTS_AHEAD: u16 = 3;
 #[cfg(target_arch = "x86_64")]
 const SHORT_FRAME_LINES: usize = 3;
 
-/// Fetches the headers of a frame, and of what it carries, from the peer's cache.
+/// Prefetches the headers of a frame and of its datagram from the peer's cache.
 #[inline]
 fn prefetch(frame: *const u8) {
     const LINE: usize = 64;
     #[cfg(target_arch = "x86_64")]
     for line in 0..READABLE_FRAME as usize / LINE {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        // SAFETY: a prefetch never faults and changes no state of the program.
+        // SAFETY: a prefetch never faults and has no visible effect.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(frame.wrapping_add(line * LINE).cast()) };
     }
 }
 
-/// Takes the lines in which a short datagram and its headers will be written from the peer's cache.
-/// Without it the stores wait for them one after the other, and the processor can hold back those
-/// of two or three frames only.
+/// Prefetches the lines of a short datagram and its headers for writing, from the peer's cache.
+/// Without it the stores miss the cache one after the other, and the store buffer holds those of
+/// two or three frames only.
 #[inline]
 fn prefetch_to_write(frame: *const u8) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..SHORT_FRAME_LINES {
         let at = frame.wrapping_add(line * 64);
-        // SAFETY: a prefetch never faults and changes no state of the program; processors without
-        // it execute it as a no-op.
+        // SAFETY: a prefetch never faults and has no visible effect; processors without the
+        // instruction execute it as a no-op.
         unsafe {
             std::arch::asm!(
                 "prefetchw [{at}]",
@@ -102,7 +102,7 @@ extern "C" {
     fn urdma_lease_region_changes() -> u32;
 }
 
-/// Grows when the driver maps the rings or unmaps them, which it does when it looks at the link.
+/// A counter of mappings and unmappings of the rings, which the driver performs in link checks.
 pub(crate) fn changes() -> u32 {
     // SAFETY: a plain function.
     unsafe { urdma_lease_region_changes() }
@@ -110,7 +110,7 @@ pub(crate) fn changes() -> u32 {
 
 impl Ring {
     fn head(&self) -> &AtomicU16 {
-        // SAFETY: the ring is mapped, and aligned to a cache line; both ends change the index by
+        // SAFETY: the ring is mapped and aligned to a cache line; both ends access the index by
         // atomic operations only.
         unsafe { AtomicU16::from_ptr(self.start.add(HEAD_AT).cast()) }
     }
@@ -123,8 +123,8 @@ impl Ring {
     #[inline]
     fn descriptor(&self, index: u16) -> *mut Descriptor {
         let slot = usize::from(index & (self.slots - 1));
-        // SAFETY: the slot is below the number of slots, which `shim/memif.c` has checked against
-        // the mapping.
+        // SAFETY: the slot is below the number of slots, which `shim/memif.c` has checked to be
+        // inside the mapping.
         unsafe {
             self.start
                 .add(DESCRIPTORS_AT)
@@ -135,18 +135,17 @@ impl Ring {
 
     #[inline]
     fn read(&self, index: u16) -> Descriptor {
-        // SAFETY: the descriptor is mapped and aligned; it is copied before anything in it is
-        // looked at.
+        // SAFETY: the descriptor is mapped and aligned; it is copied before its fields are used.
         unsafe { self.descriptor(index).read_volatile() }
     }
 }
 
-/// Names a buffer of the rings to the lease's user: odd, which no pointer to an mbuf is.
+/// The handle of a buffer of the rings: an odd number, which no pointer to an mbuf is.
 pub(crate) fn handle(index: u16) -> *mut c_void {
     std::ptr::without_provenance_mut(usize::from(index) << 1 | 1)
 }
 
-/// The index that a handle names; none for an mbuf.
+/// The index in a handle; `None` for an mbuf.
 #[inline]
 pub(crate) fn index_of(buffer: *mut c_void) -> Option<u16> {
     let address = buffer.addr();
@@ -156,12 +155,12 @@ pub(crate) fn index_of(buffer: *mut c_void) -> Option<u16> {
     u16::try_from(address >> 1).ok()
 }
 
-/// A packet that has arrived, or why it is none.
+/// A received packet, or the reason to drop it.
 pub(crate) enum Arrived {
     Packet(u16, *const u8, usize),
-    /// In more than one slot.
+    /// It spans more than one slot.
     Scattered,
-    /// It lies outside the shared memory.
+    /// It is outside of the shared memory.
     Outside,
 }
 
@@ -169,40 +168,39 @@ pub(crate) enum Arrived {
 pub(crate) struct Rings {
     base: *mut u8,
     octets: usize,
-    /// Octets of a buffer, if they are this end's: it is the client.
+    /// Octets of a buffer, if this end is the client, which owns the buffers.
     buffer_octets: u32,
     receive: Ring,
-    /// As the driver's note.
+    /// The index up to which slots are freed, as in the driver's structure.
     last: u16,
-    /// Slots read since then, and how many of them hold packets that were not given back.
+    /// Slots read since then, and how many of them hold packets that are not freed.
     read: u16,
     held: u16,
-    /// Up to where packets are known to have arrived.
+    /// The last known index up to which packets have arrived.
     arrived: u16,
     transmit: Ring,
-    /// The next slot to be published; those behind it, up to `handed_out`, are being filled.
+    /// The next slot to publish; those from it up to `handed_out` are being filled.
     next: u16,
     handed_out: u16,
-    /// Of these, how many were neither sent nor given back.
+    /// How many of these are neither sent nor freed.
     filling: u16,
-    /// Up to where slots are known to be free.
+    /// The last known index up to which slots are free.
     free_until: u16,
 }
 
-// SAFETY: the pointers lead to memory that stays mapped until the port looks at its link, which is
-// done through the lease too.
+// SAFETY: the memory stays mapped until the next check of the link, which the same lease performs.
 unsafe impl Send for Rings {}
 
 impl Rings {
-    /// The rings of a pair, if it is one of net_memif's whose buffers hold frames of
+    /// The rings of a pair, if its driver is net_memif and its buffers hold frames of
     /// `frame_octets`.
     pub(crate) fn find(port: u16, pair: QueueIndex, frame_octets: usize) -> Option<Self> {
         let mut found = std::mem::MaybeUninit::<Found>::uninit();
-        // SAFETY: the pair exists; there is room for what is found.
+        // SAFETY: the pair exists, and the pointer is to a local variable.
         if unsafe { urdma_lease_memif_rings(port, pair.0, found.as_mut_ptr()) } != 0 {
             return None;
         }
-        // SAFETY: the function has filled it in.
+        // SAFETY: the function has initialized it.
         let found = unsafe { found.assume_init() };
         let mut rings = Self {
             base: found.base,
@@ -220,13 +218,13 @@ impl Rings {
             free_until: 0,
         };
         rings.begin();
-        // A server writes into buffers of the client's; those that hold packets do not show how
-        // long they are.
+        // A server writes into buffers of the client. The descriptor of a buffer with a packet does
+        // not state the length of the buffer.
         let fits = |index| rings.room(&rings.transmit.read(index)) as usize >= frame_octets;
         (0..rings.transmit.slots).any(fits).then_some(rings)
     }
 
-    /// Takes the indices from the rings.
+    /// Initialises the indices from the rings.
     fn begin(&mut self) {
         let sent = if self.transmit.is_client_to_server != 0 {
             self.transmit.head()
@@ -239,40 +237,41 @@ impl Rings {
         self.last = self.note();
         self.arrived = self.last;
         if self.transmit.is_client_to_server != 0 {
-            // A client's driver lays its buffers out one behind the other.
+            // The driver of a client places its buffers consecutively.
             let [first, second] = [0, 1].map(|index| self.transmit.read(index).offset);
             self.buffer_octets = second.wrapping_sub(first);
         }
         self.give_empty();
     }
 
-    /// Whether the connection is still the one that the rings were found in: a new one begins at 0.
+    /// Whether the connection is still the one of the rings: the indices of a new one begin at 0.
     #[inline]
     pub(crate) fn is_current(&self) -> bool {
         self.note() == self.last
     }
 
-    /// Whether packets were taken and not given back.
+    /// Whether packets were received and not freed.
     pub(crate) fn is_held(&self) -> bool {
         self.held > 0
     }
 
     #[inline]
     fn note(&self) -> u16 {
-        // SAFETY: the driver's note, which nobody else uses while the pair is lent.
+        // SAFETY: a field of the driver's structure, which only this process uses while it has the
+        // lease.
         unsafe { self.receive.last.read_volatile() }
     }
 
-    /// Where `octets` octets of a descriptor's buffer are, if they are in the shared memory.
+    /// The address of `octets` octets of a descriptor's buffer, if they are in the shared memory.
     #[inline]
     fn place(&self, descriptor: &Descriptor, octets: u32) -> Option<*mut u8> {
         let (offset, octets) = (descriptor.offset as usize, octets as usize);
         let is_inside = descriptor.region == 0 && octets <= self.octets.wrapping_sub(offset);
-        // SAFETY: the offset is inside the mapping.
+        // SAFETY: the offset is within the mapping.
         (is_inside && offset <= self.octets).then(|| unsafe { self.base.add(offset) })
     }
 
-    /// The next packet that has arrived; it is the caller's until [`Rings::give_back`].
+    /// The next received packet, which the caller owns until [`Rings::give_back`].
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Arrived> {
         let at = self.last.wrapping_add(self.read);
@@ -294,7 +293,7 @@ impl Rings {
             self.skip_rest();
             return Some(Arrived::Scattered);
         }
-        // More than the frame is looked at when it is short.
+        // The caller may read more octets than a short frame has.
         let readable = descriptor.length.max(READABLE_FRAME);
         let Some(place) = self.place(&descriptor, readable) else {
             return Some(Arrived::Outside);
@@ -317,7 +316,7 @@ impl Rings {
         }
     }
 
-    /// Packets are given back; once all are, the peer gets the slots.
+    /// Frees packets; once all are freed, the slots are returned to the peer.
     #[inline]
     pub(crate) fn give_back(&mut self, packets: u16) {
         self.held = self.held.saturating_sub(packets);
@@ -329,13 +328,13 @@ impl Rings {
         if self.receive.is_client_to_server != 0 {
             self.receive.tail().store(last, Ordering::Release);
         }
-        // SAFETY: as for reading it.
+        // SAFETY: as when the field is read.
         unsafe { self.receive.last.write_volatile(last) };
         self.last = last;
         self.give_empty();
     }
 
-    /// A client gives the server all slots that hold no packet.
+    /// Publishes all slots without a packet to the server, if this end is the client.
     #[inline]
     fn give_empty(&mut self) {
         if self.receive.is_client_to_server != 0 {
@@ -348,14 +347,14 @@ impl Rings {
         }
         while head != full {
             let descriptor = self.receive.descriptor(head);
-            // SAFETY: the slot is this end's until the index is published below.
+            // SAFETY: this end owns the slot until the index is published below.
             unsafe { (&raw mut (*descriptor).length).write_volatile(self.buffer_octets) };
             head = head.wrapping_add(1);
         }
         self.receive.head().store(head, Ordering::Release);
     }
 
-    /// Room in the buffer of a slot to be sent.
+    /// The room in the buffer of a slot to send.
     #[inline]
     fn room(&self, descriptor: &Descriptor) -> u32 {
         if self.transmit.is_client_to_server != 0 {
@@ -365,7 +364,7 @@ impl Rings {
         }
     }
 
-    /// The next slot to fill, with where its frame begins; it has room for `octets` octets.
+    /// The next slot to fill, and the start of its frame, which has room for `octets` octets.
     #[inline]
     pub(crate) fn reserve(&mut self, octets: u32) -> Option<(u16, *mut u8)> {
         if self.handed_out == self.free_until {
@@ -391,18 +390,18 @@ impl Rings {
         Some((index, place))
     }
 
-    /// The slots after this one are likely to be filled next.
+    /// Prefetches the slots after this one, which are likely to be filled next.
     #[inline]
     fn prefetch_after(&self, index: u16) {
         if self.free_until.wrapping_sub(index) > SLOTS_AHEAD {
             let descriptor = self.transmit.descriptor(index.wrapping_add(SLOTS_AHEAD));
-            // SAFETY: mapped and aligned; where it says is not dereferenced.
+            // SAFETY: the descriptor is mapped and aligned; the address in it is not dereferenced.
             let offset = unsafe { (&raw const (*descriptor).offset).read_volatile() };
             prefetch_to_write(self.base.wrapping_add(offset as usize));
         }
     }
 
-    /// Gives a slot back unsent.
+    /// Frees a slot unsent.
     #[inline]
     pub(crate) fn discard(&mut self, index: u16) {
         self.filling = self.filling.saturating_sub(1);
@@ -412,7 +411,7 @@ impl Rings {
         self.reuse();
     }
 
-    /// Where the frame in a slot is, of so many octets.
+    /// The address of the frame of `octets` octets in a slot.
     #[inline]
     pub(crate) fn frame(&mut self, index: u16, octets: usize) -> Option<&mut [u8]> {
         let octets_32 = u32::try_from(octets).ok()?;
@@ -421,12 +420,12 @@ impl Rings {
             return None;
         }
         let start = self.place(&descriptor, octets_32)?;
-        // SAFETY: the octets are in the shared memory, and the peer does not look at them before
-        // the slot is published.
+        // SAFETY: the octets are in the shared memory, and the peer does not read them before the
+        // slot is published.
         Some(unsafe { std::slice::from_raw_parts_mut(start, octets) })
     }
 
-    /// The frame in a slot is complete; [`Rings::publish`] sends it.
+    /// Marks the frame in a slot as complete; [`Rings::publish`] sends it.
     #[inline]
     pub(crate) fn complete(&mut self, index: u16, octets: u32) {
         let next = self.next;
@@ -434,7 +433,7 @@ impl Rings {
             self.move_up(index, octets);
         }
         let descriptor = self.transmit.descriptor(next);
-        // SAFETY: the slot is this end's until it is published.
+        // SAFETY: this end owns the slot until it is published.
         unsafe { (&raw mut (*descriptor).length).write_volatile(octets) };
         // SAFETY: as above.
         unsafe { (&raw mut (*descriptor).flags).write_volatile(0) };
@@ -442,19 +441,19 @@ impl Rings {
         self.filling = self.filling.saturating_sub(1);
     }
 
-    /// Slots before this one were given back unsent, and packets have no gaps: its frame moves
-    /// there.
+    /// Moves the frame of a slot to an earlier slot that was freed unsent, since packets occupy
+    /// slots without gaps.
     #[cold]
     fn move_up(&mut self, index: u16, octets: u32) {
         let (from, to) = (self.transmit.read(index), self.transmit.read(self.next));
         if let (Some(from), Some(to)) = (self.place(&from, octets), self.place(&to, octets)) {
-            // SAFETY: both are in the shared memory and this end's; the buffers of two slots may
-            // overlap if the peer made them so.
+            // SAFETY: both are in the shared memory, and this end owns them; the buffers of two
+            // slots may overlap if the peer has set them so.
             unsafe { std::ptr::copy(from, to, octets as usize) };
         }
     }
 
-    /// Sends what is complete.
+    /// Sends the complete frames.
     #[inline]
     pub(crate) fn publish(&mut self) {
         let sent = if self.transmit.is_client_to_server != 0 {
@@ -466,7 +465,7 @@ impl Rings {
         self.reuse();
     }
 
-    /// With nothing being filled, slots that were given back are the next again.
+    /// If no slot is being filled, makes the slots that were freed unsent the next again.
     #[inline]
     fn reuse(&mut self) {
         if self.filling == 0 {

@@ -1,4 +1,4 @@
-//! The C functions of the table.
+//! The C functions of the lease table.
 
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -19,7 +19,7 @@ use crate::lease::{LeaseState, Params, EINVAL};
 const EBUSY: c_int = 16;
 const EFAULT: c_int = 14;
 
-/// Whether a lease is open: one at a time in a process, since it has one lcore id.
+/// Whether a lease is open: at most one in a process, which has one lcore id.
 static OPEN: AtomicBool = AtomicBool::new(false);
 
 static TABLE: LeaseTable = LeaseTable {
@@ -44,13 +44,13 @@ pub extern "C" fn urdma_lease_table() -> *const LeaseTable {
     &raw const TABLE
 }
 
-/// Runs `call` on the lease; a panic ends here with `refusal`.
+/// Runs `call` on the lease; returns `refusal` if it panics.
 ///
 /// # Safety
-/// `lease` came from `open`, is not closed, and no other call on it runs.
+/// `lease` is from `open` and not closed, and no other call on it runs.
 #[inline]
 unsafe fn with<T>(lease: *mut Lease, refusal: T, call: impl FnOnce(&mut LeaseState) -> T) -> T {
-    // SAFETY: the caller vouches for the pointer, and that nobody else uses it now.
+    // SAFETY: the caller guarantees that the pointer is valid and that no other call uses it.
     let state = unsafe { &mut *lease.cast::<LeaseState>() };
     catch_unwind(AssertUnwindSafe(|| call(state))).unwrap_or(refusal)
 }
@@ -67,23 +67,23 @@ unsafe extern "C" fn open(
     // SAFETY: the caller passes valid parameters.
     let params = unsafe { &*params };
     let opened = catch_unwind(|| {
-        // SAFETY: the caller's strings and addresses live during the call.
+        // SAFETY: the strings and addresses of the caller live during the call.
         let params = unsafe { checked(params) }?;
         if OPEN.swap(true, Ordering::AcqRel) {
-            return Err(Error::new(EBUSY, "this process has an open lease already"));
+            return Err(Error::new(EBUSY, "this process already has an open lease"));
         }
         LeaseState::open(params).inspect_err(|_| OPEN.store(false, Ordering::Release))
     });
     let error = match opened {
         Ok(Ok(state)) => {
-            // SAFETY: the caller gives a place for the pointer.
+            // SAFETY: the caller passes a place for the pointer.
             unsafe { lease.write(Box::into_raw(Box::new(state)).cast()) };
             return 0;
         }
         Ok(Err(error)) => error,
         Err(_) => Error::new(EFAULT, "attaching panicked"),
     };
-    // SAFETY: the caller gives a buffer of this length, or null.
+    // SAFETY: the caller passes a buffer of this length, or null.
     unsafe { tell(&error, message, message_octets) };
     if error.errno() > 0 {
         error.errno()
@@ -92,12 +92,12 @@ unsafe extern "C" fn open(
     }
 }
 
-/// Copies the parameters and checks what can be checked.
+/// Copies and validates the parameters.
 ///
 /// # Safety
-/// The pointers in `params` are null or point to what they say.
+/// The pointers in `params` are null or valid, as declared.
 unsafe fn checked(params: &LeaseParams) -> Result<Params, Error> {
-    let invalid = |what: &str| Error::new(EINVAL, format!("wrong lease parameters: {what}"));
+    let invalid = |what: &str| Error::new(EINVAL, format!("invalid lease parameters: {what}"));
     if params.size != LeaseParams::OCTETS {
         return Err(invalid("size"));
     }
@@ -105,7 +105,7 @@ unsafe fn checked(params: &LeaseParams) -> Result<Params, Error> {
         if pointer.is_null() {
             return Err(invalid(what));
         }
-        // SAFETY: not null, hence a string as the caller promised.
+        // SAFETY: not null, hence a string, as the caller guarantees.
         let text = unsafe { CStr::from_ptr(pointer) };
         match text.to_str() {
             Ok(text) if !text.is_empty() => Ok(text.to_owned()),
@@ -116,7 +116,7 @@ unsafe fn checked(params: &LeaseParams) -> Result<Params, Error> {
     if params.addresses.is_null() || count == 0 || count > MAX_ADDRESSES {
         return Err(invalid("addresses"));
     }
-    // SAFETY: not null, hence `count` addresses as the caller promised.
+    // SAFETY: not null, hence `count` addresses, as the caller guarantees.
     let addresses = unsafe { slice::from_raw_parts(params.addresses, count) };
     let addresses: Vec<_> = addresses
         .iter()
@@ -148,7 +148,7 @@ unsafe fn checked(params: &LeaseParams) -> Result<Params, Error> {
     })
 }
 
-/// Copies the sentence out, cut to the buffer, with a zero octet behind it.
+/// Copies an error message to the caller's buffer, truncated and terminated by a zero octet.
 ///
 /// # Safety
 /// `message` is null or has room for `octets`.
@@ -168,9 +168,9 @@ unsafe extern "C" fn close(lease: *mut Lease, last: c_int) {
     if lease.is_null() {
         return;
     }
-    // SAFETY: the pointer is that of a box which `open` gave away, and is taken back once.
+    // SAFETY: the pointer is that of a box from `open`, and is restored once.
     let state = unsafe { Box::from_raw(lease.cast::<LeaseState>()) };
-    // A panic must not cross into C; there is nobody to tell.
+    // A panic must not unwind into C, and the function returns no error.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         drop(state);
         if last != 0 {
@@ -190,7 +190,7 @@ unsafe extern "C" fn route_open(
     // SAFETY: the caller passes an open lease that no other call uses.
     match unsafe { with(lease, Err(EFAULT), |state| state.route_open(route)) } {
         Ok(opened) => {
-            // SAFETY: the caller gives a place for the number.
+            // SAFETY: the caller passes a place for the number.
             unsafe { number.write(opened) };
             0
         }
@@ -228,7 +228,7 @@ unsafe extern "C" fn tx_alloc(
     count: u32,
 ) -> u32 {
     let count = count.min(MAX_BURST);
-    // SAFETY: the caller gives room for `count` buffers, which are plain data.
+    // SAFETY: the caller passes room for `count` buffers, which are plain data.
     let buffers = unsafe { slice::from_raw_parts_mut(buffers, count as usize) };
     // SAFETY: the caller passes an open lease that no other call uses.
     let stored = unsafe { with(lease, 0, |state| state.tx_alloc(route, buffers)) };
@@ -244,7 +244,7 @@ unsafe extern "C" fn tx_burst(lease: *mut Lease, datagrams: *const TxDatagram, c
     // SAFETY: the caller passes `count` datagrams.
     let datagrams = unsafe { slice::from_raw_parts(datagrams, count as usize) };
     let call = |state: &mut LeaseState| {
-        // SAFETY: the caller passes buffers of this lease that are its own.
+        // SAFETY: the caller passes buffers of this lease that it owns.
         unsafe { state.tx_burst(datagrams) }
     };
     // SAFETY: the caller passes an open lease that no other call uses.
@@ -254,7 +254,7 @@ unsafe extern "C" fn tx_burst(lease: *mut Lease, datagrams: *const TxDatagram, c
 
 unsafe extern "C" fn rx_burst(lease: *mut Lease, datagrams: *mut RxDatagram, count: u32) -> u32 {
     let count = count.min(MAX_BURST);
-    // SAFETY: the caller gives room for `count` datagrams, which are plain data.
+    // SAFETY: the caller passes room for `count` datagrams, which are plain data.
     let datagrams = unsafe { slice::from_raw_parts_mut(datagrams, count as usize) };
     // SAFETY: the caller passes an open lease that no other call uses.
     let stored = unsafe { with(lease, 0, |state| state.rx_burst(datagrams)) };
@@ -281,7 +281,7 @@ unsafe fn free(lease: *mut Lease, buffers: *const *mut c_void, count: u32, are_r
     let buffers = unsafe { slice::from_raw_parts(buffers, count as usize) };
     for buffers in buffers.chunks(MAX_BURST as usize) {
         let call = |state: &mut LeaseState| {
-            // SAFETY: the caller passes buffers of this lease that are its own.
+            // SAFETY: the caller passes buffers of this lease that it owns.
             unsafe { state.free(buffers, are_received) };
         };
         // SAFETY: the caller passes an open lease that no other call uses.
@@ -292,6 +292,6 @@ unsafe fn free(lease: *mut Lease, buffers: *const *mut c_void, count: u32, are_r
 unsafe extern "C" fn counters(lease: *const Lease, counters: *mut LeaseCounters) {
     // SAFETY: the caller passes an open lease that no other call uses.
     let state = unsafe { &*lease.cast::<LeaseState>() };
-    // SAFETY: the caller gives a place for the counters.
+    // SAFETY: the caller passes a place for the counters.
     unsafe { counters.write(state.counters) };
 }

@@ -1,4 +1,4 @@
-//! What must hold, and the measurements.
+//! The test cases and the measurements.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ type Case = (&'static str, fn(&mut Hosts));
 const CASES: &[Case] = &[
     ("datagrams_of_every_size_pass_both_ways", every_size),
     (
-        "attach_leaves_the_host_program_alone_and_leases_can_be_opened_again",
+        "attach_does_not_change_the_host_program_and_leases_can_be_opened_again",
         reopen,
     ),
     (
@@ -24,12 +24,12 @@ const CASES: &[Case] = &[
         gaps,
     ),
     (
-        "attach_to_no_primary_is_refused_with_a_sentence",
+        "attach_without_a_primary_is_refused_with_a_message",
         no_primary,
     ),
-    ("buffers_of_a_process_that_ended_come_back", ended),
+    ("buffers_of_a_process_that_ended_are_reclaimed", ended),
     (
-        "buffers_of_a_killed_process_come_back_and_its_queue_works_again",
+        "buffers_of_a_killed_process_are_reclaimed_and_its_queue_works_again",
         killed,
     ),
     (
@@ -64,7 +64,7 @@ pub(crate) fn run(filter: Option<&str>) -> ExitCode {
     }
 }
 
-/// Whether packets go through the driver's bursts, and so through buffers of the queue's pool.
+/// Whether packets go through the driver's burst functions and buffers of the queue's pool.
 fn by_driver() -> bool {
     std::env::var_os(DRIVER_VARIABLE).is_some()
 }
@@ -80,7 +80,7 @@ fn lend(host: &mut Role) {
     assert_eq!(host.ask("lend 1"), "lent 1023");
 }
 
-/// Takes queue 1 back; returns how many buffers were not in the pool before.
+/// Reclaims queue 1; returns how many buffers were not in the pool before.
 fn take_back(host: &mut Role) -> u32 {
     let answer = host.ask("take-back 1");
     let missing = answer.strip_prefix("back 1023 ");
@@ -118,7 +118,7 @@ fn every_size(hosts: &mut Hosts) {
 }
 
 fn reopen(hosts: &mut Hosts) {
-    // Comparing the surroundings is part of every attach: see the secondary's role.
+    // Every attach also compares the state of the host program: see `secondary.rs`.
     let (mut a, mut b) = pair(hosts);
     assert_eq!(a.ask("reopen"), format!("reopened {}", libc::EBUSY));
     round_trips(&mut a, &mut b, 10, 64);
@@ -184,7 +184,7 @@ fn killed(hosts: &mut Hosts) {
         std::thread::sleep(std::time::Duration::from_millis(50 + 7 * round));
         a.kill();
         lost += take_back(&mut hosts.a);
-        // The queue is good for the next process, while the peer's is as it was.
+        // The queue works for the next process, while the peer's is unchanged.
         b.kill();
         take_back(&mut hosts.b);
     }
@@ -193,7 +193,7 @@ fn killed(hosts: &mut Hosts) {
         "the killed processes held buffers"
     );
     let (mut a, mut b) = pair(hosts);
-    // What a killed peer had sent meanwhile still waits in the queues.
+    // Packets of the killed peer are still in the queues.
     for role in [&mut a, &mut b] {
         assert_eq!(role.ask("drain"), "drained");
     }

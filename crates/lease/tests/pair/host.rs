@@ -6,7 +6,7 @@ use urdma_harness::hugepages::Hugepages;
 
 use crate::child::Role;
 
-/// Both sides of a memif pair; gone without a trace when dropped.
+/// Both sides of a memif pair, which are removed with their files when dropped.
 pub(crate) struct Hosts {
     pub(crate) a: Role,
     pub(crate) b: Role,
@@ -14,7 +14,7 @@ pub(crate) struct Hosts {
     hugepages: Hugepages,
 }
 
-/// Pages for two primaries of 64 MB and some to spare.
+/// Hugepages for two primaries of 64 MB, and some in reserve.
 const HUGEPAGES: u64 = 80;
 
 impl Hosts {
@@ -39,14 +39,14 @@ impl Hosts {
         }
     }
 
-    /// Kills host b's primary and starts another.
+    /// Kills the primary of host b and starts another.
     pub(crate) fn replace_b(&mut self) {
         self.b.kill();
         self.b = primary("b", "client", &self.directory, self.hugepages.directory());
         self.b.expect("up");
     }
 
-    /// A secondary of a host with the lease of a queue.
+    /// Starts a secondary of a host with the lease of a queue.
     pub(crate) fn secondary(&self, host: &str, queue: u16, lcore: u16) -> Role {
         let role = self.attach(host, queue, lcore);
         let line = role.line();
@@ -54,7 +54,7 @@ impl Hosts {
         role
     }
 
-    /// The same, which has not yet said whether it is attached.
+    /// As `secondary`, without waiting until it has attached.
     pub(crate) fn attach(&self, host: &str, queue: u16, lcore: u16) -> Role {
         Role::start(&[
             "role-secondary",

@@ -1,7 +1,7 @@
-//! Two primaries joined by net_memif, as two daemons would be, and a secondary of each that
-//! exchanges datagrams through the lease table.
+//! Two primaries connected by net_memif, like two daemons, and a secondary of each that exchanges
+//! datagrams through the lease table.
 //!
-//! Every process of it is this program in another role, because DPDK starts only once in a process.
+//! Each process is this program in another role, because a process can initialise DPDK only once.
 //! Needs root for hugepages. `--measure` (after `--`) prints round trips and attach times instead.
 
 #![allow(clippy::unwrap_used)]
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Some("role-primary") => primary::run(&arguments[1..]),
         Some("role-secondary") => secondary::run(&arguments[1..]),
         Some("--measure") => cases::measure(),
-        // What `cargo test` passes on: a filter, or a request for the list.
+        // Arguments of `cargo test`: a filter, or a request for the list.
         Some("--list") => ExitCode::SUCCESS,
         filter => cases::run(filter.filter(|text| !text.starts_with('-'))),
     }

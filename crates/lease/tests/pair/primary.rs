@@ -1,4 +1,4 @@
-//! The role of a daemon: makes pools and the port, lends queue pairs and takes them back.
+//! The role of a daemon: creates pools and the port, lends queue pairs and reclaims them.
 
 use std::io::{stdin, BufRead};
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Starts the port and waits for the other side.
+/// Starts the port and waits for the link.
 fn start(port: &mut Port) {
     port.start().unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The role of an application: loads the library as the provider does and works through its table.
+//! The role of an application: loads the library as the engine does, and uses its table.
 
 use std::ffi::{c_char, CStr, CString};
 use std::io::{stdin, BufRead};
@@ -33,13 +33,13 @@ const EMPTY_RX: RxDatagram = RxDatagram {
     local_index: 0,
 };
 
-/// How long a peer that is alive may take to do its part.
+/// Time limit for an action of a running peer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Set while measuring: each host has a CPU for itself.
+/// Set in measurements: each host has a CPU of its own.
 pub(crate) const PIN_VARIABLE: &str = "URDMA_TEST_PIN";
 
-/// Set while packets are to go through the driver's bursts.
+/// Set if packets must go through the driver's burst functions.
 pub(crate) const DRIVER_VARIABLE: &str = "URDMA_TEST_BY_DRIVER";
 
 pub(crate) struct Leased {
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             "collect" => leased.collect(words[1].parse().unwrap()),
             "reopen" => {
                 let refused = open(table, name, directory, queue, lcore).unwrap_err();
-                // SAFETY: the lease is open and not used by anyone else.
+                // SAFETY: the lease is open, and no other call uses it.
                 unsafe { (table.close)(leased.lease, 0) };
                 leased.lease = open(table, name, directory, queue, lcore).unwrap();
                 leased.route = leased.open_route(name).unwrap();
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
             verb => panic!("{verb}?"),
         }
     }
-    // SAFETY: the lease is open and not used by anyone else, nor afterwards.
+    // SAFETY: the lease is open, and no other call uses it now or later.
     unsafe { (table.close)(leased.lease, 1) };
     ExitCode::SUCCESS
 }
@@ -130,16 +130,16 @@ fn load() -> &'static LeaseTable {
         .find(|path| path.exists())
         .unwrap_or_else(|| panic!("no library in {}", directory.display()));
     let path = CString::new(PathBuf::into_os_string(path).into_encoded_bytes()).unwrap();
-    // SAFETY: loads our own library, whose constructors are DPDK's.
+    // SAFETY: the library is that of this package; its constructors are DPDK's.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!library.is_null(), "cannot load {path:?}");
-    // SAFETY: the library is loaded, the name a string.
+    // SAFETY: the library is loaded, and the name is a string.
     let symbol = unsafe { libc::dlsym(library, TABLE_SYMBOL.as_ptr()) };
     assert!(!symbol.is_null());
     // SAFETY: the symbol is the function of this type.
     let function: TableFn = unsafe { std::mem::transmute(symbol) };
     // SAFETY: the function has no preconditions, and its table lives as long as the library, which
-    // stays.
+    // is never unloaded.
     let table = unsafe { &*function() };
     assert_eq!(
         (table.version, table.size),
@@ -177,12 +177,12 @@ fn open(
     };
     let mut lease = null_mut();
     let mut message = [0 as c_char; 512];
-    // SAFETY: the parameters and both places live during the call.
+    // SAFETY: the parameters, the pointer and the message buffer live during the call.
     let errno = unsafe { (table.open)(&params, &mut lease, message.as_mut_ptr(), message.len()) };
     if errno == 0 {
         return Ok(lease);
     }
-    // SAFETY: a string that ends inside the buffer was stored.
+    // SAFETY: the call has stored a string that ends within the buffer.
     let message = unsafe { CStr::from_ptr(message.as_ptr()) };
     Err((errno, message.to_string_lossy().into_owned()))
 }
@@ -215,7 +215,7 @@ impl Leased {
             .then_some(buffer)
     }
 
-    /// Sends `octets` octets of `fill`, trying for [`PATIENCE`]; false when nobody took them.
+    /// Sends `octets` octets of `fill`; false if they were not sent within [`PATIENCE`].
     fn send(&self, route: u32, octets: u32, fill: u8) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let buffer = loop {
@@ -235,13 +235,13 @@ impl Leased {
             ecn: 2,
         };
         while Instant::now() < deadline {
-            // SAFETY: the lease is open, the buffer ours.
+            // SAFETY: the lease is open, and the buffer is owned.
             if unsafe { (self.table.tx_burst)(self.lease, &datagram, 1) } == 1 {
                 return true;
             }
             yield_now();
         }
-        // SAFETY: the buffer is still ours.
+        // SAFETY: the buffer was not sent, so it is still owned.
         unsafe { (self.table.tx_free)(self.lease, &buffer.buffer, 1) };
         false
     }
@@ -265,7 +265,7 @@ impl Leased {
             if self.receive(datagrams) > 0 {
                 return Some(datagrams[0]);
             }
-            // Looking at the clock each time would cost what is measured.
+            // Reading the clock each time would add to the measured time.
             if poll % 64 == 63 {
                 yield_now();
                 let now = Instant::now();
@@ -283,11 +283,14 @@ impl Leased {
         for round in 0..count {
             let fill = u8::try_from(round % 251).unwrap();
             let start = Instant::now();
-            assert!(self.send(self.route, octets, fill), "nobody takes packets");
+            assert!(
+                self.send(self.route, octets, fill),
+                "packet not sent in time"
+            );
             let answer = self.one(&mut datagrams).expect("no answer");
             times_ns.push(start.elapsed().as_nanos());
             assert_eq!(answer.octets, octets);
-            // SAFETY: the datagram is ours until it is released.
+            // SAFETY: the datagram is owned until it is released.
             let data = unsafe { std::slice::from_raw_parts(answer.data, octets as usize) };
             assert!(data.first() == data.last() && data.iter().all(|octet| *octet == fill));
             assert_eq!(
@@ -306,14 +309,14 @@ impl Leased {
         );
     }
 
-    /// Sends every datagram back until `count` came.
+    /// Returns the first `count` datagrams to their sender.
     fn echo(&self, count: usize) {
         println!("echoing");
         let mut datagrams = [EMPTY_RX; 32];
         for _ in 0..count {
             let question = self.one(&mut datagrams).expect("no question");
             let octets = question.octets as usize;
-            // SAFETY: the datagram is ours until it is released.
+            // SAFETY: the datagram is owned until it is released.
             let data = unsafe { std::slice::from_raw_parts(question.data, octets) };
             let fill = data.first().copied().unwrap_or(0);
             assert!(self.send(self.route, question.octets, fill));
@@ -322,8 +325,8 @@ impl Leased {
         println!("echoed");
     }
 
-    /// Sends and receives as fast as it can for so many milliseconds, in bursts; holds some of what
-    /// it gets.
+    /// Sends and receives bursts at full rate for a number of milliseconds; holds some of the
+    /// received buffers.
     fn flood(&self, milliseconds: u64) {
         println!("flooding");
         let deadline = Instant::now() + Duration::from_millis(milliseconds);
@@ -340,14 +343,14 @@ impl Leased {
                 route: self.route,
                 ecn: 0,
             });
-            // SAFETY: the first `count` buffers are ours.
+            // SAFETY: the first `count` buffers are owned.
             let sent = unsafe { (self.table.tx_burst)(self.lease, datagrams.as_ptr(), count) };
             let left: Vec<_> = buffers[sent as usize..count as usize]
                 .iter()
                 .map(|buffer| buffer.buffer)
                 .collect();
             let unsent = u32::try_from(left.len()).unwrap();
-            // SAFETY: those were not sent and are still ours.
+            // SAFETY: those were not sent and are still owned.
             unsafe { (self.table.tx_free)(self.lease, left.as_ptr(), unsent) };
             let got = self.receive(&mut received);
             self.release(&received[..got]);
@@ -363,7 +366,7 @@ impl Leased {
         );
     }
 
-    /// Counts what arrives for so many milliseconds.
+    /// Counts the datagrams that arrive for a number of milliseconds.
     fn sink(&self, milliseconds: u64) {
         println!("sinking");
         let deadline = Instant::now() + Duration::from_millis(milliseconds);
@@ -380,7 +383,7 @@ impl Leased {
         println!("sunk {count}");
     }
 
-    /// Throws away what has arrived for others.
+    /// Discards datagrams that arrived for an earlier process.
     fn drain(&self) {
         let mut received = [EMPTY_RX; 32];
         let mut empty_polls = 0;
@@ -392,7 +395,7 @@ impl Leased {
         println!("drained");
     }
 
-    /// Takes buffers and keeps them.
+    /// Allocates buffers and holds them.
     fn hold(&self, count: usize) {
         let held = (0..count).filter_map(|_| self.alloc()).count();
         println!("held {held}");
@@ -430,7 +433,7 @@ impl Leased {
                 route,
                 ecn: 0,
             };
-            // SAFETY: the lease is open, the buffer ours.
+            // SAFETY: the lease is open, and the buffer is owned.
             let consumed = unsafe { (self.table.tx_burst)(self.lease, &datagram, 1) };
             assert_eq!(consumed, 1);
         };
@@ -444,8 +447,8 @@ impl Leased {
         println!("refused");
     }
 
-    /// Takes six buffers: the first, the fourth and the last are sent, the second and the fifth go
-    /// back, the third is too long.
+    /// Allocates six buffers: sends the first, the fourth and the last, frees the second and the
+    /// fifth; the third is too long.
     fn gaps(&self) {
         let mut buffers = [EMPTY_TX; 6];
         // SAFETY: the lease is open; there is room for six buffers.
@@ -453,11 +456,11 @@ impl Leased {
             unsafe { (self.table.tx_alloc)(self.lease, self.route, buffers.as_mut_ptr(), 6) };
         assert_eq!(count, 6);
         for (fill, buffer) in (1..).zip(&buffers) {
-            // SAFETY: the buffer has room for a longest datagram.
+            // SAFETY: the buffer has room for a datagram of the longest size.
             unsafe { buffer.data.write_bytes(fill, 8972) };
         }
         let back = [buffers[1].buffer, buffers[4].buffer];
-        // SAFETY: both are ours.
+        // SAFETY: both are owned.
         unsafe { (self.table.tx_free)(self.lease, back.as_ptr(), 2) };
         let datagrams = [0, 2, 3, 5].map(|at| TxDatagram {
             buffer: buffers[at].buffer,
@@ -468,17 +471,17 @@ impl Leased {
         let mut consumed = 0;
         let deadline = Instant::now() + PATIENCE;
         while consumed < datagrams.len() {
-            assert!(Instant::now() < deadline, "nobody takes packets");
+            assert!(Instant::now() < deadline, "packet not sent in time");
             let left = &datagrams[consumed..];
             let count = u32::try_from(left.len()).unwrap();
-            // SAFETY: the buffers are ours.
+            // SAFETY: the buffers are owned.
             let taken = unsafe { (self.table.tx_burst)(self.lease, left.as_ptr(), count) };
             consumed += taken as usize;
         }
         println!("sent");
     }
 
-    /// Receives datagrams of one octet's value each and says the values.
+    /// Receives datagrams, each filled with one value, and prints the values.
     fn collect(&self, count: usize) {
         let mut datagrams = [EMPTY_RX; 32];
         let mut fills = Vec::new();
@@ -487,7 +490,7 @@ impl Leased {
             assert!(Instant::now() < deadline, "datagrams are missing");
             let got = self.receive(&mut datagrams);
             for datagram in &datagrams[..got] {
-                // SAFETY: the datagram is ours until it is released.
+                // SAFETY: the datagram is owned until it is released.
                 let data =
                     unsafe { std::slice::from_raw_parts(datagram.data, datagram.octets as usize) };
                 assert!(data.len() == 8972 && data.iter().all(|octet| *octet == data[0]));
@@ -503,13 +506,13 @@ impl Leased {
 
     fn counters(&self) -> LeaseCounters {
         let mut counters = LeaseCounters::default();
-        // SAFETY: the lease is open; the counters are ours.
+        // SAFETY: the lease is open; the pointer is to a local variable.
         unsafe { (self.table.counters)(self.lease, &mut counters) };
         counters
     }
 }
 
-/// What of a process a library must leave alone.
+/// The state of a process that the library must not change.
 #[derive(Debug, PartialEq, Eq)]
 struct ProcessSettings {
     cpus: Vec<usize>,
@@ -526,7 +529,7 @@ impl ProcessSettings {
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         // SAFETY: the set has the size that is passed.
         unsafe { libc::sched_getaffinity(0, size_of_val(&cpus), &mut cpus) };
-        // SAFETY: only the old mask is asked for.
+        // SAFETY: the call only reads the mask.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut blocked) };
         let signals = 1..=31;
         Self {
@@ -548,7 +551,7 @@ impl ProcessSettings {
 fn handler(signal: i32) -> usize {
     // SAFETY: all zeros is a valid action.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: only the old action is asked for.
+    // SAFETY: the call only reads the action.
     unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
     action.sa_sigaction
 }
