@@ -742,7 +742,7 @@ mod tests {
             ),
             (
                 "[port]\nkind = \"tap\"\nnetdev = \"t\"\n[fault]\nloss = \"1\"",
-                "a.toml, line 5, key \"fault.loss\": \"1\" is no share of packets: write",
+                "a.toml, line 5, key \"fault.loss\": \"1\" is not a share of packets: write",
             ),
             (
                 "[fault]\nloss = \"1%\"",

@@ -26,7 +26,7 @@ use crate::status::{ProcessReport, Status};
 use crate::trust::{Fault, Untrusted};
 use crate::PROTOCOL_VERSION;
 
-/// How long urdmad may take for any answer.
+/// Time limit of an answer from urdmad.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Capacity of the queue for [`ControlClient::next_event`]; when it is full, the oldest event is
 /// dropped.
@@ -45,12 +45,13 @@ pub struct ControlClient {
 
 #[derive(Debug, Default)]
 struct Inbox {
-    /// A thread is in recvmsg; the others wait on the condition variable.
+    /// Whether a thread is in recvmsg; the others wait on the condition variable.
     has_reader: bool,
     is_closed: bool,
-    /// Why urdmad has refused the connection.
+    /// The reason for which urdmad has refused the connection.
     refused: Option<Refusal>,
-    /// By id: `None` until the answer has arrived. Only ids that a thread waits for have an entry.
+    /// Answers by id: `None` until the answer has arrived. Only ids for which a thread waits have
+    /// an entry.
     answers: HashMap<u64, Option<Reply>>,
     events: VecDeque<Event>,
 }
@@ -71,7 +72,7 @@ impl Attaching {
     /// Waits for the answers; returns the connection, the slot and the arena's descriptor.
     ///
     /// # Errors
-    /// As [`ControlClient::connect`] and [`ControlClient::attach`].
+    /// Those of [`ControlClient::connect`] and [`ControlClient::attach`].
     pub fn finish(self) -> Result<(ControlClient, Attached, OwnedFd), ControlError> {
         let client = self.client.welcomed(self.hello)?;
         let (attached, arena) = client.attached(self.attach?)?;
@@ -83,17 +84,18 @@ impl ControlClient {
     /// Connects to the urdmad of `run_dir` and sends Hello as `program`.
     ///
     /// # Errors
-    /// No urdmad there, no permission, another version, a directory or a urdmad of another user.
+    /// No urdmad runs, no permission, another version, or a directory or urdmad of another user.
     pub fn connect(run_dir: &RunDir, program: &str) -> Result<Self, ControlError> {
         let (client, hello) = Self::greet(run_dir, program)?;
         client.welcomed(hello)
     }
 
     /// Connects to the urdmad of `run_dir`, sends Hello as `program` and requests a slot. Does not
-    /// wait: urdmad answers both in one turn, and the caller can work until [`Attaching::finish`].
+    /// wait: urdmad answers both requests together, and the caller can do other work until
+    /// [`Attaching::finish`].
     ///
     /// # Errors
-    /// No urdmad there, no permission.
+    /// No urdmad runs, or no permission.
     pub fn begin_attach(
         run_dir: &RunDir,
         program: &str,
@@ -166,7 +168,7 @@ impl ControlClient {
     /// Requests a slot; returns it and the arena's descriptor.
     ///
     /// # Errors
-    /// No free slot, quota, or the connection broke.
+    /// No free slot, the quota is reached, or the connection failed.
     pub fn attach(&self, want_lease: bool) -> Result<(Attached, OwnedFd), ControlError> {
         let attach = self.ask(Request::Attach { want_lease })?;
         self.attached(attach)
@@ -178,7 +180,7 @@ impl ControlClient {
             (Answer::Attached(attached), fds) => match fds.into_iter().next() {
                 Some(fd) => Ok((*attached, fd)),
                 None => Err(ControlError::Malformed(
-                    "an arena without descriptor".into(),
+                    "an arena without a descriptor".into(),
                 )),
             },
             (other, _) => Err(unexpected(&other)),
@@ -188,7 +190,7 @@ impl ControlClient {
     /// Releases the slot.
     ///
     /// # Errors
-    /// The connection broke, which releases it too.
+    /// The connection failed, which also releases the slot.
     pub fn detach(&self) -> Result<(), ControlError> {
         self.call_done(Request::Detach)
     }
@@ -202,10 +204,10 @@ impl ControlClient {
         self.call_bound(Request::CmBindPort { binding, wanted })
     }
 
-    /// Changes which others may share a port that is bound and not listened on.
+    /// Changes the sharing of a port that is bound and not listened on.
     ///
     /// # Errors
-    /// There is no such port.
+    /// The port does not exist.
     pub fn cm_share(&self, binding: u32, sharing: PortSharing) -> Result<(), ControlError> {
         self.call_done(Request::CmShare { binding, sharing })
     }
@@ -213,36 +215,37 @@ impl ControlClient {
     /// Listens on a port.
     ///
     /// # Errors
-    /// As [`Self::cm_bind_port`], while others share the port; there is no such port.
+    /// Those of [`Self::cm_bind_port`] while the port is shared; the port does not exist.
     pub fn cm_listen(&self, binding: u32, backlog: u32) -> Result<(), ControlError> {
         self.call_done(Request::CmListen { binding, backlog })
     }
 
-    /// Releases a port, and stops listening there.
+    /// Releases a port, and stops listening on it.
     ///
     /// # Errors
-    /// There is no such port.
+    /// The port does not exist.
     pub fn cm_release(&self, binding: u32) -> Result<(), ControlError> {
         self.call_done(Request::CmRelease { binding })
     }
 
-    /// Has datagrams to a multicast group copied to this process.
+    /// Makes this process a member of a multicast group.
     ///
     /// # Errors
-    /// No multicast group, or one too many ([`crate::GROUPS_PER_PROCESS_MAX`]).
+    /// The address is not a multicast group, or the process is a member of
+    /// [`crate::GROUPS_PER_PROCESS_MAX`] groups.
     pub fn join_group(&self, group: IpAddr) -> Result<(), ControlError> {
         self.call_done(Request::JoinGroup { group })
     }
 
-    /// Undoes [`Self::join_group`].
+    /// Ends the membership of a multicast group.
     ///
     /// # Errors
-    /// This process is no member.
+    /// This process is not a member.
     pub fn leave_group(&self, group: IpAddr) -> Result<(), ControlError> {
         self.call_done(Request::LeaveGroup { group })
     }
 
-    /// How to reach `ip`; takes up to two seconds when the address does not answer.
+    /// Resolves `ip` to the next hop; takes up to two seconds if the address does not answer.
     ///
     /// # Errors
     /// The connection broke.
@@ -385,8 +388,8 @@ impl ControlClient {
         Ok(id)
     }
 
-    /// Why a request cannot be sent: the reason that urdmad sent before it closed the connection,
-    /// if any.
+    /// The error of a request that cannot be sent: the reason that urdmad sent before it closed the
+    /// connection, if any.
     fn why_not_sent(&self, errno: Errno) -> ControlError {
         let error = ControlError::from(errno);
         if !matches!(error, ControlError::Gone) {
@@ -587,7 +590,7 @@ mod tests {
                 Ok(socket) => return socket,
                 Err(errno) => assert_eq!(errno, Errno::EAGAIN),
             }
-            assert!(Instant::now() < deadline, "nobody connects");
+            assert!(Instant::now() < deadline, "no connection in time");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -649,7 +652,7 @@ mod tests {
             result: Err(refusal),
         };
         daemon.send(&answer, &[]).unwrap();
-        // As urdmad does with a client whose first request is not Hello.
+        // The answer of urdmad to a client whose first request is not Hello.
         drop(daemon);
         let refused = attaching.finish().unwrap_err();
         assert!(

@@ -1,4 +1,4 @@
-//! Errors between a client and urdmad, as sentences with a remedy.
+//! Errors of clients and refusals by urdmad; each message states the reason and the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use thiserror::Error;
 use crate::trust::Untrusted;
 use crate::PROTOCOL_VERSION;
 
-/// Why a client's call failed.
+/// The error of a client's call.
 #[derive(Debug, Error)]
 pub enum ControlError {
-    /// The instance's run directory is there or it is the default one, but no urdmad answers.
+    /// The run directory exists or is that of the default instance, but no urdmad answers.
     #[error("no urdmad runs for instance \"{instance}\" ({}): start one with \
         `urdma up{}`", dir.display(), instance_option(instance))]
     NoDaemon {
@@ -31,10 +31,10 @@ pub enum ControlError {
         /// The group that may open it.
         group: String,
     },
-    /// The run directory, or the urdmad in it, is another user's.
+    /// The run directory, or the urdmad in it, belongs to another user.
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
-    /// There is no such instance, but there are others.
+    /// The instance does not exist, but others do.
     #[error("there is no instance \"{instance}\"; running: {}: name one of them or start it with \
         `urdma up --instance {instance}`", existing.join(", "))]
     UnknownInstance {
@@ -59,13 +59,13 @@ pub enum ControlError {
     #[error("urdmad has ended: start it again with `urdma up`")]
     Gone,
     /// urdmad did not answer in time.
-    #[error("urdmad does not answer: look into its log, then `urdma down` and `urdma up`")]
+    #[error("urdmad does not answer: see its log, then run `urdma down` and `urdma up`")]
     Timeout,
     /// A packet that violates the protocol arrived.
-    #[error("urdmad sent something unexpected ({0}): install the same urdma on both sides")]
+    #[error("unexpected message from urdmad ({0}): install the same urdma on both sides")]
     Malformed(String),
     /// A system call failed.
-    #[error("cannot talk to urdmad: {0}")]
+    #[error("cannot communicate with urdmad: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -94,7 +94,7 @@ impl From<Errno> for ControlError {
     }
 }
 
-/// A refusal by urdmad: the kind for programs, a sentence for people.
+/// A refusal by urdmad: a kind for programs, and a message for users.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct Refusal {
@@ -143,7 +143,7 @@ pub enum RefusalKind {
     },
     /// All slots are taken.
     NoFreeSlot,
-    /// The limit of the configuration for this user is reached.
+    /// A quota of the configuration is reached.
     QuotaExceeded,
     /// The request needs a slot.
     NotAttached,

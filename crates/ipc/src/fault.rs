@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// The denominator of packet rates.
 const MILLION: u32 = 1_000_000;
-/// Longest delay: longer than any path on Earth.
+/// Maximum delay, which exceeds that of any terrestrial path.
 const DELAY_MAX: Duration = Duration::from_secs(10);
 const RATE_BIT_S_MIN: u64 = 1000;
 const RATE_BIT_S_MAX: u64 = 1_000_000_000_000;
@@ -113,9 +113,9 @@ pub enum Direction {
 pub struct Faults {
     /// Seed of all random choices.
     pub seed: u64,
-    /// Of received packets.
+    /// Impairment of received packets.
     pub inbound: Impairment,
-    /// Of sent packets.
+    /// Impairment of sent packets.
     pub outbound: Impairment,
 }
 
@@ -143,12 +143,13 @@ impl Faults {
     }
 }
 
-/// A fraction of packets like `1%` or `0.01%`, per million.
+/// Parses a fraction of packets, such as `1%` or `0.01%`, to a number per million.
 ///
 /// # Errors
-/// The mistake, as a sentence.
+/// A message that states the syntax.
 pub fn parse_share(text: &str) -> Result<u32, String> {
-    let wrong = || format!("\"{text}\" is no share of packets: write 0% to 100%, such as \"0.1%\"");
+    let wrong =
+        || format!("\"{text}\" is not a share of packets: write 0% to 100%, such as \"0.1%\"");
     let number = text.trim().strip_suffix('%').ok_or_else(wrong)?;
     let millionths = scaled(number, f64::from(MILLION) / 100.0).ok_or_else(wrong)?;
     u32::try_from(millionths)
@@ -157,10 +158,10 @@ pub fn parse_share(text: &str) -> Result<u32, String> {
         .ok_or_else(wrong)
 }
 
-/// A time like `1ms`, `250us` or `0.5s`, in nanoseconds.
+/// Parses a time, such as `1ms`, `250us` or `0.5s`, to nanoseconds.
 ///
 /// # Errors
-/// The mistake, as a sentence.
+/// A message that states the syntax.
 pub fn parse_time(text: &str) -> Result<u64, String> {
     let units = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
     let most = u64::try_from(DELAY_MAX.as_nanos()).unwrap_or(u64::MAX);
@@ -168,16 +169,16 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
         .filter(|ns| *ns <= most)
         .ok_or_else(|| {
             format!(
-                "\"{text}\" is no time: write 0s to {DELAY_MAX:?} with ns, us, ms or s, such \
+                "\"{text}\" is not a time: write 0s to {DELAY_MAX:?} with ns, us, ms or s, such \
                 as \"1ms\""
             )
         })
 }
 
-/// A rate like `10Gbit/s` or `100Mbit/s`, in bits per second.
+/// Parses a rate, such as `10Gbit/s` or `100Mbit/s`, to bits per second.
 ///
 /// # Errors
-/// The mistake, as a sentence.
+/// A message that states the syntax.
 pub fn parse_rate(text: &str) -> Result<u64, String> {
     let units = [
         ("Gbit/s", 1e9),
@@ -188,20 +189,20 @@ pub fn parse_rate(text: &str) -> Result<u64, String> {
     with_unit(text, &units)
         .filter(|rate| (RATE_BIT_S_MIN..=RATE_BIT_S_MAX).contains(rate))
         .ok_or_else(|| {
-            format!("\"{text}\" is no rate: write 1kbit/s to 1000Gbit/s, such as \"10Gbit/s\"")
+            format!("\"{text}\" is not a rate: write 1kbit/s to 1000Gbit/s, such as \"10Gbit/s\"")
         })
 }
 
-/// A number of octets like `64kB` or `1MB`.
+/// Parses a number of octets, such as `64kB` or `1MB`.
 ///
 /// # Errors
-/// The mistake, as a sentence.
+/// A message that states the syntax.
 pub fn parse_octets(text: &str) -> Result<u64, String> {
     let units = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)];
     with_unit(text, &units)
         .filter(|octets| *octets <= QUEUE_OCTETS_MAX)
         .ok_or_else(|| {
-            format!("\"{text}\" is no number of octets: write 0B to 4GB, such as \"64kB\"")
+            format!("\"{text}\" is not a number of octets: write 0B to 4GB, such as \"64kB\"")
         })
 }
 

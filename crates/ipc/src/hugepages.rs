@@ -1,4 +1,4 @@
-//! The kernel's hugepages, as all users of them describe them.
+//! The hugepages of the machine.
 
 use std::fs;
 use std::io;
@@ -7,9 +7,9 @@ use std::path::PathBuf;
 /// Hugepages of the kernel's default size.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HugepageInfo {
-    /// Reserved and unused.
+    /// Number of free pages.
     pub free: u64,
-    /// Size of a page in KB; 0 if this kernel has none.
+    /// Size of a page in KB; 0 if the kernel has no hugepages.
     pub size_kb: u64,
     /// The first mount point of hugetlbfs.
     pub mount: Option<PathBuf>,

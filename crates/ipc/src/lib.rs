@@ -1,20 +1,18 @@
-//! What urdmad, provider processes and the command line say to each other, where an instance's
-//! files are, and what they all look up of the machine.
+//! The control protocol between urdmad, provider processes and the command line; the paths of an
+//! instance; the machine's hugepages.
 //!
 //! - [`paths`]: the run directory of an instance; [`trust`]: whether a client uses it.
-//! - [`personality`]: what a device shows itself as; [`port_table`]: rdma_cm's ports.
-//! - [`message`]: requests, answers and events; [`status`]: what `urdma status` shows; [`fault`]:
-//!   what `urdma fault` can ask for.
-//! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, file descriptors beside
-//!   it.
-//! - [`hugepages`]: what the machine has of them.
-//! - [`client`]: the blocking client of providers and of the command line; [`error`]: what can go
-//!   wrong, as sentences.
+//! - [`personality`]: the type of the device, RoCE or iWARP; [`port_table`]: rdma_cm's ports.
+//! - [`message`]: requests, answers and events; [`status`]: the contents of `urdma status`;
+//!   [`fault`]: the parameters of `urdma fault`.
+//! - [`packet`]: one JSON message per packet of a SOCK_SEQPACKET socket, with file descriptors.
+//! - [`hugepages`]: the hugepages of the machine.
+//! - [`client`]: the blocking client of providers and of the command line; [`error`]: its errors.
 //!
-//! A conversation starts with [`message::Request::Hello`], which carries [`PROTOCOL_VERSION`]; its
-//! form never changes. Every request has an id that its answer repeats; events come unasked. urdmad
-//! may answer a connection by [`message::FromDaemon::Refused`] alone. Closing the socket is the
-//! same as [`message::Request::Detach`].
+//! The first message of a connection is [`message::Request::Hello`], which has
+//! [`PROTOCOL_VERSION`]; its format never changes. Every request has an id that its answer repeats;
+//! events are unsolicited. urdmad may answer a connection by [`message::FromDaemon::Refused`] only.
+//! Closing the socket has the effect of [`message::Request::Detach`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -42,5 +40,5 @@ pub use personality::Personality;
 pub use port_table::{CmPort, PortSharing, PortTable};
 pub use status::{ProcessReport, Status};
 
-/// Version of the control protocol; both sides must have the same.
+/// Version of the control protocol, which must be the same on both sides.
 pub const PROTOCOL_VERSION: u32 = 4;

@@ -1,4 +1,4 @@
-//! Requests of a client, urdmad's answers, and events that urdmad sends unasked.
+//! Requests of a client, answers of urdmad, and events, which urdmad sends unsolicited.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub enum FromDaemon {
     },
     /// An event for the client.
     Event(Event),
-    /// The connection is refused, whatever was requested: urdmad closes it at once.
+    /// urdmad refuses the connection, independent of any request, and closes it at once.
     Refused(Refusal),
 }
 
@@ -54,7 +54,7 @@ pub enum Request {
     },
     /// Requests a slot. Answer: [`Answer::Attached`], with the arena's file descriptor.
     Attach {
-        /// Whether a leased queue pair is wanted.
+        /// Whether a leased queue pair is requested.
         want_lease: bool,
     },
     /// Releases the slot; the socket may be closed after the answer. Answer: [`Answer::Done`].
@@ -62,26 +62,24 @@ pub enum Request {
     /// Reserves a CM port. Answer: [`Answer::CmBound`]; refused with AddressInUse or
     /// AddressNotAvailable.
     CmBindPort {
-        /// The client's number for it, by which the following requests name it; unique among the
-        /// client's ports.
+        /// The client's number for the port in later requests; unique among the client's ports.
         binding: u32,
         /// The requested port.
         wanted: CmPort,
     },
-    /// Changes which others may share a port that is bound and not listened on. Answer:
-    /// [`Answer::Done`].
+    /// Changes the sharing of a port that is bound and not listened on. Answer: [`Answer::Done`].
     CmShare {
         /// The port.
         binding: u32,
-        /// Which others may have it from now on.
+        /// The new sharing.
         sharing: PortSharing,
     },
-    /// Listens on a port that is bound; it is not shared from then on. Answer: [`Answer::Done`];
-    /// refused like [`Request::CmBindPort`] while others have the port.
+    /// Listens on a bound port, which can then not be shared. Answer: [`Answer::Done`]; refused
+    /// like [`Request::CmBindPort`] while the port is shared.
     CmListen {
         /// The port.
         binding: u32,
-        /// Requests that may wait to be accepted; urdmad only reports it.
+        /// The backlog of connection requests, which urdmad only reports.
         backlog: u32,
     },
     /// Releases a port, and stops listening if it was listened on. Answer: [`Answer::Done`].
@@ -89,26 +87,26 @@ pub enum Request {
         /// The port.
         binding: u32,
     },
-    /// Has datagrams to a multicast group copied to this process from now on; repeating it has no
-    /// effect. Answer: [`Answer::Done`]; refused with QuotaExceeded beyond
+    /// Makes this process a member of a multicast group, so that it receives the group's datagrams;
+    /// has no effect on a member. Answer: [`Answer::Done`]; refused with QuotaExceeded beyond
     /// [`GROUPS_PER_PROCESS_MAX`] groups.
     JoinGroup {
         /// The group, IPv4 or IPv6.
         group: IpAddr,
     },
-    /// Undoes [`Request::JoinGroup`]. Answer: [`Answer::Done`].
+    /// Ends the membership of a group. Answer: [`Answer::Done`].
     LeaveGroup {
         /// The group.
         group: IpAddr,
     },
-    /// Asks how to reach an address. Answered within two seconds. Answer: [`Answer::Resolved`].
+    /// Resolves an address to its next hop, within two seconds. Answer: [`Answer::Resolved`].
     Resolve {
         /// The remote address.
         ip: IpAddr,
     },
-    /// Asks for the state of the instance. Answer: [`Answer::Status`].
+    /// Requests the state of the instance. Answer: [`Answer::Status`].
     Status,
-    /// The resources of this process; sent after [`Event::ReportWanted`]. Answer: none.
+    /// The resources of this process, sent after [`Event::ReportWanted`]. Answer: none.
     Report(ProcessReport),
     /// Captures the packets that pass urdmad from now on into a file (pcapng). Answer:
     /// [`Answer::Done`].
@@ -187,25 +185,24 @@ pub enum Event {
     /// A status was requested: answer with [`Request::Report`] (see
     /// [`crate::ControlClient::report`]).
     ReportWanted,
-    /// A connection that came through the kernel needs a queue pair in RTS: answer with
+    /// A connection of the kernel's rdma_cm needs a queue pair in RTS; the client answers with
     /// [`Request::QpIsSet`].
     SetQp(QpTarget),
-    /// The connection of a queue pair that came through the kernel has ended: the queue pair fails,
-    /// as an RNIC's does.
+    /// A connection of the kernel's rdma_cm has ended: the queue pair goes to ERR, as on an RNIC.
     EndQp {
         /// The queue pair.
         qpn: u32,
     },
 }
 
-/// Parameters for the queue pair of a connection that urdmad manages.
+/// Parameters of the queue pair of a connection that urdmad manages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpTarget {
     /// The queue pair.
     pub qpn: u32,
     /// The peer's address.
     pub remote_ip: IpAddr,
-    /// The address of this host by which the peer knows it.
+    /// The address of this host that the peer uses.
     pub local_ip: IpAddr,
     /// The peer's queue pair.
     pub remote_qpn: u32,
@@ -227,7 +224,7 @@ pub struct QpTarget {
     pub max_dest_rd_atomic: u8,
 }
 
-/// A slot and all that its process needs to use it.
+/// A slot and the parameters that its process needs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Attached {
     /// The process' slot, 1..=253.
@@ -242,9 +239,9 @@ pub struct Attached {
     pub addresses: Vec<IpAddr>,
     /// IP MTU of the instance's port, octets; 0 if it has none.
     pub mtu: u16,
-    /// The arena behind the descriptor of this message.
+    /// The arena whose descriptor is sent with this message.
     pub arena: ArenaParams,
-    /// The lease, or why there is none.
+    /// The lease, or the reason for its refusal.
     pub lease: LeaseAnswer,
 }
 
@@ -257,7 +254,7 @@ pub struct GidEntry {
     pub netdev: Option<String>,
 }
 
-/// Entries that a GID table has at least; those without an address are empty.
+/// Minimum length of a GID table; entries without an address are empty.
 const GID_TABLE_LEN_MIN: usize = 16;
 
 /// Length of the GID table of a device that has `gids` GIDs.
@@ -280,7 +277,7 @@ pub enum LeaseAnswer {
     NotAsked,
     /// The lease.
     Granted(Box<LeaseParams>),
-    /// The reason for the refusal, as a sentence.
+    /// The lease is refused, with the reason as a message.
     Refused(String),
 }
 
@@ -312,10 +309,9 @@ pub struct LeaseParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Resolution {
-    /// It is one of the instance's own.
+    /// The address is one of the instance's.
     Local,
-    /// It is a neighbour on the port's network, or behind the gateway whose Ethernet address this
-    /// is.
+    /// The address is that of a neighbour on the port's network, or is reached through a gateway.
     Neighbour {
         /// Ethernet address of the next hop.
         mac: [u8; 6],

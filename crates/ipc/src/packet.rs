@@ -16,43 +16,43 @@ use nix::sys::stat::Mode;
 use serde::de::DeserializeOwned;
 use serde::Serialize;
 
-/// Largest packet that either side sends, octets.
+/// Maximum length of a packet, octets.
 pub const PACKET_OCTETS_MAX: usize = 192 * 1024;
-/// `sun_path` with its terminating zero.
+/// Size of `sun_path`, including the terminating zero octet.
 const SOCKET_PATH_OCTETS_MAX: usize = 107;
 const SEND_BUFFER_OCTETS: usize = 208 * 1024;
-/// Room for the descriptors of one packet: a `cmsghdr` and four of them.
+/// Words of the control buffer of one packet: a `cmsghdr` and four descriptors.
 const CONTROL_WORDS: usize = 4;
 
 /// One received packet.
 #[derive(Debug)]
 pub struct Packet {
-    /// Its octets.
+    /// The octets.
     pub octets: Vec<u8>,
-    /// The file descriptors that came along, close-on-exec; none if they were not wanted.
+    /// The file descriptors in the packet, close-on-exec; empty if they were not requested.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Packet {
-    /// The JSON message in it.
+    /// Parses the packet as a JSON message.
     ///
     /// # Errors
-    /// It is none, or not one of `T`.
+    /// The packet is not valid JSON, or not a `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.octets)
     }
 }
 
-/// One end of a connected control socket; sending and receiving are atomic per packet, so threads
+/// One end of a connected control socket. Sending and receiving are atomic per packet, so threads
 /// may share it.
 #[derive(Debug)]
 pub struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// Connects to the listener at `path`, which may be longer than a socket's address.
+    /// Connects to the listener at `path`, which may be longer than `sun_path`.
     ///
     /// # Errors
-    /// As connect(2).
+    /// Those of connect(2).
     pub fn connect(path: &Path) -> Result<Self, Errno> {
         let fd = new_socket(SockFlag::empty())?;
         with_short_path(path, |address| connect(fd.as_raw_fd(), address))?;
@@ -62,15 +62,15 @@ impl PacketSocket {
     /// Sends `message` as JSON, with `fds`.
     ///
     /// # Errors
-    /// As sendmsg(2); EMSGSIZE if it is too long.
+    /// Those of sendmsg(2); EMSGSIZE if it is too long.
     pub fn send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         self.send_flags(message, fds, MsgFlags::MSG_NOSIGNAL)
     }
 
-    /// Like [`Self::send`], but never waits for the receiver.
+    /// As [`Self::send`], but does not block.
     ///
     /// # Errors
-    /// EAGAIN if the receiver has not taken what was sent before.
+    /// EAGAIN if the socket buffer is full.
     pub fn try_send<T: Serialize>(&self, message: &T, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         self.send_flags(
             message,
@@ -107,20 +107,20 @@ impl PacketSocket {
         }
     }
 
-    /// Waits for a packet. `None` when the other side has closed.
+    /// Waits for a packet; `None` if the other side has closed the connection.
     ///
     /// # Errors
-    /// As recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`; EMFILE if it had more
-    /// descriptors than four, or than this process may open.
+    /// Those of recvmsg(2); EMSGSIZE if the packet is longer than `octets_max`; EMFILE if it has
+    /// more than four descriptors, or more than this process may open.
     pub fn recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
         self.recv_flags(octets_max, MsgFlags::empty(), &mut [0; CONTROL_WORDS])
     }
 
-    /// Like [`Self::recv`], but does not wait, and leaves the packet's descriptors with the kernel,
-    /// which closes them.
+    /// As [`Self::recv`], but does not block, and does not receive the descriptors of the packet,
+    /// which the kernel then closes.
     ///
     /// # Errors
-    /// EAGAIN if there is no packet; else as recvmsg(2), and EMSGSIZE as there.
+    /// EAGAIN if there is no packet; else those of recvmsg(2); EMSGSIZE as for [`Self::recv`].
     pub fn try_recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
         self.recv_flags(octets_max, MsgFlags::MSG_DONTWAIT, &mut [])
     }
@@ -131,7 +131,7 @@ impl PacketSocket {
         flags: MsgFlags,
         control: &mut [u64],
     ) -> Result<Option<Packet>, Errno> {
-        // Most packets are short, and a buffer for the longest takes 50 pages.
+        // The buffer is allocated for this packet, since one for the longest takes 50 pages.
         let waiting = self.wait_for_packet(flags)?;
         let mut octets = vec![0; waiting.min(octets_max)];
         let wants_fds = !control.is_empty();
@@ -152,16 +152,16 @@ impl PacketSocket {
         }))
     }
 
-    /// The length of the next packet, which stays; 0 when the other side has closed.
+    /// The length of the next packet, which stays in the queue; 0 if the other side has closed.
     fn wait_for_packet(&self, flags: MsgFlags) -> Result<usize, Errno> {
         let peek = flags | MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC;
         past_reset(|| recv(self.0.as_raw_fd(), &mut [], peek))
     }
 
-    /// Who is at the other end, as the kernel says.
+    /// The credentials of the other end, from the kernel.
     ///
     /// # Errors
-    /// As getsockopt(2).
+    /// Those of getsockopt(2).
     pub fn peer(&self) -> Result<UnixCredentials, Errno> {
         getsockopt(&self.0, sockopt::PeerCredentials)
     }
@@ -181,7 +181,7 @@ impl PacketListener {
     /// Binds to `path`, which must not exist, and listens.
     ///
     /// # Errors
-    /// As bind(2) and listen(2).
+    /// Those of bind(2) and listen(2).
     pub fn bind(path: &Path) -> Result<Self, Errno> {
         let fd = new_socket(SockFlag::SOCK_NONBLOCK)?;
         with_short_path(path, |address| bind(fd.as_raw_fd(), address))?;
@@ -189,13 +189,13 @@ impl PacketListener {
         Ok(Self(fd))
     }
 
-    /// Accepts a connection that waits.
+    /// Accepts a pending connection.
     ///
     /// # Errors
-    /// EAGAIN if there is none; else as accept(2).
+    /// EAGAIN if there is none; else those of accept(2).
     pub fn accept(&self) -> Result<PacketSocket, Errno> {
         let fd = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
-        // SAFETY: accept4 has just created this descriptor; no other code has it.
+        // SAFETY: accept4 has just created this descriptor, which has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         grow_send_buffer(&fd);
         Ok(PacketSocket(fd))
@@ -219,14 +219,14 @@ fn new_socket(flags: SockFlag) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Makes room for the largest packet; where the system allows less, a long status fails with
-/// EMSGSIZE.
+/// Enlarges the send buffer to the largest packet. If the system's limit is lower, a long status
+/// fails with EMSGSIZE.
 fn grow_send_buffer(fd: &OwnedFd) {
     let _ = setsockopt(fd, sockopt::SndBuf, &SEND_BUFFER_OCTETS);
 }
 
-/// Calls `action` with the address of `path`; one that is too long goes through its directory's
-/// descriptor.
+/// Calls `action` with the address of `path`. A path that is too long is replaced by one through
+/// `/proc/self/fd` and a descriptor of its directory.
 fn with_short_path(
     path: &Path,
     action: impl FnOnce(&UnixAddr) -> Result<(), Errno>,
@@ -245,8 +245,8 @@ fn with_short_path(
     action(&UnixAddr::new(&short)?)
 }
 
-/// Receives, whatever signals come. When the other side has closed without reading all, any call
-/// says so, once; what it has sent before can still be received.
+/// Receives, and repeats the call after EINTR and once after ECONNRESET: if the other side has
+/// closed without reading all packets, one call fails, but packets it sent before can be received.
 fn past_reset<T>(mut receive: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     let mut was_reset = false;
     loop {
@@ -258,15 +258,15 @@ fn past_reset<T>(mut receive: impl FnMut() -> Result<T, Errno>) -> Result<T, Err
     }
 }
 
-/// What recvmsg(2) gave.
+/// The result of recvmsg(2).
 struct Received {
     length_octets: usize,
     flags: MsgFlags,
     fds: Vec<OwnedFd>,
 }
 
-/// Calls recvmsg(2). Every descriptor that the kernel has made is owned, also when it could not
-/// make all.
+/// Calls recvmsg(2). The result owns all descriptors that the kernel has created, also if it has
+/// not created all.
 fn recvmsg(
     socket: BorrowedFd<'_>,
     octets: &mut [u8],
@@ -284,39 +284,37 @@ fn recvmsg(
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(control);
     let flags = (flags | MsgFlags::MSG_CMSG_CLOEXEC).bits();
-    // SAFETY: the message names two buffers that are writable for the lengths that it says.
+    // SAFETY: the message points to two buffers, which are writable for the stated lengths.
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     Ok(Received {
         length_octets: usize::try_from(Errno::result(length)?).unwrap_or(0),
         flags: MsgFlags::from_bits_retain(message.msg_flags),
-        // SAFETY: the kernel has filled in the message, and its control buffer, aligned for it,
-        // still is there.
+        // SAFETY: the kernel has written the message, and its control buffer is aligned and live.
         fds: unsafe { owned_fds(&message) },
     })
 }
 
-/// The descriptors that came with a message.
+/// The descriptors in a message.
 ///
 /// # Safety
-/// The message is as recvmsg(2) left it, and this is called once.
+/// The message is the result of recvmsg(2), and the function is called once for it.
 unsafe fn owned_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    // SAFETY: our caller vouches for the message.
+    // SAFETY: guaranteed by the caller.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     // SAFETY: null, or a header in the control buffer.
     while let Some(control) = unsafe { header.as_ref() } {
         if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: the arithmetic of a macro.
+            // SAFETY: the function only computes a length.
             let before = unsafe { libc::CMSG_LEN(0) } as usize;
             let count = control.cmsg_len.saturating_sub(before) / size_of::<RawFd>();
             // SAFETY: the header is in the control buffer.
             let data: *const RawFd = unsafe { libc::CMSG_DATA(header) }.cast();
             for index in 0..count {
-                // SAFETY: the header says that so many descriptors follow it, which the kernel has
-                // put there.
+                // SAFETY: the header states how many descriptors follow it.
                 let fd = unsafe { data.add(index).read_unaligned() };
-                // SAFETY: the kernel has just made the descriptor for this message; nothing else
-                // knows it.
+                // SAFETY: the kernel has just created the descriptor for this message, so it has no
+                // other owner.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
@@ -339,7 +337,7 @@ mod tests {
         (PacketSocket(one), PacketSocket(other))
     }
 
-    /// Sends "hello" with copies of a pipe's end; gives the other end.
+    /// Sends "hello" with copies of one end of a pipe; returns the other end.
     fn send_pipe(socket: &PacketSocket, copies: usize) -> PipeReader {
         let (reader, writer) = std::io::pipe().unwrap();
         socket
@@ -348,7 +346,7 @@ mod tests {
         reader
     }
 
-    /// Whether the other end of the pipe is open nowhere.
+    /// Whether no process has the other end of the pipe open.
     fn is_closed(mut pipe: PipeReader) -> bool {
         let flags = nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK);
         nix::fcntl::fcntl(&pipe, flags).unwrap();
@@ -372,7 +370,7 @@ mod tests {
         assert!(is_closed(pipe));
     }
 
-    // The first four stayed open for ever.
+    // An earlier version leaked the first four descriptors.
     #[test]
     fn packet_with_too_many_descriptors_leaves_none() {
         let (one, other) = pair();

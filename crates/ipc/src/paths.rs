@@ -1,8 +1,8 @@
-//! Where an instance keeps its files.
+//! The run directory of an instance and the files in it.
 //!
-//! `/run/urdma/<instance>` for root; `$XDG_RUNTIME_DIR/urdma/<instance>`, or
-//! `/tmp/urdma-<uid>/<instance>` without that variable, for everybody else. `URDMA_RUN_DIR` names
-//! the directory of one instance and overrides all.
+//! The run directory of root's instances is `/run/urdma/<instance>`. For other users it is
+//! `$XDG_RUNTIME_DIR/urdma/<instance>`, or `/tmp/urdma-<uid>/<instance>` without that variable.
+//! `URDMA_RUN_DIR` overrides both with the directory of one instance.
 
 use std::env;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::trust::{self, TrustedUsers, Untrusted};
 pub const RUN_DIR_VARIABLE: &str = "URDMA_RUN_DIR";
 /// Environment variable that names the instance to use when [`RUN_DIR_VARIABLE`] is not set.
 pub const INSTANCE_VARIABLE: &str = "URDMA_INSTANCE";
-/// The instance that is meant when none is named.
+/// The default instance.
 pub const DEFAULT_INSTANCE: &str = "default";
 /// Base directory of root's instances.
 pub const SYSTEM_BASE: &str = "/run/urdma";
@@ -27,12 +27,12 @@ const NAME_OCTETS_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir {
     path: PathBuf,
-    /// Somebody gave the path, instead of the instance's name at most.
+    /// Whether the path was given, by argument or by [`RUN_DIR_VARIABLE`].
     is_named: bool,
 }
 
 impl RunDir {
-    /// A run directory that is given as a path.
+    /// The run directory with an explicit path.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -47,14 +47,14 @@ impl RunDir {
         }
     }
 
-    /// Where the caller's own instance `instance` lives, whether it runs or not.
+    /// The run directory of the caller's own instance `instance`, whether it runs or not.
     pub fn own(instance: &str) -> Self {
         Self::by_default(own_base().join(instance))
     }
 
-    /// The directory that a client is to use: `run_dir` if given, else `$URDMA_RUN_DIR`, else that
-    /// of `instance`, `$URDMA_INSTANCE` or `default`: the caller's own if it exists and only the
-    /// caller can have made it, else the system's if that exists.
+    /// The run directory for a client: `run_dir` if given, else `$URDMA_RUN_DIR`, else that of
+    /// `instance`, `$URDMA_INSTANCE` or `default`. For a name it is the caller's own directory if
+    /// it exists and only the caller can have created it, else the system's if that exists.
     pub fn find(run_dir: Option<&Path>, instance: Option<&str>) -> Self {
         if let Some(path) = run_dir {
             return Self::at(path);
@@ -79,7 +79,7 @@ impl RunDir {
         }
     }
 
-    /// The directory itself.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -102,28 +102,29 @@ impl RunDir {
         self.path.join("sysfs")
     }
 
-    /// The file that holds urdmad's process id; urdmad keeps it locked while it lives.
+    /// The file with urdmad's process id, which urdmad keeps locked while it runs.
     pub fn pid_file(&self) -> PathBuf {
         self.path.join("pid")
     }
 
-    /// What urdmad logs.
+    /// The log of urdmad.
     pub fn log_file(&self) -> PathBuf {
         self.path.join("urdmad.log")
     }
 
-    /// The users whose urdmad a client uses here.
+    /// The users whose urdmad a client accepts here.
     ///
     /// # Errors
-    /// Another user has made the directory or can change the way to it.
+    /// Another user has created the directory or can change a component of its path.
     pub fn trusted_users(&self) -> Result<TrustedUsers, Untrusted> {
-        // `urdma run` names the directory to programs, but anyone can make the caller's in /tmp.
+        // `urdma run` passes the directory to programs by its path, but any user can create the
+        // caller's directory in /tmp.
         let is_guessable = self.path.starts_with(base_in_tmp(Uid::effective()));
         trust::check(&self.path, self.is_named && !is_guessable)
     }
 
-    /// Names of the instances that have a run directory beside this one, and of the system's if
-    /// this is the caller's own, in order.
+    /// Names of the instances with a run directory beside this one, and of the system's instances
+    /// if this is the caller's own, in order.
     pub fn existing_instances(&self) -> Vec<String> {
         let Some(base) = self.path.parent() else {
             return Vec::new();
@@ -141,7 +142,8 @@ impl RunDir {
 /// Name of the control socket in a run directory.
 pub const CONTROL_SOCKET_NAME: &str = "control.sock";
 
-/// Whether `name` can name an instance: 1 to 64 of `A-Z a-z 0-9 . _ -`, no dot first.
+/// Whether `name` is a valid instance name: 1 to 64 of `A-Z a-z 0-9 . _ -`, not beginning with a
+/// dot.
 pub fn is_instance_name(name: &str) -> bool {
     (1..=NAME_OCTETS_MAX).contains(&name.len())
         && !name.starts_with('.')
@@ -150,7 +152,7 @@ pub fn is_instance_name(name: &str) -> bool {
             .all(|octet| octet.is_ascii_alphanumeric() || b"._-".contains(&octet))
 }
 
-/// The directory above the caller's own instances.
+/// The parent directory of the caller's own instances.
 pub fn own_base() -> PathBuf {
     let uid = Uid::effective();
     let runtime_dir = env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty());

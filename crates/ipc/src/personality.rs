@@ -1,14 +1,14 @@
-//! What the device of an instance shows itself as.
+//! The type of RDMA device as which an instance presents its device.
 
 use serde::{Deserialize, Serialize};
 
-/// What the device of an instance shows itself as.
+/// The type of RDMA device as which an instance presents its device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Personality {
-    /// A RoCE device: programs connect by a peer's GID and queue pair number.
+    /// A RoCE device: programs connect by the peer's GID and queue pair number, or by rdma_cm.
     #[default]
     Roce,
-    /// An RNIC: reliable connections only, made by rdma_cm only.
+    /// An RNIC: reliable connections only, which only rdma_cm establishes.
     Iwarp,
 }

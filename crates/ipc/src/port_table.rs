@@ -1,4 +1,4 @@
-//! Tables of rdma_cm's ports, as messages and `urdma status` name them, and the ports in them.
+//! Tables of rdma_cm's ports, in messages and in `urdma status`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use urdma_types::PortSpace;
 
-/// A table of ports: the port spaces of one kind of service share one.
+/// A table of ports, shared by the port spaces of one kind of service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortTable {
@@ -40,24 +40,24 @@ impl fmt::Display for PortTable {
     }
 }
 
-/// A CM port that a process asks for.
+/// A CM port that a process requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CmPort {
     /// Port space.
     pub space: PortTable,
-    /// Local address; unspecified (`0.0.0.0` or `::`) for any.
+    /// Local address; unspecified (`0.0.0.0` or `::`) for all.
     pub addr: IpAddr,
     /// The port; 0 for any free one.
     pub port: u16,
-    /// Which others may have it too.
+    /// With which other ids the port may be shared.
     pub sharing: PortSharing,
 }
 
-/// The options of an rdma_cm id that say whether others may have the same port.
+/// The options of an rdma_cm id that allow other ids to share its port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortSharing {
-    /// `RDMA_OPTION_ID_REUSEADDR`: those that set it too.
+    /// `RDMA_OPTION_ID_REUSEADDR`: with ids that also set it.
     pub reuse_addr: bool,
-    /// `RDMA_OPTION_ID_AFONLY`: those of the other address family that set it too.
+    /// `RDMA_OPTION_ID_AFONLY`: with ids of the other address family that also set it.
     pub af_only: bool,
 }

@@ -1,4 +1,4 @@
-//! What `urdma status` shows: the whole state of an instance at one moment.
+//! The contents of `urdma status`: a snapshot of the state of an instance.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,52 +19,52 @@ pub struct Status {
     pub pid: u32,
     /// Version of urdmad.
     pub version: String,
-    /// Seconds since it is ready.
+    /// Seconds since urdmad became ready.
     pub uptime_s: u64,
-    /// Its run directory.
+    /// The run directory.
     pub run_dir: PathBuf,
-    /// Node GUID as sysfs prints it.
+    /// Node GUID, in the format of sysfs.
     pub node_guid: String,
-    /// What its device shows itself as, but for the kernel module's, which is an RNIC always.
+    /// The personality of the device; not of the kernel module's, which is always an RNIC.
     pub personality: Personality,
     /// The instance's addresses.
     pub addresses: Vec<IpAddr>,
-    /// Slots that can be attached.
+    /// Number of slots for processes.
     pub slots_total: u16,
     /// Attached processes by slot.
     pub slots: Vec<SlotStatus>,
-    /// CM ports that are listened on.
+    /// CM ports in listening state.
     pub listeners: Vec<ListenerStatus>,
-    /// CM ports that are bound and not listened on.
+    /// CM ports that are bound and not listening.
     pub bound: Vec<ListenerStatus>,
-    /// Multicast groups with the processes that are members.
+    /// Multicast groups and their members.
     pub groups: Vec<GroupStatus>,
     /// The port, if the instance has one.
     pub port: Option<PortStatus>,
-    /// Faults made at the port, if the instance has one.
+    /// Faults injected at the port, if the instance has one.
     pub faults: Option<FaultStatus>,
-    /// What slot 0 did.
+    /// Counters of slot 0.
     pub counters: Counters,
     /// Frames of the whole arena.
     pub frames: FrameCounts,
     /// Leased queue pairs.
     pub leases: Vec<LeaseStatus>,
-    /// How packets come to leased queues, if any can be leased.
+    /// How packets are steered to leased queues, if queues can be leased.
     pub lease_steering: Option<LeaseSteering>,
-    /// Why no queue pair can be leased, if so.
+    /// The reason for which no queue pair can be leased, if so.
     pub no_leases_because: Option<String>,
-    /// The kernel module's device, if the instance is to serve one.
+    /// The kernel module's device, if one is configured.
     pub kernel: Option<KernelStatus>,
-    /// File of the running capture.
+    /// File of the active capture.
     pub capture: Option<PathBuf>,
 }
 
 /// The kernel module's device of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelStatus {
-    /// Its name.
+    /// The device's name.
     pub device: String,
-    /// Why it is not served at the moment, as a sentence; nothing if it is.
+    /// The reason for which it is not served at the moment; `None` if it is served.
     pub not_served_because: Option<String>,
 }
 
@@ -77,51 +77,51 @@ pub struct SlotStatus {
     pub pid: i32,
     /// User id.
     pub uid: u32,
-    /// The program's name, as it said.
+    /// The program's name, as the client reported it.
     pub program: String,
     /// Seconds since it attached.
     pub attached_s: u64,
-    /// Frames that it holds.
+    /// Frames that the process holds.
     pub frames_held: u64,
-    /// Frames on their way to it.
+    /// Frames in flight to the process.
     pub frames_inbound: u64,
-    /// What the arena counted for it (`sent`, `received`, `full`, ...).
+    /// Its counters in the arena (`sent`, `received`, `full`, ...).
     pub arena: BTreeMap<String, u64>,
     /// Its leased queue.
     pub lease_queue: Option<u16>,
-    /// What the process says of itself; nothing if it did not answer in time.
+    /// The process' report of itself; `None` if it did not answer in time.
     pub report: Option<ProcessReport>,
 }
 
-/// What a provider process reports of itself for `urdma status`.
+/// A process' report of its resources, for `urdma status`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessReport {
     /// Queue pairs.
     pub qps: u32,
-    /// Of those, in RTS.
+    /// Queue pairs in RTS.
     pub qps_connected: u32,
     /// Completion queues.
     pub cqs: u32,
     /// Memory regions.
     pub mrs: u32,
-    /// Slots of processes whose memory it may not read, so that long messages from there are copied
-    /// twice.
+    /// Slots of processes whose memory this process may not read: long messages from them are
+    /// copied twice.
     pub copies_twice_from: Vec<u8>,
-    /// Counters by name, for people to read.
+    /// Counters by name, for display.
     pub counters: BTreeMap<String, u64>,
 }
 
 /// Frames by state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameCounts {
-    /// All.
+    /// Number of frames.
     pub total: u64,
     /// Free.
     pub free: u64,
     /// Held by a process.
     pub held: u64,
-    /// Sent and not yet received.
+    /// In flight: sent and not yet received.
     pub in_flight: u64,
 }
 
@@ -134,9 +134,9 @@ pub struct ListenerStatus {
     pub address: IpAddr,
     /// The port.
     pub port: u16,
-    /// Whose it is.
+    /// The slot of its process.
     pub slot: u8,
-    /// Requests that may wait; 0 if it is only bound.
+    /// The backlog of connection requests; 0 if the port is not listening.
     pub backlog: u32,
 }
 
@@ -145,7 +145,7 @@ pub struct ListenerStatus {
 pub struct GroupStatus {
     /// The group.
     pub group: IpAddr,
-    /// Its members.
+    /// Slots of its members.
     pub slots: Vec<u8>,
 }
 
@@ -154,7 +154,7 @@ pub struct GroupStatus {
 pub struct PortStatus {
     /// `memif`, `tap`, `af_xdp` or `device`.
     pub kind: String,
-    /// DPDK's name of the device.
+    /// The device's name in DPDK.
     pub device: String,
     /// Ethernet address.
     pub mac: String,
@@ -162,65 +162,65 @@ pub struct PortStatus {
     pub mtu: u16,
     /// Whether the link is up.
     pub link_up: bool,
-    /// Queue pairs, the daemon's included.
+    /// Queue pairs, including the daemon's.
     pub queues: u16,
     /// The driver's counters.
     pub hardware: BTreeMap<String, u64>,
-    /// Packet buffers free and in all, by pool.
+    /// Free and total packet buffers by pool.
     pub mbufs: Vec<PoolStatus>,
 }
 
-/// Faults made at the port.
+/// Faults injected at the port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultStatus {
-    /// From which they are drawn.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// To frames that arrive; nothing: none.
+    /// Faults of received frames, if any.
     pub inbound: Option<LineStatus>,
-    /// To frames that are sent; nothing: none.
+    /// Faults of sent frames, if any.
     pub outbound: Option<LineStatus>,
 }
 
 /// Faults of one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LineStatus {
-    /// What was asked for.
+    /// The configured impairment.
     pub impairment: Impairment,
-    /// What was done.
+    /// Counters.
     pub counts: FaultCounts,
-    /// Frames under way.
+    /// Delayed or queued frames.
     pub held_packets: u64,
-    /// Their octets.
+    /// Octets of these frames.
     pub held_octets: u64,
 }
 
-/// What was done to frames.
+/// Counters of injected faults.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultCounts {
-    /// Frames that came.
+    /// Frames in all.
     pub offered: u64,
-    /// Lost.
+    /// Dropped frames.
     pub lost: u64,
-    /// Sent twice.
+    /// Duplicated frames.
     pub duplicated: u64,
-    /// Made late.
+    /// Reordered frames.
     pub reordered: u64,
-    /// Changed.
+    /// Corrupted frames.
     pub corrupted: u64,
-    /// Marked as having met congestion.
+    /// Frames marked CE (congestion experienced).
     pub marked: u64,
-    /// Lost because the link's queue was full.
+    /// Frames dropped because the link's queue was full.
     pub queue_full: u64,
-    /// Lost because too much is under way.
+    /// Frames dropped because too many are delayed or queued.
     pub no_room: u64,
-    /// How long all together have waited in the link's queue, nanoseconds.
+    /// Sum of the times that frames have waited in the link's queue, nanoseconds.
     pub waited_ns: u64,
-    /// The longest that one has waited, nanoseconds.
+    /// The longest such time, nanoseconds.
     pub waited_most_ns: u64,
 }
 
 impl FaultCounts {
-    /// How long a frame has waited in the link's queue on average, nanoseconds.
+    /// The average time that a frame has waited in the link's queue, nanoseconds.
     pub fn mean_wait_ns(&self) -> u64 {
         let queued = self.offered.saturating_sub(self.queue_full);
         self.waited_ns.checked_div(queued).unwrap_or(0)
@@ -232,9 +232,9 @@ impl FaultCounts {
 pub struct PoolStatus {
     /// The pool's name.
     pub name: String,
-    /// Buffers in all.
+    /// Number of buffers.
     pub total: u32,
-    /// Of those free.
+    /// Number of free buffers.
     pub free: u32,
 }
 
@@ -243,36 +243,36 @@ pub struct PoolStatus {
 pub struct LeaseStatus {
     /// Queue index.
     pub queue: u16,
-    /// Whose it is; nothing if it is free.
+    /// The slot of the lessee; `None` if the queue pair is not leased.
     pub slot: Option<u8>,
 }
 
-/// How packets come to the queue of their lessee.
+/// How packets are steered to the queue of their lessee.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseSteering {
-    /// The device's peer chooses the queue; packets of others are passed on by slot.
+    /// The peer of the device selects the queue; other packets are forwarded by slot.
     Peer,
     /// By flow rules of the NIC.
     Rules,
-    /// By the NIC's redirection table, which has so many entries.
+    /// By the NIC's redirection table.
     Table {
-        /// How many.
+        /// Number of entries of the table.
         entries: usize,
     },
 }
 
-/// What slot 0 did since the start. Every drop is counted by its reason.
+/// Counters of slot 0 since the start. Every drop is counted by its reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Processes that attached.
     pub attached: u64,
     /// Processes that ended without detaching.
     pub reaped: u64,
-    /// Frames taken back from those.
+    /// Frames reclaimed from those.
     pub reaped_frames: u64,
     /// Attach requests refused.
     pub attach_refused: u64,
-    /// Everything that the data path counted, by name (`rx_packets`, `drop_unknown_slot`, ...).
+    /// Counters of the data path, by name (`rx_packets`, `drop_unknown_slot`, ...).
     pub data: BTreeMap<String, u64>,
 }

@@ -1,11 +1,11 @@
-//! Whether a run directory, and the urdmad in it, can be trusted by a client.
+//! Whether a client can trust a run directory, and the urdmad in it.
 //!
-//! Programs of an instance share memory with its urdmad, so a client must not take the run
-//! directory of another user for its own. Below `/run`, and below directories in which everyone may
-//! create files (`/tmp`), each component of the path is checked: it belongs to root or to the
-//! caller, it is no symbolic link, and others cannot rename what is in it. The owner of a directory
-//! that was named explicitly is trusted too. Elsewhere the path is taken as it is: there only its
-//! owners can have made it.
+//! Programs of an instance share memory with its urdmad, so a client must not use a run directory
+//! that another user has created in place of its own. Below `/run`, and below directories in which
+//! all users may create files (`/tmp`), each component of the path is checked: it belongs to root
+//! or to the caller, it is not a symbolic link, and other users cannot rename the files in it. The
+//! owner of a directory that was named explicitly is also trusted. Other paths are not checked,
+//! since only their owners can have created them.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -17,15 +17,15 @@ use std::path::{Component, Path, PathBuf};
 use nix::unistd::{Uid, User};
 use thiserror::Error;
 
-/// Below it everything is checked.
+/// The directory below which all components are checked.
 const RUNTIME_BASE: &str = "/run";
 const STICKY: u32 = 0o1000;
 const GROUP_WRITE: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
-/// As the kernel has it, for symbolic links on the way to what is checked.
+/// The kernel's limit of symbolic links in a path.
 const SYMLINKS_MAX: usize = 40;
 
-/// Why a run directory is not used.
+/// The error of a run directory that is not trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("will not use the instance in {}: {fault}, and another user could read and change the \
     memory of your programs: name another run directory with --run-dir or \
@@ -33,20 +33,20 @@ const SYMLINKS_MAX: usize = 40;
 pub struct Untrusted {
     /// The run directory.
     pub dir: PathBuf,
-    /// What is wrong with it.
+    /// The reason.
     pub fault: Fault,
 }
 
-/// What is wrong with a run directory.
+/// The reason for which a run directory is not trusted.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Fault {
     /// A component belongs to neither root nor the caller.
     #[error("{} belongs to {}", .0.display(), UserName(*.1))]
     Owner(PathBuf, u32),
-    /// Others may rename what is in a component.
+    /// Other users may rename the files in a component.
     #[error("{} can be changed by other users", .0.display())]
     Writable(PathBuf),
-    /// A component leads elsewhere.
+    /// A component is a symbolic link.
     #[error("{} is a symbolic link", .0.display())]
     Symlink(PathBuf),
     /// The process behind the control socket runs as another user.
@@ -54,7 +54,7 @@ pub enum Fault {
     Daemon(u32),
 }
 
-/// A user in a sentence.
+/// A user in a message: the name, or the number.
 struct UserName(u32);
 
 impl fmt::Display for UserName {
@@ -66,26 +66,26 @@ impl fmt::Display for UserName {
     }
 }
 
-/// The users whose urdmad a client uses.
+/// The users whose urdmad a client accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrustedUsers {
     caller: u32,
-    /// The owner of the run directory, if that was named explicitly.
+    /// The owner of the run directory, if it was named explicitly.
     owner: Option<u32>,
 }
 
 impl TrustedUsers {
-    /// Whether `uid` is one of them.
+    /// Whether `uid` is one of these users.
     pub fn include(self, uid: u32) -> bool {
         uid == 0 || uid == self.caller || Some(uid) == self.owner
     }
 }
 
-/// Checks the way to the run directory `dir`, which was named explicitly or is the default one;
-/// what does not exist is not checked.
+/// Checks the existing components of the path of the run directory `dir`, which was named
+/// explicitly or is the default one.
 ///
 /// # Errors
-/// A user who is not trusted has made or can change a part of it.
+/// A user who is not trusted has created a component or can change it.
 pub fn check(dir: &Path, is_named: bool) -> Result<TrustedUsers, Untrusted> {
     let caller = Uid::effective().as_raw();
     let exposed = exposed_components(dir);
@@ -116,14 +116,14 @@ fn fault_of(path: PathBuf, metadata: &Metadata, users: TrustedUsers) -> Option<F
     if !users.include(uid) {
         return Some(Fault::Owner(path, uid));
     }
-    // In a sticky directory only owners rename. A group with the number of the user is that user's
-    // own.
+    // In a sticky directory only owners can rename files. A group with the number of the user is
+    // that user's private group.
     let group_may = mode & GROUP_WRITE != 0 && gid != uid;
     let others_may = mode & OTHERS_WRITE != 0 || group_may;
     (others_may && mode & STICKY == 0).then_some(Fault::Writable(path))
 }
 
-/// The existing components of the way to `dir` that other users could have made.
+/// The existing components of the path `dir` that other users can have created.
 fn exposed_components(dir: &Path) -> Vec<(PathBuf, Metadata)> {
     let Ok(absolute) = std::path::absolute(dir) else {
         return Vec::new();
@@ -167,7 +167,7 @@ fn exposed_components(dir: &Path) -> Vec<(PathBuf, Metadata)> {
     exposed
 }
 
-/// The components of a path but the root.
+/// The components of a path without the root.
 fn names(path: &Path) -> VecDeque<OsString> {
     path.components()
         .filter_map(|component| match component {
@@ -185,7 +185,7 @@ mod tests {
 
     const STRANGER: u32 = 64_001;
 
-    /// A directory in one in which everyone may create files; removed when dropped.
+    /// A directory in one in which all users may create files; removed when dropped.
     struct Place(PathBuf);
 
     impl Place {
@@ -249,7 +249,7 @@ mod tests {
     fn symbolic_link_on_the_way_to_an_open_directory_hides_nothing() {
         let place = Place::new();
         place.allow("base", 0o757);
-        // `/proc/self` leads to a relative place, and its `root` to an absolute one.
+        // `/proc/self` is a relative link, and its `root` is an absolute one.
         let below_root = place.path("base/run");
         let detour = Path::new("/proc/self/root").join(below_root.strip_prefix("/").unwrap());
         let untrusted = check(&detour, true).unwrap_err();
@@ -264,7 +264,7 @@ mod tests {
         let refused = Some(Fault::Owner(place.path("base/run"), STRANGER));
         assert_eq!(place.fault(false), refused);
         assert_eq!(place.fault(true), None);
-        // The directory above decides what the path leads to.
+        // The owner of the parent directory can replace the directory.
         give("base");
         chown(place.path("base/run"), Some(0), None).unwrap();
         let refused = Some(Fault::Owner(place.path("base"), STRANGER));
