@@ -1,4 +1,4 @@
-# The two commands of the README: `make demo` and `make test`. Everything else serves them.
+# `make demo` and `make test` are the commands of the README; CONTRIBUTING.md describes the others.
 CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
@@ -16,11 +16,11 @@ build: deps
 demo: build
 	@target/release/urdma-demo
 
-# Tests the kernel module where that is possible; with MODULE_TESTS=always, fails where it is not.
+# Tests the kernel module if possible; with MODULE_TESTS=always, fails if it is not possible.
 MODULE_TESTS ?= if-possible
 
-# The programs under test are the release build. The tests themselves are not optimised, since they
-# take longer to build than to run.
+# The programs under test are the release build. The tests themselves are not optimised, since
+# building them takes longer than running them.
 test: build lint loom
 	@if kernel-stub/bed/prepare.sh target/kernel; then \
 		kernel-stub/bed/builds.sh && kernel-stub/bed/test.sh; \
@@ -57,7 +57,7 @@ checkpatch:
 	@scripts/install-deps.sh kernel
 	@kernel-stub/bed/checkpatch.sh
 
-# Packages whose source files depend on one another in one direction.
+# Packages whose source files must not depend on one another in a cycle.
 ACYCLIC := $(addprefix crates/,abi arena capture cm dpdk dpdk-sys engine ipc lease rdma-core-sys \
 	standin types ucma underlay) \
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness urdmad
@@ -82,8 +82,8 @@ perf:
 	@target/release/urdma-perf
 
 PREFIX ?= /usr/local
-# The private provider ABIs of crates/rdma-core-sys/src/abi.rs; libibverbs looks for the provider
-# with the number of its own ABI.
+# The private provider ABIs of crates/rdma-core-sys/src/abi.rs; libibverbs loads the provider with
+# the number of its own ABI.
 PRIVATE_ABIS = 34 57 59 64 65
 LIBRARIES = $(DESTDIR)$(PREFIX)/lib/urdma
 install: build
@@ -96,8 +96,8 @@ install: build
 	done
 	install -Dm644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system urdmad/systemd/urdmad@.service
 
-# The module's sources for DKMS, which builds them if it is installed, and the files that load the
-# module and name and serve its device.
+# The module's sources for DKMS, which builds them if it is installed, and the configuration of
+# modprobe, udev, systemd and libibverbs.
 MODULE_VERSION := $(shell sed -n 's/^PACKAGE_VERSION="\(.*\)"/\1/p' kernel-stub/module/dkms.conf)
 MODULE_SOURCE = $(DESTDIR)/usr/src/urdma-$(MODULE_VERSION)
 install-module: install

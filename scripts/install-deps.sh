@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs the Debian packages that urdma needs, and only those that are missing.
-#   install-deps.sh          what building, `make demo` and `make test` need
-#   install-deps.sh all      also the applications that `make test-all` runs
-#   install-deps.sh perf     also the peers that `make perf` measures beside us
-#   install-deps.sh kernel   also what builds the kernel module and boots a kernel to test it
+#   install-deps.sh          for the build, `make demo` and `make test`
+#   install-deps.sh all      also the applications of `make test-all`
+#   install-deps.sh perf     also the peers of `make perf`
+#   install-deps.sh kernel   also for building the kernel module and booting a kernel to test it
 set -eu
 
 build="build-essential pkg-config clang libclang-dev libdpdk-dev libibverbs-dev"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds Valkey with RDMA, and its test client, for `make test-all`: valkey.sh DIRECTORY
 #
-# Debian 12 has no Valkey: the source is Debian 13's, which apt fetches and checks by lists of its
-# own.
+# Debian 12 has no Valkey, so apt fetches and verifies the source of Debian 13, with package lists
+# of its own.
 set -eu
 
 directory=${1:?usage: valkey.sh DIRECTORY}

@@ -1,9 +1,8 @@
 #!/bin/sh
-# Makes a Python environment with the packages of PyPI that `make test-all` runs: wheels.sh
-# DIRECTORY
+# Creates a Python environment with the packages of PyPI for `make test-all`: wheels.sh DIRECTORY
 set -eu
 
-# Without what they only need for GPUs (torch) or for servers that the tests do not start.
+# Without their dependencies for GPUs (torch) and for servers that the tests do not start.
 packages="nixl==1.5.1 nixl-cu12==1.5.1 mooncake-transfer-engine-non-cuda==0.3.13.post1 numpy==2.4.6"
 
 directory=${1:?usage: wheels.sh DIRECTORY}

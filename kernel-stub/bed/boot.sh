@@ -1,7 +1,8 @@
 #!/bin/bash
-# boot.sh DIR SHARE SECONDS [QEMU ARGUMENTS]: boots the kernel that prepare.sh put into DIR, with
-# the host's root read-only and SHARE as /mnt, runs guest.sh in it, and ends when the guest does or
-# after SECONDS. Software emulation: works in any container and VM, at a tenth of the speed.
+# boot.sh DIR SHARE SECONDS [QEMU ARGUMENTS]: boots the kernel that prepare.sh stored in DIR, with
+# the host's root read-only and SHARE as /mnt, and runs guest.sh in it. Ends with the guest, or
+# after SECONDS. QEMU emulates in software, which works in all containers and VMs, at a tenth of the
+# speed.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,13 +11,14 @@ share=$(cd "$2" && pwd)
 seconds=$3
 shift 3
 
-# slub_debug=U: who has allocated what is seen in the guest. The emulator may wait for a processor
-# of the host. norandmaps: the emulator keeps translated code by its address, and would translate
-# all code of a program anew, some 20,000 blocks, for each process that runs it elsewhere.
+# slub_debug=U: the kernel records the caller of each allocation. The watchdogs are off or slow,
+# since the emulator may wait for a processor of the host. norandmaps: the emulator caches
+# translated code by its address, and would translate all code of a program, some 20,000 blocks,
+# again for each process with other addresses.
 options="console=ttyS0 quiet loglevel=4 panic=-1 oops=panic mitigations=off nokaslr norandmaps"
 options+=" tsc=reliable no_timer_check nowatchdog rcupdate.rcu_cpu_stall_timeout=300 audit=0"
 options+=" apparmor=0 cryptomgr.notests slub_debug=U,kmalloc-*"
-# NICs of four queue pairs each, with receive-side scaling; network.sh has made what they end in.
+# NICs of four queue pairs each, with receive-side scaling, on the TAP interfaces of network.sh.
 nics=()
 for nic in nic0 nic1; do
     nics+=(-netdev "tap,id=$nic,ifname=$nic,script=no,downscript=no,vhost=off,queues=4")
@@ -24,8 +26,8 @@ for nic in nic0 nic1; do
     nics+=(-device "$device,mq=on,rss=on,vectors=10,romfile=")
 done
 
-# -erms: the C library and the kernel copy by `rep movsb` where a processor says that it does that
-# fast; the emulator does it octet by octet.
+# -erms: the C library and the kernel copy by `rep movsb` if the processor reports that it is fast;
+# the emulator executes it octet by octet.
 exec "$here/network.sh" timeout --foreground --kill-after=5 "$seconds" qemu-system-x86_64 \
     -M q35 -accel tcg,thread=multi -cpu max,-erms -smp 2 -m 3072 \
     -nodefaults -no-user-config -display none -no-reboot -serial stdio \

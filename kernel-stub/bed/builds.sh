@@ -1,7 +1,7 @@
 #!/bin/bash
-# builds.sh: builds the module in the ways in which it is not built for the guest: with the newest
-# kernel headers that Debian's archive has (prepare.sh has fetched them), and by DKMS from what
-# `make install-module` installs. Neither is run. Nothing is installed and nothing stays.
+# builds.sh: tests builds of the module other than the guest's: with the newest kernel headers in
+# Debian's archive, which prepare.sh has fetched, and by DKMS from the files of
+# `make install-module`. The results are not run. Installs nothing and leaves no files.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -22,8 +22,8 @@ build_with_newest_headers() {
     echo "the module compiles with the headers of $newest"
 }
 
-# dkms as if its places were below $work: what it knows of them stands in this file, which only it
-# sees.
+# Runs dkms with its directories below $work: its configuration file is replaced in its own mount
+# namespace.
 dkms_aside() {
     cat >"$work/framework.conf" <<FRAMEWORK
 source_tree=$work/root/usr/src
@@ -39,7 +39,7 @@ FRAMEWORK
 
 build_by_dkms() {
     local source
-    # Without what a `make test` may have been told about itself.
+    # Without the variables of an enclosing `make test`.
     env -u MAKEFLAGS -u MAKELEVEL make -s -C "$here/../.." install-module DESTDIR="$work/root" \
         >"$work/log" 2>&1 || { cat "$work/log"; return 1; }
     source=$(echo "$work"/root/usr/src/urdma-*)

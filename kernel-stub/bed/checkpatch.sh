@@ -1,11 +1,11 @@
 #!/bin/bash
-# checkpatch.sh: the kernel's own checkpatch.pl must have nothing to say of the module's files.
+# checkpatch.sh: runs the kernel's checkpatch.pl on the module's files; fails on any report.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 sources=$(cd "$here/../.." && pwd)/target/kernel/sources-$("$here/release.sh")
 "$here/sources.sh" "$sources"
-# A module outside the kernel has to ask for which version it is compiled.
+# A module outside of the kernel tree has to check for which version it is compiled.
 perl "$sources/scripts/checkpatch.pl" --no-tree --strict --quiet --terse \
     --ignore LINUX_VERSION_CODE,CONSTANT_COMPARISON \
     --file "$here"/../module/*.[ch] "$here"/../uapi/urdma.h

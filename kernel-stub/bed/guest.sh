@@ -1,7 +1,7 @@
 #!/bin/bash
-# The guest's process 1 from the host's root on: prepares the system, runs the checks that lie in
-# /mnt/checks one after the other, leaves in /mnt/results what became of each and in /mnt/kernel.log
-# what the kernel said, and powers off. It must never end.
+# Process 1 of the guest after the switch to the host's root: prepares the system, runs the checks
+# in /mnt/checks one after the other, writes the result of each to /mnt/results and the kernel's log
+# to /mnt/kernel.log, and powers off. It must never end.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=/root TERM=dumb LC_ALL=C
 
@@ -26,13 +26,13 @@ prepare() {
     mount --bind "$(argument image)/lib/modules/$release" "/lib/modules/$release"
     ip link set lo up
     hostname guest
-    # The emulator may wait for a processor of the host.
+    # Tasks may hang for minutes while the emulator waits for a processor of the host.
     echo 600 >/proc/sys/kernel/hung_task_timeout_secs
     ulimit -l unlimited
 }
 
-# Runs one check. It may take ten times what the longest one takes on two idle cores; its first
-# comment line may say otherwise ("# seconds: 60").
+# Runs one check. The time limit is ten times that of the longest check on two idle cores, unless
+# the first comment line of the check states another ("# seconds: 60").
 run_check() {
     local file=$1 name seconds start outcome
     name=$(basename "$file" .sh)
@@ -50,7 +50,7 @@ run_check() {
 }
 
 prepare
-# Where the module and the programs under test are.
+# The directories of the module and of the programs under test.
 . /mnt/environment
 echo "booted $(uname -r) in $(cut -d' ' -f1 /proc/uptime) s" >/mnt/booted
 for file in /mnt/checks/*.sh; do

@@ -1,7 +1,7 @@
 #!/bin/bash
-# network.sh COMMAND...: runs COMMAND in a network namespace of its own, in which a bridge joins two
-# TAP interfaces of several queues, nic0 and nic1: the far ends of the guest's NICs. Nothing of it
-# is seen outside, and it is gone with the command.
+# network.sh COMMAND...: runs COMMAND in a network namespace of its own, in which a bridge connects
+# two multi-queue TAP interfaces, nic0 and nic1, the host ends of the guest's NICs. The namespace is
+# removed when the command ends.
 set -euo pipefail
 
 if [ "${URDMA_BED_NETWORK:-}" != inside ]; then

@@ -1,6 +1,6 @@
 #!/bin/bash
-# perf.sh: in one guest and one boot, the same programs over our module, over rdma_rxe, and over siw
-# if Debian's archive has its sources; prints a table.
+# perf.sh: runs the same programs in one guest over urdma's module, rdma_rxe, and siw if Debian's
+# archive has its sources; prints a table.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

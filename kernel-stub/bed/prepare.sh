@@ -1,9 +1,9 @@
 #!/bin/bash
-# prepare.sh DIR: installs QEMU and what builds the module, and fills DIR with what boot.sh needs:
-# Debian's kernel (fetched, not installed: nothing appears under /boot), its modules, and an initial
-# file system that mounts the host's root. The kernel is the one whose headers are installed. If the
-# archive has headers of a newer one, they come to DIR/headers, also not installed, and their
-# release is in DIR/newest, which is else empty. Does nothing when all is there.
+# prepare.sh DIR: installs QEMU and the packages that build the module, and stores in DIR the files
+# for boot.sh: Debian's kernel (fetched, not installed under /boot), its modules, and an initramfs
+# that mounts the host's root. The kernel is the one whose headers are installed. If the
+# archive has headers of a newer one, they are stored in DIR/headers, and their release in
+# DIR/newest, which is empty otherwise. Has no effect if DIR is complete.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,12 +11,12 @@ dir=$(mkdir -p "$1" && cd "$1" && pwd)
 "$here/../../scripts/install-deps.sh" kernel
 release=$("$here/release.sh")
 
-# The kernel inside a bzImage, unpacked: unpacking it in the emulator takes as long as booting it.
+# Unpacks the kernel in a bzImage: unpacking it in the emulator takes as long as booting it.
 unpack_kernel() {
     local image=$1 offset
     for offset in $(LC_ALL=C grep -aobP '\xfd7zXZ\x00' "$image" | cut -d: -f1); do
-        # What follows the compressed kernel makes xz end with an error after it has written all of
-        # it.
+        # The data after the compressed kernel makes xz exit with an error after it has written all
+        # of the kernel.
         tail -c +$((offset + 1)) "$image" | xz -dc >"$dir/vmlinux" 2>/dev/null || true
         if readelf -h "$dir/vmlinux" >/dev/null 2>&1; then
             return
@@ -28,14 +28,14 @@ unpack_kernel() {
 
 download() { timeout 900 apt-get download -q -o Acquire::Retries=3 "$@"; }
 
-# fetch INTO PACKAGE...: what is in the packages.
+# fetch INTO PACKAGE...: unpacks the files of the packages.
 fetch() {
     local into=$1 work package
     shift
     work=$(mktemp -d "$dir/fetch.XXXXXX")
-    # The sandbox user of apt must be able to write here, else it warns.
+    # apt warns unless its sandbox user can write here.
     chmod 755 "$work"
-    # apt may know nothing of the archive yet.
+    # The package lists may be missing.
     if ! (
         cd "$work" &&
             { download "$@" || { timeout 300 apt-get update -q && download "$@"; }; } >log 2>&1
@@ -51,7 +51,7 @@ fetch() {
     rm -rf "$work"
 }
 
-# The modules that mount the host's root, in the order in which they must be loaded.
+# The modules needed to mount the host's root, in the order of loading.
 modules_of_the_root() {
     local module
     for module in virtio_pci 9pnet_virtio 9p overlay; do
@@ -87,8 +87,8 @@ prepare_kernel() {
     echo "$release" >"$dir/release"
 }
 
-# The newest release whose headers can be had for this machine's architecture: 6.12.117+deb12-amd64,
-# not one of another flavour (-rt-amd64).
+# The newest release with headers for this machine's architecture, such as 6.12.117+deb12-amd64, but
+# not of another flavour (-rt-amd64).
 newest_release() {
     local release
     release="[0-9]+\.[0-9]+\.[^-]+(-[0-9]+)?-$(dpkg --print-architecture)"
@@ -110,9 +110,9 @@ prepare_newest_headers() {
     # shellcheck disable=SC2086 # one word for each
     fetch "$dir/headers" "linux-headers-$newest" $parts
     source=$dir/headers/usr/src/linux-headers-$newest
-    # It names the others where they would be if they were installed.
+    # The Makefile refers to the other packages by their installed paths.
     sed -i "s|/usr/src/|$dir/headers/usr/src/|" "$source/Makefile"
-    # Types for a debugger are made from it, by a program that nobody needs here.
+    # Without vmlinux the build generates no BTF, which needs another program.
     rm -f "$source/vmlinux"
     echo "$newest" >"$dir/newest"
 }

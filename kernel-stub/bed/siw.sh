@@ -1,6 +1,6 @@
 #!/bin/bash
-# siw.sh DIR: builds the kernel's siw, which Debian does not switch on, from what sources.sh has put
-# into DIR: DIR/siw/siw.ko.
+# siw.sh DIR: builds DIR/siw/siw.ko, the kernel's siw, which Debian does not enable, from the
+# sources that sources.sh has stored in DIR.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,7 +1,7 @@
 #!/bin/bash
-# sources.sh DIR: what Debian's source package of the kernel whose headers are installed has and no
-# other package: DIR/siw, a driver that Debian does not switch on, and DIR/scripts with
-# checkpatch.pl. Fails with a sentence if the archive does not give the sources.
+# sources.sh DIR: extracts files that only Debian's source package of the kernel has, for the kernel
+# whose headers are installed: DIR/siw, a driver that Debian does not enable, and DIR/scripts with
+# checkpatch.pl. Fails with a message if the archive does not have the sources.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,7 +13,7 @@ series=$(echo "$release" | cut -d. -f1-2)
 version=$(dpkg-query -W -f '${Version}' "linux-headers-$release")
 work=$(mktemp -d "$dir/fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-# The sandbox user of apt must be able to write here, else it warns.
+# apt warns unless its sandbox user can write here.
 chmod 755 "$work"
 if ! (cd "$work" && timeout 900 apt-get download -q "linux-source-$series=$version" >log 2>&1); then
     echo "sources.sh: no linux-source-$series of version $version in the archive" >&2

@@ -1,8 +1,8 @@
 #!/bin/bash
 # test.sh [CHECK...]: builds the module, boots a stock Debian kernel under QEMU's software
-# emulation, runs the checks in it (all of checks/, or those whose names begin as the arguments do)
-# and prints what became of them. Fails if one fails or if the kernel complains. Leaves nothing
-# behind but a cache in target/kernel.
+# emulation, runs the checks in it (all of checks/, or those whose names begin with an argument) and
+# prints their results. Fails if a check fails or if the kernel logs an error. Leaves no files but a
+# cache in target/kernel.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,13 +10,13 @@ root=$(cd "$here/../.." && pwd)
 cache=$root/target/kernel
 "$here/prepare.sh" "$cache"
 release=$("$here/release.sh")
-# The guest may take so long in all, boot included: ten times what it takes on two idle cores.
+# Time limit of the guest, including the boot: ten times its time on two idle cores.
 seconds=${URDMA_BED_SECONDS:-3600}
 # An emulated boot takes 10 s on two idle cores.
 boot_seconds=300
 checks=${URDMA_BED_CHECKS:-$here/checks}
-# What the kernel writes when something is wrong with a module; a program's own fault has the
-# program's name before it.
+# Messages of the kernel about faults of a module; those about faults of a program begin with the
+# name of the program.
 complaints='WARNING:|BUG:|Oops|^\[ *[0-9.]+\] general protection|Call Trace'
 complaints+='|refcount_t:|UBSAN|hung_task|blocked for more than|bad unlock|DEBUG_LOCKS'
 
@@ -43,7 +43,7 @@ choose_checks() {
     ls "$share/checks/"*.sh >/dev/null
 }
 
-# Runs the guest to its end, or until it is late with its boot.
+# Runs the guest until it ends or exceeds the time limit of its boot.
 run_guest() {
     local deadline=$((SECONDS + boot_seconds))
     rm -f "$share"/{booted,kernel.log,output}
@@ -59,12 +59,12 @@ run_guest() {
     guest=
 }
 
-# Once in a while QEMU ends with an assertion of its own (SIGABRT), mostly before the guest is up:
-# that says nothing about us.
+# QEMU occasionally fails an assertion of its own (SIGABRT), mostly before the guest has booted.
+# This is not a failure of the module.
 emulator_broke_down() { [ ! -s "$share/booted" ] || [ "$status" = 134 ] || [ "$status" = 139 ]; }
 
-# Prints what became of each check, then the logs of those that failed: the first that did comes
-# last, as others may have failed because of it. Fails if one did, or if one did not end.
+# Prints the result of each check, then the logs of the failed ones; the first to fail is last,
+# since it may have caused the others. Fails if a check failed or did not end.
 report() {
     local name outcome time file failed=()
     cat "$share/booted"
@@ -80,21 +80,21 @@ report() {
         fi
     done
     for name in "${failed[@]}"; do
-        echo "  what $name said:"
+        echo "  output of $name:"
         sed 's/^/      /' "$share/$name.log" || true
     done
     [ ${#failed[@]} = 0 ]
 }
 
-# Fails if the kernel has complained; shows where.
+# Fails if the kernel has logged an error, and prints it.
 kernel_is_content() {
     if [ ! -s "$share/kernel.log" ]; then
-        echo "no kernel log came back; the console said:"
+        echo "there is no kernel log; output of the console:"
         tail -n 40 "$share/console" | sed 's/^/      /'
         return 1
     fi
     if grep -E -B 2 -A 30 "$complaints" "$share/kernel.log"; then
-        echo "the kernel complained"
+        echo "the kernel logged errors"
         return 1
     fi
 }
@@ -102,7 +102,7 @@ kernel_is_content() {
 choose_checks "$@"
 rm -rf "$cache/module-$release"
 "$here/compile.sh"
-# As `make build`: other packages would mean other features, and everything built anew.
+# The same packages as in `make build`: others would change features and cause a full rebuild.
 cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" --workspace --bins --lib
 cargo build --quiet --release --locked --manifest-path "$root/Cargo.toml" \
     -p urdma-kernel --example module_check
@@ -116,12 +116,12 @@ for attempt in 1 2 3; do
     run_guest
     emulator_broke_down || break
     tail -n 40 "$share/console" | sed 's/^/      /'
-    echo "the emulator broke down (status $status), attempt $attempt of 3"
+    echo "the emulator failed (status $status), attempt $attempt of 3"
 done
 ! emulator_broke_down || exit 1
 verdict=0
 report || verdict=1
-# What a measurement has to show.
+# The result of a measurement.
 [ ! -e "$share/output" ] || cat "$share/output"
 kernel_is_content || verdict=1
 exit "$verdict"

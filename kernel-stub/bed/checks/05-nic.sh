@@ -1,6 +1,6 @@
-# PCI NICs driven by DPDK in two urdmads, which lease queues of theirs to the programs. Nothing of
-# the kernel's RDMA is loaded. QEMU's NICs have no flow rules: their redirection table brings each
-# program's packets to its queue.
+# PCI NICs driven by DPDK in two urdmads, which lease queues of the NICs to programs. No RDMA module
+# of the kernel is loaded. QEMU's NICs have no flow rules: packets are steered to the queue of their
+# program by the redirection table.
 . "$BED/checks/lib.sh"
 urdma=$PROGRAMS/urdma
 modprobe uio_pci_generic
@@ -8,7 +8,7 @@ echo 256 >/proc/sys/vm/nr_hugepages
 mkdir -p /dev/hugepages
 mount -t hugetlbfs hugetlbfs /dev/hugepages
 
-# The kernel's driver lets go of the NICs, and the one for user space takes them.
+# Unbinds the NICs from the kernel's driver and binds them to uio_pci_generic.
 nics=()
 for device in /sys/bus/pci/devices/*; do
     [ "$(cat "$device/class")" = 0x020000 ] || continue
@@ -34,7 +34,7 @@ CONFIG
         grep "^leases *1 at most, packets come by the NIC's redirection table of 128 entries"
 done
 
-# The servers are here.
+# The host of the servers.
 run_dir=/run/nic0
 all_free() {
     local host
@@ -51,7 +51,7 @@ counter() {
             inside && $1 == name {value = $2; inside = 0}
             END {print value + 0}'
 }
-# Packets that a NIC has received on queues that were leased: all less those that urdmad saw.
+# Packets that a NIC has received on leased queues: all packets less those of urdmad.
 leased_packets() { echo $(($(counter $1 hardware rx_packets) - $(counter $1 data rx_packets))); }
 
 # over_nics LEASE LISTENING 'SERVER' 'CLIENT'
@@ -64,22 +64,22 @@ over_nics() {
 over_nics never listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 -n 200" \
     "ibv_rc_pingpong -d urdma0 -g 1 -n 200 127.0.0.1"
 for host in 0 1; do
-    # Frames of the bridge may come between the counters.
+    # Frames of the bridge may arrive between the two readings.
     [ "$(leased_packets $host)" -lt 100 ]
 done
 
 over_nics require listening_by_tcp "ibv_rc_pingpong -d urdma0 -g 1 -n 200" \
     "ibv_rc_pingpong -d urdma0 -g 1 -n 200 127.0.0.1"
 for host in 0 1; do
-    # Messages of 4 KB, each in three packets of 1500 octets at most.
+    # Messages of 4 KB, each in three packets of up to 1500 octets.
     [ "$(leased_packets $host)" -ge 600 ]
 done
 
 over_nics require listening_by_tcp "ib_write_bw -F -n 200" "ib_write_bw -F -n 200 127.0.0.1"
 
-# Lessees that are killed in the middle of their traffic leave a NIC that works, and a queue that
-# can be leased again: each host has one. What they may leave in the driver's notes shows when the
-# next ones fill the queues.
+# After lessees were killed during traffic, the NIC works and the queue can be leased again; each
+# host has one such queue. Inconsistent state in the driver would show when the next lessees fill
+# the queues.
 goes_on() { [ "$(leased_packets 0)" -ge $((before + 1000)) ]; }
 for round in 1 2 3 4; do
     wait_until all_free

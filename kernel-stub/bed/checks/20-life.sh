@@ -1,4 +1,4 @@
-# The module's and the device's lives: links, the network device's state, refusals, unloading.
+# The life cycle of module and device: links, the network device's state, refusals, unloading.
 . "$BED/checks/lib.sh"
 
 load_module
@@ -7,7 +7,7 @@ add_device
 # One device for one network device.
 refused rdma link add urdma1 type urdma netdev urdmanet
 [ "$(cat /sys/class/infiniband/urdma0/node_type)" = "4: RNIC" ]
-# Nobody serves it: the port is down.
+# Without an urdmad the port is down.
 port_is_down
 rdma link show urdma0/1 | grep "state DOWN"
 
@@ -21,19 +21,19 @@ wait_until port_is_active
 ip link set urdmanet address 02:11:22:33:44:55
 wait_until grep -q '^0211:2233:4455' /sys/class/infiniband/urdma0/ports/1/gids/0
 
-# In use, the module stays; the device may go all the same, and takes its objects along.
+# A module in use cannot be unloaded. Its device can be removed, with all of its objects.
 refused rmmod urdma
 rdma link delete urdma0
 device_is_gone
 kill_holder
 
-# The device goes with its network device.
+# The device is removed with its network device.
 rdma link add urdma0 type urdma netdev urdmanet
 ip link delete urdmanet
 wait_until device_is_gone
 wait_until rmmod urdma
 
-# Unloading takes devices along.
+# Unloading the module removes its devices.
 add_device
 rmmod urdma
 device_is_gone

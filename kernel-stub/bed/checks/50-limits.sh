@@ -1,5 +1,5 @@
-# Pinned memory counts against the user's limit; strangers cannot serve a device, nor can another
-# release.
+# Pinned memory counts against the user's limit. Other users, and urdmad of another release, cannot
+# serve a device.
 . "$BED/checks/lib.sh"
 add_device
 mkdir -p /run/urdma/check
@@ -18,8 +18,8 @@ refused as_nobody cat /dev/urdma
 "$check" version
 dmesg | grep "urdma: process .* speaks version"
 
-# The device is for the urdmad's user and group; users of one device have nothing to do with one
-# another.
+# The device can be opened by the user and the group of its urdmad. Users of a device cannot access
+# one another's objects.
 as_nobody "$check" neighbour
 setpriv --reuid=65533 --regid=65533 --clear-groups --bounding-set=-all --inh-caps=-all \
     -- "$check" stranger

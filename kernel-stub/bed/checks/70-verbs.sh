@@ -1,5 +1,4 @@
-# libibverbs and its programs, as Debian has them, over the module: nothing preloaded, nothing in
-# the environment.
+# Debian's libibverbs and its programs over the module, without LD_PRELOAD or other variables.
 . "$BED/checks/lib.sh"
 add_device
 start_instance
@@ -21,7 +20,7 @@ ping -n 500 -e
 [ "$(cat $counters/cq_events)" -gt 0 ]
 ping -n 100 -s 1000000 -c
 
-# A process that is killed in the middle of its work leaves nothing.
+# A process that is killed during traffic leaks no objects.
 ibv_rc_pingpong -d urdma0 -g 1 &
 victim=$!
 wait_until grep -q 1 $counters/qps
@@ -29,7 +28,7 @@ kill -9 $victim
 wait $victim || true
 assert_nothing_left
 
-# The device's urdmad is gone: it cannot be opened; another one can serve it.
+# A device whose urdmad has ended cannot be opened, and another urdmad can serve it.
 stop_instance
 wait_until port_is_down
 refused ibv_devinfo -d urdma0

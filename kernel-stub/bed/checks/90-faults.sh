@@ -1,12 +1,12 @@
 # seconds: 2400
-# Applications and urdmad, killed at random points of what they do: no object, page, reference or
-# piece of memory stays, and the module can go.
+# Applications and urdmad are killed at random points: no object, page, reference or memory is
+# leaked, and the module can be unloaded.
 . "$BED/checks/lib.sh"
 RANDOM=1
 add_device
 start_instance
 
-# Programs that set up, exchange and tear down; each line is a server and its client.
+# Programs that connect, exchange data and disconnect; each line is a server and its client.
 pairs=(
     "rping -s -a 10.8.0.1 -P|rping -c -a 10.8.0.1 -C 5"
     "ucmatose|ucmatose -s 10.8.0.1"
@@ -17,13 +17,13 @@ pairs=(
 # Sleeps a random time below $1 ms.
 nap() { sleep "$(printf '0.%03d' $((RANDOM % $1)))"; }
 
-# Kills processes of this shell, which may have ended by themselves, and waits for their end.
+# Kills processes of this shell, which may have ended already, and waits for them.
 kill_and_wait() {
     kill -9 "$@" || true
     wait "$@" || true
 }
 
-# urdmad dies, and another one takes its place.
+# Kills urdmad and starts another one.
 replace_urdmad() {
     local victim
     victim=$(cat $run_dir/pid)
@@ -54,23 +54,23 @@ kill_at_random() {
     assert_nothing_left
 }
 
-# What the module itself has allocated and not given back, by place: the bed has the kernel keep
-# account of it.
+# Memory that the module has allocated and not freed, by call site; boot.sh makes the kernel record
+# it.
 memory_of_module() {
     cat /sys/kernel/debug/slab/kmalloc-*/alloc_traces | grep -E '^ +[0-9]+ [^ ]+ \[urdma\]' |
         sed 's/ age=.*//' | sort
 }
 
-# What everybody in the kernel has, in objects by size.
+# The objects of all of the kernel, by size.
 memory() {
     echo 1 | tee /sys/kernel/slab/kmalloc-*/shrink >/dev/null
     awk '/^kmalloc-/ {print $1, $2}' /proc/slabinfo | sort
 }
 
-# What the dead had may be given back a while after their death.
+# Resources of killed processes may be freed some time after their end.
 module_has_what_it_had() { memory_of_module | diff /run/of_module -; }
 
-# Less than one object a round was added, whatever its size.
+# The growth is less than one object per round, for each size.
 kernel_has_what_it_had() {
     memory >/run/after
     join /run/before /run/after |
@@ -92,7 +92,7 @@ wait_until module_has_what_it_had
 wait_until kernel_has_what_it_had
 wait_until nothing_is_pinned
 
-# It still works.
+# The device still works.
 over listening_by_cm "rping -s -a 10.8.0.1 -C 5" "rping -c -a 10.8.0.1 -C 5"
 stop_instance
 remove_device

@@ -1,18 +1,18 @@
-# For the checks: the module, its device urdma0 on a network device of its own, and what must be
-# true afterwards.
+# Functions of the checks: load the module, create its device urdma0 on a network device of its own,
+# and verify the state at the end.
 check=$PROGRAMS/examples/module_check
 counters=/sys/class/infiniband/urdma0/hw_counters
 run_dir=/run/urdma/bed
 
-# What a check that failed has left must not make the next one fail.
+# Removes what a failed check has left, so that it does not make the next one fail.
 clean_up() {
     local job
     for job in $(jobs -p); do
-        # `timeout` leads a group of its own, in which its program is.
+        # `timeout` and its program are a process group of their own.
         kill -9 -- "-$job" || kill -9 "$job"
     done
     wait
-    # It is nobody's child. Without its socket the next one finds the place free.
+    # urdmad is not a child of this shell. Its socket is removed for the next one.
     kill -9 "$(cat "$run_dir/pid")"
     rm -rf "$run_dir"
     rdma link delete urdma0
@@ -34,7 +34,7 @@ add_device() {
     rdma link add urdma0 type urdma netdev urdmanet
 }
 
-# Fails unless every object is gone; then takes device and module away.
+# Fails unless all objects have been destroyed; then removes the device and the module.
 remove_device() {
     assert_nothing_left
     rdma link delete urdma0
@@ -42,7 +42,7 @@ remove_device() {
     wait_until rmmod urdma
 }
 
-# A killed process is cleaned up behind its parent's back.
+# The kernel may release the objects of a killed process after its parent has waited for it.
 assert_nothing_left() {
     local counter
     for counter in contexts pds mrs pinned_pages cqs qps srqs cm_endpoints; do
@@ -50,8 +50,8 @@ assert_nothing_left() {
     done
 }
 
-# A process that has one object of each kind, some octets of pinned memory, and serves the device if
-# nobody does.
+# Starts a process with one object of each kind and some octets of pinned memory, which serves the
+# device if no urdmad does.
 start_holder() {
     "$check" hold >/run/hold.$$ &
     holder=$!
@@ -63,7 +63,7 @@ kill_holder() {
     wait $holder || true
 }
 
-# Fails if a command that must fail does not.
+# Fails if a command succeeds that must be refused.
 refused() {
     if "$@"; then
         echo "not refused: $*"
@@ -71,7 +71,7 @@ refused() {
     fi
 }
 
-# A urdmad that serves the device, and the provider where libibverbs looks for it by itself.
+# Starts an urdmad that serves the device, and installs the provider in libibverbs' directory.
 start_instance() {
     cat >/run/bed.toml <<CONFIG
 instance = "bed"
@@ -95,19 +95,19 @@ device_is_gone() { [ ! -e /sys/class/infiniband/urdma0 ]; }
 
 is_gone() { ! kill -0 "$1"; }
 
-# Somebody waits for a connection through the kernel's rdma_cm; or by TCP, as perftest and
-# libibverbs' examples do. Not `grep -q`: it does not read on, and who writes to it then fails.
+# Whether a program listens through the kernel's rdma_cm, or on TCP, as perftest and libibverbs'
+# examples do. `grep -q` would close the pipe early, and the writing program would fail.
 listening_by_cm() { "$PROGRAMS/urdma" status --run-dir $run_dir | grep ^listens >/dev/null; }
 listening_by_tcp() { ss -Hltn 'sport = :18515' | grep LISTEN >/dev/null; }
 
-# Waits up to ten minutes for a command to succeed, which is not traced: it may be asked a thousand
-# times.
+# Waits up to ten minutes for a command to succeed. The command is not traced, since it may run a
+# thousand times.
 wait_until() {
     local deadline=$((SECONDS + 600))
     { set +x; } 2>/dev/null
     until "$@"; do
         if [ $SECONDS -gt $deadline ]; then
-            echo "did not come true: $*"
+            echo "timed out: $*"
             return 1
         fi
         sleep 0.1
@@ -115,14 +115,14 @@ wait_until() {
     set -x
 }
 
-# over LISTENING 'SERVER' 'CLIENT': runs both, the client when the server listens.
+# over LISTENING 'SERVER' 'CLIENT': starts the server, and the client when the server listens.
 over() {
     start_server "$1" "$2"
     run_client "$3"
     wait_for_end $server /run/server.log
 }
 
-# over_endless LISTENING 'SERVER' 'CLIENT': the same with a server that never ends by itself.
+# over_endless LISTENING 'SERVER' 'CLIENT': the same for a server that does not exit.
 over_endless() {
     start_server "$1" "$2"
     run_client "$3"
@@ -130,7 +130,7 @@ over_endless() {
     wait $server || true
 }
 
-# start_server LISTENING 'SERVER': when nobody else listens any more.
+# start_server LISTENING 'SERVER': starts a server after earlier listeners have ended.
 start_server() {
     wait_until eval "! $1"
     timeout 300 $2 >/run/server.log 2>&1 &
@@ -146,14 +146,14 @@ run_client() {
 # wait_for_end PROCESS LOG: fails if the process does.
 wait_for_end() { wait $1 || is_race_of_rping "$2" || said_and_failed; }
 
-# Both ends of rping close their event channel when they are done, while a thread of theirs may be
-# about to read from it, which then ends the program with 255, on any device. If anything went wrong
-# before, rping has said so.
+# At its end rping closes its event channel, from which its other thread may be about to read; the
+# program then exits with status 255, on any device. If an error occurred before, rping has printed
+# it.
 is_race_of_rping() {
     grep "^rdma_get_cm_event: Bad file descriptor" "$1" && ! grep -e failed -e error "$1"
 }
 
-# What server and client have written, for the log.
+# Prints the output of server and client.
 said_and_failed() {
     cat /run/server.log /run/client.log
     return 1

@@ -1,6 +1,6 @@
 # seconds: 3000
-# The same programs over our module and connection management, over rdma_rxe, and over siw if it
-# could be built, in turn: /mnt/output has medians.
+# Runs the same programs over urdma's module and connection management, rdma_rxe, and siw if it was
+# built, in turn; writes medians to /mnt/output.
 . "$BED/checks/lib.sh"
 modprobe -a rdma_rxe libcrc32c
 devices=(urdma0 rxe0)
@@ -25,7 +25,7 @@ address_of() {
 # note DEVICE WHAT VALUE
 note() { echo "$2|$1|$3" >>/run/measured; }
 
-# What perftest says last, in this column.
+# The value in a column of the last line of perftest.
 said() {
     awk -v column="$1" '$1 ~ /^[0-9]+$/ && NF >= column {value = $column} END {print value}' \
         /run/client.log
@@ -40,11 +40,11 @@ perftest() {
     fi
 }
 
-# Whoever listens through rdma_cm does so on all devices; ours is the last to know.
+# A listener of rdma_cm listens on all devices; urdma's device is the last on which it does.
 listening() { rdma resource show cm_id | grep "state LISTEN" >/dev/null && listening_by_cm; }
 
-# connections DEVICE AT_A_TIME: connections a second, by the time that cmtime takes from the first
-# connect to the last event. The server is a new one each time, and opens the device for its first
+# connections DEVICE AT_A_TIME: connections per second, from the time between the first connect and
+# the last event of cmtime. Each run has a new server, which opens the device for its first
 # connection.
 connections() {
     over_endless listening cmtime "cmtime -s $(address_of "$1") -c $2"
@@ -73,7 +73,8 @@ for round in $(seq "$ROUNDS"); do
     done
 done
 
-# Medians, and ours relative to theirs: a goal is "at most" for latencies, "at least" for the rest.
+# Medians, and the ratios of urdma to the peers. Goals are "at most" for latencies, "at least" for
+# other values.
 sort -t '|' -k 1,2 -k 3,3n /run/measured | awk -F '|' '
     $1 != what {what = $1; order[++kinds] = what}
     {n[$1, $2]++; value[$1, $2, n[$1, $2]] = $3}

@@ -1,6 +1,6 @@
-# Reserves $1 additional hugepages until standard input is closed, which happens when the program
-# that started this ends, in whatever way. Prints how many it has added and where hugetlbfs is
-# mounted. Several of these may run concurrently.
+# Reserves $1 additional hugepages until standard input is closed, at the latest when the program
+# that started this ends or is killed. Prints how many it has added and where hugetlbfs is mounted.
+# Several of these may run concurrently.
 
 count=/proc/sys/vm/nr_hugepages
 mount_point=/dev/hugepages
@@ -26,7 +26,7 @@ flock -u 9
 echo "$added $mounted"
 cat >/dev/null
 
-# Busy means that another program uses it by now: it stays mounted.
+# If another program uses it by now, umount reports that it is busy, and it stays mounted.
 if [ -n "$mounted_here" ] && umount $mount_point 2>/dev/null; then
 	rmdir $mount_point
 fi
