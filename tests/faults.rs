@@ -31,7 +31,7 @@ fn run_without_daemon_says_how_to_start_one() {
     let mut command = urdma().unwrap();
     command
         .args(["run", "--run-dir"])
-        .arg(scratch.path().join("nobody"))
+        .arg(scratch.path().join("no-instance"))
         .args(["--", "ibv_devinfo"]);
     expect_sentence(&run(&mut command), &["urdma up"]);
 }
@@ -111,7 +111,7 @@ fn expect_no_connection(address: &str, words: &str) {
 }
 
 #[test]
-fn connect_where_nobody_listens_is_rejected() {
+fn connect_without_a_listener_is_rejected() {
     // Not UNREACHABLE, which would mean that no host answered.
     expect_no_connection("127.0.0.1", "REJECTED");
 }

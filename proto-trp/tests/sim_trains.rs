@@ -153,7 +153,7 @@ fn train_is_the_messages_that_are_ready() {
 }
 
 #[test]
-fn nobody_who_has_not_said_so_is_sent_a_train() {
+fn peer_that_has_not_announced_trains_is_sent_none() {
     let mut pair = Pair::unacquainted();
     pair.receives(3);
     pair.sends(1..4);

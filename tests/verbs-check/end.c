@@ -103,7 +103,7 @@ static int meet_at(const char *path, bool server)
 	}
 	while (connect(fd, (void *)&address, sizeof(address))) {
 		if (now_s() > deadline)
-			fail("nobody listens at %s", path);
+			fail("no listener at %s", path);
 		usleep(2000);
 	}
 	return fd;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Debian's `nobody`, who is in no group of an instance. */
+/* Debian's user `nobody`, which is in no group of an instance. */
 #define NOBODY 65534
 
 static void become_nobody(void)

@@ -150,8 +150,8 @@ fn request_for_a_listener_reaches_its_slot_and_otherwise_is_rejected() {
     assert_eq!(octets(&frame), listened);
     drop(frame);
 
-    let nobody = request("127.0.0.1:40000", me, "127.0.0.1:7472");
-    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &nobody);
+    let no_listener = request("127.0.0.1:40000", me, "127.0.0.1:7472");
+    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &no_listener);
     let frame = client.receive().unwrap();
     assert_eq!(frame.from(), SlotId::DAEMON);
     assert!(is_reject(&octets(&frame)));
@@ -385,7 +385,7 @@ fn killed_process_gives_everything_back() {
         };
         child.kill().unwrap();
         child.wait().unwrap();
-        // Those who ask for the status have the peer asked for a report, too.
+        // A request for the status makes urdmad request a report from the peer, too.
         let next = || peer.client.next_event(Some(LIMIT)).unwrap();
         let event = std::iter::repeat_with(next).find(|e| *e != Some(Event::ReportWanted));
         let slot = from.number();

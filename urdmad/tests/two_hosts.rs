@@ -75,7 +75,7 @@ fn datagrams_pass_both_ways_and_nothing_is_left() {
         from_a_to_b(&mut a, &mut b, &vec![5; length]);
     }
     a.send(SlotId::DAEMON, &meta(B, b.attached.slot), &[9; 8973]);
-    a.send(SlotId::DAEMON, &meta("127.0.0.9", 1), b"to nobody");
+    a.send(SlotId::DAEMON, &meta("127.0.0.9", 1), b"no host");
     eventually("drops are counted", || {
         let data = hosts.a.status().counters.data;
         data["drop_tx_too_long"] == 1 && data["drop_tx_unreachable"] == 1
@@ -162,8 +162,8 @@ fn neighbours_are_resolved_and_absent_ones_given_up() {
             Resolution::Local => panic!("that is another host"),
         }
     });
-    let nobody = client.resolve("127.0.0.77".parse().unwrap()).unwrap();
-    assert_eq!(nobody, Resolution::NoHost);
+    let resolution = client.resolve("127.0.0.77".parse().unwrap()).unwrap();
+    assert_eq!(resolution, Resolution::NoHost);
 }
 
 #[test]
@@ -178,8 +178,8 @@ fn requests_across_hosts_reach_the_listener_or_are_rejected() {
     let frame = b.receive().unwrap();
     assert_eq!(octets(&frame), listened);
     drop(frame);
-    let nobody = request(&source, a.attached.slot, &format!("{B}:7472"));
-    a.send(SlotId::DAEMON, &meta(B, 0), &nobody);
+    let no_listener = request(&source, a.attached.slot, &format!("{B}:7472"));
+    a.send(SlotId::DAEMON, &meta(B, 0), &no_listener);
     assert!(is_reject(&octets(&a.receive().unwrap())));
     let data = hosts.b.status().counters.data;
     assert_eq!((data["cm_requests"], data["cm_rejected"]), (1, 1));

@@ -443,7 +443,7 @@ impl Drop for MappedArena {
         let last = mappings.swap_remove(at);
         drop(mappings);
         // SAFETY: `register` leaked this box; it has just left the list, and nothing else refers to
-        // it, as whoever opened the arena promised.
+        // it, as the code that opened the arena guarantees.
         let mapping = unsafe { Box::from_raw(last.mapping.as_ptr()) };
         // SAFETY: this range was mapped by `register`, and nothing refers to it any more.
         unsafe { libc::munmap(mapping.base.as_ptr().cast(), mapping.layout.total()) };

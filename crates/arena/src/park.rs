@@ -17,7 +17,7 @@ pub const PARKED: u32 = 2;
 /// How a call to park ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parked {
-    /// Somebody rang the bell.
+    /// A doorbell was rung.
     Woken,
     /// The time was up.
     Timeout,
@@ -34,7 +34,7 @@ pub enum Bell {
     Running,
     /// The consumer slept and is RUNNING now: wake it by its futex.
     MustWake,
-    /// Nobody is there.
+    /// The slot has no process.
     Vacant,
 }
 

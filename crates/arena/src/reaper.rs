@@ -100,10 +100,11 @@ impl Reaper {
         }
     }
 
-    /// Reclaims everything that the process of `slot`, which is dead, held or was to receive. Other
-    /// processes may run meanwhile.
+    /// Reclaims all frames that the dead process of `slot` held or was to receive. Other processes
+    /// may run meanwhile.
     ///
-    /// Frames that live processes still hold stay with them, whoever owns them. May be repeated.
+    /// Frames that running processes hold are not reclaimed, independent of their owner. May be
+    /// repeated.
     pub fn reap(&mut self, slot: SlotId) -> ReapReport {
         let mut report = ReapReport::default();
         self.mark_dead(slot);

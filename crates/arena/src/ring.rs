@@ -3,9 +3,9 @@
 //! A cell is one 64-bit word, `lap:32 | generation:8 | frame + 1:24`; a frame field of 0 means
 //! empty. Position `p` lies in cell `p mod n` and belongs to lap `p / n`. A producer finds the cell
 //! at the tail `(lap, empty)` and swaps in `(lap, descriptor)`: that one compare-and-swap both
-//! claims and publishes. Only then is the tail moved, by the producer or by whoever next sees it
-//! lag; so a producer that dies at any point leaves the ring usable. The consumer empties a cell by
-//! storing `(lap + 1, empty)`. There is no shared head: it is the least position that is not yet
+//! claims and publishes. Then the tail is moved, by the producer or by the next one that finds it
+//! behind; so a producer that dies at any point leaves the ring usable. The consumer empties a cell
+//! by storing `(lap + 1, empty)`. There is no shared head: it is the least position that is not yet
 //! emptied. All zeroes is an empty ring.
 
 use crate::bits::{low32, low8, modulo};

@@ -94,7 +94,7 @@ fn helper_process_entry() {
     if fd == 0 {
         return;
     }
-    // SAFETY: the parent left this descriptor to us; nobody else here uses it.
+    // SAFETY: the descriptor is inherited from the parent and has no other owner in this process.
     let fd = unsafe { OwnedFd::from_raw_fd(fd.try_into().unwrap()) };
     let arena = Arena::from_fd(fd).unwrap();
     let me = slot(number("ARENA_SLOT", 1).try_into().unwrap());
@@ -191,7 +191,7 @@ fn received(arena: &Arena, worker: u8) -> u64 {
 }
 
 #[test]
-fn processes_killed_at_random_instants_lose_no_frame_and_block_nobody() {
+fn processes_killed_at_random_instants_lose_no_frame_and_block_no_process() {
     let seed = seed();
     let mut random = Random::new(seed);
     let config = ArenaConfig {
@@ -330,7 +330,7 @@ fn peer(arena: &Arena, peer: &mut Endpoint, stop: &AtomicBool) {
 }
 
 #[test]
-fn process_killed_after_each_single_step_loses_no_frame_and_blocks_nobody() {
+fn process_killed_after_each_single_step_loses_no_frame_and_blocks_no_process() {
     let config = ArenaConfig {
         slots: 5,
         ring_cells: 8,

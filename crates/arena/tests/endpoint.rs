@@ -252,7 +252,7 @@ fn ring_that_is_full_gives_the_frame_back() {
 }
 
 #[test]
-fn send_to_nobody_is_refused_as_dead() {
+fn send_to_a_vacant_slot_is_refused_as_dead() {
     let arena = small_arena();
     let mut a = Endpoint::attach(&arena, slot(1)).unwrap();
     assert_eq!(

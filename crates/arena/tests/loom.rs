@@ -197,17 +197,17 @@ fn ring_with_a_producer_that_stops<S: Steps + 'static>(published: bool) {
 }
 
 #[test]
-fn ring_producer_that_stops_before_its_claim_blocks_nobody() {
+fn ring_producer_that_stops_before_its_claim_blocks_no_other() {
     ring_with_a_producer_that_stops::<StopAt<0>>(false);
 }
 
 #[test]
-fn ring_producer_that_stops_before_moving_the_tail_blocks_nobody() {
+fn ring_producer_that_stops_before_moving_the_tail_blocks_no_other() {
     ring_with_a_producer_that_stops::<StopAt<1>>(true);
 }
 
 #[test]
-fn ring_producer_that_stops_after_moving_the_tail_blocks_nobody() {
+fn ring_producer_that_stops_after_moving_the_tail_blocks_no_other() {
     ring_with_a_producer_that_stops::<StopAt<2>>(true);
 }
 
@@ -483,7 +483,7 @@ fn short_ring_with_a_producer_that_stops<S: Steps + 'static>(published: bool) {
 }
 
 #[test]
-fn short_datagram_half_written_by_the_dead_is_nothing_to_anybody() {
+fn short_datagram_half_written_by_a_dead_process_is_not_received() {
     short_ring_with_a_producer_that_stops::<StopAt<4>>(false);
 }
 
@@ -591,7 +591,7 @@ impl Completions {
         }
     }
 
-    /// `ibv_poll_cq`: makes progress itself if nobody else does just now.
+    /// `ibv_poll_cq`: makes progress if no other thread does at the moment.
     fn poll(&self) -> usize {
         if self.queue.lock().unwrap().0 == 0 {
             if let Ok(_engine) = self.engine.try_lock() {

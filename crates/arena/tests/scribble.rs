@@ -1,5 +1,5 @@
-//! Somebody writes nonsense all over the arena while others work: they may lose datagrams, but
-//! never panic, leave the mapping or hang.
+//! A process writes random data to all of the arena while others use it: the others may lose
+//! datagrams, but never panic, access memory outside of the mapping, or hang.
 //!
 //! The seed is printed; `URDMA_SEED` repeats a run, `URDMA_SCRIBBLE_SECONDS` makes it longer.
 #![allow(clippy::unwrap_used)]

@@ -42,7 +42,7 @@ fn send_frame(from: &mut Endpoint, to: SlotId, text: &[u8]) {
     from.send(to, frame, text.len()).unwrap();
 }
 
-/// The next datagram, and who sent it.
+/// The next datagram and the slot of its sender.
 fn receive(at: &mut Endpoint) -> Option<(SlotId, Vec<u8>)> {
     let mut octets = [0; SHORT_CAPACITY];
     Some(match at.recv_any(&mut octets)? {

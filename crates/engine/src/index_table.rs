@@ -1,8 +1,8 @@
 //! Tables by the index of a queue pair, and the allocation of indices.
 //!
-//! An attacker who guesses numbers of queue pairs should have little to go by (doc/spec/trp.md,
-//! section 15). The indices of a process therefore begin at a random one and are allocated from
-//! small batches in random order. The tables are as dense as if the indices began with 1.
+//! An attacker must not be able to predict numbers of queue pairs (doc/spec/trp.md, section 15).
+//! The indices of a process therefore begin at a random one and are allocated from small batches in
+//! random order. The tables are as dense as if the indices began with 1.
 
 use std::collections::VecDeque;
 

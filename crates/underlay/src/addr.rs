@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn mac_of_groups_and_nobody_is_not_unicast() {
+    fn mac_of_groups_and_of_zeroes_is_not_unicast() {
         assert!(MacAddr([2, 0, 0, 0, 0, 1]).is_unicast());
         assert!(!MacAddr::BROADCAST.is_unicast());
         assert!(!MacAddr::default().is_unicast());

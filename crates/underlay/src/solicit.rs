@@ -105,7 +105,7 @@ pub(crate) fn write(message: &Message, own_mac: MacAddr, buffer: &mut [u8]) -> O
             to,
             ..
         } => {
-            let everybody = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+            let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
             let (flags, to) = match to {
                 Some((IpAddr::V6(asker), mac)) if !asker.is_unspecified() => (
                     NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE,
@@ -113,7 +113,7 @@ pub(crate) fn write(message: &Message, own_mac: MacAddr, buffer: &mut [u8]) -> O
                 ),
                 _ => (
                     NdiscNeighborFlags::OVERRIDE,
-                    (everybody, MacAddr::of_ipv6_group(everybody)),
+                    (all_nodes, MacAddr::of_ipv6_group(all_nodes)),
                 ),
             };
             let repr = NdiscRepr::NeighborAdvert {

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn running_process_counts_and_ended_one_does_not_before_anybody_waited_for_it() {
+    fn running_process_counts_and_ended_one_does_not_before_it_was_waited_for() {
         let scratch = Scratch::new("leftovers").unwrap();
         let mut child = Command::new("sleep")
             .arg("60")

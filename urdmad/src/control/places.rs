@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_of_open_files_takes_places_of_everybody() {
+    fn limit_of_open_files_reduces_places_of_all_users() {
         let places = places(60);
         let mut users = vec![7; room(&places, 7, &[])];
         assert_eq!(users.len(), 15);

@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(pace.rest(now_ns + 1), Rest::Yield);
     }
     #[test]
-    fn rest_after_a_yield_to_somebody_who_computes_sleeps() {
+    fn rest_after_a_yield_to_a_computing_thread_sleeps() {
         let mut pace = Pace::default();
         let begin_ns = 1_000_000_000;
         pace.worked(begin_ns);

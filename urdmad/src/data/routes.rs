@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn find_of_a_group_asks_nobody() {
+    fn find_of_a_group_sends_no_request() {
         let mut neighbours = Neighbours::new(local(), None).unwrap();
         let mut routes = Routes::new(local(), Checksum::Full);
         // The announcements at its start.

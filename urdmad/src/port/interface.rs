@@ -43,7 +43,7 @@ pub trait PacketPort: Send {
     /// Drops the accepted frames that were not sent; returns their number.
     fn discard(&mut self) -> usize;
 
-    /// Lends `queue` to a lessee, to whom packets for `udp_port` are steered if the device can.
+    /// Lends `queue` to a lessee, and steers packets for `udp_port` to it if the device can.
     ///
     /// # Errors
     /// The reason why the queue is not lent.

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn lessee_gets_its_packets_from_everybody_and_no_others() {
+    fn lessee_gets_its_packets_from_all_hosts_and_no_others() {
         for entries in [64, 128, 512, 2048] {
             let mut table = table(entries);
             table.lend(3, PORT_BASE + 5);

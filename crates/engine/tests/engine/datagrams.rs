@@ -274,7 +274,7 @@ fn message_to_itself_arrives() {
 #[test]
 fn message_with_another_key_or_without_a_receive_is_dropped_in_silence() {
     let (a, b) = two();
-    // No receive: lost, and nobody hears of it.
+    // Without a receive request the datagram is lost, and no error is reported.
     a.send(1, &b, Payload::Inline(&[b"early"])).unwrap();
     a.expect(1, Status::Success);
     b.has_handled_all_of(&a);
@@ -517,10 +517,10 @@ fn drained_send_queue_keeps_requests_until_it_goes_on() {
 }
 
 #[test]
-fn message_to_nobody_is_lost_and_stops_nothing() {
+fn message_to_a_vacant_slot_is_lost_and_later_ones_arrive() {
     let (a, b) = two();
-    // Nobody is in slot 3: what goes there is lost, and does not stop what follows.
-    let nobody = DatagramWr {
+    // Slot 3 has no process: a datagram to it is lost, and later ones are sent.
+    let to_vacant = DatagramWr {
         wr_id: 1,
         imm: None,
         flags: SendFlags {
@@ -532,7 +532,7 @@ fn message_to_nobody_is_lost_and_stops_nothing() {
         remote_qpn: 3 << 16 | 1,
         remote_qkey: QKEY,
     };
-    a.engine.post_datagram(&a.qp, &nobody).unwrap();
+    a.engine.post_datagram(&a.qp, &to_vacant).unwrap();
     a.expect(1, Status::Success);
     b.receive(1, &[b.sge(0, 100)]);
     a.send(2, &b, Payload::Inline(&[b"x"])).unwrap();

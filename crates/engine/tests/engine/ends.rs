@@ -160,7 +160,7 @@ fn message_that_was_not_taken_fails_with_its_process() {
 fn queue_pair_that_stops_acknowledges_what_it_has_taken() {
     let (a, b) = still_pair(arena(), 64);
     b.receive(1, &[b.sge(0, 8)]).unwrap();
-    // Nobody asks for its acknowledgement.
+    // The request is unsignaled, so no acknowledgement is requested.
     a.post_with(2, SendOp::Send, None, false, &[a.sge(0, 8)])
         .unwrap();
     b.expect(1, Status::Success);
@@ -215,7 +215,7 @@ fn peer_that_said_goodbye_before_its_slot_is_gone_flushes_nothing() {
 }
 
 #[test]
-fn send_to_a_slot_where_nobody_is_fails_at_once() {
+fn send_to_a_vacant_slot_fails_at_once() {
     let a = crate::rig::End::new(crate::rig::engine(crate::rig::arena(), 1), 64);
     a.init(urdma_engine::Access::all());
     a.connect(0x0002_0001);

@@ -99,7 +99,7 @@ fn full_queues_are_refused_and_take_more_after_polling() {
 }
 
 #[test]
-fn modify_that_skips_a_state_or_names_nobody_is_refused() {
+fn modify_that_skips_a_state_or_names_no_reachable_peer_is_refused() {
     let end = End::new(engine(crate::rig::arena(), 1), 64);
     let to = |state| QpModify {
         state: Some(state),
@@ -111,11 +111,11 @@ fn modify_that_skips_a_state_or_names_nobody_is_refused() {
         Err(EngineError::Invalid)
     );
     end.init(Access::all());
-    let mut nobody = to(QpState::Rtr);
+    let mut unreachable = to(QpState::Rtr);
     let mapped = urdma_engine::Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
-    nobody.address = Some((mapped, 0));
+    unreachable.address = Some((mapped, 0));
     assert_eq!(
-        end.engine.modify_qp(&end.qp, &nobody),
+        end.engine.modify_qp(&end.qp, &unreachable),
         Err(EngineError::NetUnreachable)
     );
     assert_eq!(state(&end), QpState::Init);

@@ -1,4 +1,4 @@
-//! Multicast groups: who is attached gets a copy; what slot 0 does of it is played by the test.
+//! Multicast groups: attached queue pairs receive a copy. The tests take the part of slot 0.
 
 use std::sync::Arc;
 use urdma_types::SlotId;

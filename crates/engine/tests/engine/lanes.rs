@@ -117,6 +117,6 @@ fn lanes_come_to_an_end() {
     let first = engine(arena, 1);
     let made = (2..8).filter(|slot| first.start_lane(parts(arena, *slot)).is_ok());
     assert_eq!(made.count(), 6);
-    // Without urdmad nobody gives further slots.
+    // Without urdmad no further slots are assigned.
     assert!(first.take_lane().is_none());
 }

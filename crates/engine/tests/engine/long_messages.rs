@@ -67,7 +67,7 @@ impl Mirrors {
     }
 
     fn is_all(&self, octet: u8) -> bool {
-        // SAFETY: the first piece, which is all there is; nobody writes to it any more.
+        // SAFETY: the piece is mapped, and no other code writes to it any more.
         let piece = unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), PIECE) };
         piece == vec![octet; PIECE]
     }

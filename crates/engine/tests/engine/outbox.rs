@@ -1,4 +1,4 @@
-//! Short messages that share frames: they arrive in order and whole, whoever polls when.
+//! Short messages that share frames arrive complete and in order, for any order of polling.
 
 use super::rig::*;
 use urdma_arena::{Arena, ArenaConfig};
@@ -103,7 +103,7 @@ fn crowd(config: &ArenaConfig) {
     (0..window).for_each(|i| [&a, &b].iter().for_each(|end| receive(end, i)));
     until("all messages", || {
         for (which, from) in [&mut a, &mut b].into_iter().enumerate() {
-            // There is a receive request for each: nobody would end the pause of a refusal.
+            // Each message has a receive request, since no timer would end the wait after an RNR.
             let done = taken[which].min(completed[which]);
             while posted[which] < count.min(done + window) {
                 send(from, posted[which]);

@@ -1,5 +1,5 @@
-//! Unreliable connections: over shared memory everything arrives, and nobody waits for a peer that
-//! is not there.
+//! Unreliable connections: over shared memory all messages arrive, and a sender does not wait for a
+//! peer that has ended.
 
 use urdma_engine::{Access, EngineError, QpModify, QpState, SendOp, Status};
 
@@ -38,7 +38,7 @@ fn sends_and_writes_of_many_frames_arrive_whole() {
 }
 
 #[test]
-fn nobody_waits_for_a_peer_that_is_gone() {
+fn send_to_a_peer_that_has_ended_completes() {
     let (a, b) = pair(64);
     b.engine.destroy_qp(&b.qp).unwrap();
     a.engine.peer_slot_gone(b.engine.info().slot, 0);

@@ -200,7 +200,7 @@ fn only_the_owner_of_a_queue_pair_says_that_it_is_set() {
 
 #[test]
 fn queue_pair_of_no_process_ends_the_connection_at_once() {
-    let mut rig = Rig::new("nobody");
+    let mut rig = Rig::new("no-process");
     rig.listen();
     rig.connect();
     let request = rig.accept();
@@ -242,7 +242,7 @@ fn messages_that_make_no_sense_are_passed_over() {
     for kind in [0, 99, cm_kind::REQUEST, cm_kind::CLOSED, u32::MAX] {
         rig.say(&message(kind, LISTENER));
     }
-    // Of listeners and connections that nobody knows.
+    // Messages about unknown listeners and connections.
     for kind in [cm_kind::REJECT, cm_kind::END] {
         rig.say(&message(kind, ACTIVE));
     }
