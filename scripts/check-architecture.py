@@ -22,7 +22,7 @@ def workspace():
     found = {}
     for package in members:
         folder = Path(package["manifest_path"]).resolve().parent.relative_to(ROOT)
-        # `kind` is "dev" or "build" for the others. A dependency with a source is not ours.
+        # `kind` is "dev" or "build" for other dependencies. Those of the workspace have no source.
         dependencies = {
             dependency["name"]
             for dependency in package["dependencies"]

@@ -2,9 +2,9 @@
 """Compares the requirements of the specifications with the citations of them in the code.
 
 doc/spec/trp.md marks each sentence with MUST or MUST NOT by a tag, [R8.4-2]: the second requirement
-of section 8.4. doc/spec/rfc-requirements.md has a tag for each requirement of an RFC that applies,
-[RFC5040-5.2.1-3]. The code cites tags in a comment of its own, directly above the line that keeps
-the requirement, and may say in a few words what that is:
+of section 8.4. doc/spec/rfc-requirements.md has a tag for each applicable requirement of an RFC,
+[RFC5040-5.2.1-3]. The code cites tags in a comment of its own, directly above the line that
+implements the requirement, optionally with a short description:
 
     // R8.4-2
     // R8.4-2, R4.3-1: a malformed packet is not answered.
@@ -14,7 +14,7 @@ Lists on standard output, and exits with 1 if there is any of:
 - a sentence of trp.md with MUST and without a tag, or an entry of rfc-requirements.md without one;
 - a tag that occurs twice, or in another section than its own;
 - a tag that no line of *.rs or *.c outside of tests cites;
-- a citation of a tag that does not exist, or in another form, or above nothing.
+- a citation of a tag that does not exist, in another form, or not above code.
 """
 
 import os
@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TRP = "doc/spec/trp.md"
 RFCS = "doc/spec/rfc-requirements.md"
-# The heading in TRP under which MUST is explained.
+# The heading in TRP whose section defines MUST.
 CONVENTIONS = "Conventions"
 # The heading in RFCS under which entries have tags.
 APPLICABLE = "Requirements that apply"
@@ -71,7 +71,7 @@ def paragraphs(text):
 
 
 def trp_tags(problems):
-    """Gives the tags of trp.md with their lines."""
+    """Returns the tags of trp.md with their lines."""
     found = {}
     for line, section, chapter, text in paragraphs((ROOT / TRP).read_text(encoding="utf-8")):
         if chapter == CONVENTIONS:
@@ -88,7 +88,7 @@ def trp_tags(problems):
 
 
 def rfc_tags(problems):
-    """Gives the tags of rfc-requirements.md with their lines."""
+    """Returns the tags of rfc-requirements.md with their lines."""
     found = {}
     for line, _, chapter, text in paragraphs((ROOT / RFCS).read_text(encoding="utf-8")):
         tags = TAG_IN_TEXT.findall(text)
@@ -118,7 +118,7 @@ def sources():
 
 
 def citations(known, problems):
-    """Gives the tags that code outside of tests cites."""
+    """Returns the tags that code outside of tests cites."""
     cited = set()
     for path in sources():
         name = path.relative_to(ROOT)
@@ -139,7 +139,7 @@ def citations(known, problems):
 
 
 def followed_by_code(lines, at):
-    """Whether the next line that is no comment or attribute is code, with no empty line before."""
+    """Whether the next line that is not a comment or attribute is code, without an empty line."""
     for line in lines[at + 1 :]:
         stripped = line.strip()
         if not stripped.startswith(("//", "#[")):

@@ -17,7 +17,7 @@ FOLDERS = ("src", "tests", "examples", "benches", "fuzz_targets")
 
 
 def text_of(files):
-    """The files' code, without comments that take a whole line."""
+    """The code of the files, without lines that are comments."""
     lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
     return "\n".join(line for line in lines if not line.lstrip().startswith("//"))
 
@@ -29,7 +29,7 @@ def sources(package):
     for target in package["targets"]:
         file = Path(target["src_path"])
         if "custom-build" not in target["kind"]:
-            # Modules of a target that lies elsewhere are beside it.
+            # The modules of a target in another folder are beside its root file.
             files |= {file} | (set() if file.parent == folder else set(file.parent.rglob("*.rs")))
     for file in list(files):
         paths = re.findall(r'#\[path = "([^"]+)"\]', file.read_text(encoding="utf-8"))

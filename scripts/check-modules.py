@@ -20,7 +20,7 @@ NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 
 
 def folders():
-    """All packages that are looked at without an argument."""
+    """The packages that are checked without an argument."""
     found = sorted(path.parent for path in ROOT.glob("crates/*/Cargo.toml"))
     return found + [ROOT / name for name in ("proto-trp", "provider", "urdmad")]
 
@@ -50,7 +50,7 @@ def end_of_item(text, start):
 
 
 def without_tests(text):
-    """The text without the items under `#[cfg(test)]` and the like."""
+    """The text without the items under `#[cfg(test)]` and similar attributes."""
     attribute = re.compile(r"#\[cfg\((?:all\()?(?:test|loom)\b[^\]]*\]\s*")
     while match := attribute.search(text):
         start = match.end()
@@ -72,7 +72,7 @@ def split_list(text):
 
 
 def expand(tree):
-    """The paths of a use tree, each with the name that it gets."""
+    """The paths of a use tree, each with the name that it introduces."""
     head, brace, rest = tree.partition("{")
     if not brace:
         path, _, name = tree.partition(" as ")
@@ -132,7 +132,7 @@ class Module:
         return self.parent.root() if self.parent else self
 
     def resolve(self, segments, seen=()):
-        """The module in whose file the thing at a path is; None if it is no part of the crate."""
+        """The module whose file defines the item at a path; None if it is not in the crate."""
         module, at = self, 0
         if segments[0] == "crate":
             module, at = self.root(), 1
@@ -153,7 +153,7 @@ class Module:
         return module
 
     def follow(self, segments, seen):
-        """The module of a name in this one, behind its re-exports."""
+        """The module that defines a name of this one, resolved through re-exports."""
         name = segments[0]
         if (self, name) in seen or self.defines(name):
             return self

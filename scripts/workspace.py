@@ -1,4 +1,4 @@
-"""The packages of the workspace, as `cargo metadata` has them; for the scripts beside it."""
+"""The packages of the workspace from `cargo metadata`, for the scripts in this folder."""
 
 import json
 import os
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def packages():
-    """The packages, without those of dependencies; `$CARGO` names the cargo to ask."""
+    """The packages of the workspace; runs the cargo that `$CARGO` names."""
     cargo = shlex.split(os.environ.get("CARGO", "cargo"))
     command = [*cargo, "metadata", "--offline", "--no-deps", "--format-version", "1"]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout

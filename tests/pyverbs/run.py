@@ -29,7 +29,7 @@ def unpack(folder):
 
 
 class Results(unittest.TextTestResult):
-    """Keeps how each test ended."""
+    """Records the result of each test."""
 
     lines = None
 

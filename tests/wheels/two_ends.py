@@ -11,12 +11,12 @@ WRITTEN = 7
 
 
 def pattern():
-    """What the target's memory holds first."""
+    """The initial contents of the target's memory."""
     return numpy.arange(SIZE_OCTETS, dtype=numpy.uint8)
 
 
 def serve(pipe, describe):
-    """The target: says where its memory is and waits until it has been written."""
+    """The target: sends the location of its memory and waits until it has been written."""
     memory = pattern()
     pipe.send(describe(memory))
     pipe.recv()
