@@ -37,7 +37,7 @@ impl Port {
     pub fn redirect(&self, queues: &[QueueIndex]) -> Result<(), Error> {
         let queues: Vec<u16> = queues.iter().map(|queue| queue.0).collect();
         let entries = u16::try_from(queues.len()).unwrap_or(u16::MAX);
-        // SAFETY: the port exists, and the slice has as many entries as the call is told.
+        // SAFETY: the port exists, and the length passed is at most that of the slice.
         let result = unsafe { dpdk_sys::urdma_port_redirect(self.id(), queues.as_ptr(), entries) };
         Error::check("cannot set the redirection table", result).map(|_| ())
     }

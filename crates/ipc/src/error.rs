@@ -43,7 +43,7 @@ pub enum ControlError {
         /// Instances that exist.
         existing: Vec<String>,
     },
-    /// urdmad speaks another version of the control protocol.
+    /// urdmad has another version of the control protocol.
     #[error(
         "urdmad speaks control protocol {theirs} and this program {PROTOCOL_VERSION}: install \
         the same urdma on both sides and restart urdmad"

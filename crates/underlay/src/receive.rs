@@ -57,7 +57,7 @@ pub enum Dropped {
     NotUdp,
     /// The UDP length disagrees with the IP length.
     BadUdpLength,
-    /// The UDP checksum is wrong, or missing where IPv6 asks for it.
+    /// The UDP checksum is wrong, or missing, which IPv6 does not allow.
     BadUdpChecksum,
 }
 

@@ -151,7 +151,7 @@ fn leave_gaps(from: &mut Role, to: &mut Role) {
 }
 
 fn no_primary(hosts: &mut Hosts) {
-    let stranger = hosts.attach("nobody", 1, 1);
+    let stranger = hosts.attach("absent", 1, 1);
     let line = stranger.line();
     assert!(line.starts_with("refused 2 no DPDK primary"), "{line}");
     stranger.finish();
