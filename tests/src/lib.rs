@@ -234,14 +234,14 @@ fn expect_content(scenario: &str, seed: u32, serving: Process, asking: Process) 
         Ok(ended) => Some(ended.describe()),
         Err(failure) => Some(failure.to_string()),
     };
-    let complaints: Vec<String> = [("client", content(&asked)), ("server", content(&served))]
+    let errors: Vec<String> = [("client", content(&asked)), ("server", content(&served))]
         .into_iter()
-        .filter_map(|(end, complaint)| Some(format!("{end}: {}", complaint?)))
+        .filter_map(|(end, error)| Some(format!("{end}: {}", error?)))
         .collect();
     assert!(
-        complaints.is_empty(),
+        errors.is_empty(),
         "{scenario} (replay with URDMA_SEED={seed}): {}",
-        complaints.join("; ")
+        errors.join("; ")
     );
 }
 
