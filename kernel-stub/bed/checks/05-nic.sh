@@ -75,7 +75,8 @@ for host in 0 1; do
     [ "$(leased_packets $host)" -ge 600 ]
 done
 
-over_nics require listening_by_tcp "ib_write_bw -F -n 200" "ib_write_bw -F -n 200 127.0.0.1"
+over_nics require listening_by_tcp "ib_write_bw -F -u 20 -n 200" \
+    "ib_write_bw -F -u 20 -n 200 127.0.0.1"
 
 # After lessees were killed during traffic, the NIC works and the queue can be leased again; each
 # host has one such queue. Inconsistent state in the driver would show when the next lessees fill
@@ -93,7 +94,8 @@ for round in 1 2 3 4; do
     kill -9 $server $client
     wait $server $client || true
 done
-over_nics require listening_by_tcp "ib_write_bw -F -n 1000" "ib_write_bw -F -n 1000 127.0.0.1"
+over_nics require listening_by_tcp "ib_write_bw -F -u 20 -n 1000" \
+    "ib_write_bw -F -u 20 -n 1000 127.0.0.1"
 over_nics require listening_by_cm "rping -s -C 20 -a 192.0.2.10" "rping -c -C 20 -a 192.0.2.10"
 
 for host in 0 1; do
