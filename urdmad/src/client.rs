@@ -12,6 +12,7 @@ use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::{Event, ProcessReport};
 use urdma_types::SlotId;
 
+use crate::groups::SlotSet;
 use crate::process;
 use crate::slots::Token;
 
@@ -25,6 +26,8 @@ pub(crate) struct Client {
     pub(crate) program: Option<String>,
     pub(crate) attached: Option<Attachment>,
     pub(crate) report: Option<ProcessReport>,
+    /// The slots whose processes it has offered a channel to.
+    pub(crate) offered: SlotSet,
     /// It has started the active capture, which ends with it.
     pub(crate) is_capturing: bool,
     /// It is to be disconnected once its requests are handled.
@@ -49,6 +52,7 @@ impl Client {
             program: None,
             attached: None,
             report: None,
+            offered: SlotSet::default(),
             is_capturing: false,
             is_broken: false,
         }

@@ -3,11 +3,12 @@
 //!
 //! Nothing here waits for a client: sockets are non-blocking, and a client that does not read is
 //! disconnected. `requests` handles clients' requests, `accept` new connections (`acceptor` has the
-//! listening socket, `places` the limits), `reap` reclaims the resources of processes, `report`
-//! answers status requests, `kernel` serves the kernel module.
+//! listening socket, `places` the limits), `channels` passes channels on, `reap` reclaims the
+//! resources of processes, `report` answers status requests, `kernel` serves the kernel module.
 
 mod accept;
 mod acceptor;
+mod channels;
 mod kernel;
 mod places;
 mod reap;
@@ -33,6 +34,7 @@ use self::acceptor::Acceptor;
 use crate::client::{Client, PendingStatus};
 use crate::config::Config;
 use crate::data::command::DataHandle;
+use crate::descriptors::close_apart;
 use crate::identity::Identity;
 use crate::kernel::KernelDevice;
 use crate::lease::Leases;
@@ -211,10 +213,11 @@ impl Control {
             }
             match client.socket.try_recv(REQUEST_OCTETS_MAX) {
                 Ok(Some(packet)) => match packet.parse::<FromClient>() {
-                    Ok(message) => self.handle(ready.token, message),
+                    Ok(message) => self.handle(ready.token, message, packet.fds),
                     Err(error) => {
                         tracing::warn!("process {}: not a request: {error}", client.peer.pid());
                         client.is_broken = true;
+                        close_apart(packet.fds);
                     }
                 },
                 Err(Errno::EAGAIN) => break,

@@ -15,11 +15,16 @@ const WORDS: usize = 4;
 pub struct SlotSet([u64; WORDS]);
 
 impl SlotSet {
-    fn insert(&mut self, slot: u8) {
-        self.0[usize::from(slot / 64)] |= 1 << (slot % 64);
+    /// Adds a slot; false if it was in the set.
+    pub fn insert(&mut self, slot: u8) -> bool {
+        let word = &mut self.0[usize::from(slot / 64)];
+        let before = *word;
+        *word |= 1 << (slot % 64);
+        before != *word
     }
 
-    fn remove(&mut self, slot: u8) {
+    /// Removes a slot.
+    pub fn remove(&mut self, slot: u8) {
         self.0[usize::from(slot / 64)] &= !(1 << (slot % 64));
     }
 

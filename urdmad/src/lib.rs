@@ -13,7 +13,7 @@
 //! | `kernel`, `kernel_cm` | the kernel module's device, and its connection management |
 //! | [`port`] | how packets leave the host |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
-//! | `process` | whether another process is about to end |
+//! | `process`, `descriptors` | whether another process is about to end; what clients send |
 //!
 //! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It
 //! trusts no client's claims about itself, and copies what it reads from the arena before it
@@ -28,6 +28,7 @@ mod control;
 pub mod counters;
 pub mod daemon;
 mod data;
+mod descriptors;
 pub mod groups;
 pub mod identity;
 pub mod interfaces;

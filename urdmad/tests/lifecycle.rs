@@ -134,7 +134,7 @@ fn sigterm_ends_it_in_order() {
     .unwrap();
     assert!(daemon.child.wait().unwrap().success());
     assert!(!daemon.run_dir.path().exists());
-    let event = process.client.next_event(Some(LIMIT)).unwrap();
+    let event = process.next_event();
     assert_eq!(event, Some(urdma_ipc::Event::Shutdown));
 }
 

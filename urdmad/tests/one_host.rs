@@ -284,7 +284,7 @@ fn status_shows_what_processes_report() {
     eventually("a report is shown", || {
         let asker = daemon.client();
         let asked = std::thread::spawn(move || asker.status().unwrap());
-        let event = process.client.next_event(Some(LIMIT)).unwrap();
+        let event = process.next_event();
         assert_eq!(event, Some(Event::ReportWanted));
         process.client.report(report.clone()).unwrap();
         let shown = asked.join().unwrap().slots[0].report.clone();
@@ -305,7 +305,7 @@ fn calls_from_threads_and_events_share_one_client() {
         let events = scope.spawn(|| {
             let mut gone = 0;
             while gone < 5 {
-                match client.next_event(Some(LIMIT)).unwrap().unwrap() {
+                match client.next_event(Some(LIMIT)).unwrap().unwrap().0 {
                     Event::SlotGone { .. } => gone += 1,
                     other => panic!("{other:?}"),
                 }
@@ -335,10 +335,7 @@ fn shutdown_tells_the_processes_and_removes_everything() {
     let process = daemon.attach();
     let run_dir = daemon.run_dir.clone();
     daemon.stop();
-    assert_eq!(
-        process.client.next_event(Some(LIMIT)).unwrap(),
-        Some(Event::Shutdown)
-    );
+    assert_eq!(process.next_event(), Some(Event::Shutdown));
     assert!(matches!(
         process.client.next_event(Some(LIMIT)),
         Err(ControlError::Gone)
@@ -386,7 +383,7 @@ fn killed_process_gives_everything_back() {
         child.kill().unwrap();
         child.wait().unwrap();
         // A request for the status makes urdmad request a report from the peer, too.
-        let next = || peer.client.next_event(Some(LIMIT)).unwrap();
+        let next = || peer.next_event();
         let event = std::iter::repeat_with(next).find(|e| *e != Some(Event::ReportWanted));
         let slot = from.number();
         let is_of_slot =
@@ -415,7 +412,7 @@ fn killed_process_whose_child_keeps_the_socket_is_noticed() {
         .find_map(|line| Some(line.unwrap().split_once("pid ")?.1.to_owned()));
     child.kill().unwrap();
     child.wait().unwrap();
-    let event = watcher.client.next_event(Some(LIMIT)).unwrap();
+    let event = watcher.next_event();
     let pid = said.unwrap().trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
     assert!(matches!(event, Some(Event::SlotGone { .. })), "{event:?}");

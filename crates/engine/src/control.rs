@@ -51,26 +51,32 @@ impl Engine {
         };
         match control.next_event(Some(LOOK)) {
             Ok(None) => true,
-            Ok(Some(Event::SlotGone { slot, generation })) => {
+            Ok(Some((Event::SlotGone { slot, generation }, _))) => {
                 if let Some(slot) = SlotId::new(slot) {
                     self.peer_slot_gone(slot, generation);
                 }
                 true
             }
-            Ok(Some(Event::ReportWanted)) => {
+            Ok(Some((
+                Event::ChannelOffered { .. }
+                | Event::ChannelPassed { .. }
+                | Event::ChannelRefused { .. },
+                _,
+            ))) => true,
+            Ok(Some((Event::ReportWanted, _))) => {
                 // If it cannot be sent, the next event says why.
                 let _ = control.report(self.report());
                 true
             }
-            Ok(Some(Event::SetQp(target))) => {
+            Ok(Some((Event::SetQp(target), _))) => {
                 self.set_qp_for_daemon(target);
                 true
             }
-            Ok(Some(Event::EndQp { qpn })) => {
+            Ok(Some((Event::EndQp { qpn }, _))) => {
                 self.end_qp(qpn);
                 true
             }
-            Ok(Some(Event::Shutdown)) | Err(_) => {
+            Ok(Some((Event::Shutdown, _))) | Err(_) => {
                 // If the program has closed the socket, this says so.
                 let _ = self.daemon();
                 self.device_gone();

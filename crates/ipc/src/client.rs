@@ -29,8 +29,8 @@ use crate::PROTOCOL_VERSION;
 /// Time limit of an answer from urdmad.
 pub const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Capacity of the queue for [`ControlClient::next_event`]; when it is full, the oldest event is
-/// dropped.
-const EVENTS_MAX: usize = 512;
+/// dropped. Each process of an instance can cause a few events at a time.
+const EVENTS_MAX: usize = 2048;
 
 /// A control connection to urdmad. Dropping it closes the connection and releases the slot.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct Inbox {
     /// Answers by id: `None` until the answer has arrived. Only ids for which a thread waits have
     /// an entry.
     answers: HashMap<u64, Option<Reply>>,
-    events: VecDeque<Event>,
+    events: VecDeque<(Event, Vec<OwnedFd>)>,
 }
 
 type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
@@ -345,13 +345,35 @@ impl ControlClient {
         }
     }
 
-    /// Waits for an event for at most `limit`; `None` after that.
+    /// Waits for an event for at most `limit`; `None` after that. Descriptors come with
+    /// [`Event::ChannelOffered`] only.
     ///
     /// # Errors
     /// [`ControlError::Gone`] when urdmad has ended.
-    pub fn next_event(&self, limit: Option<Duration>) -> Result<Option<Event>, ControlError> {
+    pub fn next_event(
+        &self,
+        limit: Option<Duration>,
+    ) -> Result<Option<(Event, Vec<OwnedFd>)>, ControlError> {
         let deadline = limit.map(|limit| Instant::now() + limit);
         self.wait_until(deadline, |inbox| inbox.events.pop_front())
+    }
+
+    /// Offers a channel to the process in `slot`: the region that this process writes, and its
+    /// page. Does not wait; the outcome is an event.
+    ///
+    /// # Errors
+    /// urdmad has ended or does not read.
+    pub fn offer_channel(
+        &self,
+        slot: u8,
+        region: BorrowedFd<'_>,
+        page: BorrowedFd<'_>,
+    ) -> Result<(), ControlError> {
+        let message = FromClient {
+            id: self.take_id(),
+            request: Request::OfferChannel { slot },
+        };
+        Ok(self.socket.send(&message, &[region, page])?)
     }
 
     fn call_done(&self, request: Request) -> Result<(), ControlError> {
@@ -529,7 +551,7 @@ fn file_packet(inbox: &mut Inbox, packet: Packet) -> Result<(), ControlError> {
             if inbox.events.len() == EVENTS_MAX {
                 inbox.events.pop_front();
             }
-            inbox.events.push_back(event);
+            inbox.events.push_back((event, packet.fds));
         }
         FromDaemon::Refused(refusal) => inbox.refused = Some(refusal),
     }

@@ -99,6 +99,14 @@ pub enum Request {
         /// The group.
         group: IpAddr,
     },
+    /// Offers a channel to the process in another slot; with two descriptors: the region that this
+    /// process writes and the other reads, and this process' page, both sealed. Answer: none; the
+    /// outcome is [`Event::ChannelPassed`] or [`Event::ChannelRefused`]. A process offers one
+    /// channel to each process.
+    OfferChannel {
+        /// The other's slot.
+        slot: u8,
+    },
     /// Resolves an address to its next hop, within two seconds. Answer: [`Answer::Resolved`].
     Resolve {
         /// The remote address.
@@ -179,6 +187,26 @@ pub enum Event {
         /// The slot's generation in the slot table when the process attached: the event may be read
         /// when the slot has its next process, which it does not concern.
         generation: u32,
+    },
+    /// The process in a slot offers a channel; with the descriptors of [`Request::OfferChannel`].
+    ChannelOffered {
+        /// The slot of the process that offers, from urdmad.
+        slot: u8,
+        /// The slot's generation.
+        generation: u32,
+    },
+    /// An offer of this process was passed on.
+    ChannelPassed {
+        /// The slot.
+        slot: u8,
+        /// The generation of the slot, which tells apart the processes that have it one after the
+        /// other.
+        generation: u32,
+    },
+    /// An offer of this process was not passed on: no process has the slot.
+    ChannelRefused {
+        /// The slot.
+        slot: u8,
     },
     /// urdmad shuts down; the socket will be closed.
     Shutdown,

@@ -23,13 +23,15 @@ const SOCKET_PATH_OCTETS_MAX: usize = 107;
 const SEND_BUFFER_OCTETS: usize = 208 * 1024;
 /// Words of the control buffer of one packet: a `cmsghdr` and four descriptors.
 const CONTROL_WORDS: usize = 4;
+/// Words for as many as a packet can have (SCM_MAX_FD, 253): a `cmsghdr` and 254 descriptors.
+const CONTROL_WORDS_MAX: usize = 2 + 254 / 2;
 
 /// One received packet.
 #[derive(Debug)]
 pub struct Packet {
     /// The octets.
     pub octets: Vec<u8>,
-    /// The file descriptors in the packet, close-on-exec; empty if they were not requested.
+    /// The file descriptors in the packet, close-on-exec.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -116,13 +118,16 @@ impl PacketSocket {
         self.recv_flags(octets_max, MsgFlags::empty(), &mut [0; CONTROL_WORDS])
     }
 
-    /// As [`Self::recv`], but does not block, and does not receive the descriptors of the packet,
-    /// which the kernel then closes.
+    /// As [`Self::recv`], but does not block, and receives as many descriptors as a packet can have.
+    /// The last close(2) of a descriptor may block as long as its sender chooses (a socket that
+    /// lingers, a file of a FUSE file system), so the caller decides which thread closes it.
     ///
     /// # Errors
-    /// EAGAIN if there is no packet; else those of recvmsg(2); EMSGSIZE as for [`Self::recv`].
+    /// EAGAIN if there is no packet; else those of recvmsg(2); EMSGSIZE and EMFILE as for
+    /// [`Self::recv`].
     pub fn try_recv(&self, octets_max: usize) -> Result<Option<Packet>, Errno> {
-        self.recv_flags(octets_max, MsgFlags::MSG_DONTWAIT, &mut [])
+        let mut control = [0; CONTROL_WORDS_MAX];
+        self.recv_flags(octets_max, MsgFlags::MSG_DONTWAIT, &mut control)
     }
 
     fn recv_flags(
@@ -134,12 +139,11 @@ impl PacketSocket {
         // The buffer is allocated for this packet, since one for the longest takes 50 pages.
         let waiting = self.wait_for_packet(flags)?;
         let mut octets = vec![0; waiting.min(octets_max)];
-        let wants_fds = !control.is_empty();
         let received = past_reset(|| recvmsg(self.0.as_fd(), &mut octets, control, flags))?;
         if received.flags.contains(MsgFlags::MSG_TRUNC) {
             return Err(Errno::EMSGSIZE);
         }
-        if wants_fds && received.flags.contains(MsgFlags::MSG_CTRUNC) {
+        if received.flags.contains(MsgFlags::MSG_CTRUNC) {
             return Err(Errno::EMFILE);
         }
         if received.length_octets == 0 {
@@ -380,13 +384,15 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_are_not_wanted_are_closed_and_their_packet_counts() {
+    fn packet_with_as_many_descriptors_as_the_kernel_allows_comes_with_all() {
         let (one, other) = pair();
-        for copies in [1, 4, 9] {
+        for copies in [1, 4, 253] {
             let pipe = send_pipe(&one, copies);
             let packet = other.try_recv(64).unwrap().unwrap();
             assert_eq!(packet.parse::<String>().unwrap(), "hello");
-            assert!(packet.fds.is_empty() && is_closed(pipe));
+            assert_eq!(packet.fds.len(), copies);
+            drop(packet);
+            assert!(is_closed(pipe));
         }
     }
 

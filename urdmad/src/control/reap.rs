@@ -4,6 +4,7 @@ use urdma_ipc::Event;
 use urdma_types::SlotId;
 
 use super::Control;
+use crate::groups::SlotSet;
 use crate::slots::Token;
 
 impl Control {
@@ -18,12 +19,14 @@ impl Control {
         };
         let pid = client.peer.pid();
         client.report = None;
+        client.offered = SlotSet::default();
         let slot = attached.slot;
         // First, so that no process sends to the slot any more.
         self.reaper.mark_dead(slot);
         self.shared.listeners().release_all(slot);
         self.shared.groups().leave_all(slot);
         self.take_back_lease(slot);
+        self.forget_offers_to(slot);
         let report = self.reaper.reap(slot);
         let frames = report.to_dead + report.held + report.unfinished + report.corrupt;
         let generation = self.reaper.generation(slot);

@@ -2,6 +2,7 @@
 //! slot is the one that its connection has.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::unistd::Uid;
@@ -16,6 +17,7 @@ use urdma_types::SlotId;
 use super::Control;
 use crate::capture::Capture;
 use crate::data::command::{Command, Reply};
+use crate::descriptors::close_apart;
 use crate::listeners::BindingId;
 use crate::slots::{NoSlot, Owner, Token};
 
@@ -30,11 +32,18 @@ fn refuse<T>(kind: RefusalKind, message: impl Into<String>) -> Result<T, Refusal
 
 impl Control {
     /// Handles one message of a client.
-    pub(super) fn handle(&mut self, token: Token, message: FromClient) {
+    pub(super) fn handle(&mut self, token: Token, message: FromClient, fds: Vec<OwnedFd>) {
+        if let Request::OfferChannel { slot } = message.request {
+            return self.offer_channel(token, slot, fds);
+        }
         let id = message.id;
         let Some(client) = self.clients.get_mut(&token) else {
-            return;
+            return close_apart(fds);
         };
+        if !fds.is_empty() {
+            client.is_broken = true;
+            return close_apart(fds);
+        }
         if client.program.is_none() && !matches!(message.request, Request::Hello { .. }) {
             client.is_broken = true;
             return;
@@ -67,6 +76,8 @@ impl Control {
                 .slot_of(token)
                 .and_then(|slot| self.shared.groups().leave(slot, group))
                 .map(|()| Answer::Done),
+            // Handled above.
+            Request::OfferChannel { .. } => return,
             Request::Resolve { ip } => return self.resolve(token, id, ip),
             Request::Status => return self.ask_for_status(token, id),
             Request::Report(report) => return self.take_report(token, report),

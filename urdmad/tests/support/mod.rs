@@ -13,7 +13,7 @@ use urdma_types::{Ip16, SlotId};
 use urdma_arena::{Arena, Endpoint, Meta, RxFrame};
 // The build script's arguments for the linker need the DPDK wrapper in every program of this
 // package.
-use urdma_ipc::{Attached, CmPort, ControlClient, PortSharing, PortTable, RunDir, Status};
+use urdma_ipc::{Attached, CmPort, ControlClient, Event, PortSharing, PortTable, RunDir, Status};
 use urdmad as _;
 
 /// Longer than anything takes on the busiest machine.
@@ -136,6 +136,12 @@ impl Process {
             attached,
             endpoint,
         }
+    }
+
+    /// The next event, without its descriptors.
+    pub fn next_event(&self) -> Option<Event> {
+        let event = self.client.next_event(Some(LIMIT)).unwrap();
+        event.map(|(event, _)| event)
     }
 
     /// Binds a CM port that it calls `binding`, and listens on it.

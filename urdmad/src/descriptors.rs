@@ -1,0 +1,28 @@
+//! Descriptors that clients send.
+
+use std::os::fd::OwnedFd;
+
+use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+
+/// The seals without which a region is not passed on: its length is fixed, and no descriptor of it
+/// can be written through.
+const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
+    .union(SealFlag::F_SEAL_GROW)
+    .union(SealFlag::F_SEAL_FUTURE_WRITE);
+
+/// Whether a descriptor is of a memfd that nobody can write through any more. Neither this nor
+/// closing it blocks.
+pub(crate) fn is_region(fd: &OwnedFd) -> bool {
+    let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
+    seals.is_ok_and(|seals| seals.contains(SEALS))
+}
+
+/// Closes descriptors of any kind, which may block, in a thread of its own. A client that sends
+/// them is disconnected, so there are at most as many such threads as it has connections.
+pub(crate) fn close_apart(fds: Vec<OwnedFd>) {
+    if !fds.is_empty() && !fds.iter().all(is_region) {
+        let _ = std::thread::Builder::new()
+            .name("urdmad-close".to_owned())
+            .spawn(move || drop(fds));
+    }
+}
