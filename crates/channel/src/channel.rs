@@ -1,0 +1,187 @@
+//! Both halves of a channel.
+
+use crate::cell::CellOctets;
+use crate::incoming::{Counts, Incoming, Next};
+use crate::outgoing::{Kind, Outgoing, Room};
+use crate::page::{Bells, PeerPage};
+use crate::region::OwnRegion;
+use crate::steps::{Live, Steps};
+
+/// What the peer has offered.
+#[derive(Debug)]
+struct Peer {
+    incoming: Incoming,
+    page: PeerPage,
+}
+
+/// A channel to another process. It can send from the beginning, and receives when the peer's
+/// regions have been attached.
+///
+/// A thread that polls calls [`Channel::next`] until nothing comes, then [`Channel::settle`], then,
+/// if messages are outstanding, [`Channel::complete`], and last [`Channel::notify`].
+#[derive(Debug)]
+pub struct Channel<S: Steps = Live> {
+    outgoing: Outgoing<S>,
+    peer: Option<Peer>,
+    /// Messages written, and settled, when the peer's park word was last read.
+    notified: (u64, u64),
+    /// See [`Channel::set_wake_at`].
+    wake_at: u64,
+}
+
+impl Channel {
+    /// A channel whose peer will receive what is written to `region`.
+    pub fn new(region: OwnRegion) -> Self {
+        Self::with_outgoing(Outgoing::new(region))
+    }
+}
+
+impl<S: Steps> Channel<S> {
+    /// A channel that sends with `outgoing`, to which nothing has been written.
+    pub fn with_outgoing(outgoing: Outgoing<S>) -> Self {
+        Self {
+            notified: (outgoing.written(), outgoing.settled()),
+            wake_at: outgoing.written(),
+            outgoing,
+            peer: None,
+        }
+    }
+
+    /// Receives from now on, and wakes the peer if it sleeps.
+    pub fn attach(&mut self, incoming: Incoming, page: PeerPage) {
+        self.peer = Some(Peer { incoming, page });
+        self.notify();
+    }
+
+    /// The half that writes.
+    #[inline]
+    pub fn outgoing(&self) -> &Outgoing<S> {
+        &self.outgoing
+    }
+
+    /// The half that reads, if there is one: for payloads.
+    #[inline]
+    pub fn incoming(&self) -> Option<&Incoming> {
+        self.peer.as_ref().map(|peer| &peer.incoming)
+    }
+
+    /// As [`Outgoing::has_room`]. While there is no room for an answer, no message should be taken.
+    #[inline]
+    pub fn has_room(&self, kind: Kind) -> bool {
+        self.outgoing.has_room(kind)
+    }
+
+    /// As [`Outgoing::begin`].
+    ///
+    /// # Panics
+    /// As there.
+    #[inline]
+    pub fn begin(&mut self, kind: Kind, payload_octets: usize) -> Option<Room<'_, S>> {
+        self.outgoing.begin(kind, payload_octets)
+    }
+
+    /// Takes the next message, as [`Incoming::next`], and hands the owners of what its count covers
+    /// to `completed`, which is all before the message. The message before this one must have been
+    /// processed.
+    #[inline]
+    pub fn next(&mut self, out: &mut CellOctets, completed: impl FnMut(u32)) -> Next {
+        let Some(peer) = &mut self.peer else {
+            return Next::Empty;
+        };
+        let next = peer.incoming.next(out);
+        if let Next::Message { count, .. } = next {
+            // C5-3: the answers to these are before the message.
+            if let Some(position) = self.outgoing.position_of_count(count) {
+                self.outgoing.settle_to(position, completed);
+            }
+        }
+        next
+    }
+
+    /// Counts all messages that were taken as settled: their effects, or the answers that refuse
+    /// them, are visible. To be called before the application can observe a completion of them.
+    #[inline]
+    pub fn settle(&mut self) {
+        let taken = self.incoming().map_or(0, Incoming::taken);
+        if taken > self.outgoing.settled() {
+            // C5-1
+            self.outgoing.store_counts(taken);
+        }
+    }
+
+    /// Reads the peer's counts: frees cells and frames, and hands the owners of settled messages to
+    /// `completed`, unless messages must be taken first.
+    #[inline]
+    pub fn complete(&mut self, completed: impl FnMut(u32)) {
+        let Some(Peer { incoming, .. }) = &self.peer else {
+            return;
+        };
+        let Counts { settled, written } = incoming.counts();
+        let Some(position) = self.outgoing.position_of(settled) else {
+            return;
+        };
+        // C5-3
+        if incoming.has_reached(written) {
+            self.outgoing.settle_to(position, completed);
+        } else {
+            self.outgoing.free_to(position);
+        }
+    }
+
+    /// Says, before this process sleeps, that it must be woken when so many messages are settled,
+    /// as [`Room::publish`] counts them; None if it does not wait for that. Without room for an
+    /// answer it is woken when there is some.
+    pub fn set_wake_at(&mut self, settled: Option<u64>) {
+        // One more than was written is never settled.
+        let never = self.outgoing.written() + 1;
+        self.wake_at = settled.unwrap_or(never);
+        if !self.has_room(Kind::Answer) {
+            self.wake_at = self.wake_at.min(self.outgoing.freed() + 1);
+        }
+        // C6-3
+        self.outgoing.store_wake_at(self.wake_at);
+    }
+
+    /// Has the next sleep end when the peer rings its bell.
+    #[inline]
+    pub fn listen(&self, bells: &mut Bells) {
+        if let Some(peer) = &self.peer {
+            peer.incoming.listen(bells);
+        }
+    }
+
+    /// Whether there is a message that may be taken, or counts that this process waits for.
+    pub fn has_work(&self) -> bool {
+        let Some(Peer { incoming, .. }) = &self.peer else {
+            return false;
+        };
+        if self.has_room(Kind::Answer) && incoming.has_message() {
+            return true;
+        }
+        let Counts { settled, written } = incoming.counts();
+        let outgoing = &self.outgoing;
+        outgoing.position_of(settled).is_some_and(|position| {
+            let completes = position > outgoing.completed() && incoming.has_reached(written);
+            position >= self.wake_at && (position > outgoing.freed() || completes)
+        })
+    }
+
+    /// Wakes the peer if it sleeps and waits for what was written or settled since the last call.
+    #[inline]
+    pub fn notify(&mut self) {
+        let Some(Peer { incoming, page }) = &self.peer else {
+            return;
+        };
+        let (written, settled) = (self.outgoing.written(), self.outgoing.settled());
+        let (written_before, settled_before) = self.notified;
+        if written == written_before && settled == settled_before {
+            return;
+        }
+        self.notified = (written, settled);
+        // C6-3
+        let is_expected = || written > written_before || incoming.wants_to_know(settled);
+        if page.must_be_woken() && is_expected() {
+            self.outgoing.ring_bell();
+        }
+    }
+}

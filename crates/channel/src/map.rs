@@ -1,0 +1,167 @@
+//! A memfd that one process can write and others only read, and its mapping (unsafe).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+
+use crate::layout::LayoutError;
+
+/// What a writer seals: the size, and the way to another writable mapping.
+const SEALS: libc::c_int =
+    libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+/// What a reader needs: without it, reading could raise SIGBUS.
+const SIZE_SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+/// Why memory could not be created or mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// A system call failed.
+    #[error("{0}: {1}")]
+    System(&'static str, io::Error),
+    /// The descriptor is of another kind. A memfd of hugepages is, too: without a free hugepage,
+    /// reading it raises SIGBUS.
+    #[error("not a memfd of ordinary pages")]
+    NotMemfd,
+    /// Its writer could still change its size.
+    #[error("the size of the memfd is not sealed")]
+    NotSealed,
+    /// Its content is not what was expected.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+}
+
+fn check(call: &'static str, rc: libc::c_int) -> Result<libc::c_int, RegionError> {
+    if rc < 0 {
+        return Err(RegionError::System(call, io::Error::last_os_error()));
+    }
+    Ok(rc)
+}
+
+/// Mapped memory of a memfd; unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    octets: usize,
+}
+
+// SAFETY: the memory is mapped until the last owner drops this, whichever thread that is, and a
+// mapping gives only addresses.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Creates a memfd of zeroes that starts with `header`, and seals it.
+    ///
+    /// The first `used` octets get their memory at once. The descriptor is for the readers.
+    pub(crate) fn create(
+        name: &std::ffi::CStr,
+        octets: usize,
+        header: &[u8],
+        used: usize,
+    ) -> Result<(Self, OwnedFd), RegionError> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name ends with a zero.
+        let raw = check("memfd_create", unsafe {
+            libc::memfd_create(name.as_ptr(), flags)
+        })?;
+        // SAFETY: memfd_create has just returned this descriptor, no other code has it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
+        file.set_len(octets as u64)
+            .and_then(|()| file.write_all_at(header, 0))
+            .map_err(|error| RegionError::System("memfd", error))?;
+        let mapping = Self::map(&file, octets, libc::PROT_READ | libc::PROT_WRITE)?;
+        // C3-1: after the mapping, which stays writable.
+        // SAFETY: only seals our own file.
+        check("fcntl", unsafe {
+            libc::fcntl(raw, libc::F_ADD_SEALS, SEALS)
+        })?;
+        mapping.advise(used, libc::MADV_POPULATE_WRITE);
+        // C3-2: no other process had the descriptor before.
+        Ok((mapping, file.into()))
+    }
+
+    /// Maps another process' memfd for reading. `validate` gets the first octets and the length of
+    /// the file, and gives the octets that are read all the time, at the beginning.
+    pub(crate) fn open<const N: usize, T>(
+        fd: OwnedFd,
+        validate: impl FnOnce(&[u8; N], u64) -> Result<(T, usize), LayoutError>,
+    ) -> Result<(Self, T), RegionError> {
+        let raw = fd.as_raw_fd();
+        // C3-3
+        // SAFETY: only reads the seals of a descriptor that we own.
+        let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
+        if seals < 0 || !is_on_tmpfs(&fd)? {
+            return Err(RegionError::NotMemfd);
+        }
+        if seals & SIZE_SEALS != SIZE_SEALS {
+            return Err(RegionError::NotSealed);
+        }
+        let file = File::from(fd);
+        let system = |error| RegionError::System("memfd", error);
+        let octets = file.metadata().map_err(system)?.len();
+        if octets < N as u64 {
+            return Err(LayoutError::Magic.into());
+        }
+        // C3-4: one copy of the header.
+        let mut header = [0; N];
+        file.read_exact_at(&mut header, 0).map_err(system)?;
+        let (valid, used) = validate(&header, octets)?;
+        let octets = usize::try_from(octets).map_err(|_| LayoutError::Range("too long"))?;
+        let mapping = Self::map(&file, octets, libc::PROT_READ)?;
+        mapping.advise(used, libc::MADV_POPULATE_READ);
+        Ok((mapping, valid))
+    }
+
+    fn map(file: &File, octets: usize, access: libc::c_int) -> Result<Self, RegionError> {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let raw = file.as_raw_fd();
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), octets, access, flags, raw, 0) };
+        let error = || RegionError::System("mmap", io::Error::last_os_error());
+        if at == libc::MAP_FAILED {
+            return Err(error());
+        }
+        let base = NonNull::new(at.cast()).ok_or_else(error)?;
+        let mapping = Self { base, octets };
+        // A core dump would have the payload of strangers, and a page for each frame.
+        mapping.advise(octets, libc::MADV_DONTDUMP);
+        Ok(mapping)
+    }
+
+    /// Gives the kernel advice about the first `octets`; it changes no content, and without it
+    /// everything is only slower or longer.
+    fn advise(&self, octets: usize, advice: libc::c_int) {
+        // SAFETY: within our mapping.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), octets, advice) };
+    }
+
+    /// The address at `offset`.
+    #[inline(always)]
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!(offset < self.octets, "an offset outside of the layout");
+        // SAFETY: every offset given comes from a layout, which was checked against the mapping's
+        // length.
+        unsafe { self.base.add(offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`; everything that refers to it borrows from its owner.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.octets) };
+    }
+}
+
+/// Whether a file with seals is one of ordinary pages, not of hugepages.
+fn is_on_tmpfs(fd: &OwnedFd) -> Result<bool, RegionError> {
+    let mut status = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: fstatfs fills the struct that the pointer names.
+    check("fstatfs", unsafe {
+        libc::fstatfs(fd.as_raw_fd(), status.as_mut_ptr())
+    })?;
+    // SAFETY: fstatfs succeeded, so the struct is filled.
+    Ok(unsafe { status.assume_init() }.f_type == libc::TMPFS_MAGIC)
+}

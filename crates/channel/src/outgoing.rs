@@ -1,0 +1,334 @@
+//! The writer's half of a region (unsafe).
+
+use std::marker::PhantomData;
+
+use crate::bits::{low16, low32, low8, modulo};
+use crate::cell::{CellOctets, Contents, COUNT_MASK};
+use crate::futex;
+use crate::layout::{ANSWER_RESERVE, CELL_DATA, LARGE_FRAME, SMALL_FRAME};
+use crate::region::OwnRegion;
+use crate::steps::{Live, Steps};
+use crate::sync::Ordering;
+
+/// What a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A work request: leaves [`ANSWER_RESERVE`] cells empty.
+    Work,
+    /// An answer, which refuses an incoming message: may use every cell.
+    Answer,
+}
+
+/// What the writer keeps of a cell until its message is completed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    owner: u32,
+    /// 0 for none, otherwise the number of the frame + 1.
+    frame: u16,
+}
+
+/// Free frames of one class, each by its number + 1; the one that was freed last is the next.
+#[derive(Debug)]
+struct FreeFrames {
+    free: Box<[u16]>,
+    count: usize,
+}
+
+impl FreeFrames {
+    /// The frames `first..first + count`.
+    fn new(first: u32, count: u32) -> Self {
+        let free: Box<[u16]> = (first..first + count)
+            .rev()
+            .map(|number| low16(u64::from(number) + 1))
+            .collect();
+        Self {
+            count: free.len(),
+            free,
+        }
+    }
+
+    #[inline]
+    fn top(&self) -> Option<u16> {
+        self.free[..self.count].last().copied()
+    }
+
+    #[inline]
+    fn push(&mut self, frame: u16) {
+        self.free[self.count] = frame;
+        self.count += 1;
+    }
+}
+
+/// Where messages are composed. It belongs to one channel: what a copy of whole lines moves beyond
+/// a message must not be a stranger's.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Staging(CellOctets);
+
+/// The writer's half.
+///
+/// `completed <= freed <= written <= completed + 2 * cells`: the counts of the peer free cells and
+/// frames at once, but owners are told only when the messages before these counts were processed
+/// (C5-3). Otherwise two ends whose cells are all in use could wait for each other for ever, each
+/// with messages to take and no room for an answer. Until then at most one answer is written for
+/// each cell of the peer.
+#[derive(Debug)]
+pub struct Outgoing<S: Steps = Live> {
+    region: OwnRegion,
+    staging: Staging,
+    cells: u64,
+    written: u64,
+    freed: u64,
+    completed: u64,
+    /// Messages of the incoming region that are settled.
+    settled: u64,
+    /// `2 * cells` entries, by position.
+    sent: Box<[Sent]>,
+    small: FreeFrames,
+    large: FreeFrames,
+    steps: PhantomData<S>,
+}
+
+impl Outgoing {
+    /// Writes to a new region.
+    pub fn new(region: OwnRegion) -> Self {
+        Self::with_steps(region, 0)
+    }
+}
+
+impl<S: Steps> Outgoing<S> {
+    /// For tests: with labels, and with positions that exceed 32 bits.
+    #[doc(hidden)]
+    pub fn with_steps(region: OwnRegion, position: u64) -> Self {
+        let config = *region.0.layout().config();
+        Self {
+            region,
+            staging: Staging([0; CELL_DATA]),
+            cells: u64::from(config.cells),
+            written: position,
+            freed: position,
+            completed: position,
+            settled: position,
+            sent: vec![Sent::default(); 2 * config.cells as usize].into_boxed_slice(),
+            small: FreeFrames::new(0, config.small_frames),
+            large: FreeFrames::new(config.small_frames, config.large_frames),
+            steps: PhantomData,
+        }
+    }
+
+    /// Messages written so far.
+    #[inline]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Messages whose owners were told that they are settled.
+    #[inline]
+    pub fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// Messages of the incoming region that were settled.
+    #[inline]
+    pub fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// Whether there is a cell for a message.
+    #[inline]
+    pub fn has_room(&self, kind: Kind) -> bool {
+        let uncompleted = self.written - self.completed;
+        match kind {
+            // C4-4
+            Kind::Work => uncompleted < self.cells - u64::from(ANSWER_RESERVE),
+            Kind::Answer => self.written - self.freed < self.cells && uncompleted < 2 * self.cells,
+        }
+    }
+
+    /// Room for a message with `payload_octets` octets outside of its cell; None if there is no
+    /// cell or, now, no frame for it.
+    ///
+    /// # Panics
+    /// When the payload is longer than [`LARGE_FRAME`].
+    #[inline]
+    pub fn begin(&mut self, kind: Kind, payload_octets: usize) -> Option<Room<'_, S>> {
+        if !self.has_room(kind) {
+            return None;
+        }
+        assert!(
+            payload_octets <= LARGE_FRAME,
+            "a payload longer than a frame"
+        );
+        let frame = match payload_octets {
+            0 => 0,
+            1..=SMALL_FRAME => self.small.top().or(self.large.top())?,
+            _ => self.large.top()?,
+        };
+        // Now, since a polling reader takes the lines back soon after they were written.
+        self.region.0.cell(self.written).prefetch_write();
+        Some(Room {
+            outgoing: self,
+            frame,
+            payload_octets,
+        })
+    }
+
+    /// The position that the low 32 bits of the peer's `settled` stand for; None if they are behind
+    /// what was completed, or ahead of what was written.
+    #[inline]
+    pub fn position_of(&self, settled: u32) -> Option<u64> {
+        self.ahead_by(settled.wrapping_sub(low32(self.completed)))
+    }
+
+    /// As [`Outgoing::position_of`], for the count of a cell, which has 24 bits.
+    #[inline]
+    pub fn position_of_count(&self, count: u32) -> Option<u64> {
+        self.ahead_by(count.wrapping_sub(low32(self.completed)) & COUNT_MASK)
+    }
+
+    #[inline]
+    fn ahead_by(&self, messages: u32) -> Option<u64> {
+        let position = self.completed + u64::from(messages);
+        // C5-4: what is behind is far ahead in this arithmetic.
+        (position <= self.written).then_some(position)
+    }
+
+    /// Frees the cells and frames of all messages before `position`, if they are not yet.
+    ///
+    /// # Panics
+    /// When the position is ahead of what was written.
+    #[inline]
+    pub fn free_to(&mut self, position: u64) {
+        assert!(position <= self.written, "settled before it was written");
+        while self.freed < position {
+            let at = modulo(self.freed, self.sent.len());
+            self.free_frame(self.sent[at].frame);
+            self.freed += 1;
+        }
+    }
+
+    /// As [`Outgoing::free_to`], and hands the owner of each of these messages to `completed`, in
+    /// the order in which they were written.
+    ///
+    /// # Panics
+    /// When the position is ahead of what was written.
+    #[inline]
+    pub fn settle_to(&mut self, position: u64, mut completed: impl FnMut(u32)) {
+        self.free_to(position);
+        while self.completed < position {
+            completed(self.sent[modulo(self.completed, self.sent.len())].owner);
+            self.completed += 1;
+        }
+    }
+
+    /// Cells and frames before this position are free.
+    #[inline]
+    pub fn freed(&self) -> u64 {
+        self.freed
+    }
+
+    #[inline]
+    fn free_frame(&mut self, frame: u16) {
+        if frame != 0 {
+            if usize::from(frame) <= self.small.free.len() {
+                self.small.push(frame);
+            } else {
+                self.large.push(frame);
+            }
+        }
+    }
+
+    /// Stores the counts: `settled` messages of the incoming region are settled.
+    #[inline]
+    pub fn store_counts(&mut self, settled: u64) {
+        self.settled = settled;
+        let counts = u64::from(low32(settled)) << 32 | u64::from(low32(self.written));
+        // C5-2: the answers were written before.
+        self.region.0.counts().store(counts, Ordering::Release);
+        S::at("counts: stored");
+    }
+
+    /// Changes the bell and wakes the peer, if it waits on it.
+    #[cold]
+    pub fn ring_bell(&self) {
+        let bell = self.region.0.bell();
+        // Only this process writes it.
+        let rung = bell.load(Ordering::Relaxed).wrapping_add(1);
+        bell.store(rung, Ordering::Release);
+        S::at("bell: changed");
+        futex::wake(bell);
+    }
+
+    /// Stores the count of settled messages at which the peer shall wake this process.
+    #[inline]
+    pub fn store_wake_at(&self, settled: u64) {
+        let wake_at = self.region.0.wake_at();
+        wake_at.store(low32(settled), Ordering::Relaxed);
+    }
+}
+
+/// Room for one message. Nothing is sent, and nothing is in use, unless it is published.
+#[derive(Debug)]
+#[must_use = "a message is sent by publishing it"]
+pub struct Room<'a, S: Steps = Live> {
+    outgoing: &'a mut Outgoing<S>,
+    /// 0 for none, otherwise the number of the frame + 1.
+    frame: u16,
+    payload_octets: usize,
+}
+
+impl<S: Steps> Room<'_, S> {
+    /// Room for what the cell holds of the message; its content is arbitrary.
+    #[inline]
+    pub fn octets_mut(&mut self) -> &mut CellOctets {
+        &mut self.outgoing.staging.0
+    }
+
+    /// Room for the payload; its content is arbitrary.
+    #[inline]
+    pub fn payload_mut(&mut self) -> &mut [u8] {
+        let region = &self.outgoing.region.0;
+        let frame = u32::from(self.frame).checked_sub(1);
+        let Some((at, _)) = frame.and_then(|number| region.layout().frame(number)) else {
+            return &mut [];
+        };
+        // SAFETY: the octets are in a frame, whose length `begin` compared. Only this process can
+        // write them, and the frame is free, so nothing else here refers to them while this
+        // borrows the writer's half.
+        unsafe { std::slice::from_raw_parts_mut(region.at(at).as_ptr(), self.payload_octets) }
+    }
+
+    /// Sends the message, whose first `len` octets are in the cell. `owner` will be told when it is
+    /// settled. Returns the number of messages written: it is settled when the peer's `settled` has
+    /// reached that.
+    ///
+    /// # Panics
+    /// When `len` is above [`CELL_DATA`].
+    #[inline]
+    pub fn publish(self, len: usize, owner: u32) -> u64 {
+        assert!(len <= CELL_DATA, "more octets than a cell holds");
+        let Self {
+            outgoing, frame, ..
+        } = self;
+        if frame != 0 {
+            if usize::from(frame) <= outgoing.small.free.len() {
+                outgoing.small.count -= 1;
+            } else {
+                outgoing.large.count -= 1;
+            }
+        }
+        let position = outgoing.written;
+        let at = modulo(position, outgoing.sent.len());
+        outgoing.sent[at] = Sent { owner, frame };
+        let contents = Contents {
+            len: low8(len as u64),
+            count: low32(outgoing.settled),
+            frame,
+            frame_octets: low32(self.payload_octets as u64),
+        };
+        let cell = outgoing.region.0.cell(position);
+        cell.write::<S>(position, contents, &outgoing.staging.0);
+        outgoing.written = position + 1;
+        outgoing.written
+    }
+}

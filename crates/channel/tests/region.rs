@@ -1,0 +1,189 @@
+//! Layout, seals, and what a reader refuses.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use common::{config, mappings_of, memfd, raw, SIZE_SEALS};
+use urdma_channel::{
+    ChannelConfig, Layout, LayoutError, OwnPage, OwnRegion, PeerPage, PeerRegion, RegionError,
+    LARGE_FRAME, SMALL_FRAME,
+};
+
+#[test]
+fn layout_of_the_default_is_that_of_the_specification() {
+    let layout = Layout::new(&ChannelConfig::default(), 0).unwrap();
+    assert_eq!((layout.ring(), layout.frames()), (384, 36_864));
+    assert_eq!(layout.total(), 36_864 + 64 * 2048 + 64 * 65_536);
+    assert_eq!(layout.frame(0), Some((36_864, SMALL_FRAME)));
+    assert_eq!(layout.frame(63), Some((36_864 + 63 * 2048, SMALL_FRAME)));
+    assert_eq!(layout.frame(64), Some((36_864 + 64 * 2048, LARGE_FRAME)));
+    assert_eq!(layout.frame(127).unwrap().0 + 65_536, layout.total());
+    assert_eq!(layout.frame(128), None);
+    assert_eq!(layout.frame(u32::MAX), None);
+}
+
+#[test]
+fn rings_of_neighbouring_slots_begin_at_different_offsets() {
+    let ring = |stagger| {
+        Layout::new(&ChannelConfig::default(), stagger)
+            .unwrap()
+            .ring()
+    };
+    let mut rings: Vec<usize> = (0..62).map(ring).collect();
+    assert_eq!((rings[0], rings[61], ring(62)), (384, 8192, 384));
+    rings.dedup();
+    assert_eq!(rings.len(), 62);
+}
+
+#[test]
+fn header_of_every_layout_is_decoded_to_it() {
+    for (config, stagger) in [
+        (config(16, 0, 0), 0),
+        (config(4096, 1, 1024), 61),
+        (ChannelConfig::default(), 255),
+    ] {
+        let layout = Layout::new(&config, stagger).unwrap();
+        let decoded = Layout::decode(&layout.encode(), layout.total() as u64);
+        assert_eq!(decoded, Ok(layout));
+    }
+}
+
+#[test]
+fn header_with_a_value_out_of_range_is_refused() {
+    let good = Layout::new(&ChannelConfig::default(), 0).unwrap();
+    let decode = |at: usize, word: u32| {
+        let mut header = good.encode();
+        header[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        Layout::decode(&header, good.total() as u64)
+    };
+    assert_eq!(decode(4, 7), Err(LayoutError::Magic));
+    assert_eq!(decode(8, 2), Err(LayoutError::Version(2)));
+    for cells in [0, 8, 255, 8192, 1 << 31, u32::MAX] {
+        assert!(matches!(decode(12, cells), Err(LayoutError::Range(_))));
+    }
+    for (at, frames) in [(16, 1025), (20, 1025), (16, u32::MAX), (20, u32::MAX)] {
+        assert!(matches!(decode(at, frames), Err(LayoutError::Range(_))));
+    }
+    for ring in [0, 256, 400, 8320, u32::MAX] {
+        assert!(matches!(decode(24, ring), Err(LayoutError::Range(_))));
+    }
+    assert!(matches!(decode(16, 65), Err(LayoutError::Length { .. })));
+}
+
+#[test]
+fn descriptor_that_is_handed_out_gives_no_way_to_write() {
+    let (_region, fd) = OwnRegion::create(&ChannelConfig::default(), 0).unwrap();
+    let (_page, page_fd) = OwnPage::create().unwrap();
+    for fd in [fd, page_fd] {
+        let file = File::from(fd);
+        let octets = usize::try_from(file.metadata().unwrap().len()).unwrap();
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), octets, access, flags, raw(&file), 0) };
+        let error = io::Error::last_os_error();
+        assert_eq!(at, libc::MAP_FAILED);
+        assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+        assert!(file.write_at(&[1], 0).is_err(), "written");
+        assert!(file.set_len(4095).is_err(), "shrunk");
+        assert!(file.set_len(1 << 30).is_err(), "grown");
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: changes only that file.
+        let rc = unsafe { libc::fallocate(raw(&file), hole, 0, 4096) };
+        assert_eq!(rc, -1, "a hole");
+        // SAFETY: changes only that file.
+        let rc = unsafe { libc::fcntl(raw(&file), libc::F_ADD_SEALS, libc::F_SEAL_WRITE) };
+        assert_eq!(rc, -1, "sealed further");
+    }
+}
+
+fn open(file: &File) -> Result<PeerRegion, RegionError> {
+    PeerRegion::open(file.try_clone().unwrap().into())
+}
+
+#[test]
+fn memory_that_is_no_region_is_refused() {
+    let layout = Layout::new(&config(16, 2, 1), 0).unwrap();
+    let header = layout.encode();
+    let is_not_sealed = |seals| {
+        matches!(
+            open(&memfd(layout.total(), &header, seals, 0)),
+            Err(RegionError::NotSealed)
+        )
+    };
+    assert!(is_not_sealed(0));
+    assert!(is_not_sealed(libc::F_SEAL_SHRINK));
+    assert!(is_not_sealed(libc::F_SEAL_GROW));
+
+    let refused = |octets, content: &[u8]| match open(&memfd(octets, content, SIZE_SEALS, 0)) {
+        Err(RegionError::Layout(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let length = LayoutError::Length {
+        file: 4096,
+        header: layout.total() as u64,
+    };
+    assert_eq!(refused(4096, &header), length);
+    assert_eq!(refused(layout.total(), &[1; 28]), LayoutError::Magic);
+    assert_eq!(refused(20, &[]), LayoutError::Magic);
+
+    let good = memfd(layout.total(), &header, SIZE_SEALS, 0);
+    assert!(open(&good).is_ok());
+    assert!(PeerPage::open(good.into()).is_err());
+    let (_page, page_fd) = OwnPage::create().unwrap();
+    assert!(PeerRegion::open(page_fd).is_err());
+}
+
+#[test]
+fn descriptor_that_is_no_memfd_is_refused() {
+    let is_refused = |fd: OwnedFd| matches!(PeerRegion::open(fd), Err(RegionError::NotMemfd));
+    assert!(is_refused(File::open("/proc/self/exe").unwrap().into()));
+    assert!(is_refused(io::pipe().unwrap().0.into()));
+    // Without a free hugepage, reading this one raises SIGBUS.
+    let huge = memfd(2 << 20, &[], SIZE_SEALS, libc::MFD_HUGETLB);
+    assert!(is_refused(huge.into()));
+}
+
+#[test]
+fn page_of_a_peer_shows_what_its_process_stores() {
+    let (page, fd) = OwnPage::create().unwrap();
+    let peer = PeerPage::open(fd).unwrap();
+    assert_eq!((peer.witness(), peer.generation()), (None, 0));
+    let witness = urdma_channel::Witness {
+        pid: 7,
+        at: 0x1234_5678_9abc,
+        word: 99,
+    };
+    page.show_witness(witness);
+    page.set_generation(3);
+    assert_eq!((peer.witness(), peer.generation()), (Some(witness), 3));
+}
+
+#[test]
+fn new_region_has_memory_for_its_ring_only_and_is_left_out_of_core_dumps() {
+    let (region, fd) = OwnRegion::create(&ChannelConfig::default(), 0).unwrap();
+    let file = File::from(fd);
+    let resident = || file.metadata().unwrap().blocks() * 512;
+    assert!((32_768..=65_536).contains(&resident()), "{}", resident());
+    let peer = open(&file).unwrap();
+    assert!(resident() <= 65_536);
+    let inode = format!(" {} ", file.metadata().unwrap().ino());
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut lines = maps.lines();
+    let mut mappings = 0;
+    while let Some(line) = lines.next() {
+        if line.contains("memfd:urdma-channel") && line.contains(&inode) {
+            let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+            assert!(flags.contains(" dd"), "{flags}");
+            mappings += 1;
+        }
+    }
+    assert_eq!((mappings, mappings_of(&file)), (2, 2));
+    drop((region, peer));
+    assert_eq!(mappings_of(&file), 0);
+}
