@@ -1,0 +1,198 @@
+//! Cells, counts and parking under every interleaving (with up to a few pre-emptions) that the
+//! memory model allows: `RUSTFLAGS="--cfg loom" cargo test --release -p urdma-channel --test loom`.
+#![cfg(loom)]
+#![allow(clippy::unwrap_used)]
+
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::Arc;
+use loom::thread;
+use urdma_channel::steps::Live;
+use urdma_channel::{
+    Bells, Channel, Incoming, Kind, Next, Outgoing, OwnPage, OwnRegion, Parked, CELL_DATA,
+};
+
+const CELLS: u32 = 2;
+/// The fourth message's position exceeds 32 bits; the cell of the third one has been used before,
+/// as it always has.
+const BEGIN: u64 = (1 << 32) - 3;
+
+fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(test);
+}
+
+/// Both ends of a channel, and their pages. `begin` messages were exchanged before.
+fn pair(begin: u64) -> [(Channel, OwnPage); 2] {
+    let half = || {
+        let (region, peer) = OwnRegion::model(CELLS);
+        let channel = Channel::with_outgoing(Outgoing::<Live>::with_steps(region, begin));
+        (
+            channel,
+            Incoming::starting_at(peer, begin),
+            OwnPage::model(),
+        )
+    };
+    let (mut p, from_p, (page_p, page_of_p)) = half();
+    let (mut q, from_q, (page_q, page_of_q)) = half();
+    p.attach(from_q, page_of_q);
+    q.attach(from_p, page_of_p);
+    [(p, page_p), (q, page_q)]
+}
+
+/// Sends a text of two lines.
+fn send(channel: &mut Channel, kind: Kind, text: u8) -> bool {
+    let Some(mut room) = channel.begin(kind, 0) else {
+        return false;
+    };
+    room.octets_mut().fill(text);
+    room.publish(CELL_DATA, text.into());
+    true
+}
+
+/// Takes a message; adds the owners that its count completes.
+fn take(channel: &mut Channel, owners: &mut Vec<u32>) -> Option<u8> {
+    let mut octets = [0; CELL_DATA];
+    match channel.next(&mut octets, |owner| owners.push(owner)) {
+        Next::Empty => None,
+        Next::Corrupt => panic!("corrupt cell"),
+        Next::Message { len, .. } => {
+            assert!(octets[..len].iter().all(|octet| *octet == octets[0]));
+            Some(octets[0])
+        }
+    }
+}
+
+#[test]
+fn messages_arrive_once_and_whole_while_the_ring_wraps() {
+    model(3, || {
+        let [(mut p, _), (mut q, _)] = pair(BEGIN);
+        let writer = thread::spawn(move || {
+            let mut sent = Vec::new();
+            for text in 1..=4 {
+                p.complete(|_| ());
+                if send(&mut p, Kind::Answer, text) {
+                    sent.push(text);
+                }
+            }
+            (p, sent)
+        });
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            taken.extend(take(&mut q, &mut Vec::new()));
+            q.settle();
+        }
+        let (_p, sent) = writer.join().unwrap();
+        while let Some(text) = take(&mut q, &mut Vec::new()) {
+            taken.push(text);
+        }
+        assert_eq!(taken, sent);
+        assert!(sent.len() >= 2);
+    });
+}
+
+#[test]
+fn request_is_completed_only_after_the_answer_that_refuses_it_was_taken() {
+    model(3, || {
+        let [(mut p, _), (mut q, _)] = pair(BEGIN);
+        assert!(send(&mut p, Kind::Answer, 1));
+        let receiver = thread::spawn(move || {
+            assert_eq!(take(&mut q, &mut Vec::new()), Some(1));
+            assert!(send(&mut q, Kind::Answer, 9));
+            q.settle();
+            // A message after it, whose count covers the request as well.
+            assert!(send(&mut q, Kind::Answer, 10));
+            q
+        });
+        let (mut taken, mut completed) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            p.complete(|owner| completed.push(owner));
+            assert!(completed.is_empty() || taken.contains(&9));
+            taken.extend(take(&mut p, &mut completed));
+            assert!(completed.is_empty() || taken.contains(&9));
+        }
+        let _q = receiver.join().unwrap();
+        while let Some(text) = take(&mut p, &mut completed) {
+            taken.push(text);
+        }
+        p.complete(|owner| completed.push(owner));
+        assert_eq!((taken, completed), (vec![9, 10], vec![1]));
+    });
+}
+
+/// Sleeps until there is something to do.
+fn sleep(channel: &Channel, page: &OwnPage, bells: &mut Bells) -> Parked {
+    bells.clear();
+    channel.listen(bells);
+    page.park(bells, None, || channel.has_work())
+}
+
+#[test]
+fn sleeper_misses_no_message() {
+    model(3, || {
+        let [(mut p, _page_p), (mut q, page_q)] = pair(BEGIN);
+        let sender = thread::spawn(move || {
+            for text in [1, 2] {
+                assert!(send(&mut p, Kind::Answer, text));
+                p.notify();
+            }
+            p
+        });
+        let mut bells = Bells::default();
+        for text in [1, 2] {
+            // A lost wake-up is a deadlock, which the model reports.
+            while !q.has_work() {
+                sleep(&q, &page_q, &mut bells);
+            }
+            assert_eq!(take(&mut q, &mut Vec::new()), Some(text));
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn sleeper_misses_no_count_that_it_waits_for() {
+    model(3, || {
+        let [(mut p, page_p), (mut q, _page_q)] = pair(BEGIN);
+        assert!(send(&mut p, Kind::Answer, 1));
+        assert!(send(&mut p, Kind::Answer, 2));
+        let receiver = thread::spawn(move || {
+            for text in [1, 2] {
+                assert_eq!(take(&mut q, &mut Vec::new()), Some(text));
+                q.settle();
+                q.notify();
+            }
+            q
+        });
+        let mut bells = Bells::default();
+        let mut completed = Vec::new();
+        while completed.len() < 2 {
+            // Not for the first one.
+            p.set_wake_at(Some(BEGIN + 2));
+            sleep(&p, &page_p, &mut bells);
+            p.complete(|owner| completed.push(owner));
+        }
+        receiver.join().unwrap();
+    });
+}
+
+#[test]
+fn sleeper_misses_no_wish_of_its_own_process() {
+    model(3, || {
+        let page = Arc::new(OwnPage::model().0);
+        let wish = Arc::new(AtomicU32::new(0));
+        let other = {
+            let (page, wish) = (page.clone(), wish.clone());
+            thread::spawn(move || {
+                wish.store(1, Ordering::Relaxed);
+                page.unpark();
+            })
+        };
+        let mut bells = Bells::default();
+        while wish.load(Ordering::Relaxed) == 0 {
+            bells.clear();
+            page.park(&mut bells, None, || wish.load(Ordering::Relaxed) == 1);
+        }
+        other.join().unwrap();
+    });
+}
