@@ -1,7 +1,9 @@
 //! A cell: a word, and behind it a message or its beginning (unsafe).
 //!
 //! The word is `position + 1:32 | octets:8 | count:24`. The writer stores it last, so that a cell
-//! holds a message or not. Octets move in whole vectors: the first line's, or both lines'.
+//! holds a message or not. A message is composed in its cell: a copy of one that was composed
+//! elsewhere waits for the stores before it, so in a stream of messages each would wait for the
+//! cache lines of the one before. The reader copies whole vectors: the first line's, or all.
 
 use crate::bits::{low16, low32, low8};
 use crate::layout::{CELL, CELL_DATA};
@@ -93,24 +95,18 @@ impl Cell {
         prefetch_write(self.line(1));
     }
 
-    /// Writes a message. The writer only; the cell must be settled.
+    /// Where the next message is composed. For the writer, while the cell is settled.
     #[inline(always)]
-    pub(crate) fn write<S: Steps>(&self, position: u64, contents: Contents, from: &CellOctets) {
+    pub(crate) fn octets(&self) -> *mut CellOctets {
+        self.octets.with_mut(|octets| octets.cast())
+    }
+
+    /// Publishes the message that was composed. The writer only.
+    #[inline(always)]
+    pub(crate) fn publish<S: Steps>(&self, position: u64, contents: Contents) {
         let frame = u64::from(contents.frame_octets) << 32 | u64::from(contents.frame);
-        // SAFETY: only this process writes the region, and only its writer's half is here.
+        // SAFETY: only this process can write the region, and here only its writer's half does.
         self.frame.with_mut(|room| unsafe { room.write(frame) });
-        self.octets.with_mut(|room| {
-            let (from, room) = (from.as_ptr(), room.cast::<u8>());
-            // Copies of a fixed length are a few vector moves. What they copy beyond the message is
-            // of an earlier one to the same reader.
-            if usize::from(contents.len) <= FIRST_LINE {
-                // SAFETY: within both, and only this process writes the region.
-                unsafe { std::ptr::copy_nonoverlapping(from, room, FIRST_LINE) };
-            } else {
-                // SAFETY: as above.
-                unsafe { std::ptr::copy_nonoverlapping(from, room, CELL_DATA) };
-            }
-        });
         S::at("cell: written");
         let word = u64::from(sequence(position)) << 32
             | u64::from(contents.len) << 24

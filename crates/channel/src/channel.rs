@@ -161,8 +161,8 @@ impl<S: Steps> Channel<S> {
         let Counts { settled, written } = incoming.counts();
         let outgoing = &self.outgoing;
         outgoing.position_of(settled).is_some_and(|position| {
-            let completes = position > outgoing.completed() && incoming.has_reached(written);
-            position >= self.wake_at && (position > outgoing.freed() || completes)
+            let frees_or_completes = position > outgoing.freed() || incoming.has_reached(written);
+            position >= self.wake_at && frees_or_completes
         })
     }
 

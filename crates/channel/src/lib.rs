@@ -12,7 +12,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`layout`] | sizes, offsets, the header and its validation; no unsafe |
-//! | [`cell`] | a cell: its word, and copies of whole lines (unsafe) |
+//! | [`cell`] | a cell: its word, its octets, copies of them (unsafe) |
 //! | [`region`] | [`OwnRegion`], [`PeerRegion`]: references into a region (unsafe) |
 //! | [`outgoing`] | the writer's half: room, owners, frames (unsafe) |
 //! | [`incoming`] | the reader's half: validated copies (unsafe) |

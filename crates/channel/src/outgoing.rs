@@ -59,11 +59,8 @@ impl FreeFrames {
     }
 }
 
-/// Where messages are composed. It belongs to one channel: what a copy of whole lines moves beyond
-/// a message must not be a stranger's.
-#[derive(Debug)]
-#[repr(align(64))]
-struct Staging(CellOctets);
+/// How many cells ahead the writer owns the cache lines of its ring, in a stream of messages.
+const CELLS_AHEAD: u64 = 8;
 
 /// The writer's half.
 ///
@@ -75,7 +72,6 @@ struct Staging(CellOctets);
 #[derive(Debug)]
 pub struct Outgoing<S: Steps = Live> {
     region: OwnRegion,
-    staging: Staging,
     cells: u64,
     written: u64,
     freed: u64,
@@ -103,7 +99,6 @@ impl<S: Steps> Outgoing<S> {
         let config = *region.0.layout().config();
         Self {
             region,
-            staging: Staging([0; CELL_DATA]),
             cells: u64::from(config.cells),
             written: position,
             freed: position,
@@ -164,8 +159,10 @@ impl<S: Steps> Outgoing<S> {
             1..=SMALL_FRAME => self.small.top().or(self.large.top())?,
             _ => self.large.top()?,
         };
-        // Now, since a polling reader takes the lines back soon after they were written.
-        self.region.0.cell(self.written).prefetch_write();
+        // A reader that polls has taken the lines of its next cell back.
+        let region = &self.region.0;
+        region.cell(self.written).prefetch_write();
+        region.cell(self.written + CELLS_AHEAD).prefetch_write();
         Some(Room {
             outgoing: self,
             frame,
@@ -173,8 +170,8 @@ impl<S: Steps> Outgoing<S> {
         })
     }
 
-    /// The position that the low 32 bits of the peer's `settled` stand for; None if they are behind
-    /// what was completed, or ahead of what was written.
+    /// The position that the low 32 bits of the peer's `settled` stand for; None if it is not ahead
+    /// of what was completed, or ahead of what was written.
     #[inline]
     pub fn position_of(&self, settled: u32) -> Option<u64> {
         self.ahead_by(settled.wrapping_sub(low32(self.completed)))
@@ -190,7 +187,7 @@ impl<S: Steps> Outgoing<S> {
     fn ahead_by(&self, messages: u32) -> Option<u64> {
         let position = self.completed + u64::from(messages);
         // C5-4: what is behind is far ahead in this arithmetic.
-        (position <= self.written).then_some(position)
+        (messages > 0 && position <= self.written).then_some(position)
     }
 
     /// Frees the cells and frames of all messages before `position`, if they are not yet.
@@ -281,7 +278,10 @@ impl<S: Steps> Room<'_, S> {
     /// Room for what the cell holds of the message; its content is arbitrary.
     #[inline]
     pub fn octets_mut(&mut self) -> &mut CellOctets {
-        &mut self.outgoing.staging.0
+        let cell = self.outgoing.region.0.cell(self.outgoing.written);
+        // SAFETY: only this process can write the octets, and the cell is settled, so nothing else
+        // here refers to them while this borrows the writer's half.
+        unsafe { &mut *cell.octets() }
     }
 
     /// Room for the payload; its content is arbitrary.
@@ -327,7 +327,7 @@ impl<S: Steps> Room<'_, S> {
             frame_octets: low32(self.payload_octets as u64),
         };
         let cell = outgoing.region.0.cell(position);
-        cell.write::<S>(position, contents, &outgoing.staging.0);
+        cell.publish::<S>(position, contents);
         outgoing.written = position + 1;
         outgoing.written
     }
