@@ -28,6 +28,9 @@ impl Waiter {
     }
 }
 
+/// How long a thread sleeps that cannot wait on all of its words.
+pub(crate) const NAP: Duration = Duration::from_millis(1);
+
 /// Words that futex_waitv takes.
 pub(crate) const WAITERS_MAX: usize = 128;
 
@@ -49,7 +52,18 @@ pub(crate) fn wait(waiters: &[Waiter], timeout: Option<Duration>) -> bool {
             libc::CLOCK_MONOTONIC,
         )
     };
-    rc >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ETIMEDOUT)
+    if rc >= 0 {
+        return true;
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::ETIMEDOUT) => false,
+        Some(libc::EAGAIN | libc::EINTR) => true,
+        // A system without this call: the caller looks at its channels every so often.
+        _ => {
+            std::thread::sleep(timeout.map_or(NAP, |timeout| timeout.min(NAP)));
+            true
+        }
+    }
 }
 
 /// A moment of the monotonic clock; None for one that the clock does not have.

@@ -16,16 +16,13 @@
 
 use std::time::Duration;
 
-use crate::futex::{self, Waiter, WAITERS_MAX};
+use crate::futex::{self, Waiter, NAP, WAITERS_MAX};
 use crate::sync::{fence, AtomicU32, AtomicU64, Ordering};
 
 /// The process polls, or will look before it sleeps.
 const RUNNING: u32 = 1;
 /// It sleeps or is about to.
 const PARKED: u32 = 2;
-
-/// How long a process sleeps that cannot wait on all bells.
-const SHORT_SLEEP: Duration = Duration::from_millis(1);
 
 /// A word in the memory of a process: a process that reads the expected value there has found that
 /// process and may read its memory.
@@ -256,7 +253,7 @@ impl OwnPage {
         // C6-1: the bells were read before, so the kernel sees whether they rang since.
         word.store(PARKED, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let limit = Some(SHORT_SLEEP).filter(|_| !bells.is_complete);
+        let limit = Some(NAP).filter(|_| !bells.is_complete);
         let timeout = timeout.into_iter().chain(limit).min();
         let parked = if has_work() {
             Parked::HadWork

@@ -109,6 +109,45 @@ fn counts_wake_a_sleeper_that_waits_for_them_and_no_other() {
 }
 
 #[test]
+fn process_that_reads_the_page_of_a_sleeper_cannot_take_its_wake_ups_away() {
+    let [(mut p, _page_p), (mut q, page_q)] = pair();
+    let child = fork(|| {
+        wait_for_message(&mut q, &page_q);
+    });
+    // The third process has the child's page in the same way as this one. Long enough for the
+    // child to sleep; if it does not, the test finds nothing, but does not fail.
+    std::thread::sleep(Duration::from_millis(50));
+    let other = 0u32;
+    for map in mappings_of("memfd:urdma-page") {
+        for offset in (0..4096).step_by(4) {
+            // SAFETY: moves those who wait on a word of the page, if any, to another one.
+            unsafe {
+                let other = std::ptr::from_ref(&other);
+                libc::syscall(
+                    libc::SYS_futex,
+                    map + offset,
+                    libc::FUTEX_REQUEUE,
+                    0,
+                    99,
+                    other,
+                );
+            }
+        }
+    }
+    assert!(send(&mut p, Kind::Work, b"x", 0));
+    assert_eq!(wait(child), 0);
+}
+
+/// The addresses at which files of this name are mapped.
+fn mappings_of(name: &str) -> Vec<usize> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines()
+        .filter(|line| line.contains(name))
+        .map(|line| usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap())
+        .collect()
+}
+
+#[test]
 fn sleeper_without_work_sleeps_until_its_time_or_until_its_own_process_wakes_it() {
     let [(p, page_p), _q] = pair();
     let short = Some(Duration::from_millis(2));
