@@ -1,5 +1,5 @@
 //! Wire formats: TRP ([`trp`], [`ext`], [`train`]), DDP ([`ddp`]) and RDMAP ([`rdmap`],
-//! [`terminate`]), and the DATAGRAM packet ([`datagram`]).
+//! [`terminate`]), the DATAGRAM packet ([`datagram`]), and the messages of a channel ([`message`]).
 //!
 //! Each layout is a set of named field positions, and a plain struct that can only hold valid
 //! values. `parse` checks the length once and validates; `encode` fails only if the buffer is too
@@ -19,6 +19,7 @@ pub mod datagram;
 pub mod ddp;
 mod error;
 pub mod ext;
+pub mod message;
 mod octets;
 pub mod rdmap;
 mod reset;
@@ -35,6 +36,7 @@ pub use error::{EncodeError, ParseError};
 pub use ext::{
     Extensions, RnrTimer, Sack, Timestamp, SACK_BITS_MAX, SACK_WORD_BITS, SHARED_QUEUE_LEN,
 };
+pub use message::{MessageError, MessageFlags, MessageHead, MessageKind};
 pub use rdmap::{
     AtomicOperation, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest,
 };

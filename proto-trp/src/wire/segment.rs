@@ -281,7 +281,7 @@ fn send_kind(opcode: Opcode, header: &UntaggedHeader, flags: Flags) -> Option<Se
 
 /// The kinds that are a header of known length in one segment.
 #[inline]
-fn single_kind(
+pub(super) fn single_kind(
     opcode: Opcode,
     header: &UntaggedHeader,
     body: &[u8],
