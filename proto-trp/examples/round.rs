@@ -4,7 +4,7 @@
 //! `cargo run --release -p proto-trp --example round`
 
 use proto_trp::conn::{
-    AtomicOp, Completion, ConnConfig, Connection, Datagram, Event, Host, Payload, PlaceError,
+    AtomicOp, Completion, ConnConfig, Connection, Datagram, Event, Host, Path, Payload, PlaceError,
     ProtectionError, RecvWr, RemoteAccess, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp,
     SendWr, Sge, Time, HEAD_OCTETS,
 };
@@ -132,7 +132,7 @@ fn pair() -> [(Connection, Flat); 2] {
             max_datagram_octets: MAX_DATAGRAM,
             max_dest_rd_atomic: 4,
             min_rnr_timer: 12,
-            reliable_path: true,
+            path: Path::Memory,
         };
         let rts = RtsParams {
             local_psn: Psn::new(u32::from(own)),

@@ -54,8 +54,8 @@ mod types;
 mod unreliable;
 
 pub use config::{
-    ConnConfig, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC,
-    MAX_SGE, MAX_WINDOW_PACKETS,
+    ConnConfig, Path, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS,
+    MAX_RD_ATOMIC, MAX_SGE, MAX_WINDOW_PACKETS,
 };
 pub use congestion::CongestionAlgorithm;
 pub use connection::Connection;

@@ -33,7 +33,7 @@ fn half_connected(setup: &Setup, seed: u64) -> World {
         max_datagram_octets: setup.max_datagram_octets,
         max_dest_rd_atomic: setup.rd_atomic,
         min_rnr_timer: setup.min_rnr_timer,
-        reliable_path: setup.reliable_path,
+        path: setup.path(),
     };
     world.conn(1).to_rtr(now, &rtr).unwrap();
     world

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use proto_trp::conn::{
-    ConnConfig, Connection, QpState, RtrParams, RtsParams, Time, TransitionError,
+    ConnConfig, Connection, Path, QpState, RtrParams, RtsParams, Time, TransitionError,
 };
 use proto_trp::limit::RateLimit;
 use proto_trp::wire::connection_id;
@@ -585,7 +585,11 @@ fn rtr_params(entry: &QpEntry, max_datagram: u32) -> Option<RtrParams> {
         max_datagram_octets: max_datagram,
         max_dest_rd_atomic: attributes.max_dest_rd_atomic,
         min_rnr_timer: attributes.min_rnr_timer,
-        reliable_path: entry.path.as_ref().is_some_and(PeerPath::is_local),
+        path: if entry.path.as_ref().is_some_and(PeerPath::is_local) {
+            Path::Memory
+        } else {
+            Path::Network
+        },
     })
 }
 

@@ -43,20 +43,7 @@ impl Connection {
                 if !last {
                     return Ok(());
                 }
-                // RFC5040-5.3-5
-                if let Some(stag) = invalidate {
-                    host.invalidate(stag)
-                        .map_err(|error| Refusal::Fault(untagged_cause(error)))?;
-                }
-                // RFC5040-5.3-3, RFC5040-5.5-1
-                self.complete_recv(
-                    CompletionOp::Recv,
-                    self.rq.head_offset,
-                    solicited,
-                    (imm, invalidate),
-                    host,
-                );
-                Ok(())
+                self.end_message(solicited, imm, invalidate, host)
             }),
             Commit::Immediate {
                 msn,
@@ -78,9 +65,39 @@ impl Connection {
         done.map_err(|refusal| (*commit, refusal))
     }
 
+    /// The last segment of a Send has arrived.
+    #[inline]
+    pub(super) fn end_message<H: Host>(
+        &mut self,
+        solicited: bool,
+        imm: Option<u32>,
+        invalidate: Option<u32>,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        // RFC5040-5.3-5
+        if let Some(stag) = invalidate {
+            host.invalidate(stag)
+                .map_err(|error| Refusal::Fault(untagged_cause(error)))?;
+        }
+        // RFC5040-5.3-3, RFC5040-5.5-1
+        self.complete_recv(
+            CompletionOp::Recv,
+            self.rq.head_offset,
+            solicited,
+            (imm, invalidate),
+            host,
+        );
+        Ok(())
+    }
+
     /// Whether a segment of queue 0 continues the message that is arriving.
     #[inline]
-    fn commit_message(&mut self, msn: u32, offset: u32, len: u32) -> Result<(), Refusal> {
+    pub(super) fn commit_message(
+        &mut self,
+        msn: u32,
+        offset: u32,
+        len: u32,
+    ) -> Result<(), Refusal> {
         // RFC5041-7.1-1
         if msn != self.rq.head_msn {
             return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));

@@ -84,9 +84,18 @@ pub struct RtrParams {
     pub max_dest_rd_atomic: u8,
     /// The code of the delay in RNR packets (`min_rnr_timer`, 0..=31).
     pub min_rnr_timer: u8,
-    /// The path is in the memory of one host and loses nothing: acknowledgements are coalesced, and
-    /// the window is fixed.
-    pub reliable_path: bool,
+    /// The transport to the peer.
+    pub path: Path,
+}
+
+/// By which transport a connection reaches its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// TRP over a network.
+    Network,
+    /// TRP in the memory of one host, which loses nothing: acknowledgements are coalesced, and the
+    /// window is fixed.
+    Memory,
 }
 
 /// Parameters of the transition from RTR to RTS.

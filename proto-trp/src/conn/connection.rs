@@ -3,7 +3,7 @@
 use super::ack_state::AckState;
 use super::arrived::Arrived;
 use super::config::{
-    ConnConfig, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE,
+    ConnConfig, Path, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE,
     MAX_WINDOW_PACKETS,
 };
 use super::congestion::{CongestionAlgorithm, Controller};
@@ -191,7 +191,7 @@ impl Connection {
             max_datagram: params.max_datagram_octets as usize,
             max_tagged: overhead(wire::TAGGED_OVERHEAD),
             max_untagged: overhead(wire::UNTAGGED_OVERHEAD),
-            reliable_path: params.reliable_path,
+            path: params.path,
             min_rnr_timer: params.min_rnr_timer,
             remote_qpn: Some(params.remote_qpn),
             ..Peer::NONE
@@ -199,7 +199,7 @@ impl Connection {
         self.rx.start(params.remote_psn);
         self.arrived = Arrived::from(params.remote_psn);
         self.responder.start(params.max_dest_rd_atomic);
-        let (every, timing) = if params.reliable_path {
+        let (every, timing) = if params.path == Path::Memory {
             (MEMORY_WINDOW_PACKETS / 4, PathTiming::MEMORY)
         } else {
             (NETWORK_ACK_EVERY, PathTiming::NETWORK)
@@ -249,7 +249,7 @@ impl Connection {
         self.sends_stream = true;
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
         self.tx.start(params.local_psn);
-        let timing = if self.peer.reliable_path {
+        let timing = if self.peer.path == Path::Memory {
             self.peer.ack_request_interval = u64::from(MEMORY_WINDOW_PACKETS / 2);
             self.peer.long_window = MEMORY_WINDOW_PACKETS;
             let window = MEMORY_SHORT_WINDOW_PACKETS;
@@ -452,7 +452,7 @@ mod tests {
             max_datagram_octets: 1472,
             max_dest_rd_atomic: 1,
             min_rnr_timer: 0,
-            reliable_path: false,
+            path: Path::Network,
         };
         let rts = RtsParams {
             local_psn: Psn::new(1),

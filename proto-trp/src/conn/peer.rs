@@ -1,5 +1,6 @@
 //! The peer of a connection, and the constants of the two kinds of paths to it.
 
+use super::config::Path;
 use super::txwindow;
 use crate::wire::ConnectionId;
 use urdma_types::Qpn;
@@ -33,7 +34,7 @@ pub(super) struct Peer {
     pub(super) max_tagged: u32,
     /// Maximum payload of an untagged segment, in octets.
     pub(super) max_untagged: u32,
-    pub(super) reliable_path: bool,
+    pub(super) path: Path,
     pub(super) min_rnr_timer: u8,
     pub(super) rnr_retry: u8,
     pub(super) max_rd_atomic: u32,
@@ -54,7 +55,7 @@ impl Peer {
         max_datagram: 0,
         max_tagged: 0,
         max_untagged: 0,
-        reliable_path: false,
+        path: Path::Network,
         min_rnr_timer: 0,
         rnr_retry: 0,
         max_rd_atomic: 0,

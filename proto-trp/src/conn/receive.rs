@@ -285,7 +285,7 @@ impl Connection {
         }
         host.taken(self.rx.after_expected_psn());
         // The header is parsed in place: a copy would wait for the stores before it.
-        let placed = self.place(segment, datagram, host);
+        let placed = self.place(segment, datagram.body, host);
         let commit = match &placed {
             Ok(commit) => commit,
             Err(refusal) => {
@@ -337,7 +337,7 @@ impl Connection {
         } else if let SegmentKind::Write { stag, offset } = segment.kind {
             self.keep_write(stag, offset, segment, datagram, host)
         } else {
-            self.place(segment, datagram, host)
+            self.place(segment, datagram.body, host)
         };
         match placed {
             // R7.2-1
@@ -384,17 +384,36 @@ impl Connection {
     pub(super) fn place<H: Host>(
         &mut self,
         segment: &Segment,
-        datagram: &Datagram<'_, H::Body>,
+        body: &H::Body,
         host: &mut H,
     ) -> Placed {
+        let payload = (segment.payload_offset, segment.payload_len);
         match segment.kind {
             // RFC5040-5.1-2
             SegmentKind::Write { stag, offset } => {
-                place_write(stag, offset, segment, datagram, host)
+                place_write(stag, offset, payload, body, host)?;
+                Ok(Commit::Nothing)
             }
-            SegmentKind::Send { .. } => self.place_message(segment, datagram, host),
+            SegmentKind::Send {
+                msn,
+                offset,
+                solicited,
+                invalidate,
+                immediate,
+            } => {
+                self.place_message(msn, offset, payload, body, host)?;
+                Ok(Commit::Message {
+                    msn: msn.0,
+                    offset,
+                    len: super::num::len32(segment.payload_len),
+                    last: segment.last,
+                    solicited,
+                    imm: immediate,
+                    invalidate: invalidate.map(|stag| stag.0),
+                })
+            }
             SegmentKind::ReadResponse { stag, offset } => {
-                self.place_response(stag, offset, segment, datagram, host)
+                self.place_response(stag, offset, segment, body, host)
             }
             SegmentKind::Immediate {
                 msn,
@@ -416,26 +435,19 @@ impl Connection {
         }
     }
 
+    /// Places `len` octets of `body` from `at`, the payload of a segment of a Send, into the
+    /// receive request of the message.
     #[inline]
-    fn place_message<H: Host>(
+    pub(super) fn place_message<H: Host>(
         &mut self,
-        segment: &Segment,
-        datagram: &Datagram<'_, H::Body>,
+        msn: Msn,
+        offset: u32,
+        (at, len): (usize, usize),
+        body: &H::Body,
         host: &mut H,
-    ) -> Placed {
-        let SegmentKind::Send {
-            msn,
-            offset,
-            solicited,
-            invalidate,
-            immediate,
-        } = segment.kind
-        else {
-            return Ok(Commit::Nothing);
-        };
+    ) -> Result<(), Refusal> {
         // RFC5040-5.3-2
         let index = self.recv_for(msn, host)?;
-        let len = segment.payload_len;
         let end = u64::from(offset) + len as u64;
         // RFC5041-7.1-1
         if end > self.rq.get(index).capacity {
@@ -445,30 +457,16 @@ impl Connection {
             ));
         }
         if len > 0 {
-            host.scatter(
-                self.rq.sges(index),
-                u64::from(offset),
-                datagram.body,
-                segment.payload_offset,
-                len,
-            )
-            .map_err(|error| match error {
-                PlaceError::Protection(_) => Refusal::Receive(
-                    Status::LocalProtectionError,
-                    TerminateCause::STREAM_CATASTROPHIC,
-                ),
-                PlaceError::NoPayload => Refusal::Later,
-            })?;
+            host.scatter(self.rq.sges(index), u64::from(offset), body, at, len)
+                .map_err(|error| match error {
+                    PlaceError::Protection(_) => Refusal::Receive(
+                        Status::LocalProtectionError,
+                        TerminateCause::STREAM_CATASTROPHIC,
+                    ),
+                    PlaceError::NoPayload => Refusal::Later,
+                })?;
         }
-        Ok(Commit::Message {
-            msn: msn.0,
-            offset,
-            len: super::num::len32(len),
-            last: segment.last,
-            solicited,
-            imm: immediate,
-            invalidate: invalidate.map(|stag| stag.0),
-        })
+        Ok(())
     }
 
     /// The receive request of a message of queue 0.
@@ -527,7 +525,7 @@ impl Connection {
         stag: Stag,
         offset: TaggedOffset,
         segment: &Segment,
-        datagram: &Datagram<'_, H::Body>,
+        body: &H::Body,
         host: &mut H,
     ) -> Placed {
         let fault = |cause| Err(Refusal::Fault(cause));
@@ -548,7 +546,7 @@ impl Connection {
             host.scatter_response(
                 self.sq.sges(index),
                 offset.0,
-                datagram.body,
+                body,
                 segment.payload_offset,
                 len,
             )
@@ -622,30 +620,26 @@ impl Connection {
     }
 }
 
+/// Writes `len` octets of `body` from `at`, the payload of a segment of a Write.
 #[inline]
-fn place_write<H: Host>(
+pub(super) fn place_write<H: Host>(
     stag: Stag,
     offset: TaggedOffset,
-    segment: &Segment,
-    datagram: &Datagram<'_, H::Body>,
+    (at, len): (usize, usize),
+    body: &H::Body,
     host: &mut H,
-) -> Placed {
+) -> Result<(), Refusal> {
     // RFC5041-5.2-7
-    if segment.payload_len > 0 {
+    if len > 0 {
         let remote = RemoteAddr {
             stag: stag.0,
             to: offset.0,
         };
-        host.write_remote(
-            remote,
-            datagram.body,
-            segment.payload_offset,
-            segment.payload_len,
-        )
-        .map_err(|error| match error {
-            PlaceError::Protection(error) => Refusal::Fault(tagged_cause(error)),
-            PlaceError::NoPayload => Refusal::Later,
-        })?;
+        host.write_remote(remote, body, at, len)
+            .map_err(|error| match error {
+                PlaceError::Protection(error) => Refusal::Fault(tagged_cause(error)),
+                PlaceError::NoPayload => Refusal::Later,
+            })?;
     }
-    Ok(Commit::Nothing)
+    Ok(())
 }

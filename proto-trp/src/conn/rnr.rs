@@ -58,7 +58,7 @@ impl Connection {
     ) {
         // R7.9-2
         if !is_request(segment) {
-            if let Err(refusal) = self.place(segment, datagram, host) {
+            if let Err(refusal) = self.place(segment, datagram.body, host) {
                 self.refuse(refusal, &Offender::Segment(segment), host);
                 return;
             }
@@ -90,7 +90,7 @@ impl Connection {
         host: &mut H,
     ) -> Result<Commit, Refusal> {
         if !is_request(segment) {
-            self.place(segment, datagram, host)
+            self.place(segment, datagram.body, host)
         } else if self.begins_again(segment) {
             // R7.9-10
             Err(Refusal::Later)

@@ -1,6 +1,7 @@
 //! The sending half: work requests become segments, segments become datagrams; the module `plan`
 //! selects the next one.
 
+use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
@@ -157,7 +158,7 @@ impl Connection {
     fn make_room_for_short(&mut self, spec: &SegmentSpec) {
         let is_short = spec.len <= MEMORY_SHORT_OCTETS;
         let room = MEMORY_SHORT_WINDOW_PACKETS;
-        if is_short && self.peer.reliable_path && self.tx.capacity() < room {
+        if is_short && self.peer.path == Path::Memory && self.tx.capacity() < room {
             self.tx.grow(room);
         }
     }
@@ -341,7 +342,9 @@ impl Connection {
         let kind = self.message_kind(index, spec);
         let extensions = self.naming(index);
         let at = self.put_headers(trp, &extensions, &kind, spec.last, buf)?;
-        self.put_payload(index, spec, at, buf, host)
+        let end = at + spec.len as usize;
+        self.put_payload(index, spec.offset, &mut buf[at..end], host)
+            .then_some(end)
     }
 
     /// The segment header of a send or write request.
@@ -369,30 +372,28 @@ impl Connection {
         }
     }
 
-    /// Writes the payload of a segment of a send or write request at `at`; returns where it ends.
-    /// `None` if the local memory may not be read: the request then fails.
+    /// Writes the payload of a segment of a send or write request, from `offset` in the message on.
+    /// False if the local memory may not be read: the request then fails.
     #[inline(always)]
+    #[must_use]
     pub(super) fn put_payload<H: Host>(
         &mut self,
         index: u32,
-        spec: &SegmentSpec,
-        at: usize,
-        buf: &mut [u8],
+        offset: u32,
+        payload: &mut [u8],
         host: &mut H,
-    ) -> Option<usize> {
-        let end = at + spec.len as usize;
-        let payload = &mut buf[at..end];
+    ) -> bool {
         if self.sq.get(index).inline {
-            let from = spec.offset as usize;
+            let from = offset as usize;
             payload.copy_from_slice(&self.sq.inline_data(index)[from..from + payload.len()]);
-        } else if spec.len > 0 {
-            let gathered = host.gather(self.sq.sges(index), u64::from(spec.offset), payload);
+        } else if !payload.is_empty() {
+            let gathered = host.gather(self.sq.sges(index), u64::from(offset), payload);
             if gathered.is_err() {
                 self.poison(index, Status::LocalProtectionError, host);
-                return None;
+                return false;
             }
         }
-        Some(end)
+        true
     }
 
     fn write_response<H: Host>(

@@ -14,8 +14,8 @@ use super::types::{Completion, CompletionOp, Event, SendOp, Status};
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::terminate::TerminatedDdp;
 use crate::wire::{
-    self, Extensions, Flags, ImmediateData, Msn, PacketType, QueueNumber, Segment, SegmentKind,
-    Stag, TaggedOffset, Terminate, TerminateCause, TrpHeader,
+    self, Flags, ImmediateData, Msn, QueueNumber, Segment, SegmentKind, Stag, TaggedOffset,
+    Terminate, TerminateCause,
 };
 use urdma_types::Time;
 
@@ -300,23 +300,9 @@ impl Connection {
                 (kind, true, 0)
             }
         };
-        let trp = TrpHeader {
-            kind: PacketType::Data,
-            flags: Flags::NONE,
-            destination_index: 0,
-            connection_id: self.peer.rx_id,
-            window: 1,
-            psn: self.rx.ack(),
-            ack: self.rx.ack(),
-            extension_words: 0,
-        };
         let mut octets = [0; wire::HEAD_LEN_MAX];
-        match wire::encode(&trp, &Extensions::NONE, &kind, last, &mut octets) {
-            Ok(len) => Terminate::about(
-                cause,
-                &octets[trp.len()..len],
-                len - trp.len() + payload_len,
-            ),
+        match wire::encode_segment(&kind, last, &mut octets) {
+            Ok(len) => Terminate::about(cause, &octets[..len], len + payload_len),
             Err(_) => Terminate::new(cause),
         }
     }

@@ -85,9 +85,11 @@ impl Connection {
             let Ok(headers) = wire::encode_segment(&kind, spec.last, &mut buf[begin..]) else {
                 break;
             };
-            let Some(end) = self.put_payload(index, &spec, begin + headers, buf, host) else {
+            let payload = begin + headers;
+            let end = payload + spec.len as usize;
+            if !self.put_payload(index, spec.offset, &mut buf[payload..end], host) {
                 break;
-            };
+            }
             train.push(end - begin, has_immediate(&kind));
             self.note_new(now, seq, &spec, requests_ack);
             ack_requested |= requests_ack;

@@ -73,7 +73,7 @@ impl Connection {
         }
         self.note_established(host);
         let refusal = match self.begin(&segment) {
-            Ok(()) => self.take_unreliable(&segment, datagram, host).err(),
+            Ok(()) => self.take_unreliable(&segment, datagram.body, host).err(),
             Err(refusal) => Some(refusal),
         };
         match refusal {
@@ -118,10 +118,10 @@ impl Connection {
     fn take_unreliable<H: Host>(
         &mut self,
         segment: &Segment,
-        datagram: &Datagram<'_, H::Body>,
+        body: &H::Body,
         host: &mut H,
     ) -> Result<(), Refusal> {
-        let placed = self.place(segment, datagram, host);
+        let placed = self.place(segment, body, host);
         if matches!(segment.kind, SegmentKind::Write { .. }) {
             let octets = if placed.is_ok() {
                 segment.payload_len

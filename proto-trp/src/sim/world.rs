@@ -4,7 +4,7 @@ use super::host::SimHost;
 use super::link::{Flight, Link, LinkModel};
 use super::rng::Rng;
 use crate::conn::{
-    ConnConfig, Connection, Datagram, RtrParams, RtsParams, Time, HEAD_OCTETS, MAX_DATAGRAM,
+    ConnConfig, Connection, Datagram, Path, RtrParams, RtsParams, Time, HEAD_OCTETS, MAX_DATAGRAM,
 };
 use crate::wire::{Extensions, ResetReason, SegmentKind, TrpHeader};
 use std::cmp::Reverse;
@@ -44,6 +44,17 @@ pub struct Setup {
     pub answers_reset: bool,
     /// Scheduling delay of the ends.
     pub sleep: Sleep,
+}
+
+impl Setup {
+    /// The path between the ends.
+    pub const fn path(&self) -> Path {
+        if self.reliable_path {
+            Path::Memory
+        } else {
+            Path::Network
+        }
+    }
 }
 
 /// The sleep of an idle process.
@@ -212,7 +223,7 @@ impl World {
             max_datagram_octets: setup.max_datagram_octets,
             max_dest_rd_atomic: setup.rd_atomic,
             min_rnr_timer: setup.min_rnr_timer,
-            reliable_path: setup.reliable_path,
+            path: setup.path(),
         };
         self.conn(end).to_rtr(now, &rtr).expect("INIT to RTR");
     }
