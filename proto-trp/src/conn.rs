@@ -13,6 +13,11 @@
 //!    [`Connection::write_transmit`], which writes it, until there is no plan;
 //! 4. [`Connection::next_deadline`].
 //!
+//! A connection may reach its peer in another process of the host through a channel
+//! ([`Path::Channel`]; doc/spec/channel.md, sections 7 and 8). It has messages instead of
+//! datagrams: [`Connection::handle_message`], [`Connection::settled`],
+//! [`Connection::plan_message`] and [`Connection::write_message`].
+//!
 //! An acknowledgement that the peer requested can be sent directly after the datagram that
 //! requested it. [`Connection::poll_transmit`] combines plan and write for a buffer of full size;
 //! simulator, tests and fuzz targets use it.
@@ -21,6 +26,7 @@ mod ack;
 mod ack_state;
 mod arrived;
 mod bits;
+mod channel;
 mod commit;
 mod config;
 mod congestion;
@@ -53,6 +59,7 @@ mod txwindow;
 mod types;
 mod unreliable;
 
+pub use channel::{answer_unknown, Answer, Handled, Message, MessagePlan, Written};
 pub use config::{
     ConnConfig, Path, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS,
     MAX_RD_ATOMIC, MAX_SGE, MAX_WINDOW_PACKETS,

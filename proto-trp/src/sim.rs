@@ -5,6 +5,8 @@
 //! that one again; `URDMA_SIM_SEEDS=n` runs that many seeds instead of those of an ordinary test
 //! run.
 
+mod channel;
+mod ends;
 mod flood;
 mod fuzz;
 mod gobackn;
@@ -16,6 +18,8 @@ mod traffic;
 mod verbs;
 mod world;
 
+pub use channel::{ChannelSetup, ChannelWorld, Pair};
+pub use ends::Ends;
 pub use flood::{Bottleneck, Flood};
 pub use fuzz::fuzz_operations;
 pub use gobackn::GoBackN;

@@ -49,6 +49,11 @@ impl Arrived {
         true
     }
 
+    /// What has arrived of the last write does not count.
+    pub(super) fn forget_writes(&mut self) {
+        (self.write_octets, self.ended_write_octets) = (0, 0);
+    }
+
     /// Octets of a write have been placed.
     pub(super) fn note_write(&mut self, octets: usize, last: bool) {
         self.write_octets = self.write_octets.saturating_add(len32(octets));

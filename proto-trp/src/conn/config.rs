@@ -96,6 +96,9 @@ pub enum Path {
     /// TRP in the memory of one host, which loses nothing: acknowledgements are coalesced, and the
     /// window is fixed.
     Memory,
+    /// A channel between two processes of one host (doc/spec/channel.md). The sequence numbers only
+    /// distinguish connections, and `max_datagram_octets` has no meaning.
+    Channel,
 }
 
 /// Parameters of the transition from RTR to RTS.

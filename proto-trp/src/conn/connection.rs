@@ -2,6 +2,7 @@
 
 use super::ack_state::AckState;
 use super::arrived::Arrived;
+use super::channel::ChannelState;
 use super::config::{
     ConnConfig, Path, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE,
     MAX_WINDOW_PACKETS,
@@ -73,6 +74,8 @@ pub struct Connection {
     pub(super) control: Controller,
     pub(super) responder: Responder,
     pub(super) rnr: RnrPause,
+    /// The state of a path through a channel.
+    pub(super) channel: ChannelState,
     pub(super) keepalive: KeepAlive,
     /// When sends to a peer that closed fail.
     pub(super) fail_deadline: Time,
@@ -132,6 +135,7 @@ impl Connection {
             control: Controller::new(CongestionAlgorithm::FixedWindow, window),
             responder: Responder::new(config.max_dest_rd_atomic_cap),
             rnr: RnrPause::NONE,
+            channel: ChannelState::NONE,
             keepalive: KeepAlive::default(),
             fail_deadline: Time::NEVER,
             terminate: None,
@@ -174,7 +178,9 @@ impl Connection {
     /// The transition does not exist, or a parameter is out of range.
     pub fn to_rtr(&mut self, now: Time, params: &RtrParams) -> Result<(), TransitionError> {
         let datagrams = MIN_DATAGRAM..=MAX_DATAGRAM;
-        if !datagrams.contains(&params.max_datagram_octets) || params.min_rnr_timer > 31 {
+        let is_channel = params.path == Path::Channel;
+        let fits = is_channel || datagrams.contains(&params.max_datagram_octets);
+        if !fits || params.min_rnr_timer > 31 {
             return Err(TransitionError);
         }
         self.step(QpState::Rtr)?;
@@ -183,14 +189,19 @@ impl Connection {
         } else {
             0
         };
-        // RFC5041-3-1
-        let overhead = |octets: usize| params.max_datagram_octets - num::len32(octets + naming);
+        let max_payload = |overhead: usize| {
+            if is_channel {
+                return wire::message::MESSAGE_PAYLOAD_MAX;
+            }
+            // RFC5041-3-1
+            params.max_datagram_octets - num::len32(overhead + naming)
+        };
         self.peer = Peer {
             index: params.remote_qpn.index(),
             rx_id: connection_id(params.remote_qpn, self.config.local_qpn, params.remote_psn),
             max_datagram: params.max_datagram_octets as usize,
-            max_tagged: overhead(wire::TAGGED_OVERHEAD),
-            max_untagged: overhead(wire::UNTAGGED_OVERHEAD),
+            max_tagged: max_payload(wire::TAGGED_OVERHEAD),
+            max_untagged: max_payload(wire::UNTAGGED_OVERHEAD),
             path: params.path,
             min_rnr_timer: params.min_rnr_timer,
             remote_qpn: Some(params.remote_qpn),
@@ -198,6 +209,7 @@ impl Connection {
         };
         self.rx.start(params.remote_psn);
         self.arrived = Arrived::from(params.remote_psn);
+        self.channel = ChannelState::NONE;
         self.responder.start(params.max_dest_rd_atomic);
         let (every, timing) = if params.path == Path::Memory {
             (MEMORY_WINDOW_PACKETS / 4, PathTiming::MEMORY)
@@ -222,6 +234,10 @@ impl Connection {
         }
         self.step(QpState::Rts)?;
         self.peer.rnr_retry = params.rnr_retry;
+        if self.peer.path == Path::Channel {
+            self.start_messages(remote_qpn, params);
+            return Ok(());
+        }
         if self.unreliable {
             self.start_unreliable_stream(remote_qpn, params.local_psn);
             return Ok(());
@@ -336,6 +352,7 @@ impl Connection {
         self.last_ack_request = 0;
         self.responder.start(0);
         self.rnr.clear();
+        self.channel = ChannelState::NONE;
         self.keepalive = KeepAlive::default();
         self.recovery.loss_deadline = Time::NEVER;
         self.fail_deadline = Time::NEVER;

@@ -15,6 +15,7 @@
 //! `(retry_cnt + 1) * 4.096 us * 2^timeout`. With [`super::ConnConfig::fails_with_peer`] the
 //! connection goes to ERROR where the table has `PeerGone` or a peer in ERROR.
 
+use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::keepalive::KeepAlive;
@@ -46,15 +47,18 @@ impl Connection {
         host.event(Event::PeerGone);
     }
 
-    /// The connection id of the outgoing stream; `None` before it exists.
+    /// The connection id of the outgoing stream; `None` before it exists, and without sequence
+    /// numbers.
     pub fn sent_stream(&self) -> Option<ConnectionId> {
-        (self.sends_stream && !self.unreliable).then_some(self.peer.tx_id)
+        let is_sequenced = self.sends_stream && self.peer.path != Path::Channel;
+        (is_sequenced && !self.unreliable).then_some(self.peer.tx_id)
     }
 
     /// The driver reports that the peer has accepted every packet of [`Connection::sent_stream`]
     /// before `next`.
     pub fn peer_took<H: Host>(&mut self, now: Time, next: Psn, host: &mut H) {
-        if !self.state.receives() || !self.sends_stream || next.precedes(self.tx.psn(self.tx.una)) {
+        let is_old = || next.precedes(self.tx.psn(self.tx.una));
+        if !self.state.receives() || self.sent_stream().is_none() || is_old() {
             return;
         }
         if let Some(acked) = self.tx.acked_seq(next) {
@@ -71,7 +75,7 @@ impl Connection {
     }
 
     /// Flushes every request, the oldest send with `RetryExceeded`.
-    fn fail_oldest<H: Host>(&mut self, host: &mut H) {
+    pub(super) fn fail_oldest<H: Host>(&mut self, host: &mut H) {
         let blame = (self.sq.len() > 0).then_some((self.sq.head, Status::RetryExceeded));
         self.flush(blame, None, host);
         if blame.is_none() {
@@ -91,8 +95,6 @@ impl Connection {
 
     /// The peer destroys its queue pair (FIN). Receives stay posted; sends fail.
     pub(super) fn on_fin<H: Host>(&mut self, now: Time, host: &mut H) {
-        // R8.3-2
-        self.controls.fin_ack = true;
         if self.peer_closed {
             return;
         }
@@ -144,7 +146,7 @@ impl Connection {
     #[cold]
     pub(super) fn on_reset<H: Host>(&mut self, now: Time, trp: &TrpHeader, host: &mut H) {
         // R8.4-5
-        if self.unreliable || !self.is_reset_of_ours(trp) {
+        if self.unreliable || self.peer.path == Path::Channel || !self.is_reset_of_ours(trp) {
             self.stats.rx_wrong_id += 1;
             return;
         }

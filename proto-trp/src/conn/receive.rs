@@ -3,6 +3,7 @@
 //! because the application may not look at receive buffers and sinks of reads before the
 //! completion; the payload of writes waits in the reorder buffer.
 
+use super::config::Path;
 use super::connection::Connection;
 use super::host::{Host, PlaceError, RemoteAccess};
 use super::packet::{Datagram, Packet, Refusal};
@@ -133,6 +134,7 @@ impl Connection {
     pub(super) fn is_ours(&self, trp: &TrpHeader) -> bool {
         let id = trp.connection_id;
         trp.destination_index == self.config.local_qpn.index()
+            && self.peer.path != Path::Channel
             && trp.kind != PacketType::Reset
             && if trp.kind.carries_acknowledged_stream() {
                 self.sends_stream && id == self.peer.tx_id
@@ -194,7 +196,11 @@ impl Connection {
             PacketType::Train => return self.on_train(now, trp, datagram, host),
             // R7.3-1
             PacketType::Probe => self.acks.due = true,
-            PacketType::Fin => self.on_fin(now, host),
+            PacketType::Fin => {
+                // R8.3-2
+                self.controls.fin_ack = true;
+                self.on_fin(now, host);
+            }
             _ => {}
         }
         1
@@ -250,7 +256,7 @@ impl Connection {
             _ if matches!(segment.kind, SegmentKind::Terminate { .. }) => {
                 // R8.5-5
                 if self.rx.may_be_next(packet.psn) {
-                    self.on_terminate(&segment, host);
+                    self.on_terminate(&segment.kind, host);
                     // R8.5-6
                     self.controls.fin_ack = true;
                 } else {
@@ -515,7 +521,7 @@ impl Connection {
         let waits = self.sq.is_outstanding(index)
             && wqe.is_request()
             && !wqe.answered
-            && wqe.end <= self.tx.una;
+            && wqe.end <= self.accepted_before();
         waits.then_some(index)
     }
 

@@ -143,6 +143,11 @@ impl Recovery {
         self.budget_ns
     }
 
+    /// The nominal time of `timeout` and `retry_cnt`; `None` for no bound.
+    pub(super) const fn nominal_ns(&self) -> Option<u64> {
+        self.nominal_ns
+    }
+
     /// Whether the silence has lasted for the nominal time of `timeout` and `retry_cnt`, and for as
     /// many probes.
     pub(super) fn nominal_time_is_over(&self, now: Time) -> bool {

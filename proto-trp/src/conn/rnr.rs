@@ -16,6 +16,8 @@ use super::types::{SendOp, Status};
 use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
 use urdma_types::Time;
 
+/// The RNR timer code of 10 us.
+const SHORTEST_RNR_TIMER: u8 = 1;
 /// The `rnr_retry` without a bound.
 const RNR_RETRY_FOREVER: u8 = 7;
 
@@ -38,6 +40,22 @@ impl Connection {
         self.controls.rnr = true;
         self.rx.refuse_from_here();
         self.pass_refused();
+    }
+
+    /// The code of the pause that the peer of a refused request is to make: the shortest if a
+    /// receive request was posted since the refusal.
+    pub(super) fn rnr_code(&self) -> u8 {
+        if self.rq.len() > 0 {
+            SHORTEST_RNR_TIMER
+        } else {
+            self.peer.min_rnr_timer
+        }
+    }
+
+    /// Whether a request may be refused once more.
+    pub(super) fn may_be_refused(&self, refusals: u32) -> bool {
+        let limit = self.peer.rnr_retry;
+        limit >= RNR_RETRY_FOREVER || refusals <= u32::from(limit)
     }
 
     /// Whether a segment is the first request after the peer received the RNR.
@@ -125,16 +143,18 @@ impl Connection {
         };
         self.stats.rnr_received += 1;
         let retries = self.rnr.retries + 1;
-        let limit = self.peer.rnr_retry;
         // R7.9-12
-        if limit < RNR_RETRY_FOREVER && retries > u32::from(limit) {
+        if !self.may_be_refused(retries) {
             self.flush(Some((index, Status::RnrRetryExceeded)), None, host);
             return;
         }
         self.recovery.on_progress(now);
         // R7.9-5
         self.void_requests(refused);
-        self.rewind(index, spec.offset);
+        // What a Write has placed stays: only its immediate data is refused.
+        let keeps = matches!(self.sq.get(index).op, SendOp::Write { .. });
+        let sent = self.sq.get(index).progress;
+        self.rewind(index, if keeps { sent } else { sent.min(spec.offset) });
         // R7.9-6
         self.epoch = self.epoch ^ Flags::EPOCH;
         self.rnr = RnrPause {
@@ -156,14 +176,12 @@ impl Connection {
         }
     }
 
-    /// Rewinds the send queue to `offset` in the request with this index, as if nothing after that
-    /// had been sent.
-    fn rewind(&mut self, index: u32, offset: u32) {
+    /// Rewinds the send queue to `progress` octets in the request with this index, which has begun,
+    /// as if nothing after that had been sent.
+    pub(super) fn rewind(&mut self, index: u32, progress: u32) {
         let refused = self.sq.get_mut(index);
-        refused.segmented = false;
-        if refused.progress > offset && !matches!(refused.op, SendOp::Write { .. }) {
-            refused.progress = offset;
-        }
+        (refused.segmented, refused.last_seen) = (false, false);
+        refused.progress = progress;
         let mut later = index.wrapping_add(1);
         while later != self.sq.tail && self.sq.get(later).started {
             let wqe = self.sq.get_mut(later);
@@ -173,10 +191,12 @@ impl Connection {
                 continue;
             }
             (wqe.started, wqe.segmented, wqe.progress) = (false, false, 0);
+            wqe.last_seen = false;
             if wqe.is_request() {
+                // An answered one is no longer counted.
+                self.reads_outstanding -= u32::from(!std::mem::take(&mut wqe.answered));
                 // R7.9-7
                 self.request_msn = self.request_msn.wrapping_sub(1);
-                self.reads_outstanding -= 1;
             } else if wqe.has_msn() {
                 // R7.9-7
                 self.message_msn = self.message_msn.wrapping_sub(1);

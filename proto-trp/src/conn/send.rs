@@ -18,8 +18,6 @@ use urdma_types::Time;
 
 /// Octets that an atomic returns.
 const ATOMIC_OCTETS: u32 = 8;
-/// The RNR timer code of 10 us.
-const SHORTEST_RNR_TIMER: u8 = 1;
 
 impl Connection {
     /// Posts a send request and returns the length of its message in octets; in SQE and ERROR it
@@ -193,7 +191,7 @@ impl Connection {
 
     /// Assigns a request the next message number of its queue.
     #[inline]
-    fn start_request(&mut self, index: u32) {
+    pub(super) fn start_request(&mut self, index: u32) {
         let wqe = self.sq.get_mut(index);
         wqe.started = true;
         if wqe.is_request() {
@@ -228,7 +226,7 @@ impl Connection {
 
     /// Advances the work request or response by the segment that was sent.
     #[inline]
-    fn note_sent(&mut self, seq: u64, spec: &SegmentSpec) {
+    pub(super) fn note_sent(&mut self, seq: u64, spec: &SegmentSpec) {
         let (index, ends) = match spec.source {
             SegmentSource::Response(_) => {
                 self.responder.sent(spec);
@@ -305,7 +303,7 @@ impl Connection {
                 if self.sq.get(index).imm.is_some() {
                     trp.flags = trp.flags | Flags::IMMEDIATE;
                 }
-                self.write_message(&trp, index, spec, buf, host)
+                self.write_part_of_message(&trp, index, spec, buf, host)
             }
             SegmentSource::Immediate(index) | SegmentSource::Request(index) => {
                 let kind = self.request_kind(index, spec);
@@ -331,7 +329,7 @@ impl Connection {
     }
 
     #[inline]
-    fn write_message<H: Host>(
+    fn write_part_of_message<H: Host>(
         &mut self,
         trp: &TrpHeader,
         index: u32,
@@ -431,7 +429,7 @@ impl Connection {
     }
 
     /// The segment header of a read, an atomic or immediate data.
-    fn request_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
+    pub(super) fn request_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
         let wqe = self.sq.get(index);
         let msn = Msn(wqe.msn);
         let id = index ^ self.cookie;
@@ -552,14 +550,8 @@ impl Connection {
             Next::Rnr | Next::Ack if self.refused => {
                 self.controls.rnr = false;
                 self.stats.rnr_sent += 1;
-                // If a receive request was posted since the refusal, the pause may end.
-                let code = if self.rq.len() > 0 {
-                    SHORTEST_RNR_TIMER
-                } else {
-                    self.peer.min_rnr_timer
-                };
                 // R6-5
-                extensions.rnr_timer = Some(RnrTimer::new(code));
+                extensions.rnr_timer = Some(RnrTimer::new(self.rnr_code()));
                 PacketType::Rnr
             }
             Next::Terminate => {
@@ -629,10 +621,26 @@ impl Connection {
     /// Completes the requests at the head of the send queue that are done.
     #[inline]
     pub(super) fn complete_sends<H: Host>(&mut self, host: &mut H) {
+        self.complete_sends_before(self.accepted_before(), host);
+    }
+
+    /// The peer is known to have accepted every segment before this sequence number, or every
+    /// message before this position of the channel.
+    #[inline]
+    pub(super) fn accepted_before(&self) -> u64 {
+        match self.peer.path {
+            Path::Network | Path::Memory => self.tx.una,
+            Path::Channel => self.channel.settled,
+        }
+    }
+
+    /// As [`Connection::complete_sends`], where the peer has accepted everything before `una`.
+    #[inline]
+    pub(super) fn complete_sends_before<H: Host>(&mut self, una: u64, host: &mut H) {
         while self.sq.head != self.sq.next {
             let wqe = self.sq.get(self.sq.head);
             // RFC5040-5.5-4, RFC5040-5.5-5
-            if !wqe.is_done(self.tx.una) {
+            if !wqe.is_done(una) {
                 break;
             }
             if wqe.flags.signaled {
@@ -655,7 +663,7 @@ impl Connection {
 
     /// Executes a local request; one that was executed before a rewind is not executed again.
     #[cold]
-    fn do_local<H: Host>(&mut self, index: u32, host: &mut H) {
+    pub(super) fn do_local<H: Host>(&mut self, index: u32, host: &mut H) {
         let wqe = self.sq.get_mut(index);
         wqe.started = true;
         let done = match wqe.op {

@@ -1,6 +1,7 @@
 //! The end of a connection by an error: the Terminate that the peer gets, and the status of each
 //! work request.
 
+use super::config::Path;
 use super::connection::Connection;
 use super::host::{Host, ProtectionError};
 use super::packet::Refusal;
@@ -98,6 +99,20 @@ impl Connection {
                     self.begin_refusing(segment);
                 }
             }
+            fault => self.end_by(fault, offender, host),
+        }
+    }
+
+    /// A segment cannot be accepted, now or later.
+    #[cold]
+    pub(super) fn end_by<H: Host>(
+        &mut self,
+        refusal: Refusal,
+        offender: &Offender<'_>,
+        host: &mut H,
+    ) {
+        match refusal {
+            Refusal::Later | Refusal::NotReady => {}
             Refusal::Fault(cause) => {
                 let recv_status = self.recv_status_of(offender, host);
                 self.blame_peer(cause, offender, recv_status, host);
@@ -176,7 +191,9 @@ impl Connection {
 
     /// Sends a Terminate, and retransmits it until the peer answers or the limit is reached.
     fn send_terminate(&mut self, terminate: Terminate) {
-        if self.sends_stream && !self.unreliable {
+        // The peer of a channel is reached before RTS.
+        let may_send = self.sends_stream || self.peer.path == Path::Channel;
+        if may_send && !self.unreliable {
             self.terminate = Some(terminate);
             self.controls.terminate = true;
             self.terminate_repeat = TerminateRepeat::start();
@@ -185,8 +202,8 @@ impl Connection {
 
     /// The peer has ended the connection by an error.
     #[cold]
-    pub(super) fn on_terminate<H: Host>(&mut self, segment: &Segment, host: &mut H) {
-        let SegmentKind::Terminate { terminate, .. } = segment.kind else {
+    pub(super) fn on_terminate<H: Host>(&mut self, segment: &SegmentKind, host: &mut H) {
+        let &SegmentKind::Terminate { terminate, .. } = segment else {
             return;
         };
         // An error local to the peer is the fault of no request; the oldest is the one that it
@@ -364,6 +381,7 @@ impl Connection {
         self.tx.abandon();
         self.rx.abandon();
         self.rnr.clear();
+        self.channel.silence();
         self.acks.on_sent();
         self.controls = Controls::default();
         self.recovery.loss_deadline = Time::NEVER;

@@ -1,6 +1,7 @@
 //! Timers: delayed acknowledgements, probe timeouts, RNR pauses, keep-alive, and the end of
 //! retries.
 
+use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::qp_state::QpState;
@@ -15,6 +16,10 @@ impl Connection {
         if !self.state.receives() {
             let repeat = self.terminate_repeat.deadline;
             return (repeat != Time::NEVER).then_some(repeat);
+        }
+        if self.peer.path == Path::Channel {
+            let deadline = self.channel.pause_until().earlier(self.fail_deadline);
+            return (deadline != Time::NEVER).then_some(deadline);
         }
         let mut deadline = self
             .acks
@@ -42,6 +47,9 @@ impl Connection {
                 self.controls.terminate = true;
             }
             return;
+        }
+        if self.channel.pause_until() <= now {
+            self.end_pause(now, host);
         }
         if self.acks.deadline <= now {
             self.acks.deadline = Time::NEVER;

@@ -4,6 +4,7 @@
 //! A request is done when its last packet is written. The receiver counts packets: a late one is
 //! dropped, and a missing one drops its whole message, without notice to the sender.
 
+use super::config::Path;
 use super::congestion::{CongestionAlgorithm, Controller};
 use super::connection::Connection;
 use super::host::Host;
@@ -44,7 +45,10 @@ impl Connection {
         // R13-1
         if self.sq.get(self.sq.head).progress > 0 {
             // Else the receiver would take the part that it has for the start of the next message.
-            self.tx.skip();
+            match self.peer.path {
+                Path::Network | Path::Memory => self.tx.skip(),
+                Path::Channel => self.channel.start_anew(),
+            }
         }
         self.state = QpState::Sqe;
         self.flush_sends(blame, host);
@@ -72,8 +76,18 @@ impl Connection {
             return;
         }
         self.note_established(host);
-        let refusal = match self.begin(&segment) {
-            Ok(()) => self.take_unreliable(&segment, datagram.body, host).err(),
+        self.on_unreliable(&segment, datagram.body, host);
+    }
+
+    /// Takes the segment of a packet that is not late.
+    pub(super) fn on_unreliable<H: Host>(
+        &mut self,
+        segment: &Segment,
+        body: &H::Body,
+        host: &mut H,
+    ) {
+        let refusal = match self.begin(segment) {
+            Ok(()) => self.take_unreliable(segment, body, host).err(),
             Err(refusal) => Some(refusal),
         };
         match refusal {

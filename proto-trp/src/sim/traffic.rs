@@ -1,11 +1,12 @@
 //! Random operations in both directions, and the model of their results.
 
+use super::ends::Ends;
 use super::host::{Rights, SimHost};
 use super::rng::Rng;
 use super::world::World;
 use crate::conn::{
-    Completion, CompletionOp, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
-    Sge, Status,
+    Completion, CompletionOp, Event, Payload, PostError, RecvWr, RemoteAddr, SendFlags, SendOp,
+    SendWr, Sge, Status,
 };
 use std::collections::VecDeque;
 
@@ -210,7 +211,7 @@ fn final_words(operations: &[Operation]) -> Vec<u64> {
 
 impl Exchange {
     /// Plans an exchange and registers its memory at both ends. `reads` allows reads and atomics.
-    pub fn new(world: &mut World, plan: &ExchangePlan, reads: bool, seed: u64) -> Self {
+    pub fn new<E: Ends>(ends: &mut E, plan: &ExchangePlan, reads: bool, seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x7ea5);
         let operations = [
             random_operations(plan, &mut rng, reads),
@@ -218,7 +219,7 @@ impl Exchange {
         ];
         let mut sides = Vec::new();
         for end in 0..2 {
-            let host = &mut world.ends[end].host;
+            let host = ends.host_mut(end);
             let side = Self::side(host, plan, &operations, end, &mut rng);
             sides.push(side);
         }
@@ -294,13 +295,15 @@ impl Exchange {
     }
 
     /// Whether every operation was posted and has completed as the model says.
-    pub fn is_done(&self, world: &mut World) -> bool {
+    pub fn is_done<E: Ends>(&self, ends: &mut E) -> bool {
         (0..2).all(|end| {
             let side = &self.sides[end];
             side.posted == side.operations.len()
                 && side.awaited.is_empty()
                 && side.received == side.receives.len()
-                && world.conn(end).sends_outstanding() == 0
+                && ends
+                    .alive(end)
+                    .is_some_and(|(conn, _)| conn.sends_outstanding() == 0)
         })
     }
 
@@ -308,18 +311,18 @@ impl Exchange {
     ///
     /// # Panics
     /// When a completion is not the one that the model expects.
-    pub fn pump(&mut self, world: &mut World) {
+    pub fn pump<E: Ends>(&mut self, ends: &mut E) {
         for end in 0..2 {
-            self.check_completions(world, end);
-            if world.ends[end].conn.is_none() {
+            self.check_completions(ends, end);
+            if ends.alive(end).is_none() {
                 continue;
             }
-            self.post_receives(world, end);
-            self.post_sends(world, end);
+            self.post_receives(ends, end);
+            self.post_sends(ends, end);
         }
     }
 
-    fn post_receives(&mut self, world: &mut World, end: usize) {
+    fn post_receives<E: Ends>(&mut self, ends: &mut E, end: usize) {
         let side = &mut self.sides[end];
         while let Some(receive) = side.receives.get(side.receives_posted) {
             if self.late_receives && self.rng.below(40) != 0 {
@@ -330,7 +333,9 @@ impl Exchange {
                 wr_id: side.receives_posted as u64,
                 sges: &sges,
             };
-            let (conn, host) = world.split(end);
+            let Some((conn, host)) = ends.alive(end) else {
+                return;
+            };
             match conn.post_recv(&wr, host) {
                 Ok(()) => side.receives_posted += 1,
                 Err(PostError::QueueFull) => return,
@@ -339,8 +344,8 @@ impl Exchange {
         }
     }
 
-    fn post_sends(&mut self, world: &mut World, end: usize) {
-        let now = world.now;
+    fn post_sends<E: Ends>(&mut self, ends: &mut E, end: usize) {
+        let now = ends.now();
         while self.sides[end].posted < self.sides[end].operations.len() {
             if self.rng.below(4) == 0 {
                 return;
@@ -372,7 +377,9 @@ impl Exchange {
                 }
             };
             let sges = split(region, op.local, op.len, &mut self.rng);
-            let (conn, host) = world.split(end);
+            let Some((conn, host)) = ends.alive(end) else {
+                return;
+            };
             let octets = op.inline.then(|| {
                 let all = host.octets(side.source);
                 all[op.local..op.local + op.len].to_vec()
@@ -399,23 +406,25 @@ impl Exchange {
                     }
                     side.posted += 1;
                 }
-                Err(PostError::QueueFull) => return,
+                // Not yet in RTS.
+                Err(PostError::QueueFull | PostError::InvalidState) => return,
                 Err(error) => panic!("post_send: {error:?}"),
             }
         }
     }
 
-    fn check_completions(&mut self, world: &mut World, end: usize) {
-        while let Some(completion) = world.ends[end].host.completions.pop_front() {
+    fn check_completions<E: Ends>(&mut self, ends: &mut E, end: usize) {
+        while let Some(completion) = ends.host_mut(end).completions.pop_front() {
             if completion.status != Status::Success {
                 self.check_failure(end, &completion);
             } else if completion.is_send() {
-                self.check_send(world, end, &completion);
+                self.check_send(ends, end, &completion);
             } else {
-                self.check_receive(world, end, &completion);
+                self.check_receive(ends, end, &completion);
             }
         }
-        let events = &world.ends[end].host.events;
+        let events = &mut ends.host_mut(end).events;
+        events.retain(|&event| event != Event::Established);
         assert!(self.broken || events.is_empty(), "{events:?}");
     }
 
@@ -449,7 +458,7 @@ impl Exchange {
         assert!(flushed || (may_be_first && *failed == 1), "{completion:?}");
     }
 
-    fn check_send(&mut self, world: &World, end: usize, completion: &Completion) {
+    fn check_send<E: Ends>(&mut self, ends: &E, end: usize, completion: &Completion) {
         let side = &mut self.sides[end];
         let index = side.awaited.pop_front().expect("a completion is awaited");
         assert_eq!(completion.wr_id, index as u64, "completions out of order");
@@ -463,17 +472,36 @@ impl Exchange {
         };
         assert_eq!(completion.op, expected);
         assert_eq!(completion.byte_len as usize, op.len);
-        self.check_sink(world, end, index);
+        self.check_sink(ends, end, index);
+        self.check_delivered(ends, end, index);
+    }
+
+    /// The payload of a send or write that has completed is in its place at the peer.
+    fn check_delivered<E: Ends>(&self, ends: &E, end: usize, index: usize) {
+        let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
+        let op = &side.operations[index];
+        let (region, at) = match op.kind {
+            Kind::Write => (peer.inbox, op.remote),
+            Kind::Send => {
+                let mut receives = peer.receives.iter();
+                let receive = receives.find(|receive| receive.operation == index);
+                (peer.buffers, receive.expect("a receive request").at)
+            }
+            _ => return,
+        };
+        let got = &ends.host(1 - end).octets(region)[at..at + op.len];
+        let sent = &ends.host(end).octets(side.source)[op.local..op.local + op.len];
+        assert_eq!(got, sent, "operation {index} is complete");
     }
 
     /// A read or atomic that has completed has its answer in place.
-    fn check_sink(&self, world: &World, end: usize, index: usize) {
+    fn check_sink<E: Ends>(&self, ends: &E, end: usize, index: usize) {
         let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
         let op = &side.operations[index];
-        let sink = &world.ends[end].host.octets(side.sink);
+        let sink = &ends.host(end).octets(side.sink);
         match op.kind {
             Kind::Read => {
-                let export = world.ends[1 - end].host.octets(peer.export);
+                let export = ends.host(1 - end).octets(peer.export);
                 let wanted = &export[op.remote..op.remote + op.len];
                 assert_eq!(&sink[op.local..op.local + op.len], wanted, "read {index}");
             }
@@ -485,9 +513,9 @@ impl Exchange {
         }
     }
 
-    fn check_receive(&mut self, world: &World, end: usize, completion: &Completion) {
+    fn check_receive<E: Ends>(&mut self, ends: &E, end: usize, completion: &Completion) {
         let peer_source = self.sides[1 - end].source;
-        let source = world.ends[1 - end].host.octets(peer_source);
+        let source = ends.host(1 - end).octets(peer_source);
         let side = &self.sides[end];
         let receive = &side.receives[side.received];
         let op = &self.sides[1 - end].operations[receive.operation];
@@ -500,7 +528,7 @@ impl Exchange {
         assert_eq!(completion.solicited, op.flags.solicited);
         if op.kind == Kind::Send {
             assert_eq!(completion.op, CompletionOp::Recv);
-            let buffers = world.ends[end].host.octets(side.buffers);
+            let buffers = ends.host(end).octets(side.buffers);
             let got = &buffers[receive.at..receive.at + op.len];
             assert_eq!(got, &source[op.local..op.local + op.len]);
             let rest = &buffers[receive.at + op.len..receive.at + receive.capacity];
@@ -512,16 +540,16 @@ impl Exchange {
             assert_eq!(completion.op, CompletionOp::RecvWriteImm);
         }
         let upto = receive.operation;
-        self.check_writes(world, end, upto + 1);
+        self.check_writes(ends, end, upto + 1);
         self.sides[end].received += 1;
     }
 
     /// Everything that the peer wrote before its operation `upto` is in place.
-    fn check_writes(&mut self, world: &World, end: usize, upto: usize) {
+    fn check_writes<E: Ends>(&mut self, ends: &E, end: usize, upto: usize) {
         let peer = &self.sides[1 - end];
-        let source = world.ends[1 - end].host.octets(peer.source);
+        let source = ends.host(1 - end).octets(peer.source);
         let side = &self.sides[end];
-        let inbox = world.ends[end].host.octets(side.inbox);
+        let inbox = ends.host(end).octets(side.inbox);
         for op in &peer.operations[side.writes_checked..upto] {
             if op.kind == Kind::Write {
                 let got = &inbox[op.remote..op.remote + op.len];
@@ -535,15 +563,15 @@ impl Exchange {
     ///
     /// # Panics
     /// When it differs.
-    pub fn check_memory(&mut self, world: &World) {
+    pub fn check_memory<E: Ends>(&mut self, ends: &E) {
         for end in 0..2 {
             for index in 0..self.sides[end].operations.len() {
-                self.check_sink(world, end, index);
+                self.check_sink(ends, end, index);
             }
             let all = self.sides[1 - end].operations.len();
-            self.check_writes(world, end, all);
+            self.check_writes(ends, end, all);
             let side = &self.sides[end];
-            let words = world.ends[end].host.octets(side.words);
+            let words = ends.host(end).octets(side.words);
             let model: Vec<u8> = side
                 .words_at_end
                 .iter()
@@ -562,7 +590,7 @@ impl Exchange {
             self.pump(world);
             false
         });
-        self.broken = true;
+        self.expect_failures();
         match how {
             Breakage::Error(end) => {
                 let (conn, host) = world.split(end);
@@ -576,10 +604,23 @@ impl Exchange {
             self.pump(world);
             false
         });
+        self.check_broken(world);
+    }
+
+    /// From now on requests may fail.
+    pub fn expect_failures(&mut self) {
+        self.broken = true;
+    }
+
+    /// Looks at what is left of a broken connection, which ends here.
+    ///
+    /// # Panics
+    /// When a request is lost or ends twice, or memory holds what was not sent.
+    pub fn check_broken<E: Ends>(&mut self, ends: &mut E) {
         for end in 0..2 {
-            if let Some(conn) = &mut world.ends[end].conn {
-                conn.to_error(&mut world.ends[end].host);
-                self.check_completions(world, end);
+            if let Some((conn, host)) = ends.alive(end) {
+                conn.to_error(host);
+                self.check_completions(ends, end);
                 let side = &self.sides[end];
                 let unsuccessful = side
                     .awaited
@@ -589,16 +630,16 @@ impl Exchange {
                 let ended = side.received + side.receives_failed;
                 assert_eq!(ended, side.receives_posted, "a receive was lost");
             }
-            self.check_partial_memory(world, end);
+            self.check_partial_memory(ends, end);
         }
     }
 
     /// What the peer wrote is what it sent, as far as it came; its atomics ran in their order, each
     /// once.
-    fn check_partial_memory(&self, world: &World, end: usize) {
+    fn check_partial_memory<E: Ends>(&self, ends: &E, end: usize) {
         let (side, peer) = (&self.sides[end], &self.sides[1 - end]);
-        let source = world.ends[1 - end].host.octets(peer.source);
-        let inbox = world.ends[end].host.octets(side.inbox);
+        let source = ends.host(1 - end).octets(peer.source);
+        let inbox = ends.host(end).octets(side.inbox);
         for op in peer.operations.iter().filter(|op| op.kind == Kind::Write) {
             let got = &inbox[op.remote..op.remote + op.len];
             let sent = &source[op.local..op.local + op.len];
@@ -608,7 +649,7 @@ impl Exchange {
                 .all(|(got, sent)| got == sent || *got == 0xdd);
             assert!(fits, "octets that were not sent");
         }
-        let words = world.ends[end].host.octets(side.words);
+        let words = ends.host(end).octets(side.words);
         let reached = (0..=peer.operations.len()).any(|count| {
             let model = final_words(&peer.operations[..count]);
             words
@@ -628,6 +669,12 @@ impl Exchange {
             self.pump(world);
             self.is_done(world)
         });
+        assert!(done, "not done: {}\n{}", self.progress(), world.summary());
+        self.check_memory(world);
+    }
+
+    /// How far both ends have come.
+    pub fn progress(&self) -> String {
         let progress = self.sides.each_ref().map(|side| {
             (
                 side.posted,
@@ -636,8 +683,7 @@ impl Exchange {
                 side.received,
             )
         });
-        assert!(done, "not done: {progress:?}\n{}", world.summary());
-        self.check_memory(world);
+        format!("{progress:?}")
     }
 }
 

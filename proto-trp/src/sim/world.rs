@@ -1,5 +1,6 @@
 //! Two ends, two links, one virtual clock.
 
+use super::ends::Ends;
 use super::host::SimHost;
 use super::link::{Flight, Link, LinkModel};
 use super::rng::Rng;
@@ -516,5 +517,24 @@ impl World {
     /// Runs until nothing happens any more or `limit_ns` have passed.
     pub fn run(&mut self, limit_ns: u64) {
         self.run_until(limit_ns, |_| false);
+    }
+}
+
+impl Ends for World {
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn host(&self, end: usize) -> &SimHost {
+        &self.ends[end].host
+    }
+
+    fn host_mut(&mut self, end: usize) -> &mut SimHost {
+        &mut self.ends[end].host
+    }
+
+    fn alive(&mut self, end: usize) -> Option<(&mut Connection, &mut SimHost)> {
+        let End { conn, host, .. } = &mut self.ends[end];
+        Some((conn.as_mut()?, host))
     }
 }

@@ -191,6 +191,8 @@ pub enum MessageError {
     Kind,
     /// A flag that does not exist.
     Flags,
+    /// Octets after the head both in the cell and in a frame.
+    Divided,
 }
 
 impl std::fmt::Display for MessageError {
@@ -199,6 +201,7 @@ impl std::fmt::Display for MessageError {
             MessageError::Truncated => "message ends within its head",
             MessageError::Kind => "unknown kind of message",
             MessageError::Flags => "unknown flag of a message",
+            MessageError::Divided => "message is divided between cell and frame",
         })
     }
 }

@@ -18,6 +18,20 @@ pub enum ResetReason {
     NotConnected = 2,
 }
 
+impl ResetReason {
+    /// The reason with this number; one that version 1 does not define means that the queue pair is
+    /// gone.
+    #[must_use]
+    pub const fn from_number(number: u64) -> Self {
+        match number {
+            1 => ResetReason::Failed,
+            2 => ResetReason::NotConnected,
+            // R8.4-7
+            _ => ResetReason::NoQueuePair,
+        }
+    }
+}
+
 impl TrpHeader {
     /// The RESET that answers a packet whose first 16 octets could be read, for a receiver that
     /// keeps no state.
@@ -75,12 +89,7 @@ impl TrpHeader {
     /// Why a RESET was sent; a reason that version 1 does not define means that the queue pair is
     /// gone.
     pub const fn reset_reason(&self) -> ResetReason {
-        match self.window & !ACKNOWLEDGES {
-            1 => ResetReason::Failed,
-            2 => ResetReason::NotConnected,
-            // R8.4-7
-            _ => ResetReason::NoQueuePair,
-        }
+        ResetReason::from_number((self.window & !ACKNOWLEDGES) as u64)
     }
 
     /// What a RESET acknowledges, if anything.

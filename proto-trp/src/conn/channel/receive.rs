@@ -1,0 +1,240 @@
+//! The receiving half: a message is placed and takes effect at once, or is refused by an answer.
+
+use super::super::config::Path;
+use super::super::connection::Connection;
+use super::super::host::Host;
+use super::super::packet::Refusal;
+use super::super::qp_state::QpState;
+use super::super::receive::place_write;
+use super::super::terminate::Offender;
+use super::message::{Answer, Handled, Message};
+use super::state::Intake;
+use crate::wire::message::MESSAGE_HEAD_LEN;
+use crate::wire::{
+    MessageFlags, MessageHead, MessageKind, Msn, ParseError, ResetReason, Stag, TaggedOffset,
+    TerminateCause,
+};
+use urdma_types::{Qpn, Time};
+
+impl Connection {
+    /// Processes a message that was addressed to this queue pair. The driver has room for an answer
+    /// and, if there is one, writes it before it counts the message as settled. The clock is read
+    /// only if the message concerns a pause.
+    #[inline]
+    pub fn handle_message<H: Host>(
+        &mut self,
+        now: impl FnOnce() -> Time,
+        message: &Message<'_, H::Body>,
+        host: &mut H,
+    ) -> Handled {
+        self.stats.rx_datagrams += 1;
+        self.stats.rx_octets += (MESSAGE_HEAD_LEN + message.payload_len) as u64;
+        let head = &message.head;
+        // C7-2
+        let is_plain = self.channel.intake == Intake::Open
+            && head.connection_id == self.peer.rx_id
+            && self.is_peer(message);
+        let done = match head.kind {
+            MessageKind::Send if is_plain => self.take_send(message, host),
+            MessageKind::Write if is_plain => {
+                let (stag, to) = (Stag(head.number), TaggedOffset(head.offset));
+                let payload = (MESSAGE_HEAD_LEN, message.payload_len);
+                // RFC5040-5.1-2
+                place_write(stag, to, payload, message.body, host)
+            }
+            _ => return self.handle_aside(now, message, host),
+        };
+        match done {
+            Ok(()) => Handled::Settled,
+            Err(refusal) => self.refuse_message(refusal, message, host),
+        }
+    }
+
+    /// A segment of a Send.
+    #[inline]
+    fn take_send<H: Host>(
+        &mut self,
+        message: &Message<'_, H::Body>,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let head = &message.head;
+        let offset = head.message_offset().map_err(refusal_of)?;
+        let (msn, len) = (Msn(head.number), message.payload_len);
+        self.rq.named = head.shared_queue;
+        self.place_message(msn, offset, (MESSAGE_HEAD_LEN, len), message.body, host)?;
+        self.commit_message(head.number, offset, super::super::num::len32(len))?;
+        if !head.flags.contains(MessageFlags::LAST) {
+            return Ok(());
+        }
+        let invalidates = head.flags.contains(MessageFlags::INVALIDATE);
+        let has_immediate = head.flags.contains(MessageFlags::HAS_IMMEDIATE) && !invalidates;
+        let solicited = head.flags.contains(MessageFlags::SOLICITED);
+        let imm = has_immediate.then_some(head.ulp);
+        self.end_message(solicited, imm, invalidates.then_some(head.ulp), host)
+    }
+
+    /// Whether the source of a message is the queue pair that this one is connected to.
+    #[inline]
+    fn is_peer<B: ?Sized>(&self, message: &Message<'_, B>) -> bool {
+        self.peer.remote_qpn == Some(Qpn::new(message.from, message.head.source))
+    }
+
+    /// Whether a message is of this connection.
+    fn is_of_connection<B: ?Sized>(&self, message: &Message<'_, B>) -> bool {
+        let id = message.head.connection_id;
+        self.peer.path == Path::Channel
+            && self.is_peer(message)
+            && (id == self.peer.rx_id || (self.sends_stream && id == self.peer.tx_id))
+    }
+
+    /// Processes a message that is no segment of a Send or Write, or comes while requests are not
+    /// simply taken.
+    #[inline(never)]
+    fn handle_aside<H: Host>(
+        &mut self,
+        now: impl FnOnce() -> Time,
+        message: &Message<'_, H::Body>,
+        host: &mut H,
+    ) -> Handled {
+        let head = &message.head;
+        if matches!(self.state, QpState::Reset | QpState::Init) {
+            self.stats.rx_wrong_state += 1;
+            return Handled::with(Answer::reset(head, ResetReason::NotConnected));
+        }
+        let is_unreliable = head.flags.contains(MessageFlags::UNRELIABLE);
+        // C7-2
+        // R13-3
+        if !self.is_of_connection(message) || is_unreliable != self.unreliable {
+            self.stats.rx_wrong_id += 1;
+            return Handled::with(Answer::reset(head, ResetReason::NotConnected));
+        }
+        if self.state == QpState::Error {
+            return self.answer_late(head);
+        }
+        if head.kind.is_of_work_request() {
+            if self.unreliable {
+                self.take_unreliable_message(message, host);
+                return Handled::Settled;
+            }
+            return self.take_message(message, host);
+        }
+        match head.kind {
+            MessageKind::Terminate => match message.segment() {
+                Ok(segment) => self.on_terminate(&segment.kind, host),
+                Err(_) => self.stats.rx_malformed += 1,
+            },
+            MessageKind::NotReady => self.on_not_ready(now, head, host),
+            MessageKind::Reset => self.on_reset_message(now, head, host),
+            MessageKind::Fin => self.on_fin(now(), host),
+            _ => self.stats.rx_malformed += 1,
+        }
+        Handled::Settled
+    }
+
+    /// A request or response, of any kind.
+    fn take_message<H: Host>(&mut self, message: &Message<'_, H::Body>, host: &mut H) -> Handled {
+        let head = &message.head;
+        // C8.2-1: responses are still taken.
+        if !head.kind.is_response() && self.channel.intake != Intake::Open && !self.reopens(head) {
+            self.stats.rx_deferred += 1;
+            return Handled::Settled;
+        }
+        self.note_established(host);
+        if matches!(head.kind, MessageKind::Send | MessageKind::Immediate) {
+            self.rq.named = head.shared_queue;
+        }
+        let placed = match message.segment() {
+            Ok(segment) => self.place(&segment, message.body, host),
+            Err(error) => Err(refusal_of(error)),
+        };
+        let done =
+            placed.and_then(|commit| self.commit(&commit, host).map_err(|(_, refusal)| refusal));
+        match done {
+            // A response may have shown that a request of this end fails.
+            Ok(()) => self.terminate_now(),
+            Err(refusal) => self.refuse_message(refusal, message, host),
+        }
+    }
+
+    /// Whether the peer's requests are taken from this one on, after some were refused or before
+    /// any was taken.
+    fn reopens(&mut self, head: &MessageHead) -> bool {
+        let reopens = match self.channel.intake {
+            Intake::Open => true,
+            // C8.3-1
+            Intake::FromStart => head.flags.contains(MessageFlags::START),
+            // C8.2-1
+            Intake::FromEpoch(refused) => head.flags.and(MessageFlags::EPOCH) != refused,
+        };
+        if reopens {
+            self.channel.intake = Intake::Open;
+            (self.refused, self.controls.rnr) = (false, false);
+        }
+        reopens
+    }
+
+    /// A message of an unreliable connection.
+    fn take_unreliable_message<H: Host>(&mut self, message: &Message<'_, H::Body>, host: &mut H) {
+        let Ok(segment) = message.segment() else {
+            self.stats.rx_malformed += 1;
+            return;
+        };
+        self.note_established(host);
+        if message.head.flags.contains(MessageFlags::START) {
+            self.arrived.forget_writes();
+        }
+        self.rq.named = message.head.shared_queue;
+        self.on_unreliable(&segment, message.body, host);
+    }
+
+    /// A message was not accepted: the answer to it.
+    #[cold]
+    fn refuse_message<H: Host>(
+        &mut self,
+        refusal: Refusal,
+        message: &Message<'_, H::Body>,
+        host: &mut H,
+    ) -> Handled {
+        let fault = match refusal {
+            Refusal::NotReady => return self.refuse_requests(&message.head),
+            // Nothing is sent again because it could not be read.
+            Refusal::Later => Refusal::Fault(TerminateCause::STREAM_CATASTROPHIC),
+            fault => fault,
+        };
+        match message.segment() {
+            Ok(segment) => self.end_by(fault, &Offender::Segment(&segment), host),
+            Err(_) => {
+                self.stats.rx_malformed += 1;
+                self.end_by(fault, &Offender::Octets(&[], 0), host);
+            }
+        }
+        self.terminate_now()
+    }
+
+    /// The Terminate that is to be sent, if there is one, as the answer to the present message.
+    fn terminate_now(&mut self) -> Handled {
+        if !std::mem::take(&mut self.controls.terminate) {
+            return Handled::Settled;
+        }
+        Handled::with(self.terminate_message())
+    }
+
+    /// The answer to a message that arrives in ERROR.
+    #[cold]
+    fn answer_late(&mut self, head: &MessageHead) -> Handled {
+        self.stats.rx_wrong_state += 1;
+        if !head.kind.is_of_work_request() || self.unreliable {
+            return Handled::Settled;
+        }
+        self.controls.terminate = false;
+        let terminate = self.terminate_message();
+        Handled::with(terminate.or_else(|| Answer::reset(head, ResetReason::Failed)))
+    }
+}
+
+/// Why a message is refused that is no valid segment.
+#[cold]
+fn refusal_of(error: ParseError) -> Refusal {
+    let cause = error.terminate_cause();
+    Refusal::Fault(cause.unwrap_or(TerminateCause::MESSAGE_TOO_LONG))
+}

@@ -1,0 +1,213 @@
+//! Refused requests: NOT_READY (no receive request) and RESET (no queue pair) at both ends, and the
+//! pause until the requests are sent again (doc/spec/channel.md, sections 8.2 and 8.3).
+
+use super::super::connection::Connection;
+use super::super::host::Host;
+use super::super::types::{SendOp, Status};
+use super::message::{Answer, Handled};
+use super::state::Intake;
+use crate::wire::{MessageFlags, MessageHead, MessageKind, ResetReason, RnrTimer};
+use urdma_types::Time;
+
+/// The pause after the first RESET of a queue pair that is not connected.
+const FIRST_PAUSE_NS: u64 = 1_000_000;
+/// The pause doubles with each further one up to 16 ms.
+const PAUSE_DOUBLINGS: u32 = 4;
+
+impl Connection {
+    /// A request finds no receive request: it and those after it are refused until the peer starts
+    /// again.
+    pub(super) fn refuse_requests(&mut self, head: &MessageHead) -> Handled {
+        self.stats.rx_deferred += 1;
+        self.stats.rnr_sent += 1;
+        self.refused = true;
+        // C8.2-1
+        self.channel.intake = Intake::FromEpoch(head.flags.and(MessageFlags::EPOCH));
+        Handled::with(self.not_ready_message())
+    }
+
+    /// The NOT_READY for the message that is expected, while requests are refused.
+    pub(super) fn not_ready_message(&self) -> Option<Answer> {
+        let Intake::FromEpoch(epoch) = self.channel.intake else {
+            return None;
+        };
+        Some(Answer::of_head(&MessageHead {
+            number: self.rq.head_msn,
+            offset: u64::from(self.rnr_code()),
+            ..self.head_to_peer(MessageKind::NotReady, epoch)
+        }))
+    }
+
+    /// The peer has no receive request for a message.
+    #[cold]
+    pub(super) fn on_not_ready<H: Host>(
+        &mut self,
+        now: impl FnOnce() -> Time,
+        head: &MessageHead,
+        host: &mut H,
+    ) {
+        let [code, ..] = head.offset.to_le_bytes();
+        let until = now().plus_ns(u64::from(RnrTimer::new(code).as_us()) * 1_000);
+        let pause = &mut self.channel.pause;
+        if head.flags.and(MessageFlags::EPOCH) != self.channel.flags.and(MessageFlags::EPOCH) {
+            // A repeated one: the peer may have become ready in the meantime.
+            let is_last = pause.refusals > 0 && pause.refused == head.number;
+            if is_last && pause.until != Time::NEVER {
+                pause.until = pause.until.earlier(until);
+            }
+            return;
+        }
+        let refusals = match pause.refusals {
+            count if count > 0 && pause.refused == head.number => count + 1,
+            _ => 1,
+        };
+        let Some(index) = self.find_message(head.number) else {
+            return;
+        };
+        self.stats.rnr_received += 1;
+        // C8.2-2
+        if !self.may_be_refused(refusals) {
+            self.flush(Some((index, Status::RnrRetryExceeded)), None, host);
+            return;
+        }
+        // What a Write has placed stays: only its immediate data is refused.
+        let wqe = self.sq.get(index);
+        let keeps = matches!(wqe.op, SendOp::Write { .. });
+        self.rewind(index, if keeps { wqe.progress } else { 0 });
+        self.channel.pause.refusals = refusals;
+        self.channel.pause.refused = head.number;
+        self.channel.unconnected.count = 0;
+        // C8.2-2
+        self.channel.begin_pause(until);
+    }
+
+    /// The request that was begun with this message of queue 0.
+    fn find_message(&self, msn: u32) -> Option<u32> {
+        (0..self.sq.len())
+            .map(|ahead| self.sq.head.wrapping_add(ahead))
+            .take_while(|&index| self.sq.get(index).started)
+            .find(|&index| {
+                let wqe = self.sq.get(index);
+                wqe.msn == msn && wqe.has_msn() && !wqe.is_request()
+            })
+    }
+
+    /// No queue pair takes a message of this connection.
+    #[cold]
+    pub(super) fn on_reset_message<H: Host>(
+        &mut self,
+        now: impl FnOnce() -> Time,
+        head: &MessageHead,
+        host: &mut H,
+    ) {
+        self.channel.resets += 1;
+        if self.unreliable {
+            return;
+        }
+        if self.peer_closed {
+            // After a FIN requests fail later; what was refused does not complete until then.
+            self.take_back_all();
+            return;
+        }
+        match ResetReason::from_number(head.offset) {
+            ResetReason::NotConnected => {
+                let is_of_epoch = head.flags.and(MessageFlags::EPOCH) == self.channel.epoch();
+                if is_of_epoch && self.channel.pause.until == Time::NEVER {
+                    self.on_not_connected(now(), host);
+                }
+            }
+            ResetReason::Failed if !self.config.fails_with_peer => {
+                if self.sq.len() > 0 {
+                    self.fail_oldest(host);
+                }
+            }
+            ResetReason::Failed | ResetReason::NoQueuePair => self.peer_gone(host),
+        }
+    }
+
+    /// The peer's queue pair may be connected yet: all requests are sent again later.
+    fn on_not_connected<H: Host>(&mut self, now: Time, host: &mut H) {
+        if !self.take_back_all() {
+            return;
+        }
+        let is_quiet = self.heard_nothing();
+        let (heard, head) = (self.heard(), self.sq.head);
+        let unconnected = &mut self.channel.unconnected;
+        if !is_quiet {
+            (unconnected.count, unconnected.since) = (0, now);
+        }
+        (unconnected.heard, unconnected.head) = (heard, head);
+        let delay_ns = FIRST_PAUSE_NS << unconnected.count.min(PAUSE_DOUBLINGS);
+        unconnected.count += 1;
+        self.channel.pause.refusals = 0;
+        // C8.3-1
+        self.channel.start_anew();
+        self.channel
+            .begin_pause(now.plus_ns(delay_ns).earlier(self.give_up_at()));
+        if self.give_up_at() <= now {
+            self.give_up(host);
+        }
+    }
+
+    /// Messages of the peer that are no RESETs.
+    fn heard(&self) -> u64 {
+        self.stats.rx_datagrams - self.channel.resets
+    }
+
+    /// Whether nothing but RESETs was heard, and nothing completed, since the last RESET of a queue
+    /// pair that is not connected.
+    fn heard_nothing(&self) -> bool {
+        let unconnected = &self.channel.unconnected;
+        let (heard, head) = (unconnected.heard, unconnected.head);
+        unconnected.count > 0 && (heard, head) == (self.heard(), self.sq.head)
+    }
+
+    /// When requests to a queue pair that is not connected fail.
+    fn give_up_at(&self) -> Time {
+        let budget_ns = self.recovery.nominal_ns();
+        budget_ns.map_or(Time::NEVER, |budget_ns| {
+            self.channel.unconnected.since.plus_ns(budget_ns)
+        })
+    }
+
+    /// Takes back every request that was begun, as if it had not been sent; false if there is none.
+    fn take_back_all(&mut self) -> bool {
+        let head = self.sq.head;
+        let has_begun = self.sq.len() > 0 && self.sq.get(head).started;
+        if has_begun {
+            self.rewind(head, 0);
+        }
+        has_begun
+    }
+
+    /// The pause is over.
+    #[cold]
+    pub(in crate::conn) fn end_pause<H: Host>(&mut self, now: Time, host: &mut H) {
+        self.channel.pause.until = Time::NEVER;
+        if self.heard_nothing() && self.give_up_at() <= now {
+            self.give_up(host);
+        }
+    }
+
+    /// The first of the requests that were taken back was sent again.
+    #[cold]
+    pub(super) fn note_retry(&mut self, position: u64) {
+        self.channel.pause.retry = Some(position + 1);
+    }
+
+    /// Messages were settled: the request that was sent again may be among them.
+    #[cold]
+    pub(super) fn end_retry(&mut self) {
+        let settled = self.channel.settled;
+        if self
+            .channel
+            .pause
+            .retry
+            .is_some_and(|retry| retry <= settled)
+        {
+            self.channel.is_paused = false;
+            self.channel.pause.retry = None;
+            self.channel.unconnected.count = 0;
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! The sending half: work requests become messages. A request is done when the peer has settled
+//! its last message.
+
+use super::super::config::RtsParams;
+use super::super::connection::Connection;
+use super::super::host::Host;
+use super::super::recovery::PathTiming;
+use super::super::transmit::Next;
+use super::super::txwindow::{SegmentSource, SegmentSpec};
+use super::super::types::SendOp;
+use super::message::{Answer, MessagePlan, NextMessage, Written};
+use crate::wire::message::{encode_message_body, CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
+use crate::wire::{connection_id, MessageFlags, MessageHead, MessageKind, Msn, SegmentKind};
+use urdma_types::Qpn;
+
+impl Connection {
+    /// Starts the outgoing stream of messages.
+    pub(in crate::conn) fn start_messages(&mut self, remote_qpn: Qpn, params: &RtsParams) {
+        self.sends_stream = true;
+        self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
+        let service = MessageFlags::UNRELIABLE.when(self.unreliable);
+        // C8.3-1
+        self.channel.flags = MessageFlags::START | service;
+        if !self.unreliable {
+            self.peer.max_rd_atomic = u32::from(params.max_rd_atomic);
+            self.recovery.start(PathTiming::MEMORY, params);
+        }
+    }
+
+    /// What message would be written next, and the frame that it needs; `None` if nothing may be
+    /// written now. For connections over a channel, while it has room for a message of work
+    /// requests.
+    #[inline]
+    pub fn plan_message(&self) -> Option<MessagePlan> {
+        let is_aside = self.controls.any()
+            | self.channel.is_paused
+            | self.peer_closed
+            | self.closing
+            | self.responder.has_answers();
+        if is_aside {
+            return self.plan_aside();
+        }
+        self.plan_request_message()
+    }
+
+    #[inline]
+    fn plan_request_message(&self) -> Option<MessagePlan> {
+        let spec = self.next_request_segment()?;
+        Some(MessagePlan {
+            next: match spec.source {
+                SegmentSource::Message(_) => NextMessage::Part,
+                _ => NextMessage::Request,
+            },
+            last: spec.last,
+            len: spec.len,
+        })
+    }
+
+    /// The next message where it may be another than a request.
+    #[inline(never)]
+    fn plan_aside(&self) -> Option<MessagePlan> {
+        if let Some(control) = self.controls.next() {
+            return Some(MessagePlan {
+                next: match control {
+                    Next::Terminate => NextMessage::Terminate,
+                    Next::Rnr => NextMessage::NotReady,
+                    _ => NextMessage::Fin,
+                },
+                last: true,
+                len: 0,
+            });
+        }
+        if !self.state.receives() || self.peer_closed || self.closing {
+            return None;
+        }
+        // C8.2-2
+        let may_request = self.channel.may_request();
+        let request = || self.plan_request_message().filter(|_| may_request);
+        let Some(answer) = self.next_answer_segment() else {
+            return request();
+        };
+        let response = MessagePlan {
+            next: NextMessage::Response,
+            last: answer.last,
+            len: answer.len,
+        };
+        if self.answers_turn {
+            return Some(response);
+        }
+        Some(request().unwrap_or(response))
+    }
+
+    /// Writes the message that [`Connection::plan_message`] has just planned: its beginning into
+    /// the cell at `position`, the octets that the plan says into `frame`.
+    ///
+    /// `None` if the payload could not be gathered (the request then ends with an error), or if the
+    /// request was local and nothing is sent for it; there may be more to send.
+    ///
+    /// # Panics
+    /// If `frame` is shorter than the plan.
+    #[inline]
+    pub fn write_message<H: Host>(
+        &mut self,
+        plan: MessagePlan,
+        position: u64,
+        cell: &mut [u8; CELL_LEN],
+        frame: &mut [u8],
+        host: &mut H,
+    ) -> Option<Written> {
+        let written = if plan.next == NextMessage::Part {
+            self.write_part(plan, position, cell, frame, host)?
+        } else {
+            self.write_aside(plan, position, cell, frame, host)?
+        };
+        self.stats.tx_datagrams += 1;
+        self.stats.tx_octets += (written.cell_octets + written.frame_octets) as u64;
+        Some(written)
+    }
+
+    /// Writes a segment of a Send or Write.
+    #[inline]
+    fn write_part<H: Host>(
+        &mut self,
+        plan: MessagePlan,
+        position: u64,
+        cell: &mut [u8; CELL_LEN],
+        frame: &mut [u8],
+        host: &mut H,
+    ) -> Option<Written> {
+        let index = self.sq.next;
+        if !self.sq.get(index).started {
+            self.start_request(index);
+        }
+        let spec = SegmentSpec {
+            source: SegmentSource::Message(index),
+            offset: self.sq.get(index).progress,
+            len: plan.len,
+            last: plan.last,
+        };
+        let (room, payload) = split(cell);
+        self.part_head(index, &spec).encode(room);
+        let len = plan.len as usize;
+        let written = if len <= CELL_PAYLOAD_LEN {
+            if !self.put_payload(index, spec.offset, &mut payload[..len], host) {
+                return None;
+            }
+            Written {
+                cell_octets: MESSAGE_HEAD_LEN + len,
+                frame_octets: 0,
+            }
+        } else {
+            if !self.put_payload(index, spec.offset, &mut frame[..len], host) {
+                return None;
+            }
+            Written {
+                cell_octets: MESSAGE_HEAD_LEN,
+                frame_octets: len,
+            }
+        };
+        self.note_request(position, &spec, host);
+        Some(written)
+    }
+
+    /// The head of a segment of a Send or Write.
+    #[inline]
+    fn part_head(&self, index: u32, spec: &SegmentSpec) -> MessageHead {
+        let wqe = self.sq.get(index);
+        let flags = self.channel.flags
+            | MessageFlags::LAST.when(spec.last)
+            | MessageFlags::HAS_IMMEDIATE.when(wqe.imm.is_some());
+        let head = self.head_to_peer(MessageKind::Send, flags);
+        let solicited = MessageFlags::SOLICITED.when(wqe.flags.solicited);
+        match wqe.op {
+            // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
+            SendOp::Write { remote } => MessageHead {
+                kind: MessageKind::Write,
+                number: remote.stag,
+                offset: remote.to.wrapping_add(u64::from(spec.offset)),
+                ..head
+            },
+            // RFC5041-4.3-2, RFC5041-5.2-4
+            op => {
+                let (invalidates, ulp) = match op {
+                    // RFC5040-5.3-4
+                    SendOp::SendInvalidate { stag } => (true, stag),
+                    _ => (false, wqe.imm.unwrap_or(0)),
+                };
+                MessageHead {
+                    flags: head.flags | solicited | MessageFlags::INVALIDATE.when(invalidates),
+                    number: wqe.msn,
+                    offset: u64::from(spec.offset),
+                    ulp,
+                    shared_queue: self.shared_queue_of(index),
+                    ..head
+                }
+            }
+        }
+    }
+
+    /// The shared receive queue that a request names, or 0.
+    #[inline]
+    fn shared_queue_of(&self, index: u32) -> u32 {
+        if self.config.names_shared_queue {
+            self.sq.get(index).shared_queue
+        } else {
+            0
+        }
+    }
+
+    /// A head with everything but what the message is about.
+    #[inline]
+    pub(super) fn head_to_peer(&self, kind: MessageKind, flags: MessageFlags) -> MessageHead {
+        MessageHead {
+            kind,
+            flags,
+            destination: self.peer.index,
+            source: self.config.local_qpn.index(),
+            connection_id: if self.sends_stream {
+                self.peer.tx_id
+            } else {
+                self.peer.rx_id
+            },
+            number: 0,
+            offset: 0,
+            ulp: 0,
+            shared_queue: 0,
+        }
+    }
+
+    /// Records a message of a request that was written.
+    #[inline]
+    fn note_request<H: Host>(&mut self, position: u64, spec: &SegmentSpec, host: &mut H) {
+        self.channel.flags = self.channel.flags.without(MessageFlags::START);
+        self.note_sent(position, spec);
+        if self.unreliable {
+            self.forget_written(position, host);
+        } else if self.channel.is_paused {
+            self.note_retry(position);
+        }
+    }
+
+    /// Completes requests whose messages are all written.
+    #[cold]
+    fn forget_written<H: Host>(&mut self, position: u64, host: &mut H) {
+        self.channel.settled = position + 1;
+        self.complete_sends(host);
+    }
+
+    /// Writes a message that is no segment of a Send or Write.
+    #[inline(never)]
+    fn write_aside<H: Host>(
+        &mut self,
+        plan: MessagePlan,
+        position: u64,
+        cell: &mut [u8; CELL_LEN],
+        frame: &mut [u8],
+        host: &mut H,
+    ) -> Option<Written> {
+        let answer = match plan.next {
+            NextMessage::Part | NextMessage::Request => {
+                return self.write_request(position, cell, host)
+            }
+            NextMessage::Response => return self.write_reply(position, cell, frame, host),
+            NextMessage::Terminate => {
+                self.controls.terminate = false;
+                self.terminate_message()?
+            }
+            NextMessage::NotReady => {
+                self.controls.rnr = false;
+                self.not_ready_message()?
+            }
+            NextMessage::Fin => {
+                self.controls.fin = false;
+                let flags = self.channel.epoch();
+                Answer::of_head(&self.head_to_peer(MessageKind::Fin, flags))
+            }
+        };
+        let octets = answer.octets();
+        cell[..octets.len()].copy_from_slice(octets);
+        Some(Written {
+            cell_octets: octets.len(),
+            frame_octets: 0,
+        })
+    }
+
+    /// Writes a read, an atomic or immediate data, or executes a local request.
+    fn write_request<H: Host>(
+        &mut self,
+        position: u64,
+        cell: &mut [u8; CELL_LEN],
+        host: &mut H,
+    ) -> Option<Written> {
+        let spec = self.next_request_segment()?;
+        let index = match spec.source {
+            SegmentSource::Local(index) => {
+                self.do_local(index, host);
+                return None;
+            }
+            SegmentSource::Immediate(index) | SegmentSource::Request(index) => index,
+            _ => return None,
+        };
+        if !self.sq.get(index).started {
+            self.start_request(index);
+        }
+        let kind = self.request_kind(index, &spec);
+        let mut head = self.head_to_peer(MessageKind::Immediate, self.channel.flags);
+        head.shared_queue = self.shared_queue_of(index);
+        let head = head.of_segment(&kind, true);
+        let (room, rest) = split(cell);
+        head.encode(room);
+        let body = encode_message_body(&kind, rest).ok()?;
+        self.note_request(position, &spec, host);
+        Some(Written {
+            cell_octets: MESSAGE_HEAD_LEN + body,
+            frame_octets: 0,
+        })
+    }
+
+    /// Writes a segment of a response. A channel loses nothing, so the response is done with it.
+    fn write_reply<H: Host>(
+        &mut self,
+        position: u64,
+        cell: &mut [u8; CELL_LEN],
+        frame: &mut [u8],
+        host: &mut H,
+    ) -> Option<Written> {
+        let spec = self.next_answer_segment()?;
+        let SegmentSource::Response(entry) = spec.source else {
+            return None;
+        };
+        let (kind, source) = self.responder.segment_kind(entry, &spec);
+        let head = self.head_to_peer(MessageKind::ReadResponse, self.channel.epoch());
+        let (room, rest) = split(cell);
+        head.of_segment(&kind, spec.last).encode(room);
+        let len = spec.len as usize;
+        let written = match source {
+            None => Written {
+                cell_octets: MESSAGE_HEAD_LEN + encode_message_body(&kind, rest).ok()?,
+                frame_octets: 0,
+            },
+            Some(source) => {
+                let (in_cell, in_frame) = if len <= CELL_PAYLOAD_LEN {
+                    (len, 0)
+                } else {
+                    (0, len)
+                };
+                let payload = if in_frame == 0 {
+                    &mut rest[..len]
+                } else {
+                    &mut frame[..len]
+                };
+                if len > 0 {
+                    if let Err(error) = host.read_remote(source, payload) {
+                        self.refuse_read(entry, error, host);
+                        return None;
+                    }
+                }
+                Written {
+                    cell_octets: MESSAGE_HEAD_LEN + in_cell,
+                    frame_octets: in_frame,
+                }
+            }
+        };
+        self.note_sent(position, &spec);
+        self.responder.acked(entry);
+        Some(written)
+    }
+
+    /// The Terminate of this end.
+    #[cold]
+    pub(super) fn terminate_message(&self) -> Option<Answer> {
+        let segment = SegmentKind::Terminate {
+            msn: Msn::FIRST,
+            terminate: self.terminate?,
+        };
+        let head = self.head_to_peer(MessageKind::Terminate, self.channel.epoch());
+        Some(Answer::with_body(
+            &head.of_segment(&segment, true),
+            &segment,
+        ))
+    }
+
+    /// The peer has settled every message before position `count`. The driver first processes the
+    /// messages that the peer had written when it counted.
+    #[inline]
+    pub fn settled<H: Host>(&mut self, count: u64, host: &mut H) {
+        if count <= self.channel.settled {
+            return;
+        }
+        self.channel.settled = count;
+        self.complete_sends_before(count, host);
+        if self.channel.is_paused {
+            self.end_retry();
+        }
+    }
+}
+
+/// The room for the head in a cell, and what follows it.
+#[inline]
+fn split(cell: &mut [u8; CELL_LEN]) -> (&mut [u8; MESSAGE_HEAD_LEN], &mut [u8; CELL_PAYLOAD_LEN]) {
+    let (head, rest) = cell
+        .split_first_chunk_mut::<MESSAGE_HEAD_LEN>()
+        .expect("a cell is longer than a head");
+    (head, rest.first_chunk_mut().expect("the rest of a cell"))
+}
