@@ -2,12 +2,16 @@
 //! rings and wake-ups.
 //!
 //! `cargo run --release -p proto-trp --example round`
+//!
+//! With the argument `channel` and a number it only sends that many messages over a channel, for
+//! valgrind to count instructions.
 
 use proto_trp::conn::{
-    AtomicOp, Completion, ConnConfig, Connection, Datagram, Event, Host, Path, Payload, PlaceError,
-    ProtectionError, RecvWr, RemoteAccess, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp,
-    SendWr, Sge, Time, HEAD_OCTETS,
+    AtomicOp, Completion, ConnConfig, Connection, Datagram, Event, Handled, Host, Message, Path,
+    Payload, PlaceError, ProtectionError, RecvWr, RemoteAccess, RemoteAddr, RtrParams, RtsParams,
+    SendFlags, SendOp, SendWr, Sge, Time, HEAD_OCTETS,
 };
+use proto_trp::wire::message::CELL_LEN;
 use proto_trp::wire::SEGMENT_HEAD_LEN;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -119,7 +123,7 @@ impl Host for Flat {
 
 const MAX_DATAGRAM: u32 = 65_536 + 30;
 
-fn pair() -> [(Connection, Flat); 2] {
+fn pair(path: Path) -> [(Connection, Flat); 2] {
     let qpn = |index| Qpn::new(SlotId::DAEMON, index);
     [(1, 2), (2, 1)].map(|(own, other)| {
         let mut conn = Connection::new(ConnConfig {
@@ -132,7 +136,7 @@ fn pair() -> [(Connection, Flat); 2] {
             max_datagram_octets: MAX_DATAGRAM,
             max_dest_rd_atomic: 4,
             min_rnr_timer: 12,
-            path: Path::Memory,
+            path,
         };
         let rts = RtsParams {
             local_psn: Psn::new(u32::from(own)),
@@ -189,7 +193,7 @@ fn carry(
 }
 
 fn measure(name: &str, op: SendOp, length: u32, signal_every: u64, rounds: u64) {
-    let [mut a, mut b] = pair();
+    let [mut a, mut b] = pair(Path::Memory);
     let mut frame = vec![0; MAX_DATAGRAM as usize];
     let sge = [Sge {
         addr: 4096,
@@ -235,7 +239,91 @@ fn measure(name: &str, op: SendOp, length: u32, signal_every: u64, rounds: u64) 
     assert!(a.1.completions >= rounds / signal_every - 1);
 }
 
+type End = (Connection, Flat);
+
+#[inline(never)]
+fn post_recv(end: &mut End, sge: &[Sge]) {
+    let recv = RecvWr {
+        wr_id: 1,
+        sges: sge,
+    };
+    end.0.post_recv(&recv, &mut end.1).expect("post_recv");
+}
+
+#[inline(never)]
+fn post_send(end: &mut End, sge: &[Sge]) {
+    let send = SendWr {
+        wr_id: 1,
+        op: SendOp::Send,
+        imm: None,
+        flags: SendFlags {
+            signaled: true,
+            ..SendFlags::default()
+        },
+        shared_queue: 0,
+        payload: Payload::Sges(sge),
+    };
+    end.0
+        .post_send(|| Time::ZERO, &send, &mut end.1)
+        .expect("post_send");
+}
+
+#[inline(never)]
+fn write(end: &mut End, position: u64, cell: &mut [u8; CELL_LEN]) -> usize {
+    let plan = end.0.plan_message().expect("a message");
+    let written = end
+        .0
+        .write_message(plan, position, cell, &mut [], &mut end.1);
+    written.expect("a message").cell_octets
+}
+
+#[inline(never)]
+fn take(end: &mut End, cell: &[u8]) {
+    let message = Message::parse(SlotId::DAEMON, cell, 0, cell).expect("a valid message");
+    let handled = end.0.handle_message(|| Time::ZERO, &message, &mut end.1);
+    assert!(matches!(handled, Handled::Settled), "a settled message");
+}
+
+#[inline(never)]
+fn settled(end: &mut End, count: u64) {
+    end.0.settled(count, &mut end.1);
+}
+
+/// Sends 64 octets over a channel, as often as `rounds` says.
+fn channel(rounds: u64) -> f64 {
+    let [mut a, mut b] = pair(Path::Channel);
+    let sge = [Sge {
+        addr: 4096,
+        length: 64,
+        lkey: 1,
+    }];
+    let mut cell = [0; CELL_LEN];
+    let clock = Instant::now();
+    let begin = busy(clock);
+    for round in 0..rounds {
+        post_recv(&mut b, black_box(&sge));
+        post_send(&mut a, black_box(&sge));
+        let len = write(&mut a, round, &mut cell);
+        take(&mut b, &cell[..len]);
+        // The cell of an answer says so.
+        settled(&mut a, round + 1);
+    }
+    let elapsed = busy(clock) - begin;
+    assert_eq!((a.1.completions, b.1.completions), (rounds, rounds));
+    elapsed.as_secs_f64() * 1e9 / rounds as f64
+}
+
 fn main() {
+    let mut arguments = std::env::args().skip(1);
+    if arguments
+        .next()
+        .is_some_and(|argument| argument == "channel")
+    {
+        let rounds = arguments.next().and_then(|number| number.parse().ok());
+        channel(rounds.unwrap_or(1));
+        return;
+    }
+    println!("send 64 over a channel: {:.1} ns", channel(2_000_000));
     let write = SendOp::Write {
         remote: RemoteAddr {
             stag: 1,

@@ -72,6 +72,31 @@ impl SendWqe {
         (!matches!(self.op, SendOp::Write { .. }) || self.imm.is_some()) && !self.op.is_local()
     }
 
+    /// Begins it: the message of a Send, or of immediate data, gets the next number of queue 0.
+    #[inline]
+    pub(super) fn start_message(&mut self, next_msn: &mut u32) {
+        self.started = true;
+        if self.imm.is_some() || !matches!(self.op, SendOp::Write { .. }) {
+            // RFC5041-4.3-3
+            self.msn = *next_msn;
+            *next_msn = next_msn.wrapping_add(1);
+        }
+    }
+
+    /// Records a segment of a Send or Write of `len` octets that was sent; `end` is one past its
+    /// number. Returns whether the request is sent.
+    #[inline]
+    pub(super) fn advance(&mut self, len: u32, last: bool, end: u64) -> bool {
+        self.progress += len;
+        let more = matches!(self.op, SendOp::Write { .. }) && self.imm.is_some();
+        let ends = last && !more;
+        if ends {
+            self.segmented = true;
+            self.end = end;
+        }
+        ends
+    }
+
     /// Whether it is done when everything before sequence number `una` is acknowledged.
     #[inline]
     pub(super) const fn is_done(&self, una: u64) -> bool {
@@ -79,6 +104,32 @@ impl SendWqe {
             self.answered
         } else {
             self.segmented && self.end <= una
+        }
+    }
+}
+
+/// The payload of a send request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source<'a> {
+    /// In registered memory.
+    Sges(&'a [Sge]),
+    /// Inline data.
+    Inline(&'a [u8]),
+}
+
+impl Source<'_> {
+    /// Copies octets from `offset` on to `payload`; false if the local memory may not be read.
+    #[inline]
+    pub(super) fn copy_to<H: Host>(self, offset: u32, payload: &mut [u8], host: &mut H) -> bool {
+        match self {
+            Source::Inline(octets) => {
+                let from = offset as usize;
+                payload.copy_from_slice(&octets[from..from + payload.len()]);
+                true
+            }
+            Source::Sges(sges) => {
+                payload.is_empty() || host.gather(sges, u64::from(offset), payload).is_ok()
+            }
         }
     }
 }
@@ -154,12 +205,19 @@ impl SendQueue {
         &self.sges[at..at + usize::from(self.wqes[slot].sge_count)]
     }
 
-    /// The inline data of a request.
+    /// A request and its payload.
     #[inline]
-    pub(super) fn inline_data(&self, index: u32) -> &[u8] {
+    pub(super) fn entry(&mut self, index: u32) -> (&mut SendWqe, Source<'_>) {
         let slot = slot32(index, self.mask);
-        let at = slot * self.max_inline;
-        &self.inline[at..at + self.wqes[slot].length as usize]
+        let wqe = &mut self.wqes[slot];
+        let source = if wqe.inline {
+            let at = slot * self.max_inline;
+            Source::Inline(&self.inline[at..at + wqe.length as usize])
+        } else {
+            let at = slot * self.max_sge;
+            Source::Sges(&self.sges[at..at + usize::from(wqe.sge_count)])
+        };
+        (wqe, source)
     }
 
     /// Whether a request must not be sent because it, or one before it, cannot be finished.
@@ -188,8 +246,7 @@ impl SendQueue {
                 if sges.len() > self.max_sge {
                     return Err(PostError::TooManySges);
                 }
-                let at = slot * self.max_sge;
-                self.sges[at..at + sges.len()].copy_from_slice(sges);
+                copy_list(&mut self.sges[slot * self.max_sge..], sges);
                 (total_length(sges)?, sges.len(), false)
             }
             Payload::Inline(parts) => (self.copy_inline(slot, parts)?, 0, true),
@@ -234,10 +291,29 @@ impl SendQueue {
     }
 }
 
+/// Copies a list to the beginning of `room`. Most have one element, which needs no loop.
+#[inline]
+fn copy_list(room: &mut [Sge], sges: &[Sge]) {
+    if let ([sge], Some(first)) = (sges, room.first_mut()) {
+        *first = *sge;
+    } else {
+        room[..sges.len()].copy_from_slice(sges);
+    }
+}
+
+/// Length of a scatter-gather list.
+#[inline]
+fn octets_of(sges: &[Sge]) -> u64 {
+    match sges {
+        [sge] => u64::from(sge.length),
+        sges => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+    }
+}
+
 /// Length of a scatter-gather list, at most 2^31 octets.
 #[inline]
 fn total_length(sges: &[Sge]) -> Result<u32, PostError> {
-    let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+    let total = octets_of(sges);
     // RFC5041-5.2-2
     if total > MAX_MESSAGE_OCTETS {
         return Err(PostError::MessageTooLong);
@@ -331,11 +407,13 @@ impl RecvQueue {
         &self.wqes[slot32(index, self.mask)]
     }
 
+    /// A request and its scatter-gather list.
     #[inline]
-    pub(super) fn sges(&self, index: u32) -> &[Sge] {
+    pub(super) fn entry(&self, index: u32) -> (&RecvWqe, &[Sge]) {
         let slot = slot32(index, self.mask);
         let at = slot * self.max_sge;
-        &self.sges[at..at + usize::from(self.wqes[slot].sge_count)]
+        let wqe = &self.wqes[slot];
+        (wqe, &self.sges[at..at + usize::from(wqe.sge_count)])
     }
 
     #[inline]
@@ -350,11 +428,10 @@ impl RecvQueue {
             return Err(PostError::TooManySges);
         }
         let slot = slot32(self.tail, self.mask);
-        let at = slot * self.max_sge;
-        self.sges[at..at + wr.sges.len()].copy_from_slice(wr.sges);
+        copy_list(&mut self.sges[slot * self.max_sge..], wr.sges);
         self.wqes[slot] = RecvWqe {
             wr_id: wr.wr_id,
-            capacity: wr.sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            capacity: octets_of(wr.sges),
             sge_count: u8::try_from(wr.sges.len()).map_err(|_| PostError::TooManySges)?,
             shared_queue: 0,
         };

@@ -443,7 +443,7 @@ impl Connection {
 
     /// Places `len` octets of `body` from `at`, the payload of a segment of a Send, into the
     /// receive request of the message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn place_message<H: Host>(
         &mut self,
         msn: Msn,
@@ -455,15 +455,16 @@ impl Connection {
         // RFC5040-5.3-2
         let index = self.recv_for(msn, host)?;
         let end = u64::from(offset) + len as u64;
+        let (wqe, sges) = self.rq.entry(index);
         // RFC5041-7.1-1
-        if end > self.rq.get(index).capacity {
+        if end > wqe.capacity {
             return Err(Refusal::Receive(
                 Status::LocalLengthError,
                 TerminateCause::MESSAGE_TOO_LONG,
             ));
         }
         if len > 0 {
-            host.scatter(self.rq.sges(index), u64::from(offset), body, at, len)
+            host.scatter(sges, u64::from(offset), body, at, len)
                 .map_err(|error| match error {
                     PlaceError::Protection(_) => Refusal::Receive(
                         Status::LocalProtectionError,

@@ -193,16 +193,14 @@ impl Connection {
     #[inline]
     pub(super) fn start_request(&mut self, index: u32) {
         let wqe = self.sq.get_mut(index);
-        wqe.started = true;
         if wqe.is_request() {
+            wqe.started = true;
             // RFC5041-4.3-3
             wqe.msn = self.request_msn;
             self.request_msn = self.request_msn.wrapping_add(1);
             self.reads_outstanding += 1;
-        } else if wqe.imm.is_some() || !matches!(wqe.op, SendOp::Write { .. }) {
-            // RFC5041-4.3-3
-            wqe.msn = self.message_msn;
-            self.message_msn = self.message_msn.wrapping_add(1);
+        } else {
+            wqe.start_message(&mut self.message_msn);
         }
     }
 
@@ -227,27 +225,25 @@ impl Connection {
     /// Advances the work request or response by the segment that was sent.
     #[inline]
     pub(super) fn note_sent(&mut self, seq: u64, spec: &SegmentSpec) {
-        let (index, ends) = match spec.source {
+        self.answers_turn = true;
+        match spec.source {
             SegmentSource::Response(_) => {
                 self.responder.sent(spec);
                 self.answers_turn = false;
-                return;
             }
             SegmentSource::Message(index) => {
                 let wqe = self.sq.get_mut(index);
-                wqe.progress += spec.len;
-                let more = matches!(wqe.op, SendOp::Write { .. }) && wqe.imm.is_some();
-                (index, spec.last && !more)
+                if wqe.advance(spec.len, spec.last, seq + 1) {
+                    self.sq.next = index.wrapping_add(1);
+                }
             }
-            SegmentSource::Immediate(index) | SegmentSource::Request(index) => (index, true),
-            SegmentSource::Local(_) | SegmentSource::Void => return,
-        };
-        self.answers_turn = true;
-        if ends {
-            let wqe = self.sq.get_mut(index);
-            wqe.segmented = true;
-            wqe.end = seq + 1;
-            self.sq.next = index.wrapping_add(1);
+            SegmentSource::Immediate(index) | SegmentSource::Request(index) => {
+                let wqe = self.sq.get_mut(index);
+                wqe.segmented = true;
+                wqe.end = seq + 1;
+                self.sq.next = index.wrapping_add(1);
+            }
+            SegmentSource::Local(_) | SegmentSource::Void => {}
         }
     }
 
@@ -381,17 +377,12 @@ impl Connection {
         payload: &mut [u8],
         host: &mut H,
     ) -> bool {
-        if self.sq.get(index).inline {
-            let from = offset as usize;
-            payload.copy_from_slice(&self.sq.inline_data(index)[from..from + payload.len()]);
-        } else if !payload.is_empty() {
-            let gathered = host.gather(self.sq.sges(index), u64::from(offset), payload);
-            if gathered.is_err() {
-                self.poison(index, Status::LocalProtectionError, host);
-                return false;
-            }
+        let (_, source) = self.sq.entry(index);
+        let copied = source.copy_to(offset, payload, host);
+        if !copied {
+            self.poison(index, Status::LocalProtectionError, host);
         }
-        true
+        copied
     }
 
     fn write_response<H: Host>(

@@ -4,13 +4,16 @@
 use super::super::config::RtsParams;
 use super::super::connection::Connection;
 use super::super::host::Host;
+use super::super::queue::SendWqe;
 use super::super::recovery::PathTiming;
 use super::super::transmit::Next;
-use super::super::txwindow::{SegmentSource, SegmentSpec};
-use super::super::types::SendOp;
+use super::super::txwindow::SegmentSource;
+use super::super::types::{SendOp, Status};
 use super::message::{Answer, MessagePlan, NextMessage, Written};
 use crate::wire::message::{encode_message_body, CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
-use crate::wire::{connection_id, MessageFlags, MessageHead, MessageKind, Msn, SegmentKind};
+use crate::wire::{
+    connection_id, ConnectionId, MessageFlags, MessageHead, MessageKind, Msn, SegmentKind,
+};
 use urdma_types::Qpn;
 
 impl Connection {
@@ -128,73 +131,39 @@ impl Connection {
         host: &mut H,
     ) -> Option<Written> {
         let index = self.sq.next;
-        if !self.sq.get(index).started {
-            self.start_request(index);
+        let (wqe, source) = self.sq.entry(index);
+        if !wqe.started {
+            wqe.start_message(&mut self.message_msn);
         }
-        let spec = SegmentSpec {
-            source: SegmentSource::Message(index),
-            offset: self.sq.get(index).progress,
-            len: plan.len,
-            last: plan.last,
-        };
-        let (room, payload) = split(cell);
-        self.part_head(index, &spec).encode(room);
-        let len = plan.len as usize;
-        let written = if len <= CELL_PAYLOAD_LEN {
-            if !self.put_payload(index, spec.offset, &mut payload[..len], host) {
-                return None;
-            }
-            Written {
-                cell_octets: MESSAGE_HEAD_LEN + len,
-                frame_octets: 0,
-            }
-        } else {
-            if !self.put_payload(index, spec.offset, &mut frame[..len], host) {
-                return None;
-            }
-            Written {
-                cell_octets: MESSAGE_HEAD_LEN,
-                frame_octets: len,
-            }
-        };
-        self.note_request(position, &spec, host);
-        Some(written)
-    }
-
-    /// The head of a segment of a Send or Write.
-    #[inline]
-    fn part_head(&self, index: u32, spec: &SegmentSpec) -> MessageHead {
-        let wqe = self.sq.get(index);
-        let flags = self.channel.flags
-            | MessageFlags::LAST.when(spec.last)
-            | MessageFlags::HAS_IMMEDIATE.when(wqe.imm.is_some());
-        let head = self.head_to_peer(MessageKind::Send, flags);
-        let solicited = MessageFlags::SOLICITED.when(wqe.flags.solicited);
-        match wqe.op {
-            // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
-            SendOp::Write { remote } => MessageHead {
-                kind: MessageKind::Write,
-                number: remote.stag,
-                offset: remote.to.wrapping_add(u64::from(spec.offset)),
-                ..head
+        let (room, rest) = split(cell);
+        let address = MessageHead {
+            flags: self.channel.flags,
+            destination: self.peer.index,
+            source: self.config.local_qpn.index(),
+            connection_id: self.peer.tx_id,
+            shared_queue: if self.config.names_shared_queue {
+                wqe.shared_queue
+            } else {
+                0
             },
-            // RFC5041-4.3-2, RFC5041-5.2-4
-            op => {
-                let (invalidates, ulp) = match op {
-                    // RFC5040-5.3-4
-                    SendOp::SendInvalidate { stag } => (true, stag),
-                    _ => (false, wqe.imm.unwrap_or(0)),
-                };
-                MessageHead {
-                    flags: head.flags | solicited | MessageFlags::INVALIDATE.when(invalidates),
-                    number: wqe.msn,
-                    offset: u64::from(spec.offset),
-                    ulp,
-                    shared_queue: self.shared_queue_of(index),
-                    ..head
-                }
-            }
+            ..NO_HEAD
+        };
+        part_head(wqe, plan.last, address).encode(room);
+        let len = plan.len as usize;
+        let (payload, written) = if len <= CELL_PAYLOAD_LEN {
+            (&mut rest[..len], in_cell(len))
+        } else {
+            (&mut frame[..len], in_frame(len))
+        };
+        if !source.copy_to(wqe.progress, payload, host) {
+            self.poison(index, Status::LocalProtectionError, host);
+            return None;
         }
+        if wqe.advance(plan.len, plan.last, position + 1) {
+            self.sq.next = index.wrapping_add(1);
+        }
+        self.note_request(position, host);
+        Some(written)
     }
 
     /// The shared receive queue that a request names, or 0.
@@ -220,18 +189,15 @@ impl Connection {
             } else {
                 self.peer.rx_id
             },
-            number: 0,
-            offset: 0,
-            ulp: 0,
-            shared_queue: 0,
+            ..NO_HEAD
         }
     }
 
-    /// Records a message of a request that was written.
+    /// Records that a message of a request was written.
     #[inline]
-    fn note_request<H: Host>(&mut self, position: u64, spec: &SegmentSpec, host: &mut H) {
+    fn note_request<H: Host>(&mut self, position: u64, host: &mut H) {
+        self.answers_turn = true;
         self.channel.flags = self.channel.flags.without(MessageFlags::START);
-        self.note_sent(position, spec);
         if self.unreliable {
             self.forget_written(position, host);
         } else if self.channel.is_paused {
@@ -309,11 +275,9 @@ impl Connection {
         let (room, rest) = split(cell);
         head.encode(room);
         let body = encode_message_body(&kind, rest).ok()?;
-        self.note_request(position, &spec, host);
-        Some(Written {
-            cell_octets: MESSAGE_HEAD_LEN + body,
-            frame_octets: 0,
-        })
+        self.note_sent(position, &spec);
+        self.note_request(position, host);
+        Some(in_cell(body))
     }
 
     /// Writes a segment of a response. A channel loses nothing, so the response is done with it.
@@ -334,20 +298,12 @@ impl Connection {
         head.of_segment(&kind, spec.last).encode(room);
         let len = spec.len as usize;
         let written = match source {
-            None => Written {
-                cell_octets: MESSAGE_HEAD_LEN + encode_message_body(&kind, rest).ok()?,
-                frame_octets: 0,
-            },
+            None => in_cell(encode_message_body(&kind, rest).ok()?),
             Some(source) => {
-                let (in_cell, in_frame) = if len <= CELL_PAYLOAD_LEN {
-                    (len, 0)
+                let (payload, written) = if len <= CELL_PAYLOAD_LEN {
+                    (&mut rest[..len], in_cell(len))
                 } else {
-                    (0, len)
-                };
-                let payload = if in_frame == 0 {
-                    &mut rest[..len]
-                } else {
-                    &mut frame[..len]
+                    (&mut frame[..len], in_frame(len))
                 };
                 if len > 0 {
                     if let Err(error) = host.read_remote(source, payload) {
@@ -355,10 +311,7 @@ impl Connection {
                         return None;
                     }
                 }
-                Written {
-                    cell_octets: MESSAGE_HEAD_LEN + in_cell,
-                    frame_octets: in_frame,
-                }
+                written
             }
         };
         self.note_sent(position, &spec);
@@ -392,6 +345,72 @@ impl Connection {
         if self.channel.is_paused {
             self.end_retry();
         }
+    }
+}
+
+const NO_HEAD: MessageHead = MessageHead {
+    kind: MessageKind::Send,
+    flags: MessageFlags::NONE,
+    destination: 0,
+    source: 0,
+    connection_id: ConnectionId::from_u32(0),
+    number: 0,
+    offset: 0,
+    ulp: 0,
+    shared_queue: 0,
+};
+
+/// The head of the next segment of a Send or Write, whose address is that of `head`.
+#[inline]
+fn part_head(wqe: &SendWqe, last: bool, head: MessageHead) -> MessageHead {
+    let flags = head.flags
+        | MessageFlags::LAST.when(last)
+        | MessageFlags::HAS_IMMEDIATE.when(wqe.imm.is_some());
+    match wqe.op {
+        // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
+        SendOp::Write { remote } => MessageHead {
+            kind: MessageKind::Write,
+            flags,
+            number: remote.stag,
+            offset: remote.to.wrapping_add(u64::from(wqe.progress)),
+            shared_queue: 0,
+            ..head
+        },
+        // RFC5041-4.3-2, RFC5041-5.2-4
+        op => {
+            let (invalidates, ulp) = match op {
+                // RFC5040-5.3-4
+                SendOp::SendInvalidate { stag } => (true, stag),
+                _ => (false, wqe.imm.unwrap_or(0)),
+            };
+            MessageHead {
+                flags: flags
+                    | MessageFlags::SOLICITED.when(wqe.flags.solicited)
+                    | MessageFlags::INVALIDATE.when(invalidates),
+                number: wqe.msn,
+                offset: u64::from(wqe.progress),
+                ulp,
+                ..head
+            }
+        }
+    }
+}
+
+/// A message with `len` octets behind the head, all of them in its cell.
+#[inline]
+const fn in_cell(len: usize) -> Written {
+    Written {
+        cell_octets: MESSAGE_HEAD_LEN + len,
+        frame_octets: 0,
+    }
+}
+
+/// A message whose payload of `len` octets is in a frame.
+#[inline]
+const fn in_frame(len: usize) -> Written {
+    Written {
+        cell_octets: MESSAGE_HEAD_LEN,
+        frame_octets: len,
     }
 }
 
