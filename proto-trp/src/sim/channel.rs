@@ -153,11 +153,28 @@ fn qpn(end: usize, number: usize) -> Qpn {
 }
 
 impl ChannelWorld {
-    /// Two processes with connections in INIT, or in RTS if they are not staggered.
+    /// Two processes with connections in RTS, or in INIT if they are staggered.
     ///
     /// # Panics
     /// When the setup is out of range.
     pub fn new(setup: &ChannelSetup, seed: u64) -> Self {
+        let mut world = Self::unconnected(setup, seed);
+        if !setup.staggered {
+            for number in 0..setup.connections {
+                for end in 0..2 {
+                    world.to_rtr(end, number);
+                    world.to_rts(end, number);
+                }
+            }
+        }
+        world
+    }
+
+    /// Two processes with connections in INIT.
+    ///
+    /// # Panics
+    /// When the setup is out of range.
+    pub fn unconnected(setup: &ChannelSetup, seed: u64) -> Self {
         let process = |end: usize| Process {
             region: Region::default(),
             written: setup.first,
@@ -181,23 +198,14 @@ impl ChannelWorld {
             stopped_until: Time::ZERO,
         };
         let hosts = || (0..setup.connections).map(|_| SimHost::default()).collect();
-        let mut world = Self {
+        Self {
             now: Time::from_ns(1_000_000),
             rng: Rng::new(seed),
             setup: *setup,
             processes: [process(0), process(1)],
             hosts: [hosts(), hosts()],
             frame: vec![0; LARGE_FRAME],
-        };
-        for number in 0..setup.connections {
-            for end in 0..2 {
-                if !setup.staggered {
-                    world.to_rtr(end, number);
-                    world.to_rts(end, number);
-                }
-            }
         }
-        world
     }
 
     /// A connection as its applications see it. Counts are stored before they look at completions.
@@ -508,7 +516,7 @@ impl ChannelWorld {
     }
 
     /// urdmad reports the end of the peer's process.
-    fn learn_end(&mut self, end: usize) {
+    pub fn learn_end(&mut self, end: usize) {
         self.processes[end].knows_end = true;
         // C8.4-1 of the specification.
         while self.take(end) {}
@@ -554,6 +562,36 @@ impl ChannelWorld {
             }
         }
         true
+    }
+
+    /// Lets everything happen until nothing is left to do, or `limit_ns` have passed.
+    pub fn run(&mut self, limit_ns: u64) {
+        let end = self.now.plus_ns(limit_ns);
+        loop {
+            self.settle_down();
+            let conns = self.processes.iter().flat_map(|process| &process.conns);
+            let next = conns.flatten().filter_map(Connection::next_deadline).min();
+            match next {
+                Some(next) if next <= end => self.expire(),
+                _ => break,
+            };
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Puts a message into the channel as if a queue pair of this end had written it.
+    pub fn forge(&mut self, end: usize, octets: &[u8]) {
+        let owner = Owner {
+            pair: None,
+            frame: None,
+        };
+        self.put(end, owner, octets.to_vec(), Vec::new());
+    }
+
+    /// The next message that an end would take.
+    pub fn next_message(&self, end: usize) -> Option<&[u8]> {
+        let cell = self.processes[1 - end].region.cells.front();
+        cell.map(|cell| &cell.octets[..])
     }
 
     /// What changes when anything happens but time.
