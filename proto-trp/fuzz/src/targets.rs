@@ -3,17 +3,18 @@
 //!
 //! The same functions replay `corpus/` in `tests/fuzz_corpus.rs`, with a stable compiler.
 
+use proto_trp::wire::message::{encode_message_body, MESSAGE_HEAD_LEN};
 use proto_trp::wire::{
-    self, AtomicRequest, AtomicResponse, DatagramHeader, Extensions, ImmediateData, Opcode,
-    PacketType, ReadRequest, ResetReason, Segment, TaggedHeader, Terminate, Train, TrainWriter,
-    TrpHeader, UntaggedHeader, HEAD_LEN_MAX, SEGMENT_HEAD_LEN,
+    self, AtomicRequest, AtomicResponse, DatagramHeader, Extensions, ImmediateData, MessageHead,
+    Opcode, PacketType, ReadRequest, ResetReason, Segment, TaggedHeader, Terminate, Train,
+    TrainWriter, TrpHeader, UntaggedHeader, HEAD_LEN_MAX, SEGMENT_HEAD_LEN,
 };
 
 /// A parser under test, by the name of its target and of its directory in `corpus/`.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const ALL: [Target; 10] = [
+pub const ALL: [Target; 12] = [
     ("trp_header", trp_header),
     ("extensions", extensions),
     ("ddp", ddp),
@@ -22,6 +23,8 @@ pub const ALL: [Target; 10] = [
     ("segment", segment),
     ("train", train),
     ("datagram", datagram),
+    ("message", message),
+    ("messages", messages),
     ("operations", operations),
     ("cm_message", cm_message),
 ];
@@ -29,6 +32,32 @@ pub const ALL: [Target; 10] = [
 /// [`proto_trp::sim::fuzz_operations`].
 pub fn operations(octets: &[u8]) {
     proto_trp::sim::fuzz_operations(octets);
+}
+
+/// [`proto_trp::sim::fuzz_messages`].
+pub fn messages(octets: &[u8]) {
+    proto_trp::sim::fuzz_messages(octets);
+}
+
+/// [`MessageHead::parse`], and the message in a cell as a segment.
+pub fn message(octets: &[u8]) {
+    let Ok(head) = MessageHead::parse(octets) else {
+        return;
+    };
+    let mut buf = [0; MESSAGE_HEAD_LEN];
+    head.encode(&mut buf);
+    assert_eq!(MessageHead::decode(&buf), Ok(head));
+    let rest = &octets[MESSAGE_HEAD_LEN..];
+    let Ok(segment) = head.segment(rest, rest.len()) else {
+        return;
+    };
+    assert!(segment.payload_len <= rest.len());
+    let again = head.of_segment(&segment.kind, segment.last);
+    let mut body = [0; HEAD_LEN_MAX];
+    let body_len = encode_message_body(&segment.kind, &mut body).expect("every body fits");
+    let len = body_len + segment.payload_len;
+    let same = again.segment(&body[..len.min(HEAD_LEN_MAX)], len);
+    assert_eq!(same.map(|segment| segment.kind), Ok(segment.kind));
 }
 
 /// [`TrpHeader::parse`].

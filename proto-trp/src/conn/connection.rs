@@ -372,6 +372,11 @@ impl Connection {
         self.recovery.largest_transmission = count;
     }
 
+    /// What the sink STags of reads are made from, for simulations of a peer that knows it.
+    pub(crate) fn cookie(&self) -> u32 {
+        self.cookie
+    }
+
     /// The owner destroys the queue pair. The last datagrams (acknowledgement, FIN) are then
     /// transmitted, after which the connection may be dropped.
     pub fn close(&mut self) {

@@ -12,7 +12,7 @@ use crate::conn::{
     answer_unknown, ConnConfig, Connection, Handled, Message, Path, RtrParams, RtsParams, Time,
 };
 use crate::wire::message::CELL_LEN;
-use crate::wire::MessageKind;
+use crate::wire::{connection_id, MessageFlags, MessageHead, MessageKind};
 use std::collections::VecDeque;
 use urdma_types::{Psn, Qpn, SlotId};
 
@@ -581,11 +581,43 @@ impl ChannelWorld {
 
     /// Puts a message into the channel as if a queue pair of this end had written it.
     pub fn forge(&mut self, end: usize, octets: &[u8]) {
+        self.forge_with(end, octets, Vec::new());
+    }
+
+    /// As [`ChannelWorld::forge`], with a payload in a frame.
+    pub fn forge_with(&mut self, end: usize, octets: &[u8], frame: Vec<u8>) {
         let owner = Owner {
             pair: None,
             frame: None,
         };
-        self.put(end, owner, octets.to_vec(), Vec::new());
+        self.put(end, owner, octets.to_vec(), frame);
+    }
+
+    /// The head of a message of the first connection, as an end addresses it.
+    pub fn address(&self, end: usize) -> MessageHead {
+        let [local, remote] = [qpn(end, 0), qpn(1 - end, 0)];
+        MessageHead {
+            kind: MessageKind::Send,
+            flags: MessageFlags::NONE,
+            destination: remote.index(),
+            source: local.index(),
+            connection_id: connection_id(local, remote, Psn::new(self.setup.ends.psn[end])),
+            number: 0,
+            offset: 0,
+            ulp: 0,
+            shared_queue: 0,
+        }
+    }
+
+    /// Settles what waits for an end without looking at it, and forgets what the end has written.
+    pub fn discard(&mut self, end: usize) {
+        let cells = &mut self.processes[1 - end].region.cells;
+        let count = std::mem::take(cells).len();
+        let process = &mut self.processes[end];
+        process.settled += count as u64;
+        process.unsettled.clear();
+        process.known = process.written;
+        self.store_counts(end);
     }
 
     /// The next message that an end would take.

@@ -9,10 +9,10 @@ use crate::conn::{
 };
 
 /// Octets as a source of choices; 0 after the last.
-struct Choices<'a>(&'a [u8]);
+pub(super) struct Choices<'a>(pub(super) &'a [u8]);
 
 impl Choices<'_> {
-    fn octet(&mut self) -> u8 {
+    pub(super) fn octet(&mut self) -> u8 {
         let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
         self.0 = rest;
         *first
