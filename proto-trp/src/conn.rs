@@ -15,8 +15,10 @@
 //!
 //! A connection may reach its peer in another process of the host through a channel
 //! ([`Path::Channel`]; doc/spec/channel.md, sections 7 and 8). It has messages instead of
-//! datagrams: [`Connection::handle_message`], [`Connection::settled`],
-//! [`Connection::plan_message`] and [`Connection::write_message`].
+//! datagrams. For each message that arrives the driver calls [`Connection::settled`] with the count
+//! that the message carries, and then [`Connection::handle_message`]. It then calls
+//! [`Connection::plan_message`] and [`Connection::write_message`] until there is no plan or no
+//! room.
 //!
 //! An acknowledgement that the peer requested can be sent directly after the datagram that
 //! requested it. [`Connection::poll_transmit`] combines plan and write for a buffer of full size;

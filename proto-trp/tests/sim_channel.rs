@@ -111,6 +111,29 @@ fn message_without_receive_request_is_sent_again_after_the_pause() {
 }
 
 #[test]
+fn only_the_refused_message_is_sent_until_it_is_settled() {
+    let mut world = ChannelWorld::new(&setup(), 1);
+    for id in 1..=3 {
+        send(&mut world, 0, id);
+        assert!(world.write(0));
+    }
+    world.settle_down();
+    assert_eq!(world.conn(0, 0).awaited_count(), None);
+    for id in 1..=3 {
+        recv(&mut world, 1, id);
+    }
+    world.now = world.now.plus_ns(MS);
+    assert!(world.expire());
+    assert!(world.write(0) && !world.write(0));
+    // Three cells were written before.
+    assert_eq!(world.conn(0, 0).awaited_count(), Some(4));
+    world.settle_down();
+    assert_eq!(world.conn(0, 0).awaited_count(), None);
+    let done = [1, 2, 3].map(|id| (id, Status::Success));
+    assert_eq!(outcome(&mut world, 0), done);
+}
+
+#[test]
 fn message_refused_too_often_fails_with_those_after_it() {
     let mut setup = setup();
     setup.ends.rnr_retry = 2;

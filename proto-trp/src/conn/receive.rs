@@ -443,7 +443,7 @@ impl Connection {
 
     /// Places `len` octets of `body` from `at`, the payload of a segment of a Send, into the
     /// receive request of the message.
-    #[inline(always)]
+    #[inline]
     pub(super) fn place_message<H: Host>(
         &mut self,
         msn: Msn,

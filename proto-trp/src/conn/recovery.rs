@@ -250,6 +250,7 @@ impl Recovery {
     }
 
     /// The probe timeout.
+    #[inline]
     pub(super) fn probe_interval_ns(&self) -> u64 {
         let variance = (4 * self.variance_ns).max(self.timing.granularity_ns);
         let base = self.smoothed_ns + variance + self.timing.max_ack_delay_ns;
@@ -258,6 +259,7 @@ impl Recovery {
     }
 
     /// When to probe next.
+    #[inline]
     pub(super) fn probe_deadline(&self) -> Time {
         let probe = self.probe_base.plus_ns(self.probe_interval_ns());
         match self.budget_ns {

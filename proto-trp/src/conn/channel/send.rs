@@ -333,6 +333,13 @@ impl Connection {
         ))
     }
 
+    /// The count of settled messages that this connection waits for before it sends more; `None` if
+    /// it waits for none. A driver that sleeps asks the peer to wake it then.
+    #[inline]
+    pub fn awaited_count(&self) -> Option<u64> {
+        self.channel.pause.retry
+    }
+
     /// The peer has settled every message before position `count`. The driver first processes the
     /// messages that the peer had written when it counted.
     #[inline]
