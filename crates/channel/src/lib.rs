@@ -19,7 +19,8 @@
 //! | [`channel`] | both halves: settling, completion, wake-ups; no unsafe |
 //! | [`page`] | the page of a process: sleeping, witness (unsafe) |
 //! | `map`, `futex` | memfd and mapping; futex(2) (unsafe) |
-//! | [`steps`], `sync`, `bits`, `model` | labels for crash tests; atomics (std or loom), prefetches; truncations; regions for loom |
+//! | [`steps`] | labels for crash tests |
+//! | `sync`, `bits`, `model` | atomics and prefetches; truncations; regions for loom |
 //!
 //! # Trust
 //!

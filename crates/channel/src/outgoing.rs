@@ -66,9 +66,9 @@ const CELLS_AHEAD: u64 = 8;
 ///
 /// `completed <= freed <= written <= completed + 2 * cells`: the counts of the peer free cells and
 /// frames at once, but owners are told only when the messages before these counts were processed
-/// (section 5). Otherwise two ends whose cells are all in use could wait for each other for ever, each
-/// with messages to take and no room for an answer. Until then at most one answer is written for
-/// each cell of the peer.
+/// (section 5). Otherwise two ends whose cells are all in use could wait for each other for ever,
+/// each with messages to take and no room for an answer. Until then at most one answer is written
+/// for each cell of the peer.
 #[derive(Debug)]
 pub struct Outgoing<S: Steps = Live> {
     region: OwnRegion,

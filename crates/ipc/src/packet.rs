@@ -118,9 +118,9 @@ impl PacketSocket {
         self.recv_flags(octets_max, MsgFlags::empty(), &mut [0; CONTROL_WORDS])
     }
 
-    /// As [`Self::recv`], but does not block, and receives as many descriptors as a packet can have.
-    /// The last close(2) of a descriptor may block as long as its sender chooses (a socket that
-    /// lingers, a file of a FUSE file system), so the caller decides which thread closes it.
+    /// As [`Self::recv`], but does not block, and receives as many descriptors as a packet can
+    /// have. The last close(2) of a descriptor may block as long as its sender chooses (a socket
+    /// that lingers, a file of a FUSE file system), so the caller decides which thread closes it.
     ///
     /// # Errors
     /// EAGAIN if there is no packet; else those of recvmsg(2); EMSGSIZE and EMFILE as for
