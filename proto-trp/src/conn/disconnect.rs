@@ -35,6 +35,7 @@ impl Connection {
         if !self.state.receives() || self.peer_closed || self.unreliable {
             return;
         }
+        // C8.4-1
         if self.sq.len() > 0 || self.config.fails_with_peer {
             self.fail_oldest(host);
         } else {

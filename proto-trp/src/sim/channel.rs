@@ -211,18 +211,13 @@ impl ChannelWorld {
     /// A connection as its applications see it. Counts are stored before they look at completions.
     pub fn pair(&mut self, number: usize) -> Pair<'_> {
         for end in 0..2 {
-            // C5-1 of the specification.
+            // An application observes no completion before its message is counted.
             self.store_counts(end);
         }
         Pair {
             world: self,
             number,
         }
-    }
-
-    /// The number of connections.
-    pub fn connections(&self) -> usize {
-        self.setup.connections
     }
 
     /// The connection of an end.
@@ -347,7 +342,7 @@ impl ChannelWorld {
     /// Takes a message, if there is one and room for the answer; false otherwise.
     pub fn take(&mut self, end: usize) -> bool {
         let peer_is_gone = self.processes[end].knows_end;
-        // C7-1 of the specification.
+        // Room for an answer first, so that two processes never wait for each other.
         let has_room = self.processes[end].unsettled.len() < self.setup.cells;
         if !has_room && !peer_is_gone {
             return false;
@@ -413,7 +408,7 @@ impl ChannelWorld {
     /// Writes a message of a connection.
     fn write_one(&mut self, end: usize, number: usize) -> bool {
         let process = &mut self.processes[end];
-        // C4-4 of the specification.
+        // The rest of the cells is left to answers.
         if process.unsettled.len() >= self.setup.cells - RESERVE || process.knows_end {
             return false;
         }
@@ -457,7 +452,7 @@ impl ChannelWorld {
     /// Reads the peer's counts, after the messages that they cover.
     pub fn read_counts(&mut self, end: usize) {
         let (settled, written) = self.processes[1 - end].region.counts;
-        // C5-3 of the specification.
+        // The answers that refuse some of the messages are among those before.
         while self.processes[end].settled < written {
             if !self.take(end) {
                 return;
@@ -469,7 +464,7 @@ impl ChannelWorld {
     /// The peer has settled the messages before `count`.
     fn settle(&mut self, end: usize, count: u64) {
         let process = &mut self.processes[end];
-        // C5-4 of the specification.
+        // Old counts, and those of messages that were not sent, are ignored.
         if count <= process.known || count > process.written {
             return;
         }
@@ -518,7 +513,7 @@ impl ChannelWorld {
     /// urdmad reports the end of the peer's process.
     pub fn learn_end(&mut self, end: usize) {
         self.processes[end].knows_end = true;
-        // C8.4-1 of the specification.
+        // What the process has written before its end counts.
         while self.take(end) {}
         let (settled, _) = self.processes[1 - end].region.counts;
         self.settle(end, settled);
