@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Compares the requirements of the specifications with the citations of them in the code.
 
-doc/spec/trp.md marks each sentence with MUST or MUST NOT by a tag, [R8.4-2]: the second requirement
-of section 8.4. doc/spec/rfc-requirements.md has a tag for each applicable requirement of an RFC,
+doc/spec/trp.md and doc/spec/channel.md mark each sentence with MUST or MUST NOT by a tag, [R8.4-2]
+or [C8.2-1]: the second requirement of section 8.4, and the first of section 8.2.
+doc/spec/rfc-requirements.md has a tag for each applicable requirement of an RFC,
 [RFC5040-5.2.1-3]. The code cites tags in a comment of its own, directly above the line that
 implements the requirement, optionally with a short description:
 
@@ -11,7 +12,7 @@ implements the requirement, optionally with a short description:
 
 Lists on standard output, and exits with 1 if there is any of:
 
-- a sentence of trp.md with MUST and without a tag, or an entry of rfc-requirements.md without one;
+- a sentence of trp.md or channel.md with MUST and without a tag, or an entry of rfc-requirements.md without one;
 - a tag that occurs twice, or in another section than its own;
 - a tag that no line of *.rs or *.c outside of tests cites;
 - a citation of a tag that does not exist, in another form, or not above code.
@@ -23,14 +24,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TRP = "doc/spec/trp.md"
+# Specifications, and the letter that their tags begin with.
+SPECIFICATIONS = {"doc/spec/trp.md": "R", "doc/spec/channel.md": "C"}
 RFCS = "doc/spec/rfc-requirements.md"
-# The heading in TRP whose section defines MUST.
+# The heading whose section defines MUST.
 CONVENTIONS = "Conventions"
 # The heading in RFCS under which entries have tags.
 APPLICABLE = "Requirements that apply"
 
-TAG = r"R(?:FC\d+-)?\d+(?:\.\d+)*-\d+"
+TAG = r"(?:R(?:FC\d+-)?|C)\d+(?:\.\d+)*-\d+"
 TAG_IN_TEXT = re.compile(rf"\[({TAG})\]")
 TAG_IN_CODE = re.compile(rf"\b{TAG}\b")
 CITATION = re.compile(rf"\s*// ({TAG}(?:, {TAG})*)(?:: \S.*)?$")
@@ -70,20 +72,20 @@ def paragraphs(text):
         yield item()
 
 
-def trp_tags(problems):
-    """Returns the tags of trp.md with their lines."""
+def spec_tags(page, letter, problems):
+    """Returns the tags of a specification with their lines."""
     found = {}
-    for line, section, chapter, text in paragraphs((ROOT / TRP).read_text(encoding="utf-8")):
+    for line, section, chapter, text in paragraphs((ROOT / page).read_text(encoding="utf-8")):
         if chapter == CONVENTIONS:
             continue
         for sentence in SENTENCE_END.split(text):
             tags = TAG_IN_TEXT.findall(sentence)
             if MUST.search(sentence) and not tags:
-                problems.append(f"{TRP}:{line}: MUST without a tag: {sentence}")
+                problems.append(f"{page}:{line}: MUST without a tag: {sentence}")
             for tag in tags:
-                add(found, tag, f"{TRP}:{line}", problems)
-                if tag.rsplit("-", 1)[0] != f"R{section}":
-                    problems.append(f"{TRP}:{line}: [{tag}] stands in section {section}")
+                add(found, tag, f"{page}:{line}", problems)
+                if tag.rsplit("-", 1)[0] != f"{letter}{section}":
+                    problems.append(f"{page}:{line}: [{tag}] stands in section {section}")
     return found
 
 
@@ -149,7 +151,9 @@ def followed_by_code(lines, at):
 
 def main():
     problems = []
-    known = trp_tags(problems) | rfc_tags(problems)
+    known = rfc_tags(problems)
+    for page, letter in SPECIFICATIONS.items():
+        known |= spec_tags(page, letter, problems)
     cited = citations(known, problems)
     missing = [tag for tag in known if tag not in cited]
     problems += [f"{known[tag]}: no code cites {tag}" for tag in missing]

@@ -65,7 +65,7 @@ impl<S: Steps> Channel<S> {
         self.peer.as_ref().map(|peer| &peer.incoming)
     }
 
-    /// As [`Outgoing::has_room`]. While there is no room for an answer, no message should be taken.
+    /// As [`Outgoing::has_room`].
     #[inline]
     pub fn has_room(&self, kind: Kind) -> bool {
         self.outgoing.has_room(kind)
@@ -82,10 +82,12 @@ impl<S: Steps> Channel<S> {
 
     /// Takes the next message, as [`Incoming::next`], and hands the owners of what its count covers
     /// to `completed`, which is all before the message. The message before this one must have been
-    /// processed.
+    /// processed. Takes none while there is no room for an answer to it.
     #[inline]
     pub fn next(&mut self, out: &mut CellOctets, completed: impl FnMut(u32)) -> Next {
-        let Some(peer) = &mut self.peer else {
+        // C7-1
+        let has_room = self.outgoing.has_room(Kind::Answer);
+        let Some(peer) = self.peer.as_mut().filter(|_| has_room) else {
             return Next::Empty;
         };
         let next = peer.incoming.next(out);

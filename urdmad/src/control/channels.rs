@@ -26,7 +26,10 @@ impl Control {
             client.is_broken = true;
             return close_apart(fds);
         };
-        if fds.len() != 2 || !fds.iter().all(is_region) || !client.offered.insert(slot) {
+        // C9-1
+        let are_regions = fds.len() == 2 && fds.iter().all(is_region);
+        // C9-2
+        if !are_regions || !client.offered.insert(slot) {
             tracing::warn!("process {}: not a channel", client.peer.pid());
             client.is_broken = true;
             return close_apart(fds);
