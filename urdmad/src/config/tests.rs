@@ -1,0 +1,169 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("a.toml"), text)
+}
+
+fn sentence(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn config_empty_has_addresses_of_the_host_and_no_port() {
+    let config = parse("").unwrap();
+    assert_eq!(config, Config::default());
+    assert_eq!(config.instance_name(), "default");
+    assert_eq!(config.personality, Personality::Roce);
+    assert_eq!(config.addresses, None);
+}
+
+#[test]
+fn config_with_a_port_does_not_take_addresses_of_the_host() {
+    let config = parse("[port]\nkind = \"tap\"\nnetdev = \"t\"\n").unwrap();
+    let loopback = "127.0.0.1".parse::<IpAddr>().unwrap();
+    assert_eq!(config.addresses, Some(vec![loopback]));
+}
+
+#[test]
+fn config_personality_is_one_of_two() {
+    let config = parse("personality = \"iwarp\"").unwrap();
+    assert_eq!(config.personality, Personality::Iwarp);
+    let sentence = sentence("personality = \"ib\"");
+    assert!(
+        sentence.starts_with("a.toml, line 1, key \"personality\""),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn config_with_memif_is_understood() {
+    let config = parse(
+        "instance = \"b\"\naddress = [\"127.0.0.2\"]\nslots = 8\n[port]\nkind = \
+        \"memif\"\nrole = \"client\"\n\
+         socket = \"/tmp/m.sock\"\nmtu = 9000\nlease_queues = 2\n",
+    )
+    .unwrap();
+    let port = config.port.unwrap();
+    assert_eq!(config.arena.slots, 9);
+    assert_eq!((port.mtu, port.lease_queues), (9000, 2));
+    assert_eq!(
+        port.kind,
+        PortKind::Memif {
+            is_server: false,
+            socket: "/tmp/m.sock".into()
+        }
+    );
+}
+
+#[test]
+fn config_kernel_device_must_be_a_name() {
+    let config = parse("[kernel]\ndevice = \"urdma0\"\n").unwrap();
+    assert_eq!(config.kernel_device.as_deref(), Some("urdma0"));
+    for name in ["", "a/b", &"x".repeat(64)] {
+        let text = sentence(&format!("[kernel]\ndevice = \"{name}\"\n"));
+        assert!(text.contains("kernel.device"), "{text}");
+    }
+}
+
+#[test]
+fn config_unknown_key_names_file_line_and_key() {
+    let text = sentence("instance = \"a\"\n\n[port]\nkind = \"none\"\nspeed = 3\n");
+    assert!(
+        text.starts_with("a.toml, line 5, key \"port.speed\": unknown field"),
+        "{text}"
+    );
+}
+
+#[test]
+fn config_bad_values_name_line_key_and_range() {
+    for (text, expected) in [
+        (
+            "slots = 0",
+            "a.toml, line 1, key \"slots\": must be 1 to 253, not 0",
+        ),
+        (
+            "slots = \"x\"",
+            "a.toml, line 1, key \"slots\": invalid type",
+        ),
+        (
+            "address = [\n\"127.0.0.1\",\n\"nonsense\"]",
+            "a.toml, line 3, key \"address\": invalid IP address",
+        ),
+        ("address = []", "a.toml, line 1, key \"address\": must list"),
+        (
+            "address = [\"::1\", \"::1\"]",
+            "a.toml, line 1, key \"address\": ::1 is there twice",
+        ),
+        (
+            "instance = \"a/b\"",
+            "a.toml, line 1, key \"instance\": must be 1 to 64",
+        ),
+        (
+            "group = \"no such group\"",
+            "a.toml, line 1, key \"group\": there is no group",
+        ),
+        (
+            "[frames]\nring = 1000",
+            "a.toml, line 2, key \"frames.ring\": must be a power of two",
+        ),
+        (
+            "[port]\nkind = \"warp\"",
+            "a.toml, line 2, key \"port.kind\": unknown variant",
+        ),
+        (
+            "[port]\nkind = \"memif\"\nrole = \"server\"",
+            "a.toml, line 2, key \"port.kind\": this kind of port needs \"socket\"",
+        ),
+        (
+            "[port]\nkind = \"none\"\nnetdev = \"eth0\"",
+            "a.toml, line 3, key \"port.netdev\": this kind of port has no such key",
+        ),
+        (
+            "[port]\nkind = \"tap\"\nnetdev = \"a,b\"",
+            "a.toml, line 3, key \"port.netdev\": is no name",
+        ),
+        (
+            "[port]\nkind = \"tap\"\nnetdev = \"t\"\nmtu = 100",
+            "a.toml, line 4, key \"port.mtu\": must be 1280 to 9600, not 100",
+        ),
+        (
+            "[port]\nkind = \"tap\"\nnetdev = \"t\"\n[fault]\nloss = \"1\"",
+            "a.toml, line 5, key \"fault.loss\": \"1\" is not a share of packets: write",
+        ),
+        (
+            "[fault]\nloss = \"1%\"",
+            "a.toml, line 1, key \"fault\": this instance has no port",
+        ),
+        ("slots 3", "a.toml, line 1"),
+    ] {
+        let said = sentence(text);
+        assert!(said.starts_with(expected), "{text:?} gave {said:?}");
+    }
+}
+
+#[test]
+fn config_sample_is_valid_and_its_comments_are_too() {
+    let sample = include_str!("../../systemd/default.toml");
+    assert_eq!(parse(sample).unwrap(), Config::default());
+    let everything: String = sample
+        .lines()
+        .map(|line| {
+            line.strip_prefix('#')
+                .filter(|l| !l.starts_with(' '))
+                .unwrap_or(line)
+        })
+        .filter(|line| !line.starts_with("group"))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let config = parse(&everything).unwrap();
+    assert_eq!(config.arena, ArenaConfig::default());
+    assert_eq!(config.port.unwrap().mtu, 9000);
+}
+
+#[test]
+fn config_missing_file_is_named() {
+    let error = Config::read(Path::new("/nonexistent/x.toml")).unwrap_err();
+    assert!(error
+        .to_string()
+        .starts_with("/nonexistent/x.toml: cannot be read: No such file"));
+}
