@@ -49,14 +49,16 @@ pub struct Config {
 /// Limits per user and process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
-    /// Attached processes of one user.
-    pub slots_per_user: u16,
+    /// Attached processes of one user; `None`: as [`crate::slots::SlotLimits`] has it.
+    pub slots_per_user: Option<u16>,
     /// CM ports of one process.
     pub cm_ports_per_process: u32,
     /// Open control connections, attached or not, of all users; the owner and root have some more.
     pub connections: u16,
     /// Connections of one user but the owner and root; `None` for three quarters of all.
     pub connections_per_user: Option<u16>,
+    /// Connection requests of one user in a second.
+    pub requests_per_second: u32,
 }
 
 impl Quota {
@@ -76,12 +78,23 @@ pub struct PortConfig {
     pub mtu: u16,
     /// Queue pairs that processes may lease.
     pub lease_queues: u16,
+    /// Group whose members may lease them, beside the owner and root; `None`: every user.
+    pub lease_group: Option<LeaseGroup>,
     /// Hugepages that DPDK allocates at the start if queues can be leased, MB; `None`: as much as
     /// they need.
     pub hugepages_mb: Option<u32>,
     /// Whether UDP checksums are sent; default: yes, but not on net_memif, whose packets stay in
     /// memory.
     pub checksum: bool,
+}
+
+/// A group that the configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseGroup {
+    /// Its name.
+    pub name: String,
+    /// Its id.
+    pub gid: Gid,
 }
 
 /// Kinds of ports.
@@ -148,10 +161,11 @@ impl fmt::Display for ConfigError {
 impl Default for Quota {
     fn default() -> Self {
         Self {
-            slots_per_user: u16::MAX,
+            slots_per_user: None,
             cm_ports_per_process: 4096,
             connections: 512,
             connections_per_user: None,
+            requests_per_second: 10_000,
         }
     }
 }
@@ -283,6 +297,7 @@ struct RawQuota {
     cm_ports_per_process: Option<Spanned<u32>>,
     connections: Option<Spanned<u16>>,
     connections_per_user: Option<Spanned<u16>>,
+    requests_per_second: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -295,6 +310,7 @@ struct RawPort {
     device: Option<Spanned<String>>,
     mtu: Option<Spanned<u16>>,
     lease_queues: Option<Spanned<u16>>,
+    lease_group: Option<Spanned<String>>,
     hugepages_mb: Option<Spanned<u32>>,
     checksum: Option<bool>,
 }
@@ -409,7 +425,7 @@ impl RawFrames {
 impl RawQuota {
     fn validate(self, source: &Source<'_>, quota: &mut Quota) -> Result<(), ConfigError> {
         if let Some(slots) = self.slots_per_user {
-            quota.slots_per_user = in_range(source, &slots, 1, u16::MAX)?;
+            quota.slots_per_user = Some(in_range(source, &slots, 1, u16::MAX)?);
         }
         if let Some(ports) = self.cm_ports_per_process {
             quota.cm_ports_per_process = in_range(source, &ports, 1, 65_535)?;
@@ -419,6 +435,9 @@ impl RawQuota {
         }
         if let Some(connections) = self.connections_per_user {
             quota.connections_per_user = Some(in_range(source, &connections, 1, 4096)?);
+        }
+        if let Some(requests) = self.requests_per_second {
+            quota.requests_per_second = in_range(source, &requests, 1, 1_000_000)?;
         }
         Ok(())
     }
@@ -485,6 +504,13 @@ impl RawPort {
             Some(queues) => in_range(source, queues, 0, LEASE_QUEUES_MAX)?,
             None => 0,
         };
+        let lease_group = match &self.lease_group {
+            Some(group) => Some(LeaseGroup {
+                name: group.get_ref().clone(),
+                gid: find_group(group).map_err(|message| source.error(group, message))?,
+            }),
+            None => None,
+        };
         let hugepages_mb = match &self.hugepages_mb {
             Some(memory) => Some(in_range(source, memory, 16, 65_536)?),
             None => None,
@@ -493,6 +519,7 @@ impl RawPort {
             kind,
             mtu,
             lease_queues,
+            lease_group,
             hugepages_mb,
             checksum: self.checksum.unwrap_or(!is_memory),
         }))

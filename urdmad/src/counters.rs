@@ -104,6 +104,8 @@ counters! {
     drop_cm_commands_full,
     /// Received: a connection request whose source is not the host that sent it.
     drop_request_source,
+    /// At slot 0: a connection request beyond those that its user may send in a second.
+    drop_request_limit,
     /// Received: a connection request whose sender's Ethernet address is unknown or being resolved.
     drop_request_unresolved,
     /// At slot 0: a RESET was not sent because of the rate limit.

@@ -12,7 +12,7 @@ use nix::sys::resource::{getrlimit, setrlimit, Resource};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{umask, Mode};
-use nix::unistd::chown;
+use nix::unistd::{chown, Uid};
 use urdma_arena::{Arena, Reaper};
 use urdma_ipc::packet::PacketListener;
 use urdma_ipc::status::Counters;
@@ -29,7 +29,7 @@ use crate::notify::notify;
 use crate::port::{self, OpenPort, PortRequest};
 use crate::rundir::{OwnedRunDir, RunDirError};
 use crate::shared::Shared;
-use crate::slots::Slots;
+use crate::slots::{SlotLimits, Slots};
 use crate::sysfs;
 
 /// Options of the daemon.
@@ -135,6 +135,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         Arc::clone(&shared),
         Arc::clone(&identity),
         data_port,
+        config.quota.requests_per_second,
     )
     .map_err(system("start the data thread"))?;
     if !config.faults.are_none() && data.set_faults(config.faults).is_err() {
@@ -155,7 +156,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
             .clone()
             .unwrap_or_else(|| run_dir.instance()),
         run_dir: path,
-        slots: Slots::new(config.arena.slots - 1),
+        slots: slots(config),
         config: config.clone(),
         identity,
         arena,
@@ -173,6 +174,14 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         ready_at: Instant::now(),
         is_ending: false,
     })
+}
+
+fn slots(config: &Config) -> Slots {
+    let processes = config.arena.slots - 1;
+    let owner = Uid::effective().as_raw();
+    let configured = config.quota.slots_per_user;
+    let limits = SlotLimits::new(processes, owner, configured, config.group.is_some());
+    Slots::new(processes, limits)
 }
 
 type Opened = (

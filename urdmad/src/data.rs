@@ -3,6 +3,7 @@
 //! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to
 //!   slots, and copies for members of multicast groups.
 //! - [`daemon_traffic`]: connection requests and RESETs.
+//! - `request_limits`: how many connection requests a user may send.
 //! - [`wire`]: the port; `fault`: the impairments that `urdma fault` applies to its frames.
 //! - [`command`]: commands of the control thread.
 //!
@@ -20,6 +21,7 @@ mod kernel_neighbours;
 mod neighbours;
 mod network;
 mod pace;
+mod request_limits;
 mod routes;
 mod wire;
 
@@ -46,6 +48,7 @@ use doorbells::Doorbells;
 use inbound::{Inbound, Limits};
 use network::Network;
 use pace::{Pace, Rest};
+use request_limits::RequestLimits;
 use wire::BURST;
 
 /// Octets of the longest datagram to a group.
@@ -64,6 +67,7 @@ struct DataPlane {
     allowances: Allowances,
     doorbells: Doorbells,
     limits: Limits,
+    request_limits: RequestLimits,
     pace: Pace,
     start: Instant,
 }
@@ -77,6 +81,7 @@ pub(crate) fn start(
     shared: Arc<Shared>,
     identity: Arc<Identity>,
     port: Option<(Box<dyn PacketPort>, bool)>,
+    requests_per_second: u32,
 ) -> io::Result<DataHandle> {
     let endpoint = Endpoint::attach(arena, SlotId::DAEMON)?;
     let parker = endpoint.parker();
@@ -96,6 +101,7 @@ pub(crate) fn start(
         allowances: Allowances::default(),
         doorbells: Doorbells::default(),
         limits: Limits::default(),
+        request_limits: RequestLimits::new(requests_per_second),
         pace: Pace::default(),
         start,
     };
@@ -223,9 +229,18 @@ impl DataPlane {
             self.passed_on(now_ns, &frame, &meta);
             return;
         }
-        if let Some(request) = daemon_traffic::request_for_us(&frame, &meta, &self.identity) {
-            self.local_request(now_ns, &request, frame);
-            return;
+        if let Some(request) = daemon_traffic::request_in(&frame, &meta) {
+            let shared = &self.shared;
+            let uid = shared.user(frame.from());
+            let is_attached = |uid| shared.has_user(uid);
+            if !self.request_limits.allows(now_ns, uid, is_attached) {
+                shared.counters.drop_request_limit.bump();
+                return;
+            }
+            if self.identity.owns(request.dst.ip()) {
+                self.local_request(now_ns, &request, frame);
+                return;
+            }
         }
         if slot_of_port(meta.dst_port) == Some(SlotId::DAEMON) {
             if let Some(group) = self.copy_to_group(now_ns, &frame, &meta) {

@@ -14,6 +14,7 @@
 //! | [`port`] | how packets leave the host |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
 //! | `process`, `descriptors` | whether another process is about to end; what clients send |
+//! | `users` | the groups of users |
 //!
 //! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It
 //! trusts no client's claims about itself, and copies what it reads from the arena before it
@@ -44,3 +45,4 @@ pub mod rundir;
 pub mod shared;
 pub mod slots;
 pub mod sysfs;
+mod users;

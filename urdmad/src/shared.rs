@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use urdma_cm::wire::MAX_MESSAGE;
+use urdma_types::{SlotId, MAX_SLOTS};
 
 use crate::capture::Capture;
 use crate::counters::DataCounters;
@@ -40,6 +41,8 @@ pub struct Shared {
     capture: Mutex<Option<Capture>>,
     /// CM datagrams for slot 0 with their source, from the data thread to the control thread.
     cm_datagrams: ArrayQueue<(IpAddr, Box<[u8]>)>,
+    /// The user of each slot's process, the last one's while the slot is free.
+    users: [AtomicU32; MAX_SLOTS as usize],
     /// Whether slot 0 manages connections.
     manages_connections: AtomicBool,
     /// Whether a capture is active; saves the data path the lock.
@@ -60,6 +63,7 @@ impl Shared {
             groups: Mutex::default(),
             capture: Mutex::default(),
             cm_datagrams: ArrayQueue::new(CM_DATAGRAMS_MAX),
+            users: [const { AtomicU32::new(0) }; MAX_SLOTS as usize],
             manages_connections: AtomicBool::new(false),
             is_capturing: AtomicBool::new(false),
             bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
@@ -76,6 +80,22 @@ impl Shared {
     /// The multicast groups.
     pub fn groups(&self) -> MutexGuard<'_, Groups> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the user of a slot's process.
+    pub fn set_user(&self, slot: SlotId, uid: u32) {
+        self.users[slot.as_usize()].store(uid, Ordering::Relaxed);
+    }
+
+    /// The user of a slot's process.
+    pub fn user(&self, slot: SlotId) -> u32 {
+        self.users[slot.as_usize()].load(Ordering::Relaxed)
+    }
+
+    /// Whether a slot's process is, or was the last of its slot, one of `uid`.
+    pub fn has_user(&self, uid: u32) -> bool {
+        let mut users = self.users.iter();
+        users.any(|user| user.load(Ordering::Relaxed) == uid)
     }
 
     /// Makes slot 0 manage connections, for the kernel module.

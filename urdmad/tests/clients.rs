@@ -51,12 +51,7 @@ fn hold(daemon: &Daemon, uid: u32, most: usize) -> (Vec<ControlClient>, String) 
 fn members_who_hold_conversations_leave_some_to_others_and_to_root() {
     let scratch = Scratch::new();
     let daemon = Daemon::start(scratch.path(), "a", "");
-    let allow = |path: &Path, mode| {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    };
-    allow(scratch.path(), 0o755);
-    allow(daemon.run_dir.path(), 0o755);
-    allow(&daemon.run_dir.control_socket(), 0o666);
+    admit_everybody(&scratch, &daemon);
     let (of_member, why) = hold(&daemon, MEMBER, 1000);
     assert_eq!(of_member.len(), 384);
     assert!(why.contains("user 64001 has 384 conversations"), "{why}");
@@ -70,6 +65,47 @@ fn members_who_hold_conversations_leave_some_to_others_and_to_root() {
     eventually("a place is free again", || {
         hold(&daemon, MEMBER, 1).0.len() == 1
     });
+    daemon.stop();
+}
+
+/// Attaches as often as `uid` may; why it may not more often.
+fn attach_all(daemon: &Daemon, uid: u32) -> (Vec<ControlClient>, String) {
+    as_user(uid, || {
+        let mut attached = Vec::new();
+        loop {
+            let client = ControlClient::connect(&daemon.run_dir, "test").unwrap();
+            match client.attach(false) {
+                Ok(_) => attached.push(client),
+                Err(error) => return (attached, error.to_string()),
+            }
+        }
+    })
+}
+
+fn admit_everybody(scratch: &Scratch, daemon: &Daemon) {
+    let allow = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    allow(scratch.path(), 0o755);
+    allow(daemon.run_dir.path(), 0o755);
+    allow(&daemon.run_dir.control_socket(), 0o666);
+}
+
+#[test]
+fn member_of_a_shared_instance_leaves_slots_to_others_and_to_root() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "group = \"daemon\"\nslots = 16");
+    admit_everybody(&scratch, &daemon);
+    let (of_member, why) = attach_all(&daemon, MEMBER);
+    assert_eq!(of_member.len(), 12);
+    assert!(why.contains("quota.slots_per_user"), "{why}");
+    let (of_other, why) = attach_all(&daemon, OTHER_MEMBER);
+    assert_eq!(of_other.len(), 3);
+    assert!(why.contains("all 15 slots for users other than"), "{why}");
+    let (of_root, why) = attach_all(&daemon, 0);
+    assert_eq!(of_root.len(), 1);
+    assert!(why.contains("all 16 slots of this instance"), "{why}");
+    drop((of_member, of_other, of_root));
     daemon.stop();
 }
 

@@ -6,6 +6,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use support::{eventually, meta, octets, Daemon, Process, Scratch};
@@ -137,6 +138,51 @@ fn hugepages_of_a_killed_daemon_are_freed_by_the_next() {
     let second = Daemon::start(scratch.path(), "a", "address = [\"127.0.0.1\"]");
     assert!(hugepage_files(&prefix).is_empty());
     second.stop();
+}
+
+/// Debian's `nobody` and `daemon`.
+const NOBODY: u32 = 65_534;
+const DAEMON: u32 = 1;
+
+/// A lease for a user of another process.
+fn lease_as(daemon: &Daemon, uid: u32) -> (ControlClient, Result<LeaseParams, String>) {
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            // SAFETY: the call takes three integers. Made past the C library it changes this thread
+            // only.
+            let outcome = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
+            assert_eq!(outcome, 0);
+            lease(daemon)
+        });
+        asking.join().unwrap()
+    })
+}
+
+#[test]
+fn leases_are_for_members_of_the_configured_group() {
+    let _alone = alone();
+    let _pages = Hugepages::reserve(PAGES).unwrap();
+    let scratch = Scratch::new();
+    let config = config("127.0.0.1", "server", &scratch) + "lease_group = \"daemon\"\n";
+    let daemon = Daemon::start(scratch.path(), "a", &config);
+    for (path, mode) in [
+        (scratch.path(), 0o755),
+        (daemon.run_dir.path(), 0o755),
+        (&daemon.run_dir.control_socket(), 0o666),
+    ] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let (_other, refused) = lease_as(&daemon, NOBODY);
+    let reason = refused.unwrap_err();
+    assert!(
+        reason.contains("user 65534 is not a member of group \"daemon\""),
+        "{reason}"
+    );
+    let (_member, granted) = lease_as(&daemon, DAEMON);
+    assert_eq!(granted.unwrap().queue, 1);
+    let (_root, granted) = lease(&daemon);
+    assert_eq!(granted.unwrap().queue, 2);
+    daemon.stop();
 }
 
 fn pass(sender: &mut Process, receiver: &mut Process) {

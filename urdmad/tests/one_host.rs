@@ -484,3 +484,22 @@ fn helper_process() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn requests_of_one_user_beyond_the_quota_are_dropped_and_counted() {
+    const FLOOD: usize = 50;
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "[quota]\nrequests_per_second = 1");
+    let mut flooder = daemon.attach();
+    let request = request("127.0.0.1:50000", flooder.attached.slot, "127.0.0.1:7174");
+    for _ in 0..FLOOD {
+        flooder.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &request);
+    }
+    eventually("every request is answered or dropped", || {
+        let data = daemon.status().counters.data;
+        data["cm_rejected"] + data["drop_request_limit"] == FLOOD as u64
+    });
+    assert!(daemon.status().counters.data["drop_request_limit"] > 0);
+    assert!(is_reject(&octets(&flooder.receive().unwrap())));
+    daemon.stop();
+}

@@ -20,6 +20,7 @@ use crate::data::command::{Command, Reply};
 use crate::descriptors::close_apart;
 use crate::listeners::BindingId;
 use crate::slots::{NoSlot, Owner, Token};
+use crate::users;
 
 /// Maximum length of a program name.
 const PROGRAM_CHARS_MAX: usize = 64;
@@ -127,14 +128,14 @@ impl Control {
 
     fn attach(&mut self, token: Token, id: u64, want_lease: bool) {
         let outcome = self.assign_slot(token);
-        let slot = match outcome {
-            Ok(slot) => slot,
+        let (uid, slot) = match outcome {
+            Ok(assigned) => assigned,
             Err(refusal) => {
                 self.counters.attach_refused += 1;
                 return self.answer(token, id, Err(refusal));
             }
         };
-        let lease = self.lease_for(slot, want_lease);
+        let lease = self.lease_for(uid, slot, want_lease);
         let attached = Attached {
             slot: slot.number(),
             node_guid: self.identity.node_guid,
@@ -166,7 +167,7 @@ impl Control {
         self.counters.attached += 1;
     }
 
-    fn assign_slot(&mut self, token: Token) -> Result<SlotId, Refusal> {
+    fn assign_slot(&mut self, token: Token) -> Result<(u32, SlotId), Refusal> {
         let client = self.client(token)?;
         if client.attached.is_some() {
             return refuse(
@@ -178,20 +179,26 @@ impl Control {
             token,
             uid: client.peer.uid(),
         };
-        self.slots
-            .assign(owner, self.config.quota.slots_per_user)
-            .map_err(|error| {
-                let kind = match error {
-                    NoSlot::AllTaken(_) => RefusalKind::NoFreeSlot,
-                    NoSlot::Quota { .. } => RefusalKind::QuotaExceeded,
-                };
-                Refusal::new(kind, error.to_string())
-            })
+        let slot = self.slots.assign(owner).map_err(|error| {
+            let kind = match error {
+                NoSlot::AllTaken(_) | NoSlot::Kept(_) => RefusalKind::NoFreeSlot,
+                NoSlot::Quota { .. } => RefusalKind::QuotaExceeded,
+            };
+            Refusal::new(kind, error.to_string())
+        })?;
+        self.shared.set_user(slot, owner.uid);
+        Ok((owner.uid, slot))
     }
 
-    fn lease_for(&mut self, slot: SlotId, want_lease: bool) -> LeaseAnswer {
+    fn lease_for(&mut self, uid: u32, slot: SlotId, want_lease: bool) -> LeaseAnswer {
         if !want_lease {
             return LeaseAnswer::NotAsked;
+        }
+        let port = self.config.port.as_ref();
+        if let Some(group) = port.and_then(|port| port.lease_group.as_ref()) {
+            if let Err(reason) = users::may_lease(uid, group) {
+                return LeaseAnswer::Refused(reason);
+            }
         }
         if !self.faults.are_none() {
             return LeaseAnswer::Refused(

@@ -113,15 +113,9 @@ pub(crate) fn give_to_control(frame: &RxFrame, shared: &Shared) -> Result<(), No
     shared.give_cm_datagram(frame.meta().remote_ip.to_ip(), datagram)
 }
 
-/// The route of a connection request to this host, if `frame`, which a process sent to slot 0, is
-/// one.
-///
-/// A request to another host differs only in its destination: it is forwarded.
-pub(crate) fn request_for_us(
-    frame: &RxFrame,
-    meta: &Meta,
-    identity: &Identity,
-) -> Option<ReqRoute> {
+/// The route of a connection request, to this host or another one, if `frame`, which a process sent
+/// to slot 0, is one.
+pub(crate) fn request_in(frame: &RxFrame, meta: &Meta) -> Option<ReqRoute> {
     if slot_of_port(meta.dst_port) != Some(SlotId::DAEMON) || frame.len() > MAX_MESSAGE {
         return None;
     }
@@ -130,8 +124,7 @@ pub(crate) fn request_for_us(
     if !frame.copy_to_slice(0, datagram) {
         return None;
     }
-    let route = ReqRoute::parse(datagram)?;
-    identity.owns(route.dst.ip()).then_some(route)
+    ReqRoute::parse(datagram)
 }
 
 /// The target of a request.

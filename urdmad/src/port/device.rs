@@ -141,6 +141,7 @@ mod tests {
         PortConfig {
             kind,
             mtu,
+            lease_group: None,
             lease_queues: 2,
             hugepages_mb: None,
             checksum: true,
