@@ -44,6 +44,19 @@ pub struct Config {
     pub faults: Faults,
     /// The kernel module's device that the instance serves, if any.
     pub kernel_device: Option<String>,
+    /// Whether urdmad gives up capabilities and system calls after its start.
+    pub sandbox: Sandbox,
+}
+
+/// Whether urdmad gives up capabilities and system calls after its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sandbox {
+    /// It does.
+    #[default]
+    On,
+    /// It does not, for debugging.
+    Off,
 }
 
 /// Limits per user and process.
@@ -280,6 +293,7 @@ struct RawConfig {
     port: Option<RawPort>,
     fault: Option<Spanned<RawFault>>,
     kernel: Option<RawKernel>,
+    sandbox: Option<Sandbox>,
 }
 
 #[derive(Default, Deserialize)]
@@ -370,6 +384,7 @@ impl RawConfig {
             config.addresses = Some(address.into_inner());
         }
         config.personality = self.personality.unwrap_or_default();
+        config.sandbox = self.sandbox.unwrap_or_default();
         if let Some(slots) = self.slots {
             let range = 1..urdma_arena::MAX_SLOTS;
             config.arena.slots = 1 + in_range(source, &slots, range.start, range.end - 1)?;

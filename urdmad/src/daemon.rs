@@ -28,6 +28,7 @@ use crate::log::{self, Log};
 use crate::notify::notify;
 use crate::port::{self, OpenPort, PortRequest};
 use crate::rundir::{OwnedRunDir, RunDirError};
+use crate::sandbox;
 use crate::shared::Shared;
 use crate::slots::{SlotLimits, Slots};
 use crate::sysfs;
@@ -94,6 +95,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
         // The starting process reads standard error only until now.
         nix::unistd::dup2_stderr(log).map_err(system("write the log"))?;
     }
+    sandbox::enter(&options.config);
     tracing::info!("instance \"{}\" is ready", control.instance);
     notify("READY=1");
     let outcome = control.run(&listener, &signals);

@@ -12,6 +12,7 @@
 //! | `data` | the data thread: slot 0's ring, port, neighbours, CM requests, multicast, RESETs |
 //! | `kernel`, `kernel_cm` | the kernel module's device, and its connection management |
 //! | [`port`] | how packets leave the host |
+//! | `sandbox` | capabilities and system calls that it gives up after its start |
 //! | [`shared`], [`counters`], [`capture`] | what both threads use |
 //! | `process`, `descriptors` | whether another process is about to end; what clients send |
 //! | `users` | the groups of users |
@@ -42,6 +43,7 @@ pub mod notify;
 pub mod port;
 mod process;
 pub mod rundir;
+mod sandbox;
 pub mod shared;
 pub mod slots;
 pub mod sysfs;
