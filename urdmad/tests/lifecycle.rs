@@ -5,13 +5,14 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
-use support::{command, expect_idle, Daemon, Scratch, LIMIT};
+use support::{command, eventually, expect_idle, Daemon, Scratch, LIMIT};
 
 fn said(scratch: &Scratch, name: &str, config: &str) -> String {
     let output = command(scratch.path(), name, config).output().unwrap();
@@ -159,6 +160,23 @@ fn service_manager_is_told_when_it_is_ready() {
     let length = socket.recv(&mut text).unwrap();
     assert_eq!(&text[..length], b"STOPPING=1");
     assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn full_log_is_copied_and_truncated_while_urdmad_runs() {
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let log = daemon.run_dir.log_file();
+    assert!(daemon.log().contains("system calls are filtered"));
+    let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
+    file.write_all(&vec![b'x'; 2 << 20]).unwrap();
+    drop(daemon.attach());
+    eventually("the log is short again", || {
+        daemon.log().contains("has ended") && fs::metadata(&log).unwrap().len() < 1 << 20
+    });
+    let copy = fs::metadata(log.with_extension("log.1")).unwrap();
+    assert!(copy.len() >= 2 << 20);
+    daemon.stop();
 }
 
 #[test]

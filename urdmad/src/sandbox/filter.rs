@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::env::consts::ARCH;
 
 use libc::c_long;
+use nix::sys::prctl::set_no_new_privs;
 use nix::unistd::getpid;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
@@ -188,8 +189,9 @@ type Rules = BTreeMap<c_long, Vec<SeccompRule>>;
 /// Why not, as a sentence.
 pub(super) fn install(needs: Needs) -> Result<(), String> {
     // If two filters refuse a call, the later one decides how; so this one allows clone3.
-    apply(&program(without_clone3())?)?;
-    apply_logged(&program(allowlist(needs)?)?)
+    set_no_new_privs().map_err(|errno| format!("no_new_privs: {}", errno.desc()))?;
+    apply(&program(without_clone3())?, 0)?;
+    apply(&program(allowlist(needs)?)?, libc::SECCOMP_FILTER_FLAG_LOG)
 }
 
 fn program(
@@ -308,27 +310,27 @@ fn no_pointer(index: u8) -> Condition {
     SeccompCondition::new(index, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)
 }
 
-/// Installs a filter whose refusals the kernel logs, or does not on a kernel before 4.14.
-fn apply_logged(program: &BpfProgram) -> Result<(), String> {
+/// Installs a filter in all threads; a kernel that does not know the flags (before 4.17) gets it
+/// without them.
+///
+/// SPEC_ALLOW keeps kernels before 5.16 from slowing the threads down against attacks by code that
+/// they execute themselves; urdmad executes no code of others.
+fn apply(program: &BpfProgram, flags: libc::c_ulong) -> Result<(), String> {
     let length = u16::try_from(program.len()).map_err(|error| error.to_string())?;
     let filter = libc::sock_fprog {
         len: length,
         // The kernel only reads it.
         filter: program.as_ptr().cast_mut().cast(),
     };
-    let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_LOG;
-    let mode = libc::SECCOMP_SET_MODE_FILTER;
+    let always = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    let (call, mode) = (libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER);
     // SAFETY: the instructions have the kernel's layout and live until the call returns.
-    let result = unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const filter) };
+    let result = unsafe { libc::syscall(call, mode, always | flags, &raw const filter) };
     match result {
         0 => Ok(()),
         1.. => Err(format!("thread {result} has another filter")),
-        _ => apply(program),
+        _ => seccompiler::apply_filter_all_threads(program).map_err(|error| error.to_string()),
     }
-}
-
-fn apply(program: &BpfProgram) -> Result<(), String> {
-    seccompiler::apply_filter_all_threads(program).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

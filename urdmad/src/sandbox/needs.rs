@@ -31,9 +31,8 @@ impl Needs {
     /// The capabilities that the port needs after its start.
     pub(super) fn capabilities(self) -> CapsHashSet {
         let needed: &[Capability] = match self {
-            Self::Nothing => &[],
-            // net_tap changes the interface when it stops.
-            Self::Tap => &[Capability::CAP_NET_ADMIN],
+            // The interface of a TAP ends with its descriptor.
+            Self::Nothing | Self::Tap => &[],
             // Marks neighbours as used; removes the BPF program at the end.
             Self::AfXdp => &[Capability::CAP_NET_ADMIN, Capability::CAP_BPF],
             // Flow rules, raw queues, memory for DMA, I/O ports.
