@@ -12,7 +12,8 @@ implements the requirement, optionally with a short description:
 
 Lists on standard output, and exits with 1 if there is any of:
 
-- a sentence of trp.md or channel.md with MUST and without a tag, or an entry of rfc-requirements.md without one;
+- a sentence of trp.md or channel.md with MUST and without a tag, or an entry of
+  rfc-requirements.md without one;
 - a tag that occurs twice, or in another section than its own;
 - a tag that no line of *.rs or *.c outside of tests cites;
 - a citation of a tag that does not exist, in another form, or not above code.
