@@ -275,27 +275,42 @@ pub struct Room<'a, S: Steps = Live> {
 }
 
 impl<S: Steps> Room<'_, S> {
-    /// Room for what the cell holds of the message; its content is arbitrary.
+    /// The position of the message.
     #[inline]
-    pub fn octets_mut(&mut self) -> &mut CellOctets {
-        let cell = self.outgoing.region.0.cell(self.outgoing.written);
-        // SAFETY: only this process can write the octets, and the cell is settled, so nothing else
-        // here refers to them while this borrows the writer's half.
-        unsafe { &mut *cell.octets() }
+    pub fn position(&self) -> u64 {
+        self.outgoing.written
     }
 
-    /// Room for the payload; its content is arbitrary.
+    /// Room for what the cell holds of the message, and for its payload; the content of both is
+    /// arbitrary.
+    #[inline]
+    pub fn parts_mut(&mut self) -> (&mut CellOctets, &mut [u8]) {
+        let region = &self.outgoing.region.0;
+        let cell = region.cell(self.outgoing.written);
+        // SAFETY: only this process can write the octets, and the cell is settled, so nothing else
+        // here refers to them while this borrows the writer's half.
+        let octets = unsafe { &mut *cell.octets() };
+        let frame = u32::from(self.frame).checked_sub(1);
+        let payload = match frame.and_then(|number| region.layout().frame(number)) {
+            // SAFETY: the octets are in a frame, whose length `begin` compared. Otherwise as above.
+            Some((at, _)) => unsafe {
+                std::slice::from_raw_parts_mut(region.at(at).as_ptr(), self.payload_octets)
+            },
+            None => &mut [],
+        };
+        (octets, payload)
+    }
+
+    /// Room for what the cell holds of the message.
+    #[inline]
+    pub fn octets_mut(&mut self) -> &mut CellOctets {
+        self.parts_mut().0
+    }
+
+    /// Room for the payload.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
-        let region = &self.outgoing.region.0;
-        let frame = u32::from(self.frame).checked_sub(1);
-        let Some((at, _)) = frame.and_then(|number| region.layout().frame(number)) else {
-            return &mut [];
-        };
-        // SAFETY: the octets are in a frame, whose length `begin` compared. Only this process can
-        // write them, and the frame is free, so nothing else here refers to them while this
-        // borrows the writer's half.
-        unsafe { std::slice::from_raw_parts_mut(region.at(at).as_ptr(), self.payload_octets) }
+        self.parts_mut().1
     }
 
     /// Sends the message, whose first `len` octets are in the cell. `owner` will be told when it is
