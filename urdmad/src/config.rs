@@ -46,6 +46,8 @@ pub struct Config {
     pub kernel_device: Option<String>,
     /// Whether urdmad gives up capabilities and system calls after its start.
     pub sandbox: Sandbox,
+    /// Whether connections inside the host use channels instead of the arena.
+    pub channels: bool,
 }
 
 /// Whether urdmad gives up capabilities and system calls after its start.
@@ -294,6 +296,7 @@ struct RawConfig {
     fault: Option<Spanned<RawFault>>,
     kernel: Option<RawKernel>,
     sandbox: Option<Sandbox>,
+    channels: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
@@ -385,6 +388,7 @@ impl RawConfig {
         }
         config.personality = self.personality.unwrap_or_default();
         config.sandbox = self.sandbox.unwrap_or_default();
+        config.channels = self.channels.unwrap_or_default();
         if let Some(slots) = self.slots {
             let range = 1..urdma_arena::MAX_SLOTS;
             config.arena.slots = 1 + in_range(source, &slots, range.start, range.end - 1)?;

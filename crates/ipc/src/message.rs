@@ -269,6 +269,8 @@ pub struct Attached {
     pub mtu: u16,
     /// The arena whose descriptor is sent with this message.
     pub arena: ArenaParams,
+    /// Whether connections inside the host use channels.
+    pub channels: bool,
     /// The lease, or the reason for its refusal.
     pub lease: LeaseAnswer,
 }

@@ -146,6 +146,7 @@ impl Control {
             arena: ArenaParams {
                 size_octets: self.arena.layout().total() as u64,
             },
+            channels: self.config.channels,
             lease,
         };
         let message = FromDaemon::Answer {
