@@ -13,10 +13,12 @@ use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
 use urdma_types::{Ip16, SlotId};
 
 use super::capture::Capture;
+use super::channels::Channels;
 use super::clock::{self, Calibration};
 use super::cma::Cma;
 use super::control_socket::{self, ControlSocket};
 use super::engine::{Engine, Lanes};
+use super::introduce;
 use super::lease::LeasedQueue;
 use super::lock::SpinLock;
 use super::qp::PolledTable;
@@ -48,6 +50,8 @@ pub struct Parts {
     pub addresses: Vec<IpAddr>,
     /// IP MTU of the port, 0 without one.
     pub mtu: u16,
+    /// Whether connections inside the host use channels (doc/spec/channel.md).
+    pub channels: bool,
     /// The control socket of urdmad, if there is an urdmad, and its run directory.
     pub control: Option<(ControlClient, RunDir)>,
 }
@@ -66,6 +70,7 @@ impl Parts {
             gids: vec![GidEntry { gid, netdev: None }],
             addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             mtu: 0,
+            channels: false,
             control: None,
         }
     }
@@ -198,6 +203,7 @@ pub(super) fn attach_anew(
         gids: gids.collect(),
         addresses: attached.addresses,
         mtu: attached.mtu,
+        channels: attached.channels,
         control: Some((control, run_dir.clone())),
     };
     calibration.end();
@@ -237,7 +243,9 @@ pub(super) fn start(
     let endpoint = Endpoint::attach(&parts.arena, parts.slot).map_err(AttachError::Arena)?;
     let parker = endpoint.parker();
     let cma = Cma::new(wants_cma()?, &endpoint);
-    let mut shard = Shard::new(endpoint, parts.slot, clock::now(), cma);
+    let channels =
+        Channels::new(parts.slot).map_err(|error| AttachError::Arena(io::Error::other(error)))?;
+    let mut shard = Shard::new(endpoint, channels, parts.slot, clock::now(), cma);
     shard.lease = lease.map(Box::new);
     if let Some(&ip) = parts.addresses.first() {
         shard.capture = Capture::from_environment(ip)?;
@@ -253,12 +261,14 @@ pub(super) fn start(
         limits: LIMITS,
     };
     shard.datagrams.path_mtu_octets = info.path_mtu_octets();
+    let has_channels = parts.channels;
     let (control, run_dir) = parts.control.unzip();
     let engine = Arc::new_cyclic(|myself| Engine {
         info,
         shard: SpinLock::new(shard),
         polled: PolledTable::new(),
         sleep_control: SleepControl::new(parker),
+        has_channels,
         is_dead: AtomicBool::new(false),
         contended_polls: AtomicU32::new(0),
         has_batch: AtomicBool::new(false),
@@ -275,6 +285,7 @@ pub(super) fn start(
         _mapping: mapping,
     });
     engine.start_control().map_err(AttachError::Thread)?;
+    introduce::register(&engine);
     Ok(engine)
 }
 

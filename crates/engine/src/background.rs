@@ -185,7 +185,8 @@ impl Engine {
         while !self.has_nothing_to_do() {
             let until = self.background_turn(&mut turns);
             if until > 0 {
-                self.sleep_control.sleep(until, turns.naps);
+                self.sleep_control
+                    .sleep(until, turns.naps, || self.shard.lock().channels.have_work());
             }
         }
     }
@@ -260,7 +261,9 @@ impl Engine {
     /// in a leased queue.
     fn is_left_alone(&self, polls: u64, has_lease: bool) -> bool {
         let rings = self.sleep_control.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
-        let may_wait = || has_lease || (!rings && self.sleep_control.parker.has_work());
+        let has_work =
+            || self.sleep_control.parker.has_work() || self.shard.lock().channels.have_work();
+        let may_wait = || has_lease || (!rings && has_work());
         if !may_wait() {
             return false;
         }

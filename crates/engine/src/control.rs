@@ -57,12 +57,24 @@ impl Engine {
                 }
                 true
             }
-            Ok(Some((
-                Event::ChannelOffered { .. }
-                | Event::ChannelPassed { .. }
-                | Event::ChannelRefused { .. },
-                _,
-            ))) => true,
+            Ok(Some((Event::ChannelOffered { slot, generation }, fds))) => {
+                if let Some(slot) = SlotId::new(slot) {
+                    self.take_offer(slot, generation, fds);
+                }
+                true
+            }
+            Ok(Some((Event::ChannelPassed { slot, generation }, _))) => {
+                if let Some(slot) = SlotId::new(slot) {
+                    self.shard.lock().channels.passed(slot, generation);
+                }
+                true
+            }
+            Ok(Some((Event::ChannelRefused { slot }, _))) => {
+                if let Some(slot) = SlotId::new(slot) {
+                    self.offer_refused(slot);
+                }
+                true
+            }
             Ok(Some((Event::ReportWanted, _))) => {
                 // If it cannot be sent, the next event says why.
                 let _ = control.report(self.report());

@@ -35,6 +35,21 @@ impl<'a> PacketBody<'a> {
         }
     }
 
+    /// The `len` octets at `data`, behind `skipped` others that are not here: offsets count from
+    /// the first of those.
+    ///
+    /// # Safety
+    /// They are readable as long as the value is used.
+    #[inline]
+    pub(super) unsafe fn behind(skipped: usize, data: *const u8, len: usize) -> Self {
+        Self {
+            data: data.wrapping_sub(skipped),
+            len: skipped + len,
+            readable: skipped + len,
+            far: None,
+        }
+    }
+
     /// Payload that is not among the datagram's octets.
     #[inline]
     pub(super) fn far(&self) -> Option<&'a RemotePayload> {
@@ -124,8 +139,8 @@ impl<'a> PacketBody<'a> {
             at <= self.len && len <= self.len - at,
             "a segment beyond its datagram"
         );
-        // SAFETY: within the datagram as just checked.
-        unsafe { self.data.add(at) }
+        // Wrapping, since the octets before `at` may not be there.
+        self.data.wrapping_add(at)
     }
 
     /// Copies `len` octets from `at` to `to`.

@@ -15,6 +15,8 @@ use super::types::Info;
 pub(super) enum PeerPath {
     /// Directly into a slot's ring.
     Local(SlotId),
+    /// Through the channel to a slot's process.
+    Channel(SlotId),
     /// To slot 0, which adds the headers that the metadata describe.
     Daemon(Meta),
     /// Through a route of the lease.
@@ -24,7 +26,7 @@ pub(super) enum PeerPath {
 impl PeerPath {
     /// Whether it stays in this host's memory.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self, PeerPath::Local(_))
+        matches!(self, PeerPath::Local(_) | PeerPath::Channel(_))
     }
 }
 

@@ -29,7 +29,7 @@ impl Shard {
     /// Takes and sends; gives the number of datagrams taken.
     #[inline]
     pub(super) fn progress(&mut self, info: &Info) -> usize {
-        let taken = self.take(info, || false);
+        let taken = self.receive_messages(None) + self.take(info, || false);
         self.flush();
         taken
     }
@@ -42,8 +42,9 @@ impl Shard {
         if !self.batch.is_empty() {
             self.flush();
         }
-        let taken = self.take(info, &is_found);
+        let taken = self.receive_messages(Some(self.empty_polls)) + self.take(info, &is_found);
         if self.ready.is_empty() && !self.outbox.is_stuck() {
+            self.publish();
             return;
         }
         if taken <= PUT_OFF_MAX && !self.is_put_off && is_found() {
@@ -84,6 +85,9 @@ impl Shard {
     #[inline]
     pub(super) fn publish(&mut self) {
         self.outbox.publish(&mut self.endpoint, &mut self.notes);
+        while let Some(slot) = self.channels.next_doorbell() {
+            self.endpoint.ring_doorbell(slot);
+        }
         self.is_blocked |= self.outbox.is_stuck();
     }
 
@@ -91,7 +95,7 @@ impl Shard {
     /// this call; or leaves it for a batch (`batch.rs`).
     #[inline]
     pub(super) fn transmit_posted(&mut self, index: u16, octets: u32) {
-        if self.batch.add(octets) {
+        if !self.is_over_channel(index) && self.batch.add(octets) {
             self.make_ready(index);
             return;
         }

@@ -17,6 +17,7 @@ use urdma_types::{Psn, Qpn, SlotId};
 
 use super::batch::Batch;
 use super::capture::Capture;
+use super::channels::Channels;
 use super::cma::Cma;
 use super::datagram::DatagramTable;
 use super::index_table::{IndexAllocator, IndexTable};
@@ -61,7 +62,10 @@ impl QpEntry {
     /// Whether the peer is the process that had `slot` in its `generation` or before, and not a
     /// later one; None when it is in another slot.
     fn is_with(&self, slot: SlotId, generation: u32) -> Option<bool> {
-        let is_in_slot = matches!(self.path, Some(PeerPath::Local(peer)) if peer == slot);
+        let is_in_slot = matches!(
+            self.path,
+            Some(PeerPath::Local(peer) | PeerPath::Channel(peer)) if peer == slot
+        );
         // Generations wrap round.
         let after = self.peer_generation.wrapping_sub(generation).cast_signed();
         is_in_slot.then_some(after <= 0)
@@ -94,6 +98,7 @@ pub(super) struct PacketCounters {
 pub(super) struct Shard {
     pub(super) slot: SlotId,
     pub(super) endpoint: Endpoint,
+    pub(super) channels: Channels,
     pub(super) outbox: Outbox,
     pub(super) batch: Batch,
     pub(super) lease: Option<Box<LeasedQueue>>,
@@ -149,12 +154,19 @@ pub(super) use host;
 
 impl Shard {
     /// A shard without objects.
-    pub(super) fn new(endpoint: Endpoint, slot: SlotId, now: Time, cma: Cma) -> Self {
+    pub(super) fn new(
+        endpoint: Endpoint,
+        channels: Channels,
+        slot: SlotId,
+        now: Time,
+        cma: Cma,
+    ) -> Self {
         let indices = IndexAllocator::new(random_u32);
         let first = indices.first();
         Self {
             slot,
             endpoint,
+            channels,
             outbox: Outbox::default(),
             batch: Batch::default(),
             cma,
@@ -334,7 +346,7 @@ impl Shard {
         let stepped = match (entry.conn.state(), to) {
             (_, QpState::Init) => entry.conn.to_init(),
             (_, QpState::Rtr) => {
-                if let Some(PeerPath::Local(slot)) = entry.path {
+                if let Some(PeerPath::Local(slot) | PeerPath::Channel(slot)) = entry.path {
                     entry.peer_generation = self.endpoint.arena().generation(slot);
                     self.cma.probe(&self.endpoint, slot);
                 }
@@ -423,7 +435,10 @@ impl Shard {
                     continue;
                 }
             }
-            let taken = entry.conn.sent_stream().and_then(|stream| {
+            // A channel's counts have said what the peer took.
+            let is_over_arena = matches!(entry.path, Some(PeerPath::Local(_)));
+            let stream = entry.conn.sent_stream().filter(|_| is_over_arena);
+            let taken = stream.and_then(|stream| {
                 let peer = Qpn::from_u32(entry.attributes.remote_qpn)?;
                 arena.delivered(slot, peer.index(), stream.to_u32())
             });
@@ -432,6 +447,9 @@ impl Shard {
                 entry.conn.peer_took(now, Psn::new(next), &mut host);
             }
             entry.conn.peer_gone(&mut host);
+        }
+        if self.channels.is_with(slot, generation) {
+            self.channels.close(slot);
         }
         // If the slot has a new process, frames for it and what is known of it are kept.
         if !is_met_anew {
@@ -585,10 +603,10 @@ fn rtr_params(entry: &QpEntry, max_datagram: u32) -> Option<RtrParams> {
         max_datagram_octets: max_datagram,
         max_dest_rd_atomic: attributes.max_dest_rd_atomic,
         min_rnr_timer: attributes.min_rnr_timer,
-        path: if entry.path.as_ref().is_some_and(PeerPath::is_local) {
-            Path::Memory
-        } else {
-            Path::Network
+        path: match entry.path {
+            Some(PeerPath::Channel(_)) => Path::Channel,
+            Some(PeerPath::Local(_)) => Path::Memory,
+            Some(PeerPath::Daemon(_) | PeerPath::Lease(_)) | None => Path::Network,
         },
     })
 }

@@ -77,8 +77,12 @@ impl SleepControl {
         let is_doorbell = self.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
         if found {
             shard.empty_polls = 0;
-            if is_doorbell && !self.parker.is_parked() && !self.parker.has_work() {
-                self.parker.hand_over();
+            if is_doorbell
+                && !self.parker.is_parked()
+                && !self.parker.has_work()
+                && !shard.channels.have_work()
+            {
+                self.hand_over(shard);
             }
         } else {
             shard.empty_polls = shard.empty_polls.saturating_add(1);
@@ -132,6 +136,15 @@ impl SleepControl {
         self.polls_to_yield.store(polls, Ordering::Relaxed);
     }
 
+    /// Has senders ring from now on. What they have sent before wakes the thread at once.
+    #[inline]
+    fn hand_over(&self, shard: &Shard) {
+        self.parker.hand_over();
+        if shard.channels.have_work() {
+            self.parker.unpark();
+        }
+    }
+
     #[cold]
     fn take_over(&self) {
         if self.parker.take_over() && !self.is_bounded.load(Ordering::SeqCst) {
@@ -144,7 +157,7 @@ impl SleepControl {
         shard.polls_since_armed = 0;
         shard.empty_polls = 0;
         if !self.parker.is_parked() {
-            self.parker.hand_over();
+            self.hand_over(shard);
         }
     }
 
@@ -186,7 +199,8 @@ impl SleepControl {
         }
     }
 
-    pub(super) fn sleep(&self, until_ns: u64, naps: bool) {
+    /// Sleeps; `has_work` looks once more at what the doorbell is rung for.
+    pub(super) fn sleep(&self, until_ns: u64, naps: bool, has_work: impl Fn() -> bool) {
         let timeout = (until_ns != FOREVER)
             .then(|| Duration::from_nanos(until_ns.saturating_sub(clock::now_ns())));
         let parked = match timeout {
@@ -194,7 +208,7 @@ impl SleepControl {
             Some(limit) if naps && !self.parker.is_parked() => self.parker.nap(limit),
             _ => self
                 .parker
-                .park(timeout, || self.kicked.load(Ordering::SeqCst)),
+                .park(timeout, || self.kicked.load(Ordering::SeqCst) || has_work()),
         };
         if parked == Parked::Vacant {
             // urdmad has declared this process dead and will say so on the control socket.

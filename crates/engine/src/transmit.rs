@@ -20,7 +20,7 @@ use super::shard::{host, PacketCounters, QpEntry, Shard};
 use super::types::{Gid, Info};
 
 /// Datagrams that a queue pair may send before it is the next one's turn.
-const TURN: u32 = 32;
+pub(super) const TURN: u32 = 32;
 
 /// How a queue pair's turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +107,7 @@ impl Shard {
         let turn = match entry.path {
             _ if self.is_dead => Turn::Done,
             Some(PeerPath::Local(slot)) => self.transmit_to_slot(index, now, slot, None, is_alone),
+            Some(PeerPath::Channel(slot)) => self.transmit_messages(index, slot),
             Some(PeerPath::Daemon(meta)) => {
                 self.transmit_to_slot(index, now, SlotId::DAEMON, Some(&meta), false)
             }

@@ -37,6 +37,8 @@ pub struct Engine {
     pub(super) shard: SpinLock<Shard>,
     pub(super) polled: PolledTable,
     pub(super) sleep_control: SleepControl,
+    /// Whether connections inside the host use channels.
+    pub(super) has_channels: bool,
     pub(super) is_dead: AtomicBool,
     pub(super) contended_polls: AtomicU32,
     /// A request waits for others, until the next poll: see `batch.rs`.

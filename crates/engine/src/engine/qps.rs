@@ -53,6 +53,9 @@ impl Engine {
             }
             _ => None,
         };
+        if let (Some(NextHop::Local), Some(remote)) = (hop, Qpn::from_u32(attributes.remote_qpn)) {
+            self.open_channel(remote.slot())?;
+        }
         let mut shard = self.shard.lock();
         if matches!(to, QpState::Reset | QpState::Error) {
             self.settle(&mut shard, index);
@@ -138,10 +141,12 @@ impl Engine {
     fn path_for(&self, shard: &mut Shard, qp: &Qp, hop: NextHop) -> Result<PeerPath, EngineError> {
         let entry = shard.entry(qp).ok_or(EngineError::Invalid)?;
         let remote = Qpn::from_u32(entry.attributes.remote_qpn).ok_or(EngineError::Invalid)?;
+        let sgid_index = entry.attributes.sgid_index;
         Ok(match hop {
+            NextHop::Local if shard.channels.has(remote.slot()) => PeerPath::Channel(remote.slot()),
             NextHop::Local => PeerPath::Local(remote.slot()),
             NextHop::Remote { ip, mac } => {
-                let local = (qp.number(), entry.attributes.sgid_index);
+                let local = (qp.number(), sgid_index);
                 let meta = path::metadata(ip, local, remote.slot());
                 let lease = shard.lease.as_mut();
                 let route = lease.and_then(|lease| lease.open_route(mac, &meta));

@@ -2,6 +2,7 @@
 //! ends.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+mod channels;
 mod daemon;
 mod datagrams;
 mod ends;

@@ -1,0 +1,221 @@
+//! The channels of an engine to other processes of the host, by the peer's slot.
+//!
+//! A process offers its region to the peer as soon as it wants to send, and writes to it at once;
+//! the peer answers with its own. An offer travels through urdmad, or, between engines of one
+//! process that have no urdmad, directly (`introduce.rs`).
+
+use std::os::fd::OwnedFd;
+
+use urdma_channel::{
+    Channel, ChannelConfig, Incoming, OwnPage, OwnRegion, PeerPage, PeerRegion, RegionError,
+};
+use urdma_types::SlotId;
+
+/// Slots of an instance.
+const SLOTS: usize = 254;
+
+/// A channel, and the process at its other end.
+#[derive(Debug)]
+pub(super) struct PeerChannel {
+    pub(super) channel: Channel,
+    /// The generation of the peer's slot, as far as urdmad has said.
+    generation: Option<u32>,
+    patience: Patience,
+}
+
+/// Whether polls wait for an answer to bring the peer's counts along. An application that has the
+/// completion of its request may look at its memory instead of polling (`ib_write_lat`), and the
+/// answer would wait for the background thread. So the counts are read after [`POLLS_FOR_COUNTS`]
+/// empty polls only, until that has been in vain [`PATIENCE`] times.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    left: u8,
+    /// Reads since there is none left; after so many the next answer is waited for once.
+    reads: u8,
+}
+
+/// See [`Patience`].
+const PATIENCE: u8 = 8;
+const POLLS_FOR_COUNTS: u32 = 64;
+
+impl Patience {
+    const FULL: Self = Self {
+        left: PATIENCE,
+        reads: 0,
+    };
+
+    /// Whether the counts are to be read after so many empty polls.
+    #[inline]
+    fn is_over(self, empty_polls: u32) -> bool {
+        self.left == 0 || empty_polls % POLLS_FOR_COUNTS == POLLS_FOR_COUNTS - 1
+    }
+
+    /// An answer has brought the counts.
+    #[inline]
+    fn paid(&mut self) {
+        self.left = (self.left + 1).min(PATIENCE);
+    }
+
+    /// The counts were read, and requests completed.
+    #[inline]
+    fn was_in_vain(&mut self) {
+        if self.left > 0 {
+            self.left -= 1;
+        } else {
+            self.reads = self.reads.wrapping_add(1);
+            self.left = u8::from(self.reads == 0);
+        }
+    }
+}
+
+/// What a process gives away to open a channel.
+#[derive(Debug)]
+pub(super) struct Offer {
+    pub(super) region: OwnedFd,
+    pub(super) page: OwnedFd,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Channels {
+    own: SlotId,
+    _page: OwnPage,
+    page: OwnedFd,
+    by_slot: Box<[Option<Box<PeerChannel>>]>,
+    /// The slots that there is a channel to.
+    open: Vec<SlotId>,
+    /// Slots to which something was written or settled since their doorbells were rung.
+    doorbells: Vec<SlotId>,
+}
+
+impl Channels {
+    /// None yet.
+    ///
+    /// # Errors
+    /// The process' page cannot be created.
+    pub(super) fn new(own: SlotId) -> Result<Self, RegionError> {
+        let (own_page, page) = OwnPage::create()?;
+        Ok(Self {
+            own,
+            _page: own_page,
+            page,
+            by_slot: (0..SLOTS).map(|_| None).collect(),
+            open: Vec::with_capacity(SLOTS),
+            doorbells: Vec::with_capacity(SLOTS),
+        })
+    }
+
+    /// The slots that there is a channel to.
+    #[inline]
+    pub(super) fn open(&self) -> &[SlotId] {
+        &self.open
+    }
+
+    /// Whether there is a channel to a slot.
+    pub(super) fn has(&self, slot: SlotId) -> bool {
+        self.by_slot[usize::from(slot.number())].is_some()
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: SlotId) -> Option<&mut Channel> {
+        let peer = self.by_slot[usize::from(slot.number())].as_deref_mut()?;
+        Some(&mut peer.channel)
+    }
+
+    /// Whether the counts of a channel are to be read by an application's poll.
+    #[inline]
+    pub(super) fn wants_counts(&self, slot: SlotId, empty_polls: u32) -> bool {
+        let entry = self.by_slot[usize::from(slot.number())].as_deref();
+        entry.is_some_and(|entry| entry.patience.is_over(empty_polls))
+    }
+
+    /// Requests over a channel have completed, by an answer or by a reading of the counts.
+    #[inline]
+    pub(super) fn note_completed(&mut self, slot: SlotId, by_answer: bool) {
+        if let Some(entry) = &mut self.by_slot[usize::from(slot.number())] {
+            if by_answer {
+                entry.patience.paid();
+            } else {
+                entry.patience.was_in_vain();
+            }
+        }
+    }
+
+    /// Makes a channel to a slot, whose process has to be offered this; None if there is one.
+    ///
+    /// # Errors
+    /// The region cannot be created.
+    pub(super) fn create(&mut self, slot: SlotId) -> Result<Option<Offer>, RegionError> {
+        if self.has(slot) {
+            return Ok(None);
+        }
+        let (region, fd) = OwnRegion::create(&ChannelConfig::default(), self.own.number())?;
+        let offer = Offer {
+            region: fd,
+            page: self
+                .page
+                .try_clone()
+                .map_err(|error| RegionError::System("dup", error))?,
+        };
+        let peer = PeerChannel {
+            channel: Channel::new(region),
+            generation: None,
+            patience: Patience::FULL,
+        };
+        self.by_slot[usize::from(slot.number())] = Some(Box::new(peer));
+        self.open.push(slot);
+        Ok(Some(offer))
+    }
+
+    /// Receives from a slot's process, which has made this offer. There must be a channel.
+    pub(super) fn attach(&mut self, slot: SlotId, generation: u32, peer: (PeerRegion, PeerPage)) {
+        if let Some(entry) = &mut self.by_slot[usize::from(slot.number())] {
+            entry.generation = Some(generation);
+            entry.channel.attach(Incoming::new(peer.0), peer.1);
+        }
+    }
+
+    /// The offer to a slot was passed on to the process that it has in this generation.
+    pub(super) fn passed(&mut self, slot: SlotId, generation: u32) {
+        if let Some(entry) = &mut self.by_slot[usize::from(slot.number())] {
+            entry.generation.get_or_insert(generation);
+        }
+    }
+
+    /// Whether the channel to a slot is to the process that had it in this generation or before.
+    pub(super) fn is_with(&self, slot: SlotId, generation: u32) -> bool {
+        let entry = self.by_slot[usize::from(slot.number())].as_deref();
+        entry
+            .and_then(|entry| entry.generation)
+            .is_some_and(|of_peer| generation.wrapping_sub(of_peer).cast_signed() >= 0)
+    }
+
+    /// Closes the channel to a slot.
+    pub(super) fn close(&mut self, slot: SlotId) {
+        self.by_slot[usize::from(slot.number())] = None;
+        self.open.retain(|open| *open != slot);
+        self.doorbells.retain(|ring| *ring != slot);
+    }
+
+    /// Notes that the process in a slot has to be woken if it sleeps.
+    #[inline]
+    pub(super) fn note_doorbell(&mut self, slot: SlotId) {
+        if self.doorbells.last() != Some(&slot) && !self.doorbells.contains(&slot) {
+            self.doorbells.push(slot);
+        }
+    }
+
+    /// The next slot whose doorbell is to be rung.
+    #[inline]
+    pub(super) fn next_doorbell(&mut self) -> Option<SlotId> {
+        self.doorbells.pop()
+    }
+
+    /// Whether a message waits that could be taken, or counts that were not seen.
+    pub(super) fn have_work(&self) -> bool {
+        self.open.iter().any(|slot| {
+            let entry = self.by_slot[usize::from(slot.number())].as_deref();
+            entry.is_some_and(|entry| entry.channel.has_work())
+        })
+    }
+}
