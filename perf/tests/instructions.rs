@@ -18,13 +18,21 @@ use urdma_harness::instance::{binary_dir, Scratch};
 use urdma_harness::process::Process;
 
 const PROGRAM: &str = "urdma-perf-engine";
-/// Instructions of one message: operation, octets, count.
+/// Instructions of one message through the arena: operation, octets, count.
 const FIGURES: [(&str, u32, f64); 5] = [
     ("send", 64, 3050.0),
     ("stream", 64, 2180.0),
     ("write", 64, 4120.0),
     ("send", 65_536, 3530.0),
     ("write", 65_536, 4550.0),
+];
+/// The same over a channel.
+const CHANNEL_FIGURES: [(&str, u32, f64); 5] = [
+    ("send", 64, 2360.0),
+    ("stream", 64, 2110.0),
+    ("write", 64, 2620.0),
+    ("send", 65_536, 2410.0),
+    ("write", 65_536, 2680.0),
 ];
 const TOLERANCE: f64 = 0.05;
 /// Numbers of messages of two runs, whose difference is free of the start-up. Multiples of the
@@ -66,7 +74,7 @@ fn own_instructions(file: &str) -> u64 {
     own
 }
 
-fn count(scratch: &Path, operation: &str, octets: u32, messages: u32) -> u64 {
+fn count(scratch: &Path, options: &[&str], operation: &str, octets: u32, messages: u32) -> u64 {
     let out = scratch.join("callgrind.out");
     let mut command = Command::new("valgrind");
     // Copies by the kernel would not be counted.
@@ -80,24 +88,25 @@ fn count(scratch: &Path, operation: &str, octets: u32, messages: u32) -> u64 {
             operation,
             &octets.to_string(),
             &messages.to_string(),
-        ]);
+        ])
+        .args(options);
     let ended = Process::run(&mut command, LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
     own_instructions(&fs::read_to_string(out).unwrap())
 }
 
-fn per_message(operation: &str, octets: u32) -> f64 {
+fn per_message(options: &[&str], operation: &str, octets: u32) -> f64 {
     let scratch = Scratch::new("instructions").unwrap();
-    let [few, many] = MESSAGES.map(|messages| count(scratch.path(), operation, octets, messages));
+    let [few, many] =
+        MESSAGES.map(|messages| count(scratch.path(), options, operation, octets, messages));
     many.saturating_sub(few) as f64 / f64::from(MESSAGES[1] - MESSAGES[0])
 }
 
-#[test]
-fn instructions_per_message_are_within_their_limits() {
+fn expect_figures(options: &[&str], figures: &[(&str, u32, f64)]) {
     let mut longer = Vec::new();
-    for (operation, octets, figure) in FIGURES {
+    for &(operation, octets, figure) in figures {
         let limit = figure * (1.0 + TOLERANCE);
-        let counted = per_message(operation, octets);
+        let counted = per_message(options, operation, octets);
         println!("{operation} {octets}: {counted:.0} instructions, figure {figure}");
         if counted > limit {
             longer.push(format!(
@@ -106,6 +115,16 @@ fn instructions_per_message_are_within_their_limits() {
         }
     }
     assert!(longer.is_empty(), "{longer:?}");
+}
+
+#[test]
+fn instructions_per_message_through_the_arena_are_within_their_limits() {
+    expect_figures(&[], &FIGURES);
+}
+
+#[test]
+fn instructions_per_message_over_a_channel_are_within_their_limits() {
+    expect_figures(&["--channels"], &CHANNEL_FIGURES);
 }
 
 #[test]

@@ -58,6 +58,7 @@ fn parts(arena: Arena, which: usize) -> Parts {
         }],
         addresses: Vec::new(),
         mtu: 0,
+        channels: false,
         control: None,
     }
 }
@@ -82,12 +83,21 @@ impl End {
         Self::with(Engine::start(parts(arena, which)), octets)
     }
 
-    /// As [`End::new`], without the engine's background thread.
+    /// As [`End::new`], without the engine's background thread; over a channel if `channels`.
     ///
     /// # Errors
     /// As [`End::new`].
-    pub(crate) fn without_thread(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
-        Self::with(Engine::start_without_thread(parts(arena, which)), octets)
+    pub(crate) fn without_thread(
+        arena: Arena,
+        which: usize,
+        octets: u32,
+        channels: bool,
+    ) -> Result<Self, String> {
+        let parts = Parts {
+            channels,
+            ..parts(arena, which)
+        };
+        Self::with(Engine::start_without_thread(parts), octets)
     }
 
     fn with(engine: Result<Arc<Engine>, AttachError>, octets: u32) -> Result<Self, String> {

@@ -37,6 +37,9 @@ enum Mode {
         operation: Operation,
         octets: u32,
         messages: u32,
+        /// Over a channel instead of the arena
+        #[arg(long)]
+        channels: bool,
     },
 }
 
@@ -112,10 +115,10 @@ fn latency(octets: u32, rounds: usize) -> Result<(), String> {
     Ok(())
 }
 
-fn alone(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
+fn alone(operation: Operation, octets: u32, messages: u32, channels: bool) -> Result<(), String> {
     let arena = arena()?;
-    let mut one = End::without_thread(arena, 0, octets)?;
-    let mut two = End::without_thread(arena, 1, octets)?;
+    let mut one = End::without_thread(arena, 0, octets, channels)?;
+    let mut two = End::without_thread(arena, 1, octets, channels)?;
     one.connect(two.number())?;
     two.connect(one.number())?;
     let begin = Instant::now();
@@ -157,7 +160,8 @@ fn main() -> ExitCode {
             operation,
             octets,
             messages,
-        } => alone(operation, octets, messages),
+            channels,
+        } => alone(operation, octets, messages, channels),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
