@@ -58,7 +58,7 @@ checkpatch:
 	@kernel-stub/bed/checkpatch.sh
 
 # Packages whose source files must not depend on one another in a cycle.
-ACYCLIC := $(addprefix crates/,abi arena capture channel cm dpdk dpdk-sys engine ipc lease \
+ACYCLIC := $(addprefix crates/,abi capture channel cm dpdk dpdk-sys engine ipc lease \
 	rdma-core-sys standin types ucma underlay) \
 	. kernel-stub/client perf proto-trp provider tests tools/demo tools/harness urdmad
 
@@ -71,11 +71,10 @@ lint:
 	@CARGO="$(CARGO)" scripts/check-dependencies.py
 	@scripts/check-comments.py .
 
-# The arena's rings, frame states and parking, and the channels' cells, counts and parking, under
-# every interleaving.
+# The channels' cells, counts and parking under every interleaving.
 loom:
 	@RUSTFLAGS="--cfg loom" $(CARGO) test --release --locked --target-dir target/loom \
-		-p urdma-arena -p urdma-channel --test loom
+		-p urdma-channel --test loom
 
 perf:
 	@scripts/install-deps.sh perf

@@ -84,11 +84,6 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
     if let Some(faults) = &status.faults {
         text.push_str(&fault::render(faults, false));
     }
-    writeln!(
-        text,
-        "frames   {} free, {} held, {} in flight, of {}",
-        status.frames.free, status.frames.held, status.frames.in_flight, status.frames.total
-    )?;
     render_slots(text, status)?;
     render_listeners(text, status)?;
     render_groups(text, status)?;
@@ -152,17 +147,6 @@ fn render_slots(text: &mut String, status: &Status) -> std::fmt::Result {
             lease
         )?;
     }
-    for slot in &status.slots {
-        let report = slot.report.as_ref();
-        for from in report.map_or(&[][..], |report| &report.copies_twice_from) {
-            writeln!(
-                text,
-                "slot {} copies long messages from slot {from} twice: it may not read that \
-                process' memory",
-                slot.slot
-            )?;
-        }
-    }
     Ok(())
 }
 
@@ -189,7 +173,6 @@ fn render_listeners(text: &mut String, status: &Status) -> std::fmt::Result {
 mod tests {
     use super::*;
     use urdma_ipc::status::{GroupStatus, LeaseStatus, PortStatus, SlotStatus};
-    use urdma_ipc::ProcessReport;
 
     #[test]
     fn render_names_a_personality_that_is_not_the_default() {
@@ -210,10 +193,6 @@ mod tests {
             slots: vec![SlotStatus {
                 slot: 3,
                 program: "ib_send_lat".to_owned(),
-                report: Some(ProcessReport {
-                    copies_twice_from: vec![7],
-                    ..ProcessReport::default()
-                }),
                 ..SlotStatus::default()
             }],
             groups: vec![GroupStatus {
@@ -228,7 +207,6 @@ mod tests {
         assert!(text.contains("ib_send_lat"));
         assert!(text.contains("group    239.1.2.3, slots 3, 17"));
         assert!(text.contains("1 of 253 attached"));
-        assert!(text.contains("slot 3 copies long messages from slot 7 twice"));
         assert!(!text.contains("device"));
         assert!(!text.contains("leases"));
     }

@@ -9,8 +9,8 @@ use urdma_harness::instance::{urdma, Instance, LeasePolicy};
 use urdma_harness::process::Process;
 use urdma_tests::{alone, OneHost, SHORT};
 
-/// Less than the default arena needs, and enough for everything else.
-const ADDRESSES_OCTETS: u64 = 4 << 30;
+/// Enough for a program and its channels, and for urdmad.
+const ADDRESSES_OCTETS: u64 = 1 << 30;
 
 /// Runs a command and checks that it fails with these words.
 fn expect_words(command: &mut Command, words: &[&str]) {
@@ -44,25 +44,29 @@ fn without_dev(command: &Command) -> Command {
     contained
 }
 
-/// `urdma up` for an additional instance, which must fail.
-fn up_another(host: &Instance) -> Command {
-    let mut up = urdma().unwrap();
-    up.arg("up")
+/// A subcommand of `urdma` for an additional instance.
+fn another(host: &Instance, subcommand: &str) -> Command {
+    let mut command = urdma().unwrap();
+    command
+        .arg(subcommand)
         .arg("--run-dir")
         .arg(host.run_dir().with_file_name("another"));
-    up
+    command
 }
 
+// The number of slots takes no addresses: memory is mapped for each process that there is.
 #[test]
-fn address_limit_below_the_arena_is_named_with_the_way_out() {
+fn address_limit_leaves_room_for_programs_and_urdmad() {
     let _alone = alone();
     let one = OneHost::up();
-    let words = ["ulimit -v", "MB", "`slots`", "`[frames]`"];
-    let mut run = one.host.run(LeasePolicy::Never, &["ibv_devinfo"]).unwrap();
-    let mut up = up_another(&one.host);
-    for command in [&mut run, &mut up] {
-        limit_addresses(command);
-        expect_words(command, &words);
+    let run = one.host.run(LeasePolicy::Never, &["ibv_devinfo"]).unwrap();
+    let [up, down] = ["up", "down"].map(|subcommand| another(&one.host, subcommand));
+    let ended = [run, up, down].map(|mut command| {
+        limit_addresses(&mut command);
+        Process::run(&mut command, SHORT).unwrap()
+    });
+    for ended in ended {
+        assert!(ended.succeeded(), "{}", ended.describe());
     }
     one.down();
 }
@@ -72,7 +76,7 @@ fn missing_dev_is_named() {
     let _alone = alone();
     let one = OneHost::up();
     let run = one.host.run(LeasePolicy::Never, &["ibv_devinfo"]).unwrap();
-    for command in [run, up_another(&one.host)] {
+    for command in [run, another(&one.host, "up")] {
         expect_words(&mut without_dev(&command), &["there is no /dev/null"]);
     }
     one.down();

@@ -153,7 +153,7 @@ fn kill_of_urdmad_ends_both_programs_with_flushed_requests() {
     one.down();
 }
 
-// Regression: a thread, two descriptors, the mapping of the arena and 170 KB leaked per urdmad.
+// Regression: a thread, two descriptors, the shared memory and 170 KB leaked per urdmad.
 #[test]
 fn program_keeps_nothing_of_a_daemon_that_it_has_outlived() {
     const ROUNDS: u32 = 6;

@@ -9,8 +9,8 @@ use urdma_harness::namespace::Namespaces;
 use urdma_harness::programs::{self, Job};
 use urdma_tests::bridges::{up, up_behind_bridges, ADDRESSES, KERNEL_ADDRESSES};
 use urdma_tests::{
-    alone, check, expect_peer_given_up, expect_stream_ended, host_without_configured_addresses,
-    mix_while, ports, print_of, run_all, stream, HOST_ADDRESSES,
+    alone, check, expect_all_taken_back, expect_peer_given_up, expect_stream_ended,
+    host_without_configured_addresses, mix_while, ports, print_of, run_all, stream, HOST_ADDRESSES,
 };
 
 /// Enough operations for two interruptions of the link.
@@ -70,14 +70,13 @@ fn counter(host: &Instance, name: &str) -> u64 {
     value.unwrap_or_else(|| panic!("no counter {name}: {status}"))
 }
 
-/// Runs all programs and checks that they used the ports and leaked no frame.
+/// Runs all programs and checks that they used the ports and left no channel open.
 fn run_over(hosts: [Instance; 2], tcp: &str) {
     let [a, b] = &hosts;
     run_all(&jobs(tcp, ADDRESSES[0]), a, b, LeasePolicy::Never);
     for host in &hosts {
         assert!(counter(host, "tx_packets") > 2000 && counter(host, "rx_packets") > 2000);
-        let frames = &host.status().unwrap()["frames"];
-        assert_eq!(frames["free"], frames["total"], "{frames}");
+        expect_all_taken_back(host);
     }
     for host in hosts {
         host.down().unwrap();

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -33,9 +33,9 @@ const FLOOD: usize = 500;
 const MUTATION: Duration = Duration::from_secs(10);
 /// Memory that an allocator may retain after it was freed.
 const ANONYMOUS_SLACK_KB: u64 = 4096;
-/// What remains of each of 253 slots after its first use: rings and headers (some 50 KB), and
-/// delivery records (8 octets for each of 65,536 queue pairs), of which each process uses others.
-const ARENA_SLACK_KB: u64 = 253 * (64 + 512);
+/// What urdmad may have read of the last process of each of 253 slots: its delivery records (a
+/// header and 8 octets for each of 65,536 queue pairs), of which each process uses others.
+const SHARED_SLACK_KB: u64 = 253 * (4 + 512);
 /// Two files of 1 MB, and a line each.
 const LOG_OCTETS_MAX: u64 = (2 << 20) + 8192;
 
@@ -45,7 +45,8 @@ struct Holdings {
     descriptors: usize,
     threads: usize,
     anonymous_kb: u64,
-    arena_kb: u64,
+    /// Channels, pages, the directory and delivery records, as far as urdmad has touched them.
+    shared_kb: u64,
 }
 
 impl Holdings {
@@ -53,20 +54,15 @@ impl Holdings {
         let proc = Path::new("/proc").join(host.daemon_pid().unwrap().to_string());
         let count = |folder: &str| fs::read_dir(proc.join(folder)).unwrap().count();
         let status = fs::read_to_string(proc.join("status")).unwrap();
-        let anonymous = status
-            .lines()
-            .find_map(|line| line.strip_prefix("RssAnon:"));
-        let arena = fs::read_dir(proc.join("fd")).unwrap().find_map(|fd| {
-            let path = fd.unwrap().path();
-            let target = fs::read_link(&path).ok()?;
-            let is_arena = target.to_string_lossy().contains("urdma-arena");
-            is_arena.then(|| fs::metadata(&path).unwrap().blocks() / 2)
-        });
+        let resident_kb = |kind| {
+            let mut lines = status.lines();
+            first_number(lines.find_map(|line| line.strip_prefix(kind)).unwrap())
+        };
         Self {
             descriptors: count("fd"),
             threads: count("task"),
-            anonymous_kb: first_number(anonymous.unwrap()),
-            arena_kb: arena.unwrap(),
+            anonymous_kb: resident_kb("RssAnon:"),
+            shared_kb: resident_kb("RssShmem:"),
         }
     }
 
@@ -75,7 +71,7 @@ impl Holdings {
         self.descriptors <= before.descriptors
             && self.threads <= before.threads
             && self.anonymous_kb <= before.anonymous_kb + ANONYMOUS_SLACK_KB
-            && self.arena_kb <= before.arena_kb + ARENA_SLACK_KB
+            && self.shared_kb <= before.shared_kb + SHARED_SLACK_KB
     }
 }
 
@@ -221,7 +217,7 @@ impl Bed {
         let _ = fs::remove_file(folder.join("meet"));
     }
 
-    /// Checks that nothing is attached and no frame is missing.
+    /// Checks that nothing is attached and no channel is open.
     fn expect_nothing_held(&self) {
         for host in self.all() {
             expect_all_taken_back(host);

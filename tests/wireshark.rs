@@ -17,14 +17,14 @@ use urdma_tests::{alone, ports, OneHost, VERBS_CHECK};
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// RDMAP opcodes (doc/spec/trp.md) of the programs below.
+/// RDMAP opcodes (doc/spec/trp.md) of the programs below, between hosts.
 const READ_REQUEST: &str = "1";
 const READ_RESPONSE: &str = "2";
 const SEND: &str = "3";
 const TERMINATE: &str = "7";
 const ATOMIC_REQUEST: &str = "10";
 const ATOMIC_RESPONSE: &str = "11";
-const MIX: [&str; 6] = [
+const OPCODES: [&str; 6] = [
     READ_REQUEST,
     READ_RESPONSE,
     SEND,
@@ -32,6 +32,13 @@ const MIX: [&str; 6] = [
     ATOMIC_REQUEST,
     ATOMIC_RESPONSE,
 ];
+/// Messages of channels (doc/spec/channel.md) of the same programs inside a host: SEND,
+/// READ_REQUEST, READ_RESPONSE, ATOMIC_REQUEST, ATOMIC_RESPONSE, TERMINATE.
+const MESSAGES: [&str; 6] = ["1", "4", "5", "6", "7", "8"];
+/// REQ, REP, RTU, DREQ.
+const CM_KINDS: [&str; 4] = ["1", "2", "3", "5"];
+/// What a capture shows: these fields of the script.
+const FIELDS: [&str; 3] = ["trp.opcode", "urdma_channel.kind", "trp.cm.kind"];
 
 /// `argv`, with the provider's capture in `capture` if given.
 fn with_capture(capture: Option<&Path>, argv: Vec<String>) -> Vec<String> {
@@ -72,32 +79,26 @@ fn end_well(what: &str, ended: &Ended) {
     assert!(ended.succeeded(), "{what}: {}", ended.describe());
 }
 
-/// Checks one capture; returns its values of `trp.opcode` and `trp.cm.kind`.
-fn check(directory: &Path, capture: &Path, skip: &str) -> [BTreeSet<String>; 2] {
-    let bad = format!("(!trp or {MALFORMED}){skip}");
+/// Checks one capture; returns its values of [`FIELDS`].
+fn check(directory: &Path, capture: &Path, skip: &str) -> [BTreeSet<String>; 3] {
+    let bad = format!("(!(trp or urdma_channel) or {MALFORMED}){skip}");
     let broken = tshark::read(directory, capture, &["-Y", &bad]).unwrap();
     assert!(broken.is_empty(), "{}", broken.join("\n"));
-    let fields = ["-T", "fields", "-e", "trp.opcode", "-e", "trp.cm.kind"];
-    let arguments = [&fields[..], &["-Y", "trp"]].concat();
+    let fields = FIELDS.iter().flat_map(|field| ["-e", field]);
+    let format = ["-T", "fields", "-Y", "trp or urdma_channel"];
+    let arguments: Vec<_> = format.into_iter().chain(fields).collect();
     let shown = tshark::read(directory, capture, &arguments).unwrap();
     assert!(!shown.is_empty(), "{} is empty", capture.display());
-    [0, 1].map(|column| {
+    [0, 1, 2].map(|column| {
         let values = shown.iter().filter_map(|line| line.split('\t').nth(column));
         let values = values.filter(|value| !value.is_empty());
         values.map(str::to_owned).collect()
     })
 }
 
-fn expect_mix(opcodes: &BTreeSet<String>, cm_kinds: &BTreeSet<String>) {
-    for opcode in MIX {
-        assert!(opcodes.contains(opcode), "no opcode {opcode}: {opcodes:?}");
-    }
-    // REQ, REP, RTU, DREQ.
-    for kind in ["1", "2", "3", "5"] {
-        assert!(
-            cm_kinds.contains(kind),
-            "no CM message {kind}: {cm_kinds:?}"
-        );
+fn expect_all(what: &str, expected: &[&str], shown: &BTreeSet<String>) {
+    for value in expected {
+        assert!(shown.contains(*value), "no {what} {value}: {shown:?}");
     }
 }
 
@@ -117,8 +118,9 @@ fn daemons_capture_of_two_hosts_decodes_in_tshark() {
     end_well("urdma capture", &ended);
     hosts.down().unwrap();
     // Between the hosts there is ARP and neighbour discovery too.
-    let [opcodes, cm_kinds] = check(scratch.path(), &capture, " and not (arp or icmpv6)");
-    expect_mix(&opcodes, &cm_kinds);
+    let [opcodes, _, cm_kinds] = check(scratch.path(), &capture, " and not (arp or icmpv6)");
+    expect_all("opcode", &OPCODES, &opcodes);
+    expect_all("CM message", &CM_KINDS, &cm_kinds);
     let frames = tshark::read(scratch.path(), &capture, &[]).unwrap().len();
     assert!(
         ended.output.contains(&format!("{frames} frames in ")),
@@ -139,13 +141,14 @@ fn providers_capture_of_one_host_decodes_in_tshark() {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
-    let (mut opcodes, mut cm_kinds) = (BTreeSet::new(), BTreeSet::new());
+    let (mut messages, mut cm_kinds) = (BTreeSet::new(), BTreeSet::new());
     for capture in &captures {
-        let [mut some, mut kinds] = check(&directory, capture, "");
-        opcodes.append(&mut some);
+        let [_, mut some, mut kinds] = check(&directory, capture, "");
+        messages.append(&mut some);
         cm_kinds.append(&mut kinds);
     }
     assert!(captures.len() >= 10, "{captures:?}");
-    expect_mix(&opcodes, &cm_kinds);
+    expect_all("message", &MESSAGES, &messages);
+    expect_all("CM message", &CM_KINDS, &cm_kinds);
     one.down();
 }

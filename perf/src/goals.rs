@@ -87,7 +87,7 @@ pub(crate) const SPECS: &[Spec] = rows! {
     "64 B write, one host / raw ring": WRITE_LAT_ONE_HOST, With(RAW_RING), LATENCY;
     "64 B send, one host / UCX": SEND_ONE_HOST, With(UCX_LATENCY), Goal::None;
     "64 B send, one host / TCP": SEND_ONE_HOST, With(TCP_LATENCY), Goal::None;
-    "64 B arena frame / raw ring": ARENA, With(RAW_RING), Goal::None;
+    "64 B channel / raw ring": CHANNEL, With(RAW_RING), Goal::None;
     "64 B send, one host, events, above 2 wake-ups":
         EVENTS_ONE_HOST, Above(RAW_WAKE_UPS), EVENTS;
     "64 B send, leased / raw memif": SEND_LEASED, With(MEMIF_LATENCY), LATENCY;

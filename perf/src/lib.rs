@@ -4,7 +4,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`samples`], [`probes`] | repeated measurements and their medians; name and unit of each |
-//! | [`raw`] | limits: a ring and a copied stream between two processes, net_memif, the arena |
+//! | [`raw`] | limits: a ring and a copied stream between two processes, net_memif, a channel |
 //! | [`peers`] | qperf over loopback TCP, UCX over shared memory |
 //! | [`workloads`], [`product`] | the runs of Debian's perftest; how they run through `urdma run` |
 //! | [`simulator`] | the protocol alone, in virtual time |

@@ -34,7 +34,11 @@ type Measure = fn() -> Sample;
 /// Limits and peers of one host, with the part whose workloads they are compared with.
 const BESIDE: &[(Part, Probe, Measure)] = &[
     (Part::Latency, probes::RAW_RING, raw::ring::half_round_trip),
-    (Part::Latency, probes::ARENA, raw::arena::half_round_trip),
+    (
+        Part::Latency,
+        probes::CHANNEL,
+        raw::channel::half_round_trip,
+    ),
     (
         Part::Latency,
         probes::RAW_WAKE_UPS,

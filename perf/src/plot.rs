@@ -99,7 +99,7 @@ pub const PICTURES: &[Picture] = &[
                 title: "64 octets, one host, both ends poll: latency one way (us, less is better)",
                 bars: &[
                     other(probes::RAW_RING),
-                    ours(probes::ARENA),
+                    ours(probes::CHANNEL),
                     other(probes::UCX_LATENCY),
                     ours(probes::SEND_ONE_HOST),
                     ours(probes::WRITE_LAT_ONE_HOST),

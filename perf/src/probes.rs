@@ -24,8 +24,8 @@ probes! {
     RAW_STREAM = "raw two copies", GigabytesPerSecond;
     /// A round trip of two processes that sleep in an eventfd: two wake-ups.
     RAW_WAKE_UPS = "raw eventfd, two wake-ups", Microseconds;
-    /// Half the round trip of a frame through the arena, without verbs and protocol.
-    ARENA = "arena frame", Microseconds;
+    /// Half the round trip of a cell of a channel, without verbs and protocol.
+    CHANNEL = "channel", Microseconds;
     /// Half the round trip of a frame of 64 octets through net_memif.
     MEMIF_LATENCY = "raw memif", Microseconds;
     /// Frames of 64 octets one way through net_memif.

@@ -18,16 +18,8 @@ use urdma_harness::instance::{binary_dir, Scratch};
 use urdma_harness::process::Process;
 
 const PROGRAM: &str = "urdma-perf-engine";
-/// Instructions of one message through the arena: operation, octets, count.
+/// Instructions of one message over a channel: operation, octets, count.
 const FIGURES: [(&str, u32, f64); 5] = [
-    ("send", 64, 3050.0),
-    ("stream", 64, 2180.0),
-    ("write", 64, 4120.0),
-    ("send", 65_536, 3530.0),
-    ("write", 65_536, 4550.0),
-];
-/// The same over a channel.
-const CHANNEL_FIGURES: [(&str, u32, f64); 5] = [
     ("send", 64, 2360.0),
     ("stream", 64, 2110.0),
     ("write", 64, 2620.0),
@@ -74,39 +66,31 @@ fn own_instructions(file: &str) -> u64 {
     own
 }
 
-fn count(scratch: &Path, options: &[&str], operation: &str, octets: u32, messages: u32) -> u64 {
+fn count(scratch: &Path, operation: &str, octets: u32, messages: u32) -> u64 {
     let out = scratch.join("callgrind.out");
     let mut command = Command::new("valgrind");
-    // Copies by the kernel would not be counted.
-    command.env("URDMA_CMA", "never");
     command
         .arg("--tool=callgrind")
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(binary_dir().unwrap().join(PROGRAM))
-        .args([
-            "alone",
-            operation,
-            &octets.to_string(),
-            &messages.to_string(),
-        ])
-        .args(options);
+        .args([operation, &octets.to_string(), &messages.to_string()]);
     let ended = Process::run(&mut command, LIMIT).unwrap();
     assert!(ended.succeeded(), "{}", ended.describe());
     own_instructions(&fs::read_to_string(out).unwrap())
 }
 
-fn per_message(options: &[&str], operation: &str, octets: u32) -> f64 {
+fn per_message(operation: &str, octets: u32) -> f64 {
     let scratch = Scratch::new("instructions").unwrap();
-    let [few, many] =
-        MESSAGES.map(|messages| count(scratch.path(), options, operation, octets, messages));
+    let [few, many] = MESSAGES.map(|messages| count(scratch.path(), operation, octets, messages));
     many.saturating_sub(few) as f64 / f64::from(MESSAGES[1] - MESSAGES[0])
 }
 
-fn expect_figures(options: &[&str], figures: &[(&str, u32, f64)]) {
+#[test]
+fn instructions_per_message_are_within_their_limits() {
     let mut longer = Vec::new();
-    for &(operation, octets, figure) in figures {
+    for (operation, octets, figure) in FIGURES {
         let limit = figure * (1.0 + TOLERANCE);
-        let counted = per_message(options, operation, octets);
+        let counted = per_message(operation, octets);
         println!("{operation} {octets}: {counted:.0} instructions, figure {figure}");
         if counted > limit {
             longer.push(format!(
@@ -115,16 +99,6 @@ fn expect_figures(options: &[&str], figures: &[(&str, u32, f64)]) {
         }
     }
     assert!(longer.is_empty(), "{longer:?}");
-}
-
-#[test]
-fn instructions_per_message_through_the_arena_are_within_their_limits() {
-    expect_figures(&[], &FIGURES);
-}
-
-#[test]
-fn instructions_per_message_over_a_channel_are_within_their_limits() {
-    expect_figures(&["--channels"], &CHANNEL_FIGURES);
 }
 
 #[test]

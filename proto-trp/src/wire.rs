@@ -1,5 +1,6 @@
 //! Wire formats: TRP ([`trp`], [`ext`], [`train`]), DDP ([`ddp`]) and RDMAP ([`rdmap`],
-//! [`terminate`]), the DATAGRAM packet ([`datagram`]), and the messages of a channel ([`message`]).
+//! [`terminate`]), the DATAGRAM packet ([`datagram`]), and the messages of a channel ([`message`],
+//! [`packet_head`]).
 //!
 //! Each layout is a set of named field positions, and a plain struct that can only hold valid
 //! values. `parse` checks the length once and validates; `encode` fails only if the buffer is too
@@ -21,6 +22,7 @@ mod error;
 pub mod ext;
 pub mod message;
 mod octets;
+pub mod packet_head;
 pub mod rdmap;
 mod reset;
 mod segment;
@@ -37,6 +39,7 @@ pub use ext::{
     Extensions, RnrTimer, Sack, Timestamp, SACK_BITS_MAX, SACK_WORD_BITS, SHARED_QUEUE_LEN,
 };
 pub use message::{MessageError, MessageFlags, MessageHead, MessageKind};
+pub use packet_head::{Meta, PacketHead};
 pub use rdmap::{
     AtomicOperation, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest,
 };

@@ -39,7 +39,8 @@ static int entries(const char *path)
 	return count;
 }
 
-static int mappings_of_arenas(void)
+/* Channels, pages, the directory and delivery records. */
+static int mappings_of_shared_memory(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "r");
 	char line[4096];
@@ -48,7 +49,7 @@ static int mappings_of_arenas(void)
 	if (!maps)
 		fail("/proc/self/maps: %s", strerror(errno));
 	while (fgets(line, sizeof(line), maps))
-		count += strstr(line, "urdma-arena") != NULL;
+		count += strstr(line, "/memfd:urdma-") != NULL;
 	fclose(maps);
 	return count;
 }
@@ -58,7 +59,7 @@ static struct usage usage(void)
 	return (struct usage){
 		.threads = entries("/proc/self/task"),
 		.descriptors = entries("/proc/self/fd"),
-		.mappings = mappings_of_arenas(),
+		.mappings = mappings_of_shared_memory(),
 		.octets = mallinfo2().uordblks,
 	};
 }
@@ -79,7 +80,7 @@ static void expect_no_more_than(const struct usage *before)
 			return;
 		if (tries == 500)
 			fail("%d threads instead of %d, %d descriptors instead of %d, "
-			     "%d arenas instead of %d, %zu octets instead of %zu",
+			     "%d mappings instead of %d, %zu octets instead of %zu",
 			     now.threads, before->threads, now.descriptors, before->descriptors,
 			     now.mappings, before->mappings, now.octets, before->octets);
 		usleep(10000);

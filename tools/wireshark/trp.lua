@@ -1,4 +1,7 @@
--- TRP, the transport of urdma: UDP ports 21504..21757, as specified in doc/spec/trp.md.
+-- TRP, the transport of urdma: UDP ports 21504..21757, as specified in doc/spec/trp.md; and the
+-- messages of channels, its transport inside a host, as specified in doc/spec/channel.md (section
+-- 7). A program's own capture has both. The first octet of a TRP packet is 16 or more, that of a
+-- message is less.
 --
 -- The TRP header, its extensions and connection management are decoded here. The DDP segments of
 -- a DATA, UDATA or TRAIN packet are passed to Wireshark's own iwarp_ddp_rdmap, except Immediate
@@ -136,6 +139,85 @@ local u = {
   group = ProtoField.bool("trp.ud.group", "To all members of a multicast group"),
   message = ProtoField.bytes("trp.ud.message", "Message"),
 }
+
+-- Messages of channels. Their heads are little-endian; the RDMAP headers behind them are not.
+local channel = Proto("urdma_channel", "Channel of urdma")
+
+local MESSAGE_HEAD_LEN = 32
+local MESSAGE_KIND_END = 16
+local MESSAGE_FLAGS_END = 0x80
+local SEND, WRITE, IMMEDIATE, READ_REQUEST, READ_RESPONSE = 1, 2, 3, 4, 5
+local ATOMIC_REQUEST, ATOMIC_RESPONSE = 6, 7
+local TERMINATE, NOT_READY, CHANNEL_RESET, FIN = 8, 9, 10, 11
+local MESSAGES = {
+  [1] = "SEND", [2] = "WRITE", [3] = "IMMEDIATE", [4] = "READ_REQUEST", [5] = "READ_RESPONSE",
+  [6] = "ATOMIC_REQUEST", [7] = "ATOMIC_RESPONSE", [8] = "TERMINATE", [9] = "NOT_READY",
+  [10] = "RESET", [11] = "FIN",
+}
+local CHANNEL_RESET_REASONS = {
+  [0] = "no such queue pair", [1] = "queue pair in ERR", [2] = "queue pair not connected",
+}
+local ATOMICS = { [0] = "FetchAdd", [2] = "CmpSwap", [15] = "Write" }
+
+local m = {
+  kind = ProtoField.uint8("urdma_channel.kind", "Kind", base.DEC, MESSAGES),
+  flags = ProtoField.uint8("urdma_channel.flags", "Flags", base.HEX),
+  last = ProtoField.bool("urdma_channel.flags.last", "Last segment of the message", 8, nil, 0x01),
+  se = ProtoField.bool("urdma_channel.flags.solicited", "Solicited event", 8, nil, 0x02),
+  imm = ProtoField.bool("urdma_channel.flags.immediate", "Has immediate data", 8, nil, 0x04),
+  inv = ProtoField.bool("urdma_channel.flags.invalidate", "Invalidates an STag", 8, nil, 0x08),
+  epoch = ProtoField.bool("urdma_channel.flags.epoch", "Epoch of requests", 8, nil, 0x10),
+  unreliable = ProtoField.bool(
+    "urdma_channel.flags.unreliable", "Unreliable connection", 8, nil, 0x20),
+  start = ProtoField.bool("urdma_channel.flags.start", "Requests begin here", 8, nil, 0x40),
+  target_index = ProtoField.uint16(
+    "urdma_channel.destination", "Destination QP index", base.DEC),
+  source_index = ProtoField.uint16("urdma_channel.source", "Source QP index", base.DEC),
+  target_qpn = ProtoField.uint24(
+    "urdma_channel.destination_qpn", "Destination QP number", base.HEX),
+  source_qpn = ProtoField.uint24("urdma_channel.source_qpn", "Source QP number", base.HEX),
+  qpn = ProtoField.uint24("urdma_channel.qpn", "QP number of either end", base.HEX),
+  id = ProtoField.uint32("urdma_channel.id", "Connection id", base.HEX),
+  stag = ProtoField.uint32("urdma_channel.stag", "STag", base.HEX),
+  msn = ProtoField.uint32("urdma_channel.msn", "Message number", base.DEC),
+  to = ProtoField.uint64("urdma_channel.tagged_offset", "Tagged offset", base.HEX),
+  mo = ProtoField.uint64("urdma_channel.message_offset", "Message offset", base.DEC),
+  timer = ProtoField.uint64("urdma_channel.rnr_timer", "RNR timer code", base.DEC),
+  rnr_us = ProtoField.uint32("urdma_channel.rnr_us", "Wait, us", base.DEC),
+  reason = ProtoField.uint64("urdma_channel.reset_reason", "Reason", base.DEC),
+  immediate = ProtoField.uint32("urdma_channel.immediate", "Immediate data", base.HEX),
+  inv_stag = ProtoField.uint32("urdma_channel.invalidated_stag", "STag to invalidate", base.HEX),
+  shared_queue = ProtoField.uint32(
+    "urdma_channel.shared_queue", "Shared receive queue", base.HEX),
+  len = ProtoField.uint32("urdma_channel.payload_length", "Length of the payload", base.DEC),
+  payload = ProtoField.bytes("urdma_channel.payload", "Payload"),
+  sink_stag = ProtoField.uint32("urdma_channel.read.sink_stag", "Sink STag", base.HEX),
+  sink_to = ProtoField.uint64("urdma_channel.read.sink_offset", "Sink tagged offset", base.HEX),
+  size = ProtoField.uint32("urdma_channel.read.size", "Octets to read", base.DEC),
+  source_stag = ProtoField.uint32("urdma_channel.read.source_stag", "Source STag", base.HEX),
+  source_to = ProtoField.uint64(
+    "urdma_channel.read.source_offset", "Source tagged offset", base.HEX),
+  atomic = ProtoField.uint32(
+    "urdma_channel.atomic.operation", "Operation", base.DEC, ATOMICS, 0x0f),
+  request_id = ProtoField.uint32("urdma_channel.atomic.request", "Request", base.DEC),
+  atomic_stag = ProtoField.uint32("urdma_channel.atomic.stag", "STag", base.HEX),
+  atomic_to = ProtoField.uint64("urdma_channel.atomic.offset", "Tagged offset", base.HEX),
+  data = ProtoField.uint64("urdma_channel.atomic.data", "Data to add or swap", base.HEX),
+  data_mask = ProtoField.uint64("urdma_channel.atomic.data_mask", "Its mask", base.HEX),
+  compare = ProtoField.uint64("urdma_channel.atomic.compare", "Data to compare", base.HEX),
+  compare_mask = ProtoField.uint64("urdma_channel.atomic.compare_mask", "Its mask", base.HEX),
+  original = ProtoField.uint64("urdma_channel.atomic.original", "Original value", base.HEX),
+  write_len = ProtoField.uint32(
+    "urdma_channel.write_length", "Length of the RDMA Write", base.DEC),
+  layer = ProtoField.uint8("urdma_channel.terminate.layer", "Layer", base.DEC, nil, 0xf0),
+  etype = ProtoField.uint8("urdma_channel.terminate.type", "Error type", base.DEC, nil, 0x0f),
+  code = ProtoField.uint8("urdma_channel.terminate.code", "Error code", base.HEX),
+}
+
+channel.fields = {}
+for _, field in pairs(m) do
+  table.insert(channel.fields, field)
+end
 
 trp.fields = {}
 for _, group in ipairs({ f, c, u }) do
@@ -430,9 +512,181 @@ local function add_header(tvb, pinfo, t, kind)
   t:add(f.ack, tvb(13, 3))
 end
 
+-- The queue pairs of a message: those of the slots that its ports name.
+local function add_queue_pairs(tvb, pinfo, t)
+  local ends = {
+    { m.target_index, m.target_qpn, tvb(2, 2), pinfo.dst_port },
+    { m.source_index, m.source_qpn, tvb(4, 2), pinfo.src_port },
+  }
+  local numbers = {}
+  for i, side in ipairs(ends) do
+    local index, qpn, place, port = side[1], side[2], side[3], side[4]
+    t:add_le(index, place)
+    local number = (port - PORT_BASE) % 256 * 0x10000 + place:le_uint()
+    t:add(qpn, place, number):set_generated()
+    t:add(m.qpn, place, number):set_generated():set_hidden(true)
+    numbers[i] = number
+  end
+  return string.format("0x%06x > 0x%06x", numbers[2], numbers[1])
+end
+
+local function at_offset(tvb, stag, to)
+  return string.format("STag 0x%08x + 0x%s", stag, tvb(to, 8):uint64():tohex():gsub("^0+(.)", "%1"))
+end
+
+-- What follows the head in messages without payload: length and decoder, which returns a text for
+-- the summary.
+local MESSAGE_BODIES = {
+  [IMMEDIATE] = { 8, function(tvb, t)
+    t:add(m.immediate, tvb(0, 4))
+    t:add(m.write_len, tvb(4, 4))
+    return string.format("immediate 0x%x", tvb(0, 4):uint())
+  end },
+  [READ_REQUEST] = { 28, function(tvb, t)
+    t:add(m.sink_stag, tvb(0, 4))
+    t:add(m.sink_to, tvb(4, 8))
+    t:add(m.size, tvb(12, 4))
+    t:add(m.source_stag, tvb(16, 4))
+    t:add(m.source_to, tvb(20, 8))
+    return tvb(12, 4):uint() .. " octets from " .. at_offset(tvb, tvb(16, 4):uint(), 20)
+  end },
+  [ATOMIC_REQUEST] = { 52, function(tvb, t)
+    t:add(m.atomic, tvb(0, 4))
+    t:add(m.request_id, tvb(4, 4))
+    t:add(m.atomic_stag, tvb(8, 4))
+    t:add(m.atomic_to, tvb(12, 8))
+    t:add(m.data, tvb(20, 8))
+    t:add(m.data_mask, tvb(28, 8))
+    t:add(m.compare, tvb(36, 8))
+    t:add(m.compare_mask, tvb(44, 8))
+    local name = ATOMICS[tvb(3, 1):bitfield(4, 4)] or "unknown operation"
+    return name .. " at " .. at_offset(tvb, tvb(8, 4):uint(), 12)
+  end },
+  [ATOMIC_RESPONSE] = { 12, function(tvb, t)
+    t:add(m.request_id, tvb(0, 4))
+    t:add(m.original, tvb(4, 8))
+    return "request " .. tvb(0, 4):uint()
+  end },
+}
+
+-- The `len` octets behind a head, an RDMAP header or the payload; returns a text for the summary.
+local function dissect_message_body(tvb, len, t, kind)
+  local fixed = MESSAGE_BODIES[kind]
+  if kind == SEND or kind == WRITE or kind == READ_RESPONSE then
+    t:add(m.len, len):set_generated()
+    if len > 0 then
+      t:add(m.payload, tvb())
+    end
+    return len .. " octets"
+  elseif fixed then
+    if len ~= fixed[1] then
+      broken(t, "wrong length for this kind")
+      return "?"
+    end
+    return fixed[2](tvb, t)
+  elseif kind == TERMINATE then
+    if len < 4 then
+      broken(t, "Terminate cut short")
+      return "?"
+    end
+    t:add(m.layer, tvb(0, 1))
+    t:add(m.etype, tvb(0, 1))
+    t:add(m.code, tvb(1, 1))
+    return string.format(
+      "%d.%d.%02x", tvb(0, 1):bitfield(0, 4), tvb(0, 1):bitfield(4, 4), tvb(1, 1):uint())
+  elseif len > 0 then
+    t:add_proto_expert_info(e.trailing)
+  end
+  return nil
+end
+
+-- Message number or STag, and offset; returns texts for the summary.
+local function add_place(tvb, t, kind)
+  local number, offset = tvb(12, 4), tvb(16, 8)
+  if kind == WRITE or kind == READ_RESPONSE then
+    t:add_le(m.stag, number)
+    t:add_le(m.to, offset)
+    local hex = offset:le_uint64():tohex():gsub("^0+(.)", "%1")
+    return string.format("STag 0x%08x + 0x%s", number:le_uint(), hex)
+  elseif kind == CHANNEL_RESET then
+    t:add_le(m.reason, offset)
+    return CHANNEL_RESET_REASONS[offset:le_uint64():tonumber()] or "unknown reason"
+  elseif kind == NOT_READY then
+    t:add_le(m.msn, number)
+    t:add_le(m.timer, offset)
+    local us = RNR_US[offset:le_uint64():tonumber() % 32]
+    t:add(m.rnr_us, offset, us):set_generated()
+    return "message " .. number:le_uint() .. " in " .. us .. " us"
+  elseif kind == FIN then
+    return nil
+  end
+  t:add_le(m.msn, number)
+  t:add_le(m.mo, offset)
+  local text = "message " .. number:le_uint()
+  local place = offset:le_uint64():tonumber()
+  return place > 0 and text .. " + " .. place or text
+end
+
+-- Immediate data or the STag to invalidate; returns a text for the summary.
+local function add_ulp(tvb, t, kind, flags)
+  local ulp = tvb(24, 4)
+  if kind ~= SEND or bit.band(flags, 0x0c) == 0 then
+    return nil
+  elseif bit.band(flags, 0x08) ~= 0 then
+    t:add_le(m.inv_stag, ulp)
+    return string.format("invalidates 0x%08x", ulp:le_uint())
+  end
+  t:add_le(m.immediate, ulp)
+  return string.format("immediate 0x%x", ulp:le_uint())
+end
+
+local function dissect_message(tvb, pinfo, root)
+  pinfo.cols.protocol = "CHANNEL"
+  local t = root:add(channel, tvb())
+  local kind = tvb(0, 1):uint()
+  t:add(m.kind, tvb(0, 1))
+  if not MESSAGES[kind] or tvb:len() < MESSAGE_HEAD_LEN then
+    broken(t, "unknown kind of message, or its head is cut short")
+    pinfo.cols.info = "Not a valid message"
+    return
+  end
+  local flags = tvb(1, 1):uint()
+  local flag_tree = t:add(m.flags, tvb(1, 1))
+  for _, flag in ipairs({ m.last, m.se, m.imm, m.inv, m.epoch, m.unreliable, m.start }) do
+    flag_tree:add(flag, tvb(1, 1))
+  end
+  if flags >= MESSAGE_FLAGS_END then
+    broken(t, "unknown flag")
+  end
+  local parts = { MESSAGES[kind] .. " " .. add_queue_pairs(tvb, pinfo, t) }
+  local function say(text)
+    if text then
+      table.insert(parts, text)
+    end
+  end
+  t:add_le(m.id, tvb(8, 4))
+  say(add_place(tvb, t, kind))
+  say(add_ulp(tvb, t, kind, flags))
+  if tvb(28, 4):le_uint() ~= 0 then
+    t:add_le(m.shared_queue, tvb(28, 4))
+  end
+  local len = tvb:len() - MESSAGE_HEAD_LEN
+  local body = len > 0 and tvb(MESSAGE_HEAD_LEN):tvb() or nil
+  say(dissect_message_body(body, len, t, kind))
+  if kind <= ATOMIC_RESPONSE and bit.band(flags, 0x01) ~= 0 then
+    say("last")
+  end
+  local summary = table.concat(parts, ", ")
+  t:append_text(", " .. summary)
+  pinfo.cols.info = summary
+end
+
 function trp.dissector(tvb, pinfo, root)
   if tvb:len() == 0 then
     return 0
+  elseif tvb(0, 1):uint() < MESSAGE_KIND_END then
+    dissect_message(tvb, pinfo, root)
+    return tvb:len()
   end
   pinfo.cols.protocol = "TRP"
   local t = root:add(trp, tvb())

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Gid, Group};
 use serde::Deserialize;
 use toml::Spanned;
-use urdma_arena::ArenaConfig;
 use urdma_ipc::fault::{self, Direction, Faults, Impairment};
 use urdma_ipc::paths::{is_instance_name, DEFAULT_INSTANCE};
 use urdma_ipc::Personality;
@@ -23,8 +22,11 @@ pub const MTU_MAX: u16 = 9600;
 const MTU_MIN: u16 = 1280;
 const LEASE_QUEUES_MAX: u16 = 64;
 
+/// Processes that can be attached at the same time; slot 0 is urdmad.
+const SLOTS_MAX: u16 = urdma_types::MAX_SLOTS as u16 - 1;
+
 /// A validated configuration.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// The instance's name; `None` if the file does not name it.
     pub instance: Option<String>,
@@ -32,8 +34,8 @@ pub struct Config {
     pub addresses: Option<Vec<IpAddr>>,
     /// The personality of the instance's device.
     pub personality: Personality,
-    /// Size of the arena; its slots include slot 0.
-    pub arena: ArenaConfig,
+    /// Processes that can be attached at the same time.
+    pub slots: u16,
     /// Group whose members may use the instance; `None`: the owner only.
     pub group: Option<Gid>,
     /// Limits per user and process.
@@ -46,8 +48,23 @@ pub struct Config {
     pub kernel_device: Option<String>,
     /// Whether urdmad gives up capabilities and system calls after its start.
     pub sandbox: Sandbox,
-    /// Whether connections inside the host use channels instead of the arena.
-    pub channels: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            instance: None,
+            addresses: None,
+            personality: Personality::default(),
+            slots: SLOTS_MAX,
+            group: None,
+            quota: Quota::default(),
+            port: None,
+            faults: Faults::default(),
+            kernel_device: None,
+            sandbox: Sandbox::default(),
+        }
+    }
 }
 
 /// Whether urdmad gives up capabilities and system calls after its start.
@@ -289,22 +306,11 @@ struct RawConfig {
     slots: Option<Spanned<u16>>,
     group: Option<Spanned<String>>,
     #[serde(default)]
-    frames: RawFrames,
-    #[serde(default)]
     quota: RawQuota,
     port: Option<RawPort>,
     fault: Option<Spanned<RawFault>>,
     kernel: Option<RawKernel>,
     sandbox: Option<Sandbox>,
-    channels: Option<bool>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawFrames {
-    small: Option<Spanned<u32>>,
-    large: Option<Spanned<u32>>,
-    ring: Option<Spanned<u32>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -388,15 +394,12 @@ impl RawConfig {
         }
         config.personality = self.personality.unwrap_or_default();
         config.sandbox = self.sandbox.unwrap_or_default();
-        config.channels = self.channels.unwrap_or_default();
         if let Some(slots) = self.slots {
-            let range = 1..urdma_arena::MAX_SLOTS;
-            config.arena.slots = 1 + in_range(source, &slots, range.start, range.end - 1)?;
+            config.slots = in_range(source, &slots, 1, SLOTS_MAX)?;
         }
         if let Some(group) = self.group {
             config.group = Some(find_group(&group).map_err(|m| source.error(&group, m))?);
         }
-        self.frames.validate(source, &mut config.arena)?;
         self.quota.validate(source, &mut config.quota)?;
         if let Some(port) = self.port {
             config.port = port.validate(source)?;
@@ -420,24 +423,6 @@ impl RawConfig {
             config.kernel_device = Some(device.into_inner());
         }
         Ok(config)
-    }
-}
-
-impl RawFrames {
-    fn validate(self, source: &Source<'_>, arena: &mut ArenaConfig) -> Result<(), ConfigError> {
-        if let Some(small) = self.small {
-            arena.small_frames = in_range(source, &small, 16, 32_767)?;
-        }
-        if let Some(large) = self.large {
-            arena.large_frames = in_range(source, &large, 4, 32_767)?;
-        }
-        if let Some(ring) = self.ring {
-            arena.ring_cells = in_range(source, &ring, 64, 65_536)?;
-            if !arena.ring_cells.is_power_of_two() {
-                return Err(source.error(&ring, "must be a power of two"));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -16,14 +16,14 @@ mod report;
 mod requests;
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signalfd::SignalFd;
-use urdma_arena::{Arena, Reaper};
+use urdma_channel::OwnDirectory;
 use urdma_ipc::fault::Faults;
 use urdma_ipc::message::FromClient;
 use urdma_ipc::packet::PacketListener;
@@ -61,8 +61,10 @@ pub(crate) struct Control {
     pub(crate) instance: String,
     pub(crate) run_dir: std::path::PathBuf,
     pub(crate) identity: Arc<Identity>,
-    pub(crate) arena: Arena,
-    pub(crate) reaper: Reaper,
+    /// Which slots have a process, and its descriptor for the processes.
+    pub(crate) directory: (OwnDirectory, OwnedFd),
+    /// The descriptor of the data thread's page for the processes.
+    pub(crate) page: OwnedFd,
     pub(crate) shared: Arc<Shared>,
     pub(crate) data: DataHandle,
     pub(crate) slots: Slots,
@@ -127,6 +129,7 @@ impl Control {
                 self.accept_from(&mut acceptor);
             }
             self.serve_kernel();
+            self.drop_offenders();
             self.drop_broken();
             self.answer_due_statuses(Instant::now());
             if self.is_ending {
@@ -230,6 +233,23 @@ impl Control {
         }
         if ready.is_dead {
             if let Some(client) = self.clients.get_mut(&ready.token) {
+                client.is_broken = true;
+            }
+        }
+    }
+
+    /// Disconnects the processes that wrote what no process writes.
+    fn drop_offenders(&mut self) {
+        let offenders = self.shared.take_offenders();
+        for client in self.clients.values_mut() {
+            let slot = client.slot();
+            if let Some(slot) = slot.filter(|slot| offenders.contains(*slot)) {
+                tracing::warn!(
+                    "slot {}: process {} has written what no process writes to its channel; \
+                     disconnected",
+                    slot.number(),
+                    client.peer.pid()
+                );
                 client.is_broken = true;
             }
         }

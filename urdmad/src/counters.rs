@@ -81,7 +81,7 @@ counters! {
     group_datagrams,
     /// Their copies delivered to members.
     group_copies,
-    /// Copies dropped: no free frame, or a member that is behind.
+    /// Copies dropped: a member that is behind.
     drop_group_copies,
     /// RESETs sent for slots that are not attached.
     resets_sent,
@@ -89,12 +89,14 @@ counters! {
     drop_rx_not_our_port,
     /// Received: the slot is not attached. A RESET was sent if the datagram may be answered.
     drop_rx_unattached_slot,
-    /// Received: the slot's ring is full.
-    drop_rx_ring_full,
-    /// Received: the slot has too many frames of slot 0 that it has not consumed.
+    /// Received: the slot has too many packets that its process has not taken.
     drop_rx_slot_behind,
-    /// Received: no free frame.
-    drop_rx_no_frame,
+    /// From a process: the source port, or the source queue pair of a datagram, is another slot's.
+    drop_forged_source,
+    /// From a process without a lease: a packet that claims to come from a leased queue.
+    drop_not_lessee,
+    /// Processes disconnected because they wrote what no process writes.
+    offenders,
     /// At slot 0: neither a connection request nor for another host.
     drop_not_for_daemon,
     /// At slot 0: a CM datagram that found the control thread's queue full.

@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::stat::{umask, Mode};
 use nix::unistd::{chown, Uid};
-use urdma_arena::{Arena, Reaper};
+use urdma_channel::{OwnDirectory, OwnPage};
 use urdma_ipc::packet::PacketListener;
 use urdma_ipc::status::Counters;
 use urdma_ipc::{Event, RunDir};
@@ -122,7 +122,9 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
     let identity = Arc::new(Identity::new(&path, config.addresses.as_deref()));
     sysfs::write(&run_dir.sysfs(), &identity, config.personality)
         .map_err(system("write the sysfs tree"))?;
-    let arena = Arena::create(&config.arena).map_err(system("make the arena"))?;
+    let memory = |error| system("make the shared memory")(io::Error::other(error));
+    let directory = OwnDirectory::create().map_err(memory)?;
+    let (page, page_fd) = OwnPage::create().map_err(memory)?;
     let shared = Arc::new(Shared::new().map_err(system("make an eventfd"))?);
     port::remove_leftovers(&path);
     let (data_port, device, leases) = match &config.port {
@@ -133,7 +135,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         }
     };
     let data = data::start(
-        &arena,
+        page,
         Arc::clone(&shared),
         Arc::clone(&identity),
         data_port,
@@ -161,8 +163,8 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
         slots: slots(config),
         config: config.clone(),
         identity,
-        arena,
-        reaper: Reaper::new(&arena),
+        directory,
+        page: page_fd,
         kernel,
         shared,
         data,
@@ -179,7 +181,7 @@ pub(crate) fn start(options: &Options, owned: &OwnedRunDir) -> Result<Control, D
 }
 
 fn slots(config: &Config) -> Slots {
-    let processes = config.arena.slots - 1;
+    let processes = config.slots;
     let owner = Uid::effective().as_raw();
     let configured = config.quota.slots_per_user;
     let limits = SlotLimits::new(processes, owner, configured, config.group.is_some());

@@ -1,5 +1,7 @@
-//! The data thread: slot 0's ring, the port, and slot 0's own traffic.
+//! The data thread: slot 0's channels, the port, and slot 0's own traffic.
 //!
+//! - [`channels`]: packets from and to processes; `patience`: how long a process that is behind is
+//!   waited for.
 //! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to
 //!   slots, and copies for members of multicast groups.
 //! - [`daemon_traffic`]: connection requests and RESETs.
@@ -7,20 +9,20 @@
 //! - [`wire`]: the port; `fault`: the impairments that `urdma fault` applies to its frames.
 //! - [`command`]: commands of the control thread.
 //!
-//! Without a port the thread sleeps on slot 0's park word until a process sends. With a port it
+//! Without a port the thread sleeps until a process rings. With a port it
 //! polls: after the last packet it spins for a short time with sched_yield(2), then sleeps for
 //! growing intervals of at most some milliseconds. A process that sends wakes it at once.
 
-mod allowances;
+pub(crate) mod channels;
 pub(crate) mod command;
 mod daemon_traffic;
-mod doorbells;
 mod fault;
 mod inbound;
 mod kernel_neighbours;
 mod neighbours;
 mod network;
 mod pace;
+mod patience;
 mod request_limits;
 mod routes;
 mod wire;
@@ -32,74 +34,83 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
-use urdma_types::{slot_of_port, Ip16, SlotId};
 
-use arrayvec::ArrayVec;
-use proto_trp::wire::datagram::{group_of, HEADER_LEN, MESSAGE_MAX};
-use urdma_arena::{Arena, Endpoint, Meta, RxFrame, Special};
+use proto_trp::wire::datagram::{group_of, DatagramHeader, HEADER_LEN, MESSAGE_MAX};
+use proto_trp::wire::{Meta, PacketHead, PacketType};
+use urdma_channel::{Bells, CellOctets, OwnPage, CELL_DATA};
 use urdma_ipc::Resolution;
+use urdma_types::{slot_of_port, slot_of_source_port, Ip16, Qpn, SlotId};
 
 use crate::identity::Identity;
 use crate::port::PacketPort;
 use crate::shared::{NotGiven, Shared};
-use allowances::Allowances;
+use channels::{Channels, Octets, Taken};
 use command::{Command, DataHandle, Inbox};
-use doorbells::Doorbells;
 use inbound::{Inbound, Limits};
 use network::Network;
 use pace::{Pace, Rest};
+use patience::Patience;
 use request_limits::RequestLimits;
 use wire::BURST;
 
-/// Octets of the longest datagram to a group.
-const DATAGRAM_OCTETS_MAX: usize = HEADER_LEN + MESSAGE_MAX;
+/// Octets of the longest packet that is not only sent: a datagram to a group, one of a leased
+/// queue, connection management.
+const COPY_OCTETS: usize = if HEADER_LEN + MESSAGE_MAX > 9216 {
+    HEADER_LEN + MESSAGE_MAX
+} else {
+    9216
+};
+/// A copy of such a packet.
+type Copied = [u8; COPY_OCTETS];
 
 /// Timer slack of the data thread.
 const TIMER_SLACK_NS: u64 = 1_000;
 
 /// State of the data thread.
 struct DataPlane {
-    endpoint: Endpoint,
+    page: Arc<OwnPage>,
+    channels: Channels,
+    /// Room for a copy; absent while that is handled.
+    copied: Option<Box<Copied>>,
     shared: Arc<Shared>,
     identity: Arc<Identity>,
     inbox: Inbox,
     network: Option<Network>,
-    allowances: Allowances,
-    doorbells: Doorbells,
+    patience: Patience,
     limits: Limits,
     request_limits: RequestLimits,
     pace: Pace,
     start: Instant,
 }
 
-/// Attaches to slot 0 and starts the thread.
+/// Starts the thread, which sleeps as `page` says.
 ///
 /// # Errors
-/// Slot 0 cannot be attached or the thread cannot be started.
+/// The thread cannot be started.
 pub(crate) fn start(
-    arena: &Arena,
+    page: OwnPage,
     shared: Arc<Shared>,
     identity: Arc<Identity>,
     port: Option<(Box<dyn PacketPort>, bool)>,
     requests_per_second: u32,
 ) -> io::Result<DataHandle> {
-    let endpoint = Endpoint::attach(arena, SlotId::DAEMON)?;
-    let parker = endpoint.parker();
+    let page = Arc::new(page);
     let inbox = Inbox::new();
-    let handle = inbox.handle(parker);
+    let handle = inbox.handle(Arc::clone(&page));
     let start = Instant::now();
     let network = match port {
         Some((port, checksum)) => Some(Network::new(port, checksum, &identity, start)?),
         None => None,
     };
     let mut plane = DataPlane {
-        endpoint,
+        channels: Channels::new(Arc::clone(&page)),
+        page,
+        copied: Some(Box::new([0; COPY_OCTETS])),
         shared: Arc::clone(&shared),
         identity,
         inbox,
         network,
-        allowances: Allowances::default(),
-        doorbells: Doorbells::default(),
+        patience: Patience::default(),
         limits: Limits::default(),
         request_limits: RequestLimits::new(requests_per_second),
         pace: Pace::default(),
@@ -118,25 +129,23 @@ pub(crate) fn start(
 
 impl DataPlane {
     fn run(&mut self) {
-        let parker = self.endpoint.parker();
         // The default timer slack is 50 us, which would be most of a round trip. If prctl(2) fails,
         // the default stays.
         let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK_NS);
         if let Some(network) = &mut self.network {
             network.enter();
         }
+        let mut bells = Bells::default();
         while self.handle_commands() {
             let now_ns = self.now_ns();
-            self.allowances.forget();
-            // While the port is full, processes wait at slot 0's ring; receiving from the port
-            // continues.
+            // While the port is full, processes wait; receiving from the port continues.
             let is_full = self.is_full(now_ns);
-            let mut worked = !is_full && self.take_burst(now_ns);
+            let mut worked = !is_full && self.take_polled(now_ns);
             if let (mut inbound, Some(network)) = self.split(now_ns) {
                 worked |= network.receive(&mut inbound);
                 worked |= network.maintain(&mut inbound);
             }
-            self.doorbells.ring(&mut self.endpoint);
+            self.channels.ring();
             if is_full {
                 thread::yield_now();
             }
@@ -144,24 +153,27 @@ impl DataPlane {
                 self.pace.worked(now_ns);
                 continue;
             }
-            let has_commands = self.inbox.news();
             match self.rest(now_ns) {
                 Some(Rest::Yield) => {
                     thread::yield_now();
                     self.pace.yielded(now_ns, self.now_ns());
                 }
-                Some(Rest::Sleep(sleep)) => {
-                    parker.park(Some(sleep), has_commands);
-                }
-                None => {
-                    parker.park(None, has_commands);
-                }
+                Some(Rest::Sleep(sleep)) => self.sleep(&mut bells, Some(sleep)),
+                None => self.sleep(&mut bells, None),
             }
         }
         let now_ns = self.now_ns();
         if let Some(network) = &mut self.network {
             network.flush(now_ns, &self.shared);
         }
+    }
+
+    /// Sleeps until a process rings, a command comes, or the time is over.
+    fn sleep(&mut self, bells: &mut Bells, limit: Option<Duration>) {
+        self.channels.listen(bells, self.patience.waited_for());
+        let (inbox, channels) = (&self.inbox, &self.channels);
+        self.page
+            .park(bells, limit, || inbox.has_news() || channels.have_work());
     }
 
     /// Whether the port accepts no more frames for the moment.
@@ -173,11 +185,10 @@ impl DataPlane {
     /// The parts that deliver datagrams to slots, and the port's side.
     fn split(&mut self, now_ns: u64) -> (Inbound<'_>, Option<&mut Network>) {
         let inbound = Inbound {
-            endpoint: &mut self.endpoint,
-            allowances: &mut self.allowances,
+            channels: &mut self.channels,
+            patience: &mut self.patience,
             shared: &self.shared,
             identity: &self.identity,
-            doorbells: &mut self.doorbells,
             limits: &mut self.limits,
             now_ns,
         };
@@ -195,7 +206,7 @@ impl DataPlane {
         // While a slot that is behind is waited for, deadlines do not shorten the sleep.
         let due_ns = network
             .next_deadline()
-            .filter(|_| !self.allowances.was_waiting());
+            .filter(|_| self.patience.waited_for().is_none());
         let Some(due_ns) = due_ns else {
             return Some(rest);
         };
@@ -206,94 +217,154 @@ impl DataPlane {
         })
     }
 
-    /// Receives a burst from slot 0's ring; false if it was empty.
-    fn take_burst(&mut self, now_ns: u64) -> bool {
-        let mut burst = ArrayVec::<RxFrame, BURST>::new();
-        let count = self.endpoint.recv_burst(&mut burst);
-        if count == 0 {
-            return false;
+    /// Takes packets from the processes whose channels it is time to look at; false if there were
+    /// none.
+    fn take_polled(&mut self, now_ns: u64) -> bool {
+        let mut worked = false;
+        for at in 0..self.channels.open.to_poll() {
+            let Some(slot) = self.channels.open.polled(at) else {
+                break;
+            };
+            let taken = self.take_burst(now_ns, slot);
+            self.channels.open.note(slot, taken > 0);
+            worked |= taken > 0;
         }
-        self.shared.counters.from_processes.add(count as u64);
-        for frame in burst.drain(..) {
-            self.handle_frame(now_ns, frame);
+        if worked {
+            if let Some(network) = &mut self.network {
+                network.flush(now_ns, &self.shared);
+            }
         }
-        if let Some(network) = &mut self.network {
-            network.flush(now_ns, &self.shared);
-        }
-        true
+        worked
     }
 
-    fn handle_frame(&mut self, now_ns: u64, frame: RxFrame) {
-        let meta = frame.meta();
-        if frame.special() == Some(Special::PassedOn) {
-            self.passed_on(now_ns, &frame, &meta);
-            return;
+    /// Takes a burst of packets from a process; gives their number.
+    fn take_burst(&mut self, now_ns: u64, from: SlotId) -> usize {
+        let mut cell: CellOctets = [0; CELL_DATA];
+        let mut count = 0;
+        while count < BURST {
+            let (head, packet) = match self.channels.take(from, &mut cell) {
+                Taken::Nothing => break,
+                Taken::Corrupt => {
+                    self.shared.counters.offenders.bump();
+                    self.shared.report_offender(from);
+                    break;
+                }
+                Taken::Packet(head, packet) => (head, packet),
+            };
+            count += 1;
+            let meta = head.meta;
+            let remote = meta.remote_ip.to_ip();
+            let is_for_daemon = slot_of_port(meta.dst_port) == Some(SlotId::DAEMON);
+            if head.is_passed_on || is_for_daemon || self.identity.owns(remote) {
+                let octets = packet.len();
+                let copied = self.copied.as_mut();
+                let copied = copied.and_then(|copied| copied.get_mut(..octets));
+                if copied.is_some_and(|copied| packet.copy_to(copied)) {
+                    self.handle_copied(now_ns, from, &head, octets);
+                } else {
+                    self.shared.counters.drop_not_for_daemon.bump();
+                }
+            } else if is_from(from, &meta, &packet) {
+                match &mut self.network {
+                    Some(network) => network.send_packet(now_ns, &packet, &meta, &self.shared),
+                    None => self.shared.counters.drop_tx_no_port.bump(),
+                }
+            } else {
+                self.shared.counters.drop_forged_source.bump();
+            }
+            self.channels.settle(from);
         }
-        if let Some(request) = daemon_traffic::request_in(&frame, &meta) {
+        self.shared.counters.from_processes.add(count as u64);
+        count
+    }
+
+    /// Handles a packet of a process that is not only sent, whose octets were copied.
+    fn handle_copied(&mut self, now_ns: u64, from: SlotId, head: &PacketHead, octets: usize) {
+        let Some(copied) = self.copied.take() else {
+            return;
+        };
+        self.handle_packet(now_ns, from, head, &copied[..octets]);
+        self.copied = Some(copied);
+    }
+
+    fn handle_packet(&mut self, now_ns: u64, from: SlotId, head: &PacketHead, packet: &[u8]) {
+        let meta = &head.meta;
+        if head.is_passed_on {
+            return self.passed_on(now_ns, from, meta, packet);
+        }
+        if !is_from(from, meta, &Octets::Cell(packet)) {
+            return self.shared.counters.drop_forged_source.bump();
+        }
+        if let Some(request) = daemon_traffic::request_in(packet, meta) {
             let shared = &self.shared;
-            let uid = shared.user(frame.from());
+            let uid = shared.user(from);
             let is_attached = |uid| shared.has_user(uid);
             if !self.request_limits.allows(now_ns, uid, is_attached) {
                 shared.counters.drop_request_limit.bump();
                 return;
             }
             if self.identity.owns(request.dst.ip()) {
-                self.local_request(now_ns, &request, frame);
+                self.local_request(now_ns, &request, head, packet);
                 return;
             }
         }
         if slot_of_port(meta.dst_port) == Some(SlotId::DAEMON) {
-            if let Some(group) = self.copy_to_group(now_ns, &frame, &meta) {
+            if let Some(group) = group_of(packet, packet.len()).map(Ip16) {
+                let (mut inbound, network) = self.split(now_ns);
+                inbound.copy_to_members(group, meta, packet);
                 let is_from_here = meta.remote_ip == group;
-                if let (true, Some(network)) = (is_from_here, &mut self.network) {
-                    network.send_frame(now_ns, frame, &meta, &self.shared);
+                if let (true, Some(network)) = (is_from_here, network) {
+                    network.send_packet(now_ns, &Octets::Cell(packet), meta, inbound.shared);
                 }
                 return;
             }
         }
-        let remote = meta.remote_ip.to_ip();
-        if self.identity.owns(remote) {
-            self.pass_on(meta.dst_port, frame);
+        if self.identity.owns(meta.remote_ip.to_ip()) {
+            self.pass_on(head, packet);
             return;
         }
         match &mut self.network {
-            Some(network) => network.send_frame(now_ns, frame, &meta, &self.shared),
+            Some(network) => {
+                network.send_packet(now_ns, &Octets::Cell(packet), meta, &self.shared);
+            }
             None => self.shared.counters.drop_tx_no_port.bump(),
         }
     }
 
     /// A datagram from another host that arrived on a leased queue.
     #[cold]
-    fn passed_on(&mut self, now_ns: u64, frame: &RxFrame, meta: &Meta) {
-        let mut copy = [0; DATAGRAM_OCTETS_MAX];
+    fn passed_on(&mut self, now_ns: u64, from: SlotId, meta: &Meta, packet: &[u8]) {
+        // C7.1-3
+        if !self.shared.is_lessee(from) {
+            return self.shared.counters.drop_not_lessee.bump();
+        }
         let (mut inbound, network) = self.split(now_ns);
-        let arrived =
-            copy_of(frame, &mut copy).and_then(|datagram| inbound.for_daemon(meta, None, datagram));
+        let arrived = match slot_of_port(meta.dst_port) {
+            Some(SlotId::DAEMON) => inbound.for_daemon(meta, None, packet),
+            Some(slot) => inbound.deliver_to(slot, meta, packet),
+            None => None,
+        };
         if let (Some(arrived), Some(network)) = (arrived, network) {
             network.take_arrived(&mut inbound, arrived);
         }
     }
 
-    /// Copies a datagram of a local member to the group's members on this host; returns the group.
-    fn copy_to_group(&mut self, now_ns: u64, frame: &RxFrame, meta: &Meta) -> Option<Ip16> {
-        let mut copy = [0; DATAGRAM_OCTETS_MAX];
-        let datagram = copy_of(frame, &mut copy)?;
-        let group = group_of(datagram, datagram.len()).map(Ip16)?;
-        let (mut inbound, _) = self.split(now_ns);
-        inbound.copy_to_members(group, meta, datagram);
-        Some(group)
-    }
-
     /// A connection request from a process of this host.
-    fn local_request(&mut self, now_ns: u64, request: &urdma_cm::wire::ReqRoute, frame: RxFrame) {
-        let (endpoint, shared) = (&mut self.endpoint, &self.shared);
+    fn local_request(
+        &mut self,
+        now_ns: u64,
+        request: &urdma_cm::wire::ReqRoute,
+        head: &PacketHead,
+        packet: &[u8],
+    ) {
+        let (channels, shared) = (&mut self.channels, &self.shared);
         if !self.identity.owns(request.src.ip()) {
             shared.counters.drop_request_source.bump();
             return;
         }
         let put = |slot| match slot {
-            SlotId::DAEMON => daemon_traffic::give_to_control(&frame, shared).is_ok(),
-            slot => endpoint.forward(slot, frame).is_ok(),
+            SlotId::DAEMON => give_to_control(head, packet, shared).is_ok(),
+            slot => channels.put(slot, head, packet).is_ok(),
         };
         if let Some(reject) = daemon_traffic::dispatch((shared, &self.identity), request, put) {
             self.send_own(now_ns, &reject);
@@ -303,27 +374,39 @@ impl DataPlane {
     /// Sends a datagram of slot 0.
     fn send_own(&mut self, now_ns: u64, answer: &daemon_traffic::DaemonDatagram) {
         if self.identity.owns(answer.remote) {
-            daemon_traffic::send_to_slot(&mut self.endpoint, answer, &self.identity);
+            daemon_traffic::send_to_slot(&mut self.channels, answer, &self.identity);
+            self.channels.ring();
         } else if let Some(network) = &mut self.network {
             network.send_answer(now_ns, answer, &self.shared);
         }
     }
 
-    /// Processes address local slots directly; a frame that goes through slot 0 is forwarded all
+    /// Processes address one another directly; a packet that goes through slot 0 is delivered all
     /// the same.
-    fn pass_on(&mut self, dst_port: u16, frame: RxFrame) {
-        let passed = match slot_of_port(dst_port) {
+    fn pass_on(&mut self, head: &PacketHead, packet: &[u8]) {
+        let passed = match slot_of_port(head.meta.dst_port) {
             // A full queue has its own counter.
             Some(SlotId::DAEMON) => {
-                daemon_traffic::give_to_control(&frame, &self.shared)
-                    != Err(NotGiven::NotForControl)
+                give_to_control(head, packet, &self.shared) != Err(NotGiven::NotForControl)
             }
-            Some(slot) => self.endpoint.forward(slot, frame).is_ok(),
+            Some(slot) => self.channels.put(slot, head, packet).is_ok(),
             None => false,
         };
         if !passed {
             self.shared.counters.drop_not_for_daemon.bump();
         }
+    }
+
+    /// Takes the last packets of a slot's process, which has ended.
+    fn close(&mut self, slot: SlotId) {
+        let now_ns = self.now_ns();
+        while self.take_burst(now_ns, slot) > 0 {}
+        if let Some(network) = &mut self.network {
+            network.flush(now_ns, &self.shared);
+        }
+        self.channels.close(slot);
+        self.patience.forget(slot);
+        self.channels.ring();
     }
 
     /// Handles the control thread's commands; false when the thread is to end.
@@ -342,6 +425,12 @@ impl DataPlane {
         let now_ns = self.now_ns();
         // The caller may have timed out: an answer that cannot be sent is discarded.
         match (command, &mut self.network) {
+            (Command::Open { slot, region }, _) => self.channels.open(slot, region),
+            (Command::Attach { slot, peer }, _) => self.channels.attach(slot, *peer),
+            (Command::Close { slot, done }, _) => {
+                self.close(slot);
+                let _ = done.send(());
+            }
             (Command::Resolve { ip, reply }, Some(network)) => network.resolve(now_ns, ip, reply),
             (Command::Send(answer), _) => self.send_own(now_ns, &answer),
             (Command::Resolve { reply, .. }, None) => reply.resolved(Resolution::NoHost),
@@ -373,8 +462,24 @@ impl DataPlane {
     }
 }
 
-/// A copy of a frame's datagram, if it fits.
-fn copy_of<'a>(frame: &RxFrame, copy: &'a mut [u8; DATAGRAM_OCTETS_MAX]) -> Option<&'a [u8]> {
-    let datagram = copy.get_mut(..frame.len())?;
-    frame.copy_to_slice(0, datagram).then_some(&*datagram)
+/// Whether the source that a packet names is in the slot that it comes from.
+#[inline]
+fn is_from(slot: SlotId, meta: &Meta, packet: &Octets<'_>) -> bool {
+    if slot_of_source_port(meta.src_port) != Some(slot) {
+        return false;
+    }
+    let mut first = [0];
+    if !packet.copy_to(&mut first) || PacketType::of(first[0]) != Ok(PacketType::Datagram) {
+        return true;
+    }
+    let mut header = [0; HEADER_LEN];
+    // C7.1-2
+    packet.copy_to(&mut header)
+        && DatagramHeader::parse(&header, packet.len())
+            .is_ok_and(|header| Qpn::from_u32(header.source_qpn).map(Qpn::slot) == Some(slot))
+}
+
+/// Gives the control thread a packet of connection management that is for slot 0.
+fn give_to_control(head: &PacketHead, packet: &[u8], shared: &Shared) -> Result<(), NotGiven> {
+    shared.give_cm_datagram(head.meta.remote_ip.to_ip(), packet)
 }

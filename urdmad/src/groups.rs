@@ -28,6 +28,12 @@ impl SlotSet {
         self.0[usize::from(slot / 64)] &= !(1 << (slot % 64));
     }
 
+    /// Whether a slot is in the set.
+    pub fn contains(self, slot: SlotId) -> bool {
+        let slot = slot.number();
+        self.0[usize::from(slot / 64)] >> (slot % 64) & 1 == 1
+    }
+
     fn is_empty(self) -> bool {
         self == Self::default()
     }

@@ -14,7 +14,7 @@ use urdma_types::{SlotId, MAX_SLOTS};
 
 use crate::capture::Capture;
 use crate::counters::DataCounters;
-use crate::groups::Groups;
+use crate::groups::{Groups, SlotSet};
 use crate::listeners::Listeners;
 
 /// Capacity of the queue of CM datagrams for slot 0: at [`MAX_MESSAGE`] octets each, about a
@@ -43,6 +43,10 @@ pub struct Shared {
     cm_datagrams: ArrayQueue<(IpAddr, Box<[u8]>)>,
     /// The user of each slot's process, the last one's while the slot is free.
     users: [AtomicU32; MAX_SLOTS as usize],
+    /// Whether each slot's process has a lease.
+    lessees: [AtomicBool; MAX_SLOTS as usize],
+    /// Slots whose processes sent what no process sends, for the control thread to disconnect.
+    offenders: Mutex<SlotSet>,
     /// Whether slot 0 manages connections.
     manages_connections: AtomicBool,
     /// Whether a capture is active; saves the data path the lock.
@@ -64,6 +68,8 @@ impl Shared {
             capture: Mutex::default(),
             cm_datagrams: ArrayQueue::new(CM_DATAGRAMS_MAX),
             users: [const { AtomicU32::new(0) }; MAX_SLOTS as usize],
+            lessees: [const { AtomicBool::new(false) }; MAX_SLOTS as usize],
+            offenders: Mutex::default(),
             manages_connections: AtomicBool::new(false),
             is_capturing: AtomicBool::new(false),
             bell: EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?,
@@ -96,6 +102,33 @@ impl Shared {
     pub fn has_user(&self, uid: u32) -> bool {
         let mut users = self.users.iter();
         users.any(|user| user.load(Ordering::Relaxed) == uid)
+    }
+
+    /// Records whether a slot's process has a lease.
+    pub fn set_lessee(&self, slot: SlotId, has_lease: bool) {
+        self.lessees[slot.as_usize()].store(has_lease, Ordering::Relaxed);
+    }
+
+    /// Whether a slot's process has a lease.
+    pub fn is_lessee(&self, slot: SlotId) -> bool {
+        self.lessees[slot.as_usize()].load(Ordering::Relaxed)
+    }
+
+    /// Has the control thread disconnect the process of a slot.
+    pub fn report_offender(&self, slot: SlotId) {
+        self.lock_offenders().insert(slot.number());
+        self.ring_control();
+    }
+
+    /// For the control thread: the slots whose processes are to be disconnected.
+    pub fn take_offenders(&self) -> SlotSet {
+        std::mem::take(&mut *self.lock_offenders())
+    }
+
+    fn lock_offenders(&self) -> MutexGuard<'_, SlotSet> {
+        self.offenders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes slot 0 manage connections, for the kernel module.

@@ -31,9 +31,8 @@ fn memfd(octets: i64, seals: SealFlag) -> OwnedFd {
 
 fn offer(from: &Process, to: u8) {
     let (region, page) = (memfd(8192, SEALS), memfd(4096, SEALS));
-    let client = &from.client;
-    client
-        .offer_channel(to, region.as_fd(), page.as_fd())
+    from.client
+        .offer_channel(to, &[region.as_fd(), page.as_fd()])
         .unwrap();
 }
 
@@ -127,7 +126,7 @@ fn expect_disconnected(send: impl FnOnce(&Process, u8)) {
 }
 
 fn send_two(process: &Process, to: u8, region: BorrowedFd<'_>, page: BorrowedFd<'_>) {
-    process.client.offer_channel(to, region, page).unwrap();
+    process.client.offer_channel(to, &[region, page]).unwrap();
 }
 
 #[test]

@@ -9,10 +9,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use support::{eventually, meta, octets, Daemon, Process, Scratch};
+use support::{eventually, meta, Daemon, Process, Scratch};
 use urdma_harness::hugepages::Hugepages;
 use urdma_ipc::{ControlClient, LeaseAnswer, LeaseParams};
-use urdma_types::SlotId;
 
 const PAGES: u64 = 200;
 
@@ -186,10 +185,6 @@ fn leases_are_for_members_of_the_configured_group() {
 }
 
 fn pass(sender: &mut Process, receiver: &mut Process) {
-    sender.send(
-        SlotId::DAEMON,
-        &meta("127.0.0.2", receiver.attached.slot),
-        b"beside",
-    );
-    assert_eq!(octets(&receiver.receive().unwrap()), b"beside");
+    sender.send(&meta("127.0.0.2", receiver.attached.slot), b"beside");
+    assert_eq!(receiver.receive().unwrap().octets, b"beside");
 }

@@ -8,13 +8,11 @@ use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use urdma_types::{Ip16, SlotId};
+use urdma_types::{slot_of_source_port, Ip16, Qpn, SlotId};
 
 use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};
-use support::{
-    cm_port, eventually, is_reject, meta, octets, request, Daemon, Process, Scratch, LIMIT,
-};
-use urdma_arena::Meta;
+use proto_trp::wire::Meta;
+use support::{cm_port, eventually, is_reject, meta, request, Daemon, Process, Scratch, LIMIT};
 use urdma_ipc::{
     ControlClient, ControlError, Event, ProcessReport, RefusalKind, Resolution, RunDir,
 };
@@ -35,36 +33,33 @@ fn start_without_port_shows_gids_and_leaves_nothing() {
 }
 
 #[test]
-fn attach_gives_slots_gids_and_an_arena_that_carries_datagrams() {
+fn attach_gives_slots_gids_and_a_channel_that_carries_packets() {
     let scratch = Scratch::new();
     let daemon = Daemon::start(scratch.path(), "a", "address = [\"127.0.0.1\", \"::1\"]");
     let (mut a, mut b) = (daemon.attach(), daemon.attach());
     assert_ne!(a.slot(), b.slot());
     assert_eq!(a.attached.gids.len(), 3);
     assert_eq!(a.attached.mtu, 0);
-    a.send(b.slot(), &Meta::default(), b"to b");
-    let frame = b.receive().unwrap();
-    assert_eq!((frame.from(), octets(&frame)), (a.slot(), b"to b".to_vec()));
-    drop(frame);
-    b.send(a.slot(), &Meta::default(), &[7; 60_000]);
-    assert_eq!(octets(&a.receive().unwrap()), [7; 60_000]);
+    a.send(&meta("127.0.0.1", b.attached.slot), b"to b");
+    assert_eq!(b.receive().unwrap().octets, b"to b");
+    b.send(&meta("127.0.0.1", a.attached.slot), &[7; 9000]);
+    assert_eq!(a.receive().unwrap().octets, [7; 9000]);
     let status = daemon.status();
     assert_eq!(status.slots.len(), 2);
     assert_eq!(
         status.slots[0].pid,
         i32::try_from(std::process::id()).unwrap()
     );
-    assert_eq!(status.frames.free, status.frames.total);
     daemon.stop();
 }
 
 /// A datagram to a multicast group.
-fn to_group(group: IpAddr, message: &[u8]) -> Vec<u8> {
+fn to_group(group: IpAddr, sender: &Process, message: &[u8]) -> Vec<u8> {
     let header = DatagramHeader {
         destination_index: 0,
         qkey: 1,
         traffic_class: 0,
-        source_qpn: 0x01_0001,
+        source_qpn: Qpn::new(sender.slot(), 1).to_u32(),
         imm: None,
         solicited: false,
         source_gid: Ip16::new([127, 0, 0, 1].into()).0,
@@ -98,25 +93,25 @@ fn members_of_a_group_get_copies_until_they_leave_or_end() {
         dst_port: support::udp_port(0),
         ..meta("239.1.2.3", 0)
     };
-    let first = to_group(group, &[7; 4096]);
-    sender.send(SlotId::DAEMON, &where_to, &first);
+    let first = to_group(group, &sender, &[7; 4096]);
+    sender.send(&where_to, &first);
     for member in [&mut a, &mut b] {
-        assert_eq!(octets(&member.receive().unwrap()), first);
+        assert_eq!(member.receive().unwrap().octets, first);
     }
     // Each copy is taken in order, so what comes next says that nothing came in between.
     b.client.leave_group(group).unwrap();
     assert!(b.client.leave_group(group).is_err());
-    let second = to_group(group, b"second");
-    sender.send(SlotId::DAEMON, &where_to, &second);
-    assert_eq!(octets(&a.receive().unwrap()), second);
+    let second = to_group(group, &sender, b"second");
+    sender.send(&where_to, &second);
+    assert_eq!(a.receive().unwrap().octets, second);
     b.client.join_group(group).unwrap();
     drop(a);
     eventually("the membership has ended", || {
         daemon.status().groups[0].slots == [b.attached.slot]
     });
-    let third = to_group(group, b"third");
-    sender.send(SlotId::DAEMON, &where_to, &third);
-    assert_eq!(octets(&b.receive().unwrap()), third);
+    let third = to_group(group, &sender, b"third");
+    sender.send(&where_to, &third);
+    assert_eq!(b.receive().unwrap().octets, third);
     let data = daemon.status().counters.data;
     assert_eq!((data["group_datagrams"], data["group_copies"]), (3, 4));
     assert_eq!(data["drop_tx_no_port"], 0);
@@ -145,21 +140,18 @@ fn request_for_a_listener_reaches_its_slot_and_otherwise_is_rejected() {
     assert_eq!(server.listen(1, cm_port("0.0.0.0", 7471)), 7471);
     let me = client.attached.slot;
     let listened = request("127.0.0.1:40000", me, "127.0.0.1:7471");
-    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &listened);
+    client.send(&meta("127.0.0.1", 0), &listened);
     let frame = server.receive().unwrap();
-    assert_eq!(octets(&frame), listened);
-    drop(frame);
+    assert_eq!(frame.octets, listened);
 
     let no_listener = request("127.0.0.1:40000", me, "127.0.0.1:7472");
-    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &no_listener);
+    client.send(&meta("127.0.0.1", 0), &no_listener);
     let frame = client.receive().unwrap();
-    assert_eq!(frame.from(), SlotId::DAEMON);
-    assert!(is_reject(&octets(&frame)));
-    drop(frame);
+    assert!(is_reject(&frame.octets));
 
     server.client.cm_release(1).unwrap();
-    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &listened);
-    assert!(is_reject(&octets(&client.receive().unwrap())));
+    client.send(&meta("127.0.0.1", 0), &listened);
+    assert!(is_reject(&client.receive().unwrap().octets));
     let data = daemon.status().counters.data;
     assert_eq!((data["cm_requests"], data["cm_rejected"]), (1, 2));
 }
@@ -172,13 +164,13 @@ fn request_for_a_port_that_is_bound_waits_for_its_listener() {
     let port = server.client.cm_bind_port(1, cm_port("0.0.0.0", 7471));
     assert_eq!(port.unwrap(), 7471);
     let wanted = request("127.0.0.1:40000", client.attached.slot, "127.0.0.1:7471");
-    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &wanted);
+    client.send(&meta("127.0.0.1", 0), &wanted);
     eventually("the request is left unanswered", || {
         daemon.status().counters.data["cm_unanswered"] == 1
     });
     server.client.cm_listen(1, 5).unwrap();
-    client.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &wanted);
-    assert_eq!(octets(&server.receive().unwrap()), wanted);
+    client.send(&meta("127.0.0.1", 0), &wanted);
+    assert_eq!(server.receive().unwrap().octets, wanted);
     assert_eq!(daemon.status().counters.data["cm_rejected"], 0);
 }
 
@@ -224,7 +216,6 @@ fn slots_beyond_the_configured_are_refused() {
     let refused = client.attach(false).unwrap_err();
     assert!(refused.to_string().contains("all 2 slots"), "{refused}");
     assert_eq!(refused.errno(), nix::libc::EMFILE);
-    drop(first.endpoint);
     first.client.detach().unwrap();
     let (attached, _fd) = client.attach(false).unwrap();
     assert_eq!(attached.slot, 1);
@@ -365,16 +356,14 @@ fn killed_process_gives_everything_back() {
     let scratch = Scratch::new();
     let daemon = Daemon::start(scratch.path(), "a", "");
     let mut peer = daemon.attach();
-    let before = daemon.status();
     for round in 0..10 {
         let mut child = helper("exchange", &daemon.run_dir, peer.attached.slot);
         // In the middle of an exchange: it has sent, holds frames, and has some in its ring.
         let mut received = 0;
         let from = loop {
-            let frame = peer.receive().expect("the helper sends");
-            let from = frame.from();
-            drop(frame);
-            peer.try_send(from, &Meta::default(), &[0; 2000]);
+            let packet = peer.receive().expect("the helper sends");
+            let from = slot_of_source_port(packet.meta.src_port).unwrap();
+            peer.try_send(&meta("127.0.0.1", from.number()), &[0; 2000]);
             received += 1;
             if received > 100 + 37 * round {
                 break from;
@@ -389,15 +378,13 @@ fn killed_process_gives_everything_back() {
         let is_of_slot =
             |event| matches!(event, Event::SlotGone { slot: gone, .. } if gone == slot);
         assert!(event.flatten().is_some_and(is_of_slot), "{event:?}");
-        while peer.endpoint.recv().is_some() {}
+        while peer.poll().is_some() {}
         let after = daemon.status();
-        assert_eq!(after.frames, before.frames, "round {round}");
         assert_eq!(after.slots.len(), 1);
         assert_eq!(after.listeners.len(), 0);
     }
     let counters = daemon.status().counters;
     assert_eq!(counters.reaped, 10);
-    assert!(counters.reaped_frames > 0);
 }
 
 #[test]
@@ -472,15 +459,9 @@ fn helper_process() {
         return;
     }
     process.listen(1, cm_port("0.0.0.0", 0));
-    let mut held = Vec::new();
     loop {
-        process.try_send(peer, &Meta::default(), &[0; 2000]);
-        if let Some(frame) = process.endpoint.recv() {
-            held.push(frame);
-        }
-        if held.len() > 40 {
-            held.clear();
-        }
+        process.try_send(&meta("127.0.0.1", peer.number()), &[0; 2000]);
+        process.poll();
         std::thread::yield_now();
     }
 }
@@ -493,13 +474,13 @@ fn requests_of_one_user_beyond_the_quota_are_dropped_and_counted() {
     let mut flooder = daemon.attach();
     let request = request("127.0.0.1:50000", flooder.attached.slot, "127.0.0.1:7174");
     for _ in 0..FLOOD {
-        flooder.send(SlotId::DAEMON, &meta("127.0.0.1", 0), &request);
+        flooder.send(&meta("127.0.0.1", 0), &request);
     }
     eventually("every request is answered or dropped", || {
         let data = daemon.status().counters.data;
         data["cm_rejected"] + data["drop_request_limit"] == FLOOD as u64
     });
     assert!(daemon.status().counters.data["drop_request_limit"] > 0);
-    assert!(is_reject(&octets(&flooder.receive().unwrap())));
+    assert!(is_reject(&flooder.receive().unwrap().octets));
     daemon.stop();
 }

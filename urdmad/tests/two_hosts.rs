@@ -9,12 +9,12 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use proto_trp::wire::Meta;
 use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
 use support::{
-    cm_port, eventually, expect_idle, is_reject, meta, octets, request, udp_port, Daemon, Process,
-    Scratch, LIMIT,
+    cm_port, eventually, expect_idle, is_reject, meta, request, udp_port, Daemon, Process, Scratch,
+    LIMIT,
 };
-use urdma_arena::Meta;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::{LeaseAnswer, Resolution};
 use urdma_types::{source_port, Psn, Qpn, SlotId};
@@ -49,11 +49,10 @@ fn start(scratch: &Scratch, extra: &str) -> Hosts {
 
 fn from_a_to_b(a: &mut Process, b: &mut Process, datagram: &[u8]) -> Meta {
     let there = meta(B, b.attached.slot);
-    a.send(SlotId::DAEMON, &there, datagram);
+    a.send(&there, datagram);
     let frame = b.receive().expect("nothing arrived");
-    assert_eq!(octets(&frame), datagram);
-    assert_eq!(frame.from(), SlotId::DAEMON);
-    frame.meta()
+    assert_eq!(frame.octets, datagram);
+    frame.meta
 }
 
 #[test]
@@ -67,22 +66,25 @@ fn datagrams_pass_both_ways_and_nothing_is_left() {
     assert_eq!(seen.remote_ip, meta(A, 0).remote_ip);
     assert_eq!(
         (seen.src_port, seen.dst_port, seen.ecn),
-        (0xc001, udp_port(b.attached.slot), 2)
+        (
+            source_port(Qpn::new(a.slot(), 1)),
+            udp_port(b.attached.slot),
+            2
+        )
     );
-    b.send(SlotId::DAEMON, &meta(A, a.attached.slot), &[9; 8972]);
-    assert_eq!(octets(&a.receive().unwrap()), [9; 8972]);
+    b.send(&meta(A, a.attached.slot), &[9; 8972]);
+    assert_eq!(a.receive().unwrap().octets, [9; 8972]);
     for length in [0, 1, 64, 1400, 8972] {
         from_a_to_b(&mut a, &mut b, &vec![5; length]);
     }
-    a.send(SlotId::DAEMON, &meta(B, b.attached.slot), &[9; 8973]);
-    a.send(SlotId::DAEMON, &meta("127.0.0.9", 1), b"no host");
+    a.send(&meta(B, b.attached.slot), &[9; 8973]);
+    a.send(&meta("127.0.0.9", 1), b"no host");
     eventually("drops are counted", || {
         let data = hosts.a.status().counters.data;
         data["drop_tx_too_long"] == 1 && data["drop_tx_unreachable"] == 1
     });
     for host in [&hosts.a, &hosts.b] {
         let status = host.status();
-        assert_eq!(status.frames.free, status.frames.total);
         assert!(status.no_leases_because.unwrap().contains("lease_queues"));
         let pool = &status.port.unwrap().mbufs[0];
         assert!(pool.free > pool.total - 64, "{pool:?}");
@@ -117,15 +119,14 @@ fn stream_of_datagrams_arrives_in_order() {
         // A window, as a connection would have: what is under way fits the rings.
         while sent < COUNT && sent - next < 64 {
             datagram[..4].copy_from_slice(&sent.to_be_bytes());
-            if !a.try_send(SlotId::DAEMON, &to, &datagram) {
+            if !a.try_send(&to, &datagram) {
                 break;
             }
             sent += 1;
         }
-        while let Some(frame) = b.endpoint.recv() {
-            let mut number = [0; 4];
-            assert!(frame.copy_to_slice(0, &mut number));
-            assert_eq!(u32::from_be_bytes(number), next);
+        while let Some(frame) = b.poll() {
+            let number = frame.octets.first_chunk().unwrap();
+            assert_eq!(u32::from_be_bytes(*number), next);
             next += 1;
         }
         std::thread::yield_now();
@@ -174,13 +175,12 @@ fn requests_across_hosts_reach_the_listener_or_are_rejected() {
     b.listen(1, cm_port(B, 7471));
     let source = format!("{A}:40000");
     let listened = request(&source, a.attached.slot, &format!("{B}:7471"));
-    a.send(SlotId::DAEMON, &meta(B, 0), &listened);
+    a.send(&meta(B, 0), &listened);
     let frame = b.receive().unwrap();
-    assert_eq!(octets(&frame), listened);
-    drop(frame);
+    assert_eq!(frame.octets, listened);
     let no_listener = request(&source, a.attached.slot, &format!("{B}:7472"));
-    a.send(SlotId::DAEMON, &meta(B, 0), &no_listener);
-    assert!(is_reject(&octets(&a.receive().unwrap())));
+    a.send(&meta(B, 0), &no_listener);
+    assert!(is_reject(&a.receive().unwrap().octets));
     let data = hosts.b.status().counters.data;
     assert_eq!((data["cm_requests"], data["cm_rejected"]), (1, 1));
 }
@@ -211,15 +211,14 @@ fn datagram_for_an_unattached_slot_is_answered_with_reset_and_a_reset_is_not() {
         src_port: source_port(sender),
         ..meta(B, 200)
     };
-    a.send(SlotId::DAEMON, &to, &probe(PacketType::Probe));
+    a.send(&to, &probe(PacketType::Probe));
     let frame = a.receive().unwrap();
-    let answer = octets(&frame);
+    let answer = frame.octets;
     let header = TrpHeader::parse(&answer, answer.len()).unwrap();
     assert_eq!(header.kind, PacketType::Reset);
     assert_eq!(header.connection_id.to_u32(), 0xfeed_beef);
-    drop(frame);
     for datagram in [&probe(PacketType::Reset)[..], b"no TRP at all"] {
-        a.send(SlotId::DAEMON, &to, datagram);
+        a.send(&to, datagram);
     }
     eventually("all three have arrived", || {
         hosts.b.status().counters.data["drop_rx_unattached_slot"] == 3
@@ -227,13 +226,70 @@ fn datagram_for_an_unattached_slot_is_answered_with_reset_and_a_reset_is_not() {
     assert_eq!(hosts.b.status().counters.data["resets_sent"], 1);
     eventually("a flood is limited", || {
         for _ in 0..1000 {
-            while a.endpoint.recv().is_some() {}
+            while a.poll().is_some() {}
             // All frames may be under way for a moment.
-            let _ = a.try_send(SlotId::DAEMON, &to, &probe(PacketType::Probe));
+            let _ = a.try_send(&to, &probe(PacketType::Probe));
             std::thread::yield_now();
         }
         hosts.b.status().counters.data["drop_reset_limit"] > 0
     });
+}
+
+// A process may end when its application has a completion, before it has acknowledged anything.
+#[test]
+fn reset_for_a_process_that_has_ended_says_what_it_had_received() {
+    const NEXT: u32 = 777;
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let (mut a, b) = (hosts.a.attach(), hosts.b.attach());
+    b.records.of(5).begin(0xfeed_beef, NEXT);
+    let to = meta(B, b.attached.slot);
+    b.client.detach().unwrap();
+    let header = TrpHeader::parse(&probe(PacketType::Probe), 16).unwrap();
+    a.send(&to, &probe(header.kind));
+    let answer = a.receive().unwrap().octets;
+    let reset = TrpHeader::parse(&answer, answer.len()).unwrap();
+    assert_eq!((reset.kind, reset.ack.to_u32()), (PacketType::Reset, NEXT));
+}
+
+#[test]
+fn packets_that_a_process_wrote_before_it_ended_leave() {
+    const COUNT: u8 = 100;
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    from_a_to_b(&mut a, &mut b, b"first");
+    let to = meta(B, b.attached.slot);
+    for number in 0..COUNT {
+        let mut packet = [0; 200];
+        packet[1] = number;
+        assert!(a.try_send(&to, &packet));
+    }
+    drop(a);
+    for number in 0..COUNT {
+        assert_eq!(b.receive().unwrap().octets[1], number);
+    }
+}
+
+#[test]
+fn process_that_takes_nothing_does_not_keep_others_from_receiving() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let mut a = hosts.a.attach();
+    let (stopped, mut b) = (hosts.b.attach(), hosts.b.attach());
+    from_a_to_b(&mut a, &mut b, b"first");
+    let to = meta(B, stopped.attached.slot);
+    eventually("the process that takes nothing is behind", || {
+        (0..64).all(|_| a.try_send(&to, &[1; 1000])) && {
+            let data = hosts.b.status().counters.data;
+            data["drop_rx_slot_behind"] > 0
+        }
+    });
+    for _ in 0..10 {
+        let there = meta(B, b.attached.slot);
+        a.send(&there, b"more");
+        assert_eq!(b.receive().unwrap().octets, b"more");
+    }
 }
 
 #[test]
@@ -291,7 +347,7 @@ fn faults_begin_and_end_at_run_time_and_keep_leases_away() {
     })
     .unwrap();
     let there = meta(B, b.attached.slot);
-    a.send(SlotId::DAEMON, &there, b"lost");
+    a.send(&there, b"lost");
     eventually("it is lost", || {
         let faults = hosts.a.status().faults.unwrap();
         assert!(faults.inbound.is_none() && faults.seed == 7);

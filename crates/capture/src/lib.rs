@@ -1,8 +1,8 @@
 //! Writes Ethernet frames as pcapng (draft-ietf-opsawg-pcapng) to any [`Write`].
 //!
-//! tcpdump cannot see frames that stay in an arena or on a virtual port, so the code that moves
-//! them writes the capture. The caller builds complete Ethernet/IP/UDP frames and supplies the
-//! time stamp of each.
+//! tcpdump cannot see what stays in shared memory or on a virtual port, so the code that moves it
+//! writes the capture. The caller builds complete Ethernet/IP/UDP frames and supplies the time
+//! stamp of each.
 
 #![forbid(unsafe_code)]
 

@@ -12,6 +12,8 @@ use crate::steps::{Live, Steps};
 struct Peer {
     incoming: Incoming,
     page: PeerPage,
+    /// The sleep of the peer that a bell was rung for.
+    rung_for: Option<u32>,
 }
 
 /// A channel to another process. It can send from the beginning, and receives when the peer's
@@ -49,7 +51,11 @@ impl<S: Steps> Channel<S> {
 
     /// Receives from now on, and wakes the peer if it sleeps.
     pub fn attach(&mut self, incoming: Incoming, page: PeerPage) {
-        self.peer = Some(Peer { incoming, page });
+        self.peer = Some(Peer {
+            incoming,
+            page,
+            rung_for: None,
+        });
         self.notify();
     }
 
@@ -130,6 +136,18 @@ impl<S: Steps> Channel<S> {
         }
     }
 
+    /// As [`Channel::complete`], for a channel on which nothing is answered, so that messages need
+    /// not be taken first.
+    #[inline]
+    pub fn complete_unanswered(&mut self) {
+        let Some(Peer { incoming, .. }) = &self.peer else {
+            return;
+        };
+        if let Some(position) = self.outgoing.position_of(incoming.counts().settled) {
+            self.outgoing.settle_to(position, |_| ());
+        }
+    }
+
     /// Says, before this process sleeps, that it must be woken when so many messages are settled,
     /// as [`Room::publish`] counts them; None if it does not wait for that. Without room for an
     /// answer it is woken when there is some.
@@ -171,7 +189,12 @@ impl<S: Steps> Channel<S> {
     /// Wakes the peer if it sleeps and waits for what was written or settled since the last call.
     #[inline]
     pub fn notify(&mut self) {
-        let Some(Peer { incoming, page }) = &self.peer else {
+        let Some(Peer {
+            incoming,
+            page,
+            rung_for,
+        }) = &mut self.peer
+        else {
             return;
         };
         let (written, settled) = (self.outgoing.written(), self.outgoing.settled());
@@ -182,7 +205,11 @@ impl<S: Steps> Channel<S> {
         self.notified = (written, settled);
         // C6-3
         let is_expected = || written > written_before || incoming.wants_to_know(settled);
-        if page.must_be_woken() && is_expected() {
+        let Some(sleep) = page.sleep_to_end() else {
+            return;
+        };
+        if *rung_for != Some(sleep) && is_expected() {
+            *rung_for = Some(sleep);
             self.outgoing.ring_bell();
         }
     }

@@ -41,6 +41,16 @@ pub struct ChannelConfig {
     pub large_frames: u32,
 }
 
+impl ChannelConfig {
+    /// Between a process and urdmad, for the packets of a port: a region holds what a port delivers
+    /// while the process waits for a processor.
+    pub const PACKETS: Self = Self {
+        cells: 1024,
+        small_frames: 512,
+        large_frames: 64,
+    };
+}
+
 impl Default for ChannelConfig {
     fn default() -> Self {
         Self {

@@ -17,7 +17,9 @@
 //! | [`outgoing`] | the writer's half: room, owners, frames (unsafe) |
 //! | [`incoming`] | the reader's half: validated copies (unsafe) |
 //! | [`channel`] | both halves: settling, completion, wake-ups; no unsafe |
-//! | [`page`] | the page of a process: sleeping, witness (unsafe) |
+//! | [`page`] | the page of a process: sleeping (unsafe) |
+//! | `rota` | which of many channels a poll looks at |
+//! | `directory`, `records` | tables between urdmad and the processes (unsafe) |
 //! | `map`, `futex` | memfd and mapping; futex(2) (unsafe) |
 //! | [`steps`] | labels for crash tests |
 //! | `sync`, `bits`, `model` | atomics and prefetches; truncations; regions for loom |
@@ -66,6 +68,8 @@
 mod bits;
 pub mod cell;
 pub mod channel;
+#[cfg(not(loom))]
+mod directory;
 mod futex;
 pub mod incoming;
 pub mod layout;
@@ -74,15 +78,20 @@ mod map;
 pub mod outgoing;
 pub mod page;
 #[cfg(not(loom))]
+mod records;
+#[cfg(not(loom))]
 pub mod region;
 #[cfg(loom)]
 #[path = "model.rs"]
 pub mod region;
+mod rota;
 pub mod steps;
 mod sync;
 
 pub use cell::CellOctets;
 pub use channel::Channel;
+#[cfg(not(loom))]
+pub use directory::{Directory, OwnDirectory, SLOTS};
 pub use incoming::{Counts, Incoming, Next, Payload};
 pub use layout::{
     ChannelConfig, Layout, LayoutError, ANSWER_RESERVE, CELL_DATA, LARGE_FRAME, SMALL_FRAME,
@@ -90,5 +99,8 @@ pub use layout::{
 #[cfg(not(loom))]
 pub use map::RegionError;
 pub use outgoing::{Kind, Outgoing, Room};
-pub use page::{Bells, OwnPage, Parked, PeerPage, Witness};
+pub use page::{Bells, OwnPage, Parked, PeerPage};
+#[cfg(not(loom))]
+pub use records::{DeliveryRecord, OwnRecords, PeerRecords};
 pub use region::{OwnRegion, PeerRegion};
+pub use rota::Rota;

@@ -8,6 +8,19 @@ use std::ptr::NonNull;
 
 use crate::layout::LayoutError;
 
+/// Octets of a page.
+pub(crate) const PAGE: usize = 4096;
+/// Octets of the header of a table: magic and version.
+pub(crate) const TABLE_HEADER: usize = 12;
+
+/// The header of a table.
+pub(crate) fn magic(magic: &[u8; 8], version: u32) -> [u8; TABLE_HEADER] {
+    let mut header = [0; TABLE_HEADER];
+    header[..8].copy_from_slice(magic);
+    header[8..].copy_from_slice(&version.to_le_bytes());
+    header
+}
+
 /// What a writer seals: the size, and the way to another writable mapping.
 const SEALS: libc::c_int =
     libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
@@ -113,6 +126,30 @@ impl Mapping {
         let mapping = Self::map(&file, octets, libc::PROT_READ)?;
         mapping.advise(used, libc::MADV_POPULATE_READ);
         Ok((mapping, valid))
+    }
+
+    /// Maps another process' table of a fixed size for reading.
+    pub(crate) fn open_table(
+        fd: OwnedFd,
+        header: &[u8; TABLE_HEADER],
+        total: usize,
+    ) -> Result<Self, RegionError> {
+        let (mapping, ()) = Self::open(fd, |found: &[u8; TABLE_HEADER], octets| {
+            if found[..8] != header[..8] {
+                return Err(LayoutError::Magic);
+            }
+            if found != header {
+                return Err(LayoutError::Range("it has another version"));
+            }
+            if octets != total as u64 {
+                return Err(LayoutError::Length {
+                    file: octets,
+                    header: total as u64,
+                });
+            }
+            Ok(((), PAGE))
+        })?;
+        Ok(mapping)
     }
 
     fn map(file: &File, octets: usize, access: libc::c_int) -> Result<Self, RegionError> {

@@ -123,6 +123,15 @@ impl<S: Steps> Outgoing<S> {
         self.completed
     }
 
+    /// The owners of the messages that are not completed, each with the count of settled messages
+    /// that completes it.
+    pub fn owners(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        (self.completed..self.written).map(|position| {
+            let owner = self.sent[modulo(position, self.sent.len())].owner;
+            (position + 1, owner)
+        })
+    }
+
     /// Messages of the incoming region that were settled.
     #[inline]
     pub fn settled(&self) -> u64 {
@@ -138,6 +147,20 @@ impl<S: Steps> Outgoing<S> {
             Kind::Work => uncompleted < self.cells - u64::from(ANSWER_RESERVE),
             Kind::Answer => self.written - self.freed < self.cells && uncompleted < 2 * self.cells,
         }
+    }
+
+    /// How many messages of work requests with so many octets in a frame there is room for, and how
+    /// many there is at most.
+    pub fn room(&self, payload_octets: usize) -> (u64, u64) {
+        let cells = self.cells - u64::from(ANSWER_RESERVE);
+        let free_cells = cells.saturating_sub(self.written - self.completed);
+        let large = (self.large.count, self.large.free.len());
+        let frames = match payload_octets {
+            0 => return (free_cells, cells),
+            1..=SMALL_FRAME => (self.small.count + large.0, self.small.free.len() + large.1),
+            _ => large,
+        };
+        (free_cells.min(frames.0 as u64), cells.min(frames.1 as u64))
     }
 
     /// Room for a message with `payload_octets` octets outside of its cell; None if there is no
@@ -274,7 +297,7 @@ pub struct Room<'a, S: Steps = Live> {
     payload_octets: usize,
 }
 
-impl<S: Steps> Room<'_, S> {
+impl<'a, S: Steps> Room<'a, S> {
     /// The position of the message.
     #[inline]
     pub fn position(&self) -> u64 {
@@ -311,6 +334,30 @@ impl<S: Steps> Room<'_, S> {
     #[inline]
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.parts_mut().1
+    }
+
+    /// As [`Room::parts_mut`], for as long as the writer's half is borrowed. The next
+    /// [`Outgoing::begin`] with the same arguments gives the same room, with what was written.
+    #[inline]
+    pub fn into_parts(mut self) -> (&'a mut CellOctets, &'a mut [u8]) {
+        let (cell, payload) = self.parts_mut();
+        let (cell, payload) = (std::ptr::from_mut(cell), std::ptr::from_mut(payload));
+        // SAFETY: as in `parts_mut`; this consumes the borrow of the writer's half, which lasts as
+        // long.
+        unsafe { (&mut *cell, &mut *payload) }
+    }
+
+    /// Makes the payload shorter than [`Outgoing::begin`] was told.
+    ///
+    /// # Panics
+    /// When it would not be shorter, or empty.
+    #[inline]
+    pub fn truncate_payload(&mut self, octets: usize) {
+        assert!(
+            (1..=self.payload_octets).contains(&octets),
+            "a payload is only made shorter"
+        );
+        self.payload_octets = octets;
     }
 
     /// Sends the message, whose first `len` octets are in the cell. `owner` will be told when it is

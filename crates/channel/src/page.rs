@@ -2,10 +2,8 @@
 //!
 //! | offset | octets | content |
 //! |---|---|---|
-//! | 0 | 16 | magic `urdmaPAG`, version (4), generation (4) |
-//! | 64 | 4 | park word |
-//! | 128 | 4 | process id of the witness |
-//! | 136 | 16 | address of the witness, 0 for none (8), its value (8) |
+//! | 0 | 12 | magic `urdmaPAG`, version (4) |
+//! | 64 | 4 | park word: state in the low 2 bits, number of the sleep in the others |
 //!
 //! A sleeper stores PARKED in its park word, which its peers only read. It does not wait on that
 //! word, but on one of each peer, its *bell*, in the peer's region: the peer changes its bell and
@@ -13,6 +11,9 @@
 //! its sleep, since the kernel compares the bells again. And a third process cannot intercept it:
 //! whoever can read a word can take away those that wait on it (FUTEX_REQUEUE), and only the two
 //! ends of a channel can read its bell.
+//!
+//! Each PARKED has a number of its own, so that a peer rings once for each sleep and not again
+//! until the sleeper has run.
 
 use std::time::Duration;
 
@@ -23,26 +24,16 @@ use crate::sync::{fence, AtomicU32, AtomicU64, Ordering};
 const RUNNING: u32 = 1;
 /// It sleeps or is about to.
 const PARKED: u32 = 2;
-
-/// A word in the memory of a process: a process that reads the expected value there has found that
-/// process and may read its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Witness {
-    /// Id of the process in its own PID namespace; in another namespace it is another process' or
-    /// unused.
-    pub pid: u32,
-    /// Address of the word.
-    pub at: u64,
-    /// The word.
-    pub word: u64,
-}
+/// The bits of the park word that hold the state.
+const STATE: u32 = 3;
+/// The first number of a sleep.
+const ONE_SLEEP: u32 = STATE + 1;
 
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Head {
     magic: AtomicU64,
     version: AtomicU32,
-    generation: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -50,19 +41,10 @@ struct Head {
 struct Park(AtomicU32);
 
 #[derive(Debug)]
-#[repr(C, align(64))]
-struct WitnessWords {
-    pid: AtomicU32,
-    at: AtomicU64,
-    word: AtomicU64,
-}
-
-#[derive(Debug)]
 #[repr(C)]
 struct Words {
     head: Head,
     park: Park,
-    witness: WitnessWords,
 }
 
 #[cfg(not(loom))]
@@ -73,15 +55,11 @@ mod mapped {
     use std::os::fd::OwnedFd;
 
     use super::{OwnPage, PeerPage, Words, RUNNING};
-    use crate::layout::LayoutError;
-    use crate::map::{Mapping, RegionError};
+    use crate::map::{magic, Mapping, RegionError, PAGE};
     use crate::sync::{AtomicU32, Ordering};
 
-    const PAGE: usize = 4096;
-    /// `urdmaPAG`, little-endian.
-    const MAGIC: u64 = u64::from_le_bytes(*b"urdmaPAG");
-    const VERSION: u64 = 1;
-    const HEADER: usize = 12;
+    const MAGIC: &[u8; 8] = b"urdmaPAG";
+    const VERSION: u32 = 1;
     /// The park word of a process that does not use its page any more.
     const VACANT: u32 = 0;
 
@@ -107,9 +85,7 @@ mod mapped {
         /// # Errors
         /// What a system call says.
         pub fn create() -> Result<(Self, OwnedFd), RegionError> {
-            let mut header = [0; HEADER];
-            header[..8].copy_from_slice(&MAGIC.to_le_bytes());
-            header[8..].copy_from_slice(&VERSION.to_le_bytes()[..4]);
+            let header = magic(MAGIC, VERSION);
             let (mapping, fd) = Mapping::create(c"urdma-page", PAGE, &header, PAGE)?;
             let memory = Memory(mapping);
             memory.park.0.store(RUNNING, Ordering::Relaxed);
@@ -130,21 +106,7 @@ mod mapped {
         /// # Errors
         /// Whatever makes it unusable: its kind, its seals, its header; or what a system call says.
         pub fn open(fd: OwnedFd) -> Result<Self, RegionError> {
-            let (mapping, ()) = Mapping::open(fd, |header: &[u8; HEADER], octets| {
-                if header[..8] != MAGIC.to_le_bytes() {
-                    return Err(LayoutError::Magic);
-                }
-                if header[8..] != VERSION.to_le_bytes()[..4] {
-                    return Err(LayoutError::Range("the page has another version"));
-                }
-                if octets != PAGE as u64 {
-                    return Err(LayoutError::Length {
-                        file: octets,
-                        header: PAGE as u64,
-                    });
-                }
-                Ok(((), PAGE))
-            })?;
+            let mapping = Mapping::open_table(fd, &magic(MAGIC, VERSION), PAGE)?;
             Ok(Self {
                 memory: Memory(mapping),
             })
@@ -171,7 +133,8 @@ pub struct PeerPage {
     memory: Memory,
 }
 
-/// The bells that a sleeper waits on. To be collected before [`OwnPage::park`], for each time.
+/// The bells that a sleeper waits on. To be collected anew for each sleep, beginning with
+/// [`OwnPage::listen`]; what comes afterwards ends the sleep.
 #[derive(Debug)]
 pub struct Bells {
     /// The first is for the sleeper's own.
@@ -191,13 +154,6 @@ impl Default for Bells {
 }
 
 impl Bells {
-    /// Forgets all.
-    #[inline]
-    pub fn clear(&mut self) {
-        self.count = 1;
-        self.is_complete = true;
-    }
-
     /// Adds a bell with its present value. The kernel takes a limited number; a sleeper with more
     /// sleeps only shortly.
     #[inline]
@@ -208,6 +164,17 @@ impl Bells {
                 self.count += 1;
             }
             None => self.is_complete = false,
+        }
+    }
+
+    /// Sleeps until a bell changes.
+    fn wait(&self, timeout: Option<Duration>) -> Parked {
+        let limit = Some(NAP).filter(|_| !self.is_complete);
+        let timeout = timeout.into_iter().chain(limit).min();
+        if futex::wait(&self.waiters[..self.count], timeout) {
+            Parked::Woken
+        } else {
+            Parked::Timeout
         }
     }
 }
@@ -224,46 +191,60 @@ pub enum Parked {
 }
 
 impl OwnPage {
-    /// Says how often the slot of this process has been assigned anew.
-    pub fn set_generation(&self, generation: u32) {
-        self.memory
-            .head
-            .generation
-            .store(generation, Ordering::Relaxed);
-    }
-
-    /// Shows how peers find out whether they can read the memory of this process.
-    pub fn show_witness(&self, witness: Witness) {
-        let words = &self.memory.witness;
-        words.pid.store(witness.pid, Ordering::Relaxed);
-        words.word.store(witness.word, Ordering::Relaxed);
-        words.at.store(witness.at, Ordering::Release);
+    /// Begins a list of bells with the one for this process' own threads.
+    #[inline]
+    pub fn listen(&self, bells: &mut Bells) {
+        bells.waiters[0] = Waiter::new(&self.bell, self.bell.load(Ordering::Acquire));
+        bells.count = 1;
+        bells.is_complete = true;
     }
 
     /// Sleeps until a bell rings, unless `has_work`, which looks at every channel of `bells` once
     /// more. One thread at a time.
     pub fn park(
         &self,
-        bells: &mut Bells,
+        bells: &Bells,
         timeout: Option<Duration>,
         has_work: impl FnOnce() -> bool,
     ) -> Parked {
-        bells.waiters[0] = Waiter::new(&self.bell, self.bell.load(Ordering::Acquire));
-        let word = &self.memory.park.0;
         // C6-1: the bells were read before, so the kernel sees whether they rang since.
-        word.store(PARKED, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let limit = Some(NAP).filter(|_| !bells.is_complete);
-        let timeout = timeout.into_iter().chain(limit).min();
+        self.hand_over();
         let parked = if has_work() {
             Parked::HadWork
-        } else if futex::wait(&bells.waiters[..bells.count], timeout) {
-            Parked::Woken
         } else {
-            Parked::Timeout
+            bells.wait(timeout)
         };
-        word.store(RUNNING, Ordering::Relaxed);
+        self.take_over();
         parked
+    }
+
+    /// Sleeps at most `limit` without asking peers to ring: for a thread while another one of its
+    /// process polls. A bell ends it all the same, for example after [`OwnPage::hand_over`].
+    /// One thread at a time.
+    pub fn nap(&self, bells: &Bells, limit: Duration) -> Parked {
+        bells.wait(Some(limit))
+    }
+
+    /// Asks peers to ring from now on, on behalf of the thread that sleeps or looks once more
+    /// before it sleeps. The caller then looks at every channel: for what came before, no bell
+    /// rings.
+    #[inline]
+    pub fn hand_over(&self) {
+        self.change(|word| Some((word.wrapping_add(ONE_SLEEP) & !STATE) | PARKED));
+        fence(Ordering::SeqCst);
+    }
+
+    /// Says that this process polls, without waking its thread that sleeps, which sleeps on until
+    /// its time is over or until [`OwnPage::unpark`]. Whether peers were asked to ring before.
+    #[inline]
+    pub fn take_over(&self) -> bool {
+        self.change(|word| (word & STATE == PARKED).then_some((word & !STATE) | RUNNING))
+    }
+
+    /// Whether peers are asked to ring.
+    #[inline]
+    pub fn is_parked(&self) -> bool {
+        self.word().load(Ordering::Relaxed) & STATE == PARKED
     }
 
     /// Wakes the thread of this process that sleeps, or has it look once more.
@@ -271,32 +252,31 @@ impl OwnPage {
         self.bell.fetch_add(1, Ordering::Release);
         futex::wake(&self.bell);
     }
+
+    #[inline]
+    fn word(&self) -> &AtomicU32 {
+        &self.memory.park.0
+    }
+
+    /// Changes the park word, which several threads of this process do; whether it was changed.
+    #[inline]
+    fn change(&self, to: impl FnMut(u32) -> Option<u32>) -> bool {
+        let changed = self
+            .word()
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, to);
+        changed.is_ok()
+    }
 }
 
 impl PeerPage {
-    /// Whether the process sleeps and may have missed what this one stored before.
+    /// The number of the sleep of a process that sleeps and may have missed what this one stored
+    /// before.
     #[inline]
-    pub(crate) fn must_be_woken(&self) -> bool {
+    pub(crate) fn sleep_to_end(&self) -> Option<u32> {
         // C6-2
         fence(Ordering::SeqCst);
-        self.memory.park.0.load(Ordering::Relaxed) == PARKED
-    }
-
-    /// How often the slot of the process had been assigned anew, as it says itself.
-    pub fn generation(&self) -> u32 {
-        self.memory.head.generation.load(Ordering::Relaxed)
-    }
-
-    /// How to find out whether the memory of the process can be read; None if it does not want
-    /// that.
-    pub fn witness(&self) -> Option<Witness> {
-        let words = &self.memory.witness;
-        let at = words.at.load(Ordering::Acquire);
-        (at != 0).then(|| Witness {
-            pid: words.pid.load(Ordering::Relaxed),
-            at,
-            word: words.word.load(Ordering::Relaxed),
-        })
+        let word = self.memory.park.0.load(Ordering::Relaxed);
+        (word & STATE == PARKED).then_some(word & !STATE)
     }
 }
 
@@ -308,14 +288,8 @@ impl OwnPage {
             head: Head {
                 magic: AtomicU64::new(0),
                 version: AtomicU32::new(0),
-                generation: AtomicU32::new(0),
             },
             park: Park(AtomicU32::new(RUNNING)),
-            witness: WitnessWords {
-                pid: AtomicU32::new(0),
-                at: AtomicU64::new(0),
-                word: AtomicU64::new(0),
-            },
         });
         let page = Self {
             memory: memory.clone(),

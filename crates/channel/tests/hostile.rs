@@ -62,10 +62,10 @@ fn work(channel: &mut Channel, page: &OwnPage, mut random: Random, position: &mu
         match random.below(8) {
             0 => channel.set_wake_at(Some(random.next() % 100)),
             1 => {
-                bells.clear();
+                page.listen(&mut bells);
                 channel.listen(&mut bells);
                 let timeout = Some(Duration::from_micros(10));
-                page.park(&mut bells, timeout, || channel.has_work());
+                page.park(&bells, timeout, || channel.has_work());
             }
             2 => channel.complete(&mut check),
             3 => channel.settle(),

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use loom::sync::atomic::{AtomicU32, Ordering};
-use loom::sync::Arc;
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 use urdma_channel::steps::Live;
 use urdma_channel::{
@@ -122,7 +122,7 @@ fn request_is_completed_only_after_the_answer_that_refuses_it_was_taken() {
 
 /// Sleeps until there is something to do.
 fn sleep(channel: &Channel, page: &OwnPage, bells: &mut Bells) -> Parked {
-    bells.clear();
+    page.listen(bells);
     channel.listen(bells);
     page.park(bells, None, || channel.has_work())
 }
@@ -190,9 +190,44 @@ fn sleeper_misses_no_wish_of_its_own_process() {
         };
         let mut bells = Bells::default();
         while wish.load(Ordering::Relaxed) == 0 {
-            bells.clear();
-            page.park(&mut bells, None, || wish.load(Ordering::Relaxed) == 1);
+            page.listen(&mut bells);
+            page.park(&bells, None, || wish.load(Ordering::Relaxed) == 1);
         }
         other.join().unwrap();
+    });
+}
+
+#[test]
+fn thread_that_naps_is_woken_after_another_one_has_handed_over() {
+    model(2, || {
+        let [(mut p, _page_p), (q, page_q)] = pair(BEGIN);
+        let (q, page_q) = (Arc::new(Mutex::new(q)), Arc::new(page_q));
+        let sender = thread::spawn(move || {
+            assert!(send(&mut p, Kind::Answer, 1));
+            p.notify();
+            p
+        });
+        let poller = {
+            let (q, page_q) = (q.clone(), page_q.clone());
+            thread::spawn(move || {
+                page_q.hand_over();
+                if q.lock().unwrap().has_work() {
+                    page_q.unpark();
+                }
+            })
+        };
+        let mut bells = Bells::default();
+        page_q.listen(&mut bells);
+        let channel = q.lock().unwrap();
+        channel.listen(&mut bells);
+        let has_come = channel.has_work();
+        drop(channel);
+        if !has_come {
+            // Its time is never over in the model: a lost wake-up is a deadlock.
+            page_q.nap(&bells, std::time::Duration::MAX);
+        }
+        poller.join().unwrap();
+        let _p = sender.join().unwrap();
+        assert_eq!(take(&mut q.lock().unwrap(), &mut Vec::new()), Some(1));
     });
 }

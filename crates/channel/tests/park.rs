@@ -35,8 +35,9 @@ fn pair() -> [(Channel, OwnPage); 2] {
 
 fn sleep(channel: &Channel, page: &OwnPage, timeout: Option<Duration>) -> Parked {
     let mut bells = Bells::default();
+    page.listen(&mut bells);
     channel.listen(&mut bells);
-    page.park(&mut bells, timeout, || channel.has_work())
+    page.park(&bells, timeout, || channel.has_work())
 }
 
 /// Sleeps until a message has come.
@@ -181,9 +182,10 @@ fn sleeper_with_more_channels_than_the_kernel_takes_sleeps_shortly() {
         })
         .collect();
     let (page, _) = page();
+    page.listen(&mut bells);
     for channel in &channels {
         channel.listen(&mut bells);
     }
     // No bell rings.
-    assert_eq!(page.park(&mut bells, PATIENCE, || false), Parked::Timeout);
+    assert_eq!(page.park(&bells, PATIENCE, || false), Parked::Timeout);
 }

@@ -10,8 +10,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use common::{config, mappings_of, memfd, raw, SIZE_SEALS};
 use urdma_channel::{
-    ChannelConfig, Layout, LayoutError, OwnPage, OwnRegion, PeerPage, PeerRegion, RegionError,
-    LARGE_FRAME, SMALL_FRAME,
+    ChannelConfig, Directory, Layout, LayoutError, OwnDirectory, OwnPage, OwnRecords, OwnRegion,
+    PeerPage, PeerRecords, PeerRegion, RegionError, LARGE_FRAME, SMALL_FRAME,
 };
 
 #[test]
@@ -150,18 +150,59 @@ fn descriptor_that_is_no_memfd_is_refused() {
 }
 
 #[test]
-fn page_of_a_peer_shows_what_its_process_stores() {
-    let (page, fd) = OwnPage::create().unwrap();
-    let peer = PeerPage::open(fd).unwrap();
-    assert_eq!((peer.witness(), peer.generation()), (None, 0));
-    let witness = urdma_channel::Witness {
-        pid: 7,
-        at: 0x1234_5678_9abc,
-        word: 99,
-    };
-    page.show_witness(witness);
-    page.set_generation(3);
-    assert_eq!((peer.witness(), peer.generation()), (Some(witness), 3));
+fn directory_shows_processes_and_how_often_their_slots_were_assigned() {
+    let (own, fd) = OwnDirectory::create().unwrap();
+    let directory = Directory::open(fd).unwrap();
+    assert_eq!(
+        (directory.generation(5), directory.has_process(5)),
+        (0, false)
+    );
+    assert_eq!(own.assign(5), 1);
+    assert_eq!(
+        (directory.generation(5), directory.has_process(5)),
+        (1, true)
+    );
+    own.release(5);
+    assert_eq!(
+        (directory.generation(5), directory.has_process(5)),
+        (1, false)
+    );
+    assert_eq!(own.assign(5), 2);
+    assert_eq!(
+        (directory.generation(5), directory.has_process(5)),
+        (2, true)
+    );
+    assert_eq!(
+        (directory.generation(254), directory.has_process(255)),
+        (0, false)
+    );
+}
+
+#[test]
+fn records_tell_what_a_stream_delivered_until_the_next_stream() {
+    let (own, fd) = OwnRecords::create().unwrap();
+    let records = PeerRecords::open(fd).unwrap();
+    for index in [0, u16::MAX] {
+        assert_eq!(records.delivered(index, 9), None);
+        own.of(index).begin(9, 100);
+        own.of(index).advance(103);
+        assert_eq!(records.delivered(index, 9), Some(103));
+        assert_eq!(records.delivered(index, 8), None);
+        own.of(index).begin(8, 7);
+        assert_eq!(records.delivered(index, 9), None);
+        assert_eq!(records.delivered(index, 8), Some(7));
+    }
+}
+
+#[test]
+fn table_of_another_kind_is_refused() {
+    let page = || OwnPage::create().unwrap().1;
+    assert!(matches!(
+        Directory::open(page()),
+        Err(RegionError::Layout(LayoutError::Magic))
+    ));
+    assert!(PeerRecords::open(page()).is_err());
+    assert!(PeerPage::open(OwnDirectory::create().unwrap().1).is_err());
 }
 
 #[test]

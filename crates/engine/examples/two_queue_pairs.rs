@@ -3,18 +3,18 @@
 use std::{error::Error, sync::Arc};
 
 use urdma_engine::{
-    Access, Arena, ArenaConfig, CqConfig, Engine, Gid, Parts, Payload, QpConfig, QpModify,
-    RemoteAddr, SendFlags, SendOp, SendWr, SlotId, Status,
+    Access, CqConfig, Engine, Gid, InProcess, Parts, Payload, QpConfig, QpModify, RemoteAddr,
+    SendFlags, SendOp, SendWr, SlotId, Status,
 };
 
 const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 const OCTETS: &[u8] = b"moved by an RDMA WRITE";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arena = Arena::create(&ArenaConfig::default())?;
+    let instance = InProcess::new()?;
     let mut ends = Vec::new();
     for slot in [1, 2].into_iter().filter_map(SlotId::new) {
-        let engine = Engine::start(Parts::in_process(arena, slot, GID))?;
+        let engine = Engine::start(Parts::in_process(&instance, slot, GID))?;
         let pd = engine.alloc_pd()?;
         let cq = engine.create_cq(CqConfig::with_depth(16))?;
         let qp = engine.create_qp(&QpConfig::new(pd, &cq, Arc::new(())))?;

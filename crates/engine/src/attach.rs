@@ -2,23 +2,23 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use urdma_abi::cancel::Disabled;
-use urdma_arena::{Arena, Endpoint, MappedArena};
-use urdma_ipc::{ControlClient, LeaseAnswer, Personality, RunDir};
+use urdma_channel::{ChannelConfig, Directory, OwnRecords, PeerPage, PeerRegion, RegionError};
+use urdma_ipc::{ControlClient, HostMemory, LeaseAnswer, Personality, RunDir};
 use urdma_types::{Ip16, SlotId};
 
 use super::capture::Capture;
 use super::channels::Channels;
 use super::clock::{self, Calibration};
-use super::cma::Cma;
 use super::control_socket::{self, ControlSocket};
 use super::engine::{Engine, Lanes};
-use super::introduce;
+use super::in_process::InProcess;
 use super::lease::LeasedQueue;
 use super::lock::SpinLock;
 use super::qp::PolledTable;
@@ -28,17 +28,24 @@ use super::types::{AttachError, Gid, GidEntry, Info, LeaseState, LIMITS};
 
 /// Environment variable: `never`, `try` or `require`.
 const LEASE_VARIABLE: &str = "URDMA_LEASE";
-/// Environment variable: `never` or `try`.
-const CMA_VARIABLE: &str = "URDMA_CMA";
 /// The engines of this process by run directory; one whose urdmad is gone is replaced.
 static ENGINES: Mutex<Vec<(PathBuf, Arc<Engine>)>> = Mutex::new(Vec::new());
+
+/// What the processes of an instance share.
+#[derive(Debug)]
+pub enum Host {
+    /// All engines are in this process.
+    InProcess(Arc<InProcess>),
+    /// What urdmad shows.
+    Memory(HostMemory),
+}
 
 /// What an engine is constructed from; an urdmad is not required.
 #[derive(Debug)]
 pub struct Parts {
-    /// The arena.
-    pub arena: Arena,
-    /// This process's slot in it, not attached yet.
+    /// The instance.
+    pub host: Host,
+    /// This engine's slot in it.
     pub slot: SlotId,
     /// EUI-64 of the device.
     pub node_guid: u64,
@@ -50,27 +57,24 @@ pub struct Parts {
     pub addresses: Vec<IpAddr>,
     /// IP MTU of the port, 0 without one.
     pub mtu: u16,
-    /// Whether connections inside the host use channels (doc/spec/channel.md).
-    pub channels: bool,
     /// The control socket of urdmad, if there is an urdmad, and its run directory.
     pub control: Option<(ControlClient, RunDir)>,
 }
 
 impl Parts {
-    /// An engine in `slot` of an arena of this process, without urdmad and without a port.
+    /// An engine in `slot` of an instance of this process, without urdmad and without a port.
     ///
-    /// The instance has the GID `gid` and the address 127.0.0.1; engines with the same arena and
-    /// GID reach one another.
-    pub fn in_process(arena: Arena, slot: SlotId, gid: Gid) -> Self {
+    /// The instance has the GID `gid` and the address 127.0.0.1; its engines with the same GID
+    /// reach one another.
+    pub fn in_process(instance: &Arc<InProcess>, slot: SlotId, gid: Gid) -> Self {
         Self {
-            arena,
+            host: Host::InProcess(Arc::clone(instance)),
             slot,
             node_guid: 1,
             personality: Personality::Roce,
             gids: vec![GidEntry { gid, netdev: None }],
             addresses: vec![IpAddr::V4(Ipv4Addr::LOCALHOST)],
             mtu: 0,
-            channels: false,
             control: None,
         }
     }
@@ -90,11 +94,6 @@ fn lease_wish() -> Result<LeaseWish, AttachError> {
         ("require", LeaseWish::Require),
     ];
     chosen(LEASE_VARIABLE, &wishes)
-}
-
-/// Whether long messages are sent in one copy where that is possible.
-fn wants_cma() -> Result<bool, AttachError> {
-    chosen(CMA_VARIABLE, &[("try", true), ("never", false)])
 }
 
 /// The choice that an environment variable names; the first when it is not set or empty.
@@ -138,13 +137,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine in a slot of an arena, without a lease; no one else may use the slot.
+    /// An engine in a slot, without a lease; no one else may use the slot.
     ///
     /// # Errors
-    /// The slot is taken, or a thread cannot be started.
+    /// Memory cannot be mapped, or a thread cannot be started.
     pub fn start(parts: Parts) -> Result<Arc<Engine>, AttachError> {
         Calibration::begin().if_useful().end();
-        start(parts, LeaseState::NotAsked, None, None, None)
+        start(parts, LeaseState::NotAsked, None, None)
     }
 
     /// As [`Engine::start`], but without the background thread: progress happens in calls only, and
@@ -178,15 +177,12 @@ pub(super) fn attach_anew(
         ControlClient::begin_attach(run_dir, &program_name(), wish != LeaseWish::Never)?;
     // While urdmad makes room.
     let calibration = calibration.if_useful();
-    let (control, attached, arena) = attaching.finish()?;
-    // SAFETY: the engine drops it after everything that refers to the arena, of which it gives
-    // nothing away.
-    let mapping = unsafe { MappedArena::from_fd(arena) }.map_err(AttachError::Arena)?;
+    let (control, attached, memory) = attaching.finish()?;
     let gids = attached.gids.iter();
     let addresses: Vec<_> = gids.map(|entry| Ip16(entry.gid).to_ip()).collect();
     let (state, lease) = take_lease(wish, &attached.lease, &addresses)?;
     let slot = SlotId::new(attached.slot).ok_or_else(|| {
-        AttachError::Arena(io::Error::new(
+        AttachError::Memory(io::Error::new(
             io::ErrorKind::InvalidData,
             "urdmad named a slot that cannot be",
         ))
@@ -196,18 +192,17 @@ pub(super) fn attach_anew(
         netdev: entry.netdev,
     });
     let parts = Parts {
-        arena: mapping.arena(),
+        host: Host::Memory(memory),
         slot,
         node_guid: attached.node_guid,
         personality: attached.personality,
         gids: gids.collect(),
         addresses: attached.addresses,
         mtu: attached.mtu,
-        channels: attached.channels,
         control: Some((control, run_dir.clone())),
     };
     calibration.end();
-    start(parts, state, lease, lanes, Some(mapping))
+    start(parts, state, lease, lanes)
 }
 
 /// Opens the lease that urdmad granted. Without one urdmad forwards the packets, and the reason is
@@ -236,16 +231,17 @@ pub(super) fn start(
     lease_state: LeaseState,
     lease: Option<LeasedQueue>,
     lanes: Option<&Arc<Lanes>>,
-    mapping: Option<MappedArena>,
 ) -> Result<Arc<Engine>, AttachError> {
     control_socket::watch_forks();
     watch_exit();
-    let endpoint = Endpoint::attach(&parts.arena, parts.slot).map_err(AttachError::Arena)?;
-    let parker = endpoint.parker();
-    let cma = Cma::new(wants_cma()?, &endpoint);
-    let channels =
-        Channels::new(parts.slot).map_err(|error| AttachError::Arena(io::Error::other(error)))?;
-    let mut shard = Shard::new(endpoint, channels, parts.slot, clock::now(), cma);
+    let Ground {
+        channels,
+        records,
+        in_process,
+    } = Ground::lay(parts.host, parts.slot, parts.control.as_ref())?;
+    let directory = Arc::clone(channels.directory());
+    let page = Arc::clone(channels.page());
+    let mut shard = Shard::new(channels, records, parts.slot, clock::now());
     shard.lease = lease.map(Box::new);
     if let Some(&ip) = parts.addresses.first() {
         shard.capture = Capture::from_environment(ip)?;
@@ -261,14 +257,14 @@ pub(super) fn start(
         limits: LIMITS,
     };
     shard.datagrams.path_mtu_octets = info.path_mtu_octets();
-    let has_channels = parts.channels;
     let (control, run_dir) = parts.control.unzip();
     let engine = Arc::new_cyclic(|myself| Engine {
         info,
         shard: SpinLock::new(shard),
         polled: PolledTable::new(),
-        sleep_control: SleepControl::new(parker),
-        has_channels,
+        sleep_control: SleepControl::new(page),
+        directory,
+        in_process,
         is_dead: AtomicBool::new(false),
         contended_polls: AtomicU32::new(0),
         has_batch: AtomicBool::new(false),
@@ -282,11 +278,64 @@ pub(super) fn start(
         memberships: Mutex::default(),
         forks: control_socket::forks(),
         myself: myself.clone(),
-        _mapping: mapping,
     });
     engine.start_control().map_err(AttachError::Thread)?;
-    introduce::register(&engine);
+    if let Some(instance) = &engine.in_process {
+        instance.join(Weak::clone(&engine.myself) as _);
+    }
     Ok(engine)
+}
+
+/// What an engine shares with other processes.
+struct Ground {
+    channels: Channels,
+    records: Option<Arc<OwnRecords>>,
+    in_process: Option<Arc<InProcess>>,
+}
+
+impl Ground {
+    /// Maps the memory of the instance; with an urdmad, opens the channel to it.
+    fn lay(
+        host: Host,
+        slot: SlotId,
+        control: Option<&(ControlClient, RunDir)>,
+    ) -> Result<Self, AttachError> {
+        let failed = |error| {
+            AttachError::Memory(match error {
+                RegionError::System(_, error) => error,
+                other => io::Error::other(other),
+            })
+        };
+        let memory = match host {
+            Host::InProcess(instance) => {
+                let directory = Arc::new(instance.assign(slot).map_err(failed)?);
+                return Ok(Self {
+                    channels: Channels::new(slot, directory).map_err(failed)?,
+                    records: None,
+                    in_process: Some(instance),
+                });
+            }
+            Host::Memory(memory) => memory,
+        };
+        let directory = Arc::new(Directory::open(memory.directory).map_err(failed)?);
+        let mut channels = Channels::new(slot, directory).map_err(failed)?;
+        let region = PeerRegion::open(memory.region).map_err(failed)?;
+        let page = PeerPage::open(memory.page).map_err(failed)?;
+        let (records, records_fd) = OwnRecords::create().map_err(failed)?;
+        let offer = channels
+            .create(SlotId::DAEMON, &ChannelConfig::PACKETS)
+            .map_err(failed)?;
+        channels.attach(SlotId::DAEMON, 0, (region, page));
+        if let (Some(offer), Some((control, _))) = (offer, control) {
+            let fds = [offer.region.as_fd(), offer.page.as_fd(), records_fd.as_fd()];
+            control.offer_channel(SlotId::DAEMON.number(), &fds)?;
+        }
+        Ok(Self {
+            channels,
+            records: Some(Arc::new(records)),
+            in_process: None,
+        })
+    }
 }
 
 fn program_name() -> String {

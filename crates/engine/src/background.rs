@@ -4,15 +4,15 @@
 //! thread should take its processor. An application that does not poll (it sleeps in a completion
 //! channel or a socket, or reads its memory) must be served within microseconds.
 //!
-//! The slot's park word says whether senders ring the doorbell: at PARKED they do, at RUNNING they
-//! do not. One rule makes sure that no wake-up is lost:
+//! The park word in the process' page says whether senders ring the doorbell: at PARKED they do, at
+//! RUNNING they do not. One rule makes sure that no wake-up is lost:
 //!
 //! > While the word is RUNNING, the thread is awake or in a *bounded* sleep (at most
-//! > [`NAP_MAX_NS`]), after which it looks at the ring.
+//! > [`NAP_MAX_NS`]), after which it looks at the channels.
 //!
-//! - While the application polls, the thread naps ([`urdma_arena::Parker::nap`]): the word stays
-//!   RUNNING. Otherwise it parks ([`urdma_arena::Parker::park`]): the word becomes PARKED, the
-//!   thread looks at the ring once more, and waits on the futex.
+//! - While the application polls, the thread naps ([`urdma_channel::OwnPage::nap`]): the word stays
+//!   RUNNING. Otherwise it parks ([`urdma_channel::OwnPage::park`]): the word becomes PARKED, the
+//!   thread looks at the channels once more, and waits for a bell.
 //! - An application that polls sets the word to RUNNING without waking the thread. If the thread's
 //!   sleep was not bounded, the thread is woken once, so that it goes into a bounded one. This
 //!   needs `POLLS_TO_TAKE_OVER` polls since a completion queue was armed: the one poll that verbs
@@ -43,6 +43,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
+
+use urdma_channel::Bells;
 
 use super::clock;
 use super::engine::Engine;
@@ -182,11 +184,13 @@ impl Engine {
     fn run_background(self: Arc<Self>) {
         ask_for_quick_wake_ups();
         let mut turns = Turns::new();
+        let mut bells = Bells::default();
         while !self.has_nothing_to_do() {
-            let until = self.background_turn(&mut turns);
+            let until = self.background_turn(&mut turns, &mut bells);
             if until > 0 {
+                let has_work = || self.shard.lock().channels.have_work();
                 self.sleep_control
-                    .sleep(until, turns.naps, || self.shard.lock().channels.have_work());
+                    .sleep(&bells, until, turns.naps, has_work);
             }
         }
     }
@@ -203,8 +207,9 @@ impl Engine {
         is_flushed && self.ucma.get().is_none_or(|ucma| ucma.has_no_file())
     }
 
-    /// One turn of the thread. Returns until when to sleep, 0 for not at all.
-    fn background_turn(&self, turns: &mut Turns) -> u64 {
+    /// One turn of the thread. Returns until when to sleep, 0 for not at all, and fills the bells
+    /// that end the sleep.
+    fn background_turn(&self, turns: &mut Turns, bells: &mut Bells) -> u64 {
         let polls = self.sleep_control.polls.load(Ordering::Relaxed);
         let application_polls = polls != turns.polls;
         turns.polls = polls;
@@ -254,15 +259,16 @@ impl Engine {
             .is_bounded
             .store(is_bounded, Ordering::SeqCst);
         self.sleep_control.wake_at.store(until, Ordering::SeqCst);
+        shard.await_counts();
+        shard.channels.listen(bells);
         until.max(1)
     }
 
-    /// Whether an application that polled recently leaves packets waiting in the ring, or possibly
-    /// in a leased queue.
+    /// Whether an application that polled recently leaves messages waiting, or possibly packets in
+    /// a leased queue.
     fn is_left_alone(&self, polls: u64, has_lease: bool) -> bool {
         let rings = self.sleep_control.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
-        let has_work =
-            || self.sleep_control.parker.has_work() || self.shard.lock().channels.have_work();
+        let has_work = || self.shard.lock().channels.have_work();
         let may_wait = || has_lease || (!rings && has_work());
         if !may_wait() {
             return false;
@@ -319,7 +325,7 @@ impl Engine {
         let ucma = self.cm_in_use();
         for note in notes {
             match (note, &ucma) {
-                (Note::SlotDead(slot), _) => self.peer_slot_vacant(slot),
+                (Note::Offer(slot, offer), _) => self.make_offer(slot, offer),
                 (_, None) => {}
                 (Note::QpData(qpn), Some(ucma)) => ucma.qp_data(qpn),
                 (Note::QpGone(qpn), Some(ucma)) => ucma.qp_gone(qpn),
@@ -388,13 +394,13 @@ fn ask_for_quick_wake_ups() {
 mod tests {
     use urdma_engine::{Access, SendOp};
 
-    use super::super::rig::{arena, connect, parts, End};
+    use super::super::rig::{connect, instance, parts, End};
     use super::*;
 
     #[test]
     fn thread_does_not_rest_while_an_answer_of_many_datagrams_may_go_on() {
         // The test takes the turns of the thread.
-        let engine = Engine::start_without_thread(parts(arena(), 1)).unwrap();
+        let engine = Engine::start_without_thread(parts(&instance(), 1)).unwrap();
         // More than two turns.
         let octets = 5 << 20;
         let [asks, answers] = [(); 2].map(|()| End::new(engine.clone(), octets));
@@ -403,12 +409,12 @@ mod tests {
             remote: answers.remote(0),
         };
         asks.post(1, read, &[asks.sge(0, octets)]).unwrap();
-        let mut turns = Turns::new();
+        let (mut turns, mut bells) = (Turns::new(), Bells::default());
         // Another thread wants the processor.
         turns.no_spin_until_ns = FOREVER;
         let mut rests = 0;
         while !asks.cq.has_completions() {
-            if engine.background_turn(&mut turns) > 0 {
+            if engine.background_turn(&mut turns, &mut bells) > 0 {
                 let shard = engine.shard.lock();
                 assert!(shard.is_blocked || shard.ready.is_empty(), "rests: {rests}");
                 rests += 1;

@@ -1,20 +1,17 @@
 //! Requests that wait in their send queues so that several leave together.
 //!
-//! While an application posts requests without polling in between, the later ones stay in their
-//! queues until they fill a frame. All then leave at once, so that the queue pair, the clock, the
-//! timers and the receiver's ring are looked at once for all of them. They leave earlier with the
+//! While an application posts requests to another host without polling in between, the later ones
+//! stay in their queues until they fill a packet. All then leave at once, so that the queue pair,
+//! the clock and the timers are looked at once for all of them. They leave earlier with the
 //! application's next poll, and at the latest with the next turn of the background thread, which is
 //! woken for that if its sleep would be long.
-
-use urdma_arena::{FOLLOWERS_MAX, SMALL_CAPACITY};
 
 /// Requests in a row, without a poll, after which further ones wait: before that the application
 /// may be waiting for an answer.
 const POSTS_TO_HOLD: u32 = 8;
-/// Requests whose packets share a frame, and octets of their messages: the other half of the frame
-/// is for headers.
-const REQUESTS_MAX: usize = FOLLOWERS_MAX;
-const OCTETS_MAX: usize = SMALL_CAPACITY / 2;
+/// Requests that wait at most, and octets of their messages: what a train takes (doc/adr/0012).
+const REQUESTS_MAX: usize = 14;
+const OCTETS_MAX: usize = 960;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -85,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_wait_until_they_fill_a_frame() {
+    fn requests_wait_until_they_fill_a_packet() {
         assert_eq!(waiting(0), REQUESTS_MAX - 1);
         assert_eq!(waiting(240), 3);
         assert_eq!(waiting(1 << 20), 0);

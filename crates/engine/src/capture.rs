@@ -1,9 +1,11 @@
-//! `URDMA_CAPTURE=file`: the datagrams that this process puts into the arena, as a pcapng file for
-//! Wireshark.
+//! `URDMA_CAPTURE=file`: the messages and packets that this process writes to its channels, as a
+//! pcapng file for Wireshark.
 //!
 //! Inside a host there are no Ethernet, IP and UDP headers, so they are synthesised: the addresses
-//! are the instance's first one, the ports are those of the slots. Each process writes what it
-//! sends, so one file per process (`%p` in the name is the process id) shows each datagram once.
+//! are the instance's first one, the ports are those of the slots. The content of the UDP datagram
+//! is a packet of TRP (its first octet is 16 or more), or a message of a channel (less). Each
+//! process writes what it sends, so one file per process (`%p` in the name is the process id) shows
+//! each message once.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -18,8 +20,8 @@ use super::types::AttachError;
 
 /// Environment variable that names the file.
 const VARIABLE: &str = "URDMA_CAPTURE";
-/// Longest datagram that fits an IPv6 packet, so that everything local can be shown.
-pub(super) const MAX_DATAGRAM: u32 = 65_535 - 48;
+/// Longest datagram that fits an IPv6 packet. What a message has beyond that is not shown.
+const MAX_DATAGRAM: usize = 65_535 - 48;
 
 /// An open capture. Unbuffered, since no code runs when the process is killed.
 pub(super) struct Capture {
@@ -63,13 +65,16 @@ impl Capture {
         }))
     }
 
-    /// Adds a datagram. A full disk ends only the capture.
-    pub(super) fn add(&mut self, from: SlotId, to: SlotId, datagram: &[u8]) {
+    /// Adds a message, which is in parts. A full disk ends only the capture.
+    pub(super) fn add(&mut self, from: SlotId, to: SlotId, parts: &[&[u8]]) {
         let _uncancelled = Disabled::new();
         let headers = self.template.header_octets();
         self.packet.clear();
         self.packet.resize(headers, 0);
-        self.packet.extend_from_slice(datagram);
+        for part in parts {
+            self.packet.extend_from_slice(part);
+        }
+        self.packet.truncate(headers + MAX_DATAGRAM);
         let ports = UdpPorts {
             source: udp_port(from),
             destination: udp_port(to),

@@ -1,18 +1,20 @@
-//! The channels of an engine to other processes of the host, by the peer's slot.
+//! The channels of an engine to urdmad and to other processes of the host, by the peer's slot.
 //!
 //! A process offers its region to the peer as soon as it wants to send, and writes to it at once;
 //! the peer answers with its own. An offer travels through urdmad, or, between engines of one
 //! process that have no urdmad, directly (`introduce.rs`).
+//!
+//! Polls look at the channels on which something came lately, and at a few of the others in turn;
+//! before the process sleeps it looks at all.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use urdma_channel::{
-    Channel, ChannelConfig, Incoming, OwnPage, OwnRegion, PeerPage, PeerRegion, RegionError,
+    Bells, Channel, ChannelConfig, Directory, Incoming, OwnPage, OwnRegion, PeerPage, PeerRegion,
+    RegionError, Rota, SLOTS,
 };
 use urdma_types::SlotId;
-
-/// Slots of an instance.
-const SLOTS: usize = 254;
 
 /// A channel, and the process at its other end.
 #[derive(Debug)]
@@ -79,11 +81,12 @@ pub(super) struct Offer {
 #[derive(Debug)]
 pub(super) struct Channels {
     own: SlotId,
-    _page: OwnPage,
-    page: OwnedFd,
+    page: Arc<OwnPage>,
+    page_fd: OwnedFd,
+    directory: Arc<Directory>,
     by_slot: Box<[Option<Box<PeerChannel>>]>,
     /// The slots that there is a channel to.
-    open: Vec<SlotId>,
+    pub(super) open: Rota<SlotId>,
     /// Slots to which something was written or settled since their doorbells were rung.
     doorbells: Vec<SlotId>,
 }
@@ -93,22 +96,27 @@ impl Channels {
     ///
     /// # Errors
     /// The process' page cannot be created.
-    pub(super) fn new(own: SlotId) -> Result<Self, RegionError> {
-        let (own_page, page) = OwnPage::create()?;
+    pub(super) fn new(own: SlotId, directory: Arc<Directory>) -> Result<Self, RegionError> {
+        let (page, page_fd) = OwnPage::create()?;
         Ok(Self {
             own,
-            _page: own_page,
-            page,
+            page: Arc::new(page),
+            page_fd,
+            directory,
             by_slot: (0..SLOTS).map(|_| None).collect(),
-            open: Vec::with_capacity(SLOTS),
+            open: Rota::default(),
             doorbells: Vec::with_capacity(SLOTS),
         })
     }
 
-    /// The slots that there is a channel to.
-    #[inline]
-    pub(super) fn open(&self) -> &[SlotId] {
-        &self.open
+    /// The page of this process.
+    pub(super) fn page(&self) -> &Arc<OwnPage> {
+        &self.page
+    }
+
+    /// Which slots have a process.
+    pub(super) fn directory(&self) -> &Arc<Directory> {
+        &self.directory
     }
 
     /// Whether there is a channel to a slot.
@@ -117,22 +125,31 @@ impl Channels {
     }
 
     #[inline]
+    fn entry(&self, slot: SlotId) -> Option<&PeerChannel> {
+        self.by_slot[usize::from(slot.number())].as_deref()
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, slot: SlotId) -> Option<&mut PeerChannel> {
+        self.by_slot[usize::from(slot.number())].as_deref_mut()
+    }
+
+    #[inline]
     pub(super) fn get_mut(&mut self, slot: SlotId) -> Option<&mut Channel> {
-        let peer = self.by_slot[usize::from(slot.number())].as_deref_mut()?;
-        Some(&mut peer.channel)
+        Some(&mut self.entry_mut(slot)?.channel)
     }
 
     /// Whether the counts of a channel are to be read by an application's poll.
     #[inline]
     pub(super) fn wants_counts(&self, slot: SlotId, empty_polls: u32) -> bool {
-        let entry = self.by_slot[usize::from(slot.number())].as_deref();
+        let entry = self.entry(slot);
         entry.is_some_and(|entry| entry.patience.is_over(empty_polls))
     }
 
     /// Requests over a channel have completed, by an answer or by a reading of the counts.
     #[inline]
     pub(super) fn note_completed(&mut self, slot: SlotId, by_answer: bool) {
-        if let Some(entry) = &mut self.by_slot[usize::from(slot.number())] {
+        if let Some(entry) = self.entry_mut(slot) {
             if by_answer {
                 entry.patience.paid();
             } else {
@@ -145,15 +162,19 @@ impl Channels {
     ///
     /// # Errors
     /// The region cannot be created.
-    pub(super) fn create(&mut self, slot: SlotId) -> Result<Option<Offer>, RegionError> {
+    pub(super) fn create(
+        &mut self,
+        slot: SlotId,
+        config: &ChannelConfig,
+    ) -> Result<Option<Offer>, RegionError> {
         if self.has(slot) {
             return Ok(None);
         }
-        let (region, fd) = OwnRegion::create(&ChannelConfig::default(), self.own.number())?;
+        let (region, fd) = OwnRegion::create(config, self.own.number())?;
         let offer = Offer {
             region: fd,
             page: self
-                .page
+                .page_fd
                 .try_clone()
                 .map_err(|error| RegionError::System("dup", error))?,
         };
@@ -163,13 +184,13 @@ impl Channels {
             patience: Patience::FULL,
         };
         self.by_slot[usize::from(slot.number())] = Some(Box::new(peer));
-        self.open.push(slot);
+        self.open.insert(slot);
         Ok(Some(offer))
     }
 
     /// Receives from a slot's process, which has made this offer. There must be a channel.
     pub(super) fn attach(&mut self, slot: SlotId, generation: u32, peer: (PeerRegion, PeerPage)) {
-        if let Some(entry) = &mut self.by_slot[usize::from(slot.number())] {
+        if let Some(entry) = self.entry_mut(slot) {
             entry.generation = Some(generation);
             entry.channel.attach(Incoming::new(peer.0), peer.1);
         }
@@ -177,15 +198,14 @@ impl Channels {
 
     /// The offer to a slot was passed on to the process that it has in this generation.
     pub(super) fn passed(&mut self, slot: SlotId, generation: u32) {
-        if let Some(entry) = &mut self.by_slot[usize::from(slot.number())] {
+        if let Some(entry) = self.entry_mut(slot) {
             entry.generation.get_or_insert(generation);
         }
     }
 
     /// Whether the channel to a slot is to the process that had it in this generation or before.
     pub(super) fn is_with(&self, slot: SlotId, generation: u32) -> bool {
-        let entry = self.by_slot[usize::from(slot.number())].as_deref();
-        entry
+        self.entry(slot)
             .and_then(|entry| entry.generation)
             .is_some_and(|of_peer| generation.wrapping_sub(of_peer).cast_signed() >= 0)
     }
@@ -193,7 +213,7 @@ impl Channels {
     /// Closes the channel to a slot.
     pub(super) fn close(&mut self, slot: SlotId) {
         self.by_slot[usize::from(slot.number())] = None;
-        self.open.retain(|open| *open != slot);
+        self.open.remove(slot);
         self.doorbells.retain(|ring| *ring != slot);
     }
 
@@ -205,17 +225,27 @@ impl Channels {
         }
     }
 
-    /// The next slot whose doorbell is to be rung.
+    /// Wakes the processes that have to be.
     #[inline]
-    pub(super) fn next_doorbell(&mut self) -> Option<SlotId> {
-        self.doorbells.pop()
+    pub(super) fn ring_doorbells(&mut self) {
+        while let Some(slot) = self.doorbells.pop() {
+            if let Some(channel) = self.get_mut(slot) {
+                channel.notify();
+            }
+        }
     }
 
-    /// Whether a message waits that could be taken, or counts that were not seen.
+    /// Whether a message waits that could be taken, or counts that this process waits for.
     pub(super) fn have_work(&self) -> bool {
-        self.open.iter().any(|slot| {
-            let entry = self.by_slot[usize::from(slot.number())].as_deref();
-            entry.is_some_and(|entry| entry.channel.has_work())
-        })
+        let mut channels = self.open.iter().filter_map(|slot| self.entry(slot));
+        channels.any(|entry| entry.channel.has_work())
+    }
+
+    /// Has the next sleep end when a peer rings.
+    pub(super) fn listen(&self, bells: &mut Bells) {
+        self.page.listen(bells);
+        for entry in self.open.iter().filter_map(|slot| self.entry(slot)) {
+            entry.channel.listen(bells);
+        }
     }
 }

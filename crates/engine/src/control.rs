@@ -12,7 +12,6 @@ use urdma_ipc::message::QpTarget;
 use urdma_ipc::{Event, ProcessReport};
 use urdma_types::{Qpn, SlotId};
 
-use super::clock;
 use super::engine::Engine;
 use super::events::{AsyncEvent, AsyncKind};
 use super::qp::Qp;
@@ -59,7 +58,7 @@ impl Engine {
             }
             Ok(Some((Event::ChannelOffered { slot, generation }, fds))) => {
                 if let Some(slot) = SlotId::new(slot) {
-                    self.take_offer(slot, generation, fds);
+                    self.channel_offered(slot, generation, fds);
                 }
                 true
             }
@@ -185,51 +184,48 @@ impl Engine {
     /// Notes that the process that had `slot` in `generation`, or an earlier one, has ended: sends
     /// that it had not received fail, unless its queue pair was destroyed before.
     pub fn peer_slot_gone(&self, slot: SlotId, generation: u32) {
-        let mut shard = self.shard.lock();
-        // What it sent before it ended is handled first: that includes its last acknowledgements.
-        shard.drain(&self.info);
-        shard.slot_gone(clock::now(), slot, generation);
-        shard.flush();
-        self.sleep_control.wake_if_due(&mut shard);
-        let arena = shard.endpoint.arena();
-        drop(shard);
-        let Some(ucma) = self.ucma.get() else {
-            return;
-        };
         // Connection management knows slots only. If the slot has a new process, an attempt to
         // connect to the earlier one ends by itself.
-        if arena.generation(slot) == generation || !arena.is_alive(slot) {
-            ucma.slot_gone(slot);
-            return;
+        let number = slot.number();
+        let directory = &self.directory;
+        let has_next = directory.generation(number) != generation && directory.has_process(number);
+        let connected = if has_next {
+            self.connected_to(slot, generation)
+        } else {
+            Vec::new()
+        };
+        let mut shard = self.shard.lock();
+        if shard.channels.is_with(slot, generation) {
+            // What it sent before it ended is handled first.
+            shard.drain(&self.info);
+            shard.end_channel(slot);
+            shard.flush();
+            self.sleep_control.wake_if_due(&mut shard);
         }
-        for qpn in self.connected_to(slot, generation) {
-            ucma.qp_gone(qpn);
+        drop(shard);
+        match self.ucma.get() {
+            Some(ucma) if has_next => connected.into_iter().for_each(|qpn| ucma.qp_gone(qpn)),
+            Some(ucma) => ucma.slot_gone(slot),
+            None => {}
         }
     }
 
     /// The queue pairs of all lanes that are connected to the process that had `slot` in its
     /// `generation` or before.
     fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
-        let of_lane = |engine: &Engine| engine.shard.lock().connected_to(slot, generation);
+        let of_lane = |engine: &Engine| {
+            let shard = engine.shard.lock();
+            if shard.channels.is_with(slot, generation) {
+                shard.connected_to(slot)
+            } else {
+                Vec::new()
+            }
+        };
         let mut connected = of_lane(self);
         for lane in self.lanes.others() {
             connected.extend(of_lane(&lane));
         }
         connected
-    }
-
-    /// Notes that a send to `slot` found no process: the one that had the slot has ended, unless
-    /// another has it by now.
-    pub(super) fn peer_slot_vacant(&self, slot: SlotId) {
-        let arena = self.shard.lock().endpoint.arena();
-        // In this order: a process that gets the slot in between is of a later generation.
-        let generation = arena.generation(slot);
-        let before = if arena.is_alive(slot) {
-            generation.wrapping_sub(1)
-        } else {
-            generation
-        };
-        self.peer_slot_gone(slot, before);
     }
 
     /// Notes that urdmad has ended: every queue pair fails, and every context gets an event.
@@ -271,12 +267,10 @@ impl Engine {
             ("datagrams_from_elsewhere", counters.wrong_source),
             ("resets_left_out", counters.resets_left_out),
             ("datagrams_handed_on", counters.forwarded),
-            ("no_frame", counters.no_frame),
-            ("ring_full", shard.outbox.ring_full),
+            ("channel_full", counters.channel_full),
+            ("no_buffer", counters.no_buffer),
             ("messages_dropped", counters.datagrams_dropped),
             ("messages_too_long", counters.datagrams_too_long),
-            ("payloads_far", counters.referred),
-            ("payloads_unreadable", counters.unreadable),
             ("segments_sent_again", of_all(|conn| conn.retransmits)),
             ("segments_received_again", of_all(|conn| conn.rx_duplicates)),
             ("probe_timeouts", of_all(|conn| conn.probe_timeouts)),
@@ -297,7 +291,6 @@ impl Engine {
             qps_connected: u32::try_from(connected).unwrap_or(u32::MAX),
             cqs: shard.cq_count,
             mrs: shard.regions.count(),
-            copies_twice_from: shard.cma.unreadable(),
             counters: named,
         }
     }

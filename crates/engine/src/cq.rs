@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use super::clock;
 use super::events::CompletionSink;
+use urdma_types::SlotId;
+
 use super::lock::SpinLock;
 use super::types::{EngineError, WorkCompletion, LIMITS};
 
@@ -56,6 +58,8 @@ pub enum Notify {
 pub struct Cq {
     channel: Option<Arc<dyn CompletionSink>>,
     cookie: u64,
+    /// The slot of the engine that the queue was created in, whose polls make progress.
+    home: Option<SlotId>,
     /// Completions that wait; written under the lock, to be looked at without it.
     waiting: AtomicU32,
     /// Queue pairs that use it, counted once per queue.
@@ -113,14 +117,24 @@ fn is_depth(depth: u32) -> bool {
 }
 
 impl Cq {
-    /// An empty queue.
+    /// An empty queue that no engine polls.
     pub(super) fn new(config: CqConfig) -> Result<Arc<Self>, EngineError> {
+        Self::with_home(config, None)
+    }
+
+    /// An empty queue of the engine in a slot.
+    pub(super) fn of(config: CqConfig, slot: SlotId) -> Result<Arc<Self>, EngineError> {
+        Self::with_home(config, Some(slot))
+    }
+
+    fn with_home(config: CqConfig, home: Option<SlotId>) -> Result<Arc<Self>, EngineError> {
         if !is_depth(config.depth) {
             return Err(EngineError::Invalid);
         }
         Ok(Arc::new(Self {
             channel: config.channel,
             cookie: config.cookie,
+            home,
             waiting: AtomicU32::new(0),
             users: AtomicU32::new(0),
             ring: SpinLock::new(Ring {
@@ -275,6 +289,12 @@ impl Cq {
             ring.armed = Some(notify);
         }
         ring.is_watched = true;
+    }
+
+    /// Whether the application waits for send completions of the engine in a slot without making
+    /// progress there: the next one raises an event, or polls are those of another engine.
+    pub(super) fn is_awaited_from(&self, slot: SlotId) -> bool {
+        self.home != Some(slot) || self.ring.lock().armed == Some(Notify::Any)
     }
 
     /// Removes the completions for which `is_gone` holds.

@@ -1,74 +1,71 @@
-//! How two engines open a channel: through urdmad, or directly if they have none and are in one
-//! process.
+//! How two engines open a channel: through urdmad, or directly if they are in one process and have
+//! no urdmad.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::os::fd::{AsFd, OwnedFd};
 
-use urdma_channel::{PeerPage, PeerRegion, RegionError};
+use urdma_channel::{ChannelConfig, PeerPage, PeerRegion, RegionError};
 use urdma_types::SlotId;
 
 use super::channels::Offer;
 use super::engine::Engine;
+use super::in_process::Neighbour;
 use super::types::EngineError;
 
-/// The engines of this process that have no urdmad.
-static WITHOUT_DAEMON: Mutex<Vec<Weak<Engine>>> = Mutex::new(Vec::new());
-
-/// Lets other engines of this process find one that has no urdmad.
-pub(super) fn register(engine: &Arc<Engine>) {
-    if engine.control.is_none() {
-        let mut engines = WITHOUT_DAEMON
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        engines.retain(|engine| engine.strong_count() > 0);
-        engines.push(Arc::downgrade(engine));
-    }
-}
-
 impl Engine {
-    /// Makes sure that there is a channel to a slot, if there can be one.
+    /// Makes sure that there is a channel to the process that a slot has now.
     ///
     /// # Errors
     /// [`EngineError::NoMemory`]: its memory cannot be created.
     pub(super) fn open_channel(&self, slot: SlotId) -> Result<(), EngineError> {
-        if !self.has_channels || slot == SlotId::DAEMON {
-            return Ok(());
+        let generation = self.directory.generation(slot.number());
+        let before = generation.wrapping_sub(1);
+        if self.shard.lock().channels.is_with(slot, before) {
+            // urdmad's report of the end of the earlier process is still to come.
+            self.peer_slot_gone(slot, before);
         }
-        let peer = self.engine_without_daemon(slot);
-        if self.control.is_none() && peer.is_none() {
-            return Ok(());
-        }
-        let offer = self.shard.lock().channels.create(slot);
-        let Some(offer) = offer.map_err(no_memory)? else {
-            return Ok(());
+        let offer = {
+            let mut shard = self.shard.lock();
+            shard.channels.create(slot, &ChannelConfig::default())
         };
-        self.make_offer(slot, peer, offer)
-    }
-
-    fn make_offer(
-        &self,
-        slot: SlotId,
-        peer: Option<Arc<Engine>>,
-        offer: Offer,
-    ) -> Result<(), EngineError> {
-        if slot == self.info.slot {
-            // Both ends are this process.
-            return self.attach_channel(slot, self.generation(slot), offer.region, offer.page);
-        }
-        if let Some(peer) = peer {
-            let own = self.info.slot;
-            peer.take_offer(own, self.generation(own), vec![offer.region, offer.page]);
-            let generation = self.generation(slot);
-            self.shard.lock().channels.passed(slot, generation);
-        } else if let Some(control) = self.daemon() {
-            // If it cannot be sent, urdmad is gone.
-            let _ = control.offer_channel(slot.number(), offer.region.as_fd(), offer.page.as_fd());
+        if let Some(offer) = offer.map_err(no_memory)? {
+            self.make_offer(slot, offer);
         }
         Ok(())
     }
 
-    /// The process in `slot` has offered its region and its page.
-    pub(super) fn take_offer(&self, slot: SlotId, generation: u32, fds: Vec<OwnedFd>) {
+    /// Offers a channel that was created.
+    pub(super) fn make_offer(&self, slot: SlotId, offer: Offer) {
+        if slot == self.info.slot {
+            // Both ends are this process.
+            let generation = self.directory.generation(slot.number());
+            // Memory that cannot be mapped is a peer that never answers.
+            let _ = self.attach_channel(slot, generation, offer.region, offer.page);
+            return;
+        }
+        let Some(instance) = &self.in_process else {
+            if let Some(control) = self.daemon() {
+                // If it cannot be sent, urdmad is gone.
+                let fds = [offer.region.as_fd(), offer.page.as_fd()];
+                let _ = control.offer_channel(slot.number(), &fds);
+            }
+            return;
+        };
+        let own = self.info.slot;
+        let Some(peer) = instance.engine(slot) else {
+            if !instance.keep_offer(own, slot, [offer.region, offer.page]) {
+                self.offer_refused(slot);
+            }
+            return;
+        };
+        let generation = self.directory.generation(own.number());
+        peer.take_offer(own, generation, vec![offer.region, offer.page]);
+        let generation = self.directory.generation(slot.number());
+        self.shard.lock().channels.passed(slot, generation);
+    }
+
+    /// The process that has `slot` in a generation offers a channel: the descriptors of its region
+    /// and its page.
+    pub fn channel_offered(&self, slot: SlotId, generation: u32, fds: Vec<OwnedFd>) {
         let Ok([region, page]) = <[OwnedFd; 2]>::try_from(fds) else {
             return;
         };
@@ -92,44 +89,32 @@ impl Engine {
         shard.channels.note_doorbell(slot);
         shard.progress(&self.info);
         drop(shard);
-        // Messages may have waited in the region.
+        // Messages may have waited in the region, and the thread does not listen to its bell yet.
         self.sleep_control.kick();
         Ok(())
     }
 
     /// No process has the slot.
     pub(super) fn offer_refused(&self, slot: SlotId) {
-        let generation = self.generation(slot);
-        self.shard.lock().channels.passed(slot, generation);
-        self.peer_slot_gone(slot, generation);
-    }
-
-    fn generation(&self, slot: SlotId) -> u32 {
-        self.shard.lock().endpoint.arena().generation(slot)
-    }
-
-    /// The engine in a slot of the same arena, if this one has no urdmad.
-    fn engine_without_daemon(&self, slot: SlotId) -> Option<Arc<Engine>> {
-        if self.control.is_some() {
-            return None;
+        let mut shard = self.shard.lock();
+        shard.end_channel(slot);
+        self.sleep_control.wake_if_due(&mut shard);
+        drop(shard);
+        if let Some(ucma) = self.ucma.get() {
+            if !self.directory.has_process(slot.number()) {
+                ucma.slot_gone(slot);
+            }
         }
-        if slot == self.info.slot {
-            return self.myself.upgrade();
-        }
-        let engines: Vec<_> = WITHOUT_DAEMON
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .iter()
-            .filter_map(Weak::upgrade)
-            .collect();
-        engines
-            .into_iter()
-            .find(|engine| engine.info.slot == slot && self.shares_arena_with(engine))
+    }
+}
+
+impl Neighbour for Engine {
+    fn slot(&self) -> SlotId {
+        self.info.slot
     }
 
-    fn shares_arena_with(&self, other: &Engine) -> bool {
-        let arena_of = |engine: &Engine| engine.shard.lock().endpoint.arena().fd().as_raw_fd();
-        arena_of(self) == arena_of(other)
+    fn take_offer(&self, from: SlotId, generation: u32, fds: Vec<OwnedFd>) {
+        self.channel_offered(from, generation, fds);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Lanes: further engines of a process, each with its own slot, ring, lock and thread.
+//! Lanes: further engines of a process, each with its own slot, channels, lock and thread.
 //!
 //! Two threads that use queue pairs of two lanes share no lock. A thread domain of verbs is a lane.
 //! Queue pairs belong to one lane. Completion queues and shared receive queues have their own locks
@@ -32,14 +32,14 @@ impl Engine {
         self.add_lane(|| attach_anew(run_dir, wish, Some(&self.lanes)).ok())
     }
 
-    /// As [`Engine::take_lane`], in a slot of an arena that no one else uses; needs no urdmad.
+    /// As [`Engine::take_lane`], in a slot that no one else uses; needs no urdmad.
     ///
     /// # Errors
     /// [`EngineError::NoMemory`]: there are as many as there can be, or it cannot start.
     pub fn start_lane(&self, parts: Parts) -> Result<Arc<Engine>, EngineError> {
         let _lanes = self.lanes.lock();
         let lane = self.add_lane(|| {
-            super::attach::start(parts, LeaseState::NotAsked, None, Some(&self.lanes), None).ok()
+            super::attach::start(parts, LeaseState::NotAsked, None, Some(&self.lanes)).ok()
         });
         lane.ok_or(EngineError::NoMemory)
     }

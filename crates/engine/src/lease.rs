@@ -11,13 +11,13 @@ use std::ptr::NonNull;
 use urdma_types::Ip16;
 
 use arrayvec::ArrayVec;
+use proto_trp::wire::Meta;
 use urdma_abi::lease::{
     self as lease_abi, LeaseCounters, LeaseRoute, LeaseTable, RxDatagram, TableFn, TxBuffer,
     TxDatagram, ABI_VERSION, MAX_BURST, READABLE, TABLE_SYMBOL,
 };
 use urdma_ipc::LeaseParams;
 
-use super::note::Note;
 use super::packet_body::PacketBody;
 use super::packet_path::{ReceivePath, Refused, TransmitPath, Written};
 
@@ -65,8 +65,8 @@ impl<'a> LeasedDatagram<'a> {
     }
 
     /// Where it came from, as metadata of a frame.
-    pub(super) fn metadata(&self) -> urdma_arena::Meta {
-        urdma_arena::Meta {
+    pub(super) fn metadata(&self) -> Meta {
+        Meta {
             remote_ip: Ip16(self.0.source),
             src_port: self.0.source_port,
             dst_port: self.0.destination_port,
@@ -122,7 +122,7 @@ impl LeasedQueue {
     }
 
     /// A route for packets with these metadata, whose next hop has this Ethernet address.
-    pub(super) fn open_route(&mut self, mac: [u8; 6], meta: &urdma_arena::Meta) -> Option<RouteId> {
+    pub(super) fn open_route(&mut self, mac: [u8; 6], meta: &Meta) -> Option<RouteId> {
         let route = LeaseRoute {
             remote: meta.remote_ip.0,
             remote_mac: mac,
@@ -239,7 +239,7 @@ impl ReceivePath for LeasedQueue {
     }
 
     #[inline]
-    fn datagrams(&self) -> impl Iterator<Item = (PacketBody<'_>, urdma_arena::Meta)> {
+    fn datagrams(&self) -> impl Iterator<Item = (PacketBody<'_>, Meta)> {
         self.received()
             .map(|datagram| (datagram.body(), datagram.metadata()))
     }
@@ -277,13 +277,13 @@ impl<'a> LeasePath<'a> {
 
 impl TransmitPath for LeasePath<'_> {
     #[inline]
-    fn begin(&mut self, _: &mut Vec<Note>, _: usize) -> Result<&mut [u8], Refused> {
-        let buffer = self.lease.alloc(self.route).ok_or(Refused::NoFrame)?;
+    fn begin(&mut self, _: usize) -> Result<&mut [u8], Refused> {
+        let buffer = self.lease.alloc(self.route).ok_or(Refused::NoBuffer)?;
         Ok(self.buffer.insert(buffer).data_mut())
     }
 
     #[inline]
-    fn commit(&mut self, _: &mut Vec<Note>, written: Written) {
+    fn commit(&mut self, written: Written) {
         if let Some(buffer) = self.buffer.take() {
             self.lease
                 .send(buffer, written.len, self.route, written.ecn());

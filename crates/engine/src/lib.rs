@@ -10,7 +10,7 @@
 //!
 //! 1. [`Engine::attach`] attaches to the urdmad of an instance and gives the engine of this process
 //!    in it; every caller gets the same one. [`Engine::start`] makes an engine from [`Parts`], for
-//!    example of an arena in this process ([`Parts::in_process`]).
+//!    example of an instance within this process ([`Parts::in_process`]).
 //! 2. [`Engine::alloc_pd`], [`Engine::register_mr`], [`Engine::create_cq`] and
 //!    [`Engine::create_qp`] make the objects. Each is ended by a call of its own.
 //! 3. [`Engine::modify_qp`] connects a queue pair: the caller exchanges the peer's number, GID and
@@ -31,8 +31,12 @@
 //! | `shard` | what the engine's lock protects: queue pairs by index, regions, ready list |
 //! | `progress` | receive, send, timers; `receive`, `transmit`: the two directions |
 //! | `packet_path` | the interface of a path for packets |
-//! | `arena_path`, `lease` | paths over the arena and over a leased queue pair (`lease`: unsafe) |
-//! | `outbox` | frames that several datagrams share; `batch`: requests that leave together |
+//! | `lease` | the path over a leased queue pair (unsafe) |
+//! | `channels`, `introduce` | channels by the peer's slot; how they are opened |
+//! | `messages` | connections over channels: both directions (unsafe) |
+//! | `packets` | packets over channels, to and from urdmad and other processes (unsafe) |
+//! | `in_process` | an instance within one process, without urdmad |
+//! | `batch` | requests that leave together |
 //! | `path` | how the peer of a queue pair is reached |
 //! | `qp`, `cq`, `srq` | queue pairs, completion queues, shared receive queues |
 //! | `mr` | memory regions and their access checks |
@@ -40,8 +44,6 @@
 //! | `memory` | copies between packets and application memory (unsafe) |
 //! | `packet_body`, `address` | the two sides of a copy (unsafe) |
 //! | `checked_copy` | copies of memory whose pages may be missing (unsafe) |
-//! | `cma` | long messages inside a host in one copy: the receiving side (unsafe) |
-//! | `referral` | long messages inside a host in one copy: the sending side |
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
 //! | `lanes` | further engines of a process, for threads that share no lock |
 //! | `background` | the thread that makes progress when the application does not |
@@ -65,11 +67,11 @@
 //! # One SEND inside a host
 //!
 //! `post_send` takes the lock and gives the request to the connection. The connection plans the
-//! next datagram, the path gives room for it, and the connection writes the headers and has the
-//! payload gathered behind them. The path puts the datagram into the ring of the peer. The peer's
-//! `poll_cq` finds its completion queue empty, takes the lock and then the datagram. The connection
-//! places the payload and pushes a completion. An acknowledgement that is due leaves before the
-//! lock is released.
+//! next message, the channel gives room for it, and the connection writes the head and has the
+//! payload gathered behind it. Publishing the cell sends the message. The peer's `poll_cq` finds
+//! its completion queue empty, takes the lock and then the message. The connection places the
+//! payload and pushes a completion, and the count of settled messages is stored before the lock is
+//! released.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -78,7 +80,6 @@
 extern crate self as urdma_engine;
 
 mod address;
-mod arena_path;
 mod attach;
 mod background;
 mod batch;
@@ -87,13 +88,13 @@ mod channels;
 mod checked_copy;
 mod clock;
 mod cm;
-mod cma;
 mod control;
 mod control_socket;
 mod cq;
 mod datagram;
 mod engine;
 mod events;
+mod in_process;
 mod index_table;
 mod introduce;
 mod lanes;
@@ -103,15 +104,14 @@ mod memory;
 mod messages;
 mod mr;
 mod note;
-mod outbox;
 mod packet_body;
 mod packet_path;
+mod packets;
 mod path;
 mod progress;
 mod qp;
 mod random;
 mod receive;
-mod referral;
 /// Two ends of a connection, for tests of what is private to the engine; `tests/engine` uses it
 /// too.
 #[cfg(test)]
@@ -128,13 +128,14 @@ mod types;
 mod window;
 mod xrc;
 
-pub use attach::Parts;
+pub use attach::{Host, Parts};
 pub use cq::{CompletionTime, Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr};
 pub use engine::Engine;
 pub use events::{
     send_nowait, AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, EventSink,
 };
+pub use in_process::InProcess;
 pub use mr::MrChange;
 pub use proto_trp::conn::{
     Completion, CompletionOp, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp,
@@ -146,7 +147,6 @@ pub use types::{
     Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
     QpAttributes, QpCaps, QpModify, WorkCompletion, LIMITS,
 };
-pub use urdma_arena::{Arena, ArenaConfig};
 pub use urdma_ipc::Personality;
 pub use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};

@@ -5,23 +5,23 @@
 //! fast check refuses go to `checked_copy.rs`.
 //!
 //! Unsafe code of the engine that touches application memory or packets is in this file,
-//! `checked_copy.rs`, `address.rs`, `packet_body.rs`, `cma.rs`, `lease.rs` and the calls of
-//! `PacketBody::new` in `receive.rs`. Other unsafe code is in `lock.rs` (the value that the lock
-//! protects), `attach.rs` (the mapping of the arena), `control_socket.rs` (a socket that is not
-//! always closed), and around calls of the C library and the reading of the clock's counter
-//! (`attach.rs`, `background.rs`, `clock.rs`, `control_socket.rs`, `events.rs`, `random.rs`,
-//! `thread.rs`).
+//! `checked_copy.rs`, `address.rs`, `packet_body.rs`, `lease.rs` and the calls of `PacketBody::new`
+//! in `messages.rs` and `packets.rs`. Other unsafe code is in `lock.rs` (the value that the lock
+//! protects), `control_socket.rs` (a socket that is not always closed), and around calls of the C
+//! library and the reading of the clock's counter (`attach.rs`, `background.rs`, `clock.rs`,
+//! `control_socket.rs`, `events.rs`, `random.rs`, `thread.rs`).
+
+use std::sync::Arc;
 
 use proto_trp::conn::{
     AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
-    RemoteAddr, Sge, SharedRecv, Status, WindowBind,
+    RemoteAddr, Sge, SharedRecv, WindowBind,
 };
 use proto_trp::wire::SEGMENT_HEAD_LEN;
-use urdma_arena::{DeliveryRecord, Referred};
+use urdma_channel::{DeliveryRecord, OwnRecords};
 use urdma_types::Psn;
 
 use super::address::{atomic_at, pointer, store_last};
-use super::cma::{Destinations, RemotePayload};
 use super::events::{AsyncEvent, AsyncKind};
 use super::mr::MrTable;
 use super::note::Note;
@@ -43,15 +43,31 @@ pub(super) struct QpHost<'a> {
     pub(super) remote_qpn: u32,
     /// Completions pushed so far.
     pub(super) counts: &'a mut Counts,
-    /// Where the process' peers read up to which packet the queue pair has received the stream;
-    /// None for datagrams.
-    pub(super) delivery: Option<&'a DeliveryRecord>,
+    /// Where urdmad reads up to which packet the queue pair has received the stream of another
+    /// host.
+    pub(super) delivery: Option<&'a Delivery>,
     /// Events to deliver when the lock is free.
     pub(super) notes: &'a mut Vec<Note>,
-    /// Payload of at least so many octets may stay in place.
-    pub(super) refer_from: usize,
-    /// The payload of the last datagram, if it stayed in place.
-    pub(super) referred: Option<Referred>,
+}
+
+/// The delivery record of a queue pair.
+pub(super) struct Delivery {
+    records: Arc<OwnRecords>,
+    index: u16,
+}
+
+impl Delivery {
+    pub(super) fn new(records: &Arc<OwnRecords>, index: u16) -> Self {
+        Self {
+            records: Arc::clone(records),
+            index,
+        }
+    }
+
+    #[inline]
+    pub(super) fn record(&self) -> &DeliveryRecord {
+        self.records.of(self.index)
+    }
 }
 
 /// The use of a scatter-gather list.
@@ -209,9 +225,6 @@ impl QpHost<'_> {
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
-        if let Some(far) = body.far() {
-            return self.scatter_far(list, (sges, offset), far, at, len);
-        }
         let scattered = self.checked_pieces(sges, offset, len, list, |address, begin, octets| {
             // SAFETY: the octets are registered with local write access.
             unsafe { body.copy_to(at + begin, pointer(address), octets) };
@@ -220,53 +233,6 @@ impl QpHost<'_> {
             Ok(()) => Ok(()),
             Err(_) => Ok(self.scatter_checked(list, sges, offset, body.piece(at, len), len)?),
         }
-    }
-
-    /// As `scatter_to`, of payload in another process' memory.
-    fn scatter_far(
-        &mut self,
-        list: ListKind,
-        (sges, offset): (&[Sge], u64),
-        far: &RemotePayload,
-        at: usize,
-        len: usize,
-    ) -> Result<(), PlaceError> {
-        let mut places = Destinations::new();
-        let found = self.pieces(sges, offset, len, list, |address, _, octets| {
-            places.push(pointer(address), octets);
-        });
-        if found.is_ok() {
-            // SAFETY: the places are registered with local write access.
-            return unsafe { far.copy_to(at, len, &mut places) };
-        }
-        let octets = far.to_vec(at, len)?;
-        let (from, len) = (octets.as_ptr(), octets.len());
-        Ok(self.scatter_checked(list, sges, offset, from, len)?)
-    }
-
-    /// As `write_remote`, of payload in another process' memory.
-    fn write_far(
-        &mut self,
-        remote: RemoteAddr,
-        far: &RemotePayload,
-        at: usize,
-        len: usize,
-    ) -> Result<(), PlaceError> {
-        let found = self.remote(remote, len as u64, RemoteAccess::Write);
-        let (Ok(address), Some(last)) = (found, len.checked_sub(1)) else {
-            self.check_remote(remote, len as u64, RemoteAccess::Write)?;
-            let octets = far.to_vec(at, len)?;
-            return Ok(self.write_kept(remote, &octets)?);
-        };
-        let mut octet = 0u8;
-        let mut places = Destinations::new();
-        places.push(pointer(address), last);
-        places.push(&raw mut octet, 1);
-        // SAFETY: the first place is registered with remote write access, the second this
-        // function's own.
-        unsafe { far.copy_to(at, len, &mut places)? };
-        store_last(address + last as u64, octet);
-        Ok(())
     }
 
     /// Copies `octets`, which are none of the application's, to the beginning of the concatenation
@@ -321,12 +287,6 @@ impl<'a> Host for QpHost<'a> {
     #[inline]
     fn gather(&mut self, sges: &[Sge], offset: u64, out: &mut [u8]) -> Result<(), ProtectionError> {
         let len = out.len();
-        if len >= self.refer_from {
-            self.referred = self.refer(sges, offset, out);
-            if self.referred.is_some() {
-                return Ok(());
-            }
-        }
         let to = out.as_mut_ptr();
         let gathered = self.pieces(
             sges,
@@ -396,9 +356,6 @@ impl<'a> Host for QpHost<'a> {
         at: usize,
         len: usize,
     ) -> Result<(), PlaceError> {
-        if let Some(far) = body.far() {
-            return self.write_far(remote, far, at, len);
-        }
         // SAFETY: the octets of a datagram, of which `piece` asserts that these are some.
         unsafe { self.write_octets(remote, body.piece(at, len), len)? };
         Ok(())
@@ -410,9 +367,6 @@ impl<'a> Host for QpHost<'a> {
     }
 
     fn keep(&mut self, body: &PacketBody<'a>, at: usize, len: usize, out: &mut Vec<u8>) -> bool {
-        if let Some(far) = body.far() {
-            return far.to_vec(at, len).map(|octets| out.extend(octets)).is_ok();
-        }
         out.reserve(len);
         // SAFETY: there is room for `len` octets more behind those of the vector, which is
         // never registered.
@@ -496,7 +450,7 @@ impl<'a> Host for QpHost<'a> {
     #[inline(always)]
     fn taken(&mut self, next: Psn) {
         if let Some(delivery) = self.delivery {
-            delivery.advance(next.to_u32());
+            delivery.record().advance(next.to_u32());
         }
     }
 
@@ -504,9 +458,6 @@ impl<'a> Host for QpHost<'a> {
     #[inline(always)]
     fn complete(&mut self, completion: Completion) {
         let cq = if completion.is_send() {
-            if completion.status != Status::Success {
-                self.qp.revoke_payload();
-            }
             self.counts.send_pushed = self.counts.send_pushed.wrapping_add(1);
             self.qp.send_cq()
         } else {

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use proto_trp::conn::{answer_unknown, Answer, Handled, Message};
+use proto_trp::conn::{answer_unknown, Answer, Handled, Message, QpState};
 use proto_trp::wire::message::MESSAGE_HEAD_LEN;
-use proto_trp::wire::MessageError;
+use proto_trp::wire::{MessageError, MessageKind};
 use urdma_channel::{Channel, Kind, Next, CELL_DATA};
 use urdma_types::SlotId;
 
@@ -17,9 +17,10 @@ use super::path::PeerPath;
 use super::progress::BURST;
 use super::shard::{host, QpEntry, Shard};
 use super::transmit::{Turn, TURN};
+use super::types::Info;
 
 /// The owner of a cell: the index of a queue pair, and whether its request ends with the message.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Owner(u32);
 
 impl Owner {
@@ -37,31 +38,58 @@ impl Owner {
     }
 }
 
+/// What a message was.
+enum Taken {
+    /// It is settled.
+    Nothing,
+    /// It is answered.
+    Answer(Answer),
+    /// So many packets.
+    Packets(usize),
+}
+
 impl Shard {
-    /// Whether a queue pair's path is a channel.
+    /// The path of a queue pair.
     #[inline]
-    pub(super) fn is_over_channel(&self, index: u16) -> bool {
-        let entry = self.qps.get(index);
-        entry.is_some_and(|entry| matches!(entry.path, Some(PeerPath::Channel(_))))
+    pub(super) fn path_of(&self, index: u16) -> Option<PeerPath> {
+        self.qps.get(index)?.path
     }
 
-    /// Gives a queue pair a turn on the channel to `slot`.
+    /// Gives a queue pair one turn on the channel to `slot`, and puts it into the ready list if it
+    /// has more to send. No timer begins or ends with a message that is sent.
     #[inline]
-    pub(super) fn transmit_messages(&mut self, index: u16, slot: SlotId) -> Turn {
-        let turn = self.write_messages(index, slot);
-        if turn != Turn::Blocked {
-            return turn;
+    pub(super) fn take_turn_on_channel(&mut self, index: u16, slot: SlotId) {
+        if self.is_dead {
+            return;
         }
-        // The peer may have settled messages since its counts were read.
-        self.read_counts(slot);
-        self.write_messages(index, slot)
+        let mut turn = self.write_messages(index, slot);
+        if turn == Turn::Blocked {
+            // The peer may have settled messages since its counts were read.
+            self.read_counts(slot);
+            turn = self.write_messages(index, slot);
+        }
+        if turn != Turn::Done {
+            self.make_ready(index);
+            self.is_blocked |= turn == Turn::Blocked;
+        }
+    }
+
+    /// As [`Shard::take_turn_on_channel`] for a request that was just posted.
+    #[inline]
+    pub(super) fn send_posted(&mut self, index: u16, slot: SlotId) {
+        let before = self.counters.sent;
+        self.take_turn_on_channel(index, slot);
+        if self.counters.sent == before {
+            // A request that cannot be sent may end with a timer.
+            self.set_timer(index);
+        }
     }
 
     #[inline]
     fn write_messages(&mut self, index: u16, slot: SlotId) -> Turn {
         let (Some(entry), Some(channel)) = (self.qps.get_mut(index), self.channels.get_mut(slot))
         else {
-            return Turn::Done;
+            return self.lose_peer(index);
         };
         let before = channel.outgoing().written();
         let mut turn = Turn::More;
@@ -81,6 +109,10 @@ impl Shard {
                 .conn
                 .write_message(plan, position, cell, frame, &mut host)
             {
+                if let Some(capture) = &mut self.capture {
+                    let (cell, frame) = room.parts_mut();
+                    capture.add(self.slot, slot, &[&cell[..written.cell_octets], frame]);
+                }
                 room.publish(written.cell_octets, Owner::of(index).0);
             }
         }
@@ -92,23 +124,48 @@ impl Shard {
         turn
     }
 
-    /// Takes messages from all channels, and reads the counts of those from which nothing came;
-    /// on an application's poll, the latest of so many that found nothing, only if it is time.
-    #[inline]
-    pub(super) fn receive_messages(&mut self, empty_polls: Option<u32>) -> usize {
+    /// The queue pair's peer has ended.
+    #[cold]
+    pub(super) fn lose_peer(&mut self, index: u16) -> Turn {
+        if let Some(entry) = self.qps.get_mut(index) {
+            let mut host = host!(entry, self.regions, self.notes);
+            entry.conn.peer_gone(&mut host);
+        }
+        Turn::Done
+    }
+
+    /// Takes messages from all channels, and reads the counts of those from which nothing came.
+    pub(super) fn receive_all(&mut self, info: &Info) -> usize {
         let mut taken = 0;
-        for at in 0..self.channels.open().len() {
-            // A channel may be closed meanwhile.
-            let Some(&slot) = self.channels.open().get(at) else {
+        let mut at = 0;
+        // A channel may be opened or closed meanwhile.
+        while let Some(slot) = self.channels.open.get(at) {
+            at += 1;
+            let of_channel = self.receive_from(info, slot);
+            if of_channel == 0 {
+                self.read_counts(slot);
+            }
+            taken += of_channel;
+        }
+        taken
+    }
+
+    /// As [`Shard::receive_all`] for an application's poll, the latest of `empty_polls` that found
+    /// nothing: from the channels that it is time to look at.
+    #[inline]
+    pub(super) fn receive_polled(&mut self, info: &Info, empty_polls: u32) -> usize {
+        let mut taken = 0;
+        for at in 0..self.channels.open.to_poll() {
+            let Some(slot) = self.channels.open.polled(at) else {
                 break;
             };
-            let of_channel = self.receive_from(slot);
+            let of_channel = self.receive_from(info, slot);
+            self.channels.open.note(slot, of_channel > 0);
             taken += of_channel;
-            if of_channel > 0 {
-                continue;
-            }
-            let is_time = |polls| self.channels.wants_counts(slot, polls);
-            if empty_polls.is_none_or(is_time) && self.read_counts(slot) && empty_polls.is_some() {
+            if of_channel == 0
+                && self.channels.wants_counts(slot, empty_polls)
+                && self.read_counts(slot)
+            {
                 self.channels.note_completed(slot, false);
             }
         }
@@ -117,7 +174,7 @@ impl Shard {
 
     /// Takes a burst of messages from the channel of a slot's process.
     #[inline]
-    pub(super) fn receive_from(&mut self, slot: SlotId) -> usize {
+    pub(super) fn receive_from(&mut self, info: &Info, slot: SlotId) -> usize {
         let mut cell = [0; CELL_DATA];
         let mut taken = 0;
         let mut has_completed = false;
@@ -137,12 +194,12 @@ impl Shard {
             let (len, payload) = match next {
                 Next::Empty => break,
                 Next::Corrupt => {
-                    self.end_channel(slot);
+                    self.end_corrupt(slot);
                     break;
                 }
                 Next::Message { len, payload, .. } => (len, payload),
             };
-            taken += 1;
+            let is_packet = cell[0] == MessageKind::Packet as u8;
             let (body, frame_octets) = match payload {
                 Some(payload) => {
                     let Some(incoming) = channel.incoming() else {
@@ -150,19 +207,28 @@ impl Shard {
                     };
                     let at = incoming.payload_ptr(payload);
                     let octets = payload.len();
+                    let skipped = if is_packet { 0 } else { MESSAGE_HEAD_LEN };
                     // SAFETY: the payload is readable for its length while the region is mapped,
                     // and nothing closes the channel before the message is taken.
-                    let body = unsafe { PacketBody::behind(MESSAGE_HEAD_LEN, at, octets) };
+                    let body = unsafe { PacketBody::behind(skipped, at, octets) };
                     (body, octets)
                 }
                 // SAFETY: the cell's copy outlives the message.
                 None => (unsafe { PacketBody::new(cell.as_ptr(), len, CELL_DATA) }, 0),
             };
-            match self.take_message(slot, &cell[..len], frame_octets, &body) {
-                Ok(Some(answer)) => self.write_answer(slot, &answer),
-                Ok(None) => {}
+            let outcome = if is_packet {
+                self.take_packet(info, slot, &cell[..len], (frame_octets, &body))
+                    .map(Taken::Packets)
+            } else {
+                taken += 1;
+                self.take_message(slot, &cell[..len], frame_octets, &body)
+            };
+            match outcome {
+                Ok(Taken::Nothing) => {}
+                Ok(Taken::Answer(answer)) => self.write_answer(slot, &answer),
+                Ok(Taken::Packets(packets)) => taken += packets,
                 Err(_) => {
-                    self.end_channel(slot);
+                    self.end_corrupt(slot);
                     break;
                 }
             }
@@ -186,13 +252,13 @@ impl Shard {
         cell: &[u8],
         frame_octets: usize,
         body: &PacketBody<'_>,
-    ) -> Result<Option<Answer>, MessageError> {
+    ) -> Result<Taken, MessageError> {
         self.counters.received += 1;
         let message = Message::parse(from, cell, frame_octets, body)?;
         let index = message.head.destination;
         let Some(entry) = self.qps.get_mut(index) else {
             self.counters.unknown_qp += 1;
-            return Ok(answer_unknown(&message.head));
+            return Ok(answer_unknown(&message.head).map_or(Taken::Nothing, Taken::Answer));
         };
         let mut host = host!(entry, self.regions, self.notes);
         let handled = entry.conn.handle_message(clock::now, &message, &mut host);
@@ -205,18 +271,16 @@ impl Shard {
             self.wheel.set(index, entry.conn.next_deadline());
         }
         Ok(match handled {
-            Handled::Settled => None,
-            Handled::Answer(answer) => Some(answer),
+            Handled::Settled => Taken::Nothing,
+            Handled::Answer(answer) => Taken::Answer(answer),
         })
     }
 
     /// The process in a slot has written what no process writes: its connections end.
     #[cold]
-    fn end_channel(&mut self, slot: SlotId) {
+    fn end_corrupt(&mut self, slot: SlotId) {
         self.counters.malformed += 1;
-        let generation = self.endpoint.arena().generation(slot);
-        self.slot_gone(clock::now(), slot, generation);
-        self.channels.close(slot);
+        self.end_channel(slot);
     }
 
     #[cold]
@@ -227,8 +291,42 @@ impl Shard {
         if let Some(mut room) = channel.begin(Kind::Answer, 0) {
             let octets = answer.octets();
             room.octets_mut()[..octets.len()].copy_from_slice(octets);
+            if let Some(capture) = &mut self.capture {
+                capture.add(self.slot, slot, &[octets]);
+            }
             room.publish(octets.len(), Owner::NONE.0);
             self.channels.note_doorbell(slot);
+        }
+    }
+
+    /// Says, before this process sleeps, of which counts it must learn: the first that completes a
+    /// request for which the application sleeps, or for which a connection waits; the next one if
+    /// something waits for room.
+    pub(super) fn await_counts(&mut self) {
+        let mut at = 0;
+        while let Some(slot) = self.channels.open.get(at) {
+            at += 1;
+            let Some(channel) = self.channels.get_mut(slot) else {
+                continue;
+            };
+            let qps = &self.qps;
+            let is_blocked = self.is_blocked;
+            // Successive messages are often of one queue pair.
+            let mut asked = (Owner::NONE, false);
+            let awaited = channel.outgoing().owners().find(|(count, owner)| {
+                if asked.0 != Owner(*owner) {
+                    asked = (Owner(*owner), is_waited_for(qps, Owner(*owner)));
+                }
+                is_blocked || asked.1 || is_awaited_count(qps, Owner(*owner), *count)
+            });
+            channel.set_wake_at(awaited.map(|(count, _)| count));
+        }
+    }
+
+    /// Reads what the peer of a queue pair has settled, if it is over a channel.
+    pub(super) fn read_counts_of(&mut self, index: u16) {
+        if let Some(Some(PeerPath::Channel(slot))) = self.qps.get(index).map(|entry| entry.path) {
+            self.read_counts(slot);
         }
     }
 
@@ -252,6 +350,21 @@ impl Shard {
         });
         position > before
     }
+}
+
+/// Whether the application sleeps until a send request of a queue pair is completed.
+fn is_waited_for(qps: &IndexTable<QpEntry>, owner: Owner) -> bool {
+    let entry = owner.index().and_then(|index| qps.get(index));
+    entry.is_some_and(|entry| {
+        let slot = entry.qp.number().slot();
+        entry.qp.send_cq().is_awaited_from(slot) || entry.conn.state() == QpState::Sqd
+    })
+}
+
+/// Whether a connection sends nothing more before this count.
+fn is_awaited_count(qps: &IndexTable<QpEntry>, owner: Owner, count: u64) -> bool {
+    let entry = owner.index().and_then(|index| qps.get(index));
+    entry.is_some_and(|entry| entry.conn.awaited_count() == Some(count))
 }
 
 #[inline]

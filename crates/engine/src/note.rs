@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use urdma_types::{Qpn, SlotId};
 
+use super::channels::Offer;
+
 /// An event that the background thread delivers once the engine's lock is free.
 #[derive(Debug)]
 pub(super) enum Note {
@@ -11,8 +13,8 @@ pub(super) enum Note {
     QpData(Qpn),
     /// The other end of this queue pair has ended.
     QpGone(Qpn),
-    /// A datagram for this slot of the host found no process.
-    SlotDead(SlotId),
+    /// A channel to a slot was created and is to be offered.
+    Offer(SlotId, Offer),
     /// A datagram of connection management.
     Cm(IpAddr, Box<[u8]>),
 }

@@ -1,23 +1,46 @@
 //! A received datagram, as the engine reads it: in shared or DMA memory, which others may write to.
 
+use std::marker::PhantomData;
+
 use proto_trp::conn::HEAD_OCTETS;
 use proto_trp::wire::SEGMENT_HEAD_LEN;
-use urdma_arena::sync::prefetch_read;
-
-use super::cma::RemotePayload;
 
 /// Distance in octets between the segment of a train that is read and the octets that are
 /// prefetched.
 pub(super) const AHEAD: usize = 384;
 pub(super) const CACHE_LINE: usize = 64;
 
-/// A received datagram in shared or DMA memory; its payload may be in another process' memory.
+/// Prefetches a cache line for reading.
+#[inline(always)]
+fn prefetch_read(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect that a program can see.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Prefetches a cache line for writing.
+#[inline(always)]
+pub(super) fn prefetch_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_ET0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// A received datagram in shared or DMA memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketBody<'a> {
     data: *const u8,
     len: usize,
     readable: usize,
-    far: Option<&'a RemotePayload>,
+    memory: PhantomData<&'a u8>,
 }
 
 impl<'a> PacketBody<'a> {
@@ -31,7 +54,7 @@ impl<'a> PacketBody<'a> {
             data,
             len,
             readable: readable.max(len),
-            far: None,
+            memory: PhantomData,
         }
     }
 
@@ -46,28 +69,14 @@ impl<'a> PacketBody<'a> {
             data: data.wrapping_sub(skipped),
             len: skipped + len,
             readable: skipped + len,
-            far: None,
-        }
-    }
-
-    /// Payload that is not among the datagram's octets.
-    #[inline]
-    pub(super) fn far(&self) -> Option<&'a RemotePayload> {
-        self.far
-    }
-
-    /// The datagram with `far` behind its octets.
-    pub(super) fn with_payload(self, far: &'a RemotePayload) -> Self {
-        Self {
-            far: Some(far),
-            ..self
+            memory: PhantomData,
         }
     }
 
     /// Octets of the datagram.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.len + self.far.map_or(0, RemotePayload::len)
+        self.len
     }
 
     /// Copies the first octets out, as many as there are and fit; what follows them in `head` is

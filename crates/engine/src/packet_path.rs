@@ -1,18 +1,14 @@
 //! What a way for packets is to the loops that send and receive: room for a datagram, then the
 //! datagram.
 //!
-//! Two ways exist: the arena (`arena_path.rs`), into the ring of another slot of the host, and the
-//! leased queue (`lease.rs`), out of the port. The loops are generic and dispatch statically. What
-//! only one way has is behind the defaults here: payload by reference, which only another process
-//! of the host can read, and captures.
+//! Two ways exist: the channel to urdmad (`packets.rs`), and the leased queue (`lease.rs`), out of
+//! the port. The loops are generic and dispatch statically.
 //!
-//! Datagram queue pairs send without it (`datagram/send.rs`), and the arena's receive side does not
-//! use it either; doc/adr/0013-packet-paths.md says why.
+//! Datagram queue pairs send without it (`datagram/send.rs`), and the receive side of channels does
+//! not use it either; doc/adr/0013-packet-paths.md says why.
 
-use urdma_arena::{Meta, Referred};
+use proto_trp::wire::Meta;
 
-use super::cma::NEVER;
-use super::note::Note;
 use super::packet_body::PacketBody;
 
 /// ECN codepoint ECT(0).
@@ -21,10 +17,10 @@ const ECN_CAPABLE: u8 = 2;
 /// Why a datagram cannot be written now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The receiver's ring is full.
+    /// The channel is full.
     Full,
-    /// No frame of the class, or no buffer, is free.
-    NoFrame,
+    /// No buffer is free.
+    NoBuffer,
 }
 
 /// What a connection has written into the room of a datagram.
@@ -34,10 +30,6 @@ pub(super) struct Written {
     pub(super) len: usize,
     /// It may be marked instead of dropped.
     pub(super) is_ecn_capable: bool,
-    /// Its connection does not fail when the receiver does not exist.
-    pub(super) is_unreliable: bool,
-    /// Payload that is not among the octets written.
-    pub(super) referred: Option<Referred>,
 }
 
 impl Written {
@@ -54,23 +46,14 @@ impl Written {
 
 /// A way out for the datagrams of one queue pair.
 pub(super) trait TransmitPath {
-    /// Room for a datagram of up to `octets`, until [`Self::commit`] or [`Self::discard`]. What
-    /// this learns of other slots goes into `notes`.
+    /// Room for a datagram of up to `octets`, until [`Self::commit`] or [`Self::discard`].
     ///
     /// # Errors
     /// [`Refused`]: nothing was begun.
-    fn begin(&mut self, notes: &mut Vec<Note>, octets: usize) -> Result<&mut [u8], Refused>;
-
-    /// The length from which the payload of a datagram of up to `octets` may stay where it is, if
-    /// its connection allows that.
-    #[inline]
-    fn refer_from(&self, octets: usize, may_refer: impl FnOnce() -> bool) -> usize {
-        let _ = (octets, may_refer);
-        NEVER
-    }
+    fn begin(&mut self, octets: usize) -> Result<&mut [u8], Refused>;
 
     /// Sends the datagram that was begun, at the latest with the next flush of the way.
-    fn commit(&mut self, notes: &mut Vec<Note>, written: Written);
+    fn commit(&mut self, written: Written);
 
     /// Gives the room of the datagram that was begun back.
     fn discard(&mut self);
@@ -93,11 +76,11 @@ pub(super) trait ReceivePath {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use urdma_engine::{Payload, SendFlags, SendOp, SendWr, Status};
+    use urdma_engine::{Access, Engine, Payload, QpState, SendFlags, SendOp, SendWr, Status};
 
     use super::super::clock;
-    use super::super::path::{metadata, NextHop, PeerSource};
-    use super::super::rig::{arena, still_pair, End};
+    use super::super::path::{metadata, NextHop, PeerPath, PeerSource};
+    use super::super::rig::{instance, parts, End};
     use super::super::shard::{host, Shard};
     use super::super::transmit::{run_turn, Turn};
     use super::*;
@@ -115,7 +98,7 @@ mod tests {
     }
 
     impl TransmitPath for MemoryPath {
-        fn begin(&mut self, _: &mut Vec<Note>, octets: usize) -> Result<&mut [u8], Refused> {
+        fn begin(&mut self, octets: usize) -> Result<&mut [u8], Refused> {
             if self.sent.len() == CAPACITY {
                 return Err(Refused::Full);
             }
@@ -123,8 +106,7 @@ mod tests {
             Ok(&mut self.begun)
         }
 
-        fn commit(&mut self, _: &mut Vec<Note>, written: Written) {
-            assert!(written.referred.is_none(), "only copied payload");
+        fn commit(&mut self, written: Written) {
             self.sent.push(self.begun[..written.len].into());
         }
 
@@ -147,6 +129,31 @@ mod tests {
 
         fn release(&mut self) {
             self.burst.clear();
+        }
+    }
+
+    /// Connects an end to a peer as if that were on another host.
+    fn connect(end: &End, peer: &End) {
+        const DATAGRAM: u32 = 60_000;
+        end.init(Access::all());
+        let index = end.qp.number().index();
+        let hop = NextHop::Remote {
+            ip: IP,
+            mac: [0; 6],
+        };
+        let remote = peer.qp.number();
+        let mut shard = end.engine.shard.lock();
+        let entry = shard.entry(&end.qp).unwrap();
+        entry.attributes.remote_qpn = remote.to_u32();
+        entry.path = Some(PeerPath::Daemon(metadata(
+            IP,
+            (end.qp.number(), 0),
+            remote.slot(),
+        )));
+        entry.source = PeerSource::new(hop, remote);
+        for state in [QpState::Rtr, QpState::Rts] {
+            let now = clock::now();
+            shard.step_qp(index, now, state, DATAGRAM).unwrap();
         }
     }
 
@@ -179,17 +186,14 @@ mod tests {
     #[test]
     fn write_over_a_path_in_memory_arrives_whole() {
         const OCTETS: usize = 200_000;
-        let (mut a, b) = still_pair(arena(), OCTETS);
+        let instance = instance();
+        let [mut a, b] = [1, 2].map(|slot| {
+            let engine = Engine::start_without_thread(parts(&instance, slot)).unwrap();
+            End::new(engine, OCTETS)
+        });
         a.memory.fill(7);
-        for (end, peer) in [(&a, &b), (&b, &a)] {
-            let hop = NextHop::Remote {
-                ip: IP,
-                mac: [0; 6],
-            };
-            let mut shard = end.engine.shard.lock();
-            let entry = shard.entry(&end.qp).unwrap();
-            entry.source = PeerSource::new(hop, peer.qp.number());
-        }
+        connect(&a, &b);
+        connect(&b, &a);
         let mut shard = a.engine.shard.lock();
         let (entry, regions, notes) = shard.entry_and_host(&a.qp).unwrap();
         let mut host = host!(entry, *regions, *notes);

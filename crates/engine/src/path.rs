@@ -1,10 +1,10 @@
-//! How the packets of a queue pair reach its peer: through the arena, through a leased queue pair
-//! of the port, or through urdmad.
+//! How the messages or packets of a queue pair reach its peer: over a channel, through a leased
+//! queue pair of the port, or through urdmad.
 
 use std::net::IpAddr;
 
 use proto_trp::conn::MAX_DATAGRAM;
-use urdma_arena::{Meta, LARGE_CAPACITY};
+use proto_trp::wire::Meta;
 use urdma_types::{slot_of_source_port, source_port, udp_port, Ip16, Qpn, SlotId};
 
 use super::lease::RouteId;
@@ -13,10 +13,10 @@ use super::types::Info;
 /// The path to a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PeerPath {
-    /// Directly into a slot's ring.
-    Local(SlotId),
     /// Through the channel to a slot's process.
     Channel(SlotId),
+    /// To a process of this host that has ended.
+    Ended,
     /// To slot 0, which adds the headers that the metadata describe.
     Daemon(Meta),
     /// Through a route of the lease.
@@ -26,16 +26,14 @@ pub(super) enum PeerPath {
 impl PeerPath {
     /// Whether it stays in this host's memory.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self, PeerPath::Local(_) | PeerPath::Channel(_))
+        matches!(self, PeerPath::Channel(_) | PeerPath::Ended)
     }
 }
 
-/// Where the packets of a queue pair's peer come from.
+/// Where the packets of a queue pair's peer on another host come from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerSource {
-    /// The slot of a peer on this host.
-    slot: u8,
-    /// UDP source port and address of one on another host.
+    /// UDP source port and address.
     port: u16,
     ip: Ip16,
 }
@@ -43,7 +41,6 @@ pub(super) struct PeerSource {
 impl PeerSource {
     /// The value that no peer has: the source is not known.
     pub(super) const NONE: Self = Self {
-        slot: u8::MAX,
         port: 0,
         ip: Ip16::UNSPECIFIED,
     };
@@ -51,22 +48,12 @@ impl PeerSource {
     /// The source of packets of `remote`, reached by `hop`.
     pub(super) fn new(hop: NextHop, remote: Qpn) -> Self {
         match hop {
-            NextHop::Local => Self {
-                slot: remote.slot().number(),
-                ..Self::NONE
-            },
+            NextHop::Local => Self::NONE,
             NextHop::Remote { ip, .. } => Self {
                 port: source_port(remote),
                 ip: Ip16::new(ip),
-                ..Self::NONE
             },
         }
-    }
-
-    /// Whether it is this slot of this host.
-    #[inline]
-    pub(super) fn is_slot(&self, slot: SlotId) -> bool {
-        self.slot == slot.number()
     }
 
     /// Whether a datagram came from there.
@@ -104,7 +91,7 @@ pub(super) enum NextHop {
 /// Largest TRP datagram on the path from `info`'s host.
 pub(super) fn max_datagram(info: &Info, hop: NextHop) -> u32 {
     match hop {
-        NextHop::Local => MAX_DATAGRAM.min(u32::try_from(LARGE_CAPACITY).unwrap_or(MAX_DATAGRAM)),
+        NextHop::Local => MAX_DATAGRAM,
         NextHop::Remote { ip, .. } => {
             let headers = if ip.is_ipv4() { 28 } else { 48 };
             u32::from(info.mtu).saturating_sub(headers)

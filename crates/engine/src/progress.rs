@@ -1,25 +1,26 @@
 //! Progress: take what has arrived, let each queue pair send what it may, run the timers.
 //!
-//! [`Shard::take`] (`receive.rs`) takes at most [`BURST`] datagrams from the arena and as many from
-//! the leased queue. [`Shard::flush`] then gives every queue pair in the ready list a turn
-//! (`transmit.rs`), in which acknowledgements that are due leave too.
+//! Messages and packets come over channels (`messages.rs`) and, packets, from the leased queue
+//! (`receive.rs`): at most [`BURST`] at once from each. [`Shard::flush`] then gives every queue
+//! pair in the ready list a turn (`transmit.rs`), in which acknowledgements that are due leave too.
 //!
 //! [`Shard::progress_for_poll`] puts the sending off, once, when few datagrams came and there is a
 //! completion to deliver. The application's next call sends, and if that call posts an answer to
 //! what was received, the acknowledgement is part of it.
 //!
-//! A queue pair that finds its receiver's ring full, or no free frame, keeps what it has to send
-//! and stays in the list. `is_blocked` makes the background thread try again soon.
+//! A queue pair that finds its channel full, or no free buffer, keeps what it has to send and stays
+//! in the list. `is_blocked` makes the background thread try again soon.
 
 use proto_trp::conn::Time;
 
 use super::clock;
+use super::path::PeerPath;
 use super::shard::{host, Shard};
 use super::types::Info;
 
-/// Datagrams that one call takes from the arena.
+/// Messages and packets that one call takes from a channel.
 pub(super) const BURST: usize = 32;
-/// Bursts that empty a ring of the largest size.
+/// Bursts that empty every ring.
 const DRAIN_BURSTS: usize = 65_536 / BURST;
 /// Datagrams at one poll above which acknowledgements are sent at once: the sender of a stream
 /// waits for them, and no answer will carry them.
@@ -29,7 +30,7 @@ impl Shard {
     /// Takes and sends; gives the number of datagrams taken.
     #[inline]
     pub(super) fn progress(&mut self, info: &Info) -> usize {
-        let taken = self.receive_messages(None) + self.take(info, || false);
+        let taken = self.receive_all(info) + self.receive_leased(info);
         self.flush();
         taken
     }
@@ -42,8 +43,8 @@ impl Shard {
         if !self.batch.is_empty() {
             self.flush();
         }
-        let taken = self.receive_messages(Some(self.empty_polls)) + self.take(info, &is_found);
-        if self.ready.is_empty() && !self.outbox.is_stuck() {
+        let taken = self.receive_polled(info, self.empty_polls) + self.receive_leased(info);
+        if self.ready.is_empty() {
             self.publish();
             return;
         }
@@ -54,7 +55,7 @@ impl Shard {
         }
     }
 
-    /// Takes everything that was in the ring at the beginning.
+    /// Takes everything that waited at the beginning.
     pub(super) fn drain(&mut self, info: &Info) {
         for _ in 0..DRAIN_BURSTS {
             if self.progress(info) < BURST {
@@ -72,30 +73,31 @@ impl Shard {
     #[inline]
     pub(super) fn flush(&mut self) {
         self.is_put_off = false;
-        if self.outbox.is_stuck() {
-            self.outbox.retry_all(&mut self.endpoint, &mut self.notes);
-        }
         if !self.ready.is_empty() {
             self.give_turns(clock::now());
         }
         self.publish();
     }
 
-    /// Sends what was written for other slots.
+    /// Wakes the processes for which something was written.
     #[inline]
     pub(super) fn publish(&mut self) {
-        self.outbox.publish(&mut self.endpoint, &mut self.notes);
-        while let Some(slot) = self.channels.next_doorbell() {
-            self.endpoint.ring_doorbell(slot);
-        }
-        self.is_blocked |= self.outbox.is_stuck();
+        self.channels.ring_doorbells();
     }
 
     /// Sends what a request of `octets` that was just posted allows, and what was put off until
     /// this call; or leaves it for a batch (`batch.rs`).
     #[inline]
     pub(super) fn transmit_posted(&mut self, index: u16, octets: u32) {
-        if !self.is_over_channel(index) && self.batch.add(octets) {
+        if let Some(PeerPath::Channel(slot)) = self.path_of(index) {
+            if self.is_put_off {
+                self.flush();
+            }
+            self.send_posted(index, slot);
+            self.publish();
+            return;
+        }
+        if self.batch.add(octets) {
             self.make_ready(index);
             return;
         }
@@ -104,7 +106,7 @@ impl Shard {
             self.make_ready(index);
             self.give_turns(clock::now());
         } else {
-            self.give_turn(index, clock::now(), true);
+            self.give_turn(index, clock::now());
         }
         self.publish();
     }

@@ -1,14 +1,13 @@
 //! Queue pairs as callers hold them, and the counts by which work requests reserve room for
 //! completions.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use urdma_types::Qpn;
 
 use super::cq::Cq;
 use super::events::EventSink;
-use super::random::random_u64;
 use super::srq::Srq;
 use super::types::{Pd, QpCaps};
 use super::xrc::XrcRole;
@@ -85,7 +84,6 @@ pub struct Qp {
     xrc: XrcRole,
     cookie: u64,
     events: Arc<dyn EventSink>,
-    witness: AtomicU64,
     /// Whether the application gets an event when the send queue has drained.
     wants_drained: AtomicBool,
 }
@@ -112,7 +110,6 @@ impl Qp {
             xrc: config.xrc.clone(),
             cookie: config.cookie,
             events: Arc::clone(&config.events),
-            witness: AtomicU64::new(random_u64()),
             wants_drained: AtomicBool::new(false),
         })
     }
@@ -170,20 +167,6 @@ impl Qp {
     #[inline]
     pub fn srq(&self) -> Option<&Arc<Srq>> {
         self.srq.as_ref()
-    }
-
-    /// Address and value of the witness: the word that shows that payload to which frames refer
-    /// still belongs to requests of this queue pair.
-    #[inline]
-    pub(super) fn witness(&self) -> (u64, u64) {
-        let at = std::ptr::from_ref(&self.witness).expose_provenance();
-        (at as u64, self.witness.load(Ordering::Relaxed))
-    }
-
-    /// Changes the witness: unfinished requests and their memory return to the application, and
-    /// peers may not read that memory any more.
-    pub(super) fn revoke_payload(&self) {
-        self.witness.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn cookie(&self) -> u64 {

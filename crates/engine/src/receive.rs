@@ -1,192 +1,44 @@
-//! Datagrams in: a burst is taken from the arena and from the leased queue, and each datagram is
-//! handed to the queue pair that it is for.
+//! Datagrams in: each that comes over a channel (`packets.rs`) or from the leased queue is handed
+//! to the queue pair that it is for.
 //!
-//! A datagram that no queue pair takes is answered with a RESET; RESETs to other hosts are limited.
+//! A datagram from another host that no queue pair takes is answered with a RESET; RESETs are
+//! limited.
 
 use proto_trp::conn::{Datagram, Time};
-use proto_trp::wire::{trp, PacketType, ResetReason, TrpHeader};
-use urdma_arena::{Arrival, Meta, Referred, RxFrame, ShortOctets, Special, SHORT_CAPACITY};
+use proto_trp::wire::{trp, Meta, PacketHead, PacketType, ResetReason, TrpHeader};
 use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 
 use super::clock;
 use super::note::Note;
 use super::packet_body::{PacketBody, AHEAD, CACHE_LINE};
 use super::packet_path::ReceivePath;
-use super::progress::BURST;
 use super::shard::{host, QpEntry, Shard};
 use super::types::Info;
 
-/// Datagrams of a frame that are being loaded into the cache while one is handled.
-const PREFETCHED: usize = 3;
 /// Both ECN bits: congestion experienced.
 const ECN_CE: u8 = 3;
 /// Octets of a datagram that are copied before anything is looked at.
 const HEAD: usize = proto_trp::conn::HEAD_OCTETS;
 
 /// Where a datagram came from.
-enum Origin {
+pub(super) enum Origin {
+    /// A process of this host.
     Local(SlotId),
+    /// Another host.
     Remote(Meta),
 }
 
 impl Shard {
-    /// Takes what has arrived. After a short datagram, if `is_enough`, only further short datagrams
-    /// are taken.
+    /// Takes a burst from the leased queue, if there is one.
     #[inline]
-    pub(super) fn take(&mut self, info: &Info, is_enough: impl Fn() -> bool) -> usize {
-        let taken = self.receive_from_arena(info, is_enough);
+    pub(super) fn receive_leased(&mut self, info: &Info) -> usize {
         if self.lease.is_none() {
-            return taken;
-        }
-        taken + self.receive_leased(info)
-    }
-
-    #[inline]
-    fn receive_from_arena(&mut self, info: &Info, is_enough: impl Fn() -> bool) -> usize {
-        let mut octets = [0; SHORT_CAPACITY];
-        let Some(mut arrival) = self.endpoint.recv_any(&mut octets) else {
             return 0;
-        };
-        let mut now = clock::now();
-        let mut taken = 0;
-        loop {
-            let is_enough = match arrival {
-                Arrival::Short { from, len } => {
-                    taken += self.dispatch_short(info, now, &octets, from, len);
-                    is_enough()
-                }
-                Arrival::Frame(frame) => {
-                    self.endpoint.prefetch_next();
-                    if frame.from() == SlotId::DAEMON {
-                        // If this thread has waited for a processor, the datagram came after the
-                        // last reading of the clock, and round trips would seem shorter than the
-                        // path.
-                        now = clock::now();
-                    }
-                    taken += self.dispatch_frame(info, now, &frame);
-                    self.endpoint.release(frame);
-                    false
-                }
-            };
-            if taken >= BURST {
-                break;
-            }
-            let next = if is_enough {
-                self.endpoint.recv_short(&mut octets)
-            } else {
-                self.endpoint.recv_any(&mut octets)
-            };
-            arrival = match next {
-                Some(next) => next,
-                None => break,
-            };
         }
-        taken
+        self.receive_from_lease(info)
     }
 
-    /// Dispatches a datagram that came without a frame.
-    #[inline]
-    fn dispatch_short(
-        &mut self,
-        info: &Info,
-        now: Time,
-        octets: &ShortOctets,
-        from: SlotId,
-        len: usize,
-    ) -> usize {
-        let origin = Origin::Local(from);
-        // SAFETY: the octets are borrowed as long as this lasts, and `len` is at most their number.
-        let body = unsafe { PacketBody::new(octets.as_ptr(), len, octets.len()) };
-        self.handle(info, now, &octets[..len], &body, &origin)
-    }
-
-    /// Dispatches the datagrams of a frame; returns the number of packets in them.
-    #[inline]
-    fn dispatch_frame(&mut self, info: &Info, now: Time, frame: &RxFrame) -> usize {
-        let origin = if frame.from() == SlotId::DAEMON {
-            Origin::Remote(frame.meta())
-        } else {
-            Origin::Local(frame.from())
-        };
-        if let Some(special) = frame.special() {
-            self.take_special(info, now, frame, special, &origin);
-            return 1;
-        }
-        let mut followers = frame.followers();
-        let mut ahead = frame.followers();
-        for (at, _) in ahead.by_ref().take(PREFETCHED - 1) {
-            frame.prefetch(at);
-        }
-        let (mut at, mut len) = (0, frame.len());
-        let mut taken = 0;
-        loop {
-            if let Some((at, _)) = ahead.next() {
-                frame.prefetch(at);
-            }
-            // SAFETY: the datagram lies within the frame, as does what is readable behind it, and
-            // the frame is held as long as it is borrowed.
-            let body =
-                unsafe { PacketBody::new(frame.data_ptr().add(at), len, frame.capacity() - at) };
-            taken += self.dispatch(info, now, &body, &origin);
-            match followers.next() {
-                Some(next) => (at, len) = next,
-                None => return taken,
-            }
-        }
-    }
-
-    /// Dispatches a frame that is not a plain one.
-    #[inline(never)]
-    fn take_special(
-        &mut self,
-        info: &Info,
-        now: Time,
-        frame: &RxFrame,
-        special: Special,
-        origin: &Origin,
-    ) {
-        match special {
-            Special::Referring(referred) => {
-                self.take_referring(info, now, frame, referred, origin);
-            }
-            Special::PassedOn => {
-                // SAFETY: the datagram lies within the frame, as does what is readable behind it,
-                // and the frame is held as long as it is borrowed.
-                let body =
-                    unsafe { PacketBody::new(frame.data_ptr(), frame.len(), frame.capacity()) };
-                self.dispatch(info, now, &body, &Origin::Remote(frame.meta()));
-            }
-        }
-    }
-
-    /// Dispatches a datagram whose payload is in the memory of the process that sent it.
-    fn take_referring(
-        &mut self,
-        info: &Info,
-        now: Time,
-        frame: &RxFrame,
-        referred: Referred,
-        origin: &Origin,
-    ) {
-        let Origin::Local(slot) = *origin else {
-            self.counters.malformed += 1;
-            return;
-        };
-        self.counters.referred += 1;
-        let Some(far) = self.cma.open(&self.endpoint, slot, frame, referred) else {
-            self.counters.unreadable += 1;
-            return;
-        };
-        // SAFETY: as in `dispatch_frame`; the entries are not part of it.
-        let body = unsafe { PacketBody::new(frame.data_ptr(), far.begin(), frame.capacity()) };
-        self.dispatch(info, now, &body.with_payload(&far), origin);
-        if let Some(error) = far.error() {
-            self.counters.unreadable += 1;
-            self.cma.note(&self.endpoint, slot, error);
-        }
-    }
-
-    fn receive_leased(&mut self, info: &Info) -> usize {
+    fn receive_from_lease(&mut self, info: &Info) -> usize {
         // Handling datagrams needs the whole shard, but never the lease.
         let Some(mut lease) = self.lease.take() else {
             return 0;
@@ -205,14 +57,13 @@ impl Shard {
             return 0;
         }
         let mut taken = 0;
-        let now = clock::now();
         for (body, meta) in path.datagrams() {
             match slot_of_port(meta.dst_port) {
                 Some(slot) if slot == self.slot => {
-                    taken += self.dispatch(info, now, &body, &Origin::Remote(meta));
+                    taken += self.dispatch(info, &body, &Origin::Remote(meta));
                     continue;
                 }
-                Some(slot) => self.pass_on(slot, &body, &meta),
+                Some(_) => self.pass_on(&body, &meta),
                 None => self.counters.malformed += 1,
             }
             taken += 1;
@@ -221,34 +72,33 @@ impl Shard {
         taken
     }
 
-    /// Copies a datagram that is another slot's into the arena for that slot.
+    /// Passes a datagram that is another slot's on to urdmad, for that slot.
     #[cold]
-    fn pass_on(&mut self, to: SlotId, body: &PacketBody, meta: &Meta) {
+    fn pass_on(&mut self, body: &PacketBody, meta: &Meta) {
         self.counters.forwarded += 1;
-        if let Some(mut frame) = self.endpoint.alloc(body.len()) {
-            body.copy_to_slice(&mut frame.data_mut()[..body.len()]);
-            frame.pass_on(meta);
-            // A full ring loses it, as any network would.
-            let _ = self.endpoint.send(to, frame, body.len());
-        }
+        let head = PacketHead {
+            meta: *meta,
+            is_passed_on: true,
+        };
+        // A full channel loses it, as any network would.
+        self.send_to_slot(SlotId::DAEMON, &body.to_boxed(), &head);
     }
 
     /// Dispatches a datagram in memory that others may write to.
     #[inline]
-    fn dispatch(&mut self, info: &Info, now: Time, body: &PacketBody, origin: &Origin) -> usize {
+    pub(super) fn dispatch(&mut self, info: &Info, body: &PacketBody, origin: &Origin) -> usize {
         let mut head = [0u8; HEAD];
         // R15-2
         let head_len = body.copy_head(&mut head);
-        self.handle(info, now, &head[..head_len], body, origin)
+        self.handle(info, &head[..head_len], body, origin)
     }
 
     /// Passes a datagram, of which `head` is a private copy of the first octets, to its queue pair.
     /// Returns the number of packets in it, which is more than 1 for a train.
     #[inline]
-    fn handle(
+    pub(super) fn handle(
         &mut self,
         info: &Info,
-        now: Time,
         head: &[u8],
         body: &PacketBody,
         origin: &Origin,
@@ -264,7 +114,12 @@ impl Shard {
                 return 1;
             }
             Ok(PacketType::Datagram) => {
-                self.dispatch_datagram(info, head, body);
+                self.dispatch_datagram(info, head, body, origin);
+                return 1;
+            }
+            // C7.1-1
+            Ok(_) if matches!(origin, Origin::Local(_)) => {
+                self.counters.malformed += 1;
                 return 1;
             }
             Ok(PacketType::Reset) => self.index_of_reset(fixed),
@@ -278,13 +133,16 @@ impl Shard {
                 return 1;
             }
         };
+        // If this thread has waited for a processor, the datagram came after an earlier reading of
+        // the clock, and round trips would seem shorter than the path.
+        let now = clock::now();
         let Some(entry) = self.qps.get_mut(index) else {
             self.counters.unknown_qp += 1;
             self.answer_reset(now, (head, body.len()), origin, ResetReason::NoQueuePair);
             return 1;
         };
         let is_from_peer = match origin {
-            Origin::Local(slot) => entry.source.is_slot(*slot),
+            Origin::Local(_) => false,
             Origin::Remote(meta) => entry.source.sent(meta),
         };
         // R3-9, R8.4-9
@@ -343,22 +201,22 @@ impl Shard {
         origin: &Origin,
         reason: ResetReason,
     ) {
-        let (arena, own) = (self.endpoint.arena(), self.endpoint.slot());
-        let delivered = |index, stream| arena.delivered(own, index, stream);
+        let Origin::Remote(meta) = origin else {
+            return;
+        };
+        let records = self.records.as_deref();
+        let delivered = |index, stream| records?.of(index).next_of(stream);
         let Some(reset) = TrpHeader::reset_answering(offender, reason, delivered) else {
             return;
         };
         let mut octets = [0; trp::HEADER_LEN];
-        if reset.encode(&mut octets).is_ok() {
-            match origin {
-                Origin::Local(slot) => {
-                    self.send_to_slot(*slot, &octets, None);
-                }
-                Origin::Remote(meta) if self.resets.allows(now.as_ns()) => {
-                    self.send_back(meta, &octets);
-                }
-                Origin::Remote(_) => self.counters.resets_left_out += 1,
-            }
+        if reset.encode(&mut octets).is_err() {
+            return;
+        }
+        if self.resets.allows(now.as_ns()) {
+            self.send_back(meta, &octets);
+        } else {
+            self.counters.resets_left_out += 1;
         }
     }
 
@@ -374,7 +232,11 @@ impl Shard {
             ecn: 0,
             ..*meta
         };
-        self.send_to_slot(SlotId::DAEMON, octets, Some(&back));
+        let head = PacketHead {
+            meta: back,
+            is_passed_on: false,
+        };
+        self.send_to_slot(SlotId::DAEMON, octets, &head);
     }
 }
 

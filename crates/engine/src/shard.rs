@@ -1,5 +1,5 @@
-//! What the engine's lock protects: the endpoint of the arena, the lease, queue pairs by index,
-//! regions, timers, the ready list.
+//! What the engine's lock protects: the channels, the lease, queue pairs by index, regions, timers,
+//! the ready list.
 //!
 //! Nothing here is searched on the data path. Packets name queue pairs by index, queue pairs with
 //! something to send are in a list, and timers are in a wheel.
@@ -12,19 +12,18 @@ use proto_trp::conn::{
 };
 use proto_trp::limit::RateLimit;
 use proto_trp::wire::connection_id;
-use urdma_arena::{DeliveryRecord, Endpoint};
+use urdma_channel::OwnRecords;
 use urdma_types::{Psn, Qpn, SlotId};
 
 use super::batch::Batch;
 use super::capture::Capture;
 use super::channels::Channels;
-use super::cma::Cma;
 use super::datagram::DatagramTable;
 use super::index_table::{IndexAllocator, IndexTable};
 use super::lease::LeasedQueue;
+use super::memory::Delivery;
 use super::mr::{MrTable, PdTable};
 use super::note::Note;
-use super::outbox::Outbox;
 use super::path::{PeerPath, PeerSource};
 use super::qp::{Counts, PolledTable, Qp, QpConfig};
 use super::random::{random_u32, random_u64};
@@ -45,13 +44,11 @@ pub(super) struct QpEntry {
     pub(super) qp: Arc<Qp>,
     pub(super) attributes: QpAttributes,
     pub(super) path: Option<PeerPath>,
-    /// Generation of the peer's slot when the connection was made, if the peer is on this host.
-    pub(super) peer_generation: u32,
-    /// The only source from which packets are accepted while there is a path.
+    /// The only source from which packets of other hosts are accepted.
     pub(super) source: PeerSource,
     pub(super) counts: Counts,
-    /// Where processes of this host read what the queue pair has received.
-    pub(super) delivery: &'static DeliveryRecord,
+    /// Where urdmad reads what the queue pair has received from another host.
+    pub(super) delivery: Option<Delivery>,
     /// Whether it is in the ready list.
     pub(super) is_queued: bool,
     /// Connection ids that lead here, of received and sent streams.
@@ -59,16 +56,9 @@ pub(super) struct QpEntry {
 }
 
 impl QpEntry {
-    /// Whether the peer is the process that had `slot` in its `generation` or before, and not a
-    /// later one; None when it is in another slot.
-    fn is_with(&self, slot: SlotId, generation: u32) -> Option<bool> {
-        let is_in_slot = matches!(
-            self.path,
-            Some(PeerPath::Local(peer) | PeerPath::Channel(peer)) if peer == slot
-        );
-        // Generations wrap round.
-        let after = self.peer_generation.wrapping_sub(generation).cast_signed();
-        is_in_slot.then_some(after <= 0)
+    /// Whether the peer is the process at the other end of the channel to `slot`.
+    fn is_over(&self, slot: SlotId) -> bool {
+        matches!(self.path, Some(PeerPath::Channel(peer)) if peer == slot)
     }
 }
 
@@ -84,10 +74,9 @@ pub(super) struct PacketCounters {
     /// RESETs that were not sent because too many were.
     pub(super) resets_left_out: u64,
     pub(super) forwarded: u64,
-    pub(super) no_frame: u64,
-    /// Datagrams with payload in their sender's memory, and those of which it could not be read.
-    pub(super) referred: u64,
-    pub(super) unreadable: u64,
+    /// Times that a packet found the channel full, or no buffer of the lease.
+    pub(super) channel_full: u64,
+    pub(super) no_buffer: u64,
     /// Datagrams without a receive request, without a receiver, or with another `Q_Key`.
     pub(super) datagrams_dropped: u64,
     /// Datagrams that the posted receive request was too short for.
@@ -97,13 +86,12 @@ pub(super) struct PacketCounters {
 /// See the module.
 pub(super) struct Shard {
     pub(super) slot: SlotId,
-    pub(super) endpoint: Endpoint,
     pub(super) channels: Channels,
-    pub(super) outbox: Outbox,
+    /// The delivery records of this process, if there is an urdmad to read them.
+    pub(super) records: Option<Arc<OwnRecords>>,
     pub(super) batch: Batch,
     pub(super) lease: Option<Box<LeasedQueue>>,
     pub(super) capture: Option<Box<Capture>>,
-    pub(super) cma: Cma,
     pub(super) qps: IndexTable<QpEntry>,
     indices: IndexAllocator,
     /// Datagram queue pairs, whose indices are empty places of `qps`.
@@ -123,8 +111,8 @@ pub(super) struct Shard {
     pub(super) srq_count: u32,
     /// Queue pairs in the ready list wait for the application's next call.
     pub(super) is_put_off: bool,
-    /// Something could not be sent because a ring was full or no frame was free; it is tried again
-    /// soon.
+    /// Something could not be sent because a channel was full or no buffer was free; it is tried
+    /// again soon.
     pub(super) is_blocked: bool,
     /// Polls since an application armed a completion queue.
     pub(super) polls_since_armed: u32,
@@ -143,10 +131,8 @@ macro_rules! host {
             access: $entry.attributes.access,
             remote_qpn: $entry.attributes.remote_qpn,
             counts: &mut $entry.counts,
-            delivery: Some($entry.delivery),
+            delivery: $entry.delivery.as_ref(),
             notes: &mut $notes,
-            refer_from: $crate::cma::NEVER,
-            referred: None,
         }
     };
 }
@@ -155,21 +141,18 @@ pub(super) use host;
 impl Shard {
     /// A shard without objects.
     pub(super) fn new(
-        endpoint: Endpoint,
         channels: Channels,
+        records: Option<Arc<OwnRecords>>,
         slot: SlotId,
         now: Time,
-        cma: Cma,
     ) -> Self {
         let indices = IndexAllocator::new(random_u32);
         let first = indices.first();
         Self {
             slot,
-            endpoint,
             channels,
-            outbox: Outbox::default(),
+            records,
             batch: Batch::default(),
-            cma,
             lease: None,
             capture: None,
             qps: IndexTable::new(first),
@@ -258,10 +241,6 @@ impl Shard {
         let number = Qpn::new(self.slot, index);
         let conn = Connection::new(conn_config(number, config));
         let caps = caps_of(conn.config());
-        let arena = self.endpoint.arena();
-        let delivery = arena
-            .delivery(self.endpoint.slot(), index)
-            .ok_or(EngineError::NoMemory)?;
         if let Err(error) = attach(config, caps) {
             self.give_index(index);
             return Err(error);
@@ -274,10 +253,9 @@ impl Shard {
             qp: Arc::clone(&qp),
             attributes: QpAttributes::default(),
             path: None,
-            peer_generation: 0,
             source: PeerSource::NONE,
             counts,
-            delivery,
+            delivery: None,
             is_queued: false,
             ids: [None; 2],
         };
@@ -294,7 +272,6 @@ impl Shard {
             return;
         };
         self.wheel.cancel(index);
-        entry.qp.revoke_payload();
         self.regions.close_windows_of(qp.number().to_u32());
         purge(&entry.qp);
         detach(&entry.qp);
@@ -314,6 +291,7 @@ impl Shard {
             self.by_id.remove(&id);
         }
         entry.source = PeerSource::NONE;
+        entry.delivery = None;
         if let (Some(PeerPath::Lease(route)), Some(lease)) = (entry.path.take(), &mut self.lease) {
             lease.close_route(route);
         }
@@ -324,7 +302,6 @@ impl Shard {
         self.forget_path(index);
         self.wheel.cancel(index);
         if let Some(entry) = self.qps.get_mut(index) {
-            entry.qp.revoke_payload();
             entry.conn.reset();
             purge(&entry.qp);
             polled.get(index).reset(&entry.counts);
@@ -346,10 +323,6 @@ impl Shard {
         let stepped = match (entry.conn.state(), to) {
             (_, QpState::Init) => entry.conn.to_init(),
             (_, QpState::Rtr) => {
-                if let Some(PeerPath::Local(slot) | PeerPath::Channel(slot)) = entry.path {
-                    entry.peer_generation = self.endpoint.arena().generation(slot);
-                    self.cma.probe(&self.endpoint, slot);
-                }
                 let params = rtr_params(entry, max_datagram).ok_or(EngineError::Invalid)?;
                 entry.conn.to_rtr(now, &params)
             }
@@ -393,7 +366,13 @@ impl Shard {
             _ => return,
         };
         if to == QpState::Rtr {
-            entry.delivery.begin(id.to_u32(), entry.attributes.rq_psn);
+            let is_local = entry.path.as_ref().is_some_and(PeerPath::is_local);
+            let records = self.records.as_ref().filter(|_| !is_local);
+            entry.delivery = records.map(|records| Delivery::new(records, index));
+            if let Some(delivery) = &entry.delivery {
+                let first = entry.attributes.rq_psn;
+                delivery.record().begin(id.to_u32(), first);
+            }
         }
         if let Some(old) = entry.ids[place].replace(id.to_u32()) {
             self.by_id.remove(&old);
@@ -420,50 +399,29 @@ impl Shard {
         }
     }
 
-    /// Notes that the process that had `slot` in `generation` or before has ended: each queue pair
-    /// connected to it learns what the process had received and that the process has ended. A rare
-    /// event, so all queue pairs are walked.
-    pub(super) fn slot_gone(&mut self, now: Time, slot: SlotId, generation: u32) {
-        let arena = self.endpoint.arena();
-        let mut is_met_anew = false;
-        for entry in self.qps.iter_mut() {
-            match entry.is_with(slot, generation) {
-                None => continue,
-                Some(true) => {}
-                Some(false) => {
-                    is_met_anew = true;
-                    continue;
-                }
-            }
-            // A channel's counts have said what the peer took.
-            let is_over_arena = matches!(entry.path, Some(PeerPath::Local(_)));
-            let stream = entry.conn.sent_stream().filter(|_| is_over_arena);
-            let taken = stream.and_then(|stream| {
-                let peer = Qpn::from_u32(entry.attributes.remote_qpn)?;
-                arena.delivered(slot, peer.index(), stream.to_u32())
-            });
+    /// Ends the channel to a slot, whose process has ended, or does not keep to the protocol: each
+    /// queue pair over it learns that its peer has ended. A rare event, so all queue pairs are
+    /// walked.
+    pub(super) fn end_channel(&mut self, slot: SlotId) {
+        // C8.4-1: what it had settled is completed.
+        self.read_counts(slot);
+        for index in self.qps.indices() {
+            let Some(entry) = self.qps.get_mut(index).filter(|entry| entry.is_over(slot)) else {
+                continue;
+            };
+            entry.path = Some(PeerPath::Ended);
             let mut host = host!(entry, self.regions, self.notes);
-            if let Some(next) = taken {
-                entry.conn.peer_took(now, Psn::new(next), &mut host);
-            }
             entry.conn.peer_gone(&mut host);
+            self.wheel.set(index, entry.conn.next_deadline());
         }
-        if self.channels.is_with(slot, generation) {
-            self.channels.close(slot);
-        }
-        // If the slot has a new process, frames for it and what is known of it are kept.
-        if !is_met_anew {
-            self.outbox.forget(slot);
-            self.cma.forget(&self.endpoint, slot);
-        }
+        self.channels.close(slot);
     }
 
-    /// The queue pairs that are connected to the process that had `slot` in its `generation` or
-    /// before.
-    pub(super) fn connected_to(&self, slot: SlotId, generation: u32) -> Vec<Qpn> {
+    /// The queue pairs whose peer is the process at the other end of the channel to `slot`.
+    pub(super) fn connected_to(&self, slot: SlotId) -> Vec<Qpn> {
         self.qps
             .iter()
-            .filter(|entry| entry.is_with(slot, generation) == Some(true))
+            .filter(|entry| entry.is_over(slot))
             .map(|entry| entry.qp.number())
             .collect()
     }
@@ -604,8 +562,7 @@ fn rtr_params(entry: &QpEntry, max_datagram: u32) -> Option<RtrParams> {
         max_dest_rd_atomic: attributes.max_dest_rd_atomic,
         min_rnr_timer: attributes.min_rnr_timer,
         path: match entry.path {
-            Some(PeerPath::Channel(_)) => Path::Channel,
-            Some(PeerPath::Local(_)) => Path::Memory,
+            Some(PeerPath::Channel(_) | PeerPath::Ended) => Path::Channel,
             Some(PeerPath::Daemon(_) | PeerPath::Lease(_)) | None => Path::Network,
         },
     })

@@ -2,10 +2,11 @@
 //! `background.rs`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use urdma_abi::cancel::Disabled;
-use urdma_arena::{Parked, Parker};
+use urdma_channel::{Bells, OwnPage};
 
 use super::clock;
 use super::shard::Shard;
@@ -35,7 +36,7 @@ pub(super) const MODE_DOORBELL: u8 = 1;
 
 /// When the background thread sleeps and what wakes it; see `background.rs` for the rules.
 pub(super) struct SleepControl {
-    pub(super) parker: Parker,
+    page: Arc<OwnPage>,
     /// Polls by applications; written under the engine's lock.
     pub(super) polls: AtomicU64,
     /// When the thread's sleep ends by itself, in nanoseconds; 0 while it is awake. Written under
@@ -51,9 +52,9 @@ pub(super) struct SleepControl {
 }
 
 impl SleepControl {
-    pub(super) fn new(parker: Parker) -> Self {
+    pub(super) fn new(page: Arc<OwnPage>) -> Self {
         Self {
-            parker,
+            page,
             polls: AtomicU64::new(0),
             wake_at: AtomicU64::new(0),
             is_bounded: AtomicBool::new(false),
@@ -77,11 +78,7 @@ impl SleepControl {
         let is_doorbell = self.mode.load(Ordering::Relaxed) == MODE_DOORBELL;
         if found {
             shard.empty_polls = 0;
-            if is_doorbell
-                && !self.parker.is_parked()
-                && !self.parker.has_work()
-                && !shard.channels.have_work()
-            {
+            if is_doorbell && !self.page.is_parked() && !shard.channels.have_work() {
                 self.hand_over(shard);
             }
         } else {
@@ -92,7 +89,7 @@ impl SleepControl {
         } else {
             shard.polls_since_armed
         };
-        if polls >= POLLS_TO_TAKE_OVER && self.parker.is_parked() {
+        if polls >= POLLS_TO_TAKE_OVER && self.page.is_parked() {
             self.take_over();
         }
         self.wake_if_due(shard);
@@ -138,17 +135,18 @@ impl SleepControl {
 
     /// Has senders ring from now on. What they have sent before wakes the thread at once.
     #[inline]
-    fn hand_over(&self, shard: &Shard) {
-        self.parker.hand_over();
+    fn hand_over(&self, shard: &mut Shard) {
+        shard.await_counts();
+        self.page.hand_over();
         if shard.channels.have_work() {
-            self.parker.unpark();
+            self.page.unpark();
         }
     }
 
     #[cold]
     fn take_over(&self) {
-        if self.parker.take_over() && !self.is_bounded.load(Ordering::SeqCst) {
-            self.parker.rouse();
+        if self.page.take_over() && !self.is_bounded.load(Ordering::SeqCst) {
+            self.page.unpark();
         }
     }
 
@@ -156,7 +154,13 @@ impl SleepControl {
     pub(super) fn armed(&self, shard: &mut Shard) {
         shard.polls_since_armed = 0;
         shard.empty_polls = 0;
-        if !self.parker.is_parked() {
+        if self.page.is_parked() {
+            // The thread may wait for other counts.
+            shard.await_counts();
+            if shard.channels.have_work() {
+                self.page.unpark();
+            }
+        } else {
             self.hand_over(shard);
         }
     }
@@ -195,24 +199,28 @@ impl SleepControl {
     /// Wakes the thread, once until it has woken up.
     pub(super) fn kick(&self) {
         if !self.kicked.swap(true, Ordering::SeqCst) {
-            self.parker.rouse();
+            self.page.unpark();
         }
     }
 
-    /// Sleeps; `has_work` looks once more at what the doorbell is rung for.
-    pub(super) fn sleep(&self, until_ns: u64, naps: bool, has_work: impl Fn() -> bool) {
+    /// Sleeps until one of the bells rings; `has_work` looks once more at what they are rung for.
+    pub(super) fn sleep(
+        &self,
+        bells: &Bells,
+        until_ns: u64,
+        naps: bool,
+        has_work: impl Fn() -> bool,
+    ) {
         let timeout = (until_ns != FOREVER)
             .then(|| Duration::from_nanos(until_ns.saturating_sub(clock::now_ns())));
-        let parked = match timeout {
+        match timeout {
             // An application polls: senders need not ring.
-            Some(limit) if naps && !self.parker.is_parked() => self.parker.nap(limit),
-            _ => self
-                .parker
-                .park(timeout, || self.kicked.load(Ordering::SeqCst) || has_work()),
-        };
-        if parked == Parked::Vacant {
-            // urdmad has declared this process dead and will say so on the control socket.
-            std::thread::sleep(Duration::from_millis(10));
+            Some(limit) if naps && !self.page.is_parked() => {
+                self.page.nap(bells, limit);
+            }
+            _ => {
+                self.page.park(bells, timeout, has_work);
+            }
         }
         self.wake_at.store(0, Ordering::SeqCst);
         self.kicked.store(false, Ordering::SeqCst);

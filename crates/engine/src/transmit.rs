@@ -4,17 +4,16 @@
 //! loop of a turn, [`run_turn`], is the same for every [`TransmitPath`].
 
 use proto_trp::conn::Time;
-use urdma_arena::sync::prefetch_write;
-use urdma_arena::{Meta, SMALL_CAPACITY};
+use proto_trp::wire::{Meta, PacketHead};
 use urdma_types::{Qpn, SlotId};
 use urdma_ucma::ReqRoute;
 
-use super::arena_path::ArenaPath;
 use super::lease::{LeasePath, RouteId};
 use super::mr::MrTable;
 use super::note::Note;
-use super::packet_body::CACHE_LINE;
+use super::packet_body::{prefetch_write, CACHE_LINE};
 use super::packet_path::{Refused, TransmitPath, Written};
+use super::packets::DaemonPath;
 use super::path::{metadata, PeerPath};
 use super::shard::{host, PacketCounters, QpEntry, Shard};
 use super::types::{Gid, Info};
@@ -31,27 +30,9 @@ pub(super) enum Turn {
     More,
     /// There is more, but no room.
     Blocked,
-    /// There is more, but no small frame or buffer is free.
-    NoFrame,
 }
 
 impl Shard {
-    /// Sends a datagram that belongs to no queue pair; false when it could not be.
-    pub(super) fn send_to_slot(&mut self, to: SlotId, octets: &[u8], meta: Option<&Meta>) -> bool {
-        let Some(mut frame) = self.endpoint.alloc(octets.len()) else {
-            self.counters.no_frame += 1;
-            return false;
-        };
-        frame.data_mut()[..octets.len()].copy_from_slice(octets);
-        if let Some(meta) = meta {
-            frame.set_meta(meta);
-        }
-        if let Some(capture) = &mut self.capture {
-            capture.add(self.slot, to, octets);
-        }
-        self.endpoint.send(to, frame, octets.len()).is_ok()
-    }
-
     /// Sends a datagram of connection management to a slot of a host.
     pub(super) fn send_cm(&mut self, info: &Info, ip: std::net::IpAddr, to: SlotId, octets: &[u8]) {
         // R3-5
@@ -65,13 +46,18 @@ impl Shard {
         } else {
             SlotId::DAEMON
         };
-        self.send_to_slot(first_hop, octets, Some(&meta));
+        let head = PacketHead {
+            meta,
+            is_passed_on: false,
+        };
+        // Connection management sends again what is lost.
+        self.send_to_slot(first_hop, octets, &head);
+        self.channels.ring_doorbells();
     }
 
     /// Gives every queue pair in the ready list one turn.
     #[inline]
     pub(super) fn give_turns(&mut self, now: Time) {
-        let is_alone = self.batch.is_empty() && self.ready.len() == 1;
         self.batch.clear();
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else {
@@ -79,11 +65,7 @@ impl Shard {
             };
             if let Some(entry) = self.qps.get_mut(index) {
                 entry.is_queued = false;
-                // Without a free frame the others cannot send either, unless they use buffers of a
-                // leased queue.
-                if self.give_turn(index, now, is_alone) == Turn::NoFrame && self.lease.is_none() {
-                    break;
-                }
+                self.give_turn(index, now);
             } else {
                 self.transmit_datagrams(index, now);
             }
@@ -93,59 +75,54 @@ impl Shard {
     /// Gives a queue pair one turn and publishes what it sent.
     #[inline]
     pub(super) fn transmit(&mut self, index: u16, now: Time) {
-        self.give_turn(index, now, true);
+        self.give_turn(index, now);
         self.publish();
     }
 
     /// Gives a queue pair one turn, and puts it into the ready list if it has more to send.
-    /// `is_alone` says that no other queue pair sends in this call.
     #[inline]
-    pub(super) fn give_turn(&mut self, index: u16, now: Time, is_alone: bool) -> Turn {
+    pub(super) fn give_turn(&mut self, index: u16, now: Time) {
         let Some(entry) = self.qps.get_mut(index) else {
-            return Turn::Done;
+            return;
         };
         let turn = match entry.path {
             _ if self.is_dead => Turn::Done,
-            Some(PeerPath::Local(slot)) => self.transmit_to_slot(index, now, slot, None, is_alone),
-            Some(PeerPath::Channel(slot)) => self.transmit_messages(index, slot),
-            Some(PeerPath::Daemon(meta)) => {
-                self.transmit_to_slot(index, now, SlotId::DAEMON, Some(&meta), false)
+            Some(PeerPath::Channel(slot)) => {
+                self.take_turn_on_channel(index, slot);
+                Turn::Done
             }
+            Some(PeerPath::Ended) => self.lose_peer(index),
+            Some(PeerPath::Daemon(meta)) => self.transmit_to_daemon(index, now, meta),
             Some(PeerPath::Lease(route)) => self.transmit_leased(index, now, route),
             None => Turn::Done,
         };
-        if let Some(entry) = self.qps.get_mut(index) {
-            self.wheel.set(index, entry.conn.next_deadline());
-        }
+        self.set_timer(index);
         if turn != Turn::Done {
             self.make_ready(index);
             self.is_blocked |= turn != Turn::More;
         }
-        turn
     }
 
-    /// Gives a queue pair a turn into the ring of `to`, which is its peer or slot 0.
+    /// Sets the timer of a queue pair.
     #[inline]
-    fn transmit_to_slot(
-        &mut self,
-        index: u16,
-        now: Time,
-        to: SlotId,
-        meta: Option<&Meta>,
-        is_alone: bool,
-    ) -> Turn {
+    pub(super) fn set_timer(&mut self, index: u16) {
+        if let Some(entry) = self.qps.get_mut(index) {
+            self.wheel.set(index, entry.conn.next_deadline());
+        }
+    }
+
+    /// Gives a queue pair a turn through urdmad.
+    #[inline]
+    fn transmit_to_daemon(&mut self, index: u16, now: Time, meta: Meta) -> Turn {
         let Some(entry) = self.qps.get_mut(index) else {
             return Turn::Done;
         };
-        let mut path = ArenaPath {
-            endpoint: &mut self.endpoint,
-            outbox: &mut self.outbox,
+        let mut path = DaemonPath {
+            channels: &mut self.channels,
             capture: &mut self.capture,
-            cma: &self.cma,
             from: self.slot,
-            to,
             meta,
-            is_alone,
+            octets: 0,
         };
         let shared = (&mut self.regions, &mut self.notes, &mut self.counters);
         run_turn(entry, shared, now, &mut path)
@@ -176,37 +153,29 @@ pub(super) fn run_turn<P: TransmitPath>(
         let Some(plan) = entry.conn.plan_transmit() else {
             return Turn::Done;
         };
-        let refer_from = path.refer_from(plan.room(), || entry.conn.may_refer(plan));
-        let room = match path.begin(notes, plan.room()) {
+        let room = match path.begin(plan.room()) {
             Ok(room) => room,
-            Err(Refused::Full) => return Turn::Blocked,
-            Err(Refused::NoFrame) => {
-                counters.no_frame += 1;
-                let is_short = plan.room() <= SMALL_CAPACITY;
-                return if is_short {
-                    Turn::NoFrame
-                } else {
-                    Turn::Blocked
-                };
+            Err(refused) => {
+                match refused {
+                    Refused::Full => counters.channel_full += 1,
+                    Refused::NoBuffer => counters.no_buffer += 1,
+                }
+                return Turn::Blocked;
             }
         };
         if plan.is_train() {
             prefetch_to_write(&room[..plan.room()]);
         }
         let mut host = host!(entry, *regions, *notes);
-        host.refer_from = refer_from;
         let Some(transmit) = entry.conn.write_transmit(now, plan, room, &mut host) else {
             path.discard();
             continue;
         };
-        let referred = host.referred;
         let written = Written {
             len: transmit.len,
             is_ecn_capable: transmit.ecn_capable,
-            is_unreliable: entry.conn.is_unreliable(),
-            referred,
         };
-        path.commit(notes, written);
+        path.commit(written);
         counters.sent += 1;
     }
     Turn::More

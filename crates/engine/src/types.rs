@@ -410,7 +410,7 @@ pub enum AttachError {
     Control(#[from] urdma_ipc::ControlError),
     /// The shared memory could not be used.
     #[error("cannot use the shared memory of urdmad: {0}")]
-    Arena(std::io::Error),
+    Memory(std::io::Error),
     /// A thread could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -427,7 +427,7 @@ impl AttachError {
     pub fn errno(&self) -> i32 {
         match self {
             AttachError::Control(error) => error.errno(),
-            AttachError::Arena(error) | AttachError::Thread(error) => match error.kind() {
+            AttachError::Memory(error) | AttachError::Thread(error) => match error.kind() {
                 std::io::ErrorKind::OutOfMemory => libc::ENOMEM,
                 _ => error.raw_os_error().unwrap_or(libc::EIO),
             },

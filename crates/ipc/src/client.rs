@@ -58,6 +58,18 @@ struct Inbox {
 
 type Reply = (Result<Answer, Refusal>, Vec<OwnedFd>);
 
+/// The descriptors of the memory that urdmad shows to a process which has attached
+/// (doc/spec/channel.md).
+#[derive(Debug)]
+pub struct HostMemory {
+    /// The directory of the instance.
+    pub directory: OwnedFd,
+    /// The region that urdmad writes for this process.
+    pub region: OwnedFd,
+    /// urdmad's page.
+    pub page: OwnedFd,
+}
+
 /// A connection on which Hello and Attach were sent and not yet answered.
 #[derive(Debug)]
 pub struct Attaching {
@@ -69,14 +81,14 @@ pub struct Attaching {
 }
 
 impl Attaching {
-    /// Waits for the answers; returns the connection, the slot and the arena's descriptor.
+    /// Waits for the answers; returns the connection, the slot and the memory to map.
     ///
     /// # Errors
     /// Those of [`ControlClient::connect`] and [`ControlClient::attach`].
-    pub fn finish(self) -> Result<(ControlClient, Attached, OwnedFd), ControlError> {
+    pub fn finish(self) -> Result<(ControlClient, Attached, HostMemory), ControlError> {
         let client = self.client.welcomed(self.hello)?;
-        let (attached, arena) = client.attached(self.attach?)?;
-        Ok((client, attached, arena))
+        let (attached, memory) = client.attached(self.attach?)?;
+        Ok((client, attached, memory))
     }
 }
 
@@ -165,22 +177,30 @@ impl ControlClient {
         self.daemon_pid
     }
 
-    /// Requests a slot; returns it and the arena's descriptor.
+    /// Requests a slot; returns it and the memory to map. The process then offers a channel to
+    /// slot 0.
     ///
     /// # Errors
     /// No free slot, the quota is reached, or the connection failed.
-    pub fn attach(&self, want_lease: bool) -> Result<(Attached, OwnedFd), ControlError> {
+    pub fn attach(&self, want_lease: bool) -> Result<(Attached, HostMemory), ControlError> {
         let attach = self.ask(Request::Attach { want_lease })?;
         self.attached(attach)
     }
 
     /// Waits for the answer to Attach.
-    fn attached(&self, attach: u64) -> Result<(Attached, OwnedFd), ControlError> {
+    fn attached(&self, attach: u64) -> Result<(Attached, HostMemory), ControlError> {
         match self.answer_to(attach)? {
-            (Answer::Attached(attached), fds) => match fds.into_iter().next() {
-                Some(fd) => Ok((*attached, fd)),
-                None => Err(ControlError::Malformed(
-                    "an arena without a descriptor".into(),
+            (Answer::Attached(attached), fds) => match <[OwnedFd; 3]>::try_from(fds) {
+                Ok([directory, region, page]) => {
+                    let memory = HostMemory {
+                        directory,
+                        region,
+                        page,
+                    };
+                    Ok((*attached, memory))
+                }
+                Err(_) => Err(ControlError::Malformed(
+                    "a slot without the descriptors of its memory".into(),
                 )),
             },
             (other, _) => Err(unexpected(&other)),
@@ -359,21 +379,17 @@ impl ControlClient {
     }
 
     /// Offers a channel to the process in `slot`: the region that this process writes, and its
-    /// page. Does not wait; the outcome is an event.
+    /// page; to urdmad, slot 0, its delivery records as well. Does not wait; the outcome is an
+    /// event.
     ///
     /// # Errors
     /// urdmad has ended or does not read.
-    pub fn offer_channel(
-        &self,
-        slot: u8,
-        region: BorrowedFd<'_>,
-        page: BorrowedFd<'_>,
-    ) -> Result<(), ControlError> {
+    pub fn offer_channel(&self, slot: u8, fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
         let message = FromClient {
             id: self.take_id(),
             request: Request::OfferChannel { slot },
         };
-        Ok(self.socket.send(&message, &[region, page])?)
+        Ok(self.socket.send(&message, fds)?)
     }
 
     fn call_done(&self, request: Request) -> Result<(), ControlError> {

@@ -28,12 +28,12 @@ pub mod port_table;
 pub mod status;
 pub mod trust;
 
-pub use client::{Attaching, ControlClient};
+pub use client::{Attaching, ControlClient, HostMemory};
 pub use error::{ControlError, Refusal, RefusalKind};
 pub use hugepages::HugepageInfo;
 pub use message::{
-    gid_table_len, Answer, ArenaParams, Attached, Event, GidEntry, LeaseAnswer, LeaseParams,
-    Request, Resolution, GROUPS_PER_PROCESS_MAX,
+    gid_table_len, Answer, Attached, Event, GidEntry, LeaseAnswer, LeaseParams, Request,
+    Resolution, GROUPS_PER_PROCESS_MAX,
 };
 pub use paths::RunDir;
 pub use personality::Personality;
@@ -41,4 +41,4 @@ pub use port_table::{CmPort, PortSharing, PortTable};
 pub use status::{ProcessReport, Status};
 
 /// Version of the control protocol, which must be the same on both sides.
-pub const PROTOCOL_VERSION: u32 = 6;
+pub const PROTOCOL_VERSION: u32 = 7;

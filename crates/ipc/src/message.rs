@@ -52,7 +52,8 @@ pub enum Request {
         /// Name of the client's program, for `urdma status`.
         program: String,
     },
-    /// Requests a slot. Answer: [`Answer::Attached`], with the arena's file descriptor.
+    /// Requests a slot. Answer: [`Answer::Attached`], with the descriptors of the
+    /// directory, of urdmad's region for the process, and of urdmad's page.
     Attach {
         /// Whether a leased queue pair is requested.
         want_lease: bool,
@@ -100,9 +101,10 @@ pub enum Request {
         group: IpAddr,
     },
     /// Offers a channel to the process in another slot; with two descriptors: the region that this
-    /// process writes and the other reads, and this process' page, both sealed. Answer: none; the
-    /// outcome is [`Event::ChannelPassed`] or [`Event::ChannelRefused`]. A process offers one
-    /// channel to each process.
+    /// process writes and the other reads, and this process' page, both sealed. To slot 0, which is
+    /// urdmad, directly after [`Answer::Attached`], with a third one: the delivery records. Answer:
+    /// none; the outcome of an offer to another process is [`Event::ChannelPassed`] or
+    /// [`Event::ChannelRefused`]. A process offers one channel to each process.
     OfferChannel {
         /// The other's slot.
         slot: u8,
@@ -179,12 +181,12 @@ pub enum Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The process of this slot has ended and its frames are reclaimed; the slot may be assigned to
+    /// The process of this slot has ended and its slot may be assigned to
     /// another process at any time.
     SlotGone {
         /// The slot, never the receiver's own.
         slot: u8,
-        /// The slot's generation in the slot table when the process attached: the event may be read
+        /// The slot's generation in the directory when the process attached: the event may be read
         /// when the slot has its next process, which it does not concern.
         generation: u32,
     },
@@ -267,10 +269,6 @@ pub struct Attached {
     pub addresses: Vec<IpAddr>,
     /// IP MTU of the instance's port, octets; 0 if it has none.
     pub mtu: u16,
-    /// The arena whose descriptor is sent with this message.
-    pub arena: ArenaParams,
-    /// Whether connections inside the host use channels.
-    pub channels: bool,
     /// The lease, or the reason for its refusal.
     pub lease: LeaseAnswer,
 }
@@ -290,13 +288,6 @@ const GID_TABLE_LEN_MIN: usize = 16;
 /// Length of the GID table of a device that has `gids` GIDs.
 pub fn gid_table_len(gids: usize) -> usize {
     gids.max(GID_TABLE_LEN_MIN)
-}
-
-/// The arena's size, for `urdma_arena`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArenaParams {
-    /// Octets of the mapping.
-    pub size_octets: u64,
 }
 
 /// The answer to a lease request.

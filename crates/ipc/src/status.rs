@@ -45,8 +45,6 @@ pub struct Status {
     pub faults: Option<FaultStatus>,
     /// Counters of slot 0.
     pub counters: Counters,
-    /// Frames of the whole arena.
-    pub frames: FrameCounts,
     /// Leased queue pairs.
     pub leases: Vec<LeaseStatus>,
     /// How packets are steered to leased queues, if queues can be leased.
@@ -81,12 +79,6 @@ pub struct SlotStatus {
     pub program: String,
     /// Seconds since it attached.
     pub attached_s: u64,
-    /// Frames that the process holds.
-    pub frames_held: u64,
-    /// Frames in flight to the process.
-    pub frames_inbound: u64,
-    /// Its counters in the arena (`sent`, `received`, `full`, ...).
-    pub arena: BTreeMap<String, u64>,
     /// Its leased queue.
     pub lease_queue: Option<u16>,
     /// The process' report of itself; `None` if it did not answer in time.
@@ -105,24 +97,8 @@ pub struct ProcessReport {
     pub cqs: u32,
     /// Memory regions.
     pub mrs: u32,
-    /// Slots of processes whose memory this process may not read: long messages from them are
-    /// copied twice.
-    pub copies_twice_from: Vec<u8>,
     /// Counters by name, for display.
     pub counters: BTreeMap<String, u64>,
-}
-
-/// Frames by state.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FrameCounts {
-    /// Number of frames.
-    pub total: u64,
-    /// Free.
-    pub free: u64,
-    /// Held by a process.
-    pub held: u64,
-    /// In flight: sent and not yet received.
-    pub in_flight: u64,
 }
 
 /// One bound CM port.
@@ -269,8 +245,6 @@ pub struct Counters {
     pub attached: u64,
     /// Processes that ended without detaching.
     pub reaped: u64,
-    /// Frames reclaimed from those.
-    pub reaped_frames: u64,
     /// Attach requests refused.
     pub attach_refused: u64,
     /// Counters of the data path, by name (`rx_packets`, `drop_unknown_slot`, ...).

@@ -1,7 +1,7 @@
 //! Raw limits of this machine: two processes that share memory or a virtual link, without verbs and
 //! protocol.
 
-pub mod arena;
+pub mod channel;
 pub mod eventfd;
 pub mod fork;
 pub mod memif;

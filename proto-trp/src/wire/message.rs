@@ -45,12 +45,8 @@ pub enum MessageKind {
     Reset = 10,
     /// The sender's queue pair is destroyed.
     Fin = 11,
-    /// A message of a UD queue pair.
-    Datagram = 16,
-    /// A message of connection management.
-    Cm = 17,
-    /// A TRP packet from or to another host.
-    Packet = 18,
+    /// A packet of TRP.
+    Packet = 16,
 }
 
 impl MessageKind {
@@ -69,9 +65,7 @@ impl MessageKind {
             9 => MessageKind::NotReady,
             10 => MessageKind::Reset,
             11 => MessageKind::Fin,
-            16 => MessageKind::Datagram,
-            17 => MessageKind::Cm,
-            18 => MessageKind::Packet,
+            16 => MessageKind::Packet,
             _ => return None,
         })
     }

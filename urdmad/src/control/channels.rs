@@ -3,11 +3,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use urdma_channel::{ChannelConfig, OwnRegion, PeerPage, PeerRecords, PeerRegion};
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::Event;
 use urdma_types::SlotId;
 
 use super::Control;
+use crate::data::channels::PeerMemory;
+use crate::data::command::Command;
 use crate::descriptors::{close_apart, is_region};
 use crate::slots::Token;
 
@@ -19,6 +22,9 @@ impl Control {
         let Some(client) = self.clients.get_mut(&token) else {
             return close_apart(fds);
         };
+        if let (Some(from), Some(SlotId::DAEMON)) = (client.slot(), to) {
+            return self.take_own_offer(token, from, fds);
+        }
         let Some(from) = client
             .slot()
             .filter(|from| to.is_some_and(|to| to != *from))
@@ -36,7 +42,7 @@ impl Control {
         }
         let offer = Event::ChannelOffered {
             slot: from.number(),
-            generation: self.reaper.generation(from),
+            generation: self.directory.0.generation(from.number()),
         };
         let outcome = match self.client_in(to) {
             Some(peer) => {
@@ -44,7 +50,7 @@ impl Control {
                 peer.send(&FromDaemon::Event(offer), &fds);
                 Event::ChannelPassed {
                     slot,
-                    generation: to.map_or(0, |to| self.reaper.generation(to)),
+                    generation: self.directory.0.generation(slot),
                 }
             }
             None => Event::ChannelRefused { slot },
@@ -54,6 +60,39 @@ impl Control {
                 client.offered.remove(slot);
             }
             client.tell(outcome);
+        }
+    }
+
+    /// A region for the next process of a slot, which the data thread writes; gives its descriptor.
+    pub(super) fn open_channel(&mut self, slot: SlotId) -> Result<OwnedFd, String> {
+        let (region, fd) = OwnRegion::create(&ChannelConfig::PACKETS, SlotId::DAEMON.number())
+            .map_err(|error| error.to_string())?;
+        self.data
+            .send(Command::Open { slot, region })
+            .map_err(|reason| reason.to_string())?;
+        Ok(fd)
+    }
+
+    /// A client offers slot 0 its region, its page and its delivery records, once.
+    fn take_own_offer(&mut self, token: Token, slot: SlotId, fds: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get_mut(&token) else {
+            return close_apart(fds);
+        };
+        // C9-1, C9-2
+        let are_regions = fds.len() == 3 && fds.iter().all(is_region);
+        if !are_regions || !client.offered.insert(SlotId::DAEMON.number()) {
+            tracing::warn!("process {}: not a channel", client.peer.pid());
+            client.is_broken = true;
+            return close_apart(fds);
+        }
+        let outcome = open_peer(fds).and_then(|peer| {
+            let peer = Box::new(peer);
+            let sent = self.data.send(Command::Attach { slot, peer });
+            sent.map_err(|reason| reason.to_string())
+        });
+        if let Err(reason) = outcome {
+            tracing::warn!("process {}: not a channel: {reason}", client.peer.pid());
+            client.is_broken = true;
         }
     }
 
@@ -71,4 +110,16 @@ impl Control {
             .values_mut()
             .find(|client| client.slot() == Some(slot))
     }
+}
+
+/// Maps what a client has offered to slot 0.
+fn open_peer(fds: Vec<OwnedFd>) -> Result<PeerMemory, String> {
+    let [region, page, records] =
+        <[OwnedFd; 3]>::try_from(fds).map_err(|_| "not three descriptors".to_owned())?;
+    let text = |error: urdma_channel::RegionError| error.to_string();
+    Ok(PeerMemory {
+        region: PeerRegion::open(region).map_err(text)?,
+        page: PeerPage::open(page).map_err(text)?,
+        records: PeerRecords::open(records).map_err(text)?,
+    })
 }

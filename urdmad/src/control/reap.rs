@@ -8,7 +8,7 @@ use crate::groups::SlotSet;
 use crate::slots::Token;
 
 impl Control {
-    /// Reclaims the slot, lease, ports and frames of a client, if it has any, and notifies the
+    /// Reclaims the slot, lease, ports and channel of a client, if it has any, and notifies the
     /// others.
     pub(super) fn detach(&mut self, token: Token, is_death: bool) {
         let Some(client) = self.clients.get_mut(&token) else {
@@ -22,27 +22,21 @@ impl Control {
         client.offered = SlotSet::default();
         let slot = attached.slot;
         // First, so that no process sends to the slot any more.
-        self.reaper.mark_dead(slot);
+        let generation = self.directory.0.generation(slot.number());
+        self.directory.0.release(slot.number());
         self.shared.listeners().release_all(slot);
         self.shared.groups().leave_all(slot);
         self.take_back_lease(slot);
         self.forget_offers_to(slot);
-        let report = self.reaper.reap(slot);
-        let frames = report.to_dead + report.held + report.unfinished + report.corrupt;
-        let generation = self.reaper.generation(slot);
-        let still_held = self.reaper.reset(slot);
-        self.slots.release(slot);
-        self.reaper
-            .give_back_unused(|slot| self.slots.is_free(slot));
-        if is_death {
-            self.counters.reaped += 1;
-            self.counters.reaped_frames += u64::from(frames);
+        if let Err(reason) = self.data.close(slot) {
+            tracing::warn!(
+                "slot {}: its channel is not closed: {reason}",
+                slot.number()
+            );
         }
-        tracing::info!(
-            "slot {}: process {pid} has ended; {frames} frames reclaimed, {still_held} of its \
-             frames still held by others",
-            slot.number()
-        );
+        self.slots.release(slot);
+        self.counters.reaped += u64::from(is_death);
+        tracing::info!("slot {}: process {pid} has ended", slot.number());
         let gone = Event::SlotGone {
             slot: slot.number(),
             generation,
@@ -58,6 +52,7 @@ impl Control {
         if let Err(reason) = &outcome {
             tracing::warn!("queue {queue} cannot be leased again: {reason}");
         }
+        self.shared.set_lessee(slot, false);
         self.leases.release(queue, outcome.is_ok());
     }
 }

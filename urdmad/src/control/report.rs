@@ -1,11 +1,9 @@
 //! Status: collecting the reports of the processes, then answering.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
-use urdma_types::SlotId;
 
-use urdma_arena::Accounting;
-use urdma_ipc::status::{FaultStatus, FrameCounts, PortStatus, SlotStatus};
+use urdma_ipc::status::{FaultStatus, PortStatus, SlotStatus};
 use urdma_ipc::{Answer, Event, ProcessReport, Status};
 
 use super::Control;
@@ -59,7 +57,6 @@ impl Control {
     /// The state of the instance. Earlier reports of the processes in `silent` are left out as out
     /// of date.
     fn status(&self, silent: &HashSet<Token>) -> Status {
-        let accounting = self.reaper.account();
         let (listeners, bound) = self.shared.listeners().status();
         let mut counters = self.counters.clone();
         counters.data = self.shared.counters.snapshot();
@@ -67,7 +64,7 @@ impl Control {
             .clients
             .iter()
             .filter_map(|(token, client)| {
-                let mut slot = self.slot_status(client, &accounting)?;
+                let mut slot = self.slot_status(client)?;
                 slot.report = slot.report.filter(|_| !silent.contains(token));
                 Some(slot)
             })
@@ -83,7 +80,7 @@ impl Control {
             node_guid: self.identity.node_guid_text(),
             personality: self.config.personality,
             addresses: self.identity.addresses.clone(),
-            slots_total: self.arena.layout().config().slots - 1,
+            slots_total: self.config.slots,
             slots,
             listeners,
             bound,
@@ -91,7 +88,6 @@ impl Control {
             port,
             faults,
             counters,
-            frames: frame_counts(&accounting),
             leases: self.leases.status(),
             lease_steering: self.leases.steering(),
             no_leases_because: self.leases.impossible_because().map(str::to_owned),
@@ -100,42 +96,18 @@ impl Control {
         }
     }
 
-    fn slot_status(&self, client: &Client, accounting: &Accounting) -> Option<SlotStatus> {
+    fn slot_status(&self, client: &Client) -> Option<SlotStatus> {
         let attached = client.attached.as_ref()?;
         let slot = attached.slot;
-        let count = |counts: &[u64]| counts.get(usize::from(slot.number())).copied().unwrap_or(0);
         Some(SlotStatus {
             slot: slot.number(),
             pid: client.peer.pid(),
             uid: client.peer.uid(),
             program: client.program.clone().unwrap_or_default(),
             attached_s: attached.since.elapsed().as_secs(),
-            frames_held: count(&accounting.held),
-            frames_inbound: count(&accounting.in_flight),
-            arena: self.arena_counters(slot),
             lease_queue: self.leases.queue_of(slot),
             report: client.report.clone(),
         })
-    }
-
-    fn arena_counters(&self, slot: SlotId) -> BTreeMap<String, u64> {
-        let Some(status) = self.arena.status(slot) else {
-            return BTreeMap::new();
-        };
-        [
-            ("sent", status.sent),
-            ("received", status.received),
-            ("backlog", status.backlog),
-            ("exhausted", status.exhausted),
-            ("full", status.full),
-            ("stale", status.stale),
-            ("corrupt", status.corrupt),
-            ("wakes", status.wakes),
-            ("parked", u64::from(status.parked)),
-        ]
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
     }
 
     fn port_status(&self) -> Option<(PortStatus, FaultStatus)> {
@@ -153,14 +125,5 @@ impl Control {
             mbufs: report.pools,
         };
         Some((status, faults))
-    }
-}
-
-fn frame_counts(accounting: &Accounting) -> FrameCounts {
-    FrameCounts {
-        total: accounting.total,
-        free: accounting.free,
-        held: accounting.held.iter().sum(),
-        in_flight: accounting.in_flight.iter().sum(),
     }
 }

@@ -2,14 +2,14 @@
 //! slot is the one that its connection has.
 
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use nix::unistd::Uid;
 use urdma_ipc::fault::{Direction, Impairment};
 use urdma_ipc::message::{FromClient, FromDaemon};
 use urdma_ipc::{
-    Answer, ArenaParams, Attached, CmPort, LeaseAnswer, Refusal, RefusalKind, Request, Resolution,
+    Answer, Attached, CmPort, LeaseAnswer, Refusal, RefusalKind, Request, Resolution,
     PROTOCOL_VERSION,
 };
 use urdma_types::SlotId;
@@ -128,7 +128,7 @@ impl Control {
 
     fn attach(&mut self, token: Token, id: u64, want_lease: bool) {
         let outcome = self.assign_slot(token);
-        let (uid, slot) = match outcome {
+        let (uid, slot, region) = match outcome {
             Ok(assigned) => assigned,
             Err(refusal) => {
                 self.counters.attach_refused += 1;
@@ -143,20 +143,16 @@ impl Control {
             gids: self.identity.gids.clone(),
             addresses: self.identity.addresses.clone(),
             mtu: self.config.port.as_ref().map_or(0, |port| port.mtu),
-            arena: ArenaParams {
-                size_octets: self.arena.layout().total() as u64,
-            },
-            channels: self.config.channels,
             lease,
         };
         let message = FromDaemon::Answer {
             id,
             result: Ok(Answer::Attached(Box::new(attached))),
         };
-        let arena = self.arena.fd();
+        let fds = [self.directory.1.as_fd(), region.as_fd(), self.page.as_fd()];
         if let Some(client) = self.clients.get_mut(&token) {
             client.attach(slot);
-            client.send(&message, &[arena]);
+            client.send(&message, &fds);
             tracing::info!(
                 "slot {}: process {} ({}) of user {}",
                 slot.number(),
@@ -168,7 +164,9 @@ impl Control {
         self.counters.attached += 1;
     }
 
-    fn assign_slot(&mut self, token: Token) -> Result<(u32, SlotId), Refusal> {
+    /// Assigns a slot, and gives the data thread a region for its process: user, slot, and the
+    /// region's descriptor.
+    fn assign_slot(&mut self, token: Token) -> Result<(u32, SlotId, OwnedFd), Refusal> {
         let client = self.client(token)?;
         if client.attached.is_some() {
             return refuse(
@@ -187,8 +185,18 @@ impl Control {
             };
             Refusal::new(kind, error.to_string())
         })?;
-        self.shared.set_user(slot, owner.uid);
-        Ok((owner.uid, slot))
+        match self.open_channel(slot) {
+            Ok(region) => {
+                self.shared.set_user(slot, owner.uid);
+                self.directory.0.assign(slot.number());
+                Ok((owner.uid, slot, region))
+            }
+            Err(reason) => {
+                self.slots.release(slot);
+                let message = format!("no channel to the process: {reason}");
+                refuse(RefusalKind::Internal, message)
+            }
+        }
     }
 
     fn lease_for(&mut self, uid: u32, slot: SlotId, want_lease: bool) -> LeaseAnswer {
@@ -214,7 +222,10 @@ impl Control {
         };
         let udp_port = urdma_types::PORT_BASE + u16::from(slot.number());
         match self.data.lend(params.queue, udp_port) {
-            Ok(()) => LeaseAnswer::Granted(Box::new(params)),
+            Ok(()) => {
+                self.shared.set_lessee(slot, true);
+                LeaseAnswer::Granted(Box::new(params))
+            }
             Err(reason) => {
                 self.leases.release(params.queue, true);
                 LeaseAnswer::Refused(reason)

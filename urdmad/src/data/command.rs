@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 use thiserror::Error;
-use urdma_arena::Parker;
+use urdma_channel::{OwnPage, OwnRegion};
 use urdma_ipc::fault::Faults;
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::status::FaultStatus;
 use urdma_ipc::{Answer, Resolution};
+use urdma_types::SlotId;
 
+use super::channels::PeerMemory;
 use super::daemon_traffic::DaemonDatagram;
 use crate::port::PortReport;
 
@@ -30,6 +32,12 @@ const COMMANDS_MAX: usize = 4096;
 /// A request of the control thread.
 #[derive(Debug)]
 pub(crate) enum Command {
+    /// Write to the next process of a slot.
+    Open { slot: SlotId, region: OwnRegion },
+    /// Read what the process of a slot writes.
+    Attach { slot: SlotId, peer: Box<PeerMemory> },
+    /// Take the last packets of the process of a slot, which has ended, and close its channel.
+    Close { slot: SlotId, done: SyncSender<()> },
     /// Answer `reply` when the neighbour for `ip` is resolved.
     Resolve { ip: IpAddr, reply: Reply },
     /// Send a datagram.
@@ -120,18 +128,17 @@ impl Inbox {
     }
 
     /// The control thread's end, for the thread that has this one.
-    pub(crate) fn handle(&self, parker: Parker) -> DataHandle {
+    pub(crate) fn handle(&self, page: Arc<OwnPage>) -> DataHandle {
         DataHandle {
             mailbox: Arc::clone(&self.0),
-            parker,
+            page,
             thread: None,
         }
     }
 
-    /// A check for [`take_news`](Self::take_news) that clears nothing.
-    pub(crate) fn news(&self) -> impl Fn() -> bool {
-        let mailbox = Arc::clone(&self.0);
-        move || mailbox.has_news.load(Ordering::SeqCst)
+    /// Whether [`take_news`](Self::take_news) would be true; clears nothing.
+    pub(crate) fn has_news(&self) -> bool {
+        self.0.has_news.load(Ordering::SeqCst)
     }
 
     /// Whether commands or the stop request may be waiting; clears the flag.
@@ -163,7 +170,7 @@ impl Drop for Inbox {
 #[derive(Debug)]
 pub(crate) struct DataHandle {
     mailbox: Arc<Mailbox>,
-    parker: Parker,
+    page: Arc<OwnPage>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -193,7 +200,7 @@ impl DataHandle {
 
     fn notify(&self) {
         self.mailbox.has_news.store(true, Ordering::SeqCst);
-        self.parker.unpark();
+        self.page.unpark();
     }
 
     /// Lends a queue to a lessee with `udp_port`.
@@ -210,6 +217,11 @@ impl DataHandle {
     pub(crate) fn reclaim(&self, queue: u16) -> Result<(), String> {
         self.ask(|done| Command::Reclaim { queue, done })
             .unwrap_or_else(|reason| Err(reason.to_string()))
+    }
+
+    /// Closes the channel of a slot whose process has ended.
+    pub(crate) fn close(&self, slot: SlotId) -> Result<(), NotTaken> {
+        self.ask(|done| Command::Close { slot, done })
     }
 
     /// The port's state; none if the data thread did not answer.
@@ -262,14 +274,11 @@ impl Drop for DataHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use urdma_arena::{Arena, ArenaConfig, Endpoint};
-    use urdma_types::SlotId;
 
     fn queue() -> (Inbox, DataHandle) {
-        let arena = Arena::create(&ArenaConfig::default()).unwrap();
-        let endpoint = Endpoint::attach(&arena, SlotId::DAEMON).unwrap();
+        let (page, _) = OwnPage::create().unwrap();
         let inbox = Inbox::new();
-        let handle = inbox.handle(endpoint.parker());
+        let handle = inbox.handle(Arc::new(page));
         (inbox, handle)
     }
 

@@ -4,16 +4,16 @@ use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 use proto_trp::wire::trp::{TrpHeader, HEADER_LEN};
-use proto_trp::wire::ResetReason;
-use urdma_arena::{Arena, Endpoint, Meta, RxFrame};
+use proto_trp::wire::{Meta, PacketHead, ResetReason};
 use urdma_cm::wire::{reject_no_listener, ReqRoute, MAX_MESSAGE};
 use urdma_ipc::PortTable;
 use urdma_types::{slot_of_port, slot_of_source_port, udp_port, Ip16, SlotId};
 use urdma_underlay::UdpPorts;
 
+use super::channels::Channels;
 use crate::identity::Identity;
 use crate::listeners::RequestTarget;
-use crate::shared::{NotGiven, Shared};
+use crate::shared::Shared;
 
 /// A datagram that urdmad itself sends.
 #[derive(Debug, Clone)]
@@ -74,12 +74,12 @@ impl DaemonDatagram {
     pub(crate) fn reset(
         datagram: &[u8],
         meta: &Meta,
-        (arena, slot): (&Arena, SlotId),
+        (channels, slot): (&Channels, SlotId),
     ) -> Option<Self> {
         let offender = (datagram, datagram.len());
         let reset =
             TrpHeader::reset_answering(offender, ResetReason::NoQueuePair, |index, stream| {
-                arena.delivered(slot, index, stream)
+                channels.delivered(slot, index, stream)
             })?;
         let sender = slot_of_source_port(meta.src_port)?;
         let mut octets = ArrayVec::new();
@@ -99,32 +99,13 @@ impl DaemonDatagram {
     }
 }
 
-/// Gives the control thread a CM frame that is for slot 0.
-///
-/// # Errors
-/// As [`Shared::give_cm_datagram`].
-pub(crate) fn give_to_control(frame: &RxFrame, shared: &Shared) -> Result<(), NotGiven> {
-    let mut copy = [0; MAX_MESSAGE];
-    let datagram = copy.get_mut(..frame.len());
-    let datagram = datagram.ok_or(NotGiven::NotForControl)?;
-    if !frame.copy_to_slice(0, datagram) {
-        return Err(NotGiven::NotForControl);
-    }
-    shared.give_cm_datagram(frame.meta().remote_ip.to_ip(), datagram)
-}
-
-/// The route of a connection request, to this host or another one, if `frame`, which a process sent
-/// to slot 0, is one.
-pub(crate) fn request_in(frame: &RxFrame, meta: &Meta) -> Option<ReqRoute> {
-    if slot_of_port(meta.dst_port) != Some(SlotId::DAEMON) || frame.len() > MAX_MESSAGE {
+/// The route of a connection request, to this host or another one, if `packet`, which a process
+/// sent to slot 0, is one.
+pub(crate) fn request_in(packet: &[u8], meta: &Meta) -> Option<ReqRoute> {
+    if slot_of_port(meta.dst_port) != Some(SlotId::DAEMON) || packet.len() > MAX_MESSAGE {
         return None;
     }
-    let mut copy = [0; MAX_MESSAGE];
-    let datagram = &mut copy[..frame.len()];
-    if !frame.copy_to_slice(0, datagram) {
-        return None;
-    }
-    ReqRoute::parse(datagram)
+    ReqRoute::parse(packet)
 }
 
 /// The target of a request.
@@ -167,24 +148,25 @@ pub(crate) fn dispatch(
     None
 }
 
-/// Sends an answer to a process of this host; a process whose ring is full retransmits its request.
-pub(crate) fn send_to_slot(endpoint: &mut Endpoint, answer: &DaemonDatagram, identity: &Identity) {
+/// Sends an answer to a process of this host; a process whose channel is full retransmits its
+/// request.
+pub(crate) fn send_to_slot(channels: &mut Channels, answer: &DaemonDatagram, identity: &Identity) {
     let Some(slot) = slot_of_port(answer.ports.destination) else {
         return;
     };
-    let Some(mut frame) = endpoint.alloc(answer.datagram.len()) else {
-        return;
-    };
-    frame.data_mut()[..answer.datagram.len()].copy_from_slice(&answer.datagram);
     let own = identity.addresses.first().copied().unwrap_or(answer.remote);
-    frame.set_meta(&Meta {
+    let meta = Meta {
         remote_ip: Ip16::new(own),
         src_port: answer.ports.source,
         dst_port: answer.ports.destination,
         ecn: 0,
         gid_index: answer.gid_index,
-    });
-    let _ = endpoint.send(slot, frame, answer.datagram.len());
+    };
+    let head = PacketHead {
+        meta,
+        is_passed_on: false,
+    };
+    let _ = channels.put(slot, &head, &answer.datagram);
 }
 
 #[cfg(test)]

@@ -1,27 +1,26 @@
-//! Frames from the port: checked, then put into the ring of the slot that their UDP port names.
+//! Frames from the port: checked, then put into the channel of the slot that their UDP port names.
 
 use arrayvec::ArrayVec;
 use proto_trp::limit::RateLimit;
 use proto_trp::wire::datagram::group_of;
-use urdma_arena::{Endpoint, Meta, SendError};
+use proto_trp::wire::{Meta, PacketHead};
 use urdma_cm::wire::{ReqRoute, MAX_MESSAGE};
 use urdma_types::{slot_of_port, Ip16, SlotId};
 use urdma_underlay::Received;
 
-use super::allowances::Allowances;
+use super::channels::{Channels, NotPut};
 use super::daemon_traffic::{self, DaemonDatagram};
-use super::doorbells::Doorbells;
+use super::patience::Patience;
 use crate::identity::Identity;
 use crate::listeners::RequestTarget;
 use crate::shared::{NotGiven, Shared};
 
 /// The state that delivering a received frame needs.
 pub(crate) struct Inbound<'a> {
-    pub(crate) endpoint: &'a mut Endpoint,
-    pub(crate) allowances: &'a mut Allowances,
+    pub(crate) channels: &'a mut Channels,
+    pub(crate) patience: &'a mut Patience,
     pub(crate) shared: &'a Shared,
     pub(crate) identity: &'a Identity,
-    pub(crate) doorbells: &'a mut Doorbells,
     pub(crate) limits: &'a mut Limits,
     pub(crate) now_ns: u64,
 }
@@ -61,7 +60,7 @@ impl Inbound<'_> {
     /// Whether a slot must catch up before any datagram is delivered.
     #[inline]
     pub(crate) fn waits(&mut self) -> bool {
-        self.allowances.waits(&self.endpoint.arena(), self.now_ns)
+        self.patience.waits(self.channels, self.now_ns)
     }
 
     /// Delivers a datagram to its slot; returns the work that is left.
@@ -76,14 +75,24 @@ impl Inbound<'_> {
             return self.for_daemon(&metadata(received), Some(received.destination), datagram);
         }
         let meta = metadata(received);
-        match self.put(slot, &meta, datagram) {
+        self.deliver_to(slot, &meta, datagram)
+    }
+
+    /// Delivers a datagram of another host to a slot; returns the work that is left.
+    #[inline]
+    pub(crate) fn deliver_to(
+        &mut self,
+        slot: SlotId,
+        meta: &Meta,
+        datagram: &[u8],
+    ) -> Option<Arrived> {
+        let counters = &self.shared.counters;
+        match self.put(slot, meta, datagram) {
             Ok(()) => counters.to_processes.bump(),
-            Err(Undelivered::NoFrame) => counters.drop_rx_no_frame.bump(),
-            Err(Undelivered::Behind) => counters.drop_rx_slot_behind.bump(),
-            Err(Undelivered::Full) => counters.drop_rx_ring_full.bump(),
-            Err(Undelivered::Unattached) => {
+            Err(NotPut::Full) => counters.drop_rx_slot_behind.bump(),
+            Err(NotPut::Unattached) => {
                 counters.drop_rx_unattached_slot.bump();
-                return self.reset(&meta, slot, datagram);
+                return self.reset(meta, slot, datagram);
             }
         }
         None
@@ -171,7 +180,7 @@ impl Inbound<'_> {
             match self.put(slot, meta, datagram) {
                 Ok(()) => counters.group_copies.bump(),
                 // The process is ending, and with it its membership.
-                Err(Undelivered::Unattached) => {}
+                Err(NotPut::Unattached) => {}
                 Err(_) => counters.drop_group_copies.bump(),
             }
         }
@@ -179,8 +188,7 @@ impl Inbound<'_> {
 
     #[cold]
     fn reset(&mut self, meta: &Meta, slot: SlotId, datagram: &[u8]) -> Option<Arrived> {
-        let arena = self.endpoint.arena();
-        let answer = DaemonDatagram::reset(datagram, meta, (&arena, slot))?;
+        let answer = DaemonDatagram::reset(datagram, meta, (self.channels, slot))?;
         if !self.limits.resets.allows(self.now_ns) {
             self.shared.counters.drop_reset_limit.bump();
             return None;
@@ -190,29 +198,16 @@ impl Inbound<'_> {
     }
 
     #[inline]
-    fn put(&mut self, slot: SlotId, meta: &Meta, datagram: &[u8]) -> Result<(), Undelivered> {
-        let arena = self.endpoint.arena();
-        if !self.allowances.take(&arena, slot, datagram.len()) {
-            return Err(if arena.is_alive(slot) {
-                Undelivered::Behind
-            } else {
-                Undelivered::Unattached
-            });
+    fn put(&mut self, slot: SlotId, meta: &Meta, datagram: &[u8]) -> Result<(), NotPut> {
+        let head = PacketHead {
+            meta: *meta,
+            is_passed_on: false,
+        };
+        let put = self.channels.put(slot, &head, datagram);
+        if put.is_ok() {
+            self.patience.note(self.channels, slot, datagram.len());
         }
-        let mut frame = self
-            .endpoint
-            .alloc(datagram.len())
-            .ok_or(Undelivered::NoFrame)?;
-        frame.data_mut()[..datagram.len()].copy_from_slice(datagram);
-        frame.set_meta(meta);
-        match self.endpoint.send_quiet(slot, frame, datagram.len()) {
-            Ok(()) => {
-                self.doorbells.note(slot);
-                Ok(())
-            }
-            Err((_, SendError::Full)) => Err(Undelivered::Full),
-            Err((_, SendError::Dead)) => Err(Undelivered::Unattached),
-        }
+        put
     }
 }
 
@@ -226,13 +221,4 @@ fn metadata(received: &Received) -> Meta {
         ecn: received.ecn.bits(),
         gid_index: received.index,
     }
-}
-
-/// Why a datagram was not put into its slot's ring.
-enum Undelivered {
-    NoFrame,
-    /// The slot has too many frames that it has not consumed.
-    Behind,
-    Full,
-    Unattached,
 }

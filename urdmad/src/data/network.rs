@@ -8,7 +8,7 @@ use urdma_types::Ip16;
 
 use arrayvec::ArrayVec;
 use proto_trp::limit::RateLimit;
-use urdma_arena::{Meta, RxFrame};
+use proto_trp::wire::Meta;
 use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
 use urdma_ipc::Resolution;
@@ -17,6 +17,7 @@ use urdma_underlay::{
     MAX_SOLICITATION_OCTETS,
 };
 
+use super::channels::Octets;
 use super::command::Reply;
 use super::daemon_traffic::DaemonDatagram;
 use super::inbound::{Arrived, Inbound, Request};
@@ -45,8 +46,8 @@ pub(crate) struct Network {
     neighbours: Neighbours,
     routes: Routes,
     mtu: u16,
-    /// Frames whose neighbour is pending, with the value of [`Neighbours::changes`] at that time.
-    waiting: VecDeque<RxFrame>,
+    /// Packets whose neighbour is pending, with the value of [`Neighbours::changes`] at that time.
+    waiting: VecDeque<(Meta, Box<[u8]>)>,
     resolves: Vec<(IpAddr, Reply)>,
     /// [`Neighbours::changes`] when waiting frames and requests were last retried.
     seen_changes: u64,
@@ -215,9 +216,8 @@ impl Network {
     #[cold]
     fn neighbours_changed(&mut self, inbound: &mut Inbound<'_>) {
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
-        for frame in std::mem::take(&mut self.waiting) {
-            let meta = frame.meta();
-            self.send_frame(now_ns, frame, &meta, shared);
+        for (meta, packet) in std::mem::take(&mut self.waiting) {
+            self.send_packet(now_ns, &Octets::Cell(&packet), &meta, shared);
         }
         for (ip, reply) in std::mem::take(&mut self.resolves) {
             self.resolve(now_ns, ip, reply);
@@ -229,29 +229,38 @@ impl Network {
 
     /// Sends a datagram of a process, or keeps it while its neighbour is being resolved.
     #[inline]
-    pub(crate) fn send_frame(&mut self, now_ns: u64, frame: RxFrame, meta: &Meta, shared: &Shared) {
+    pub(crate) fn send_packet(
+        &mut self,
+        now_ns: u64,
+        packet: &Octets<'_>,
+        meta: &Meta,
+        shared: &Shared,
+    ) {
         let counters = &shared.counters;
         let ports = UdpPorts {
             source: meta.src_port,
             destination: meta.dst_port,
         };
         let fill = |datagram: &mut [u8]| {
-            // The length was copied when the frame was received, so all of it is present.
-            let _ = frame.copy_to_slice(0, datagram);
+            // It has as many octets.
+            let _ = packet.copy_to(datagram);
         };
         let sent = self.send(
             now_ns,
             (meta.remote_ip, meta.gid_index),
             ports,
             meta.ecn,
-            frame.len(),
+            packet.len(),
             &fill,
             shared,
         );
         match sent {
             Ok(()) => {}
             Err(NoRoute::Pending) if self.waiting.len() < WAITING_MAX => {
-                self.waiting.push_back(frame);
+                let mut copy = vec![0; packet.len()].into_boxed_slice();
+                if packet.copy_to(&mut copy) {
+                    self.waiting.push_back((*meta, copy));
+                }
             }
             Err(NoRoute::Pending) => counters.drop_tx_waiting.bump(),
             Err(NoRoute::Unreachable) => counters.drop_tx_unreachable.bump(),

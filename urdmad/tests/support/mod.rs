@@ -4,13 +4,18 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use urdma_types::{Ip16, SlotId};
 
-use urdma_arena::{Arena, Endpoint, Meta, RxFrame};
+use proto_trp::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
+use proto_trp::wire::{Meta, PacketHead};
+use urdma_channel::{
+    Bells, Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRecords, OwnRegion, PeerPage,
+    PeerRegion,
+};
+use urdma_types::{source_port, Ip16, Qpn, SlotId};
 // The build script's arguments for the linker need the DPDK wrapper in every program of this
 // package.
 use urdma_ipc::{Attached, CmPort, ControlClient, Event, PortSharing, PortTable, RunDir, Status};
@@ -123,18 +128,40 @@ impl Drop for Daemon {
 pub struct Process {
     pub client: ControlClient,
     pub attached: Attached,
-    pub endpoint: Endpoint,
+    pub records: OwnRecords,
+    channel: Channel,
+    page: OwnPage,
+}
+
+/// A packet that a process has received.
+pub struct Packet {
+    pub meta: Meta,
+    pub octets: Vec<u8>,
 }
 
 impl Process {
     pub fn attach(run_dir: &RunDir) -> Self {
         let client = ControlClient::connect(run_dir, "test").unwrap();
-        let (attached, fd) = client.attach(false).unwrap();
-        let endpoint = endpoint(fd, attached.slot);
+        Self::with(client)
+    }
+
+    pub fn with(client: ControlClient) -> Self {
+        let (attached, memory) = client.attach(false).unwrap();
+        let (region, region_fd) =
+            OwnRegion::create(&ChannelConfig::PACKETS, attached.slot).unwrap();
+        let (page, page_fd) = OwnPage::create().unwrap();
+        let (records, records_fd) = OwnRecords::create().unwrap();
+        let fds = [region_fd.as_fd(), page_fd.as_fd(), records_fd.as_fd()];
+        client.offer_channel(0, &fds).unwrap();
+        let mut channel = Channel::new(region);
+        let incoming = Incoming::new(PeerRegion::open(memory.region).unwrap());
+        channel.attach(incoming, PeerPage::open(memory.page).unwrap());
         Self {
             client,
             attached,
-            endpoint,
+            records,
+            channel,
+            page,
         }
     }
 
@@ -155,43 +182,84 @@ impl Process {
         SlotId::new(self.attached.slot).unwrap()
     }
 
-    /// Sends a datagram, as soon as a frame is free and the receiver's ring has room.
-    pub fn send(&mut self, to: SlotId, meta: &Meta, octets: &[u8]) {
-        eventually("a datagram is sent", || self.try_send(to, meta, octets));
+    /// Sends a packet of this process to urdmad, as soon as there is room.
+    pub fn send(&mut self, meta: &Meta, octets: &[u8]) {
+        eventually("a packet is sent", || self.try_send(meta, octets));
     }
 
-    /// Sends a datagram if a frame is free and the receiver's ring has room.
-    pub fn try_send(&mut self, to: SlotId, meta: &Meta, octets: &[u8]) -> bool {
-        let Some(mut frame) = self.endpoint.alloc(octets.len()) else {
+    /// Sends a packet of this process to urdmad if there is room.
+    pub fn try_send(&mut self, meta: &Meta, octets: &[u8]) -> bool {
+        let meta = Meta {
+            src_port: source_port(Qpn::new(self.slot(), 1)),
+            ..*meta
+        };
+        let head = PacketHead {
+            meta,
+            is_passed_on: false,
+        };
+        self.try_send_as(&head, octets)
+    }
+
+    /// Sends a packet with any head if there is room.
+    pub fn try_send_as(&mut self, head: &PacketHead, octets: &[u8]) -> bool {
+        let mut cell = [0; MESSAGE_HEAD_LEN];
+        head.encode(&mut cell);
+        if octets.len() <= CELL_PAYLOAD_LEN {
+            self.try_write(&[&cell, octets].concat(), &[])
+        } else {
+            self.try_write(&cell, octets)
+        }
+    }
+
+    /// Writes a message if there is room.
+    pub fn try_write(&mut self, in_cell: &[u8], in_frame: &[u8]) -> bool {
+        self.channel.complete(|_| ());
+        let Some(mut room) = self.channel.begin(Kind::Work, in_frame.len()) else {
             return false;
         };
-        frame.data_mut()[..octets.len()].copy_from_slice(octets);
-        frame.set_meta(meta);
-        self.endpoint.send(to, frame, octets.len()).is_ok()
+        room.octets_mut()[..in_cell.len()].copy_from_slice(in_cell);
+        room.payload_mut().copy_from_slice(in_frame);
+        room.publish(in_cell.len(), 0);
+        self.channel.notify();
+        true
     }
 
-    /// Waits for a datagram.
-    pub fn receive(&mut self) -> Option<RxFrame> {
+    /// The next packet, if there is one.
+    pub fn poll(&mut self) -> Option<Packet> {
+        let mut cell = [0; CELL_LEN];
+        let Next::Message { len, payload, .. } = self.channel.next(&mut cell, |_| ()) else {
+            return None;
+        };
+        let head = PacketHead::parse(&cell[..len]).unwrap();
+        let mut octets = cell[MESSAGE_HEAD_LEN..len].to_vec();
+        if let Some(payload) = payload {
+            octets = vec![0; payload.len()];
+            let incoming = self.channel.incoming().unwrap();
+            assert!(incoming.copy_payload(payload, 0, &mut octets));
+        }
+        self.channel.settle();
+        self.channel.notify();
+        Some(Packet {
+            meta: head.meta,
+            octets,
+        })
+    }
+
+    /// Waits for a packet.
+    pub fn receive(&mut self) -> Option<Packet> {
         let start = Instant::now();
+        let mut bells = Bells::default();
         while start.elapsed() < LIMIT {
-            if let Some(frame) = self.endpoint.recv() {
-                return Some(frame);
+            if let Some(packet) = self.poll() {
+                return Some(packet);
             }
-            self.endpoint.park(Some(Duration::from_millis(100)));
+            self.page.listen(&mut bells);
+            self.channel.listen(&mut bells);
+            let limit = Some(Duration::from_millis(100));
+            self.page.park(&bells, limit, || self.channel.has_work());
         }
         None
     }
-}
-
-pub fn endpoint(fd: OwnedFd, slot: u8) -> Endpoint {
-    let arena = Arena::from_fd(fd).unwrap();
-    Endpoint::attach(&arena, SlotId::new(slot).unwrap()).unwrap()
-}
-
-pub fn octets(frame: &RxFrame) -> Vec<u8> {
-    let mut octets = vec![0; frame.len()];
-    assert!(frame.copy_to_slice(0, &mut octets));
-    octets
 }
 
 /// Waits until `is_so`.

@@ -1,7 +1,7 @@
 //! Datagrams in.
 
 use std::net::{IpAddr, Ipv6Addr};
-use urdma_types::Ip16;
+use urdma_types::{Ip16, Qpn};
 
 use proto_trp::conn::{Completion, CompletionOp, Host, PlaceError, Sge, Status};
 use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
@@ -9,6 +9,7 @@ use urdma_underlay::internet_checksum;
 
 use super::super::memory::{ListKind, QpHost};
 use super::super::packet_body::PacketBody;
+use super::super::receive::Origin;
 use super::super::shard::Shard;
 use super::super::srq::NotTaken;
 use super::super::types::{Gid, Info, WorkCompletion};
@@ -32,12 +33,19 @@ impl Shard {
         info: &Info,
         head: &[u8],
         body: &PacketBody,
+        origin: &Origin,
     ) {
         // R12-7
         let Ok(header) = DatagramHeader::parse(head, body.len()) else {
             self.counters.malformed += 1;
             return;
         };
+        // C7.1-2
+        let sender = Qpn::from_u32(header.source_qpn).map(Qpn::slot);
+        if matches!(origin, Origin::Local(slot) if sender != Some(*slot)) {
+            self.counters.wrong_source += 1;
+            return;
+        }
         let destination = Gid(header.destination_gid);
         if is_group(&destination.0) {
             let is_own = is_ours(info, Gid(header.source_gid));
@@ -184,13 +192,13 @@ fn grh(header: &DatagramHeader, len: usize) -> [u8; GRH_LEN] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rig::{arena, engine, qp_config, until, Events, GID};
+    use crate::rig::{engine, instance, qp_config, until, Events, GID};
     use crate::{CqConfig, DatagramModify, DatagramWr, Payload, QpState, RecvWr, SendFlags};
     use std::sync::Arc;
 
     #[test]
     fn messages_without_and_with_a_short_receive_are_counted_apart() {
-        let engine = engine(arena(), 1);
+        let engine = engine(&instance(), 1);
         let pd = engine.alloc_pd().unwrap();
         let config = CqConfig::with_depth(16);
         let cq = engine.create_cq(config).unwrap();

@@ -2,14 +2,16 @@
 
 use proto_trp::conn::{Host, ProtectionError, QpState, Status, Time};
 use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};
-use urdma_arena::{Meta, SendError};
+use proto_trp::wire::{Meta, PacketHead};
 use urdma_types::{source_port, udp_port, Ip16, Qpn, SlotId};
 
 use super::super::lease::{LeasedQueue, RouteId};
+use super::super::memory::QpHost;
+use super::super::packets::{self, NoRoom};
 use super::super::path::{metadata, NextHop};
 use super::super::shard::Shard;
 use super::handle::{AddressHandle, HandleTarget};
-use super::pair::DatagramEntry;
+use super::pair::{DatagramEntry, Queues};
 use super::queue::Source;
 use super::table::split;
 
@@ -24,7 +26,7 @@ const OWN_QKEY: u32 = 1 << 31;
 /// Where one message goes first.
 #[derive(Clone, Copy)]
 enum Egress {
-    /// Into a slot's ring.
+    /// To a slot.
     Slot(SlotId, Meta),
     /// Out through the lease.
     Lease(RouteId),
@@ -36,7 +38,7 @@ enum Egress {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sent {
     Gone,
-    /// No frame, or a full ring.
+    /// A full channel, or no buffer.
     NoRoom,
     Failed(Status),
 }
@@ -123,30 +125,38 @@ impl Shard {
         to: SlotId,
         meta: &Meta,
     ) -> Sent {
-        let Some(mut frame) = self.endpoint.alloc(packet.len) else {
-            self.counters.no_frame += 1;
-            return Sent::NoRoom;
-        };
-        let room = frame.data_mut().get_mut(..packet.len);
-        if self.write(index, packet, room).is_err() {
-            return Sent::Failed(Status::LocalProtectionError);
-        }
-        frame.set_meta(meta);
-        if let Some(capture) = &mut self.capture {
-            capture.add(self.slot, to, &frame.data_mut()[..packet.len]);
-        }
-        match self.endpoint.send(to, frame, packet.len) {
-            Ok(()) => {
-                self.counters.sent += 1;
-                Sent::Gone
-            }
-            Err((_, SendError::Full)) => {
-                self.outbox.ring_full += 1;
-                Sent::NoRoom
+        match self.make_room(to, packet.len) {
+            Ok(()) => {}
+            Err(NoRoom::Full) => {
+                self.counters.channel_full += 1;
+                return Sent::NoRoom;
             }
             // There is no process in the slot: lost.
-            Err((_, SendError::Dead)) => Sent::Gone,
+            Err(NoRoom::Dead) => return Sent::Gone,
         }
+        let (Some(channel), Some(entry)) = (self.channels.get_mut(to), self.datagrams.get(index))
+        else {
+            return Sent::Gone;
+        };
+        let room = packets::room(channel, packet.len).and_then(|room| room.get_mut(..packet.len));
+        let Some(room) = room else {
+            return Sent::NoRoom;
+        };
+        let (queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+        if packet.write(&queues, &mut host, room).is_err() {
+            return Sent::Failed(Status::LocalProtectionError);
+        }
+        if let Some(capture) = &mut self.capture {
+            capture.add(self.slot, to, &[room]);
+        }
+        let head = PacketHead {
+            meta: *meta,
+            is_passed_on: false,
+        };
+        packets::publish(channel, packet.len, &head, packet.len);
+        self.channels.note_doorbell(to);
+        self.counters.sent += 1;
+        Sent::Gone
     }
 
     fn send_datagram_leased(
@@ -156,11 +166,17 @@ impl Shard {
         route: RouteId,
     ) -> Sent {
         let Some(mut buffer) = self.lease.as_mut().and_then(|lease| lease.alloc(route)) else {
-            self.counters.no_frame += 1;
+            self.counters.no_buffer += 1;
             return Sent::NoRoom;
         };
         let room = buffer.data_mut().get_mut(..packet.len);
-        let written = self.write(index, packet, room);
+        let written = match (self.datagrams.get(index), room) {
+            (Some(entry), Some(room)) => {
+                let (queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
+                packet.write(&queues, &mut host, room)
+            }
+            _ => Err(ProtectionError::Bounds),
+        };
         let Some(lease) = &mut self.lease else {
             return Sent::Gone;
         };
@@ -171,31 +187,6 @@ impl Shard {
         lease.send(buffer, packet.len, route, 0);
         self.counters.sent += 1;
         Sent::Gone
-    }
-
-    /// Writes header and message of the oldest request into `room`, if that is as long.
-    fn write(
-        &mut self,
-        index: u16,
-        packet: &OutgoingPacket,
-        room: Option<&mut [u8]>,
-    ) -> Result<(), ProtectionError> {
-        let (Some(entry), Some(room)) = (self.datagrams.get(index), room) else {
-            return Err(ProtectionError::Bounds);
-        };
-        let (queues, mut host) = split(entry, &mut self.regions, &mut self.notes);
-        let Some((_, source)) = queues.sends.front() else {
-            return Err(ProtectionError::Bounds);
-        };
-        let at = packet.header.encode(room);
-        let message = &mut room[at.map_err(|_| ProtectionError::Bounds)?..];
-        match source {
-            Source::Sges(sges) => host.gather(sges, 0, message),
-            Source::Inline(octets) => {
-                message.copy_from_slice(octets);
-                Ok(())
-            }
-        }
     }
 }
 
@@ -234,6 +225,27 @@ impl OutgoingPacket {
             },
             len: HEADER_LEN + usize::try_from(request.length).ok()?,
         })
+    }
+
+    /// Writes header and message of the oldest request into room of this length.
+    fn write(
+        &self,
+        queues: &Queues<'_>,
+        host: &mut QpHost<'_>,
+        room: &mut [u8],
+    ) -> Result<(), ProtectionError> {
+        let Some((_, source)) = queues.sends.front() else {
+            return Err(ProtectionError::Bounds);
+        };
+        let at = self.header.encode(room);
+        let message = &mut room[at.map_err(|_| ProtectionError::Bounds)?..];
+        match source {
+            Source::Sges(sges) => host.gather(sges, 0, message),
+            Source::Inline(octets) => {
+                message.copy_from_slice(octets);
+                Ok(())
+            }
+        }
     }
 }
 

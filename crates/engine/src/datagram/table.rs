@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use proto_trp::conn::QpState;
 
-use super::super::cma::NEVER;
 use super::super::index_table::{FirstIndex, IndexTable};
 use super::super::memory::QpHost;
 use super::super::mr::MrTable;
@@ -124,8 +123,6 @@ pub(super) fn split<'a>(
         remote_qpn: 0,
         counts,
         notes,
-        refer_from: NEVER,
-        referred: None,
     };
     (queues, host)
 }

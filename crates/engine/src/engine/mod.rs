@@ -17,13 +17,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use proto_trp::conn::PostError;
-use urdma_arena::MappedArena;
+use urdma_channel::Directory;
 use urdma_ipc::{ControlClient, RunDir};
 use urdma_types::SlotId;
 use urdma_ucma::Ucma;
 
 use super::control_socket::ControlSocket;
 use super::events::EventSink;
+use super::in_process::InProcess;
 use super::lock::{Guard, SpinLock};
 use super::qp::PolledTable;
 use super::shard::Shard;
@@ -37,8 +38,10 @@ pub struct Engine {
     pub(super) shard: SpinLock<Shard>,
     pub(super) polled: PolledTable,
     pub(super) sleep_control: SleepControl,
-    /// Whether connections inside the host use channels.
-    pub(super) has_channels: bool,
+    /// Which slots of the instance have a process.
+    pub(super) directory: Arc<Directory>,
+    /// The instance, if it is in this process.
+    pub(super) in_process: Option<Arc<InProcess>>,
     pub(super) is_dead: AtomicBool,
     pub(super) contended_polls: AtomicU32,
     /// A request waits for others, until the next poll: see `batch.rs`.
@@ -57,9 +60,6 @@ pub struct Engine {
     pub(super) forks: u32,
     /// For threads and drivers that need a reference of their own.
     pub(super) myself: Weak<Engine>,
-    /// The last field, since the fields before it refer to the arena; none when the arena stays
-    /// mapped.
-    pub(super) _mapping: Option<MappedArena>,
 }
 
 impl Drop for Engine {

@@ -7,11 +7,11 @@ use proto_trp::conn::{PostError, QpState, RecvWr, SendWr};
 use urdma_types::Qpn;
 
 use super::Engine;
+use crate::clock;
 use crate::path::{self, NextHop, PeerPath, PeerSource};
 use crate::qp::{Qp, QpConfig};
 use crate::shard::{host, Shard};
 use crate::types::{EngineError, QpAttributes, QpModify};
-use crate::{capture, clock};
 
 impl Engine {
     /// A new queue pair in RESET.
@@ -119,9 +119,6 @@ impl Engine {
         let mut max_datagram = 0;
         if let Some(hop) = hop {
             max_datagram = path::max_datagram(&self.info, hop);
-            if shard.capture.is_some() {
-                max_datagram = max_datagram.min(capture::MAX_DATAGRAM);
-            }
             let path = self.path_for(shard, qp, hop)?;
             shard.forget_path(index);
             if let Some(entry) = shard.entry(qp) {
@@ -144,7 +141,7 @@ impl Engine {
         let sgid_index = entry.attributes.sgid_index;
         Ok(match hop {
             NextHop::Local if shard.channels.has(remote.slot()) => PeerPath::Channel(remote.slot()),
-            NextHop::Local => PeerPath::Local(remote.slot()),
+            NextHop::Local => PeerPath::Ended,
             NextHop::Remote { ip, mac } => {
                 let local = (qp.number(), sgid_index);
                 let meta = path::metadata(ip, local, remote.slot());
@@ -200,11 +197,13 @@ impl Engine {
     /// [`PostError::InvalidState`]: none, in this state.
     pub fn send_room(&self, qp: &Qp) -> Result<u32, PostError> {
         let mut shard = self.lock_for_post()?;
+        let index = qp.number().index();
+        shard.read_counts_of(index);
         let entry = shard.entry(qp).ok_or(PostError::InvalidState)?;
         if !entry.conn.state().takes_send() {
             return Err(PostError::InvalidState);
         }
-        let waiting = self.polled.get(qp.number().index());
+        let waiting = self.polled.get(index);
         let used = entry.conn.sends_outstanding() + waiting.send_waiting(&entry.counts);
         Ok(qp.caps().max_send_wr.saturating_sub(used))
     }
@@ -217,12 +216,15 @@ impl Engine {
     pub fn post_send(&self, qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
+        let max = qp.caps().max_send_wr;
+        if self.sends_in_use(&mut shard, qp)? >= max {
+            shard.read_counts_of(index);
+            if self.sends_in_use(&mut shard, qp)? >= max {
+                return Err(PostError::QueueFull);
+            }
+        }
         let found = shard.entry_and_host(qp);
         let (entry, regions, notes) = found.ok_or(PostError::InvalidState)?;
-        let waiting = self.polled.get(index).send_waiting(&entry.counts);
-        if entry.conn.sends_outstanding() + waiting >= qp.caps().max_send_wr {
-            return Err(PostError::QueueFull);
-        }
         let mut host = host!(entry, *regions, *notes);
         let octets = entry.conn.post_send(clock::now, wr, &mut host)?;
         shard.transmit_posted(index, octets);
@@ -231,6 +233,14 @@ impl Engine {
         }
         self.sleep_control.wake_if_due(&mut shard);
         Ok(())
+    }
+
+    /// Places of the send queue in use: by requests, and by completions that were not polled.
+    #[inline]
+    fn sends_in_use(&self, shard: &mut Shard, qp: &Qp) -> Result<u32, PostError> {
+        let entry = shard.entry(qp).ok_or(PostError::InvalidState)?;
+        let polled = self.polled.get(qp.number().index());
+        Ok(entry.conn.sends_outstanding() + polled.send_waiting(&entry.counts))
     }
 
     /// Posts a receive request.

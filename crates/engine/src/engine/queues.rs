@@ -25,7 +25,7 @@ impl Engine {
         if shard.cq_count >= LIMITS.max_cq {
             return Err(EngineError::NoMemory);
         }
-        let cq = Cq::new(config)?;
+        let cq = Cq::of(config, self.info.slot)?;
         shard.cq_count += 1;
         Ok(cq)
     }

@@ -1,30 +1,11 @@
 //! Connections over channels.
 
 use std::io::Read;
-use std::sync::Arc;
 use std::time::Duration;
 
-use urdma_engine::{Access, Engine, Notify, Parts, QpState, RemoteAddr, SendOp, Status};
+use urdma_engine::{Access, Notify, QpState, RemoteAddr, SendOp, Status};
 
-use crate::rig::{arena, connect, pair_of, parts, until, End, MAX_WAIT};
-
-fn engine_in(arena: urdma_arena::Arena, slot: u8) -> Arc<Engine> {
-    Engine::start(Parts {
-        channels: true,
-        ..parts(arena, slot)
-    })
-    .unwrap()
-}
-
-/// Two connected ends with `octets` of memory each.
-fn pair(octets: usize) -> (End, End) {
-    let arena = arena();
-    pair_of(
-        [1, 2].map(|slot| engine_in(arena, slot)),
-        octets,
-        Access::all(),
-    )
-}
+use crate::rig::{connect, engine, instance, pair, until, End, MAX_WAIT};
 
 /// Lengths around those of cells, frames and segments.
 const LENGTHS: [usize; 10] = [0, 1, 80, 81, 2048, 2049, 65_536, 65_537, 200_000, 5_000_000];
@@ -138,8 +119,8 @@ fn message_without_a_receive_request_waits_for_one() {
 
 #[test]
 fn message_to_a_queue_pair_that_is_not_connected_yet_waits() {
-    let arena = arena();
-    let [a, b] = [1, 2].map(|slot| End::new(engine_in(arena, slot), 64));
+    let instance = instance();
+    let [a, b] = [1, 2].map(|slot| End::new(engine(&instance, slot), 64));
     a.init(Access::all());
     b.init(Access::all());
     b.receive(2, &[b.sge(0, 8)]).unwrap();
@@ -169,7 +150,7 @@ fn write_without_the_right_ends_both_queue_pairs() {
 
 #[test]
 fn two_queue_pairs_of_one_process_are_connected() {
-    let engine = engine_in(arena(), 1);
+    let engine = engine(&instance(), 1);
     let [a, b] = [(); 2].map(|()| End::new(engine.clone(), 100_000));
     connect(&a, &b, Access::all());
     b.receive(1, &[b.sge(0, 100_000)]).unwrap();
@@ -201,7 +182,7 @@ fn request_that_the_peer_took_succeeds_though_its_process_ends_and_the_next_one_
     a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     b.expect(1, Status::Success);
     let slot = b.engine.info().slot;
-    a.engine.peer_slot_gone(slot, 0);
+    a.engine.peer_slot_gone(slot, 1);
     a.expect(2, Status::Success);
     a.post(3, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     a.expect(3, Status::RetryExceeded);

@@ -4,20 +4,19 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use urdma_arena::Arena;
-use urdma_engine::{Access, Engine, Gid, GidEntry, QpModify, QpState, SendOp, Status};
+use urdma_engine::{Access, Engine, Gid, GidEntry, InProcess, QpModify, QpState, SendOp, Status};
 use urdma_ipc::message::{FromClient, FromDaemon, QpTarget};
 use urdma_ipc::packet::{PacketListener, PacketSocket, PACKET_OCTETS_MAX};
 use urdma_ipc::{Answer, ControlClient, Event, Request, RunDir};
 
-use crate::rig::{arena, parts, until, End};
+use crate::rig::{instance, parts, until, End};
 
 /// The other end of an engine's conversation.
 struct Daemon(PacketSocket);
 
 impl Daemon {
     /// An engine in `slot`, and its daemon.
-    fn of_engine(arena: Arena, slot: u8) -> (Daemon, Arc<Engine>) {
+    fn of_engine(instance: &Arc<InProcess>, slot: u8) -> (Daemon, Arc<Engine>) {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("urdma-daemon-{}-{number}", std::process::id());
@@ -46,7 +45,7 @@ impl Daemon {
         let client = client.join().unwrap();
         std::fs::remove_dir_all(directory).unwrap();
 
-        let mut parts = parts(arena, slot);
+        let mut parts = parts(instance, slot);
         parts.gids.push(GidEntry {
             gid: Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1]),
             netdev: None,
@@ -95,9 +94,9 @@ impl Daemon {
 
 /// Two ends in INIT without rights for the peer, and their daemons.
 fn two_ends() -> [(Daemon, End); 2] {
-    let arena = arena();
+    let instance = instance();
     [1, 2].map(|slot| {
-        let (daemon, engine) = Daemon::of_engine(arena, slot);
+        let (daemon, engine) = Daemon::of_engine(&instance, slot);
         let end = End::new(engine, 64);
         end.init(Access::LOCAL_WRITE);
         (daemon, end)

@@ -8,7 +8,7 @@ use urdma_engine::{
     Sge, Srq, SrqConfig, Status, WorkCompletion, XrcRole,
 };
 
-use crate::rig::{arena, engine, until, Events, GID};
+use crate::rig::{engine, instance, until, Events, GID};
 
 const QKEY: u32 = 0x1111_2222;
 /// Octets before a message in the receive buffer.
@@ -215,10 +215,10 @@ fn sharing(engine: &Arc<Engine>, limit: u32) -> (DatagramEnd, Arc<Srq>) {
 }
 
 fn two() -> (DatagramEnd, DatagramEnd) {
-    let arena = arena();
+    let instance = instance();
     (
-        DatagramEnd::new(&engine(arena, 1)),
-        DatagramEnd::new(&engine(arena, 2)),
+        DatagramEnd::new(&engine(&instance, 1)),
+        DatagramEnd::new(&engine(&instance, 2)),
     )
 }
 
@@ -264,7 +264,7 @@ fn message_inline_empty_and_of_full_size_arrive() {
 
 #[test]
 fn message_to_itself_arrives() {
-    let a = DatagramEnd::new(&engine(arena(), 1));
+    let a = DatagramEnd::new(&engine(&instance(), 1));
     a.receive(1, &[a.sge(0, 100)]);
     a.send(2, &a, Payload::Inline(&[b"me"])).unwrap();
     a.expect(2, Status::Success);
@@ -367,8 +367,8 @@ fn memory_that_is_not_registered_is_neither_sent_nor_written() {
 
 #[test]
 fn shared_receive_queue_of_another_domain_takes_keys_of_its_own_domain() {
-    let arena = arena();
-    let (a, other) = (engine(arena, 1), engine(arena, 2));
+    let instance = instance();
+    let (a, other) = (engine(&instance, 1), engine(&instance, 2));
     let a = DatagramEnd::new(&a);
     let owner = DatagramEnd::new(&other);
     let srq = SrqConfig {
@@ -424,8 +424,11 @@ fn message_longer_than_the_receive_is_dropped_and_the_receive_takes_the_next_tha
 
 #[test]
 fn message_longer_than_a_shared_receive_is_dropped_and_takes_nothing_off_the_queue() {
-    let arena = arena();
-    let (a, host) = (DatagramEnd::new(&engine(arena, 1)), engine(arena, 2));
+    let instance = instance();
+    let (a, host) = (
+        DatagramEnd::new(&engine(&instance, 1)),
+        engine(&instance, 2),
+    );
     let (b, srq) = sharing(&host, 1);
     let wr = RecvWr {
         wr_id: 1,
@@ -451,8 +454,11 @@ fn message_longer_than_a_shared_receive_is_dropped_and_takes_nothing_off_the_que
 
 #[test]
 fn shared_receive_into_foreign_memory_fails_the_receiver() {
-    let arena = arena();
-    let (a, host) = (DatagramEnd::new(&engine(arena, 1)), engine(arena, 2));
+    let instance = instance();
+    let (a, host) = (
+        DatagramEnd::new(&engine(&instance, 1)),
+        engine(&instance, 2),
+    );
     let (b, srq) = sharing(&host, 0);
     let foreign = Sge {
         lkey: b.key ^ 1,
@@ -542,7 +548,7 @@ fn message_to_a_vacant_slot_is_lost_and_later_ones_arrive() {
 
 #[test]
 fn address_handles_name_gids_that_exist() {
-    let a = DatagramEnd::new(&engine(arena(), 1));
+    let a = DatagramEnd::new(&engine(&instance(), 1));
     let refused = a.engine.create_ah(a.pd, 1, GID, 0);
     assert_eq!(refused.unwrap_err(), EngineError::Invalid);
     let elsewhere = Gid([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use urdma_arena::Reaper;
 use urdma_engine::{
     Access, AsyncKind, Engine, EngineError, EventSink, Parts, Personality, QpModify, QpState,
     SendOp, SlotId, Status,
 };
 
-use crate::rig::{arena, engine, pair, pair_of, parts, still_pair, until, End, Events, DEPTH};
+use crate::rig::{engine, instance, pair, pair_of, parts, still_pair, until, End, Events, DEPTH};
 
 #[test]
 fn destroyed_peer_ends_what_is_sent_to_it() {
@@ -30,7 +29,7 @@ fn destroyed_peer_ends_what_is_sent_to_it() {
 fn send_that_arrived_is_a_success_though_its_receiver_stops_at_once() {
     for destroys in [false, true] {
         // No thread may send the acknowledgement meanwhile.
-        let (a, b) = still_pair(arena(), 64);
+        let (a, b) = still_pair(&instance(), 64);
         b.receive(1, &[b.sge(0, 8)]).unwrap();
         a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
         b.expect(1, Status::Success);
@@ -58,7 +57,7 @@ fn kinds(end: &End) -> Vec<AsyncKind> {
 fn end_of_the_peer_changes_nothing_at_an_idle_end_and_its_next_send_fails() {
     let (a, b) = pair(64);
     a.receive(1, &[a.sge(0, 8)]).unwrap();
-    a.engine.peer_slot_gone(b.engine.info().slot, 0);
+    a.engine.peer_slot_gone(b.engine.info().slot, 1);
     assert!(a.poll().is_empty());
     assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
     assert_eq!(kinds(&a), []);
@@ -74,39 +73,39 @@ fn end_of_the_peer_changes_nothing_at_an_idle_end_and_its_next_send_fails() {
 // slot.
 #[test]
 fn end_of_a_process_is_not_that_of_the_next_one_in_its_slot() {
-    let arena = arena();
-    let first = engine(arena, 1);
-    let leaver = Engine::start_without_thread(parts(arena, 2)).unwrap();
+    let instance = instance();
+    let first = engine(&instance, 1);
+    let leaver = Engine::start_without_thread(parts(&instance, 2)).unwrap();
     let (a, _b) = pair_of([first.clone(), leaver], 64, Access::all());
     let slot = urdma_types::SlotId::new(2).unwrap();
-    Reaper::new(&arena).reset(slot);
-    let (c, d) = pair_of([first.clone(), engine(arena, 2)], 64, Access::all());
-    first.peer_slot_gone(SlotId::new(2).unwrap(), 0);
+    assert_eq!(instance.end(slot), 1);
+    let (c, d) = pair_of([first.clone(), engine(&instance, 2)], 64, Access::all());
+    first.peer_slot_gone(SlotId::new(2).unwrap(), 1);
     d.receive(1, &[d.sge(0, 8)]).unwrap();
     c.post(2, SendOp::Send, &[c.sge(0, 8)]).unwrap();
     c.expect(2, Status::Success);
     d.expect(1, Status::Success);
     a.post(3, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     a.expect(3, Status::RetryExceeded);
-    first.peer_slot_gone(SlotId::new(2).unwrap(), 1);
+    first.peer_slot_gone(SlotId::new(2).unwrap(), 2);
     c.post(4, SendOp::Send, &[c.sge(0, 8)]).unwrap();
     c.expect(4, Status::RetryExceeded);
 }
 
 #[test]
 fn end_of_the_peer_is_the_end_of_an_rnics_queue_pair() {
-    let arena = arena();
+    let instance = instance();
     let rnic = |slot| {
         Engine::start(Parts {
             personality: Personality::Iwarp,
-            ..parts(arena, slot)
+            ..parts(&instance, slot)
         })
     };
     let (a, b) = pair_of([1, 2].map(|slot| rnic(slot).unwrap()), 64, Access::all());
     a.receive(1, &[a.sge(0, 8)]).unwrap();
-    a.engine.peer_slot_gone(SlotId::new(3).unwrap(), 0);
+    a.engine.peer_slot_gone(SlotId::new(3).unwrap(), 1);
     assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
-    a.engine.peer_slot_gone(b.engine.info().slot, 0);
+    a.engine.peer_slot_gone(b.engine.info().slot, 1);
     a.expect(1, Status::WorkRequestFlushed);
     assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Error);
     assert_eq!(kinds(&a), [AsyncKind::QpFatal]);
@@ -122,7 +121,7 @@ fn message_that_was_taken_is_a_success_though_its_process_ends_before_it_answers
         (Some(7), true),
         (Some(7), false),
     ] {
-        let (a, b) = still_pair(arena(), 64);
+        let (a, b) = still_pair(&instance(), 64);
         b.receive(1, &[b.sge(0, 8)]).unwrap();
         let op = match imm {
             None => SendOp::Send,
@@ -132,7 +131,7 @@ fn message_that_was_taken_is_a_success_though_its_process_ends_before_it_answers
         };
         a.post_with(2, op, imm, signaled, &[a.sge(0, 8)]).unwrap();
         b.expect(1, Status::Success);
-        a.engine.peer_slot_gone(b.engine.info().slot, 0);
+        a.engine.peer_slot_gone(b.engine.info().slot, 1);
         if signaled {
             a.expect(2, Status::Success);
         }
@@ -143,14 +142,14 @@ fn message_that_was_taken_is_a_success_though_its_process_ends_before_it_answers
 
 #[test]
 fn message_that_was_not_taken_fails_with_its_process() {
-    let (a, b) = still_pair(arena(), 64);
+    let (a, b) = still_pair(&instance(), 64);
     b.receive(1, &[b.sge(0, 8)]).unwrap();
     for wr_id in [2, 3] {
         a.post(wr_id, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     }
     // The second is refused for want of a receive request, and its refusal not sent.
     b.expect(1, Status::Success);
-    a.engine.peer_slot_gone(b.engine.info().slot, 0);
+    a.engine.peer_slot_gone(b.engine.info().slot, 1);
     let ended = a.wait(2).into_iter().map(|wc| wc.completion);
     let ended: Vec<_> = ended.map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(ended, [(2, Status::Success), (3, Status::RetryExceeded)]);
@@ -158,7 +157,7 @@ fn message_that_was_not_taken_fails_with_its_process() {
 
 #[test]
 fn queue_pair_that_stops_acknowledges_what_it_has_taken() {
-    let (a, b) = still_pair(arena(), 64);
+    let (a, b) = still_pair(&instance(), 64);
     b.receive(1, &[b.sge(0, 8)]).unwrap();
     // The request is unsignaled, so no acknowledgement is requested.
     a.post_with(2, SendOp::Send, None, false, &[a.sge(0, 8)])
@@ -175,7 +174,7 @@ fn queue_pair_that_stops_acknowledges_what_it_has_taken() {
 
 #[test]
 fn send_to_a_queue_pair_in_error_fails_at_once() {
-    let (a, b) = still_pair(arena(), 64);
+    let (a, b) = still_pair(&instance(), 64);
     let failed = QpModify {
         state: Some(QpState::Error),
         ..QpModify::default()
@@ -196,7 +195,7 @@ fn peer_slot_gone_after_its_last_acknowledgement_leaves_the_send_a_success() {
         a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();
         b.expect(1, Status::Success);
         b.engine.destroy_qp(&b.qp).unwrap();
-        a.engine.peer_slot_gone(b.engine.info().slot, 0);
+        a.engine.peer_slot_gone(b.engine.info().slot, 1);
         a.expect(1, Status::Success);
     }
 }
@@ -208,7 +207,7 @@ fn peer_that_said_goodbye_before_its_slot_is_gone_flushes_nothing() {
     a.receive(2, &[a.sge(0, 8)]).unwrap();
     b.post(1, SendOp::Send, &[b.sge(0, 8)]).unwrap();
     b.engine.destroy_qp(&b.qp).unwrap();
-    a.engine.peer_slot_gone(b.engine.info().slot, 0);
+    a.engine.peer_slot_gone(b.engine.info().slot, 1);
     a.expect(1, Status::Success);
     assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
     assert!(a.poll().is_empty());
@@ -216,7 +215,7 @@ fn peer_that_said_goodbye_before_its_slot_is_gone_flushes_nothing() {
 
 #[test]
 fn send_to_a_vacant_slot_fails_at_once() {
-    let a = crate::rig::End::new(crate::rig::engine(crate::rig::arena(), 1), 64);
+    let a = crate::rig::End::new(crate::rig::engine(&crate::rig::instance(), 1), 64);
     a.init(urdma_engine::Access::all());
     a.connect(0x0002_0001);
     a.post(1, SendOp::Send, &[a.sge(0, 8)]).unwrap();

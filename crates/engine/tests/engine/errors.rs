@@ -100,7 +100,7 @@ fn full_queues_are_refused_and_take_more_after_polling() {
 
 #[test]
 fn modify_that_skips_a_state_or_names_no_reachable_peer_is_refused() {
-    let end = End::new(engine(crate::rig::arena(), 1), 64);
+    let end = End::new(engine(&crate::rig::instance(), 1), 64);
     let to = |state| QpModify {
         state: Some(state),
         remote_qpn: Some(0x0002_0001),
@@ -123,7 +123,7 @@ fn modify_that_skips_a_state_or_names_no_reachable_peer_is_refused() {
 
 #[test]
 fn objects_in_use_are_not_given_back() {
-    let end = End::new(engine(crate::rig::arena(), 1), 64);
+    let end = End::new(engine(&crate::rig::instance(), 1), 64);
     assert_eq!(end.engine.destroy_cq(&end.cq), Err(EngineError::Busy));
     assert_eq!(end.engine.dealloc_pd(end.pd), Err(EngineError::Busy));
     end.engine.destroy_qp(&end.qp).unwrap();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use urdma_engine::{Access, EngineError, RemoteAddr, SendOp, Sge, Status};
 
-use crate::rig::{arena, connect, engine, pair, pair_in, until, End};
+use crate::rig::{connect, engine, instance, pair, pair_in, until, End};
 
 /// A work request is copied when it is posted: what the application writes over it afterwards is
 /// not looked at.
@@ -38,8 +38,8 @@ fn request_changed_after_it_was_posted_does_what_it_was() {
 /// memory that is no longer theirs.
 #[test]
 fn destroy_with_packets_in_flight_touches_nothing_afterwards() {
-    let arena = arena();
-    let (first, second) = (engine(arena, 1), engine(arena, 2));
+    let instance = instance();
+    let (first, second) = (engine(&instance, 1), engine(&instance, 2));
     for round in 0..12 {
         let a = End::new(Arc::clone(&first), 1 << 16);
         let mut b = End::new(Arc::clone(&second), 1 << 16);
@@ -75,7 +75,7 @@ fn destroy_with_packets_in_flight_touches_nothing_afterwards() {
 /// Keys of one process are not to be guessed from one another.
 #[test]
 fn keys_of_regions_are_not_predictable() {
-    let end = End::new(engine(arena(), 1), 64);
+    let end = End::new(engine(&instance(), 1), 64);
     let addr = end.remote(0).to;
     let keys: Vec<u32> = (0..200)
         .map(|_| {
@@ -131,7 +131,7 @@ fn error_of_the_first_request_is_not_lost_by_the_second() {
 /// A region over the end of the address space would wrap round in every check.
 #[test]
 fn region_over_the_end_of_the_address_space_is_refused() {
-    let end = End::new(engine(arena(), 1), 64);
+    let end = End::new(engine(&instance(), 1), 64);
     let addr = end.remote(0).to;
     let register = |addr, len, iova| {
         let access = Access::LOCAL_WRITE;
@@ -146,8 +146,8 @@ fn region_over_the_end_of_the_address_space_is_refused() {
 /// Both ends end at once, with messages both ways.
 #[test]
 fn both_ends_destroyed_at_once_leave_nothing() {
-    let arena = arena();
-    let (a, b) = pair_in(arena, 4096, Access::all());
+    let instance = instance();
+    let (a, b) = pair_in(&instance, 4096, Access::all());
     for end in [&a, &b] {
         for wr_id in 0..32 {
             end.receive(wr_id, &[end.sge(0, 8)]).unwrap();

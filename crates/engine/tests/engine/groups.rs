@@ -4,11 +4,12 @@ use std::sync::Arc;
 use urdma_types::SlotId;
 
 use proto_trp::wire::datagram::group_of;
-use urdma_arena::Endpoint;
+use proto_trp::wire::message::MESSAGE_HEAD_LEN;
+use proto_trp::wire::PacketHead;
 use urdma_engine::{Engine, EngineError, Gid, Payload, QpState, Status, LIMITS};
 
 use crate::datagrams::{DatagramEnd, GRH, MTU};
-use crate::rig::{arena, engine, until};
+use crate::rig::{engine, instance, until, Guest};
 
 /// 239.1.2.3
 const GROUP: Gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3]);
@@ -19,38 +20,36 @@ const ALL_QPN: u32 = 0x00ff_ffff;
 /// A process, and slot 0, which the test plays.
 struct Site {
     engine: Arc<Engine>,
-    daemon: Endpoint,
+    daemon: Guest,
 }
 
 impl Site {
     fn new() -> Self {
-        let arena = arena();
+        let instance = instance();
+        let engine = engine(&instance, 1);
         Self {
-            daemon: Endpoint::attach(&arena, SlotId::DAEMON).unwrap(),
-            engine: engine(arena, 1),
+            daemon: Guest::of(&instance, SlotId::DAEMON, &engine),
+            engine,
         }
     }
 
-    /// Takes a datagram to a group out of slot 0's ring and hands it back to the process, as urdmad
+    /// Takes a datagram to a group off slot 0's channel and hands it back to the process, as urdmad
     /// does for a member.
     fn copy_one(&mut self) {
         let mut taken = None;
         until("slot 0 has a datagram", || {
-            taken = self.daemon.recv();
+            taken = self.daemon.take();
             taken.is_some()
         });
-        let frame = taken.unwrap();
-        let mut octets = vec![0; frame.len()];
-        assert!(frame.copy_to_slice(0, &mut octets));
-        assert_eq!(group_of(&octets, octets.len()), Some(GROUP.0));
+        let (cell, frame) = taken.unwrap();
+        let (head, in_cell) = cell.split_at(MESSAGE_HEAD_LEN);
+        let packet = if frame.is_empty() { in_cell } else { &frame };
+        assert_eq!(group_of(packet, packet.len()), Some(GROUP.0));
+        let head = PacketHead::parse(head).unwrap();
         // This is how urdmad knows that it is from here and for the network too.
-        assert_eq!(frame.meta().remote_ip, urdma_types::Ip16(GROUP.0));
-        assert_eq!(frame.meta().dst_port, 21504);
-        self.daemon.release(frame);
-        let mut copy = self.daemon.alloc(octets.len()).unwrap();
-        copy.data_mut()[..octets.len()].copy_from_slice(&octets);
-        let to = SlotId::new(1).unwrap();
-        assert!(self.daemon.send(to, copy, octets.len()).is_ok());
+        assert_eq!(head.meta.remote_ip, urdma_types::Ip16(GROUP.0));
+        assert_eq!(head.meta.dst_port, 21504);
+        self.daemon.send_packet(&PacketHead::default(), packet);
     }
 
     fn attach(&self, port: &DatagramEnd) -> Result<(), EngineError> {

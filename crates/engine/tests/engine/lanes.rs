@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use urdma_engine::{Access, Engine, EngineError, Pd, SendOp, Status};
 
-use crate::rig::{arena, connect, engine, parts, qp_config, End, DEPTH};
+use crate::rig::{connect, engine, instance, parts, qp_config, End, DEPTH};
 
 /// The first engine of a process, a lane beside it with one queue pair in a domain, and another
 /// process's end that is connected to that.
@@ -17,12 +17,12 @@ struct Rig {
 }
 
 fn rig() -> Rig {
-    let arena = arena();
-    let first = engine(arena, 1);
+    let instance = instance();
+    let first = engine(&instance, 1);
     let pd = first.alloc_pd().unwrap();
-    let lane = first.start_lane(parts(arena, 2)).unwrap();
+    let lane = first.start_lane(parts(&instance, 2)).unwrap();
     let a = End::in_lane(&first, lane.clone(), pd, 4096);
-    let b = End::new(engine(arena, 3), 4096);
+    let b = End::new(engine(&instance, 3), 4096);
     connect(&a, &b, Access::all());
     Rig {
         first,
@@ -35,16 +35,16 @@ fn rig() -> Rig {
 
 #[test]
 fn regions_of_before_and_after_are_known_in_a_lane_until_they_end() {
-    let arena = arena();
-    let first = engine(arena, 1);
+    let instance = instance();
+    let first = engine(&instance, 1);
     let pd = first.alloc_pd().unwrap();
     let early = [3u8; 64];
     let at = early.as_ptr() as u64;
     let key = first.register_mr(pd, at, 64, at, Access::LOCAL_WRITE);
     let early_key = key.unwrap().lkey;
-    let lane = first.start_lane(parts(arena, 2)).unwrap();
+    let lane = first.start_lane(parts(&instance, 2)).unwrap();
     let a = End::in_lane(&first, lane, pd, 64);
-    let b = End::new(engine(arena, 3), 64);
+    let b = End::new(engine(&instance, 3), 64);
     connect(&a, &b, Access::all());
     let from = |lkey| urdma_engine::Sge {
         addr: at,
@@ -113,9 +113,9 @@ fn completion_queue_serves_queue_pairs_of_other_lanes() {
 
 #[test]
 fn lanes_come_to_an_end() {
-    let arena = arena();
-    let first = engine(arena, 1);
-    let made = (2..8).filter(|slot| first.start_lane(parts(arena, *slot)).is_ok());
+    let instance = instance();
+    let first = engine(&instance, 1);
+    let made = (2..8).filter(|slot| first.start_lane(parts(&instance, *slot)).is_ok());
     assert_eq!(made.count(), 6);
     // Without urdmad no further slots are assigned.
     assert!(first.take_lane().is_none());

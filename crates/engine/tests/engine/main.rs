@@ -1,7 +1,8 @@
-//! Two engines in one process and one arena, without urdmad: operations both ways, errors, events,
+//! Two engines in one process, without urdmad: operations both ways, errors, events,
 //! ends.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+mod capture;
 mod channels;
 mod daemon;
 mod datagrams;
@@ -12,7 +13,6 @@ mod groups;
 mod lanes;
 mod long_messages;
 mod operations;
-mod outbox;
 mod rig;
 mod rights;
 mod strangers;

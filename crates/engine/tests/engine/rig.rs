@@ -5,11 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use urdma_arena::{Arena, ArenaConfig};
+use proto_trp::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
+use proto_trp::wire::PacketHead;
+use urdma_channel::{
+    Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRegion, PeerPage, PeerRegion,
+};
 use urdma_engine::{
-    Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, Parts, Payload,
-    Pd, Personality, PostError, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr, SendFlags,
-    SendOp, SendWr, Sge, SlotId, Status, WorkCompletion,
+    Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, InProcess, Parts,
+    Payload, Pd, Personality, PostError, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr,
+    SendFlags, SendOp, SendWr, Sge, SlotId, Status, WorkCompletion,
 };
 
 pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
@@ -36,20 +40,16 @@ pub(crate) struct End {
     pub(crate) channel: UnixStream,
 }
 
-pub(crate) fn arena() -> Arena {
-    Arena::create(&ArenaConfig {
-        slots: 8,
-        ..ArenaConfig::default()
-    })
-    .unwrap()
+pub(crate) fn instance() -> Arc<InProcess> {
+    InProcess::new().unwrap()
 }
 
-pub(crate) fn engine(arena: Arena, slot: u8) -> Arc<Engine> {
-    Engine::start(parts(arena, slot)).unwrap()
+pub(crate) fn engine(instance: &Arc<InProcess>, slot: u8) -> Arc<Engine> {
+    Engine::start(parts(instance, slot)).unwrap()
 }
 
-pub(crate) fn parts(arena: Arena, slot: u8) -> Parts {
-    Parts::in_process(arena, SlotId::new(slot).unwrap(), GID)
+pub(crate) fn parts(instance: &Arc<InProcess>, slot: u8) -> Parts {
+    Parts::in_process(instance, SlotId::new(slot).unwrap(), GID)
 }
 
 pub(crate) const DEPTH: u32 = 128;
@@ -272,17 +272,17 @@ pub(crate) fn pair(octets: usize) -> (End, End) {
 }
 
 pub(crate) fn pair_with(octets: usize, access: Access) -> (End, End) {
-    pair_in(arena(), octets, access)
+    pair_in(&instance(), octets, access)
 }
 
-/// Two connected ends in slots 1 and 2 of `arena`.
-pub(crate) fn pair_in(arena: Arena, octets: usize, access: Access) -> (End, End) {
-    pair_of([1, 2].map(|slot| engine(arena, slot)), octets, access)
+/// Two connected ends in slots 1 and 2 of `instance`.
+pub(crate) fn pair_in(instance: &Arc<InProcess>, octets: usize, access: Access) -> (End, End) {
+    pair_of([1, 2].map(|slot| engine(instance, slot)), octets, access)
 }
 
 /// As [`pair_in`], without threads, so that nothing moves between the calls of a test.
-pub(crate) fn still_pair(arena: Arena, octets: usize) -> (End, End) {
-    let still = |slot| Engine::start_without_thread(parts(arena, slot)).unwrap();
+pub(crate) fn still_pair(instance: &Arc<InProcess>, octets: usize) -> (End, End) {
+    let still = |slot| Engine::start_without_thread(parts(instance, slot)).unwrap();
     pair_of([1, 2].map(still), octets, Access::all())
 }
 
@@ -300,6 +300,81 @@ pub(crate) fn connect(a: &End, b: &End, access: Access) {
     }
     a.connect(b.qp.number().to_u32());
     b.connect(a.qp.number().to_u32());
+}
+
+/// A process that the test plays, and its channel to an engine.
+pub(crate) struct Guest {
+    pub(crate) channel: Channel,
+    _page: OwnPage,
+}
+
+impl Guest {
+    /// In `slot` of `instance`, with a channel to `engine`.
+    pub(crate) fn of(instance: &Arc<InProcess>, slot: SlotId, engine: &Arc<Engine>) -> Self {
+        instance.play(slot);
+        let (region, region_fd) =
+            OwnRegion::create(&ChannelConfig::default(), slot.number()).unwrap();
+        let (page, page_fd) = OwnPage::create().unwrap();
+        engine.channel_offered(slot, 1, vec![region_fd, page_fd]);
+        let mut offer = None;
+        until("the engine offers a channel, too", || {
+            offer = instance.take_offer(engine.info().slot, slot);
+            offer.is_some()
+        });
+        let [region_of_peer, page_of_peer] = offer.unwrap();
+        let mut channel = Channel::new(region);
+        let incoming = Incoming::new(PeerRegion::open(region_of_peer).unwrap());
+        channel.attach(incoming, PeerPage::open(page_of_peer).unwrap());
+        Self {
+            channel,
+            _page: page,
+        }
+    }
+
+    /// Sends a message: what its cell holds, and what is in a frame.
+    pub(crate) fn send(&mut self, cell: &[u8], frame: &[u8]) {
+        self.channel.complete(|_| ());
+        let mut room = self.channel.begin(Kind::Answer, frame.len()).unwrap();
+        room.octets_mut()[..cell.len()].copy_from_slice(cell);
+        room.payload_mut().copy_from_slice(frame);
+        room.publish(cell.len(), 0);
+        self.channel.notify();
+    }
+
+    /// Sends a packet.
+    pub(crate) fn send_packet(&mut self, head: &PacketHead, packet: &[u8]) {
+        let mut cell = [0; MESSAGE_HEAD_LEN];
+        head.encode(&mut cell);
+        if packet.len() <= CELL_PAYLOAD_LEN {
+            self.send(&[&cell, packet].concat(), &[]);
+        } else {
+            self.send(&cell, packet);
+        }
+    }
+
+    /// Waits until the engine has settled what was sent.
+    pub(crate) fn until_settled(&mut self) {
+        until("all messages are settled", || {
+            self.take();
+            self.channel.complete(|_| ());
+            self.channel.outgoing().completed() == self.channel.outgoing().written()
+        });
+    }
+
+    /// The next message: what its cell and its frame hold.
+    pub(crate) fn take(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let mut cell = [0; CELL_LEN];
+        let Next::Message { len, payload, .. } = self.channel.next(&mut cell, |_| ()) else {
+            return None;
+        };
+        let mut frame = vec![0; payload.map_or(0, |payload| payload.len())];
+        if let Some(payload) = payload {
+            let incoming = self.channel.incoming().unwrap();
+            assert!(incoming.copy_payload(payload, 0, &mut frame));
+        }
+        self.channel.settle();
+        Some((cell[..len].to_vec(), frame))
+    }
 }
 
 /// Polls `condition` until it holds.

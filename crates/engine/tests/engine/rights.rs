@@ -6,7 +6,7 @@ use urdma_engine::{
     Access, AsyncKind, QpModify, QpState, RemoteAddr, SendOp, Sge, Status, WindowBind,
 };
 
-use crate::rig::{arena, engine, until, End};
+use crate::rig::{engine, instance, until, End};
 
 /// Octets of each end; the middle third is what the peer is offered.
 const OCTETS: usize = 192;
@@ -95,9 +95,9 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let arena = arena();
-        let initiator = End::new(engine(arena, 1), OCTETS);
-        let target = End::new(engine(arena, 2), OCTETS);
+        let instance = instance();
+        let initiator = End::new(engine(&instance, 1), OCTETS);
+        let target = End::new(engine(&instance, 2), OCTETS);
         let sibling = End::in_domain(target.engine.clone(), target.pd, OCTETS);
         let stranger = End::new(target.engine.clone(), OCTETS);
         sibling.init(Access::all());

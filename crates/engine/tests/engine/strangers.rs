@@ -2,83 +2,91 @@
 
 use std::collections::HashSet;
 
-use proto_trp::wire::trp::HEADER_LEN;
-use proto_trp::wire::{connection_id, Flags, PacketType, ResetReason, TrpHeader};
-use urdma_arena::Endpoint;
-use urdma_engine::{Access, SendOp, Status};
-use urdma_types::{Psn, Qpn, SlotId};
+use proto_trp::wire::message::MESSAGE_HEAD_LEN;
+use proto_trp::wire::{connection_id, MessageFlags, MessageHead, MessageKind};
+use urdma_engine::{Access, QpState, SendOp, Status};
+use urdma_types::{Psn, SlotId};
 
-use crate::rig::{arena, engine, pair_of, End};
+use crate::rig::{connect, engine, instance, pair_of, until, End, Guest};
 
 /// First PSN of both ends.
 const PSN: u32 = 100;
 
-/// A packet of the stream from `peer` to `end`.
-fn packet(kind: PacketType, end: &End, peer: &End) -> TrpHeader {
-    let (to, from): (Qpn, Qpn) = (end.qp.number(), peer.qp.number());
-    TrpHeader {
+/// The head of a message of the stream from `peer` to `end`.
+fn head(kind: MessageKind, end: &End, peer: &End) -> [u8; MESSAGE_HEAD_LEN] {
+    let (to, from) = (end.qp.number(), peer.qp.number());
+    let head = MessageHead {
         kind,
-        flags: Flags::default(),
-        destination_index: to.index(),
+        flags: MessageFlags::LAST | MessageFlags::START,
+        destination: to.index(),
+        source: from.index(),
         connection_id: connection_id(from, to, Psn::new(PSN)),
-        window: 1,
-        psn: Psn::new(PSN),
-        ack: Psn::new(PSN),
-        extension_words: 0,
-    }
-}
-
-/// The RESET by which the peer's process would say that its queue pair is gone.
-fn reset(end: &End, peer: &End) -> TrpHeader {
-    let offender = TrpHeader {
-        destination_index: peer.qp.number().index(),
-        ..packet(PacketType::Probe, end, peer)
+        number: 1,
+        offset: 0,
+        ulp: 0,
+        shared_queue: 0,
     };
-    TrpHeader::reset_for(&offender, ResetReason::NoQueuePair).unwrap()
+    let mut octets = [0; MESSAGE_HEAD_LEN];
+    head.encode(&mut octets);
+    octets
 }
 
 #[test]
-fn packet_of_another_process_with_the_right_connection_id_changes_nothing() {
-    // DDP: untagged, last, version 1; RDMAP: version 1, Terminate; queue 2, message 1, offset 0;
-    // 0.0.00 without headers.
-    let terminate = [
-        0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
-    ];
-    for (kind, rest) in [
-        (PacketType::Fin, &[][..]),
-        (PacketType::Reset, &[]),
-        (PacketType::Data, &terminate),
-    ] {
-        let arena = arena();
-        let engines = [1, 2].map(|slot| engine(arena, slot));
-        let (a, b) = pair_of(engines, 64, Access::all());
-        let mut stranger = Endpoint::attach(&arena, SlotId::new(3).unwrap()).unwrap();
-        let header = match kind {
-            PacketType::Reset => reset(&a, &b),
-            kind => packet(kind, &a, &b),
+fn message_of_another_process_with_the_right_connection_id_changes_nothing() {
+    use MessageKind::{Fin, Immediate, NotReady, Reset, Send, Terminate};
+    let instance = instance();
+    let engines = [1, 2].map(|slot| engine(&instance, slot));
+    let (a, b) = pair_of(engines, 64, Access::all());
+    let mut stranger = Guest::of(&instance, SlotId::new(3).unwrap(), &a.engine);
+    a.receive(7, &[a.sge(8, 8)]).unwrap();
+    for kind in [Send, Immediate, Terminate, NotReady, Reset, Fin] {
+        let rest: &[u8] = match kind {
+            // 0.0.00 without headers.
+            Terminate => &[0, 0, 0, 0],
+            Immediate => &[0; 8],
+            _ => &[],
         };
-        let mut octets = [0; HEADER_LEN];
-        header.encode(&mut octets).unwrap();
-        let octets = [&octets, rest].concat();
-        let mut frame = stranger.alloc(octets.len()).unwrap();
-        frame.data_mut()[..octets.len()].copy_from_slice(&octets);
-        stranger
-            .send(SlotId::new(1).unwrap(), frame, octets.len())
-            .unwrap();
-
-        // Takes it.
-        assert!(a.poll().is_empty());
+        stranger.send(&[&head(kind, &a, &b), rest].concat(), &[]);
+        stranger.until_settled();
         b.receive(1, &[b.sge(0, 8)]).unwrap();
         a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
         b.expect(1, Status::Success);
         a.expect(2, Status::Success);
     }
+    assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
+}
+
+#[test]
+fn process_that_writes_what_no_process_writes_loses_its_own_connections_only() {
+    let instance = instance();
+    let engines = [1, 2].map(|slot| engine(&instance, slot));
+    let (a, b) = pair_of(engines, 64, Access::all());
+    let slot = SlotId::new(3).unwrap();
+    let mut stranger = Guest::of(&instance, slot, &a.engine);
+    let other = End::new(a.engine.clone(), 64);
+    other.init(Access::all());
+    other.connect(u32::from(slot.number()) << 16 | 77);
+    other.post(3, SendOp::Send, &[other.sge(0, 8)]).unwrap();
+    until("the request has arrived", || stranger.take().is_some());
+    other.expect(3, Status::Success);
+    other.post(4, SendOp::Send, &[other.sge(0, 8)]).unwrap();
+    // Ends within its head.
+    stranger.send(&[1, 0, 0], &[]);
+    other.expect(4, Status::RetryExceeded);
+    other.post(5, SendOp::Send, &[other.sge(0, 8)]).unwrap();
+    other.expect(5, Status::WorkRequestFlushed);
+    b.receive(1, &[b.sge(0, 8)]).unwrap();
+    a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
+    b.expect(1, Status::Success);
+    a.expect(2, Status::Success);
+    let c = [(); 2].map(|()| End::new(a.engine.clone(), 64));
+    connect(&c[0], &c[1], Access::all());
 }
 
 #[test]
 fn queue_pair_numbers_of_each_process_begin_anywhere() {
-    let arena = arena();
-    let engines = [1, 2, 3, 4, 5, 6].map(|slot| engine(arena, slot));
+    let instance = instance();
+    let engines = [1, 2, 3, 4, 5, 6].map(|slot| engine(&instance, slot));
     let indices = engines.map(|engine| End::new(engine, 64).qp.number().index());
     let different: HashSet<u16> = indices.into_iter().collect();
     assert!(different.len() > 3, "{indices:?}");

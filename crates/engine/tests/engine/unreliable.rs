@@ -3,12 +3,12 @@
 
 use urdma_engine::{Access, EngineError, QpModify, QpState, SendOp, Status};
 
-use crate::rig::{arena, connect, engine, until, End, DEPTH};
+use crate::rig::{connect, engine, instance, until, End, DEPTH};
 
 fn pair(octets: usize) -> (End, End) {
-    let arena = arena();
-    let a = End::unreliable(engine(arena, 1), octets);
-    let b = End::unreliable(engine(arena, 2), octets);
+    let instance = instance();
+    let a = End::unreliable(engine(&instance, 1), octets);
+    let b = End::unreliable(engine(&instance, 2), octets);
     connect(&a, &b, Access::all());
     (a, b)
 }

@@ -1,14 +1,12 @@
-//! Two engines on one arena, without verbs and urdmad, in one process or two: the cost of the
-//! engine itself.
+//! Two engines in one process, without verbs, threads and urdmad: the cost of the engine itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use urdma_arena::{Arena, ArenaConfig};
 use urdma_engine::{
-    Access, AsyncEvent, AttachError, Cq, CqConfig, Engine, EngineError, EventSink, Gid, GidEntry,
-    Parts, Payload, Personality, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr, SendFlags,
-    SendOp, SendWr, Sge, SlotId, XrcRole,
+    Access, AsyncEvent, AttachError, Cq, CqConfig, Engine, EngineError, EventSink, Gid, InProcess,
+    Parts, Payload, Qp, QpConfig, QpModify, QpState, RecvWr, RemoteAddr, SendFlags, SendOp, SendWr,
+    Sge, SlotId, XrcRole,
 };
 
 const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
@@ -34,35 +32,6 @@ impl EventSink for Nowhere {
     }
 }
 
-/// Makes an arena for two ends.
-///
-/// # Errors
-/// The arena cannot be made.
-pub(crate) fn arena() -> Result<Arena, String> {
-    Arena::create(&ArenaConfig {
-        slots: 3,
-        ..ArenaConfig::default()
-    })
-    .map_err(|error| error.to_string())
-}
-
-fn parts(arena: Arena, which: usize) -> Parts {
-    Parts {
-        arena,
-        slot: SLOTS[which],
-        node_guid: 1,
-        personality: Personality::Roce,
-        gids: vec![GidEntry {
-            gid: GID,
-            netdev: None,
-        }],
-        addresses: Vec::new(),
-        mtu: 0,
-        channels: false,
-        control: None,
-    }
-}
-
 /// One end: a queue pair and a registered buffer.
 pub(crate) struct End {
     engine: Arc<Engine>,
@@ -79,24 +48,12 @@ impl End {
     ///
     /// # Errors
     /// The engine refuses a step.
-    pub(crate) fn new(arena: Arena, which: usize, octets: u32) -> Result<Self, String> {
-        Self::with(Engine::start(parts(arena, which)), octets)
-    }
-
-    /// As [`End::new`], without the engine's background thread; over a channel if `channels`.
-    ///
-    /// # Errors
-    /// As [`End::new`].
-    pub(crate) fn without_thread(
-        arena: Arena,
+    pub(crate) fn new(
+        instance: &Arc<InProcess>,
         which: usize,
         octets: u32,
-        channels: bool,
     ) -> Result<Self, String> {
-        let parts = Parts {
-            channels,
-            ..parts(arena, which)
-        };
+        let parts = Parts::in_process(instance, SLOTS[which], GID);
         Self::with(Engine::start_without_thread(parts), octets)
     }
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use urdma_types::Ip16;
 
 use nix::sys::socket::{socketpair, AddressFamily, SockFlag, SockType};
-use urdma_arena::ArenaConfig;
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::packet::{PacketListener, PacketSocket};
 use urdma_ipc::RunDir;
@@ -65,10 +64,7 @@ impl Rig {
         let run_dir = std::env::temp_dir().join(format!("urdmad-{}-{test}", std::process::id()));
         let options = Options {
             config: Config {
-                arena: ArenaConfig {
-                    slots: 4,
-                    ..ArenaConfig::default()
-                },
+                slots: 3,
                 kernel_device: Some("urdma0".to_owned()),
                 ..Config::default()
             },

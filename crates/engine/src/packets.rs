@@ -1,0 +1,203 @@
+//! Packets of TRP over channels: to and from other hosts, through urdmad, and the datagrams and the
+//! connection management of processes of this host.
+
+use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
+use proto_trp::wire::{MessageError, Meta, PacketHead};
+use urdma_channel::{Channel, ChannelConfig, Kind};
+use urdma_types::SlotId;
+
+use super::capture::Capture;
+use super::channels::Channels;
+use super::note::Note;
+use super::packet_body::PacketBody;
+use super::packet_path::{Refused, TransmitPath, Written};
+use super::receive::Origin;
+use super::shard::Shard;
+use super::types::Info;
+
+/// The owner of a packet's cell: no one is told when it is settled.
+const NO_OWNER: u32 = 0;
+
+/// Octets of a packet that are in a frame.
+#[inline]
+const fn frame_octets(packet: usize) -> usize {
+    if packet <= CELL_PAYLOAD_LEN {
+        0
+    } else {
+        packet
+    }
+}
+
+/// Room for a packet of so many octets; None without room for now.
+#[inline]
+pub(super) fn room(channel: &mut Channel, octets: usize) -> Option<&mut [u8]> {
+    let (cell, frame) = channel
+        .begin(Kind::Work, frame_octets(octets))?
+        .into_parts();
+    Some(if frame.is_empty() {
+        &mut cell[MESSAGE_HEAD_LEN..]
+    } else {
+        frame
+    })
+}
+
+/// Sends the packet for which [`room`] was given for `octets`, and `len` of them written.
+#[inline]
+pub(super) fn publish(channel: &mut Channel, octets: usize, head: &PacketHead, len: usize) {
+    // The same room, since nothing was published in between.
+    let Some(mut room) = channel.begin(Kind::Work, frame_octets(octets)) else {
+        return;
+    };
+    let in_frame = frame_octets(octets) > 0;
+    if in_frame {
+        room.truncate_payload(len);
+    }
+    if let Some(start) = room.octets_mut().first_chunk_mut() {
+        head.encode(start);
+    }
+    let in_cell = if in_frame { 0 } else { len };
+    room.publish(MESSAGE_HEAD_LEN + in_cell, NO_OWNER);
+}
+
+/// The way of one queue pair's packets to another host, through urdmad.
+pub(super) struct DaemonPath<'a> {
+    pub(super) channels: &'a mut Channels,
+    pub(super) capture: &'a mut Option<Box<Capture>>,
+    pub(super) from: SlotId,
+    /// The headers that urdmad is to write.
+    pub(super) meta: Meta,
+    /// Octets that the room of the packet was asked for.
+    pub(super) octets: usize,
+}
+
+impl TransmitPath for DaemonPath<'_> {
+    #[inline]
+    fn begin(&mut self, octets: usize) -> Result<&mut [u8], Refused> {
+        self.octets = octets;
+        let Some(channel) = self.channels.get_mut(SlotId::DAEMON) else {
+            return Err(Refused::Full);
+        };
+        if channel.begin(Kind::Work, frame_octets(octets)).is_none() {
+            channel.complete_unanswered();
+        }
+        room(channel, octets).ok_or(Refused::Full)
+    }
+
+    #[inline]
+    fn commit(&mut self, written: Written) {
+        let Some(channel) = self.channels.get_mut(SlotId::DAEMON) else {
+            return;
+        };
+        if let Some(capture) = self.capture {
+            if let Some(room) = room(channel, self.octets) {
+                capture.add(self.from, SlotId::DAEMON, &[&room[..written.len]]);
+            }
+        }
+        let head = PacketHead {
+            meta: Meta {
+                ecn: written.ecn(),
+                ..self.meta
+            },
+            is_passed_on: false,
+        };
+        publish(channel, self.octets, &head, written.len);
+        self.channels.note_doorbell(SlotId::DAEMON);
+    }
+
+    /// Room that is not published is not used.
+    #[inline]
+    fn discard(&mut self) {}
+}
+
+/// Why there is no room for a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// For now.
+    Full,
+    /// No process has the slot.
+    Dead,
+}
+
+impl Shard {
+    /// Makes sure that [`room`] finds room for a packet to a slot; opens the channel if there is
+    /// none.
+    ///
+    /// # Errors
+    /// [`NoRoom`].
+    pub(super) fn make_room(&mut self, to: SlotId, octets: usize) -> Result<(), NoRoom> {
+        if !self.has_channel(to) {
+            return Err(NoRoom::Dead);
+        }
+        for _ in 0..2 {
+            let channel = self.channels.get_mut(to);
+            if channel.is_some_and(|channel| room(channel, octets).is_some()) {
+                return Ok(());
+            }
+            self.read_counts(to);
+        }
+        Err(NoRoom::Full)
+    }
+
+    /// Sends a packet that belongs to no queue pair; false when it could not be.
+    pub(super) fn send_to_slot(&mut self, to: SlotId, packet: &[u8], head: &PacketHead) -> bool {
+        if self.make_room(to, packet.len()).is_err() {
+            return false;
+        }
+        if let Some(capture) = &mut self.capture {
+            capture.add(self.slot, to, &[packet]);
+        }
+        let Some(channel) = self.channels.get_mut(to) else {
+            return false;
+        };
+        if let Some(room) = room(channel, packet.len()) {
+            room[..packet.len()].copy_from_slice(packet);
+        }
+        publish(channel, packet.len(), head, packet.len());
+        self.channels.note_doorbell(to);
+        true
+    }
+
+    /// Whether there is a channel to a slot; opens one to a process that there is none to.
+    fn has_channel(&mut self, slot: SlotId) -> bool {
+        if self.channels.has(slot) {
+            return true;
+        }
+        if slot == SlotId::DAEMON || !self.channels.directory().has_process(slot.number()) {
+            return false;
+        }
+        // Without memory for a channel the packet is lost, as in any network.
+        let offer = self.channels.create(slot, &ChannelConfig::default());
+        if let Ok(Some(offer)) = offer {
+            self.notes.push(Note::Offer(slot, offer));
+        }
+        self.channels.has(slot)
+    }
+
+    /// Takes a packet that a channel carried; gives the number of packets in it (trains).
+    #[inline]
+    pub(super) fn take_packet(
+        &mut self,
+        info: &Info,
+        from: SlotId,
+        cell: &[u8],
+        (frame_octets, body): (usize, &PacketBody<'_>),
+    ) -> Result<usize, MessageError> {
+        let head = PacketHead::parse(cell).ok_or(MessageError::Flags)?;
+        let in_cell = &cell[MESSAGE_HEAD_LEN..];
+        if frame_octets > 0 && !in_cell.is_empty() {
+            return Err(MessageError::Divided);
+        }
+        let origin = if from == SlotId::DAEMON {
+            Origin::Remote(head.meta)
+        } else {
+            Origin::Local(from)
+        };
+        Ok(if frame_octets > 0 {
+            self.dispatch(info, body, &origin)
+        } else {
+            // SAFETY: the cell's copy is borrowed.
+            let body = unsafe { PacketBody::new(in_cell.as_ptr(), in_cell.len(), in_cell.len()) };
+            self.handle(info, in_cell, &body, &origin)
+        })
+    }
+}
