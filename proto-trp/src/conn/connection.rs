@@ -382,7 +382,7 @@ impl Connection {
     pub fn close(&mut self) {
         // R8.3-1: ERR and RESET receive nothing.
         if self.state.receives() && self.sends_stream && !self.peer_closed && !self.unreliable {
-            self.controls.fin = true;
+            self.controls.add(Controls::FIN);
         }
         self.closing = true;
     }

@@ -20,6 +20,7 @@ use super::connection::Connection;
 use super::host::Host;
 use super::keepalive::KeepAlive;
 use super::qp_state::QpState;
+use super::transmit::Controls;
 use super::types::{Event, Status};
 use crate::wire::{ConnectionId, PacketType, ResetReason, Segment, SegmentKind, TrpHeader};
 use urdma_types::{Psn, Time};
@@ -210,10 +211,12 @@ impl Connection {
                 let segment = Segment::parse_after(trp, head, len).map(|segment| segment.kind);
                 if matches!(segment, Ok(SegmentKind::Terminate { .. })) {
                     // R8.5-6
-                    self.controls.fin_ack = self.sends_stream;
+                    if self.sends_stream {
+                        self.controls.add(Controls::FIN_ACK);
+                    }
                 } else if self.terminate.is_some() {
                     // R8.5-3
-                    self.controls.terminate = true;
+                    self.controls.add(Controls::TERMINATE);
                 } else {
                     return Some(ResetReason::Failed);
                 }

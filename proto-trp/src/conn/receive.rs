@@ -11,6 +11,7 @@ use super::qp_state::QpState;
 use super::responder::{InboundRequest, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
 use super::terminate::{tagged_cause, Offender};
+use super::transmit::Controls;
 use super::types::{Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, SendOp, Status};
 use crate::wire::{
     AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, ResetReason,
@@ -34,7 +35,7 @@ impl Connection {
         if self.state == QpState::Error {
             self.flush(None, None, host);
         } else if self.refused && self.rq.len() == 1 {
-            self.controls.rnr = true;
+            self.controls.add(Controls::RNR);
         }
         Ok(())
     }
@@ -198,7 +199,7 @@ impl Connection {
             PacketType::Probe => self.acks.due = true,
             PacketType::Fin => {
                 // R8.3-2
-                self.controls.fin_ack = true;
+                self.controls.add(Controls::FIN_ACK);
                 self.on_fin(now, host);
             }
             _ => {}
@@ -258,7 +259,7 @@ impl Connection {
                 if self.rx.may_be_next(packet.psn) {
                     self.on_terminate(&segment.kind, host);
                     // R8.5-6
-                    self.controls.fin_ack = true;
+                    self.controls.add(Controls::FIN_ACK);
                 } else {
                     self.stats.rx_out_of_window += 1;
                 }

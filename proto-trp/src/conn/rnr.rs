@@ -11,6 +11,7 @@ use super::packet::{Datagram, Refusal};
 use super::rnr_pause::RnrPause;
 use super::rxwindow::Commit;
 use super::terminate::Offender;
+use super::transmit::Controls;
 use super::txwindow::SegmentSource;
 use super::types::{SendOp, Status};
 use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
@@ -37,7 +38,7 @@ impl Connection {
         self.stats.rx_deferred += 1;
         self.refused = true;
         self.refused_epoch = epoch_of(segment);
-        self.controls.rnr = true;
+        self.controls.add(Controls::RNR);
         self.rx.refuse_from_here();
         self.pass_refused();
     }

@@ -7,7 +7,7 @@ use super::host::Host;
 use super::num::len32;
 use super::peer::{MEMORY_SHORT_OCTETS, MEMORY_SHORT_WINDOW_PACKETS};
 use super::qp_state::QpState;
-use super::transmit::{Next, Transmit, TransmitPlan};
+use super::transmit::{Controls, Next, Transmit, TransmitPlan};
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::{PostError, SendOp, SendWr, Status};
 use crate::wire::{
@@ -539,14 +539,14 @@ impl Connection {
         let kind = match control {
             // R7.9-4
             Next::Rnr | Next::Ack if self.refused => {
-                self.controls.rnr = false;
+                self.controls.take(Controls::RNR);
                 self.stats.rnr_sent += 1;
                 // R6-5
                 extensions.rnr_timer = Some(RnrTimer::new(self.rnr_code()));
                 PacketType::Rnr
             }
             Next::Terminate => {
-                self.controls.terminate = false;
+                self.controls.take(Controls::TERMINATE);
                 let interval_ns = self.recovery.probe_interval_ns();
                 self.terminate_repeat.on_sent(now, interval_ns);
                 if let Some(terminate) = self.terminate {
@@ -559,15 +559,15 @@ impl Connection {
                 PacketType::Data
             }
             Next::Fin => {
-                self.controls.fin = false;
+                self.controls.take(Controls::FIN);
                 PacketType::Fin
             }
             Next::FinAck => {
-                self.controls.fin_ack = false;
+                self.controls.take(Controls::FIN_ACK);
                 PacketType::FinAck
             }
             Next::Probe => {
-                self.controls.probe = false;
+                self.controls.take(Controls::PROBE);
                 PacketType::Probe
             }
             Next::Ack
@@ -577,7 +577,7 @@ impl Connection {
             | Next::Answer
             | Next::Retry
             | Next::Again => {
-                self.controls.rnr = false;
+                self.controls.take(Controls::RNR);
                 self.stats.tx_acks += 1;
                 PacketType::Ack
             }

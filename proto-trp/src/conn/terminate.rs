@@ -195,7 +195,7 @@ impl Connection {
         let may_send = self.sends_stream || self.peer.path == Path::Channel;
         if may_send && !self.unreliable {
             self.terminate = Some(terminate);
-            self.controls.terminate = true;
+            self.controls.add(Controls::TERMINATE);
             self.terminate_repeat = TerminateRepeat::start();
         }
     }

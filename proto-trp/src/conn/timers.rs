@@ -5,6 +5,7 @@ use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::qp_state::QpState;
+use super::transmit::Controls;
 use super::types::Event;
 use urdma_types::Time;
 
@@ -44,7 +45,7 @@ impl Connection {
         if !self.state.receives() {
             if self.terminate_repeat.deadline <= now {
                 self.terminate_repeat.deadline = Time::NEVER;
-                self.controls.terminate = true;
+                self.controls.add(Controls::TERMINATE);
             }
             return;
         }
@@ -99,7 +100,7 @@ impl Connection {
             return;
         }
         self.keepalive.unanswered += 1;
-        self.controls.probe = true;
+        self.controls.add(Controls::PROBE);
     }
 
     /// In SQD: raises [`Event::SqDrained`] when every request that had started is done.

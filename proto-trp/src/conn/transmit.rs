@@ -30,37 +30,51 @@ pub(super) enum Next {
 /// A segment or a train to be sent, and its payload in octets.
 pub(super) type Planned = (Next, u32);
 
-/// Datagrams without payload that are due to be sent.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Controls {
-    pub(super) terminate: bool,
-    pub(super) rnr: bool,
-    pub(super) fin: bool,
-    pub(super) fin_ack: bool,
-    pub(super) probe: bool,
-}
+/// Datagrams without payload that are due to be sent. A set in one octet, since every plan begins
+/// with the question whether there are any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Controls(u8);
 
 impl Controls {
+    pub(super) const TERMINATE: Self = Self(0x01);
+    pub(super) const RNR: Self = Self(0x02);
+    pub(super) const FIN_ACK: Self = Self(0x04);
+    pub(super) const PROBE: Self = Self(0x08);
+    pub(super) const FIN: Self = Self(0x10);
+
+    /// These are due.
     #[inline]
-    pub(super) fn any(self) -> bool {
-        self.terminate | self.rnr | self.fin | self.fin_ack | self.probe
+    pub(super) fn add(&mut self, controls: Self) {
+        self.0 |= controls.0;
+    }
+
+    /// These are not due any more; whether one of them was.
+    #[inline]
+    pub(super) fn take(&mut self, controls: Self) -> bool {
+        let was_due = self.0 & controls.0 != 0;
+        self.0 &= !controls.0;
+        was_due
+    }
+
+    #[inline]
+    pub(super) const fn any(self) -> bool {
+        self.0 != 0
     }
 
     #[inline]
     pub(super) fn next(self) -> Option<Next> {
+        const ORDER: [(Controls, Next); 5] = [
+            (Controls::TERMINATE, Next::Terminate),
+            (Controls::RNR, Next::Rnr),
+            (Controls::FIN_ACK, Next::FinAck),
+            (Controls::PROBE, Next::Probe),
+            (Controls::FIN, Next::Fin),
+        ];
         if !self.any() {
-            None
-        } else if self.terminate {
-            Some(Next::Terminate)
-        } else if self.rnr {
-            Some(Next::Rnr)
-        } else if self.fin_ack {
-            Some(Next::FinAck)
-        } else if self.probe {
-            Some(Next::Probe)
-        } else {
-            Some(Next::Fin)
+            return None;
         }
+        let first = ORDER.iter().find(|(control, _)| self.0 & control.0 != 0);
+        first.map(|&(_, next)| next)
     }
 }
 

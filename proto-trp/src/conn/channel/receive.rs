@@ -7,6 +7,7 @@ use super::super::packet::Refusal;
 use super::super::qp_state::QpState;
 use super::super::receive::place_write;
 use super::super::terminate::Offender;
+use super::super::transmit::Controls;
 use super::message::{Answer, Handled, Message};
 use super::state::Intake;
 use crate::wire::message::MESSAGE_HEAD_LEN;
@@ -168,7 +169,8 @@ impl Connection {
         };
         if reopens {
             self.channel.intake = Intake::Open;
-            (self.refused, self.controls.rnr) = (false, false);
+            self.refused = false;
+            self.controls.take(Controls::RNR);
         }
         reopens
     }
@@ -213,7 +215,7 @@ impl Connection {
 
     /// The Terminate that is to be sent, if there is one, as the answer to the present message.
     fn terminate_now(&mut self) -> Handled {
-        if !std::mem::take(&mut self.controls.terminate) {
+        if !self.controls.take(Controls::TERMINATE) {
             return Handled::Settled;
         }
         Handled::with(self.terminate_message())
@@ -226,7 +228,7 @@ impl Connection {
         if !head.kind.is_of_work_request() || self.unreliable {
             return Handled::Settled;
         }
-        self.controls.terminate = false;
+        self.controls.take(Controls::TERMINATE);
         let terminate = self.terminate_message();
         Handled::with(terminate.or_else(|| Answer::reset(head, ResetReason::Failed)))
     }

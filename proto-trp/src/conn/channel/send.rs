@@ -6,7 +6,7 @@ use super::super::connection::Connection;
 use super::super::host::Host;
 use super::super::queue::SendWqe;
 use super::super::recovery::PathTiming;
-use super::super::transmit::Next;
+use super::super::transmit::{Controls, Next};
 use super::super::txwindow::SegmentSource;
 use super::super::types::{SendOp, Status};
 use super::message::{Answer, MessagePlan, NextMessage, Written};
@@ -228,15 +228,15 @@ impl Connection {
             }
             NextMessage::Response => return self.write_reply(position, cell, frame, host),
             NextMessage::Terminate => {
-                self.controls.terminate = false;
+                self.controls.take(Controls::TERMINATE);
                 self.terminate_message()?
             }
             NextMessage::NotReady => {
-                self.controls.rnr = false;
+                self.controls.take(Controls::RNR);
                 self.not_ready_message()?
             }
             NextMessage::Fin => {
-                self.controls.fin = false;
+                self.controls.take(Controls::FIN);
                 let flags = self.channel.epoch();
                 Answer::of_head(&self.head_to_peer(MessageKind::Fin, flags))
             }
