@@ -1,15 +1,16 @@
 //! Counters of one connection.
 
-/// Counters since the connection was created.
+/// Counters since the connection was created. A count of datagrams is not beside that of their
+/// octets: two separate additions in memory are shorter than one of a vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnStats {
     /// Datagrams sent, of every type.
     pub tx_datagrams: u64,
-    /// Octets of those, TRP header included.
-    pub tx_octets: u64,
-    /// Trains among those: datagrams of several segments.
+    /// Trains among the datagrams sent: datagrams of several segments.
     pub tx_trains: u64,
-    /// Datagrams that only acknowledge.
+    /// Octets of the datagrams sent, TRP header included.
+    pub tx_octets: u64,
+    /// Datagrams sent that only acknowledge.
     pub tx_acks: u64,
     /// Retransmitted segments.
     pub retransmits: u64,
@@ -17,10 +18,10 @@ pub struct ConnStats {
     pub probe_timeouts: u64,
     /// Datagrams received for this connection, valid or not.
     pub rx_datagrams: u64,
-    /// Octets of those, TRP header included.
-    pub rx_octets: u64,
-    /// Accepted trains among those; their segments are counted one by one below.
+    /// Accepted trains among the datagrams received; their segments are counted one by one below.
     pub rx_trains: u64,
+    /// Octets of the datagrams received, TRP header included.
+    pub rx_octets: u64,
     /// Too short, other version, unknown type, or a field that contradicts another.
     pub rx_malformed: u64,
     /// A connection id of another incarnation, or forged.

@@ -51,6 +51,13 @@ impl<'a, B: ?Sized> Message<'a, B> {
         })
     }
 
+    /// A copy, for a branch that is rarely taken: a message that no other function gets is never
+    /// stored.
+    #[inline(always)]
+    pub(super) fn copied(&self) -> Self {
+        Self { ..*self }
+    }
+
     /// The message as a segment.
     #[inline]
     pub(super) fn segment(&self) -> Result<Segment, ParseError> {

@@ -43,11 +43,11 @@ impl Connection {
                 // RFC5040-5.1-2
                 place_write(stag, to, payload, message.body, host)
             }
-            _ => return self.handle_aside(now, message, host),
+            _ => return self.handle_aside(now, &message.copied(), host),
         };
         match done {
             Ok(()) => Handled::Settled,
-            Err(refusal) => self.refuse_message(refusal, message, host),
+            Err(refusal) => self.refuse_message(refusal, &message.copied(), host),
         }
     }
 
