@@ -124,7 +124,7 @@ impl Connection {
             tx: TxWindow::new(),
             rx: RxWindow::new(window),
             acks: AckState::new(NETWORK_ACK_EVERY, PathTiming::NETWORK.max_ack_delay_ns),
-            sq: SendQueue::new(config.sq_depth, config.max_send_sge, config.max_inline),
+            sq: SendQueue::new(&config),
             rq: RecvQueue::new(config.rq_depth, config.max_recv_sge, config.shared_recv),
             reads_outstanding: 0,
             message_msn: 1,

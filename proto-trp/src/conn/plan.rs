@@ -142,54 +142,49 @@ impl Connection {
         if !wqe.started && !self.may_start(wqe) {
             return None;
         }
-        // RFC5041-5.2-3
-        let left = wqe.length - wqe.progress;
-        Some(match wqe.op {
-            SendOp::Send | SendOp::SendInvalidate { .. } => {
-                // RFC5041-5.2-1
-                let len = left.min(self.peer.max_untagged);
-                SegmentSpec {
-                    source: SegmentSource::Message(index),
-                    // RFC5041-4.3-4, RFC5041-5.2-4
-                    offset: wqe.progress,
-                    len,
-                    // RFC5041-4.1-2, RFC5041-5.2-6
-                    last: len == left,
-                }
+        if wqe.is_plain {
+            return Some(self.next_part(index, wqe));
+        }
+        let source = match wqe.op {
+            SendOp::Write { .. } if wqe.progress == wqe.length && wqe.imm.is_some() => {
+                SegmentSource::Immediate(index)
             }
-            SendOp::Write { .. } if left == 0 && wqe.imm.is_some() => SegmentSpec {
-                source: SegmentSource::Immediate(index),
-                offset: 0,
-                len: 0,
-                last: true,
-            },
-            SendOp::Write { .. } => {
-                let len = left.min(self.peer.max_tagged);
-                SegmentSpec {
-                    source: SegmentSource::Message(index),
-                    offset: wqe.progress,
-                    len,
-                    last: len == left,
-                }
+            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
+                return Some(self.next_part(index, wqe));
             }
             SendOp::Read { .. }
             | SendOp::CompareSwap { .. }
             | SendOp::FetchAdd { .. }
-            | SendOp::AtomicWrite { .. } => SegmentSpec {
-                source: SegmentSource::Request(index),
-                offset: 0,
-                len: 0,
-                last: true,
-            },
+            | SendOp::AtomicWrite { .. } => SegmentSource::Request(index),
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::Fail { .. } => {
-                SegmentSpec {
-                    source: SegmentSource::Local(index),
-                    offset: 0,
-                    len: 0,
-                    last: true,
-                }
+                SegmentSource::Local(index)
             }
+        };
+        Some(SegmentSpec {
+            source,
+            offset: 0,
+            len: 0,
+            last: true,
         })
+    }
+
+    /// The next segment of a Send or Write.
+    #[inline(always)]
+    fn next_part(&self, index: u32, wqe: &SendWqe) -> SegmentSpec {
+        // RFC5041-5.2-1, RFC5041-5.2-3
+        let left = wqe.length - wqe.progress;
+        let len = left.min(match wqe.op {
+            SendOp::Write { .. } => self.peer.max_tagged,
+            _ => self.peer.max_untagged,
+        });
+        SegmentSpec {
+            source: SegmentSource::Message(index),
+            // RFC5041-4.3-4, RFC5041-5.2-4
+            offset: wqe.progress,
+            len,
+            // RFC5041-4.1-2, RFC5041-5.2-6
+            last: len == left,
+        }
     }
 
     /// Whether the send queue's state, the fence and the limit of reads (ORD) let a request start.
@@ -197,7 +192,8 @@ impl Connection {
     fn may_start(&self, wqe: &SendWqe) -> bool {
         // RFC5040-6.1-2
         self.state == QpState::Rts
-            && (!wqe.flags.fence || self.reads_outstanding == 0)
-            && (!wqe.is_request() || self.reads_outstanding < self.peer.max_rd_atomic)
+            && (wqe.is_plain
+                || (!wqe.flags.fence || self.reads_outstanding == 0)
+                    && (!wqe.is_request() || self.reads_outstanding < self.peer.max_rd_atomic))
     }
 }

@@ -1,12 +1,15 @@
 //! The send and receive queues: rings of posted work requests, with scatter-gather lists and inline
 //! data.
 
-use super::config::MAX_MESSAGE_OCTETS;
-use super::host::Host;
+use super::config::{ConnConfig, MAX_MESSAGE_OCTETS};
+use super::host::{Host, PlaceError};
 use super::num::{low32, slot32};
 use super::types::{
     NoSharedRecv, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Status,
 };
+
+/// The end of a request whose last segment was not sent.
+pub(super) const NOT_SENT: u64 = u64::MAX;
 
 /// A posted send request and its progress.
 #[derive(Clone, Copy, Debug)]
@@ -20,21 +23,24 @@ pub(super) struct SendWqe {
     pub(super) progress: u32,
     /// Message number, valid once a segment that has one was sent.
     pub(super) msn: u32,
-    /// One past the last segment's sequence number, valid once `segmented`; of a read or atomic:
-    /// one past the request's.
+    /// One past the last segment's sequence number, of a read or atomic one past the request's;
+    /// `NOT_SENT` until every segment has been sent.
     pub(super) end: u64,
+    /// The first element of its list.
+    sge: Sge,
     pub(super) flags: SendFlags,
+    /// The shared receive queue of the peer that it names, or 0.
     pub(super) shared_queue: u32,
-    pub(super) sge_count: u8,
-    pub(super) inline: bool,
+    sge_count: u8,
+    inline: bool,
+    /// It is a Send or Write that waits for nothing, invalidates nothing and has no immediate data.
+    pub(super) is_plain: bool,
     /// The first segment has been sent.
     pub(super) started: bool,
-    /// Every segment has been sent at least once.
-    pub(super) segmented: bool,
     /// Of a read: the last segment of the response has arrived.
     pub(super) last_seen: bool,
-    /// Of a read or atomic: the whole response has arrived.
-    pub(super) answered: bool,
+    /// It is a read or atomic, and a part of the response has not arrived.
+    pub(super) unanswered: bool,
 }
 
 impl SendWqe {
@@ -45,7 +51,8 @@ impl SendWqe {
         length: 0,
         progress: 0,
         msn: 0,
-        end: 0,
+        end: NOT_SENT,
+        sge: NO_SGE,
         flags: SendFlags {
             signaled: false,
             fence: false,
@@ -54,10 +61,10 @@ impl SendWqe {
         shared_queue: 0,
         sge_count: 0,
         inline: false,
+        is_plain: false,
         started: false,
-        segmented: false,
         last_seen: false,
-        answered: false,
+        unanswered: false,
     };
 
     /// Whether the peer responds with data (queue 1).
@@ -76,7 +83,7 @@ impl SendWqe {
     #[inline]
     pub(super) fn start_message(&mut self, next_msn: &mut u32) {
         self.started = true;
-        if self.imm.is_some() || !matches!(self.op, SendOp::Write { .. }) {
+        if !matches!(self.op, SendOp::Write { .. }) || self.imm.is_some() {
             // RFC5041-4.3-3
             self.msn = *next_msn;
             *next_msn = next_msn.wrapping_add(1);
@@ -88,10 +95,10 @@ impl SendWqe {
     #[inline]
     pub(super) fn advance(&mut self, len: u32, last: bool, end: u64) -> bool {
         self.progress += len;
-        let more = matches!(self.op, SendOp::Write { .. }) && self.imm.is_some();
-        let ends = last && !more;
+        // Immediate data follows a Write.
+        let ends = last
+            && (self.is_plain || self.imm.is_none() || !matches!(self.op, SendOp::Write { .. }));
         if ends {
-            self.segmented = true;
             self.end = end;
         }
         ends
@@ -100,37 +107,115 @@ impl SendWqe {
     /// Whether it is done when everything before sequence number `una` is acknowledged.
     #[inline]
     pub(super) const fn is_done(&self, una: u64) -> bool {
-        if self.is_request() {
-            self.answered
-        } else {
-            self.segmented && self.end <= una
-        }
+        self.end <= una && !self.unanswered
+    }
+
+    /// Whether every segment has been sent at least once.
+    #[inline]
+    pub(super) const fn is_sent(&self) -> bool {
+        self.end != NOT_SENT
     }
 }
 
-/// The payload of a send request.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Source<'a> {
-    /// In registered memory.
-    Sges(&'a [Sge]),
+/// What of the requests of a queue their entries have no room for.
+#[derive(Debug)]
+pub(super) struct Lists {
+    /// Scatter-gather lists that have not just one element.
+    sges: Box<[Sge]>,
     /// Inline data.
-    Inline(&'a [u8]),
+    inline: Box<[u8]>,
+    max_sge: usize,
+    max_inline: usize,
 }
 
-impl Source<'_> {
-    /// Copies octets from `offset` on to `payload`; false if the local memory may not be read.
-    #[inline]
-    pub(super) fn copy_to<H: Host>(self, offset: u32, payload: &mut [u8], host: &mut H) -> bool {
-        match self {
-            Source::Inline(octets) => {
-                let from = offset as usize;
-                payload.copy_from_slice(&octets[from..from + payload.len()]);
-                true
-            }
-            Source::Sges(sges) => {
-                payload.is_empty() || host.gather(sges, u64::from(offset), payload).is_ok()
-            }
+impl Lists {
+    fn new(entries: u32, max_sge: u8, max_inline: u32) -> Self {
+        let (entries, max_sge) = (entries as usize, usize::from(max_sge));
+        let max_inline = max_inline as usize;
+        Self {
+            sges: vec![Sge::default(); entries * max_sge].into(),
+            inline: vec![0; entries * max_inline].into(),
+            max_sge,
+            max_inline,
         }
+    }
+
+    /// The list of the request in `slot`, which has `count` elements.
+    fn sges(&self, slot: usize, count: u8) -> &[Sge] {
+        let at = slot * self.max_sge;
+        &self.sges[at..at + usize::from(count)]
+    }
+
+    /// Room for the list of the request in `slot`.
+    fn room(&mut self, slot: usize) -> &mut [Sge] {
+        let at = slot * self.max_sge;
+        &mut self.sges[at..at + self.max_sge]
+    }
+
+    /// Stores a list; returns the number of its elements.
+    fn push(&mut self, slot: usize, sges: &[Sge]) -> Result<u8, PostError> {
+        let count = u8::try_from(sges.len()).map_err(|_| PostError::TooManySges)?;
+        let room = self.room(slot).get_mut(..sges.len());
+        room.ok_or(PostError::TooManySges)?.copy_from_slice(sges);
+        Ok(count)
+    }
+
+    /// Stores inline data; returns its length in octets.
+    #[inline(never)]
+    fn push_inline(&mut self, slot: usize, parts: &[&[u8]]) -> Result<u32, PostError> {
+        let at = slot * self.max_inline;
+        let mut room = &mut self.inline[at..at + self.max_inline];
+        let mut length = 0;
+        for part in parts {
+            let (into, rest) = room
+                .split_at_mut_checked(part.len())
+                .ok_or(PostError::InlineTooLong)?;
+            into.copy_from_slice(part);
+            room = rest;
+            length += part.len();
+        }
+        u32::try_from(length).map_err(|_| PostError::InlineTooLong)
+    }
+
+    /// Copies octets of a request from `offset` on to `payload`; false if the local memory may not
+    /// be read.
+    #[inline(always)]
+    #[must_use]
+    pub(super) fn copy_payload<H: Host>(
+        &self,
+        wqe: &SendWqe,
+        slot: usize,
+        offset: u32,
+        payload: &mut [u8],
+        host: &mut H,
+    ) -> bool {
+        if payload.is_empty() {
+            return true;
+        }
+        if wqe.sge_count != 1 {
+            return self.copy_other(wqe, slot, offset, payload, host);
+        }
+        let sges = std::slice::from_ref(&wqe.sge);
+        host.gather(sges, u64::from(offset), payload).is_ok()
+    }
+
+    /// As [`Lists::copy_payload`], of a request that has not just one element.
+    #[inline(never)]
+    fn copy_other<H: Host>(
+        &self,
+        wqe: &SendWqe,
+        slot: usize,
+        offset: u32,
+        payload: &mut [u8],
+        host: &mut H,
+    ) -> bool {
+        if wqe.inline {
+            let from = slot * self.max_inline + offset as usize;
+            payload.copy_from_slice(&self.inline[from..from + payload.len()]);
+            return true;
+        }
+        let sges = self.sges(slot, wqe.sge_count);
+        host.gather(sges, u64::from(offset), payload).is_ok()
     }
 }
 
@@ -138,11 +223,10 @@ impl Source<'_> {
 #[derive(Debug)]
 pub(super) struct SendQueue {
     wqes: Box<[SendWqe]>,
-    sges: Box<[Sge]>,
-    inline: Box<[u8]>,
+    lists: Lists,
     mask: u32,
-    max_sge: usize,
-    max_inline: usize,
+    /// Ones if requests name a shared receive queue of the peer, else zeroes.
+    shared_queue_mask: u32,
     /// The oldest request that has not completed.
     pub(super) head: u32,
     /// The request that is being sent, or is the next to be sent.
@@ -155,15 +239,17 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    pub(super) fn new(depth: u32, max_sge: u8, max_inline: u32) -> Self {
-        let entries = depth as usize;
+    pub(super) fn new(config: &ConnConfig) -> Self {
+        let depth = config.sq_depth;
         Self {
-            wqes: vec![SendWqe::EMPTY; entries].into(),
-            sges: vec![Sge::default(); entries * usize::from(max_sge)].into(),
-            inline: vec![0; entries * max_inline as usize].into(),
+            wqes: vec![SendWqe::EMPTY; depth as usize].into(),
+            lists: Lists::new(depth, config.max_send_sge, config.max_inline),
             mask: depth - 1,
-            max_sge: usize::from(max_sge),
-            max_inline: max_inline as usize,
+            shared_queue_mask: if config.names_shared_queue {
+                u32::MAX
+            } else {
+                0
+            },
             head: 0,
             next: 0,
             tail: 0,
@@ -201,23 +287,18 @@ impl SendQueue {
     #[inline]
     pub(super) fn sges(&self, index: u32) -> &[Sge] {
         let slot = slot32(index, self.mask);
-        let at = slot * self.max_sge;
-        &self.sges[at..at + usize::from(self.wqes[slot].sge_count)]
+        let wqe = &self.wqes[slot];
+        match wqe.sge_count {
+            1 => std::slice::from_ref(&wqe.sge),
+            count => self.lists.sges(slot, count),
+        }
     }
 
-    /// A request and its payload.
+    /// A request, its slot, and what the entries have no room for.
     #[inline]
-    pub(super) fn entry(&mut self, index: u32) -> (&mut SendWqe, Source<'_>) {
+    pub(super) fn entry(&mut self, index: u32) -> (&mut SendWqe, usize, &Lists) {
         let slot = slot32(index, self.mask);
-        let wqe = &mut self.wqes[slot];
-        let source = if wqe.inline {
-            let at = slot * self.max_inline;
-            Source::Inline(&self.inline[at..at + wqe.length as usize])
-        } else {
-            let at = slot * self.max_sge;
-            Source::Sges(&self.sges[at..at + usize::from(wqe.sge_count)])
-        };
-        (wqe, source)
+        (&mut self.wqes[slot], slot, &self.lists)
     }
 
     /// Whether a request must not be sent because it, or one before it, cannot be finished.
@@ -235,36 +316,47 @@ impl SendQueue {
     }
 
     /// Checks and stores a request; returns the length of its message in octets.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, wr: &SendWr<'_>) -> Result<u32, PostError> {
         if self.len() > self.mask {
             return Err(PostError::QueueFull);
         }
         let slot = slot32(self.tail, self.mask);
-        let (length, sge_count, inline) = match wr.payload {
-            Payload::Sges(sges) => {
-                if sges.len() > self.max_sge {
-                    return Err(PostError::TooManySges);
-                }
-                copy_list(&mut self.sges[slot * self.max_sge..], sges);
-                (total_length(sges)?, sges.len(), false)
-            }
-            Payload::Inline(parts) => (self.copy_inline(slot, parts)?, 0, true),
+        let (sge, length, sge_count) = match wr.payload {
+            Payload::Sges(&[sge]) => (sge, checked_length(sge.length.into())?, 1),
+            Payload::Sges(sges) => self.push_list(slot, sges)?,
+            Payload::Inline(parts) => (NO_SGE, self.lists.push_inline(slot, parts)?, 0),
         };
-        check_operation(wr, length, inline)?;
+        let inline = matches!(wr.payload, Payload::Inline(_));
+        let is_plain = matches!(wr.op, SendOp::Send | SendOp::Write { .. })
+            && wr.imm.is_none()
+            && !wr.flags.fence;
+        if !is_plain {
+            check_operation(wr, length, inline)?;
+        }
         self.wqes[slot] = SendWqe {
             wr_id: wr.wr_id,
             op: wr.op,
             imm: wr.imm,
             length,
+            sge,
             flags: wr.flags,
-            shared_queue: wr.shared_queue,
-            sge_count: u8::try_from(sge_count).map_err(|_| PostError::TooManySges)?,
+            shared_queue: wr.shared_queue & self.shared_queue_mask,
+            sge_count,
             inline,
+            is_plain,
+            unanswered: !is_plain && wr.op.is_request(),
             ..SendWqe::EMPTY
         };
         self.tail = self.tail.wrapping_add(1);
         Ok(length)
+    }
+
+    /// Stores a list that has not just one element; as the elements of [`SendQueue::push`].
+    #[inline(never)]
+    fn push_list(&mut self, slot: usize, sges: &[Sge]) -> Result<(Sge, u32, u8), PostError> {
+        let count = self.lists.push(slot, sges)?;
+        Ok((NO_SGE, checked_length(octets_of(sges))?, count))
     }
 
     /// Makes the last posted request fail in its turn.
@@ -273,56 +365,33 @@ impl SendQueue {
         let wqe = self.get_mut(self.tail.wrapping_sub(1));
         let op = wqe.op.completion_op();
         wqe.op = SendOp::Fail { op, status };
-    }
-
-    fn copy_inline(&mut self, slot: usize, parts: &[&[u8]]) -> Result<u32, PostError> {
-        let at = slot * self.max_inline;
-        let mut room = &mut self.inline[at..at + self.max_inline];
-        let mut length = 0;
-        for part in parts {
-            let (into, rest) = room
-                .split_at_mut_checked(part.len())
-                .ok_or(PostError::InlineTooLong)?;
-            into.copy_from_slice(part);
-            room = rest;
-            length += part.len();
-        }
-        u32::try_from(length).map_err(|_| PostError::InlineTooLong)
+        wqe.unanswered = false;
     }
 }
 
-/// Copies a list to the beginning of `room`. Most have one element, which needs no loop.
-#[inline]
-fn copy_list(room: &mut [Sge], sges: &[Sge]) {
-    if let ([sge], Some(first)) = (sges, room.first_mut()) {
-        *first = *sge;
-    } else {
-        room[..sges.len()].copy_from_slice(sges);
-    }
-}
+const NO_SGE: Sge = Sge {
+    addr: 0,
+    length: 0,
+    lkey: 0,
+};
 
 /// Length of a scatter-gather list.
-#[inline]
 fn octets_of(sges: &[Sge]) -> u64 {
-    match sges {
-        [sge] => u64::from(sge.length),
-        sges => sges.iter().map(|sge| u64::from(sge.length)).sum(),
-    }
+    sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
-/// Length of a scatter-gather list, at most 2^31 octets.
+/// Length of a message, at most 2^31 octets.
 #[inline]
-fn total_length(sges: &[Sge]) -> Result<u32, PostError> {
-    let total = octets_of(sges);
+fn checked_length(octets: u64) -> Result<u32, PostError> {
     // RFC5041-5.2-2
-    if total > MAX_MESSAGE_OCTETS {
+    if octets > MAX_MESSAGE_OCTETS {
         return Err(PostError::MessageTooLong);
     }
-    Ok(low32(total))
+    Ok(low32(octets))
 }
 
 /// Checks flags and length of an operation.
-#[inline]
+#[inline(never)]
 fn check_operation(wr: &SendWr<'_>, length: u32, inline: bool) -> Result<(), PostError> {
     let fits = match wr.op {
         SendOp::Send | SendOp::Write { .. } => true,
@@ -348,7 +417,9 @@ pub(super) struct RecvWqe {
     pub(super) wr_id: u64,
     /// Capacity of its scatter-gather list, in octets.
     pub(super) capacity: u64,
-    pub(super) sge_count: u8,
+    /// The first element of its list.
+    sge: Sge,
+    sge_count: u8,
     /// The shared receive queue that it was taken from; 0 if there is only one, or none.
     pub(super) shared_queue: u32,
 }
@@ -358,10 +429,9 @@ pub(super) struct RecvWqe {
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     wqes: Box<[RecvWqe]>,
-    sges: Box<[Sge]>,
+    lists: Lists,
     mask: u32,
     depth: u32,
-    max_sge: usize,
     shared: bool,
     /// The shared receive queue that the peer named last.
     pub(super) named: u32,
@@ -378,10 +448,9 @@ impl RecvQueue {
         let entries = depth.max(1).next_power_of_two();
         Self {
             wqes: vec![RecvWqe::default(); entries as usize].into(),
-            sges: vec![Sge::default(); entries as usize * usize::from(max_sge)].into(),
+            lists: Lists::new(entries, max_sge, 0),
             mask: entries - 1,
             depth,
-            max_sge: usize::from(max_sge),
             shared,
             named: 0,
             head: 0,
@@ -407,16 +476,39 @@ impl RecvQueue {
         &self.wqes[slot32(index, self.mask)]
     }
 
-    /// A request and its scatter-gather list.
-    #[inline]
-    pub(super) fn entry(&self, index: u32) -> (&RecvWqe, &[Sge]) {
-        let slot = slot32(index, self.mask);
-        let at = slot * self.max_sge;
-        let wqe = &self.wqes[slot];
-        (wqe, &self.sges[at..at + usize::from(wqe.sge_count)])
+    /// Copies `len` octets of `body` from `at` to `offset` in the receive buffer of a request.
+    #[inline(always)]
+    pub(super) fn scatter<H: Host>(
+        &self,
+        index: u32,
+        offset: u64,
+        (at, len): (usize, usize),
+        body: &H::Body,
+        host: &mut H,
+    ) -> Result<(), PlaceError> {
+        let wqe = self.get(index);
+        if wqe.sge_count != 1 {
+            return self.scatter_other(index, offset, (at, len), body, host);
+        }
+        host.scatter(std::slice::from_ref(&wqe.sge), offset, body, at, len)
     }
 
-    #[inline]
+    /// As [`RecvQueue::scatter`], for a list that has not just one element.
+    #[inline(never)]
+    fn scatter_other<H: Host>(
+        &self,
+        index: u32,
+        offset: u64,
+        (at, len): (usize, usize),
+        body: &H::Body,
+        host: &mut H,
+    ) -> Result<(), PlaceError> {
+        let slot = slot32(index, self.mask);
+        let sges = self.lists.sges(slot, self.wqes[slot].sge_count);
+        host.scatter(sges, offset, body, at, len)
+    }
+
+    #[inline(always)]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.shared {
             return Err(PostError::InvalidState);
@@ -424,35 +516,32 @@ impl RecvQueue {
         if self.len() >= self.depth {
             return Err(PostError::QueueFull);
         }
-        if wr.sges.len() > self.max_sge {
-            return Err(PostError::TooManySges);
-        }
         let slot = slot32(self.tail, self.mask);
-        copy_list(&mut self.sges[slot * self.max_sge..], wr.sges);
+        let (sge, capacity, sge_count) = match *wr.sges {
+            [sge] => (sge, u64::from(sge.length), 1),
+            _ => self.push_list(slot, wr.sges)?,
+        };
         self.wqes[slot] = RecvWqe {
             wr_id: wr.wr_id,
-            capacity: octets_of(wr.sges),
-            sge_count: u8::try_from(wr.sges.len()).map_err(|_| PostError::TooManySges)?,
+            capacity,
+            sge,
+            sge_count,
             shared_queue: 0,
         };
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
 
-    /// The request for message `msn` of queue 0.
-    ///
-    /// # Errors
-    /// None is posted.
+    /// Stores a list that has not just one element; as the elements of [`RecvQueue::push`].
+    #[inline(never)]
+    fn push_list(&mut self, slot: usize, sges: &[Sge]) -> Result<(Sge, u64, u8), PostError> {
+        Ok((NO_SGE, octets_of(sges), self.lists.push(slot, sges)?))
+    }
+
+    /// The request for the message `ahead` after the expected one; there may be none.
     #[inline]
-    pub(super) fn for_msn<H: Host>(&mut self, msn: u32, host: &mut H) -> Result<u32, NoSharedRecv> {
-        let ahead = msn.wrapping_sub(self.head_msn);
-        if ahead >= self.len() {
-            if !self.shared {
-                return Err(NoSharedRecv::Empty);
-            }
-            self.pull_shared(ahead, host)?;
-        }
-        Ok(self.head.wrapping_add(ahead))
+    pub(super) const fn ahead(&self, ahead: u32) -> u32 {
+        self.head.wrapping_add(ahead)
     }
 
     /// Whether requests are taken from a shared receive queue.
@@ -460,22 +549,29 @@ impl RecvQueue {
         self.shared
     }
 
-    /// Takes requests from the shared receive queue until there is one for the message `ahead`
-    /// after the expected one.
+    /// Takes requests from the shared receive queue, if there is one, until there is a request for
+    /// the message `ahead` after the expected one.
+    ///
+    /// # Errors
+    /// There is none.
     #[cold]
-    fn pull_shared<H: Host>(&mut self, ahead: u32, host: &mut H) -> Result<(), NoSharedRecv> {
-        if ahead >= self.depth {
+    pub(super) fn pull_shared<H: Host>(
+        &mut self,
+        ahead: u32,
+        host: &mut H,
+    ) -> Result<(), NoSharedRecv> {
+        if !self.shared || ahead >= self.depth {
             return Err(NoSharedRecv::Empty);
         }
         while self.len() <= ahead {
             let slot = slot32(self.tail, self.mask);
-            let at = slot * self.max_sge;
-            let room = &mut self.sges[at..at + self.max_sge];
+            let room = self.lists.room(slot);
             let taken = host.take_shared_recv(self.named, room)?;
             let used = usize::from(taken.sge_count).min(room.len());
             self.wqes[slot] = RecvWqe {
                 wr_id: taken.wr_id,
-                capacity: room[..used].iter().map(|sge| u64::from(sge.length)).sum(),
+                capacity: octets_of(&room[..used]),
+                sge: room.first().copied().unwrap_or(NO_SGE),
                 sge_count: u8::try_from(used).unwrap_or(0),
                 shared_queue: self.named,
             };

@@ -444,7 +444,7 @@ impl Connection {
 
     /// Places `len` octets of `body` from `at`, the payload of a segment of a Send, into the
     /// receive request of the message.
-    #[inline]
+    #[inline(always)]
     pub(super) fn place_message<H: Host>(
         &mut self,
         msn: Msn,
@@ -456,16 +456,16 @@ impl Connection {
         // RFC5040-5.3-2
         let index = self.recv_for(msn, host)?;
         let end = u64::from(offset) + len as u64;
-        let (wqe, sges) = self.rq.entry(index);
         // RFC5041-7.1-1
-        if end > wqe.capacity {
+        if end > self.rq.get(index).capacity {
             return Err(Refusal::Receive(
                 Status::LocalLengthError,
                 TerminateCause::MESSAGE_TOO_LONG,
             ));
         }
         if len > 0 {
-            host.scatter(sges, u64::from(offset), body, at, len)
+            self.rq
+                .scatter(index, u64::from(offset), (at, len), body, host)
                 .map_err(|error| match error {
                     PlaceError::Protection(_) => Refusal::Receive(
                         Status::LocalProtectionError,
@@ -480,13 +480,26 @@ impl Connection {
     /// The receive request of a message of queue 0.
     #[inline]
     fn recv_for<H: Host>(&mut self, msn: Msn, host: &mut H) -> Result<u32, Refusal> {
-        if msn.distance(Msn(self.rq.head_msn)) < 0 {
-            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
+        let ahead = msn.0.wrapping_sub(self.rq.head_msn);
+        if ahead >= self.rq.len() {
+            self.recv_beyond(msn, host)?;
         }
-        self.rq.for_msn(msn.0, host).map_err(|error| match error {
-            NoSharedRecv::Empty => Refusal::NotReady,
-            NoSharedRecv::NoQueue => Refusal::Fault(TerminateCause::INVALID_QUEUE_NUMBER),
-        })
+        Ok(self.rq.ahead(ahead))
+    }
+
+    /// A message of queue 0 is none of those for which receive requests have been taken.
+    #[cold]
+    fn recv_beyond<H: Host>(&mut self, msn: Msn, host: &mut H) -> Result<(), Refusal> {
+        let ahead = msn.distance(Msn(self.rq.head_msn));
+        let Ok(ahead) = u32::try_from(ahead) else {
+            return Err(Refusal::Fault(TerminateCause::MSN_OUT_OF_RANGE));
+        };
+        self.rq
+            .pull_shared(ahead, host)
+            .map_err(|error| match error {
+                NoSharedRecv::Empty => Refusal::NotReady,
+                NoSharedRecv::NoQueue => Refusal::Fault(TerminateCause::INVALID_QUEUE_NUMBER),
+            })
     }
 
     fn place_immediate<H: Host>(
@@ -520,10 +533,8 @@ impl Connection {
     fn asked_by(&self, id: u32) -> Option<u32> {
         let index = id ^ self.cookie;
         let wqe = self.sq.get(index);
-        let waits = self.sq.is_outstanding(index)
-            && wqe.is_request()
-            && !wqe.answered
-            && wqe.end <= self.accepted_before();
+        let waits =
+            self.sq.is_outstanding(index) && wqe.unanswered && wqe.end <= self.accepted_before();
         waits.then_some(index)
     }
 
@@ -600,7 +611,7 @@ impl Connection {
     #[inline]
     fn note_answered<H: Host>(&mut self, index: u32, host: &mut H) {
         // RFC5040-5.2.2-3, RFC7306-5.2.2-3
-        self.sq.get_mut(index).answered = true;
+        self.sq.get_mut(index).unanswered = false;
         self.reads_outstanding -= 1;
         self.complete_sends(host);
     }

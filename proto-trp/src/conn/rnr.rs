@@ -8,6 +8,7 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::packet::{Datagram, Refusal};
+use super::queue::NOT_SENT;
 use super::rnr_pause::RnrPause;
 use super::rxwindow::Commit;
 use super::terminate::Offender;
@@ -181,7 +182,7 @@ impl Connection {
     /// as if nothing after that had been sent.
     pub(super) fn rewind(&mut self, index: u32, progress: u32) {
         let refused = self.sq.get_mut(index);
-        (refused.segmented, refused.last_seen) = (false, false);
+        (refused.end, refused.last_seen) = (NOT_SENT, false);
         refused.progress = progress;
         let mut later = index.wrapping_add(1);
         while later != self.sq.tail && self.sq.get(later).started {
@@ -191,11 +192,11 @@ impl Connection {
                 // Local requests are not repeated.
                 continue;
             }
-            (wqe.started, wqe.segmented, wqe.progress) = (false, false, 0);
+            (wqe.started, wqe.end, wqe.progress) = (false, NOT_SENT, 0);
             wqe.last_seen = false;
             if wqe.is_request() {
                 // An answered one is no longer counted.
-                self.reads_outstanding -= u32::from(!std::mem::take(&mut wqe.answered));
+                self.reads_outstanding -= u32::from(std::mem::replace(&mut wqe.unanswered, true));
                 // R7.9-7
                 self.request_msn = self.request_msn.wrapping_sub(1);
             } else if wqe.has_msn() {

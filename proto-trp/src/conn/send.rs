@@ -239,7 +239,6 @@ impl Connection {
             }
             SegmentSource::Immediate(index) | SegmentSource::Request(index) => {
                 let wqe = self.sq.get_mut(index);
-                wqe.segmented = true;
                 wqe.end = seq + 1;
                 self.sq.next = index.wrapping_add(1);
             }
@@ -377,8 +376,8 @@ impl Connection {
         payload: &mut [u8],
         host: &mut H,
     ) -> bool {
-        let (_, source) = self.sq.entry(index);
-        let copied = source.copy_to(offset, payload, host);
+        let (wqe, slot, lists) = self.sq.entry(index);
+        let copied = lists.copy_payload(wqe, slot, offset, payload, host);
         if !copied {
             self.poison(index, Status::LocalProtectionError, host);
         }
@@ -658,7 +657,7 @@ impl Connection {
         let wqe = self.sq.get_mut(index);
         wqe.started = true;
         let done = match wqe.op {
-            _ if wqe.segmented => Ok(()),
+            _ if wqe.is_sent() => Ok(()),
             // Both are InfiniBand's memory management operation error.
             SendOp::LocalInvalidate { stag } => host
                 .invalidate_local(stag)
@@ -671,7 +670,7 @@ impl Connection {
         };
         match done {
             Ok(()) => {
-                wqe.segmented = true;
+                wqe.end = 0;
                 self.sq.next = index.wrapping_add(1);
                 self.complete_sends(host);
             }

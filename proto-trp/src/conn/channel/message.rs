@@ -143,8 +143,8 @@ impl Handled {
 /// The kind of the next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextMessage {
-    /// A segment of a Send or Write.
-    Part,
+    /// A segment of a Send or Write, which may be its last.
+    Part { last: bool },
     /// Another request, or a local one.
     Request,
     /// A segment of a response.
@@ -157,11 +157,11 @@ pub(super) enum NextMessage {
     Fin,
 }
 
-/// What the next message is; see [`super::super::Connection::plan_message`].
+/// What the next message is; see [`super::super::Connection::plan_message`]. Two scalars, so that
+/// one is returned in registers.
 #[derive(Clone, Copy, Debug)]
 pub struct MessagePlan {
     pub(super) next: NextMessage,
-    pub(super) last: bool,
     /// Octets of payload.
     pub(super) len: u32,
 }

@@ -51,10 +51,9 @@ impl Connection {
         let spec = self.next_request_segment()?;
         Some(MessagePlan {
             next: match spec.source {
-                SegmentSource::Message(_) => NextMessage::Part,
+                SegmentSource::Message(_) => NextMessage::Part { last: spec.last },
                 _ => NextMessage::Request,
             },
-            last: spec.last,
             len: spec.len,
         })
     }
@@ -69,7 +68,6 @@ impl Connection {
                     Next::Rnr => NextMessage::NotReady,
                     _ => NextMessage::Fin,
                 },
-                last: true,
                 len: 0,
             });
         }
@@ -84,7 +82,6 @@ impl Connection {
         };
         let response = MessagePlan {
             next: NextMessage::Response,
-            last: answer.last,
             len: answer.len,
         };
         if self.answers_turn {
@@ -110,8 +107,8 @@ impl Connection {
         frame: &mut [u8],
         host: &mut H,
     ) -> Option<Written> {
-        let written = if plan.next == NextMessage::Part {
-            self.write_part(plan, position, cell, frame, host)?
+        let written = if let NextMessage::Part { last } = plan.next {
+            self.write_part((plan.len, last), position, cell, frame, host)?
         } else {
             self.write_aside(plan, position, cell, frame, host)?
         };
@@ -124,56 +121,40 @@ impl Connection {
     #[inline]
     fn write_part<H: Host>(
         &mut self,
-        plan: MessagePlan,
+        (len, last): (u32, bool),
         position: u64,
         cell: &mut [u8; CELL_LEN],
         frame: &mut [u8],
         host: &mut H,
     ) -> Option<Written> {
         let index = self.sq.next;
-        let (wqe, source) = self.sq.entry(index);
+        let (wqe, slot, lists) = self.sq.entry(index);
         if !wqe.started {
             wqe.start_message(&mut self.message_msn);
         }
         let (room, rest) = split(cell);
+        let (payload, written) = match len as usize {
+            len @ ..=CELL_PAYLOAD_LEN => (&mut rest[..len], in_cell(len)),
+            len => (&mut frame[..len], in_frame(len)),
+        };
+        if !lists.copy_payload(wqe, slot, wqe.progress, payload, host) {
+            self.poison(index, Status::LocalProtectionError, host);
+            return None;
+        }
         let address = MessageHead {
             flags: self.channel.flags,
             destination: self.peer.index,
             source: self.config.local_qpn.index(),
             connection_id: self.peer.tx_id,
-            shared_queue: if self.config.names_shared_queue {
-                wqe.shared_queue
-            } else {
-                0
-            },
+            shared_queue: wqe.shared_queue,
             ..NO_HEAD
         };
-        part_head(wqe, plan.last, address).encode(room);
-        let len = plan.len as usize;
-        let (payload, written) = if len <= CELL_PAYLOAD_LEN {
-            (&mut rest[..len], in_cell(len))
-        } else {
-            (&mut frame[..len], in_frame(len))
-        };
-        if !source.copy_to(wqe.progress, payload, host) {
-            self.poison(index, Status::LocalProtectionError, host);
-            return None;
-        }
-        if wqe.advance(plan.len, plan.last, position + 1) {
+        part_head(wqe, last, address).encode(room);
+        if wqe.advance(len, last, position + 1) {
             self.sq.next = index.wrapping_add(1);
         }
         self.note_request(position, host);
         Some(written)
-    }
-
-    /// The shared receive queue that a request names, or 0.
-    #[inline]
-    fn shared_queue_of(&self, index: u32) -> u32 {
-        if self.config.names_shared_queue {
-            self.sq.get(index).shared_queue
-        } else {
-            0
-        }
     }
 
     /// A head with everything but what the message is about.
@@ -223,7 +204,7 @@ impl Connection {
         host: &mut H,
     ) -> Option<Written> {
         let answer = match plan.next {
-            NextMessage::Part | NextMessage::Request => {
+            NextMessage::Part { .. } | NextMessage::Request => {
                 return self.write_request(position, cell, host)
             }
             NextMessage::Response => return self.write_reply(position, cell, frame, host),
@@ -270,7 +251,7 @@ impl Connection {
         }
         let kind = self.request_kind(index, &spec);
         let mut head = self.head_to_peer(MessageKind::Immediate, self.channel.flags);
-        head.shared_queue = self.shared_queue_of(index);
+        head.shared_queue = self.sq.get(index).shared_queue;
         let head = head.of_segment(&kind, true);
         let (room, rest) = split(cell);
         head.encode(room);
@@ -370,36 +351,41 @@ const NO_HEAD: MessageHead = MessageHead {
 /// The head of the next segment of a Send or Write, whose address is that of `head`.
 #[inline]
 fn part_head(wqe: &SendWqe, last: bool, head: MessageHead) -> MessageHead {
-    let flags = head.flags
-        | MessageFlags::LAST.when(last)
-        | MessageFlags::HAS_IMMEDIATE.when(wqe.imm.is_some());
+    let flags = head.flags | MessageFlags::LAST.when(last);
+    let (own, ulp) = if wqe.is_plain {
+        (MessageFlags::NONE, 0)
+    } else {
+        companion(wqe)
+    };
     match wqe.op {
         // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
         SendOp::Write { remote } => MessageHead {
             kind: MessageKind::Write,
-            flags,
+            flags: flags | own,
             number: remote.stag,
             offset: remote.to.wrapping_add(u64::from(wqe.progress)),
             shared_queue: 0,
             ..head
         },
         // RFC5041-4.3-2, RFC5041-5.2-4
-        op => {
-            let (invalidates, ulp) = match op {
-                // RFC5040-5.3-4
-                SendOp::SendInvalidate { stag } => (true, stag),
-                _ => (false, wqe.imm.unwrap_or(0)),
-            };
-            MessageHead {
-                flags: flags
-                    | MessageFlags::SOLICITED.when(wqe.flags.solicited)
-                    | MessageFlags::INVALIDATE.when(invalidates),
-                number: wqe.msn,
-                offset: u64::from(wqe.progress),
-                ulp,
-                ..head
-            }
-        }
+        _ => MessageHead {
+            flags: flags | own | MessageFlags::SOLICITED.when(wqe.flags.solicited),
+            number: wqe.msn,
+            offset: u64::from(wqe.progress),
+            ulp,
+            ..head
+        },
+    }
+}
+
+/// What accompanies a Send or Write: the flag for it, and its field of the head.
+#[cold]
+fn companion(wqe: &SendWqe) -> (MessageFlags, u32) {
+    match (wqe.op, wqe.imm) {
+        // RFC5040-5.3-4
+        (SendOp::SendInvalidate { stag }, _) => (MessageFlags::INVALIDATE, stag),
+        (_, Some(imm)) => (MessageFlags::HAS_IMMEDIATE, imm),
+        (_, None) => (MessageFlags::NONE, 0),
     }
 }
 
