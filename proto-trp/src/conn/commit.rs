@@ -66,7 +66,7 @@ impl Connection {
     }
 
     /// The last segment of a Send has arrived.
-    #[inline]
+    #[inline(always)]
     pub(super) fn end_message<H: Host>(
         &mut self,
         solicited: bool,
@@ -110,7 +110,8 @@ impl Connection {
         Ok(())
     }
 
-    #[inline]
+    /// Completes the expected receive request. Inlined, so that the host knows the operation.
+    #[inline(always)]
     fn complete_recv<H: Host>(
         &mut self,
         op: CompletionOp,
@@ -121,7 +122,8 @@ impl Connection {
     ) {
         let wqe = self.rq.get(self.rq.head);
         // RFC5041-5.4-2, RFC5041-5.4-3: the length, and the immediate or the STag.
-        let completion = Completion {
+        // Made in each branch: the rare one stores it, the other one need not.
+        let completion = || Completion {
             wr_id: wqe.wr_id,
             status: Status::Success,
             op,
@@ -131,8 +133,8 @@ impl Connection {
             solicited,
         };
         match wqe.shared_queue {
-            0 => host.complete(completion),
-            queue => host.complete_shared(queue, completion),
+            0 => host.complete(completion()),
+            queue => host.complete_shared(queue, completion()),
         }
         self.rq.pop();
     }

@@ -431,11 +431,10 @@ impl Connection {
     /// Costs a few comparisons.
     #[inline]
     pub fn may_have_tx(&self) -> bool {
-        self.acks.due
-            || self.sq.next != self.sq.tail
+        self.sq.next != self.sq.tail
+            || (self.acks.due | self.controls.any())
             || self.responder.has_answers()
             || self.tx.lost > 0
-            || self.controls.any()
     }
 
     /// Whether an acknowledgement is due that the peer waits for.

@@ -133,6 +133,17 @@ impl Connection {
     /// The next segment of the work request whose turn it is.
     #[inline(always)]
     pub(super) fn next_request_segment(&self) -> Option<SegmentSpec> {
+        self.next_segment_up_to(self.peer.max_tagged, self.peer.max_untagged)
+    }
+
+    /// As [`Connection::next_request_segment`], where segments have at most so many octets of
+    /// payload.
+    #[inline(always)]
+    pub(super) fn next_segment_up_to(
+        &self,
+        max_tagged: u32,
+        max_untagged: u32,
+    ) -> Option<SegmentSpec> {
         // RFC5040-5.5-3, RFC5041-5.3-1, RFC7306-5.2.1-4, RFC7306-6.3-5
         let index = self.sq.next;
         if index == self.sq.tail || self.sq.is_stopped_at(index) {
@@ -143,14 +154,14 @@ impl Connection {
             return None;
         }
         if wqe.is_plain {
-            return Some(self.next_part(index, wqe));
+            return Some(next_part(index, wqe, max_tagged, max_untagged));
         }
         let source = match wqe.op {
             SendOp::Write { .. } if wqe.progress == wqe.length && wqe.imm.is_some() => {
                 SegmentSource::Immediate(index)
             }
             SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
-                return Some(self.next_part(index, wqe));
+                return Some(next_part(index, wqe, max_tagged, max_untagged));
             }
             SendOp::Read { .. }
             | SendOp::CompareSwap { .. }
@@ -168,25 +179,6 @@ impl Connection {
         })
     }
 
-    /// The next segment of a Send or Write.
-    #[inline(always)]
-    fn next_part(&self, index: u32, wqe: &SendWqe) -> SegmentSpec {
-        // RFC5041-5.2-1, RFC5041-5.2-3
-        let left = wqe.length - wqe.progress;
-        let len = left.min(match wqe.op {
-            SendOp::Write { .. } => self.peer.max_tagged,
-            _ => self.peer.max_untagged,
-        });
-        SegmentSpec {
-            source: SegmentSource::Message(index),
-            // RFC5041-4.3-4, RFC5041-5.2-4
-            offset: wqe.progress,
-            len,
-            // RFC5041-4.1-2, RFC5041-5.2-6
-            last: len == left,
-        }
-    }
-
     /// Whether the send queue's state, the fence and the limit of reads (ORD) let a request start.
     #[inline]
     fn may_start(&self, wqe: &SendWqe) -> bool {
@@ -195,5 +187,24 @@ impl Connection {
             && (wqe.is_plain
                 || (!wqe.flags.fence || self.reads_outstanding == 0)
                     && (!wqe.is_request() || self.reads_outstanding < self.peer.max_rd_atomic))
+    }
+}
+
+/// The next segment of a Send or Write.
+#[inline(always)]
+fn next_part(index: u32, wqe: &SendWqe, max_tagged: u32, max_untagged: u32) -> SegmentSpec {
+    // RFC5041-5.2-1, RFC5041-5.2-3
+    let left = wqe.length - wqe.progress;
+    let len = left.min(match wqe.op {
+        SendOp::Write { .. } => max_tagged,
+        _ => max_untagged,
+    });
+    SegmentSpec {
+        source: SegmentSource::Message(index),
+        // RFC5041-4.3-4, RFC5041-5.2-4
+        offset: wqe.progress,
+        len,
+        // RFC5041-4.1-2, RFC5041-5.2-6
+        last: len == left,
     }
 }

@@ -52,7 +52,11 @@ impl SendWqe {
         progress: 0,
         msn: 0,
         end: NOT_SENT,
-        sge: NO_SGE,
+        sge: Sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        },
         flags: SendFlags {
             signaled: false,
             fence: false,
@@ -153,6 +157,7 @@ impl Lists {
     }
 
     /// Stores a list; returns the number of its elements.
+    #[inline(never)]
     fn push(&mut self, slot: usize, sges: &[Sge]) -> Result<u8, PostError> {
         let count = u8::try_from(sges.len()).map_err(|_| PostError::TooManySges)?;
         let room = self.room(slot).get_mut(..sges.len());
@@ -322,12 +327,14 @@ impl SendQueue {
             return Err(PostError::QueueFull);
         }
         let slot = slot32(self.tail, self.mask);
-        let (sge, length, sge_count) = match wr.payload {
-            Payload::Sges(&[sge]) => (sge, checked_length(sge.length.into())?, 1),
-            Payload::Sges(sges) => self.push_list(slot, sges)?,
-            Payload::Inline(parts) => (NO_SGE, self.lists.push_inline(slot, parts)?, 0),
+        let (sge, length, sge_count, inline) = match wr.payload {
+            Payload::Sges([sge]) => (sge, checked_length(sge.length.into())?, 1, false),
+            Payload::Sges(sges) => {
+                let count = self.lists.push(slot, sges)?;
+                (&NO_SGE, checked_length(octets_of(sges))?, count, false)
+            }
+            Payload::Inline(parts) => (&NO_SGE, self.lists.push_inline(slot, parts)?, 0, true),
         };
-        let inline = matches!(wr.payload, Payload::Inline(_));
         let is_plain = matches!(wr.op, SendOp::Send | SendOp::Write { .. })
             && wr.imm.is_none()
             && !wr.flags.fence;
@@ -339,24 +346,21 @@ impl SendQueue {
             op: wr.op,
             imm: wr.imm,
             length,
-            sge,
+            sge: *sge,
             flags: wr.flags,
             shared_queue: wr.shared_queue & self.shared_queue_mask,
             sge_count,
             inline,
             is_plain,
-            unanswered: !is_plain && wr.op.is_request(),
             ..SendWqe::EMPTY
         };
         self.tail = self.tail.wrapping_add(1);
         Ok(length)
     }
 
-    /// Stores a list that has not just one element; as the elements of [`SendQueue::push`].
-    #[inline(never)]
-    fn push_list(&mut self, slot: usize, sges: &[Sge]) -> Result<(Sge, u32, u8), PostError> {
-        let count = self.lists.push(slot, sges)?;
-        Ok((NO_SGE, checked_length(octets_of(sges))?, count))
+    /// The last posted request is a read or atomic.
+    pub(super) fn expect_answer(&mut self) {
+        self.get_mut(self.tail.wrapping_sub(1)).unanswered = true;
     }
 
     /// Makes the last posted request fail in its turn.
@@ -365,17 +369,17 @@ impl SendQueue {
         let wqe = self.get_mut(self.tail.wrapping_sub(1));
         let op = wqe.op.completion_op();
         wqe.op = SendOp::Fail { op, status };
-        wqe.unanswered = false;
     }
 }
 
-const NO_SGE: Sge = Sge {
+static NO_SGE: Sge = Sge {
     addr: 0,
     length: 0,
     lkey: 0,
 };
 
 /// Length of a scatter-gather list.
+#[inline(never)]
 fn octets_of(sges: &[Sge]) -> u64 {
     sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
@@ -516,26 +520,37 @@ impl RecvQueue {
         if self.len() >= self.depth {
             return Err(PostError::QueueFull);
         }
-        let slot = slot32(self.tail, self.mask);
-        let (sge, capacity, sge_count) = match *wr.sges {
-            [sge] => (sge, u64::from(sge.length), 1),
-            _ => self.push_list(slot, wr.sges)?,
+        let [sge] = wr.sges else {
+            return self.push_list(wr);
         };
-        self.wqes[slot] = RecvWqe {
+        self.put(RecvWqe {
             wr_id: wr.wr_id,
-            capacity,
-            sge,
-            sge_count,
+            capacity: u64::from(sge.length),
+            sge: *sge,
+            sge_count: 1,
             shared_queue: 0,
-        };
-        self.tail = self.tail.wrapping_add(1);
+        });
         Ok(())
     }
 
-    /// Stores a list that has not just one element; as the elements of [`RecvQueue::push`].
+    /// As [`RecvQueue::push`], of a request that has not just one element.
     #[inline(never)]
-    fn push_list(&mut self, slot: usize, sges: &[Sge]) -> Result<(Sge, u64, u8), PostError> {
-        Ok((NO_SGE, octets_of(sges), self.lists.push(slot, sges)?))
+    fn push_list(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let sge_count = self.lists.push(slot32(self.tail, self.mask), wr.sges)?;
+        self.put(RecvWqe {
+            wr_id: wr.wr_id,
+            capacity: octets_of(wr.sges),
+            sge: NO_SGE,
+            sge_count,
+            shared_queue: 0,
+        });
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn put(&mut self, wqe: RecvWqe) {
+        self.wqes[slot32(self.tail, self.mask)] = wqe;
+        self.tail = self.tail.wrapping_add(1);
     }
 
     /// The request for the message `ahead` after the expected one; there may be none.
@@ -568,16 +583,22 @@ impl RecvQueue {
             let room = self.lists.room(slot);
             let taken = host.take_shared_recv(self.named, room)?;
             let used = usize::from(taken.sge_count).min(room.len());
-            self.wqes[slot] = RecvWqe {
+            let wqe = RecvWqe {
                 wr_id: taken.wr_id,
                 capacity: octets_of(&room[..used]),
                 sge: room.first().copied().unwrap_or(NO_SGE),
                 sge_count: u8::try_from(used).unwrap_or(0),
                 shared_queue: self.named,
             };
-            self.tail = self.tail.wrapping_add(1);
+            self.put(wqe);
         }
         Ok(())
+    }
+
+    /// Whether `offset` in message `msn` of queue 0 is the next octet that is expected.
+    #[inline]
+    pub(super) const fn expects(&self, msn: u32, offset: u32) -> bool {
+        msn == self.head_msn && offset == self.head_offset
     }
 
     /// The expected message is complete: the next one is expected.

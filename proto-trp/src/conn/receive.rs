@@ -26,7 +26,7 @@ impl Connection {
     ///
     /// # Errors
     /// Nothing was posted.
-    #[inline]
+    #[inline(always)]
     pub fn post_recv<H: Host>(&mut self, wr: &RecvWr<'_>, host: &mut H) -> Result<(), PostError> {
         if !self.state.takes_recv() {
             return Err(PostError::InvalidState);

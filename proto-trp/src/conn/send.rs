@@ -57,6 +57,8 @@ impl Connection {
             self.sq.fail_last(Status::LocalQpOperationError);
         } else if brings_word && octets != ATOMIC_OCTETS {
             self.sq.fail_last(Status::LocalLengthError);
+        } else {
+            self.sq.expect_answer();
         }
     }
 
@@ -609,7 +611,7 @@ impl Connection {
     }
 
     /// Completes the requests at the head of the send queue that are done.
-    #[inline]
+    #[inline(never)]
     pub(super) fn complete_sends<H: Host>(&mut self, host: &mut H) {
         self.complete_sends_before(self.accepted_before(), host);
     }
@@ -625,7 +627,7 @@ impl Connection {
     }
 
     /// As [`Connection::complete_sends`], where the peer has accepted everything before `una`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn complete_sends_before<H: Host>(&mut self, una: u64, host: &mut H) {
         while self.sq.head != self.sq.next {
             let wqe = self.sq.get(self.sq.head);

@@ -97,8 +97,14 @@ impl SendOp {
     /// The operation in the request's completion.
     #[inline]
     pub(super) const fn completion_op(&self) -> CompletionOp {
+        // Without this one it is a table.
+        if let SendOp::Fail { op, .. } = *self {
+            return op;
+        }
         match *self {
-            SendOp::Send | SendOp::SendInvalidate { .. } => CompletionOp::Send,
+            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Fail { .. } => {
+                CompletionOp::Send
+            }
             SendOp::Write { .. } => CompletionOp::Write,
             SendOp::Read { .. } => CompletionOp::Read,
             SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
@@ -106,7 +112,6 @@ impl SendOp {
             SendOp::AtomicWrite { .. } => CompletionOp::AtomicWrite,
             SendOp::LocalInvalidate { .. } => CompletionOp::LocalInvalidate,
             SendOp::BindWindow(_) => CompletionOp::BindWindow,
-            SendOp::Fail { op, .. } => op,
         }
     }
 }

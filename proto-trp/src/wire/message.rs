@@ -202,6 +202,18 @@ impl std::fmt::Display for MessageError {
 
 impl std::error::Error for MessageError {}
 
+/// The two queue pairs of a connection's messages, as the first word of a head has them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageEnds(u64);
+
+impl MessageEnds {
+    /// The destination and the source, as indices.
+    #[inline]
+    pub(crate) const fn new(destination: u16, source: u16) -> Self {
+        Self((destination as u64) << 16 | (source as u64) << 32)
+    }
+}
+
 /// The head of a message that names a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageHead {
@@ -270,10 +282,13 @@ impl MessageHead {
     /// Writes the head.
     #[inline]
     pub fn encode(&self, octets: &mut [u8; MESSAGE_HEAD_LEN]) {
-        let address = u64::from(self.kind as u8)
-            | u64::from(self.flags.octet()) << 8
-            | u64::from(self.destination) << 16
-            | u64::from(self.source) << 32;
+        self.encode_between(MessageEnds::new(self.destination, self.source), octets);
+    }
+
+    /// Writes the head, with these queue pairs in place of its own.
+    #[inline]
+    pub(crate) fn encode_between(&self, ends: MessageEnds, octets: &mut [u8; MESSAGE_HEAD_LEN]) {
+        let address = u64::from(self.kind as u8) | u64::from(self.flags.octet()) << 8 | ends.0;
         let stream = u64::from(self.connection_id.to_u32()) | u64::from(self.number) << 32;
         let ulp = u64::from(self.ulp) | u64::from(self.shared_queue) << 32;
         let (words, _) = octets.as_chunks_mut::<8>();

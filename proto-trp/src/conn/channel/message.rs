@@ -14,8 +14,8 @@ pub struct Message<'a, B: ?Sized> {
     pub head: MessageHead,
     /// The slot of the process at the other end of the channel.
     pub from: SlotId,
-    /// What follows the head in the cell.
-    pub(super) rest: &'a [u8],
+    /// Its cell.
+    cell: &'a [u8],
     /// Octets behind the head.
     pub(super) payload_len: usize,
     /// The host's handle of the message. Offsets into it count from the first octet of the head;
@@ -45,23 +45,30 @@ impl<'a, B: ?Sized> Message<'a, B> {
         Ok(Self {
             head: MessageHead::decode(head)?,
             from,
-            rest,
+            cell,
             payload_len: rest.len() + frame_octets,
             body,
         })
     }
 
-    /// A copy, for a branch that is rarely taken: a message that no other function gets is never
-    /// stored.
+    /// The message, parsed again: for a branch that is rarely taken. What no other function gets is
+    /// never stored, and what only that branch needs is not kept in registers.
     #[inline(always)]
-    pub(super) fn copied(&self) -> Self {
-        Self { ..*self }
+    pub(super) fn again(&self) -> Self {
+        let frame_octets = self.payload_len - self.rest().len();
+        Self::parse(self.from, self.cell, frame_octets, self.body)
+            .expect("the message has been parsed before")
+    }
+
+    /// What follows the head in the cell.
+    fn rest(&self) -> &'a [u8] {
+        &self.cell[MESSAGE_HEAD_LEN..]
     }
 
     /// The message as a segment.
     #[inline]
     pub(super) fn segment(&self) -> Result<Segment, ParseError> {
-        self.head.segment(self.rest, self.payload_len)
+        self.head.segment(self.rest(), self.payload_len)
     }
 }
 

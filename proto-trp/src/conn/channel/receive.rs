@@ -43,11 +43,11 @@ impl Connection {
                 // RFC5040-5.1-2
                 place_write(stag, to, payload, message.body, host)
             }
-            _ => return self.handle_aside(now, &message.copied(), host),
+            _ => return self.handle_aside(now, &message.again(), host),
         };
         match done {
             Ok(()) => Handled::Settled,
-            Err(refusal) => self.refuse_message(refusal, &message.copied(), host),
+            Err(refusal) => self.refuse_message(refusal, &message.again(), host),
         }
     }
 
@@ -62,8 +62,13 @@ impl Connection {
         let offset = head.message_offset().map_err(refusal_of)?;
         let (msn, len) = (Msn(head.number), message.payload_len);
         self.rq.named = head.shared_queue;
+        let len32 = super::super::num::len32(len);
+        // R10-3, RFC5041-7.1-1
+        if !self.rq.expects(head.number, offset) {
+            return self.take_unexpected(&message.again(), offset, host);
+        }
         self.place_message(msn, offset, (MESSAGE_HEAD_LEN, len), message.body, host)?;
-        self.commit_message(head.number, offset, super::super::num::len32(len))?;
+        self.rq.head_offset = offset + len32;
         if !head.flags.contains(MessageFlags::LAST) {
             return Ok(());
         }
@@ -72,6 +77,19 @@ impl Connection {
         let solicited = head.flags.contains(MessageFlags::SOLICITED);
         let imm = has_immediate.then_some(head.ulp);
         self.end_message(solicited, imm, invalidates.then_some(head.ulp), host)
+    }
+
+    /// A segment of a Send that does not continue the message which is arriving: why it is refused.
+    #[cold]
+    fn take_unexpected<H: Host>(
+        &mut self,
+        message: &Message<'_, H::Body>,
+        offset: u32,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let (msn, payload) = (message.head.number, (MESSAGE_HEAD_LEN, message.payload_len));
+        self.place_message(Msn(msn), offset, payload, message.body, host)?;
+        self.commit_message(msn, offset, 0)
     }
 
     /// Whether the source of a message is the queue pair that this one is connected to.

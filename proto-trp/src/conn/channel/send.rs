@@ -10,7 +10,10 @@ use super::super::transmit::{Controls, Next};
 use super::super::txwindow::SegmentSource;
 use super::super::types::{SendOp, Status};
 use super::message::{Answer, MessagePlan, NextMessage, Written};
-use crate::wire::message::{encode_message_body, CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
+use crate::wire::message::{
+    encode_message_body, MessageEnds, CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN,
+    MESSAGE_PAYLOAD_MAX,
+};
 use crate::wire::{
     connection_id, ConnectionId, MessageFlags, MessageHead, MessageKind, Msn, SegmentKind,
 };
@@ -21,6 +24,7 @@ impl Connection {
     pub(in crate::conn) fn start_messages(&mut self, remote_qpn: Qpn, params: &RtsParams) {
         self.sends_stream = true;
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
+        self.channel.ends = MessageEnds::new(self.peer.index, self.config.local_qpn.index());
         let service = MessageFlags::UNRELIABLE.when(self.unreliable);
         // C8.3-1
         self.channel.flags = MessageFlags::START | service;
@@ -48,7 +52,7 @@ impl Connection {
 
     #[inline]
     fn plan_request_message(&self) -> Option<MessagePlan> {
-        let spec = self.next_request_segment()?;
+        let spec = self.next_segment_up_to(MESSAGE_PAYLOAD_MAX, MESSAGE_PAYLOAD_MAX)?;
         Some(MessagePlan {
             next: match spec.source {
                 SegmentSource::Message(_) => NextMessage::Part { last: spec.last },
@@ -129,32 +133,39 @@ impl Connection {
     ) -> Option<Written> {
         let index = self.sq.next;
         let (wqe, slot, lists) = self.sq.entry(index);
-        if !wqe.started {
-            wqe.start_message(&mut self.message_msn);
-        }
         let (room, rest) = split(cell);
         let (payload, written) = match len as usize {
             len @ ..=CELL_PAYLOAD_LEN => (&mut rest[..len], in_cell(len)),
             len => (&mut frame[..len], in_frame(len)),
         };
         if !lists.copy_payload(wqe, slot, wqe.progress, payload, host) {
-            self.poison(index, Status::LocalProtectionError, host);
+            self.fail_part(index, host);
             return None;
+        }
+        if !wqe.started {
+            wqe.start_message(&mut self.message_msn);
         }
         let address = MessageHead {
             flags: self.channel.flags,
-            destination: self.peer.index,
-            source: self.config.local_qpn.index(),
             connection_id: self.peer.tx_id,
             shared_queue: wqe.shared_queue,
             ..NO_HEAD
         };
-        part_head(wqe, last, address).encode(room);
+        part_head(wqe, last, address).encode_between(self.channel.ends, room);
         if wqe.advance(len, last, position + 1) {
             self.sq.next = index.wrapping_add(1);
         }
         self.note_request(position, host);
         Some(written)
+    }
+
+    /// The payload of a Send or Write cannot be gathered.
+    #[cold]
+    fn fail_part<H: Host>(&mut self, index: u32, host: &mut H) {
+        if !self.sq.get(index).started {
+            self.start_request(index);
+        }
+        self.poison(index, Status::LocalProtectionError, host);
     }
 
     /// A head with everything but what the message is about.

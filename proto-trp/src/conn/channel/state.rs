@@ -1,5 +1,6 @@
 //! The state of a connection whose path is a channel.
 
+use crate::wire::message::MessageEnds;
 use crate::wire::MessageFlags;
 use urdma_types::Time;
 
@@ -42,6 +43,8 @@ pub(super) struct Unconnected {
 /// The state of a connection whose path is a channel.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::conn) struct ChannelState {
+    /// This queue pair and the peer's, from RTS on.
+    pub(super) ends: MessageEnds,
     /// The flags of the next request beside its own.
     pub(super) flags: MessageFlags,
     pub(super) intake: Intake,
@@ -57,6 +60,7 @@ pub(in crate::conn) struct ChannelState {
 
 impl ChannelState {
     pub(in crate::conn) const NONE: Self = Self {
+        ends: MessageEnds::new(0, 0),
         flags: MessageFlags::NONE,
         intake: Intake::FromStart,
         is_paused: false,
