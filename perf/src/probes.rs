@@ -111,7 +111,7 @@ probes! {
     ONE_THREAD = "64 B writes, one thread", MillionsPerSecond;
     /// Two threads of one process, each in a thread domain.
     TWO_THREADS = "64 B writes, two threads with domains", MillionsPerSecond;
-    /// The same without thread domains.
+    /// The same without thread domains: the threads share an engine and its lock.
     TWO_THREADS_SHARED = "64 B writes, two threads that share a lock", MillionsPerSecond;
 
     /// A process that waits on a completion channel.
