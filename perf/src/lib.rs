@@ -14,6 +14,7 @@
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
 //! | [`spec`], `goals`, [`rows`] | comparisons and their goals; their results |
+//! | [`processors`] | whether the machine's processors are near each other |
 //! | [`report`] | table and JSON |
 //! | [`plot`], [`lines`], `axis`, `picture` | bar charts and line charts, as SVG |
 //! | [`mod@bench`] | the sweeps of `urdma bench` |
@@ -36,6 +37,7 @@ mod picture;
 pub mod plan;
 pub mod plot;
 pub mod probes;
+pub mod processors;
 pub mod product;
 pub mod raw;
 pub mod report;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lines::Chart;
 use crate::lossy;
+use crate::processors::{Kind, Processors};
 use crate::rows::Row;
 use crate::samples::Samples;
 use crate::spec::Goal;
@@ -16,6 +17,8 @@ use crate::spec::Goal;
 pub struct Report<'a> {
     /// Processor model and number of cores.
     pub machine: String,
+    /// Whether its processors are near each other, if the raw ring could be measured.
+    pub processors: Option<Processors>,
     /// Number of rounds.
     pub rounds: usize,
     /// The comparisons.
@@ -75,10 +78,20 @@ fn verdict(row: &Row) -> &'static str {
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}; medians of {} rounds", self.machine, self.rounds)?;
+        let what = match self.processors {
+            Some(processors) => {
+                writeln!(f, "{processors}")?;
+                if processors.kind == Kind::Mixed {
+                    writeln!(f, "the processors changed between rounds: measure again")?;
+                }
+                format!("what, {}", processors.kind)
+            }
+            None => "what".to_owned(),
+        };
         writeln!(
             f,
-            "{:46} {:>18} {:>18} {:>10} {:>8}  verdict",
-            "what", "urdma", "limit or peer", "result", "goal"
+            "{what:46} {:>18} {:>18} {:>10} {:>8}  verdict",
+            "urdma", "limit or peer", "result", "goal"
         )?;
         for row in self.rows {
             writeln!(
@@ -120,6 +133,7 @@ mod tests {
         let rows = evaluate(&samples);
         let report = Report {
             machine: "m".into(),
+            processors: Processors::of(&samples),
             rounds: 1,
             loss: &[],
             rows: &rows,
@@ -128,8 +142,10 @@ mod tests {
         let text = report.to_string();
         assert!(text.contains("2.50 x") && text.contains("MISSED"));
         assert!(text.contains("not available: no DPDK here"));
+        assert!(text.contains("\nfar processors: raw ring 0.200 to 0.200 us\nwhat, far"));
         let json = serde_json::to_value(&report).unwrap_or_default();
         assert_eq!(json["rows"][0]["met"], false);
+        assert_eq!(json["processors"]["kind"], "far");
         assert_eq!(json["samples"][probes::RAW_RING.name]["values"][0], 0.2);
         let saved: Saved = serde_json::from_value(json).unwrap();
         assert_eq!(saved.machine, "m");

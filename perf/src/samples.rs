@@ -121,6 +121,11 @@ impl Samples {
             .and_then(Series::median)
     }
 
+    /// The probe's values in the order of the rounds; empty if there are none.
+    pub fn values(&self, probe: Probe) -> &[f64] {
+        self.0.get(probe.name).map_or(&[], |series| &series.values)
+    }
+
     /// The number of rounds in which these probes were measured: that of the one with most values.
     pub fn rounds(&self, probes: impl Iterator<Item = Probe>) -> usize {
         let series = probes.filter_map(|probe| self.0.get(probe.name));

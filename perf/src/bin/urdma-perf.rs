@@ -10,6 +10,7 @@ use urdma_perf::lines::{self, Chart};
 use urdma_perf::part::Part;
 use urdma_perf::plan::Plan;
 use urdma_perf::plot::PICTURES;
+use urdma_perf::processors::Processors;
 use urdma_perf::report::{machine, Report, Saved};
 use urdma_perf::samples::{Samples, NOT_MEASURED};
 use urdma_perf::{lossy, rows};
@@ -63,6 +64,7 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
     let loss = lossy::charts(plan.samples());
     let report = Report {
         machine: machine(),
+        processors: Processors::of(plan.samples()),
         rounds: arguments.rounds.into(),
         rows: &rows,
         loss: &loss,
@@ -99,15 +101,19 @@ fn draw(directory: &Path, machine: &str, samples: &Samples, loss: &[Chart]) -> R
         println!("written: {}", path.display());
         Ok(())
     };
+    let machine = match Processors::of(samples) {
+        Some(processors) => format!("{machine}, {}", processors.kind),
+        None => machine.to_owned(),
+    };
     for picture in PICTURES {
         let rounds = picture.rounds(samples);
         if rounds > 0 {
-            let svg = picture.svg(samples, &subtitle(machine, rounds))?;
+            let svg = picture.svg(samples, &subtitle(&machine, rounds))?;
             write(picture.file, svg)?;
         }
     }
     if !loss.is_empty() {
-        let subtitle = subtitle(machine, lossy::rounds(samples));
+        let subtitle = subtitle(&machine, lossy::rounds(samples));
         write("loss.svg", lines::svg(loss, &subtitle)?)?;
     }
     Ok(())
