@@ -1,8 +1,8 @@
 //! The goals: what is compared with what, and which result is good enough.
 //!
 //! The figures are requirements of the project. Each is relative to a limit or a peer that is
-//! measured in the same call (`perf/src/raw/`, [`crate::peers`]), except for processor time, memory
-//! and the time of opening the device, which are absolute. doc/performance.md has the results.
+//! measured in the same call (`perf/src/raw/`, [`crate::peers`]), except for processor time, memory,
+//! instructions and the time of opening the device, which are absolute. doc/performance.md has the results.
 
 use crate::probes::*;
 use crate::spec::Compare::{Above, Alone, BestOf, With};
@@ -54,6 +54,12 @@ const MEMORY_LEASED: Goal = AtMost(24.0);
 const ATTACH: Goal = AtMost(3.0);
 /// The same with a lease, which starts the DPDK secondary process.
 const ATTACH_LEASED: Goal = AtMost(25.0);
+/// Instructions of both ends for a SEND of 64 octets that is answered by one.
+const INSTRUCTIONS: Goal = AtMost(1_200.0);
+/// For a SEND of 64 that are posted at once, which share a part of the work.
+const INSTRUCTIONS_OF_64: Goal = AtMost(700.0);
+/// For an RDMA Write that is alone.
+const INSTRUCTIONS_OF_A_WRITE: Goal = AtMost(1_300.0);
 /// A live peer is never given up, in any of [`crate::simulator::RETRY_SEEDS`] simulated runs.
 const SPURIOUS_FAILURES: Goal = AtMost(0.0);
 
@@ -149,6 +155,10 @@ pub(crate) const SPECS: &[Spec] = rows! {
     "memory, with a lease above plain": RESIDENT_LEASED, Above(RESIDENT_PLAIN), MEMORY_LEASED;
     "attach without a lease": DEVINFO_URDMA, Above(DEVINFO_PLAIN), ATTACH;
     "attach with a lease": DEVINFO_LEASED, Above(DEVINFO_PLAIN), ATTACH_LEASED;
+
+    "instructions, 64 B SEND, both ends": INSTRUCTIONS_SEND, Alone, INSTRUCTIONS;
+    "instructions, 64 B SEND of 64 at once": INSTRUCTIONS_STREAM, Alone, INSTRUCTIONS_OF_64;
+    "instructions, 64 B WRITE": INSTRUCTIONS_WRITE, Alone, INSTRUCTIONS_OF_A_WRITE;
 
     "goodput at 1 % loss / lossless, simulated": SIM_LOSSY, With(SIM_LOSSLESS), LOSS_1_PERCENT;
     "spurious RETRY_EXC in 10,000 seeds, simulated": SIM_GIVEN_UP, Alone, SPURIOUS_FAILURES;

@@ -8,6 +8,7 @@
 //! | [`peers`] | qperf over loopback TCP, UCX over shared memory |
 //! | [`workloads`], [`product`] | the runs of Debian's perftest; how they run through `urdma run` |
 //! | [`simulator`] | the protocol alone, in virtual time |
+//! | [`instructions`] | instructions of the engine for a message |
 //! | [`idle`], [`attach`] | idle processes: processor time, memory; time of opening the device |
 //! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
@@ -28,6 +29,7 @@ mod axis;
 pub mod bench;
 mod goals;
 pub mod idle;
+pub mod instructions;
 pub mod lines;
 pub mod links;
 pub mod lossy;

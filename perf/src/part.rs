@@ -23,13 +23,15 @@ pub enum Part {
     Memory,
     /// Time of opening the device
     Attach,
+    /// Instructions of the engine for one message
+    Instructions,
     /// The protocol alone, in the simulator
     Simulation,
 }
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
@@ -40,6 +42,7 @@ impl Part {
         Self::Idle,
         Self::Memory,
         Self::Attach,
+        Self::Instructions,
         Self::Simulation,
     ];
 

@@ -7,13 +7,14 @@ use urdma_harness::hugepages::Hugepages;
 use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::Failure;
 
+use crate::instructions::{per_message, Operation};
 use crate::part::Part;
 use crate::probes;
 use crate::raw::memif::{self, Mode, Pages, HEADERS_OCTETS};
 use crate::samples::{Probe, Sample, Samples};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
-use crate::{attach, idle, links, lossy, peers, product, raw, shares, simulator};
+use crate::{attach, idle, links, lossy, peers, product, raw, shares, simulator, workloads};
 
 const SMALL: usize = 64;
 const KB_64: usize = 65_536;
@@ -175,8 +176,21 @@ impl Plan {
         &self.samples
     }
 
-    /// Runs the simulations, which do not depend on the machine.
-    pub fn simulate(&mut self) {
+    /// Runs what does not depend on the load of the machine, for which one round is enough: the
+    /// simulations, and the counts of instructions.
+    pub fn once(&mut self) {
+        if self.parts.contains(&Part::Instructions) {
+            let programs = self.programs.clone();
+            for (probe, operation) in [
+                (probes::INSTRUCTIONS_SEND, Operation::Send),
+                (probes::INSTRUCTIONS_STREAM, Operation::Stream),
+                (probes::INSTRUCTIONS_WRITE, Operation::Write),
+            ] {
+                self.take(probe, || {
+                    per_message(&programs, operation, workloads::SMALL)
+                });
+            }
+        }
         if self.parts.contains(&Part::Simulation) {
             self.take(probes::SIM_LOSSLESS, simulator::lossless);
             self.take(probes::SIM_LOSSY, simulator::lossy);

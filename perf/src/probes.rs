@@ -135,6 +135,13 @@ probes! {
     /// ibv_devinfo through urdma with a lease.
     DEVINFO_LEASED = "ibv_devinfo urdma leased", Milliseconds;
 
+    /// Instructions of the engine for a SEND of 64 octets in a ping-pong.
+    INSTRUCTIONS_SEND = "instructions, SEND", Instructions;
+    /// For a SEND of 64 that are posted at once.
+    INSTRUCTIONS_STREAM = "instructions, SEND of 64 at once", Instructions;
+    /// For an RDMA Write.
+    INSTRUCTIONS_WRITE = "instructions, WRITE", Instructions;
+
     /// Simulator: 64 KB writes over 10 Gb/s and 100 us, no loss.
     SIM_LOSSLESS = "simulated goodput, no loss", GigabytesPerSecond;
     /// The same with 1 % loss.

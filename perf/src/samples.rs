@@ -46,6 +46,8 @@ pub enum Unit {
     RoundTrips,
     /// Runs of the simulator.
     Runs,
+    /// Instructions, both ends together.
+    Instructions,
 }
 
 impl Unit {
@@ -63,6 +65,7 @@ impl Unit {
             Self::Index => "of 1",
             Self::RoundTrips => "round trips",
             Self::Runs => "runs",
+            Self::Instructions => "instr.",
         }
     }
 }

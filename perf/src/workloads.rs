@@ -57,7 +57,8 @@ const fn with(mut workload: Workload, flags: &'static [&'static str]) -> Workloa
     workload
 }
 
-const SMALL: u32 = 64;
+/// Octets of a short message.
+pub(crate) const SMALL: u32 = 64;
 const KB_64: u32 = 65_536;
 const MB_1: u32 = 1 << 20;
 

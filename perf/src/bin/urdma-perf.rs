@@ -52,7 +52,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 fn measure(arguments: &Arguments) -> Result<(), Failure> {
     let mut plan = Plan::new(&arguments.only)?;
-    plan.simulate();
+    plan.once();
     for round in 1..=arguments.rounds {
         eprintln!("round {round} of {}", arguments.rounds);
         plan.round(round);

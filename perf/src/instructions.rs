@@ -1,0 +1,123 @@
+//! The number of instructions that the engine executes for one message, both ends together, counted
+//! by valgrind.
+//!
+//! Only instructions of this project's code count, since the C library's copies differ from
+//! processor to processor. The engines have no threads and no time is measured, so the load of the
+//! machine does not matter: one count is enough.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use urdma_harness::instance::Scratch;
+use urdma_harness::process::Process;
+
+use crate::samples::Sample;
+
+const PROGRAM: &str = "urdma-perf-engine";
+/// Numbers of messages of two runs, whose difference is free of the start-up. Multiples of the
+/// batch of a stream.
+const MESSAGES: [u32; 2] = [512, 1_536];
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// What the engine does with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// SEND, each answered by one.
+    Send,
+    /// SEND, 64 posted at once.
+    Stream,
+    /// RDMA Write, each posted when the one before is complete.
+    Write,
+}
+
+impl Operation {
+    /// Its name on the command line of `urdma-perf-engine`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Stream => "stream",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// Instructions of one message; `programs` is the directory of `urdma-perf-engine`.
+///
+/// # Errors
+/// valgrind is not installed, or a run failed.
+pub fn per_message(programs: &Path, operation: Operation, octets: u32) -> Sample {
+    let scratch = Scratch::new("instructions").map_err(|failure| failure.to_string())?;
+    let count = |messages| count(programs, scratch.path(), operation, octets, messages);
+    let [few, many] = [count(MESSAGES[0])?, count(MESSAGES[1])?];
+    Ok(many.saturating_sub(few) as f64 / f64::from(MESSAGES[1] - MESSAGES[0]))
+}
+
+fn count(
+    programs: &Path,
+    scratch: &Path,
+    operation: Operation,
+    octets: u32,
+    messages: u32,
+) -> Result<u64, String> {
+    let out = scratch.join("callgrind.out");
+    let mut command = Command::new("valgrind");
+    command
+        .arg("--tool=callgrind")
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(programs.join(PROGRAM))
+        .args([operation.name(), &octets.to_string(), &messages.to_string()]);
+    let ended = Process::run(&mut command, LIMIT).map_err(|failure| failure.to_string())?;
+    if !ended.succeeded() {
+        return Err(format!("{PROGRAM}: {}", ended.describe()));
+    }
+    let file = fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    own_instructions(&file)
+}
+
+/// Instructions of `PROGRAM` itself in a file that callgrind has written.
+fn own_instructions(file: &str) -> Result<u64, String> {
+    let mut objects = HashMap::new();
+    let mut is_own = false;
+    let mut is_call = false;
+    let mut own = 0;
+    for line in file.lines() {
+        if let Some(object) = line.strip_prefix("ob=") {
+            // "(2) /path" at the first occurrence, "(2)" afterwards.
+            let (id, name) = object.split_once(' ').unwrap_or((object, ""));
+            let named = objects
+                .entry(id.to_owned())
+                .or_insert_with(|| name.ends_with(PROGRAM));
+            is_own = *named;
+        } else if let Some(object) = line.strip_prefix("cob=") {
+            let (id, name) = object.split_once(' ').unwrap_or((object, ""));
+            objects
+                .entry(id.to_owned())
+                .or_insert_with(|| name.ends_with(PROGRAM));
+        } else if line.starts_with("calls=") {
+            // The cost in the next line is that of the callee.
+            is_call = true;
+        } else if line.starts_with(|first: char| "+-*0123456789".contains(first)) {
+            let cost = line.split(' ').nth(1).map_or(Ok(0), str::parse);
+            let cost: u64 = cost.map_err(|_| format!("callgrind's line has no cost: {line}"))?;
+            own += if is_own && !is_call { cost } else { 0 };
+            is_call = false;
+        }
+    }
+    Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_instructions_leaves_out_calls_and_other_objects() {
+        let file = "ob=(1) /lib/libc.so\nfn=(1) memcpy\n1 100\n\
+                    ob=(2) /bin/urdma-perf-engine\nfn=(2) main\n5 7\n+3 2\n\
+                    cob=(1)\ncfn=(1)\ncalls=1 1\n* 100\n* 4\nob=(1)\n9 1000\n";
+        assert_eq!(own_instructions(file), Ok(13));
+    }
+}
