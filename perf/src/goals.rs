@@ -1,10 +1,12 @@
 //! The goals: what is compared with what, and which result is good enough.
 //!
 //! The figures are requirements of the project. Each is relative to a limit or a peer that is
-//! measured in the same call (`perf/src/raw/`, [`crate::peers`]), except for processor time, memory,
-//! instructions and the time of opening the device, which are absolute. doc/performance.md has the results.
+//! measured in the same call (`perf/src/raw/`, [`crate::peers`]), except for processor time,
+//! memory, instructions and the time of opening the device, which are absolute. doc/performance.md
+//! has the results.
 
 use crate::probes::*;
+use crate::samples::Unit;
 use crate::spec::Compare::{Above, Alone, BestOf, With};
 use crate::spec::Goal::{self, AtLeast, AtMost};
 use crate::spec::Spec;
@@ -42,6 +44,10 @@ const QUEUE_PAIRS_MANY: Goal = AtLeast(0.85);
 const THREADS: Goal = AtLeast(1.7);
 /// Two threads that share an engine are not slower together than one of them.
 const THREADS_SHARED: Goal = AtLeast(1.0);
+/// Latency with more attached processes, in latencies with one: flat within 15 %.
+const FLAT_LATENCY: Goal = AtMost(1.15);
+/// Rate with more attached processes, in rates with one.
+const FLAT_RATE: Goal = AtLeast(0.85);
 /// Resident KB of a queue pair with one work request each way.
 const QP_MEMORY: Goal = AtMost(16.0);
 /// Per cent of a core that an idle process takes.
@@ -75,6 +81,14 @@ pub(crate) const QUEUEING: Goal = AtMost(2.0);
 /// Goodput with 1 % loss as a share of the goodput without loss. Go-back-N, as soft-RoCE does it,
 /// keeps 0.12 in the same simulation.
 const LOSS_1_PERCENT: Goal = AtLeast(0.8);
+
+/// Figure with more attached processes, in figures of this unit with one.
+pub(crate) const fn flat(unit: Unit) -> Goal {
+    match unit {
+        Unit::Microseconds => FLAT_LATENCY,
+        _ => FLAT_RATE,
+    }
+}
 
 /// Goodput over a link that loses so many packets in a million, as a share of the goodput without
 /// loss. Rates of loss without an entry are measured for information.

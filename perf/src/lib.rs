@@ -11,6 +11,7 @@
 //! | [`instructions`] | instructions of the engine for a message |
 //! | [`idle`], [`attach`] | idle processes: processor time, memory; time of opening the device |
 //! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
+//! | [`processes`] | up to as many processes as an instance has slots, connected to one |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
@@ -39,6 +40,7 @@ mod picture;
 pub mod plan;
 pub mod plot;
 pub mod probes;
+pub mod processes;
 pub mod processors;
 pub mod product;
 pub mod raw;

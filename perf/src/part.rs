@@ -13,6 +13,8 @@ pub enum Part {
     Qps,
     /// Rate of two threads of one process compared with one
     Threads,
+    /// Latency and rate with 1 to 252 attached processes
+    Processes,
     /// Goodput over loss, between two hosts
     Loss,
     /// Links of limited rate and delay
@@ -31,12 +33,13 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
         Self::Qps,
         Self::Threads,
+        Self::Processes,
         Self::Loss,
         Self::Links,
         Self::Idle,

@@ -14,7 +14,9 @@ use crate::raw::memif::{self, Mode, Pages, HEADERS_OCTETS};
 use crate::samples::{Probe, Sample, Samples};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
-use crate::{attach, idle, links, lossy, peers, product, raw, shares, simulator, workloads};
+use crate::{
+    attach, idle, links, lossy, peers, processes, product, raw, shares, simulator, workloads,
+};
 
 const SMALL: usize = 64;
 const KB_64: usize = 65_536;
@@ -226,6 +228,7 @@ impl Plan {
                     self.at_rest(part, *path, &hosts);
                     match (part, *path) {
                         (Part::Threads, Path::OneHost) => self.threads(&hosts),
+                        (Part::Processes, Path::OneHost) => self.processes(&hosts),
                         (Part::Loss, Path::Leased1500) => self.loss(&hosts),
                         (Part::Links, Path::Forwarded) => self.links(&hosts),
                         _ => {}
@@ -348,6 +351,15 @@ impl Plan {
         }
     }
 
+    /// Processes that are connected to one.
+    fn processes(&mut self, hosts: &Result<Hosts, String>) {
+        let host = hosts.as_ref().map(|hosts| hosts.ends().0);
+        let host = host.map_err(Clone::clone);
+        for (probe, sample) in processes::measure(host, &self.programs, &processes::POINTS) {
+            self.take(probe, || sample);
+        }
+    }
+
     /// The loss sweep, each point followed by the same run without loss. No queue is leased, so
     /// that all packets pass the daemons and their faults.
     fn loss(&mut self, hosts: &Result<Hosts, String>) {
@@ -439,7 +451,7 @@ impl Plan {
 /// Whether `part` has anything to measure over these paths.
 fn is_measured_over(part: Part, paths: &[Path]) -> bool {
     match part {
-        Part::Threads => paths.contains(&Path::OneHost),
+        Part::Threads | Part::Processes => paths.contains(&Path::OneHost),
         Part::Links => paths.contains(&Path::Forwarded),
         Part::Loss => paths[0] == Path::Leased1500,
         Part::Idle | Part::Memory | Part::Attach => paths[0] != Path::Leased1500,

@@ -221,13 +221,63 @@ impl Write {
         wr.opcode = verbs::IBV_WR_RDMA_WRITE;
         wr.send_flags = verbs::IBV_SEND_SIGNALED;
         (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = self.to;
-        let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair and its context live.
-        let post = unsafe { (*(*qp).context).ops.post_send };
-        let post = post.ok_or("the provider has no post_send")?;
-        // SAFETY: the provider's own function, its own queue pair, and a request that lives.
-        check("ibv_post_send", unsafe { post(qp, &mut wr, &mut bad) })
+        // SAFETY: as the caller has promised.
+        unsafe { post(qp, &mut wr) }
     }
+}
+
+/// Posts a signaled Send of `from`.
+///
+/// # Errors
+/// The provider refused it.
+///
+/// # Safety
+/// The queue pair is live.
+pub unsafe fn post_send(qp: *mut verbs::ibv_qp, mut from: verbs::ibv_sge) -> Result<(), String> {
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut wr: verbs::ibv_send_wr = unsafe { std::mem::zeroed() };
+    (wr.sg_list, wr.num_sge) = (&mut from, 1);
+    wr.opcode = verbs::IBV_WR_SEND;
+    wr.send_flags = verbs::IBV_SEND_SIGNALED;
+    // SAFETY: as the caller has promised.
+    unsafe { post(qp, &mut wr) }
+}
+
+/// `ibv_post_send`, which the header defines inline.
+///
+/// # Safety
+/// The queue pair is live, the request valid.
+unsafe fn post(qp: *mut verbs::ibv_qp, wr: &mut verbs::ibv_send_wr) -> Result<(), String> {
+    let mut bad = ptr::null_mut();
+    // SAFETY: the queue pair and its context live.
+    let post = unsafe { (*(*qp).context).ops.post_send };
+    let post = post.ok_or("the provider has no post_send")?;
+    // SAFETY: the provider's own function, its own queue pair, and a request that lives.
+    check("ibv_post_send", unsafe { post(qp, wr, &mut bad) })
+}
+
+/// Posts a receive request with the `wr_id` `id` for `to`.
+///
+/// # Errors
+/// The provider refused it.
+///
+/// # Safety
+/// The queue pair is live.
+pub unsafe fn post_receive(
+    qp: *mut verbs::ibv_qp,
+    id: u64,
+    mut to: verbs::ibv_sge,
+) -> Result<(), String> {
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut wr: verbs::ibv_recv_wr = unsafe { std::mem::zeroed() };
+    wr.wr_id = id;
+    (wr.sg_list, wr.num_sge) = (&mut to, 1);
+    let mut bad = ptr::null_mut();
+    // SAFETY: the queue pair and its context live.
+    let post = unsafe { (*(*qp).context).ops.post_recv };
+    let post = post.ok_or("the provider has no post_recv")?;
+    // SAFETY: the provider's own function, its own queue pair, and a request that lives.
+    check("ibv_post_recv", unsafe { post(qp, &mut wr, &mut bad) })
 }
 
 /// Polls up to `found.len()` completions and returns how many there were.

@@ -127,10 +127,14 @@ fn restore(set: &libc::cpu_set_t) {
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) };
 }
 
-fn pin(core: usize) -> Result<(), String> {
+/// Keeps the calling thread, and those that it starts, on a core.
+///
+/// # Errors
+/// There is no such core.
+pub fn pin(core: usize) -> Result<(), String> {
     // SAFETY: all zeroes is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: 0 and 1 are within any set.
+    // SAFETY: the set is ours; the access to it is checked.
     unsafe { libc::CPU_SET(core, &mut set) };
     // SAFETY: reads the set, whose size is given.
     match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
