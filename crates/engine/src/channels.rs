@@ -7,6 +7,7 @@
 //! Polls look at the channels on which something came lately, and at a few of the others in turn;
 //! before the process sleeps it looks at all.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -87,6 +88,9 @@ pub(super) struct Channels {
     by_slot: Box<[Option<Box<PeerChannel>>]>,
     /// The slots that there is a channel to.
     pub(super) open: Rota<SlotId>,
+    /// The generation of each slot whose process wrote what no process writes: it gets no second
+    /// channel.
+    refused: HashMap<SlotId, u32>,
     /// Slots to which something was written or settled since their doorbells were rung.
     doorbells: Vec<SlotId>,
 }
@@ -105,6 +109,7 @@ impl Channels {
             directory,
             by_slot: (0..SLOTS).map(|_| None).collect(),
             open: Rota::default(),
+            refused: HashMap::new(),
             doorbells: Vec::with_capacity(SLOTS),
         })
     }
@@ -208,6 +213,19 @@ impl Channels {
         self.entry(slot)
             .and_then(|entry| entry.generation)
             .is_some_and(|of_peer| generation.wrapping_sub(of_peer).cast_signed() >= 0)
+    }
+
+    /// Opens no other channel to the process that a slot has now: urdmad passes one offer on to it
+    /// (C9-2).
+    pub(super) fn refuse(&mut self, slot: SlotId) {
+        let generation = self.directory.generation(slot.number());
+        self.refused.insert(slot, generation);
+    }
+
+    /// Whether the process that a slot has now gets no other channel.
+    pub(super) fn is_refused(&self, slot: SlotId) -> bool {
+        let generation = self.directory.generation(slot.number());
+        self.refused.get(&slot) == Some(&generation)
     }
 
     /// Closes the channel to a slot.

@@ -15,7 +15,8 @@ impl Engine {
     /// Makes sure that there is a channel to the process that a slot has now.
     ///
     /// # Errors
-    /// [`EngineError::NoMemory`]: its memory cannot be created.
+    /// [`EngineError::NoMemory`]: its memory cannot be created; [`EngineError::HostUnreachable`]:
+    /// the process has written what no process writes.
     pub(super) fn open_channel(&self, slot: SlotId) -> Result<(), EngineError> {
         let generation = self.directory.generation(slot.number());
         let before = generation.wrapping_sub(1);
@@ -25,6 +26,9 @@ impl Engine {
         }
         let offer = {
             let mut shard = self.shard.lock();
+            if shard.channels.is_refused(slot) {
+                return Err(EngineError::HostUnreachable);
+            }
             shard.channels.create(slot, &ChannelConfig::default())
         };
         if let Some(offer) = offer.map_err(no_memory)? {

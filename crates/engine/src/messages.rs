@@ -188,7 +188,7 @@ impl Shard {
                 has_completed = true;
                 if let Some(index) = Owner(owner).index() {
                     let shared = (&mut self.regions, &mut self.notes, &mut self.ready);
-                    complete_sends(&mut self.qps, shared, index, position);
+                    complete_sends(&mut self.qps, shared, slot, index, position);
                 }
             });
             let (len, payload) = match next {
@@ -281,6 +281,7 @@ impl Shard {
     fn end_corrupt(&mut self, slot: SlotId) {
         self.counters.malformed += 1;
         self.end_channel(slot);
+        self.channels.refuse(slot);
     }
 
     #[cold]
@@ -345,7 +346,7 @@ impl Shard {
             position += 1;
             if let Some(index) = Owner(owner).index() {
                 let shared = (&mut self.regions, &mut self.notes, &mut self.ready);
-                complete_sends(&mut self.qps, shared, index, position);
+                complete_sends(&mut self.qps, shared, slot, index, position);
             }
         });
         position > before
@@ -373,15 +374,18 @@ fn is_all_completed(channel: &Channel) -> bool {
     outgoing.completed() == outgoing.written()
 }
 
-/// The messages before a position of the channel are settled, the last of them of this queue pair.
+/// The messages before a position of the channel to `slot` are settled, the last of them of this
+/// queue pair, or of one before it with its index, which may have been connected to another slot.
 #[inline]
 fn complete_sends(
     qps: &mut IndexTable<QpEntry>,
     (regions, notes, ready): (&mut MrTable, &mut Vec<Note>, &mut VecDeque<u16>),
+    slot: SlotId,
     index: u16,
     position: u64,
 ) {
-    if let Some(entry) = qps.get_mut(index) {
+    let entry = qps.get_mut(index).filter(|entry| entry.is_over(slot));
+    if let Some(entry) = entry {
         let mut host = host!(entry, *regions, *notes);
         entry.conn.settled(position, &mut host);
         // Requests may have waited for this one.

@@ -162,7 +162,9 @@ impl Shard {
         if self.channels.has(slot) {
             return true;
         }
-        if slot == SlotId::DAEMON || !self.channels.directory().has_process(slot.number()) {
+        let directory = self.channels.directory();
+        let may_be_opened = directory.has_process(slot.number()) && !self.channels.is_refused(slot);
+        if slot == SlotId::DAEMON || !may_be_opened {
             return false;
         }
         // Without memory for a channel the packet is lost, as in any network.

@@ -57,7 +57,8 @@ pub(super) struct QpEntry {
 
 impl QpEntry {
     /// Whether the peer is the process at the other end of the channel to `slot`.
-    fn is_over(&self, slot: SlotId) -> bool {
+    #[inline]
+    pub(super) fn is_over(&self, slot: SlotId) -> bool {
         matches!(self.path, Some(PeerPath::Channel(peer)) if peer == slot)
     }
 }

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use proto_trp::wire::message::MESSAGE_HEAD_LEN;
 use proto_trp::wire::{connection_id, MessageFlags, MessageHead, MessageKind};
-use urdma_engine::{Access, QpState, SendOp, Status};
+use urdma_engine::{Access, EngineError, QpModify, QpState, SendOp, Status};
 use urdma_types::{Psn, SlotId};
 
-use crate::rig::{connect, engine, instance, pair_of, until, End, Guest};
+use crate::rig::{engine, instance, pair_of, until, End, Guest, GID};
 
 /// First PSN of both ends.
 const PSN: u32 = 100;
@@ -79,8 +79,17 @@ fn process_that_writes_what_no_process_writes_loses_its_own_connections_only() {
     a.post(2, SendOp::Send, &[a.sge(0, 8)]).unwrap();
     b.expect(1, Status::Success);
     a.expect(2, Status::Success);
-    let c = [(); 2].map(|()| End::new(a.engine.clone(), 64));
-    connect(&c[0], &c[1], Access::all());
+    // There is no second channel to it, which urdmad would take for an offence.
+    let again = End::new(a.engine.clone(), 64);
+    again.init(Access::all());
+    let change = QpModify {
+        state: Some(QpState::Rtr),
+        address: Some((GID, 0)),
+        remote_qpn: Some(u32::from(slot.number()) << 16 | 77),
+        ..QpModify::default()
+    };
+    let refused = again.engine.modify_qp(&again.qp, &change);
+    assert_eq!(refused, Err(EngineError::HostUnreachable));
 }
 
 #[test]
