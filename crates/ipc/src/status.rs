@@ -57,6 +57,38 @@ pub struct Status {
     pub capture: Option<PathBuf>,
 }
 
+/// Ports or groups that a status which is too long keeps of each list.
+const LISTED_MAX: usize = 200;
+
+impl Status {
+    /// Leaves out what makes it longer than `octets` as JSON: ports and groups beyond some hundred,
+    /// then the longest reports. A process chooses how many ports it binds and what it reports, and
+    /// must not prevent that the status of the others is shown. Returns whether all is left.
+    pub fn fit(&mut self, octets: usize) -> bool {
+        if octets_of(self) <= octets {
+            return true;
+        }
+        self.listeners.truncate(LISTED_MAX);
+        self.bound.truncate(LISTED_MAX);
+        self.groups.truncate(LISTED_MAX);
+        let mut excess = octets_of(self).saturating_sub(octets);
+        let mut longest: Vec<_> = self.slots.iter_mut().map(|slot| &mut slot.report).collect();
+        longest.sort_by_cached_key(|report| std::cmp::Reverse(octets_of(report)));
+        for report in longest {
+            if excess == 0 {
+                break;
+            }
+            excess = excess.saturating_sub(octets_of(report));
+            *report = None;
+        }
+        false
+    }
+}
+
+fn octets_of(value: &impl Serialize) -> usize {
+    serde_json::to_vec(value).map_or(usize::MAX, |json| json.len())
+}
+
 /// The kernel module's device of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelStatus {
@@ -249,4 +281,56 @@ pub struct Counters {
     pub attach_refused: u64,
     /// Counters of the data path, by name (`rx_packets`, `drop_unknown_slot`, ...).
     pub data: BTreeMap<String, u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(slot: u8, counters: u32) -> SlotStatus {
+        let counters = (0..counters).map(|number| (number.to_string(), u64::MAX));
+        SlotStatus {
+            slot,
+            report: Some(ProcessReport {
+                counters: counters.collect(),
+                ..ProcessReport::default()
+            }),
+            ..SlotStatus::default()
+        }
+    }
+
+    #[test]
+    fn long_reports_are_left_out_until_the_rest_fits() {
+        let mut status = Status {
+            slots: vec![slot(1, 10), slot(2, 1000), slot(3, 900), slot(4, 10)],
+            ..Status::default()
+        };
+        let whole = status.clone();
+        assert!(status.fit(1 << 20));
+        assert_eq!(status, whole);
+        assert!(!status.fit(8192));
+        let has_report = |slot: &SlotStatus| slot.report.is_some();
+        let kept: Vec<bool> = status.slots.iter().map(has_report).collect();
+        assert_eq!(kept, [true, false, false, true]);
+        assert!(octets_of(&status) <= 8192);
+    }
+
+    #[test]
+    fn many_ports_are_left_out_before_reports() {
+        let port = ListenerStatus {
+            space: PortTable::Tcp,
+            address: IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
+            port: 1,
+            slot: 1,
+            backlog: 0,
+        };
+        let mut status = Status {
+            slots: vec![slot(1, 10)],
+            bound: vec![port; 4096],
+            ..Status::default()
+        };
+        assert!(!status.fit(64 << 10));
+        assert_eq!(status.bound.len(), LISTED_MAX);
+        assert!(status.slots[0].report.is_some());
+    }
 }

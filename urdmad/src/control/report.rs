@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use urdma_ipc::packet::PACKET_OCTETS_MAX;
 use urdma_ipc::status::{FaultStatus, PortStatus, SlotStatus};
 use urdma_ipc::{Answer, Event, ProcessReport, Status};
 
@@ -12,6 +13,8 @@ use crate::slots::Token;
 
 /// Time limit for the reports of processes; slower ones are shown without a report.
 const REPORT_LIMIT: Duration = Duration::from_millis(100);
+/// Maximum length of a status, so that its answer fits a packet.
+const STATUS_OCTETS_MAX: usize = PACKET_OCTETS_MAX - 256;
 
 impl Control {
     /// Requests reports from the processes; the status is answered when all have arrived or the
@@ -49,7 +52,10 @@ impl Control {
             .partition(|status| status.missing.is_empty() || status.deadline <= now);
         self.pending = pending;
         for asked in due {
-            let status = self.status(&asked.missing);
+            let mut status = self.status(&asked.missing);
+            if !status.fit(STATUS_OCTETS_MAX) {
+                tracing::warn!("the status is too long: ports or reports are left out");
+            }
             self.answer(asked.token, asked.id, Ok(Answer::Status(Box::new(status))));
         }
     }
