@@ -1,20 +1,31 @@
 //! One control connection.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
+use nix::errno::Errno;
 use nix::sys::socket::UnixCredentials;
+use nix::unistd::Uid;
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::packet::PacketSocket;
 use urdma_ipc::{Event, ProcessReport};
 use urdma_types::SlotId;
 
+use crate::descriptors;
 use crate::groups::SlotSet;
 use crate::process;
 use crate::slots::Token;
+
+/// Events that wait for a client that does not read at the moment; there are at most four for each
+/// slot.
+const WAITING_MAX: usize = 4 * 256;
+/// The least that the kernel counts for a message in a socket.
+const MESSAGE_OCTETS_MIN: usize = 512;
+/// Answers that wait for it: it has asked for each, and some are long.
+const ANSWERS_WAITING_MAX: usize = 4;
 
 /// A connection and the resources of its process.
 #[derive(Debug)]
@@ -30,6 +41,10 @@ pub(crate) struct Client {
     pub(crate) offered: SlotSet,
     /// It has started the active capture, which ends with it.
     pub(crate) is_capturing: bool,
+    /// What its socket has no room for.
+    waiting: VecDeque<(FromDaemon, Vec<OwnedFd>)>,
+    /// Messages with descriptors that it may not have read.
+    unread: usize,
     /// It is to be disconnected once its requests are handled.
     pub(crate) is_broken: bool,
 }
@@ -54,6 +69,8 @@ impl Client {
             report: None,
             offered: SlotSet::default(),
             is_capturing: false,
+            waiting: VecDeque::new(),
+            unread: 0,
             is_broken: false,
         }
     }
@@ -90,17 +107,135 @@ impl Client {
         process::is_dying(self.peer.pid())
     }
 
-    /// Sends a message; a client that does not read it is broken.
-    pub(crate) fn send(&mut self, message: &FromDaemon, fds: &[BorrowedFd<'_>]) {
-        if let Err(errno) = self.socket.try_send(message, fds) {
-            tracing::debug!("process {}: cannot send: {errno}", self.peer.pid());
-            self.is_broken = true;
+    /// Sends a message, or has it wait until the client reads; one that asks much and reads nothing
+    /// is broken. False for an event whose descriptors cannot be sent, because too many are open or
+    /// on their way to clients: this client gets nothing then, and is not at fault.
+    pub(crate) fn send(&mut self, message: &FromDaemon, fds: &[BorrowedFd<'_>]) -> bool {
+        let outcome = if self.waiting.is_empty() {
+            self.socket.try_send(message, fds)
+        } else {
+            Err(Errno::EAGAIN)
+        };
+        let outcome = match outcome {
+            Err(Errno::EAGAIN) => self.put_off(message, fds),
+            other => other,
+        };
+        match outcome {
+            Ok(()) => {
+                self.unread += usize::from(!fds.is_empty());
+                true
+            }
+            Err(Errno::ETOOMANYREFS | Errno::EMFILE) if !is_answer(message) => false,
+            Err(errno) => {
+                self.is_broken_by(errno);
+                false
+            }
         }
+    }
+
+    /// Has a message wait.
+    fn put_off(&mut self, message: &FromDaemon, fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+        let fds: io::Result<Vec<_>> = fds.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        let fds = fds.map_err(|_| Errno::EMFILE)?;
+        self.waiting
+            .retain(|(earlier, _)| !replaces(message, earlier));
+        self.waiting.push_back((message.clone(), fds));
+        let answers = self
+            .waiting
+            .iter()
+            .filter(|(message, _)| is_answer(message));
+        if self.waiting.len() > WAITING_MAX || answers.count() > ANSWERS_WAITING_MAX {
+            return Err(Errno::EAGAIN);
+        }
+        Ok(())
+    }
+
+    /// Messages with descriptors that it has not read, at most.
+    fn unread(&mut self) -> usize {
+        if self.unread > 0 && self.waiting.is_empty() {
+            self.unread = self
+                .unread
+                .min(octets_unread(&self.socket) / MESSAGE_OCTETS_MIN);
+        }
+        self.unread
+    }
+
+    /// Whether messages wait for room in the socket.
+    pub(crate) fn is_behind(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(crate) fn send_waiting(&mut self) {
+        while let Some((message, fds)) = self.waiting.front() {
+            let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match self.socket.try_send(message, &fds) {
+                Ok(()) => drop(self.waiting.pop_front()),
+                Err(Errno::EAGAIN) => return,
+                Err(errno) => return self.is_broken_by(errno),
+            }
+        }
+    }
+
+    fn is_broken_by(&mut self, errno: Errno) {
+        tracing::debug!("process {}: cannot send: {errno}", self.peer.pid());
+        self.is_broken = true;
     }
 
     /// Sends an event.
     pub(crate) fn tell(&mut self, event: Event) {
         self.send(&FromDaemon::Event(event), &[]);
+    }
+}
+
+/// Whether the processes of the user to whom `slot` belongs read what they are offered. The kernel
+/// limits descriptors on their way to all clients together, so one user whose processes read
+/// nothing could keep the others from opening channels and from attaching.
+pub(crate) fn reads_offers(clients: &mut BTreeMap<Token, Client>, slot: SlotId) -> bool {
+    let of_slot = clients.values().find(|client| client.slot() == Some(slot));
+    let Some(uid) = of_slot.map(|client| client.peer.uid()) else {
+        return true;
+    };
+    if uid == 0 || uid == Uid::effective().as_raw() {
+        return true;
+    }
+    let limit = descriptors::unread_max();
+    let of_user = || clients.values().filter(|client| client.peer.uid() == uid);
+    if of_user().map(|client| client.unread).sum::<usize>() < limit {
+        return true;
+    }
+    let of_user = clients
+        .values_mut()
+        .filter(|client| client.peer.uid() == uid);
+    of_user.map(Client::unread).sum::<usize>() < limit
+}
+
+/// What the other end of a socket has not read, with what the kernel needs for it.
+fn octets_unread(socket: &PacketSocket) -> usize {
+    let mut octets: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ fills an int.
+    let rc = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
+    if rc < 0 {
+        return usize::MAX;
+    }
+    usize::try_from(octets).unwrap_or(0)
+}
+
+fn is_answer(message: &FromDaemon) -> bool {
+    matches!(message, FromDaemon::Answer { .. })
+}
+
+/// Whether a message makes one before it superfluous: the end of a process its offer and the ends
+/// of those before it in the slot, and a request for a report another one.
+fn replaces(message: &FromDaemon, earlier: &FromDaemon) -> bool {
+    let (FromDaemon::Event(event), FromDaemon::Event(earlier)) = (message, earlier) else {
+        return false;
+    };
+    match (event, earlier) {
+        (Event::SlotGone { slot, .. }, Event::SlotGone { slot: of, .. })
+        | (Event::SlotGone { slot, .. }, Event::ChannelOffered { slot: of, .. }) => slot == of,
+        (Event::ReportWanted, Event::ReportWanted) => true,
+        _ => false,
     }
 }
 

@@ -1,10 +1,11 @@
 //! The control thread: the control socket, its clients, signals, and the data thread's
 //! notifications.
 //!
-//! Nothing here waits for a client: sockets are non-blocking, and a client that does not read is
-//! disconnected. `requests` handles clients' requests, `accept` new connections (`acceptor` has the
-//! listening socket, `places` the limits), `channels` passes channels on, `reap` reclaims the
-//! resources of processes, `report` answers status requests, `kernel` serves the kernel module.
+//! Nothing here waits for a client: sockets are non-blocking, and what a client does not read
+//! waits; one that asks for more and more is disconnected. `requests` handles requests, `accept`
+//! new connections (`acceptor` has the listening socket, `places` the limits), `channels` passes
+//! channels on, `reap` reclaims the resources of processes, `report` answers status requests,
+//! `kernel` serves the kernel module.
 
 mod accept;
 mod acceptor;
@@ -157,7 +158,9 @@ impl Control {
         let mut places = Vec::with_capacity(self.clients.len());
         for (token, client) in &self.clients {
             places.push((*token, fds.len(), client.death().is_some()));
-            fds.push(PollFd::new(client.socket.as_fd(), PollFlags::POLLIN));
+            let mut events = PollFlags::POLLIN;
+            events.set(PollFlags::POLLOUT, client.is_behind());
+            fds.push(PollFd::new(client.socket.as_fd(), events));
             if let Some(death) = client.death() {
                 fds.push(PollFd::new(death, PollFlags::POLLIN));
             }
@@ -207,6 +210,9 @@ impl Control {
 
     /// Handles the requests of a client.
     fn serve(&mut self, ready: &ReadyClient) {
+        if let Some(client) = self.clients.get_mut(&ready.token) {
+            client.send_waiting();
+        }
         for _ in 0..REQUESTS_AT_ONCE {
             let Some(client) = self.clients.get_mut(&ready.token) else {
                 return;

@@ -73,6 +73,9 @@ fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Dae
     }
 }
 
+/// More descriptors than the sockets of all clients have room for.
+const DESCRIPTORS: u64 = 1 << 19;
+
 /// Runs an instance until it is stopped.
 ///
 /// # Errors
@@ -234,9 +237,16 @@ fn block_signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 
-/// Each client takes up to two descriptors.
+/// Each client takes up to two descriptors. The limit is also that of descriptors on their way to
+/// clients, two for each offered channel: one that is low lets clients which read nothing keep the
+/// others from opening channels.
 fn raise_descriptor_limit() {
-    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+    let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return;
+    };
+    // Only root may go beyond the limit that it was started with.
+    let wanted = hard.max(DESCRIPTORS);
+    if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_err() {
         // A failure only means fewer clients.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
     }

@@ -1,8 +1,9 @@
-//! Descriptors that clients send.
+//! Descriptors that clients send and are sent.
 
 use std::os::fd::OwnedFd;
 
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+use nix::sys::resource::{getrlimit, Resource};
 
 /// The seals without which a region is not passed on: its length is fixed, and no descriptor of it
 /// can be written through.
@@ -25,4 +26,11 @@ pub(crate) fn close_apart(fds: Vec<OwnedFd>) {
             .name("urdmad-close".to_owned())
             .spawn(move || drop(fds));
     }
+}
+
+/// Offers, of two descriptors each, that the processes of one user may leave unread: a quarter of
+/// what the kernel lets urdmad have on the way, which is the limit of open files.
+pub(crate) fn unread_max() -> usize {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(limit, _)| limit);
+    usize::try_from(limit / 8).unwrap_or(usize::MAX)
 }

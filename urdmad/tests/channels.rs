@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -20,6 +21,9 @@ use urdma_ipc::{ControlError, Event};
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK
     .union(SealFlag::F_SEAL_GROW)
     .union(SealFlag::F_SEAL_FUTURE_WRITE);
+
+/// No event within this time is none.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// A memfd of `octets` with these seals.
 fn memfd(octets: i64, seals: SealFlag) -> OwnedFd {
@@ -194,4 +198,34 @@ fn offer_to_itself_is_not_passed_on() {
     let a = daemon.attach();
     offer(&a, a.attached.slot);
     assert!(is_disconnected(&a));
+}
+
+#[test]
+fn client_that_does_not_read_for_a_while_stays_connected_and_learns_what_still_matters() {
+    // More than its socket has room for.
+    const PROCESSES: usize = 1000;
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "");
+    let a = daemon.attach();
+    for _ in 0..PROCESSES {
+        let b = daemon.attach();
+        offer(&b, a.attached.slot);
+        assert!(matches!(outcome(&b), Some(Event::ChannelPassed { .. })));
+    }
+    let last = daemon.attach();
+    offer(&last, a.attached.slot);
+    // Of each slot the last process counts, and that the one before has ended.
+    let heard: Vec<Event> = std::iter::from_fn(|| a.client.next_event(Some(PAUSE)).unwrap())
+        .map(|(event, _)| event)
+        .collect();
+    assert!(heard.len() < 2 * PROCESSES, "{}", heard.len());
+    let of_last = |event: &&Event| match event {
+        Event::SlotGone { slot, .. } | Event::ChannelOffered { slot, .. } => {
+            *slot == last.attached.slot
+        }
+        _ => false,
+    };
+    let of_last: Vec<&Event> = heard.iter().filter(of_last).collect();
+    assert!(matches!(of_last.last(), Some(Event::ChannelOffered { .. })));
+    assert_eq!(daemon.status().slots.len(), 2);
 }

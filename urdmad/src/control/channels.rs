@@ -9,6 +9,7 @@ use urdma_ipc::Event;
 use urdma_types::SlotId;
 
 use super::Control;
+use crate::client::reads_offers;
 use crate::data::channels::PeerMemory;
 use crate::data::command::Command;
 use crate::descriptors::{close_apart, is_region};
@@ -44,16 +45,17 @@ impl Control {
             slot: from.number(),
             generation: self.directory.0.generation(from.number()),
         };
-        let outcome = match self.client_in(to) {
-            Some(peer) => {
-                let fds = [fds[0].as_fd(), fds[1].as_fd()];
-                peer.send(&FromDaemon::Event(offer), &fds);
-                Event::ChannelPassed {
-                    slot,
-                    generation: self.directory.0.generation(slot),
-                }
+        let fds = [fds[0].as_fd(), fds[1].as_fd()];
+        let offer = FromDaemon::Event(offer);
+        let reads = to.is_some_and(|to| reads_offers(&mut self.clients, to));
+        let to_peer = self.client_in(to.filter(|_| reads));
+        let outcome = if to_peer.is_some_and(|peer| peer.send(&offer, &fds)) {
+            Event::ChannelPassed {
+                slot,
+                generation: self.directory.0.generation(slot),
             }
-            None => Event::ChannelRefused { slot },
+        } else {
+            Event::ChannelRefused { slot }
         };
         if let Some(client) = self.clients.get_mut(&token) {
             if matches!(outcome, Event::ChannelRefused { .. }) {
