@@ -137,6 +137,7 @@ void end_connect(struct end *e, const char *path, bool server, const struct wish
 
 	if (ibv_query_gid(e->context, 1, GID_INDEX, &mine.gid))
 		fail("ibv_query_gid: %s", strerror(errno));
+	e->psn = mine.psn;
 	e->socket = meet_at(path, server);
 	exchange(e, &mine, &e->peer, sizeof(mine));
 

@@ -31,6 +31,7 @@ struct end {
 	struct ibv_mr *mr, *foreign_mr;
 	uint8_t *region;
 	struct hello peer;
+	uint32_t psn;		/* the first that this end sends */
 	uint64_t seed;
 	uint32_t operations;	/* of scenarios that take as many as one likes */
 };

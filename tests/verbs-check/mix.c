@@ -7,12 +7,15 @@
  * buffers; SOURCE and SINK, a slot for each operation under way. What the target of the other end
  * must hold is kept in `shadow`, which follows the order of posting; verbs promise that order, with
  * a fence where an operation overlaps an earlier read or atomic.
+ *
+ * steady: the same until SIGUSR1; prints every second how many operations have completed.
  */
 #include "scenarios.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +35,9 @@
 #define POLLS_BEFORE_SLEEP 300
 #define LOOK_MS 1000
 #define UNTOUCHED 0xa5
+/* Operations of a program that ends on SIGUSR1. */
+#define UNTIL_TOLD UINT32_MAX
+#define REPORT_S 1.0
 
 enum kind { WRITE, READ, FETCH_ADD, COMPARE_SWAP, SEND, WRITE_IMM };
 
@@ -50,6 +56,14 @@ struct mix {
 	uint8_t shadow[QUARTER];
 	struct operation under_way[UNDER_WAY_MAX];
 };
+
+static volatile sig_atomic_t is_to_end;
+
+static void on_signal(int number)
+{
+	(void)number;
+	is_to_end = 1;
+}
 
 static uint64_t scramble(uint64_t x)
 {
@@ -313,15 +327,30 @@ static void rest(struct end *e, struct ibv_wc *wc, int *found)
 	ibv_ack_cq_events(cq, 1);
 }
 
+/* The number of operations, once this is known. */
+static uint32_t end_of(struct mix *m, uint32_t operations)
+{
+	return operations == UNTIL_TOLD && is_to_end ? m->posted + 1 : operations;
+}
+
+static void report(const struct mix *m, double *reported, double deadline)
+{
+	if (deadline < *reported + REPORT_S)
+		return;
+	*reported = deadline;
+	printf("mixed %u\n", m->completed);
+}
+
 static void run(struct mix *m, bool server, uint32_t operations)
 {
-	double deadline = end_deadline();
+	double deadline = end_deadline(), reported = deadline;
 	uint32_t in_vain = 0;
 
 	while (!m->said || !m->told || m->messages_received < m->messages_expected) {
 		struct ibv_wc wc;
 		int found;
 
+		operations = end_of(m, operations);
 		if (m->posted < operations && m->posted - m->completed < UNDER_WAY_MAX)
 			post_one(m, !server, m->posted + 1 == operations);
 		compare_notes(m, operations);
@@ -336,6 +365,8 @@ static void run(struct mix *m, bool server, uint32_t operations)
 			continue;
 		}
 		deadline = end_deadline();
+		if (operations == UNTIL_TOLD)
+			report(m, &reported, deadline);
 		in_vain = 0;
 		if (wc.status != IBV_WC_SUCCESS)
 			fail("request %lu of %u sent and %u received ended with '%s'",
@@ -367,7 +398,7 @@ static void read_back_all(struct mix *m)
 	}
 }
 
-static void mix(struct end *e, bool server)
+static void mix(struct end *e, bool server, uint32_t operations)
 {
 	struct mix *m = calloc(1, sizeof(*m));
 
@@ -378,7 +409,7 @@ static void mix(struct end *e, bool server)
 		post_receive(m, i);
 	end_meet(e);
 	printf("mixing\n");
-	run(m, server, e->operations);
+	run(m, server, operations);
 	end_meet(e);
 	read_back_all(m);
 	end_meet(e);
@@ -387,10 +418,27 @@ static void mix(struct end *e, bool server)
 
 void mix_client(struct end *e)
 {
-	mix(e, false);
+	mix(e, false, e->operations);
 }
 
 void mix_server(struct end *e)
 {
-	mix(e, true);
+	mix(e, true, e->operations);
+}
+
+static void steady(struct end *e, bool server)
+{
+	signal(SIGUSR1, on_signal);
+	printf("connection %u:%u:%u:%u\n", e->qp->qp_num, e->peer.qpn, e->psn, e->peer.psn);
+	mix(e, server, UNTIL_TOLD);
+}
+
+void steady_client(struct end *e)
+{
+	steady(e, false);
+}
+
+void steady_server(struct end *e)
+{
+	steady(e, true);
 }

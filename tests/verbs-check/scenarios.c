@@ -469,6 +469,8 @@ static void stream_server(struct end *e)
 static const struct scenario scenarios[] = {
 	{ "data", { ALL, ALL }, 7, QUICK, data_client, data_server },
 	{ "mix", { ALL, ALL }, 7, PATIENT, mix_client, mix_server },
+	{ "steady", { ALL, ALL }, 7, PATIENT, steady_client, steady_server },
+	{ "corrupted", { ALL, ALL }, 7, PATIENT, corrupted_client, corrupted_client },
 	{ "wrong-rkey", { ALL, ALL }, 7, QUICK, wrong_rkey_client, victim },
 	{ "bounds", { ALL, ALL }, 7, QUICK, bounds_client, victim },
 	{ "wrap", { ALL, ALL }, 7, QUICK, wrap_client, victim },

@@ -17,6 +17,12 @@ const struct scenario *scenario_find(const char *name);
 /* Random operations both ways. */
 void mix_client(struct end *e);
 void mix_server(struct end *e);
+/* The same until SIGUSR1. */
+void steady_client(struct end *e);
+void steady_server(struct end *e);
+
+/* A peer whose channel ends, and another one. */
+void corrupted_client(struct end *e);
 
 /* A receiver that ends at once. */
 void leave_client(struct end *e);

@@ -1,0 +1,169 @@
+//! The part that attaches to an instance and opens channels. What urdmad gives with a slot is dealt
+//! with here only.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use urdma_channel::{ChannelConfig, Layout};
+use urdma_ipc::{ControlClient, ControlError, Event, RunDir};
+
+use crate::memory::Memory;
+
+/// Octets of a page.
+pub(crate) const PAGE: usize = 4096;
+/// Offset of the counts of a region.
+pub(crate) const COUNTS: usize = 128;
+/// How long a slot is waited for: the quota counts processes that have just ended.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A region that this process writes as it likes.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) layout: Layout,
+    pub(crate) fd: OwnedFd,
+}
+
+impl Region {
+    /// One that its reader accepts.
+    pub(crate) fn create(config: &ChannelConfig) -> Self {
+        let layout = Layout::new(config, 0).unwrap();
+        let (memory, fd) = Memory::create(layout.total()).unwrap();
+        memory.store(0, &layout.encode());
+        let memory = Arc::new(memory);
+        Self { memory, layout, fd }
+    }
+}
+
+/// A page that its readers accept, and its descriptor.
+pub(crate) fn page() -> (Memory, OwnedFd) {
+    let (memory, fd) = Memory::create(PAGE).unwrap();
+    memory.store(0, b"urdmaPAG");
+    memory.store32(8, 1);
+    (memory, fd)
+}
+
+/// A channel to another process.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) slot: u8,
+    pub(crate) region: Region,
+    /// What the peer has offered.
+    pub(crate) theirs: Option<Memory>,
+    /// Messages that were written.
+    pub(crate) written: u64,
+}
+
+/// A slot of the instance, and channels to others.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) client: ControlClient,
+    pub(crate) slot: u8,
+    pub(crate) page: Memory,
+    page_fd: OwnedFd,
+    pub(crate) peers: Vec<Peer>,
+    /// Whatever was given to this process: by urdmad with the slot, by others as offers.
+    pub(crate) given: Vec<OwnedFd>,
+}
+
+impl Session {
+    /// Gets a slot.
+    pub(crate) fn attach(run_dir: &RunDir) -> Result<Self, ControlError> {
+        let deadline = Instant::now() + PATIENCE;
+        let (client, attached) = loop {
+            let client = ControlClient::connect(run_dir, "hostile")?;
+            match client.attach(false) {
+                // The arena, which is on its way out, is not attacked.
+                Ok((attached, _arena)) => break (client, attached),
+                Err(ControlError::Refused(_)) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        let (page, page_fd) = page();
+        Ok(Self {
+            client,
+            slot: attached.slot,
+            page,
+            page_fd,
+            peers: Vec::new(),
+            given: Vec::new(),
+        })
+    }
+
+    /// Opens a channel to each of these slots.
+    pub(crate) fn open(&mut self, slots: &[u8], config: &ChannelConfig) {
+        for &slot in slots.iter().filter(|slot| **slot != self.slot) {
+            let region = Region::create(config);
+            // A connection that urdmad has closed is seen at the next event.
+            let _ = self
+                .client
+                .offer_channel(slot, region.fd.as_fd(), self.page_fd.as_fd());
+            self.peers.push(Peer {
+                slot,
+                region,
+                theirs: None,
+                written: 0,
+            });
+        }
+    }
+
+    /// Takes what urdmad says within `limit`; false once it has closed the connection.
+    pub(crate) fn listen(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.client.next_event(Some(left)) {
+                Ok(None) => return true,
+                Ok(Some((Event::ChannelOffered { slot, .. }, fds))) => self.take_offer(slot, fds),
+                Ok(Some(_)) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn take_offer(&mut self, slot: u8, fds: Vec<OwnedFd>) {
+        let peer = self.peers.iter_mut().find(|peer| peer.slot == slot);
+        if let (Some(peer), Some(region)) = (peer, fds.first()) {
+            let readable = nix::sys::mman::ProtFlags::PROT_READ;
+            peer.theirs = Memory::map(region.as_fd(), PAGE, readable).ok();
+        }
+        self.given.extend(fds);
+    }
+
+    /// Whether every peer has answered with a region of its own.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.peers.iter().all(|peer| peer.theirs.is_some())
+    }
+
+    /// Offers a channel with any two descriptors.
+    pub(crate) fn offer(&self, slot: u8, fds: [&OwnedFd; 2]) {
+        let _ = self
+            .client
+            .offer_channel(slot, fds[0].as_fd(), fds[1].as_fd());
+    }
+
+    pub(crate) fn page_fd(&self) -> &OwnedFd {
+        &self.page_fd
+    }
+}
+
+impl Peer {
+    /// Messages of ours that the peer has settled, low 32 bits; all, as long as it has no region.
+    fn settled(&self) -> u32 {
+        let counts = self
+            .theirs
+            .as_ref()
+            .map_or(0, |theirs| theirs.load64(COUNTS));
+        u32::try_from(counts >> 32).unwrap_or(0)
+    }
+
+    /// Whether the peer has read the cell that is written next.
+    pub(crate) fn has_room(&self) -> bool {
+        let [a, b, c, d, ..] = self.written.to_le_bytes();
+        let unsettled = u32::from_le_bytes([a, b, c, d]).wrapping_sub(self.settled());
+        unsettled < self.region.layout.config().cells
+    }
+}

@@ -1,0 +1,209 @@
+//! Attacks by offers of channels.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use nix::fcntl::SealFlag;
+use nix::sys::memfd::MFdFlags;
+use urdma_channel::ChannelConfig;
+use urdma_ipc::message::{FromClient, Request};
+use urdma_ipc::packet::PacketSocket;
+use urdma_ipc::RefusalKind;
+use urdma_ipc::{ControlClient, ControlError};
+
+use crate::attach::{page, Region};
+use crate::memory::{memfd, SEALS};
+use crate::{Context, Tally};
+
+/// How long urdmad may take to close a connection.
+const CLOSING: Duration = Duration::from_secs(10);
+/// The last slot that an instance can have.
+const LAST_SLOT: u8 = 253;
+/// More conversations than one user may have.
+const CONVERSATIONS: usize = 400;
+
+/// A slot, an offer to every other one, and another slot, as fast as possible.
+pub(crate) fn churn(context: &Context) -> Result<Tally, String> {
+    let region = Region::create(&ChannelConfig::default());
+    let mut tally = Tally::default();
+    while !context.is_over() {
+        let session = context.attach()?;
+        for slot in 0..=LAST_SLOT {
+            session.offer(slot, [&region.fd, session.page_fd()]);
+            tally.tries += 1;
+        }
+    }
+    Ok(tally)
+}
+
+/// The same channel again, and a channel to oneself.
+pub(crate) fn repeats(context: &Context) -> Result<Tally, String> {
+    let region = Region::create(&ChannelConfig::default());
+    let mut tally = Tally::default();
+    while !context.is_over() {
+        for slot in context.lasting_slots() {
+            let mut session = context.attach()?;
+            session.offer(slot, [&region.fd, session.page_fd()]);
+            session.offer(slot, [&region.fd, session.page_fd()]);
+            tally.refused("a second offer", session.listen(CLOSING))?;
+        }
+        let mut session = context.attach()?;
+        session.offer(session.slot, [&region.fd, session.page_fd()]);
+        tally.refused("an offer to itself", session.listen(CLOSING))?;
+    }
+    Ok(tally)
+}
+
+/// Descriptors that are no regions, or no regions of a channel.
+pub(crate) fn descriptors(context: &Context) -> Result<Tally, String> {
+    let mut tally = Tally::default();
+    let good = Region::create(&ChannelConfig::default());
+    let (_, good_page) = page();
+    while !context.is_over() {
+        let Some(slot) = context.lasting_slots().next() else {
+            return Err("there is no other process".to_owned());
+        };
+        for bad in no_regions()? {
+            for fds in [[&bad, &good_page], [&good.fd, &bad]] {
+                let mut session = context.attach()?;
+                session.offer(slot, fds);
+                tally.refused("a descriptor that is no region", session.listen(CLOSING))?;
+            }
+        }
+        for count in [0, 1, 3, 200] {
+            let fds = vec![good.fd.as_fd(); count];
+            let closed = send_offer(context, slot, &fds);
+            tally.refused("another number of descriptors", !closed?)?;
+        }
+        // urdmad passes on what is sealed; the other process does not use it.
+        for odd in odd_regions()? {
+            let mut session = context.attach()?;
+            session.offer(slot, [&odd, &good_page]);
+            session.listen(Duration::from_millis(2));
+            tally.tries += 1;
+        }
+    }
+    Ok(tally)
+}
+
+/// Descriptors that urdmad must not pass on.
+fn no_regions() -> Result<Vec<OwnedFd>, String> {
+    let pipe = nix::unistd::pipe().map_err(|errno| errno.to_string())?;
+    let mut found = vec![pipe.0, pipe.1];
+    for path in ["/", "/dev/null", "/dev/zero", "/proc/self/exe"] {
+        found.push(File::open(path).map_err(|error| error.to_string())?.into());
+    }
+    for missing in SEALS.iter() {
+        let without = SEALS.difference(missing);
+        found.push(memfd(8192, without, MFdFlags::empty()).map_err(|errno| errno.to_string())?);
+    }
+    let unsealed = SealFlag::empty();
+    found.push(memfd(8192, unsealed, MFdFlags::empty()).map_err(|errno| errno.to_string())?);
+    Ok(found)
+}
+
+/// Sealed memfds that no reader accepts: of other lengths, without a header, of hugepages.
+fn odd_regions() -> Result<Vec<OwnedFd>, String> {
+    let mut found = Vec::new();
+    for octets in [0, 1, 27, 4096, 1 << 30] {
+        found.push(memfd(octets, SEALS, MFdFlags::empty()).map_err(|errno| errno.to_string())?);
+    }
+    // Only where the kernel has hugepages.
+    found.extend(memfd(2 << 20, SEALS, MFdFlags::MFD_HUGETLB));
+    Ok(found)
+}
+
+/// Sends an offer with any number of descriptors; returns whether urdmad closed the connection.
+fn send_offer(
+    context: &Context,
+    slot: u8,
+    fds: &[std::os::fd::BorrowedFd<'_>],
+) -> Result<bool, String> {
+    let error = |errno: nix::Error| errno.to_string();
+    let socket = PacketSocket::connect(&context.run_dir.control_socket()).map_err(error)?;
+    let requests = [
+        Request::Hello {
+            version: urdma_ipc::PROTOCOL_VERSION,
+            program: "hostile".to_owned(),
+        },
+        Request::Attach { want_lease: false },
+    ];
+    let mut id = 0;
+    for request in requests {
+        id += 1;
+        socket
+            .send(&FromClient { id, request }, &[])
+            .map_err(error)?;
+    }
+    let request = Request::OfferChannel { slot };
+    socket
+        .send(&FromClient { id, request }, fds)
+        .map_err(error)?;
+    loop {
+        match socket.recv(urdma_ipc::packet::PACKET_OCTETS_MAX) {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(nix::Error::ECONNRESET) => return Ok(true),
+            Err(errno) => return Err(errno.to_string()),
+        }
+    }
+}
+
+/// As many processes as the user may have, which offer channels to all and read nothing: the
+/// descriptors stay in their sockets.
+pub(crate) fn unread(context: &Context) -> Result<Tally, String> {
+    let region = Region::create(&ChannelConfig::default());
+    let (_, page) = page();
+    let mut tally = Tally::default();
+    while !context.is_over() {
+        let mut all: Vec<(ControlClient, u8)> = Vec::new();
+        while all.len() < CONVERSATIONS {
+            let client = match ControlClient::connect(&context.run_dir, "hostile") {
+                Ok(client) => client,
+                Err(ControlError::Refused(_)) => break,
+                Err(error) => return Err(error.to_string()),
+            };
+            match client.attach(false) {
+                Ok((attached, _)) => all.push((client, attached.slot)),
+                Err(_) => break,
+            }
+        }
+        for (client, own) in &all {
+            for slot in (1..=LAST_SLOT).filter(|slot| slot != own) {
+                let _ = client.offer_channel(slot, region.fd.as_fd(), page.as_fd());
+                tally.tries += 1;
+            }
+            if context.is_over() {
+                break;
+            }
+        }
+        // The others meet in the meantime.
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    Ok(tally)
+}
+
+/// More slots and conversations than a user may have.
+pub(crate) fn quotas(context: &Context) -> Result<Tally, String> {
+    let mut tally = Tally::default();
+    while !context.is_over() {
+        let mut sessions: Vec<ControlClient> = Vec::new();
+        let refusal = loop {
+            if sessions.len() == CONVERSATIONS {
+                return Err(format!("one user has {CONVERSATIONS} conversations"));
+            }
+            let opened = ControlClient::connect(&context.run_dir, "hostile");
+            match opened.and_then(|client| client.attach(false).map(|_| client)) {
+                Ok(client) => sessions.push(client),
+                Err(ControlError::Refused(refusal)) => break refusal,
+                Err(error) => return Err(error.to_string()),
+            }
+        };
+        let is_limit = matches!(
+            refusal.kind,
+            RefusalKind::QuotaExceeded | RefusalKind::NoFreeSlot
+        );
+        tally.refused("a slot beyond the quota", !is_limit)?;
+    }
+    Ok(tally)
+}
