@@ -70,7 +70,13 @@ fn instance(target: &Target) -> Finding {
                 ..Finding::good(WHAT, running)
             }
         }
-        Err(error) => Finding::without(WHAT, error.to_string(), ""),
+        Err(error) => Finding::without(
+            WHAT,
+            error.to_string(),
+            "for your own programs, `urdma up`; for those of all users, as a service: access = \
+             \"everyone\" in /etc/urdma/default.toml, then `systemctl enable --now \
+             urdmad@default`",
+        ),
     }
 }
 

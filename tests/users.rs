@@ -174,6 +174,84 @@ fn instance_of_another_user_is_used_where_it_is_named() {
     allow(&base, 0o755);
 }
 
+/// Two users who share nothing but a system-wide instance that admits everyone, one of them in a
+/// container.
+#[test]
+fn programs_of_two_users_communicate_on_an_instance_of_everyone() {
+    let _alone = alone();
+    let programs = Programs::new();
+    let dir = programs.0.path();
+    fs::copy(VERBS_CHECK, dir.join("verbs-check")).unwrap();
+    let meet = dir.join("meet");
+    fs::create_dir(&meet).unwrap();
+    allow(&meet, 0o777);
+    let name = format!("everyone-{}", std::process::id());
+    let instance = OfRoot::up(&programs, &name, "access = \"everyone\"\nchannels = true\n");
+    let (check, path) = (dir.join("verbs-check"), meet.join("mix"));
+    let (check, path) = (check.to_str().unwrap(), path.to_str().unwrap());
+    let run_dir = instance.socket().parent().unwrap().display().to_string();
+    let argv = |role| {
+        let run = ["run", "--run-dir", &run_dir, "--"];
+        [&run[..], &[check, "mix", role, path]].concat()
+    };
+    let server = with_open_files(&programs.urdma(ATTACKER, &argv("server")));
+    let client = in_container(&programs.urdma(VICTIM, &argv("client")), dir);
+    for end in [server, client].map(|mut end| Process::start(&mut end).unwrap()) {
+        let ended = end.wait(CHECK_LIMIT).unwrap();
+        assert!(ended.succeeded(), "{}", ended.describe());
+    }
+    // They may look at it, and not end it.
+    let status = programs.ask(VICTIM, &["status", "--instance", &name]);
+    assert!(status.succeeded(), "{}", status.describe());
+    let down = programs.ask(VICTIM, &["down", "--instance", &name]);
+    assert!(!down.succeeded(), "{}", down.output);
+    let log = instance.socket().with_file_name("urdmad.log");
+    assert_eq!(
+        fs::metadata(log).unwrap().permissions().mode() & 0o777,
+        0o640
+    );
+}
+
+/// A program of `setpriv` before which others are put.
+fn behind(command: &Command, wrapper: &[&str]) -> Command {
+    let arguments: Vec<_> = command.get_args().collect();
+    let options = arguments
+        .iter()
+        .take_while(|argument| argument.to_string_lossy().starts_with("--"))
+        .count();
+    let mut wrapped = Command::new(command.get_program());
+    wrapped
+        .args(&arguments[..options])
+        .args(wrapper)
+        .args(&arguments[options..])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin");
+    wrapped
+}
+
+/// The files and sockets that the program creates can be used by all.
+fn with_open_files(command: &Command) -> Command {
+    behind(command, &["sh", "-c", "umask 0; exec \"$@\"", "sh"])
+}
+
+/// In namespaces of its own, with the base directory of the host's instances mounted.
+fn in_container(command: &Command, programs: &Path) -> Command {
+    let programs = programs.to_str().unwrap();
+    let binds = ["/usr", "/etc", "/run/urdma"].map(|dir| ["--ro-bind", dir, dir]);
+    let mut wrapper = vec!["bwrap", "--unshare-all", "--die-with-parent"];
+    wrapper.extend(binds.iter().flatten());
+    for (target, link) in [
+        ("usr/bin", "/bin"),
+        ("usr/lib", "/lib"),
+        ("usr/lib64", "/lib64"),
+    ] {
+        wrapper.extend(["--symlink", target, link]);
+    }
+    wrapper.extend(["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]);
+    wrapper.extend(["--bind", programs, programs]);
+    behind(command, &wrapper)
+}
+
 // Regression: ibv_query_gid failed with EACCES.
 #[test]
 fn process_that_gives_up_root_goes_on_using_its_device() {

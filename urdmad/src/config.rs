@@ -36,8 +36,8 @@ pub struct Config {
     pub personality: Personality,
     /// Processes that can be attached at the same time.
     pub slots: u16,
-    /// Group whose members may use the instance; `None`: the owner only.
-    pub group: Option<Gid>,
+    /// Who may use the instance, beside root.
+    pub access: Access,
     /// Limits per user and process.
     pub quota: Quota,
     /// The port, if the instance has one.
@@ -57,12 +57,34 @@ impl Default for Config {
             addresses: None,
             personality: Personality::default(),
             slots: SLOTS_MAX,
-            group: None,
+            access: Access::default(),
             quota: Quota::default(),
             port: None,
             faults: Faults::default(),
             kernel_device: None,
             sandbox: Sandbox::default(),
+        }
+    }
+}
+
+/// Who may use an instance, beside root.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Access {
+    /// The user of urdmad.
+    #[default]
+    Owner,
+    /// That user, and the members of a group.
+    Group(Gid),
+    /// Every user of the host.
+    Everyone,
+}
+
+impl Access {
+    /// The group whose members may use the instance, if it is limited to one.
+    pub fn group(self) -> Option<Gid> {
+        match self {
+            Self::Group(gid) => Some(gid),
+            Self::Owner | Self::Everyone => None,
         }
     }
 }
@@ -304,6 +326,7 @@ struct RawConfig {
     address: Option<Spanned<Vec<IpAddr>>>,
     personality: Option<Personality>,
     slots: Option<Spanned<u16>>,
+    access: Option<Spanned<RawAccess>>,
     group: Option<Spanned<String>>,
     #[serde(default)]
     quota: RawQuota,
@@ -372,6 +395,14 @@ enum RawKind {
 
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
+enum RawAccess {
+    Owner,
+    Group,
+    Everyone,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 enum Role {
     Server,
     Client,
@@ -397,12 +428,10 @@ impl RawConfig {
         if let Some(slots) = self.slots {
             config.slots = in_range(source, &slots, 1, SLOTS_MAX)?;
         }
-        if let Some(group) = self.group {
-            config.group = Some(find_group(&group).map_err(|m| source.error(&group, m))?);
-        }
+        config.access = access(source, self.access.as_ref(), self.group.as_ref())?;
         self.quota.validate(source, &mut config.quota)?;
         if let Some(port) = self.port {
-            config.port = port.validate(source)?;
+            config.port = port.validate(source, config.access)?;
         }
         if config.port.is_some() && config.addresses.is_none() {
             // On a network the host's addresses belong to the kernel.
@@ -419,6 +448,11 @@ impl RawConfig {
             let device = kernel.device;
             if !is_instance_name(device.get_ref()) || device.get_ref().len() >= DEVICE_OCTETS {
                 return Err(source.error(&device, "is not a name that an RDMA device can have"));
+            }
+            if config.access == Access::Everyone {
+                let message = "the kernel admits the users of one group to its device: instead of \
+                               access = \"everyone\", name a \"group\" of all users";
+                return Err(source.error(&device, message));
             }
             config.kernel_device = Some(device.into_inner());
         }
@@ -493,7 +527,11 @@ fn value<T>(
 }
 
 impl RawPort {
-    fn validate(mut self, source: &Source<'_>) -> Result<Option<PortConfig>, ConfigError> {
+    fn validate(
+        mut self,
+        source: &Source<'_>,
+        access: Access,
+    ) -> Result<Option<PortConfig>, ConfigError> {
         let Some(kind) = self.take_kind(source)? else {
             return Ok(None);
         };
@@ -515,6 +553,13 @@ impl RawPort {
             }),
             None => None,
         };
+        if let (Access::Everyone, Some(queues), None, 1..) =
+            (access, &self.lease_queues, &lease_group, lease_queues)
+        {
+            let message = "a process with a lease can change the packets of all others: with \
+                           access = \"everyone\", name a \"lease_group\", or lease nothing";
+            return Err(source.error(queues, message));
+        }
         let hugepages_mb = match &self.hugepages_mb {
             Some(memory) => Some(in_range(source, memory, 16, 65_536)?),
             None => None,
@@ -615,6 +660,29 @@ fn check_addresses(addresses: &Spanned<Vec<IpAddr>>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Who may use the instance, by both keys.
+fn access(
+    source: &Source<'_>,
+    access: Option<&Spanned<RawAccess>>,
+    group: Option<&Spanned<String>>,
+) -> Result<Access, ConfigError> {
+    let Some(group) = group else {
+        return match access.map(|access| (access, access.get_ref())) {
+            None | Some((_, RawAccess::Owner)) => Ok(Access::Owner),
+            Some((_, RawAccess::Everyone)) => Ok(Access::Everyone),
+            Some((access, RawAccess::Group)) => {
+                Err(source.error(access, "needs the key \"group\", which names the group"))
+            }
+        };
+    };
+    if let Some(access) = access.filter(|access| *access.get_ref() != RawAccess::Group) {
+        let message = "contradicts the key \"group\": leave one of the two out";
+        return Err(source.error(access, message));
+    }
+    let gid = find_group(group).map_err(|message| source.error(group, message))?;
+    Ok(Access::Group(gid))
 }
 
 fn find_group(name: &Spanned<String>) -> Result<Gid, String> {

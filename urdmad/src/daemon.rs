@@ -18,7 +18,7 @@ use urdma_ipc::packet::PacketListener;
 use urdma_ipc::status::Counters;
 use urdma_ipc::{Event, RunDir};
 
-use crate::config::Config;
+use crate::config::{Access, Config};
 use crate::control::{Control, Ended};
 use crate::data;
 use crate::identity::Identity;
@@ -84,7 +84,7 @@ pub fn run(options: &Options) -> Result<(), DaemonError> {
     umask(Mode::from_bits_truncate(0o022));
     raise_descriptor_limit();
     let signals = block_signals().map_err(system("wait for signals"))?;
-    let owned = OwnedRunDir::acquire(&options.run_dir, options.config.group)?;
+    let owned = OwnedRunDir::acquire(&options.run_dir, options.config.access)?;
     let log = log_file(options).map_err(system("write the log"))?;
     start_log(options, log.as_ref()).map_err(system("write the log"))?;
     let mut control = start(options, &owned)?;
@@ -187,7 +187,8 @@ fn slots(config: &Config) -> Slots {
     let processes = config.slots;
     let owner = Uid::effective().as_raw();
     let configured = config.quota.slots_per_user;
-    let limits = SlotLimits::new(processes, owner, configured, config.group.is_some());
+    let is_shared = config.access != Access::Owner;
+    let limits = SlotLimits::new(processes, owner, configured, is_shared);
     Slots::new(processes, limits)
 }
 
@@ -255,8 +256,12 @@ fn raise_descriptor_limit() {
 fn listen(options: &Options) -> io::Result<PacketListener> {
     let path = options.run_dir.control_socket();
     let listener = PacketListener::bind(&path)?;
-    chown(&path, None, options.config.group)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o660))?;
+    chown(&path, None, options.config.access.group())?;
+    let mode = match options.config.access {
+        Access::Owner | Access::Group(_) => 0o660,
+        Access::Everyone => 0o666,
+    };
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
     Ok(listener)
 }
 
@@ -266,7 +271,7 @@ fn log_file(options: &Options) -> io::Result<Option<File>> {
     }
     let path = options.run_dir.log_file();
     let file = log::open(&path)?;
-    chown(&path, None, options.config.group)?;
+    chown(&path, None, options.config.access.group())?;
     Ok(Some(file))
 }
 

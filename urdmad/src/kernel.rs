@@ -46,7 +46,7 @@ impl KernelDevice {
             device: config.kernel_device.clone(),
             run_dir,
             gids: gids.collect(),
-            group: config.group.map(Gid::as_raw),
+            group: config.access.group().map(Gid::as_raw),
             state: ServiceState::Waiting {
                 because: "urdmad is starting".to_owned(),
                 next_try: Instant::now(),

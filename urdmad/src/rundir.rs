@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::{chown, Gid, Uid};
+use nix::unistd::{chown, Uid};
 use urdma_ipc::trust::Untrusted;
 use urdma_ipc::RunDir;
 
+use crate::config::Access;
 use crate::process;
 
 /// Files that urdmad creates in its run directory, the `pid` file last.
@@ -80,14 +81,14 @@ pub struct OwnedRunDir {
 }
 
 impl OwnedRunDir {
-    /// Creates the run directory, or takes it over from a dead urdmad; members of `group` may list
-    /// it.
+    /// Creates the run directory, or takes it over from a dead urdmad; those who have `access` may
+    /// list it.
     ///
     /// # Errors
     /// Another urdmad uses it, or it cannot be created.
-    pub fn acquire(run_dir: &RunDir, group: Option<Gid>) -> Result<Self, RunDirError> {
+    pub fn acquire(run_dir: &RunDir, access: Access) -> Result<Self, RunDirError> {
         for _ in 0..TRIES {
-            prepare(run_dir.path(), group)?;
+            prepare(run_dir.path(), access)?;
             run_dir.trusted_users()?;
             refuse_foreign(run_dir.path())?;
             if let Some(pid_file) = lock_after_the_dying(run_dir)? {
@@ -142,7 +143,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> RunDirError + '_ {
     }
 }
 
-fn prepare(dir: &Path, group: Option<Gid>) -> Result<(), RunDirError> {
+fn prepare(dir: &Path, access: Access) -> Result<(), RunDirError> {
     if let Some(base) = dir.parent().filter(|base| !base.as_os_str().is_empty()) {
         make_base(base)?;
     }
@@ -152,9 +153,13 @@ fn prepare(dir: &Path, group: Option<Gid>) -> Result<(), RunDirError> {
         Err(error) => return Err(io_error(dir)(error)),
     }
     // Readable by all, as /sys is: a process that has given up root goes on reading the tree.
-    let mode = if group.is_some() { 0o751 } else { 0o711 };
-    if group.is_some() {
-        chown(dir, None, group).map_err(|errno| io_error(dir)(errno.into()))?;
+    let mode = match access {
+        Access::Owner => 0o711,
+        Access::Group(_) => 0o751,
+        Access::Everyone => 0o755,
+    };
+    if let Access::Group(group) = access {
+        chown(dir, None, Some(group)).map_err(|errno| io_error(dir)(errno.into()))?;
     }
     fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(io_error(dir))
 }

@@ -109,6 +109,23 @@ fn member_of_a_shared_instance_leaves_slots_to_others_and_to_root() {
     daemon.stop();
 }
 
+#[test]
+fn instance_of_everyone_admits_every_user_up_to_the_quotas() {
+    let scratch = Scratch::new();
+    let config = "access = \"everyone\"\nslots = 16";
+    let daemon = Daemon::start(scratch.path(), "a", config);
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (of_one, why) = attach_all(&daemon, MEMBER);
+    assert_eq!(of_one.len(), 12);
+    assert!(why.contains("quota.slots_per_user"), "{why}");
+    let (of_other, _) = attach_all(&daemon, OTHER_MEMBER);
+    assert_eq!(of_other.len(), 3);
+    let refused = as_user(MEMBER, || daemon.client().shutdown()).unwrap_err();
+    assert!(matches!(refused, ControlError::Refused(_)), "{refused}");
+    drop((of_one, of_other));
+    daemon.stop();
+}
+
 fn open_files(daemon: &Daemon) -> usize {
     let fds = format!("/proc/{}/fd", daemon.child.id());
     fs::read_dir(fds).unwrap().count()

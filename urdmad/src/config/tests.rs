@@ -103,6 +103,30 @@ fn config_bad_values_name_line_key_and_range() {
             "a.toml, line 1, key \"group\": there is no group",
         ),
         (
+            "access = \"group\"",
+            "a.toml, line 1, key \"access\": needs the key \"group\"",
+        ),
+        (
+            "group = \"daemon\"\naccess = \"everyone\"",
+            "a.toml, line 2, key \"access\": contradicts the key \"group\": leave one",
+        ),
+        (
+            "access = \"owner\"\ngroup = \"daemon\"",
+            "a.toml, line 1, key \"access\": contradicts the key \"group\": leave one",
+        ),
+        (
+            "access = \"nobody\"",
+            "a.toml, line 1, key \"access\": unknown variant",
+        ),
+        (
+            "access = \"everyone\"\n[kernel]\ndevice = \"urdma0\"",
+            "a.toml, line 3, key \"kernel.device\": the kernel admits the users of one group",
+        ),
+        (
+            "access = \"everyone\"\n[port]\nkind = \"tap\"\nnetdev = \"t\"\nlease_queues = 1",
+            "a.toml, line 5, key \"port.lease_queues\": a process with a lease can change",
+        ),
+        (
             "[port]\nkind = \"tap\"\nnetdev = \"t\"\nlease_group = \"no such group\"",
             "a.toml, line 4, key \"port.lease_group\": there is no group",
         ),
@@ -147,6 +171,31 @@ fn config_bad_values_name_line_key_and_range() {
         let said = sentence(text);
         assert!(said.starts_with(expected), "{text:?} gave {said:?}");
     }
+}
+
+#[test]
+fn config_access_is_that_of_the_owner_unless_a_key_says_otherwise() {
+    let group = Group::from_name("daemon").unwrap().unwrap().gid;
+    for (text, access) in [
+        ("", Access::Owner),
+        ("access = \"owner\"", Access::Owner),
+        ("group = \"daemon\"", Access::Group(group)),
+        (
+            "access = \"group\"\ngroup = \"daemon\"",
+            Access::Group(group),
+        ),
+        ("access = \"everyone\"", Access::Everyone),
+    ] {
+        assert_eq!(parse(text).unwrap().access, access, "{text}");
+    }
+}
+
+#[test]
+fn config_of_everyone_may_lease_to_a_group() {
+    let keys = "[port]\nkind = \"tap\"\nnetdev = \"t\"\nlease_queues = 1\n\
+                lease_group = \"daemon\"";
+    let config = parse(&format!("access = \"everyone\"\n{keys}")).unwrap();
+    assert_eq!(config.port.unwrap().lease_queues, 1);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use urdma_kernel::abi::cm_kind;
 use urdma_kernel::Agent;
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Access, Config};
 use crate::daemon::{self, Options};
 use crate::rundir::OwnedRunDir;
 
@@ -71,7 +71,7 @@ impl Rig {
             run_dir: RunDir::at(&run_dir),
             foreground: true,
         };
-        let owned = OwnedRunDir::acquire(&options.run_dir, None).unwrap();
+        let owned = OwnedRunDir::acquire(&options.run_dir, Access::Owner).unwrap();
         let mut control = daemon::start(&options, &owned).unwrap();
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let (ours, module) =
