@@ -5,14 +5,19 @@
 mod support;
 
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
+
+use nix::fcntl::{fcntl, FcntlArg, SealFlag};
+use nix::sys::memfd::{memfd_create, MFdFlags};
+use nix::unistd::ftruncate;
 
 use support::{eventually, expect_idle, Daemon, Scratch};
 use urdma_ipc::message::{FromClient, Request};
 use urdma_ipc::packet::PacketSocket;
-use urdma_ipc::{ControlClient, ControlError, PROTOCOL_VERSION};
+use urdma_ipc::{ControlClient, ControlError, Event, PROTOCOL_VERSION};
 
 /// Users that no machine has.
 const MEMBER: u32 = 64_001;
@@ -163,6 +168,69 @@ fn limit_open_files(daemon: &Daemon, most: usize) {
     // SAFETY: the limit is valid for the call, and nothing is asked for.
     let outcome = unsafe { libc::prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) };
     assert_eq!(outcome, 0);
+}
+
+/// A memfd that urdmad takes for a region.
+fn region() -> OwnedFd {
+    let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;
+    let fd = memfd_create(c"test", flags).unwrap();
+    ftruncate(&fd, 4096).unwrap();
+    let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_FUTURE_WRITE;
+    fcntl(&fd, FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    fd
+}
+
+/// Offers channels from each of these processes to all slots up to `last`.
+fn offer_to_all(clients: &[ControlClient], last: u8) {
+    let region = region();
+    for (own, client) in (1..).zip(clients) {
+        for slot in (1..=last).filter(|slot| *slot != own) {
+            let fd = region.as_fd();
+            client.offer_channel(slot, fd, fd).unwrap();
+        }
+    }
+}
+
+// Clients of other users were disconnected, since the kernel sent no more descriptors.
+#[test]
+fn processes_that_read_no_offers_do_not_keep_those_of_others_from_channels() {
+    const PROCESSES: u8 = 24;
+    let scratch = Scratch::new();
+    let daemon = Daemon::start(scratch.path(), "a", "slots = 32");
+    admit_everybody(&scratch, &daemon);
+    // Twice as many descriptors are offered.
+    limit_open_files(&daemon, 600);
+    let of_member = as_user(MEMBER, || {
+        let attach = |_| {
+            let client = ControlClient::connect(&daemon.run_dir, "test").unwrap();
+            client.attach(false).unwrap();
+            client
+        };
+        (0..PROCESSES).map(attach).collect::<Vec<_>>()
+    });
+    offer_to_all(&of_member, PROCESSES);
+    let (a, b) = (daemon.attach(), daemon.attach());
+    let fd = region();
+    let to = b.attached.slot;
+    a.client.offer_channel(to, fd.as_fd(), fd.as_fd()).unwrap();
+    let passed = a.next_event();
+    assert!(
+        matches!(passed, Some(Event::ChannelPassed { .. })),
+        "{passed:?}"
+    );
+    let offered = b.next_event();
+    assert!(
+        matches!(offered, Some(Event::ChannelOffered { .. })),
+        "{offered:?}"
+    );
+    // The last offers of the member were refused, and the first ones were not.
+    let events = std::iter::from_fn(|| {
+        let next = of_member[23].next_event(Some(Duration::from_secs(1)));
+        next.unwrap().map(|(event, _)| event)
+    });
+    let refused = events.filter(|event| matches!(event, Event::ChannelRefused { .. }));
+    assert_eq!(refused.count(), usize::from(PROCESSES) - 1);
+    daemon.stop();
 }
 
 // urdmad took a processor and filled its log, and said nothing.
