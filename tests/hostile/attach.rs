@@ -1,5 +1,5 @@
 //! The part that attaches to an instance and opens channels. What urdmad gives with a slot is dealt
-//! with here only.
+//! with here only: the directory, its region for this process, and its page.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -44,7 +44,16 @@ pub(crate) fn page() -> (Memory, OwnedFd) {
     (memory, fd)
 }
 
-/// A channel to another process.
+/// Delivery records that urdmad accepts.
+fn records() -> (Memory, OwnedFd) {
+    const OCTETS: usize = PAGE + 8 * 65_536;
+    let (memory, fd) = Memory::create(OCTETS).unwrap();
+    memory.store(0, b"urdmaREC");
+    memory.store32(8, 1);
+    (memory, fd)
+}
+
+/// A channel to another process, or to urdmad.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) slot: u8,
@@ -71,11 +80,10 @@ impl Session {
     /// Gets a slot.
     pub(crate) fn attach(run_dir: &RunDir) -> Result<Self, ControlError> {
         let deadline = Instant::now() + PATIENCE;
-        let (client, attached) = loop {
+        let (client, attached, memory) = loop {
             let client = ControlClient::connect(run_dir, "hostile")?;
             match client.attach(false) {
-                // The arena, which is on its way out, is not attacked.
-                Ok((attached, _arena)) => break (client, attached),
+                Ok((attached, memory)) => break (client, attached, memory),
                 Err(ControlError::Refused(_)) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -89,7 +97,7 @@ impl Session {
             page,
             page_fd,
             peers: Vec::new(),
-            given: Vec::new(),
+            given: vec![memory.directory, memory.region, memory.page],
         })
     }
 
@@ -97,14 +105,21 @@ impl Session {
     pub(crate) fn open(&mut self, slots: &[u8], config: &ChannelConfig) {
         for &slot in slots.iter().filter(|slot| **slot != self.slot) {
             let region = Region::create(config);
+            let records = (slot == 0).then(records);
+            let records = records.as_ref().map(|(_, fd)| fd.as_fd());
+            let fds = [region.fd.as_fd(), self.page_fd.as_fd()];
+            let fds: Vec<_> = fds.into_iter().chain(records).collect();
             // A connection that urdmad has closed is seen at the next event.
-            let _ = self
-                .client
-                .offer_channel(slot, region.fd.as_fd(), self.page_fd.as_fd());
+            let _ = self.client.offer_channel(slot, &fds);
+            // urdmad's region came with the slot.
+            let readable = nix::sys::mman::ProtFlags::PROT_READ;
+            let theirs = (slot == 0)
+                .then(|| Memory::map(self.given[1].as_fd(), PAGE, readable).ok())
+                .flatten();
             self.peers.push(Peer {
                 slot,
                 region,
-                theirs: None,
+                theirs,
                 written: 0,
             });
         }
@@ -142,7 +157,7 @@ impl Session {
     pub(crate) fn offer(&self, slot: u8, fds: [&OwnedFd; 2]) {
         let _ = self
             .client
-            .offer_channel(slot, fds[0].as_fd(), fds[1].as_fd());
+            .offer_channel(slot, &[fds[0].as_fd(), fds[1].as_fd()]);
     }
 
     pub(crate) fn page_fd(&self) -> &OwnedFd {

@@ -108,7 +108,6 @@ pub(crate) fn reports(context: &Context) -> Result<Tally, String> {
         .collect();
     let report = ProcessReport {
         qps: u32::MAX,
-        copies_twice_from: vec![255; 100],
         counters,
         ..ProcessReport::default()
     };

@@ -170,7 +170,7 @@ pub(crate) fn unread(context: &Context) -> Result<Tally, String> {
         }
         for (client, own) in &all {
             for slot in (1..=LAST_SLOT).filter(|slot| slot != own) {
-                let _ = client.offer_channel(slot, region.fd.as_fd(), page.as_fd());
+                let _ = client.offer_channel(slot, &[region.fd.as_fd(), page.as_fd()]);
                 tally.tries += 1;
             }
             if context.is_over() {

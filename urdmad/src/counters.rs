@@ -94,9 +94,9 @@ counters! {
     /// From a process: the source port, or the source queue pair of a datagram, is another slot's.
     drop_forged_source,
     /// From a process without a lease: a packet that claims to come from a leased queue.
-    drop_not_lessee,
+    drop_passed_on,
     /// Processes disconnected because they wrote what no process writes.
-    offenders,
+    corrupt_cells,
     /// At slot 0: neither a connection request nor for another host.
     drop_not_for_daemon,
     /// At slot 0: a CM datagram that found the control thread's queue full.

@@ -245,7 +245,7 @@ impl DataPlane {
             let (head, packet) = match self.channels.take(from, &mut cell) {
                 Taken::Nothing => break,
                 Taken::Corrupt => {
-                    self.shared.counters.offenders.bump();
+                    self.shared.counters.corrupt_cells.bump();
                     self.shared.report_offender(from);
                     break;
                 }
@@ -336,7 +336,7 @@ impl DataPlane {
     fn passed_on(&mut self, now_ns: u64, from: SlotId, meta: &Meta, packet: &[u8]) {
         // C7.1-3
         if !self.shared.is_lessee(from) {
-            return self.shared.counters.drop_not_lessee.bump();
+            return self.shared.counters.drop_passed_on.bump();
         }
         let (mut inbound, network) = self.split(now_ns);
         let arrived = match slot_of_port(meta.dst_port) {

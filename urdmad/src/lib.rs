@@ -9,7 +9,7 @@
 //! | [`interfaces`] | the addresses of the host |
 //! | `control`, `client` | the control thread: socket, clients, requests, reaping, status |
 //! | [`slots`], [`listeners`], [`groups`], [`lease`] | slots, CM ports, memberships, queue pairs |
-//! | `data` | the data thread: slot 0's ring, port, neighbours, CM requests, multicast, RESETs |
+//! | `data` | the data thread: channels, port, neighbours, CM requests, multicast, RESETs |
 //! | `kernel`, `kernel_cm` | the kernel module's device, and its connection management |
 //! | [`port`] | how packets leave the host |
 //! | `sandbox` | capabilities and system calls that it gives up after its start |
@@ -18,8 +18,8 @@
 //! | `users` | the groups of users |
 //!
 //! Files it touches: its run directory; `/etc/machine-id`; what the port's driver needs. It
-//! trusts no client's claims about itself, and copies what it reads from the arena before it
-//! validates it.
+//! trusts no client's claims about itself, and copies what it reads from the memory of a process
+//! before it validates it.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::cast_possible_truncation))]
 

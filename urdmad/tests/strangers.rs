@@ -63,7 +63,7 @@ fn packet_of_a_leased_queue_is_taken_from_lessees_only() {
     assert!(a.try_send_as(&head(a.slot(), &b, true), b"passed on"));
     a.send(&meta("127.0.0.1", b.attached.slot), b"sent");
     assert_eq!(b.receive().unwrap().octets, b"sent");
-    assert_eq!(count(&daemon, "drop_not_lessee"), 1);
+    assert_eq!(count(&daemon, "drop_passed_on"), 1);
 }
 
 #[test]
@@ -81,5 +81,5 @@ fn process_that_writes_what_no_process_writes_is_disconnected_alone() {
         a.send(&meta("127.0.0.1", b.attached.slot), b"honest");
         assert_eq!(b.receive().unwrap().octets, b"honest");
     }
-    assert_eq!(count(&daemon, "offenders"), 3);
+    assert_eq!(count(&daemon, "corrupt_cells"), 3);
 }

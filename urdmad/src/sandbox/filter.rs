@@ -339,6 +339,10 @@ mod tests {
     use nix::errno::Errno;
     use nix::sys::wait::{waitpid, WaitStatus};
     use nix::unistd::{fork, ForkResult};
+    use std::time::{Duration, Instant};
+    use urdma_channel::{
+        Bells, ChannelConfig, Incoming, OwnPage, OwnRegion, Parked, PeerRegion, RegionError,
+    };
 
     /// Runs `check` in a process with the filter, which ends with the number of the failed check.
     fn filtered(needs: Needs, check: impl FnOnce() -> i32) {
@@ -409,6 +413,23 @@ mod tests {
         });
     }
 
+    /// Whether memory for a process can be made, memory of a process mapped, and a bell waited for.
+    fn shares_memory() -> bool {
+        let share = || {
+            let (_region, fd) = OwnRegion::create(&ChannelConfig::PACKETS, 0)?;
+            let incoming = Incoming::new(PeerRegion::open(fd)?);
+            let (page, _fd) = OwnPage::create()?;
+            let mut bells = Bells::default();
+            incoming.listen(&mut bells);
+            let begin = Instant::now();
+            let parked = page.park(&mut bells, Some(Duration::from_millis(20)), || false);
+            // A call that is refused returns at once.
+            let has_slept = begin.elapsed() >= Duration::from_millis(20);
+            Ok::<_, RegionError>(parked == Parked::Timeout && has_slept)
+        };
+        share().unwrap_or(false)
+    }
+
     #[test]
     fn calls_that_urdmad_makes_are_allowed() {
         filtered(Needs::Tap, || {
@@ -423,6 +444,7 @@ mod tests {
                 is_refused(socket(libc::AF_INET, libc::SOCK_STREAM)),
                 nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).is_ok(),
                 std::fs::read("/proc/self/status").is_ok(),
+                shares_memory(),
             ])
         });
     }
