@@ -54,7 +54,7 @@ impl Bed {
         for (path, mode) in [(dir.to_owned(), 0o755), (dir.join("meet"), 0o777)] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         }
-        let keys = format!("group = \"{GROUP}\"\nchannels = true\n");
+        let keys = format!("group = \"{GROUP}\"\n");
         let host = Instance::up_at(dir, "one", &["127.0.0.1"], &keys).unwrap();
         Self { host, scratch }
     }

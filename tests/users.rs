@@ -186,7 +186,7 @@ fn programs_of_two_users_communicate_on_an_instance_of_everyone() {
     fs::create_dir(&meet).unwrap();
     allow(&meet, 0o777);
     let name = format!("everyone-{}", std::process::id());
-    let instance = OfRoot::up(&programs, &name, "access = \"everyone\"\nchannels = true\n");
+    let instance = OfRoot::up(&programs, &name, "access = \"everyone\"\n");
     let (check, path) = (dir.join("verbs-check"), meet.join("mix"));
     let (check, path) = (check.to_str().unwrap(), path.to_str().unwrap());
     let run_dir = instance.socket().parent().unwrap().display().to_string();
