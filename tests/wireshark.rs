@@ -88,7 +88,7 @@ fn check(directory: &Path, capture: &Path, skip: &str) -> [BTreeSet<String>; 3] 
     let format = ["-T", "fields", "-Y", "trp or urdma_channel"];
     let arguments: Vec<_> = format.into_iter().chain(fields).collect();
     let shown = tshark::read(directory, capture, &arguments).unwrap();
-    assert!(!shown.is_empty(), "{} is empty", capture.display());
+    // A process that only receives sends nothing over a channel.
     [0, 1, 2].map(|column| {
         let values = shown.iter().filter_map(|line| line.split('\t').nth(column));
         let values = values.filter(|value| !value.is_empty());

@@ -215,10 +215,10 @@ impl Channels {
             .is_some_and(|of_peer| generation.wrapping_sub(of_peer).cast_signed() >= 0)
     }
 
-    /// Opens no other channel to the process that a slot has now: urdmad passes one offer on to it
-    /// (C9-2).
+    /// Opens no other channel to the process that a slot has now.
     pub(super) fn refuse(&mut self, slot: SlotId) {
         let generation = self.directory.generation(slot.number());
+        // C9-2
         self.refused.insert(slot, generation);
     }
 

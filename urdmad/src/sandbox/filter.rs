@@ -422,7 +422,7 @@ mod tests {
             let mut bells = Bells::default();
             incoming.listen(&mut bells);
             let begin = Instant::now();
-            let parked = page.park(&mut bells, Some(Duration::from_millis(20)), || false);
+            let parked = page.park(&bells, Some(Duration::from_millis(20)), || false);
             // A call that is refused returns at once.
             let has_slept = begin.elapsed() >= Duration::from_millis(20);
             Ok::<_, RegionError>(parked == Parked::Timeout && has_slept)
