@@ -226,6 +226,7 @@ impl Engine {
             shard.progress(&self.info)
         };
         shard.run_timers(now);
+        let watch = shard.watch_peers(now_ns);
         let has_sent = shard.counters.sent != sent_before;
         let notes = std::mem::take(&mut shard.notes);
         let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
@@ -253,7 +254,7 @@ impl Engine {
             return 0;
         }
         let until = turns.rest_until(now_ns, application_polls, shard.is_blocked, has_sent);
-        let until = until.min(timer).min(cm);
+        let until = until.min(timer).min(cm).min(watch);
         let is_bounded = turns.naps || shard.is_blocked || turns.has_lease;
         self.sleep_control
             .is_bounded

@@ -24,6 +24,10 @@ pub(super) struct PeerChannel {
     /// The generation of the peer's slot, as far as urdmad has said.
     generation: Option<u32>,
     patience: Patience,
+    /// Messages that were completed and taken when it was looked last, and how long nothing has
+    /// changed (`watch.rs`).
+    progress: (u64, u64),
+    stalled_ns: u64,
 }
 
 /// Whether polls wait for an answer to bring the peer's counts along. An application that has the
@@ -67,6 +71,27 @@ impl Patience {
         } else {
             self.reads = self.reads.wrapping_add(1);
             self.left = u8::from(self.reads == 0);
+        }
+    }
+}
+
+/// When it was looked, and is to be looked, for processes that are stopped (`watch.rs`).
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// When to look next.
+    pub(super) next_ns: u64,
+    /// When it was looked last.
+    pub(super) last_ns: u64,
+    /// Messages sent by then.
+    pub(super) sent: u64,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self {
+            next_ns: u64::MAX,
+            last_ns: 0,
+            sent: 0,
         }
     }
 }
@@ -175,7 +200,22 @@ impl Channels {
         if self.has(slot) {
             return Ok(None);
         }
-        let (region, fd) = OwnRegion::create(config, self.own.number())?;
+        let created = OwnRegion::create(config, self.own.number())?;
+        self.insert(slot, created)
+    }
+
+    /// As [`Channels::create`], of a region that was created.
+    ///
+    /// # Errors
+    /// The page cannot be given away.
+    pub(super) fn insert(
+        &mut self,
+        slot: SlotId,
+        (region, fd): (OwnRegion, OwnedFd),
+    ) -> Result<Option<Offer>, RegionError> {
+        if self.has(slot) {
+            return Ok(None);
+        }
         let offer = Offer {
             region: fd,
             page: self
@@ -187,6 +227,8 @@ impl Channels {
             channel: Channel::new(region),
             generation: None,
             patience: Patience::FULL,
+            progress: (0, 0),
+            stalled_ns: 0,
         };
         self.by_slot[usize::from(slot.number())] = Some(Box::new(peer));
         self.open.insert(slot);
@@ -226,6 +268,25 @@ impl Channels {
     pub(super) fn is_refused(&self, slot: SlotId) -> bool {
         let generation = self.directory.generation(slot.number());
         self.refused.get(&slot) == Some(&generation)
+    }
+
+    /// Notes the channels on which the peer has done nothing for another `elapsed_ns`.
+    pub(super) fn note_stalls(&mut self, elapsed_ns: u64) {
+        for entry in self.by_slot.iter_mut().flatten() {
+            let taken = entry.channel.incoming().map_or(0, Incoming::taken);
+            let progress = (entry.channel.outgoing().completed(), taken);
+            if progress == entry.progress {
+                entry.stalled_ns += elapsed_ns;
+            } else {
+                entry.progress = progress;
+                entry.stalled_ns = 0;
+            }
+        }
+    }
+
+    /// How long the peer in a slot has done nothing.
+    pub(super) fn stalled_ns(&self, slot: SlotId) -> u64 {
+        self.entry(slot).map_or(0, |entry| entry.stalled_ns)
     }
 
     /// Closes the channel to a slot.

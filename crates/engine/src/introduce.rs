@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use urdma_channel::{ChannelConfig, PeerPage, PeerRegion, RegionError};
+use urdma_channel::{ChannelConfig, OwnRegion, PeerPage, PeerRegion, RegionError};
 use urdma_types::SlotId;
 
 use super::channels::Offer;
@@ -24,13 +24,20 @@ impl Engine {
             // urdmad's report of the end of the earlier process is still to come.
             self.peer_slot_gone(slot, before);
         }
-        let offer = {
-            let mut shard = self.shard.lock();
-            if shard.channels.is_refused(slot) {
-                return Err(EngineError::HostUnreachable);
-            }
-            shard.channels.create(slot, &ChannelConfig::default())
+        let (has, is_refused) = {
+            let shard = self.shard.lock();
+            (shard.channels.has(slot), shard.channels.is_refused(slot))
         };
+        if is_refused {
+            return Err(EngineError::HostUnreachable);
+        }
+        if has {
+            return Ok(());
+        }
+        // Without the lock, since it takes some system calls.
+        let stagger = self.info.slot.number();
+        let created = OwnRegion::create(&ChannelConfig::default(), stagger).map_err(no_memory)?;
+        let offer = self.shard.lock().channels.insert(slot, created);
         if let Some(offer) = offer.map_err(no_memory)? {
             self.make_offer(slot, offer);
         }

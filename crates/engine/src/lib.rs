@@ -48,6 +48,7 @@
 //! | `lanes` | further engines of a process, for threads that share no lock |
 //! | `background` | the thread that makes progress when the application does not |
 //! | `sleep_control` | when the background thread sleeps, and what wakes it |
+//! | `watch` | processes of the host that are stopped |
 //! | `control` | the thread that receives events from urdmad |
 //! | `control_socket` | the socket of the control thread, and forks (unsafe) |
 //! | `cm` | connection management: its interface to the engine |
@@ -125,6 +126,7 @@ mod thread;
 mod timer;
 mod transmit;
 mod types;
+mod watch;
 mod window;
 mod xrc;
 

@@ -17,7 +17,7 @@ use urdma_types::{Psn, Qpn, SlotId};
 
 use super::batch::Batch;
 use super::capture::Capture;
-use super::channels::Channels;
+use super::channels::{Channels, Watch};
 use super::datagram::DatagramTable;
 use super::index_table::{IndexAllocator, IndexTable};
 use super::lease::LeasedQueue;
@@ -91,6 +91,7 @@ pub(super) struct Shard {
     /// The delivery records of this process, if there is an urdmad to read them.
     pub(super) records: Option<Arc<OwnRecords>>,
     pub(super) batch: Batch,
+    pub(super) watch: Watch,
     pub(super) lease: Option<Box<LeasedQueue>>,
     pub(super) capture: Option<Box<Capture>>,
     pub(super) qps: IndexTable<QpEntry>,
@@ -154,6 +155,7 @@ impl Shard {
             channels,
             records,
             batch: Batch::default(),
+            watch: Watch::default(),
             lease: None,
             capture: None,
             qps: IndexTable::new(first),

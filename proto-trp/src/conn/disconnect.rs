@@ -85,8 +85,8 @@ impl Connection {
         }
     }
 
-    /// The peer does not answer: the oldest send fails.
-    pub(super) fn give_up<H: Host>(&mut self, host: &mut H) {
+    /// The peer does not answer: the oldest send fails. The driver calls this over a channel.
+    pub fn give_up<H: Host>(&mut self, host: &mut H) {
         if self.sq.len() > 0 {
             // RFC5041-3-2
             self.fail_oldest(host);

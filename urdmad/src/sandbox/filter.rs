@@ -420,6 +420,7 @@ mod tests {
             let incoming = Incoming::new(PeerRegion::open(fd)?);
             let (page, _fd) = OwnPage::create()?;
             let mut bells = Bells::default();
+            page.listen(&mut bells);
             incoming.listen(&mut bells);
             let begin = Instant::now();
             let parked = page.park(&bells, Some(Duration::from_millis(20)), || false);

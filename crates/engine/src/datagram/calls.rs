@@ -82,6 +82,7 @@ impl Engine {
         let mut shard = self.shard.lock();
         shard.modify_datagram_qp(qp, change, &self.polled)?;
         shard.transmit_datagrams(qp.number().index(), clock::now());
+        shard.publish();
         self.sleep_control.wake_if_due(&mut shard);
         drop(shard);
         if change.state == Some(QpState::Rtr) {
@@ -201,6 +202,7 @@ impl Engine {
         }
         queues.post_send(&mut host, push)?;
         shard.transmit_datagrams(index, clock::now());
+        shard.publish();
         self.sleep_control.wake_if_due(&mut shard);
         Ok(())
     }

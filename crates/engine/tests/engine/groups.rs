@@ -187,3 +187,18 @@ fn groups_and_members_are_as_many_as_the_device_says() {
     assert_eq!(attach_last(group(7)), Err(EngineError::NoMemory));
     attach_last(group(8)).unwrap();
 }
+
+// Nothing woke urdmad for a datagram that was posted.
+#[test]
+fn message_to_a_group_wakes_slot_0() {
+    let site = Site::new();
+    let port = DatagramEnd::new(&site.engine);
+    std::thread::scope(|scope| {
+        let daemon = &site.daemon;
+        let sleeper = scope.spawn(|| daemon.sleep());
+        // Long enough for it to sleep; if it does not, the test finds nothing, but does not fail.
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        send(&port, 64);
+        assert!(sleeper.join().unwrap());
+    });
+}

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use proto_trp::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::PacketHead;
 use urdma_channel::{
-    Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRegion, PeerPage, PeerRegion,
+    Bells, Channel, ChannelConfig, Incoming, Kind, Next, OwnPage, OwnRegion, Parked, PeerPage,
+    PeerRegion,
 };
 use urdma_engine::{
     Access, AsyncEvent, CompletionChannel, Cq, CqConfig, Engine, EventSink, Gid, InProcess, Parts,
@@ -305,7 +306,7 @@ pub(crate) fn connect(a: &End, b: &End, access: Access) {
 /// A process that the test plays, and its channel to an engine.
 pub(crate) struct Guest {
     pub(crate) channel: Channel,
-    _page: OwnPage,
+    page: OwnPage,
 }
 
 impl Guest {
@@ -325,10 +326,7 @@ impl Guest {
         let mut channel = Channel::new(region);
         let incoming = Incoming::new(PeerRegion::open(region_of_peer).unwrap());
         channel.attach(incoming, PeerPage::open(page_of_peer).unwrap());
-        Self {
-            channel,
-            _page: page,
-        }
+        Self { channel, page }
     }
 
     /// Sends a message: what its cell holds, and what is in a frame.
@@ -359,6 +357,15 @@ impl Guest {
             self.channel.complete(|_| ());
             self.channel.outgoing().completed() == self.channel.outgoing().written()
         });
+    }
+
+    /// Sleeps until a message has come; whether one has.
+    pub(crate) fn sleep(&self) -> bool {
+        let mut bells = Bells::default();
+        self.page.listen(&mut bells);
+        self.channel.listen(&mut bells);
+        let has_work = || self.channel.has_work();
+        self.page.park(&bells, Some(MAX_WAIT), has_work) != Parked::Timeout
     }
 
     /// The next message: what its cell and its frame hold.
