@@ -170,6 +170,13 @@ impl<S: Steps> Channel<S> {
         }
     }
 
+    /// Whether a message waits, or a corrupt cell; for a look at a channel on which little comes.
+    #[inline]
+    pub fn has_message(&self) -> bool {
+        let peer = self.peer.as_ref();
+        peer.is_some_and(|peer| peer.incoming.has_message())
+    }
+
     /// Whether there is a message that may be taken, or counts that this process waits for.
     pub fn has_work(&self) -> bool {
         let Some(Peer { incoming, .. }) = &self.peer else {

@@ -2,7 +2,7 @@
 //! others in turn.
 
 /// Members beyond the lively ones that one poll looks at.
-const OTHERS_PER_POLL: usize = 8;
+const OTHERS_PER_POLL: usize = 2;
 /// Empty polls after which a member is one of the others.
 const POLLS_TO_COOL: u32 = 4096;
 
@@ -156,7 +156,7 @@ mod tests {
     fn members_that_are_removed_are_looked_at_no_more() {
         let mut rota = Rota::default();
         (0..20).for_each(|id| rota.insert(id));
-        (0..10).for_each(|_| drop(poll(&mut rota, |id| id < 10)));
+        (0..100).for_each(|_| drop(poll(&mut rota, |id| id < 10)));
         for id in (0..20).step_by(2) {
             rota.remove(id);
             rota.remove(id);
@@ -164,7 +164,7 @@ mod tests {
         let mut left: Vec<u32> = rota.iter().collect();
         left.sort_unstable();
         assert_eq!(left, (0..20).filter(|id| id % 2 == 1).collect::<Vec<_>>());
-        assert_eq!(rota.to_poll(), 10);
+        assert_eq!(rota.to_poll(), 5 + OTHERS_PER_POLL);
         assert!((0..10).all(|_| poll(&mut rota, |_| false).iter().all(|id| id % 2 == 1)));
     }
 }

@@ -169,6 +169,13 @@ impl Channels {
         Some(&mut self.entry_mut(slot)?.channel)
     }
 
+    /// Whether a message waits on the channel to a slot.
+    #[inline]
+    pub(super) fn has_message(&self, slot: SlotId) -> bool {
+        self.entry(slot)
+            .is_some_and(|entry| entry.channel.has_message())
+    }
+
     /// Whether the counts of a channel are to be read by an application's poll.
     #[inline]
     pub(super) fn wants_counts(&self, slot: SlotId, empty_polls: u32) -> bool {

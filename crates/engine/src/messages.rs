@@ -159,7 +159,11 @@ impl Shard {
             let Some(slot) = self.channels.open.polled(at) else {
                 break;
             };
-            let of_channel = self.receive_from(info, slot);
+            let of_channel = if self.channels.has_message(slot) {
+                self.receive_from(info, slot)
+            } else {
+                0
+            };
             self.channels.open.note(slot, of_channel > 0);
             taken += of_channel;
             if of_channel == 0
