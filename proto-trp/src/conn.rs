@@ -61,7 +61,7 @@ mod txwindow;
 mod types;
 mod unreliable;
 
-pub use channel::{answer_unknown, Answer, Handled, Message, MessagePlan, Written};
+pub use channel::{answer_unknown, Answer, Handled, Message, MessagePlan, Target, Written};
 pub use config::{
     ConnConfig, Path, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS,
     MAX_RD_ATOMIC, MAX_SGE, MAX_WINDOW_PACKETS,

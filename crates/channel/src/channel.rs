@@ -86,29 +86,58 @@ impl<S: Steps> Channel<S> {
         self.outgoing.begin(kind, payload_octets)
     }
 
+    /// As [`Outgoing::begin_in_cell`].
+    #[inline(always)]
+    pub fn begin_in_cell(&mut self) -> Option<Room<'_, S>> {
+        self.outgoing.begin_in_cell()
+    }
+
     /// Takes the next message, as [`Incoming::next`], and hands the owners of what its count covers
     /// to `completed`, which is all before the message. The message before this one must have been
     /// processed. Takes none while there is no room for an answer to it.
-    #[inline]
     pub fn next(&mut self, out: &mut CellOctets, completed: impl FnMut(u32)) -> Next {
-        // C7-1
-        let has_room = self.outgoing.has_room(Kind::Answer);
-        let Some(peer) = self.peer.as_mut().filter(|_| has_room) else {
-            return Next::Empty;
-        };
-        let next = peer.incoming.next(out);
-        if let Next::Message { count, .. } = next {
-            // C5-3: the answers to these are before the message.
-            if let Some(position) = self.outgoing.position_of_count(count) {
-                self.outgoing.settle_to(position, completed);
-            }
+        let next = self.take(out);
+        if let Some(position) = self.settled_by(&next) {
+            self.outgoing.settle_to(position, completed);
         }
         next
     }
 
+    /// As [`Channel::next`], but completes nothing: [`Channel::settled_by`] says what is to be
+    /// completed before the message is processed.
+    #[inline(always)]
+    pub fn take(&mut self, out: &mut CellOctets) -> Next {
+        // C7-1
+        let has_room = self.outgoing.has_room(Kind::Answer);
+        match &mut self.peer {
+            Some(peer) if has_room => peer.incoming.next(out),
+            _ => Next::Empty,
+        }
+    }
+
+    /// The position before which the count of a message that was taken settles what was written.
+    /// All before it is completed, by [`Channel::settle_run`], before the message is processed.
+    #[inline(always)]
+    pub fn settled_by(&self, next: &Next) -> Option<u64> {
+        match *next {
+            // C5-3: the answers to these are before the message.
+            Next::Message { count, .. } => self.outgoing.position_of_count(count),
+            _ => None,
+        }
+    }
+
+    /// As [`Outgoing::settle_run`].
+    ///
+    /// # Panics
+    /// As there.
+    #[inline(always)]
+    pub fn settle_run(&mut self, position: u64) -> Option<(u32, u64)> {
+        self.outgoing.settle_run(position)
+    }
+
     /// Counts all messages that were taken as settled: their effects, or the answers that refuse
     /// them, are visible. To be called before the application can observe a completion of them.
-    #[inline]
+    #[inline(always)]
     pub fn settle(&mut self) {
         let taken = self.incoming().map_or(0, Incoming::taken);
         if taken > self.outgoing.settled() {
@@ -119,21 +148,25 @@ impl<S: Steps> Channel<S> {
 
     /// Reads the peer's counts: frees cells and frames, and hands the owners of settled messages to
     /// `completed`, unless messages must be taken first.
-    #[inline]
     pub fn complete(&mut self, completed: impl FnMut(u32)) {
-        let Some(Peer { incoming, .. }) = &self.peer else {
-            return;
-        };
+        if let Some(position) = self.settled_by_counts() {
+            self.outgoing.settle_to(position, completed);
+        }
+    }
+
+    /// As [`Channel::complete`], but completes nothing: returns the position before which all is to
+    /// be completed, by [`Channel::settle_run`].
+    #[inline(always)]
+    pub fn settled_by_counts(&mut self) -> Option<u64> {
+        let incoming = &self.peer.as_ref()?.incoming;
         let Counts { settled, written } = incoming.counts();
-        let Some(position) = self.outgoing.position_of(settled) else {
-            return;
-        };
+        let position = self.outgoing.position_of(settled)?;
         // C5-3
         if incoming.has_reached(written) {
-            self.outgoing.settle_to(position, completed);
-        } else {
-            self.outgoing.free_to(position);
+            return Some(position);
         }
+        self.outgoing.free_to(position);
+        None
     }
 
     /// As [`Channel::complete`], for a channel on which nothing is answered, so that messages need
@@ -194,7 +227,7 @@ impl<S: Steps> Channel<S> {
     }
 
     /// Wakes the peer if it sleeps and waits for what was written or settled since the last call.
-    #[inline]
+    #[inline(always)]
     pub fn notify(&mut self) {
         let Some(Peer {
             incoming,

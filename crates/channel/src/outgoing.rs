@@ -182,15 +182,27 @@ impl<S: Steps> Outgoing<S> {
             1..=SMALL_FRAME => self.small.top().or(self.large.top())?,
             _ => self.large.top()?,
         };
+        Some(self.room_with(frame, payload_octets))
+    }
+
+    /// Room for a message of a work request that has nothing outside of its cell; None if there is
+    /// no cell.
+    #[inline(always)]
+    pub fn begin_in_cell(&mut self) -> Option<Room<'_, S>> {
+        self.has_room(Kind::Work).then(|| self.room_with(0, 0))
+    }
+
+    #[inline(always)]
+    fn room_with(&mut self, frame: u16, payload_octets: usize) -> Room<'_, S> {
         // A reader that polls has taken the lines of its next cell back.
         let region = &self.region.0;
         region.cell(self.written).prefetch_write();
         region.cell(self.written + CELLS_AHEAD).prefetch_write();
-        Some(Room {
+        Room {
             outgoing: self,
             frame,
             payload_octets,
-        })
+        }
     }
 
     /// The position that the low 32 bits of the peer's `settled` stand for; None if it is not ahead
@@ -232,13 +244,42 @@ impl<S: Steps> Outgoing<S> {
     ///
     /// # Panics
     /// When the position is ahead of what was written.
-    #[inline]
     pub fn settle_to(&mut self, position: u64, mut completed: impl FnMut(u32)) {
-        self.free_to(position);
-        while self.completed < position {
-            completed(self.sent[modulo(self.completed, self.sent.len())].owner);
-            self.completed += 1;
+        let mut before = self.completed;
+        while let Some((owner, end)) = self.settle_run(position) {
+            (before..end).for_each(|_| completed(owner));
+            before = end;
         }
+    }
+
+    /// Frees what the next messages before `position` use, as many as have the same owner; returns
+    /// the owner, and the position behind the last of them. None if there is no such message.
+    ///
+    /// # Panics
+    /// When the position is ahead of what was written.
+    #[inline(always)]
+    pub fn settle_run(&mut self, position: u64) -> Option<(u32, u64)> {
+        assert!(position <= self.written, "settled before it was written");
+        if self.completed >= position {
+            return None;
+        }
+        let mut sent = self.sent[modulo(self.completed, self.sent.len())];
+        let owner = sent.owner;
+        loop {
+            if self.freed == self.completed {
+                self.free_frame(sent.frame);
+                self.freed += 1;
+            }
+            self.completed += 1;
+            if self.completed >= position {
+                break;
+            }
+            sent = self.sent[modulo(self.completed, self.sent.len())];
+            if sent.owner != owner {
+                break;
+            }
+        }
+        Some((owner, self.completed))
     }
 
     /// Cells and frames before this position are free.
@@ -247,14 +288,19 @@ impl<S: Steps> Outgoing<S> {
         self.freed
     }
 
-    #[inline]
+    #[inline(always)]
     fn free_frame(&mut self, frame: u16) {
         if frame != 0 {
-            if usize::from(frame) <= self.small.free.len() {
-                self.small.push(frame);
-            } else {
-                self.large.push(frame);
-            }
+            self.push_frame(frame);
+        }
+    }
+
+    #[inline(never)]
+    fn push_frame(&mut self, frame: u16) {
+        if usize::from(frame) <= self.small.free.len() {
+            self.small.push(frame);
+        } else {
+            self.large.push(frame);
         }
     }
 
@@ -299,14 +345,14 @@ pub struct Room<'a, S: Steps = Live> {
 
 impl<'a, S: Steps> Room<'a, S> {
     /// The position of the message.
-    #[inline]
+    #[inline(always)]
     pub fn position(&self) -> u64 {
         self.outgoing.written
     }
 
     /// Room for what the cell holds of the message, and for its payload; the content of both is
     /// arbitrary.
-    #[inline]
+    #[inline(always)]
     pub fn parts_mut(&mut self) -> (&mut CellOctets, &mut [u8]) {
         let region = &self.outgoing.region.0;
         let cell = region.cell(self.outgoing.written);
@@ -325,7 +371,7 @@ impl<'a, S: Steps> Room<'a, S> {
     }
 
     /// Room for what the cell holds of the message.
-    #[inline]
+    #[inline(always)]
     pub fn octets_mut(&mut self) -> &mut CellOctets {
         self.parts_mut().0
     }
@@ -366,7 +412,7 @@ impl<'a, S: Steps> Room<'a, S> {
     ///
     /// # Panics
     /// When `len` is above [`CELL_DATA`].
-    #[inline]
+    #[inline(always)]
     pub fn publish(self, len: usize, owner: u32) -> u64 {
         assert!(len <= CELL_DATA, "more octets than a cell holds");
         let Self {

@@ -30,6 +30,18 @@ pub(super) struct PeerChannel {
     stalled_ns: u64,
 }
 
+impl PeerChannel {
+    /// Requests have completed, by an answer or by a reading of the counts.
+    #[inline]
+    pub(super) fn note_completed(&mut self, by_answer: bool) {
+        if by_answer {
+            self.patience.paid();
+        } else {
+            self.patience.was_in_vain();
+        }
+    }
+}
+
 /// Whether polls wait for an answer to bring the peer's counts along. An application that has the
 /// completion of its request may look at its memory instead of polling (`ib_write_lat`), and the
 /// answer would wait for the background thread. So the counts are read after [`POLLS_FOR_COUNTS`]
@@ -37,13 +49,14 @@ pub(super) struct PeerChannel {
 #[derive(Clone, Copy, Debug)]
 struct Patience {
     left: u8,
-    /// Reads since there is none left; after so many the next answer is waited for once.
-    reads: u8,
+    /// Reads since there is none left; after [`READS_PER_WAIT`] the next answer is waited for once.
+    reads: u16,
 }
 
 /// See [`Patience`].
 const PATIENCE: u8 = 8;
 const POLLS_FOR_COUNTS: u32 = 64;
+const READS_PER_WAIT: u16 = 1024;
 
 impl Patience {
     const FULL: Self = Self {
@@ -69,7 +82,7 @@ impl Patience {
         if self.left > 0 {
             self.left -= 1;
         } else {
-            self.reads = self.reads.wrapping_add(1);
+            self.reads = (self.reads + 1) % READS_PER_WAIT;
             self.left = u8::from(self.reads == 0);
         }
     }
@@ -159,8 +172,9 @@ impl Channels {
         self.by_slot[usize::from(slot.number())].as_deref()
     }
 
+    /// The channel to a slot.
     #[inline]
-    fn entry_mut(&mut self, slot: SlotId) -> Option<&mut PeerChannel> {
+    pub(super) fn entry_mut(&mut self, slot: SlotId) -> Option<&mut PeerChannel> {
         self.by_slot[usize::from(slot.number())].as_deref_mut()
     }
 
@@ -181,18 +195,6 @@ impl Channels {
     pub(super) fn wants_counts(&self, slot: SlotId, empty_polls: u32) -> bool {
         let entry = self.entry(slot);
         entry.is_some_and(|entry| entry.patience.is_over(empty_polls))
-    }
-
-    /// Requests over a channel have completed, by an answer or by a reading of the counts.
-    #[inline]
-    pub(super) fn note_completed(&mut self, slot: SlotId, by_answer: bool) {
-        if let Some(entry) = self.entry_mut(slot) {
-            if by_answer {
-                entry.patience.paid();
-            } else {
-                entry.patience.was_in_vain();
-            }
-        }
     }
 
     /// Makes a channel to a slot, whose process has to be offered this; None if there is one.

@@ -8,7 +8,7 @@
 //! is asked to wait. Pushes happen under the engine's lock, pops do not. Both take the queue's own
 //! lock (order: engine, queue).
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use super::clock;
@@ -61,7 +61,7 @@ pub struct Cq {
     /// The slot of the engine that the queue was created in, whose polls make progress.
     home: Option<SlotId>,
     /// Completions that wait; written under the lock, to be looked at without it.
-    waiting: AtomicU32,
+    waiting: AtomicUsize,
     /// Queue pairs that use it, counted once per queue.
     users: AtomicU32,
     ring: SpinLock<Ring>,
@@ -135,7 +135,7 @@ impl Cq {
             channel: config.channel,
             cookie: config.cookie,
             home,
-            waiting: AtomicU32::new(0),
+            waiting: AtomicUsize::new(0),
             users: AtomicU32::new(0),
             ring: SpinLock::new(Ring {
                 entries: Box::default(),
@@ -235,7 +235,7 @@ impl Cq {
         let at = (ring.head + ring.len) & (room - 1);
         ring.entries[at] = *completion;
         ring.len += 1;
-        self.waiting.store(ring.waiting(), Ordering::Release);
+        self.waiting.store(ring.len, Ordering::Release);
         if ring.is_watched {
             let raises_event = ring.note_pushed(at, completion.completion.solicited);
             drop(ring);
@@ -267,12 +267,15 @@ impl Cq {
             let last = (ring.head + count - 1) & (ring.entries.len() - 1);
             ring.taken = ring.times[last];
         }
-        for _ in 0..count {
-            take(&ring.entries[ring.head]);
-            ring.head = (ring.head + 1) & (ring.entries.len() - 1);
+        let (mut at, mut left) = (ring.head, count);
+        while left > 0 {
+            take(&ring.entries[at]);
+            at = (at + 1) & (ring.entries.len() - 1);
+            left -= 1;
         }
+        ring.head = at;
         ring.len -= count;
-        self.waiting.store(ring.waiting(), Ordering::Release);
+        self.waiting.store(ring.len, Ordering::Release);
         count
     }
 
@@ -314,7 +317,7 @@ impl Cq {
             }
         }
         ring.len = kept;
-        self.waiting.store(ring.waiting(), Ordering::Release);
+        self.waiting.store(ring.len, Ordering::Release);
     }
 }
 
@@ -328,12 +331,6 @@ impl Ring {
         if needed > self.entries.len() {
             self.grow(needed);
         }
-    }
-
-    /// Completions that wait; they fit in 32 bits, since their room does.
-    #[inline]
-    fn waiting(&self) -> u32 {
-        u32::try_from(self.len).unwrap_or(u32::MAX)
     }
 
     /// Records the time of the completion at `at`, and returns whether it raises an event.

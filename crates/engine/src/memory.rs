@@ -8,7 +8,7 @@
 //! `checked_copy.rs`, `address.rs`, `packet_body.rs`, `lease.rs` and the calls of `PacketBody::new`
 //! in `messages.rs` and `packets.rs`. Other unsafe code is in `lock.rs` (the value that the lock
 //! protects), `control_socket.rs` (a socket that is not always closed), and around calls of the C
-//! library and the reading of the clock's counter (`attach.rs`, `background.rs`, `clock.rs`,
+//! library, the allocation of zeroes (`qp.rs`) and the reading of the clock's counter (`attach.rs`, `background.rs`, `clock.rs`,
 //! `control_socket.rs`, `events.rs`, `random.rs`, `thread.rs`).
 
 use std::sync::Arc;
@@ -99,6 +99,79 @@ impl ListKind {
             ListKind::Response | ListKind::Receive => Access::LOCAL_WRITE,
         }
     }
+}
+
+/// Copies the octets of a list of one element to `out`, which is at least as long; false if the
+/// list may not be read, or is of a kind that `checked_copy.rs` copies.
+#[inline(always)]
+#[must_use]
+pub(super) fn gather_one(regions: &MrTable, qp: &Qp, sge: &Sge, out: &mut [u8]) -> bool {
+    let len = u64::from(sge.length);
+    let Ok(address) = regions.check(sge.lkey, sge.addr, len, qp.pd(), Access::LOCAL) else {
+        return false;
+    };
+    let octets = sge.length as usize;
+    let out = out[..octets].as_mut_ptr();
+    // SAFETY: `out` has so many octets; they are registered memory, so readable, which packet
+    // memory never is.
+    unsafe { std::ptr::copy_nonoverlapping(pointer(address).cast_const(), out, octets) };
+    true
+}
+
+/// Copies octets to the beginning of a receive request's only element, which is at least as long;
+/// false if the list may not be written, or is of a kind that `checked_copy.rs` copies.
+#[inline(always)]
+#[must_use]
+pub(super) fn scatter_one(regions: &MrTable, qp: &Qp, sge: &Sge, octets: &[u8]) -> bool {
+    let (pd, len) = (qp.recv_pd(), octets.len());
+    let Ok(address) = regions.check(sge.lkey, sge.addr, len as u64, pd, Access::LOCAL_WRITE) else {
+        return false;
+    };
+    // SAFETY: the octets are registered with local write access, and a slice of this crate is not.
+    unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), pointer(address), len) };
+    true
+}
+
+/// Writes octets, of which there are some, to memory that the peer names, the last one last; false
+/// if the peer may not write there, or it is of a kind that `checked_copy.rs` copies.
+#[inline(always)]
+#[must_use]
+pub(super) fn write_one(
+    regions: &MrTable,
+    (qp, access): (&Qp, Access),
+    remote: RemoteAddr,
+    octets: &[u8],
+) -> bool {
+    let needed = Access::REMOTE_WRITE;
+    let Some((last, first)) = octets.split_last() else {
+        return false;
+    };
+    let len = octets.len() as u64;
+    let found = regions.check(remote.stag, remote.to, len, qp.pd(), needed);
+    // R11-5
+    let (Ok(address), true) = (found, access.contains(needed)) else {
+        return false;
+    };
+    // SAFETY: the octets are registered with remote write access, and a slice of this crate is not.
+    unsafe { std::ptr::copy_nonoverlapping(first.as_ptr(), pointer(address), first.len()) };
+    store_last(address + first.len() as u64, *last);
+    true
+}
+
+/// A send request has completed.
+#[inline(always)]
+pub(super) fn complete_send(qp: &Qp, counts: &mut Counts, remote_qpn: u32, completion: Completion) {
+    counts.send_pushed = counts.send_pushed.wrapping_add(1);
+    qp.send_cq()
+        .push(&qp.work_completion(remote_qpn, completion));
+}
+
+/// A receive request has completed.
+#[inline(always)]
+pub(super) fn complete_recv(qp: &Qp, counts: &mut Counts, remote_qpn: u32, completion: Completion) {
+    counts.recv_pushed = counts.recv_pushed.wrapping_add(1);
+    qp.recv_cq()
+        .push(&qp.work_completion(remote_qpn, completion));
 }
 
 impl QpHost<'_> {
@@ -261,17 +334,6 @@ impl QpHost<'_> {
             return Err(NotTaken::Empty);
         }
         srq.take_if(sges, wanted)
-    }
-
-    /// A completion of a connection, with the fields that the application gets in addition.
-    #[inline]
-    fn work_completion(&self, completion: Completion) -> WorkCompletion {
-        WorkCompletion {
-            completion,
-            qpn: self.qp.number(),
-            remote_qpn: self.remote_qpn,
-            packet_type: 0,
-        }
     }
 
     /// A datagram was received.
@@ -440,7 +502,7 @@ impl<'a> Host for QpHost<'a> {
     fn complete_shared(&mut self, queue: u32, completion: Completion) {
         if let XrcRole::Target(domain) = self.qp.xrc() {
             self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
-            let completion = self.work_completion(completion);
+            let completion = self.qp.work_completion(self.remote_qpn, completion);
             domain.complete(queue, &completion);
         } else {
             self.complete(completion);
@@ -457,14 +519,11 @@ impl<'a> Host for QpHost<'a> {
     // A part of its callers, as `Cq::push` is of it.
     #[inline(always)]
     fn complete(&mut self, completion: Completion) {
-        let cq = if completion.is_send() {
-            self.counts.send_pushed = self.counts.send_pushed.wrapping_add(1);
-            self.qp.send_cq()
+        if completion.is_send() {
+            complete_send(self.qp, self.counts, self.remote_qpn, completion);
         } else {
-            self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
-            self.qp.recv_cq()
-        };
-        cq.push(&self.work_completion(completion));
+            complete_recv(self.qp, self.counts, self.remote_qpn, completion);
+        }
     }
 
     #[cold]

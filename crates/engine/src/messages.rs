@@ -1,20 +1,20 @@
 //! Messages over channels: turns of queue pairs, and what arrives.
 
-use std::collections::VecDeque;
-
-use proto_trp::conn::{answer_unknown, Answer, Handled, Message, QpState};
+use proto_trp::conn::{answer_unknown, Answer, Handled, Message, Payload, QpState, SendWr, Target};
 use proto_trp::wire::message::MESSAGE_HEAD_LEN;
-use proto_trp::wire::{MessageError, MessageKind};
-use urdma_channel::{Channel, Kind, Next, CELL_DATA};
+use proto_trp::wire::{MessageError, MessageHead, MessageKind};
+use urdma_channel::{CellOctets, Channel, Kind, Next, Payload as ChannelPayload, CELL_DATA};
 use urdma_types::SlotId;
 
 use super::clock;
 use super::index_table::IndexTable;
+use super::memory::{complete_recv, complete_send, gather_one, scatter_one, write_one};
 use super::mr::MrTable;
 use super::note::Note;
 use super::packet_body::PacketBody;
 use super::path::PeerPath;
 use super::progress::BURST;
+use super::qp::{Polled, Qp};
 use super::shard::{host, QpEntry, Shard};
 use super::transmit::{Turn, TURN};
 use super::types::Info;
@@ -36,16 +36,6 @@ impl Owner {
     fn index(self) -> Option<u16> {
         u16::try_from(self.0).ok().filter(|index| *index != 0)
     }
-}
-
-/// What a message was.
-enum Taken {
-    /// It is settled.
-    Nothing,
-    /// It is answered.
-    Answer(Answer),
-    /// So many packets.
-    Packets(usize),
 }
 
 impl Shard {
@@ -83,6 +73,51 @@ impl Shard {
             // A request that cannot be sent may end with a timer.
             self.set_timer(index);
         }
+    }
+
+    /// Posts a request and writes its message in one step; false, and nothing is done, if it has to
+    /// be posted as most are: it has no message of one cell, or something waits before it.
+    #[inline(always)]
+    pub(super) fn post_in_cell(&mut self, qp: &Qp, polled: &Polled, wr: &SendWr<'_>) -> bool {
+        let index = qp.number().index();
+        let entry = self.qps.get_mut(index);
+        let Some(entry) = entry.filter(|entry| std::ptr::eq(&*entry.qp, qp)) else {
+            return false;
+        };
+        let (Some(PeerPath::Channel(slot)), Some(len)) = (entry.path, entry.conn.fits_cell(wr))
+        else {
+            return false;
+        };
+        let used = entry.conn.sends_outstanding() + polled.send_waiting(&entry.counts);
+        let is_aside = self.is_put_off | self.is_dead | self.capture.is_some();
+        if is_aside || used >= qp.caps().max_send_wr {
+            return false;
+        }
+        let Some(channel) = self.channels.get_mut(slot) else {
+            return false;
+        };
+        let Some(mut room) = channel.begin_in_cell() else {
+            return false;
+        };
+        let position = room.position();
+        let cell = room.octets_mut();
+        let payload = &mut cell[MESSAGE_HEAD_LEN..];
+        let is_gathered = match wr.payload {
+            Payload::Sges([sge]) => gather_one(&self.regions, qp, sge, payload),
+            Payload::Inline([part]) => {
+                payload[..len].copy_from_slice(part);
+                true
+            }
+            _ => false,
+        };
+        if !is_gathered {
+            return false;
+        }
+        let octets = entry.conn.post_in_cell(wr, len, position, cell);
+        room.publish(octets, Owner::of(index).0);
+        self.counters.sent += 1;
+        channel.notify();
+        true
     }
 
     #[inline]
@@ -155,30 +190,38 @@ impl Shard {
     #[inline]
     pub(super) fn receive_polled(&mut self, info: &Info, empty_polls: u32) -> usize {
         let mut taken = 0;
-        for at in 0..self.channels.open.to_poll() {
+        let mut at = 0;
+        while at < self.channels.open.to_poll() {
             let Some(slot) = self.channels.open.polled(at) else {
                 break;
             };
-            let of_channel = if self.channels.has_message(slot) {
-                self.receive_from(info, slot)
-            } else {
-                0
-            };
+            at += 1;
+            let of_channel = self.receive_from(info, slot);
             self.channels.open.note(slot, of_channel > 0);
             taken += of_channel;
-            if of_channel == 0
-                && self.channels.wants_counts(slot, empty_polls)
-                && self.read_counts(slot)
-            {
-                self.channels.note_completed(slot, false);
+            if of_channel == 0 {
+                self.read_counts_if_due(slot, empty_polls);
             }
         }
         taken
     }
 
+    /// Reads the counts of a channel from which nothing came, if no answer will bring them.
+    #[inline]
+    fn read_counts_if_due(&mut self, slot: SlotId, empty_polls: u32) {
+        if self.channels.wants_counts(slot, empty_polls) && self.read_counts(slot) {
+            if let Some(peer) = self.channels.entry_mut(slot) {
+                peer.note_completed(false);
+            }
+        }
+    }
+
     /// Takes a burst of messages from the channel of a slot's process.
     #[inline]
     pub(super) fn receive_from(&mut self, info: &Info, slot: SlotId) -> usize {
+        if !self.channels.has_message(slot) {
+            return 0;
+        }
         let mut cell = [0; CELL_DATA];
         let mut taken = 0;
         let mut has_completed = false;
@@ -186,67 +229,111 @@ impl Shard {
             let Some(channel) = self.channels.get_mut(slot) else {
                 break;
             };
-            let mut position = channel.outgoing().completed();
-            let next = channel.next(&mut cell, |owner| {
-                position += 1;
+            // A word of the cell says so sooner than an empty `next`.
+            if taken > 0 && !channel.has_message() {
+                break;
+            }
+            let next = channel.take(&mut cell);
+            if let Some(position) = channel.settled_by(&next) {
                 has_completed = true;
-                if let Some(index) = Owner(owner).index() {
-                    let shared = (&mut self.regions, &mut self.notes, &mut self.ready);
-                    complete_sends(&mut self.qps, shared, slot, index, position);
-                }
-            });
-            let (len, payload) = match next {
+                self.complete_sends(slot, position);
+            }
+            taken += match next {
                 Next::Empty => break,
+                Next::Message {
+                    len, payload: None, ..
+                } if self.take_in_cell(slot, &cell, len) => 1,
+                Next::Message { len, payload, .. } => {
+                    let Ok(messages) = self.take_any(info, slot, (&cell, len), payload) else {
+                        self.end_corrupt(slot);
+                        break;
+                    };
+                    messages
+                }
                 Next::Corrupt => {
                     self.end_corrupt(slot);
                     break;
                 }
-                Next::Message { len, payload, .. } => (len, payload),
             };
-            let is_packet = cell[0] == MessageKind::Packet as u8;
-            let (body, frame_octets) = match payload {
-                Some(payload) => {
-                    let Some(incoming) = channel.incoming() else {
-                        break;
-                    };
-                    let at = incoming.payload_ptr(payload);
-                    let octets = payload.len();
-                    let skipped = if is_packet { 0 } else { MESSAGE_HEAD_LEN };
-                    // SAFETY: the payload is readable for its length while the region is mapped,
-                    // and nothing closes the channel before the message is taken.
-                    let body = unsafe { PacketBody::behind(skipped, at, octets) };
-                    (body, octets)
-                }
-                // SAFETY: the cell's copy outlives the message.
-                None => (unsafe { PacketBody::new(cell.as_ptr(), len, CELL_DATA) }, 0),
-            };
-            let outcome = if is_packet {
-                self.take_packet(info, slot, &cell[..len], (frame_octets, &body))
-                    .map(Taken::Packets)
-            } else {
-                taken += 1;
-                self.take_message(slot, &cell[..len], frame_octets, &body)
-            };
-            match outcome {
-                Ok(Taken::Nothing) => {}
-                Ok(Taken::Answer(answer)) => self.write_answer(slot, &answer),
-                Ok(Taken::Packets(packets)) => taken += packets,
-                Err(_) => {
-                    self.end_corrupt(slot);
-                    break;
-                }
-            }
-            if let Some(channel) = self.channels.get_mut(slot) {
-                channel.settle();
-            }
         }
-        if taken > 0 {
-            self.channels.note_doorbell(slot);
-        }
-        if has_completed {
-            self.channels.note_completed(slot, true);
+        if let Some(peer) = self.channels.entry_mut(slot) {
+            peer.channel.settle();
+            peer.channel.notify();
+            if has_completed {
+                peer.note_completed(true);
+            }
         }
         taken
+    }
+
+    /// Takes a message of one cell that its connection takes in one step; false if it has to be
+    /// taken as any.
+    #[inline(always)]
+    fn take_in_cell(&mut self, slot: SlotId, cell: &CellOctets, len: usize) -> bool {
+        let Some((head, payload)) = cell[..len].split_first_chunk() else {
+            return false;
+        };
+        let Ok(head) = MessageHead::decode(head) else {
+            return false;
+        };
+        let Some(entry) = self.qps.get_mut(head.destination) else {
+            return false;
+        };
+        let is_placed = match entry.conn.takes_in_cell(slot, &head, payload.len()) {
+            Some(Target::Receive(sge)) => scatter_one(&self.regions, &entry.qp, &sge, payload),
+            Some(Target::Remote(remote)) => {
+                let access = entry.attributes.access;
+                write_one(&self.regions, (&entry.qp, access), remote, payload)
+            }
+            None => false,
+        };
+        if !is_placed {
+            return false;
+        }
+        self.counters.received += 1;
+        if let Some(completion) = entry.conn.took_in_cell(&head, payload.len()) {
+            let remote_qpn = entry.attributes.remote_qpn;
+            complete_recv(&entry.qp, &mut entry.counts, remote_qpn, completion);
+        }
+        true
+    }
+
+    /// Takes a message or packets of any kind; returns how many there were.
+    #[inline(never)]
+    fn take_any(
+        &mut self,
+        info: &Info,
+        slot: SlotId,
+        (cell, len): (&CellOctets, usize),
+        payload: Option<ChannelPayload>,
+    ) -> Result<usize, MessageError> {
+        let is_packet = cell[0] == MessageKind::Packet as u8;
+        let (body, frame_octets) = match payload {
+            Some(payload) => {
+                let channel = self.channels.get_mut(slot);
+                let Some(incoming) = channel.and_then(|channel| channel.incoming()) else {
+                    return Ok(0);
+                };
+                let at = incoming.payload_ptr(payload);
+                let octets = payload.len();
+                let skipped = if is_packet { 0 } else { MESSAGE_HEAD_LEN };
+                // SAFETY: the payload is readable for its length while the region is mapped,
+                // and nothing closes the channel before the message is taken.
+                let body = unsafe { PacketBody::behind(skipped, at, octets) };
+                (body, octets)
+            }
+            // SAFETY: the cell's copy outlives the message.
+            None => (unsafe { PacketBody::new(cell.as_ptr(), len, CELL_DATA) }, 0),
+        };
+        if is_packet {
+            return self.take_packet(info, slot, &cell[..len], (frame_octets, &body));
+        }
+        if let Handled::Answer(answer) =
+            self.take_message(slot, &cell[..len], frame_octets, &body)?
+        {
+            self.write_answer(slot, &answer);
+        }
+        Ok(1)
     }
 
     #[inline]
@@ -256,13 +343,13 @@ impl Shard {
         cell: &[u8],
         frame_octets: usize,
         body: &PacketBody<'_>,
-    ) -> Result<Taken, MessageError> {
+    ) -> Result<Handled, MessageError> {
         self.counters.received += 1;
         let message = Message::parse(from, cell, frame_octets, body)?;
         let index = message.head.destination;
         let Some(entry) = self.qps.get_mut(index) else {
             self.counters.unknown_qp += 1;
-            return Ok(answer_unknown(&message.head).map_or(Taken::Nothing, Taken::Answer));
+            return Ok(answer_unknown(&message.head).map_or(Handled::Settled, Handled::Answer));
         };
         let mut host = host!(entry, self.regions, self.notes);
         let handled = entry.conn.handle_message(clock::now, &message, &mut host);
@@ -274,10 +361,7 @@ impl Shard {
         if !message.head.kind.is_of_work_request() {
             self.wheel.set(index, entry.conn.next_deadline());
         }
-        Ok(match handled {
-            Handled::Settled => Taken::Nothing,
-            Handled::Answer(answer) => Taken::Answer(answer),
-        })
+        Ok(handled)
     }
 
     /// The process in a slot has written what no process writes: its connections end.
@@ -344,16 +428,41 @@ impl Shard {
         if is_all_completed(channel) {
             return false;
         }
-        let before = channel.outgoing().completed();
-        let mut position = before;
-        channel.complete(|owner| {
-            position += 1;
-            if let Some(index) = Owner(owner).index() {
-                let shared = (&mut self.regions, &mut self.notes, &mut self.ready);
-                complete_sends(&mut self.qps, shared, slot, index, position);
+        let Some(position) = channel.settled_by_counts() else {
+            return false;
+        };
+        self.complete_sends(slot, position);
+        true
+    }
+
+    /// Completes the requests of all messages before a position of the channel to a slot.
+    #[inline(always)]
+    fn complete_sends(&mut self, slot: SlotId, position: u64) {
+        let Some(channel) = self.channels.get_mut(slot) else {
+            return;
+        };
+        while let Some((owner, end)) = channel.settle_run(position) {
+            let index = Owner(owner).index();
+            // The queue pair may be one after it with its index, connected to another slot.
+            let entry = index.and_then(|index| self.qps.get_mut(index));
+            let Some(entry) = entry.filter(|entry| entry.is_over(slot)) else {
+                continue;
+            };
+            let (qp, counts) = (&entry.qp, &mut entry.counts);
+            let remote_qpn = entry.attributes.remote_qpn;
+            if entry.conn.settles_plainly() {
+                while let Some(completion) = entry.conn.next_settled(end) {
+                    complete_send(qp, counts, remote_qpn, completion);
+                }
+            } else {
+                settle_aside(entry, &mut self.regions, &mut self.notes, end);
             }
-        });
-        position > before
+            // Requests may have waited for these.
+            if entry.conn.has_unsent() && !entry.is_queued {
+                entry.is_queued = true;
+                self.ready.extend(index);
+            }
+        }
     }
 }
 
@@ -378,24 +487,8 @@ fn is_all_completed(channel: &Channel) -> bool {
     outgoing.completed() == outgoing.written()
 }
 
-/// The messages before a position of the channel to `slot` are settled, the last of them of this
-/// queue pair, or of one before it with its index, which may have been connected to another slot.
-#[inline]
-fn complete_sends(
-    qps: &mut IndexTable<QpEntry>,
-    (regions, notes, ready): (&mut MrTable, &mut Vec<Note>, &mut VecDeque<u16>),
-    slot: SlotId,
-    index: u16,
-    position: u64,
-) {
-    let entry = qps.get_mut(index).filter(|entry| entry.is_over(slot));
-    if let Some(entry) = entry {
-        let mut host = host!(entry, *regions, *notes);
-        entry.conn.settled(position, &mut host);
-        // Requests may have waited for this one.
-        if !entry.is_queued && entry.conn.may_have_tx() {
-            entry.is_queued = true;
-            ready.push_back(index);
-        }
-    }
+#[cold]
+fn settle_aside(entry: &mut QpEntry, regions: &mut MrTable, notes: &mut Vec<Note>, count: u64) {
+    let mut host = host!(entry, *regions, *notes);
+    entry.conn.settled(count, &mut host);
 }

@@ -342,7 +342,7 @@ impl MrTable {
 
     /// Where `len` octets at `at` of region `key` lie, if `pd` has the region and it grants
     /// `needed`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check(
         &self,
         key: u32,
@@ -364,12 +364,8 @@ impl MrTable {
         if !region.access.contains(needed) {
             return Err(ProtectionError::Access);
         }
-        // RFC5040-7.2-3, RFC5041-7.1-2
-        if wraps(at, len) {
-            return Err(ProtectionError::Wrap);
-        }
         // RFC5040-8.1.1-3
-        region.place(at, len)
+        region.place_of_access(at, len)
     }
 
     /// As [`MrTable::check`], for keys of every kind; `qpn` is the queue pair that asks.
@@ -399,10 +395,7 @@ impl MrTable {
         if !detail.access.contains(needed) {
             return Err(ProtectionError::Access);
         }
-        if wraps(at, len) {
-            return Err(ProtectionError::Wrap);
-        }
-        let address = region.place(at, len)?;
+        let address = region.place_of_access(at, len)?;
         Ok(match memory {
             Kind::OnDemand => Place::OnDemand(address),
             Kind::Null => Place::Null,
@@ -413,14 +406,28 @@ impl MrTable {
 
 impl Region {
     /// Where `len` octets at `at` are.
-    #[inline]
+    #[inline(always)]
     pub(super) fn place(&self, at: u64, len: u64) -> Result<u64, ProtectionError> {
         match at.checked_sub(self.iova) {
+            // What is within a region does not wrap, since regions do not.
             Some(offset) if offset <= self.len && len <= self.len - offset => {
                 Ok(self.addr + offset)
             }
             _ => Err(ProtectionError::Bounds),
         }
+    }
+
+    /// As [`Region::place`], for an access, which may run over the end of the address space.
+    #[inline(always)]
+    fn place_of_access(&self, at: u64, len: u64) -> Result<u64, ProtectionError> {
+        self.place(at, len).map_err(|error| {
+            // RFC5040-7.2-3, RFC5041-7.1-2
+            if wraps(at, len) {
+                ProtectionError::Wrap
+            } else {
+                error
+            }
+        })
     }
 }
 

@@ -2,14 +2,15 @@
 //! completions.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use proto_trp::conn::Completion;
 use urdma_types::Qpn;
 
 use super::cq::Cq;
 use super::events::EventSink;
 use super::srq::Srq;
-use super::types::{Pd, QpCaps};
+use super::types::{Pd, QpCaps, WorkCompletion};
 use super::xrc::XrcRole;
 
 /// The configuration of a new queue pair.
@@ -169,6 +170,21 @@ impl Qp {
         self.srq.as_ref()
     }
 
+    /// A completion of it, with the fields that the application gets in addition.
+    #[inline(always)]
+    pub(super) fn work_completion(
+        &self,
+        remote_qpn: u32,
+        completion: Completion,
+    ) -> WorkCompletion {
+        WorkCompletion {
+            completion,
+            qpn: self.number,
+            remote_qpn,
+            packet_type: 0,
+        }
+    }
+
     pub(super) fn cookie(&self) -> u64 {
         self.cookie
     }
@@ -236,31 +252,30 @@ impl Polled {
     }
 }
 
-const CHUNK: usize = 256;
-const CHUNKS: usize = 65_536 / CHUNK;
-
-/// [`Polled`] of every index, reachable without a lock; memory is taken as indices come into use
-/// and never moves.
+/// [`Polled`] of every index, reachable without a lock. Pages of indices that are not in use are
+/// never touched, and take no memory.
 #[derive(Debug)]
-pub(super) struct PolledTable {
-    chunks: [OnceLock<Box<[Polled; CHUNK]>>; CHUNKS],
-}
+pub(super) struct PolledTable(Box<[Polled; INDICES]>);
+
+const INDICES: usize = 1 << 16;
 
 impl PolledTable {
     /// An empty table.
     pub(super) fn new() -> Self {
-        Self {
-            chunks: [const { OnceLock::new() }; CHUNKS],
+        let layout = std::alloc::Layout::new::<[Polled; INDICES]>();
+        // SAFETY: the layout has a size.
+        let zeroes = unsafe { std::alloc::alloc_zeroed(layout) };
+        if zeroes.is_null() {
+            std::alloc::handle_alloc_error(layout);
         }
+        // SAFETY: allocated with the layout of the box's content, of which zeroes are a value.
+        Self(unsafe { Box::from_raw(zeroes.cast()) })
     }
 
     /// The counts of `index`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, index: u16) -> &Polled {
-        let index = usize::from(index);
-        let chunk = self.chunks[index / CHUNK]
-            .get_or_init(|| Box::new(std::array::from_fn(|_| Polled::default())));
-        &chunk[index % CHUNK]
+        &self.0[usize::from(index)]
     }
 }
 

@@ -6,11 +6,13 @@
 //! driver reports how many messages the peer has settled. The peer refuses a message by an answer,
 //! which precedes that report; the requests from it on are then taken back and sent again.
 
+mod in_cell;
 mod message;
 mod receive;
 mod refuse;
 mod send;
 mod state;
 
+pub use in_cell::Target;
 pub use message::{answer_unknown, Answer, Handled, Message, MessagePlan, Written};
 pub(super) use state::ChannelState;

@@ -431,10 +431,16 @@ impl Connection {
     /// Costs a few comparisons.
     #[inline]
     pub fn may_have_tx(&self) -> bool {
-        self.sq.next != self.sq.tail
+        self.has_unsent()
             || (self.acks.due | self.controls.any())
             || self.responder.has_answers()
             || self.tx.lost > 0
+    }
+
+    /// Whether a posted request has not been sent, or not all of it.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.sq.next != self.sq.tail
     }
 
     /// Whether an acknowledgement is due that the peer waits for.

@@ -182,6 +182,15 @@ impl Lists {
         u32::try_from(length).map_err(|_| PostError::InlineTooLong)
     }
 
+    /// Stores inline data of one part, which is not too long.
+    #[inline(always)]
+    fn keep_inline(&mut self, slot: usize, parts: &[&[u8]]) {
+        if let [part] = parts {
+            let at = slot * self.max_inline;
+            self.inline[at..at + part.len()].copy_from_slice(part);
+        }
+    }
+
     /// Copies octets of a request from `offset` on to `payload`; false if the local memory may not
     /// be read.
     #[inline(always)]
@@ -358,6 +367,70 @@ impl SendQueue {
         Ok(length)
     }
 
+    /// The oldest request, which is removed, if it is done when everything before sequence number
+    /// `una` is acknowledged.
+    // RFC5040-5.5-4, RFC5040-5.5-5
+    #[inline(always)]
+    pub(super) fn pop_done(&mut self, una: u64) -> Option<&SendWqe> {
+        if self.head == self.next {
+            return None;
+        }
+        let wqe = &self.wqes[slot32(self.head, self.mask)];
+        if !wqe.is_done(una) {
+            return None;
+        }
+        self.head = self.head.wrapping_add(1);
+        Some(wqe)
+    }
+
+    /// Whether nothing waits to be sent, and there is room for one more.
+    #[inline(always)]
+    pub(super) const fn is_all_sent(&self) -> bool {
+        self.next == self.tail && self.len() <= self.mask
+    }
+
+    /// Whether requests name a shared receive queue of the peer.
+    #[inline(always)]
+    pub(super) const fn names_shared_queue(&self) -> bool {
+        self.shared_queue_mask != 0
+    }
+
+    /// Octets of inline data that a request may have.
+    #[inline(always)]
+    pub(super) const fn max_inline(&self) -> usize {
+        self.lists.max_inline
+    }
+
+    /// Stores a Send or Write that [`Connection::fits_cell`] has checked.
+    ///
+    /// [`Connection::fits_cell`]: super::connection::Connection::fits_cell
+    #[inline(always)]
+    pub(super) fn push_plain(&mut self, wr: &SendWr<'_>, octets: usize) -> &mut SendWqe {
+        let slot = slot32(self.tail, self.mask);
+        self.tail = self.tail.wrapping_add(1);
+        let (sge, inline) = match wr.payload {
+            Payload::Sges([sge]) => (sge, false),
+            Payload::Sges(_) => (&NO_SGE, false),
+            Payload::Inline(parts) => {
+                self.lists.keep_inline(slot, parts);
+                (&NO_SGE, true)
+            }
+        };
+        let wqe = &mut self.wqes[slot];
+        *wqe = SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            length: low32(octets as u64),
+            sge: *sge,
+            flags: wr.flags,
+            sge_count: u8::from(!inline),
+            inline,
+            is_plain: true,
+            ..SendWqe::EMPTY
+        };
+        wqe
+    }
+
     /// The last posted request is a read or atomic.
     pub(super) fn expect_answer(&mut self) {
         self.get_mut(self.tail.wrapping_sub(1)).unanswered = true;
@@ -478,6 +551,15 @@ impl RecvQueue {
     #[inline]
     pub(super) fn get(&self, index: u32) -> &RecvWqe {
         &self.wqes[slot32(index, self.mask)]
+    }
+
+    /// The only element of the oldest request, if there is one with one element that is of no shared
+    /// queue.
+    #[inline(always)]
+    pub(super) fn oldest_plain(&self) -> Option<Sge> {
+        let wqe = self.get(self.head);
+        let is_plain = !self.shared && self.head != self.tail && wqe.sge_count == 1;
+        is_plain.then_some(wqe.sge)
     }
 
     /// Copies `len` octets of `body` from `at` to `offset` in the receive buffer of a request.

@@ -40,6 +40,14 @@ impl Connection {
         Ok(())
     }
 
+    /// As [`Connection::post_recv`] of a request that is only stored, as in all states but ERROR;
+    /// `None` if there is more to do.
+    #[inline(always)]
+    pub fn store_recv(&mut self, wr: &RecvWr<'_>) -> Option<Result<(), PostError>> {
+        let is_stored = self.state.takes_recv() && self.state != QpState::Error && !self.refused;
+        is_stored.then(|| self.rq.push(wr))
+    }
+
     /// Processes a datagram that was addressed to this queue pair, valid or not. Returns the number
     /// of packets that it stands for: 1, or the segments of a train.
     ///

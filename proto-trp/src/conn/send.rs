@@ -629,16 +629,10 @@ impl Connection {
     /// As [`Connection::complete_sends`], where the peer has accepted everything before `una`.
     #[inline(always)]
     pub(super) fn complete_sends_before<H: Host>(&mut self, una: u64, host: &mut H) {
-        while self.sq.head != self.sq.next {
-            let wqe = self.sq.get(self.sq.head);
-            // RFC5040-5.5-4, RFC5040-5.5-5
-            if !wqe.is_done(una) {
-                break;
-            }
+        while let Some(wqe) = self.sq.pop_done(una) {
             if wqe.flags.signaled {
                 host.complete(Self::send_completion(wqe, Status::Success));
             }
-            self.sq.head = self.sq.head.wrapping_add(1);
         }
         if self.sq.poisoned.is_some() || self.state == QpState::Sqd {
             self.after_completions(host);

@@ -300,7 +300,8 @@ impl Completion {
     /// Whether it is a completion of the send queue.
     #[inline]
     pub const fn is_send(&self) -> bool {
-        !matches!(self.op, CompletionOp::Recv | CompletionOp::RecvWriteImm)
+        // Those of the receive queue are the last ones.
+        (self.op as u8) < CompletionOp::Recv as u8
     }
 }
 

@@ -9,9 +9,10 @@ use super::host::SimHost;
 use super::rng::Rng;
 use super::world::Setup;
 use crate::conn::{
-    answer_unknown, ConnConfig, Connection, Handled, Message, Path, RtrParams, RtsParams, Time,
+    answer_unknown, ConnConfig, Connection, Handled, Host, Message, Path, Payload, PostError,
+    RtrParams, RtsParams, SendWr, Target, Time,
 };
-use crate::wire::message::CELL_LEN;
+use crate::wire::message::{CELL_LEN, MESSAGE_HEAD_LEN};
 use crate::wire::{connection_id, MessageFlags, MessageHead, MessageKind};
 use std::collections::VecDeque;
 use urdma_types::{Psn, Qpn, SlotId};
@@ -24,6 +25,9 @@ const SMALL_FRAME: usize = 2048;
 const LARGE_FRAME: usize = 65_536;
 /// Low bits of a count that a cell has.
 const COUNT_BITS: u64 = (1 << 24) - 1;
+
+/// A connection takes messages of one cell in one step or in the general way, as the driver likes.
+const HALF_PPM: u32 = 500_000;
 
 /// The sizes of a channel, and its connections.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +142,16 @@ impl Ends for Pair<'_> {
         let world = &mut *self.world;
         let conn = world.processes[end].conns[self.number].as_mut()?;
         Some((conn, &mut world.hosts[end][self.number]))
+    }
+
+    /// In one step with its message, if it can be and the coin says so.
+    fn post_send(&mut self, end: usize, wr: &SendWr<'_>) -> Result<(), PostError> {
+        if self.world.rng.happens(HALF_PPM) && self.world.post_in_cell(end, self.number, wr) {
+            return Ok(());
+        }
+        let now = self.world.now;
+        let (conn, host) = self.alive(end).ok_or(PostError::InvalidState)?;
+        conn.post_send(|| now, wr, host).map(|_| ())
     }
 }
 
@@ -372,11 +386,75 @@ impl ChannelWorld {
         let message = Message::parse(slot(1 - end), &cell.octets, cell.frame.len(), &body[..])
             .expect("a valid message");
         let number = usize::from(message.head.destination).wrapping_sub(100 * end + 1);
+        if self.rng.happens(HALF_PPM) && self.take_in_cell(end, number, &message) {
+            return Handled::Settled;
+        }
         let process = &mut self.processes[end];
         match process.conns.get_mut(number).and_then(Option::as_mut) {
             Some(conn) => conn.handle_message(|| now, &message, &mut self.hosts[end][number]),
             None => answer_unknown(&message.head).map_or(Handled::Settled, Handled::Answer),
         }
+    }
+
+    /// Takes a message in one step, if its connection does.
+    fn take_in_cell(&mut self, end: usize, number: usize, message: &Message<'_, [u8]>) -> bool {
+        let conns = &mut self.processes[end].conns;
+        let Some(conn) = conns.get_mut(number).and_then(Option::as_mut) else {
+            return false;
+        };
+        let host = &mut self.hosts[end][number];
+        let (head, body) = (&message.head, message.body());
+        let len = body.len() - MESSAGE_HEAD_LEN;
+        let is_placed = match conn.takes_in_cell(message.from, head, len) {
+            Some(Target::Receive(sge)) => {
+                host.scatter(&[sge], 0, body, MESSAGE_HEAD_LEN, len).is_ok()
+            }
+            Some(Target::Remote(remote)) => host
+                .write_remote(remote, body, MESSAGE_HEAD_LEN, len)
+                .is_ok(),
+            None => false,
+        };
+        if is_placed {
+            if let Some(completion) = conn.took_in_cell(head, len) {
+                host.complete(completion);
+            }
+        }
+        is_placed
+    }
+
+    /// Posts a request and writes its message in one step, if its connection does and there is
+    /// room.
+    fn post_in_cell(&mut self, end: usize, number: usize, wr: &SendWr<'_>) -> bool {
+        let has_room = self.processes[end].unsettled.len() < self.setup.cells - RESERVE;
+        if !has_room || self.processes[end].knows_end || !self.runs(end) {
+            return false;
+        }
+        let process = &mut self.processes[end];
+        let Some(conn) = &mut process.conns[number] else {
+            return false;
+        };
+        let Some(len) = conn.fits_cell(wr) else {
+            return false;
+        };
+        let mut cell = [0; CELL_LEN];
+        let payload = &mut cell[MESSAGE_HEAD_LEN..][..len];
+        let is_gathered = match wr.payload {
+            Payload::Sges(sges) => self.hosts[end][number].gather(sges, 0, payload).is_ok(),
+            Payload::Inline(parts) => {
+                payload.copy_from_slice(&parts.concat());
+                true
+            }
+        };
+        if !is_gathered {
+            return false;
+        }
+        let octets = conn.post_in_cell(wr, len, process.written, &mut cell);
+        let owner = Owner {
+            pair: Some(number),
+            frame: None,
+        };
+        self.put(end, owner, cell[..octets].to_vec(), Vec::new());
+        true
     }
 
     /// Publishes a message.
@@ -480,8 +558,16 @@ impl ChannelWorld {
         owners.sort_unstable();
         owners.dedup();
         for number in owners {
-            if let Some(conn) = &mut process.conns[number] {
-                conn.settled(count, &mut self.hosts[end][number]);
+            let Some(conn) = &mut process.conns[number] else {
+                continue;
+            };
+            let host = &mut self.hosts[end][number];
+            if conn.settles_plainly() && self.rng.happens(HALF_PPM) {
+                while let Some(completion) = conn.next_settled(count) {
+                    host.complete(completion);
+                }
+            } else {
+                conn.settled(count, host);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Two connected ends, whatever joins them.
 
 use super::host::SimHost;
-use crate::conn::{Connection, Time};
+use crate::conn::{Connection, PostError, SendWr, Time};
 
 /// Two connected ends, as applications see them.
 pub trait Ends {
@@ -16,4 +16,14 @@ pub trait Ends {
 
     /// Connection and host of an end; `None` if its process was killed or its queue pair destroyed.
     fn alive(&mut self, end: usize) -> Option<(&mut Connection, &mut SimHost)>;
+
+    /// Posts a send request to an end that is alive.
+    ///
+    /// # Errors
+    /// It was not accepted; [`PostError::InvalidState`] if the end is not alive.
+    fn post_send(&mut self, end: usize, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let now = self.now();
+        let (conn, host) = self.alive(end).ok_or(PostError::InvalidState)?;
+        conn.post_send(|| now, wr, host).map(|_| ())
+    }
 }

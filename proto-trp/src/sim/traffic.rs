@@ -377,11 +377,8 @@ impl Exchange {
                 }
             };
             let sges = split(region, op.local, op.len, &mut self.rng);
-            let Some((conn, host)) = ends.alive(end) else {
-                return;
-            };
             let octets = op.inline.then(|| {
-                let all = host.octets(side.source);
+                let all = ends.host(end).octets(side.source);
                 all[op.local..op.local + op.len].to_vec()
             });
             let parts = octets.as_ref().map(|octets| {
@@ -395,12 +392,13 @@ impl Exchange {
                 flags: op.flags,
                 shared_queue: 0,
                 payload: match &parts {
+                    Some([[], all]) => Payload::Inline(std::slice::from_ref(all)),
                     Some(parts) => Payload::Inline(parts),
                     None => Payload::Sges(&sges),
                 },
             };
-            match conn.post_send(|| now, &wr, host) {
-                Ok(_) => {
+            match ends.post_send(end, &wr) {
+                Ok(()) => {
                     if op.flags.signaled {
                         side.awaited.push_back(side.posted);
                     }

@@ -8,9 +8,11 @@ use urdma_types::Qpn;
 
 use super::Engine;
 use crate::clock;
+use crate::mr::MrTable;
+use crate::note::Note;
 use crate::path::{self, NextHop, PeerPath, PeerSource};
 use crate::qp::{Qp, QpConfig};
-use crate::shard::{host, Shard};
+use crate::shard::{host, QpEntry, Shard};
 use crate::types::{EngineError, QpAttributes, QpModify};
 
 impl Engine {
@@ -216,6 +218,9 @@ impl Engine {
     pub fn post_send(&self, qp: &Qp, wr: &SendWr<'_>) -> Result<(), PostError> {
         let mut shard = self.lock_for_post()?;
         let index = qp.number().index();
+        if shard.post_in_cell(qp, self.polled.get(index), wr) {
+            return Ok(());
+        }
         let max = qp.caps().max_send_wr;
         if self.sends_in_use(&mut shard, qp)? >= max {
             shard.read_counts_of(index);
@@ -257,13 +262,26 @@ impl Engine {
         if entry.conn.recvs_outstanding() + waiting >= qp.caps().max_recv_wr {
             return Err(PostError::QueueFull);
         }
-        let mut host = host!(entry, *regions, *notes);
-        entry.conn.post_recv(wr, &mut host)?;
+        if let Some(stored) = entry.conn.store_recv(wr) {
+            return stored;
+        }
+        post_recv_aside(entry, (regions, notes), wr)?;
         if !entry.is_queued && entry.conn.may_have_tx() {
             shard.transmit(index, clock::now());
         }
         Ok(())
     }
+}
+
+/// Posts a receive request that is not only stored.
+#[cold]
+fn post_recv_aside(
+    entry: &mut QpEntry,
+    (regions, notes): (&mut MrTable, &mut Vec<Note>),
+    wr: &RecvWr<'_>,
+) -> Result<(), PostError> {
+    let mut host = host!(entry, *regions, *notes);
+    entry.conn.post_recv(wr, &mut host)
 }
 
 /// `attributes` with a change.

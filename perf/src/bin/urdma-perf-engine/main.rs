@@ -38,6 +38,7 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
     let mut two = End::new(&instance, 1, octets)?;
     one.connect(two.number())?;
     two.connect(one.number())?;
+    let (mut one, mut two) = (&mut one, &mut two);
     let begin = Instant::now();
     let turns = match operation {
         Operation::Send | Operation::Write => messages,
@@ -52,8 +53,8 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
                 std::mem::swap(&mut one, &mut two);
             }
             Operation::Write => {
-                one.write(&two);
-                one.wait_sent(&mut two)?;
+                one.write(two);
+                one.wait_sent(two)?;
             }
             Operation::Stream => {
                 (0..BATCH).for_each(|_| two.receive());
@@ -61,7 +62,7 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
                 // The poll transmits messages that are deferred for batching.
                 one.poll();
                 (0..BATCH).for_each(|_| two.wait());
-                (0..BATCH).try_for_each(|_| one.wait_sent(&mut two))?;
+                (0..BATCH).try_for_each(|_| one.wait_sent(two))?;
             }
         }
     }

@@ -60,6 +60,11 @@ impl<'a, B: ?Sized> Message<'a, B> {
             .expect("the message has been parsed before")
     }
 
+    /// The host's handle of the message, from the first octet of the head on.
+    pub fn body(&self) -> &'a B {
+        self.body
+    }
+
     /// What follows the head in the cell.
     fn rest(&self) -> &'a [u8] {
         &self.cell[MESSAGE_HEAD_LEN..]

@@ -39,15 +39,20 @@ impl Connection {
     /// requests.
     #[inline]
     pub fn plan_message(&self) -> Option<MessagePlan> {
-        let is_aside = self.controls.any()
-            | self.channel.is_paused
-            | self.peer_closed
-            | self.closing
-            | self.responder.has_answers();
-        if is_aside {
+        if self.is_aside() {
             return self.plan_aside();
         }
         self.plan_request_message()
+    }
+
+    /// Whether the next message may be another than a request.
+    #[inline(always)]
+    pub(super) fn is_aside(&self) -> bool {
+        self.controls.any()
+            | self.channel.is_paused
+            | self.peer_closed
+            | self.closing
+            | self.responder.has_answers()
     }
 
     #[inline]
@@ -347,7 +352,7 @@ impl Connection {
     }
 }
 
-const NO_HEAD: MessageHead = MessageHead {
+pub(super) const NO_HEAD: MessageHead = MessageHead {
     kind: MessageKind::Send,
     flags: MessageFlags::NONE,
     destination: 0,
@@ -360,8 +365,8 @@ const NO_HEAD: MessageHead = MessageHead {
 };
 
 /// The head of the next segment of a Send or Write, whose address is that of `head`.
-#[inline]
-fn part_head(wqe: &SendWqe, last: bool, head: MessageHead) -> MessageHead {
+#[inline(always)]
+pub(super) fn part_head(wqe: &SendWqe, last: bool, head: MessageHead) -> MessageHead {
     let flags = head.flags | MessageFlags::LAST.when(last);
     let (own, ulp) = if wqe.is_plain {
         (MessageFlags::NONE, 0)
@@ -402,7 +407,7 @@ fn companion(wqe: &SendWqe) -> (MessageFlags, u32) {
 
 /// A message with `len` octets behind the head, all of them in its cell.
 #[inline]
-const fn in_cell(len: usize) -> Written {
+pub(super) const fn in_cell(len: usize) -> Written {
     Written {
         cell_octets: MESSAGE_HEAD_LEN + len,
         frame_octets: 0,
@@ -420,7 +425,9 @@ const fn in_frame(len: usize) -> Written {
 
 /// The room for the head in a cell, and what follows it.
 #[inline]
-fn split(cell: &mut [u8; CELL_LEN]) -> (&mut [u8; MESSAGE_HEAD_LEN], &mut [u8; CELL_PAYLOAD_LEN]) {
+pub(super) fn split(
+    cell: &mut [u8; CELL_LEN],
+) -> (&mut [u8; MESSAGE_HEAD_LEN], &mut [u8; CELL_PAYLOAD_LEN]) {
     let (head, rest) = cell
         .split_first_chunk_mut::<MESSAGE_HEAD_LEN>()
         .expect("a cell is longer than a head");

@@ -1,0 +1,166 @@
+//! Messages of one cell in one step: the Sends and Writes that programs send most, while the
+//! connection does nothing else.
+//!
+//! A request that [`Connection::fits_cell`] is posted and written at once, and ends in the same
+//! state as by `post_send`, `plan_message` and `write_message`, which look at it three times. A
+//! message that [`Connection::takes_in_cell`] has the same effect as by `handle_message`. The driver
+//! copies the payload, so that neither needs a [`super::super::host::Host`]. Whatever these two
+//! decline goes the general way.
+
+use super::super::connection::Connection;
+use super::super::qp_state::QpState;
+use super::super::types::{
+    Completion, CompletionOp, Payload, RemoteAddr, SendOp, SendWr, Sge, Status,
+};
+use super::send::{in_cell, part_head, split, NO_HEAD};
+use super::state::Intake;
+use crate::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
+use crate::wire::{MessageFlags, MessageHead, MessageKind};
+use urdma_types::{Qpn, SlotId};
+
+/// Where the payload of a message of one cell goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// To the beginning of a receive request's only element, which is long enough.
+    Receive(Sge),
+    /// To memory that the peer names.
+    Remote(RemoteAddr),
+}
+
+impl Connection {
+    /// The octets of a request's payload if [`Connection::post_in_cell`] may be called with it.
+    #[inline(always)]
+    pub fn fits_cell(&self, wr: &SendWr<'_>) -> Option<usize> {
+        let octets = match wr.payload {
+            Payload::Sges([sge]) => sge.length as usize,
+            Payload::Inline([part]) if part.len() <= self.sq.max_inline() => part.len(),
+            _ => return None,
+        };
+        let is_plain = matches!(wr.op, SendOp::Send | SendOp::Write { .. })
+            && wr.imm.is_none()
+            && !wr.flags.fence;
+        let is_aside = self.is_aside()
+            | self.unreliable
+            | (self.state != QpState::Rts)
+            | self.sq.names_shared_queue()
+            | self.sq.poisoned.is_some();
+        let fits = is_plain && !is_aside && octets <= CELL_PAYLOAD_LEN && self.sq.is_all_sent();
+        fits.then_some(octets)
+    }
+
+    /// Posts a request for which [`Connection::fits_cell`] has given the length of its payload, and
+    /// completes its message in the cell at `position`, where the driver has written the payload
+    /// behind the head. Returns the octets in the cell. There must be room in the send queue.
+    #[inline(always)]
+    pub fn post_in_cell(
+        &mut self,
+        wr: &SendWr<'_>,
+        payload_octets: usize,
+        position: u64,
+        cell: &mut [u8; CELL_LEN],
+    ) -> usize {
+        let address = MessageHead {
+            flags: self.channel.flags,
+            connection_id: self.peer.tx_id,
+            ..NO_HEAD
+        };
+        let wqe = self.sq.push_plain(wr, payload_octets);
+        wqe.start_message(&mut self.message_msn);
+        part_head(wqe, true, address).encode_between(self.channel.ends, split(cell).0);
+        wqe.advance(wqe.length, true, position + 1);
+        self.sq.next = self.sq.tail;
+        self.answers_turn = true;
+        self.channel.flags = self.channel.flags.without(MessageFlags::START);
+        let octets = in_cell(payload_octets).cell_octets;
+        self.stats.tx_datagrams += 1;
+        self.stats.tx_octets += octets as u64;
+        octets
+    }
+
+    /// Where the payload of a message from `from` goes, if its effect is that and, of a Send, the
+    /// completion of the oldest receive request. The driver checks the access and copies, and then
+    /// calls [`Connection::took_in_cell`]; the general way refuses what may not be accessed.
+    #[inline(always)]
+    pub fn takes_in_cell(
+        &self,
+        from: SlotId,
+        head: &MessageHead,
+        payload_octets: usize,
+    ) -> Option<Target> {
+        // C7-2
+        let is_plain = self.channel.intake == Intake::Open
+            && head.connection_id == self.peer.rx_id
+            && self.peer.remote_qpn == Some(Qpn::new(from, head.source));
+        if !is_plain || payload_octets == 0 {
+            return None;
+        }
+        if head.kind == MessageKind::Write {
+            // RFC5040-5.1-2
+            return Some(Target::Remote(RemoteAddr {
+                stag: head.number,
+                to: head.offset,
+            }));
+        }
+        let companions = MessageFlags::INVALIDATE | MessageFlags::HAS_IMMEDIATE;
+        let is_whole = head.kind == MessageKind::Send
+            && head.flags.and(MessageFlags::LAST | companions) == MessageFlags::LAST
+            && head.offset == 0;
+        // R10-3, RFC5041-7.1-1
+        if !is_whole || !self.rq.expects(head.number, 0) {
+            return None;
+        }
+        let sge = self.rq.oldest_plain()?;
+        (payload_octets <= sge.length as usize).then_some(Target::Receive(sge))
+    }
+
+    /// The payload of a message for which there was a target has been copied there. Returns the
+    /// completion of the receive request, if one is complete.
+    #[inline(always)]
+    pub fn took_in_cell(
+        &mut self,
+        head: &MessageHead,
+        payload_octets: usize,
+    ) -> Option<Completion> {
+        self.stats.rx_datagrams += 1;
+        self.stats.rx_octets += (MESSAGE_HEAD_LEN + payload_octets) as u64;
+        if head.kind == MessageKind::Write {
+            return None;
+        }
+        // RFC5040-5.3-3, RFC5040-5.5-1
+        let wr_id = self.rq.get(self.rq.head).wr_id;
+        self.rq.pop();
+        Some(Completion {
+            wr_id,
+            status: Status::Success,
+            op: CompletionOp::Recv,
+            byte_len: super::super::num::len32(payload_octets),
+            imm: None,
+            invalidated: None,
+            solicited: head.flags.contains(MessageFlags::SOLICITED),
+        })
+    }
+
+    /// Whether [`Connection::settled`] only completes requests, which [`Connection::next_settled`]
+    /// then does as well.
+    #[inline(always)]
+    pub fn settles_plainly(&self) -> bool {
+        let is_aside =
+            self.channel.is_paused | self.sq.poisoned.is_some() | (self.state == QpState::Sqd);
+        !is_aside
+    }
+
+    /// The completion of the next signaled request that is done, since the peer has settled every
+    /// message before position `count`; to be called until there is none.
+    #[inline(always)]
+    pub fn next_settled(&mut self, count: u64) -> Option<Completion> {
+        loop {
+            let Some(wqe) = self.sq.pop_done(count) else {
+                self.channel.settled = self.channel.settled.max(count);
+                return None;
+            };
+            if wqe.flags.signaled {
+                return Some(Self::send_completion(wqe, Status::Success));
+            }
+        }
+    }
+}
