@@ -8,8 +8,8 @@
 
 use proto_trp::conn::{
     AtomicOp, Completion, ConnConfig, Connection, Datagram, Event, Handled, Host, Message, Path,
-    Payload, PlaceError, ProtectionError, RecvWr, RemoteAccess, RemoteAddr, RtrParams, RtsParams,
-    SendFlags, SendOp, SendWr, Sge, Time, HEAD_OCTETS,
+    Payload, ProtectionError, RecvWr, RemoteAccess, RemoteAddr, RtrParams, RtsParams, SendFlags,
+    SendOp, SendWr, Sge, Time, HEAD_OCTETS,
 };
 use proto_trp::wire::message::CELL_LEN;
 use proto_trp::wire::SEGMENT_HEAD_LEN;
@@ -52,7 +52,7 @@ impl Host for Flat {
         body: &[u8],
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ProtectionError> {
         let range = self.range(sges[0].addr + offset, len)?;
         self.memory[range].copy_from_slice(&body[at..at + len]);
         Ok(())
@@ -79,8 +79,8 @@ impl Host for Flat {
         body: &[u8],
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError> {
-        Ok(self.write_kept(remote, &body[at..at + len])?)
+    ) -> Result<(), ProtectionError> {
+        self.write_kept(remote, &body[at..at + len])
     }
 
     fn peek(&mut self, body: &[u8], at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
@@ -88,9 +88,8 @@ impl Host for Flat {
         out[..len].copy_from_slice(&body[at..at + len]);
     }
 
-    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) -> bool {
+    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) {
         out.extend_from_slice(&body[at..at + len]);
-        true
     }
 
     fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {
@@ -121,7 +120,7 @@ impl Host for Flat {
     fn event(&mut self, _: Event) {}
 }
 
-const MAX_DATAGRAM: u32 = 65_536 + 30;
+const MAX_DATAGRAM: u32 = 8_972;
 
 fn pair(path: Path) -> [(Connection, Flat); 2] {
     let qpn = |index| Qpn::new(SlotId::DAEMON, index);
@@ -193,7 +192,7 @@ fn carry(
 }
 
 fn measure(name: &str, op: SendOp, length: u32, signal_every: u64, rounds: u64) {
-    let [mut a, mut b] = pair(Path::Memory);
+    let [mut a, mut b] = pair(Path::Network);
     let mut frame = vec![0; MAX_DATAGRAM as usize];
     let sge = [Sge {
         addr: 4096,

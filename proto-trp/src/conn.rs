@@ -63,12 +63,12 @@ mod unreliable;
 
 pub use channel::{answer_unknown, Answer, Handled, Message, MessagePlan, Target, Written};
 pub use config::{
-    ConnConfig, Path, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_MESSAGE_OCTETS,
-    MAX_RD_ATOMIC, MAX_SGE, MAX_WINDOW_PACKETS,
+    ConnConfig, Path, RtrParams, RtsParams, MAX_INLINE, MAX_MESSAGE_OCTETS, MAX_RD_ATOMIC, MAX_SGE,
+    MAX_WINDOW_PACKETS,
 };
 pub use congestion::CongestionAlgorithm;
 pub use connection::Connection;
-pub use host::{AtomicOp, Host, PlaceError, ProtectionError, RemoteAccess};
+pub use host::{AtomicOp, Host, ProtectionError, RemoteAccess};
 pub use packet::{Datagram, HEAD_OCTETS};
 pub use qp_state::{QpState, TransitionError};
 pub use stats::ConnStats;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use proto_trp::conn::{SendOp, Status};
+use proto_trp::conn::SendOp;
 use proto_trp::sim::{for_each_seed, LinkModel, Rights, Rng, Setup, SimHost, World};
 
 const SECOND: u64 = 1_000_000_000;
@@ -57,42 +57,6 @@ fn later_writes_overwrite_earlier_ones() {
         world.run(10 * SECOND);
         assert_eq!(world.outcome(0).len(), usize::from(WRITES));
         assert_eq!(world.ends[1].host.octets(target), expected);
-    });
-}
-
-/// A payload that the receiver cannot read is retransmitted as if it had been lost: nothing is
-/// missing or out of order.
-#[test]
-fn payload_that_is_not_to_be_had_comes_again() {
-    for_each_seed(SEEDS, |seed| {
-        let (mut world, source, target) = bad_link(seed);
-        world.ends[1].host.no_payload_every = 5;
-        let mut expected = vec![0; 2 * OCTETS as usize];
-        for value in 0..WRITES {
-            let offset = usize::from(value) * 16;
-            write(&mut world, (source, target), value, offset as u64, OCTETS);
-            expected[offset..offset + OCTETS as usize].fill(value);
-        }
-        world.run(20 * SECOND);
-        assert_eq!(world.outcome(0).len(), usize::from(WRITES));
-        assert!(world
-            .outcome(0)
-            .iter()
-            .all(|(_, status)| *status == Status::Success));
-        assert_eq!(world.ends[1].host.octets(target), expected);
-
-        let received = world.ends[1]
-            .host
-            .register(vec![0; OCTETS as usize], Rights::ALL);
-        for value in 0..8u8 {
-            let from = u64::from(value) * u64::from(OCTETS);
-            world.post_recv(1, 100, &[SimHost::sge(received, 0, OCTETS)]);
-            world.post(0, 101, SendOp::Send, &[SimHost::sge(source, from, OCTETS)]);
-            let done = |world: &mut World| world.ends[1].host.completions.pop_front().is_some();
-            assert!(world.run_until(20 * SECOND, done), "{}", world.summary());
-            let octets = world.ends[1].host.octets(received);
-            assert!(octets.iter().all(|octet| *octet == value), "{value}");
-        }
     });
 }
 

@@ -11,14 +11,13 @@ use proto_trp::sim::{
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-/// The budget is 8 timeouts of code 17, 4.3 s; inside a host 8 s at the least.
-fn patient(reliable_path: bool) -> Setup {
+/// The budget is 8 timeouts of code 17, 4.3 s.
+fn patient() -> Setup {
     Setup {
-        reliable_path,
         timeout: 17,
         link: LinkModel {
             delay_ns: 20_000,
-            loss_ppm: if reliable_path { 0 } else { 10_000 },
+            loss_ppm: 10_000,
             ..LinkModel::default()
         },
         ..Setup::default()
@@ -32,8 +31,8 @@ const PLAN: ExchangePlan = ExchangePlan {
 };
 
 /// Both ends are in the middle of an exchange; one is stopped, or the path is cut, for `pause_ns`.
-fn interrupted(reliable_path: bool, cut: bool, pause_ns: u64, seed: u64) {
-    let mut world = World::new(&patient(reliable_path), seed);
+fn interrupted(cut: bool, pause_ns: u64, seed: u64) {
+    let mut world = World::new(&patient(), seed);
     let mut exchange = Exchange::new(&mut world, &PLAN, true, seed);
     for _ in 0..10 {
         exchange.pump(&mut world);
@@ -52,16 +51,15 @@ fn interrupted(reliable_path: bool, cut: bool, pause_ns: u64, seed: u64) {
 #[test]
 fn exchange_goes_on_after_a_second_without_the_peer() {
     for_each_seed(20, |seed| {
-        interrupted(false, false, SECOND, seed);
-        interrupted(false, true, SECOND, seed);
-        interrupted(true, false, SECOND, seed);
+        interrupted(false, SECOND, seed);
+        interrupted(true, SECOND, seed);
     });
 }
 
 #[test]
 fn exchange_goes_on_after_repeated_short_cuts() {
     for_each_seed(20, |seed| {
-        let mut world = World::new(&patient(false), seed);
+        let mut world = World::new(&patient(), seed);
         let mut exchange = Exchange::new(&mut world, &PLAN, true, seed);
         for _ in 0..20 {
             world.blackout(10 * MS);
@@ -79,8 +77,8 @@ fn exchange_goes_on_after_repeated_short_cuts() {
 /// runs fails, the others are flushed.
 #[test]
 fn peer_stopped_for_longer_than_the_budget_is_given_up() {
-    for (reliable_path, cut) in [(false, false), (false, true), (true, false)] {
-        let mut world = World::new(&patient(reliable_path), 1);
+    for cut in [false, true] {
+        let mut world = World::new(&patient(), 1);
         let memory = [0, 1].map(|end| world.ends[end].host.register(vec![7; 4096], Rights::ALL));
         for end in 0..2 {
             let write = SendOp::Write {
@@ -98,7 +96,7 @@ fn peer_stopped_for_longer_than_the_budget_is_given_up() {
         world.run_until(30 * SECOND, |_| false);
         let flushed = Status::WorkRequestFlushed;
         let failed = [(1, Status::RetryExceeded), (2, flushed), (3, flushed)];
-        assert_eq!(world.outcome(0), failed, "{reliable_path} {cut}");
+        assert_eq!(world.outcome(0), failed, "{cut}");
         if cut {
             assert_eq!(world.outcome(1), failed);
         } else {
@@ -114,38 +112,36 @@ fn peer_stopped_for_longer_than_the_budget_is_given_up() {
 /// The application of the receiver posts a receive every 300 us, a sender posts as fast as it may.
 #[test]
 fn receiver_slower_than_its_sender_gets_everything() {
-    for reliable_path in [false, true] {
-        for_each_seed(10, |seed| {
-            let setup = Setup {
-                min_rnr_timer: 5,
-                ..patient(reliable_path)
-            };
-            let mut world = World::new(&setup, seed);
-            let source = world.ends[0].host.register((0..200).collect(), Rights::ALL);
-            let target = world.ends[1].host.register(vec![0; 200], Rights::ALL);
-            let (mut sent, mut due) = (0, world.now);
-            let mut received = Vec::new();
-            let done = world.run_until(10 * SECOND, |world| {
-                while sent < 200 && world.conn(0).sends_outstanding() < 128 {
-                    let sge = SimHost::sge(source, sent, 1);
-                    world.post(0, sent, SendOp::Send, &[sge]);
-                    sent += 1;
-                }
-                let posted = received.len() as u64 + u64::from(world.conn(1).recvs_outstanding());
-                if world.now >= due && posted < 200 {
-                    let sge = SimHost::sge(target, posted, 1);
-                    world.post_recv(1, posted, &[sge]);
-                    due = world.now.plus_ns(300_000);
-                }
-                received.extend(world.outcome(1));
-                received.len() == 200
-            });
-            assert!(done, "{} of 200\n{}", received.len(), world.summary());
-            assert!(world.stats(0).rnr_received > 0);
-            let wanted: Vec<_> = (0..200).map(|name| (name, Status::Success)).collect();
-            assert_eq!(received, wanted);
-            let octets: Vec<u8> = (0..200).collect();
-            assert_eq!(world.ends[1].host.octets(target), octets);
+    for_each_seed(10, |seed| {
+        let setup = Setup {
+            min_rnr_timer: 5,
+            ..patient()
+        };
+        let mut world = World::new(&setup, seed);
+        let source = world.ends[0].host.register((0..200).collect(), Rights::ALL);
+        let target = world.ends[1].host.register(vec![0; 200], Rights::ALL);
+        let (mut sent, mut due) = (0, world.now);
+        let mut received = Vec::new();
+        let done = world.run_until(10 * SECOND, |world| {
+            while sent < 200 && world.conn(0).sends_outstanding() < 128 {
+                let sge = SimHost::sge(source, sent, 1);
+                world.post(0, sent, SendOp::Send, &[sge]);
+                sent += 1;
+            }
+            let posted = received.len() as u64 + u64::from(world.conn(1).recvs_outstanding());
+            if world.now >= due && posted < 200 {
+                let sge = SimHost::sge(target, posted, 1);
+                world.post_recv(1, posted, &[sge]);
+                due = world.now.plus_ns(300_000);
+            }
+            received.extend(world.outcome(1));
+            received.len() == 200
         });
-    }
+        assert!(done, "{} of 200\n{}", received.len(), world.summary());
+        assert!(world.stats(0).rnr_received > 0);
+        let wanted: Vec<_> = (0..200).map(|name| (name, Status::Success)).collect();
+        assert_eq!(received, wanted);
+        let octets: Vec<u8> = (0..200).collect();
+        assert_eq!(world.ends[1].host.octets(target), octets);
+    });
 }

@@ -10,7 +10,7 @@ use proto_trp::sim::{
 
 const SECOND: u64 = 1_000_000_000;
 
-fn lossy(loss_ppm: u32, reliable_path: bool) -> Setup {
+fn lossy(loss_ppm: u32) -> Setup {
     let mut setup = Setup {
         link: LinkModel {
             delay_ns: 20_000,
@@ -19,7 +19,6 @@ fn lossy(loss_ppm: u32, reliable_path: bool) -> Setup {
             reorder_ns: 100_000,
             ..LinkModel::default()
         },
-        reliable_path,
         ..Setup::default()
     };
     setup.config.window_packets = 256;
@@ -34,10 +33,10 @@ fn region(world: &mut World, end: usize, len: usize) -> u32 {
 /// while a Send of the peer is refused.
 #[test]
 fn reads_of_many_windows_pass_a_refused_send() {
-    for (loss_ppm, reliable_path) in [(0, false), (0, true), (20_000, false)] {
+    for loss_ppm in [0, 20_000] {
         for_each_seed(20, |seed| {
             const LENGTH: u32 = 1_000_000;
-            let mut world = World::new(&lossy(loss_ppm, reliable_path), seed);
+            let mut world = World::new(&lossy(loss_ppm), seed);
             let memory = [0, 1].map(|end| region(&mut world, end, LENGTH as usize));
             world.post(0, 1, SendOp::Send, &[SimHost::sge(memory[0], 0, 5000)]);
             let write = SendOp::Write {
@@ -70,7 +69,7 @@ fn reads_of_many_windows_pass_a_refused_send() {
 #[test]
 fn requests_behind_a_refused_send_wait_for_it() {
     for_each_seed(200, |seed| {
-        let mut world = World::new(&lossy(50_000, false), seed);
+        let mut world = World::new(&lossy(50_000), seed);
         let memory = [0, 1].map(|end| region(&mut world, end, 8192));
         world.ends[1].host.octets_mut(memory[1])[..8].fill(0);
         let target = SimHost::remote(memory[1], 0);
@@ -115,7 +114,7 @@ fn requests_behind_a_refused_send_wait_for_it() {
 #[test]
 fn exchange_with_late_receives_matches_model() {
     for_each_seed(300, |seed| {
-        let setup = lossy([0, 10_000, 50_000][(seed % 3) as usize], seed % 7 == 0);
+        let setup = lossy([0, 10_000, 50_000][(seed % 3) as usize]);
         let plan = ExchangePlan {
             operations: 40,
             max_len: 20_000,

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use proto_trp::conn::{
-    Payload, QpState, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp, SendWr, Sge, Status,
+    Path, Payload, QpState, RemoteAddr, RtrParams, RtsParams, SendFlags, SendOp, SendWr, Sge,
+    Status,
 };
 use proto_trp::sim::{for_each_seed, LinkModel, Rights, Setup, SimHost, World};
 use urdma_types::Psn;
@@ -33,7 +34,7 @@ fn half_connected(setup: &Setup, seed: u64) -> World {
         max_datagram_octets: setup.max_datagram_octets,
         max_dest_rd_atomic: setup.rd_atomic,
         min_rnr_timer: setup.min_rnr_timer,
-        path: setup.path(),
+        path: Path::Network,
     };
     world.conn(1).to_rtr(now, &rtr).unwrap();
     world

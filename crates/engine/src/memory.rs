@@ -14,8 +14,8 @@
 use std::sync::Arc;
 
 use proto_trp::conn::{
-    AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
-    RemoteAddr, Sge, SharedRecv, WindowBind,
+    AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,
+    Sge, SharedRecv, WindowBind,
 };
 use proto_trp::wire::SEGMENT_HEAD_LEN;
 use urdma_channel::{DeliveryRecord, OwnRecords};
@@ -297,14 +297,14 @@ impl QpHost<'_> {
         body: &PacketBody<'_>,
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ProtectionError> {
         let scattered = self.checked_pieces(sges, offset, len, list, |address, begin, octets| {
             // SAFETY: the octets are registered with local write access.
             unsafe { body.copy_to(at + begin, pointer(address), octets) };
         });
         match scattered {
             Ok(()) => Ok(()),
-            Err(_) => Ok(self.scatter_checked(list, sges, offset, body.piece(at, len), len)?),
+            Err(_) => self.scatter_checked(list, sges, offset, body.piece(at, len), len),
         }
     }
 
@@ -377,7 +377,7 @@ impl<'a> Host for QpHost<'a> {
         body: &PacketBody<'a>,
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ProtectionError> {
         self.scatter_to(ListKind::Receive, (sges, offset), body, at, len)
     }
 
@@ -389,7 +389,7 @@ impl<'a> Host for QpHost<'a> {
         body: &PacketBody<'a>,
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ProtectionError> {
         self.scatter_to(ListKind::Response, (sges, offset), body, at, len)
     }
 
@@ -417,10 +417,9 @@ impl<'a> Host for QpHost<'a> {
         body: &PacketBody<'a>,
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ProtectionError> {
         // SAFETY: the octets of a datagram, of which `piece` asserts that these are some.
-        unsafe { self.write_octets(remote, body.piece(at, len), len)? };
-        Ok(())
+        unsafe { self.write_octets(remote, body.piece(at, len), len) }
     }
 
     #[inline]
@@ -428,7 +427,7 @@ impl<'a> Host for QpHost<'a> {
         body.peek(at, out);
     }
 
-    fn keep(&mut self, body: &PacketBody<'a>, at: usize, len: usize, out: &mut Vec<u8>) -> bool {
+    fn keep(&mut self, body: &PacketBody<'a>, at: usize, len: usize, out: &mut Vec<u8>) {
         out.reserve(len);
         // SAFETY: there is room for `len` octets more behind those of the vector, which is
         // never registered.
@@ -436,7 +435,6 @@ impl<'a> Host for QpHost<'a> {
             body.copy_to(at, out.as_mut_ptr().add(out.len()), len);
             out.set_len(out.len() + len);
         }
-        true
     }
 
     fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {

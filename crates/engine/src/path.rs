@@ -3,7 +3,6 @@
 
 use std::net::IpAddr;
 
-use proto_trp::conn::MAX_DATAGRAM;
 use proto_trp::wire::Meta;
 use urdma_types::{slot_of_source_port, source_port, udp_port, Ip16, Qpn, SlotId};
 
@@ -88,10 +87,10 @@ pub(super) enum NextHop {
     },
 }
 
-/// Largest TRP datagram on the path from `info`'s host.
+/// Largest TRP datagram on the path from `info`'s host; 0 if a channel is the path.
 pub(super) fn max_datagram(info: &Info, hop: NextHop) -> u32 {
     match hop {
-        NextHop::Local => MAX_DATAGRAM,
+        NextHop::Local => 0,
         NextHop::Remote { ip, .. } => {
             let headers = if ip.is_ipv4() { 28 } else { 48 };
             u32::from(info.mtu).saturating_sub(headers)

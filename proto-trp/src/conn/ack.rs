@@ -4,7 +4,7 @@ use super::config::MAX_WINDOW_PACKETS;
 use super::congestion::AckInfo;
 use super::connection::Connection;
 use super::host::Host;
-use super::peer::NETWORK_ACK_REQUEST_INTERVAL;
+use super::peer::ACK_REQUEST_INTERVAL;
 use super::txwindow::{is_later, SegmentSource};
 use crate::wire::{Flags, Sack, TrpHeader};
 use urdma_types::Time;
@@ -158,7 +158,7 @@ impl Connection {
     /// that new ones can be sent while lost ones are retransmitted, and the peer is asked for
     /// several acknowledgements per window.
     pub(super) fn follow_window(&mut self, window: u32) {
-        let interval = (window / ACKS_IN_WINDOW).clamp(1, NETWORK_ACK_REQUEST_INTERVAL);
+        let interval = (window / ACKS_IN_WINDOW).clamp(1, ACK_REQUEST_INTERVAL);
         self.peer.ack_request_interval = u64::from(interval);
         let room = (2 * window).min(MAX_WINDOW_PACKETS).next_power_of_two();
         if room > self.tx.capacity() {

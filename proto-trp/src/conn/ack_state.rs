@@ -2,6 +2,11 @@
 
 use urdma_types::Time;
 
+/// Segments accepted after which a receiver acknowledges without a request.
+const ACK_EVERY: u32 = 8;
+/// Maximum delay of an acknowledgement (max_ack_delay of RFC 9002), in nanoseconds.
+pub(super) const MAX_ACK_DELAY_NS: u64 = 200_000;
+
 /// The acknowledgement state of the receiving half.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckState {
@@ -13,32 +18,26 @@ pub(super) struct AckState {
     pub(super) deadline: Time,
     /// A CE mark has arrived that was not echoed.
     pub(super) marked: bool,
-    /// Segments after which an acknowledgement is due at once.
-    every: u32,
-    delay_ns: u64,
 }
 
 impl AckState {
-    pub(super) const fn new(every: u32, delay_ns: u64) -> Self {
-        Self {
-            due: false,
-            unacked: 0,
-            deadline: Time::NEVER,
-            marked: false,
-            every,
-            delay_ns,
-        }
-    }
+    /// Nothing was accepted yet.
+    pub(super) const NONE: Self = Self {
+        due: false,
+        unacked: 0,
+        deadline: Time::NEVER,
+        marked: false,
+    };
 
     /// A segment was accepted in order.
     #[inline]
     pub(super) fn on_segment(&mut self, now: Time, requested: bool) {
         self.unacked += 1;
         // R7.3-1
-        if requested || self.unacked >= self.every {
+        if requested || self.unacked >= ACK_EVERY {
             self.due = true;
         } else if !self.due && self.deadline == Time::NEVER {
-            self.deadline = now.plus_ns(self.delay_ns);
+            self.deadline = now.plus_ns(MAX_ACK_DELAY_NS);
         }
     }
 

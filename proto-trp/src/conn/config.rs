@@ -41,8 +41,7 @@ pub struct ConnConfig {
     pub window_packets: u32,
     /// Bound of [`RtrParams::max_dest_rd_atomic`], 0..=[`MAX_RD_ATOMIC`].
     pub max_dest_rd_atomic_cap: u8,
-    /// The congestion controller on a network. A path inside a host and an unreliable connection
-    /// have a fixed window instead.
+    /// The congestion controller on a network. An unreliable connection has a fixed window instead.
     pub congestion: CongestionAlgorithm,
     /// Seeds values that must not be guessable, or equal between connections.
     pub seed: u64,
@@ -78,7 +77,7 @@ pub struct RtrParams {
     /// The peer's initial PSN (`rq_psn`).
     pub remote_psn: Psn,
     /// Largest datagram of the path: TRP header, extensions and DDP segment, without UDP;
-    /// 256..=[`MAX_DATAGRAM`].
+    /// 256..=65507, what IPv4 can carry.
     pub max_datagram_octets: u32,
     /// Maximum number of the peer's reads and atomics in progress (`max_dest_rd_atomic`, IRD).
     pub max_dest_rd_atomic: u8,
@@ -93,9 +92,6 @@ pub struct RtrParams {
 pub enum Path {
     /// TRP over a network.
     Network,
-    /// TRP in the memory of one host, which loses nothing: acknowledgements are coalesced, and the
-    /// window is fixed.
-    Memory,
     /// A channel between two processes of one host (doc/spec/channel.md). The sequence numbers only
     /// distinguish connections, and `max_datagram_octets` has no meaning.
     Channel,
@@ -126,7 +122,5 @@ pub const MAX_INLINE: u32 = 1024;
 pub const MAX_WINDOW_PACKETS: u32 = 255 * WINDOW_UNIT_PACKETS;
 /// Maximum number of reads and atomics in progress.
 pub const MAX_RD_ATOMIC: u8 = 128;
-/// Maximum length of a datagram, in octets.
-pub const MAX_DATAGRAM: u32 = 65_536 + 64;
 /// Maximum length of a message, in octets.
 pub const MAX_MESSAGE_OCTETS: u64 = 1 << 31;

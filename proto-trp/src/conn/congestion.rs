@@ -2,7 +2,7 @@
 //!
 //! A controller is a type in a file of this folder that implements [`CongestionControl`], and a
 //! line in the `controllers!` list below. [`super::ConnConfig::congestion`] selects it for paths
-//! over a network. Inside a host, and for unreliable connections, the window is always fixed.
+//! over a network. For unreliable connections the window is always fixed.
 
 mod control;
 mod delay_based;

@@ -4,25 +4,22 @@ use super::ack_state::AckState;
 use super::arrived::Arrived;
 use super::channel::ChannelState;
 use super::config::{
-    ConnConfig, Path, RtrParams, RtsParams, MAX_DATAGRAM, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE,
-    MAX_WINDOW_PACKETS,
+    ConnConfig, Path, RtrParams, RtsParams, MAX_INLINE, MAX_RD_ATOMIC, MAX_SGE, MAX_WINDOW_PACKETS,
 };
 use super::congestion::{CongestionAlgorithm, Controller};
 use super::host::Host;
 use super::keepalive::KeepAlive;
 use super::num;
-use super::peer::{
-    Peer, MEMORY_SHORT_WINDOW_PACKETS, MEMORY_WINDOW_PACKETS, MIN_DATAGRAM, NETWORK_ACK_EVERY,
-};
+use super::peer::{Peer, MAX_DATAGRAM, MIN_DATAGRAM};
 use super::qp_state::{QpState, TransitionError};
 use super::queue::{RecvQueue, SendQueue};
-use super::recovery::{PathTiming, Recovery};
+use super::recovery::Recovery;
 use super::responder::Responder;
 use super::rnr_pause::RnrPause;
 use super::rxwindow::RxWindow;
 use super::stats::ConnStats;
 use super::terminate_repeat::TerminateRepeat;
-use super::transmit::{Controls, Next, Transmit, TransmitPlan};
+use super::transmit::{Controls, Transmit, TransmitPlan};
 use super::txwindow::TxWindow;
 use crate::wire::{self, connection_id, Flags, Terminate};
 use urdma_types::{Psn, Qpn, Time};
@@ -123,7 +120,7 @@ impl Connection {
             peer: Peer::NONE,
             tx: TxWindow::new(),
             rx: RxWindow::new(window),
-            acks: AckState::new(NETWORK_ACK_EVERY, PathTiming::NETWORK.max_ack_delay_ns),
+            acks: AckState::NONE,
             sq: SendQueue::new(&config),
             rq: RecvQueue::new(config.rq_depth, config.max_recv_sge, config.shared_recv),
             reads_outstanding: 0,
@@ -211,12 +208,7 @@ impl Connection {
         self.arrived = Arrived::from(params.remote_psn);
         self.channel = ChannelState::NONE;
         self.responder.start(params.max_dest_rd_atomic);
-        let (every, timing) = if params.path == Path::Memory {
-            (MEMORY_WINDOW_PACKETS / 4, PathTiming::MEMORY)
-        } else {
-            (NETWORK_ACK_EVERY, PathTiming::NETWORK)
-        };
-        self.acks = AckState::new(every, timing.max_ack_delay_ns);
+        self.acks = AckState::NONE;
         self.recovery.on_heard(now);
         Ok(())
     }
@@ -265,25 +257,16 @@ impl Connection {
         self.sends_stream = true;
         self.peer.tx_id = connection_id(self.config.local_qpn, remote_qpn, params.local_psn);
         self.tx.start(params.local_psn);
-        let timing = if self.peer.path == Path::Memory {
-            self.peer.ack_request_interval = u64::from(MEMORY_WINDOW_PACKETS / 2);
-            self.peer.long_window = MEMORY_WINDOW_PACKETS;
-            let window = MEMORY_SHORT_WINDOW_PACKETS;
-            self.control = Controller::new(CongestionAlgorithm::FixedWindow, window);
-            PathTiming::MEMORY
-        } else {
-            // Each of the first packets requests an acknowledgement, for an RTT sample before they
-            // queue behind one another.
-            self.peer.ack_request_interval = 1;
-            let window = self.config.window_packets;
-            self.control = Controller::new(self.config.congestion, window);
-            if self.config.congestion == CongestionAlgorithm::FixedWindow {
-                // No later acknowledgement changes the window, so the send window follows now.
-                self.follow_window(window);
-            }
-            PathTiming::NETWORK
-        };
-        self.recovery.start(timing, params);
+        // Each of the first packets requests an acknowledgement, for an RTT sample before they
+        // queue behind one another.
+        self.peer.ack_request_interval = 1;
+        let window = self.config.window_packets;
+        self.control = Controller::new(self.config.congestion, window);
+        if self.config.congestion == CongestionAlgorithm::FixedWindow {
+            // No later acknowledgement changes the window, so the send window follows now.
+            self.follow_window(window);
+        }
+        self.recovery.start(params);
     }
 
     /// Starts the outgoing stream in RTR, with the PSN that the peer's first DATA says it expects:
@@ -401,14 +384,6 @@ impl Connection {
         self.plan()
     }
 
-    /// Whether the driver may leave the payload in place, for the peer to fetch it from there: the
-    /// connection owns the payload until it is acknowledged, and this is its first transmission. A
-    /// retransmission must be copied.
-    #[inline]
-    pub const fn may_refer(&self, plan: TransmitPlan) -> bool {
-        !self.unreliable && !matches!(plan.next, Next::Again)
-    }
-
     /// Writes the next datagram into `buf`, which holds `max_datagram_octets`; `None` if nothing
     /// may be sent now. Drivers use [`Connection::plan_transmit`] and
     /// [`Connection::write_transmit`].
@@ -464,7 +439,6 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
-    use super::super::peer::MEMORY_SHORT_OCTETS;
     use super::super::types::SendOp;
     use super::*;
     use crate::sim::{Rights, Setup, SimHost, World};
@@ -502,23 +476,9 @@ mod tests {
         assert_eq!(conn.to_rtr(Time::ZERO, &rtr), Err(TransitionError));
     }
 
-    /// Packets in flight on `setup`, and the records for them, when sends of these lengths have
-    /// been posted to a silent peer.
-    fn in_flight(setup: &Setup, lengths: impl Iterator<Item = u32>) -> (u32, u32) {
-        let mut world = World::new(setup, 1);
-        world.blackout(1_000_000_000);
-        let memory = world.ends[0].host.register(vec![7; 4096], Rights::ALL);
-        for (wr_id, len) in (0..).zip(lengths) {
-            world.post(0, wr_id, SendOp::Send, &[SimHost::sge(memory, 0, len)]);
-        }
-        world.flush(0);
-        let tx = &world.conn(0).tx;
-        (tx.in_flight, tx.capacity())
-    }
-
-    fn setup(reliable_path: bool, congestion: CongestionAlgorithm) -> Setup {
-        Setup {
-            reliable_path,
+    /// Packets in flight when 200 sends have been posted to a silent peer.
+    fn in_flight(congestion: CongestionAlgorithm) -> u32 {
+        let setup = Setup {
             max_datagram_octets: 9000,
             config: ConnConfig {
                 sq_depth: 256,
@@ -526,27 +486,20 @@ mod tests {
                 ..Setup::default().config
             },
             ..Setup::default()
+        };
+        let mut world = World::new(&setup, 1);
+        world.blackout(1_000_000_000);
+        let memory = world.ends[0].host.register(vec![7; 4096], Rights::ALL);
+        for wr_id in 0..200 {
+            world.post(0, wr_id, SendOp::Send, &[SimHost::sge(memory, 0, 4096)]);
         }
-    }
-
-    #[test]
-    fn more_short_packets_than_long_ones_are_in_flight_inside_a_host() {
-        let host = setup(true, CongestionAlgorithm::DelayBased);
-        let (short, long) = (MEMORY_SHORT_OCTETS, MEMORY_SHORT_OCTETS + 1);
-        assert_eq!(in_flight(&host, (0..200).map(|_| short)), (128, 128));
-        assert_eq!(in_flight(&host, (0..200).map(|_| long)), (64, 64));
-        // A long one waits behind short ones, and short ones wait behind a long one.
-        let mixed = |i| if i == 90 { long } else { short };
-        assert_eq!(in_flight(&host, (0..200).map(mixed)), (90, 128));
-        assert_eq!(in_flight(&host, (0..63).map(|_| short)), (63, 64));
+        world.flush(0);
+        world.conn(0).tx.in_flight
     }
 
     #[test]
     fn congestion_algorithm_on_a_network_is_the_configured_one() {
-        let sends = || (0..200).map(|_| 4096);
-        let delay_based = setup(false, CongestionAlgorithm::DelayBased);
-        let fixed_window = setup(false, CongestionAlgorithm::FixedWindow);
-        assert_eq!(in_flight(&delay_based, sends()).0, 32);
-        assert_eq!(in_flight(&fixed_window, sends()).0, 200);
+        assert_eq!(in_flight(CongestionAlgorithm::DelayBased), 32);
+        assert_eq!(in_flight(CongestionAlgorithm::FixedWindow), 200);
     }
 }

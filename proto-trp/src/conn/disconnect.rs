@@ -128,8 +128,14 @@ impl Connection {
     /// Sets the time at which sends fail that the peer will not accept.
     fn expect_failure(&mut self, now: Time) {
         if self.fail_deadline == Time::NEVER {
-            let budget_ns = self.recovery.budget_ns().unwrap_or(CLOSED_PEER_TIMEOUT_NS);
-            self.fail_deadline = now.plus_ns(budget_ns.min(CLOSED_PEER_TIMEOUT_NS));
+            let budget_ns = match self.peer.path {
+                Path::Network => self.recovery.budget_ns(),
+                Path::Channel => None,
+            };
+            let timeout_ns = budget_ns.map_or(CLOSED_PEER_TIMEOUT_NS, |budget_ns| {
+                budget_ns.min(CLOSED_PEER_TIMEOUT_NS)
+            });
+            self.fail_deadline = now.plus_ns(timeout_ns);
         }
     }
 

@@ -24,22 +24,6 @@ pub enum ProtectionError {
     CannotInvalidate,
 }
 
-/// Why the payload of a datagram was not placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlaceError {
-    /// The target may not be written.
-    Protection(ProtectionError),
-    /// The payload cannot be read: the datagram counts as lost, and the peer retransmits it.
-    NoPayload,
-}
-
-impl From<ProtectionError> for PlaceError {
-    #[inline]
-    fn from(error: ProtectionError) -> Self {
-        Self::Protection(error)
-    }
-}
-
 /// The kind of a remote access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteAccess {
@@ -124,9 +108,8 @@ const fn masked_add(old: u64, add: u64, mask: u64) -> u64 {
 /// The driver's side of a connection.
 ///
 /// Every method that returns a `Result` makes the access check itself: key, protection domain,
-/// rights, bounds, wrap. A host writes nothing if it returns a [`ProtectionError`]; after
-/// [`PlaceError::NoPayload`] the content of the target is undefined. Protection domain and queue
-/// pair are known to the host only.
+/// rights, bounds, wrap. A host writes nothing if it returns a [`ProtectionError`]. Protection
+/// domain and queue pair are known to the host only.
 pub trait Host {
     /// A handle of a received datagram, which only the host can read. Offsets into it count from
     /// the first octet of the TRP header.
@@ -142,7 +125,7 @@ pub trait Host {
     /// receive request, at `offset`.
     ///
     /// # Errors
-    /// The list lacks local write access or is too short, or the payload cannot be read.
+    /// The list lacks local write access or is too short.
     fn scatter(
         &mut self,
         sges: &[Sge],
@@ -150,7 +133,7 @@ pub trait Host {
         body: &Self::Body,
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError>;
+    ) -> Result<(), ProtectionError>;
 
     /// As [`Host::scatter`], into the list of a read of this end. The two differ where receive
     /// requests come from a shared queue, which may have a protection domain of its own.
@@ -164,7 +147,7 @@ pub trait Host {
         body: &Self::Body,
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ProtectionError> {
         self.scatter(sges, offset, body, at, len)
     }
 
@@ -189,23 +172,21 @@ pub trait Host {
     /// Writes `len` octets of `body` from `at` to memory that the peer names.
     ///
     /// # Errors
-    /// The peer may not write there, or the payload cannot be read.
+    /// The peer may not write there.
     fn write_remote(
         &mut self,
         remote: RemoteAddr,
         body: &Self::Body,
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError>;
+    ) -> Result<(), ProtectionError>;
 
     /// Copies octets of `body` from `at` to `out`, as many as exist and fit; the rest of `out` is
     /// undefined.
     fn peek(&mut self, body: &Self::Body, at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]);
 
-    /// Appends `len` octets of `body` from `at` to `out`, which has room for them. Returns false
-    /// and appends nothing if they cannot be read.
-    #[must_use]
-    fn keep(&mut self, body: &Self::Body, at: usize, len: usize, out: &mut Vec<u8>) -> bool;
+    /// Appends `len` octets of `body` from `at` to `out`, which has room for them.
+    fn keep(&mut self, body: &Self::Body, at: usize, len: usize, out: &mut Vec<u8>);
 
     /// As [`Host::write_remote`], from the reorder buffer.
     ///

@@ -5,8 +5,8 @@ use super::types::Status;
 use crate::wire::{self, Flags, TerminateCause};
 use urdma_types::Psn;
 
-/// Octets at the start of a datagram that the driver copies out of shared memory before it calls
-/// [`super::Connection::handle_datagram`].
+/// Octets at the start of a datagram that the driver copies, out of memory that others may write
+/// to, before it calls [`super::Connection::handle_datagram`].
 pub const HEAD_OCTETS: usize = wire::HEAD_LEN_MAX;
 
 /// A datagram that arrived for a connection.

@@ -1,24 +1,15 @@
-//! The peer of a connection, and the constants of the two kinds of paths to it.
+//! The peer of a connection, and the constants of the path to it.
 
 use super::config::Path;
-use super::txwindow;
 use crate::wire::ConnectionId;
 use urdma_types::Qpn;
 
-/// Segments accepted after which a receiver on a network acknowledges without a request.
-pub(super) const NETWORK_ACK_EVERY: u32 = 8;
-/// Segments after which a sender on a network requests an acknowledgement, for an RTT sample.
-pub(super) const NETWORK_ACK_REQUEST_INTERVAL: u32 = 16;
-/// Packets in flight on a path in the memory of one host: datagrams of 64 KB that are still in the
-/// caches when the receiver reads them.
-pub(super) const MEMORY_WINDOW_PACKETS: u32 = txwindow::FIRST_CAPACITY;
-/// The same while the packets to be added are short: an application that posts without polling
-/// sends so many before it has to wait.
-pub(super) const MEMORY_SHORT_WINDOW_PACKETS: u32 = 2 * MEMORY_WINDOW_PACKETS;
-/// The longest payload of a short packet, in octets.
-pub(super) const MEMORY_SHORT_OCTETS: u32 = 1024;
+/// Segments after which a sender requests an acknowledgement, for an RTT sample.
+pub(super) const ACK_REQUEST_INTERVAL: u32 = 16;
 /// The smallest datagram that a path may be limited to.
 pub(super) const MIN_DATAGRAM: u32 = 256;
+/// The largest datagram of any path: what fits into an IPv4 packet behind its header and UDP's.
+pub(super) const MAX_DATAGRAM: u32 = 65_535 - 28;
 
 /// The peer, the path to it, and what both ends have agreed on.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +31,6 @@ pub(super) struct Peer {
     pub(super) max_rd_atomic: u32,
     /// Segments after which an acknowledgement is requested.
     pub(super) ack_request_interval: u64,
-    /// Packets in flight from which on only short ones are added.
-    pub(super) long_window: u32,
     /// The peer has announced that it accepts trains.
     pub(super) takes_trains: bool,
     pub(super) remote_qpn: Option<Qpn>,
@@ -60,7 +49,6 @@ impl Peer {
         rnr_retry: 0,
         max_rd_atomic: 0,
         ack_request_interval: 1,
-        long_window: u32::MAX,
         takes_trains: false,
         remote_qpn: None,
     };

@@ -1,7 +1,6 @@
 //! Scheduling: which segment or other datagram is sent next, and how much room it needs.
 
 use super::connection::Connection;
-use super::peer::MEMORY_SHORT_OCTETS;
 use super::qp_state::QpState;
 use super::queue::SendWqe;
 use super::transmit::{Next, Planned, TransmitPlan};
@@ -19,8 +18,7 @@ const REQUEST_LEN: usize = wire::rdmap::ATOMIC_REQUEST_LEN;
 impl Connection {
     /// What would be sent next. A plan is two words, and this function and its callees are inlined:
     /// a value that is stored and then loaded in pieces of another width waits for all stores
-    /// before it (no store-to-load forwarding), among them those into a frame whose cache lines the
-    /// peer's processor has.
+    /// before it (no store-to-load forwarding), among them those into the previous packet.
     #[inline(always)]
     pub(super) fn plan(&self) -> Option<TransmitPlan> {
         if !self.may_have_tx() {
@@ -63,11 +61,7 @@ impl Connection {
         if !self.tx.has_room() || self.tx.in_flight >= self.control.window() {
             return None;
         }
-        let (next, octets) = self.plan_new()?;
-        if self.tx.in_flight >= self.peer.long_window && octets > MEMORY_SHORT_OCTETS {
-            return None;
-        }
-        Some((next, octets))
+        self.plan_new()
     }
 
     /// A lost segment, if the congestion window or a probe allows it.

@@ -2,7 +2,7 @@
 //! data.
 
 use super::config::{ConnConfig, MAX_MESSAGE_OCTETS};
-use super::host::{Host, PlaceError};
+use super::host::{Host, ProtectionError};
 use super::num::{low32, slot32};
 use super::types::{
     NoSharedRecv, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Status,
@@ -571,7 +571,7 @@ impl RecvQueue {
         (at, len): (usize, usize),
         body: &H::Body,
         host: &mut H,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ProtectionError> {
         let wqe = self.get(index);
         if wqe.sge_count != 1 {
             return self.scatter_other(index, offset, (at, len), body, host);
@@ -588,7 +588,7 @@ impl RecvQueue {
         (at, len): (usize, usize),
         body: &H::Body,
         host: &mut H,
-    ) -> Result<(), PlaceError> {
+    ) -> Result<(), ProtectionError> {
         let slot = slot32(index, self.mask);
         let sges = self.lists.sges(slot, self.wqes[slot].sge_count);
         host.scatter(sges, offset, body, at, len)

@@ -5,7 +5,7 @@
 
 use super::config::Path;
 use super::connection::Connection;
-use super::host::{Host, PlaceError, RemoteAccess};
+use super::host::{Host, RemoteAccess};
 use super::packet::{Datagram, Packet, Refusal};
 use super::qp_state::QpState;
 use super::responder::{InboundRequest, NotAdmitted};
@@ -380,10 +380,7 @@ impl Connection {
             .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
         // R7.2-2
         let (index, octets) = self.rx.reorder.take(len).ok_or(Refusal::Later)?;
-        if !host.keep(datagram.body, segment.payload_offset, len, octets) {
-            self.rx.reorder.release(index, len);
-            return Err(Refusal::Later);
-        }
+        host.keep(datagram.body, segment.payload_offset, len, octets);
         Ok(Commit::Write {
             stag,
             to,
@@ -474,12 +471,11 @@ impl Connection {
         if len > 0 {
             self.rq
                 .scatter(index, u64::from(offset), (at, len), body, host)
-                .map_err(|error| match error {
-                    PlaceError::Protection(_) => Refusal::Receive(
+                .map_err(|_| {
+                    Refusal::Receive(
                         Status::LocalProtectionError,
                         TerminateCause::STREAM_CATASTROPHIC,
-                    ),
-                    PlaceError::NoPayload => Refusal::Later,
+                    )
                 })?;
         }
         Ok(())
@@ -577,10 +573,7 @@ impl Connection {
                 segment.payload_offset,
                 len,
             )
-            .map_err(|error| match error {
-                PlaceError::Protection(_) => Refusal::Sink(index),
-                PlaceError::NoPayload => Refusal::Later,
-            })?;
+            .map_err(|_| Refusal::Sink(index))?;
         }
         let wqe = self.sq.get_mut(index);
         wqe.progress = wqe.progress.saturating_add(super::num::len32(len));
@@ -663,10 +656,7 @@ pub(super) fn place_write<H: Host>(
             to: offset.0,
         };
         host.write_remote(remote, body, at, len)
-            .map_err(|error| match error {
-                PlaceError::Protection(error) => Refusal::Fault(tagged_cause(error)),
-                PlaceError::NoPayload => Refusal::Later,
-            })?;
+            .map_err(|error| Refusal::Fault(tagged_cause(error)))?;
     }
     Ok(())
 }

@@ -1,41 +1,15 @@
 //! Round-trip times, probe timeouts, and the timeouts of verbs (RFC 9002, with the bounds of
 //! `ibv_modify_qp`).
 
+use super::ack_state::MAX_ACK_DELAY_NS;
 use super::config::RtsParams;
 use super::txwindow::is_later;
 use urdma_types::Time;
 
-/// Timing parameters of a kind of path.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PathTiming {
-    /// RTT before the first sample (kInitialRtt of RFC 9002).
-    pub(super) initial_rtt_ns: u64,
-    /// Minimum of the variance term of the probe timeout (kGranularity).
-    pub(super) granularity_ns: u64,
-    /// Maximum delay of an acknowledgement at the receiver (max_ack_delay).
-    pub(super) max_ack_delay_ns: u64,
-    /// Minimum silence after which a peer counts as gone.
-    pub(super) min_budget_ns: u64,
-}
-
-impl PathTiming {
-    /// A network.
-    pub(super) const NETWORK: Self = Self {
-        initial_rtt_ns: 1_000_000,
-        granularity_ns: 1_000_000,
-        max_ack_delay_ns: 200_000,
-        min_budget_ns: 0,
-    };
-
-    /// The memory of one host: nothing is lost, but the peer's process may have to wait for a
-    /// processor.
-    pub(super) const MEMORY: Self = Self {
-        initial_rtt_ns: 1_000_000,
-        granularity_ns: 20_000_000,
-        max_ack_delay_ns: 1_000_000,
-        min_budget_ns: 8_000_000_000,
-    };
-}
+/// RTT before the first sample (kInitialRtt of RFC 9002).
+const INITIAL_RTT_NS: u64 = 1_000_000;
+/// Minimum of the variance term of the probe timeout (kGranularity of RFC 9002).
+const GRANULARITY_NS: u64 = 1_000_000;
 
 /// One unit of the acknowledge timeout, 4.096 us, in nanoseconds.
 const TIMEOUT_UNIT_NS: u64 = 4_096;
@@ -51,7 +25,6 @@ const MIN_RTT_AGE_NS: u64 = 10_000_000_000;
 /// Timers and estimates of the sending half.
 #[derive(Debug)]
 pub(super) struct Recovery {
-    timing: PathTiming,
     smoothed_ns: u64,
     variance_ns: u64,
     latest_ns: u64,
@@ -89,7 +62,6 @@ pub(super) struct Recovery {
 impl Recovery {
     pub(super) fn new() -> Self {
         Self {
-            timing: PathTiming::NETWORK,
             smoothed_ns: 0,
             variance_ns: 0,
             latest_ns: 0,
@@ -112,12 +84,11 @@ impl Recovery {
     }
 
     /// Resets everything for a new stream.
-    pub(super) fn start(&mut self, timing: PathTiming, params: &RtsParams) {
+    pub(super) fn start(&mut self, params: &RtsParams) {
         *self = Self::new();
-        self.timing = timing;
-        self.smoothed_ns = timing.initial_rtt_ns;
-        self.variance_ns = timing.initial_rtt_ns / 2;
-        self.latest_ns = timing.initial_rtt_ns;
+        self.smoothed_ns = INITIAL_RTT_NS;
+        self.variance_ns = INITIAL_RTT_NS / 2;
+        self.latest_ns = INITIAL_RTT_NS;
         self.bound(params);
     }
 
@@ -130,7 +101,6 @@ impl Recovery {
             let timeout_ns = (TIMEOUT_UNIT_NS * TIMEOUT_STRETCH) << params.timeout;
             let budget_ns = timeout_ns * u64::from(self.min_probes);
             self.nominal_ns = Some(budget_ns / TIMEOUT_STRETCH);
-            let budget_ns = budget_ns.max(self.timing.min_budget_ns);
             self.budget_ns = Some(budget_ns);
             // Two probes fit into the nominal time of a timeout.
             let fitting_ns = budget_ns / (2 * TIMEOUT_STRETCH * u64::from(self.min_probes));
@@ -215,7 +185,7 @@ impl Recovery {
     /// The time threshold of loss (RFC 9002 section 6.1.2).
     pub(super) fn loss_delay_ns(&self) -> u64 {
         let rtt = self.smoothed_ns.max(self.latest_ns);
-        (rtt + rtt / 8).max(self.timing.granularity_ns / 16)
+        (rtt + rtt / 8).max(GRANULARITY_NS / 16)
     }
 
     /// An ack-eliciting packet was sent.
@@ -252,8 +222,8 @@ impl Recovery {
     /// The probe timeout.
     #[inline]
     pub(super) fn probe_interval_ns(&self) -> u64 {
-        let variance = (4 * self.variance_ns).max(self.timing.granularity_ns);
-        let base = self.smoothed_ns + variance + self.timing.max_ack_delay_ns;
+        let variance = (4 * self.variance_ns).max(GRANULARITY_NS);
+        let base = self.smoothed_ns + variance + MAX_ACK_DELAY_NS;
         let doubled = base.saturating_mul(1 << self.backoff.min(16));
         doubled.min(self.max_interval_ns.max(base))
     }

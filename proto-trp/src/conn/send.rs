@@ -5,7 +5,6 @@ use super::config::Path;
 use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
-use super::peer::{MEMORY_SHORT_OCTETS, MEMORY_SHORT_WINDOW_PACKETS};
 use super::qp_state::QpState;
 use super::transmit::{Controls, Next, Transmit, TransmitPlan};
 use super::txwindow::{SegmentSource, SegmentSpec};
@@ -143,24 +142,10 @@ impl Connection {
     ) {
         self.recovery.on_sent(now, self.tx.is_empty());
         self.tx.push(now, *spec, ack_requested);
-        if !self.tx.has_room() {
-            self.make_room_for_short(spec);
-        }
         if ack_requested {
             self.last_ack_request = seq;
         }
         self.note_sent(seq, spec);
-    }
-
-    /// Inside a host, a window full of short packets shows that the application sends more than fit
-    /// into it: the window grows.
-    #[cold]
-    fn make_room_for_short(&mut self, spec: &SegmentSpec) {
-        let is_short = spec.len <= MEMORY_SHORT_OCTETS;
-        let room = MEMORY_SHORT_WINDOW_PACKETS;
-        if is_short && self.peer.path == Path::Memory && self.tx.capacity() < room {
-            self.tx.grow(room);
-        }
     }
 
     #[inline(never)]
@@ -621,7 +606,7 @@ impl Connection {
     #[inline]
     pub(super) fn accepted_before(&self) -> u64 {
         match self.peer.path {
-            Path::Network | Path::Memory => self.tx.una,
+            Path::Network => self.tx.una,
             Path::Channel => self.channel.settled,
         }
     }

@@ -10,7 +10,6 @@ use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
 use super::packet::{Datagram, Packet};
-use super::peer::MEMORY_SHORT_OCTETS;
 use super::plan::CONTROL_LEN;
 use super::queue::SendWqe;
 use super::transmit::{Next, Planned, Transmit};
@@ -24,8 +23,8 @@ use urdma_types::Time;
 
 /// The longest message that may be in a train, in octets.
 const MESSAGE_OCTETS_MAX: u32 = 256;
-/// The longest train, in octets: 14 messages of 64 octets, in a packet that is short itself.
-const TRAIN_OCTETS_MAX: usize = CONTROL_LEN + MEMORY_SHORT_OCTETS as usize;
+/// The longest train, in octets: 14 messages of 64 octets.
+const TRAIN_OCTETS_MAX: usize = CONTROL_LEN + 1024;
 
 /// Whether a request is one segment that may be in a train.
 #[inline]

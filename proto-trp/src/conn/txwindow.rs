@@ -106,7 +106,7 @@ pub(super) struct TxWindow {
 }
 
 /// Records allocated at creation.
-pub(super) const FIRST_CAPACITY: u32 = 64;
+const FIRST_CAPACITY: u32 = 64;
 
 impl TxWindow {
     pub(super) fn new() -> Self {

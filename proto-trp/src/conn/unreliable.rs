@@ -46,7 +46,7 @@ impl Connection {
         if self.sq.get(self.sq.head).progress > 0 {
             // Else the receiver would take the part that it has for the start of the next message.
             match self.peer.path {
-                Path::Network | Path::Memory => self.tx.skip(),
+                Path::Network => self.tx.skip(),
                 Path::Channel => self.channel.start_anew(),
             }
         }

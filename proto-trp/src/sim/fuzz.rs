@@ -83,8 +83,7 @@ pub fn fuzz_operations(octets: &[u8]) {
 fn setup(choices: &mut Choices<'_>) -> Setup {
     let choice = choices.octet();
     let mut setup = Setup {
-        reliable_path: choice & 1 != 0,
-        max_datagram_octets: [256, 600, 1472, 65_566][usize::from(choice >> 1 & 3)],
+        max_datagram_octets: [256, 600, 1472, 65_507][usize::from(choice >> 1 & 3)],
         rnr_retry: choice >> 3 & 7,
         rd_atomic: 1 + (choice >> 6),
         timeout: 4,

@@ -1,8 +1,8 @@
 //! Memory, completions and events of one simulated end.
 
 use crate::conn::{
-    AtomicOp, Completion, Event, Host, NoSharedRecv, PlaceError, ProtectionError, RemoteAccess,
-    RemoteAddr, Sge, SharedRecv, WindowBind,
+    AtomicOp, Completion, Event, Host, NoSharedRecv, ProtectionError, RemoteAccess, RemoteAddr,
+    Sge, SharedRecv, WindowBind,
 };
 use crate::wire::SEGMENT_HEAD_LEN;
 use std::collections::VecDeque;
@@ -62,10 +62,6 @@ pub struct SimHost {
     pub taken: Option<Psn>,
     /// Atomics executed.
     pub atomics: u64,
-    /// One of so many payloads cannot be read; 0 for none.
-    pub no_payload_every: u64,
-    /// Payloads read so far.
-    fetches: u64,
 }
 
 /// Regions lie this far apart in the simulated address space.
@@ -187,15 +183,6 @@ impl SimHost {
         })
     }
 
-    /// Whether the payload of a datagram can be read.
-    fn fetch(&mut self) -> Result<(), PlaceError> {
-        self.fetches += 1;
-        if self.fetches.is_multiple_of(self.no_payload_every) {
-            return Err(PlaceError::NoPayload);
-        }
-        Ok(())
-    }
-
     fn granted(
         &self,
         remote: RemoteAddr,
@@ -251,9 +238,8 @@ impl Host for SimHost {
         body: &[u8],
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError> {
-        self.fetch()?;
-        Ok(self.store(sges, offset, &body[at..at + len])?)
+    ) -> Result<(), ProtectionError> {
+        self.store(sges, offset, &body[at..at + len])
     }
 
     fn scatter_u64(&mut self, sges: &[Sge], value: u64) -> Result<(), ProtectionError> {
@@ -275,10 +261,8 @@ impl Host for SimHost {
         body: &[u8],
         at: usize,
         len: usize,
-    ) -> Result<(), PlaceError> {
-        self.granted(remote, len as u64, RemoteAccess::Write)?;
-        self.fetch()?;
-        Ok(self.write_kept(remote, &body[at..at + len])?)
+    ) -> Result<(), ProtectionError> {
+        self.write_kept(remote, &body[at..at + len])
     }
 
     fn peek(&mut self, body: &[u8], at: usize, out: &mut [u8; SEGMENT_HEAD_LEN]) {
@@ -286,12 +270,8 @@ impl Host for SimHost {
         out[..len].copy_from_slice(&body[at..at + len]);
     }
 
-    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) -> bool {
-        let is_there = self.fetch().is_ok();
-        if is_there {
-            out.extend_from_slice(&body[at..at + len]);
-        }
-        is_there
+    fn keep(&mut self, body: &[u8], at: usize, len: usize, out: &mut Vec<u8>) {
+        out.extend_from_slice(&body[at..at + len]);
     }
 
     fn write_kept(&mut self, remote: RemoteAddr, octets: &[u8]) -> Result<(), ProtectionError> {

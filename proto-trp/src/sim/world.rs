@@ -5,7 +5,7 @@ use super::host::SimHost;
 use super::link::{Flight, Link, LinkModel};
 use super::rng::Rng;
 use crate::conn::{
-    ConnConfig, Connection, Datagram, Path, RtrParams, RtsParams, Time, HEAD_OCTETS, MAX_DATAGRAM,
+    ConnConfig, Connection, Datagram, Path, RtrParams, RtsParams, Time, HEAD_OCTETS,
 };
 use crate::wire::{Extensions, ResetReason, SegmentKind, TrpHeader};
 use std::cmp::Reverse;
@@ -21,8 +21,6 @@ pub struct Setup {
     pub max_datagram_octets: u32,
     /// Both directions of the link.
     pub link: LinkModel,
-    /// The same-host variant of the protocol.
-    pub reliable_path: bool,
     /// Queue pair numbers of both ends.
     pub qpn: [Qpn; 2],
     /// Initial sequence numbers of both ends.
@@ -47,17 +45,6 @@ pub struct Setup {
     pub sleep: Sleep,
 }
 
-impl Setup {
-    /// The path between the ends.
-    pub const fn path(&self) -> Path {
-        if self.reliable_path {
-            Path::Memory
-        } else {
-            Path::Network
-        }
-    }
-}
-
 /// The sleep of an idle process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sleep {
@@ -76,7 +63,6 @@ impl Default for Setup {
                 delay_ns: 10_000,
                 ..LinkModel::default()
             },
-            reliable_path: false,
             qpn: [0x0101, 0x0202].map(|index| Qpn::new(SlotId::DAEMON, index)),
             psn: [0x00ff_fff0, 77],
             count_from: 1,
@@ -176,7 +162,7 @@ impl World {
             setup: *setup,
             arrivals: BinaryHeap::new(),
             order: 0,
-            buf: vec![0; MAX_DATAGRAM as usize],
+            buf: vec![0; setup.max_datagram_octets as usize],
         }
     }
 
@@ -224,7 +210,7 @@ impl World {
             max_datagram_octets: setup.max_datagram_octets,
             max_dest_rd_atomic: setup.rd_atomic,
             min_rnr_timer: setup.min_rnr_timer,
-            path: setup.path(),
+            path: Path::Network,
         };
         self.conn(end).to_rtr(now, &rtr).expect("INIT to RTR");
     }

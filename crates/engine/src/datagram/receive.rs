@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use urdma_types::{Ip16, Qpn};
 
-use proto_trp::conn::{Completion, CompletionOp, Host, PlaceError, Sge, Status};
+use proto_trp::conn::{Completion, CompletionOp, Host, ProtectionError, Sge, Status};
 use proto_trp::wire::datagram::{is_group, DatagramHeader, HEADER_LEN};
 use urdma_underlay::internet_checksum;
 
@@ -121,7 +121,7 @@ fn place<'a>(
     grh: &[u8; GRH_LEN],
     body: &PacketBody<'a>,
     len: usize,
-) -> Result<(), PlaceError> {
+) -> Result<(), ProtectionError> {
     host.scatter_octets(ListKind::Receive, sges, grh)?;
     host.scatter(sges, GRH_LEN as u64, body, HEADER_LEN, len)
 }

@@ -217,7 +217,7 @@ impl Connection {
     ) -> Handled {
         let fault = match refusal {
             Refusal::NotReady => return self.refuse_requests(&message.head),
-            // Nothing is sent again because it could not be read.
+            // Messages are not retransmitted.
             Refusal::Later => Refusal::Fault(TerminateCause::STREAM_CATASTROPHIC),
             fault => fault,
         };

@@ -5,7 +5,6 @@ use super::super::config::RtsParams;
 use super::super::connection::Connection;
 use super::super::host::Host;
 use super::super::queue::SendWqe;
-use super::super::recovery::PathTiming;
 use super::super::transmit::{Controls, Next};
 use super::super::txwindow::SegmentSource;
 use super::super::types::{SendOp, Status};
@@ -30,7 +29,7 @@ impl Connection {
         self.channel.flags = MessageFlags::START | service;
         if !self.unreliable {
             self.peer.max_rd_atomic = u32::from(params.max_rd_atomic);
-            self.recovery.start(PathTiming::MEMORY, params);
+            self.recovery.start(params);
         }
     }
 

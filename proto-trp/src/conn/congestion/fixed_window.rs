@@ -1,4 +1,4 @@
-//! A fixed window: for paths that neither lose nor queue packets.
+//! A fixed window: for unreliable connections, and paths that neither lose nor queue packets.
 
 use super::control::{AckInfo, CongestionControl};
 
