@@ -1,5 +1,5 @@
-//! The number of instructions that the engine executes for one message, both ends together, counted
-//! by valgrind.
+//! The number of instructions that the engine executes for one message, both ends together, and
+//! that two connections execute for one packet, counted by valgrind.
 //!
 //! Only instructions of this project's code count, since the C library's copies differ from
 //! processor to processor. The engines have no threads and no time is measured, so the load of the
@@ -21,6 +21,32 @@ const PROGRAM: &str = "urdma-perf-engine";
 /// batch of a stream.
 const MESSAGES: [u32; 2] = [512, 1_536];
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// Length of a message that is sent in packets.
+const MESSAGE_OCTETS: u32 = 65_536;
+/// Octets of the headers before the payload of a packet: IPv4, UDP, TRP and DDP.
+const HEADER_OCTETS: u32 = 58;
+/// Numbers of messages of 64 KB for counts of packets.
+const LONG_MESSAGES: [u32; 2] = [32, 96];
+
+/// An end of the stream of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The end that writes.
+    Sender,
+    /// The end that acknowledges.
+    Receiver,
+}
+
+impl Side {
+    /// The name of its function in `urdma-perf-engine`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sender => "sender",
+            Self::Receiver => "receiver",
+        }
+    }
+}
 
 /// What the engine does with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,17 +75,45 @@ impl Operation {
 /// # Errors
 /// valgrind is not installed, or a run failed.
 pub fn per_message(programs: &Path, operation: Operation, octets: u32) -> Sample {
+    per_unit(
+        programs,
+        None,
+        [operation.name(), &octets.to_string()],
+        MESSAGES,
+    )
+}
+
+/// Instructions that one end of a connection executes for one packet of a stream of RDMA Writes of
+/// 64 KB, on a path with this MTU; `programs` as for [`per_message`].
+///
+/// # Errors
+/// As for [`per_message`].
+pub fn per_packet(programs: &Path, side: Side, mtu: u32) -> Sample {
+    let function = format!("*packets::{}*", side.name());
+    let arguments = ["packets", &mtu.to_string()];
+    let of_message = per_unit(programs, Some(&function), arguments, LONG_MESSAGES)?;
+    Ok(of_message / f64::from(MESSAGE_OCTETS.div_ceil(mtu - HEADER_OCTETS)))
+}
+
+/// Instructions of one message, as the difference of two runs; only those within `function`, if
+/// there is one.
+fn per_unit(
+    programs: &Path,
+    function: Option<&str>,
+    arguments: [&str; 2],
+    messages: [u32; 2],
+) -> Sample {
     let scratch = Scratch::new("instructions").map_err(|failure| failure.to_string())?;
-    let count = |messages| count(programs, scratch.path(), operation, octets, messages);
-    let [few, many] = [count(MESSAGES[0])?, count(MESSAGES[1])?];
-    Ok(many.saturating_sub(few) as f64 / f64::from(MESSAGES[1] - MESSAGES[0]))
+    let count = |messages| count(programs, scratch.path(), function, arguments, messages);
+    let [few, many] = [count(messages[0])?, count(messages[1])?];
+    Ok(many.saturating_sub(few) as f64 / f64::from(messages[1] - messages[0]))
 }
 
 fn count(
     programs: &Path,
     scratch: &Path,
-    operation: Operation,
-    octets: u32,
+    function: Option<&str>,
+    arguments: [&str; 2],
     messages: u32,
 ) -> Result<u64, String> {
     let out = scratch.join("callgrind.out");
@@ -67,8 +121,10 @@ fn count(
     command
         .arg("--tool=callgrind")
         .arg(format!("--callgrind-out-file={}", out.display()))
+        .args(function.map(|function| format!("--toggle-collect={function}")))
         .arg(programs.join(PROGRAM))
-        .args([operation.name(), &octets.to_string(), &messages.to_string()]);
+        .args(arguments)
+        .arg(messages.to_string());
     let ended = Process::run(&mut command, LIMIT).map_err(|failure| failure.to_string())?;
     if !ended.succeeded() {
         return Err(format!("{PROGRAM}: {}", ended.describe()));

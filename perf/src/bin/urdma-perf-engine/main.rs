@@ -1,7 +1,8 @@
 //! The engine without verbs: the processor's work for one message with both ends in one thread,
-//! which `perf/tests/instructions.rs` counts.
+//! which `perf/tests/instructions.rs` counts, or for one packet of two connections.
 
 mod end;
+mod packets;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -18,6 +19,7 @@ const BATCH: u32 = 64;
 #[command(version)]
 struct Arguments {
     operation: Operation,
+    /// Octets of a message, or the MTU of packets
     octets: u32,
     messages: u32,
 }
@@ -30,9 +32,16 @@ enum Operation {
     Write,
     /// One direction, 64 posted at once
     Stream,
+    /// 64 KB messages in one direction, in packets over a network
+    Packets,
 }
 
 fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
+    if matches!(operation, Operation::Packets) {
+        let packets = packets::run(octets, messages)?;
+        println!("{packets} packets");
+        return Ok(());
+    }
     let instance = InProcess::new().map_err(|error| error.to_string())?;
     let mut one = End::new(&instance, 0, octets)?;
     let mut two = End::new(&instance, 1, octets)?;
@@ -41,8 +50,8 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
     let (mut one, mut two) = (&mut one, &mut two);
     let begin = Instant::now();
     let turns = match operation {
-        Operation::Send | Operation::Write => messages,
         Operation::Stream => messages / BATCH,
+        _ => messages,
     };
     for _ in 0..turns {
         match operation {
@@ -52,10 +61,6 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
                 two.wait();
                 std::mem::swap(&mut one, &mut two);
             }
-            Operation::Write => {
-                one.write(two);
-                one.wait_sent(two)?;
-            }
             Operation::Stream => {
                 (0..BATCH).for_each(|_| two.receive());
                 (0..BATCH).for_each(|_| one.send());
@@ -63,6 +68,10 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
                 one.poll();
                 (0..BATCH).for_each(|_| two.wait());
                 (0..BATCH).try_for_each(|_| one.wait_sent(two))?;
+            }
+            Operation::Write | Operation::Packets => {
+                one.write(two);
+                one.wait_sent(two)?;
             }
         }
     }
