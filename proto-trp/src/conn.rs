@@ -39,8 +39,10 @@ mod keepalive;
 mod loss;
 mod num;
 mod packet;
+
 mod peer;
 mod plan;
+mod predicted;
 mod qp_state;
 mod queue;
 mod receive;

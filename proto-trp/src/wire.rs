@@ -23,6 +23,7 @@ pub mod ext;
 pub mod message;
 mod octets;
 pub mod packet_head;
+mod predicted;
 pub mod rdmap;
 mod reset;
 mod segment;
@@ -40,6 +41,7 @@ pub use ext::{
 };
 pub use message::{MessageError, MessageFlags, MessageHead, MessageKind};
 pub use packet_head::{Meta, PacketHead};
+pub use predicted::{PredictedWrite, Prediction};
 pub use rdmap::{
     AtomicOperation, AtomicRequest, AtomicResponse, ImmediateData, Opcode, ReadRequest,
 };

@@ -6,8 +6,8 @@ use super::connection::Connection;
 use super::host::Host;
 use super::peer::ACK_REQUEST_INTERVAL;
 use super::txwindow::{is_later, SegmentSource};
-use crate::wire::{Flags, Sack, TrpHeader};
-use urdma_types::Time;
+use crate::wire::Sack;
+use urdma_types::{Psn, Time};
 
 /// Acknowledgements that are requested per window, if the window is small.
 const ACKS_IN_WINDOW: u32 = 4;
@@ -26,12 +26,13 @@ struct Tally {
 }
 
 impl Connection {
-    /// Processes the acknowledgement that every packet carries.
+    /// Processes the acknowledgement that every packet carries: the PSN, the peer's window in
+    /// packets, and whether marks are reported.
     #[inline]
     pub(super) fn on_ack<H: Host>(
         &mut self,
         now: Time,
-        trp: &TrpHeader,
+        (ack, window_packets, marked): (Psn, u32, bool),
         sack: Option<&Sack>,
         host: &mut H,
     ) {
@@ -39,18 +40,18 @@ impl Connection {
             return;
         }
         // R7.4-2
-        if trp.ack.precedes(self.tx.psn(self.tx.una)) {
+        if ack.precedes(self.tx.psn(self.tx.una)) {
             return;
         }
-        let Some(acked) = self.tx.acked_seq(trp.ack) else {
+        let Some(acked) = self.tx.acked_seq(ack) else {
             self.stats.rx_malformed += 1;
             return;
         };
-        self.tx.peer_window = trp.window_packets();
+        self.tx.peer_window = window_packets;
         if acked == self.tx.una && sack.is_none() {
             return;
         }
-        self.take_ack(now, acked, sack, trp.flags.contains(Flags::ECN_ECHO));
+        self.take_ack(now, acked, sack, marked);
         self.complete_sends(host);
     }
 

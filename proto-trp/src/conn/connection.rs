@@ -21,7 +21,7 @@ use super::stats::ConnStats;
 use super::terminate_repeat::TerminateRepeat;
 use super::transmit::{Controls, Transmit, TransmitPlan};
 use super::txwindow::TxWindow;
-use crate::wire::{self, connection_id, Flags, Terminate};
+use crate::wire::{self, connection_id, Flags, Prediction, Terminate};
 use urdma_types::{Psn, Qpn, Time};
 
 /// The protocol state of one RC or UC queue pair.
@@ -193,9 +193,16 @@ impl Connection {
             // RFC5041-3-1
             params.max_datagram_octets - num::len32(overhead + naming)
         };
+        let rx_id = connection_id(params.remote_qpn, self.config.local_qpn, params.remote_psn);
+        let prediction = if is_channel || self.unreliable {
+            Prediction::NONE
+        } else {
+            Prediction::new(self.config.local_qpn.index(), rx_id)
+        };
         self.peer = Peer {
             index: params.remote_qpn.index(),
-            rx_id: connection_id(params.remote_qpn, self.config.local_qpn, params.remote_psn),
+            rx_id,
+            prediction,
             max_datagram: params.max_datagram_octets as usize,
             max_tagged: max_payload(wire::TAGGED_OVERHEAD),
             max_untagged: max_payload(wire::UNTAGGED_OVERHEAD),

@@ -1,7 +1,7 @@
 //! The peer of a connection, and the constants of the path to it.
 
 use super::config::Path;
-use crate::wire::ConnectionId;
+use crate::wire::{ConnectionId, Prediction};
 use urdma_types::Qpn;
 
 /// Segments after which a sender requests an acknowledgement, for an RTT sample.
@@ -20,6 +20,8 @@ pub(super) struct Peer {
     pub(super) tx_id: ConnectionId,
     /// Connection id of the incoming stream.
     pub(super) rx_id: ConnectionId,
+    /// The first octets of the usual packet of the incoming stream.
+    pub(super) prediction: Prediction,
     pub(super) max_datagram: usize,
     /// Maximum payload of a tagged segment, in octets.
     pub(super) max_tagged: u32,
@@ -41,6 +43,7 @@ impl Peer {
         index: 0,
         tx_id: ConnectionId::from_u32(0),
         rx_id: ConnectionId::from_u32(0),
+        prediction: Prediction::NONE,
         max_datagram: 0,
         max_tagged: 0,
         max_untagged: 0,

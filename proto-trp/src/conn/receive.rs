@@ -17,7 +17,7 @@ use crate::wire::{
     AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, ResetReason,
     Segment, SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
 };
-use urdma_types::Time;
+use urdma_types::{Psn, Time};
 
 type Placed = Result<Commit, Refusal>;
 
@@ -62,6 +62,21 @@ impl Connection {
     ) -> Result<u32, ResetReason> {
         self.stats.rx_datagrams += 1;
         self.stats.rx_octets += super::num::len32(datagram.len) as u64;
+        if let Some(write) = self.predicted(datagram.head) {
+            self.handle_predicted(now, &write, datagram, host);
+            return Ok(1);
+        }
+        self.handle_other_than_predicted(now, datagram, host)
+    }
+
+    /// As [`Connection::handle_datagram`], for any packet.
+    #[inline(never)]
+    fn handle_other_than_predicted<H: Host>(
+        &mut self,
+        now: Time,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> Result<u32, ResetReason> {
         let trp = match TrpHeader::parse(datagram.head, datagram.len) {
             Ok(trp) => trp,
             // R4.3-1
@@ -131,7 +146,7 @@ impl Connection {
         host: &mut H,
     ) -> bool {
         if trp.extension_words == 0 {
-            self.on_ack(now, trp, None, host);
+            self.on_ack(now, acknowledgement(trp), None, host);
         } else if !self.on_extensions(now, trp, datagram, host) {
             return false;
         }
@@ -173,7 +188,7 @@ impl Connection {
         if let (PacketType::Rnr, Some(timer)) = (trp.kind, extensions.rnr_timer) {
             self.on_rnr(now, trp, timer, host);
         }
-        self.on_ack(now, trp, extensions.sack.as_ref(), host);
+        self.on_ack(now, acknowledgement(trp), extensions.sack.as_ref(), host);
         true
     }
 
@@ -638,6 +653,13 @@ impl Connection {
             }
         }
     }
+}
+
+/// What a header acknowledges.
+#[inline]
+fn acknowledgement(trp: &TrpHeader) -> (Psn, u32, bool) {
+    let marked = trp.flags.contains(Flags::ECN_ECHO);
+    (trp.ack, trp.window_packets(), marked)
 }
 
 /// Writes `len` octets of `body` from `at`, the payload of a segment of a Write.
