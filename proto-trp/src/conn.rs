@@ -41,6 +41,7 @@ mod num;
 mod packet;
 
 mod peer;
+mod plain;
 mod plan;
 mod predicted;
 mod qp_state;

@@ -12,6 +12,8 @@ use crate::wire;
 pub(super) const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
 /// Headers of a segment with payload, which may name a shared receive queue.
 const SEGMENT_HEADERS: usize = wire::UNTAGGED_OVERHEAD + wire::ext::SHARED_QUEUE_LEN;
+/// The longest message that may be in a train, in octets.
+pub(super) const TRAIN_MESSAGE_OCTETS_MAX: u32 = 256;
 /// The longest RDMAP request, which a segment has in place of payload.
 const REQUEST_LEN: usize = wire::rdmap::ATOMIC_REQUEST_LEN;
 
@@ -90,7 +92,7 @@ impl Connection {
         let spec = self.next_request_segment()?;
         let waiting = self.sq.tail.wrapping_sub(self.sq.next);
         // R4.4-1
-        if waiting > 1 && self.peer.takes_trains {
+        if waiting > 1 && self.peer.takes_trains && spec.len <= TRAIN_MESSAGE_OCTETS_MAX {
             return Some(self.plan_train(waiting, spec.len));
         }
         Some((Next::Request, spec.len))
@@ -186,7 +188,12 @@ impl Connection {
 
 /// The next segment of a Send or Write.
 #[inline(always)]
-fn next_part(index: u32, wqe: &SendWqe, max_tagged: u32, max_untagged: u32) -> SegmentSpec {
+pub(super) fn next_part(
+    index: u32,
+    wqe: &SendWqe,
+    max_tagged: u32,
+    max_untagged: u32,
+) -> SegmentSpec {
     // RFC5041-5.2-1, RFC5041-5.2-3
     let left = wqe.length - wqe.progress;
     let len = left.min(match wqe.op {

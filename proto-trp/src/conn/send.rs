@@ -76,20 +76,41 @@ impl Connection {
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
-        let transmit = match plan.next {
-            Next::Request => {
-                let spec = self.next_request_segment()?;
-                self.write_new(now, &spec, buf, host)?
-            }
-            Next::Train => self.write_train(now, plan.len, buf, host)?,
-            Next::Answer => self.write_answer(now, buf, host)?,
-            Next::Retry => self.write_retry(now, buf, host)?,
-            Next::Again => self.write_again(now, buf, host)?,
-            control => self.write_control(now, control, buf),
+        let plain = if matches!(plan.next, Next::Request) {
+            self.write_plain(now, buf, host)
+        } else {
+            None
+        };
+        let transmit = match plain {
+            Some(written) => written?,
+            None => self.write_other(now, plan, buf, host)?,
         };
         self.stats.tx_datagrams += 1;
         self.stats.tx_octets += u64::from(len32(transmit.len));
         Some(transmit)
+    }
+
+    /// Writes what is not a part of a plain RDMA Write. A function of its own, so that it takes no
+    /// registers from that.
+    #[inline(never)]
+    fn write_other<H: Host>(
+        &mut self,
+        now: Time,
+        plan: TransmitPlan,
+        buf: &mut [u8],
+        host: &mut H,
+    ) -> Option<Transmit> {
+        match plan.next {
+            Next::Request => {
+                let spec = self.next_request_segment()?;
+                self.write_new(now, &spec, buf, host)
+            }
+            Next::Train => self.write_train(now, plan.len, buf, host),
+            Next::Answer => self.write_answer(now, buf, host),
+            Next::Retry => self.write_retry(now, buf, host),
+            Next::Again => self.write_again(now, buf, host),
+            control => Some(self.write_control(now, control, buf)),
+        }
     }
 
     /// Sends a new segment; inlined into the caller, as [`Connection::plan`] is.

@@ -10,7 +10,7 @@ use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
 use super::packet::{Datagram, Packet};
-use super::plan::CONTROL_LEN;
+use super::plan::{CONTROL_LEN, TRAIN_MESSAGE_OCTETS_MAX};
 use super::queue::SendWqe;
 use super::transmit::{Next, Planned, Transmit};
 use super::txwindow::{SegmentSource, SegmentSpec};
@@ -21,15 +21,13 @@ use crate::wire::{
 };
 use urdma_types::Time;
 
-/// The longest message that may be in a train, in octets.
-const MESSAGE_OCTETS_MAX: u32 = 256;
 /// The longest train, in octets: 14 messages of 64 octets.
 const TRAIN_OCTETS_MAX: usize = CONTROL_LEN + 1024;
 
 /// Whether a request is one segment that may be in a train.
 #[inline]
 fn is_short_message(wqe: &SendWqe) -> bool {
-    wqe.length <= MESSAGE_OCTETS_MAX
+    wqe.length <= TRAIN_MESSAGE_OCTETS_MAX
         && match wqe.op {
             SendOp::Send | SendOp::SendInvalidate { .. } => true,
             SendOp::Write { .. } => wqe.imm.is_none(),
