@@ -97,12 +97,11 @@ impl Connection {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn ack_record(&mut self, seq: u64, tally: &mut Tally) {
-        if !self.tx.mark_acked(seq) {
+        let Some(record) = self.tx.mark_acked(seq) else {
             return;
-        }
-        let record = self.tx.get(seq);
+        };
         tally.packets += 1;
         tally.prompt |= record.ack_requested;
         if record.retransmitted {

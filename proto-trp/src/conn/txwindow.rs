@@ -252,16 +252,17 @@ impl TxWindow {
         self.transmissions
     }
 
-    /// Marks a record acknowledged; false if it already was.
-    #[inline]
-    pub(super) fn mark_acked(&mut self, seq: u64) -> bool {
-        let record = self.get_mut(seq);
-        match std::mem::replace(&mut record.fate, Fate::Acked) {
+    /// Marks a record acknowledged and returns it; `None` if it already was.
+    #[inline(always)]
+    pub(super) fn mark_acked(&mut self, seq: u64) -> Option<&TxRecord> {
+        let record = &mut self.records[slot64(seq, self.mask)];
+        match record.fate {
             Fate::InFlight => self.in_flight -= 1,
             Fate::Lost => self.lost -= 1,
-            Fate::Acked => return false,
+            Fate::Acked => return None,
         }
-        true
+        record.fate = Fate::Acked;
+        Some(record)
     }
 
     /// Marks a record in flight as lost.

@@ -1,7 +1,7 @@
 //! The TRP header (doc/spec/trp.md, section 4) and connection ids (section 5).
 
 use super::error::{EncodeError, ParseError};
-use super::octets::{be16, be24, be32, chunk, chunk_mut, put, put24};
+use super::octets::{be16, be24, be32, chunk, chunk_mut, put};
 use super::train_table::Train;
 use urdma_types::{Psn, Qpn};
 
@@ -268,6 +268,11 @@ pub struct TrpHeader {
     pub extension_words: u8,
 }
 
+/// The position of a field of `len` octets at `at` in its word of 8 octets, in bits from the end.
+const fn shift(at: usize, len: usize) -> usize {
+    8 * (8 - at % 8 - len)
+}
+
 impl TrpHeader {
     /// Parses and validates the header, the length of the extensions, that a packet without a
     /// segment ends there, and the table of a train.
@@ -357,23 +362,18 @@ impl TrpHeader {
     #[inline]
     pub fn encode(&self, buf: &mut [u8]) -> Result<usize, EncodeError> {
         let octets: &mut [u8; HEADER_LEN] = chunk_mut(buf, 0)?;
-        octets[field::VERSION_TYPE] = self.kind.first_octet();
-        // R4.2-2: no other bit is ever set.
-        octets[field::FLAGS] = self.flags.octet();
-        put(
-            octets,
-            field::DESTINATION_INDEX,
-            self.destination_index.to_be_bytes(),
-        );
-        put(
-            octets,
-            field::CONNECTION_ID,
-            self.connection_id.0.to_be_bytes(),
-        );
-        octets[field::WINDOW] = self.window;
-        put24(octets, field::PSN, self.psn.to_u32());
-        octets[field::EXTENSION_WORDS] = self.extension_words;
-        put24(octets, field::ACK, self.ack.to_u32());
+        // Two words: single octets and groups of three take more instructions.
+        let first = u64::from(self.kind.first_octet()) << shift(field::VERSION_TYPE, 1)
+            // R4.2-2: no other bit is ever set.
+            | u64::from(self.flags.octet()) << shift(field::FLAGS, 1)
+            | u64::from(self.destination_index) << shift(field::DESTINATION_INDEX, 2)
+            | u64::from(self.connection_id.0) << shift(field::CONNECTION_ID, 4);
+        let second = u64::from(self.window) << shift(field::WINDOW, 1)
+            | u64::from(self.psn.to_u32()) << shift(field::PSN, 3)
+            | u64::from(self.extension_words) << shift(field::EXTENSION_WORDS, 1)
+            | u64::from(self.ack.to_u32()) << shift(field::ACK, 3);
+        put(octets, 0, first.to_be_bytes());
+        put(octets, 8, second.to_be_bytes());
         Ok(HEADER_LEN)
     }
 }
