@@ -5,11 +5,12 @@
 //! are the instance's first one, the ports are those of the slots. The content of the UDP datagram
 //! is a packet of TRP (its first octet is 16 or more), or a message of a channel (less). Each
 //! process writes what it sends, so one file per process (`%p` in the name is the process id) shows
-//! each message once.
+//! each message once. The engines of a process share the file.
 
 use std::fs::File;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use urdma_abi::cancel::Disabled;
@@ -23,9 +24,23 @@ const VARIABLE: &str = "URDMA_CAPTURE";
 /// Longest datagram that fits an IPv6 packet. What a message has beyond that is not shown.
 const MAX_DATAGRAM: usize = 65_535 - 48;
 
-/// An open capture. Unbuffered, since no code runs when the process is killed.
+/// A file of captures. Unbuffered, since no code runs when the process is killed.
+type Output = Arc<Mutex<urdma_capture::PcapngWriter<File>>>;
+
+/// The files that this process writes. They stay open, so that an engine which starts later does
+/// not overwrite what is in them.
+static OUTPUTS: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+
+struct Opened {
+    /// A forked child writes a file of its own.
+    process: u32,
+    path: PathBuf,
+    output: Output,
+}
+
+/// The capture of an engine.
 pub(super) struct Capture {
-    out: urdma_capture::PcapngWriter<File>,
+    output: Output,
     template: Template,
     packet: Vec<u8>,
 }
@@ -46,7 +61,7 @@ impl Capture {
         })
     }
 
-    fn create(path: &std::path::Path, ip: IpAddr) -> Result<Box<Self>, String> {
+    fn create(path: &Path, ip: IpAddr) -> Result<Box<Self>, String> {
         let mac = MacAddr([0x02, 0, 0, 0, 0, 1]);
         let template = Template::new(&Route {
             source_mac: mac,
@@ -56,10 +71,8 @@ impl Capture {
             checksum: Checksum::Full,
         });
         let template = template.map_err(|error| error.to_string())?;
-        let file = File::create(path).map_err(|error| error.to_string())?;
-        let out = urdma_capture::PcapngWriter::new(file).map_err(|error| error.to_string())?;
         Ok(Box::new(Self {
-            out,
+            output: open(path).map_err(|error| error.to_string())?,
             template,
             packet: Vec::with_capacity(MAX_HEADER_OCTETS + 65_536),
         }))
@@ -86,10 +99,29 @@ impl Capture {
         {
             return;
         }
+        let mut output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let nanoseconds = since_epoch.map_or(0, |time| time.as_nanos());
-        let _ = self
-            .out
-            .frame(u64::try_from(nanoseconds).unwrap_or(0), &self.packet);
+        let _ = output.frame(u64::try_from(nanoseconds).unwrap_or(0), &self.packet);
     }
+}
+
+/// The file of a name, which is created unless an engine of this process has done so.
+fn open(path: &Path) -> std::io::Result<Output> {
+    let process = std::process::id();
+    let mut outputs = OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = outputs
+        .iter()
+        .find(|opened| opened.process == process && opened.path == path);
+    if let Some(opened) = found {
+        return Ok(Arc::clone(&opened.output));
+    }
+    let writer = urdma_capture::PcapngWriter::new(File::create(path)?)?;
+    let output = Arc::new(Mutex::new(writer));
+    outputs.push(Opened {
+        process,
+        path: path.to_owned(),
+        output: Arc::clone(&output),
+    });
+    Ok(output)
 }

@@ -8,7 +8,7 @@ use urdma_engine::{Access, Completion, RemoteAddr, SendOp, Status};
 use urdma_harness::instance::Scratch;
 use urdma_harness::tshark::{self, MALFORMED};
 
-use crate::rig::{engine, instance, pair_of, End};
+use crate::rig::{engine, instance, pair_of, parts, End};
 
 const VARIABLE: &str = "URDMA_CAPTURE";
 /// The directory of the captures, for the process in which the engines write them.
@@ -66,6 +66,24 @@ fn exchange(directory: &Path) {
     a.expect(5, Status::LocalProtectionError);
 }
 
+/// Messages of two lanes of a process, whose engines start one after the other, and the answers.
+fn exchange_of_lanes(directory: &Path) {
+    std::env::set_var(VARIABLE, capture(directory, 1));
+    let instance = instance();
+    let first = engine(&instance, 1);
+    let send = |engines, lane: u64| {
+        let (a, b) = pair_of(engines, LONG, Access::all());
+        b.receive(lane, &[b.sge(0, LONG)]).unwrap();
+        a.post(lane, SendOp::Send, &[a.sge(0, SHORT)]).unwrap();
+        succeed(&a, lane);
+        succeed(&b, lane);
+    };
+    send([first.clone(), engine(&instance, 2)], 1);
+    let lane = first.start_lane(parts(&instance, 3)).unwrap();
+    send([lane, engine(&instance, 4)], 2);
+    send([first, engine(&instance, 5)], 3);
+}
+
 /// Fields of a capture's messages, one line for each message.
 fn fields(directory: &Path, slot: u8, names: &[&str]) -> Vec<String> {
     let names: Vec<_> = names
@@ -86,6 +104,17 @@ fn field(directory: &Path, slot: u8, name: &str) -> String {
     found.swap_remove(0)
 }
 
+/// Runs a test of this file in a process that writes its captures to a directory.
+fn run_again(test: &str, directory: &Path) {
+    let ended = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("capture::{test}")])
+        .env(DIRECTORY, directory)
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{output}");
+}
+
 #[test]
 fn capture_shows_the_messages_of_a_channel() {
     if let Some(directory) = std::env::var_os(DIRECTORY) {
@@ -94,16 +123,7 @@ fn capture_shows_the_messages_of_a_channel() {
     }
     let scratch = Scratch::new("capture").unwrap();
     let directory = scratch.path();
-    let ended = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "capture::capture_shows_the_messages_of_a_channel",
-        ])
-        .env(DIRECTORY, directory)
-        .output()
-        .unwrap();
-    let output = String::from_utf8_lossy(&ended.stdout);
-    assert!(ended.status.success(), "{output}");
+    run_again("capture_shows_the_messages_of_a_channel", directory);
     for slot in [1, 2] {
         let bad = format!("!urdma_channel or {MALFORMED}");
         let broken = tshark::read(directory, &capture(directory, slot), &["-Y", &bad]).unwrap();
@@ -148,4 +168,23 @@ fn capture_shows_the_messages_of_a_channel() {
         summaries[0].ends_with(", message 1, immediate 0xfeed, 8 octets, last"),
         "{summaries:?}"
     );
+}
+
+#[test]
+fn engines_of_a_process_share_a_capture() {
+    if let Some(directory) = std::env::var_os(DIRECTORY) {
+        exchange_of_lanes(Path::new(&directory));
+        return;
+    }
+    let scratch = Scratch::new("capture-lanes").unwrap();
+    let directory = scratch.path();
+    run_again("engines_of_a_process_share_a_capture", directory);
+    let bad = format!("!urdma_channel or {MALFORMED}");
+    let broken = tshark::read(directory, &capture(directory, 1), &["-Y", &bad]).unwrap();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    let ports = ["-T", "fields", "-e", "udp.srcport"];
+    let sends = ["-Y", "urdma_channel.kind == 1"];
+    let arguments: Vec<_> = sends.into_iter().chain(ports).collect();
+    let senders = tshark::read(directory, &capture(directory, 1), &arguments).unwrap();
+    assert_eq!(senders, ["21505", "21507", "21505"]);
 }
