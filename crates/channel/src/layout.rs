@@ -18,7 +18,7 @@ pub(crate) const CELL: usize = 128;
 /// Cells of the largest ring.
 pub(crate) const CELLS_MAX: u32 = 4096;
 
-const CELLS_MIN: u32 = if cfg!(loom) { 2 } else { 16 };
+const CELLS_MIN: u32 = if cfg!(loom) { 2 } else { 32 };
 /// Frames of one class. A reader that looks at a frame may be the one whose memory is charged for
 /// it, so this bounds what a hostile writer can charge it for.
 const FRAMES_MAX: u32 = 1024;
@@ -32,8 +32,8 @@ const VERSION: u32 = 1;
 /// How large a region is. Its frames take memory only when they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelConfig {
-    /// Cells of the ring, a power of two, 16..=4096; default 256. Work requests need more than
-    /// [`ANSWER_RESERVE`].
+    /// Cells of the ring, a power of two, 32..=4096; default 256. [`ANSWER_RESERVE`] of them
+    /// are left to answers.
     pub cells: u32,
     /// Frames of [`SMALL_FRAME`] octets, 0..=1024; default 64.
     pub small_frames: u32,
@@ -114,7 +114,7 @@ impl Layout {
         } = config;
         if !cells.is_power_of_two() || !(CELLS_MIN..=CELLS_MAX).contains(&cells) {
             return Err(LayoutError::Range(
-                "cells must be a power of two in 16..=4096",
+                "cells must be a power of two in 32..=4096",
             ));
         }
         if small_frames > FRAMES_MAX || large_frames > FRAMES_MAX {

@@ -171,7 +171,7 @@ fn sleeper_with_a_message_does_not_sleep() {
 
 #[test]
 fn sleeper_with_more_channels_than_the_kernel_takes_sleeps_shortly() {
-    let config = config(16, 0, 0);
+    let config = config(32, 0, 0);
     let mut bells = Bells::default();
     let channels: Vec<Channel> = (0..128)
         .map(|_| {

@@ -43,7 +43,7 @@ fn rings_of_neighbouring_slots_begin_at_different_offsets() {
 #[test]
 fn header_of_every_layout_is_decoded_to_it() {
     for (config, stagger) in [
-        (config(16, 0, 0), 0),
+        (config(32, 0, 0), 0),
         (config(4096, 1, 1024), 61),
         (ChannelConfig::default(), 255),
     ] {
@@ -63,7 +63,7 @@ fn header_with_a_value_out_of_range_is_refused() {
     };
     assert_eq!(decode(4, 7), Err(LayoutError::Magic));
     assert_eq!(decode(8, 2), Err(LayoutError::Version(2)));
-    for cells in [0, 8, 255, 8192, 1 << 31, u32::MAX] {
+    for cells in [0, 8, 16, 31, 255, 8192, 1 << 31, u32::MAX] {
         assert!(matches!(decode(12, cells), Err(LayoutError::Range(_))));
     }
     for (at, frames) in [(16, 1025), (20, 1025), (16, u32::MAX), (20, u32::MAX)] {
@@ -108,7 +108,7 @@ fn open(file: &File) -> Result<PeerRegion, RegionError> {
 
 #[test]
 fn memory_that_is_no_region_is_refused() {
-    let layout = Layout::new(&config(16, 2, 1), 0).unwrap();
+    let layout = Layout::new(&config(32, 2, 1), 0).unwrap();
     let header = layout.encode();
     let is_not_sealed = |seals| {
         matches!(
