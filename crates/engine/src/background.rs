@@ -327,6 +327,7 @@ impl Engine {
         for note in notes {
             match (note, &ucma) {
                 (Note::Offer(slot, offer), _) => self.make_offer(slot, offer),
+                (Note::Closed(channel), _) => drop(channel),
                 (_, None) => {}
                 (Note::QpData(qpn), Some(ucma)) => ucma.qp_data(qpn),
                 (Note::QpGone(qpn), Some(ucma)) => ucma.qp_gone(qpn),
@@ -422,5 +423,20 @@ mod tests {
             }
             assert!(rests < 1000, "the read does not end");
         }
+    }
+    #[test]
+    fn memory_of_a_corrupt_channel_is_unmapped_without_the_lock() {
+        let engine = Engine::start_without_thread(parts(&instance(), 1)).unwrap();
+        let slot = engine.info.slot;
+        let [a, b] = [(); 2].map(|()| End::new(engine.clone(), 64));
+        connect(&a, &b, Access::all());
+        let mut shard = engine.shard.lock();
+        shard.end_corrupt(slot);
+        assert!(!shard.channels.has(slot));
+        let is_closed = |note: &Note| matches!(note, Note::Closed(_));
+        assert!(shard.notes.iter().any(is_closed));
+        drop(shard);
+        engine.background_turn(&mut Turns::new(), &mut Bells::default());
+        assert!(engine.shard.lock().notes.is_empty());
     }
 }

@@ -298,11 +298,13 @@ impl Channels {
         self.entry(slot).map_or(0, |entry| entry.stalled_ns)
     }
 
-    /// Closes the channel to a slot.
-    pub(super) fn close(&mut self, slot: SlotId) {
-        self.by_slot[usize::from(slot.number())] = None;
+    /// Closes the channel to a slot. Unmapping its megabytes takes long, so the caller drops it
+    /// when the engine's lock is free.
+    #[must_use]
+    pub(super) fn close(&mut self, slot: SlotId) -> Option<Box<PeerChannel>> {
         self.open.remove(slot);
         self.doorbells.retain(|ring| *ring != slot);
+        self.by_slot[usize::from(slot.number())].take()
     }
 
     /// Notes that the process in a slot has to be woken if it sleeps.

@@ -194,15 +194,17 @@ impl Engine {
         } else {
             Vec::new()
         };
+        let mut closed = None;
         let mut shard = self.shard.lock();
         if shard.channels.is_with(slot, generation) {
             // What it sent before it ended is handled first.
             shard.drain(&self.info);
-            shard.end_channel(slot);
+            closed = shard.end_channel(slot);
             shard.flush();
             self.sleep_control.wake_if_due(&mut shard);
         }
         drop(shard);
+        drop(closed);
         match self.ucma.get() {
             Some(ucma) if has_next => connected.into_iter().for_each(|qpn| ucma.qp_gone(qpn)),
             Some(ucma) => ucma.slot_gone(slot),

@@ -108,9 +108,10 @@ impl Engine {
     /// No process has the slot.
     pub(super) fn offer_refused(&self, slot: SlotId) {
         let mut shard = self.shard.lock();
-        shard.end_channel(slot);
+        let closed = shard.end_channel(slot);
         self.sleep_control.wake_if_due(&mut shard);
         drop(shard);
+        drop(closed);
         if let Some(ucma) = self.ucma.get() {
             if !self.directory.has_process(slot.number()) {
                 ucma.slot_gone(slot);

@@ -366,9 +366,10 @@ impl Shard {
 
     /// The process in a slot has written what no process writes: its connections end.
     #[cold]
-    fn end_corrupt(&mut self, slot: SlotId) {
+    pub(super) fn end_corrupt(&mut self, slot: SlotId) {
         self.counters.malformed += 1;
-        self.end_channel(slot);
+        let closed = self.end_channel(slot);
+        self.notes.extend(closed.map(Note::Closed));
         self.channels.refuse(slot);
     }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use urdma_types::{Qpn, SlotId};
 
-use super::channels::Offer;
+use super::channels::{Offer, PeerChannel};
 
 /// An event that the background thread delivers once the engine's lock is free.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(super) enum Note {
     QpGone(Qpn),
     /// A channel to a slot was created and is to be offered.
     Offer(SlotId, Offer),
+    /// A channel was closed, and its memory is to be unmapped.
+    Closed(Box<PeerChannel>),
     /// A datagram of connection management.
     Cm(IpAddr, Box<[u8]>),
 }

@@ -17,7 +17,7 @@ use urdma_types::{Psn, Qpn, SlotId};
 
 use super::batch::Batch;
 use super::capture::Capture;
-use super::channels::{Channels, Watch};
+use super::channels::{Channels, PeerChannel, Watch};
 use super::datagram::DatagramTable;
 use super::index_table::{IndexAllocator, IndexTable};
 use super::lease::LeasedQueue;
@@ -404,8 +404,9 @@ impl Shard {
 
     /// Ends the channel to a slot, whose process has ended, or does not keep to the protocol: each
     /// queue pair over it learns that its peer has ended. A rare event, so all queue pairs are
-    /// walked.
-    pub(super) fn end_channel(&mut self, slot: SlotId) {
+    /// walked. For the channel, see [`Channels::close`].
+    #[must_use]
+    pub(super) fn end_channel(&mut self, slot: SlotId) -> Option<Box<PeerChannel>> {
         // C8.4-1: what it had settled is completed.
         self.read_counts(slot);
         for index in self.qps.indices() {
@@ -417,7 +418,7 @@ impl Shard {
             entry.conn.peer_gone(&mut host);
             self.wheel.set(index, entry.conn.next_deadline());
         }
-        self.channels.close(slot);
+        self.channels.close(slot)
     }
 
     /// The queue pairs whose peer is the process at the other end of the channel to `slot`.
