@@ -46,7 +46,7 @@ use crate::port::PacketPort;
 use crate::shared::{NotGiven, Shared};
 use channels::{Channels, Octets, Taken};
 use command::{Command, DataHandle, Inbox};
-use inbound::{Inbound, Limits};
+use inbound::{Inbound, Limits, Origin};
 use network::Network;
 use pace::{Pace, Rest};
 use patience::Patience;
@@ -311,7 +311,7 @@ impl DataPlane {
         if slot_of_port(meta.dst_port) == Some(SlotId::DAEMON) {
             if let Some(group) = group_of(packet, packet.len()).map(Ip16) {
                 let (mut inbound, network) = self.split(now_ns);
-                inbound.copy_to_members(group, meta, packet);
+                inbound.copy_to_members(group, Origin::Process, meta, packet);
                 let is_from_here = meta.remote_ip == group;
                 if let (true, Some(network)) = (is_from_here, network) {
                     network.send_packet(now_ns, &Octets::Cell(packet), meta, inbound.shared);
@@ -364,7 +364,7 @@ impl DataPlane {
         }
         let put = |slot| match slot {
             SlotId::DAEMON => give_to_control(head, packet, shared).is_ok(),
-            slot => channels.put(slot, head, packet).is_ok(),
+            slot => channels.put_local(slot, head, packet).is_ok(),
         };
         if let Some(reject) = daemon_traffic::dispatch((shared, &self.identity), request, put) {
             self.send_own(now_ns, &reject);
@@ -389,7 +389,7 @@ impl DataPlane {
             Some(SlotId::DAEMON) => {
                 give_to_control(head, packet, &self.shared) != Err(NotGiven::NotForControl)
             }
-            Some(slot) => self.channels.put(slot, head, packet).is_ok(),
+            Some(slot) => self.channels.put_local(slot, head, packet).is_ok(),
             None => false,
         };
         if !passed {

@@ -293,6 +293,31 @@ fn process_that_takes_nothing_does_not_keep_others_from_receiving() {
 }
 
 #[test]
+fn packets_inside_the_host_leave_room_for_those_of_the_port() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "");
+    let (mut a, mut local) = (hosts.a.attach(), hosts.b.attach());
+    let (stopped, mut b) = (hosts.b.attach(), hosts.b.attach());
+    from_a_to_b(&mut a, &mut b, b"first");
+    let to = meta(B, stopped.attached.slot);
+    eventually(
+        "the process takes no more from processes of its host",
+        || {
+            (0..64).all(|_| local.try_send(&to, &[1; 1000])) && {
+                let data = hosts.b.status().counters.data;
+                data["drop_not_for_daemon"] > 0
+            }
+        },
+    );
+    for _ in 0..100 {
+        a.send(&to, &[2; 1000]);
+    }
+    a.send(&meta(B, b.attached.slot), b"last");
+    assert_eq!(b.receive().unwrap().octets, b"last");
+    assert_eq!(hosts.b.status().counters.data["drop_rx_slot_behind"], 0);
+}
+
+#[test]
 fn capture_holds_what_passes_and_tshark_reads_it() {
     let scratch = Scratch::new();
     let hosts = start(&scratch, "checksum = true");

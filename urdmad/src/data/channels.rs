@@ -205,13 +205,31 @@ impl Channels {
         Ok(())
     }
 
+    /// As [`Channels::put`], of a packet from a process of this host. These packets take at most
+    /// half of the room: the port waits for a slot that is behind with the others (`patience`).
+    ///
+    /// # Errors
+    /// [`NotPut`].
+    pub(crate) fn put_local(
+        &mut self,
+        slot: SlotId,
+        head: &PacketHead,
+        packet: &[u8],
+    ) -> Result<(), NotPut> {
+        let (left, limit) = self.room(slot, packet.len()).ok_or(NotPut::Unattached)?;
+        if left <= limit / 2 {
+            return Err(NotPut::Full);
+        }
+        self.put(slot, head, packet)
+    }
+
     /// How many packets of so many octets there is room for in a slot's channel, and how many there
     /// would be if it were empty; None without a process.
     pub(crate) fn room(&mut self, slot: SlotId, octets: usize) -> Option<(u64, u64)> {
         let in_frame = frame_octets(octets);
         let channel = &mut self.entry(slot)?.channel;
         let (left, limit) = channel.outgoing().room(in_frame);
-        if left >= limit / 2 {
+        if left > limit / 2 {
             return Some((left, limit));
         }
         channel.complete_unanswered();

@@ -32,6 +32,15 @@ pub(crate) struct Limits {
     rejects: RateLimit,
 }
 
+/// Where a datagram comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Origin {
+    /// Another host.
+    Host,
+    /// A process of this host.
+    Process,
+}
+
 /// A received datagram that needs more than delivery to a process.
 #[derive(Debug)]
 pub(crate) enum Arrived {
@@ -111,7 +120,7 @@ impl Inbound<'_> {
         if let Some(group) = group_of(datagram, datagram.len()).map(Ip16) {
             // R12-4
             if destination.is_none_or(|destination| group == destination) {
-                self.copy_to_members(group, meta, datagram);
+                self.copy_to_members(group, Origin::Host, meta, datagram);
             } else {
                 counters.drop_not_for_daemon.bump();
             }
@@ -171,13 +180,23 @@ impl Inbound<'_> {
 
     /// Copies a datagram to every member of a group on this host.
     #[inline(never)]
-    pub(crate) fn copy_to_members(&mut self, group: Ip16, meta: &Meta, datagram: &[u8]) {
+    pub(crate) fn copy_to_members(
+        &mut self,
+        group: Ip16,
+        origin: Origin,
+        meta: &Meta,
+        datagram: &[u8],
+    ) {
         let counters = &self.shared.counters;
         counters.group_datagrams.bump();
         let members = self.shared.groups().members(group);
         // R12-3
         for slot in members.iter() {
-            match self.put(slot, meta, datagram) {
+            let put = match origin {
+                Origin::Host => self.put(slot, meta, datagram),
+                Origin::Process => self.channels.put_local(slot, &packet_head(meta), datagram),
+            };
+            match put {
                 Ok(()) => counters.group_copies.bump(),
                 // The process is ending, and with it its membership.
                 Err(NotPut::Unattached) => {}
@@ -199,15 +218,20 @@ impl Inbound<'_> {
 
     #[inline]
     fn put(&mut self, slot: SlotId, meta: &Meta, datagram: &[u8]) -> Result<(), NotPut> {
-        let head = PacketHead {
-            meta: *meta,
-            is_passed_on: false,
-        };
-        let put = self.channels.put(slot, &head, datagram);
+        let put = self.channels.put(slot, &packet_head(meta), datagram);
         if put.is_ok() {
             self.patience.note(self.channels, slot, datagram.len());
         }
         put
+    }
+}
+
+/// The head of a packet that is delivered.
+#[inline]
+fn packet_head(meta: &Meta) -> PacketHead {
+    PacketHead {
+        meta: *meta,
+        is_passed_on: false,
     }
 }
 
