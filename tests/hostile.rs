@@ -21,9 +21,11 @@ const HONEST: u32 = 64_002;
 const GROUP: &str = "users";
 /// How long each attack lasts.
 const ATTACK: Duration = Duration::from_millis(1500);
+/// Measurements of the share without an attack.
+const SHARES: usize = 5;
 /// How long an attack may take to end after that: it waits for slots and for urdmad.
 const ATTACK_LIMIT: Duration = Duration::from_secs(30);
-/// How often `steady` reports, and a grace.
+/// How long `steady` may take to report progress.
 const REPORT: Duration = Duration::from_secs(4);
 /// Operations of each end of a pair that connects anew again and again.
 const FEW: &str = "300";
@@ -133,6 +135,16 @@ fn regions_of(pid: u32) -> usize {
     maps.matches("memfd:urdma-").count()
 }
 
+/// Processor time that the threads of a process have used.
+fn processor_ns(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_task = |task: fs::DirEntry| -> u64 {
+        let numbers = fs::read_to_string(task.path().join("schedstat")).unwrap();
+        numbers.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    tasks.map(|task| of_task(task.unwrap())).sum()
+}
+
 /// Two ends that check every octet and every completion until they are told to end.
 struct Steady {
     ends: [Process; 2],
@@ -178,6 +190,12 @@ impl Steady {
     fn completed(&self) -> u64 {
         let last = |end| Self::reports(end).last().copied().unwrap_or(0);
         self.ends.iter().map(last).sum()
+    }
+
+    /// Processor time that both ends have used, in seconds.
+    fn processor_s(&self) -> f64 {
+        let used_ns: u64 = self.ends.iter().map(|end| processor_ns(end.id())).sum();
+        used_ns as f64 / 1e9
     }
 
     /// Waits until both ends have completed more.
@@ -228,12 +246,13 @@ impl Drop for EndOfPairs<'_> {
     }
 }
 
-/// Runs an attack beside a steady pair; returns the operations of the pair in a second.
+/// Runs an attack beside a steady pair; returns the operations of the pair in a second of the
+/// processor time that it had.
 fn attack(bed: &Bed, steady: &mut Steady, name: &str, seed: usize) -> f64 {
     let mut command = bed.hostile(name);
     command.args(["--connection", &steady.connection(), "--seed"]);
     command.arg(seed.to_string());
-    let (before, start) = (steady.completed(), Instant::now());
+    let (before, used_before_s) = (steady.completed(), steady.processor_s());
     let attacking = Process::start(&mut command).unwrap();
     steady.expect_progress(name);
     let ended = attacking.wait(ATTACK_LIMIT).unwrap();
@@ -244,9 +263,18 @@ fn attack(bed: &Bed, steady: &mut Steady, name: &str, seed: usize) -> f64 {
         ended.describe()
     );
     steady.expect_alive(name);
-    let rate = (steady.completed() - before) as f64 / start.elapsed().as_secs_f64();
+    let operations = (steady.completed() - before) as f64;
+    let rate = operations / (steady.processor_s() - used_before_s);
     print!("{}", ended.output);
     rate
+}
+
+/// What the rate during an attack is compared with: the median rate beside a process that only
+/// computes.
+fn share(bed: &Bed, steady: &mut Steady, seed: usize) -> f64 {
+    let mut rates = [(); SHARES].map(|()| attack(bed, steady, "spin", seed));
+    rates.sort_by(f64::total_cmp);
+    rates[SHARES / 2]
 }
 
 #[test]
@@ -261,15 +289,17 @@ fn programs_of_another_user_lose_nothing_while_a_process_attacks_them() {
     std::thread::scope(|scope| {
         let connecting = scope.spawn(|| connect_again_and_again(&bed, &is_over, &pairs));
         let end_of_pairs = EndOfPairs(&is_over);
-        // The scheduler gives every runnable thread its share, so a process that only computes is
-        // what an attack is compared with. The ratio is printed and not asserted: it depends on
-        // what else the machine does.
-        let base = attack(&bed, &mut steady, "spin", seed);
+        // The scheduler gives every runnable thread its share of the processors, so what counts is
+        // what the pair does with the processor time that it has. The part that it keeps is printed
+        // and not asserted: beside 20 busy threads on two processors, single measurements of `spin`
+        // are 40 to 150 % of their median, and of `unread`, which makes others open a channel to
+        // every slot that the attacker has, the median of nine was 80 and 73 % in 2 of 11 runs.
+        let share = share(&bed, &mut steady, seed);
         for name in bed.attacks().iter().filter(|name| *name != "spin") {
             let rate = attack(&bed, &mut steady, name, seed);
             println!(
                 "  the honest pair has {:.0} % of its share",
-                100.0 * rate / base
+                100.0 * rate / share
             );
             assert!(
                 !connecting.is_finished(),

@@ -8,7 +8,7 @@
  * must hold is kept in `shadow`, which follows the order of posting; verbs promise that order, with
  * a fence where an operation overlaps an earlier read or atomic.
  *
- * steady: the same until SIGUSR1; prints every second how many operations have completed.
+ * steady: the same until SIGUSR1; prints every 50 ms how many operations have completed.
  */
 #include "scenarios.h"
 
@@ -37,7 +37,7 @@
 #define UNTOUCHED 0xa5
 /* Operations of a program that ends on SIGUSR1. */
 #define UNTIL_TOLD UINT32_MAX
-#define REPORT_S 1.0
+#define REPORT_S 0.05
 
 enum kind { WRITE, READ, FETCH_ADD, COMPARE_SWAP, SEND, WRITE_IMM };
 
