@@ -41,7 +41,7 @@ pub(super) struct Recovery {
     /// Consecutive probe timeouts, until a packet that was sent once is acknowledged.
     pub(super) backoff: u32,
     /// Start of the peer's silence: its last packet, or the first packet sent after everything had
-    /// been acknowledged.
+    /// been acknowledged; later by the time for which this process did not run.
     silent_since: Time,
     /// When a packet older than one that has arrived is declared lost.
     pub(super) loss_deadline: Time,
@@ -242,6 +242,10 @@ impl Recovery {
 
     /// The probe timeout has expired; true if the peer has been silent for too long.
     pub(super) fn on_probe_timeout(&mut self, now: Time) -> bool {
+        // The timer is late when this process has waited for a processor: nothing from the peer
+        // could be heard in that time, and nothing asked it for a packet.
+        let late_ns = now.since_ns(self.probe_deadline());
+        self.silent_since = self.silent_since.plus_ns(late_ns);
         if let Some(budget) = self.budget_ns {
             let silent_ns = now.since_ns(self.silent_since);
             // R7.7-1
@@ -254,5 +258,42 @@ impl Recovery {
         self.probe_base = now;
         self.probe_credit = 2;
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use urdma_types::Psn;
+
+    use super::*;
+
+    // Programs of a busy machine got RETRY_EXC_ERR after they had waited for a processor.
+    #[test]
+    fn time_without_a_processor_is_no_silence_of_the_peer() {
+        const WAIT_NS: u64 = 100_000_000;
+        let params = RtsParams {
+            local_psn: Psn::new(0),
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            keepalive_ns: 0,
+        };
+        let silence = |wait_ns: u64| {
+            let mut recovery = Recovery::new();
+            recovery.start(PathTiming::NETWORK, &params);
+            recovery.on_sent(Time::ZERO, true);
+            let mut waited_ns = 0;
+            loop {
+                waited_ns += wait_ns;
+                let now = recovery.probe_deadline().plus_ns(wait_ns);
+                if recovery.on_probe_timeout(now) {
+                    return now.since_ns(Time::ZERO) - waited_ns;
+                }
+            }
+        };
+        let budget_ns = 8 * ((TIMEOUT_UNIT_NS * TIMEOUT_STRETCH) << 14);
+        assert_eq!(silence(0), budget_ns);
+        assert_eq!(silence(WAIT_NS), budget_ns);
     }
 }
