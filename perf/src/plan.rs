@@ -10,8 +10,9 @@ use urdma_harness::Failure;
 use crate::instructions::{per_message, Operation};
 use crate::part::Part;
 use crate::probes;
+use crate::processors::{ByKind, Kind};
 use crate::raw::memif::{self, Mode, Pages, HEADERS_OCTETS};
-use crate::samples::{Probe, Sample, Samples};
+use crate::samples::{Probe, Sample};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
@@ -27,6 +28,8 @@ const STANDARD: u16 = 1500;
 const LEASE_QUEUES: u16 = 2;
 /// Number of 2 MB pages for two hosts with leases.
 const HUGEPAGES: u64 = 512;
+/// How often something is measured until the processors stay where they are.
+const ATTEMPTS: usize = 3;
 const FIRST_PORT: u16 = 18_910;
 const PORTS: u16 = 80;
 const ETHERNET_OCTETS: usize = 14;
@@ -36,7 +39,6 @@ type Measure = fn() -> Sample;
 
 /// Limits and peers of one host, with the part whose workloads they are compared with.
 const BESIDE: &[(Part, Probe, Measure)] = &[
-    (Part::Latency, probes::RAW_RING, raw::ring::half_round_trip),
     (
         Part::Latency,
         probes::CHANNEL,
@@ -147,7 +149,9 @@ pub struct Plan {
     programs: PathBuf,
     hugepages: Result<Hugepages, Failure>,
     parts: Vec<Part>,
-    samples: Samples,
+    samples: ByKind,
+    /// How far the processors were from each other at the last look.
+    kind: Kind,
     port: u16,
 }
 
@@ -168,13 +172,14 @@ impl Plan {
                 [] => Part::ALL.to_vec(),
                 some => some.to_vec(),
             },
-            samples: Samples::default(),
+            samples: ByKind::default(),
+            kind: Kind::Far,
             port: FIRST_PORT,
         })
     }
 
     /// The values measured so far.
-    pub fn samples(&self) -> &Samples {
+    pub fn samples(&self) -> &ByKind {
         &self.samples
     }
 
@@ -188,24 +193,20 @@ impl Plan {
                 (probes::INSTRUCTIONS_STREAM, Operation::Stream),
                 (probes::INSTRUCTIONS_WRITE, Operation::Write),
             ] {
-                self.take(probe, || {
-                    per_message(&programs, operation, workloads::SMALL)
-                });
+                self.take_once(probe, per_message(&programs, operation, workloads::SMALL));
             }
         }
         if self.parts.contains(&Part::Simulation) {
-            self.take(probes::SIM_LOSSLESS, simulator::lossless);
-            self.take(probes::SIM_LOSSY, simulator::lossy);
-            self.take(probes::SIM_GIVEN_UP, simulator::spurious_failures);
+            self.take_once(probes::SIM_LOSSLESS, simulator::lossless());
+            self.take_once(probes::SIM_LOSSY, simulator::lossy());
+            self.take_once(probes::SIM_GIVEN_UP, simulator::spurious_failures());
         }
     }
 
     /// Measures everything else once. Long parts are measured in the first rounds only.
     pub fn round(&mut self, number: u16) {
-        // It says which kind of machine this is, whatever is measured.
-        if !self.parts.contains(&Part::Latency) {
-            self.take(probes::RAW_RING, raw::ring::half_round_trip);
-        }
+        self.look();
+        eprintln!("  {}", self.kind);
         for paths in [
             &[Path::OneHost][..],
             &[Path::Leased, Path::Forwarded],
@@ -243,16 +244,50 @@ impl Plan {
         }
     }
 
-    fn take(&mut self, probe: Probe, measure: impl FnOnce() -> Sample) {
-        let sample = measure();
-        match &sample {
-            Ok(value) => eprintln!("  {:44} {value:10.2} {}", probe.name, probe.unit.sign()),
-            Err(reason) => {
-                let line = reason.lines().next().unwrap_or("");
-                eprintln!("  {:44} not available: {line}", probe.name);
+    fn take(&mut self, probe: Probe, mut measure: impl FnMut() -> Sample) {
+        self.take_all(|| vec![(probe, measure())]);
+    }
+
+    /// Measures, and again if the processors were moved meanwhile.
+    fn take_all(&mut self, mut measure: impl FnMut() -> Vec<(Probe, Sample)>) {
+        for attempt in 1..=ATTEMPTS {
+            let before = self.kind;
+            let measured = measure();
+            self.look();
+            let has_moved = self.kind != before;
+            if has_moved && attempt < ATTEMPTS {
+                eprintln!("  {} now, measuring again", self.kind);
+                continue;
             }
+            for (probe, sample) in measured {
+                let sample = match has_moved {
+                    true => Err("the processors were moved during each measurement".into()),
+                    false => sample,
+                };
+                print(probe, &sample);
+                self.samples.of_mut(before).add(probe, sample);
+            }
+            return;
         }
-        self.samples.add(probe, sample);
+    }
+
+    /// Adds what does not depend on the processors.
+    fn take_once(&mut self, probe: Probe, sample: Sample) {
+        print(probe, &sample);
+        for kind in Kind::ALL {
+            self.samples.of_mut(kind).add(probe, sample.clone());
+        }
+    }
+
+    /// Looks how far the processors are from each other.
+    fn look(&mut self) {
+        match raw::ring::half_round_trip() {
+            Ok(us) => {
+                self.kind = Kind::of(us);
+                self.samples.of_mut(self.kind).add(probes::RAW_RING, Ok(us));
+            }
+            Err(reason) => print(probes::RAW_RING, &Err(reason)),
+        }
     }
 
     fn next_port(&mut self) -> u16 {
@@ -331,7 +366,7 @@ impl Plan {
         {
             let (port, ends) = (self.next_port(), self.ends(path, hosts));
             self.take(workload.probe, || {
-                let (server, client) = ends?;
+                let (server, client) = ends.clone()?;
                 product::measure(workload, port, server, client)
             });
         }
@@ -347,7 +382,9 @@ impl Plan {
             (probes::TWO_THREADS_SHARED, 2, Sharing::Shared),
         ] {
             let host = ends.clone();
-            self.take(probe, || threads::rate(host?.0, &programs, count, sharing));
+            self.take(probe, || {
+                threads::rate(host.clone()?.0, &programs, count, sharing)
+            });
         }
     }
 
@@ -355,8 +392,12 @@ impl Plan {
     fn processes(&mut self, hosts: &Result<Hosts, String>) {
         let host = hosts.as_ref().map(|hosts| hosts.ends().0);
         let host = host.map_err(Clone::clone);
-        for (probe, sample) in processes::measure(host, &self.programs, &processes::POINTS) {
-            self.take(probe, || sample);
+        let programs = self.programs.clone();
+        for point in &processes::POINTS {
+            self.take_all(|| {
+                let point = std::slice::from_ref(point);
+                processes::measure(host.clone(), &programs, point)
+            });
         }
     }
 
@@ -395,10 +436,8 @@ impl Plan {
             });
         }
         for shared in shares::SHARED {
-            let seen = shared.measure(ends.clone(), &self.programs, self.scratch.path());
-            for (probe, sample) in seen {
-                self.take(probe, || sample);
-            }
+            let (programs, scratch) = (self.programs.clone(), self.scratch.path().to_owned());
+            self.take_all(|| shared.measure(ends.clone(), &programs, &scratch).into());
         }
         self.end_faults(hosts);
     }
@@ -415,21 +454,25 @@ impl Plan {
         let ends = self.ends(path, hosts);
         match (part, path) {
             (Part::Attach, Path::OneHost) => self.take(probes::DEVINFO_URDMA, || {
-                attach::through_urdma(ends?.0, LeasePolicy::Never)
+                attach::through_urdma(ends.clone()?.0, LeasePolicy::Never)
             }),
             (Part::Attach, Path::Leased) => self.take(probes::DEVINFO_LEASED, || {
-                attach::through_urdma(ends?.0, LeasePolicy::Require)
+                attach::through_urdma(ends.clone()?.0, LeasePolicy::Require)
             }),
             (Part::Idle, Path::OneHost) => {
-                let (application, daemon) = match ends {
-                    Ok((host, _)) => idle::application_and_daemon(host, &programs),
-                    Err(reason) => (Err(reason.clone()), Err(reason)),
-                };
-                self.take(probes::IDLE_APPLICATION, || application);
-                self.take(probes::IDLE_DAEMON, || daemon);
+                self.take_all(|| {
+                    let (application, daemon) = match ends.clone() {
+                        Ok((host, _)) => idle::application_and_daemon(host, &programs),
+                        Err(reason) => (Err(reason.clone()), Err(reason)),
+                    };
+                    vec![
+                        (probes::IDLE_APPLICATION, application),
+                        (probes::IDLE_DAEMON, daemon),
+                    ]
+                });
             }
             (Part::Idle, Path::Forwarded) => {
-                self.take(probes::IDLE_DAEMON_PORT, || idle::daemon(ends?.0));
+                self.take(probes::IDLE_DAEMON_PORT, || idle::daemon(ends.clone()?.0));
             }
             (Part::Memory, Path::OneHost) => {
                 self.take(probes::RESIDENT_PLAIN, || idle::plain_memory(&programs));
@@ -437,13 +480,23 @@ impl Plan {
                     idle::attached_memory(ends.clone()?.0, LeasePolicy::Never, &programs)
                 });
                 self.take(probes::RESIDENT_QP, || {
-                    idle::queue_pair_memory(ends?.0, &programs)
+                    idle::queue_pair_memory(ends.clone()?.0, &programs)
                 });
             }
             (Part::Memory, Path::Leased) => self.take(probes::RESIDENT_LEASED, || {
-                idle::attached_memory(ends?.0, LeasePolicy::Require, &programs)
+                idle::attached_memory(ends.clone()?.0, LeasePolicy::Require, &programs)
             }),
             _ => {}
+        }
+    }
+}
+
+fn print(probe: Probe, sample: &Sample) {
+    match sample {
+        Ok(value) => eprintln!("  {:44} {value:10.2} {}", probe.name, probe.unit.sign()),
+        Err(reason) => {
+            let line = reason.lines().next().unwrap_or("");
+            eprintln!("  {:44} not available: {line}", probe.name);
         }
     }
 }

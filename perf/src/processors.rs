@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::probes::RAW_RING;
 use crate::samples::Samples;
@@ -16,16 +16,28 @@ use crate::samples::Samples;
 /// geometric mean of the two, so that noise has to exceed a factor of 1.8 to change the answer.
 const NEAR_BELOW_US: f64 = 0.137;
 
-/// The kind of machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// How far the processors are from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// The processors share a cache.
+    /// They share a cache.
     Near,
     /// They do not.
     Far,
-    /// The rounds differ, and the medians mix both kinds.
-    Mixed,
+}
+
+impl Kind {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Near, Self::Far];
+
+    /// The kind by half a round trip through the raw ring, in microseconds.
+    pub fn of(raw_ring_us: f64) -> Self {
+        if raw_ring_us < NEAR_BELOW_US {
+            Self::Near
+        } else {
+            Self::Far
+        }
+    }
 }
 
 impl Display for Kind {
@@ -33,63 +45,65 @@ impl Display for Kind {
         f.write_str(match self {
             Self::Near => "near processors",
             Self::Far => "far processors",
-            Self::Mixed => "near and far processors",
         })
     }
 }
 
-/// What the raw ring says about the processors.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Processors {
-    /// The kind of machine.
-    pub kind: Kind,
-    /// Least and greatest half round trip of all rounds.
-    pub raw_ring_us: (f64, f64),
+/// The samples of each kind. A virtual machine may change its kind from second to second, so each
+/// measurement is between two looks at the raw ring, and counts for the kind that both have seen.
+#[derive(Debug, Default)]
+pub struct ByKind {
+    near: Samples,
+    far: Samples,
 }
 
-impl Processors {
-    /// Judges by the raw ring of each round; `None` when it was not measured.
-    pub fn of(samples: &Samples) -> Option<Self> {
-        let values = samples.values(RAW_RING);
-        let least = values.iter().copied().reduce(f64::min)?;
-        let most = values.iter().copied().reduce(f64::max)?;
-        let is_near = |us: f64| us < NEAR_BELOW_US;
-        let kind = match (is_near(least), is_near(most)) {
-            (true, true) => Kind::Near,
-            (true, false) | (false, true) => Kind::Mixed,
-            (false, false) => Kind::Far,
-        };
-        Some(Self {
-            kind,
-            raw_ring_us: (least, most),
-        })
+impl ByKind {
+    /// The samples of a kind.
+    pub fn of(&self, kind: Kind) -> &Samples {
+        match kind {
+            Kind::Near => &self.near,
+            Kind::Far => &self.far,
+        }
+    }
+
+    /// The samples of a kind.
+    pub fn of_mut(&mut self, kind: Kind) -> &mut Samples {
+        match kind {
+            Kind::Near => &mut self.near,
+            Kind::Far => &mut self.far,
+        }
+    }
+
+    /// The kinds that were seen, the one with more looks first.
+    pub fn kinds(&self) -> Vec<Kind> {
+        let looks = |kind: &Kind| self.of(*kind).values(RAW_RING).len();
+        let mut kinds = Kind::ALL.to_vec();
+        kinds.retain(|kind| looks(kind) > 0);
+        kinds.sort_by_key(|kind| std::cmp::Reverse(looks(kind)));
+        kinds
     }
 }
 
-impl Display for Processors {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (least, most) = self.raw_ring_us;
-        write!(f, "{}: raw ring {least:.3} to {most:.3} us", self.kind)
-    }
+/// Least and greatest half round trip that was seen of a kind, in microseconds.
+pub fn range(samples: &Samples) -> Option<(f64, f64)> {
+    let values = samples.values(RAW_RING);
+    let least = values.iter().copied().reduce(f64::min)?;
+    let most = values.iter().copied().reduce(f64::max)?;
+    Some((least, most))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn kind(values: &[f64]) -> Option<Kind> {
-        let mut samples = Samples::default();
-        for value in values {
-            samples.add(RAW_RING, Ok(*value));
-        }
-        Processors::of(&samples).map(|processors| processors.kind)
-    }
-
     #[test]
-    fn kind_is_that_of_every_round() {
-        assert_eq!(kind(&[]), None);
-        assert_eq!(kind(&[0.075, 0.1]), Some(Kind::Near));
-        assert_eq!(kind(&[0.25, 0.6]), Some(Kind::Far));
-        assert_eq!(kind(&[0.074, 0.25, 0.075]), Some(Kind::Mixed));
+    fn kinds_are_those_seen_the_more_frequent_first() {
+        let mut samples = ByKind::default();
+        assert!(samples.kinds().is_empty());
+        for us in [0.25, 0.075, 0.1] {
+            samples.of_mut(Kind::of(us)).add(RAW_RING, Ok(us));
+        }
+        assert_eq!(samples.kinds(), [Kind::Near, Kind::Far]);
+        assert_eq!(range(samples.of(Kind::Near)), Some((0.075, 0.1)));
     }
 }

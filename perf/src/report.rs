@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::lines::Chart;
 use crate::lossy;
-use crate::processors::{Kind, Processors};
-use crate::rows::Row;
-use crate::samples::Samples;
+use crate::processors::{range, Kind};
+use crate::rows::{self, Row};
+use crate::samples::{Samples, NOT_MEASURED};
 use crate::spec::Goal;
 
 /// The result of one call.
@@ -17,16 +17,39 @@ use crate::spec::Goal;
 pub struct Report<'a> {
     /// Processor model and number of cores.
     pub machine: String,
-    /// Whether its processors are near each other, if the raw ring could be measured.
-    pub processors: Option<Processors>,
     /// Number of rounds.
     pub rounds: usize,
+    /// What was measured with processors of each kind that was seen.
+    pub sections: Vec<Section<'a>>,
+}
+
+/// What was measured with processors of one kind.
+#[derive(Debug, Serialize)]
+pub struct Section<'a> {
+    /// The kind.
+    pub kind: Kind,
     /// The comparisons.
-    pub rows: &'a [Row],
+    pub rows: Vec<Row>,
     /// Goodput over loss, next to go-back-N.
-    pub loss: &'a [Chart],
+    pub loss: Vec<Chart>,
     /// All values.
     pub samples: &'a Samples,
+}
+
+impl<'a> Section<'a> {
+    /// The section of a kind; without the rows of which nothing was measured, unless `is_whole`.
+    pub fn new(kind: Kind, samples: &'a Samples, is_whole: bool) -> Self {
+        let mut rows = rows::evaluate(samples);
+        if !is_whole {
+            rows.retain(|row| row.why_not() != Some(NOT_MEASURED));
+        }
+        Self {
+            kind,
+            rows,
+            loss: lossy::charts(samples),
+            samples,
+        }
+    }
 }
 
 /// What is read of a report that was written as JSON.
@@ -34,6 +57,15 @@ pub struct Report<'a> {
 pub struct Saved {
     /// Processor model and number of cores.
     pub machine: String,
+    /// What was measured with processors of each kind.
+    pub sections: Vec<SavedSection>,
+}
+
+/// What is read of a section.
+#[derive(Debug, Deserialize)]
+pub struct SavedSection {
+    /// The kind.
+    pub kind: Kind,
     /// All values.
     pub samples: Samples,
 }
@@ -78,22 +110,25 @@ fn verdict(row: &Row) -> &'static str {
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}; medians of {} rounds", self.machine, self.rounds)?;
-        let what = match self.processors {
-            Some(processors) => {
-                writeln!(f, "{processors}")?;
-                if processors.kind == Kind::Mixed {
-                    writeln!(f, "the processors changed between rounds: measure again")?;
-                }
-                format!("what, {}", processors.kind)
-            }
-            None => "what".to_owned(),
-        };
+        if self.sections.len() > 1 {
+            writeln!(f, "the processors were near each other and far apart")?;
+        }
+        self.sections.iter().try_for_each(|section| section.fmt(f))
+    }
+}
+
+impl Display for Section<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some((least, most)) = range(self.samples) {
+            writeln!(f, "{}: raw ring {least:.3} to {most:.3} us", self.kind)?;
+        }
+        let what = format!("what, {}", self.kind);
         writeln!(
             f,
             "{what:46} {:>18} {:>18} {:>10} {:>8}  verdict",
             "urdma", "limit or peer", "result", "goal"
         )?;
-        for row in self.rows {
+        for row in &self.rows {
             writeln!(
                 f,
                 "{:46} {:>18} {:>18} {:>10} {:>8}  {}",
@@ -105,7 +140,7 @@ impl Display for Report<'_> {
                 verdict(row)
             )?;
         }
-        f.write_str(&lossy::table(self.loss))?;
+        f.write_str(&lossy::table(&self.loss))?;
         let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (probe, reason) in self.samples.failures() {
             reasons.entry(reason.trim()).or_default().push(probe);
@@ -122,7 +157,6 @@ impl Display for Report<'_> {
 mod tests {
     use super::*;
     use crate::probes;
-    use crate::rows::evaluate;
 
     #[test]
     fn report_shows_values_verdicts_and_reasons() {
@@ -130,25 +164,36 @@ mod tests {
         samples.add(probes::SEND_ONE_HOST, Ok(0.5));
         samples.add(probes::RAW_RING, Ok(0.2));
         samples.add(probes::MEMIF_LATENCY, Err("no DPDK here".into()));
-        let rows = evaluate(&samples);
         let report = Report {
             machine: "m".into(),
-            processors: Processors::of(&samples),
             rounds: 1,
-            loss: &[],
-            rows: &rows,
-            samples: &samples,
+            sections: vec![Section::new(Kind::Far, &samples, true)],
         };
         let text = report.to_string();
         assert!(text.contains("2.50 x") && text.contains("MISSED"));
         assert!(text.contains("not available: no DPDK here"));
         assert!(text.contains("\nfar processors: raw ring 0.200 to 0.200 us\nwhat, far"));
         let json = serde_json::to_value(&report).unwrap_or_default();
-        assert_eq!(json["rows"][0]["met"], false);
-        assert_eq!(json["processors"]["kind"], "far");
-        assert_eq!(json["samples"][probes::RAW_RING.name]["values"][0], 0.2);
+        let section = &json["sections"][0];
+        assert_eq!(section["rows"][0]["met"], false);
+        assert_eq!(section["kind"], "far");
+        assert_eq!(section["samples"][probes::RAW_RING.name]["values"][0], 0.2);
         let saved: Saved = serde_json::from_value(json).unwrap();
         assert_eq!(saved.machine, "m");
-        assert_eq!(saved.samples.median(probes::SEND_ONE_HOST), Ok(0.5));
+        let samples = &saved.sections[0].samples;
+        assert_eq!(samples.median(probes::SEND_ONE_HOST), Ok(0.5));
+    }
+
+    #[test]
+    fn section_of_some_parts_has_only_what_was_measured() {
+        let mut samples = Samples::default();
+        samples.add(probes::RAW_RING, Ok(0.07));
+        samples.add(probes::SEND_ONE_HOST, Ok(0.1));
+        let section = Section::new(Kind::Near, &samples, false);
+        let names: Vec<_> = section.rows.iter().map(|row| &row.name).collect();
+        assert!(
+            section.rows.len() < rows::evaluate(&samples).len(),
+            "{names:?}"
+        );
     }
 }

@@ -6,14 +6,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use urdma_harness::Failure;
-use urdma_perf::lines::{self, Chart};
+use urdma_perf::lines;
+use urdma_perf::lossy;
 use urdma_perf::part::Part;
 use urdma_perf::plan::Plan;
 use urdma_perf::plot::PICTURES;
-use urdma_perf::processors::Processors;
-use urdma_perf::report::{machine, Report, Saved};
-use urdma_perf::samples::{Samples, NOT_MEASURED};
-use urdma_perf::{lossy, rows};
+use urdma_perf::processors::Kind;
+use urdma_perf::report::{machine, Report, Saved, Section};
+use urdma_perf::samples::Samples;
 
 /// Measures urdma next to raw limits of this machine and to its peers
 #[derive(Debug, Parser)]
@@ -57,18 +57,17 @@ fn measure(arguments: &Arguments) -> Result<(), Failure> {
         eprintln!("round {round} of {}", arguments.rounds);
         plan.round(round);
     }
-    let mut rows = rows::evaluate(plan.samples());
-    if !arguments.only.is_empty() {
-        rows.retain(|row| row.why_not() != Some(NOT_MEASURED));
-    }
-    let loss = lossy::charts(plan.samples());
+    let samples = plan.samples();
+    let is_whole = arguments.only.is_empty();
+    // All rows of the kind that was seen more often, those that were measured of the other.
+    let sections = samples.kinds().into_iter().enumerate();
+    let sections = sections
+        .map(|(at, kind)| Section::new(kind, samples.of(kind), is_whole && at == 0))
+        .collect();
     let report = Report {
         machine: machine(),
-        processors: Processors::of(plan.samples()),
         rounds: arguments.rounds.into(),
-        rows: &rows,
-        loss: &loss,
-        samples: plan.samples(),
+        sections,
     };
     println!("\n{report}");
     write(&arguments.out, &report)
@@ -81,7 +80,10 @@ fn write(directory: &Path, report: &Report<'_>) -> Result<(), Failure> {
     let path = directory.join("perf.json");
     fs::write(&path, json)?;
     println!("written: {}", path.display());
-    draw(directory, &report.machine, report.samples, report.loss)
+    match report.sections.first() {
+        Some(section) => draw(directory, &report.machine, section.kind, section.samples),
+        None => Ok(()),
+    }
 }
 
 /// Draws the plots of a report that an earlier call has written.
@@ -89,22 +91,21 @@ fn redraw(report: &Path, directory: &Path) -> Result<(), Failure> {
     fs::create_dir_all(directory)?;
     let saved: Saved = serde_json::from_slice(&fs::read(report)?)
         .map_err(|error| Failure::new(format!("{}: {error}", report.display())))?;
-    let loss = lossy::charts(&saved.samples);
-    draw(directory, &saved.machine, &saved.samples, &loss)
+    match saved.sections.first() {
+        Some(section) => draw(directory, &saved.machine, section.kind, &section.samples),
+        None => Err(Failure::new(format!("{}: no values", report.display()))),
+    }
 }
 
-/// Writes the plots for which there are values.
-fn draw(directory: &Path, machine: &str, samples: &Samples, loss: &[Chart]) -> Result<(), Failure> {
+/// Writes the plots for which there are values, of the kind of processors that was seen more often.
+fn draw(directory: &Path, machine: &str, kind: Kind, samples: &Samples) -> Result<(), Failure> {
     let write = |file: &str, svg: String| -> Result<(), Failure> {
         let path = directory.join(file);
         fs::write(&path, svg)?;
         println!("written: {}", path.display());
         Ok(())
     };
-    let machine = match Processors::of(samples) {
-        Some(processors) => format!("{machine}, {}", processors.kind),
-        None => machine.to_owned(),
-    };
+    let machine = format!("{machine}, {kind}");
     for picture in PICTURES {
         let rounds = picture.rounds(samples);
         if rounds > 0 {
@@ -112,9 +113,10 @@ fn draw(directory: &Path, machine: &str, samples: &Samples, loss: &[Chart]) -> R
             write(picture.file, svg)?;
         }
     }
+    let loss = lossy::charts(samples);
     if !loss.is_empty() {
         let subtitle = subtitle(&machine, lossy::rounds(samples));
-        write("loss.svg", lines::svg(loss, &subtitle)?)?;
+        write("loss.svg", lines::svg(&loss, &subtitle)?)?;
     }
     Ok(())
 }

@@ -281,7 +281,7 @@ mod tests {
         };
         let silence = |wait_ns: u64| {
             let mut recovery = Recovery::new();
-            recovery.start(PathTiming::NETWORK, &params);
+            recovery.start(&params);
             recovery.on_sent(Time::ZERO, true);
             let mut waited_ns = 0;
             loop {

@@ -345,7 +345,6 @@ impl Exchange {
     }
 
     fn post_sends<E: Ends>(&mut self, ends: &mut E, end: usize) {
-        let now = ends.now();
         while self.sides[end].posted < self.sides[end].operations.len() {
             if self.rng.below(4) == 0 {
                 return;
