@@ -221,10 +221,9 @@ impl DataPlane {
     /// none.
     fn take_polled(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
-        for at in 0..self.channels.open.to_poll() {
-            let Some(slot) = self.channels.open.polled(at) else {
-                break;
-            };
+        let mut at = 0;
+        while let Some(slot) = self.channels.open.polled(at) {
+            at += 1;
             let taken = self.take_burst(now_ns, slot);
             self.channels.open.note(slot, taken > 0);
             worked |= taken > 0;

@@ -191,29 +191,27 @@ impl Shard {
     pub(super) fn receive_polled(&mut self, info: &Info, empty_polls: u32) -> usize {
         let mut taken = 0;
         let mut at = 0;
-        while at < self.channels.open.to_poll() {
-            let Some(slot) = self.channels.open.polled(at) else {
-                break;
-            };
+        while let Some(slot) = self.channels.open.polled(at) {
             at += 1;
             let of_channel = self.receive_from(info, slot);
-            self.channels.open.note(slot, of_channel > 0);
             taken += of_channel;
-            if of_channel == 0 {
-                self.read_counts_if_due(slot, empty_polls);
-            }
+            let came = of_channel > 0 || self.read_counts_if_due(slot, empty_polls);
+            self.channels.open.note(slot, came);
         }
         taken
     }
 
-    /// Reads the counts of a channel from which nothing came, if no answer will bring them.
+    /// Reads the counts of a channel from which nothing came, if no answer will bring them; whether
+    /// requests completed.
     #[inline]
-    fn read_counts_if_due(&mut self, slot: SlotId, empty_polls: u32) {
-        if self.channels.wants_counts(slot, empty_polls) && self.read_counts(slot) {
+    fn read_counts_if_due(&mut self, slot: SlotId, empty_polls: u32) -> bool {
+        let came = self.channels.wants_counts(slot, empty_polls) && self.read_counts(slot);
+        if came {
             if let Some(peer) = self.channels.entry_mut(slot) {
                 peer.note_completed(false);
             }
         }
+        came
     }
 
     /// Takes a burst of messages from the channel of a slot's process.
