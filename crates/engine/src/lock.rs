@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Pauses of the processor before the first look and the longest, a few microseconds.
-const PAUSES: (u32, u32) = (16, 128);
+const PAUSES: (u32, u32) = (64, 512);
 /// Looks before the first yield.
 const LOOKS_TO_YIELD: u32 = 32;
 

@@ -13,6 +13,8 @@ use crate::xrc::{FileId, XrcDomain, XrcMembership};
 
 /// Polls in a row that may find the lock taken before the processor is yielded.
 const CONTENDED_POLLS_MAX: u32 = 32;
+/// Pauses of the processor after such a poll, a few microseconds.
+const CONTENDED_PAUSES: u32 = 256;
 
 impl Engine {
     /// A new completion queue.
@@ -114,6 +116,10 @@ impl Engine {
 
     #[cold]
     fn count_contention(&self) {
+        // Each look takes the lock's cache line from the thread that makes progress.
+        for _ in 0..CONTENDED_PAUSES {
+            std::hint::spin_loop();
+        }
         let polls = self.contended_polls.load(Ordering::Relaxed) + 1;
         if polls >= CONTENDED_POLLS_MAX {
             self.contended_polls.store(0, Ordering::Relaxed);
