@@ -1,6 +1,6 @@
 //! Which of many channels a poll looks at: those on which something came a moment ago, and of those
-//! on which something came lately, and of the rest, a few in turn. A look at an idle channel is a few
-//! cache misses, so a poll that has found something seldom looks at the latter.
+//! on which something came lately, and of the rest, a few in turn. A look at an idle channel is a
+//! few cache misses, so a poll that has found something seldom looks at the latter.
 
 /// Members of each class but the first that one poll looks at.
 const IN_TURN: usize = 2;
@@ -83,17 +83,29 @@ impl<T: Copy + PartialEq> Rota<T> {
     /// The `at`th member that a poll looks at; `None` when it has looked at all.
     #[inline]
     pub fn polled(&mut self, at: usize) -> Option<T> {
-        self.at = at;
-        if at >= self.begins[0] {
-            if self.begins[0] == self.members.len() || self.is_busy(at) {
-                return self.end();
-            }
-            self.at = match self.in_turn(at - self.begins[0]) {
-                Some(place) => place,
-                None => return self.end(),
-            };
+        if at < self.begins[0] {
+            self.at = at;
+            return self.get(at);
         }
-        self.get(self.at)
+        if self.begins[0] == self.members.len() {
+            return None;
+        }
+        self.other(at)
+    }
+
+    /// As [`Rota::polled`], of another class than the first.
+    fn other(&mut self, at: usize) -> Option<T> {
+        let place = if self.is_busy(at) {
+            None
+        } else {
+            self.in_turn(at - self.begins[0])
+        };
+        let Some(place) = place else {
+            self.came = false;
+            return None;
+        };
+        self.at = place;
+        self.get(place)
     }
 
     /// Whether the poll ends with the first class, the members of which are those before `at`.
@@ -101,12 +113,6 @@ impl<T: Copy + PartialEq> Rota<T> {
         let is_busy = self.came && at == self.begins[0] && self.busy_polls < BUSY_POLLS;
         self.busy_polls = if is_busy { self.busy_polls + 1 } else { 0 };
         is_busy
-    }
-
-    #[inline]
-    fn end(&mut self) -> Option<T> {
-        self.came = false;
-        None
     }
 
     /// The place of the `at`th member that a poll looks at beside the first class.

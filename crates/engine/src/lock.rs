@@ -3,8 +3,8 @@
 //! its looks.
 //!
 //! The lock is not fair on purpose. What it protects follows it from one processor's cache to the
-//! other's, which takes longer than most calls do. A waiter that looks rarely leaves the lock to the
-//! thread whose cache has it for several calls in a row.
+//! other's, which takes longer than most calls do. A waiter that looks rarely leaves the lock to
+//! the thread whose cache has it for several calls in a row.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Pauses of the processor before the first look and the longest, a few microseconds.
 const PAUSES: (u32, u32) = (64, 512);
 /// Looks before the first yield.
-const LOOKS_TO_YIELD: u32 = 32;
+const LOOKS_TO_YIELD: u32 = 4;
 
 /// A lock around a value; a waiting thread yields the processor.
 #[derive(Debug)]

@@ -7,9 +7,9 @@
 //! Unsafe code of the engine that touches application memory or packets is in this file,
 //! `checked_copy.rs`, `address.rs`, `packet_body.rs`, `lease.rs` and the calls of `PacketBody::new`
 //! in `messages.rs` and `packets.rs`. Other unsafe code is in `lock.rs` (the value that the lock
-//! protects), `control_socket.rs` (a socket that is not always closed), and around calls of the C
-//! library, the allocation of zeroes (`qp.rs`) and the reading of the clock's counter (`attach.rs`, `background.rs`, `clock.rs`,
-//! `control_socket.rs`, `events.rs`, `random.rs`, `thread.rs`).
+//! protects), `control_socket.rs` (a socket that is not always closed), `qp.rs` (an allocation of
+//! zeroes), and around calls of the C library and the reading of the clock's counter (`attach.rs`,
+//! `background.rs`, `clock.rs`, `control_socket.rs`, `events.rs`, `random.rs`, `thread.rs`).
 
 use std::sync::Arc;
 

@@ -553,8 +553,8 @@ impl RecvQueue {
         &self.wqes[slot32(index, self.mask)]
     }
 
-    /// The only element of the oldest request, if there is one with one element that is of no shared
-    /// queue.
+    /// The only element of the oldest request, if there is one with one element, and it is of no
+    /// shared queue.
     #[inline(always)]
     pub(super) fn oldest_plain(&self) -> Option<Sge> {
         let wqe = self.get(self.head);

@@ -3,9 +3,9 @@
 //!
 //! A request that [`Connection::fits_cell`] is posted and written at once, and ends in the same
 //! state as by `post_send`, `plan_message` and `write_message`, which look at it three times. A
-//! message that [`Connection::takes_in_cell`] has the same effect as by `handle_message`. The driver
-//! copies the payload, so that neither needs a [`super::super::host::Host`]. Whatever these two
-//! decline goes the general way.
+//! message that [`Connection::takes_in_cell`] has the same effect as by `handle_message`. The
+//! driver copies the payload, so that neither needs a [`super::super::host::Host`]. Whatever these
+//! two decline goes the general way.
 
 use super::super::connection::Connection;
 use super::super::qp_state::QpState;
