@@ -262,6 +262,7 @@ impl Engine {
         self.sleep_control.wake_at.store(until, Ordering::SeqCst);
         shard.await_counts();
         shard.channels.listen(bells);
+        self.sleep_control.listens();
         until.max(1)
     }
 

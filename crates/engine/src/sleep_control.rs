@@ -196,7 +196,7 @@ impl SleepControl {
         }
     }
 
-    /// Wakes the thread, once until it has woken up.
+    /// Wakes the thread, once until it has listened again.
     pub(super) fn kick(&self) {
         if !self.kicked.swap(true, Ordering::SeqCst) {
             self.page.unpark();
@@ -223,6 +223,33 @@ impl SleepControl {
             }
         }
         self.wake_at.store(0, Ordering::SeqCst);
+    }
+
+    /// The thread has read its bells before it sleeps, and has not yet released the lock: what is
+    /// changed from now on wakes it. A kick before that has changed the bell that was read, and must
+    /// not stand for later ones.
+    pub(super) fn listens(&self) {
         self.kicked.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use urdma_channel::Parked;
+
+    // A process that was offered a channel slept on, and the first message over it waited.
+    #[test]
+    fn kick_after_the_thread_listened_wakes_it_whatever_came_before() {
+        let page = Arc::new(OwnPage::create().unwrap().0);
+        let control = SleepControl::new(Arc::clone(&page));
+        let mut bells = Bells::default();
+        control.kick();
+        page.listen(&mut bells);
+        control.listens();
+        control.kick();
+        let parked = page.park(&bells, Some(Duration::from_secs(10)), || false);
+        assert_eq!(parked, Parked::Woken);
     }
 }
