@@ -146,6 +146,16 @@ impl<S: Steps> Channel<S> {
         }
     }
 
+    /// As [`Channel::settle`], of all messages but the last that was taken: before an answer to that
+    /// one is written, so that its count has what it does not refuse.
+    pub fn settle_before_last(&mut self) {
+        let taken = self.incoming().map_or(0, Incoming::taken);
+        if taken > self.outgoing.settled() + 1 {
+            // C5-1
+            self.outgoing.store_counts(taken - 1);
+        }
+    }
+
     /// Reads the peer's counts: frees cells and frames, and hands the owners of settled messages to
     /// `completed`, unless messages must be taken first.
     pub fn complete(&mut self, completed: impl FnMut(u32)) {

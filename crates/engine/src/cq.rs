@@ -8,7 +8,7 @@
 //! is asked to wait. Pushes happen under the engine's lock, pops do not. Both take the queue's own
 //! lock (order: engine, queue).
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use super::clock;
@@ -62,6 +62,9 @@ pub struct Cq {
     home: Option<SlotId>,
     /// Completions that wait; written under the lock, to be looked at without it.
     waiting: AtomicUsize,
+    /// A push has more to do than to store: the queue is armed or keeps times. Written under the
+    /// lock.
+    is_watched: AtomicBool,
     /// Queue pairs that use it, counted once per queue.
     users: AtomicU32,
     ring: SpinLock<Ring>,
@@ -102,8 +105,6 @@ struct Ring {
     head: usize,
     len: usize,
     armed: Option<Notify>,
-    /// A push has more to do than to store: the queue is armed or keeps times.
-    is_watched: bool,
     /// What the application asked for.
     depth: u32,
     /// What the attached queues need.
@@ -136,6 +137,7 @@ impl Cq {
             cookie: config.cookie,
             home,
             waiting: AtomicUsize::new(0),
+            is_watched: AtomicBool::new(config.keeps_time),
             users: AtomicU32::new(0),
             ring: SpinLock::new(Ring {
                 entries: Box::default(),
@@ -146,7 +148,6 @@ impl Cq {
                 head: 0,
                 len: 0,
                 armed: None,
-                is_watched: config.keeps_time,
                 depth: config.depth,
                 reserved: 0,
                 shared_users: 0,
@@ -236,8 +237,12 @@ impl Cq {
         ring.entries[at] = *completion;
         ring.len += 1;
         self.waiting.store(ring.len, Ordering::Release);
-        if ring.is_watched {
-            let raises_event = ring.note_pushed(at, completion.completion.solicited);
+        if self.is_watched.load(Ordering::Relaxed) {
+            let solicited = completion.completion.solicited;
+            let raises_event = ring.note_pushed(at, solicited);
+            if raises_event {
+                self.is_watched.store(ring.keeps_time, Ordering::Relaxed);
+            }
             drop(ring);
             if raises_event {
                 self.notify();
@@ -256,6 +261,13 @@ impl Cq {
     #[inline]
     pub(super) fn has_completions(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether no completion waits, and nobody but a poll has to learn of the next one. The caller
+    /// has the lock of an engine, which [`super::Engine::req_notify_cq`] takes after arming.
+    #[inline(always)]
+    pub(super) fn is_plainly_empty(&self) -> bool {
+        !self.has_completions() && !self.is_watched.load(Ordering::Relaxed)
     }
 
     /// Removes up to `max` completions, oldest first.
@@ -291,7 +303,7 @@ impl Cq {
         if ring.armed != Some(Notify::Any) {
             ring.armed = Some(notify);
         }
-        ring.is_watched = true;
+        self.is_watched.store(true, Ordering::Relaxed);
     }
 
     /// Whether the application waits for send completions of the engine in a slot without making
@@ -350,7 +362,6 @@ impl Ring {
         };
         if raises_event {
             self.armed = None;
-            self.is_watched = self.keeps_time;
         }
         raises_event
     }

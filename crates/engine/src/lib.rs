@@ -93,6 +93,7 @@ mod control;
 mod control_socket;
 mod cq;
 mod datagram;
+mod direct;
 mod engine;
 mod events;
 mod in_process;

@@ -22,6 +22,7 @@ use urdma_channel::{DeliveryRecord, OwnRecords};
 use urdma_types::Psn;
 
 use super::address::{atomic_at, pointer, store_last};
+use super::direct::Direct;
 use super::events::{AsyncEvent, AsyncKind};
 use super::mr::MrTable;
 use super::note::Note;
@@ -160,18 +161,26 @@ pub(super) fn write_one(
 
 /// A send request has completed.
 #[inline(always)]
-pub(super) fn complete_send(qp: &Qp, counts: &mut Counts, remote_qpn: u32, completion: Completion) {
+pub(super) fn complete_send(
+    direct: &mut Direct,
+    (qp, counts): (&Qp, &mut Counts),
+    remote_qpn: u32,
+    completion: Completion,
+) {
     counts.send_pushed = counts.send_pushed.wrapping_add(1);
-    qp.send_cq()
-        .push(&qp.work_completion(remote_qpn, completion));
+    direct.push(qp.send_cq(), &qp.work_completion(remote_qpn, completion));
 }
 
 /// A receive request has completed.
 #[inline(always)]
-pub(super) fn complete_recv(qp: &Qp, counts: &mut Counts, remote_qpn: u32, completion: Completion) {
+pub(super) fn complete_recv(
+    direct: &mut Direct,
+    (qp, counts): (&Qp, &mut Counts),
+    remote_qpn: u32,
+    completion: Completion,
+) {
     counts.recv_pushed = counts.recv_pushed.wrapping_add(1);
-    qp.recv_cq()
-        .push(&qp.work_completion(remote_qpn, completion));
+    direct.push(qp.recv_cq(), &qp.work_completion(remote_qpn, completion));
 }
 
 impl QpHost<'_> {
@@ -517,11 +526,14 @@ impl<'a> Host for QpHost<'a> {
     // A part of its callers, as `Cq::push` is of it.
     #[inline(always)]
     fn complete(&mut self, completion: Completion) {
-        if completion.is_send() {
-            complete_send(self.qp, self.counts, self.remote_qpn, completion);
+        let cq = if completion.is_send() {
+            self.counts.send_pushed = self.counts.send_pushed.wrapping_add(1);
+            self.qp.send_cq()
         } else {
-            complete_recv(self.qp, self.counts, self.remote_qpn, completion);
-        }
+            self.counts.recv_pushed = self.counts.recv_pushed.wrapping_add(1);
+            self.qp.recv_cq()
+        };
+        cq.push(&self.qp.work_completion(self.remote_qpn, completion));
     }
 
     #[cold]

@@ -291,7 +291,14 @@ impl Shard {
         self.counters.received += 1;
         if let Some(completion) = entry.conn.took_in_cell(&head, payload.len()) {
             let remote_qpn = entry.attributes.remote_qpn;
-            complete_recv(&entry.qp, &mut entry.counts, remote_qpn, completion);
+            if !self.direct.takes(entry.qp.recv_cq()) {
+                // C5-1: a thread that looks into the ring may end the process at once.
+                if let Some(channel) = self.channels.get_mut(slot) {
+                    channel.settle();
+                }
+            }
+            let ends = (&*entry.qp, &mut entry.counts);
+            complete_recv(&mut self.direct, ends, remote_qpn, completion);
         }
         true
     }
@@ -330,6 +337,9 @@ impl Shard {
             self.take_message(slot, &cell[..len], frame_octets, &body)?
         {
             self.write_answer(slot, &answer);
+        }
+        if let Some(channel) = self.channels.get_mut(slot) {
+            channel.settle();
         }
         Ok(1)
     }
@@ -376,6 +386,7 @@ impl Shard {
         let Some(channel) = self.channels.get_mut(slot) else {
             return;
         };
+        channel.settle_before_last();
         if let Some(mut room) = channel.begin(Kind::Answer, 0) {
             let octets = answer.octets();
             room.octets_mut()[..octets.len()].copy_from_slice(octets);
@@ -447,11 +458,11 @@ impl Shard {
             let Some(entry) = entry.filter(|entry| entry.is_over(slot)) else {
                 continue;
             };
-            let (qp, counts) = (&entry.qp, &mut entry.counts);
+            let (qp, counts) = (&*entry.qp, &mut entry.counts);
             let remote_qpn = entry.attributes.remote_qpn;
             if entry.conn.settles_plainly() {
                 while let Some(completion) = entry.conn.next_settled(end) {
-                    complete_send(qp, counts, remote_qpn, completion);
+                    complete_send(&mut self.direct, (qp, counts), remote_qpn, completion);
                 }
             } else {
                 settle_aside(entry, &mut self.regions, &mut self.notes, end);

@@ -48,7 +48,8 @@ impl Shard {
             self.publish();
             return;
         }
-        if taken <= PUT_OFF_MAX && !self.is_put_off && is_found() {
+        let has_found = self.direct.has_any() || is_found();
+        if taken <= PUT_OFF_MAX && !self.is_put_off && has_found {
             self.is_put_off = true;
         } else {
             self.flush();

@@ -19,6 +19,7 @@ use super::batch::Batch;
 use super::capture::Capture;
 use super::channels::{Channels, PeerChannel, Watch};
 use super::datagram::DatagramTable;
+use super::direct::Direct;
 use super::index_table::{IndexAllocator, IndexTable};
 use super::lease::LeasedQueue;
 use super::memory::Delivery;
@@ -91,6 +92,8 @@ pub(super) struct Shard {
     /// The delivery records of this process, if there is an urdmad to read them.
     pub(super) records: Option<Arc<OwnRecords>>,
     pub(super) batch: Batch,
+    /// Completions for the poll that has the lock.
+    pub(super) direct: Direct,
     pub(super) watch: Watch,
     pub(super) lease: Option<Box<LeasedQueue>>,
     pub(super) capture: Option<Box<Capture>>,
@@ -155,6 +158,7 @@ impl Shard {
             channels,
             records,
             batch: Batch::default(),
+            direct: Direct::default(),
             watch: Watch::default(),
             lease: None,
             capture: None,

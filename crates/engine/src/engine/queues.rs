@@ -80,13 +80,14 @@ impl Engine {
             }
             take(wc);
         };
+        let mut taken = 0;
         if !cq.has_completions() || self.has_batch.load(Ordering::Relaxed) {
-            self.progress_for_poll(cq);
-            if !cq.has_completions() {
-                return Ok(0);
+            taken = self.progress_for_poll(cq, max, &mut counted);
+            if taken == max || !cq.has_completions() {
+                return Ok(taken);
             }
         }
-        Ok(cq.pop(max, &mut counted))
+        Ok(taken + cq.pop(max - taken, &mut counted))
     }
 
     /// Counts a polled completion of another lane's queue pair.
@@ -98,20 +99,25 @@ impl Engine {
         }
     }
 
+    /// Makes progress; returns the number of completions that went directly to `take`.
     #[inline]
-    fn progress_for_poll(&self, cq: &Cq) {
+    fn progress_for_poll(&self, cq: &Cq, max: usize, take: impl FnMut(&WorkCompletion)) -> usize {
         let Some(mut shard) = self.shard.try_lock() else {
             self.count_contention();
-            return;
+            return 0;
         };
+        shard.direct.begin(cq, max);
         if self.has_batch.load(Ordering::Relaxed) {
             self.has_batch.store(false, Ordering::Relaxed);
         }
         shard.progress_for_poll(&self.info, || cq.has_completions());
-        if self.sleep_control.polled(&mut shard, cq.has_completions()) {
+        let taken = shard.direct.end(take);
+        let has_found = taken > 0 || cq.has_completions();
+        if self.sleep_control.polled(&mut shard, has_found) {
             drop(shard);
             self.sleep_control.give_way();
         }
+        taken
     }
 
     #[cold]

@@ -331,12 +331,17 @@ impl Guest {
 
     /// Sends a message: what its cell holds, and what is in a frame.
     pub(crate) fn send(&mut self, cell: &[u8], frame: &[u8]) {
+        self.publish(cell, frame);
+        self.channel.notify();
+    }
+
+    /// As [`Guest::send`], without waking the receiver.
+    pub(crate) fn publish(&mut self, cell: &[u8], frame: &[u8]) {
         self.channel.complete(|_| ());
         let mut room = self.channel.begin(Kind::Answer, frame.len()).unwrap();
         room.octets_mut()[..cell.len()].copy_from_slice(cell);
         room.payload_mut().copy_from_slice(frame);
         room.publish(cell.len(), 0);
-        self.channel.notify();
     }
 
     /// Sends a packet.

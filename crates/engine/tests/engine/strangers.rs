@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
-use proto_trp::wire::message::MESSAGE_HEAD_LEN;
+use proto_trp::wire::message::{CELL_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::{connection_id, MessageFlags, MessageHead, MessageKind};
+use urdma_channel::Next;
 use urdma_engine::{Access, EngineError, QpModify, QpState, SendOp, Status};
 use urdma_types::{Psn, SlotId};
 
@@ -54,6 +55,36 @@ fn message_of_another_process_with_the_right_connection_id_changes_nothing() {
         a.expect(2, Status::Success);
     }
     assert_eq!(a.engine.query_qp(&a.qp).0, QpState::Rts);
+}
+
+/// The writer of the refused message must not take those before it for refused, too.
+#[test]
+fn answer_counts_every_message_before_the_one_that_it_refuses() {
+    const MESSAGES: u32 = 8;
+    let instance = instance();
+    let engines = [1, 2].map(|slot| engine(&instance, slot));
+    let (a, b) = pair_of(engines, 64, Access::all());
+    let mut stranger = Guest::of(&instance, SlotId::new(3).unwrap(), &a.engine);
+    for message in (0..20).flat_map(|_| 0..MESSAGES) {
+        if message == 0 {
+            // All of them wait when the engine begins to take them.
+            let refused = head(MessageKind::Send, &a, &b);
+            (0..MESSAGES).for_each(|_| stranger.publish(&refused, &[]));
+            stranger.channel.notify();
+        }
+        let before = stranger.channel.outgoing().written() - u64::from(MESSAGES - message);
+        let mut cell = [0; CELL_LEN];
+        let mut answered = Next::Empty;
+        until("the message is refused", || {
+            answered = stranger.channel.take(&mut cell);
+            answered != Next::Empty
+        });
+        assert_eq!(cell[0], MessageKind::Reset as u8);
+        let settled = stranger.channel.settled_by(&answered);
+        assert_eq!(settled.unwrap_or(before), before);
+        while settled.is_some_and(|end| stranger.channel.settle_run(end).is_some()) {}
+        stranger.channel.settle();
+    }
 }
 
 #[test]
