@@ -19,9 +19,9 @@ const FIGURES: [(Operation, u32, f64); 5] = [
 ];
 /// Instructions of one packet of a stream of RDMA Writes of 64 KB: end, MTU, count.
 const PACKET_FIGURES: [(Side, u32, f64); 4] = [
-    (Side::Sender, 1_500, 340.0),
+    (Side::Sender, 1_500, 316.0),
     (Side::Receiver, 1_500, 205.0),
-    (Side::Sender, 9_000, 355.0),
+    (Side::Sender, 9_000, 330.0),
     (Side::Receiver, 9_000, 205.0),
 ];
 const TOLERANCE: f64 = 0.05;

@@ -4,14 +4,42 @@
 
 use super::connection::Connection;
 use super::host::Host;
-use super::plan::next_part;
-use super::transmit::Transmit;
+use super::plan::{next_part, SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX};
+use super::qp_state::QpState;
+use super::transmit::{Next, Transmit, TransmitPlan};
 use super::types::{SendOp, Status};
 use crate::wire::rdmap::Opcode;
 use crate::wire::{self, Flags, PacketType, Stag, TaggedHeader, TaggedOffset};
 use urdma_types::Time;
 
 impl Connection {
+    /// The plan for the next segment if nothing comes before it and it is a part of a plain Send or
+    /// RDMA Write that is too long for a train.
+    #[inline(always)]
+    pub(super) fn plan_plain(&self) -> Option<TransmitPlan> {
+        let index = self.sq.next;
+        // No `&&`: the usual case is one branch.
+        let is_undisturbed = (self.state == QpState::Rts)
+            & self.sends_stream
+            & !(self.peer_closed | self.closing | self.acks.due | self.controls.any())
+            & (self.tx.lost | self.rnr.retries == 0)
+            & !self.responder.has_answers()
+            & (self.tx.in_flight < self.control.window())
+            & (index != self.sq.tail);
+        if !is_undisturbed || !self.tx.has_room() || self.sq.is_stopped_at(index) {
+            return None;
+        }
+        let wqe = self.sq.get(index);
+        let len = next_part(index, wqe, self.peer.max_tagged, self.peer.max_untagged).len;
+        if !wqe.is_plain || len <= TRAIN_MESSAGE_OCTETS_MAX {
+            return None;
+        }
+        Some(TransmitPlan {
+            next: Next::Request,
+            len: (SEGMENT_HEADERS + len as usize).min(self.peer.max_datagram),
+        })
+    }
+
     /// Writes the next segment of the request whose turn it is, if it is a part of a plain RDMA
     /// Write; the inner `None` as for [`Connection::write_transmit`].
     #[inline(always)]

@@ -11,7 +11,7 @@ use crate::wire;
 /// Room for every datagram without payload: all headers and extensions.
 pub(super) const CONTROL_LEN: usize = wire::HEAD_LEN_MAX;
 /// Headers of a segment with payload, which may name a shared receive queue.
-const SEGMENT_HEADERS: usize = wire::UNTAGGED_OVERHEAD + wire::ext::SHARED_QUEUE_LEN;
+pub(super) const SEGMENT_HEADERS: usize = wire::UNTAGGED_OVERHEAD + wire::ext::SHARED_QUEUE_LEN;
 /// The longest message that may be in a train, in octets.
 pub(super) const TRAIN_MESSAGE_OCTETS_MAX: u32 = 256;
 /// The longest RDMAP request, which a segment has in place of payload.
@@ -23,6 +23,13 @@ impl Connection {
     /// before it (no store-to-load forwarding), among them those into the previous packet.
     #[inline(always)]
     pub(super) fn plan(&self) -> Option<TransmitPlan> {
+        self.plan_plain().or_else(|| self.plan_any())
+    }
+
+    /// A function of its own, which takes no registers from the usual case; its plan is returned in
+    /// registers.
+    #[inline(never)]
+    fn plan_any(&self) -> Option<TransmitPlan> {
         if !self.may_have_tx() {
             return None;
         }
