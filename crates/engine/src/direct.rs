@@ -1,10 +1,10 @@
 //! Completions that an application's poll finds while it polls: they go to the poll and not through
 //! the ring of the completion queue, which has a lock of its own.
 //!
-//! A poll that has found its queue empty takes the engine's lock and names the queue. What completes
-//! there until the poll has read it waits here, while the lock is held. A completion goes to the
-//! ring as before if the ring is not empty, so that the order of a queue pair's completions is kept;
-//! if the queue is armed or keeps times; and if the poll has no room for more.
+//! A poll that has found its queue empty takes the engine's lock and names the queue. What
+//! completes there until the poll has read it waits here, while the lock is held. A completion goes
+//! to the ring if the ring is not empty, so that the order of a queue pair's completions is kept; if
+//! the queue is armed or keeps times; and if the poll has no room for more.
 
 use std::ptr;
 use std::sync::Arc;

@@ -226,8 +226,8 @@ impl SleepControl {
     }
 
     /// The thread has read its bells before it sleeps, and has not yet released the lock: what is
-    /// changed from now on wakes it. A kick before that has changed the bell that was read, and must
-    /// not stand for later ones.
+    /// changed from now on wakes it. A kick before that has changed the bell that was read, and
+    /// must not stand for later ones.
     pub(super) fn listens(&self) {
         self.kicked.store(false, Ordering::SeqCst);
     }
