@@ -146,8 +146,8 @@ impl<S: Steps> Channel<S> {
         }
     }
 
-    /// As [`Channel::settle`], of all messages but the last that was taken: before an answer to that
-    /// one is written, so that its count has what it does not refuse.
+    /// As [`Channel::settle`], of all messages but the last that was taken: before an answer to
+    /// that one is written, so that the answer's count has what it does not refuse.
     pub fn settle_before_last(&mut self) {
         let taken = self.incoming().map_or(0, Incoming::taken);
         if taken > self.outgoing.settled() + 1 {

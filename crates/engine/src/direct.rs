@@ -3,8 +3,8 @@
 //!
 //! A poll that has found its queue empty takes the engine's lock and names the queue. What
 //! completes there until the poll has read it waits here, while the lock is held. A completion goes
-//! to the ring if the ring is not empty, so that the order of a queue pair's completions is kept; if
-//! the queue is armed or keeps times; and if the poll has no room for more.
+//! to the ring if the ring is not empty, so that the order of a queue pair's completions is kept;
+//! if the queue is armed or keeps times; and if the poll has no room for more.
 
 use std::ptr;
 use std::sync::Arc;
