@@ -11,11 +11,11 @@ use urdma_perf::instructions::{per_message, per_packet, Operation, Side};
 
 /// Instructions of one message over a channel: operation, octets, count.
 const FIGURES: [(Operation, u32, f64); 5] = [
-    (Operation::Send, 64, 1195.0),
-    (Operation::Stream, 64, 990.0),
-    (Operation::Write, 64, 1285.0),
-    (Operation::Send, 65_536, 1890.0),
-    (Operation::Write, 65_536, 1920.0),
+    (Operation::Send, 64, 1185.0),
+    (Operation::Stream, 64, 1040.0),
+    (Operation::Write, 64, 1290.0),
+    (Operation::Send, 65_536, 1905.0),
+    (Operation::Write, 65_536, 1930.0),
 ];
 /// Instructions of one packet of a stream of RDMA Writes of 64 KB: end, MTU, count.
 const PACKET_FIGURES: [(Side, u32, f64); 4] = [
