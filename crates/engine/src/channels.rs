@@ -44,54 +44,36 @@ impl PeerChannel {
 
 /// Whether polls wait for an answer to bring the peer's counts along. An application that has the
 /// completion of its request may look at its memory instead of polling (`ib_write_lat`), and the
-/// answer would wait for the background thread. So the counts are read only when they have been
-/// ahead for [`LOOKS_FOR_COUNTS`] looks, one in [`POLLS_A_LOOK`] empty polls, in which an answer
-/// may come: until that has been in vain [`PATIENCE`] times.
+/// answer would wait for the background thread. So the counts are read after [`POLLS_FOR_COUNTS`]
+/// empty polls only, until that has been in vain [`PATIENCE`] times.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
     left: u8,
-    /// Looks at which the counts were ahead.
-    looks: u8,
     /// Reads since there is none left; after [`READS_PER_WAIT`] the next answer is waited for once.
     reads: u16,
 }
 
 /// See [`Patience`].
 const PATIENCE: u8 = 8;
-const POLLS_A_LOOK: u32 = 8;
-const LOOKS_FOR_COUNTS: u8 = 32;
-const READS_PER_WAIT: u16 = 4096;
+const POLLS_FOR_COUNTS: u32 = 64;
+const READS_PER_WAIT: u16 = 1024;
 
 impl Patience {
     const FULL: Self = Self {
         left: PATIENCE,
-        looks: 0,
         reads: 0,
     };
 
-    /// Whether the counts are to be read after so many empty polls; `is_ahead` says whether they
-    /// would complete anything.
+    /// Whether the counts are to be read after so many empty polls.
     #[inline]
-    fn is_over(&mut self, empty_polls: u32, is_ahead: impl FnOnce() -> bool) -> bool {
-        if self.left == 0 {
-            return true;
-        }
-        if empty_polls % POLLS_A_LOOK != POLLS_A_LOOK - 1 || !is_ahead() {
-            return false;
-        }
-        self.looks += 1;
-        let is_over = self.looks >= LOOKS_FOR_COUNTS;
-        if is_over {
-            self.looks = 0;
-        }
-        is_over
+    fn is_over(self, empty_polls: u32) -> bool {
+        self.left == 0 || empty_polls % POLLS_FOR_COUNTS == POLLS_FOR_COUNTS - 1
     }
 
     /// An answer has brought the counts.
     #[inline]
     fn paid(&mut self) {
         self.left = (self.left + 1).min(PATIENCE);
-        self.looks = 0;
     }
 
     /// The counts were read, and requests completed.
@@ -210,14 +192,9 @@ impl Channels {
 
     /// Whether the counts of a channel are to be read by an application's poll.
     #[inline]
-    pub(super) fn wants_counts(&mut self, slot: SlotId, empty_polls: u32) -> bool {
-        let Some(PeerChannel {
-            patience, channel, ..
-        }) = self.entry_mut(slot)
-        else {
-            return false;
-        };
-        patience.is_over(empty_polls, || channel.is_behind())
+    pub(super) fn wants_counts(&self, slot: SlotId, empty_polls: u32) -> bool {
+        let entry = self.entry(slot);
+        entry.is_some_and(|entry| entry.patience.is_over(empty_polls))
     }
 
     /// Makes a channel to a slot, whose process has to be offered this; None if there is one.
