@@ -263,8 +263,8 @@ impl Cq {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Whether no completion waits, and nobody but a poll has to learn of the next one. The caller
-    /// has the lock of an engine, which [`super::Engine::req_notify_cq`] takes after arming.
+    /// Whether the queue is empty, not armed, and keeps no times. The caller has the lock of an
+    /// engine, which [`super::Engine::req_notify_cq`] takes after arming.
     #[inline(always)]
     pub(super) fn is_plainly_empty(&self) -> bool {
         !self.has_completions() && !self.is_watched.load(Ordering::Relaxed)
