@@ -184,16 +184,7 @@ impl Engine {
     /// Notes that the process that had `slot` in `generation`, or an earlier one, has ended: sends
     /// that it had not received fail, unless its queue pair was destroyed before.
     pub fn peer_slot_gone(&self, slot: SlotId, generation: u32) {
-        // Connection management knows slots only. If the slot has a new process, an attempt to
-        // connect to the earlier one ends by itself.
-        let number = slot.number();
-        let directory = &self.directory;
-        let has_next = directory.generation(number) != generation && directory.has_process(number);
-        let connected = if has_next {
-            self.connected_to(slot, generation)
-        } else {
-            Vec::new()
-        };
+        let connected = self.connected_to(slot, generation);
         let mut closed = None;
         let mut shard = self.shard.lock();
         if shard.channels.is_with(slot, generation) {
@@ -204,12 +195,17 @@ impl Engine {
             self.sleep_control.wake_if_due(&mut shard);
         }
         drop(shard);
-        drop(closed);
-        match self.ucma.get() {
-            Some(ucma) if has_next => connected.into_iter().for_each(|qpn| ucma.qp_gone(qpn)),
-            Some(ucma) => ucma.slot_gone(slot),
-            None => {}
+        if let Some(ucma) = self.ucma.get() {
+            // Connection management knows slots only. If the slot has a new process, an attempt to
+            // connect to the earlier one ends by itself.
+            let number = slot.number();
+            let directory = &self.directory;
+            ucma.slot_gone(slot, || {
+                directory.has_process(number) && directory.generation(number) != generation
+            });
+            connected.into_iter().for_each(|qpn| ucma.qp_gone(qpn));
         }
+        drop(closed);
     }
 
     /// The queue pairs of all lanes that are connected to the process that had `slot` in its

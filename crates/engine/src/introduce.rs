@@ -111,12 +111,10 @@ impl Engine {
         let closed = shard.end_channel(slot);
         self.sleep_control.wake_if_due(&mut shard);
         drop(shard);
-        drop(closed);
         if let Some(ucma) = self.ucma.get() {
-            if !self.directory.has_process(slot.number()) {
-                ucma.slot_gone(slot);
-            }
+            ucma.slot_gone(slot, || self.directory.has_process(slot.number()));
         }
+        drop(closed);
     }
 }
 

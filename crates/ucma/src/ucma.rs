@@ -164,9 +164,14 @@ impl Ucma {
         self.lock().manager.has_peer(qpn, psn)
     }
 
-    /// Another process of this host is gone.
-    pub fn slot_gone(&self, slot: SlotId) {
+    /// The process of this host that had `slot` is gone. Its connections end, unless the slot
+    /// `has_next`, a process that came after it: then they cannot be told from those of that one.
+    /// It is asked under the lock, where no request of a later process is taken meanwhile.
+    pub fn slot_gone(&self, slot: SlotId, has_next: impl FnOnce() -> bool) {
         self.with(|state, now, _| {
+            if has_next() {
+                return;
+            }
             for ip in state.device.addresses.clone() {
                 state.manager.peer_gone(now, Peer { ip, slot });
             }

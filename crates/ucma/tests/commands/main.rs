@@ -319,7 +319,10 @@ fn closing_the_file_ends_its_ids() {
 fn deaths_are_reported() {
     let pair = Pair::new();
     let (_, client, _) = pair.connected();
-    pair.client.ucma.slot_gone(SlotId::new(1).unwrap());
+    let slot = SlotId::new(1).unwrap();
+    pair.client.ucma.slot_gone(slot, || true);
+    assert_eq!(pair.client.event().err(), Some(libc::EAGAIN));
+    pair.client.ucma.slot_gone(slot, || false);
     pair.client.expect(event::DISCONNECTED);
     pair.server.ucma.qp_gone(server_qpn());
     pair.server.expect(event::DISCONNECTED);
