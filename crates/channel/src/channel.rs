@@ -179,6 +179,15 @@ impl<S: Steps> Channel<S> {
         None
     }
 
+    /// Whether the peer has settled messages that are not completed.
+    #[inline]
+    pub fn is_behind(&self) -> bool {
+        self.peer.as_ref().is_some_and(|peer| {
+            let settled = peer.incoming.counts().settled;
+            self.outgoing.position_of(settled).is_some()
+        })
+    }
+
     /// As [`Channel::complete`], for a channel on which nothing is answered, so that messages need
     /// not be taken first.
     #[inline]

@@ -17,6 +17,8 @@ use urdma_channel::{
 };
 use urdma_types::SlotId;
 
+use super::clock;
+
 /// A channel, and the process at its other end.
 #[derive(Debug)]
 pub(super) struct PeerChannel {
@@ -44,41 +46,61 @@ impl PeerChannel {
 
 /// Whether polls wait for an answer to bring the peer's counts along. An application that has the
 /// completion of its request may look at its memory instead of polling (`ib_write_lat`), and the
-/// answer would wait for the background thread. So the counts are read after [`POLLS_FOR_COUNTS`]
-/// empty polls only, until that has been in vain [`PATIENCE`] times.
+/// answer would wait for the background thread. So polls read the counts only [`WAIT_NS`] after
+/// they were seen to be ahead, until that has been in vain as often as an answer has come, and
+/// [`FIRST_WAITS`] times more.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
     left: u8,
     /// Reads since there is none left; after [`READS_PER_WAIT`] the next answer is waited for once.
     reads: u16,
+    /// When the counts were seen to be ahead; 0 if they were not.
+    ahead_since_ns: u64,
 }
 
 /// See [`Patience`].
 const PATIENCE: u8 = 8;
-const POLLS_FOR_COUNTS: u32 = 64;
+const FIRST_WAITS: u8 = 2;
 const READS_PER_WAIT: u16 = 1024;
+const WAIT_NS: u64 = 10_000;
+/// One in so many empty polls looks at the counts, whose cache line the peer writes.
+const POLLS_A_LOOK: u32 = 8;
 
 impl Patience {
-    const FULL: Self = Self {
-        left: PATIENCE,
+    const FIRST: Self = Self {
+        left: FIRST_WAITS,
         reads: 0,
+        ahead_since_ns: 0,
     };
 
-    /// Whether the counts are to be read after so many empty polls.
+    /// Whether the counts are to be read after so many empty polls; `is_ahead` says whether that
+    /// would complete anything.
     #[inline]
-    fn is_over(self, empty_polls: u32) -> bool {
-        self.left == 0 || empty_polls % POLLS_FOR_COUNTS == POLLS_FOR_COUNTS - 1
+    fn is_over(&mut self, empty_polls: u32, is_ahead: impl FnOnce() -> bool) -> bool {
+        if self.left == 0 {
+            return true;
+        }
+        if !empty_polls.is_multiple_of(POLLS_A_LOOK) || !is_ahead() {
+            return false;
+        }
+        let now_ns = clock::now_ns();
+        if self.ahead_since_ns == 0 {
+            self.ahead_since_ns = now_ns;
+        }
+        now_ns - self.ahead_since_ns >= WAIT_NS
     }
 
     /// An answer has brought the counts.
     #[inline]
     fn paid(&mut self) {
         self.left = (self.left + 1).min(PATIENCE);
+        self.ahead_since_ns = 0;
     }
 
     /// The counts were read, and requests completed.
     #[inline]
     fn was_in_vain(&mut self) {
+        self.ahead_since_ns = 0;
         if self.left > 0 {
             self.left -= 1;
         } else {
@@ -192,9 +214,11 @@ impl Channels {
 
     /// Whether the counts of a channel are to be read by an application's poll.
     #[inline]
-    pub(super) fn wants_counts(&self, slot: SlotId, empty_polls: u32) -> bool {
-        let entry = self.entry(slot);
-        entry.is_some_and(|entry| entry.patience.is_over(empty_polls))
+    pub(super) fn wants_counts(&mut self, slot: SlotId, empty_polls: u32) -> bool {
+        self.entry_mut(slot).is_some_and(|entry| {
+            let channel = &entry.channel;
+            entry.patience.is_over(empty_polls, || channel.is_behind())
+        })
     }
 
     /// Makes a channel to a slot, whose process has to be offered this; None if there is one.
@@ -235,7 +259,7 @@ impl Channels {
         let peer = PeerChannel {
             channel: Channel::new(region),
             generation: None,
-            patience: Patience::FULL,
+            patience: Patience::FIRST,
             progress: (0, 0),
             stalled_ns: 0,
         };
