@@ -39,7 +39,6 @@ mod keepalive;
 mod loss;
 mod num;
 mod packet;
-
 mod peer;
 mod plain;
 mod plan;

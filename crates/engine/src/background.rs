@@ -425,6 +425,7 @@ mod tests {
             assert!(rests < 1000, "the read does not end");
         }
     }
+
     #[test]
     fn memory_of_a_corrupt_channel_is_unmapped_without_the_lock() {
         let engine = Engine::start_without_thread(parts(&instance(), 1)).unwrap();
