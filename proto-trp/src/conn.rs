@@ -62,6 +62,7 @@ mod transmit;
 mod txwindow;
 mod types;
 mod unreliable;
+mod wqe;
 
 pub use channel::{answer_unknown, Answer, Handled, Message, MessagePlan, Target, Written};
 pub use config::{

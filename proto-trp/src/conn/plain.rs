@@ -7,7 +7,8 @@ use super::host::Host;
 use super::plan::{next_part, SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX};
 use super::qp_state::QpState;
 use super::transmit::{Next, Transmit, TransmitPlan};
-use super::types::{SendOp, Status};
+use super::types::Status;
+use super::wqe::Kind;
 use crate::wire::rdmap::Opcode;
 use crate::wire::{self, Flags, PacketType, Stag, TaggedHeader, TaggedOffset};
 use urdma_types::Time;
@@ -31,7 +32,7 @@ impl Connection {
         }
         let wqe = self.sq.get(index);
         let len = next_part(index, wqe, self.peer.max_tagged, self.peer.max_untagged).len;
-        if !wqe.is_plain || len <= TRAIN_MESSAGE_OCTETS_MAX {
+        if !wqe.kind.is_plain() || len <= TRAIN_MESSAGE_OCTETS_MAX {
             return None;
         }
         Some(TransmitPlan {
@@ -56,12 +57,10 @@ impl Connection {
         let mut trp = self.header(PacketType::Data, self.epoch);
         let is_half_full = self.sq.is_half_full();
         let (wqe, slot, lists) = self.sq.entry(index);
-        let SendOp::Write { remote } = wqe.op else {
-            return None;
-        };
-        if !wqe.is_plain {
+        if wqe.kind != Kind::PlainWrite {
             return None;
         }
+        let remote = wqe.remote();
         // As `begin_segment`.
         let spec = next_part(index, wqe, self.peer.max_tagged, self.peer.max_untagged);
         wqe.started = true;

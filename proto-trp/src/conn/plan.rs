@@ -2,10 +2,9 @@
 
 use super::connection::Connection;
 use super::qp_state::QpState;
-use super::queue::SendWqe;
 use super::transmit::{Next, Planned, TransmitPlan};
 use super::txwindow::{SegmentSource, SegmentSpec};
-use super::types::SendOp;
+use super::wqe::{Kind, SendWqe};
 use crate::wire;
 
 /// Room for every datagram without payload: all headers and extensions.
@@ -156,23 +155,17 @@ impl Connection {
         if !wqe.started && !self.may_start(wqe) {
             return None;
         }
-        if wqe.is_plain {
+        if wqe.kind.is_plain() {
             return Some(next_part(index, wqe, max_tagged, max_untagged));
         }
-        let source = match wqe.op {
-            SendOp::Write { .. } if wqe.progress == wqe.length && wqe.imm.is_some() => {
-                SegmentSource::Immediate(index)
-            }
-            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
-                return Some(next_part(index, wqe, max_tagged, max_untagged));
-            }
-            SendOp::Read { .. }
-            | SendOp::CompareSwap { .. }
-            | SendOp::FetchAdd { .. }
-            | SendOp::AtomicWrite { .. } => SegmentSource::Request(index),
-            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::Fail { .. } => {
-                SegmentSource::Local(index)
-            }
+        let source = if wqe.is_local() {
+            SegmentSource::Local(index)
+        } else if wqe.is_request() {
+            SegmentSource::Request(index)
+        } else if wqe.kind == Kind::WriteImm && wqe.progress == wqe.length {
+            SegmentSource::Immediate(index)
+        } else {
+            return Some(next_part(index, wqe, max_tagged, max_untagged));
         };
         Some(SegmentSpec {
             source,
@@ -187,7 +180,7 @@ impl Connection {
     fn may_start(&self, wqe: &SendWqe) -> bool {
         // RFC5040-6.1-2
         self.state == QpState::Rts
-            && (wqe.is_plain
+            && (wqe.kind.is_plain()
                 || (!wqe.flags.fence || self.reads_outstanding == 0)
                     && (!wqe.is_request() || self.reads_outstanding < self.peer.max_rd_atomic))
     }
@@ -203,9 +196,10 @@ pub(super) fn next_part(
 ) -> SegmentSpec {
     // RFC5041-5.2-1, RFC5041-5.2-3
     let left = wqe.length - wqe.progress;
-    let len = left.min(match wqe.op {
-        SendOp::Write { .. } => max_tagged,
-        _ => max_untagged,
+    let len = left.min(if wqe.kind.is_write() {
+        max_tagged
+    } else {
+        max_untagged
     });
     SegmentSpec {
         source: SegmentSource::Message(index),

@@ -4,122 +4,11 @@
 use super::config::{ConnConfig, MAX_MESSAGE_OCTETS};
 use super::host::{Host, ProtectionError};
 use super::num::{low32, slot32};
-use super::types::{
-    NoSharedRecv, Payload, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Status,
-};
+use super::types::{NoSharedRecv, Payload, PostError, RecvWr, SendOp, SendWr, Sge, Status};
+use super::wqe::{Extra, Kind, Response, SendWqe};
 
 /// The end of a request whose last segment was not sent.
 pub(super) const NOT_SENT: u64 = u64::MAX;
-
-/// A posted send request and its progress.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SendWqe {
-    pub(super) wr_id: u64,
-    pub(super) op: SendOp,
-    pub(super) imm: Option<u32>,
-    /// Length of the message, in octets.
-    pub(super) length: u32,
-    /// Octets that were sent; of a read: octets received.
-    pub(super) progress: u32,
-    /// Message number, valid once a segment that has one was sent.
-    pub(super) msn: u32,
-    /// One past the last segment's sequence number, of a read or atomic one past the request's;
-    /// `NOT_SENT` until every segment has been sent.
-    pub(super) end: u64,
-    /// The first element of its list.
-    sge: Sge,
-    pub(super) flags: SendFlags,
-    /// The shared receive queue of the peer that it names, or 0.
-    pub(super) shared_queue: u32,
-    sge_count: u8,
-    inline: bool,
-    /// It is a Send or Write that waits for nothing, invalidates nothing and has no immediate data.
-    pub(super) is_plain: bool,
-    /// The first segment has been sent.
-    pub(super) started: bool,
-    /// Of a read: the last segment of the response has arrived.
-    pub(super) last_seen: bool,
-    /// It is a read or atomic, and a part of the response has not arrived.
-    pub(super) unanswered: bool,
-}
-
-impl SendWqe {
-    const EMPTY: Self = Self {
-        wr_id: 0,
-        op: SendOp::Send,
-        imm: None,
-        length: 0,
-        progress: 0,
-        msn: 0,
-        end: NOT_SENT,
-        sge: Sge {
-            addr: 0,
-            length: 0,
-            lkey: 0,
-        },
-        flags: SendFlags {
-            signaled: false,
-            fence: false,
-            solicited: false,
-        },
-        shared_queue: 0,
-        sge_count: 0,
-        inline: false,
-        is_plain: false,
-        started: false,
-        last_seen: false,
-        unanswered: false,
-    };
-
-    /// Whether the peer responds with data (queue 1).
-    #[inline]
-    pub(super) const fn is_request(&self) -> bool {
-        self.op.is_request()
-    }
-
-    /// Whether it has a message number, of queue 0 or queue 1.
-    #[inline]
-    pub(super) const fn has_msn(&self) -> bool {
-        (!matches!(self.op, SendOp::Write { .. }) || self.imm.is_some()) && !self.op.is_local()
-    }
-
-    /// Begins it: the message of a Send, or of immediate data, gets the next number of queue 0.
-    #[inline]
-    pub(super) fn start_message(&mut self, next_msn: &mut u32) {
-        self.started = true;
-        if !matches!(self.op, SendOp::Write { .. }) || self.imm.is_some() {
-            // RFC5041-4.3-3
-            self.msn = *next_msn;
-            *next_msn = next_msn.wrapping_add(1);
-        }
-    }
-
-    /// Records a segment of a Send or Write of `len` octets that was sent; `end` is one past its
-    /// number. Returns whether the request is sent.
-    #[inline]
-    pub(super) fn advance(&mut self, len: u32, last: bool, end: u64) -> bool {
-        self.progress += len;
-        // Immediate data follows a Write.
-        let ends = last
-            && (self.is_plain || self.imm.is_none() || !matches!(self.op, SendOp::Write { .. }));
-        if ends {
-            self.end = end;
-        }
-        ends
-    }
-
-    /// Whether it is done when everything before sequence number `una` is acknowledged.
-    #[inline]
-    pub(super) const fn is_done(&self, una: u64) -> bool {
-        self.end <= una && !self.unanswered
-    }
-
-    /// Whether every segment has been sent at least once.
-    #[inline]
-    pub(super) const fn is_sent(&self) -> bool {
-        self.end != NOT_SENT
-    }
-}
 
 /// What of the requests of a queue their entries have no room for.
 #[derive(Debug)]
@@ -128,6 +17,8 @@ pub(super) struct Lists {
     sges: Box<[Sge]>,
     /// Inline data.
     inline: Box<[u8]>,
+    /// None until there is a request that needs it, then one for each entry.
+    extras: Box<[Extra]>,
     max_sge: usize,
     max_inline: usize,
 }
@@ -139,6 +30,7 @@ impl Lists {
         Self {
             sges: vec![Sge::default(); entries * max_sge].into(),
             inline: vec![0; entries * max_inline].into(),
+            extras: Box::default(),
             max_sge,
             max_inline,
         }
@@ -191,6 +83,19 @@ impl Lists {
         }
     }
 
+    /// Stores what the entry has no room for.
+    #[inline(never)]
+    fn keep(&mut self, slot: usize, mask: u32, wr: &SendWr<'_>) {
+        if self.extras.is_empty() {
+            self.extras = vec![Extra::NONE; mask as usize + 1].into();
+        }
+        self.extras[slot] = Extra {
+            op: wr.op,
+            imm: wr.imm,
+            shared_queue: wr.shared_queue,
+        };
+    }
+
     /// Copies octets of a request from `offset` on to `payload`; false if the local memory may not
     /// be read.
     #[inline(always)]
@@ -206,7 +111,7 @@ impl Lists {
         if payload.is_empty() {
             return true;
         }
-        if wqe.sge_count != 1 {
+        if !wqe.has_one_sge() {
             return self.copy_other(wqe, slot, offset, payload, host);
         }
         let sges = std::slice::from_ref(&wqe.sge);
@@ -223,12 +128,12 @@ impl Lists {
         payload: &mut [u8],
         host: &mut H,
     ) -> bool {
-        if wqe.inline {
+        if wqe.is_inline() {
             let from = slot * self.max_inline + offset as usize;
             payload.copy_from_slice(&self.inline[from..from + payload.len()]);
             return true;
         }
-        let sges = self.sges(slot, wqe.sge_count);
+        let sges = self.sges(slot, wqe.sge_count());
         host.gather(sges, u64::from(offset), payload).is_ok()
     }
 }
@@ -239,8 +144,8 @@ pub(super) struct SendQueue {
     wqes: Box<[SendWqe]>,
     lists: Lists,
     mask: u32,
-    /// Ones if requests name a shared receive queue of the peer, else zeroes.
-    shared_queue_mask: u32,
+    /// Whether requests name a shared receive queue of the peer.
+    names_shared_queue: bool,
     /// The oldest request that has not completed.
     pub(super) head: u32,
     /// The request that is being sent, or is the next to be sent.
@@ -259,11 +164,7 @@ impl SendQueue {
             wqes: vec![SendWqe::EMPTY; depth as usize].into(),
             lists: Lists::new(depth, config.max_send_sge, config.max_inline),
             mask: depth - 1,
-            shared_queue_mask: if config.names_shared_queue {
-                u32::MAX
-            } else {
-                0
-            },
+            names_shared_queue: config.names_shared_queue,
             head: 0,
             next: 0,
             tail: 0,
@@ -302,9 +203,48 @@ impl SendQueue {
     pub(super) fn sges(&self, index: u32) -> &[Sge] {
         let slot = slot32(index, self.mask);
         let wqe = &self.wqes[slot];
-        match wqe.sge_count {
-            1 => std::slice::from_ref(&wqe.sge),
-            count => self.lists.sges(slot, count),
+        if wqe.has_one_sge() {
+            return std::slice::from_ref(&wqe.sge);
+        }
+        self.lists.sges(slot, wqe.sge_count())
+    }
+
+    /// The operation of a request.
+    #[inline]
+    pub(super) fn op(&self, index: u32) -> SendOp {
+        let wqe = self.get(index);
+        match wqe.kind {
+            Kind::PlainSend => SendOp::Send,
+            Kind::PlainWrite => SendOp::Write {
+                remote: wqe.remote(),
+            },
+            _ => self.extra(index).op,
+        }
+    }
+
+    /// What of a request its entry has no room for.
+    #[inline]
+    pub(super) fn extra(&self, index: u32) -> Extra {
+        let slot = slot32(index, self.mask);
+        self.lists.extras.get(slot).copied().unwrap_or(Extra::NONE)
+    }
+
+    /// The immediate data of a request.
+    #[inline]
+    pub(super) fn imm(&self, index: u32) -> Option<u32> {
+        if self.get(index).kind.is_plain() {
+            return None;
+        }
+        self.extra(index).imm
+    }
+
+    /// The shared receive queue of the peer that a request names, or 0.
+    #[inline]
+    pub(super) fn shared_queue(&self, index: u32) -> u32 {
+        if self.names_shared_queue {
+            self.extra(index).shared_queue
+        } else {
+            0
         }
     }
 
@@ -336,33 +276,20 @@ impl SendQueue {
             return Err(PostError::QueueFull);
         }
         let slot = slot32(self.tail, self.mask);
-        let (sge, length, sge_count, inline) = match wr.payload {
-            Payload::Sges([sge]) => (sge, checked_length(sge.length.into())?, 1, false),
+        let (length, sge_count) = match wr.payload {
+            Payload::Sges([sge]) => (checked_length(sge.length.into())?, 1),
             Payload::Sges(sges) => {
                 let count = self.lists.push(slot, sges)?;
-                (&NO_SGE, checked_length(octets_of(sges))?, count, false)
+                (checked_length(octets_of(sges))?, count)
             }
-            Payload::Inline(parts) => (&NO_SGE, self.lists.push_inline(slot, parts)?, 0, true),
+            Payload::Inline(parts) => (self.lists.push_inline(slot, parts)?, 0),
         };
-        let is_plain = matches!(wr.op, SendOp::Send | SendOp::Write { .. })
-            && wr.imm.is_none()
-            && !wr.flags.fence;
-        if !is_plain {
-            check_operation(wr, length, inline)?;
+        let kind = Kind::of(wr);
+        if !kind.is_plain() || self.names_shared_queue {
+            check_operation(wr, length)?;
+            self.lists.keep(slot, self.mask, wr);
         }
-        self.wqes[slot] = SendWqe {
-            wr_id: wr.wr_id,
-            op: wr.op,
-            imm: wr.imm,
-            length,
-            sge: *sge,
-            flags: wr.flags,
-            shared_queue: wr.shared_queue & self.shared_queue_mask,
-            sge_count,
-            inline,
-            is_plain,
-            ..SendWqe::EMPTY
-        };
+        self.wqes[slot] = SendWqe::new(wr, kind, length, sge_count);
         self.tail = self.tail.wrapping_add(1);
         Ok(length)
     }
@@ -389,12 +316,6 @@ impl SendQueue {
         self.next == self.tail && self.len() <= self.mask
     }
 
-    /// Whether requests name a shared receive queue of the peer.
-    #[inline(always)]
-    pub(super) const fn names_shared_queue(&self) -> bool {
-        self.shared_queue_mask != 0
-    }
-
     /// Octets of inline data that a request may have.
     #[inline(always)]
     pub(super) const fn max_inline(&self) -> usize {
@@ -408,48 +329,25 @@ impl SendQueue {
     pub(super) fn push_plain(&mut self, wr: &SendWr<'_>, octets: usize) -> &mut SendWqe {
         let slot = slot32(self.tail, self.mask);
         self.tail = self.tail.wrapping_add(1);
-        let (sge, inline) = match wr.payload {
-            Payload::Sges([sge]) => (sge, false),
-            Payload::Sges(_) => (&NO_SGE, false),
-            Payload::Inline(parts) => {
-                self.lists.keep_inline(slot, parts);
-                (&NO_SGE, true)
-            }
-        };
+        if let Payload::Inline(parts) = wr.payload {
+            self.lists.keep_inline(slot, parts);
+        }
         let wqe = &mut self.wqes[slot];
-        *wqe = SendWqe {
-            wr_id: wr.wr_id,
-            op: wr.op,
-            length: low32(octets as u64),
-            sge: *sge,
-            flags: wr.flags,
-            sge_count: u8::from(!inline),
-            inline,
-            is_plain: true,
-            ..SendWqe::EMPTY
-        };
+        *wqe = SendWqe::new(wr, Kind::of_plain(wr), low32(octets as u64), 0);
         wqe
     }
 
     /// The last posted request is a read or atomic.
     pub(super) fn expect_answer(&mut self) {
-        self.get_mut(self.tail.wrapping_sub(1)).unanswered = true;
+        self.get_mut(self.tail.wrapping_sub(1)).response = Response::Awaited;
     }
 
     /// Makes the last posted request fail in its turn.
     #[cold]
     pub(super) fn fail_last(&mut self, status: Status) {
-        let wqe = self.get_mut(self.tail.wrapping_sub(1));
-        let op = wqe.op.completion_op();
-        wqe.op = SendOp::Fail { op, status };
+        self.get_mut(self.tail.wrapping_sub(1)).fails = Some(status);
     }
 }
-
-static NO_SGE: Sge = Sge {
-    addr: 0,
-    length: 0,
-    lkey: 0,
-};
 
 /// Length of a scatter-gather list.
 #[inline(never)]
@@ -469,7 +367,8 @@ fn checked_length(octets: u64) -> Result<u32, PostError> {
 
 /// Checks flags and length of an operation.
 #[inline(never)]
-fn check_operation(wr: &SendWr<'_>, length: u32, inline: bool) -> Result<(), PostError> {
+fn check_operation(wr: &SendWr<'_>, length: u32) -> Result<(), PostError> {
+    let inline = matches!(wr.payload, Payload::Inline(_));
     let fits = match wr.op {
         SendOp::Send | SendOp::Write { .. } => true,
         SendOp::SendInvalidate { .. } => wr.imm.is_none(),
@@ -479,7 +378,6 @@ fn check_operation(wr: &SendWr<'_>, length: u32, inline: bool) -> Result<(), Pos
         SendOp::AtomicWrite { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) => {
             wr.imm.is_none() && !inline && length == 0
         }
-        SendOp::Fail { .. } => true,
     };
     if fits {
         Ok(())
@@ -622,7 +520,7 @@ impl RecvQueue {
         self.put(RecvWqe {
             wr_id: wr.wr_id,
             capacity: octets_of(wr.sges),
-            sge: NO_SGE,
+            sge: Sge::default(),
             sge_count,
             shared_queue: 0,
         });
@@ -668,7 +566,7 @@ impl RecvQueue {
             let wqe = RecvWqe {
                 wr_id: taken.wr_id,
                 capacity: octets_of(&room[..used]),
-                sge: room.first().copied().unwrap_or(NO_SGE),
+                sge: room.first().copied().unwrap_or_default(),
                 sge_count: u8::try_from(used).unwrap_or(0),
                 shared_queue: self.named,
             };

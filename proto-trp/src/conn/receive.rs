@@ -12,7 +12,8 @@ use super::responder::{InboundRequest, NotAdmitted};
 use super::rxwindow::{Arrival, Commit};
 use super::terminate::{tagged_cause, Offender};
 use super::transmit::Controls;
-use super::types::{Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, SendOp, Status};
+use super::types::{Event, NoSharedRecv, PostError, RecvWr, RemoteAddr, Status};
+use super::wqe::{Kind, Response};
 use crate::wire::{
     AtomicResponse, Extensions, Flags, ImmediateData, Msn, PacketType, ParseError, ResetReason,
     Segment, SegmentKind, Stag, TaggedOffset, TerminateCause, TrpHeader,
@@ -552,8 +553,9 @@ impl Connection {
     fn asked_by(&self, id: u32) -> Option<u32> {
         let index = id ^ self.cookie;
         let wqe = self.sq.get(index);
-        let waits =
-            self.sq.is_outstanding(index) && wqe.unanswered && wqe.end <= self.accepted_before();
+        let waits = self.sq.is_outstanding(index)
+            && wqe.is_unanswered()
+            && wqe.end <= self.accepted_before();
         waits.then_some(index)
     }
 
@@ -572,7 +574,7 @@ impl Connection {
         };
         let len = segment.payload_len;
         let wqe = self.sq.get(index);
-        if !matches!(wqe.op, SendOp::Read { .. }) {
+        if wqe.kind != Kind::Read {
             return fault(TerminateCause::TAGGED_INVALID_STAG);
         }
         let end = offset.0.checked_add(len as u64);
@@ -592,9 +594,11 @@ impl Connection {
         }
         let wqe = self.sq.get_mut(index);
         wqe.progress = wqe.progress.saturating_add(super::num::len32(len));
-        wqe.last_seen |= segment.last;
+        if segment.last {
+            wqe.response = Response::LastSeen;
+        }
         // RFC5040-5.5-6
-        if wqe.last_seen && wqe.progress >= wqe.length {
+        if wqe.response == Response::LastSeen && wqe.progress >= wqe.length {
             self.note_answered(index, host);
         }
         Ok(Commit::Nothing)
@@ -608,9 +612,9 @@ impl Connection {
         // RFC7306-5.2.2-2: the work request that waits is the buffer.
         let index = self
             .asked_by(response.request_id)
-            .filter(|&index| !matches!(self.sq.get(index).op, SendOp::Read { .. }))
+            .filter(|&index| self.sq.get(index).kind != Kind::Read)
             .ok_or(Refusal::Fault(TerminateCause::UNEXPECTED_OPCODE))?;
-        let tells_original = !matches!(self.sq.get(index).op, SendOp::AtomicWrite { .. });
+        let tells_original = self.sq.get(index).kind != Kind::AtomicWrite;
         if tells_original
             && host
                 .scatter_u64(self.sq.sges(index), response.original)
@@ -627,7 +631,7 @@ impl Connection {
     #[inline]
     fn note_answered<H: Host>(&mut self, index: u32, host: &mut H) {
         // RFC5040-5.2.2-3, RFC7306-5.2.2-3
-        self.sq.get_mut(index).unanswered = false;
+        self.sq.get_mut(index).response = Response::None;
         self.reads_outstanding -= 1;
         self.complete_sends(host);
     }

@@ -14,7 +14,8 @@ use super::rxwindow::Commit;
 use super::terminate::Offender;
 use super::transmit::Controls;
 use super::txwindow::SegmentSource;
-use super::types::{SendOp, Status};
+use super::types::Status;
+use super::wqe::Response;
 use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
 use urdma_types::Time;
 
@@ -154,7 +155,7 @@ impl Connection {
         // R7.9-5
         self.void_requests(refused);
         // What a Write has placed stays: only its immediate data is refused.
-        let keeps = matches!(self.sq.get(index).op, SendOp::Write { .. });
+        let keeps = self.sq.get(index).kind.is_write();
         let sent = self.sq.get(index).progress;
         self.rewind(index, if keeps { sent } else { sent.min(spec.offset) });
         // R7.9-6
@@ -182,21 +183,21 @@ impl Connection {
     /// as if nothing after that had been sent.
     pub(super) fn rewind(&mut self, index: u32, progress: u32) {
         let refused = self.sq.get_mut(index);
-        (refused.end, refused.last_seen) = (NOT_SENT, false);
-        refused.progress = progress;
+        (refused.end, refused.progress) = (NOT_SENT, progress);
+        refused.forget_last();
         let mut later = index.wrapping_add(1);
         while later != self.sq.tail && self.sq.get(later).started {
             let wqe = self.sq.get_mut(later);
             later = later.wrapping_add(1);
-            if wqe.op.is_local() {
+            if wqe.is_local() {
                 // Local requests are not repeated.
                 continue;
             }
             (wqe.started, wqe.end, wqe.progress) = (false, NOT_SENT, 0);
-            wqe.last_seen = false;
             if wqe.is_request() {
                 // An answered one is no longer counted.
-                self.reads_outstanding -= u32::from(std::mem::replace(&mut wqe.unanswered, true));
+                self.reads_outstanding -= u32::from(wqe.is_unanswered());
+                wqe.response = Response::Awaited;
                 // R7.9-7
                 self.request_msn = self.request_msn.wrapping_sub(1);
             } else if wqe.has_msn() {

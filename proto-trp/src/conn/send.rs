@@ -9,6 +9,7 @@ use super::qp_state::QpState;
 use super::transmit::{Controls, Next, Transmit, TransmitPlan};
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::{PostError, SendOp, SendWr, Status};
+use super::wqe::Kind;
 use crate::wire::{
     self, AtomicOperation, AtomicRequest, Extensions, Flags, ImmediateData, Msn, PacketType,
     ReadRequest, RnrTimer, SegmentKind, Stag, TaggedOffset, TrpHeader,
@@ -218,9 +219,7 @@ impl Connection {
     fn wants_ack(&self, index: u32, source: SegmentSource) -> bool {
         let wqe = self.sq.get(index);
         let ends = match source {
-            SegmentSource::Message(_) => {
-                wqe.imm.is_none() || !matches!(wqe.op, SendOp::Write { .. })
-            }
+            SegmentSource::Message(_) => wqe.kind != Kind::WriteImm,
             SegmentSource::Immediate(_) => true,
             SegmentSource::Request(_)
             | SegmentSource::Local(_)
@@ -303,7 +302,7 @@ impl Connection {
         match spec.source {
             SegmentSource::Message(index) => {
                 // R4.2-1, R10-5
-                if self.sq.get(index).imm.is_some() {
+                if self.sq.imm(index).is_some() {
                     trp.flags = trp.flags | Flags::IMMEDIATE;
                 }
                 self.write_part_of_message(&trp, index, spec, buf, host)
@@ -352,24 +351,31 @@ impl Connection {
     #[inline(always)]
     pub(super) fn message_kind(&self, index: u32, spec: &SegmentSpec) -> SegmentKind {
         let wqe = self.sq.get(index);
-        match wqe.op {
+        if wqe.kind.is_write() {
+            let remote = wqe.remote();
             // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
-            SendOp::Write { remote } => SegmentKind::Write {
+            return SegmentKind::Write {
                 stag: Stag(remote.stag),
                 offset: TaggedOffset(remote.to.wrapping_add(u64::from(spec.offset))),
-            },
-            // RFC5041-4.3-2, RFC5041-5.2-4
-            op => SegmentKind::Send {
-                msn: Msn(wqe.msn),
-                offset: spec.offset,
-                solicited: wqe.flags.solicited,
-                invalidate: match op {
-                    // RFC5040-5.3-4
-                    SendOp::SendInvalidate { stag } => Some(Stag(stag)),
-                    _ => None,
-                },
-                immediate: wqe.imm,
-            },
+            };
+        }
+        let (invalidate, immediate) = if wqe.kind.is_plain() {
+            (None, None)
+        } else {
+            let extra = self.sq.extra(index);
+            match extra.op {
+                // RFC5040-5.3-4
+                SendOp::SendInvalidate { stag } => (Some(Stag(stag)), None),
+                _ => (None, extra.imm),
+            }
+        };
+        // RFC5041-4.3-2, RFC5041-5.2-4
+        SegmentKind::Send {
+            msn: Msn(wqe.msn),
+            offset: spec.offset,
+            solicited: wqe.flags.solicited,
+            invalidate,
+            immediate,
         }
     }
 
@@ -420,7 +426,7 @@ impl Connection {
     fn naming(&self, index: u32) -> Extensions {
         // R10-10
         if self.config.names_shared_queue {
-            Extensions::for_shared_queue(self.sq.get(index).shared_queue)
+            Extensions::for_shared_queue(self.sq.shared_queue(index))
         } else {
             Extensions::NONE
         }
@@ -440,7 +446,7 @@ impl Connection {
                 operation,
             },
         };
-        match wqe.op {
+        match self.sq.op(index) {
             // RFC5040-5.2.1-5
             SendOp::Read { remote } => SegmentKind::ReadRequest {
                 msn,
@@ -475,14 +481,13 @@ impl Connection {
             | SendOp::SendInvalidate { .. }
             | SendOp::Write { .. }
             | SendOp::LocalInvalidate { .. }
-            | SendOp::BindWindow(_)
-            | SendOp::Fail { .. } => {
+            | SendOp::BindWindow(_) => {
                 debug_assert!(matches!(spec.source, SegmentSource::Immediate(_)));
                 SegmentKind::Immediate {
                     msn,
                     solicited: wqe.flags.solicited,
                     data: ImmediateData {
-                        immediate: wqe.imm.unwrap_or(0),
+                        immediate: self.sq.imm(index).unwrap_or(0),
                         write_len_octets: wqe.length,
                     },
                 }
@@ -637,7 +642,7 @@ impl Connection {
     pub(super) fn complete_sends_before<H: Host>(&mut self, una: u64, host: &mut H) {
         while let Some(wqe) = self.sq.pop_done(una) {
             if wqe.flags.signaled {
-                host.complete(Self::send_completion(wqe, Status::Success));
+                host.complete(wqe.completion(Status::Success));
             }
         }
         if self.sq.poisoned.is_some() || self.state == QpState::Sqd {
@@ -656,10 +661,12 @@ impl Connection {
     /// Executes a local request; one that was executed before a rewind is not executed again.
     #[cold]
     pub(super) fn do_local<H: Host>(&mut self, index: u32, host: &mut H) {
+        let op = self.sq.op(index);
         let wqe = self.sq.get_mut(index);
         wqe.started = true;
-        let done = match wqe.op {
+        let done = match op {
             _ if wqe.is_sent() => Ok(()),
+            _ if wqe.fails.is_some() => wqe.fails.map_or(Ok(()), Err),
             // Both are InfiniBand's memory management operation error.
             SendOp::LocalInvalidate { stag } => host
                 .invalidate_local(stag)
@@ -667,7 +674,6 @@ impl Connection {
             SendOp::BindWindow(bind) => {
                 host.bind_window(&bind).map_err(|_| Status::WindowBindError)
             }
-            SendOp::Fail { status, .. } => Err(status),
             _ => Ok(()),
         };
         match done {

@@ -6,12 +6,12 @@ use super::connection::Connection;
 use super::host::{Host, ProtectionError};
 use super::packet::Refusal;
 use super::qp_state::QpState;
-use super::queue::SendWqe;
 use super::responder::InboundRequest;
 use super::rxwindow::Commit;
 use super::terminate_repeat::TerminateRepeat;
 use super::transmit::Controls;
-use super::types::{Completion, CompletionOp, Event, SendOp, Status};
+use super::types::{Completion, CompletionOp, Event, Status};
+use super::wqe::SendWqe;
 use crate::wire::ddp::{TaggedHeader, UntaggedHeader};
 use crate::wire::terminate::TerminatedDdp;
 use crate::wire::{
@@ -371,7 +371,7 @@ impl Connection {
                 Some((blamed, status)) if blamed == index => status,
                 _ => Status::WorkRequestFlushed,
             };
-            host.complete(Self::send_completion(self.sq.get(index), status));
+            host.complete(self.sq.get(index).completion(status));
         }
         self.sq.clear();
     }
@@ -389,31 +389,14 @@ impl Connection {
         self.reads_outstanding = 0;
         self.refused = false;
     }
-
-    /// The completion of a send request.
-    #[inline]
-    pub(super) fn send_completion(wqe: &SendWqe, status: Status) -> Completion {
-        Completion {
-            wr_id: wqe.wr_id,
-            status,
-            op: wqe.op.completion_op(),
-            byte_len: if status == Status::Success {
-                wqe.length
-            } else {
-                0
-            },
-            imm: None,
-            invalidated: None,
-            solicited: status != Status::Success,
-        }
-    }
 }
 
 /// Whether a segment with this header can be part of a write request.
 fn writes_to(wqe: &SendWqe, header: &TaggedHeader) -> bool {
-    let SendOp::Write { remote } = wqe.op else {
+    if !wqe.kind.is_write() {
         return false;
-    };
+    }
+    let remote = wqe.remote();
     let write = wire::Opcode::Write.control();
     let offset = header.offset.0.wrapping_sub(remote.to);
     header.rdmap_control == write

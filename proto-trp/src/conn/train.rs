@@ -11,10 +11,9 @@ use super::host::Host;
 use super::num::len32;
 use super::packet::{Datagram, Packet};
 use super::plan::{CONTROL_LEN, TRAIN_MESSAGE_OCTETS_MAX};
-use super::queue::SendWqe;
 use super::transmit::{Next, Planned, Transmit};
 use super::txwindow::{SegmentSource, SegmentSpec};
-use super::types::SendOp;
+use super::wqe::{Kind, SendWqe};
 use crate::wire::{
     self, ddp, train, Flags, PacketType, SegmentKind, Train, TrainWriter, TrpHeader,
     SEGMENT_HEAD_LEN,
@@ -28,11 +27,10 @@ const TRAIN_OCTETS_MAX: usize = CONTROL_LEN + 1024;
 #[inline]
 fn is_short_message(wqe: &SendWqe) -> bool {
     wqe.length <= TRAIN_MESSAGE_OCTETS_MAX
-        && match wqe.op {
-            SendOp::Send | SendOp::SendInvalidate { .. } => true,
-            SendOp::Write { .. } => wqe.imm.is_none(),
-            _ => false,
-        }
+        && matches!(
+            wqe.kind,
+            Kind::PlainSend | Kind::Send | Kind::SendInvalidate | Kind::PlainWrite | Kind::Write
+        )
 }
 
 impl Connection {

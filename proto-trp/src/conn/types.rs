@@ -63,13 +63,6 @@ pub enum SendOp {
     },
     /// Binds a memory window of this end; nothing is sent.
     BindWindow(WindowBind),
-    /// A request that cannot succeed: it completes with `status` in its turn, and nothing is sent.
-    Fail {
-        /// The operation in its completion.
-        op: CompletionOp,
-        /// The status of its completion.
-        status: Status,
-    },
 }
 
 impl SendOp {
@@ -83,36 +76,6 @@ impl SendOp {
                 | SendOp::FetchAdd { .. }
                 | SendOp::AtomicWrite { .. }
         )
-    }
-
-    /// Whether it is executed locally, without the peer.
-    #[inline]
-    pub(super) const fn is_local(&self) -> bool {
-        matches!(
-            self,
-            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::Fail { .. }
-        )
-    }
-
-    /// The operation in the request's completion.
-    #[inline]
-    pub(super) const fn completion_op(&self) -> CompletionOp {
-        // Without this one it is a table.
-        if let SendOp::Fail { op, .. } = *self {
-            return op;
-        }
-        match *self {
-            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Fail { .. } => {
-                CompletionOp::Send
-            }
-            SendOp::Write { .. } => CompletionOp::Write,
-            SendOp::Read { .. } => CompletionOp::Read,
-            SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
-            SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
-            SendOp::AtomicWrite { .. } => CompletionOp::AtomicWrite,
-            SendOp::LocalInvalidate { .. } => CompletionOp::LocalInvalidate,
-            SendOp::BindWindow(_) => CompletionOp::BindWindow,
-        }
     }
 }
 
@@ -176,6 +139,17 @@ pub struct SendWr<'a> {
     pub shared_queue: u32,
     /// The payload.
     pub payload: Payload<'a>,
+}
+
+impl SendWr<'_> {
+    /// Whether it is a Send or Write that waits for nothing, invalidates nothing and has no
+    /// immediate data.
+    #[inline(always)]
+    pub(super) const fn is_plain(&self) -> bool {
+        matches!(self.op, SendOp::Send | SendOp::Write { .. })
+            && self.imm.is_none()
+            && !self.flags.fence
+    }
 }
 
 /// A receive work request.

@@ -9,10 +9,8 @@
 
 use super::super::connection::Connection;
 use super::super::qp_state::QpState;
-use super::super::types::{
-    Completion, CompletionOp, Payload, RemoteAddr, SendOp, SendWr, Sge, Status,
-};
-use super::send::{in_cell, part_head, split, NO_HEAD};
+use super::super::types::{Completion, CompletionOp, Payload, RemoteAddr, SendWr, Sge, Status};
+use super::send::{in_cell, part_head, split, NO_COMPANION, NO_HEAD};
 use super::state::Intake;
 use crate::wire::message::{CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use crate::wire::{MessageFlags, MessageHead, MessageKind};
@@ -36,15 +34,13 @@ impl Connection {
             Payload::Inline([part]) if part.len() <= self.sq.max_inline() => part.len(),
             _ => return None,
         };
-        let is_plain = matches!(wr.op, SendOp::Send | SendOp::Write { .. })
-            && wr.imm.is_none()
-            && !wr.flags.fence;
         let is_aside = self.is_aside()
             | self.unreliable
             | (self.state != QpState::Rts)
-            | self.sq.names_shared_queue()
+            | self.config.names_shared_queue
             | self.sq.poisoned.is_some();
-        let fits = is_plain && !is_aside && octets <= CELL_PAYLOAD_LEN && self.sq.is_all_sent();
+        let fits =
+            wr.is_plain() && !is_aside && octets <= CELL_PAYLOAD_LEN && self.sq.is_all_sent();
         fits.then_some(octets)
     }
 
@@ -66,7 +62,8 @@ impl Connection {
         };
         let wqe = self.sq.push_plain(wr, payload_octets);
         wqe.start_message(&mut self.message_msn);
-        part_head(wqe, true, address).encode_between(self.channel.ends, split(cell).0);
+        part_head(wqe, true, NO_COMPANION, address)
+            .encode_between(self.channel.ends, split(cell).0);
         wqe.advance(wqe.length, true, position + 1);
         self.sq.next = self.sq.tail;
         self.answers_turn = true;
@@ -159,7 +156,7 @@ impl Connection {
                 return None;
             };
             if wqe.flags.signaled {
-                return Some(Self::send_completion(wqe, Status::Success));
+                return Some(wqe.completion(Status::Success));
             }
         }
     }

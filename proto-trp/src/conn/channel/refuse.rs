@@ -3,7 +3,7 @@
 
 use super::super::connection::Connection;
 use super::super::host::Host;
-use super::super::types::{SendOp, Status};
+use super::super::types::Status;
 use super::message::{Answer, Handled};
 use super::state::Intake;
 use crate::wire::{MessageFlags, MessageHead, MessageKind, ResetReason, RnrTimer};
@@ -72,7 +72,7 @@ impl Connection {
         }
         // What a Write has placed stays: only its immediate data is refused.
         let wqe = self.sq.get(index);
-        let keeps = matches!(wqe.op, SendOp::Write { .. });
+        let keeps = wqe.kind.is_write();
         self.rewind(index, if keeps { wqe.progress } else { 0 });
         self.channel.pause.refusals = refusals;
         self.channel.pause.refused = head.number;

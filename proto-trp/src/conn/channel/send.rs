@@ -4,10 +4,10 @@
 use super::super::config::RtsParams;
 use super::super::connection::Connection;
 use super::super::host::Host;
-use super::super::queue::SendWqe;
 use super::super::transmit::{Controls, Next};
 use super::super::txwindow::SegmentSource;
 use super::super::types::{SendOp, Status};
+use super::super::wqe::{Extra, SendWqe};
 use super::message::{Answer, MessagePlan, NextMessage, Written};
 use crate::wire::message::{
     encode_message_body, MessageEnds, CELL_LEN, CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN,
@@ -136,6 +136,11 @@ impl Connection {
         host: &mut H,
     ) -> Option<Written> {
         let index = self.sq.next;
+        let shared_queue = self.sq.shared_queue(index);
+        let companion = match self.sq.get(index).kind {
+            kind if kind.is_plain() => NO_COMPANION,
+            _ => companion(&self.sq.extra(index)),
+        };
         let (wqe, slot, lists) = self.sq.entry(index);
         let (room, rest) = split(cell);
         let (payload, written) = match len as usize {
@@ -152,10 +157,10 @@ impl Connection {
         let address = MessageHead {
             flags: self.channel.flags,
             connection_id: self.peer.tx_id,
-            shared_queue: wqe.shared_queue,
+            shared_queue,
             ..NO_HEAD
         };
-        part_head(wqe, last, address).encode_between(self.channel.ends, room);
+        part_head(wqe, last, companion, address).encode_between(self.channel.ends, room);
         if wqe.advance(len, last, position + 1) {
             self.sq.next = index.wrapping_add(1);
         }
@@ -266,7 +271,7 @@ impl Connection {
         }
         let kind = self.request_kind(index, &spec);
         let mut head = self.head_to_peer(MessageKind::Immediate, self.channel.flags);
-        head.shared_queue = self.sq.get(index).shared_queue;
+        head.shared_queue = self.sq.shared_queue(index);
         let head = head.of_segment(&kind, true);
         let (room, rest) = split(cell);
         head.encode(room);
@@ -363,44 +368,49 @@ pub(super) const NO_HEAD: MessageHead = MessageHead {
     shared_queue: 0,
 };
 
-/// The head of the next segment of a Send or Write, whose address is that of `head`.
+/// The head of the next segment of a Send or Write with its companion, whose address is that of
+/// `head`.
 #[inline(always)]
-pub(super) fn part_head(wqe: &SendWqe, last: bool, head: MessageHead) -> MessageHead {
-    let flags = head.flags | MessageFlags::LAST.when(last);
-    let (own, ulp) = if wqe.is_plain {
-        (MessageFlags::NONE, 0)
-    } else {
-        companion(wqe)
-    };
-    match wqe.op {
+pub(super) fn part_head(
+    wqe: &SendWqe,
+    last: bool,
+    (own, ulp): (MessageFlags, u32),
+    head: MessageHead,
+) -> MessageHead {
+    let flags = head.flags | own | MessageFlags::LAST.when(last);
+    if wqe.kind.is_write() {
+        let remote = wqe.remote();
         // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
-        SendOp::Write { remote } => MessageHead {
+        return MessageHead {
             kind: MessageKind::Write,
-            flags: flags | own,
+            flags,
             number: remote.stag,
             offset: remote.to.wrapping_add(u64::from(wqe.progress)),
             shared_queue: 0,
             ..head
-        },
-        // RFC5041-4.3-2, RFC5041-5.2-4
-        _ => MessageHead {
-            flags: flags | own | MessageFlags::SOLICITED.when(wqe.flags.solicited),
-            number: wqe.msn,
-            offset: u64::from(wqe.progress),
-            ulp,
-            ..head
-        },
+        };
+    }
+    // RFC5041-4.3-2, RFC5041-5.2-4
+    MessageHead {
+        flags: flags | MessageFlags::SOLICITED.when(wqe.flags.solicited),
+        number: wqe.msn,
+        offset: u64::from(wqe.progress),
+        ulp,
+        ..head
     }
 }
 
+/// A plain Send or Write is accompanied by nothing.
+pub(super) const NO_COMPANION: (MessageFlags, u32) = (MessageFlags::NONE, 0);
+
 /// What accompanies a Send or Write: the flag for it, and its field of the head.
 #[cold]
-fn companion(wqe: &SendWqe) -> (MessageFlags, u32) {
-    match (wqe.op, wqe.imm) {
+fn companion(extra: &Extra) -> (MessageFlags, u32) {
+    match (extra.op, extra.imm) {
         // RFC5040-5.3-4
         (SendOp::SendInvalidate { stag }, _) => (MessageFlags::INVALIDATE, stag),
         (_, Some(imm)) => (MessageFlags::HAS_IMMEDIATE, imm),
-        (_, None) => (MessageFlags::NONE, 0),
+        (_, None) => NO_COMPANION,
     }
 }
 
