@@ -7,7 +7,7 @@
 //! Polls look at the channels on which something came lately, and at a few of the others in turn;
 //! before the process sleeps it looks at all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -26,6 +26,9 @@ pub(super) struct PeerChannel {
     /// The generation of the peer's slot, as far as urdmad has said.
     generation: Option<u32>,
     patience: Patience,
+    /// Queue pairs that have something to send and found no room, in the order in which they are to
+    /// get some.
+    pub(super) waiting: VecDeque<u16>,
     /// Messages that were completed and taken when it was looked last, and how long nothing has
     /// changed (`watch.rs`).
     progress: (u64, u64),
@@ -153,6 +156,8 @@ pub(super) struct Channels {
     refused: HashMap<SlotId, u32>,
     /// Slots to which something was written or settled since their doorbells were rung.
     doorbells: Vec<SlotId>,
+    /// Slots whose channels queue pairs wait for.
+    waited_for: Vec<SlotId>,
 }
 
 impl Channels {
@@ -171,6 +176,7 @@ impl Channels {
             open: Rota::default(),
             refused: HashMap::new(),
             doorbells: Vec::with_capacity(SLOTS),
+            waited_for: Vec::new(),
         })
     }
 
@@ -221,6 +227,57 @@ impl Channels {
         })
     }
 
+    /// Whether queue pairs wait for room on a channel.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waited_for.is_empty()
+    }
+
+    /// The `at`th of the slots whose channels queue pairs wait for.
+    #[inline]
+    pub(super) fn waited_for(&self, at: usize) -> Option<SlotId> {
+        self.waited_for.get(at).copied()
+    }
+
+    /// Lets a queue pair wait for room on the channel to a slot, before or after those that wait.
+    /// False if there is no channel.
+    pub(super) fn wait(&mut self, slot: SlotId, index: u16, is_next: bool) -> bool {
+        let Some(entry) = self.entry_mut(slot) else {
+            return false;
+        };
+        let is_first = entry.waiting.is_empty();
+        if is_next {
+            entry.waiting.push_front(index);
+        } else {
+            entry.waiting.push_back(index);
+        }
+        if is_first && !self.waited_for.contains(&slot) {
+            self.waited_for.push(slot);
+        }
+        true
+    }
+
+    /// How many queue pairs wait for room on the channel to a slot.
+    #[inline]
+    pub(super) fn waiting(&self, slot: SlotId) -> usize {
+        self.entry(slot).map_or(0, |entry| entry.waiting.len())
+    }
+
+    /// The queue pair that is to get room next on the channel to a slot; it waits no more.
+    pub(super) fn next_waiting(&mut self, slot: SlotId) -> Option<u16> {
+        self.entry_mut(slot)?.waiting.pop_front()
+    }
+
+    /// Forgets the slots for whose channels no queue pair waits any more.
+    pub(super) fn forget_waited_for(&mut self) {
+        let by_slot = &self.by_slot;
+        let waits = |slot: &SlotId| {
+            let entry = by_slot[usize::from(slot.number())].as_ref();
+            entry.is_some_and(|entry| !entry.waiting.is_empty())
+        };
+        self.waited_for.retain(waits);
+    }
+
     /// Makes a channel to a slot, whose process has to be offered this; None if there is one.
     ///
     /// # Errors
@@ -260,6 +317,7 @@ impl Channels {
             channel: Channel::new(region),
             generation: None,
             patience: Patience::FIRST,
+            waiting: VecDeque::new(),
             progress: (0, 0),
             stalled_ns: 0,
         };
@@ -328,6 +386,7 @@ impl Channels {
     pub(super) fn close(&mut self, slot: SlotId) -> Option<Box<PeerChannel>> {
         self.open.remove(slot);
         self.doorbells.retain(|ring| *ring != slot);
+        self.waited_for.retain(|waited| *waited != slot);
         self.by_slot[usize::from(slot.number())].take()
     }
 

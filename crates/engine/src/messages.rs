@@ -52,16 +52,74 @@ impl Shard {
         if self.is_dead {
             return;
         }
-        let mut turn = self.write_messages(index, slot);
-        if turn == Turn::Blocked {
-            // The peer may have settled messages since its counts were read.
-            self.read_counts(slot);
-            turn = self.write_messages(index, slot);
+        if self.channels.waiting(slot) > 0 {
+            self.wait_for_room(index, slot, false);
+            self.resume(slot);
+            return;
         }
-        if turn != Turn::Done {
-            self.make_ready(index);
-            self.is_blocked |= turn == Turn::Blocked;
+        match self.write_messages_or_read_counts(index, slot) {
+            Turn::Done => {}
+            Turn::More => self.make_ready(index),
+            Turn::Blocked => self.wait_for_room(index, slot, false),
         }
+    }
+
+    #[inline]
+    fn write_messages_or_read_counts(&mut self, index: u16, slot: SlotId) -> Turn {
+        let turn = self.write_messages(index, slot);
+        if turn != Turn::Blocked {
+            return turn;
+        }
+        // The peer may have settled messages since its counts were read.
+        self.read_counts(slot);
+        self.write_messages(index, slot)
+    }
+
+    /// Lets a queue pair wait for room on a channel, instead of in the ready list: with thousands of
+    /// them a walk through all would be in vain at each poll.
+    fn wait_for_room(&mut self, index: u16, slot: SlotId, is_next: bool) {
+        let Some(entry) = self.qps.get_mut(index) else {
+            return;
+        };
+        self.is_blocked = true;
+        if !entry.is_queued {
+            entry.is_queued = self.channels.wait(slot, index, is_next);
+        }
+    }
+
+    /// Gives the queue pairs that wait for room on a channel one turn each, until it is full.
+    fn resume(&mut self, slot: SlotId) {
+        for _ in 0..self.channels.waiting(slot) {
+            let Some(index) = self.channels.next_waiting(slot) else {
+                break;
+            };
+            if let Some(entry) = self.qps.get_mut(index) {
+                entry.is_queued = false;
+            }
+            if !matches!(self.path_of(index), Some(PeerPath::Channel(at)) if at == slot) {
+                // The channel has ended, or the queue pair has.
+                self.make_ready(index);
+                continue;
+            }
+            match self.write_messages_or_read_counts(index, slot) {
+                Turn::Done => {}
+                Turn::More => self.make_ready(index),
+                Turn::Blocked => {
+                    self.wait_for_room(index, slot, true);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Gives the queue pairs that wait for room on channels one turn each, as far as there is room.
+    pub(super) fn resume_all(&mut self) {
+        let mut at = 0;
+        while let Some(slot) = self.channels.waited_for(at) {
+            at += 1;
+            self.resume(slot);
+        }
+        self.channels.forget_waited_for();
     }
 
     /// As [`Shard::take_turn_on_channel`] for a request that was just posted.
@@ -501,4 +559,67 @@ fn is_all_completed(channel: &Channel) -> bool {
 fn settle_aside(entry: &mut QpEntry, regions: &mut MrTable, notes: &mut Vec<Note>, count: u64) {
     let mut host = host!(entry, *regions, *notes);
     entry.conn.settled(count, &mut host);
+}
+
+#[cfg(test)]
+mod tests {
+    use urdma_engine::{Access, Engine, SendOp};
+
+    use super::super::rig::{connect, instance, parts, End, DEPTH};
+
+    // Regression: each poll walked through all queue pairs that waited for the same channel.
+    #[test]
+    fn queue_pairs_that_wait_for_room_are_not_walked_through_at_each_poll() {
+        let engine = Engine::start_without_thread(parts(&instance(), 1)).unwrap();
+        let slot = engine.info.slot;
+        let pairs: Vec<[End; 2]> = (0..64)
+            .map(|_| {
+                let [a, b] = [(); 2].map(|()| End::new(engine.clone(), 64));
+                connect(&a, &b, Access::all());
+                [a, b]
+            })
+            .collect();
+        engine.shard.lock().flush();
+        let mut posted = 0;
+        for _ in 0..DEPTH {
+            for [a, b] in &pairs {
+                let write = SendOp::Write {
+                    remote: b.remote(0),
+                };
+                a.post(posted, write, &[a.sge(0, 64)]).unwrap();
+                posted += 1;
+            }
+        }
+        {
+            let mut shard = engine.shard.lock();
+            assert!(shard.ready.is_empty());
+            assert_eq!(shard.channels.waiting(slot), pairs.len());
+            while shard.progress(&engine.info) > 0 {}
+            assert!(shard.ready.is_empty() && !shard.channels.has_waiting());
+        }
+        let completed = |[a, _]: &[End; 2]| a.wait(DEPTH as usize).len() as u64;
+        assert_eq!(pairs.iter().map(completed).sum::<u64>(), posted);
+    }
+
+    #[test]
+    fn queue_pairs_that_wait_for_a_channel_that_ends_are_flushed() {
+        let engine = Engine::start_without_thread(parts(&instance(), 1)).unwrap();
+        let slot = engine.info.slot;
+        let [a, b] = [(); 2].map(|()| End::new(engine.clone(), 1 << 20));
+        connect(&a, &b, Access::all());
+        let write = SendOp::Write {
+            remote: b.remote(0),
+        };
+        engine.shard.lock().flush();
+        let mut posted = 0;
+        while engine.shard.lock().channels.waiting(slot) == 0 {
+            assert!(posted < u64::from(DEPTH));
+            a.post(posted, write, &[a.sge(0, 1 << 20)]).unwrap();
+            posted += 1;
+        }
+        drop(engine.shard.lock().end_channel(slot));
+        engine.shard.lock().flush();
+        assert!(!engine.shard.lock().channels.has_waiting());
+        assert_eq!(a.poll().len() as u64, posted);
+    }
 }

@@ -8,8 +8,9 @@
 //! completion to deliver. The application's next call sends, and if that call posts an answer to
 //! what was received, the acknowledgement is part of it.
 //!
-//! A queue pair that finds its channel full, or no free buffer, keeps what it has to send and stays
-//! in the list. `is_blocked` makes the background thread try again soon.
+//! A queue pair that finds no free buffer keeps what it has to send and stays in the list; one that
+//! finds its channel full waits for that channel. `is_blocked` makes the background thread try again
+//! soon.
 
 use proto_trp::conn::Time;
 
@@ -44,7 +45,7 @@ impl Shard {
             self.flush();
         }
         let taken = self.receive_polled(info, self.empty_polls) + self.receive_leased(info);
-        if self.ready.is_empty() {
+        if !self.has_ready() {
             self.publish();
             return;
         }
@@ -67,14 +68,20 @@ impl Shard {
 
     /// Whether a queue pair could send more now and only waits for its next turn.
     pub(super) fn may_send_more(&self) -> bool {
-        !self.is_dead && !self.is_blocked && !self.ready.is_empty()
+        !self.is_dead && !self.is_blocked && self.has_ready()
+    }
+
+    /// Whether a queue pair waits for a turn, or for room on a channel.
+    #[inline]
+    fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || self.channels.has_waiting()
     }
 
     /// Sends what was put off or is ready.
     #[inline]
     pub(super) fn flush(&mut self) {
         self.is_put_off = false;
-        if !self.ready.is_empty() {
+        if self.has_ready() {
             self.give_turns(clock::now());
         }
         self.publish();
@@ -130,7 +137,7 @@ impl Shard {
                 self.make_ready(index);
             }
         }
-        if !self.ready.is_empty() {
+        if self.has_ready() {
             self.give_turns(now);
             self.publish();
         }

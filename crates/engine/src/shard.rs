@@ -422,7 +422,17 @@ impl Shard {
             entry.conn.peer_gone(&mut host);
             self.wheel.set(index, entry.conn.next_deadline());
         }
-        self.channels.close(slot)
+        let mut closed = self.channels.close(slot);
+        for index in closed
+            .iter_mut()
+            .flat_map(|channel| channel.waiting.drain(..))
+        {
+            if let Some(entry) = self.qps.get_mut(index) {
+                entry.is_queued = false;
+            }
+            self.make_ready(index);
+        }
+        closed
     }
 
     /// The queue pairs whose peer is the process at the other end of the channel to `slot`.

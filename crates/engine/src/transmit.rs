@@ -55,11 +55,15 @@ impl Shard {
         self.channels.ring_doorbells();
     }
 
-    /// Gives every queue pair in the ready list one turn.
+    /// Gives every queue pair that waits for room on a channel, or is in the ready list, one turn.
     #[inline]
     pub(super) fn give_turns(&mut self, now: Time) {
         self.batch.clear();
-        for _ in 0..self.ready.len() {
+        let ready = self.ready.len();
+        if self.channels.has_waiting() {
+            self.resume_all();
+        }
+        for _ in 0..ready {
             let Some(index) = self.ready.pop_front() else {
                 break;
             };
