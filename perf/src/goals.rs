@@ -18,6 +18,16 @@ const LATENCY: Goal = AtMost(1.5);
 const LATENCY_FORWARDED: Goal = AtMost(8.0);
 /// Microseconds above the two wake-ups that two sleeping processes cost in any case.
 const EVENTS: Goal = AtMost(2.0);
+/// Latency of a message between two sleeping ends, in latencies of TCP over loopback.
+pub(crate) const ASLEEP: Goal = AtMost(0.5);
+/// The same while another program runs on each processor: what is saved is less than what the
+/// ends wait for a processor.
+pub(crate) const ASLEEP_BUSY: Goal = AtMost(1.0);
+/// The same between two hosts, through both daemons, in latencies of TCP over a veth pair.
+pub(crate) const ASLEEP_FORWARDED: Goal = AtMost(1.2);
+/// Rate of requests between sleeping ends while another program runs on each processor, in rates
+/// of TCP over loopback.
+pub(crate) const REQUESTS_BUSY: Goal = AtLeast(1.0);
 /// Rate of short messages as a share of what the bare ring or bare net_memif moves. The ring moves
 /// 50 M/s on the machine of doc/performance.md: 20 M/s, or 50 ns a message for each end.
 const RATE: Goal = AtLeast(0.4);
@@ -87,6 +97,18 @@ pub(crate) const fn flat(unit: Unit) -> Goal {
     match unit {
         Unit::Microseconds => FLAT_LATENCY,
         _ => FLAT_RATE,
+    }
+}
+
+/// Rate of requests between sleeping ends, in rates of TCP over loopback. The more requests there
+/// are at once, the less a wake-up and the transport weigh.
+pub(crate) const fn requests(clients: u32, in_a_row: u32) -> Goal {
+    match (clients, in_a_row) {
+        (1, 1) => AtLeast(1.8),
+        (1, 16) => AtLeast(1.3),
+        (50, 1) => AtLeast(1.5),
+        (50, 16) => AtLeast(1.2),
+        _ => Goal::None,
     }
 }
 

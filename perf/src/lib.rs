@@ -12,6 +12,7 @@
 //! | [`idle`], [`attach`] | idle processes: processor time, memory; time of opening the device |
 //! | [`threads`], [`verbs_setup`] | threads with their own queues; first steps of verbs programs |
 //! | [`processes`] | up to as many processes as an instance has slots, connected to one |
+//! | [`requests`] | request and response between processes that sleep, next to TCP |
 //! | [`lossy`] | goodput of perftest over links that lose packets, next to go-back-N |
 //! | [`links`], [`shares`] | one queue pair, and eight, over links of limited rate and delay |
 //! | [`part`], [`plan`] | what can be measured alone; the order of the measurements |
@@ -45,6 +46,7 @@ pub mod processors;
 pub mod product;
 pub mod raw;
 pub mod report;
+pub mod requests;
 pub mod rows;
 pub mod samples;
 pub mod shares;

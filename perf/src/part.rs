@@ -15,6 +15,8 @@ pub enum Part {
     Threads,
     /// Latency and rate with 1 to 252 attached processes
     Processes,
+    /// Request and response between processes that sleep, next to TCP
+    Requests,
     /// Goodput over loss, between two hosts
     Loss,
     /// Links of limited rate and delay
@@ -33,13 +35,14 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
         Self::Qps,
         Self::Threads,
         Self::Processes,
+        Self::Requests,
         Self::Loss,
         Self::Links,
         Self::Idle,

@@ -16,7 +16,8 @@ use crate::samples::{Probe, Sample};
 use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
-    attach, idle, links, lossy, peers, processes, product, raw, shares, simulator, workloads,
+    attach, idle, links, lossy, peers, processes, product, raw, requests, shares, simulator,
+    workloads,
 };
 
 const SMALL: usize = 64;
@@ -227,6 +228,7 @@ impl Plan {
                     self.limits(part, *path);
                     self.workloads(part, *path, &hosts);
                     self.at_rest(part, *path, &hosts);
+                    self.requests(part, *path, &hosts);
                     match (part, *path) {
                         (Part::Threads, Path::OneHost) => self.threads(&hosts),
                         (Part::Processes, Path::OneHost) => self.processes(&hosts),
@@ -401,6 +403,18 @@ impl Plan {
         }
     }
 
+    /// Processes that sleep while they wait, over urdma and over TCP.
+    fn requests(&mut self, part: Part, path: Path, hosts: &Result<Hosts, String>) {
+        let programs = self.programs.clone();
+        let ends = self.ends(path, hosts);
+        for point in requests::POINTS
+            .iter()
+            .filter(|point| (Part::Requests, point.path) == (part, path))
+        {
+            self.take_all(|| point.measure(ends.clone(), &programs));
+        }
+    }
+
     /// The loss sweep, each point followed by the same run without loss. No queue is leased, so
     /// that all packets pass the daemons and their faults.
     fn loss(&mut self, hosts: &Result<Hosts, String>) {
@@ -505,6 +519,7 @@ fn print(probe: Probe, sample: &Sample) {
 fn is_measured_over(part: Part, paths: &[Path]) -> bool {
     match part {
         Part::Threads | Part::Processes => paths.contains(&Path::OneHost),
+        Part::Requests => paths[0] != Path::Leased1500,
         Part::Links => paths.contains(&Path::Forwarded),
         Part::Loss => paths[0] == Path::Leased1500,
         Part::Idle | Part::Memory | Part::Attach => paths[0] != Path::Leased1500,

@@ -24,12 +24,14 @@ pub struct Probe {
 /// Units of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unit {
-    /// Microseconds, one way.
+    /// Microseconds; a latency is one way.
     Microseconds,
     /// 10^9 octets a second.
     GigabytesPerSecond,
     /// 10^6 messages a second.
     MillionsPerSecond,
+    /// 10^3 requests a second.
+    ThousandsPerSecond,
     /// Milliseconds.
     Milliseconds,
     /// 10^6 octets.
@@ -57,6 +59,7 @@ impl Unit {
             Self::Microseconds => "us",
             Self::GigabytesPerSecond => "GB/s",
             Self::MillionsPerSecond => "M/s",
+            Self::ThousandsPerSecond => "k/s",
             Self::Milliseconds => "ms",
             Self::Megabytes => "MB",
             Self::Kilobytes => "KB",

@@ -245,9 +245,12 @@ pub unsafe fn post_send(qp: *mut verbs::ibv_qp, mut from: verbs::ibv_sge) -> Res
 
 /// `ibv_post_send`, which the header defines inline.
 ///
+/// # Errors
+/// The provider refused it.
+///
 /// # Safety
 /// The queue pair is live, the request valid.
-unsafe fn post(qp: *mut verbs::ibv_qp, wr: &mut verbs::ibv_send_wr) -> Result<(), String> {
+pub unsafe fn post(qp: *mut verbs::ibv_qp, wr: &mut verbs::ibv_send_wr) -> Result<(), String> {
     let mut bad = ptr::null_mut();
     // SAFETY: the queue pair and its context live.
     let post = unsafe { (*(*qp).context).ops.post_send };

@@ -1,0 +1,186 @@
+//! Connections of librdmacm.
+
+use std::ffi::CStr;
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+use std::ptr;
+
+use rdma_core_sys::rdmacm;
+use urdma_perf::verbs_setup::made;
+
+// The program links the system's librdmacm, as other applications do.
+#[link(name = "rdmacm")]
+extern "C" {}
+
+/// An identifier; it exists until the process ends.
+pub(crate) type Id = *mut rdmacm::rdma_cm_id;
+
+const TIMEOUT_MS: i32 = 5_000;
+const BACKLOG: i32 = 512;
+
+fn called(what: &str, status: i32) -> Result<(), String> {
+    match status {
+        0 => Ok(()),
+        _ => Err(format!("{what}: {}", std::io::Error::last_os_error())),
+    }
+}
+
+/// What has happened to a connection, or that there is one.
+struct Event {
+    kind: rdmacm::rdma_cm_event_type,
+    id: Id,
+}
+
+impl Event {
+    fn unexpected(&self) -> String {
+        // SAFETY: the function gives a text that is never freed, for any value.
+        let name = unsafe { CStr::from_ptr(rdmacm::rdma_event_str(self.kind)) };
+        name.to_string_lossy().into_owned()
+    }
+}
+
+/// An event channel; it exists until the process ends.
+struct Events(*mut rdmacm::rdma_event_channel);
+
+impl Events {
+    fn new() -> Result<Self, String> {
+        // SAFETY: takes nothing.
+        let channel = unsafe { rdmacm::rdma_create_event_channel() };
+        made("rdma_create_event_channel", channel).map(Self)
+    }
+
+    fn id(&self) -> Result<Id, String> {
+        let mut id = ptr::null_mut();
+        // SAFETY: the channel lives, the result is ours.
+        let status = unsafe {
+            rdmacm::rdma_create_id(self.0, &mut id, ptr::null_mut(), rdmacm::RDMA_PS_TCP)
+        };
+        called("rdma_create_id", status).map(|()| id)
+    }
+
+    /// Waits for the next event.
+    fn next(&self) -> Result<Event, String> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel lives, the result is ours.
+        let status = unsafe { rdmacm::rdma_get_cm_event(self.0, &mut event) };
+        called("rdma_get_cm_event", status)?;
+        // SAFETY: the call has given an event, which lives until it is acknowledged.
+        let (kind, id) = unsafe { ((*event).event, (*event).id) };
+        // SAFETY: the event is not used again.
+        called("rdma_ack_cm_event", unsafe {
+            rdmacm::rdma_ack_cm_event(event)
+        })?;
+        Ok(Event { kind, id })
+    }
+
+    fn expect(&self, kind: rdmacm::rdma_cm_event_type) -> Result<(), String> {
+        let event = self.next()?;
+        match event.kind == kind {
+            true => Ok(()),
+            false => Err(event.unexpected()),
+        }
+    }
+}
+
+fn socket_address((address, port): (Ipv4Addr, u16)) -> libc::sockaddr_in {
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut socket: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    socket.sin_family = libc::sa_family_t::try_from(libc::AF_INET).unwrap_or(0);
+    socket.sin_port = port.to_be();
+    socket.sin_addr.s_addr = u32::from(address).to_be();
+    socket
+}
+
+fn parameters() -> rdmacm::rdma_conn_param {
+    // SAFETY: all zeroes is a valid value of this plain structure.
+    let mut parameters: rdmacm::rdma_conn_param = unsafe { std::mem::zeroed() };
+    parameters.responder_resources = 1;
+    parameters.initiator_depth = 1;
+    parameters.retry_count = 7;
+    parameters.rnr_retry_count = 7;
+    parameters
+}
+
+/// Connects to a server; `prepare` makes the queue pair.
+pub(crate) fn connect<T>(
+    to: (Ipv4Addr, u16),
+    prepare: impl FnOnce(Id) -> Result<T, String>,
+) -> Result<T, String> {
+    let events = Events::new()?;
+    let id = events.id()?;
+    let mut to = socket_address(to);
+    let to: *mut libc::sockaddr_in = &mut to;
+    // SAFETY: the identifier lives; the address is read during the call.
+    let status = unsafe { rdmacm::rdma_resolve_addr(id, ptr::null_mut(), to.cast(), TIMEOUT_MS) };
+    called("rdma_resolve_addr", status)?;
+    events.expect(rdmacm::RDMA_CM_EVENT_ADDR_RESOLVED)?;
+    // SAFETY: the identifier lives.
+    let status = unsafe { rdmacm::rdma_resolve_route(id, TIMEOUT_MS) };
+    called("rdma_resolve_route", status)?;
+    events.expect(rdmacm::RDMA_CM_EVENT_ROUTE_RESOLVED)?;
+    let prepared = prepare(id)?;
+    // SAFETY: the identifier lives and has a queue pair.
+    let status = unsafe { rdmacm::rdma_connect(id, &mut parameters()) };
+    called("rdma_connect", status)?;
+    events.expect(rdmacm::RDMA_CM_EVENT_ESTABLISHED)?;
+    Ok(prepared)
+}
+
+/// What has happened to a server.
+pub(crate) enum News {
+    /// A client wants to connect.
+    Request(Id),
+    /// The connection of an accepted client is complete.
+    Established(Id),
+}
+
+/// A server's port.
+pub(crate) struct Port {
+    events: Events,
+    id: Id,
+}
+
+impl Port {
+    /// Listens on a port of the library's choice.
+    pub(crate) fn new(address: Ipv4Addr) -> Result<Self, String> {
+        let events = Events::new()?;
+        let id = events.id()?;
+        let mut at = socket_address((address, 0));
+        let at: *mut libc::sockaddr_in = &mut at;
+        // SAFETY: the identifier lives; the address is read during the call.
+        called("rdma_bind_addr", unsafe {
+            rdmacm::rdma_bind_addr(id, at.cast())
+        })?;
+        // SAFETY: the identifier lives.
+        called("rdma_listen", unsafe { rdmacm::rdma_listen(id, BACKLOG) })?;
+        Ok(Self { events, id })
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        // SAFETY: the identifier lives.
+        u16::from_be(unsafe { rdmacm::rdma_get_src_port(self.id) })
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives as long as the process, and so does its descriptor.
+        unsafe { BorrowedFd::borrow_raw((*self.events.0).fd) }
+    }
+
+    /// Waits until something happens.
+    pub(crate) fn next(&self) -> Result<News, String> {
+        let event = self.events.next()?;
+        match event.kind {
+            rdmacm::RDMA_CM_EVENT_CONNECT_REQUEST => Ok(News::Request(event.id)),
+            rdmacm::RDMA_CM_EVENT_ESTABLISHED => Ok(News::Established(event.id)),
+            _ => Err(event.unexpected()),
+        }
+    }
+
+    /// Accepts the client of a request, for which there is a queue pair.
+    pub(crate) fn accept(&self, id: Id) -> Result<(), String> {
+        // SAFETY: the identifier lives and has a queue pair.
+        called("rdma_accept", unsafe {
+            rdmacm::rdma_accept(id, &mut parameters())
+        })
+    }
+}

@@ -1,0 +1,126 @@
+//! A queue pair with a completion queue and a completion channel of its own.
+
+use std::io::{Error, ErrorKind};
+use std::os::fd::BorrowedFd;
+use std::ptr;
+
+use rdma_core_sys::{rdmacm, verbs};
+use urdma_perf::verbs_setup::{made, poll, register, request_notification};
+
+use crate::cm::Id;
+use crate::text;
+
+/// The verbs objects of a connection, which exist until the process ends.
+pub(crate) struct Endpoint {
+    pd: *mut verbs::ibv_pd,
+    channel: *mut verbs::ibv_comp_channel,
+    cq: *mut verbs::ibv_cq,
+    qp: *mut verbs::ibv_qp,
+}
+
+/// Registered memory, which exists until the process ends.
+pub(crate) struct Memory {
+    start: *mut u8,
+    lkey: u32,
+    pub(crate) rkey: u32,
+}
+
+impl Memory {
+    pub(crate) fn at(&self, offset: u32) -> *mut u8 {
+        self.start.wrapping_add(offset as usize)
+    }
+
+    pub(crate) fn sge(&self, offset: u32, octets: u32) -> verbs::ibv_sge {
+        verbs::ibv_sge {
+            addr: self.at(offset) as u64,
+            length: octets,
+            lkey: self.lkey,
+        }
+    }
+}
+
+impl Endpoint {
+    /// Makes them with room for `depth` work requests each way; the completion queue is armed.
+    pub(crate) fn new(id: Id, depth: u32) -> Result<Self, String> {
+        let entries = i32::try_from(2 * depth).map_err(text)?;
+        // SAFETY: the identifier lives and has a device, whose context is open.
+        let context = unsafe { (*id).verbs };
+        // SAFETY: the context is open.
+        let pd = made("ibv_alloc_pd", unsafe { verbs::ibv_alloc_pd(context) })?;
+        // SAFETY: as above.
+        let channel = unsafe { verbs::ibv_create_comp_channel(context) };
+        let channel = made("ibv_create_comp_channel", channel)?;
+        // SAFETY: context and channel are valid; no user context is given.
+        let cq = unsafe { verbs::ibv_create_cq(context, entries, ptr::null_mut(), channel, 0) };
+        let cq = made("ibv_create_cq", cq)?;
+        // SAFETY: all zeroes is a valid value of this plain structure.
+        let mut init: verbs::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        (init.send_cq, init.recv_cq) = (cq, cq);
+        init.qp_type = verbs::IBV_QPT_RC;
+        (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth, depth);
+        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+        // SAFETY: identifier and domain live, the attributes are ours.
+        let status = unsafe { rdmacm::rdma_create_qp(id, pd, &mut init) };
+        if status != 0 {
+            return Err(format!("rdma_create_qp: {}", Error::last_os_error()));
+        }
+        // SAFETY: the call has given the identifier a queue pair.
+        let qp = unsafe { (*id).qp };
+        let endpoint = Self {
+            pd,
+            channel,
+            cq,
+            qp,
+        };
+        endpoint.arm()?;
+        Ok(endpoint)
+    }
+
+    pub(crate) fn qp(&self) -> *mut verbs::ibv_qp {
+        self.qp
+    }
+
+    /// Allocates and registers memory.
+    pub(crate) fn memory(&self, octets: u32) -> Result<Memory, String> {
+        let memory = Box::leak(vec![0; octets as usize].into_boxed_slice());
+        // SAFETY: the domain lives; the memory is never freed.
+        let region = unsafe { register(self.pd, memory)? };
+        // SAFETY: the region was just made.
+        let (lkey, rkey) = unsafe { ((*region).lkey, (*region).rkey) };
+        let start = memory.as_mut_ptr();
+        Ok(Memory { start, lkey, rkey })
+    }
+
+    pub(crate) fn arm(&self) -> Result<(), String> {
+        // SAFETY: the queue lives.
+        unsafe { request_notification(self.cq) }
+    }
+
+    #[inline]
+    pub(crate) fn poll(&self, found: &mut [verbs::ibv_wc]) -> Result<usize, String> {
+        // SAFETY: the queue lives.
+        unsafe { poll(self.cq, found) }
+    }
+
+    /// The descriptor of the completion channel.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel lives as long as the process, and so does its descriptor.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
+    }
+
+    /// Takes an event from the completion channel, if there is one or the channel is blocking.
+    pub(crate) fn take_event(&self) -> Result<(), String> {
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel lives, both results are ours.
+        let status = unsafe { verbs::ibv_get_cq_event(self.channel, &mut cq, &mut context) };
+        if status == 0 {
+            // SAFETY: the call has given our queue, of which one event was taken.
+            unsafe { verbs::ibv_ack_cq_events(cq, 1) };
+            return Ok(());
+        }
+        match Error::last_os_error() {
+            error if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            error => Err(format!("ibv_get_cq_event: {error}")),
+        }
+    }
+}

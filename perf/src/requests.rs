@@ -1,0 +1,436 @@
+//! Processes that sleep while they wait, over urdma and over TCP: request and response as between
+//! Valkey and its clients, and a ping-pong.
+//!
+//! `urdma-perf-requests` runs both ends, with the same loops over either transport. Some runs are
+//! repeated while another program keeps each processor busy.
+
+use std::net::Ipv4Addr;
+use std::path::Path as FilePath;
+use std::process::Command;
+use std::time::Duration;
+
+use urdma_harness::instance::{Instance, LeasePolicy, Scratch};
+use urdma_harness::namespace::Namespaces;
+use urdma_harness::process::Process;
+use urdma_harness::Failure;
+
+use crate::goals;
+use crate::samples::{Probe, Sample, Unit};
+use crate::spec::{Compare, Goal, Spec};
+use crate::workloads::Path;
+
+/// What the server prints when it can be reached by the client.
+pub const LISTENING: &str = "listening";
+/// What a busy process prints before its loop.
+pub const BUSY: &str = "busy";
+/// Start of the client's line with the processor time of both ends for a request or a message.
+pub const PROCESSOR_US: &str = "processor_us ";
+const PROGRAM: &str = "urdma-perf-requests";
+/// Time of a measurement.
+const WATCH_MS: u32 = 1_000;
+const START_LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
+/// Addresses of the two ends of a veth pair.
+const VETH: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+
+/// What the octets go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// A queue pair.
+    Rdma,
+    /// A socket.
+    Tcp,
+}
+
+impl Transport {
+    /// The value with this name on the command line.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Rdma, Self::Tcp]
+            .into_iter()
+            .find(|transport| transport.name() == name)
+    }
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        }
+    }
+}
+
+/// How the ends of a ping-pong wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Both sleep.
+    Sleep,
+    /// Both poll.
+    Poll,
+}
+
+/// What both ends do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Clients send requests and wait for the answers.
+    Requests {
+        /// The number of clients, which are in one process.
+        clients: u32,
+        /// Requests that a client sends at once.
+        in_a_row: u32,
+    },
+    /// A ping-pong of 64 octets.
+    PingPong(Wait),
+}
+
+impl Work {
+    /// The work with these words on the command line.
+    pub fn from_words(words: &[&str]) -> Option<Self> {
+        match *words {
+            ["requests", clients, in_a_row] => Some(Self::Requests {
+                clients: clients.parse().ok()?,
+                in_a_row: in_a_row.parse().ok()?,
+            }),
+            ["sleep"] => Some(Self::PingPong(Wait::Sleep)),
+            ["poll"] => Some(Self::PingPong(Wait::Poll)),
+            _ => None,
+        }
+    }
+
+    /// Start of the client's line with the result.
+    pub const fn result(self) -> &'static str {
+        match self {
+            Self::Requests { .. } => "requests_per_second ",
+            Self::PingPong(_) => "latency_us ",
+        }
+    }
+
+    /// Its words on the command line.
+    pub fn words(self) -> Vec<String> {
+        match self {
+            Self::Requests { clients, in_a_row } => {
+                vec!["requests".into(), clients.to_string(), in_a_row.to_string()]
+            }
+            Self::PingPong(Wait::Sleep) => vec!["sleep".into()],
+            Self::PingPong(Wait::Poll) => vec!["poll".into()],
+        }
+    }
+}
+
+/// Whether another program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// None of ours.
+    Quiet,
+    /// One on each processor, which never waits.
+    Busy,
+}
+
+impl Load {
+    /// Starts the other program, which runs until the result is dropped.
+    fn start(self, programs: &FilePath) -> Result<Vec<Process>, Failure> {
+        let processors = match self {
+            Self::Quiet => 0,
+            Self::Busy => std::thread::available_parallelism()?.get(),
+        };
+        let start = |processor: usize| {
+            let mut command = Command::new(programs.join(PROGRAM));
+            let mut process = Process::start(command.args(["busy", &processor.to_string()]))?;
+            process.wait_for_text(BUSY, START_LIMIT)?;
+            Ok(process)
+        };
+        (0..processors).map(start).collect()
+    }
+}
+
+/// The hosts of server and client.
+#[derive(Clone, Copy, Debug)]
+pub enum Ends<'a> {
+    /// Instances of urdma, which may be one.
+    Urdma(&'a Instance, &'a Instance),
+    /// This machine without urdma.
+    Loopback,
+    /// Network namespaces.
+    Veth(&'a Namespaces),
+}
+
+impl Ends<'_> {
+    const fn transport(&self) -> Transport {
+        match self {
+            Self::Urdma(..) => Transport::Rdma,
+            Self::Loopback | Self::Veth(_) => Transport::Tcp,
+        }
+    }
+
+    /// The address of the server.
+    fn address(&self) -> String {
+        match self {
+            Self::Urdma(server, _) => server.address().to_owned(),
+            Self::Loopback => Ipv4Addr::LOCALHOST.to_string(),
+            Self::Veth(_) => VETH[0].to_owned(),
+        }
+    }
+
+    /// Runs `argv` as the server (0) or the client (1).
+    fn command(&self, end: usize, argv: &[String]) -> Result<Command, Failure> {
+        let prefix: &[&str] = match self {
+            Self::Urdma(server, client) => {
+                return [server, client][end].run(LeasePolicy::Never, argv);
+            }
+            Self::Loopback => &[],
+            Self::Veth(namespaces) => &["ip", "netns", "exec", namespaces.name(end)],
+        };
+        let mut words = prefix
+            .iter()
+            .copied()
+            .chain(argv.iter().map(String::as_str));
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
+        Ok(command)
+    }
+}
+
+/// Two network namespaces with addresses.
+fn veth() -> Result<Namespaces, Failure> {
+    let namespaces = Namespaces::new()?;
+    for (end, address) in VETH.iter().enumerate() {
+        let address = format!("{address}/24");
+        namespaces.ip(
+            end,
+            &["addr", "add", &address, "dev", namespaces.netdev(end)],
+        )?;
+    }
+    Ok(namespaces)
+}
+
+/// The figures of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// Requests a second, or microseconds of a message one way, on average.
+    pub value: f64,
+    /// Processor time of both ends for a request or a message, in microseconds.
+    pub processor_us: f64,
+}
+
+/// Runs `work` for `watch_ms` milliseconds and a warm-up.
+///
+/// # Errors
+/// A program failed or hung.
+pub fn run(
+    ends: Ends<'_>,
+    work: Work,
+    watch_ms: u32,
+    programs: &FilePath,
+) -> Result<Figures, Failure> {
+    let scratch = Scratch::new("requests")?;
+    let socket = scratch.path().join("socket").display().to_string();
+    let program = programs.join(PROGRAM).display().to_string();
+    let argv = [program.clone(), "server".into(), socket.clone()];
+    let mut server = Process::start(&mut ends.command(0, &argv)?)?;
+    server.wait_for_text(LISTENING, START_LIMIT)?;
+    let transport = ends.transport().name().into();
+    let mut argv = vec![program, "client".into(), socket, transport];
+    argv.extend([ends.address(), watch_ms.to_string()]);
+    argv.extend(work.words());
+    let client = Process::run(&mut ends.command(1, &argv)?, LIMIT)?;
+    let figure = |prefix: &str| {
+        let mut lines = client.output.lines();
+        lines.find_map(|line| line.strip_prefix(prefix)?.parse().ok())
+    };
+    match (
+        client.succeeded(),
+        figure(work.result()),
+        figure(PROCESSOR_US),
+    ) {
+        (true, Some(value), Some(processor_us)) => {
+            let ended = server.wait(LIMIT)?;
+            match ended.succeeded() {
+                true => Ok(Figures {
+                    value,
+                    processor_us,
+                }),
+                false => Err(Failure::new(format!("server {}", ended.describe()))),
+            }
+        }
+        _ => {
+            let printed = server.printed().trim().replace(LISTENING, "");
+            let how = client.describe();
+            Err(Failure::new(format!("client {how}; server: {printed}")))
+        }
+    }
+}
+
+/// A measurement over urdma and over TCP.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    work: Work,
+    load: Load,
+    /// The path over urdma.
+    pub path: Path,
+    value: Pair,
+    processor: Pair,
+}
+
+/// A figure over urdma and over TCP.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    ours: Probe,
+    tcp: Probe,
+    /// The name of the row that compares them.
+    row: &'static str,
+}
+
+impl Point {
+    /// Measures over urdma, then over TCP; gives each probe with its value. `hosts` are those of
+    /// server and client.
+    pub fn measure(
+        &self,
+        hosts: Result<(&Instance, &Instance), String>,
+        programs: &FilePath,
+    ) -> Vec<(Probe, Sample)> {
+        let figures = |ends: Result<Ends<'_>, String>| -> Result<Figures, String> {
+            let text = |failure: Failure| failure.to_string();
+            let _other = self.load.start(programs).map_err(text)?;
+            run(ends?, self.work, WATCH_MS, programs).map_err(text)
+        };
+        let ours = figures(hosts.map(|(server, client)| Ends::Urdma(server, client)));
+        let tcp = match self.path {
+            Path::OneHost => figures(Ok(Ends::Loopback)),
+            _ => match veth() {
+                Ok(namespaces) => figures(Ok(Ends::Veth(&namespaces))),
+                Err(failure) => Err(failure.to_string()),
+            },
+        };
+        let value = |figures: &Result<Figures, String>| {
+            let per_thousand = match self.value.ours.unit {
+                Unit::ThousandsPerSecond => 1e3,
+                _ => 1.0,
+            };
+            figures.clone().map(|figures| figures.value / per_thousand)
+        };
+        let processor =
+            |figures: &Result<Figures, String>| figures.clone().map(|figures| figures.processor_us);
+        vec![
+            (self.value.ours, value(&ours)),
+            (self.value.tcp, value(&tcp)),
+            (self.processor.ours, processor(&ours)),
+            (self.processor.tcp, processor(&tcp)),
+        ]
+    }
+
+    /// The goal of the value.
+    const fn goal(&self) -> Goal {
+        match (self.work, self.load, self.path) {
+            (Work::Requests { .. }, Load::Busy, _) => goals::REQUESTS_BUSY,
+            (Work::Requests { clients, in_a_row }, ..) => goals::requests(clients, in_a_row),
+            (Work::PingPong(Wait::Sleep), Load::Quiet, Path::OneHost) => goals::ASLEEP,
+            (Work::PingPong(Wait::Sleep), Load::Busy, Path::OneHost) => goals::ASLEEP_BUSY,
+            (Work::PingPong(Wait::Sleep), ..) => goals::ASLEEP_FORWARDED,
+            (Work::PingPong(Wait::Poll), ..) => Goal::None,
+        }
+    }
+}
+
+const fn requests(clients: u32, in_a_row: u32) -> Work {
+    Work::Requests { clients, in_a_row }
+}
+
+const SLEEP: Work = Work::PingPong(Wait::Sleep);
+const POLL: Work = Work::PingPong(Wait::Poll);
+
+/// Points: name, the name of TCP over the same path; work, unit, load, path.
+macro_rules! points {
+    ($($name:literal, $peer:literal: $work:expr, $unit:ident, $load:ident, $path:ident;)*) => {
+        [$(Point {
+            work: $work,
+            load: Load::$load,
+            path: Path::$path,
+            value: Pair {
+                ours: Probe { name: $name, unit: Unit::$unit },
+                tcp: Probe { name: concat!($name, ", ", $peer), unit: Unit::$unit },
+                row: concat!($name, " / ", $peer),
+            },
+            processor: Pair {
+                ours: Probe { name: concat!("CPU, ", $name), unit: Unit::Microseconds },
+                tcp: Probe {
+                    name: concat!("CPU, ", $name, ", ", $peer),
+                    unit: Unit::Microseconds,
+                },
+                row: concat!("CPU, ", $name, " / ", $peer),
+            },
+        }),*]
+    };
+}
+
+/// All measurements.
+pub const POINTS: [Point; 12] = points! {
+    "requests, 1 client", "TCP": requests(1, 1), ThousandsPerSecond, Quiet, OneHost;
+    "requests, 1 client, 16 in a row", "TCP":
+        requests(1, 16), ThousandsPerSecond, Quiet, OneHost;
+    "requests, 50 clients", "TCP": requests(50, 1), ThousandsPerSecond, Quiet, OneHost;
+    "requests, 50 clients, 16 in a row", "TCP":
+        requests(50, 16), ThousandsPerSecond, Quiet, OneHost;
+    "requests, 1 client, busy", "TCP": requests(1, 1), ThousandsPerSecond, Busy, OneHost;
+    "requests, 1 client, 16 in a row, busy", "TCP":
+        requests(1, 16), ThousandsPerSecond, Busy, OneHost;
+    "requests, 50 clients, busy", "TCP": requests(50, 1), ThousandsPerSecond, Busy, OneHost;
+    "requests, 50 clients, 16 in a row, busy", "TCP":
+        requests(50, 16), ThousandsPerSecond, Busy, OneHost;
+    "64 B send, both ends sleep", "TCP": SLEEP, Microseconds, Quiet, OneHost;
+    "64 B send, both ends sleep, busy", "TCP": SLEEP, Microseconds, Busy, OneHost;
+    "64 B send, both ends poll", "TCP": POLL, Microseconds, Quiet, OneHost;
+    "64 B send, both ends sleep, forwarded", "veth": SLEEP, Microseconds, Quiet, Forwarded;
+};
+
+/// Rows of the report. Processor time is that of both ends, without urdmad, and is compared where
+/// nothing else runs.
+pub(crate) fn specs() -> impl Iterator<Item = Spec> {
+    let spec = |pair: &Pair, goal| Spec {
+        name: pair.row,
+        ours: pair.ours,
+        compare: Compare::With(pair.tcp),
+        goal,
+    };
+    let values = POINTS
+        .iter()
+        .filter(|point| point.work != POLL)
+        .map(move |point| spec(&point.value, point.goal()));
+    let processors = POINTS
+        .iter()
+        .filter(|point| (point.load, point.path) == (Load::Quiet, Path::OneHost))
+        .map(move |point| spec(&point.processor, Goal::None));
+    values.chain(processors)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn words_of_work_are_read_back() {
+        for point in POINTS {
+            let words = point.work.words();
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            assert_eq!(Work::from_words(&words), Some(point.work));
+        }
+        assert_eq!(Work::from_words(&["requests", "1"]), None);
+    }
+
+    #[test]
+    fn rows_have_names_of_their_own_and_goals_of_their_load() {
+        let rows: Vec<Spec> = specs().collect();
+        let names: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), rows.len());
+        let goal = |name| rows.iter().find(|row| row.name == name).unwrap().goal;
+        assert_eq!(goal("requests, 1 client / TCP"), Goal::AtLeast(1.8));
+        assert_eq!(goal("requests, 50 clients, busy / TCP"), Goal::AtLeast(1.0));
+        assert_eq!(
+            goal("64 B send, both ends sleep, busy / TCP"),
+            Goal::AtMost(1.0)
+        );
+        let forwarded = "64 B send, both ends sleep, forwarded / veth";
+        assert_eq!(goal(forwarded), Goal::AtMost(1.2));
+    }
+}

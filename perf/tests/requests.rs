@@ -1,0 +1,42 @@
+//! Request and response, and ping-pongs, over urdma and over TCP: each run has its figures.
+#![allow(clippy::unwrap_used)]
+
+use urdma_harness::instance::{binary_dir, Instance, Scratch};
+use urdma_perf::requests::{run, Ends, Wait, Work};
+
+/// Enough for a few hundred requests.
+const WATCH_MS: u32 = 100;
+const WORKS: [Work; 4] = [
+    Work::Requests {
+        clients: 1,
+        in_a_row: 1,
+    },
+    Work::Requests {
+        clients: 5,
+        in_a_row: 16,
+    },
+    Work::PingPong(Wait::Sleep),
+    Work::PingPong(Wait::Poll),
+];
+
+fn expect_figures(ends: Ends<'_>) {
+    let programs = binary_dir().unwrap();
+    for work in WORKS {
+        let figures = run(ends, work, WATCH_MS, &programs).unwrap();
+        assert!(figures.value > 0.0, "{work:?}");
+        assert!(figures.processor_us > 0.0, "{work:?}");
+    }
+}
+
+#[test]
+fn requests_over_urdma_have_figures() {
+    let scratch = Scratch::new("perf-requests").unwrap();
+    let host = Instance::up(scratch.path(), "requests", "127.0.0.1", "").unwrap();
+    expect_figures(Ends::Urdma(&host, &host));
+    host.down().unwrap();
+}
+
+#[test]
+fn requests_over_tcp_have_figures() {
+    expect_figures(Ends::Loopback);
+}
