@@ -133,6 +133,9 @@ pub struct PeerPage {
     memory: Memory,
 }
 
+/// See [`Bells::are_many`].
+const NAP_BELLS: usize = 8;
+
 /// The bells that a sleeper waits on. To be collected anew for each sleep, beginning with
 /// [`OwnPage::listen`]; what comes afterwards ends the sleep.
 #[derive(Debug)]
@@ -165,6 +168,12 @@ impl Bells {
             }
             None => self.is_complete = false,
         }
+    }
+
+    /// Whether there are so many that the kernel takes longer to look them up, each in a page that
+    /// processes share, than a nap lasts.
+    pub fn are_many(&self) -> bool {
+        self.count > NAP_BELLS
     }
 
     /// Sleeps until a bell changes.
@@ -223,6 +232,16 @@ impl OwnPage {
     /// One thread at a time.
     pub fn nap(&self, bells: &Bells, limit: Duration) -> Parked {
         bells.wait(Some(limit))
+    }
+
+    /// As [`OwnPage::nap`], but only the bell for this process' own threads ends it, so that
+    /// whoever calls [`OwnPage::hand_over`] meanwhile has to call [`OwnPage::unpark`].
+    pub fn nap_deaf(&self, bells: &Bells, limit: Duration) -> Parked {
+        if futex::wait(&bells.waiters[..1], Some(limit)) {
+            Parked::Woken
+        } else {
+            Parked::Timeout
+        }
     }
 
     /// Asks peers to ring from now on, on behalf of the thread that sleeps or looks once more

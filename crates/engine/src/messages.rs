@@ -75,8 +75,8 @@ impl Shard {
         self.write_messages(index, slot)
     }
 
-    /// Lets a queue pair wait for room on a channel, instead of in the ready list: with thousands of
-    /// them a walk through all would be in vain at each poll.
+    /// Lets a queue pair wait for room on a channel, instead of in the ready list: with thousands
+    /// of them a walk through all would be in vain at each poll.
     fn wait_for_room(&mut self, index: u16, slot: SlotId, is_next: bool) {
         let Some(entry) = self.qps.get_mut(index) else {
             return;

@@ -8,9 +8,9 @@
 //! completion to deliver. The application's next call sends, and if that call posts an answer to
 //! what was received, the acknowledgement is part of it.
 //!
-//! A queue pair that finds no free buffer keeps what it has to send and stays in the list; one that
-//! finds its channel full waits for that channel. `is_blocked` makes the background thread try again
-//! soon.
+//! A queue pair that finds no free buffer keeps what it has to send and stays in the list; one
+//! that finds its channel full waits for that channel. `is_blocked` makes the background thread try
+//! again soon.
 
 use proto_trp::conn::Time;
 

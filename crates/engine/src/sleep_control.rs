@@ -1,7 +1,7 @@
 //! The sleep of the background thread, as applications and the thread share it. The rules are in
 //! `background.rs`.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub(super) struct SleepControl {
     pub(super) wake_at: AtomicU64,
     pub(super) is_bounded: AtomicBool,
     kicked: AtomicBool,
+    /// The thread naps and does not listen to the bells of peers.
+    is_deaf: AtomicBool,
     pub(super) mode: AtomicU8,
     /// Empty polls until the application's thread yields.
     polls_to_yield: AtomicU32,
@@ -59,6 +61,7 @@ impl SleepControl {
             wake_at: AtomicU64::new(0),
             is_bounded: AtomicBool::new(false),
             kicked: AtomicBool::new(false),
+            is_deaf: AtomicBool::new(false),
             mode: AtomicU8::new(MODE_POLL),
             polls_to_yield: AtomicU32::new(POLLS_TO_YIELD.0),
             doze_until: AtomicU64::new(0),
@@ -138,7 +141,7 @@ impl SleepControl {
     fn hand_over(&self, shard: &mut Shard) {
         shard.await_counts();
         self.page.hand_over();
-        if shard.channels.have_work() {
+        if shard.channels.have_work() || self.is_deaf.load(Ordering::SeqCst) {
             self.page.unpark();
         }
     }
@@ -216,13 +219,28 @@ impl SleepControl {
         match timeout {
             // An application polls: senders need not ring.
             Some(limit) if naps && !self.page.is_parked() => {
-                self.page.nap(bells, limit);
+                if bells.are_many() {
+                    self.nap_deaf(bells, limit);
+                } else {
+                    self.page.nap(bells, limit);
+                }
             }
             _ => {
                 self.page.park(bells, timeout, has_work);
             }
         }
         self.wake_at.store(0, Ordering::SeqCst);
+    }
+
+    /// Naps without listening to the bells of peers.
+    fn nap_deaf(&self, bells: &Bells, limit: Duration) {
+        self.is_deaf.store(true, Ordering::SeqCst);
+        // Either this sees that peers are asked to ring, or `hand_over` that the thread is deaf.
+        fence(Ordering::SeqCst);
+        if !self.page.is_parked() {
+            self.page.nap_deaf(bells, limit);
+        }
+        self.is_deaf.store(false, Ordering::SeqCst);
     }
 
     /// The thread has read its bells before it sleeps, and has not yet released the lock: what is
@@ -251,5 +269,24 @@ mod tests {
         control.kick();
         let parked = page.park(&bells, Some(Duration::from_secs(10)), || false);
         assert_eq!(parked, Parked::Woken);
+    }
+    // A completion queue that is armed while the thread naps without the bells of its peers.
+    #[test]
+    fn arming_wakes_a_thread_that_naps_without_listening() {
+        let instance = super::super::rig::instance();
+        let parts = super::super::rig::parts(&instance, 1);
+        let engine = urdma_engine::Engine::start_without_thread(parts).unwrap();
+        let control = &engine.sleep_control;
+        let mut bells = Bells::default();
+        engine.shard.lock().channels.listen(&mut bells);
+        let begin = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| control.nap_deaf(&bells, Duration::from_secs(30)));
+            while !control.is_deaf.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            control.armed(&mut engine.shard.lock());
+        });
+        assert!(begin.elapsed() < Duration::from_secs(20));
     }
 }

@@ -7,9 +7,6 @@ use super::num::{low32, slot32};
 use super::types::{NoSharedRecv, Payload, PostError, RecvWr, SendOp, SendWr, Sge, Status};
 use super::wqe::{Extra, Kind, Response, SendWqe};
 
-/// The end of a request whose last segment was not sent.
-pub(super) const NOT_SENT: u64 = u64::MAX;
-
 /// What of the requests of a queue their entries have no room for.
 #[derive(Debug)]
 pub(super) struct Lists {

@@ -8,14 +8,13 @@
 use super::connection::Connection;
 use super::host::Host;
 use super::packet::{Datagram, Refusal};
-use super::queue::NOT_SENT;
 use super::rnr_pause::RnrPause;
 use super::rxwindow::Commit;
 use super::terminate::Offender;
 use super::transmit::Controls;
 use super::txwindow::SegmentSource;
 use super::types::Status;
-use super::wqe::Response;
+use super::wqe::{Response, NOT_SENT};
 use crate::wire::{Flags, RnrTimer, Segment, SegmentKind, TrpHeader};
 use urdma_types::Time;
 

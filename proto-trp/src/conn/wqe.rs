@@ -1,10 +1,11 @@
 //! A posted send request and its progress, in one cache line: what the queue's usual requests need.
 
-use super::queue::NOT_SENT;
 use super::types::{
     Completion, CompletionOp, Payload, RemoteAddr, SendFlags, SendOp, SendWr, Sge, Status,
 };
 
+/// The end of a request whose last segment was not sent.
+pub(super) const NOT_SENT: u64 = u64::MAX;
 /// The elements of a request whose data is inline.
 const INLINE: u8 = u8::MAX;
 
