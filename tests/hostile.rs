@@ -23,6 +23,10 @@ const GROUP: &str = "users";
 const ATTACK: Duration = Duration::from_millis(1500);
 /// Measurements of the share without an attack.
 const SHARES: usize = 5;
+/// The part of its share that an honest pair keeps, and how often an attack is compared before it
+/// counts as one that takes more.
+const SHARE: f64 = 0.8;
+const COMPARISONS: usize = 6;
 /// How long an attack may take to end after that: it waits for slots and for urdmad.
 const ATTACK_LIMIT: Duration = Duration::from_secs(30);
 /// How long `steady` may take to report progress.
@@ -290,17 +294,21 @@ fn programs_of_another_user_lose_nothing_while_a_process_attacks_them() {
         let connecting = scope.spawn(|| connect_again_and_again(&bed, &is_over, &pairs));
         let end_of_pairs = EndOfPairs(&is_over);
         // The scheduler gives every runnable thread its share of the processors, so what counts is
-        // what the pair does with the processor time that it has. The part that it keeps is printed
-        // and not asserted: beside 20 busy threads on two processors, single measurements of `spin`
-        // are 40 to 150 % of their median, and of `unread`, which makes others open a channel to
-        // every slot that the attacker has, the median of nine was 80 and 73 % in 2 of 11 runs.
+        // what the pair does with the processor time that it has.
         let share = share(&bed, &mut steady, seed);
         for name in bed.attacks().iter().filter(|name| *name != "spin") {
-            let rate = attack(&bed, &mut steady, name, seed);
-            println!(
-                "  the honest pair has {:.0} % of its share",
-                100.0 * rate / share
-            );
+            let mut kept = attack(&bed, &mut steady, name, seed) / share;
+            // Beside 20 busy threads on two processors a single rate of `spin` is 40 to 150 % of
+            // the median. An attack that takes more than a fifth does so each time.
+            for _ in 1..COMPARISONS {
+                if kept >= SHARE {
+                    break;
+                }
+                let share = attack(&bed, &mut steady, "spin", seed);
+                kept = attack(&bed, &mut steady, name, seed) / share;
+            }
+            println!("  the honest pair has {:.0} % of its share", 100.0 * kept);
+            assert!(kept >= SHARE, "{name}: {:.0} % of the share", 100.0 * kept);
             assert!(
                 !connecting.is_finished(),
                 "{name}: the other pair has failed"
