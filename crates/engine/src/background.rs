@@ -142,7 +142,8 @@ impl Turns {
         if !is_blocked || has_sent {
             self.retry_ns = RETRY_MIN_NS;
         }
-        if is_blocked {
+        // An application that polls tries itself.
+        if is_blocked && !application_polls {
             sleep_ns = self.retry_ns;
             self.retry_ns = (self.retry_ns * 2).min(NAP_MAX_NS);
         }
