@@ -13,7 +13,7 @@ use urdma_perf::instructions::{per_message, per_packet, Operation, Side};
 const FIGURES: [(Operation, u32, f64); 5] = [
     (Operation::Send, 64, 1185.0),
     (Operation::Stream, 64, 1040.0),
-    (Operation::Write, 64, 1290.0),
+    (Operation::Write, 64, 1261.0),
     (Operation::Send, 65_536, 1905.0),
     (Operation::Write, 65_536, 1930.0),
 ];
