@@ -132,6 +132,16 @@ fn thread_that_is_cancelled_in_a_call_ends_alone() {
     check_alone("cancel");
 }
 
+#[test]
+fn message_wakes_the_thread_that_sleeps_and_not_the_background_thread_before_it() {
+    check_on_one_host(&["sleep"]);
+}
+
+#[test]
+fn sleep_until_an_event_ends_with_signals_and_other_threads_as_read_does() {
+    check_alone("sleeps");
+}
+
 // Regression: a server that learnt late of a client's end ended its connection to the next client,
 // which had the same slot.
 #[test]

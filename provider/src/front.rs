@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use urdma_abi::cancel::Disabled;
-use urdma_abi::front::{FrontTable, FRONT_ABI, FRONT_SIZE};
+use urdma_abi::front::{wait, FrontTable, FRONT_ABI, FRONT_SIZE};
 use urdma_ipc::RunDir;
 use urdma_ucma::{Errno, FileHandle, Ucma};
 
-use urdma_engine::{CompletionChannel, Engine, LeaseState};
+use urdma_engine::{CompletionChannel, Engine, LeaseState, Waited};
 
 static TABLE: FrontTable = FrontTable {
     abi: FRONT_ABI,
@@ -24,6 +24,10 @@ static TABLE: FrontTable = FrontTable {
     channel_open,
     channel_close,
     async_open,
+    channel_wait,
+    channel_has_read,
+    interrupts,
+    interrupt,
 };
 
 type Channels = HashMap<c_int, Arc<CompletionChannel>>;
@@ -196,9 +200,72 @@ unsafe extern "C" fn channel_open(read_fd: c_int, write_fd: c_int) -> i64 {
 
 unsafe extern "C" fn channel_close(read_fd: c_int) {
     answer(|| {
-        if let Some(channels) = channels().as_mut() {
-            channels.remove(&read_fd);
+        let closed = channels().as_mut().and_then(|all| all.remove(&read_fd));
+        if let Some(channel) = closed {
+            channel.close();
         }
+        Ok(0)
+    });
+}
+
+unsafe extern "C" fn channel_wait(read_fd: c_int, interrupts: u32) -> i64 {
+    answer(|| {
+        let waited = channel(read_fd).map_or(Waited::NotDriven, |channel| {
+            channel.wait(interrupts, &|| is_readable(read_fd))
+        });
+        Ok(match waited {
+            Waited::Ready => wait::READY,
+            Waited::NotDriven => wait::NOT_DRIVEN,
+            Waited::Bystander => wait::BYSTANDER,
+            Waited::Interrupted => wait::INTERRUPTED,
+            Waited::Closed => wait::CLOSED,
+        })
+    })
+}
+
+/// Whether an event waits. The C library's function would be a cancellation point.
+fn is_readable(fd: c_int) -> bool {
+    let mut waiting = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let no_mask = std::ptr::null::<libc::sigset_t>();
+    // SAFETY: one valid pollfd and one timespec.
+    unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            &raw mut waiting,
+            1,
+            &raw const now,
+            no_mask,
+            0,
+        ) != 0
+    }
+}
+
+unsafe extern "C" fn channel_has_read(read_fd: c_int) {
+    answer(|| {
+        if let Some(channel) = channel(read_fd) {
+            channel.has_read();
+        }
+        Ok(0)
+    });
+}
+
+unsafe extern "C" fn interrupts() -> u32 {
+    urdma_engine::interrupts()
+}
+
+unsafe extern "C" fn interrupt() {
+    answer(|| {
+        let open = channels();
+        let open = open.iter().flat_map(HashMap::values);
+        urdma_engine::interrupt_waits(open.map(Arc::as_ref));
         Ok(0)
     });
 }

@@ -31,6 +31,7 @@ static const struct {
 	{ "ids", check_ids },
 	{ "sysfs", check_sysfs },
 	{ "cancel", check_cancel },
+	{ "sleeps", check_sleeps },
 	{ "fork-descriptors", check_fork_descriptors },
 	{ "closefrom", check_closefrom },
 	{ "successors", check_successors },

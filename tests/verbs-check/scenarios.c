@@ -500,6 +500,7 @@ static const struct scenario scenarios[] = {
 	{ "slow-receiver", { ALL, ALL }, 7, QUICK, slow_client, slow_server },
 	{ "full", { ALL, ALL }, 7, QUICK, full_client, meeting_server },
 	{ "leave", { ALL, ALL }, 7, QUICK, leave_client, leave_server },
+	{ "sleep", { ALL, ALL }, 7, QUICK, sleep_client, sleep_server },
 	{ "stream", { ALL, ALL }, 7, QUICK, stream_client, stream_server },
 };
 

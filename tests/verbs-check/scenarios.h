@@ -28,6 +28,13 @@ void corrupted_client(struct end *e);
 void leave_client(struct end *e);
 void leave_server(struct end *e);
 
+/* Ends that sleep until a message comes, or the peer ends. */
+void sleep_client(struct end *e);
+void sleep_server(struct end *e);
+
+/* Signals, other threads and the end of the process while a thread sleeps. */
+void check_sleeps(void);
+
 /* Every limit of query_device, and one more. */
 void check_limits(void);
 

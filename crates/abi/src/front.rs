@@ -30,10 +30,10 @@ pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
 pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 3;
+pub const FRONT_ABI: u32 = 4;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
-#[allow(clippy::cast_possible_truncation)] // some 60 octets
+#[allow(clippy::cast_possible_truncation)] // some 100 octets
 pub const FRONT_SIZE: u32 = size_of::<FrontTable>() as u32;
 
 /// Type of the function named [`FRONT_TABLE_SYMBOL`].
@@ -66,4 +66,28 @@ pub struct FrontTable {
     /// libibverbs opens the file of asynchronous events of a context that it has just imported with
     /// `cmd_fd`. Returns the descriptor, which libibverbs owns from then on.
     pub async_open: unsafe extern "C" fn(cmd_fd: c_int) -> i64,
+    /// The calling thread is about to sleep until `read_fd`, the blocking end of a completion
+    /// channel, has an event. `interrupts` is what `interrupts` returned before the thread last
+    /// acted on a request to cancel it. Returns one of [`wait`].
+    pub channel_wait: unsafe extern "C" fn(read_fd: c_int, interrupts: u32) -> i64,
+    /// The thread has read `read_fd` after [`wait::BYSTANDER`].
+    pub channel_has_read: unsafe extern "C" fn(read_fd: c_int),
+    /// How often `interrupt` was called.
+    pub interrupts: unsafe extern "C" fn() -> u32,
+    /// A thread is to act on a request to cancel it: ends all `channel_wait`.
+    pub interrupt: unsafe extern "C" fn(),
+}
+
+/// Results of [`FrontTable::channel_wait`]; a negative one means [`wait::NOT_DRIVEN`].
+pub mod wait {
+    /// There may be an event; another thread may take it first.
+    pub const READY: i64 = 0;
+    /// The thread should sleep in read(2).
+    pub const NOT_DRIVEN: i64 = 1;
+    /// The thread should sleep in read(2) and then call `channel_has_read`.
+    pub const BYSTANDER: i64 = 2;
+    /// read(2) fails with EINTR.
+    pub const INTERRUPTED: i64 = 3;
+    /// Another thread has closed the descriptor: the end of the file.
+    pub const CLOSED: i64 = 4;
 }

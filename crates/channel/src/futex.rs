@@ -34,10 +34,20 @@ pub(crate) const NAP: Duration = Duration::from_millis(1);
 /// Words that futex_waitv takes.
 pub(crate) const WAITERS_MAX: usize = 128;
 
-/// Sleeps until one of the words is woken, if all have their values; returns false on a timeout.
-/// May return for no reason.
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// A word was woken or had changed, or for no reason.
+    Woken,
+    /// The time was up.
+    Timeout,
+    /// A handler of a signal ran that does not restart system calls.
+    Interrupted,
+}
+
+/// Sleeps until one of the words is woken, if all have their values.
 #[cfg(not(loom))]
-pub(crate) fn wait(waiters: &[Waiter], timeout: Option<Duration>) -> bool {
+pub(crate) fn wait(waiters: &[Waiter], timeout: Option<Duration>) -> Ended {
     let end = timeout.and_then(moment_after);
     let end = end.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: the kernel reads the list and the optional timespec, which outlive the call, and the
@@ -53,17 +63,31 @@ pub(crate) fn wait(waiters: &[Waiter], timeout: Option<Duration>) -> bool {
         )
     };
     if rc >= 0 {
-        return true;
+        return Ended::Woken;
     }
     match std::io::Error::last_os_error().raw_os_error() {
-        Some(libc::ETIMEDOUT) => false,
-        Some(libc::EAGAIN | libc::EINTR) => true,
+        Some(libc::ETIMEDOUT) => Ended::Timeout,
+        Some(libc::EAGAIN) => Ended::Woken,
+        Some(libc::EINTR) => Ended::Interrupted,
         // A system without this call: the caller looks at its channels every so often.
         _ => {
             std::thread::sleep(timeout.map_or(NAP, |timeout| timeout.min(NAP)));
-            true
+            Ended::Woken
         }
     }
+}
+
+/// Whether the system has futex_waitv(2).
+#[cfg(not(loom))]
+pub(crate) fn is_supported() -> bool {
+    static ERRNO: std::sync::OnceLock<Option<i32>> = std::sync::OnceLock::new();
+    let errno = ERRNO.get_or_init(|| {
+        let none = std::ptr::null::<Waiter>();
+        // SAFETY: without a word it only fails: with EINVAL where there is such a call.
+        unsafe { libc::syscall(libc::SYS_futex_waitv, none, 0, 0, none, 0) };
+        std::io::Error::last_os_error().raw_os_error()
+    });
+    *errno == Some(libc::EINVAL)
 }
 
 /// A moment of the monotonic clock; None for one that the clock does not have.
@@ -101,9 +125,13 @@ loom::lazy_static! {
     static ref KERNEL: (loom::sync::Mutex<()>, loom::sync::Condvar) = Default::default();
 }
 
-/// Compares and sleeps in one step, as the kernel does; whatever is woken wakes it.
+/// Compares and sleeps in one step, as the kernel does; whatever is woken wakes it. Of the timeouts
+/// only that of no time ends it.
 #[cfg(loom)]
-pub(crate) fn wait(waiters: &[Waiter], _timeout: Option<Duration>) -> bool {
+pub(crate) fn wait(waiters: &[Waiter], timeout: Option<Duration>) -> Ended {
+    if timeout == Some(Duration::ZERO) {
+        return Ended::Timeout;
+    }
     let guard = KERNEL.0.lock().expect("no thread panics in here");
     let is_unchanged = |waiter: &Waiter| {
         // SAFETY: the models keep their memory until their threads have ended.
@@ -113,7 +141,7 @@ pub(crate) fn wait(waiters: &[Waiter], _timeout: Option<Duration>) -> bool {
     if waiters.iter().all(is_unchanged) {
         drop(KERNEL.1.wait(guard));
     }
-    true
+    Ended::Woken
 }
 
 /// Wakes everyone, since the threads of a model wait for the same words.

@@ -19,6 +19,7 @@
 //! | [`channel`] | both halves: settling, completion, wake-ups; no unsafe |
 //! | [`page`] | the page of a process: sleeping (unsafe) |
 //! | `rota` | which of many channels a poll looks at |
+//! | `seat`, `signal` | which thread of a process sleeps on the bells |
 //! | `directory`, `records` | tables between urdmad and the processes (unsafe) |
 //! | `map`, `futex` | memfd and mapping; futex(2) (unsafe) |
 //! | [`steps`] | labels for crash tests |
@@ -85,6 +86,8 @@ pub mod region;
 #[path = "model.rs"]
 pub mod region;
 mod rota;
+pub mod seat;
+mod signal;
 pub mod steps;
 mod sync;
 
@@ -104,3 +107,5 @@ pub use page::{Bells, OwnPage, Parked, PeerPage};
 pub use records::{DeliveryRecord, OwnRecords, PeerRecords};
 pub use region::{OwnRegion, PeerRegion};
 pub use rota::Rota;
+pub use seat::{Seat, Watched};
+pub use signal::Signal;

@@ -17,7 +17,8 @@
 
 use std::time::Duration;
 
-use crate::futex::{self, Waiter, NAP, WAITERS_MAX};
+use crate::futex::{self, Ended, Waiter, NAP, WAITERS_MAX};
+use crate::signal::Signal;
 use crate::sync::{fence, AtomicU32, AtomicU64, Ordering};
 
 /// The process polls, or will look before it sleeps.
@@ -144,6 +145,7 @@ pub struct Bells {
     waiters: [Waiter; WAITERS_MAX],
     count: usize,
     is_complete: bool,
+    has_signal: bool,
 }
 
 impl Default for Bells {
@@ -152,6 +154,7 @@ impl Default for Bells {
             waiters: [Waiter::default(); WAITERS_MAX],
             count: 1,
             is_complete: true,
+            has_signal: false,
         }
     }
 }
@@ -171,19 +174,35 @@ impl Bells {
     }
 
     /// Whether there are so many that the kernel takes longer to look them up, each in a page that
-    /// processes share, than a nap lasts.
+    /// processes share, than a nap lasts; and no signal, for which nobody else wakes the sleeper.
     pub fn are_many(&self) -> bool {
-        self.count > NAP_BELLS
+        self.count > NAP_BELLS && !self.has_signal
+    }
+
+    /// Adds a signal of this process that was raised `count` times; false if there is no room.
+    #[must_use]
+    pub fn add_signal(&mut self, signal: &Signal, count: u32) -> bool {
+        let Some(waiter) = self.waiters.get_mut(self.count) else {
+            return false;
+        };
+        *waiter = Waiter::new(signal.word(), count);
+        self.count += 1;
+        self.has_signal = true;
+        true
     }
 
     /// Sleeps until a bell changes.
     fn wait(&self, timeout: Option<Duration>) -> Parked {
         let limit = Some(NAP).filter(|_| !self.is_complete);
         let timeout = timeout.into_iter().chain(limit).min();
-        if futex::wait(&self.waiters[..self.count], timeout) {
-            Parked::Woken
-        } else {
-            Parked::Timeout
+        Self::wait_on(&self.waiters[..self.count], timeout)
+    }
+
+    fn wait_on(waiters: &[Waiter], timeout: Option<Duration>) -> Parked {
+        match futex::wait(waiters, timeout) {
+            Ended::Woken => Parked::Woken,
+            Ended::Timeout => Parked::Timeout,
+            Ended::Interrupted => Parked::Interrupted,
         }
     }
 }
@@ -197,6 +216,8 @@ pub enum Parked {
     Timeout,
     /// There was something to do, so it did not sleep.
     HadWork,
+    /// A handler of a signal ran that does not restart system calls.
+    Interrupted,
 }
 
 impl OwnPage {
@@ -206,6 +227,7 @@ impl OwnPage {
         bells.waiters[0] = Waiter::new(&self.bell, self.bell.load(Ordering::Acquire));
         bells.count = 1;
         bells.is_complete = true;
+        bells.has_signal = false;
     }
 
     /// Sleeps until a bell rings, unless `has_work`, which looks at every channel of `bells` once
@@ -237,11 +259,7 @@ impl OwnPage {
     /// As [`OwnPage::nap`], but only the bell for this process' own threads ends it, so that
     /// whoever calls [`OwnPage::hand_over`] meanwhile has to call [`OwnPage::unpark`].
     pub fn nap_deaf(&self, bells: &Bells, limit: Duration) -> Parked {
-        if futex::wait(&bells.waiters[..1], Some(limit)) {
-            Parked::Woken
-        } else {
-            Parked::Timeout
-        }
+        Bells::wait_on(&bells.waiters[..1], Some(limit))
     }
 
     /// Asks peers to ring from now on, on behalf of the thread that sleeps or looks once more

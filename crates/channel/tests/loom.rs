@@ -3,12 +3,15 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use urdma_channel::steps::Live;
 use urdma_channel::{
-    Bells, Channel, Incoming, Kind, Next, Outgoing, OwnPage, OwnRegion, Parked, CELL_DATA,
+    Bells, Channel, Incoming, Kind, Next, Outgoing, OwnPage, OwnRegion, Parked, Seat, Signal,
+    Watched, CELL_DATA,
 };
 
 const CELLS: u32 = 2;
@@ -229,5 +232,75 @@ fn thread_that_naps_is_woken_after_another_one_has_handed_over() {
         poller.join().unwrap();
         let _p = sender.join().unwrap();
         assert_eq!(take(&mut q.lock().unwrap(), &mut Vec::new()), Some(1));
+    });
+}
+
+/// The background thread of a process: it drives when no other thread does, until it drives again
+/// after `is_over`.
+fn background(seat: &Seat, page: &OwnPage, channel: &Mutex<Channel>, is_over: &AtomicU32) {
+    let mut bells = Bells::default();
+    loop {
+        while seat.watch(seat.calls(), Duration::ZERO, None) != Watched::Mine {}
+        if is_over.load(Ordering::SeqCst) == 1 {
+            return;
+        }
+        page.listen(&mut bells);
+        channel.lock().unwrap().listen(&mut bells);
+        page.park(&bells, None, || seat.is_requested());
+    }
+}
+
+#[test]
+fn driver_in_a_wait_misses_no_message_and_gives_the_seat_back() {
+    model(2, || {
+        let [(mut p, _page_p), (q, page_q)] = pair(BEGIN);
+        let (q, page_q) = (Arc::new(Mutex::new(q)), Arc::new(page_q));
+        let seat = Arc::new(Seat::default());
+        let is_over = Arc::new(AtomicU32::new(0));
+        let sender = thread::spawn(move || {
+            assert!(send(&mut p, Kind::Answer, 1));
+            p.notify();
+            p
+        });
+        let (of_q, of_page, of_seat) = (q.clone(), page_q.clone(), seat.clone());
+        let ends = is_over.clone();
+        let other = thread::spawn(move || background(&of_seat, &of_page, &of_q, &ends));
+        let seated = seat.sit(&page_q).unwrap();
+        let mut bells = Bells::default();
+        loop {
+            page_q.listen(&mut bells);
+            let mut channel = q.lock().unwrap();
+            channel.listen(&mut bells);
+            if take(&mut channel, &mut Vec::new()) == Some(1) {
+                break;
+            }
+            drop(channel);
+            page_q.park(&bells, None, || q.lock().unwrap().has_work());
+        }
+        is_over.store(1, Ordering::SeqCst);
+        seat.leave(seated, false);
+        other.join().unwrap();
+        let _p = sender.join().unwrap();
+    });
+}
+
+#[test]
+fn event_of_another_thread_wakes_the_driver() {
+    model(3, || {
+        let (page, _of_page) = OwnPage::model();
+        let signal = Arc::new(Signal::default());
+        let raised = signal.clone();
+        let other = thread::spawn(move || raised.raise());
+        let mut bells = Bells::default();
+        loop {
+            let seen = signal.count();
+            if seen == 1 {
+                break;
+            }
+            page.listen(&mut bells);
+            assert!(bells.add_signal(&signal, seen));
+            signal.await_with(|| page.park(&bells, None, || false));
+        }
+        other.join().unwrap();
     });
 }

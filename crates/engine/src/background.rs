@@ -35,6 +35,8 @@
 //! - A leased queue has no doorbell. While there is one, every sleep is bounded: by a share of the
 //!   time since the last datagram ([`lease_nap_ns`]) when the application does not poll, and as
 //!   above when it does.
+//! - A thread of the application that waits for an event takes the place of the background thread
+//!   meanwhile (`driver.rs`).
 //!
 //! The thread stores the end of its sleep while it holds the engine's lock. A caller that sets an
 //! earlier timer under that lock therefore sees it and wakes the thread
@@ -44,7 +46,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use urdma_channel::Bells;
+use urdma_channel::{Bells, Watched};
 
 use super::clock;
 use super::engine::Engine;
@@ -81,12 +83,15 @@ const LEASE_NAP_NS: (u64, u64) = (5_000, 3_000_000);
 /// default, so that it is scheduled promptly on wake-up, and long enough to copy some megabytes.
 const SLICE_NS: u64 = 500_000;
 
+/// Shortest and longest time between two looks whether messages wait for a driver that sits.
+const LOOK_NS: (u64, u64) = (100_000_000, 1_000_000_000);
+
 /// Score at which the mode becomes doorbell.
 const SCORE_DOORBELL: u32 = 4;
 const SCORE_MAX: u32 = 24;
 
 /// State of the thread from one turn to the next.
-struct Turns {
+pub(super) struct Turns {
     polls: u64,
     nap_ns: u64,
     retry_ns: u64,
@@ -98,7 +103,9 @@ struct Turns {
     /// A stream is arriving; until a nap after which nothing had arrived.
     has_stream: bool,
     /// The next sleep is a nap, because an application polls or a stream arrives.
-    naps: bool,
+    pub(super) naps: bool,
+    /// The thread is one of the application's: see `driver.rs`.
+    is_guest: bool,
 }
 
 impl Turns {
@@ -113,6 +120,16 @@ impl Turns {
             has_lease: false,
             has_stream: false,
             naps: false,
+            is_guest: false,
+        }
+    }
+
+    /// Of a thread of the application, which has polled so often.
+    pub(super) fn for_guest(polls: u64) -> Self {
+        Self {
+            polls,
+            is_guest: true,
+            ..Self::new()
         }
     }
 
@@ -187,13 +204,51 @@ impl Engine {
         let mut turns = Turns::new();
         let mut bells = Bells::default();
         while !self.has_nothing_to_do() {
+            self.give_way();
             let until = self.background_turn(&mut turns, &mut bells);
             if until > 0 {
-                let has_work = || self.shard.lock().channels.have_work();
+                // A request for the seat may have rung before the bells were read.
+                let seat = &self.sleep_control.seat;
+                let has_work = || self.shard.lock().channels.have_work() || seat.is_requested();
                 self.sleep_control
                     .sleep(&bells, until, turns.naps, has_work);
             }
         }
+    }
+
+    /// Leaves the turns to a thread of the application that wants to make them, and does meanwhile
+    /// what is left to this thread. Returns when this thread is to make turns again.
+    fn give_way(&self) {
+        let seat = &self.sleep_control.seat;
+        let mut look = LOOK_NS.0;
+        let mut has_waited = false;
+        while !seat.is_background() {
+            let calls = seat.calls();
+            let cm = self.do_chores().saturating_sub(clock::now_ns());
+            let still_max = Duration::from_nanos(cm.min(look));
+            match seat.watch(calls, Duration::from_nanos(NAP_MAX_NS), Some(still_max)) {
+                Watched::Mine => return,
+                Watched::Changed => (look, has_waited) = (LOOK_NS.0, false),
+                Watched::Still => {
+                    let waits = self.shard.lock().channels.have_work();
+                    if waits && has_waited {
+                        seat.seize(&self.sleep_control.page);
+                    }
+                    has_waited = waits;
+                    look = (look * 2).min(LOOK_NS.1);
+                }
+            }
+        }
+    }
+
+    /// What only the background thread does. Returns the time of the next timer.
+    fn do_chores(&self) -> u64 {
+        let notes = std::mem::take(&mut self.shard.lock().notes);
+        self.deliver(notes);
+        if self.cm_deadline_ns() <= clock::now_ns() {
+            self.cm_timeout();
+        }
+        self.cm_deadline_ns()
     }
 
     /// Whether urdmad has ended and the thread has no work left; rdma_cm has timers until the
@@ -210,7 +265,7 @@ impl Engine {
 
     /// One turn of the thread. Returns until when to sleep, 0 for not at all, and fills the bells
     /// that end the sleep.
-    fn background_turn(&self, turns: &mut Turns, bells: &mut Bells) -> u64 {
+    pub(super) fn background_turn(&self, turns: &mut Turns, bells: &mut Bells) -> u64 {
         let polls = self.sleep_control.polls.load(Ordering::Relaxed);
         let application_polls = polls != turns.polls;
         turns.polls = polls;
@@ -229,7 +284,14 @@ impl Engine {
         shard.run_timers(now);
         let watch = shard.watch_peers(now_ns);
         let has_sent = shard.counters.sent != sent_before;
-        let notes = std::mem::take(&mut shard.notes);
+        let notes = if !turns.is_guest {
+            std::mem::take(&mut shard.notes)
+        } else {
+            if !shard.notes.is_empty() {
+                self.sleep_control.seat.call();
+            }
+            Vec::new()
+        };
         let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
         let _ = shard.wheel.take_moved();
         self.adapt_mode(turns, application_polls, is_stale && taken > 0, taken > 0);
@@ -248,7 +310,11 @@ impl Engine {
             }
             return 0;
         }
-        let cm = self.cm_deadline_ns();
+        let cm = if turns.is_guest {
+            FOREVER
+        } else {
+            self.cm_deadline_ns()
+        };
         if cm <= now_ns {
             drop(shard);
             self.cm_timeout();

@@ -242,6 +242,7 @@ impl Cq {
             let raises_event = ring.note_pushed(at, solicited);
             if raises_event {
                 self.is_watched.store(ring.keeps_time, Ordering::Relaxed);
+                self.set_armed(false);
             }
             drop(ring);
             if raises_event {
@@ -254,6 +255,12 @@ impl Cq {
     fn notify(&self) {
         if let Some(channel) = &self.channel {
             channel.notify(self.cookie);
+        }
+    }
+
+    fn set_armed(&self, is_armed: bool) {
+        if let Some(channel) = &self.channel {
+            channel.set_armed(is_armed);
         }
     }
 
@@ -300,6 +307,9 @@ impl Cq {
     /// weakened by a later one for solicited completions.
     pub(super) fn arm(&self, notify: Notify) {
         let mut ring = self.ring.lock();
+        if ring.armed.is_none() {
+            self.set_armed(true);
+        }
         if ring.armed != Some(Notify::Any) {
             ring.armed = Some(notify);
         }
@@ -330,6 +340,14 @@ impl Cq {
         }
         ring.len = kept;
         self.waiting.store(ring.len, Ordering::Release);
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        if self.ring.lock().armed.is_some() {
+            self.set_armed(false);
+        }
     }
 }
 

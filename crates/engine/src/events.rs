@@ -1,9 +1,11 @@
 //! Completion channels and asynchronous events: how the engine notifies the application.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use urdma_abi::spared::Spared;
+use urdma_channel::Signal;
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +54,58 @@ pub trait CompletionSink: Send + Sync + std::fmt::Debug {
     /// Reports an event of the queue with this cookie. Called under the queue's lock: must not
     /// block and must not call the engine.
     fn notify(&self, cookie: u64);
+
+    /// A queue has been armed, or is armed no longer. Called under the queue's lock.
+    fn set_armed(&self, _is_armed: bool) {}
 }
 
-/// The engine's end of a completion channel that is a socket.
+/// How a wait for an event ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// There may be an event; another thread may take it first.
+    Ready,
+    /// The thread should sleep in read(2), as the engine is driven by another one.
+    NotDriven,
+    /// As [`Waited::NotDriven`]; then [`CompletionChannel::has_read`] is to be called.
+    Bystander,
+    /// A handler of a signal ran: EINTR.
+    Interrupted,
+    /// Another thread has closed the channel.
+    Closed,
+}
+
+/// An engine that a thread can drive while it waits for an event.
+pub trait Driven: Send + Sync + std::fmt::Debug {
+    /// See [`CompletionChannel::wait`].
+    fn drive(
+        &self,
+        channel: &CompletionChannel,
+        interrupts: u32,
+        is_ready: &dyn Fn() -> bool,
+    ) -> Waited;
+
+    /// See [`CompletionChannel::has_read`].
+    fn has_read(&self);
+
+    /// Whether its urdmad runs.
+    fn is_usable(&self) -> bool;
+}
+
+/// Armed completion queues of all completion channels of the process.
+static ARMED: AtomicU32 = AtomicU32::new(0);
+
+/// The engine's end of a completion channel that is a socket. For a thread that waits for its
+/// events, see `driver.rs`.
 #[derive(Debug)]
 pub struct CompletionChannel {
     write_end: Spared,
+    /// Raised with each event, for a thread that drives the engine while it waits for one.
+    pub(super) signal: Signal,
+    /// The engine of a queue that uses it.
+    engine: Mutex<Option<Weak<dyn Driven>>>,
+    /// Its armed queues.
+    armed: AtomicU32,
+    is_closed: AtomicBool,
 }
 
 impl CompletionChannel {
@@ -65,7 +113,57 @@ impl CompletionChannel {
     pub fn new(write_end: OwnedFd) -> Arc<Self> {
         Arc::new(Self {
             write_end: write_end.into(),
+            signal: Signal::default(),
+            engine: Mutex::default(),
+            armed: AtomicU32::new(0),
+            is_closed: AtomicBool::new(false),
         })
+    }
+
+    /// Names the engine of a queue that uses it. The first one that is usable stays.
+    pub fn use_engine(&self, engine: Weak<dyn Driven>) {
+        let mut known = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_usable = |known: &Weak<dyn Driven>| known.upgrade().is_some_and(|e| e.is_usable());
+        if !known.as_ref().is_some_and(is_usable) {
+            *known = Some(engine);
+        }
+    }
+
+    fn engine(&self) -> Option<Arc<dyn Driven>> {
+        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.as_ref()?.upgrade()
+    }
+
+    /// Waits for an event, which `is_ready` looks for, and drives the engine meanwhile if no other
+    /// thread does. `interrupts` is what [`super::interrupts`] returned before the thread last
+    /// acted on a request to cancel it.
+    pub fn wait(&self, interrupts: u32, is_ready: &dyn Fn() -> bool) -> Waited {
+        match self.engine() {
+            Some(engine) => engine.drive(self, interrupts, is_ready),
+            None => Waited::NotDriven,
+        }
+    }
+
+    /// A [`Waited::Bystander`] has returned from read(2).
+    pub fn has_read(&self) {
+        if let Some(engine) = self.engine() {
+            engine.has_read();
+        }
+    }
+
+    /// The application has closed its end.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.signal.raise();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::SeqCst)
+    }
+
+    /// Whether a queue of another channel is armed: another thread may wait for its events.
+    pub(super) fn has_armed_rival(&self) -> bool {
+        ARMED.load(Ordering::Relaxed) > self.armed.load(Ordering::Relaxed)
     }
 }
 
@@ -74,6 +172,17 @@ impl CompletionSink for CompletionChannel {
     /// armed completion queues.
     fn notify(&self, cookie: u64) {
         send_nowait(&self.write_end, &cookie.to_ne_bytes());
+        self.signal.raise();
+    }
+
+    fn set_armed(&self, is_armed: bool) {
+        for count in [&self.armed, &ARMED] {
+            if is_armed {
+                count.fetch_add(1, Ordering::Relaxed);
+            } else {
+                count.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
     }
 }
 

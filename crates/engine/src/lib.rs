@@ -47,6 +47,8 @@
 //! | `datagram` | unreliable datagrams: queue pairs, address handles, multicast groups |
 //! | `lanes` | further engines of a process, for threads that share no lock |
 //! | `background` | the thread that makes progress when the application does not |
+//! | `driver` | threads of the application that make progress while they wait for an event |
+//! | `signals` | signals of such a thread (unsafe) |
 //! | `sleep_control` | when the background thread sleeps, and what wakes it |
 //! | `watch` | processes of the host that are stopped |
 //! | `control` | the thread that receives events from urdmad |
@@ -94,6 +96,7 @@ mod control_socket;
 mod cq;
 mod datagram;
 mod direct;
+mod driver;
 mod engine;
 mod events;
 mod in_process;
@@ -121,6 +124,7 @@ mod receive;
 #[path = "../tests/engine/rig.rs"]
 mod rig;
 mod shard;
+mod signals;
 mod sleep_control;
 mod srq;
 mod thread;
@@ -134,9 +138,11 @@ mod xrc;
 pub use attach::{Host, Parts};
 pub use cq::{CompletionTime, Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr};
+pub use driver::{interrupt_waits, interrupts};
 pub use engine::Engine;
 pub use events::{
-    send_nowait, AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, EventSink,
+    send_nowait, AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, Driven, EventSink,
+    Waited,
 };
 pub use in_process::InProcess;
 pub use mr::MrChange;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use urdma_abi::cancel::Disabled;
-use urdma_channel::{Bells, OwnPage};
+use urdma_channel::{Bells, OwnPage, Parked, Seat};
 
 use super::clock;
 use super::shard::Shard;
@@ -30,13 +30,18 @@ const YIELD_COMPUTES_NS: u64 = 500_000;
 const DOZE_FOR_NS: u64 = 50_000_000;
 /// Length of such a sleep.
 const DOZE_NS: u64 = 20_000;
+/// Waits for an event that are not driven after threads have waited at once.
+const REST_WAITS: u32 = 64;
 pub(super) const FOREVER: u64 = u64::MAX;
 pub(super) const MODE_POLL: u8 = 0;
 pub(super) const MODE_DOORBELL: u8 = 1;
 
 /// When the background thread sleeps and what wakes it; see `background.rs` for the rules.
 pub(super) struct SleepControl {
-    page: Arc<OwnPage>,
+    pub(super) page: Arc<OwnPage>,
+    /// Which thread makes turns and sleeps: the background thread, or one that waits for an event.
+    pub(super) seat: Seat,
+    pub(super) bystanders: Bystanders,
     /// Polls by applications; written under the engine's lock.
     pub(super) polls: AtomicU64,
     /// When the thread's sleep ends by itself, in nanoseconds; 0 while it is awake. Written under
@@ -53,10 +58,53 @@ pub(super) struct SleepControl {
     doze_until: AtomicU64,
 }
 
+/// Threads that wait for an event in read(2) while another thread drives the engine.
+#[derive(Debug, Default)]
+pub(super) struct Bystanders {
+    /// A thread that is cancelled stays counted, and no wait is driven then.
+    count: AtomicU32,
+    /// Waits that are still to be left to the background thread.
+    rest_waits: AtomicU32,
+}
+
+impl Bystanders {
+    /// Whether a thread that is about to wait may drive.
+    pub(super) fn allow_driver(&self) -> bool {
+        let order = Ordering::Relaxed;
+        let less = |left: u32| left.checked_sub(1);
+        let rests = self.rest_waits.fetch_update(order, order, less).is_ok();
+        !rests && !self.wait()
+    }
+
+    /// Whether there are any.
+    pub(super) fn wait(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Leaves the next waits to the background thread.
+    pub(super) fn rest(&self) {
+        self.rest_waits.store(REST_WAITS, Ordering::Relaxed);
+    }
+
+    pub(super) fn enter(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn leave(&self) {
+        let less = |count: u32| count.checked_sub(1);
+        // It may have entered at another engine, whose urdmad has ended.
+        let _ = self
+            .count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+}
+
 impl SleepControl {
     pub(super) fn new(page: Arc<OwnPage>) -> Self {
         Self {
             page,
+            seat: Seat::default(),
+            bystanders: Bystanders::default(),
             polls: AtomicU64::new(0),
             wake_at: AtomicU64::new(0),
             is_bounded: AtomicBool::new(false),
@@ -163,7 +211,8 @@ impl SleepControl {
             if shard.channels.have_work() {
                 self.page.unpark();
             }
-        } else {
+        } else if !self.seat.is_away() {
+            // A driver that is away looks before it sleeps.
             self.hand_over(shard);
         }
     }
@@ -213,34 +262,42 @@ impl SleepControl {
         until_ns: u64,
         naps: bool,
         has_work: impl Fn() -> bool,
-    ) {
+    ) -> Parked {
         let timeout = (until_ns != FOREVER)
             .then(|| Duration::from_nanos(until_ns.saturating_sub(clock::now_ns())));
-        match timeout {
+        let parked = match timeout {
             // An application polls: senders need not ring.
             Some(limit) if naps && !self.page.is_parked() => {
                 if bells.are_many() {
-                    self.nap_deaf(bells, limit);
+                    self.nap_deaf(bells, limit)
                 } else {
-                    self.page.nap(bells, limit);
+                    self.page.nap(bells, limit)
                 }
             }
-            _ => {
-                self.page.park(bells, timeout, has_work);
-            }
-        }
+            _ => self.page.park(bells, timeout, has_work),
+        };
         self.wake_at.store(0, Ordering::SeqCst);
+        parked
+    }
+
+    /// Wakes the thread that makes turns, and the background thread for what only it does.
+    pub(super) fn call_background(&self) {
+        self.kick();
+        self.seat.call();
     }
 
     /// Naps without listening to the bells of peers.
-    fn nap_deaf(&self, bells: &Bells, limit: Duration) {
+    fn nap_deaf(&self, bells: &Bells, limit: Duration) -> Parked {
         self.is_deaf.store(true, Ordering::SeqCst);
         // Either this sees that peers are asked to ring, or `hand_over` that the thread is deaf.
         fence(Ordering::SeqCst);
-        if !self.page.is_parked() {
-            self.page.nap_deaf(bells, limit);
-        }
+        let parked = if self.page.is_parked() {
+            Parked::HadWork
+        } else {
+            self.page.nap_deaf(bells, limit)
+        };
         self.is_deaf.store(false, Ordering::SeqCst);
+        parked
     }
 
     /// The thread has read its bells before it sleeps, and has not yet released the lock: what is
@@ -255,7 +312,6 @@ impl SleepControl {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use urdma_channel::Parked;
 
     // A process that was offered a channel slept on, and the first message over it waited.
     #[test]

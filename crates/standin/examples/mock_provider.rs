@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::Mutex;
 
-use urdma_abi::front::{FrontTable, FRONT_ABI, FRONT_SIZE};
+use urdma_abi::front::{wait, FrontTable, FRONT_ABI, FRONT_SIZE};
 
 static CHANNELS: Mutex<Vec<(c_int, c_int)>> = Mutex::new(Vec::new());
 
@@ -20,6 +20,10 @@ static TABLE: FrontTable = FrontTable {
     channel_open,
     channel_close,
     async_open,
+    channel_wait,
+    channel_has_read,
+    interrupts,
+    interrupt,
 };
 
 /// Returns the table.
@@ -123,3 +127,15 @@ extern "C" fn channel_close(read_fd: c_int) {
     unsafe { libc::close(write_fd) };
     log("channel_close");
 }
+
+unsafe extern "C" fn channel_wait(_read_fd: c_int, _interrupts: u32) -> i64 {
+    wait::NOT_DRIVEN
+}
+
+unsafe extern "C" fn channel_has_read(_read_fd: c_int) {}
+
+unsafe extern "C" fn interrupts() -> u32 {
+    0
+}
+
+unsafe extern "C" fn interrupt() {}

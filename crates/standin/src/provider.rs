@@ -10,16 +10,27 @@ use urdma_abi::front::{
 };
 
 static TABLE: AtomicPtr<FrontTable> = AtomicPtr::new(std::ptr::null_mut());
+/// The process that has loaded it.
+static LOADED_IN: AtomicI32 = AtomicI32::new(0);
 /// The thread that is loading; 0 if none is.
 static LOADER: AtomicI32 = AtomicI32::new(0);
 /// The process in which a failure was reported.
 static REPORTED: AtomicI32 = AtomicI32::new(0);
 
+/// The provider's table if it was loaded in this process: a forked child must not call it.
+pub(crate) fn own() -> Option<&'static FrontTable> {
+    known().filter(|_| LOADED_IN.load(Ordering::Acquire) == owner::pid())
+}
+
+/// The provider's table if it is loaded.
+fn known() -> Option<&'static FrontTable> {
+    // SAFETY: null or the provider's table, which lives as long as the process.
+    unsafe { TABLE.load(Ordering::Acquire).as_ref() }
+}
+
 /// The provider's table; `None`, with a message on standard error, if it is not available.
 pub(crate) fn table() -> Option<&'static FrontTable> {
-    let known = TABLE.load(Ordering::Acquire);
-    // SAFETY: null or the provider's table, which lives as long as the process.
-    if let Some(table) = unsafe { known.as_ref() } {
+    if let Some(table) = known() {
         return Some(table);
     }
     if !begin_loading() {
@@ -27,6 +38,7 @@ pub(crate) fn table() -> Option<&'static FrontTable> {
     }
     let table = load();
     if let Some(table) = table {
+        LOADED_IN.store(owner::pid(), Ordering::Release);
         TABLE.store(std::ptr::from_ref(table).cast_mut(), Ordering::Release);
     }
     LOADER.store(0, Ordering::Release);

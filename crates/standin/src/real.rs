@@ -134,6 +134,7 @@ real! {
     statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut libc::statx)
         -> c_int, -1;
     poll(waiting: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int, -1;
+    read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t, -1;
     write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t, -1;
     writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t, -1;
     close(fd: c_int) -> c_int, -1;
@@ -143,12 +144,15 @@ real! {
     dup2(fd: c_int, new_fd: c_int) -> c_int, -1;
     dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int, -1;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, -1;
+    pthread_cancel(thread: libc::pthread_t) -> c_int, libc::ESRCH;
 }
 
 #[cfg(not(test))]
 /// Looks up the functions that a signal handler may call, so that no lookup happens in a handler.
 pub(crate) fn look_up_early() {
     // SAFETY: descriptor -1 is invalid; each call fails with EBADF and does nothing else.
+    unsafe { read(-1, std::ptr::null_mut(), 0) };
+    // SAFETY: as above.
     unsafe { write(-1, std::ptr::null(), 0) };
     // SAFETY: as above.
     unsafe { close(-1) };

@@ -4,7 +4,7 @@
 //! files.
 
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rdma_core_sys::verbs::ibv_comp_channel;
 use urdma_kernel::{Kind, Uverbs};
@@ -12,7 +12,7 @@ use urdma_kernel::{Kind, Uverbs};
 use super::errno::VerbsError;
 use super::event::{event_type, AsyncQueue};
 use crate::front;
-use urdma_engine::{AsyncEvent, AsyncKind, CompletionSink, EventSink};
+use urdma_engine::{AsyncEvent, AsyncKind, CompletionSink, Engine, EventSink};
 
 /// The backend through which a context was opened.
 pub(super) enum Backend {
@@ -170,12 +170,16 @@ impl Events {
 pub(super) fn completion_sink(
     channel: Option<&ibv_comp_channel>,
     counterpart: Option<&Arc<Counterpart>>,
+    engine: &Arc<Engine>,
 ) -> Result<Option<Arc<dyn CompletionSink>>, VerbsError> {
     let Some(channel) = channel else {
         return Ok(None);
     };
-    Ok(Some(match counterpart {
-        Some(counterpart) => counterpart.clone(),
-        None => front::channel(channel.fd).ok_or(VerbsError::Invalid)?,
-    }))
+    if let Some(counterpart) = counterpart {
+        return Ok(Some(counterpart.clone()));
+    }
+    let channel = front::channel(channel.fd).ok_or(VerbsError::Invalid)?;
+    let engine: Weak<Engine> = Arc::downgrade(engine);
+    channel.use_engine(engine);
+    Ok(Some(channel))
 }

@@ -40,7 +40,7 @@ impl CompletionQueue {
         // SAFETY: the application passes null or a channel that outlives the call.
         let channel = unsafe { channel.as_ref() };
         let kernel = context.backend.counterpart(Kind::Cq);
-        let sink = backend::completion_sink(channel, kernel.as_ref())?;
+        let sink = backend::completion_sink(channel, kernel.as_ref(), engine)?;
         let mut memory = Box::<Self>::new_uninit();
         let config = CqConfig {
             depth,

@@ -295,7 +295,7 @@ unsafe fn carry_out(fd: c_int, buf: *const c_void, len: size_t) -> Outcome {
 }
 
 /// Whether the descriptor is in blocking mode.
-fn is_blocking(fd: c_int) -> bool {
+pub(super) fn is_blocking(fd: c_int) -> bool {
     // SAFETY: fcntl with F_GETFL touches no memory.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     flags >= 0 && flags & libc::O_NONBLOCK == 0

@@ -1,0 +1,342 @@
+//! The seat: which thread of a process makes progress and sleeps on the bells.
+//!
+//! One thread at a time may call [`OwnPage::park`]: the *driver*. It is the background thread of
+//! the engine unless a thread of the application, which is about to sleep until something arrives,
+//! takes the seat; a message then wakes that thread and no other one.
+//!
+//! | state | driver | next state |
+//! |---|---|---|
+//! | BACKGROUND | background thread | REQUESTED |
+//! | REQUESTED | background thread | SITTING, or BACKGROUND again |
+//! | SITTING(n) | thread in a wait | AWAY(n + 1), or BACKGROUND |
+//! | AWAY(n) | none | SITTING(n), or BACKGROUND |
+//!
+//! A thread that is about to sleep stores REQUESTED; the background thread stores SITTING once its
+//! own park has ended, or the requester withdraws the request. The driver stores AWAY when it
+//! returns to the application, or BACKGROUND if other threads need progress meanwhile; the next
+//! thread that waits takes an AWAY seat without a system call. The background thread takes it if n
+//! does not change, and a SITTING one if the driver does not answer.
+//!
+//! While the seat is AWAY, the background thread is in a bounded sleep. It therefore costs a
+//! program that returns to its wait in less time no wake-up of another thread. When a driver sits
+//! for longer, the background thread sleeps without a limit; the driver then wakes it when it
+//! leaves. The driver stores AWAY and loads whether that sleep is without a limit; the background
+//! thread stores that it is and loads the seat. One of them sees what the other has stored.
+
+use std::time::Duration;
+
+use crate::futex::{self, Ended, Waiter};
+use crate::page::OwnPage;
+use crate::sync::{fence, AtomicU32, Ordering};
+
+const BACKGROUND: u32 = 0;
+const REQUESTED: u32 = 1;
+const SITTING: u32 = 2;
+const AWAY: u32 = 3;
+/// The bits of the word that hold the state; the others are n.
+const STATE: u32 = 3;
+const ONE: u32 = STATE + 1;
+
+/// How long a thread waits for the background thread to leave its sleep. The model has no time.
+#[cfg(not(loom))]
+const REQUEST_MAX: Option<Duration> = Some(Duration::from_millis(10));
+#[cfg(loom)]
+const REQUEST_MAX: Option<Duration> = None;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Seat {
+    word: AtomicU32,
+    /// The background thread sleeps without a limit until the seat changes.
+    is_unbounded: AtomicU32,
+    /// Times that the background thread was called to do what only it does.
+    calls: AtomicU32,
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self {
+            word: AtomicU32::new(BACKGROUND),
+            is_unbounded: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
+        }
+    }
+}
+
+/// A driver's hold of the seat, for [`Seat::leave`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Seated(u32);
+
+/// What the background thread has found at the seat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// The background thread drives.
+    Mine,
+    /// Another thread drives or may soon; the seat has changed, or the thread was called.
+    Changed,
+    /// Another thread sits and has not moved in the time given.
+    Still,
+}
+
+const fn with(word: u32, state: u32) -> u32 {
+    (word & !STATE) | state
+}
+
+impl Seat {
+    fn change(&self, from: u32, to: u32) -> bool {
+        let order = Ordering::SeqCst;
+        self.word.compare_exchange(from, to, order, order).is_ok()
+    }
+
+    /// Makes the calling thread the driver, unless another thread of the application is or is about
+    /// to be, or the background thread does not answer soon.
+    pub fn sit(&self, page: &OwnPage) -> Option<Seated> {
+        let word = self.word.load(Ordering::SeqCst);
+        let seated = with(word, SITTING);
+        match word & STATE {
+            AWAY => self.change(word, seated).then_some(Seated(seated)),
+            BACKGROUND => {
+                let requested = with(word, REQUESTED);
+                let is_mine = self.change(word, requested) && {
+                    page.unpark();
+                    self.await_grant(requested)
+                };
+                is_mine.then_some(Seated(seated))
+            }
+            _ => None,
+        }
+    }
+
+    /// Waits until the background thread has left its park: what it stores then would cancel the
+    /// PARKED of this thread. False if the request was withdrawn.
+    fn await_grant(&self, requested: u32) -> bool {
+        while self.word.load(Ordering::SeqCst) == requested {
+            let ended = futex::wait(&[Waiter::new(&self.word, requested)], REQUEST_MAX);
+            if ended == Ended::Timeout && self.change(requested, with(requested, BACKGROUND)) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether a thread waits for the background thread to leave its sleep: it looks at this
+    /// between storing PARKED and its sleep, since it may have read its bells after the request.
+    pub fn is_requested(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & STATE == REQUESTED
+    }
+
+    /// Whether no thread sleeps on the bells because the driver is expected back.
+    #[inline]
+    pub fn is_away(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & STATE == AWAY
+    }
+
+    /// A thread has found what it would have waited for: if the seat is AWAY, the background thread
+    /// does not take it yet.
+    pub fn touch(&self) {
+        let word = self.word.load(Ordering::SeqCst);
+        if word & STATE == AWAY {
+            self.change(word, word.wrapping_add(ONE));
+        }
+    }
+
+    /// Whether the seat is still that of the thread that took it.
+    pub fn is_held(&self, seated: Seated) -> bool {
+        self.word.load(Ordering::SeqCst) == seated.0
+    }
+
+    /// The driver, which is not in [`OwnPage::park`], leaves: for a moment, or, if `for_good`, to
+    /// have the background thread drive at once.
+    pub fn leave(&self, seated: Seated, for_good: bool) {
+        let state = if for_good { BACKGROUND } else { AWAY };
+        let is_left = self.change(seated.0, with(seated.0.wrapping_add(ONE), state));
+        fence(Ordering::SeqCst);
+        if is_left && (for_good || self.is_unbounded.load(Ordering::SeqCst) != 0) {
+            futex::wake(&self.word);
+        }
+    }
+
+    /// Has the background thread drive at once if the seat is AWAY: another thread needs progress
+    /// while it sleeps elsewhere.
+    pub fn recall(&self) {
+        let word = self.word.load(Ordering::SeqCst);
+        if word & STATE == AWAY && self.change(word, with(word, BACKGROUND)) {
+            futex::wake(&self.word);
+        }
+    }
+
+    /// Calls the background thread to do what only it does.
+    pub fn call(&self) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&self.calls);
+    }
+
+    /// How often the background thread was called; to be read before it looks for what it was
+    /// called for.
+    pub fn calls(&self) -> u32 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// Whether the background thread drives and is not asked to make room.
+    #[inline]
+    pub fn is_background(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & STATE == BACKGROUND
+    }
+
+    /// One step of the background thread, between two turns: gives the seat to a thread that has
+    /// requested it, and sleeps while another thread has it: at most `away_max` while that thread
+    /// may have left, and `still_max` while it sits, unless it was called since it read `calls`.
+    pub fn watch(&self, calls: u32, away_max: Duration, still_max: Option<Duration>) -> Watched {
+        let word = self.word.load(Ordering::SeqCst);
+        match word & STATE {
+            BACKGROUND => Watched::Mine,
+            REQUESTED => {
+                if self.change(word, with(word, SITTING)) {
+                    futex::wake(&self.word);
+                }
+                Watched::Changed
+            }
+            state => {
+                let limit = still_max.map_or(away_max, |still_max| still_max.min(away_max));
+                if self.has_moved(word, calls, Some(limit)) {
+                    return Watched::Changed;
+                }
+                if state == SITTING {
+                    return self.watch_sitter(word, calls, still_max);
+                }
+                if limit == away_max && self.change(word, with(word, BACKGROUND)) {
+                    return Watched::Mine;
+                }
+                Watched::Changed
+            }
+        }
+    }
+
+    fn watch_sitter(&self, word: u32, calls: u32, still_max: Option<Duration>) -> Watched {
+        self.is_unbounded.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let has_moved =
+            self.word.load(Ordering::SeqCst) != word || self.has_moved(word, calls, still_max);
+        self.is_unbounded.store(0, Ordering::SeqCst);
+        if has_moved {
+            Watched::Changed
+        } else {
+            Watched::Still
+        }
+    }
+
+    /// Sleeps until the seat differs from `word` and the driver says so, until a call, or for a
+    /// time; returns whether one of the first two is the case.
+    fn has_moved(&self, word: u32, calls: u32, limit: Option<Duration>) -> bool {
+        let words = [
+            Waiter::new(&self.word, word),
+            Waiter::new(&self.calls, calls),
+        ];
+        futex::wait(&words, limit) != Ended::Timeout || self.word.load(Ordering::SeqCst) != word
+    }
+
+    /// Takes the seat from a driver that has not moved for long although messages wait: a handler
+    /// of a signal has left its wait for good. If the driver is only slow, it finds the seat taken
+    /// when it wakes, and then wakes the background thread, whose PARKED it may have cancelled.
+    pub fn seize(&self, page: &OwnPage) {
+        let word = self.word.load(Ordering::SeqCst);
+        if word & STATE == SITTING && self.change(word, with(word.wrapping_add(ONE), BACKGROUND)) {
+            page.unpark();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(1);
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn page() -> OwnPage {
+        OwnPage::create().unwrap().0
+    }
+
+    /// A seat that a driver has taken and left.
+    fn away() -> Seat {
+        let seat = Seat::default();
+        seat.word.store(AWAY, Ordering::SeqCst);
+        seat
+    }
+
+    #[test]
+    fn request_without_an_answer_is_withdrawn() {
+        let seat = Seat::default();
+        assert!(seat.sit(&page()).is_none());
+        assert!(!seat.is_requested());
+        assert_eq!(seat.watch(0, LONG, None), Watched::Mine);
+    }
+
+    #[test]
+    fn request_is_granted_between_two_turns_of_the_background_thread() {
+        let seat = Arc::new(Seat::default());
+        let other = Arc::clone(&seat);
+        let sits = thread::spawn(move || other.sit(&page()));
+        while !seat.is_requested() {
+            thread::yield_now();
+        }
+        assert_eq!(seat.watch(0, LONG, None), Watched::Changed);
+        let seated = sits.join().unwrap().unwrap();
+        assert!(seat.is_held(seated));
+        assert!(seat.sit(&page()).is_none(), "the seat is taken");
+    }
+
+    #[test]
+    fn driver_away_keeps_the_seat_only_while_it_returns() {
+        let seat = away();
+        let seated = seat.sit(&page()).unwrap();
+        seat.leave(seated, false);
+        seat.touch();
+        assert!(seat.is_away());
+        assert_eq!(seat.watch(0, SHORT, None), Watched::Mine);
+        assert!(!seat.is_away());
+    }
+
+    #[test]
+    fn driver_that_leaves_for_good_wakes_the_background_thread() {
+        let seat = Arc::new(away());
+        let seated = seat.sit(&page()).unwrap();
+        let other = Arc::clone(&seat);
+        let background =
+            thread::spawn(move || while other.watch(0, LONG, None) != Watched::Mine {});
+        seat.leave(seated, true);
+        background.join().unwrap();
+    }
+
+    #[test]
+    fn call_ends_the_sleep_of_the_background_thread() {
+        let seat = away();
+        let _seated = seat.sit(&page()).unwrap();
+        let calls = seat.calls();
+        seat.call();
+        assert_eq!(seat.watch(calls, LONG, None), Watched::Changed);
+        assert_eq!(seat.watch(seat.calls(), SHORT, Some(SHORT)), Watched::Still);
+    }
+
+    #[test]
+    fn driver_whose_seat_was_seized_does_not_store_that_it_is_away() {
+        let (seat, page) = (away(), page());
+        let seated = seat.sit(&page).unwrap();
+        seat.seize(&page);
+        assert!(!seat.is_held(seated));
+        seat.leave(seated, false);
+        assert_eq!(seat.watch(0, LONG, None), Watched::Mine);
+    }
+
+    #[test]
+    fn thread_that_needs_progress_recalls_the_background_thread() {
+        let seat = away();
+        seat.recall();
+        assert_eq!(seat.watch(0, LONG, None), Watched::Mine);
+    }
+}

@@ -1,0 +1,166 @@
+//! A thread of the application drives the engine while it waits for a completion event, so that a
+//! message wakes this thread alone and not the background thread before it. For the seat, see
+//! [`urdma_channel::seat`]; for the rules of the sleep, `background.rs`.
+//!
+//! The thread makes the turns of the background thread, except for what is left to that thread:
+//! notes and connection management, which may wait for urdmad.
+//!
+//! - **Other threads.** While the driver does what it has waited for, messages ring no bell. That
+//!   is no loss to a thread that returns to its wait, and would be one to other threads. A driver
+//!   that finds that others wait leaves the seat for good, and the next waits are not
+//!   driven.
+//! - **Signals** are blocked in the turns, which hold locks, and delivered in the sleep. A wait
+//!   ends with EINTR as read(2) does: after a handler without `SA_RESTART`.
+//! - **Cancellation** is disabled. [`interrupt_waits`] ends all waits, whose threads then call the
+//!   C library's read, which is a cancellation point.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use urdma_channel::seat::Seated;
+use urdma_channel::{Bells, Parked, Signal};
+
+use super::background::Turns;
+use super::engine::Engine;
+use super::events::{CompletionChannel, Driven, Waited};
+use super::signals::{Blocked, Delivered};
+use super::types::LeaseState;
+
+/// Times that all waits were interrupted.
+static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
+
+/// How often waits were interrupted, for [`CompletionChannel::wait`].
+pub fn interrupts() -> u32 {
+    INTERRUPTS.load(Ordering::SeqCst)
+}
+
+/// Has every thread that waits for an event of `channels` sleep in read(2) instead.
+pub fn interrupt_waits<'a>(channels: impl Iterator<Item = &'a CompletionChannel>) {
+    INTERRUPTS.fetch_add(1, Ordering::SeqCst);
+    channels.for_each(|channel| channel.signal.raise());
+}
+
+impl Driven for Engine {
+    fn drive(
+        &self,
+        channel: &CompletionChannel,
+        interrupts: u32,
+        is_ready: &dyn Fn() -> bool,
+    ) -> Waited {
+        let bystanders = &self.sleep_control.bystanders;
+        let seat = &self.sleep_control.seat;
+        // Before the look: an event that comes afterwards changes it.
+        let seen = channel.signal.count();
+        if channel.is_closed() {
+            return Waited::Closed;
+        }
+        if is_ready() {
+            seat.touch();
+            return Waited::Ready;
+        }
+        if !self.is_drivable() {
+            return Waited::NotDriven;
+        }
+        let blocked = Blocked::new();
+        let seated = if bystanders.allow_driver() {
+            seat.sit(&self.sleep_control.page)
+        } else {
+            None
+        };
+        let Some(seated) = seated else {
+            // The driver, which is away, is not the one that waits next.
+            bystanders.enter();
+            seat.recall();
+            return Waited::Bystander;
+        };
+        let wait = Wait {
+            channel,
+            interrupts,
+            seated,
+            blocked,
+        };
+        let waited = self.drive_until_event(&wait, seen);
+        let others_wait = bystanders.wait() || channel.has_armed_rival();
+        if others_wait {
+            bystanders.rest();
+        }
+        seat.leave(seated, others_wait || waited != Waited::Ready);
+        waited
+    }
+
+    fn has_read(&self) {
+        self.sleep_control.bystanders.leave();
+    }
+
+    fn is_usable(&self) -> bool {
+        Engine::is_usable(self)
+    }
+}
+
+impl Engine {
+    /// Whether the background thread can give the engine to another thread: a leased queue needs
+    /// its exact timers.
+    fn is_drivable(&self) -> bool {
+        self.background.get().is_some()
+            && Engine::is_usable(self)
+            && !matches!(self.info.lease, LeaseState::Leased)
+            && Signal::is_supported()
+    }
+
+    /// Makes turns until the channel's signal differs from `seen`, or something else ends the wait.
+    fn drive_until_event(&self, wait: &Wait<'_>, seen: u32) -> Waited {
+        let control = &self.sleep_control;
+        let signal = &wait.channel.signal;
+        let mut turns = Turns::for_guest(control.polls.load(Ordering::Relaxed));
+        let mut bells = Bells::default();
+        loop {
+            let until = self.background_turn(&mut turns, &mut bells);
+            if signal.count() != seen {
+                return wait.why_raised();
+            }
+            if !self.is_alive() || !control.seat.is_held(wait.seated) {
+                return Waited::NotDriven;
+            }
+            match wait.blocked.deliver() {
+                Delivered::Nothing if until == 0 => continue,
+                Delivered::Nothing => {}
+                Delivered::Restarts => continue,
+                Delivered::Interrupts => return Waited::Interrupted,
+            }
+            if !bells.add_signal(signal, seen) {
+                return Waited::NotDriven;
+            }
+            let has_work = || self.shard.lock().channels.have_work() || signal.count() != seen;
+            let parked = wait.blocked.unblocked(|| {
+                signal.await_with(|| control.sleep(&bells, until, turns.naps, has_work))
+            });
+            if !control.seat.is_held(wait.seated) {
+                // The background thread has parked meanwhile; this thread has stored RUNNING.
+                control.page.unpark();
+                return Waited::NotDriven;
+            }
+            if parked == Parked::Interrupted {
+                return Waited::Interrupted;
+            }
+        }
+    }
+}
+
+/// A wait that is driven.
+struct Wait<'a> {
+    channel: &'a CompletionChannel,
+    interrupts: u32,
+    seated: Seated,
+    blocked: Blocked,
+}
+
+impl Wait<'_> {
+    fn why_raised(&self) -> Waited {
+        if self.channel.is_closed() {
+            Waited::Closed
+        } else if interrupts() != self.interrupts {
+            Waited::NotDriven
+        } else {
+            Waited::Ready
+        }
+    }
+}

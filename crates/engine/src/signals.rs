@@ -1,0 +1,152 @@
+//! Signals of a thread of the application that runs the engine in a call in which it sleeps
+//! (unsafe). They are blocked while the thread has locks, since a handler may leave the call with
+//! siglongjmp(3), and while it would not notice that a handler has run.
+
+use std::marker::PhantomData;
+
+/// A signal set as the kernel has it.
+type Set = u64;
+
+/// The octets of a set, as the system calls want them.
+const SET_OCTETS: usize = size_of::<Set>();
+
+/// Signals that are not blocked: those of faults, and the two that the C library uses itself.
+const EXEMPT: [i32; 7] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+    32,
+    33,
+];
+
+const fn bit(signal: i32) -> Set {
+    1 << (signal - 1)
+}
+
+/// What the delivery of blocked signals means for a call that sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivered {
+    /// There was none.
+    Nothing,
+    /// The call goes on.
+    Restarts,
+    /// The call fails with EINTR.
+    Interrupts,
+}
+
+/// Signals are blocked in this thread while it lives.
+pub(super) struct Blocked {
+    before: Set,
+    of_this_thread: PhantomData<*const ()>,
+}
+
+impl Blocked {
+    /// Blocks all signals that can be blocked.
+    pub(super) fn new() -> Self {
+        let all = EXEMPT.iter().fold(!0, |set, signal| set & !bit(*signal));
+        Self {
+            before: change_mask(libc::SIG_BLOCK, all),
+            of_this_thread: PhantomData,
+        }
+    }
+
+    /// Runs `sleep` with the signals of the caller.
+    pub(super) fn unblocked<T>(&self, sleep: impl FnOnce() -> T) -> T {
+        let during = change_mask(libc::SIG_SETMASK, self.before);
+        let slept = sleep();
+        change_mask(libc::SIG_SETMASK, during);
+        slept
+    }
+
+    /// Delivers the signals that have come meanwhile.
+    pub(super) fn deliver(&self) -> Delivered {
+        let pending = pending() & !self.before;
+        if pending == 0 {
+            return Delivered::Nothing;
+        }
+        let interrupts = (1..=64)
+            .filter(|signal| pending & bit(*signal) != 0)
+            .any(interrupts_calls);
+        self.unblocked(|| ());
+        if interrupts {
+            Delivered::Interrupts
+        } else {
+            Delivered::Restarts
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        change_mask(libc::SIG_SETMASK, self.before);
+    }
+}
+
+/// Changes the mask of this thread and returns the one before. The C library's function would leave
+/// out the signals that it uses itself, which are exempt here.
+fn change_mask(how: i32, set: Set) -> Set {
+    let mut before: Set = 0;
+    // SAFETY: both sets have the size that is named.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            how,
+            &raw const set,
+            &raw mut before,
+            SET_OCTETS,
+        )
+    };
+    before
+}
+
+fn pending() -> Set {
+    let mut set: Set = 0;
+    // SAFETY: the set has the size that is named.
+    unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut set, SET_OCTETS) };
+    set
+}
+
+/// Whether the signal has a handler after which system calls are not restarted.
+fn interrupts_calls(signal: i32) -> bool {
+    // SAFETY: zeroes are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: `action` is writable, and nothing is changed.
+    let failed = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) } != 0;
+    let has_handler = ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
+    !failed && has_handler && action.sa_flags & libc::SA_RESTART == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    extern "C" fn handle(_: i32) {}
+
+    /// Sends itself a signal while signals are blocked.
+    fn delivered(signal: i32, flags: i32) -> Delivered {
+        // SAFETY: zeroes are a valid sigaction.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handle as extern "C" fn(i32) as usize;
+        action.sa_flags = flags;
+        // SAFETY: the handler does nothing.
+        unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+        let blocked = Blocked::new();
+        // SAFETY: the thread lives.
+        unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
+        let delivered = blocked.deliver();
+        assert_eq!(blocked.deliver(), Delivered::Nothing);
+        delivered
+    }
+
+    #[test]
+    fn handler_interrupts_a_call_unless_it_restarts_calls() {
+        assert_eq!(delivered(libc::SIGUSR1, 0), Delivered::Interrupts);
+        assert_eq!(
+            delivered(libc::SIGUSR2, libc::SA_RESTART),
+            Delivered::Restarts
+        );
+        assert_eq!(Blocked::new().deliver(), Delivered::Nothing);
+    }
+}

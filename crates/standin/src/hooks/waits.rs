@@ -1,0 +1,125 @@
+//! Calls in which a thread sleeps until a completion channel has an event: the provider makes
+//! progress in this thread meanwhile. And pthread_cancel, which ends such a sleep.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{pthread_t, size_t, ssize_t};
+
+use crate::fds::{self, Kind};
+use crate::provider;
+use crate::real::{self, set_errno};
+use urdma_abi::cancel::Disabled;
+use urdma_abi::front::{wait, FrontTable};
+
+extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    if fds::is_hit(fd) && len > 0 {
+        // SAFETY: the arguments of the caller.
+        return unsafe { read_event(fd, buf, len) };
+    }
+    // SAFETY: the arguments of the caller.
+    unsafe { real::read(fd, buf, len) }
+}
+
+/// # Safety
+/// As read(2).
+#[cold]
+unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    let Some(table) = channel_table(fd) else {
+        // SAFETY: the arguments of the caller.
+        return unsafe { real::read(fd, buf, len) };
+    };
+    loop {
+        // SAFETY: no precondition.
+        let interrupts = unsafe { (table.interrupts)() };
+        // A request to cancel that comes later changes the number.
+        // SAFETY: no value here needs to be dropped.
+        unsafe { pthread_testcancel() };
+        let before = real::errno();
+        // SAFETY: no precondition.
+        let waited = unsafe { (table.channel_wait)(fd, interrupts) };
+        set_errno(before);
+        match waited {
+            wait::READY => {
+                // SAFETY: the arguments of the caller.
+                let taken = unsafe { take_event(fd, buf, len) };
+                if let Some(taken) = taken {
+                    return taken;
+                }
+                set_errno(before);
+            }
+            wait::INTERRUPTED => {
+                set_errno(libc::EINTR);
+                return -1;
+            }
+            wait::CLOSED => return 0,
+            waited => {
+                // SAFETY: the arguments of the caller.
+                let taken = unsafe { real::read(fd, buf, len) };
+                if waited == wait::BYSTANDER {
+                    let after = real::errno();
+                    // SAFETY: no precondition.
+                    unsafe { (table.channel_has_read)(fd) };
+                    set_errno(after);
+                }
+                return taken;
+            }
+        }
+    }
+}
+
+/// The provider's table if a thread of this process that reads the descriptor may sleep in a
+/// completion channel.
+fn channel_table(fd: c_int) -> Option<&'static FrontTable> {
+    let _uncancelled = Disabled::new();
+    let before = real::errno();
+    let found = fds::find(fd).filter(|found| found.kind == Kind::Channel && found.is_mine);
+    let is_blocking = found.is_some() && super::descriptors::is_blocking(fd);
+    set_errno(before);
+    if is_blocking {
+        provider::own()
+    } else {
+        None
+    }
+}
+
+/// Reads an event without sleeping; `None` if there is none. errno is set. The C library's function
+/// would be a cancellation point.
+///
+/// # Safety
+/// As read(2).
+unsafe fn take_event(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
+    let no_address = std::ptr::null_mut::<c_void>();
+    // SAFETY: the buffer of the caller; the sender's address is not asked for.
+    let taken = unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            fd,
+            buf,
+            len,
+            libc::MSG_DONTWAIT,
+            no_address,
+            no_address,
+        )
+    };
+    if taken < 0 && real::errno() == libc::EAGAIN {
+        return None;
+    }
+    ssize_t::try_from(taken).ok()
+}
+
+/// A thread that sleeps in a completion channel does not notice a request to cancel it.
+#[cfg_attr(not(test), no_mangle)]
+unsafe extern "C-unwind" fn pthread_cancel(thread: pthread_t) -> c_int {
+    // SAFETY: the argument of the caller.
+    let failed = unsafe { real::pthread_cancel(thread) };
+    if let Some(table) = provider::own() {
+        // SAFETY: no precondition.
+        unsafe { (table.interrupt)() };
+    }
+    failed
+}

@@ -1,0 +1,266 @@
+/*
+ * Threads that sleep until a completion event: a message wakes the thread itself, and signals,
+ * other threads and the end of the peer are as with read(2) of a file of the kernel.
+ */
+#define _GNU_SOURCE
+#include "loopback.h"
+#include "scenarios.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ROUND_TRIPS 3000
+#define MESSAGE 64
+
+/* Voluntary context switches of the threads with which urdma makes progress. */
+static long switches(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	long sum = 0, value;
+	char path[300], line[128];
+
+	for (struct dirent *task; (task = readdir(tasks));) {
+		bool is_engine = false;
+		FILE *status;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/status", task->d_name);
+		status = fopen(path, "r");
+		while (status && fgets(line, sizeof(line), status)) {
+			is_engine |= !strcmp(line, "Name:\turdma-engine\n");
+			if (is_engine && sscanf(line, "voluntary_ctxt_switches: %ld", &value) == 1)
+				sum += value;
+		}
+		if (status)
+			fclose(status);
+	}
+	closedir(tasks);
+	return sum;
+}
+
+static long now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void arm(struct end *e)
+{
+	if (ibv_req_notify_cq(e->cq, 0))
+		fail("ibv_req_notify_cq");
+}
+
+static int take_event(struct end *e)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	if (ibv_get_cq_event(e->channel, &cq, &context))
+		return errno;
+	ibv_ack_cq_events(cq, 1);
+	return 0;
+}
+
+/* Sleeps until a receive request completes or any request fails; the queue is armed. */
+static struct ibv_wc sleep_until_received(struct end *e)
+{
+	struct ibv_wc wc;
+
+	for (;;) {
+		while (ibv_poll_cq(e->cq, 1, &wc))
+			if (wc.status != IBV_WC_SUCCESS || wc.opcode & IBV_WC_RECV)
+				return wc;
+		if (take_event(e))
+			fail("ibv_get_cq_event: %s", strerror(errno));
+		arm(e);
+	}
+}
+
+static void receive(struct end *e)
+{
+	if (end_recv(e, 1, 0, MESSAGE))
+		fail("a receive request was refused");
+}
+
+static void send_message(struct end *e)
+{
+	struct ibv_send_wr wr = { .wr_id = 2,
+				  .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED };
+
+	if (end_send(e, &wr, MESSAGE, MESSAGE, e->mr->lkey))
+		fail("a send request was refused");
+}
+
+/*
+ * Exchanges messages with the other end. The background thread may look after a thread that sleeps
+ * once per millisecond, and must not wake for each message.
+ */
+static void exchange(struct end *e, bool begins)
+{
+	long before, began;
+
+	receive(e);
+	arm(e);
+	end_meet(e);
+	before = switches();
+	began = now_ms();
+	for (int i = 0; i < ROUND_TRIPS; i++) {
+		struct ibv_wc wc;
+
+		if (begins)
+			send_message(e);
+		wc = sleep_until_received(e);
+		if (wc.status != IBV_WC_SUCCESS)
+			fail("message %d: %s", i, ibv_wc_status_str(wc.status));
+		receive(e);
+		if (!begins)
+			send_message(e);
+	}
+	before = switches() - before;
+	began = now_ms() - began;
+	if (before > 2 * began + ROUND_TRIPS / 10)
+		fail("the background thread slept %ld times in %ld ms", before, began);
+}
+
+void sleep_client(struct end *e)
+{
+	struct ibv_wc wc;
+
+	exchange(e, true);
+	/* The peer has one receive request left, and ends before it has another one. */
+	send_message(e);
+	send_message(e);
+	end_meet(e);
+	wc = sleep_until_received(e);
+	if (wc.status != IBV_WC_RETRY_EXC_ERR)
+		fail("the end of the peer: %s", ibv_wc_status_str(wc.status));
+}
+
+void sleep_server(struct end *e)
+{
+	exchange(e, false);
+	end_meet(e);
+	printf("sleep: ok\n");
+	/* Nothing is cleaned up, as if it had been killed. */
+	_exit(0);
+}
+
+/* A thread that takes one event. */
+struct sleeper {
+	struct end *end;
+	pthread_t thread;
+	atomic_int result;
+};
+
+enum { SLEEPS = -1 };
+
+static void *sleeps(void *argument)
+{
+	struct sleeper *s = argument;
+
+	s->result = take_event(s->end);
+	return NULL;
+}
+
+static void begin(struct sleeper *s, struct end *e)
+{
+	*s = (struct sleeper){ .end = e, .result = SLEEPS };
+	if (pthread_create(&s->thread, NULL, sleeps, s))
+		fail("pthread_create");
+}
+
+static void expect_result(struct sleeper *s, int expected)
+{
+	if (pthread_join(s->thread, NULL) || s->result != expected)
+		fail("ibv_get_cq_event: %d instead of %d", s->result, expected);
+}
+
+/* Completions that raise one event. */
+static void raise_event(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
+{
+	arm(e);
+	loopback_receive(e, b);
+	loopback_exchange(e, a);
+}
+
+static atomic_int handled;
+
+static void handle(int number)
+{
+	(void)number;
+	handled++;
+}
+
+/* Sends signals until the handler has run some more times. */
+static void disturb(struct sleeper *s, int times)
+{
+	double deadline = end_deadline();
+
+	for (int until = handled + times; handled < until && s->result == SLEEPS;) {
+		end_check_deadline(deadline);
+		pthread_kill(s->thread, SIGUSR1);
+		usleep(2000);
+	}
+}
+
+static void signals(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
+{
+	struct sigaction action = { .sa_handler = handle };
+	double deadline = end_deadline();
+	struct sleeper s;
+
+	sigaction(SIGUSR1, &action, NULL);
+	begin(&s, e);
+	while (s.result == SLEEPS) {
+		end_check_deadline(deadline);
+		disturb(&s, 1);
+	}
+	expect_result(&s, EINTR);
+	action.sa_flags = SA_RESTART;
+	sigaction(SIGUSR1, &action, NULL);
+	begin(&s, e);
+	disturb(&s, 5);
+	if (s.result != SLEEPS)
+		fail("a handler with SA_RESTART ended the wait");
+	raise_event(e, a, b);
+	expect_result(&s, 0);
+}
+
+static void several_threads(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
+{
+	struct sleeper s[3];
+
+	for (int i = 0; i < 3; i++)
+		begin(&s[i], e);
+	usleep(20000);
+	for (int i = 0; i < 3; i++)
+		raise_event(e, a, b);
+	for (int i = 0; i < 3; i++)
+		expect_result(&s[i], 0);
+}
+
+void check_sleeps(void)
+{
+	static struct sleeper last;
+	static struct end end;
+	struct ibv_qp *a, *b;
+
+	loopback_open(&end, IBV_ACCESS_LOCAL_WRITE, &a, &b);
+	for (int i = 0; i < 3; i++) {
+		signals(&end, a, b);
+		several_threads(&end, a, b);
+	}
+	/* The process ends while a thread sleeps. */
+	begin(&last, &end);
+	usleep(20000);
+}
