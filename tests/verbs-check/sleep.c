@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -249,6 +250,53 @@ static void several_threads(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 		expect_result(&s[i], 0);
 }
 
+static sigjmp_buf way_out;
+static atomic_int has_way_out;
+
+static void jump(int number)
+{
+	siglongjmp(way_out, number);
+}
+
+static void *jumps_and_sleeps(void *argument)
+{
+	struct sleeper *s = argument;
+
+	if (!sigsetjmp(way_out, 1)) {
+		has_way_out = 1;
+		take_event(s->end);
+	}
+	s->result = EAGAIN;
+	s->result = take_event(s->end);
+	return NULL;
+}
+
+/* A handler leaves the wait for good, and nothing but the background thread makes progress. */
+static void leaves_by_a_jump(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
+{
+	struct sigaction action = { .sa_handler = jump };
+	struct sleeper s = { .end = e, .result = SLEEPS };
+
+	has_way_out = 0;
+	sigaction(SIGUSR1, &action, NULL);
+	if (pthread_create(&s.thread, NULL, jumps_and_sleeps, &s))
+		fail("pthread_create");
+	while (!has_way_out)
+		usleep(1000);
+	usleep(20000);
+	pthread_kill(s.thread, SIGUSR1);
+	while (s.result == SLEEPS)
+		usleep(1000);
+	usleep(20000);
+	arm(e);
+	loopback_receive(e, b);
+	if (loopback_post(e, a, IBV_WR_SEND, e->mr->lkey, 0))
+		fail("a send request was refused");
+	expect_result(&s, 0);
+	for (int i = 0; i < 2; i++)
+		end_expect(e, IBV_WC_SUCCESS);
+}
+
 void check_sleeps(void)
 {
 	static struct sleeper last;
@@ -259,6 +307,7 @@ void check_sleeps(void)
 	for (int i = 0; i < 3; i++) {
 		signals(&end, a, b);
 		several_threads(&end, a, b);
+		leaves_by_a_jump(&end, a, b);
 	}
 	/* The process ends while a thread sleeps. */
 	begin(&last, &end);

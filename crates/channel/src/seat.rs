@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use crate::futex::{self, Ended, Waiter};
 use crate::page::OwnPage;
+use crate::signal::Signal;
 use crate::sync::{fence, AtomicU32, Ordering};
 
 const BACKGROUND: u32 = 0;
@@ -90,8 +91,9 @@ impl Seat {
     }
 
     /// Makes the calling thread the driver, unless another thread of the application is or is about
-    /// to be, or the background thread does not answer soon.
-    pub fn sit(&self, page: &OwnPage) -> Option<Seated> {
+    /// to be, the background thread does not answer soon, or the signal that the thread is going to
+    /// wait for is raised meanwhile: it was raised `seen` times.
+    pub fn sit(&self, page: &OwnPage, signal: &Signal, seen: u32) -> Option<Seated> {
         let word = self.word.load(Ordering::SeqCst);
         let seated = with(word, SITTING);
         match word & STATE {
@@ -100,7 +102,7 @@ impl Seat {
                 let requested = with(word, REQUESTED);
                 let is_mine = self.change(word, requested) && {
                     page.unpark();
-                    self.await_grant(requested)
+                    signal.await_with(|| self.await_grant(requested, signal, seen))
                 };
                 is_mine.then_some(Seated(seated))
             }
@@ -110,10 +112,15 @@ impl Seat {
 
     /// Waits until the background thread has left its park: what it stores then would cancel the
     /// PARKED of this thread. False if the request was withdrawn.
-    fn await_grant(&self, requested: u32) -> bool {
+    fn await_grant(&self, requested: u32, signal: &Signal, seen: u32) -> bool {
+        let words = [
+            Waiter::new(&self.word, requested),
+            Waiter::new(signal.word(), seen),
+        ];
         while self.word.load(Ordering::SeqCst) == requested {
-            let ended = futex::wait(&[Waiter::new(&self.word, requested)], REQUEST_MAX);
-            if ended == Ended::Timeout && self.change(requested, with(requested, BACKGROUND)) {
+            let is_late = futex::wait(&words, REQUEST_MAX) == Ended::Timeout;
+            let gives_up = is_late || signal.count() != seen;
+            if gives_up && self.change(requested, with(requested, BACKGROUND)) {
                 return false;
             }
         }
@@ -262,6 +269,10 @@ mod tests {
         OwnPage::create().unwrap().0
     }
 
+    fn sit(seat: &Seat) -> Option<Seated> {
+        seat.sit(&page(), &Signal::default(), 0)
+    }
+
     /// A seat that a driver has taken and left.
     fn away() -> Seat {
         let seat = Seat::default();
@@ -272,29 +283,37 @@ mod tests {
     #[test]
     fn request_without_an_answer_is_withdrawn() {
         let seat = Seat::default();
-        assert!(seat.sit(&page()).is_none());
+        assert!(sit(&seat).is_none());
         assert!(!seat.is_requested());
         assert_eq!(seat.watch(0, LONG, None), Watched::Mine);
+    }
+
+    #[test]
+    fn request_of_a_thread_whose_signal_is_raised_is_withdrawn() {
+        let (seat, signal) = (Seat::default(), Signal::default());
+        signal.raise();
+        assert!(seat.sit(&page(), &signal, 0).is_none());
+        assert!(!seat.is_requested());
     }
 
     #[test]
     fn request_is_granted_between_two_turns_of_the_background_thread() {
         let seat = Arc::new(Seat::default());
         let other = Arc::clone(&seat);
-        let sits = thread::spawn(move || other.sit(&page()));
+        let sits = thread::spawn(move || sit(&other));
         while !seat.is_requested() {
             thread::yield_now();
         }
         assert_eq!(seat.watch(0, LONG, None), Watched::Changed);
         let seated = sits.join().unwrap().unwrap();
         assert!(seat.is_held(seated));
-        assert!(seat.sit(&page()).is_none(), "the seat is taken");
+        assert!(sit(&seat).is_none(), "the seat is taken");
     }
 
     #[test]
     fn driver_away_keeps_the_seat_only_while_it_returns() {
         let seat = away();
-        let seated = seat.sit(&page()).unwrap();
+        let seated = sit(&seat).unwrap();
         seat.leave(seated, false);
         seat.touch();
         assert!(seat.is_away());
@@ -305,7 +324,7 @@ mod tests {
     #[test]
     fn driver_that_leaves_for_good_wakes_the_background_thread() {
         let seat = Arc::new(away());
-        let seated = seat.sit(&page()).unwrap();
+        let seated = sit(&seat).unwrap();
         let other = Arc::clone(&seat);
         let background =
             thread::spawn(move || while other.watch(0, LONG, None) != Watched::Mine {});
@@ -316,7 +335,7 @@ mod tests {
     #[test]
     fn call_ends_the_sleep_of_the_background_thread() {
         let seat = away();
-        let _seated = seat.sit(&page()).unwrap();
+        let _seated = sit(&seat).unwrap();
         let calls = seat.calls();
         seat.call();
         assert_eq!(seat.watch(calls, LONG, None), Watched::Changed);
@@ -326,7 +345,7 @@ mod tests {
     #[test]
     fn driver_whose_seat_was_seized_does_not_store_that_it_is_away() {
         let (seat, page) = (away(), page());
-        let seated = seat.sit(&page).unwrap();
+        let seated = sit(&seat).unwrap();
         seat.seize(&page);
         assert!(!seat.is_held(seated));
         seat.leave(seated, false);

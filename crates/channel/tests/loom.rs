@@ -265,7 +265,7 @@ fn driver_in_a_wait_misses_no_message_and_gives_the_seat_back() {
         let (of_q, of_page, of_seat) = (q.clone(), page_q.clone(), seat.clone());
         let ends = is_over.clone();
         let other = thread::spawn(move || background(&of_seat, &of_page, &of_q, &ends));
-        let seated = seat.sit(&page_q).unwrap();
+        let seated = seat.sit(&page_q, &Signal::default(), 0).unwrap();
         let mut bells = Bells::default();
         loop {
             page_q.listen(&mut bells);

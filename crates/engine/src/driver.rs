@@ -62,7 +62,7 @@ impl Driven for Engine {
         }
         let blocked = Blocked::new();
         let seated = if bystanders.allow_driver() {
-            seat.sit(&self.sleep_control.page)
+            seat.sit(&self.sleep_control.page, &channel.signal, seen)
         } else {
             None
         };
@@ -127,6 +127,8 @@ impl Engine {
                 Delivered::Interrupts => return Waited::Interrupted,
             }
             if !bells.add_signal(signal, seen) {
+                // There are as many bells as a thread can wait on.
+                control.bystanders.rest();
                 return Waited::NotDriven;
             }
             let has_work = || self.shard.lock().channels.have_work() || signal.count() != seen;

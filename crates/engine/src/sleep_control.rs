@@ -326,6 +326,7 @@ mod tests {
         let parked = page.park(&bells, Some(Duration::from_secs(10)), || false);
         assert_eq!(parked, Parked::Woken);
     }
+
     // A completion queue that is armed while the thread naps without the bells of its peers.
     #[test]
     fn arming_wakes_a_thread_that_naps_without_listening() {
@@ -344,5 +345,18 @@ mod tests {
             control.armed(&mut engine.shard.lock());
         });
         assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn waits_are_left_to_the_background_thread_while_and_after_several_threads_wait() {
+        let bystanders = Bystanders::default();
+        assert!(bystanders.allow_driver());
+        bystanders.enter();
+        assert!(!bystanders.allow_driver());
+        bystanders.leave();
+        assert!(bystanders.allow_driver());
+        bystanders.rest();
+        assert!((0..REST_WAITS).all(|_| !bystanders.allow_driver()));
+        assert!(bystanders.allow_driver());
     }
 }
