@@ -40,7 +40,7 @@ test-all: test
 	@scripts/valkey.sh target/valkey
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test applications --test programs --test wheels --test crates --test valkey \
-		--test soak -- --ignored
+		--test soak --test hostile -- --ignored
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:

@@ -1,0 +1,137 @@
+//! How long a thread looks for what it waits for before it sleeps.
+//!
+//! Two threads that answer one another take less than a microsecond for it while both are awake,
+//! and tens of microseconds if each has to be woken. A thread therefore spins first, as long as
+//! that has lately paid. It yields the processor between its looks, so that a peer on the same
+//! processor can answer; a yield that returns late shows that other programs want the processor.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::clock;
+
+/// Longest spin: longer than it takes to wake the peer, so that two threads that both sleep find
+/// one another awake.
+const SPIN_NS: u64 = 100_000;
+/// Time between two looks at the other descriptors.
+const LOOK_NS: u64 = 5_000;
+/// A yield that takes so long shows that the processor is in demand.
+const LATE_NS: u64 = 200_000;
+/// Most waits without a spin after spins that were in vain: on a quiet machine, on a busy one.
+const REST_MAX: (u32, u32) = (64, 1024);
+
+/// Whether waits begin with a spin.
+#[derive(Debug, Default)]
+pub(super) struct Spins {
+    /// Waits that are still to begin without one.
+    rest: AtomicU32,
+    /// Waits without one after the last spin that was in vain.
+    last_rest: AtomicU32,
+}
+
+/// How a spin ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spun {
+    /// What the thread waits for came.
+    Found,
+    /// It did not come in time.
+    Nothing,
+    /// It did not come, and other programs want the processor.
+    Busy,
+}
+
+impl Spins {
+    /// Whether a wait that begins now spins.
+    pub(super) fn allow(&self) -> bool {
+        let order = Ordering::Relaxed;
+        let less = |left: u32| left.checked_sub(1);
+        self.rest.fetch_update(order, order, less).is_err()
+    }
+
+    /// Judges by a spin whether the next waits spin.
+    pub(super) fn learn(&self, spun: Spun) {
+        let last = self.last_rest.load(Ordering::Relaxed);
+        let rest = match spun {
+            Spun::Found => 0,
+            Spun::Nothing => (last * 2 + 1).min(REST_MAX.0),
+            Spun::Busy => REST_MAX.1,
+        };
+        let last = rest.min(REST_MAX.0);
+        self.last_rest.store(last, Ordering::Relaxed);
+        self.rest.store(rest, Ordering::Relaxed);
+    }
+}
+
+/// Calls `turn` until it finds something, and `look` now and then, for a limited time.
+pub(super) fn spin(mut turn: impl FnMut() -> bool, mut look: impl FnMut() -> bool) -> Spun {
+    turn();
+    if look() {
+        return Spun::Found;
+    }
+    let begin = clock::now_ns();
+    let mut looked = begin;
+    loop {
+        if turn() && look() {
+            return Spun::Found;
+        }
+        let now = clock::now_ns();
+        if now - looked < LOOK_NS {
+            std::hint::spin_loop();
+            continue;
+        }
+        std::thread::yield_now();
+        if look() {
+            return Spun::Found;
+        }
+        looked = clock::now_ns();
+        if looked - now > LATE_NS {
+            return Spun::Busy;
+        }
+        if looked - begin > SPIN_NS {
+            return Spun::Nothing;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Waits until one spins.
+    fn waits_before_a_spin(spins: &Spins) -> usize {
+        (0..).take_while(|_| !spins.allow()).count()
+    }
+
+    #[test]
+    fn spins_in_vain_become_rare_until_one_pays() {
+        let spins = Spins::default();
+        let mut rests = Vec::new();
+        for _ in 0..9 {
+            rests.push(waits_before_a_spin(&spins));
+            spins.learn(Spun::Nothing);
+        }
+        assert_eq!(rests, [0, 1, 3, 7, 15, 31, 63, 64, 64]);
+        spins.learn(Spun::Found);
+        assert_eq!(waits_before_a_spin(&spins), 0);
+    }
+
+    #[test]
+    fn busy_machine_has_fewer_spins() {
+        let spins = Spins::default();
+        spins.learn(Spun::Busy);
+        assert_eq!(waits_before_a_spin(&spins), 1024);
+    }
+
+    #[test]
+    fn spin_ends_with_what_is_found_and_with_time() {
+        let mut turns = 0;
+        let found = spin(
+            || {
+                turns += 1;
+                turns == 3
+            },
+            || turns == 3,
+        );
+        assert_eq!(found, Spun::Found);
+        assert_ne!(spin(|| false, || false), Spun::Found);
+    }
+}
