@@ -110,6 +110,29 @@ fn message_without_receive_request_is_sent_again_after_the_pause() {
     assert_eq!(world.conn(0, 0).stats().rnr_received, 1);
 }
 
+// A driver that sleeps was woken for counts of requests of which its application learns nothing.
+#[test]
+fn count_of_the_first_signaled_request_is_reported() {
+    let mut world = ChannelWorld::new(&setup(), 1);
+    for id in 1..=3 {
+        recv(&mut world, 1, id);
+    }
+    let key = memory(&mut world, 0, 64);
+    let sges = [SimHost::sge(key, 0, 64)];
+    let mut unreported = wr(1, SendOp::Send, &sges);
+    unreported.flags.signaled = false;
+    post_wr(&mut world, 0, &unreported);
+    assert!(world.write(0));
+    assert_eq!(world.conn(0, 0).reported_count(), None);
+    send(&mut world, 0, 2);
+    assert_eq!(world.conn(0, 0).reported_count(), Some(0), "it may be sent");
+    assert!(world.write(0));
+    assert_eq!(world.conn(0, 0).reported_count(), Some(2));
+    world.settle_down();
+    assert_eq!(world.conn(0, 0).reported_count(), None);
+    assert_eq!(outcome(&mut world, 0), [(2, Status::Success)]);
+}
+
 #[test]
 fn only_the_refused_message_is_sent_until_it_is_settled() {
     let mut world = ChannelWorld::new(&setup(), 1);

@@ -469,12 +469,14 @@ impl Shard {
             let qps = &self.qps;
             let is_blocked = self.is_blocked;
             // Successive messages are often of one queue pair.
-            let mut asked = (Owner::NONE, false);
+            let mut asked = (Owner::NONE, None);
             let awaited = channel.outgoing().owners().find(|(count, owner)| {
                 if asked.0 != Owner(*owner) {
-                    asked = (Owner(*owner), is_waited_for(qps, Owner(*owner)));
+                    asked = (Owner(*owner), waited_for(qps, Owner(*owner)));
                 }
-                is_blocked || asked.1 || is_awaited_count(qps, Owner(*owner), *count)
+                is_blocked
+                    || asked.1.is_some_and(|first| *count >= first)
+                    || is_awaited_count(qps, Owner(*owner), *count)
             });
             channel.set_wake_at(awaited.map(|(count, _)| count));
         }
@@ -534,13 +536,16 @@ impl Shard {
     }
 }
 
-/// Whether the application sleeps until a send request of a queue pair is completed.
-fn is_waited_for(qps: &IndexTable<QpEntry>, owner: Owner) -> bool {
-    let entry = owner.index().and_then(|index| qps.get(index));
-    entry.is_some_and(|entry| {
-        let slot = entry.qp.number().slot();
-        entry.qp.send_cq().is_awaited_from(slot) || entry.conn.state() == QpState::Sqd
-    })
+/// The count of settled messages at which a send request of a queue pair completes for which the
+/// application sleeps.
+fn waited_for(qps: &IndexTable<QpEntry>, owner: Owner) -> Option<u64> {
+    let entry = owner.index().and_then(|index| qps.get(index))?;
+    if entry.conn.state() == QpState::Sqd {
+        return Some(0);
+    }
+    let slot = entry.qp.number().slot();
+    let is_awaited = entry.qp.send_cq().is_awaited_from(slot);
+    is_awaited.then(|| entry.conn.reported_count()).flatten()
 }
 
 /// Whether a connection sends nothing more before this count.

@@ -307,6 +307,28 @@ impl SendQueue {
         Some(wqe)
     }
 
+    /// Everything before this sequence number is acknowledged when the next request completes that
+    /// is reported, or may be sent. `None` if there is none, or it is to be answered first.
+    pub(super) fn awaited(&self) -> Option<u64> {
+        if self.poisoned.is_some() || self.next != self.tail {
+            return Some(0);
+        }
+        let mut end = 0;
+        let mut index = self.head;
+        while index != self.next {
+            let wqe = self.get(index);
+            if wqe.is_unanswered() {
+                return None;
+            }
+            end = end.max(wqe.end);
+            if wqe.flags.signaled {
+                return Some(end);
+            }
+            index = index.wrapping_add(1);
+        }
+        None
+    }
+
     /// Whether nothing waits to be sent, and there is room for one more.
     #[inline(always)]
     pub(super) const fn is_all_sent(&self) -> bool {

@@ -341,6 +341,12 @@ impl Connection {
         self.channel.pause.retry
     }
 
+    /// The count of settled messages at which a request completes that is reported to the
+    /// application; `None` if no count completes one.
+    pub fn reported_count(&self) -> Option<u64> {
+        self.sq.awaited()
+    }
+
     /// The peer has settled every message before position `count`. The driver first processes the
     /// messages that the peer had written when it counted.
     #[inline]
