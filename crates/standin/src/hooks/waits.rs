@@ -29,6 +29,17 @@ unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ss
 /// As read(2).
 #[cold]
 unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    let before = real::errno();
+    // What is no socket, or has no event, is left to the rest. Without a request to cancel the
+    // thread, this is what read(2) does to any socket.
+    // SAFETY: the arguments of the caller, and no value here needs to be dropped.
+    unsafe { pthread_testcancel() };
+    // SAFETY: the arguments of the caller.
+    let taken = unsafe { take_event(fd, buf, len) };
+    if let Some(taken) = taken.filter(|taken| *taken >= 0) {
+        return taken;
+    }
+    set_errno(before);
     let Some(table) = channel_table(fd) else {
         // SAFETY: the arguments of the caller.
         return unsafe { real::read(fd, buf, len) };
