@@ -134,7 +134,12 @@ fn thread_that_is_cancelled_in_a_call_ends_alone() {
 
 #[test]
 fn message_wakes_the_thread_that_sleeps_and_not_the_background_thread_before_it() {
-    check_on_one_host(&["sleep"]);
+    check_on_one_host(&["sleep", "epoll"]);
+}
+
+#[test]
+fn wait_on_a_set_returns_what_epoll_wait_returns() {
+    check_alone("sets");
 }
 
 #[test]

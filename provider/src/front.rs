@@ -1,19 +1,21 @@
 //! The C table through which the stand-in reaches the engine, and the completion channels and
 //! rdma_cm files that it opens.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::time::Duration;
 
 use urdma_abi::cancel::Disabled;
-use urdma_abi::front::{wait, FrontTable, FRONT_ABI, FRONT_SIZE};
+use urdma_abi::front::{look, wait, FrontTable, LookFn, FRONT_ABI, FRONT_SIZE};
 use urdma_ipc::RunDir;
 use urdma_ucma::{Errno, FileHandle, Ucma};
 
-use urdma_engine::{CompletionChannel, Engine, LeaseState, Waited};
+use urdma_engine::{CompletionChannel, Driven, Engine, LeaseState, Look, Sleep, Waited};
 
 static TABLE: FrontTable = FrontTable {
     abi: FRONT_ABI,
@@ -26,6 +28,12 @@ static TABLE: FrontTable = FrontTable {
     async_open,
     channel_wait,
     channel_has_read,
+    set_join,
+    set_close,
+    set_waker,
+    set_wait,
+    set_was_woken,
+    set_has_waited,
     interrupts,
     interrupt,
 };
@@ -42,6 +50,44 @@ fn channels() -> MutexGuard<'static, Option<Channels>> {
 /// The completion channel that the application reads from `read_fd`.
 pub(crate) fn channel(read_fd: c_int) -> Option<Arc<CompletionChannel>> {
     channels().as_ref()?.get(&read_fd).cloned()
+}
+
+/// Completion channels by the epoll set of the application to which they were added.
+type Sets = HashMap<c_int, Vec<Weak<CompletionChannel>>>;
+
+static SETS: Mutex<Option<Sets>> = Mutex::new(None);
+
+fn sets() -> MutexGuard<'static, Option<Sets>> {
+    SETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The engine of a channel of a set.
+fn engine_of_set(set_fd: c_int) -> Option<Arc<dyn Driven>> {
+    let mut sets = sets();
+    let channels = sets.as_mut()?.get_mut(&set_fd)?;
+    while let Some(first) = channels.first() {
+        match first.upgrade() {
+            Some(channel) => return channel.engine(),
+            None => channels.swap_remove(0),
+        };
+    }
+    None
+}
+
+/// A thread that sleeps while another one may drive its engine.
+struct Bystander(Weak<dyn Driven>);
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        if let Some(engine) = self.0.upgrade() {
+            engine.has_waited();
+        }
+    }
+}
+
+thread_local! {
+    /// This thread sleeps in a wait on an epoll set, or was cancelled or has jumped out of one.
+    static BYSTANDER: RefCell<Option<Bystander>> = const { RefCell::new(None) };
 }
 
 /// The descriptors from which libibverbs reads the asynchronous events of contexts that are being
@@ -213,14 +259,19 @@ unsafe extern "C" fn channel_wait(read_fd: c_int, interrupts: u32) -> i64 {
         let waited = channel(read_fd).map_or(Waited::NotDriven, |channel| {
             channel.wait(interrupts, &|| is_readable(read_fd))
         });
-        Ok(match waited {
-            Waited::Ready => wait::READY,
-            Waited::NotDriven => wait::NOT_DRIVEN,
-            Waited::Bystander => wait::BYSTANDER,
-            Waited::Interrupted => wait::INTERRUPTED,
-            Waited::Closed => wait::CLOSED,
-        })
+        Ok(number_of(waited))
     })
+}
+
+/// The number of a result in the table.
+fn number_of(waited: Waited) -> i64 {
+    match waited {
+        Waited::Ready => wait::READY,
+        Waited::NotDriven => wait::NOT_DRIVEN,
+        Waited::Bystander => wait::BYSTANDER,
+        Waited::Interrupted => wait::INTERRUPTED,
+        Waited::Closed => wait::CLOSED,
+    }
 }
 
 /// Whether an event waits. The C library's function would be a cancellation point.
@@ -257,6 +308,83 @@ unsafe extern "C" fn channel_has_read(read_fd: c_int) {
     });
 }
 
+unsafe extern "C" fn set_join(set_fd: c_int, read_fd: c_int) {
+    answer(|| {
+        if let Some(channel) = channel(read_fd) {
+            let mut sets = sets();
+            let all = sets.get_or_insert_default();
+            let channels = all.entry(set_fd).or_default();
+            channels.retain(|channel| channel.strong_count() > 0);
+            channels.push(Arc::downgrade(&channel));
+        }
+        Ok(0)
+    });
+}
+
+unsafe extern "C" fn set_close(set_fd: c_int) {
+    answer(|| {
+        sets().as_mut().and_then(|sets| sets.remove(&set_fd));
+        Ok(0)
+    });
+}
+
+unsafe extern "C" fn set_waker(set_fd: c_int) -> i64 {
+    answer(|| {
+        let engine = engine_of_set(set_fd).ok_or(libc::ENOENT)?;
+        engine
+            .wake_descriptor()
+            .map(i64::from)
+            .ok_or(libc::EOPNOTSUPP)
+    })
+}
+
+unsafe extern "C" fn set_was_woken(set_fd: c_int) {
+    answer(|| {
+        if let Some(engine) = engine_of_set(set_fd) {
+            engine.was_woken();
+        }
+        Ok(0)
+    });
+}
+
+unsafe extern "C" fn set_wait(
+    set_fd: c_int,
+    interrupts: u32,
+    call: *mut c_void,
+    look: LookFn,
+) -> i64 {
+    answer(|| {
+        set_has_waited();
+        let Some(engine) = engine_of_set(set_fd) else {
+            return Ok(wait::NOT_DRIVEN);
+        };
+        let mut look = |sleep: Option<Sleep>| {
+            let (limit, mask) = match sleep {
+                Some(sleep) => (sleep.limit, sleep.mask),
+                None => (Some(Duration::ZERO), 0),
+            };
+            let limit = limit.and_then(|limit| i64::try_from(limit.as_nanos()).ok());
+            // SAFETY: the stand-in passes a function with its argument.
+            let found = unsafe { look(call, limit.unwrap_or(-1), mask) };
+            Look {
+                is_done: found & look::DONE != 0,
+                is_woken: found & look::WOKEN != 0,
+            }
+        };
+        let waited = engine.drive_set(interrupts, &mut look);
+        if waited == Waited::Bystander {
+            let engine = Arc::downgrade(&engine);
+            BYSTANDER.with(|own| own.replace(Some(Bystander(engine))));
+        }
+        Ok(number_of(waited))
+    })
+}
+
+extern "C" fn set_has_waited() {
+    let slept = BYSTANDER.try_with(RefCell::take);
+    drop(slept);
+}
+
 unsafe extern "C" fn interrupts() -> u32 {
     urdma_engine::interrupts()
 }
@@ -266,6 +394,9 @@ unsafe extern "C" fn interrupt() {
         let open = channels();
         let open = open.iter().flat_map(HashMap::values);
         urdma_engine::interrupt_waits(open.map(Arc::as_ref));
+        let sets: Vec<c_int> = sets().iter().flat_map(HashMap::keys).copied().collect();
+        let engines = sets.into_iter().filter_map(engine_of_set);
+        engines.for_each(|engine| engine.interrupt());
         Ok(0)
     });
 }

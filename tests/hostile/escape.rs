@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use nix::fcntl::{fallocate, fcntl, FallocateFlags, FcntlArg, SealFlag};
 use nix::sys::mman::ProtFlags;
+use nix::sys::socket::MsgFlags;
 use nix::sys::stat::{fchmod, fstat, Mode};
 use nix::unistd::ftruncate;
-use urdma_channel::ChannelConfig;
+use urdma_channel::{ChannelConfig, Waker};
 
 use crate::attach::PAGE;
 use crate::memory::{can_copy, can_splice_into, can_take_descriptor, can_trace, Memory};
@@ -34,6 +35,10 @@ pub(crate) fn escape(context: &Context) -> Result<Tally, String> {
     let mut tally = Tally::default();
     while !context.is_over() {
         for fd in &session.given {
+            if Waker::accepts(fd) {
+                on_socket(fd, &mut tally)?;
+                continue;
+            }
             on_descriptor(fd, &mut tally)?;
         }
         for process in context.lasting_processes()? {
@@ -42,6 +47,17 @@ pub(crate) fn escape(context: &Context) -> Result<Tally, String> {
         files(context, &mut tally)?;
     }
     Ok(tally)
+}
+
+/// A socket that wakes another process: nothing comes out of it.
+fn on_socket(fd: &OwnedFd, tally: &mut Tally) -> Result<(), String> {
+    let received = nix::sys::socket::recv(fd.as_raw_fd(), &mut [0; 64], MsgFlags::MSG_DONTWAIT);
+    tally.refused("a message of the process", received.is_ok())?;
+    // What the socket of the process is full of does not keep its other peers from waking it.
+    for _ in 0..1000 {
+        let _ = nix::sys::socket::send(fd.as_raw_fd(), &[0xff; 8], MsgFlags::MSG_DONTWAIT);
+    }
+    Ok(())
 }
 
 fn on_descriptor(fd: &OwnedFd, tally: &mut Tally) -> Result<(), String> {

@@ -32,6 +32,7 @@ static const struct {
 	{ "sysfs", check_sysfs },
 	{ "cancel", check_cancel },
 	{ "sleeps", check_sleeps },
+	{ "sets", check_sets },
 	{ "fork-descriptors", check_fork_descriptors },
 	{ "closefrom", check_closefrom },
 	{ "successors", check_successors },

@@ -501,6 +501,7 @@ static const struct scenario scenarios[] = {
 	{ "full", { ALL, ALL }, 7, QUICK, full_client, meeting_server },
 	{ "leave", { ALL, ALL }, 7, QUICK, leave_client, leave_server },
 	{ "sleep", { ALL, ALL }, 7, QUICK, sleep_client, sleep_server },
+	{ "epoll", { ALL, ALL }, 7, QUICK, epoll_client, epoll_server },
 	{ "stream", { ALL, ALL }, 7, QUICK, stream_client, stream_server },
 };
 

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -60,11 +61,26 @@ static void arm(struct end *e)
 		fail("ibv_req_notify_cq");
 }
 
+/* The epoll set in which threads sleep; none if they sleep in ibv_get_cq_event. */
+static int set = -1;
+
+static void use_set(struct end *e)
+{
+	struct epoll_event event = { .events = EPOLLIN };
+
+	set = epoll_create1(0);
+	if (epoll_ctl(set, EPOLL_CTL_ADD, e->channel->fd, &event))
+		fail("epoll_ctl: %s", strerror(errno));
+}
+
 static int take_event(struct end *e)
 {
+	struct epoll_event event;
 	struct ibv_cq *cq;
 	void *context;
 
+	if (set >= 0 && epoll_wait(set, &event, 1, -1) != 1)
+		return errno;
 	if (ibv_get_cq_event(e->channel, &cq, &context))
 		return errno;
 	ibv_ack_cq_events(cq, 1);
@@ -154,6 +170,18 @@ void sleep_server(struct end *e)
 	printf("sleep: ok\n");
 	/* Nothing is cleaned up, as if it had been killed. */
 	_exit(0);
+}
+
+void epoll_client(struct end *e)
+{
+	use_set(e);
+	sleep_client(e);
+}
+
+void epoll_server(struct end *e)
+{
+	use_set(e);
+	sleep_server(e);
 }
 
 /* A thread that takes one event. */

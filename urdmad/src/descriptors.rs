@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use nix::fcntl::{fcntl, FcntlArg, SealFlag};
 use nix::sys::resource::{getrlimit, Resource};
+use urdma_channel::Waker;
 
 /// The seals without which a region is not passed on: its length is fixed, and no descriptor of it
 /// can be written through.
@@ -18,19 +19,30 @@ pub(crate) fn is_region(fd: &OwnedFd) -> bool {
     seals.is_ok_and(|seals| seals.contains(SEALS))
 }
 
+/// Whether descriptors are what a process offers: `regions` of memory and, if it has one, the
+/// socket that wakes it.
+pub(crate) fn are_offer(fds: &[OwnedFd], regions: usize) -> bool {
+    let (memory, socket) = fds.split_at(regions.min(fds.len()));
+    memory.len() == regions
+        && memory.iter().all(is_region)
+        && socket.len() <= 1
+        && socket.iter().all(Waker::accepts)
+}
+
 /// Closes descriptors of any kind, which may block, in a thread of its own. A client that sends
 /// them is disconnected, so there are at most as many such threads as it has connections.
 pub(crate) fn close_apart(fds: Vec<OwnedFd>) {
-    if !fds.is_empty() && !fds.iter().all(is_region) {
+    let is_harmless = |fd| is_region(fd) || Waker::accepts(fd);
+    if !fds.is_empty() && !fds.iter().all(is_harmless) {
         let _ = std::thread::Builder::new()
             .name("urdmad-close".to_owned())
             .spawn(move || drop(fds));
     }
 }
 
-/// Offers, of two descriptors each, that the processes of one user may leave unread: a quarter of
+/// Offers, of three descriptors each, that the processes of one user may leave unread: a quarter of
 /// what the kernel lets urdmad have on the way, which is the limit of open files.
 pub(crate) fn unread_max() -> usize {
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(limit, _)| limit);
-    usize::try_from(limit / 8).unwrap_or(usize::MAX)
+    usize::try_from(limit / 12).unwrap_or(usize::MAX)
 }

@@ -30,7 +30,7 @@ pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
 pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 4;
+pub const FRONT_ABI: u32 = 5;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 100 octets
@@ -38,6 +38,21 @@ pub const FRONT_SIZE: u32 = size_of::<FrontTable>() as u32;
 
 /// Type of the function named [`FRONT_TABLE_SYMBOL`].
 pub type FrontTableFn = unsafe extern "C" fn() -> *const FrontTable;
+
+/// Looks for what the thread of [`FrontTable::set_wait`] waits for: for `limit_ns` nanoseconds, for
+/// ever if that is negative, with the signals of `mask` blocked (a set as the kernel has it).
+/// Returns a sum of [`look`].
+pub type LookFn = unsafe extern "C" fn(call: *mut c_void, limit_ns: i64, mask: u64) -> c_int;
+
+/// What [`LookFn`] returns.
+pub mod look {
+    use std::ffi::c_int;
+
+    /// There is what the thread waits for, or an error.
+    pub const DONE: c_int = 1;
+    /// The descriptor by which other processes wake the thread is readable.
+    pub const WOKEN: c_int = 2;
+}
 
 /// The functions of the provider that the stand-in calls. The table lives as long as the process.
 #[repr(C)]
@@ -72,19 +87,39 @@ pub struct FrontTable {
     pub channel_wait: unsafe extern "C" fn(read_fd: c_int, interrupts: u32) -> i64,
     /// The thread has read `read_fd` after [`wait::BYSTANDER`].
     pub channel_has_read: unsafe extern "C" fn(read_fd: c_int),
+    /// The completion channel `read_fd` was added to the epoll set `set_fd`.
+    pub set_join: unsafe extern "C" fn(set_fd: c_int, read_fd: c_int),
+    /// The epoll set was closed.
+    pub set_close: unsafe extern "C" fn(set_fd: c_int),
+    /// The descriptor that is to be in the epoll set when `set_wait` is called; negative if the set
+    /// needs none.
+    pub set_waker: unsafe extern "C" fn(set_fd: c_int) -> i64,
+    /// The calling thread is about to sleep until the epoll set has an event. Calls `look` with
+    /// `call` until there is one. `interrupts` as for `channel_wait`. Returns one of [`wait`].
+    pub set_wait: unsafe extern "C" fn(
+        set_fd: c_int,
+        interrupts: u32,
+        call: *mut c_void,
+        look: LookFn,
+    ) -> i64,
+    /// The descriptor of `set_waker` is readable, which a call other than `look` has found.
+    pub set_was_woken: unsafe extern "C" fn(set_fd: c_int),
+    /// The thread has slept after [`wait::BYSTANDER`].
+    pub set_has_waited: unsafe extern "C" fn(),
     /// How often `interrupt` was called.
     pub interrupts: unsafe extern "C" fn() -> u32,
-    /// A thread is to act on a request to cancel it: ends all `channel_wait`.
+    /// A thread is to act on a request to cancel it: ends all `channel_wait` and `set_wait`.
     pub interrupt: unsafe extern "C" fn(),
 }
 
-/// Results of [`FrontTable::channel_wait`]; a negative one means [`wait::NOT_DRIVEN`].
+/// Results of [`FrontTable::channel_wait`] and [`FrontTable::set_wait`]; a negative one means
+/// [`wait::NOT_DRIVEN`].
 pub mod wait {
     /// There may be an event; another thread may take it first.
     pub const READY: i64 = 0;
-    /// The thread should sleep in read(2).
+    /// The thread should sleep in read(2), or in epoll_wait(2).
     pub const NOT_DRIVEN: i64 = 1;
-    /// The thread should sleep in read(2) and then call `channel_has_read`.
+    /// The thread should sleep there and then call `channel_has_read` or `set_has_waited`.
     pub const BYSTANDER: i64 = 2;
     /// read(2) fails with EINTR.
     pub const INTERRUPTED: i64 = 3;

@@ -269,7 +269,9 @@ impl<S: Steps> Channel<S> {
         };
         if *rung_for != Some(sleep) && is_expected() {
             *rung_for = Some(sleep);
-            self.outgoing.ring_bell();
+            if !page.wake_from_call(sleep) {
+                self.outgoing.ring_bell();
+            }
         }
     }
 }

@@ -26,6 +26,11 @@ impl Waiter {
             reserved: 0,
         }
     }
+
+    /// The value that the word had.
+    pub(crate) fn value(&self) -> u64 {
+        self.value
+    }
 }
 
 /// How long a thread sleeps that cannot wait on all of its words.
@@ -42,6 +47,7 @@ pub(crate) enum Ended {
     /// The time was up.
     Timeout,
     /// A handler of a signal ran that does not restart system calls.
+    #[cfg_attr(loom, allow(dead_code))] // the model has no signals
     Interrupted,
 }
 

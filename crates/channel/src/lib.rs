@@ -90,6 +90,7 @@ pub mod seat;
 mod signal;
 pub mod steps;
 mod sync;
+mod wake_socket;
 
 pub use cell::CellOctets;
 pub use channel::Channel;
@@ -109,3 +110,4 @@ pub use region::{OwnRegion, PeerRegion};
 pub use rota::Rota;
 pub use seat::{Seat, Watched};
 pub use signal::Signal;
+pub use wake_socket::{WakeSocket, Waker};

@@ -3,6 +3,7 @@
 //! | offset | octets | content |
 //! |---|---|---|
 //! | 0 | 12 | magic `urdmaPAG`, version (4) |
+//! | 16 | 8 | what wakes a sleep in a call on descriptors |
 //! | 64 | 4 | park word: state in the low 2 bits, number of the sleep in the others |
 //!
 //! A sleeper stores PARKED in its park word, which its peers only read. It does not wait on that
@@ -12,19 +13,27 @@
 //! whoever can read a word can take away those that wait on it (FUTEX_REQUEUE), and only the two
 //! ends of a channel can read its bell.
 //!
-//! Each PARKED has a number of its own, so that a peer rings once for each sleep and not again
-//! until the sleeper has run.
+//! A thread that sleeps in a call on descriptors cannot wait on bells. It stores SELECTING instead,
+//! and its peers wake it by the socket that they have from it ([`WakeSocket`]).
+//!
+//! Each PARKED and SELECTING has a number of its own, so that a peer rings once for each sleep and
+//! not again until the sleeper has run.
 
 use std::time::Duration;
 
 use crate::futex::{self, Ended, Waiter, NAP, WAITERS_MAX};
 use crate::signal::Signal;
 use crate::sync::{fence, AtomicU32, AtomicU64, Ordering};
+use crate::wake_socket::{WakeSocket, Waker};
 
 /// The process polls, or will look before it sleeps.
 const RUNNING: u32 = 1;
 /// It sleeps or is about to.
 const PARKED: u32 = 2;
+/// It sleeps in a call on descriptors or is about to.
+const SELECTING: u32 = 3;
+/// The bit that the last two have in common.
+const ASLEEP: u32 = PARKED & SELECTING;
 /// The bits of the park word that hold the state.
 const STATE: u32 = 3;
 /// The first number of a sleep.
@@ -35,6 +44,7 @@ const ONE_SLEEP: u32 = STATE + 1;
 struct Head {
     magic: AtomicU64,
     version: AtomicU32,
+    secret: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -55,7 +65,7 @@ mod mapped {
     use std::ops::Deref;
     use std::os::fd::OwnedFd;
 
-    use super::{OwnPage, PeerPage, Words, RUNNING};
+    use super::{OwnPage, PeerPage, WakeSocket, Waker, Words, PARKED, RUNNING};
     use crate::map::{magic, Mapping, RegionError, PAGE};
     use crate::sync::{AtomicU32, Ordering};
 
@@ -90,8 +100,21 @@ mod mapped {
             let (mapping, fd) = Mapping::create(c"urdma-page", PAGE, &header, PAGE)?;
             let memory = Memory(mapping);
             memory.park.0.store(RUNNING, Ordering::Relaxed);
-            let bell = AtomicU32::new(0);
-            Ok((Self { memory, bell }, fd))
+            let page = Self {
+                memory,
+                bell: AtomicU32::new(0),
+                sleeps: AtomicU32::new(PARKED),
+                socket: None,
+            };
+            Ok((page, fd))
+        }
+
+        /// Lets threads of the process sleep in calls on descriptors. Each peer is to get a socket
+        /// beside the page.
+        pub fn set_socket(&mut self, socket: WakeSocket) {
+            let secret = &self.memory.head.secret;
+            secret.store(socket.secret(), Ordering::Relaxed);
+            self.socket = Some(socket);
         }
     }
 
@@ -110,7 +133,18 @@ mod mapped {
             let mapping = Mapping::open_table(fd, &magic(MAGIC, VERSION), PAGE)?;
             Ok(Self {
                 memory: Memory(mapping),
+                waker: None,
             })
+        }
+
+        /// What wakes the process while it sleeps in a call on descriptors.
+        pub fn set_waker(&mut self, waker: Waker) {
+            self.waker = Some(waker);
+        }
+
+        /// See [`PeerPage::set_waker`].
+        pub fn waker(&self) -> Option<&Waker> {
+            self.waker.as_ref()
         }
     }
 }
@@ -126,12 +160,16 @@ pub struct OwnPage {
     memory: Memory,
     /// The bell for this process' own threads.
     bell: AtomicU32,
+    /// How the thread sleeps that peers wake: the state that [`OwnPage::hand_over`] stores.
+    sleeps: AtomicU32,
+    socket: Option<WakeSocket>,
 }
 
 /// The page of another process.
 #[derive(Debug)]
 pub struct PeerPage {
     memory: Memory,
+    waker: Option<Waker>,
 }
 
 /// See [`Bells::are_many`].
@@ -249,6 +287,40 @@ impl OwnPage {
         parked
     }
 
+    /// As [`OwnPage::park`], by `sleep`: a call on descriptors, one of which is the socket of this
+    /// process. `None` if there was something to do, so that it did not sleep.
+    pub fn park_in_call<T>(
+        &self,
+        bells: &Bells,
+        has_work: impl FnOnce() -> bool,
+        sleep: impl FnOnce() -> T,
+    ) -> Option<T> {
+        // Either this sees that `unpark` has changed the bell, or `unpark` how this thread sleeps.
+        self.sleeps.store(SELECTING, Ordering::SeqCst);
+        self.hand_over();
+        let is_rung = u64::from(self.bell.load(Ordering::SeqCst)) != bells.waiters[0].value();
+        let slept = (!is_rung && !has_work()).then(sleep);
+        self.sleeps.store(PARKED, Ordering::SeqCst);
+        self.take_over();
+        slept
+    }
+
+    /// The thread that sleeps from now on does not sleep in a call on descriptors: the one that did
+    /// has left it without an end.
+    pub(crate) fn forget_call(&self) {
+        self.sleeps.store(PARKED, Ordering::SeqCst);
+    }
+
+    /// The socket by which peers wake a thread in a call on descriptors.
+    pub fn socket(&self) -> Option<&WakeSocket> {
+        self.socket.as_ref()
+    }
+
+    /// Whether a thread sleeps in a call on descriptors, or is about to.
+    pub fn is_selecting(&self) -> bool {
+        self.sleeps.load(Ordering::SeqCst) == SELECTING
+    }
+
     /// Sleeps at most `limit` without asking peers to ring: for a thread while another one of its
     /// process polls. A bell ends it all the same, for example after [`OwnPage::hand_over`].
     /// One thread at a time.
@@ -267,7 +339,8 @@ impl OwnPage {
     /// rings.
     #[inline]
     pub fn hand_over(&self) {
-        self.change(|word| Some((word.wrapping_add(ONE_SLEEP) & !STATE) | PARKED));
+        let sleeps = self.sleeps.load(Ordering::Relaxed);
+        self.change(|word| Some((word.wrapping_add(ONE_SLEEP) & !STATE) | sleeps));
         fence(Ordering::SeqCst);
     }
 
@@ -275,19 +348,23 @@ impl OwnPage {
     /// its time is over or until [`OwnPage::unpark`]. Whether peers were asked to ring before.
     #[inline]
     pub fn take_over(&self) -> bool {
-        self.change(|word| (word & STATE == PARKED).then_some((word & !STATE) | RUNNING))
+        self.change(|word| (word & ASLEEP != 0).then_some((word & !STATE) | RUNNING))
     }
 
     /// Whether peers are asked to ring.
     #[inline]
     pub fn is_parked(&self) -> bool {
-        self.word().load(Ordering::Relaxed) & STATE == PARKED
+        self.word().load(Ordering::Relaxed) & ASLEEP != 0
     }
 
     /// Wakes the thread of this process that sleeps, or has it look once more.
     pub fn unpark(&self) {
-        self.bell.fetch_add(1, Ordering::Release);
-        futex::wake(&self.bell);
+        self.bell.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        match &self.socket {
+            Some(socket) if self.is_selecting() => socket.wake(),
+            _ => futex::wake(&self.bell),
+        }
     }
 
     #[inline]
@@ -306,14 +383,26 @@ impl OwnPage {
 }
 
 impl PeerPage {
-    /// The number of the sleep of a process that sleeps and may have missed what this one stored
-    /// before.
+    /// The sleep, with its number, of a process that sleeps and may have missed what this one
+    /// stored before.
     #[inline]
     pub(crate) fn sleep_to_end(&self) -> Option<u32> {
         // C6-2
         fence(Ordering::SeqCst);
         let word = self.memory.park.0.load(Ordering::Relaxed);
-        (word & STATE == PARKED).then_some(word & !STATE)
+        (word & ASLEEP != 0).then_some(word)
+    }
+
+    /// Wakes the process from a sleep in a call on descriptors; false if its sleep is another one.
+    #[inline]
+    pub(crate) fn wake_from_call(&self, sleep: u32) -> bool {
+        match &self.waker {
+            Some(waker) if sleep & STATE == SELECTING => {
+                waker.wake(self.memory.head.secret.load(Ordering::Relaxed));
+                true
+            }
+            _ => false,
+        }
     }
 }
 
@@ -325,13 +414,18 @@ impl OwnPage {
             head: Head {
                 magic: AtomicU64::new(0),
                 version: AtomicU32::new(0),
+                secret: AtomicU64::new(0),
             },
             park: Park(AtomicU32::new(RUNNING)),
         });
+        let socket = WakeSocket::default();
+        let waker = Some(socket.for_peer());
         let page = Self {
             memory: memory.clone(),
             bell: AtomicU32::new(0),
+            sleeps: AtomicU32::new(PARKED),
+            socket: Some(socket),
         };
-        (page, PeerPage { memory })
+        (page, PeerPage { memory, waker })
     }
 }

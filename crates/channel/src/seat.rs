@@ -249,6 +249,7 @@ impl Seat {
     pub fn seize(&self, page: &OwnPage) {
         let word = self.word.load(Ordering::SeqCst);
         if word & STATE == SITTING && self.change(word, with(word.wrapping_add(ONE), BACKGROUND)) {
+            page.forget_call();
             page.unpark();
         }
     }

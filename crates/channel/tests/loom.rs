@@ -200,6 +200,73 @@ fn sleeper_misses_no_wish_of_its_own_process() {
     });
 }
 
+/// As [`sleep`], in a call on descriptors.
+fn sleep_in_call(channel: &Channel, page: &OwnPage, bells: &mut Bells) {
+    page.listen(bells);
+    let socket = page.socket().unwrap();
+    if page
+        .park_in_call(bells, || channel.has_work(), || socket.wait())
+        .is_some()
+    {
+        socket.take();
+    }
+}
+
+#[test]
+fn sleeper_in_a_call_on_descriptors_misses_no_message() {
+    model(3, || {
+        let [(mut p, _page_p), (mut q, page_q)] = pair(BEGIN);
+        let sender = thread::spawn(move || {
+            for text in [1, 2] {
+                assert!(send(&mut p, Kind::Answer, text));
+                p.notify();
+            }
+            p
+        });
+        let mut bells = Bells::default();
+        for text in [1, 2] {
+            let mut taken = take(&mut q, &mut Vec::new());
+            while taken.is_none() {
+                sleep_in_call(&q, &page_q, &mut bells);
+                taken = take(&mut q, &mut Vec::new());
+            }
+            assert_eq!(taken, Some(text));
+        }
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn sleeper_in_a_call_on_descriptors_misses_no_wish_of_its_own_process() {
+    model(3, || {
+        let page = Arc::new(OwnPage::model().0);
+        let wish = Arc::new(AtomicU32::new(0));
+        let other = {
+            let (page, wish) = (page.clone(), wish.clone());
+            thread::spawn(move || {
+                wish.store(1, Ordering::Relaxed);
+                page.unpark();
+            })
+        };
+        let mut bells = Bells::default();
+        loop {
+            page.listen(&mut bells);
+            if wish.load(Ordering::Relaxed) == 1 {
+                break;
+            }
+            // What is wished for after the bells were read changes them.
+            let socket = page.socket().unwrap();
+            if page
+                .park_in_call(&bells, || false, || socket.wait())
+                .is_some()
+            {
+                socket.take();
+            }
+        }
+        other.join().unwrap();
+    });
+}
+
 #[test]
 fn thread_that_naps_is_woken_after_another_one_has_handed_over() {
     model(2, || {

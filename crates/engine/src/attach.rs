@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use urdma_abi::cancel::Disabled;
-use urdma_channel::{ChannelConfig, Directory, OwnRecords, PeerPage, PeerRegion, RegionError};
+use urdma_channel::{ChannelConfig, Directory, OwnRecords, RegionError};
 use urdma_ipc::{ControlClient, HostMemory, LeaseAnswer, Personality, RunDir};
 use urdma_types::{Ip16, SlotId};
 
 use super::capture::Capture;
-use super::channels::Channels;
+use super::channels::{open_peer, Channels};
 use super::clock::{self, Calibration};
 use super::control_socket::{self, ControlSocket};
 use super::engine::{Engine, Lanes};
@@ -319,15 +319,16 @@ impl Ground {
         };
         let directory = Arc::new(Directory::open(memory.directory).map_err(failed)?);
         let mut channels = Channels::new(slot, directory).map_err(failed)?;
-        let region = PeerRegion::open(memory.region).map_err(failed)?;
-        let page = PeerPage::open(memory.page).map_err(failed)?;
+        let of_daemon = open_peer(vec![memory.region, memory.page]).map_err(failed)?;
         let (records, records_fd) = OwnRecords::create().map_err(failed)?;
         let offer = channels
             .create(SlotId::DAEMON, &ChannelConfig::PACKETS)
             .map_err(failed)?;
-        channels.attach(SlotId::DAEMON, 0, (region, page));
+        channels.attach(SlotId::DAEMON, 0, of_daemon);
         if let (Some(offer), Some((control, _))) = (offer, control) {
-            let fds = [offer.region.as_fd(), offer.page.as_fd(), records_fd.as_fd()];
+            let mut fds = offer.into_fds();
+            fds.insert(2, records_fd);
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             control.offer_channel(SlotId::DAEMON.number(), &fds)?;
         }
         Ok(Self {

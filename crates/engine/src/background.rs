@@ -299,7 +299,8 @@ impl Engine {
         if application_polls {
             turns.no_spin_until_ns = now_ns + NO_SPIN_NS;
         }
-        let spins = now_ns >= turns.no_spin_until_ns && turns.idle_ns(now_ns) < SPIN_NS;
+        let spins =
+            !turns.is_guest && now_ns >= turns.no_spin_until_ns && turns.idle_ns(now_ns) < SPIN_NS;
         // After a full burst there is most likely more, and a queue pair whose turn ended before it
         // had sent all that it may goes on.
         if !notes.is_empty() || spins || taken >= BURST || shard.may_send_more() {

@@ -11,9 +11,10 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use urdma_abi::spared::Mark;
 use urdma_channel::{
     Bells, Channel, ChannelConfig, Directory, Incoming, OwnPage, OwnRegion, PeerPage, PeerRegion,
-    RegionError, Rota, SLOTS,
+    RegionError, Rota, WakeSocket, Waker, SLOTS,
 };
 use urdma_types::SlotId;
 
@@ -22,6 +23,8 @@ use super::clock;
 /// A channel, and the process at its other end.
 #[derive(Debug)]
 pub(super) struct PeerChannel {
+    /// Precedes the channel, which has its descriptor.
+    spared: Option<Mark>,
     pub(super) channel: Channel,
     /// The generation of the peer's slot, as far as urdmad has said.
     generation: Option<u32>,
@@ -137,14 +140,45 @@ impl Default for Watch {
 /// What a process gives away to open a channel.
 #[derive(Debug)]
 pub(super) struct Offer {
-    pub(super) region: OwnedFd,
-    pub(super) page: OwnedFd,
+    region: OwnedFd,
+    page: OwnedFd,
+    /// By which the peer wakes a thread that sleeps in a call on descriptors.
+    waker: Option<OwnedFd>,
+}
+
+impl Offer {
+    /// The descriptors, in the order in which they are sent.
+    pub(super) fn into_fds(self) -> Vec<OwnedFd> {
+        let memory = [self.region, self.page];
+        memory.into_iter().chain(self.waker).collect()
+    }
+}
+
+/// The memory of a peer, from the descriptors of its offer.
+///
+/// # Errors
+/// They are others, or unusable.
+pub(super) fn open_peer(fds: Vec<OwnedFd>) -> Result<(PeerRegion, PeerPage), RegionError> {
+    let mut fds = fds.into_iter();
+    let (Some(region), Some(page), waker, None) = (fds.next(), fds.next(), fds.next(), fds.next())
+    else {
+        return Err(RegionError::NotMemfd);
+    };
+    let region = PeerRegion::open(region)?;
+    let mut page = PeerPage::open(page)?;
+    // C6.1-2
+    if let Some(waker) = waker.and_then(Waker::new) {
+        page.set_waker(waker);
+    }
+    Ok((region, page))
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Channels {
     own: SlotId,
+    /// Precedes the page, whose descriptors these are.
+    _spared: Vec<Mark>,
     page: Arc<OwnPage>,
     page_fd: OwnedFd,
     directory: Arc<Directory>,
@@ -166,8 +200,15 @@ impl Channels {
     /// # Errors
     /// The process' page cannot be created.
     pub(super) fn new(own: SlotId, directory: Arc<Directory>) -> Result<Self, RegionError> {
-        let (page, page_fd) = OwnPage::create()?;
+        let (mut page, page_fd) = OwnPage::create()?;
+        let mut spared = Vec::new();
+        // Without one, the background thread wakes those that sleep in calls on descriptors.
+        if let Ok(socket) = WakeSocket::create() {
+            spared.extend(socket.descriptors().map(Mark::new));
+            page.set_socket(socket);
+        }
         Ok(Self {
+            _spared: spared,
             own,
             page: Arc::new(page),
             page_fd,
@@ -312,8 +353,18 @@ impl Channels {
                 .page_fd
                 .try_clone()
                 .map_err(|error| RegionError::System("dup", error))?,
+            // C6.1-1
+            waker: match self.page.socket() {
+                Some(socket) => Some(
+                    socket
+                        .for_peer()
+                        .map_err(|error| RegionError::System("connect", error))?,
+                ),
+                None => None,
+            },
         };
         let peer = PeerChannel {
+            spared: None,
             channel: Channel::new(region),
             generation: None,
             patience: Patience::FIRST,
@@ -330,6 +381,7 @@ impl Channels {
     pub(super) fn attach(&mut self, slot: SlotId, generation: u32, peer: (PeerRegion, PeerPage)) {
         if let Some(entry) = self.entry_mut(slot) {
             entry.generation = Some(generation);
+            entry.spared = peer.1.waker().map(|waker| Mark::new(waker.descriptor()));
             entry.channel.attach(Incoming::new(peer.0), peer.1);
         }
     }

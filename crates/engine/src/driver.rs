@@ -2,6 +2,9 @@
 //! message wakes this thread alone and not the background thread before it. For the seat, see
 //! [`urdma_channel::seat`]; for the rules of the sleep, `background.rs`.
 //!
+//! A thread that waits for one completion channel sleeps on the bells ([`Driven::drive`]), one that
+//! waits for a set of descriptors in a call on that set ([`Driven::drive_set`]).
+//!
 //! The thread makes the turns of the background thread, except for what is left to that thread:
 //! notes and connection management, which may wait for urdmad.
 //!
@@ -14,16 +17,25 @@
 //! - **Cancellation** is disabled. [`interrupt_waits`] ends all waits, whose threads then call the
 //!   C library's read, which is a cancellation point.
 
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use urdma_channel::seat::Seated;
 use urdma_channel::{Bells, Parked, Signal};
 
 use super::background::Turns;
+use super::clock;
 use super::engine::Engine;
-use super::events::{CompletionChannel, Driven, Waited};
+use super::events::{CompletionChannel, Driven, LookFn, Sleep, Waited};
 use super::signals::{Blocked, Delivered};
+use super::spins::{spin, Spun};
 use super::types::LeaseState;
+
+/// How often a thread looks at the other descriptors of its set while messages stream in.
+const LOOK_NS: u64 = 100_000;
+/// How long a thread that was woken in place of the driver leaves it the processor.
+const OTHERS_TURN: Duration = Duration::from_micros(50);
 
 /// Times that all waits were interrupted.
 static INTERRUPTS: AtomicU32 = AtomicU32::new(0);
@@ -87,8 +99,58 @@ impl Driven for Engine {
         waited
     }
 
-    fn has_read(&self) {
+    fn drive_set(&self, interrupts: u32, look: &mut LookFn<'_>) -> Waited {
+        let control = &self.sleep_control;
+        if !self.is_drivable() || control.page.socket().is_none() {
+            return Waited::NotDriven;
+        }
+        let bystanders = &control.bystanders;
+        let blocked = Blocked::new();
+        let seated = if bystanders.allow_driver() {
+            control.seat.sit(&control.page, &Signal::default(), 0)
+        } else {
+            None
+        };
+        let Some(seated) = seated else {
+            bystanders.enter();
+            control.seat.recall();
+            return Waited::Bystander;
+        };
+        let waited = self.drive_until_found(interrupts, seated, &blocked, look);
+        let others_wait = bystanders.wait();
+        if others_wait {
+            bystanders.rest();
+        }
+        if waited == Waited::Bystander {
+            bystanders.enter();
+        }
+        control
+            .seat
+            .leave(seated, others_wait || waited != Waited::Ready);
+        waited
+    }
+
+    fn has_waited(&self) {
         self.sleep_control.bystanders.leave();
+    }
+
+    fn wake_descriptor(&self) -> Option<RawFd> {
+        let socket = self.sleep_control.page.socket()?;
+        Some(socket.descriptor())
+    }
+
+    fn was_woken(&self) {
+        let page = &self.sleep_control.page;
+        if page.is_selecting() {
+            // The driver is about to take it.
+            std::thread::sleep(OTHERS_TURN);
+        } else if let Some(socket) = page.socket() {
+            socket.take();
+        }
+    }
+
+    fn interrupt(&self) {
+        self.sleep_control.page.unpark();
     }
 
     fn is_usable(&self) -> bool {
@@ -104,6 +166,89 @@ impl Engine {
             && Engine::is_usable(self)
             && !matches!(self.info.lease, LeaseState::Leased)
             && Signal::is_supported()
+    }
+
+    /// Makes turns and looks until there is what the thread waits for, or something else ends the
+    /// wait.
+    fn drive_until_found(
+        &self,
+        interrupts: u32,
+        seated: Seated,
+        blocked: &Blocked,
+        look: &mut LookFn<'_>,
+    ) -> Waited {
+        let control = &self.sleep_control;
+        let mut turns = Turns::for_guest(control.polls.load(Ordering::Relaxed));
+        let mut bells = Bells::default();
+        let mut spins = control.spins.allow();
+        let mut next_look = clock::now_ns() + LOOK_NS;
+        loop {
+            if spins {
+                spins = false;
+                let spun = spin(|| self.has_raised(), || self.looks(look, None));
+                control.spins.learn(spun);
+                if spun == Spun::Found {
+                    return Waited::Ready;
+                }
+            }
+            let until = self.background_turn(&mut turns, &mut bells);
+            if control.may_have_events() && self.looks(look, None) {
+                return Waited::Ready;
+            }
+            if self::interrupts() != interrupts || !self.is_alive() || !control.seat.is_held(seated)
+            {
+                return Waited::Bystander;
+            }
+            if until == 0 {
+                let now = clock::now_ns();
+                if now >= next_look {
+                    next_look = now + LOOK_NS;
+                    if self.looks(look, None) {
+                        return Waited::Ready;
+                    }
+                }
+                continue;
+            }
+            let has_work = || self.shard.lock().channels.have_work() || control.may_have_events();
+            let mask = blocked.before();
+            let is_done = control.sleep_in_call(&bells, until, has_work, |limit| {
+                self.looks(look, Some(Sleep { limit, mask }))
+            });
+            if !control.seat.is_held(seated) {
+                // The background thread has parked meanwhile; this thread has stored RUNNING.
+                control.page.unpark();
+                return Waited::Bystander;
+            }
+            if is_done == Some(true) {
+                return Waited::Ready;
+            }
+        }
+    }
+
+    /// Looks once; whether there is what the thread waits for.
+    fn looks(&self, look: &mut LookFn<'_>, sleep: Option<Sleep>) -> bool {
+        self.sleep_control.looks_for_events();
+        let found = look(sleep);
+        if found.is_woken {
+            if let Some(socket) = self.sleep_control.page.socket() {
+                socket.take();
+            }
+        }
+        found.is_done
+    }
+
+    /// One turn of a thread that spins; whether there are events that it has not looked for.
+    fn has_raised(&self) -> bool {
+        let mut shard = self.shard.lock();
+        if !shard.is_dead {
+            shard.progress(&self.info);
+            shard.run_timers(clock::now());
+        }
+        if !shard.notes.is_empty() {
+            self.sleep_control.seat.call();
+        }
+        drop(shard);
+        self.sleep_control.may_have_events()
     }
 
     /// Makes turns until the channel's signal differs from `seen`, or something else ends the wait.

@@ -1,8 +1,9 @@
 //! Completion channels and asynchronous events: how the engine notifies the application.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use urdma_abi::spared::Spared;
 use urdma_channel::Signal;
@@ -74,6 +75,27 @@ pub enum Waited {
     Closed,
 }
 
+/// What a thread looks for: events of a set of descriptors.
+pub type LookFn<'a> = dyn FnMut(Option<Sleep>) -> Look + 'a;
+
+/// How long to sleep in a call on descriptors, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Sleep {
+    /// For ever if there is none.
+    pub limit: Option<Duration>,
+    /// The signals that are blocked meanwhile, as the kernel has them.
+    pub mask: u64,
+}
+
+/// What a call on descriptors has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// The thread has what it waits for, or an error.
+    pub is_done: bool,
+    /// The descriptor by which peers wake it is readable.
+    pub is_woken: bool,
+}
+
 /// An engine that a thread can drive while it waits for an event.
 pub trait Driven: Send + Sync + std::fmt::Debug {
     /// See [`CompletionChannel::wait`].
@@ -84,8 +106,22 @@ pub trait Driven: Send + Sync + std::fmt::Debug {
         is_ready: &dyn Fn() -> bool,
     ) -> Waited;
 
-    /// See [`CompletionChannel::has_read`].
-    fn has_read(&self);
+    /// Waits by `look` for events of a set of descriptors. [`Waited::Ready`]: `look` has found
+    /// some; [`Waited::Bystander`]: the thread should sleep and then call [`Driven::has_waited`];
+    /// [`Waited::NotDriven`]: it should sleep. `interrupts`: see [`CompletionChannel::wait`].
+    fn drive_set(&self, interrupts: u32, look: &mut LookFn<'_>) -> Waited;
+
+    /// A [`Waited::Bystander`] has slept.
+    fn has_waited(&self);
+
+    /// The descriptor that is to be in a set on which a thread waits.
+    fn wake_descriptor(&self) -> Option<RawFd>;
+
+    /// A thread that does not drive has found that this descriptor is readable.
+    fn was_woken(&self);
+
+    /// Ends a wait on a set.
+    fn interrupt(&self);
 
     /// Whether its urdmad runs.
     fn is_usable(&self) -> bool;
@@ -93,6 +129,14 @@ pub trait Driven: Send + Sync + std::fmt::Debug {
 
 /// Armed completion queues of all completion channels of the process.
 static ARMED: AtomicU32 = AtomicU32::new(0);
+
+/// Events of all completion channels of the process.
+static RAISED: AtomicU32 = AtomicU32::new(0);
+
+/// How many events the completion channels of this process had.
+pub(super) fn events_raised() -> u32 {
+    RAISED.load(Ordering::Relaxed)
+}
 
 /// The engine's end of a completion channel that is a socket. For a thread that waits for its
 /// events, see `driver.rs`.
@@ -129,7 +173,8 @@ impl CompletionChannel {
         }
     }
 
-    fn engine(&self) -> Option<Arc<dyn Driven>> {
+    /// The engine of a queue that uses it.
+    pub fn engine(&self) -> Option<Arc<dyn Driven>> {
         let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
         engine.as_ref()?.upgrade()
     }
@@ -147,7 +192,7 @@ impl CompletionChannel {
     /// A [`Waited::Bystander`] has returned from read(2).
     pub fn has_read(&self) {
         if let Some(engine) = self.engine() {
-            engine.has_read();
+            engine.has_waited();
         }
     }
 
@@ -172,6 +217,7 @@ impl CompletionSink for CompletionChannel {
     /// armed completion queues.
     fn notify(&self, cookie: u64) {
         send_nowait(&self.write_end, &cookie.to_ne_bytes());
+        RAISED.fetch_add(1, Ordering::Relaxed);
         self.signal.raise();
     }
 

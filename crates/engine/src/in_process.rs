@@ -12,7 +12,8 @@ pub(super) trait Neighbour: Send + Sync {
     /// Its slot.
     fn slot(&self) -> SlotId;
 
-    /// The engine that has `from` in a generation offers a channel: region and page.
+    /// The engine that has `from` in a generation offers a channel: region, page, and the socket
+    /// that wakes it.
     fn take_offer(&self, from: SlotId, generation: u32, fds: Vec<OwnedFd>);
 }
 
@@ -28,7 +29,7 @@ pub struct InProcess {
     directory: OwnDirectory,
     directory_fd: OwnedFd,
     engines: Mutex<Vec<Weak<dyn Neighbour>>>,
-    offers: Mutex<Vec<(SlotId, SlotId, [OwnedFd; 2])>>,
+    offers: Mutex<Vec<(SlotId, SlotId, Vec<OwnedFd>)>>,
 }
 
 impl InProcess {
@@ -67,8 +68,9 @@ impl InProcess {
         self.directory.assign(slot.number());
     }
 
-    /// What an engine has offered to a slot that is played: its region and its page.
-    pub fn take_offer(&self, from: SlotId, to: SlotId) -> Option<[OwnedFd; 2]> {
+    /// What an engine has offered to a slot that is played: its region, its page and the socket
+    /// that wakes it.
+    pub fn take_offer(&self, from: SlotId, to: SlotId) -> Option<Vec<OwnedFd>> {
         let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);
         let at = offers
             .iter()
@@ -77,7 +79,7 @@ impl InProcess {
     }
 
     /// Keeps an offer for the process that is played in `to`; false if there is none.
-    pub(super) fn keep_offer(&self, from: SlotId, to: SlotId, fds: [OwnedFd; 2]) -> bool {
+    pub(super) fn keep_offer(&self, from: SlotId, to: SlotId, fds: Vec<OwnedFd>) -> bool {
         let is_played = self.directory.has_process(to.number());
         if is_played {
             let mut offers = self.offers.lock().unwrap_or_else(PoisonError::into_inner);

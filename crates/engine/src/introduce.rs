@@ -3,10 +3,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use urdma_channel::{ChannelConfig, OwnRegion, PeerPage, PeerRegion, RegionError};
+use urdma_channel::{ChannelConfig, OwnRegion, RegionError};
 use urdma_types::SlotId;
 
-use super::channels::Offer;
+use super::channels::{open_peer, Offer};
 use super::engine::Engine;
 use super::in_process::Neighbour;
 use super::types::EngineError;
@@ -50,39 +50,37 @@ impl Engine {
             // Both ends are this process.
             let generation = self.directory.generation(slot.number());
             // Memory that cannot be mapped is a peer that never answers.
-            let _ = self.attach_channel(slot, generation, offer.region, offer.page);
+            let _ = self.attach_channel(slot, generation, offer.into_fds());
             return;
         }
         let Some(instance) = &self.in_process else {
             if let Some(control) = self.daemon() {
                 // If it cannot be sent, urdmad is gone.
-                let fds = [offer.region.as_fd(), offer.page.as_fd()];
+                let fds = offer.into_fds();
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
                 let _ = control.offer_channel(slot.number(), &fds);
             }
             return;
         };
         let own = self.info.slot;
         let Some(peer) = instance.engine(slot) else {
-            if !instance.keep_offer(own, slot, [offer.region, offer.page]) {
+            if !instance.keep_offer(own, slot, offer.into_fds()) {
                 self.offer_refused(slot);
             }
             return;
         };
         let generation = self.directory.generation(own.number());
-        peer.take_offer(own, generation, vec![offer.region, offer.page]);
+        peer.take_offer(own, generation, offer.into_fds());
         let generation = self.directory.generation(slot.number());
         self.shard.lock().channels.passed(slot, generation);
     }
 
-    /// The process that has `slot` in a generation offers a channel: the descriptors of its region
-    /// and its page.
+    /// The process that has `slot` in a generation offers a channel: the descriptors of its region,
+    /// its page, and the socket that wakes it, if it has one.
     pub fn channel_offered(&self, slot: SlotId, generation: u32, fds: Vec<OwnedFd>) {
-        let Ok([region, page]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return;
-        };
         // A peer whose memory is unusable is one that never answers.
         if self.open_channel(slot).is_ok() {
-            let _ = self.attach_channel(slot, generation, region, page);
+            let _ = self.attach_channel(slot, generation, fds);
         }
     }
 
@@ -90,13 +88,11 @@ impl Engine {
         &self,
         slot: SlotId,
         generation: u32,
-        region: OwnedFd,
-        page: OwnedFd,
+        fds: Vec<OwnedFd>,
     ) -> Result<(), EngineError> {
-        let region = PeerRegion::open(region).map_err(no_memory)?;
-        let page = PeerPage::open(page).map_err(no_memory)?;
+        let peer = open_peer(fds).map_err(no_memory)?;
         let mut shard = self.shard.lock();
-        shard.channels.attach(slot, generation, (region, page));
+        shard.channels.attach(slot, generation, peer);
         shard.channels.note_doorbell(slot);
         shard.progress(&self.info);
         drop(shard);

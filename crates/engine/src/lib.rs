@@ -48,7 +48,7 @@
 //! | `lanes` | further engines of a process, for threads that share no lock |
 //! | `background` | the thread that makes progress when the application does not |
 //! | `driver` | threads of the application that make progress while they wait for an event |
-//! | `signals` | signals of such a thread (unsafe) |
+//! | `signals` | signals of such a thread (unsafe); `spins`: how long it looks before it sleeps |
 //! | `sleep_control` | when the background thread sleeps, and what wakes it |
 //! | `watch` | processes of the host that are stopped |
 //! | `control` | the thread that receives events from urdmad |
@@ -126,6 +126,7 @@ mod rig;
 mod shard;
 mod signals;
 mod sleep_control;
+mod spins;
 mod srq;
 mod thread;
 mod timer;
@@ -141,8 +142,8 @@ pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr
 pub use driver::{interrupt_waits, interrupts};
 pub use engine::Engine;
 pub use events::{
-    send_nowait, AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, Driven, EventSink,
-    Waited,
+    send_nowait, AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, Driven, EventSink, Look,
+    LookFn, Sleep, Waited,
 };
 pub use in_process::InProcess;
 pub use mr::MrChange;

@@ -52,6 +52,11 @@ impl Blocked {
         }
     }
 
+    /// The signals that the caller had blocked.
+    pub(super) fn before(&self) -> u64 {
+        self.before
+    }
+
     /// Runs `sleep` with the signals of the caller.
     pub(super) fn unblocked<T>(&self, sleep: impl FnOnce() -> T) -> T {
         let during = change_mask(libc::SIG_SETMASK, self.before);

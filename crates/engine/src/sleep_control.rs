@@ -9,7 +9,9 @@ use urdma_abi::cancel::Disabled;
 use urdma_channel::{Bells, OwnPage, Parked, Seat};
 
 use super::clock;
+use super::events::events_raised;
 use super::shard::Shard;
+use super::spins::Spins;
 
 /// Longest bounded sleep.
 pub(super) const NAP_MAX_NS: u64 = 1_000_000;
@@ -42,6 +44,9 @@ pub(super) struct SleepControl {
     /// Which thread makes turns and sleeps: the background thread, or one that waits for an event.
     pub(super) seat: Seat,
     pub(super) bystanders: Bystanders,
+    pub(super) spins: Spins,
+    /// Events of completion channels when a thread has last looked for events of a set.
+    events_looked_for: AtomicU32,
     /// Polls by applications; written under the engine's lock.
     pub(super) polls: AtomicU64,
     /// When the thread's sleep ends by itself, in nanoseconds; 0 while it is awake. Written under
@@ -105,6 +110,8 @@ impl SleepControl {
             page,
             seat: Seat::default(),
             bystanders: Bystanders::default(),
+            spins: Spins::default(),
+            events_looked_for: AtomicU32::new(0),
             polls: AtomicU64::new(0),
             wake_at: AtomicU64::new(0),
             is_bounded: AtomicBool::new(false),
@@ -278,6 +285,32 @@ impl SleepControl {
         };
         self.wake_at.store(0, Ordering::SeqCst);
         parked
+    }
+
+    /// As [`SleepControl::sleep`], in a call on descriptors: see [`OwnPage::park_in_call`].
+    pub(super) fn sleep_in_call(
+        &self,
+        bells: &Bells,
+        until_ns: u64,
+        has_work: impl Fn() -> bool,
+        sleep: impl FnOnce(Option<Duration>) -> bool,
+    ) -> Option<bool> {
+        let limit = (until_ns != FOREVER)
+            .then(|| Duration::from_nanos(until_ns.saturating_sub(clock::now_ns())));
+        let slept = self.page.park_in_call(bells, has_work, || sleep(limit));
+        self.wake_at.store(0, Ordering::SeqCst);
+        slept
+    }
+
+    /// Whether completion channels had events since a thread has looked for events of its set.
+    pub(super) fn may_have_events(&self) -> bool {
+        events_raised() != self.events_looked_for.load(Ordering::Relaxed)
+    }
+
+    /// A thread is about to look for events of its set.
+    pub(super) fn looks_for_events(&self) {
+        let raised = events_raised();
+        self.events_looked_for.store(raised, Ordering::Relaxed);
     }
 
     /// Wakes the thread that makes turns, and the background thread for what only it does.

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::Mutex;
 
-use urdma_abi::front::{wait, FrontTable, FRONT_ABI, FRONT_SIZE};
+use urdma_abi::front::{wait, FrontTable, LookFn, FRONT_ABI, FRONT_SIZE};
 
 static CHANNELS: Mutex<Vec<(c_int, c_int)>> = Mutex::new(Vec::new());
 
@@ -22,6 +22,12 @@ static TABLE: FrontTable = FrontTable {
     async_open,
     channel_wait,
     channel_has_read,
+    set_join,
+    set_close,
+    set_waker,
+    set_wait,
+    set_was_woken,
+    set_has_waited,
     interrupts,
     interrupt,
 };
@@ -133,6 +139,39 @@ unsafe extern "C" fn channel_wait(_read_fd: c_int, _interrupts: u32) -> i64 {
 }
 
 unsafe extern "C" fn channel_has_read(_read_fd: c_int) {}
+
+unsafe extern "C" fn set_join(_set_fd: c_int, _read_fd: c_int) {
+    log("set_join");
+}
+
+unsafe extern "C" fn set_close(_set_fd: c_int) {
+    log("set_close");
+}
+
+unsafe extern "C" fn set_waker(_set_fd: c_int) -> i64 {
+    -i64::from(libc::EOPNOTSUPP)
+}
+
+unsafe extern "C" fn set_wait(
+    _set_fd: c_int,
+    _interrupts: u32,
+    call: *mut c_void,
+    look: LookFn,
+) -> i64 {
+    // SAFETY: the stand-in passes a function with its argument.
+    match unsafe { look(call, 0, 0) } {
+        0 => wait::BYSTANDER,
+        _ => wait::READY,
+    }
+}
+
+unsafe extern "C" fn set_was_woken(_set_fd: c_int) {
+    log("set_was_woken");
+}
+
+unsafe extern "C" fn set_has_waited() {
+    log("set_has_waited");
+}
 
 unsafe extern "C" fn interrupts() -> u32 {
     0

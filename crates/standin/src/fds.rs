@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Device(Device),
     /// A completion channel: only its closing matters.
     Channel,
+    /// Not a stand-in file but an epoll set with completion channels.
+    Set,
     /// Not a stand-in file but a descriptor of the provider, which the program must not close.
     Spared,
 }
@@ -38,6 +40,7 @@ impl Kind {
             Self::Device(Device::RdmaCm) => 2,
             Self::Channel => 3,
             Self::Spared => 4,
+            Self::Set => 5,
         }
     }
 
@@ -46,6 +49,7 @@ impl Kind {
             1 => Self::Device(Device::Uverbs),
             2 => Self::Device(Device::RdmaCm),
             3 => Self::Channel,
+            5 => Self::Set,
             _ => Self::Spared,
         }
     }
@@ -93,11 +97,23 @@ pub(crate) enum Closed {
     RdmaCm(i64),
     /// A completion channel's descriptor is gone.
     Channel,
+    /// An epoll set is gone.
+    Set,
 }
 
 /// Initialises the tables.
 pub(crate) fn prepare() {
     END.store(0, Ordering::Relaxed);
+}
+
+/// Stores the provider's handle of a stand-in file; false if it is none.
+#[cold]
+pub(crate) fn set_handle(fd: c_int, handle: i64) -> bool {
+    let entry = cell(fd).and_then(|cell| entry_of(cell.load(Ordering::Acquire)));
+    if let Some(entry) = entry {
+        entry.handle.store(handle, Ordering::Relaxed);
+    }
+    entry.is_some()
 }
 
 /// Whether a descriptor may be a stand-in file: the fast check.
@@ -164,6 +180,7 @@ pub(crate) fn remove(fd: c_int) -> Closed {
         _ if !found.is_mine => Closed::Nothing,
         Kind::Device(Device::RdmaCm) if was_last => Closed::RdmaCm(found.handle),
         Kind::Channel => Closed::Channel,
+        Kind::Set => Closed::Set,
         Kind::Device(_) | Kind::Spared => Closed::Nothing,
     }
 }

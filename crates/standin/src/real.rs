@@ -143,6 +143,15 @@ real! {
     dup(fd: c_int) -> c_int, -1;
     dup2(fd: c_int, new_fd: c_int) -> c_int, -1;
     dup3(fd: c_int, new_fd: c_int, flags: c_int) -> c_int, -1;
+    epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int, -1;
+    epoll_pwait(
+        set: c_int, events: *mut libc::epoll_event, max: c_int, timeout_ms: c_int,
+        mask: *const libc::sigset_t
+    ) -> c_int, -1;
+    epoll_pwait2(
+        set: c_int, events: *mut libc::epoll_event, max: c_int, timeout: *const libc::timespec,
+        mask: *const libc::sigset_t
+    ) -> c_int, -1;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int, -1;
     pthread_cancel(thread: libc::pthread_t) -> c_int, libc::ESRCH;
 }

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use urdma_channel::{ChannelConfig, OwnRegion, PeerPage, PeerRecords, PeerRegion};
+use urdma_channel::{ChannelConfig, OwnRegion, PeerPage, PeerRecords, PeerRegion, Waker};
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::Event;
 use urdma_types::SlotId;
@@ -12,11 +12,11 @@ use super::Control;
 use crate::client::reads_offers;
 use crate::data::channels::PeerMemory;
 use crate::data::command::Command;
-use crate::descriptors::{close_apart, is_region};
+use crate::descriptors::{are_offer, close_apart};
 use crate::slots::Token;
 
 impl Control {
-    /// Passes the region and the page of a client on to the process in `slot`. A client whose
+    /// Passes what a client offers on to the process in `slot`. A client whose
     /// descriptors are others, or that repeats itself, is disconnected.
     pub(super) fn offer_channel(&mut self, token: Token, slot: u8, fds: Vec<OwnedFd>) {
         let to = SlotId::new(slot);
@@ -34,9 +34,9 @@ impl Control {
             return close_apart(fds);
         };
         // C9-1
-        let are_regions = fds.len() == 2 && fds.iter().all(is_region);
+        let is_offer = are_offer(&fds, 2);
         // C9-2
-        if !are_regions || !client.offered.insert(slot) {
+        if !is_offer || !client.offered.insert(slot) {
             tracing::warn!("process {}: not a channel", client.peer.pid());
             client.is_broken = true;
             return close_apart(fds);
@@ -45,7 +45,7 @@ impl Control {
             slot: from.number(),
             generation: self.directory.0.generation(from.number()),
         };
-        let fds = [fds[0].as_fd(), fds[1].as_fd()];
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let offer = FromDaemon::Event(offer);
         let reads = to.is_some_and(|to| reads_offers(&mut self.clients, to));
         let to_peer = self.client_in(to.filter(|_| reads));
@@ -75,14 +75,15 @@ impl Control {
         Ok(fd)
     }
 
-    /// A client offers slot 0 its region, its page and its delivery records, once.
+    /// A client offers slot 0 its region, its page, its delivery records and the socket that wakes
+    /// it, once.
     fn take_own_offer(&mut self, token: Token, slot: SlotId, fds: Vec<OwnedFd>) {
         let Some(client) = self.clients.get_mut(&token) else {
             return close_apart(fds);
         };
         // C9-1, C9-2
-        let are_regions = fds.len() == 3 && fds.iter().all(is_region);
-        if !are_regions || !client.offered.insert(SlotId::DAEMON.number()) {
+        let is_offer = are_offer(&fds, 3);
+        if !is_offer || !client.offered.insert(SlotId::DAEMON.number()) {
             tracing::warn!("process {}: not a channel", client.peer.pid());
             client.is_broken = true;
             return close_apart(fds);
@@ -116,12 +117,19 @@ impl Control {
 
 /// Maps what a client has offered to slot 0.
 fn open_peer(fds: Vec<OwnedFd>) -> Result<PeerMemory, String> {
-    let [region, page, records] =
-        <[OwnedFd; 3]>::try_from(fds).map_err(|_| "not three descriptors".to_owned())?;
+    let mut fds = fds.into_iter();
+    let (Some(region), Some(page), Some(records)) = (fds.next(), fds.next(), fds.next()) else {
+        return Err("not three descriptors".to_owned());
+    };
     let text = |error: urdma_channel::RegionError| error.to_string();
+    let mut page = PeerPage::open(page).map_err(text)?;
+    // C6.1-2
+    if let Some(waker) = fds.next().and_then(Waker::new) {
+        page.set_waker(waker);
+    }
     Ok(PeerMemory {
         region: PeerRegion::open(region).map_err(text)?,
-        page: PeerPage::open(page).map_err(text)?,
+        page,
         records: PeerRecords::open(records).map_err(text)?,
     })
 }

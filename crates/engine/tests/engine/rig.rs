@@ -322,7 +322,7 @@ impl Guest {
             offer = instance.take_offer(engine.info().slot, slot);
             offer.is_some()
         });
-        let [region_of_peer, page_of_peer] = offer.unwrap();
+        let [region_of_peer, page_of_peer, _] = <[OwnedFd; 3]>::try_from(offer.unwrap()).unwrap();
         let mut channel = Channel::new(region);
         let incoming = Incoming::new(PeerRegion::open(region_of_peer).unwrap());
         channel.attach(incoming, PeerPage::open(page_of_peer).unwrap());

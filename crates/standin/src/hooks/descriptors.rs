@@ -217,7 +217,7 @@ fn device_behind(fd: c_int) -> Option<(Device, Found)> {
     set_errno(before);
     match found?.kind {
         Kind::Device(device) => Some((device, found?)),
-        Kind::Channel | Kind::Spared => None,
+        Kind::Channel | Kind::Set | Kind::Spared => None,
     }
 }
 
@@ -330,6 +330,8 @@ fn before_close(fd: c_int) {
             Closed::RdmaCm(handle) => unsafe { (table.cm_close)(handle) },
             // SAFETY: the descriptor was passed to channel_open.
             Closed::Channel => unsafe { (table.channel_close)(fd) },
+            // SAFETY: the descriptor was passed to set_join.
+            Closed::Set => unsafe { (table.set_close)(fd) },
             Closed::Nothing => {}
         }
     }
