@@ -134,11 +134,11 @@ fn thread_that_is_cancelled_in_a_call_ends_alone() {
 
 #[test]
 fn message_wakes_the_thread_that_sleeps_and_not_the_background_thread_before_it() {
-    check_on_one_host(&["sleep", "epoll"]);
+    check_on_one_host(&["sleep", "epoll", "poll"]);
 }
 
 #[test]
-fn wait_on_a_set_returns_what_epoll_wait_returns() {
+fn wait_on_descriptors_returns_what_epoll_wait_and_poll_return() {
     check_alone("sets");
 }
 

@@ -33,7 +33,9 @@ static TABLE: FrontTable = FrontTable {
     set_waker,
     set_wait,
     set_was_woken,
-    set_has_waited,
+    channel_waker,
+    channel_poll,
+    has_waited,
     interrupts,
     interrupt,
 };
@@ -72,6 +74,10 @@ fn engine_of_set(set_fd: c_int) -> Option<Arc<dyn Driven>> {
         };
     }
     None
+}
+
+fn engine_of_channel(read_fd: c_int) -> Option<Arc<dyn Driven>> {
+    channel(read_fd)?.engine()
 }
 
 /// A thread that sleeps while another one may drive its engine.
@@ -328,14 +334,20 @@ unsafe extern "C" fn set_close(set_fd: c_int) {
     });
 }
 
-unsafe extern "C" fn set_waker(set_fd: c_int) -> i64 {
+fn waker(engine: Option<Arc<dyn Driven>>) -> i64 {
     answer(|| {
-        let engine = engine_of_set(set_fd).ok_or(libc::ENOENT)?;
-        engine
-            .wake_descriptor()
-            .map(i64::from)
-            .ok_or(libc::EOPNOTSUPP)
+        let engine = engine.ok_or(libc::ENOENT)?;
+        let descriptor = engine.wake_descriptor().ok_or(libc::EOPNOTSUPP)?;
+        Ok(i64::from(descriptor))
     })
+}
+
+unsafe extern "C" fn set_waker(set_fd: c_int) -> i64 {
+    waker(engine_of_set(set_fd))
+}
+
+unsafe extern "C" fn channel_waker(read_fd: c_int) -> i64 {
+    waker(engine_of_channel(read_fd))
 }
 
 unsafe extern "C" fn set_was_woken(set_fd: c_int) {
@@ -353,9 +365,33 @@ unsafe extern "C" fn set_wait(
     call: *mut c_void,
     look: LookFn,
 ) -> i64 {
+    // SAFETY: the caller guarantees it.
+    unsafe { drive(engine_of_set(set_fd), interrupts, call, look) }
+}
+
+unsafe extern "C" fn channel_poll(
+    read_fd: c_int,
+    interrupts: u32,
+    call: *mut c_void,
+    look: LookFn,
+) -> i64 {
+    // SAFETY: the caller guarantees it.
+    unsafe { drive(engine_of_channel(read_fd), interrupts, call, look) }
+}
+
+/// Has the calling thread drive the engine until `look` has found what it waits for.
+///
+/// # Safety
+/// `look` may be called with `call`.
+unsafe fn drive(
+    engine: Option<Arc<dyn Driven>>,
+    interrupts: u32,
+    call: *mut c_void,
+    look: LookFn,
+) -> i64 {
     answer(|| {
-        set_has_waited();
-        let Some(engine) = engine_of_set(set_fd) else {
+        has_waited();
+        let Some(engine) = engine else {
             return Ok(wait::NOT_DRIVEN);
         };
         let mut look = |sleep: Option<Sleep>| {
@@ -364,7 +400,7 @@ unsafe extern "C" fn set_wait(
                 None => (Some(Duration::ZERO), 0),
             };
             let limit = limit.and_then(|limit| i64::try_from(limit.as_nanos()).ok());
-            // SAFETY: the stand-in passes a function with its argument.
+            // SAFETY: the caller guarantees it.
             let found = unsafe { look(call, limit.unwrap_or(-1), mask) };
             Look {
                 is_done: found & look::DONE != 0,
@@ -380,7 +416,7 @@ unsafe extern "C" fn set_wait(
     })
 }
 
-extern "C" fn set_has_waited() {
+extern "C" fn has_waited() {
     let slept = BYSTANDER.try_with(RefCell::take);
     drop(slept);
 }
@@ -391,12 +427,15 @@ unsafe extern "C" fn interrupts() -> u32 {
 
 unsafe extern "C" fn interrupt() {
     answer(|| {
-        let open = channels();
-        let open = open.iter().flat_map(HashMap::values);
-        urdma_engine::interrupt_waits(open.map(Arc::as_ref));
-        let sets: Vec<c_int> = sets().iter().flat_map(HashMap::keys).copied().collect();
-        let engines = sets.into_iter().filter_map(engine_of_set);
-        engines.for_each(|engine| engine.interrupt());
+        let open: Vec<_> = channels()
+            .iter()
+            .flat_map(HashMap::values)
+            .cloned()
+            .collect();
+        urdma_engine::interrupt_waits(open.iter().map(Arc::as_ref));
+        for engine in open.iter().filter_map(|channel| channel.engine()) {
+            engine.interrupt();
+        }
         Ok(0)
     });
 }

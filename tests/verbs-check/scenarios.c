@@ -502,6 +502,7 @@ static const struct scenario scenarios[] = {
 	{ "leave", { ALL, ALL }, 7, QUICK, leave_client, leave_server },
 	{ "sleep", { ALL, ALL }, 7, QUICK, sleep_client, sleep_server },
 	{ "epoll", { ALL, ALL }, 7, QUICK, epoll_client, epoll_server },
+	{ "poll", { ALL, ALL }, 7, QUICK, poll_client, poll_server },
 	{ "stream", { ALL, ALL }, 7, QUICK, stream_client, stream_server },
 };
 

@@ -32,13 +32,15 @@ void leave_server(struct end *e);
 void sleep_client(struct end *e);
 void sleep_server(struct end *e);
 
-/* The same, in epoll_wait. */
+/* The same, in epoll_wait and in poll. */
 void epoll_client(struct end *e);
 void epoll_server(struct end *e);
+void poll_client(struct end *e);
+void poll_server(struct end *e);
 
 /* Signals, other threads and the end of the process while a thread sleeps. */
 void check_sleeps(void);
-/* The same, and other files, while a thread sleeps in epoll_wait. */
+/* The same, and other files, while a thread sleeps in epoll_wait or poll. */
 void check_sets(void);
 
 /* Every limit of query_device, and one more. */

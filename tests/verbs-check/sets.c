@@ -1,6 +1,6 @@
 /*
- * Threads that sleep in epoll_wait on a set with a completion channel: the call returns what it
- * returns for a file of the kernel.
+ * Threads that sleep in epoll_wait or poll until a completion channel or another file is readable:
+ * the call returns what it returns for a file of the kernel.
  */
 #define _GNU_SOURCE
 #include "loopback.h"
@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -22,10 +23,11 @@
 #define OTHER 0x1234567800000001ull
 #define CHANNEL 0x1234567800000002ull
 
-/* The set, and a file in it that is not a completion channel. */
+/* The set, and a file in it that is not a completion channel; if it polls, a list of both. */
 struct set {
 	struct end *end;
 	int fd, other;
+	bool polls;
 };
 
 static long now_ms(void)
@@ -63,11 +65,29 @@ static bool take_event(struct end *e)
 	return true;
 }
 
+static int64_t poll_once(struct set *s, const struct timespec *timeout, const sigset_t *mask)
+{
+	struct pollfd list[] = { { s->end->channel->fd, POLLIN, 0 }, { s->other, POLLIN, 0 } };
+	int timeout_ms = timeout ? timeout->tv_nsec / 1000000 : -1;
+	int count = mask ? ppoll(list, 2, timeout, mask) : poll(list, 2, timeout_ms);
+
+	if (count < 0)
+		return -errno;
+	if (count != !!list[0].revents + !!list[1].revents)
+		fail("poll returned %d for %d and %d", count, list[0].revents, list[1].revents);
+	return !count ? 0 : list[0].revents ? CHANNEL : OTHER;
+}
+
 /* One wait; the data of what it returns, 0 for nothing, or a negative errno. */
 static int64_t wait_once(struct set *s, int max, int timeout_ms)
 {
+	struct timespec timeout = { .tv_nsec = timeout_ms * 1000000l };
 	struct epoll_event events[4];
-	int count = epoll_wait(s->fd, events, max, timeout_ms);
+	int count;
+
+	if (s->polls)
+		return poll_once(s, timeout_ms < 0 ? NULL : &timeout, NULL);
+	count = epoll_wait(s->fd, events, max, timeout_ms);
 
 	if (count < 0)
 		return -errno;
@@ -106,7 +126,8 @@ static void other_files(struct set *s)
 	if (now_ms() - began < 50)
 		fail("epoll_wait returned after %ld ms of 50", now_ms() - began);
 	expect_wait(s, 4, 0, 0);
-	expect_wait(s, 0, 50, -EINVAL);
+	if (!s->polls)
+		expect_wait(s, 0, 50, -EINVAL);
 	for (int max = 1; max <= 4; max++) {
 		if (pthread_create(&writer, NULL, writes_later, s))
 			fail("pthread_create");
@@ -149,7 +170,10 @@ static void *waits(void *argument)
 	} else {
 		pthread_sigmask(SIG_BLOCK, &w->mask, NULL);
 		sigdelset(&w->mask, SIGUSR1);
-		w->result = epoll_pwait(w->set->fd, &event, 1, -1, &w->mask) < 0 ? -errno : 0;
+		if (w->set->polls)
+			w->result = poll_once(w->set, NULL, &w->mask);
+		else if (epoll_pwait(w->set->fd, &event, 1, -1, &w->mask) < 0)
+			w->result = -errno;
 	}
 	return NULL;
 }
@@ -298,10 +322,11 @@ void check_sets(void)
 	flags = fcntl(end.channel->fd, F_GETFL);
 	if (fcntl(end.channel->fd, F_SETFL, flags | O_NONBLOCK))
 		fail("fcntl");
-	s = (struct set){ &end, epoll_create1(0), eventfd(0, 0) };
+	s = (struct set){ .end = &end, .fd = epoll_create1(0), .other = eventfd(0, 0) };
 	add(s.fd, s.other, OTHER);
 	add(s.fd, end.channel->fd, CHANNEL);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < 6; i++) {
+		s.polls = i % 2;
 		other_files(&s);
 		events(&s, a, b);
 		signals(&s);
@@ -309,6 +334,7 @@ void check_sets(void)
 		cancelled(&s);
 		leaves_by_a_jump(&s, a, b);
 	}
+	s.polls = false;
 	/* The set without the channel, and another one with it. */
 	if (epoll_ctl(s.fd, EPOLL_CTL_DEL, end.channel->fd, NULL))
 		fail("epoll_ctl: %s", strerror(errno));

@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -73,13 +74,18 @@ static void use_set(struct end *e)
 		fail("epoll_ctl: %s", strerror(errno));
 }
 
+static bool polls;
+
 static int take_event(struct end *e)
 {
+	struct pollfd channel = { e->channel->fd, POLLIN, 0 };
 	struct epoll_event event;
 	struct ibv_cq *cq;
 	void *context;
 
 	if (set >= 0 && epoll_wait(set, &event, 1, -1) != 1)
+		return errno;
+	if (polls && poll(&channel, 1, -1) != 1)
 		return errno;
 	if (ibv_get_cq_event(e->channel, &cq, &context))
 		return errno;
@@ -176,6 +182,18 @@ void epoll_client(struct end *e)
 {
 	use_set(e);
 	sleep_client(e);
+}
+
+void poll_client(struct end *e)
+{
+	polls = true;
+	sleep_client(e);
+}
+
+void poll_server(struct end *e)
+{
+	polls = true;
+	sleep_server(e);
 }
 
 void epoll_server(struct end *e)

@@ -30,7 +30,7 @@ pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
 pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 5;
+pub const FRONT_ABI: u32 = 6;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 100 octets
@@ -104,22 +104,31 @@ pub struct FrontTable {
     ) -> i64,
     /// The descriptor of `set_waker` is readable, which a call other than `look` has found.
     pub set_was_woken: unsafe extern "C" fn(set_fd: c_int),
-    /// The thread has slept after [`wait::BYSTANDER`].
-    pub set_has_waited: unsafe extern "C" fn(),
+    /// As `set_waker`, of a list of descriptors with the completion channel `read_fd`.
+    pub channel_waker: unsafe extern "C" fn(read_fd: c_int) -> i64,
+    /// As `set_wait`, on a list of descriptors with the completion channel `read_fd`.
+    pub channel_poll: unsafe extern "C" fn(
+        read_fd: c_int,
+        interrupts: u32,
+        call: *mut c_void,
+        look: LookFn,
+    ) -> i64,
+    /// The thread has slept after [`wait::BYSTANDER`] of `set_wait` or `channel_poll`.
+    pub has_waited: unsafe extern "C" fn(),
     /// How often `interrupt` was called.
     pub interrupts: unsafe extern "C" fn() -> u32,
-    /// A thread is to act on a request to cancel it: ends all `channel_wait` and `set_wait`.
+    /// A thread is to act on a request to cancel it: ends all waits.
     pub interrupt: unsafe extern "C" fn(),
 }
 
-/// Results of [`FrontTable::channel_wait`] and [`FrontTable::set_wait`]; a negative one means
-/// [`wait::NOT_DRIVEN`].
+/// Results of [`FrontTable::channel_wait`], [`FrontTable::set_wait`] and
+/// [`FrontTable::channel_poll`]; a negative one means [`wait::NOT_DRIVEN`].
 pub mod wait {
     /// There may be an event; another thread may take it first.
     pub const READY: i64 = 0;
     /// The thread should sleep in read(2), or in epoll_wait(2).
     pub const NOT_DRIVEN: i64 = 1;
-    /// The thread should sleep there and then call `channel_has_read` or `set_has_waited`.
+    /// The thread should sleep there and then call `channel_has_read` or `has_waited`.
     pub const BYSTANDER: i64 = 2;
     /// read(2) fails with EINTR.
     pub const INTERRUPTED: i64 = 3;

@@ -185,7 +185,11 @@ impl Engine {
         loop {
             if spins {
                 spins = false;
-                let spun = spin(|| self.has_raised(), || self.looks(look, None));
+                let turn = || {
+                    self.turn_once();
+                    control.may_have_events()
+                };
+                let spun = spin(turn, || self.looks(look, None));
                 control.spins.learn(spun);
                 if spun == Spun::Found {
                     return Waited::Ready;
@@ -237,8 +241,8 @@ impl Engine {
         found.is_done
     }
 
-    /// One turn of a thread that spins; whether there are events that it has not looked for.
-    fn has_raised(&self) -> bool {
+    /// One turn of a thread that spins.
+    fn turn_once(&self) {
         let mut shard = self.shard.lock();
         if !shard.is_dead {
             shard.progress(&self.info);
@@ -247,14 +251,24 @@ impl Engine {
         if !shard.notes.is_empty() {
             self.sleep_control.seat.call();
         }
-        drop(shard);
-        self.sleep_control.may_have_events()
     }
 
     /// Makes turns until the channel's signal differs from `seen`, or something else ends the wait.
     fn drive_until_event(&self, wait: &Wait<'_>, seen: u32) -> Waited {
         let control = &self.sleep_control;
         let signal = &wait.channel.signal;
+        if control.spins.allow() {
+            let has_come = || signal.count() != seen;
+            let turn = || {
+                self.turn_once();
+                has_come()
+            };
+            let spun = spin(turn, has_come);
+            control.spins.learn(spun);
+            if spun == Spun::Found {
+                return wait.why_raised();
+            }
+        }
         let mut turns = Turns::for_guest(control.polls.load(Ordering::Relaxed));
         let mut bells = Bells::default();
         loop {

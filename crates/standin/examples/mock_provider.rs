@@ -27,7 +27,9 @@ static TABLE: FrontTable = FrontTable {
     set_waker,
     set_wait,
     set_was_woken,
-    set_has_waited,
+    channel_waker,
+    channel_poll,
+    has_waited,
     interrupts,
     interrupt,
 };
@@ -169,8 +171,21 @@ unsafe extern "C" fn set_was_woken(_set_fd: c_int) {
     log("set_was_woken");
 }
 
-unsafe extern "C" fn set_has_waited() {
-    log("set_has_waited");
+unsafe extern "C" fn channel_waker(_read_fd: c_int) -> i64 {
+    -i64::from(libc::EOPNOTSUPP)
+}
+
+unsafe extern "C" fn channel_poll(
+    _read_fd: c_int,
+    _interrupts: u32,
+    _call: *mut c_void,
+    _look: LookFn,
+) -> i64 {
+    wait::NOT_DRIVEN
+}
+
+unsafe extern "C" fn has_waited() {
+    log("has_waited");
 }
 
 unsafe extern "C" fn interrupts() -> u32 {

@@ -134,6 +134,17 @@ real! {
     statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, buf: *mut libc::statx)
         -> c_int, -1;
     poll(waiting: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int) -> c_int, -1;
+    ppoll(
+        waiting: *mut libc::pollfd, count: libc::nfds_t, timeout: *const libc::timespec,
+        mask: *const libc::sigset_t
+    ) -> c_int, -1;
+    __poll_chk(
+        waiting: *mut libc::pollfd, count: libc::nfds_t, timeout_ms: c_int, size: size_t
+    ) -> c_int, -1;
+    __ppoll_chk(
+        waiting: *mut libc::pollfd, count: libc::nfds_t, timeout: *const libc::timespec,
+        mask: *const libc::sigset_t, size: size_t
+    ) -> c_int, -1;
     read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t, -1;
     write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t, -1;
     writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t, -1;
