@@ -191,9 +191,12 @@ impl SetWait {
             if !self.take_member() {
                 return;
             }
-            if let Some(table) = provider::own() {
+            match provider::own() {
                 // SAFETY: no precondition.
-                unsafe { (table.set_was_woken)(self.set) };
+                Some(table) => unsafe { (table.set_was_woken)(self.set) },
+                // A child, whose parent takes the message when it waits the next time.
+                // SAFETY: an empty list.
+                None => unsafe { _ = real::poll(std::ptr::null_mut(), 0, 1) },
             }
             if self.call.result > 0 || left_ms == 0 {
                 return;
