@@ -143,6 +143,11 @@ fn wait_on_descriptors_returns_what_epoll_wait_and_poll_return() {
 }
 
 #[test]
+fn event_that_is_not_read_is_seen_by_every_call_as_with_the_kernel() {
+    check_alone("unread");
+}
+
+#[test]
 fn sleep_until_an_event_ends_with_signals_and_other_threads_as_read_does() {
     check_alone("sleeps");
 }

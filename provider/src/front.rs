@@ -4,18 +4,20 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
 
 use urdma_abi::cancel::Disabled;
-use urdma_abi::front::{look, wait, FrontTable, LookFn, FRONT_ABI, FRONT_SIZE};
+use urdma_abi::front::{look, wait, FrontTable, LookFn, PutFn, FRONT_ABI, FRONT_SIZE};
 use urdma_ipc::RunDir;
 use urdma_ucma::{Errno, FileHandle, Ucma};
 
-use urdma_engine::{CompletionChannel, Driven, Engine, LeaseState, Look, Sleep, Waited};
+use urdma_engine::{
+    CompletionChannel, Driven, Engine, LeaseState, Look, Member, SetCall, Sleep, Waited,
+};
 
 static TABLE: FrontTable = FrontTable {
     abi: FRONT_ABI,
@@ -28,7 +30,11 @@ static TABLE: FrontTable = FrontTable {
     async_open,
     channel_wait,
     channel_has_read,
+    channel_take,
+    channel_has_received,
+    send_events,
     set_join,
+    set_part,
     set_close,
     set_waker,
     set_wait,
@@ -263,7 +269,9 @@ unsafe extern "C" fn channel_close(read_fd: c_int) {
 unsafe extern "C" fn channel_wait(read_fd: c_int, interrupts: u32) -> i64 {
     answer(|| {
         let waited = channel(read_fd).map_or(Waited::NotDriven, |channel| {
-            channel.wait(interrupts, &|| is_readable(read_fd))
+            channel.wait(interrupts, &|| {
+                channel.unread().has_any() || is_readable(read_fd)
+            })
         });
         Ok(number_of(waited))
     })
@@ -314,22 +322,67 @@ unsafe extern "C" fn channel_has_read(read_fd: c_int) {
     });
 }
 
-unsafe extern "C" fn set_join(set_fd: c_int, read_fd: c_int) {
+unsafe extern "C" fn channel_take(read_fd: c_int, event: *mut u64) -> i64 {
+    answer(|| {
+        let taken = channel(read_fd).and_then(|channel| channel.unread().take());
+        if let Some(taken) = taken {
+            // SAFETY: the stand-in passes a word of its own.
+            unsafe { event.write(taken) };
+        }
+        Ok(i64::from(taken.is_some()))
+    })
+}
+
+unsafe extern "C" fn channel_has_received(read_fd: c_int) {
     answer(|| {
         if let Some(channel) = channel(read_fd) {
-            let mut sets = sets();
-            let all = sets.get_or_insert_default();
-            let channels = all.entry(set_fd).or_default();
-            channels.retain(|channel| channel.strong_count() > 0);
-            channels.push(Arc::downgrade(&channel));
+            channel.unread().has_received();
         }
         Ok(0)
     });
 }
 
-unsafe extern "C" fn set_close(set_fd: c_int) {
+unsafe extern "C" fn send_events() {
     answer(|| {
-        sets().as_mut().and_then(|sets| sets.remove(&set_fd));
+        urdma_engine::send_local_events();
+        Ok(0)
+    });
+}
+
+unsafe extern "C" fn set_join(set: c_int, read_fd: c_int, events: u32, data: u64) {
+    answer(|| {
+        if let Some(channel) = channel(read_fd) {
+            let mut sets = sets();
+            let channels = sets.get_or_insert_default().entry(set).or_default();
+            let (this, is_open) = (Arc::downgrade(&channel), |other: &Weak<_>| {
+                other.strong_count() > 0
+            });
+            channels.retain(|other| is_open(other) && !other.ptr_eq(&this));
+            channels.push(this);
+            channel.unread().join(Member { set, events, data });
+        }
+        Ok(0)
+    });
+}
+
+unsafe extern "C" fn set_part(set: c_int, read_fd: c_int) {
+    answer(|| {
+        if let Some(channel) = channel(read_fd) {
+            let mut sets = sets();
+            if let Some(channels) = sets.as_mut().and_then(|sets| sets.get_mut(&set)) {
+                channels.retain(|other| !other.ptr_eq(&Arc::downgrade(&channel)));
+            }
+            channel.unread().part(set);
+        }
+        Ok(0)
+    });
+}
+
+unsafe extern "C" fn set_close(set: c_int) {
+    answer(|| {
+        let channels = sets().as_mut().and_then(|sets| sets.remove(&set));
+        let open = channels.iter().flatten().filter_map(Weak::upgrade);
+        open.for_each(|channel| channel.unread().part(set));
         Ok(0)
     });
 }
@@ -360,13 +413,18 @@ unsafe extern "C" fn set_was_woken(set_fd: c_int) {
 }
 
 unsafe extern "C" fn set_wait(
-    set_fd: c_int,
+    set: c_int,
     interrupts: u32,
     call: *mut c_void,
     look: LookFn,
+    put: PutFn,
 ) -> i64 {
-    // SAFETY: the caller guarantees it.
-    unsafe { drive(engine_of_set(set_fd), interrupts, call, look) }
+    let call = Caller {
+        call,
+        look,
+        set: Some((set, put)),
+    };
+    drive(engine_of_set(set), interrupts, call)
 }
 
 unsafe extern "C" fn channel_poll(
@@ -375,39 +433,54 @@ unsafe extern "C" fn channel_poll(
     call: *mut c_void,
     look: LookFn,
 ) -> i64 {
-    // SAFETY: the caller guarantees it.
-    unsafe { drive(engine_of_channel(read_fd), interrupts, call, look) }
+    let set = None;
+    let call = Caller { call, look, set };
+    drive(engine_of_channel(read_fd), interrupts, call)
 }
 
-/// Has the calling thread drive the engine until `look` has found what it waits for.
-///
-/// # Safety
-/// `look` may be called with `call`.
-unsafe fn drive(
-    engine: Option<Arc<dyn Driven>>,
-    interrupts: u32,
+/// A call of the stand-in, which guarantees that the functions may be called with `call`.
+struct Caller {
     call: *mut c_void,
     look: LookFn,
-) -> i64 {
+    /// The epoll set, if it is one.
+    set: Option<(RawFd, PutFn)>,
+}
+
+impl SetCall for Caller {
+    fn set(&self) -> Option<RawFd> {
+        self.set.map(|(set, _)| set)
+    }
+
+    fn look(&mut self, sleep: Option<Sleep>) -> Look {
+        let (limit, mask) = match sleep {
+            Some(sleep) => (sleep.limit, sleep.mask),
+            None => (Some(Duration::ZERO), 0),
+        };
+        let limit = limit.and_then(|limit| i64::try_from(limit.as_nanos()).ok());
+        // SAFETY: the stand-in guarantees it.
+        let found = unsafe { (self.look)(self.call, limit.unwrap_or(-1), mask) };
+        Look {
+            is_done: found & look::DONE != 0,
+            is_woken: found & look::WOKEN != 0,
+        }
+    }
+
+    fn put(&mut self, events: u32, data: u64) -> bool {
+        self.set.is_some_and(|(_, put)| {
+            // SAFETY: the stand-in guarantees it.
+            unsafe { put(self.call, events, data) != 0 }
+        })
+    }
+}
+
+/// Has the calling thread drive the engine until `call` has what it waits for.
+fn drive(engine: Option<Arc<dyn Driven>>, interrupts: u32, mut call: Caller) -> i64 {
     answer(|| {
         has_waited();
         let Some(engine) = engine else {
             return Ok(wait::NOT_DRIVEN);
         };
-        let mut look = |sleep: Option<Sleep>| {
-            let (limit, mask) = match sleep {
-                Some(sleep) => (sleep.limit, sleep.mask),
-                None => (Some(Duration::ZERO), 0),
-            };
-            let limit = limit.and_then(|limit| i64::try_from(limit.as_nanos()).ok());
-            // SAFETY: the caller guarantees it.
-            let found = unsafe { look(call, limit.unwrap_or(-1), mask) };
-            Look {
-                is_done: found & look::DONE != 0,
-                is_woken: found & look::WOKEN != 0,
-            }
-        };
-        let waited = engine.drive_set(interrupts, &mut look);
+        let waited = engine.drive_set(interrupts, &mut call);
         if waited == Waited::Bystander {
             let engine = Arc::downgrade(&engine);
             BYSTANDER.with(|own| own.replace(Some(Bystander(engine))));

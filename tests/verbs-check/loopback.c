@@ -168,3 +168,22 @@ void loopback_exchange(struct end *e, struct ibv_qp *a)
 	end_expect(e, IBV_WC_SUCCESS);
 	end_expect(e, IBV_WC_SUCCESS);
 }
+
+void loopback_raise(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
+{
+	if (ibv_req_notify_cq(e->cq, 0))
+		fail("ibv_req_notify_cq");
+	loopback_receive(e, b);
+	loopback_exchange(e, a);
+}
+
+bool loopback_take(struct end *e)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	if (ibv_get_cq_event(e->channel, &cq, &context))
+		return false;
+	ibv_ack_cq_events(cq, 1);
+	return true;
+}

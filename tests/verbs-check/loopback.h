@@ -39,4 +39,9 @@ int loopback_post(struct end *e, struct ibv_qp *qp, enum ibv_wr_opcode opcode, u
 /* Waits for the completions of a send of `a` and of its peer's receive. */
 void loopback_exchange(struct end *e, struct ibv_qp *a);
 
+/* Has a message of `a` to `b` raise an event. */
+void loopback_raise(struct end *e, struct ibv_qp *a, struct ibv_qp *b);
+/* Reads and acknowledges an event of the end's channel; false with errno. */
+bool loopback_take(struct end *e);
+
 #endif

@@ -33,6 +33,7 @@ static const struct {
 	{ "cancel", check_cancel },
 	{ "sleeps", check_sleeps },
 	{ "sets", check_sets },
+	{ "unread", check_unread },
 	{ "fork-descriptors", check_fork_descriptors },
 	{ "closefrom", check_closefrom },
 	{ "successors", check_successors },

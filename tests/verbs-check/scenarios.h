@@ -42,6 +42,8 @@ void poll_server(struct end *e);
 void check_sleeps(void);
 /* The same, and other files, while a thread sleeps in epoll_wait or poll. */
 void check_sets(void);
+/* Events that are not read at once, and where they are seen. */
+void check_unread(void);
 
 /* Every limit of query_device, and one more. */
 void check_limits(void);

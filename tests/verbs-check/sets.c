@@ -46,25 +46,6 @@ static void add(int set, int fd, uint64_t data)
 		fail("epoll_ctl: %s", strerror(errno));
 }
 
-static void raise_event(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
-{
-	if (ibv_req_notify_cq(e->cq, 0))
-		fail("ibv_req_notify_cq");
-	loopback_receive(e, b);
-	loopback_exchange(e, a);
-}
-
-static bool take_event(struct end *e)
-{
-	struct ibv_cq *cq;
-	void *context;
-
-	if (ibv_get_cq_event(e->channel, &cq, &context))
-		return false;
-	ibv_ack_cq_events(cq, 1);
-	return true;
-}
-
 static int64_t poll_once(struct set *s, const struct timespec *timeout, const sigset_t *mask)
 {
 	struct pollfd list[] = { { s->end->channel->fd, POLLIN, 0 }, { s->other, POLLIN, 0 } };
@@ -140,10 +121,10 @@ static void other_files(struct set *s)
 static void events(struct set *s, struct ibv_qp *a, struct ibv_qp *b)
 {
 	for (int max = 1; max <= 4; max++) {
-		raise_event(s->end, a, b);
+		loopback_raise(s->end, a, b);
 		expect_wait(s, max, -1, CHANNEL);
 		expect_wait(s, max, 0, CHANNEL);
-		if (!take_event(s->end))
+		if (!loopback_take(s->end))
 			fail("ibv_get_cq_event: %s", strerror(errno));
 		expect_wait(s, max, 0, 0);
 	}
@@ -221,7 +202,7 @@ static void *takes(void *argument)
 	do {
 		if (wait_once(w->set, 1, -1) != CHANNEL)
 			fail("epoll_wait did not return the channel");
-	} while (!take_event(w->set->end));
+	} while (!loopback_take(w->set->end));
 	w->result = 0;
 	return NULL;
 }
@@ -238,7 +219,7 @@ static void several_threads(struct set *s, struct ibv_qp *a, struct ibv_qp *b)
 	}
 	usleep(20000);
 	for (int i = 0; i < 3; i++) {
-		raise_event(s->end, a, b);
+		loopback_raise(s->end, a, b);
 		usleep(2000);
 	}
 	for (int i = 0; i < 3; i++)
@@ -291,7 +272,7 @@ static void leaves_by_a_jump(struct set *s, struct ibv_qp *a, struct ibv_qp *b)
 	if (loopback_post(s->end, a, IBV_WR_SEND, s->end->mr->lkey, 0))
 		fail("a send request was refused");
 	expect_wait(s, 4, -1, CHANNEL);
-	if (!take_event(s->end))
+	if (!loopback_take(s->end))
 		fail("ibv_get_cq_event: %s", strerror(errno));
 	for (int i = 0; i < 2; i++)
 		end_expect(s->end, IBV_WC_SUCCESS);

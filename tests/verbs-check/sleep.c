@@ -233,13 +233,6 @@ static void expect_result(struct sleeper *s, int expected)
 }
 
 /* Completions that raise one event. */
-static void raise_event(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
-{
-	arm(e);
-	loopback_receive(e, b);
-	loopback_exchange(e, a);
-}
-
 static atomic_int handled;
 
 static void handle(int number)
@@ -279,7 +272,7 @@ static void signals(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 	disturb(&s, 5);
 	if (s.result != SLEEPS)
 		fail("a handler with SA_RESTART ended the wait");
-	raise_event(e, a, b);
+	loopback_raise(e, a, b);
 	expect_result(&s, 0);
 }
 
@@ -291,7 +284,7 @@ static void several_threads(struct end *e, struct ibv_qp *a, struct ibv_qp *b)
 		begin(&s[i], e);
 	usleep(20000);
 	for (int i = 0; i < 3; i++)
-		raise_event(e, a, b);
+		loopback_raise(e, a, b);
 	for (int i = 0; i < 3; i++)
 		expect_result(&s[i], 0);
 }

@@ -30,7 +30,7 @@ pub const SPARE_SYMBOL: &std::ffi::CStr = c"urdma_spare_descriptor";
 pub type SpareFn = unsafe extern "C" fn(fd: c_int, spared: c_int);
 
 /// Value of [`FrontTable::abi`] that this declaration describes.
-pub const FRONT_ABI: u32 = 6;
+pub const FRONT_ABI: u32 = 7;
 
 /// Value of [`FrontTable::size`] that this declaration describes.
 #[allow(clippy::cast_possible_truncation)] // some 100 octets
@@ -43,6 +43,10 @@ pub type FrontTableFn = unsafe extern "C" fn() -> *const FrontTable;
 /// ever if that is negative, with the signals of `mask` blocked (a set as the kernel has it).
 /// Returns a sum of [`look`].
 pub type LookFn = unsafe extern "C" fn(call: *mut c_void, limit_ns: i64, mask: u64) -> c_int;
+
+/// Adds an event of a member of the epoll set to those that the call of [`FrontTable::set_wait`]
+/// returns: `events` and `data` as in epoll_wait(2). Returns 0 if there is no room.
+pub type PutFn = unsafe extern "C" fn(call: *mut c_void, events: u32, data: u64) -> c_int;
 
 /// What [`LookFn`] returns.
 pub mod look {
@@ -87,20 +91,32 @@ pub struct FrontTable {
     pub channel_wait: unsafe extern "C" fn(read_fd: c_int, interrupts: u32) -> i64,
     /// The thread has read `read_fd` after [`wait::BYSTANDER`].
     pub channel_has_read: unsafe extern "C" fn(read_fd: c_int),
-    /// The completion channel `read_fd` was added to the epoll set `set_fd`.
-    pub set_join: unsafe extern "C" fn(set_fd: c_int, read_fd: c_int),
+    /// Takes an event of the completion channel `read_fd` that is in the provider's memory: stores
+    /// what read(2) would have returned in `event`, and returns 1; 0 if there is none.
+    pub channel_take: unsafe extern "C" fn(read_fd: c_int, event: *mut u64) -> i64,
+    /// An event was read from the socket `read_fd`.
+    pub channel_has_received: unsafe extern "C" fn(read_fd: c_int),
+    /// The thread is about to look at descriptors, and not by `channel_wait` or `set_wait`.
+    pub send_events: unsafe extern "C" fn(),
+    /// The completion channel `read_fd` was added to the epoll set `set_fd`, or is now to be
+    /// reported so; `events` and `data` as in epoll_ctl(2).
+    pub set_join: unsafe extern "C" fn(set_fd: c_int, read_fd: c_int, events: u32, data: u64),
+    /// The completion channel was removed from the epoll set.
+    pub set_part: unsafe extern "C" fn(set_fd: c_int, read_fd: c_int),
     /// The epoll set was closed.
     pub set_close: unsafe extern "C" fn(set_fd: c_int),
     /// The descriptor that is to be in the epoll set when `set_wait` is called; negative if the set
     /// needs none.
     pub set_waker: unsafe extern "C" fn(set_fd: c_int) -> i64,
     /// The calling thread is about to sleep until the epoll set has an event. Calls `look` with
-    /// `call` until there is one. `interrupts` as for `channel_wait`. Returns one of [`wait`].
+    /// `call` until there is one, or `put`. `interrupts` as for `channel_wait`. Returns one of
+    /// [`wait`].
     pub set_wait: unsafe extern "C" fn(
         set_fd: c_int,
         interrupts: u32,
         call: *mut c_void,
         look: LookFn,
+        put: PutFn,
     ) -> i64,
     /// The descriptor of `set_waker` is readable, which a call other than `look` has found.
     pub set_was_woken: unsafe extern "C" fn(set_fd: c_int),

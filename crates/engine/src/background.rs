@@ -227,7 +227,7 @@ impl Engine {
             let cm = self.do_chores().saturating_sub(clock::now_ns());
             let still_max = Duration::from_nanos(cm.min(look));
             match seat.watch(calls, Duration::from_nanos(NAP_MAX_NS), Some(still_max)) {
-                Watched::Mine => return,
+                Watched::Mine => break,
                 Watched::Changed => (look, has_waited) = (LOOK_NS.0, false),
                 Watched::Still => {
                     let waits = self.shard.lock().channels.have_work();
@@ -239,6 +239,7 @@ impl Engine {
                 }
             }
         }
+        self.sleep_control.local_events.end();
     }
 
     /// What only the background thread does. Returns the time of the next timer.

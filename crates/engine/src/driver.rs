@@ -27,10 +27,12 @@ use urdma_channel::{Bells, Parked, Signal};
 use super::background::Turns;
 use super::clock;
 use super::engine::Engine;
-use super::events::{CompletionChannel, Driven, LookFn, Sleep, Waited};
+use super::events::{CompletionChannel, Driven, SetCall, Sleep, Waited};
+use super::local_events::turn_to;
 use super::signals::{Blocked, Delivered};
 use super::spins::{spin, Spun};
 use super::types::LeaseState;
+use super::unread::Target;
 
 /// How often a thread looks at the other descriptors of its set while messages stream in.
 const LOOK_NS: u64 = 100_000;
@@ -60,12 +62,15 @@ impl Driven for Engine {
     ) -> Waited {
         let bystanders = &self.sleep_control.bystanders;
         let seat = &self.sleep_control.seat;
+        let target = Target::reader(channel.unread());
+        turn_to(Some(target));
         // Before the look: an event that comes afterwards changes it.
         let seen = channel.signal.count();
         if channel.is_closed() {
             return Waited::Closed;
         }
         if is_ready() {
+            self.sleep_control.local_events.end_of_others();
             seat.touch();
             return Waited::Ready;
         }
@@ -84,6 +89,7 @@ impl Driven for Engine {
             seat.recall();
             return Waited::Bystander;
         };
+        self.sleep_control.local_events.begin(target);
         let wait = Wait {
             channel,
             interrupts,
@@ -95,12 +101,14 @@ impl Driven for Engine {
         if others_wait {
             bystanders.rest();
         }
-        seat.leave(seated, others_wait || waited != Waited::Ready);
+        self.leave(seated, others_wait || waited != Waited::Ready);
         waited
     }
 
-    fn drive_set(&self, interrupts: u32, look: &mut LookFn<'_>) -> Waited {
+    fn drive_set(&self, interrupts: u32, call: &mut dyn SetCall) -> Waited {
         let control = &self.sleep_control;
+        let target = call.set().map(Target::Set);
+        turn_to(target);
         if !self.is_drivable() || control.page.socket().is_none() {
             return Waited::NotDriven;
         }
@@ -116,7 +124,11 @@ impl Driven for Engine {
             control.seat.recall();
             return Waited::Bystander;
         };
-        let waited = self.drive_until_found(interrupts, seated, &blocked, look);
+        match target {
+            Some(target) => control.local_events.begin(target),
+            None => control.local_events.end(),
+        }
+        let waited = self.drive_until_found(interrupts, seated, &blocked, call);
         let others_wait = bystanders.wait();
         if others_wait {
             bystanders.rest();
@@ -124,9 +136,7 @@ impl Driven for Engine {
         if waited == Waited::Bystander {
             bystanders.enter();
         }
-        control
-            .seat
-            .leave(seated, others_wait || waited != Waited::Ready);
+        self.leave(seated, others_wait || waited != Waited::Ready);
         waited
     }
 
@@ -175,9 +185,15 @@ impl Engine {
         interrupts: u32,
         seated: Seated,
         blocked: &Blocked,
-        look: &mut LookFn<'_>,
+        call: &mut dyn SetCall,
     ) -> Waited {
         let control = &self.sleep_control;
+        if control.local_events.has_any() {
+            self.turn_once();
+            if self.looks(call, None) {
+                return Waited::Ready;
+            }
+        }
         let mut turns = Turns::for_guest(control.polls.load(Ordering::Relaxed));
         let mut bells = Bells::default();
         let mut spins = control.spins.allow();
@@ -189,14 +205,14 @@ impl Engine {
                     self.turn_once();
                     control.may_have_events()
                 };
-                let spun = spin(turn, || self.looks(look, None));
+                let spun = spin(turn, || self.looks(call, None));
                 control.spins.learn(spun);
                 if spun == Spun::Found {
                     return Waited::Ready;
                 }
             }
             let until = self.background_turn(&mut turns, &mut bells);
-            if control.may_have_events() && self.looks(look, None) {
+            if control.may_have_events() && self.looks(call, None) {
                 return Waited::Ready;
             }
             if self::interrupts() != interrupts || !self.is_alive() || !control.seat.is_held(seated)
@@ -207,7 +223,7 @@ impl Engine {
                 let now = clock::now_ns();
                 if now >= next_look {
                     next_look = now + LOOK_NS;
-                    if self.looks(look, None) {
+                    if self.looks(call, None) {
                         return Waited::Ready;
                     }
                 }
@@ -216,7 +232,7 @@ impl Engine {
             let has_work = || self.shard.lock().channels.have_work() || control.may_have_events();
             let mask = blocked.before();
             let is_done = control.sleep_in_call(&bells, until, has_work, |limit| {
-                self.looks(look, Some(Sleep { limit, mask }))
+                self.looks(call, Some(Sleep { limit, mask }))
             });
             if !control.seat.is_held(seated) {
                 // The background thread has parked meanwhile; this thread has stored RUNNING.
@@ -229,16 +245,37 @@ impl Engine {
         }
     }
 
-    /// Looks once; whether there is what the thread waits for.
-    fn looks(&self, look: &mut LookFn<'_>, sleep: Option<Sleep>) -> bool {
-        self.sleep_control.looks_for_events();
-        let found = look(sleep);
+    /// Looks once, in memory and then at the descriptors; whether there is what the thread waits
+    /// for.
+    fn looks(&self, call: &mut dyn SetCall, sleep: Option<Sleep>) -> bool {
+        let control = &self.sleep_control;
+        let local = &control.local_events;
+        control.looks_for_events();
+        let report = |call: &mut dyn SetCall| {
+            let set = call.set();
+            set.is_some_and(|set| local.report(set, |events, data| call.put(events, data)))
+        };
+        let now = clock::now_ns();
+        let may_skip_the_set = sleep.is_some() || !local.is_look_due(now);
+        if may_skip_the_set && report(call) {
+            return true;
+        }
+        local.looks(now);
+        let found = call.look(sleep);
         if found.is_woken {
-            if let Some(socket) = self.sleep_control.page.socket() {
+            if let Some(socket) = control.page.socket() {
                 socket.take();
             }
         }
-        found.is_done
+        report(call) || found.is_done
+    }
+
+    /// Leaves the seat, for a moment or for good.
+    fn leave(&self, seated: Seated, for_good: bool) {
+        self.sleep_control.seat.leave(seated, for_good);
+        if for_good {
+            self.sleep_control.local_events.end();
+        }
     }
 
     /// One turn of a thread that spins.

@@ -1,12 +1,14 @@
 //! Completion channels and asynchronous events: how the engine notifies the application.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use urdma_abi::spared::Spared;
 use urdma_channel::Signal;
+
+use super::local_events;
+use super::unread::Unread;
 
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +77,17 @@ pub enum Waited {
     Closed,
 }
 
-/// What a thread looks for: events of a set of descriptors.
-pub type LookFn<'a> = dyn FnMut(Option<Sleep>) -> Look + 'a;
+/// A call in which a thread waits for events of a set of descriptors.
+pub trait SetCall {
+    /// The epoll set, if it is one.
+    fn set(&self) -> Option<RawFd>;
+
+    /// Looks for events of the set, and sleeps until there are some.
+    fn look(&mut self, sleep: Option<Sleep>) -> Look;
+
+    /// Adds an event of a member to those that the call returns; false if there is no room.
+    fn put(&mut self, events: u32, data: u64) -> bool;
+}
 
 /// How long to sleep in a call on descriptors, and how.
 #[derive(Clone, Copy, Debug)]
@@ -106,10 +117,10 @@ pub trait Driven: Send + Sync + std::fmt::Debug {
         is_ready: &dyn Fn() -> bool,
     ) -> Waited;
 
-    /// Waits by `look` for events of a set of descriptors. [`Waited::Ready`]: `look` has found
-    /// some; [`Waited::Bystander`]: the thread should sleep and then call [`Driven::has_waited`];
+    /// Waits by `call` for events of a set of descriptors. [`Waited::Ready`]: `call` has some;
+    /// [`Waited::Bystander`]: the thread should sleep and then call [`Driven::has_waited`];
     /// [`Waited::NotDriven`]: it should sleep. `interrupts`: see [`CompletionChannel::wait`].
-    fn drive_set(&self, interrupts: u32, look: &mut LookFn<'_>) -> Waited;
+    fn drive_set(&self, interrupts: u32, call: &mut dyn SetCall) -> Waited;
 
     /// A [`Waited::Bystander`] has slept.
     fn has_waited(&self);
@@ -142,7 +153,7 @@ pub(super) fn events_raised() -> u32 {
 /// events, see `driver.rs`.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    write_end: Spared,
+    unread: Arc<Unread>,
     /// Raised with each event, for a thread that drives the engine while it waits for one.
     pub(super) signal: Signal,
     /// The engine of a queue that uses it.
@@ -156,12 +167,17 @@ impl CompletionChannel {
     /// A channel whose reader gets 8 octets per event; `write_end` must be non-blocking.
     pub fn new(write_end: OwnedFd) -> Arc<Self> {
         Arc::new(Self {
-            write_end: write_end.into(),
+            unread: Unread::new(write_end.into()),
             signal: Signal::default(),
             engine: Mutex::default(),
             armed: AtomicU32::new(0),
             is_closed: AtomicBool::new(false),
         })
+    }
+
+    /// Its events that the application has not read.
+    pub fn unread(&self) -> &Unread {
+        &self.unread
     }
 
     /// Names the engine of a queue that uses it. The first one that is usable stays.
@@ -198,6 +214,7 @@ impl CompletionChannel {
 
     /// The application has closed its end.
     pub fn close(&self) {
+        self.unread.clear();
         self.is_closed.store(true, Ordering::SeqCst);
         self.signal.raise();
     }
@@ -213,10 +230,10 @@ impl CompletionChannel {
 }
 
 impl CompletionSink for CompletionChannel {
-    /// An event that finds the socket full is lost; that takes more unread events than there are
-    /// armed completion queues.
     fn notify(&self, cookie: u64) {
-        send_nowait(&self.write_end, &cookie.to_ne_bytes());
+        if !local_events::keep(&self.unread, cookie) {
+            self.unread.send(cookie);
+        }
         RAISED.fetch_add(1, Ordering::Relaxed);
         self.signal.raise();
     }
@@ -230,22 +247,4 @@ impl CompletionSink for CompletionChannel {
             }
         }
     }
-}
-
-/// Sends a record to a socket; it is lost if the socket is full.
-pub fn send_nowait(socket: &Spared, octets: &[u8]) {
-    // The C library's function is a cancellation point, and this is called from the data path.
-    // SAFETY: the descriptor is open as long as `socket` lives, and `octets` holds the octets that
-    // are sent; no address is named.
-    unsafe {
-        libc::syscall(
-            libc::SYS_sendto,
-            socket.as_raw_fd(),
-            octets.as_ptr(),
-            octets.len(),
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-            std::ptr::null::<libc::sockaddr>(),
-            0,
-        )
-    };
 }

@@ -104,6 +104,7 @@ mod index_table;
 mod introduce;
 mod lanes;
 mod lease;
+mod local_events;
 mod lock;
 mod memory;
 mod messages;
@@ -132,6 +133,7 @@ mod thread;
 mod timer;
 mod transmit;
 mod types;
+mod unread;
 mod watch;
 mod window;
 mod xrc;
@@ -142,10 +144,11 @@ pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr
 pub use driver::{interrupt_waits, interrupts};
 pub use engine::Engine;
 pub use events::{
-    send_nowait, AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, Driven, EventSink, Look,
-    LookFn, Sleep, Waited,
+    AsyncEvent, AsyncKind, CompletionChannel, CompletionSink, Driven, EventSink, Look, SetCall,
+    Sleep, Waited,
 };
 pub use in_process::InProcess;
+pub use local_events::send_local_events;
 pub use mr::MrChange;
 pub use proto_trp::conn::{
     Completion, CompletionOp, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp,
@@ -157,6 +160,7 @@ pub use types::{
     Access, AttachError, EngineError, Gid, GidEntry, Info, LeaseState, Limits, MrKeys, Pd,
     QpAttributes, QpCaps, QpModify, WorkCompletion, LIMITS,
 };
+pub use unread::{send_nowait, Member, Unread};
 pub use urdma_ipc::Personality;
 pub use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};

@@ -10,6 +10,7 @@ use urdma_channel::{Bells, OwnPage, Parked, Seat};
 
 use super::clock;
 use super::events::events_raised;
+use super::local_events::LocalEvents;
 use super::shard::Shard;
 use super::spins::Spins;
 
@@ -45,6 +46,8 @@ pub(super) struct SleepControl {
     pub(super) seat: Seat,
     pub(super) bystanders: Bystanders,
     pub(super) spins: Spins,
+    /// Events that a driver keeps in memory.
+    pub(super) local_events: Arc<LocalEvents>,
     /// Events of completion channels when a thread has last looked for events of a set.
     events_looked_for: AtomicU32,
     /// Polls by applications; written under the engine's lock.
@@ -111,6 +114,7 @@ impl SleepControl {
             seat: Seat::default(),
             bystanders: Bystanders::default(),
             spins: Spins::default(),
+            local_events: Arc::default(),
             events_looked_for: AtomicU32::new(0),
             polls: AtomicU64::new(0),
             wake_at: AtomicU64::new(0),

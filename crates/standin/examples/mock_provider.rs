@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::Mutex;
 
-use urdma_abi::front::{wait, FrontTable, LookFn, FRONT_ABI, FRONT_SIZE};
+use urdma_abi::front::{wait, FrontTable, LookFn, PutFn, FRONT_ABI, FRONT_SIZE};
 
 static CHANNELS: Mutex<Vec<(c_int, c_int)>> = Mutex::new(Vec::new());
 
@@ -22,7 +22,11 @@ static TABLE: FrontTable = FrontTable {
     async_open,
     channel_wait,
     channel_has_read,
+    channel_take,
+    channel_has_received,
+    send_events,
     set_join,
+    set_part,
     set_close,
     set_waker,
     set_wait,
@@ -142,8 +146,20 @@ unsafe extern "C" fn channel_wait(_read_fd: c_int, _interrupts: u32) -> i64 {
 
 unsafe extern "C" fn channel_has_read(_read_fd: c_int) {}
 
-unsafe extern "C" fn set_join(_set_fd: c_int, _read_fd: c_int) {
+unsafe extern "C" fn channel_take(_read_fd: c_int, _event: *mut u64) -> i64 {
+    0
+}
+
+unsafe extern "C" fn channel_has_received(_read_fd: c_int) {}
+
+unsafe extern "C" fn send_events() {}
+
+unsafe extern "C" fn set_join(_set_fd: c_int, _read_fd: c_int, _events: u32, _data: u64) {
     log("set_join");
+}
+
+unsafe extern "C" fn set_part(_set_fd: c_int, _read_fd: c_int) {
+    log("set_part");
 }
 
 unsafe extern "C" fn set_close(_set_fd: c_int) {
@@ -159,6 +175,7 @@ unsafe extern "C" fn set_wait(
     _interrupts: u32,
     call: *mut c_void,
     look: LookFn,
+    _put: PutFn,
 ) -> i64 {
     // SAFETY: the stand-in passes a function with its argument.
     match unsafe { look(call, 0, 0) } {

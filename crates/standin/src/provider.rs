@@ -22,6 +22,15 @@ pub(crate) fn own() -> Option<&'static FrontTable> {
     known().filter(|_| LOADED_IN.load(Ordering::Acquire) == owner::pid())
 }
 
+/// The thread is about to look at descriptors without the provider: events in the provider's memory
+/// are to be in the sockets.
+pub(crate) fn send_events() {
+    if let Some(table) = own() {
+        // SAFETY: no precondition.
+        unsafe { (table.send_events)() };
+    }
+}
+
 /// The provider's table if it is loaded.
 fn known() -> Option<&'static FrontTable> {
     // SAFETY: null or the provider's table, which lives as long as the process.

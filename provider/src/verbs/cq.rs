@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_int;
+use std::os::fd::RawFd;
 use std::ptr::addr_of_mut;
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ use super::errno::VerbsError;
 use super::event::{discard, Unacknowledged, COMPLETION_OCTETS};
 use super::pd::ProtectionDomain;
 use super::{ffi, poll_ex};
-use urdma_engine::{CqConfig, Engine, Notify};
+use crate::front;
+use urdma_engine::{CompletionSink, CqConfig, Engine, Notify};
 
 impl CompletionQueue {
     /// A completion queue in `engine` with at least `depth` entries; its events go to `channel`.
@@ -193,16 +195,10 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
         object.engine.destroy_cq(&object.cq)?;
         if let Some(kernel) = &object.kernel {
             kernel.destroy();
-        } else if let Some(channel) = &object.channel {
-            let own = (cq as u64).to_ne_bytes();
+        } else if object.channel.is_some() {
             // SAFETY: this queue has a channel, and a channel outlives the completion queues that
             // use it.
-            let read_end = unsafe { (*(*cq).channel).fd };
-            discard::<COMPLETION_OCTETS>(
-                read_end,
-                |record| *record == own,
-                |record| channel.notify(event_cookie(record)),
-            );
+            discard_events(cq as u64, unsafe { (*(*cq).channel).fd });
         }
         // SAFETY: libibverbs has initialized the lock, which guards the counter.
         unsafe {
@@ -218,6 +214,22 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     // longer. When the call returns, the engine has no reference to the queue and no event of it is
     // pending.
     ffi::status(|| unsafe { context::destroy(cq, release) })
+}
+
+/// Removes the unread events of a completion queue from the channel.
+fn discard_events(own: u64, read_end: RawFd) {
+    let Some(channel) = front::channel(read_end) else {
+        return;
+    };
+    channel.unread().send_kept();
+    discard::<COMPLETION_OCTETS>(
+        read_end,
+        |record| {
+            channel.unread().has_received();
+            *record == own.to_ne_bytes()
+        },
+        |record| channel.notify(event_cookie(record)),
+    );
 }
 
 /// The address in a completion event.

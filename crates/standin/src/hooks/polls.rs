@@ -27,8 +27,11 @@ unsafe extern "C-unwind" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c
             // SAFETY: the arguments of the caller.
             unsafe { Poll::new(call, list, count).wait(channel, table) }
         }
-        // SAFETY: the arguments of the caller.
-        _ => unsafe { real::poll(list, count, timeout_ms) },
+        found => {
+            found.inspect(|_| provider::send_events());
+            // SAFETY: the arguments of the caller.
+            unsafe { real::poll(list, count, timeout_ms) }
+        }
     }
 }
 
@@ -48,8 +51,11 @@ unsafe extern "C-unwind" fn ppoll(
             // SAFETY: the arguments of the caller.
             unsafe { Poll::new(call, list, count).wait(channel, table) }
         }
-        // SAFETY: the arguments of the caller.
-        _ => unsafe { real::ppoll(list, count, timeout, mask) },
+        (_, found) => {
+            found.inspect(|_| provider::send_events());
+            // SAFETY: the arguments of the caller.
+            unsafe { real::ppoll(list, count, timeout, mask) }
+        }
     }
 }
 

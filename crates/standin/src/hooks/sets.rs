@@ -32,25 +32,32 @@ unsafe extern "C-unwind" fn epoll_ctl(
 ) -> c_int {
     // SAFETY: the arguments of the caller.
     let failed = unsafe { real::epoll_ctl(set, op, fd, event) };
-    if failed == 0 && op == libc::EPOLL_CTL_ADD && fds::is_hit(fd) {
-        join(set, fd);
+    if failed == 0 && fds::is_hit(fd) {
+        // SAFETY: null only where there is no event.
+        let event = unsafe { event.as_ref() }.copied();
+        has_changed(set, fd, event.filter(|_| op != libc::EPOLL_CTL_DEL));
     }
     failed
 }
 
-/// A descriptor was added to a set.
+/// A descriptor was added to a set, is reported otherwise, or was removed.
 #[cold]
-fn join(set: c_int, fd: c_int) {
+fn has_changed(set: c_int, fd: c_int, event: Option<epoll_event>) {
     let _uncancelled = Disabled::new();
     let before = real::errno();
     let is_kind = |fd, kind| fds::find(fd).is_some_and(|found| found.kind == kind && found.is_mine);
-    if is_kind(fd, Kind::Channel) {
-        if let Some(table) = provider::own() {
+    if let Some(table) = provider::own().filter(|_| is_kind(fd, Kind::Channel)) {
+        if !is_kind(set, Kind::Set) {
+            // SAFETY: no precondition; what was known of that descriptor is of another set.
+            unsafe { (table.set_close)(set) };
             // Without room in the table, its waits are as they are.
-            if is_kind(set, Kind::Set) || fds::add(set, Kind::Set, NO_MEMBER) {
-                // SAFETY: two open descriptors, of a channel and a set.
-                unsafe { (table.set_join)(set, fd) };
-            }
+            fds::add(set, Kind::Set, NO_MEMBER);
+        }
+        match event {
+            // SAFETY: two open descriptors, of a channel and a set.
+            Some(event) => unsafe { (table.set_join)(set, fd, event.events, event.u64) },
+            // SAFETY: as above.
+            None => unsafe { (table.set_part)(set, fd) },
         }
     }
     set_errno(before);
@@ -132,12 +139,15 @@ impl SetWait {
     unsafe fn wait(&mut self) -> c_int {
         let before = real::errno();
         let mut waited = wait::NOT_DRIVEN;
+        if self.call.is_look() {
+            provider::send_events();
+        }
         let table = self.table();
         if let Some(table) = table {
             let (set, this) = (self.set, std::ptr::from_mut(self).cast::<c_void>());
             let drive = |interrupts| {
-                // SAFETY: `look` gets this, which outlives the wait.
-                unsafe { (table.set_wait)(set, interrupts, this, look) }
+                // SAFETY: `look` and `put` get this, which outlives the wait.
+                unsafe { (table.set_wait)(set, interrupts, this, look, put) }
             };
             // SAFETY: no value here needs to be dropped.
             waited = unsafe { call::drive(table, drive) };
@@ -234,6 +244,24 @@ unsafe extern "C" fn look(this: *mut c_void, limit_ns: i64, mask: u64) -> c_int 
     let is_done = this.call.result != 0 || (sleep.is_last && !is_woken);
     let woken = if is_woken { looked::WOKEN } else { 0 };
     woken | if is_done { looked::DONE } else { 0 }
+}
+
+/// Adds an event of a member to those that the call returns.
+unsafe extern "C" fn put(this: *mut c_void, events: u32, data: u64) -> c_int {
+    // SAFETY: the provider passes what it got from `wait`.
+    let this = unsafe { &mut *this.cast::<SetWait>() };
+    if !(0..this.max).contains(&this.call.result) {
+        return 0;
+    }
+    let event = epoll_event { events, u64: data };
+    // SAFETY: the caller's array has room for `max` events.
+    unsafe {
+        this.events
+            .offset(this.call.result as isize)
+            .write_unaligned(event)
+    };
+    this.call.result += 1;
+    1
 }
 
 /// # Safety

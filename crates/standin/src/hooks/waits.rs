@@ -42,7 +42,7 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     set_errno(before);
     let Some(table) = channel_table(fd) else {
         // SAFETY: the arguments of the caller.
-        return unsafe { real::read(fd, buf, len) };
+        return unsafe { read_socket(fd, buf, len) };
     };
     loop {
         // SAFETY: no precondition.
@@ -70,7 +70,7 @@ unsafe fn read_event(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
             wait::CLOSED => return 0,
             waited => {
                 // SAFETY: the arguments of the caller.
-                let taken = unsafe { real::read(fd, buf, len) };
+                let taken = unsafe { read_socket(fd, buf, len) };
                 if waited == wait::BYSTANDER {
                     let after = real::errno();
                     // SAFETY: no precondition.
@@ -104,6 +104,10 @@ fn channel_table(fd: c_int) -> Option<&'static FrontTable> {
 /// # Safety
 /// As read(2).
 unsafe fn take_event(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
+    // SAFETY: the caller guarantees it.
+    if let Some(taken) = unsafe { take_from_memory(fd, buf, len) } {
+        return Some(taken);
+    }
     let no_address = std::ptr::null_mut::<c_void>();
     // SAFETY: the buffer of the caller; the sender's address is not asked for.
     let taken = unsafe {
@@ -120,7 +124,51 @@ unsafe fn take_event(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t
     if taken < 0 && real::errno() == libc::EAGAIN {
         return None;
     }
+    note_received(fd, taken > 0);
     ssize_t::try_from(taken).ok()
+}
+
+/// Takes an event that is in the provider's memory.
+///
+/// # Safety
+/// As read(2).
+unsafe fn take_from_memory(fd: c_int, buf: *mut c_void, len: size_t) -> Option<ssize_t> {
+    let table = provider::own()?;
+    let mut event = 0;
+    // SAFETY: a word of this function.
+    let taken = unsafe { (table.channel_take)(fd, &raw mut event) };
+    if taken <= 0 {
+        return None;
+    }
+    let octets = event.to_ne_bytes();
+    let len = len.min(octets.len());
+    // SAFETY: the caller's buffer has room for so many.
+    unsafe { std::ptr::copy_nonoverlapping(octets.as_ptr(), buf.cast(), len) };
+    ssize_t::try_from(len).ok()
+}
+
+/// Sleeps in read(2).
+///
+/// # Safety
+/// As read(2).
+unsafe fn read_socket(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: the caller guarantees it.
+    let taken = unsafe { real::read(fd, buf, len) };
+    note_received(fd, taken > 0);
+    taken
+}
+
+/// Tells the provider that an event was read from the socket, if one was.
+fn note_received(fd: c_int, was_read: bool) {
+    if !was_read {
+        return;
+    }
+    let before = real::errno();
+    if let Some(table) = provider::own() {
+        // SAFETY: no precondition.
+        unsafe { (table.channel_has_received)(fd) };
+    }
+    set_errno(before);
 }
 
 /// A thread that sleeps in a completion channel does not notice a request to cancel it.
