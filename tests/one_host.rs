@@ -134,11 +134,11 @@ fn thread_that_is_cancelled_in_a_call_ends_alone() {
 
 #[test]
 fn message_wakes_the_thread_that_sleeps_and_not_the_background_thread_before_it() {
-    check_on_one_host(&["sleep", "epoll", "poll"]);
+    check_on_one_host(&["sleep", "epoll", "poll", "select"]);
 }
 
 #[test]
-fn wait_on_descriptors_returns_what_epoll_wait_and_poll_return() {
+fn wait_on_descriptors_returns_what_epoll_wait_poll_and_select_return() {
     check_alone("sets");
 }
 

@@ -32,15 +32,17 @@ void leave_server(struct end *e);
 void sleep_client(struct end *e);
 void sleep_server(struct end *e);
 
-/* The same, in epoll_wait and in poll. */
+/* The same, in epoll_wait, in poll and in select. */
 void epoll_client(struct end *e);
 void epoll_server(struct end *e);
 void poll_client(struct end *e);
 void poll_server(struct end *e);
+void select_client(struct end *e);
+void select_server(struct end *e);
 
 /* Signals, other threads and the end of the process while a thread sleeps. */
 void check_sleeps(void);
-/* The same, and other files, while a thread sleeps in epoll_wait or poll. */
+/* The same, and other files, while a thread sleeps in epoll_wait, poll or select. */
 void check_sets(void);
 /* Events that are not read at once, and where they are seen. */
 void check_unread(void);

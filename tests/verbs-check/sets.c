@@ -1,6 +1,6 @@
 /*
- * Threads that sleep in epoll_wait or poll until a completion channel or another file is readable:
- * the call returns what it returns for a file of the kernel.
+ * Threads that sleep in epoll_wait, poll or select until a completion channel or another file is
+ * readable: the call returns what it returns for a file of the kernel.
  */
 #define _GNU_SOURCE
 #include "loopback.h"
@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/select.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,11 +24,13 @@
 #define OTHER 0x1234567800000001ull
 #define CHANNEL 0x1234567800000002ull
 
-/* The set, and a file in it that is not a completion channel; if it polls, a list of both. */
+/*
+ * The set, and a file in it that is not a completion channel; for poll and select, a list of both.
+ */
 struct set {
 	struct end *end;
 	int fd, other;
-	bool polls;
+	enum { EPOLL, POLL, SELECT, CALLS } call;
 };
 
 static long now_ms(void)
@@ -59,6 +62,31 @@ static int64_t poll_once(struct set *s, const struct timespec *timeout, const si
 	return !count ? 0 : list[0].revents ? CHANNEL : OTHER;
 }
 
+static int64_t select_once(struct set *s, const struct timespec *timeout, const sigset_t *mask)
+{
+	int channel = s->end->channel->fd, last = channel > s->other ? channel : s->other, count;
+	struct timeval left = { .tv_usec = timeout ? timeout->tv_nsec / 1000 : 0 }, all = left;
+	fd_set input;
+
+	FD_ZERO(&input);
+	FD_SET(channel, &input);
+	FD_SET(s->other, &input);
+	count = mask ? pselect(last + 1, &input, NULL, NULL, timeout, mask) :
+		       select(last + 1, &input, NULL, NULL, timeout ? &left : NULL);
+	if (count < 0)
+		return -errno;
+	if (count != !!FD_ISSET(channel, &input) + !!FD_ISSET(s->other, &input))
+		fail("select returned %d", count);
+	if (!count && (left.tv_sec || left.tv_usec))
+		fail("select left %ld us of its time", left.tv_usec);
+	if (left.tv_sec || left.tv_usec > all.tv_usec)
+		fail("select left more time than there was");
+	for (int fd = 0; fd < FD_SETSIZE; fd++)
+		if (FD_ISSET(fd, &input) && fd != channel && fd != s->other)
+			fail("select: descriptor %d was not in the set", fd);
+	return !count ? 0 : FD_ISSET(channel, &input) ? CHANNEL : OTHER;
+}
+
 /* One wait; the data of what it returns, 0 for nothing, or a negative errno. */
 static int64_t wait_once(struct set *s, int max, int timeout_ms)
 {
@@ -66,8 +94,10 @@ static int64_t wait_once(struct set *s, int max, int timeout_ms)
 	struct epoll_event events[4];
 	int count;
 
-	if (s->polls)
+	if (s->call == POLL)
 		return poll_once(s, timeout_ms < 0 ? NULL : &timeout, NULL);
+	if (s->call == SELECT)
+		return select_once(s, timeout_ms < 0 ? NULL : &timeout, NULL);
 	count = epoll_wait(s->fd, events, max, timeout_ms);
 
 	if (count < 0)
@@ -107,7 +137,7 @@ static void other_files(struct set *s)
 	if (now_ms() - began < 50)
 		fail("epoll_wait returned after %ld ms of 50", now_ms() - began);
 	expect_wait(s, 4, 0, 0);
-	if (!s->polls)
+	if (s->call == EPOLL)
 		expect_wait(s, 0, 50, -EINVAL);
 	for (int max = 1; max <= 4; max++) {
 		if (pthread_create(&writer, NULL, writes_later, s))
@@ -151,8 +181,10 @@ static void *waits(void *argument)
 	} else {
 		pthread_sigmask(SIG_BLOCK, &w->mask, NULL);
 		sigdelset(&w->mask, SIGUSR1);
-		if (w->set->polls)
+		if (w->set->call == POLL)
 			w->result = poll_once(w->set, NULL, &w->mask);
+		else if (w->set->call == SELECT)
+			w->result = select_once(w->set, NULL, &w->mask);
 		else if (epoll_pwait(w->set->fd, &event, 1, -1, &w->mask) < 0)
 			w->result = -errno;
 	}
@@ -306,8 +338,8 @@ void check_sets(void)
 	s = (struct set){ .end = &end, .fd = epoll_create1(0), .other = eventfd(0, 0) };
 	add(s.fd, s.other, OTHER);
 	add(s.fd, end.channel->fd, CHANNEL);
-	for (int i = 0; i < 6; i++) {
-		s.polls = i % 2;
+	for (int i = 0; i < 2 * CALLS; i++) {
+		s.call = i % CALLS;
 		other_files(&s);
 		events(&s, a, b);
 		signals(&s);
@@ -315,7 +347,7 @@ void check_sets(void)
 		cancelled(&s);
 		leaves_by_a_jump(&s, a, b);
 	}
-	s.polls = false;
+	s.call = EPOLL;
 	/* The set without the channel, and another one with it. */
 	if (epoll_ctl(s.fd, EPOLL_CTL_DEL, end.channel->fd, NULL))
 		fail("epoll_ctl: %s", strerror(errno));

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -74,7 +75,7 @@ static void use_set(struct end *e)
 		fail("epoll_ctl: %s", strerror(errno));
 }
 
-static bool polls;
+static bool polls, selects;
 
 static int take_event(struct end *e)
 {
@@ -87,6 +88,14 @@ static int take_event(struct end *e)
 		return errno;
 	if (polls && poll(&channel, 1, -1) != 1)
 		return errno;
+	if (selects) {
+		fd_set input;
+
+		FD_ZERO(&input);
+		FD_SET(channel.fd, &input);
+		if (select(channel.fd + 1, &input, NULL, NULL, NULL) != 1)
+			return errno;
+	}
 	if (ibv_get_cq_event(e->channel, &cq, &context))
 		return errno;
 	ibv_ack_cq_events(cq, 1);
@@ -193,6 +202,18 @@ void poll_client(struct end *e)
 void poll_server(struct end *e)
 {
 	polls = true;
+	sleep_server(e);
+}
+
+void select_client(struct end *e)
+{
+	selects = true;
+	sleep_client(e);
+}
+
+void select_server(struct end *e)
+{
+	selects = true;
 	sleep_server(e);
 }
 

@@ -145,6 +145,14 @@ real! {
         waiting: *mut libc::pollfd, count: libc::nfds_t, timeout: *const libc::timespec,
         mask: *const libc::sigset_t, size: size_t
     ) -> c_int, -1;
+    select(
+        count: c_int, read: *mut libc::fd_set, write: *mut libc::fd_set,
+        except: *mut libc::fd_set, timeout: *mut libc::timeval
+    ) -> c_int, -1;
+    pselect(
+        count: c_int, read: *mut libc::fd_set, write: *mut libc::fd_set,
+        except: *mut libc::fd_set, timeout: *const libc::timespec, mask: *const libc::sigset_t
+    ) -> c_int, -1;
     read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t, -1;
     write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t, -1;
     writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> ssize_t, -1;

@@ -1,18 +1,14 @@
-//! poll and ppoll on completion channels: the provider makes progress in the thread that waits. Its
-//! descriptor by which other processes wake that thread is one more entry of the list, in a copy of
-//! it. Longer lists than [`ENTRIES`] are passed on.
+//! poll and ppoll on completion channels: see `lists.rs`. Longer lists than [`ENTRIES`] are passed
+//! on.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr::{from_mut, null_mut};
 
 use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
 
-use super::call::{self, Call};
-use crate::fds::{self, Kind};
-use crate::provider;
-use crate::real;
-use urdma_abi::cancel::Disabled;
-use urdma_abi::front::{look as looked, FrontTable};
+use super::call::{self, Call, Sleep};
+use super::lists::{self, List, Source};
+use crate::{provider, real};
 
 /// Entries of a list that is copied.
 const ENTRIES: usize = 64;
@@ -20,12 +16,12 @@ const ENTRIES: usize = 64;
 #[cfg_attr(not(test), no_mangle)]
 unsafe extern "C-unwind" fn poll(list: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
     // SAFETY: the arguments of the caller.
-    match unsafe { channel_in(list, count) } {
-        Some((channel, table)) if timeout_ms != 0 => {
+    match unsafe { source_in(list, count) } {
+        Some(source) if timeout_ms != 0 => {
             let limit_ns = i64::from(timeout_ms).saturating_mul(call::NS_PER_MS);
             let call = Call::new(limit_ns, std::ptr::null());
             // SAFETY: the arguments of the caller.
-            unsafe { Poll::new(call, list, count).wait(channel, table) }
+            unsafe { lists::wait_for(Poll::new(call, list, count), source) }
         }
         found => {
             found.inspect(|_| provider::send_events());
@@ -45,11 +41,11 @@ unsafe extern "C-unwind" fn ppoll(
     // SAFETY: null or the caller's timeout.
     let limit_ns = call::limit_of(unsafe { timeout.as_ref() });
     // SAFETY: the arguments of the caller.
-    match (limit_ns, unsafe { channel_in(list, count) }) {
-        (Some(limit_ns), Some((channel, table))) if limit_ns != 0 => {
+    match (limit_ns, unsafe { source_in(list, count) }) {
+        (Some(limit_ns), Some(source)) if limit_ns != 0 => {
             let call = Call::new(limit_ns, mask);
             // SAFETY: the arguments of the caller.
-            unsafe { Poll::new(call, list, count).wait(channel, table) }
+            unsafe { lists::wait_for(Poll::new(call, list, count), source) }
         }
         (_, found) => {
             found.inspect(|_| provider::send_events());
@@ -96,11 +92,11 @@ fn is_within(count: nfds_t, octets: size_t) -> bool {
     usize::try_from(count).is_ok_and(|count| count <= octets / size_of::<pollfd>())
 }
 
-/// A completion channel of this process in a list, and the provider's table.
+/// A file whose events the provider raises in a list.
 ///
 /// # Safety
 /// As poll(2).
-unsafe fn channel_in(list: *const pollfd, count: nfds_t) -> Option<(c_int, &'static FrontTable)> {
+unsafe fn source_in(list: *const pollfd, count: nfds_t) -> Option<Source> {
     let count = usize::try_from(count)
         .ok()
         .filter(|count| *count < ENTRIES)?;
@@ -109,24 +105,12 @@ unsafe fn channel_in(list: *const pollfd, count: nfds_t) -> Option<(c_int, &'sta
     }
     // SAFETY: the caller guarantees it.
     let entries = unsafe { std::slice::from_raw_parts(list, count) };
-    let is_awaited = |entry: &&pollfd| entry.events & libc::POLLIN != 0 && fds::is_hit(entry.fd);
-    entries
-        .iter()
-        .filter(is_awaited)
-        .find_map(|entry| known(entry.fd))
+    let is_awaited = |entry: &&pollfd| entry.events & libc::POLLIN != 0;
+    lists::source_among(entries.iter().filter(is_awaited).map(|entry| entry.fd))
 }
 
-#[cold]
-fn known(fd: c_int) -> Option<(c_int, &'static FrontTable)> {
-    let _uncancelled = Disabled::new();
-    let before = real::errno();
-    let found = fds::find(fd).filter(|found| found.kind == Kind::Channel && found.is_mine);
-    real::set_errno(before);
-    Some((fd, found.and_then(|_| provider::own())?))
-}
-
-/// A call of poll. It has nothing to drop, since the thread may be cancelled in it.
-struct Poll {
+/// A call of poll.
+pub(super) struct Poll {
     call: Call,
     list: *mut pollfd,
     count: usize,
@@ -153,84 +137,46 @@ impl Poll {
             copy,
         }
     }
+}
 
-    /// # Safety
-    /// As poll(2).
-    #[cold]
-    unsafe fn wait(&mut self, channel: c_int, table: &FrontTable) -> c_int {
-        let before = real::errno();
-        // SAFETY: no precondition.
-        let waker = unsafe { (table.channel_waker)(channel) };
-        if let Ok(waker @ 0..) = c_int::try_from(waker) {
-            self.copy[self.count].fd = waker;
-            self.copy[self.count].events = libc::POLLIN;
-            let this = from_mut(self).cast::<c_void>();
-            let drive = |interrupts| {
-                // SAFETY: `look` gets this, which outlives the wait.
-                unsafe { (table.channel_poll)(channel, interrupts, this, look) }
-            };
-            // SAFETY: no value here needs to be dropped.
-            let waited = unsafe { call::drive(table, drive) };
-            if waited != urdma_abi::front::wait::READY {
-                // SAFETY: the arguments of the caller.
-                unsafe { self.sleep() };
-            }
-            call::has_waited(table, waited);
-        } else {
-            // SAFETY: the arguments of the caller.
-            unsafe { self.sleep() };
-        }
-        self.call.end(before)
+impl List for Poll {
+    fn call(&mut self) -> &mut Call {
+        &mut self.call
     }
 
-    /// Sleeps as poll does, without the provider's help.
-    ///
-    /// # Safety
-    /// As poll(2).
-    unsafe fn sleep(&mut self) {
+    fn add(&mut self, waker: c_int) -> bool {
+        self.copy[self.count].fd = waker;
+        self.copy[self.count].events = libc::POLLIN;
+        true
+    }
+
+    unsafe fn look(&mut self, sleep: &Sleep) -> libc::c_long {
+        let (list, count) = (self.copy.as_mut_ptr(), self.count + 1);
+        // The system call changes it.
+        let mut time = sleep.time;
+        let time = time.as_mut().map_or(null_mut(), from_mut);
+        let (mask, octets) = (sleep.mask, call::MASK_OCTETS);
+        // SAFETY: a list of this length, a time and a mask of this size.
+        unsafe { libc::syscall(libc::SYS_ppoll, list, count, time, mask, octets) }
+    }
+
+    fn take_waker(&mut self) -> bool {
+        self.copy[self.count].revents != 0
+    }
+
+    unsafe fn store(&mut self) {
+        // SAFETY: the list of the caller.
+        let list = unsafe { std::slice::from_raw_parts_mut(self.list, self.count) };
+        for (entry, copy) in list.iter_mut().zip(&self.copy) {
+            entry.revents = copy.revents;
+        }
+    }
+
+    unsafe fn sleep(&mut self) -> c_int {
         let time = self.call.left();
         let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let (list, count) = (self.list, self.count as nfds_t);
         // SAFETY: the caller guarantees it.
-        let result = unsafe { real::ppoll(list, count, time, self.call.mask) };
-        self.call.note(result);
+        unsafe { real::ppoll(list, count, time, self.call.mask) }
     }
-}
-
-/// Looks for events, and sleeps until there are some. The C library's function would be a
-/// cancellation point.
-unsafe extern "C" fn look(this: *mut c_void, limit_ns: i64, mask: u64) -> c_int {
-    // SAFETY: the provider passes what it got from `wait`.
-    let this = unsafe { &mut *this.cast::<Poll>() };
-    let sleep = this.call.sleep(limit_ns, &mask);
-    let (list, count) = (this.copy.as_mut_ptr(), this.count + 1);
-    // SAFETY: a list of this length, a time and a mask of this size.
-    let result = unsafe {
-        // The system call changes it.
-        let mut time = sleep.time;
-        let time = time.as_mut().map_or(null_mut(), from_mut);
-        libc::syscall(
-            libc::SYS_ppoll,
-            list,
-            count,
-            time,
-            sleep.mask,
-            call::MASK_OCTETS,
-        )
-    };
-    this.call.note(c_int::try_from(result).unwrap_or(-1));
-    let is_woken = this.call.result > 0 && this.copy[this.count].revents != 0;
-    if is_woken {
-        this.call.result -= 1;
-    }
-    let is_done = this.call.result != 0 || (sleep.is_last && !is_woken);
-    if is_done && this.call.result >= 0 {
-        // SAFETY: the list of the caller.
-        let list = unsafe { std::slice::from_raw_parts_mut(this.list, this.count) };
-        for (entry, copy) in list.iter_mut().zip(&this.copy) {
-            entry.revents = copy.revents;
-        }
-    }
-    let woken = if is_woken { looked::WOKEN } else { 0 };
-    woken | if is_done { looked::DONE } else { 0 }
 }
