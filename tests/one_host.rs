@@ -138,6 +138,11 @@ fn message_wakes_the_thread_that_sleeps_and_not_the_background_thread_before_it(
 }
 
 #[test]
+fn message_of_connection_management_wakes_the_thread_that_sleeps_alone() {
+    check_alone("connects");
+}
+
+#[test]
 fn wait_on_descriptors_returns_what_epoll_wait_poll_and_select_return() {
     check_alone("sets");
 }

@@ -35,12 +35,15 @@ static TABLE: FrontTable = FrontTable {
     send_events,
     set_join,
     set_part,
+    set_join_cm,
     set_close,
     set_waker,
     set_wait,
     set_was_woken,
     channel_waker,
     channel_poll,
+    cm_waker,
+    cm_poll,
     has_waited,
     interrupts,
     interrupt,
@@ -60,26 +63,41 @@ pub(crate) fn channel(read_fd: c_int) -> Option<Arc<CompletionChannel>> {
     channels().as_ref()?.get(&read_fd).cloned()
 }
 
-/// Completion channels by the epoll set of the application to which they were added.
-type Sets = HashMap<c_int, Vec<Weak<CompletionChannel>>>;
+/// What an epoll set of the application has of ours.
+#[derive(Default)]
+struct Set {
+    channels: Vec<Weak<CompletionChannel>>,
+    /// The handles of files of rdma_cm that were added.
+    cm_files: Vec<i64>,
+}
 
-static SETS: Mutex<Option<Sets>> = Mutex::new(None);
+/// Sets by their descriptors.
+static SETS: Mutex<Option<HashMap<c_int, Set>>> = Mutex::new(None);
 
-fn sets() -> MutexGuard<'static, Option<Sets>> {
+fn sets() -> MutexGuard<'static, Option<HashMap<c_int, Set>>> {
     SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The engine of a channel of a set.
-fn engine_of_set(set_fd: c_int) -> Option<Arc<dyn Driven>> {
+/// The engine of a channel of a set, or of a file of rdma_cm if there is no channel; and whether
+/// there is one.
+fn engine_of_set(set: c_int) -> (Option<Arc<dyn Driven>>, bool) {
     let mut sets = sets();
-    let channels = sets.as_mut()?.get_mut(&set_fd)?;
-    while let Some(first) = channels.first() {
+    let Some(set) = sets.as_mut().and_then(|sets| sets.get_mut(&set)) else {
+        return (None, false);
+    };
+    while let Some(first) = set.channels.first() {
         match first.upgrade() {
-            Some(channel) => return channel.engine(),
-            None => channels.swap_remove(0),
+            Some(channel) => return (channel.engine(), true),
+            None => set.channels.swap_remove(0),
         };
     }
-    None
+    let engine = set.cm_files.iter().find_map(|handle| engine_of_cm(*handle));
+    (engine, false)
+}
+
+fn engine_of_cm(handle: i64) -> Option<Arc<dyn Driven>> {
+    let engine = cm_files().get(&handle)?.engine.upgrade()?;
+    Some(engine)
 }
 
 fn engine_of_channel(read_fd: c_int) -> Option<Arc<dyn Driven>> {
@@ -135,6 +153,7 @@ static CM_ENGINE: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
 /// has lost its urdmad.
 #[derive(Clone)]
 struct CmFile {
+    engine: Weak<Engine>,
     ucma: Arc<Ucma>,
     handle: FileHandle,
 }
@@ -198,23 +217,28 @@ fn answer(call: impl FnOnce() -> Result<i64, Errno>) -> i64 {
     }
 }
 
-fn ucma() -> Result<Arc<Ucma>, Errno> {
+fn cm_engine() -> Result<Arc<Engine>, Errno> {
     let mut cached = CM_ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
     let engine = match cached.upgrade().filter(|engine| engine.is_usable()) {
         Some(engine) => engine,
         None => attach()?,
     };
     *cached = Arc::downgrade(&engine);
-    engine.ucma().cloned().map_err(|error| error.errno())
+    Ok(engine)
 }
 
 unsafe extern "C" fn cm_open(event_fd: c_int) -> i64 {
     static NEXT: AtomicI64 = AtomicI64::new(0);
     answer(|| {
-        let ucma = ucma()?;
-        let handle = ucma.open(event_fd)?;
+        let engine = cm_engine()?;
+        let ucma = Arc::clone(engine.ucma().map_err(|error| error.errno())?);
+        let file = CmFile {
+            handle: ucma.open(event_fd)?,
+            engine: Arc::downgrade(&engine),
+            ucma,
+        };
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        cm_files().insert(number, CmFile { ucma, handle });
+        cm_files().insert(number, file);
         Ok(number)
     })
 }
@@ -353,7 +377,8 @@ unsafe extern "C" fn set_join(set: c_int, read_fd: c_int, events: u32, data: u64
     answer(|| {
         if let Some(channel) = channel(read_fd) {
             let mut sets = sets();
-            let channels = sets.get_or_insert_default().entry(set).or_default();
+            let known = sets.get_or_insert_default().entry(set).or_default();
+            let channels = &mut known.channels;
             let (this, is_open) = (Arc::downgrade(&channel), |other: &Weak<_>| {
                 other.strong_count() > 0
             });
@@ -369,8 +394,10 @@ unsafe extern "C" fn set_part(set: c_int, read_fd: c_int) {
     answer(|| {
         if let Some(channel) = channel(read_fd) {
             let mut sets = sets();
-            if let Some(channels) = sets.as_mut().and_then(|sets| sets.get_mut(&set)) {
-                channels.retain(|other| !other.ptr_eq(&Arc::downgrade(&channel)));
+            if let Some(known) = sets.as_mut().and_then(|sets| sets.get_mut(&set)) {
+                known
+                    .channels
+                    .retain(|other| !other.ptr_eq(&Arc::downgrade(&channel)));
             }
             channel.unread().part(set);
         }
@@ -378,10 +405,21 @@ unsafe extern "C" fn set_part(set: c_int, read_fd: c_int) {
     });
 }
 
+unsafe extern "C" fn set_join_cm(set: c_int, handle: i64) {
+    answer(|| {
+        let mut sets = sets();
+        let known = sets.get_or_insert_default().entry(set).or_default();
+        known.cm_files.retain(|other| *other != handle);
+        known.cm_files.push(handle);
+        Ok(0)
+    });
+}
+
 unsafe extern "C" fn set_close(set: c_int) {
     answer(|| {
-        let channels = sets().as_mut().and_then(|sets| sets.remove(&set));
-        let open = channels.iter().flatten().filter_map(Weak::upgrade);
+        let known = sets().as_mut().and_then(|sets| sets.remove(&set));
+        let channels = known.iter().flat_map(|known| &known.channels);
+        let open = channels.filter_map(Weak::upgrade);
         open.for_each(|channel| channel.unread().part(set));
         Ok(0)
     });
@@ -396,7 +434,7 @@ fn waker(engine: Option<Arc<dyn Driven>>) -> i64 {
 }
 
 unsafe extern "C" fn set_waker(set_fd: c_int) -> i64 {
-    waker(engine_of_set(set_fd))
+    waker(engine_of_set(set_fd).0)
 }
 
 unsafe extern "C" fn channel_waker(read_fd: c_int) -> i64 {
@@ -405,7 +443,7 @@ unsafe extern "C" fn channel_waker(read_fd: c_int) -> i64 {
 
 unsafe extern "C" fn set_was_woken(set_fd: c_int) {
     answer(|| {
-        if let Some(engine) = engine_of_set(set_fd) {
+        if let Some(engine) = engine_of_set(set_fd).0 {
             engine.was_woken();
         }
         Ok(0)
@@ -419,12 +457,14 @@ unsafe extern "C" fn set_wait(
     look: LookFn,
     put: PutFn,
 ) -> i64 {
+    let (engine, has_channel) = engine_of_set(set);
     let call = Caller {
         call,
         look,
         set: Some((set, put)),
+        has_channel,
     };
-    drive(engine_of_set(set), interrupts, call)
+    drive(engine, interrupts, call)
 }
 
 unsafe extern "C" fn channel_poll(
@@ -433,9 +473,27 @@ unsafe extern "C" fn channel_poll(
     call: *mut c_void,
     look: LookFn,
 ) -> i64 {
-    let set = None;
-    let call = Caller { call, look, set };
+    let call = Caller {
+        call,
+        look,
+        set: None,
+        has_channel: true,
+    };
     drive(engine_of_channel(read_fd), interrupts, call)
+}
+
+unsafe extern "C" fn cm_waker(handle: i64) -> i64 {
+    waker(engine_of_cm(handle))
+}
+
+unsafe extern "C" fn cm_poll(handle: i64, interrupts: u32, call: *mut c_void, look: LookFn) -> i64 {
+    let call = Caller {
+        call,
+        look,
+        set: None,
+        has_channel: false,
+    };
+    drive(engine_of_cm(handle), interrupts, call)
 }
 
 /// A call of the stand-in, which guarantees that the functions may be called with `call`.
@@ -444,11 +502,16 @@ struct Caller {
     look: LookFn,
     /// The epoll set, if it is one.
     set: Option<(RawFd, PutFn)>,
+    has_channel: bool,
 }
 
 impl SetCall for Caller {
     fn set(&self) -> Option<RawFd> {
         self.set.map(|(set, _)| set)
+    }
+
+    fn has_channel(&self) -> bool {
+        self.has_channel
     }
 
     fn look(&mut self, sleep: Option<Sleep>) -> Look {
@@ -506,9 +569,15 @@ unsafe extern "C" fn interrupt() {
             .cloned()
             .collect();
         urdma_engine::interrupt_waits(open.iter().map(Arc::as_ref));
-        for engine in open.iter().filter_map(|channel| channel.engine()) {
-            engine.interrupt();
-        }
+        let of_channels = open.iter().filter_map(|channel| channel.engine());
+        let of_cm: Vec<_> = cm_files()
+            .values()
+            .map(|file| file.engine.clone())
+            .collect();
+        let of_cm = of_cm.iter().filter_map(Weak::upgrade);
+        of_channels
+            .chain(of_cm.map(|engine| engine as Arc<dyn Driven>))
+            .for_each(|engine| engine.interrupt());
         Ok(0)
     });
 }

@@ -21,6 +21,7 @@ static const struct {
 	void (*check)(void);
 } alone[] = {
 	{ "limits", check_limits }, { "datagram", check_datagram }, { "cm", check_cm },
+	{ "connects", check_connects },
 	{ "departures", check_departures },
 	{ "events", check_events },
 	{ "requests", check_requests },

@@ -44,6 +44,8 @@ void select_server(struct end *e);
 void check_sleeps(void);
 /* The same, and other files, while a thread sleeps in epoll_wait, poll or select. */
 void check_sets(void);
+/* Connections one after the other between two processes that sleep meanwhile. */
+void check_connects(void);
 /* Events that are not read at once, and where they are seen. */
 void check_unread(void);
 

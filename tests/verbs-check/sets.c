@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "loopback.h"
 #include "scenarios.h"
+#include "switches.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,6 @@
 #include <sys/eventfd.h>
 #include <sys/select.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define OTHER 0x1234567800000001ull
@@ -32,14 +32,6 @@ struct set {
 	int fd, other;
 	enum { EPOLL, POLL, SELECT, CALLS } call;
 };
-
-static long now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static void add(int set, int fd, uint64_t data)
 {

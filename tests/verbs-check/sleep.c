@@ -5,8 +5,8 @@
 #define _GNU_SOURCE
 #include "loopback.h"
 #include "scenarios.h"
+#include "switches.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -23,39 +23,6 @@
 
 #define ROUND_TRIPS 3000
 #define MESSAGE 64
-
-/* Voluntary context switches of the threads with which urdma makes progress. */
-static long switches(void)
-{
-	DIR *tasks = opendir("/proc/self/task");
-	long sum = 0, value;
-	char path[300], line[128];
-
-	for (struct dirent *task; (task = readdir(tasks));) {
-		bool is_engine = false;
-		FILE *status;
-
-		snprintf(path, sizeof(path), "/proc/self/task/%s/status", task->d_name);
-		status = fopen(path, "r");
-		while (status && fgets(line, sizeof(line), status)) {
-			is_engine |= !strcmp(line, "Name:\turdma-engine\n");
-			if (is_engine && sscanf(line, "voluntary_ctxt_switches: %ld", &value) == 1)
-				sum += value;
-		}
-		if (status)
-			fclose(status);
-	}
-	closedir(tasks);
-	return sum;
-}
-
-static long now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static void arm(struct end *e)
 {
@@ -144,7 +111,7 @@ static void exchange(struct end *e, bool begins)
 	receive(e);
 	arm(e);
 	end_meet(e);
-	before = switches();
+	before = engine_switches();
 	began = now_ms();
 	for (int i = 0; i < ROUND_TRIPS; i++) {
 		struct ibv_wc wc;
@@ -158,7 +125,7 @@ static void exchange(struct end *e, bool begins)
 		if (!begins)
 			send_message(e);
 	}
-	before = switches() - before;
+	before = engine_switches() - before;
 	began = now_ms() - began;
 	if (before > 2 * began + ROUND_TRIPS / 10)
 		fail("the background thread slept %ld times in %ld ms", before, began);

@@ -103,6 +103,8 @@ pub struct FrontTable {
     pub set_join: unsafe extern "C" fn(set_fd: c_int, read_fd: c_int, events: u32, data: u64),
     /// The completion channel was removed from the epoll set.
     pub set_part: unsafe extern "C" fn(set_fd: c_int, read_fd: c_int),
+    /// The rdma_cm file with this handle was added to the epoll set.
+    pub set_join_cm: unsafe extern "C" fn(set_fd: c_int, handle: i64),
     /// The epoll set was closed.
     pub set_close: unsafe extern "C" fn(set_fd: c_int),
     /// The descriptor that is to be in the epoll set when `set_wait` is called; negative if the set
@@ -129,6 +131,11 @@ pub struct FrontTable {
         call: *mut c_void,
         look: LookFn,
     ) -> i64,
+    /// As `set_waker`, of a list of descriptors with the rdma_cm file with this handle.
+    pub cm_waker: unsafe extern "C" fn(handle: i64) -> i64,
+    /// As `set_wait`, on a list of descriptors with the rdma_cm file with this handle.
+    pub cm_poll:
+        unsafe extern "C" fn(handle: i64, interrupts: u32, call: *mut c_void, look: LookFn) -> i64,
     /// The thread has slept after [`wait::BYSTANDER`] of `set_wait` or `channel_poll`.
     pub has_waited: unsafe extern "C" fn(),
     /// How often `interrupt` was called.

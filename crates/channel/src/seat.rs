@@ -50,8 +50,6 @@ pub struct Seat {
     word: AtomicU32,
     /// The background thread sleeps without a limit until the seat changes.
     is_unbounded: AtomicU32,
-    /// Times that the background thread was called to do what only it does.
-    calls: AtomicU32,
 }
 
 impl Default for Seat {
@@ -59,7 +57,6 @@ impl Default for Seat {
         Self {
             word: AtomicU32::new(BACKGROUND),
             is_unbounded: AtomicU32::new(0),
-            calls: AtomicU32::new(0),
         }
     }
 }
@@ -74,7 +71,7 @@ pub struct Seated(u32);
 pub enum Watched {
     /// The background thread drives.
     Mine,
-    /// Another thread drives or may soon; the seat has changed, or the thread was called.
+    /// Another thread drives or may soon; the seat has changed.
     Changed,
     /// Another thread sits and has not moved in the time given.
     Still,
@@ -173,18 +170,6 @@ impl Seat {
         }
     }
 
-    /// Calls the background thread to do what only it does.
-    pub fn call(&self) {
-        self.calls.fetch_add(1, Ordering::SeqCst);
-        futex::wake(&self.calls);
-    }
-
-    /// How often the background thread was called; to be read before it looks for what it was
-    /// called for.
-    pub fn calls(&self) -> u32 {
-        self.calls.load(Ordering::SeqCst)
-    }
-
     /// Whether the background thread drives and is not asked to make room.
     #[inline]
     pub fn is_background(&self) -> bool {
@@ -193,8 +178,8 @@ impl Seat {
 
     /// One step of the background thread, between two turns: gives the seat to a thread that has
     /// requested it, and sleeps while another thread has it: at most `away_max` while that thread
-    /// may have left, and `still_max` while it sits, unless it was called since it read `calls`.
-    pub fn watch(&self, calls: u32, away_max: Duration, still_max: Option<Duration>) -> Watched {
+    /// may have left, and `still_max`, which is longer, while it sits.
+    pub fn watch(&self, away_max: Duration, still_max: Duration) -> Watched {
         let word = self.word.load(Ordering::SeqCst);
         match word & STATE {
             BACKGROUND => Watched::Mine,
@@ -205,14 +190,13 @@ impl Seat {
                 Watched::Changed
             }
             state => {
-                let limit = still_max.map_or(away_max, |still_max| still_max.min(away_max));
-                if self.has_moved(word, calls, Some(limit)) {
+                if self.has_moved(word, away_max) {
                     return Watched::Changed;
                 }
                 if state == SITTING {
-                    return self.watch_sitter(word, calls, still_max);
+                    return self.watch_sitter(word, still_max);
                 }
-                if limit == away_max && self.change(word, with(word, BACKGROUND)) {
+                if self.change(word, with(word, BACKGROUND)) {
                     return Watched::Mine;
                 }
                 Watched::Changed
@@ -220,11 +204,10 @@ impl Seat {
         }
     }
 
-    fn watch_sitter(&self, word: u32, calls: u32, still_max: Option<Duration>) -> Watched {
+    fn watch_sitter(&self, word: u32, still_max: Duration) -> Watched {
         self.is_unbounded.store(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let has_moved =
-            self.word.load(Ordering::SeqCst) != word || self.has_moved(word, calls, still_max);
+        let has_moved = self.word.load(Ordering::SeqCst) != word || self.has_moved(word, still_max);
         self.is_unbounded.store(0, Ordering::SeqCst);
         if has_moved {
             Watched::Changed
@@ -233,14 +216,12 @@ impl Seat {
         }
     }
 
-    /// Sleeps until the seat differs from `word` and the driver says so, until a call, or for a
-    /// time; returns whether one of the first two is the case.
-    fn has_moved(&self, word: u32, calls: u32, limit: Option<Duration>) -> bool {
-        let words = [
-            Waiter::new(&self.word, word),
-            Waiter::new(&self.calls, calls),
-        ];
-        futex::wait(&words, limit) != Ended::Timeout || self.word.load(Ordering::SeqCst) != word
+    /// Sleeps until the seat differs from `word` and the driver says so, for a time; returns
+    /// whether it differs.
+    fn has_moved(&self, word: u32, limit: Duration) -> bool {
+        let words = [Waiter::new(&self.word, word)];
+        let has_ended = futex::wait(&words, Some(limit)) != Ended::Timeout;
+        has_ended || self.word.load(Ordering::SeqCst) != word
     }
 
     /// Takes the seat from a driver that has not moved for long although messages wait: a handler
@@ -286,7 +267,7 @@ mod tests {
         let seat = Seat::default();
         assert!(sit(&seat).is_none());
         assert!(!seat.is_requested());
-        assert_eq!(seat.watch(0, LONG, None), Watched::Mine);
+        assert_eq!(seat.watch(LONG, LONG), Watched::Mine);
     }
 
     #[test]
@@ -305,7 +286,7 @@ mod tests {
         while !seat.is_requested() {
             thread::yield_now();
         }
-        assert_eq!(seat.watch(0, LONG, None), Watched::Changed);
+        assert_eq!(seat.watch(LONG, LONG), Watched::Changed);
         let seated = sits.join().unwrap().unwrap();
         assert!(seat.is_held(seated));
         assert!(sit(&seat).is_none(), "the seat is taken");
@@ -318,7 +299,7 @@ mod tests {
         seat.leave(seated, false);
         seat.touch();
         assert!(seat.is_away());
-        assert_eq!(seat.watch(0, SHORT, None), Watched::Mine);
+        assert_eq!(seat.watch(SHORT, LONG), Watched::Mine);
         assert!(!seat.is_away());
     }
 
@@ -327,20 +308,17 @@ mod tests {
         let seat = Arc::new(away());
         let seated = sit(&seat).unwrap();
         let other = Arc::clone(&seat);
-        let background =
-            thread::spawn(move || while other.watch(0, LONG, None) != Watched::Mine {});
+        let background = thread::spawn(move || while other.watch(LONG, LONG) != Watched::Mine {});
         seat.leave(seated, true);
         background.join().unwrap();
     }
 
     #[test]
-    fn call_ends_the_sleep_of_the_background_thread() {
+    fn driver_that_sits_and_does_not_move_keeps_the_seat() {
         let seat = away();
-        let _seated = sit(&seat).unwrap();
-        let calls = seat.calls();
-        seat.call();
-        assert_eq!(seat.watch(calls, LONG, None), Watched::Changed);
-        assert_eq!(seat.watch(seat.calls(), SHORT, Some(SHORT)), Watched::Still);
+        let seated = sit(&seat).unwrap();
+        assert_eq!(seat.watch(SHORT, SHORT), Watched::Still);
+        assert!(seat.is_held(seated));
     }
 
     #[test]
@@ -350,13 +328,13 @@ mod tests {
         seat.seize(&page);
         assert!(!seat.is_held(seated));
         seat.leave(seated, false);
-        assert_eq!(seat.watch(0, LONG, None), Watched::Mine);
+        assert_eq!(seat.watch(LONG, LONG), Watched::Mine);
     }
 
     #[test]
     fn thread_that_needs_progress_recalls_the_background_thread() {
         let seat = away();
         seat.recall();
-        assert_eq!(seat.watch(0, LONG, None), Watched::Mine);
+        assert_eq!(seat.watch(LONG, LONG), Watched::Mine);
     }
 }

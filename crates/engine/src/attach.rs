@@ -273,6 +273,7 @@ pub(super) fn start(
         lanes: lanes.map_or_else(|| Lanes::new(myself.clone()), Arc::clone),
         sinks: Mutex::new(Vec::new()),
         ucma: OnceLock::new(),
+        delivery: Mutex::default(),
         background: OnceLock::new(),
         xrc_domains: Mutex::default(),
         memberships: Mutex::default(),

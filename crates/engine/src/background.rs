@@ -43,13 +43,14 @@
 //! (`SleepControl::wake_if_due`).
 
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use urdma_channel::{Bells, Watched};
 
 use super::clock;
 use super::engine::Engine;
+use super::events::note_event;
 use super::note::Note;
 use super::progress::BURST;
 use super::sleep_control::{FOREVER, MODE_DOORBELL, MODE_POLL, NAP_MAX_NS};
@@ -216,17 +217,15 @@ impl Engine {
         }
     }
 
-    /// Leaves the turns to a thread of the application that wants to make them, and does meanwhile
-    /// what is left to this thread. Returns when this thread is to make turns again.
+    /// Leaves the turns to a thread of the application that wants to make them. Returns when this
+    /// thread is to make turns again.
     fn give_way(&self) {
         let seat = &self.sleep_control.seat;
         let mut look = LOOK_NS.0;
         let mut has_waited = false;
         while !seat.is_background() {
-            let calls = seat.calls();
-            let cm = self.do_chores().saturating_sub(clock::now_ns());
-            let still_max = Duration::from_nanos(cm.min(look));
-            match seat.watch(calls, Duration::from_nanos(NAP_MAX_NS), Some(still_max)) {
+            let [away_max, still_max] = [NAP_MAX_NS, look].map(Duration::from_nanos);
+            match seat.watch(away_max, still_max) {
                 Watched::Mine => break,
                 Watched::Changed => (look, has_waited) = (LOOK_NS.0, false),
                 Watched::Still => {
@@ -240,16 +239,6 @@ impl Engine {
             }
         }
         self.sleep_control.local_events.end();
-    }
-
-    /// What only the background thread does. Returns the time of the next timer.
-    fn do_chores(&self) -> u64 {
-        let notes = std::mem::take(&mut self.shard.lock().notes);
-        self.deliver(notes);
-        if self.cm_deadline_ns() <= clock::now_ns() {
-            self.cm_timeout();
-        }
-        self.cm_deadline_ns()
     }
 
     /// Whether urdmad has ended and the thread has no work left; rdma_cm has timers until the
@@ -285,14 +274,7 @@ impl Engine {
         shard.run_timers(now);
         let watch = shard.watch_peers(now_ns);
         let has_sent = shard.counters.sent != sent_before;
-        let notes = if !turns.is_guest {
-            std::mem::take(&mut shard.notes)
-        } else {
-            if !shard.notes.is_empty() {
-                self.sleep_control.seat.call();
-            }
-            Vec::new()
-        };
+        let has_notes = !shard.notes.is_empty();
         let timer = shard.wheel.next_look().map_or(FOREVER, |time| time.as_ns());
         let _ = shard.wheel.take_moved();
         self.adapt_mode(turns, application_polls, is_stale && taken > 0, taken > 0);
@@ -304,19 +286,17 @@ impl Engine {
             !turns.is_guest && now_ns >= turns.no_spin_until_ns && turns.idle_ns(now_ns) < SPIN_NS;
         // After a full burst there is most likely more, and a queue pair whose turn ended before it
         // had sent all that it may goes on.
-        if !notes.is_empty() || spins || taken >= BURST || shard.may_send_more() {
+        if has_notes || spins || taken >= BURST || shard.may_send_more() {
             drop(shard);
-            self.deliver(notes);
+            if has_notes {
+                self.deliver_notes();
+            }
             if spins {
                 spin_once(turns);
             }
             return 0;
         }
-        let cm = if turns.is_guest {
-            FOREVER
-        } else {
-            self.cm_deadline_ns()
-        };
+        let cm = self.cm_deadline_ns();
         if cm <= now_ns {
             drop(shard);
             self.cm_timeout();
@@ -332,6 +312,10 @@ impl Engine {
         shard.await_counts();
         shard.channels.listen(bells);
         self.sleep_control.listens();
+        if self.cm_deadline_ns() < cm {
+            // It was set before the bells were read.
+            return 0;
+        }
         until.max(1)
     }
 
@@ -388,8 +372,11 @@ impl Engine {
         self.sleep_control.mode.store(mode, Ordering::Relaxed);
     }
 
-    /// Delivers to connection management what arrived for it, without a lock held.
-    fn deliver(&self, notes: Vec<Note>) {
+    /// Delivers to connection management what arrived for it, in order and without the engine's
+    /// lock.
+    pub(super) fn deliver_notes(&self) {
+        let _in_order = self.delivery.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = std::mem::take(&mut self.shard.lock().notes);
         if notes.is_empty() {
             return;
         }
@@ -404,6 +391,7 @@ impl Engine {
                 (Note::Cm(from, datagram), Some(ucma)) => ucma.handle_datagram(from, &datagram),
             }
         }
+        note_event();
     }
 
     fn cm_deadline_ns(&self) -> u64 {

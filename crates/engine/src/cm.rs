@@ -108,7 +108,7 @@ impl Driver for EngineDriver {
 
     fn kick(&self) {
         if let Ok(engine) = self.engine() {
-            engine.sleep_control.call_background();
+            engine.sleep_control.kick();
         }
     }
 

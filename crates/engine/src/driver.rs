@@ -5,8 +5,7 @@
 //! A thread that waits for one completion channel sleeps on the bells ([`Driven::drive`]), one that
 //! waits for a set of descriptors in a call on that set ([`Driven::drive_set`]).
 //!
-//! The thread makes the turns of the background thread, except for what is left to that thread:
-//! notes and connection management, which may wait for urdmad.
+//! The thread makes the turns of the background thread, with connection management.
 //!
 //! - **Other threads.** While the driver does what it has waited for, messages ring no bell. That
 //!   is no loss to a thread that returns to its wait, and would be one to other threads. A driver
@@ -27,7 +26,7 @@ use urdma_channel::{Bells, Parked, Signal};
 use super::background::Turns;
 use super::clock;
 use super::engine::Engine;
-use super::events::{CompletionChannel, Driven, SetCall, Sleep, Waited};
+use super::events::{armed_queues, CompletionChannel, Driven, SetCall, Sleep, Waited};
 use super::local_events::turn_to;
 use super::signals::{Blocked, Delivered};
 use super::spins::{spin, Spun};
@@ -87,6 +86,7 @@ impl Driven for Engine {
             // The driver, which is away, is not the one that waits next.
             bystanders.enter();
             seat.recall();
+            self.sleep_control.want_seat();
             return Waited::Bystander;
         };
         self.sleep_control.local_events.begin(target);
@@ -113,6 +113,11 @@ impl Driven for Engine {
             return Waited::NotDriven;
         }
         let bystanders = &control.bystanders;
+        let has_channel = call.has_channel();
+        if !has_channel && armed_queues() > 0 {
+            // The seat is for those that wait for completions.
+            return Waited::NotDriven;
+        }
         let blocked = Blocked::new();
         let seated = if bystanders.allow_driver() {
             control.seat.sit(&control.page, &Signal::default(), 0)
@@ -120,20 +125,30 @@ impl Driven for Engine {
             None
         };
         let Some(seated) = seated else {
+            if !has_channel {
+                return Waited::NotDriven;
+            }
             bystanders.enter();
             control.seat.recall();
+            control.want_seat();
             return Waited::Bystander;
         };
         match target {
             Some(target) => control.local_events.begin(target),
             None => control.local_events.end(),
         }
+        control.set_cm_driver(!has_channel);
         let waited = self.drive_until_found(interrupts, seated, &blocked, call);
-        let others_wait = bystanders.wait();
-        if others_wait {
+        control.set_cm_driver(false);
+        let others_wait = bystanders.wait() || (!has_channel && armed_queues() > 0);
+        if bystanders.wait() {
             bystanders.rest();
         }
         if waited == Waited::Bystander {
+            if !has_channel {
+                self.leave(seated, true);
+                return Waited::NotDriven;
+            }
             bystanders.enter();
         }
         self.leave(seated, others_wait || waited != Waited::Ready);
@@ -196,7 +211,12 @@ impl Engine {
         }
         let mut turns = Turns::for_guest(control.polls.load(Ordering::Relaxed));
         let mut bells = Bells::default();
-        let mut spins = control.spins.allow();
+        let own_spins = if call.has_channel() {
+            &control.spins
+        } else {
+            &control.cm_spins
+        };
+        let mut spins = own_spins.allow();
         let mut next_look = clock::now_ns() + LOOK_NS;
         loop {
             if spins {
@@ -206,7 +226,7 @@ impl Engine {
                     control.may_have_events()
                 };
                 let spun = spin(turn, || self.looks(call, None));
-                control.spins.learn(spun);
+                own_spins.learn(spun);
                 if spun == Spun::Found {
                     return Waited::Ready;
                 }
@@ -215,8 +235,8 @@ impl Engine {
             if control.may_have_events() && self.looks(call, None) {
                 return Waited::Ready;
             }
-            if self::interrupts() != interrupts || !self.is_alive() || !control.seat.is_held(seated)
-            {
+            let is_interrupted = self::interrupts() != interrupts || control.is_seat_wanted();
+            if is_interrupted || !self.is_alive() || !control.seat.is_held(seated) {
                 return Waited::Bystander;
             }
             if until == 0 {
@@ -229,7 +249,10 @@ impl Engine {
                 }
                 continue;
             }
-            let has_work = || self.shard.lock().channels.have_work() || control.may_have_events();
+            let has_work = || {
+                let has_messages = self.shard.lock().channels.have_work();
+                has_messages || control.may_have_events() || control.is_seat_wanted()
+            };
             let mask = blocked.before();
             let is_done = control.sleep_in_call(&bells, until, has_work, |limit| {
                 self.looks(call, Some(Sleep { limit, mask }))
@@ -286,7 +309,8 @@ impl Engine {
             shard.run_timers(clock::now());
         }
         if !shard.notes.is_empty() {
-            self.sleep_control.seat.call();
+            drop(shard);
+            self.deliver_notes();
         }
     }
 

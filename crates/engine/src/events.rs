@@ -82,6 +82,9 @@ pub trait SetCall {
     /// The epoll set, if it is one.
     fn set(&self) -> Option<RawFd>;
 
+    /// Whether the set has a completion channel, and not only files of rdma_cm.
+    fn has_channel(&self) -> bool;
+
     /// Looks for events of the set, and sleeps until there are some.
     fn look(&mut self, sleep: Option<Sleep>) -> Look;
 
@@ -141,10 +144,20 @@ pub trait Driven: Send + Sync + std::fmt::Debug {
 /// Armed completion queues of all completion channels of the process.
 static ARMED: AtomicU32 = AtomicU32::new(0);
 
-/// Events of all completion channels of the process.
+/// Events of all completion channels of the process, and deliveries to connection management.
 static RAISED: AtomicU32 = AtomicU32::new(0);
 
-/// How many events the completion channels of this process had.
+/// How many completion queues of the process are armed.
+pub(super) fn armed_queues() -> u32 {
+    ARMED.load(Ordering::Relaxed)
+}
+
+/// A descriptor for which a thread may wait on a set has become readable.
+pub(super) fn note_event() {
+    RAISED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How many events the descriptors of this process had.
 pub(super) fn events_raised() -> u32 {
     RAISED.load(Ordering::Relaxed)
 }
@@ -234,7 +247,7 @@ impl CompletionSink for CompletionChannel {
         if !local_events::keep(&self.unread, cookie) {
             self.unread.send(cookie);
         }
-        RAISED.fetch_add(1, Ordering::Relaxed);
+        note_event();
         self.signal.raise();
     }
 

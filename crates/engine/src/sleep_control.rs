@@ -46,6 +46,12 @@ pub(super) struct SleepControl {
     pub(super) seat: Seat,
     pub(super) bystanders: Bystanders,
     pub(super) spins: Spins,
+    /// Those of waits for connection management alone.
+    pub(super) cm_spins: Spins,
+    /// The driver waits for connection management alone.
+    has_cm_driver: AtomicBool,
+    /// A thread that waits for completions wants the seat.
+    is_seat_wanted: AtomicBool,
     /// Events that a driver keeps in memory.
     pub(super) local_events: Arc<LocalEvents>,
     /// Events of completion channels when a thread has last looked for events of a set.
@@ -114,6 +120,9 @@ impl SleepControl {
             seat: Seat::default(),
             bystanders: Bystanders::default(),
             spins: Spins::default(),
+            cm_spins: Spins::default(),
+            has_cm_driver: AtomicBool::new(false),
+            is_seat_wanted: AtomicBool::new(false),
             local_events: Arc::default(),
             events_looked_for: AtomicU32::new(0),
             polls: AtomicU64::new(0),
@@ -317,10 +326,23 @@ impl SleepControl {
         self.events_looked_for.store(raised, Ordering::Relaxed);
     }
 
-    /// Wakes the thread that makes turns, and the background thread for what only it does.
-    pub(super) fn call_background(&self) {
-        self.kick();
-        self.seat.call();
+    /// A driver that waits for connection management alone sits down, or leaves.
+    pub(super) fn set_cm_driver(&self, has: bool) {
+        self.is_seat_wanted.store(false, Ordering::SeqCst);
+        self.has_cm_driver.store(has, Ordering::SeqCst);
+    }
+
+    /// A thread that waits for completions has not got the seat: has it free for the next wait if
+    /// the driver waits for connection management alone.
+    pub(super) fn want_seat(&self) {
+        if self.has_cm_driver.load(Ordering::SeqCst) {
+            self.is_seat_wanted.store(true, Ordering::SeqCst);
+            self.page.unpark();
+        }
+    }
+
+    pub(super) fn is_seat_wanted(&self) -> bool {
+        self.is_seat_wanted.load(Ordering::SeqCst)
     }
 
     /// Naps without listening to the bells of peers.

@@ -27,12 +27,15 @@ static TABLE: FrontTable = FrontTable {
     send_events,
     set_join,
     set_part,
+    set_join_cm,
     set_close,
     set_waker,
     set_wait,
     set_was_woken,
     channel_waker,
     channel_poll,
+    cm_waker,
+    cm_poll,
     has_waited,
     interrupts,
     interrupt,
@@ -162,6 +165,10 @@ unsafe extern "C" fn set_part(_set_fd: c_int, _read_fd: c_int) {
     log("set_part");
 }
 
+unsafe extern "C" fn set_join_cm(_set_fd: c_int, _handle: i64) {
+    log("set_join_cm");
+}
+
 unsafe extern "C" fn set_close(_set_fd: c_int) {
     log("set_close");
 }
@@ -194,6 +201,19 @@ unsafe extern "C" fn channel_waker(_read_fd: c_int) -> i64 {
 
 unsafe extern "C" fn channel_poll(
     _read_fd: c_int,
+    _interrupts: u32,
+    _call: *mut c_void,
+    _look: LookFn,
+) -> i64 {
+    wait::NOT_DRIVEN
+}
+
+unsafe extern "C" fn cm_waker(_handle: i64) -> i64 {
+    -i64::from(libc::EOPNOTSUPP)
+}
+
+unsafe extern "C" fn cm_poll(
+    _handle: i64,
     _interrupts: u32,
     _call: *mut c_void,
     _look: LookFn,

@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     Device(Device),
     /// A completion channel: only its closing matters.
     Channel,
-    /// Not a stand-in file but an epoll set with completion channels.
+    /// Not a stand-in file but an epoll set with completion channels or files of rdma_cm.
     Set,
     /// Not a stand-in file but a descriptor of the provider, which the program must not close.
     Spared,

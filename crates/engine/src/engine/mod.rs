@@ -52,6 +52,8 @@ pub struct Engine {
     pub(super) lanes: Arc<Lanes>,
     pub(super) sinks: Mutex<Vec<Weak<dyn EventSink>>>,
     pub(super) ucma: OnceLock<Arc<Ucma>>,
+    /// Held while notes are delivered.
+    pub(super) delivery: Mutex<()>,
     pub(super) background: OnceLock<()>,
     pub(super) xrc_domains: xrc::XrcDomains,
     /// Held while a queue pair is attached to a multicast group or detached.

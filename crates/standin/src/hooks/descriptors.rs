@@ -251,16 +251,11 @@ unsafe fn write_command(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
             Outcome::Done(result) => return result,
             Outcome::MustWait => has_waited = true,
         }
-        let mut waiting = libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
         // A cancellation point, like the write to the kernel's rdma_cm that it replaces. A signal
         // ends it with EINTR; unlike the kernel's, it is not restarted after a handler with
         // SA_RESTART.
-        // SAFETY: `waiting` is one valid pollfd.
-        if unsafe { real::poll(&raw mut waiting, 1, -1) } < 0 {
+        // SAFETY: no value here needs to be dropped.
+        if unsafe { super::polls::wait_until_readable(fd) } < 0 {
             return -1;
         }
     }

@@ -5,11 +5,12 @@
 use std::ffi::{c_int, c_void};
 
 use super::call::{self, Call, Sleep};
+use crate::device::Device;
 use crate::fds::{self, Kind};
 use crate::provider;
 use crate::real;
 use urdma_abi::cancel::Disabled;
-use urdma_abi::front::{look as looked, wait, FrontTable};
+use urdma_abi::front::{look as looked, wait, FrontTable, LookFn};
 
 /// A list of descriptors in a call. It has nothing to drop, since the thread may be cancelled in
 /// the call.
@@ -46,25 +47,71 @@ pub(super) trait List {
 #[derive(Clone, Copy)]
 pub(super) struct Source {
     table: &'static FrontTable,
+    pub(super) file: File,
+}
+
+/// See [`Source`].
+#[derive(Clone, Copy)]
+pub(super) enum File {
     /// A completion channel.
-    channel: c_int,
+    Channel(c_int),
+    /// A file of rdma_cm, by its handle.
+    RdmaCm(i64),
 }
 
-/// A completion channel of this process among the descriptors.
-pub(super) fn source_among(mut fds: impl Iterator<Item = c_int>) -> Option<Source> {
-    fds.find_map(|fd| if fds::is_hit(fd) { source(fd) } else { None })
+/// A file of this process among the descriptors whose events the provider raises: a completion
+/// channel if there is one.
+pub(super) fn source_among(fds: impl Iterator<Item = c_int>) -> Option<Source> {
+    let mut found = None;
+    for source in fds.filter(|fd| fds::is_hit(*fd)).filter_map(source) {
+        found = Some(source);
+        if matches!(source.file, File::Channel(_)) {
+            break;
+        }
+    }
+    found
 }
 
+/// The file, if it is one whose events the provider raises.
 #[cold]
-fn source(fd: c_int) -> Option<Source> {
+pub(super) fn source(fd: c_int) -> Option<Source> {
     let _uncancelled = Disabled::new();
     let before = real::errno();
-    let found = fds::find(fd).filter(|found| found.kind == Kind::Channel && found.is_mine);
+    let found = fds::find(fd).filter(|found| found.is_mine);
     real::set_errno(before);
-    Some(Source {
-        table: found.and_then(|_| provider::own())?,
-        channel: fd,
-    })
+    let found = found?;
+    let file = match found.kind {
+        Kind::Channel => File::Channel(fd),
+        Kind::Device(Device::RdmaCm) => File::RdmaCm(found.handle),
+        Kind::Device(Device::Uverbs) | Kind::Set | Kind::Spared => return None,
+    };
+    let table = provider::own()?;
+    Some(Source { table, file })
+}
+
+impl Source {
+    /// The provider's descriptor that is to be in the list; negative if there is none.
+    fn waker(self) -> i64 {
+        // SAFETY: no precondition.
+        unsafe {
+            match self.file {
+                File::Channel(fd) => (self.table.channel_waker)(fd),
+                File::RdmaCm(handle) => (self.table.cm_waker)(handle),
+            }
+        }
+    }
+
+    /// # Safety
+    /// `look` may be called with `list`.
+    unsafe fn poll(self, interrupts: u32, list: *mut c_void, look: LookFn) -> i64 {
+        // SAFETY: the caller guarantees it.
+        unsafe {
+            match self.file {
+                File::Channel(fd) => (self.table.channel_poll)(fd, interrupts, list, look),
+                File::RdmaCm(handle) => (self.table.cm_poll)(handle, interrupts, list, look),
+            }
+        }
+    }
 }
 
 /// Waits for events of the list, which has this source.
@@ -74,25 +121,23 @@ fn source(fd: c_int) -> Option<Source> {
 #[cold]
 pub(super) unsafe fn wait_for<L: List>(mut list: L, source: Source) -> c_int {
     let before = real::errno();
-    let Source { table, channel } = source;
-    // SAFETY: no precondition.
-    let waker = c_int::try_from(unsafe { (table.channel_waker)(channel) });
+    let waker = c_int::try_from(source.waker());
     let mut waited = wait::NOT_DRIVEN;
     if waker.is_ok_and(|waker| waker >= 0 && list.add(waker)) {
         let this = std::ptr::from_mut(&mut list).cast::<c_void>();
         let drive = |interrupts| {
             // SAFETY: `look` gets this, which outlives the wait.
-            unsafe { (table.channel_poll)(channel, interrupts, this, look::<L>) }
+            unsafe { source.poll(interrupts, this, look::<L>) }
         };
         // SAFETY: no value here needs to be dropped.
-        waited = unsafe { call::drive(table, drive) };
+        waited = unsafe { call::drive(source.table, drive) };
     }
     if waited != wait::READY {
         // SAFETY: the caller guarantees it.
         let result = unsafe { list.sleep() };
         list.call().note(result);
     }
-    call::has_waited(table, waited);
+    call::has_waited(source.table, waited);
     list.call().end(before)
 }
 

@@ -1,5 +1,5 @@
-//! poll and ppoll on completion channels: see `lists.rs`. Longer lists than [`ENTRIES`] are passed
-//! on.
+//! poll and ppoll on completion channels and files of rdma_cm: see `lists.rs`. Longer lists than
+//! [`ENTRIES`] are passed on.
 
 use std::ffi::c_int;
 use std::ptr::{from_mut, null_mut};
@@ -53,6 +53,20 @@ unsafe extern "C-unwind" fn ppoll(
             unsafe { real::ppoll(list, count, timeout, mask) }
         }
     }
+}
+
+/// Sleeps until the file is readable, as poll(2) does without a limit.
+///
+/// # Safety
+/// A cancellation point: the caller's frames have no values that need to be dropped.
+pub(super) unsafe fn wait_until_readable(fd: c_int) -> c_int {
+    let mut list = pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: a list of one entry.
+    unsafe { poll(from_mut(&mut list), 1, -1) }
 }
 
 /// poll where the compiler knows the size of the list.

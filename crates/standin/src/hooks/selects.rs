@@ -1,5 +1,5 @@
-//! select and pselect on completion channels: see `lists.rs`. Calls with descriptors that do not
-//! fit into an `fd_set` are passed on.
+//! select and pselect on completion channels and files of rdma_cm: see `lists.rs`. Calls with
+//! descriptors that do not fit into an `fd_set` are passed on.
 
 use std::ffi::c_int;
 use std::ptr::{from_mut, null, null_mut};

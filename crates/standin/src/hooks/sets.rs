@@ -1,5 +1,5 @@
-//! Waits on epoll sets that have completion channels: the provider makes progress in the thread
-//! that waits.
+//! Waits on epoll sets that have completion channels or files of rdma_cm: the provider makes
+//! progress in the thread that waits.
 //!
 //! The provider's descriptor by which other processes wake that thread is a member of the set,
 //! which the program does not know: its events are taken out of what a wait returns.
@@ -10,7 +10,8 @@ use std::ptr::{from_ref, null};
 use libc::{epoll_event, sigset_t, timespec};
 
 use super::call::{self, Call, Sleep};
-use crate::fds::{self, Kind};
+use super::lists::{self, File};
+use crate::fds::{self, Found, Kind};
 use crate::provider;
 use crate::real::{self, set_errno};
 use urdma_abi::cancel::Disabled;
@@ -45,19 +46,25 @@ unsafe extern "C-unwind" fn epoll_ctl(
 fn has_changed(set: c_int, fd: c_int, event: Option<epoll_event>) {
     let _uncancelled = Disabled::new();
     let before = real::errno();
-    let is_kind = |fd, kind| fds::find(fd).is_some_and(|found| found.kind == kind && found.is_mine);
-    if let Some(table) = provider::own().filter(|_| is_kind(fd, Kind::Channel)) {
-        if !is_kind(set, Kind::Set) {
+    if let (Some(source), Some(table)) = (lists::source(fd), provider::own()) {
+        let is_known = |found: Found| found.kind == Kind::Set && found.is_mine;
+        if !fds::find(set).is_some_and(is_known) {
             // SAFETY: no precondition; what was known of that descriptor is of another set.
             unsafe { (table.set_close)(set) };
             // Without room in the table, its waits are as they are.
             fds::add(set, Kind::Set, NO_MEMBER);
         }
-        match event {
-            // SAFETY: two open descriptors, of a channel and a set.
-            Some(event) => unsafe { (table.set_join)(set, fd, event.events, event.u64) },
-            // SAFETY: as above.
-            None => unsafe { (table.set_part)(set, fd) },
+        // SAFETY: open descriptors of this process.
+        unsafe {
+            match (source.file, event) {
+                (File::Channel(_), Some(event)) => {
+                    (table.set_join)(set, fd, event.events, event.u64);
+                }
+                (File::Channel(_), None) => (table.set_part)(set, fd),
+                (File::RdmaCm(handle), Some(_)) => (table.set_join_cm)(set, handle),
+                // A set without it is driven all the same.
+                (File::RdmaCm(_), None) => {}
+            }
         }
     }
     set_errno(before);

@@ -1,0 +1,39 @@
+#include "switches.h"
+
+#include <dirent.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+long engine_switches(void)
+{
+	DIR *tasks = opendir("/proc/self/task");
+	long sum = 0, value;
+	char path[300], line[128];
+
+	for (struct dirent *task; (task = readdir(tasks));) {
+		bool is_engine = false;
+		FILE *status;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/status", task->d_name);
+		status = fopen(path, "r");
+		while (status && fgets(line, sizeof(line), status)) {
+			is_engine |= !strcmp(line, "Name:\turdma-engine\n");
+			if (is_engine && sscanf(line, "voluntary_ctxt_switches: %ld", &value) == 1)
+				sum += value;
+		}
+		if (status)
+			fclose(status);
+	}
+	closedir(tasks);
+	return sum;
+}
+
+long now_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
