@@ -17,6 +17,8 @@ use urdma_harness::process::Process;
 use crate::samples::Sample;
 
 const PROGRAM: &str = "urdma-perf-engine";
+/// A part of the names of functions of links in memory.
+const LINK: &str = "loopback";
 /// Numbers of messages of two runs, whose difference is free of the start-up. Multiples of the
 /// batch of a stream.
 const MESSAGES: [u32; 2] = [512, 1_536];
@@ -29,13 +31,47 @@ const HEADER_OCTETS: u32 = 58;
 /// Numbers of messages of 64 KB for counts of packets.
 const LONG_MESSAGES: [u32; 2] = [32, 96];
 
-/// An end of the stream of packets.
+/// How a stream of packets travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From connection to connection, without engines.
+    Connections,
+    /// From engine to engine, over leased queue pairs.
+    Leased,
+    /// From engine to engine, through the urdmad of either host.
+    Forwarded,
+}
+
+/// A part of the way of a stream of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The end that writes.
+    /// The process that writes.
     Sender,
-    /// The end that acknowledges.
+    /// The process that acknowledges.
     Receiver,
+    /// The urdmad that sends the packets.
+    DaemonOfSender,
+    /// The urdmad that receives them.
+    DaemonOfReceiver,
+}
+
+impl Way {
+    /// Its name on the command line of `urdma-perf-engine`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "packets",
+            Self::Leased => "leased",
+            Self::Forwarded => "forwarded",
+        }
+    }
+
+    /// The module of `urdma-perf-engine` with the functions of its parts.
+    const fn module(self) -> &'static str {
+        match self {
+            Self::Connections => "packets",
+            Self::Leased | Self::Forwarded => "network",
+        }
+    }
 }
 
 impl Side {
@@ -44,6 +80,8 @@ impl Side {
         match self {
             Self::Sender => "sender",
             Self::Receiver => "receiver",
+            Self::DaemonOfSender => "daemon_of_sender",
+            Self::DaemonOfReceiver => "daemon_of_receiver",
         }
     }
 }
@@ -83,14 +121,14 @@ pub fn per_message(programs: &Path, operation: Operation, octets: u32) -> Sample
     )
 }
 
-/// Instructions that one end of a connection executes for one packet of a stream of RDMA Writes of
-/// 64 KB, on a path with this MTU; `programs` as for [`per_message`].
+/// Instructions that one part of a way executes for one packet of a stream of RDMA Writes of 64 KB,
+/// on a path with this MTU, acknowledgements included; `programs` as for [`per_message`].
 ///
 /// # Errors
 /// As for [`per_message`].
-pub fn per_packet(programs: &Path, side: Side, mtu: u32) -> Sample {
-    let function = format!("*packets::{}*", side.name());
-    let arguments = ["packets", &mtu.to_string()];
+pub fn per_packet(programs: &Path, way: Way, side: Side, mtu: u32) -> Sample {
+    let function = format!("*{}::{}", way.module(), side.name());
+    let arguments = [way.name(), &mtu.to_string()];
     let of_message = per_unit(programs, Some(&function), arguments, LONG_MESSAGES)?;
     Ok(of_message / f64::from(MESSAGE_OCTETS.div_ceil(mtu - HEADER_OCTETS)))
 }
@@ -133,36 +171,49 @@ fn count(
     own_instructions(&file)
 }
 
-/// Instructions of `PROGRAM` itself in a file that callgrind has written.
+/// Instructions of `PROGRAM` itself in a file that callgrind has written, without those of links in
+/// memory.
 fn own_instructions(file: &str) -> Result<u64, String> {
-    let mut objects = HashMap::new();
+    let (mut objects, mut functions) = (HashMap::new(), HashMap::new());
     let mut is_own = false;
+    let mut is_link = false;
     let mut is_call = false;
     let mut own = 0;
     for line in file.lines() {
         if let Some(object) = line.strip_prefix("ob=") {
-            // "(2) /path" at the first occurrence, "(2)" afterwards.
-            let (id, name) = object.split_once(' ').unwrap_or((object, ""));
-            let named = objects
-                .entry(id.to_owned())
-                .or_insert_with(|| name.ends_with(PROGRAM));
-            is_own = *named;
+            is_own = *named(&mut objects, object, |name| name.ends_with(PROGRAM));
         } else if let Some(object) = line.strip_prefix("cob=") {
-            let (id, name) = object.split_once(' ').unwrap_or((object, ""));
-            objects
-                .entry(id.to_owned())
-                .or_insert_with(|| name.ends_with(PROGRAM));
+            named(&mut objects, object, |name| name.ends_with(PROGRAM));
+        } else if let Some(function) = line.strip_prefix("fn=") {
+            is_link = *named(&mut functions, function, |name| name.contains(LINK));
+        } else if let Some(function) = line.strip_prefix("cfn=") {
+            named(&mut functions, function, |name| name.contains(LINK));
         } else if line.starts_with("calls=") {
             // The cost in the next line is that of the callee.
             is_call = true;
         } else if line.starts_with(|first: char| "+-*0123456789".contains(first)) {
             let cost = line.split(' ').nth(1).map_or(Ok(0), str::parse);
             let cost: u64 = cost.map_err(|_| format!("callgrind's line has no cost: {line}"))?;
-            own += if is_own && !is_call { cost } else { 0 };
+            own += if is_own && !is_link && !is_call {
+                cost
+            } else {
+                0
+            };
             is_call = false;
         }
     }
     Ok(own)
+}
+
+/// What `judge` says of a name in callgrind's compressed form: "(2) name" at the first occurrence,
+/// "(2)" afterwards.
+fn named<'a>(
+    names: &'a mut HashMap<String, bool>,
+    name: &str,
+    judge: impl FnOnce(&str) -> bool,
+) -> &'a bool {
+    let (id, name) = name.split_once(' ').unwrap_or((name, ""));
+    names.entry(id.to_owned()).or_insert_with(|| judge(name))
 }
 
 #[cfg(test)]
@@ -170,10 +221,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_instructions_leaves_out_calls_and_other_objects() {
+    fn own_instructions_leaves_out_calls_links_and_other_objects() {
         let file = "ob=(1) /lib/libc.so\nfn=(1) memcpy\n1 100\n\
                     ob=(2) /bin/urdma-perf-engine\nfn=(2) main\n5 7\n+3 2\n\
-                    cob=(1)\ncfn=(1)\ncalls=1 1\n* 100\n* 4\nob=(1)\n9 1000\n";
+                    cob=(1)\ncfn=(1)\ncalls=1 1\n* 100\n* 4\nfn=(3) a::loopback::b\n\
+                    6 50\nob=(1)\n9 1000\n";
         assert_eq!(own_instructions(file), Ok(13));
     }
 }

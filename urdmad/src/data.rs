@@ -8,6 +8,8 @@
 //! - `request_limits`: how many connection requests a user may send.
 //! - [`wire`]: the port; `fault`: the impairments that `urdma fault` applies to its frames.
 //! - [`command`]: commands of the control thread.
+//! - [`InProcess`]: a data path without thread and clients, and [`loopback_ports`], a link in
+//!   memory; for measurements.
 //!
 //! Without a port the thread sleeps until a process rings. With a port it
 //! polls: after the last packet it spins for a short time with sched_yield(2), then sleeps for
@@ -17,8 +19,10 @@ pub(crate) mod channels;
 pub(crate) mod command;
 mod daemon_traffic;
 mod fault;
+mod in_process;
 mod inbound;
 mod kernel_neighbours;
+mod loopback;
 mod neighbours;
 mod network;
 mod pace;
@@ -28,6 +32,8 @@ mod routes;
 mod wire;
 
 pub(crate) use daemon_traffic::DaemonDatagram;
+pub use in_process::{InProcess, Offer};
+pub use loopback::loopback_ports;
 
 use std::io;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -94,28 +100,9 @@ pub(crate) fn start(
     port: Option<(Box<dyn PacketPort>, bool)>,
     requests_per_second: u32,
 ) -> io::Result<DataHandle> {
-    let page = Arc::new(page);
-    let inbox = Inbox::new();
-    let handle = inbox.handle(Arc::clone(&page));
-    let start = Instant::now();
-    let network = match port {
-        Some((port, checksum)) => Some(Network::new(port, checksum, &identity, start)?),
-        None => None,
-    };
-    let mut plane = DataPlane {
-        channels: Channels::new(Arc::clone(&page)),
-        page,
-        copied: Some(Box::new([0; COPY_OCTETS])),
-        shared: Arc::clone(&shared),
-        identity,
-        inbox,
-        network,
-        patience: Patience::default(),
-        limits: Limits::default(),
-        request_limits: RequestLimits::new(requests_per_second),
-        pace: Pace::default(),
-        start,
-    };
+    let shared_here = Arc::clone(&shared);
+    let mut plane = DataPlane::new(page, shared_here, identity, port, requests_per_second)?;
+    let handle = plane.inbox.handle(Arc::clone(&plane.page));
     let thread = thread::Builder::new()
         .name("urdmad-data".to_owned())
         .spawn(move || {
@@ -128,6 +115,35 @@ pub(crate) fn start(
 }
 
 impl DataPlane {
+    fn new(
+        page: OwnPage,
+        shared: Arc<Shared>,
+        identity: Arc<Identity>,
+        port: Option<(Box<dyn PacketPort>, bool)>,
+        requests_per_second: u32,
+    ) -> io::Result<Self> {
+        let page = Arc::new(page);
+        let start = Instant::now();
+        let network = match port {
+            Some((port, checksum)) => Some(Network::new(port, checksum, &identity, start)?),
+            None => None,
+        };
+        Ok(Self {
+            channels: Channels::new(Arc::clone(&page)),
+            page,
+            copied: Some(Box::new([0; COPY_OCTETS])),
+            shared,
+            identity,
+            inbox: Inbox::new(),
+            network,
+            patience: Patience::default(),
+            limits: Limits::default(),
+            request_limits: RequestLimits::new(requests_per_second),
+            pace: Pace::default(),
+            start,
+        })
+    }
+
     fn run(&mut self) {
         // The default timer slack is 50 us, which would be most of a round trip. If prctl(2) fails,
         // the default stays.
@@ -138,14 +154,8 @@ impl DataPlane {
         let mut bells = Bells::default();
         while self.handle_commands() {
             let now_ns = self.now_ns();
-            // While the port is full, processes wait; receiving from the port continues.
             let is_full = self.is_full(now_ns);
-            let mut worked = !is_full && self.take_polled(now_ns);
-            if let (mut inbound, Some(network)) = self.split(now_ns) {
-                worked |= network.receive(&mut inbound);
-                worked |= network.maintain(&mut inbound);
-            }
-            self.channels.ring();
+            let worked = self.pass(now_ns, is_full);
             if is_full {
                 thread::yield_now();
             }
@@ -166,6 +176,19 @@ impl DataPlane {
         if let Some(network) = &mut self.network {
             network.flush(now_ns, &self.shared);
         }
+    }
+
+    /// Takes packets from the processes and from the port; whether there were any. While the port
+    /// is full, processes wait, and receiving from the port continues.
+    #[inline]
+    fn pass(&mut self, now_ns: u64, is_full: bool) -> bool {
+        let mut worked = !is_full && self.take_polled(now_ns);
+        if let (mut inbound, Some(network)) = self.split(now_ns) {
+            worked |= network.receive(&mut inbound);
+            worked |= network.maintain(&mut inbound);
+        }
+        self.channels.ring();
+        worked
     }
 
     /// Sleeps until a process rings, a command comes, or the time is over.

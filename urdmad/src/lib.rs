@@ -29,7 +29,7 @@ pub mod config;
 mod control;
 pub mod counters;
 pub mod daemon;
-mod data;
+pub mod data;
 mod descriptors;
 pub mod groups;
 pub mod identity;

@@ -2,10 +2,10 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, Weak};
+use std::sync::{mpsc, Arc, Mutex, Once, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use urdma_abi::cancel::Disabled;
@@ -38,6 +38,20 @@ pub enum Host {
     InProcess(Arc<InProcess>),
     /// What urdmad shows.
     Memory(HostMemory),
+    /// What an urdmad shows that the caller plays.
+    Played(PlayedDaemon),
+}
+
+/// An urdmad without a control socket, which the caller plays; for measurements.
+#[derive(Debug)]
+pub struct PlayedDaemon {
+    /// What it shows.
+    pub memory: HostMemory,
+    /// The Ethernet address at which it reaches every other host.
+    pub next_hop: [u8; 6],
+    /// Is sent what the engine offers to slot 0: region, page, delivery records, and the socket
+    /// that wakes the process.
+    pub offers: mpsc::Sender<Vec<OwnedFd>>,
 }
 
 /// What an engine is constructed from; an urdmad is not required.
@@ -152,7 +166,19 @@ impl Engine {
     /// # Errors
     /// As [`Engine::start`].
     pub fn start_without_thread(parts: Parts) -> Result<Arc<Engine>, AttachError> {
-        let engine = Self::start(parts)?;
+        Self::start_leased_without_thread(parts, None)
+    }
+
+    /// As [`Engine::start_without_thread`], with a leased queue pair.
+    ///
+    /// # Errors
+    /// As [`Engine::start`].
+    pub fn start_leased_without_thread(
+        parts: Parts,
+        lease: Option<LeasedQueue>,
+    ) -> Result<Arc<Engine>, AttachError> {
+        Calibration::begin().if_useful().end();
+        let engine = start(parts, LeaseState::NotAsked, lease, None)?;
         // The thread counts as started.
         let _ = engine.background.set(());
         Ok(engine)
@@ -238,6 +264,7 @@ pub(super) fn start(
         channels,
         records,
         in_process,
+        next_hop,
     } = Ground::lay(parts.host, parts.slot, parts.control.as_ref())?;
     let directory = Arc::clone(channels.directory());
     let page = Arc::clone(channels.page());
@@ -265,6 +292,7 @@ pub(super) fn start(
         sleep_control: SleepControl::new(page),
         directory,
         in_process,
+        next_hop,
         is_dead: AtomicBool::new(false),
         contended_polls: AtomicU32::new(0),
         has_batch: AtomicBool::new(false),
@@ -292,6 +320,8 @@ struct Ground {
     channels: Channels,
     records: Option<Arc<OwnRecords>>,
     in_process: Option<Arc<InProcess>>,
+    /// The Ethernet address of all other hosts, behind an urdmad that is played.
+    next_hop: Option<[u8; 6]>,
 }
 
 impl Ground {
@@ -307,16 +337,18 @@ impl Ground {
                 other => io::Error::other(other),
             })
         };
-        let memory = match host {
+        let (memory, played) = match host {
             Host::InProcess(instance) => {
                 let directory = Arc::new(instance.assign(slot).map_err(failed)?);
                 return Ok(Self {
                     channels: Channels::new(slot, directory).map_err(failed)?,
                     records: None,
                     in_process: Some(instance),
+                    next_hop: None,
                 });
             }
-            Host::Memory(memory) => memory,
+            Host::Memory(memory) => (memory, None),
+            Host::Played(daemon) => (daemon.memory, Some((daemon.next_hop, daemon.offers))),
         };
         let directory = Arc::new(Directory::open(memory.directory).map_err(failed)?);
         let mut channels = Channels::new(slot, directory).map_err(failed)?;
@@ -326,16 +358,23 @@ impl Ground {
             .create(SlotId::DAEMON, &ChannelConfig::PACKETS)
             .map_err(failed)?;
         channels.attach(SlotId::DAEMON, 0, of_daemon);
-        if let (Some(offer), Some((control, _))) = (offer, control) {
+        let (next_hop, offers) = played.unzip();
+        if let Some(offer) = offer {
             let mut fds = offer.into_fds();
             fds.insert(2, records_fd);
-            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-            control.offer_channel(SlotId::DAEMON.number(), &fds)?;
+            if let Some((control, _)) = control {
+                let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+                control.offer_channel(SlotId::DAEMON.number(), &fds)?;
+            } else if let Some(offers) = offers {
+                // A caller that does not take it plays an urdmad that never answers.
+                let _ = offers.send(fds);
+            }
         }
         Ok(Self {
             channels,
             records: Some(Arc::new(records)),
             in_process: None,
+            next_hop,
         })
     }
 }

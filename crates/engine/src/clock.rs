@@ -5,15 +5,16 @@
 //! needs two readings. The rate of the counter is measured while the engine attaches
 //! ([`Calibration`]); its error, about one part in a million, matters to no timer.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use proto_trp::conn::Time;
 
 /// Conversion of the counter to nanoseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Pace {
     ticks: u64,
-    ns: u64,
+    ns: AtomicU64,
     /// Nanoseconds per tick in units of 2^-32.
     ns_per_tick: u64,
 }
@@ -37,7 +38,7 @@ pub(super) fn now_ns() -> u64 {
         Some(Some(pace)) => {
             let ticks = counter().wrapping_sub(pace.ticks);
             let ns = (u128::from(ticks) * u128::from(pace.ns_per_tick)) >> 32;
-            pace.ns.wrapping_add(low64(ns))
+            pace.ns.load(Ordering::Relaxed).wrapping_add(low64(ns))
         }
         _ => kernel_ns(),
     }
@@ -139,10 +140,35 @@ impl Calibration {
             let pace = (elapsed_ns << 32).checked_div(elapsed_ticks)?;
             Some(Pace {
                 ticks: ticks_now,
-                ns: ns_now,
+                ns: AtomicU64::new(ns_now),
                 ns_per_tick: u64::try_from(pace).ok()?,
             })
         });
+    }
+}
+
+/// The clock of all engines of this process, which stands still but for [`StoppedClock::advance`]:
+/// for measurements that count instructions. Reading it takes as many as reading a clock that runs.
+#[derive(Debug)]
+pub struct StoppedClock(&'static Pace);
+
+impl StoppedClock {
+    /// Stops the clock; None if an engine of this process has read it.
+    pub fn stop() -> Option<Self> {
+        let stopped = PACE.get_or_init(|| {
+            Some(Pace {
+                ticks: 0,
+                ns: AtomicU64::new(CALIBRATION_NS),
+                ns_per_tick: 0,
+            })
+        });
+        let pace = stopped.as_ref()?;
+        (pace.ns_per_tick == 0).then_some(Self(pace))
+    }
+
+    /// Lets time pass.
+    pub fn advance(&self, ns: u64) {
+        self.0.ns.fetch_add(ns, Ordering::Relaxed);
     }
 }
 

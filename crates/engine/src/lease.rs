@@ -42,7 +42,7 @@ pub(super) struct LeasedDatagram<'a>(&'a RxDatagram);
 pub(super) struct LeasedBuffer(TxBuffer);
 
 /// The lease of this process.
-pub(super) struct LeasedQueue {
+pub struct LeasedQueue {
     table: &'static LeaseTable,
     lease: NonNull<lease_abi::Lease>,
     /// Datagrams that are complete and not accepted by the port yet.
@@ -86,7 +86,24 @@ impl LeasedBuffer {
     }
 }
 
+impl std::fmt::Debug for LeasedQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeasedQueue").finish_non_exhaustive()
+    }
+}
+
 impl LeasedQueue {
+    /// A lease that was opened through `table`.
+    pub(super) fn new(table: &'static LeaseTable, lease: NonNull<lease_abi::Lease>) -> Self {
+        Self {
+            table,
+            lease,
+            outgoing: ArrayVec::new(),
+            incoming: [EMPTY; BURST],
+            received: 0,
+        }
+    }
+
     /// Loads the library and opens the lease; the error is a sentence.
     pub(super) fn open(params: &LeaseParams, addresses: &[IpAddr]) -> Result<Self, String> {
         let table = load_table()?;
@@ -106,13 +123,7 @@ impl LeasedQueue {
             )
         };
         match (outcome, NonNull::new(lease)) {
-            (0, Some(lease)) => Ok(Self {
-                table,
-                lease,
-                outgoing: ArrayVec::new(),
-                incoming: [EMPTY; BURST],
-                received: 0,
-            }),
+            (0, Some(lease)) => Ok(Self::new(table, lease)),
             _ => {
                 message[message.len() - 1] = 0;
                 let sentence = CStr::from_bytes_until_nul(&message).unwrap_or_default();

@@ -36,6 +36,7 @@
 //! | `messages` | connections over channels: both directions (unsafe) |
 //! | `packets` | packets over channels, to and from urdmad and other processes (unsafe) |
 //! | `in_process` | an instance within one process, without urdmad |
+//! | `loopback` | two leased queue pairs in memory, for measurements (unsafe) |
 //! | `batch` | requests that leave together |
 //! | `path` | how the peer of a queue pair is reached |
 //! | `qp`, `cq`, `srq` | queue pairs, completion queues, shared receive queues |
@@ -106,6 +107,7 @@ mod lanes;
 mod lease;
 mod local_events;
 mod lock;
+mod loopback;
 mod memory;
 mod messages;
 mod mr;
@@ -138,7 +140,8 @@ mod watch;
 mod window;
 mod xrc;
 
-pub use attach::{Host, Parts};
+pub use attach::{Host, Parts, PlayedDaemon};
+pub use clock::StoppedClock;
 pub use cq::{CompletionTime, Cq, CqConfig, Notify};
 pub use datagram::{AddressHandle, DatagramAttributes, DatagramModify, DatagramWr};
 pub use driver::{interrupt_waits, interrupts};
@@ -148,7 +151,9 @@ pub use events::{
     Sleep, Waited,
 };
 pub use in_process::InProcess;
+pub use lease::LeasedQueue;
 pub use local_events::send_local_events;
+pub use loopback::leased_pair;
 pub use mr::MrChange;
 pub use proto_trp::conn::{
     Completion, CompletionOp, Payload, PostError, QpState, RecvWr, RemoteAddr, SendFlags, SendOp,
@@ -161,6 +166,6 @@ pub use types::{
     QpAttributes, QpCaps, QpModify, WorkCompletion, LIMITS,
 };
 pub use unread::{send_nowait, Member, Unread};
-pub use urdma_ipc::Personality;
+pub use urdma_ipc::{HostMemory, Personality};
 pub use urdma_types::{Psn, Qpn, RawQpn, SlotId};
 pub use xrc::{FileId, XrcDomain, XrcMembership, XrcRole};

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use urdma_channel::{ChannelConfig, OwnRegion, PeerPage, PeerRecords, PeerRegion, Waker};
+use urdma_channel::{ChannelConfig, OwnRegion};
 use urdma_ipc::message::FromDaemon;
 use urdma_ipc::Event;
 use urdma_types::SlotId;
@@ -88,7 +88,8 @@ impl Control {
             client.is_broken = true;
             return close_apart(fds);
         }
-        let outcome = open_peer(fds).and_then(|peer| {
+        let peer = PeerMemory::open(fds).map_err(|error| error.to_string());
+        let outcome = peer.and_then(|peer| {
             let peer = Box::new(peer);
             let sent = self.data.send(Command::Attach { slot, peer });
             sent.map_err(|reason| reason.to_string())
@@ -113,23 +114,4 @@ impl Control {
             .values_mut()
             .find(|client| client.slot() == Some(slot))
     }
-}
-
-/// Maps what a client has offered to slot 0.
-fn open_peer(fds: Vec<OwnedFd>) -> Result<PeerMemory, String> {
-    let mut fds = fds.into_iter();
-    let (Some(region), Some(page), Some(records)) = (fds.next(), fds.next(), fds.next()) else {
-        return Err("not three descriptors".to_owned());
-    };
-    let text = |error: urdma_channel::RegionError| error.to_string();
-    let mut page = PeerPage::open(page).map_err(text)?;
-    // C6.1-2
-    if let Some(waker) = fds.next().and_then(Waker::new) {
-        page.set_waker(waker);
-    }
-    Ok(PeerMemory {
-        region: PeerRegion::open(region).map_err(text)?,
-        page,
-        records: PeerRecords::open(records).map_err(text)?,
-    })
 }

@@ -2,13 +2,14 @@
 //!
 //! Who sends is known by the channel. Everything else is copied once and then validated.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::PacketHead;
 use urdma_channel::{
     Bells, CellOctets, Channel, Incoming, Kind, Next, OwnPage, OwnRegion, Payload, PeerPage,
-    PeerRecords, PeerRegion, Rota, CELL_DATA, SLOTS,
+    PeerRecords, PeerRegion, RegionError, Rota, Waker, CELL_DATA, SLOTS,
 };
 use urdma_types::SlotId;
 
@@ -18,6 +19,30 @@ pub(crate) struct PeerMemory {
     pub(crate) region: PeerRegion,
     pub(crate) page: PeerPage,
     pub(crate) records: PeerRecords,
+}
+
+impl PeerMemory {
+    /// Maps what a process has offered to slot 0: the descriptors of its region, its page, its
+    /// delivery records, and of the socket that wakes it, if it has one.
+    ///
+    /// # Errors
+    /// They are others.
+    pub(crate) fn open(fds: Vec<OwnedFd>) -> Result<Self, RegionError> {
+        let mut fds = fds.into_iter();
+        let (Some(region), Some(page), Some(records)) = (fds.next(), fds.next(), fds.next()) else {
+            return Err(RegionError::NotMemfd);
+        };
+        let mut page = PeerPage::open(page)?;
+        // C6.1-2
+        if let Some(waker) = fds.next().and_then(Waker::new) {
+            page.set_waker(waker);
+        }
+        Ok(Self {
+            region: PeerRegion::open(region)?,
+            page,
+            records: PeerRecords::open(records)?,
+        })
+    }
 }
 
 /// Why a packet was not put into a slot's channel.

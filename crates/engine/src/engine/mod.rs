@@ -42,6 +42,8 @@ pub struct Engine {
     pub(super) directory: Arc<Directory>,
     /// The instance, if it is in this process.
     pub(super) in_process: Option<Arc<InProcess>>,
+    /// The Ethernet address of all other hosts, behind an urdmad that is played.
+    pub(super) next_hop: Option<[u8; 6]>,
     pub(super) is_dead: AtomicBool,
     pub(super) contended_polls: AtomicU32,
     /// A request waits for others, until the next poll: see `batch.rs`.

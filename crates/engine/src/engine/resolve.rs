@@ -27,6 +27,9 @@ impl Engine {
         if self.info.mtu == 0 {
             return Err(EngineError::NetUnreachable);
         }
+        if let Some(mac) = self.next_hop {
+            return Ok(NextHop::Remote { ip, mac });
+        }
         let control = self.daemon().ok_or(EngineError::NetUnreachable)?;
         match control.resolve(ip) {
             Ok(Resolution::Local) => Ok(NextHop::Local),

@@ -8,7 +8,7 @@ use urdma_engine::{
     Sge, SlotId, XrcRole,
 };
 
-const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+pub(crate) const GID: Gid = Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
 const DEPTH: u32 = 64;
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 /// The slots of the two ends.
@@ -56,7 +56,14 @@ impl End {
         Self::with(Engine::start_without_thread(parts), octets)
     }
 
-    fn with(engine: Result<Arc<Engine>, AttachError>, octets: u32) -> Result<Self, String> {
+    /// Makes the end of an engine; messages have `octets` octets.
+    ///
+    /// # Errors
+    /// As [`End::new`].
+    pub(crate) fn with(
+        engine: Result<Arc<Engine>, AttachError>,
+        octets: u32,
+    ) -> Result<Self, String> {
         let engine = engine.map_err(|error| error.to_string())?;
         Self::of(engine, octets).map_err(|error| error.to_string())
     }
@@ -105,15 +112,15 @@ impl End {
         self.qp.number().to_u32()
     }
 
-    /// Connects it to the queue pair with this number.
+    /// Connects it to the queue pair with this number at a GID; its own has the index.
     ///
     /// # Errors
     /// The engine refuses a step.
-    pub(crate) fn connect(&self, peer: u32) -> Result<(), String> {
+    pub(crate) fn connect(&self, peer: u32, gid: Gid, own_index: u8) -> Result<(), String> {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
             let change = QpModify {
                 state: Some(state),
-                address: Some((GID, 0)),
+                address: Some((gid, own_index)),
                 access: Some(ACCESS),
                 remote_qpn: Some(peer),
                 timeout: Some(14),
@@ -193,6 +200,11 @@ impl End {
                 *(if is_send { &mut *sent } else { &mut *received }) += 1;
             })
             .expect("the completion queue can be polled");
+    }
+
+    /// Send requests that have completed.
+    pub(crate) fn completed(&self) -> usize {
+        self.sent
     }
 
     /// Polls until one more message has arrived.

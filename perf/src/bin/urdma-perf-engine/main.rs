@@ -1,14 +1,15 @@
 //! The engine without verbs: the processor's work for one message with both ends in one thread,
-//! which `perf/tests/instructions.rs` counts, or for one packet of two connections.
+//! which `perf/tests/instructions.rs` counts, or for one packet between two hosts.
 
 mod end;
+mod network;
 mod packets;
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
-use end::End;
+use end::{End, GID};
 use urdma_engine::InProcess;
 
 /// Messages of a stream that are posted at once.
@@ -32,21 +33,30 @@ enum Operation {
     Write,
     /// One direction, 64 posted at once
     Stream,
-    /// 64 KB messages in one direction, in packets over a network
+    /// 64 KB messages in one direction, in packets, by connections without engines
     Packets,
+    /// 64 KB messages in one direction, in packets that an urdmad of either host forwards
+    Forwarded,
+    /// 64 KB messages in one direction, in packets over leased queue pairs
+    Leased,
 }
 
 fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
-    if matches!(operation, Operation::Packets) {
-        let packets = packets::run(octets, messages)?;
-        println!("{packets} packets");
-        return Ok(());
+    match operation {
+        Operation::Packets => {
+            let packets = packets::run(octets, messages)?;
+            println!("{packets} packets");
+            return Ok(());
+        }
+        Operation::Forwarded => return network::run_forwarded(octets, messages),
+        Operation::Leased => return network::run_leased(octets, messages),
+        Operation::Send | Operation::Write | Operation::Stream => {}
     }
     let instance = InProcess::new().map_err(|error| error.to_string())?;
     let mut one = End::new(&instance, 0, octets)?;
     let mut two = End::new(&instance, 1, octets)?;
-    one.connect(two.number())?;
-    two.connect(one.number())?;
+    one.connect(two.number(), GID, 0)?;
+    two.connect(one.number(), GID, 0)?;
     let (mut one, mut two) = (&mut one, &mut two);
     let begin = Instant::now();
     let turns = match operation {
@@ -69,7 +79,7 @@ fn run(operation: Operation, octets: u32, messages: u32) -> Result<(), String> {
                 (0..BATCH).for_each(|_| two.wait());
                 (0..BATCH).try_for_each(|_| one.wait_sent(two))?;
             }
-            Operation::Write | Operation::Packets => {
+            _ => {
                 one.write(two);
                 one.wait_sent(two)?;
             }

@@ -1,9 +1,5 @@
 //! Two connections over a network, without the engine: packets of a stream of RDMA Writes, in
-//! bursts as a leased queue carries them.
-//!
-//! The engine's part is left out, because a leased queue needs urdmad and DPDK: the dispatch of a
-//! packet, the checks of regions and the calls of `liburdma_lease.so`. Of its loops these have the
-//! calls of the connection.
+//! bursts as a leased queue carries them. `network.rs` has the engines too.
 
 use std::hint::black_box;
 
