@@ -2,7 +2,7 @@
 
 use crate::cell::CellOctets;
 use crate::incoming::{Counts, Incoming, Next};
-use crate::outgoing::{Kind, Outgoing, Room};
+use crate::outgoing::{Kind, Left, Outgoing, Room};
 use crate::page::{Bells, PeerPage};
 use crate::region::OwnRegion;
 use crate::steps::{Live, Steps};
@@ -84,6 +84,32 @@ impl<S: Steps> Channel<S> {
     #[inline]
     pub fn begin(&mut self, kind: Kind, payload_octets: usize) -> Option<Room<'_, S>> {
         self.outgoing.begin(kind, payload_octets)
+    }
+
+    /// As [`Channel::begin`] for a work request, on a channel on which nothing is answered: reads
+    /// the peer's counts if there is no room otherwise.
+    ///
+    /// # Panics
+    /// As there.
+    #[inline(always)]
+    pub fn begin_unanswered(&mut self, payload_octets: usize) -> Option<Room<'_, S>> {
+        let frame = match self.outgoing.frame_for(Kind::Work, payload_octets) {
+            Some(frame) => frame,
+            None => {
+                self.complete_unanswered();
+                self.outgoing.frame_for(Kind::Work, payload_octets)?
+            }
+        };
+        Some(self.outgoing.room_with(frame, payload_octets))
+    }
+
+    /// As [`Outgoing::resume`].
+    ///
+    /// # Panics
+    /// As there.
+    #[inline(always)]
+    pub fn resume(&mut self, left: Left) -> Room<'_, S> {
+        self.outgoing.resume(left)
     }
 
     /// As [`Outgoing::begin_in_cell`].

@@ -102,7 +102,7 @@ pub use layout::{
 };
 #[cfg(not(loom))]
 pub use map::RegionError;
-pub use outgoing::{Kind, Outgoing, Room};
+pub use outgoing::{Kind, Left, Outgoing, Room};
 pub use page::{Bells, OwnPage, Parked, PeerPage};
 #[cfg(not(loom))]
 pub use records::{DeliveryRecord, OwnRecords, PeerRecords};

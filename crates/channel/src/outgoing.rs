@@ -170,19 +170,47 @@ impl<S: Steps> Outgoing<S> {
     /// When the payload is longer than [`LARGE_FRAME`].
     #[inline]
     pub fn begin(&mut self, kind: Kind, payload_octets: usize) -> Option<Room<'_, S>> {
+        let frame = self.frame_for(kind, payload_octets)?;
+        Some(self.room_with(frame, payload_octets))
+    }
+
+    /// The frame for such a message, 0 for none; None if there is no cell or frame.
+    ///
+    /// # Panics
+    /// As [`Outgoing::begin`].
+    #[inline(always)]
+    pub(crate) fn frame_for(&self, kind: Kind, payload_octets: usize) -> Option<u16> {
         if !self.has_room(kind) {
             return None;
         }
+        match payload_octets {
+            0 => Some(0),
+            1..=SMALL_FRAME => self.small.top().or_else(|| self.large.top()),
+            _ => {
+                assert!(
+                    payload_octets <= LARGE_FRAME,
+                    "a payload longer than a frame"
+                );
+                self.large.top()
+            }
+        }
+    }
+
+    /// The room that was left, with what was written.
+    ///
+    /// # Panics
+    /// When something was published or freed since.
+    #[inline(always)]
+    pub fn resume(&mut self, left: Left) -> Room<'_, S> {
         assert!(
-            payload_octets <= LARGE_FRAME,
-            "a payload longer than a frame"
+            (self.written, self.freed) == (left.written, left.freed),
+            "a room that is not there any more"
         );
-        let frame = match payload_octets {
-            0 => 0,
-            1..=SMALL_FRAME => self.small.top().or(self.large.top())?,
-            _ => self.large.top()?,
-        };
-        Some(self.room_with(frame, payload_octets))
+        Room {
+            outgoing: self,
+            frame: left.frame,
+            payload_octets: left.payload_octets,
+        }
     }
 
     /// Room for a message of a work request that has nothing outside of its cell; None if there is
@@ -193,7 +221,7 @@ impl<S: Steps> Outgoing<S> {
     }
 
     #[inline(always)]
-    fn room_with(&mut self, frame: u16, payload_octets: usize) -> Room<'_, S> {
+    pub(crate) fn room_with(&mut self, frame: u16, payload_octets: usize) -> Room<'_, S> {
         // A reader that polls has taken the lines of its next cell back.
         let region = &self.region.0;
         region.cell(self.written).prefetch_write();
@@ -333,6 +361,16 @@ impl<S: Steps> Outgoing<S> {
     }
 }
 
+/// A room that was left before it was published.
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    frame: u16,
+    payload_octets: usize,
+    /// The state of the writer's half.
+    written: u64,
+    freed: u64,
+}
+
 /// Room for one message. Nothing is sent, and nothing is in use, unless it is published.
 #[derive(Debug)]
 #[must_use = "a message is sent by publishing it"]
@@ -382,15 +420,21 @@ impl<'a, S: Steps> Room<'a, S> {
         self.parts_mut().1
     }
 
-    /// As [`Room::parts_mut`], for as long as the writer's half is borrowed. The next
-    /// [`Outgoing::begin`] with the same arguments gives the same room, with what was written.
-    #[inline]
-    pub fn into_parts(mut self) -> (&'a mut CellOctets, &'a mut [u8]) {
+    /// As [`Room::parts_mut`], for as long as the writer's half is borrowed. The room is there
+    /// until something else is published or freed, for [`Outgoing::resume`].
+    #[inline(always)]
+    pub fn leave(mut self) -> (Left, &'a mut CellOctets, &'a mut [u8]) {
+        let left = Left {
+            frame: self.frame,
+            payload_octets: self.payload_octets,
+            written: self.outgoing.written,
+            freed: self.outgoing.freed,
+        };
         let (cell, payload) = self.parts_mut();
         let (cell, payload) = (std::ptr::from_mut(cell), std::ptr::from_mut(payload));
         // SAFETY: as in `parts_mut`; this consumes the borrow of the writer's half, which lasts as
         // long.
-        unsafe { (&mut *cell, &mut *payload) }
+        unsafe { (left, &mut *cell, &mut *payload) }
     }
 
     /// Makes the payload shorter than [`Outgoing::begin`] was told.

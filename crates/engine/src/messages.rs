@@ -312,6 +312,7 @@ impl Shard {
                 }
             };
         }
+        self.settle_handled();
         if let Some(peer) = self.channels.entry_mut(slot) {
             peer.channel.settle();
             peer.channel.notify();

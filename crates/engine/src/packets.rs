@@ -3,11 +3,10 @@
 
 use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::{MessageError, Meta, PacketHead};
-use urdma_channel::{Channel, ChannelConfig, Kind};
+use urdma_channel::{Channel, ChannelConfig, Kind, Left, Room};
 use urdma_types::SlotId;
 
 use super::capture::Capture;
-use super::channels::Channels;
 use super::note::Note;
 use super::packet_body::PacketBody;
 use super::packet_path::{Refused, TransmitPath, Written};
@@ -31,24 +30,34 @@ const fn frame_octets(packet: usize) -> usize {
 /// Room for a packet of so many octets; None without room for now.
 #[inline]
 pub(super) fn room(channel: &mut Channel, octets: usize) -> Option<&mut [u8]> {
-    let (cell, frame) = channel
-        .begin(Kind::Work, frame_octets(octets))?
-        .into_parts();
-    Some(if frame.is_empty() {
-        &mut cell[MESSAGE_HEAD_LEN..]
+    let room = channel.begin(Kind::Work, frame_octets(octets))?;
+    Some(packet_in(room).1)
+}
+
+/// Where the packet goes in the room of its message.
+#[inline(always)]
+fn packet_in(room: Room<'_>) -> (Left, &mut [u8]) {
+    let (left, cell, frame) = room.leave();
+    if frame.is_empty() {
+        (left, &mut cell[MESSAGE_HEAD_LEN..])
     } else {
-        frame
-    })
+        (left, frame)
+    }
 }
 
 /// Sends the packet for which [`room`] was given for `octets`, and `len` of them written.
 #[inline]
 pub(super) fn publish(channel: &mut Channel, octets: usize, head: &PacketHead, len: usize) {
     // The same room, since nothing was published in between.
-    let Some(mut room) = channel.begin(Kind::Work, frame_octets(octets)) else {
-        return;
-    };
-    let in_frame = frame_octets(octets) > 0;
+    if let Some(room) = channel.begin(Kind::Work, frame_octets(octets)) {
+        publish_in(room, head, len);
+    }
+}
+
+/// Sends the packet of `len` octets that was written into the room of its message.
+#[inline(always)]
+fn publish_in(mut room: Room<'_>, head: &PacketHead, len: usize) {
+    let in_frame = !room.payload_mut().is_empty();
     if in_frame {
         room.truncate_payload(len);
     }
@@ -61,47 +70,61 @@ pub(super) fn publish(channel: &mut Channel, octets: usize, head: &PacketHead, l
 
 /// The way of one queue pair's packets to another host, through urdmad.
 pub(super) struct DaemonPath<'a> {
-    pub(super) channels: &'a mut Channels,
-    pub(super) capture: &'a mut Option<Box<Capture>>,
-    pub(super) from: SlotId,
-    /// The headers that urdmad is to write.
-    pub(super) meta: Meta,
-    /// Octets that the room of the packet was asked for.
-    pub(super) octets: usize,
+    channel: &'a mut Channel,
+    capture: &'a mut Option<Box<Capture>>,
+    from: SlotId,
+    head: PacketHead,
+    /// The room of the packet that was begun.
+    begun: Option<Left>,
+    /// Packets were sent, for which the doorbell is to be rung.
+    pub(super) has_sent: bool,
+}
+
+impl<'a> DaemonPath<'a> {
+    /// The way through `channel`; urdmad is to write the headers that `meta` says.
+    #[inline]
+    pub(super) fn new(
+        channel: &'a mut Channel,
+        capture: &'a mut Option<Box<Capture>>,
+        from: SlotId,
+        meta: Meta,
+    ) -> Self {
+        let head = PacketHead {
+            meta,
+            is_passed_on: false,
+        };
+        Self {
+            channel,
+            capture,
+            from,
+            head,
+            begun: None,
+            has_sent: false,
+        }
+    }
 }
 
 impl TransmitPath for DaemonPath<'_> {
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, octets: usize) -> Result<&mut [u8], Refused> {
-        self.octets = octets;
-        let Some(channel) = self.channels.get_mut(SlotId::DAEMON) else {
-            return Err(Refused::Full);
-        };
-        if channel.begin(Kind::Work, frame_octets(octets)).is_none() {
-            channel.complete_unanswered();
-        }
-        room(channel, octets).ok_or(Refused::Full)
+        let room = self.channel.begin_unanswered(frame_octets(octets));
+        let (left, packet) = packet_in(room.ok_or(Refused::Full)?);
+        self.begun = Some(left);
+        Ok(packet)
     }
 
-    #[inline]
+    #[inline(always)]
     fn commit(&mut self, written: Written) {
-        let Some(channel) = self.channels.get_mut(SlotId::DAEMON) else {
+        let Some(left) = self.begun.take() else {
             return;
         };
         if let Some(capture) = self.capture {
-            if let Some(room) = room(channel, self.octets) {
-                capture.add(self.from, SlotId::DAEMON, &[&room[..written.len]]);
-            }
+            let (_, packet) = packet_in(self.channel.resume(left));
+            capture.add(self.from, SlotId::DAEMON, &[&packet[..written.len]]);
         }
-        let head = PacketHead {
-            meta: Meta {
-                ecn: written.ecn(),
-                ..self.meta
-            },
-            is_passed_on: false,
-        };
-        publish(channel, self.octets, &head, written.len);
-        self.channels.note_doorbell(SlotId::DAEMON);
+        self.head.meta.ecn = written.ecn();
+        publish_in(self.channel.resume(left), &self.head, written.len);
+        self.has_sent = true;
     }
 
     /// Room that is not published is not used.

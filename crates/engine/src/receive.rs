@@ -68,6 +68,7 @@ impl Shard {
             }
             taken += 1;
         }
+        self.settle_handled();
         path.release();
         taken
     }
@@ -158,10 +159,9 @@ impl Shard {
         };
         let mut host = host!(entry, self.regions, self.notes);
         let handled = entry.conn.handle_datagram(now, &datagram, &mut host);
-        self.wheel.set(index, entry.conn.next_deadline());
-        if !entry.is_queued && entry.conn.may_have_tx() {
-            entry.is_queued = true;
-            self.ready.push_back(index);
+        if self.handled != index {
+            self.settle_handled();
+            self.handled = index;
         }
         match handled {
             Ok(packets) => packets as usize,
@@ -169,6 +169,21 @@ impl Shard {
                 self.answer_reset(now, (head, body.len()), origin, reason);
                 1
             }
+        }
+    }
+
+    /// Sets the timer of the queue pair that took the last datagrams, and puts it into the ready
+    /// list if it may send: after a burst, and before another one takes a datagram.
+    #[inline]
+    pub(super) fn settle_handled(&mut self) {
+        let index = std::mem::take(&mut self.handled);
+        let Some(entry) = self.qps.get_mut(index) else {
+            return;
+        };
+        self.wheel.set(index, entry.conn.next_deadline());
+        if !entry.is_queued && entry.conn.may_have_tx() {
+            entry.is_queued = true;
+            self.ready.push_back(index);
         }
     }
 

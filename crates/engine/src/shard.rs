@@ -106,6 +106,9 @@ pub(super) struct Shard {
     pub(super) pds: PdTable,
     pub(super) wheel: Wheel,
     pub(super) ready: VecDeque<u16>,
+    /// The queue pair that took the last datagrams of a burst, 0 for none: its timer is to be set
+    /// (`receive.rs`).
+    pub(super) handled: u16,
     /// Queue pairs by the connection ids of their streams, for RESETs, which name nothing else.
     pub(super) by_id: HashMap<u32, u16>,
     pub(super) notes: Vec<Note>,
@@ -170,6 +173,7 @@ impl Shard {
             pds: PdTable::default(),
             wheel: Wheel::new(first, now),
             ready: VecDeque::new(),
+            handled: 0,
             by_id: HashMap::new(),
             notes: Vec::new(),
             counters: PacketCounters::default(),

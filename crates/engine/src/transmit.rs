@@ -121,15 +121,17 @@ impl Shard {
         let Some(entry) = self.qps.get_mut(index) else {
             return Turn::Done;
         };
-        let mut path = DaemonPath {
-            channels: &mut self.channels,
-            capture: &mut self.capture,
-            from: self.slot,
-            meta,
-            octets: 0,
+        // Without it nothing is sent, and the connection times out.
+        let Some(channel) = self.channels.get_mut(SlotId::DAEMON) else {
+            return Turn::Done;
         };
+        let mut path = DaemonPath::new(channel, &mut self.capture, self.slot, meta);
         let shared = (&mut self.regions, &mut self.notes, &mut self.counters);
-        run_turn(entry, shared, now, &mut path)
+        let turn = run_turn(entry, shared, now, &mut path);
+        if path.has_sent {
+            self.channels.note_doorbell(SlotId::DAEMON);
+        }
+        turn
     }
 
     /// Gives a queue pair a turn on a route of the lease.
