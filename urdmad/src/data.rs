@@ -275,9 +275,8 @@ impl DataPlane {
             };
             count += 1;
             let meta = head.meta;
-            let remote = meta.remote_ip.to_ip();
             let is_for_daemon = slot_of_port(meta.dst_port) == Some(SlotId::DAEMON);
-            if head.is_passed_on || is_for_daemon || self.identity.owns(remote) {
+            if head.is_passed_on || is_for_daemon || self.identity.has_gid(meta.remote_ip) {
                 let octets = packet.len();
                 let copied = self.copied.as_mut();
                 let copied = copied.and_then(|copied| copied.get_mut(..octets));
@@ -294,9 +293,11 @@ impl DataPlane {
             } else {
                 self.shared.counters.drop_forged_source.bump();
             }
-            self.channels.settle(from);
         }
-        self.shared.counters.from_processes.add(count as u64);
+        if count > 0 {
+            self.channels.settle(from);
+            self.shared.counters.from_processes.add(count as u64);
+        }
         count
     }
 
@@ -341,7 +342,7 @@ impl DataPlane {
                 return;
             }
         }
-        if self.identity.owns(meta.remote_ip.to_ip()) {
+        if self.identity.has_gid(meta.remote_ip) {
             self.pass_on(head, packet);
             return;
         }

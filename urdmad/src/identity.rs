@@ -61,8 +61,13 @@ impl Identity {
 
     /// Whether `address` is this host's.
     pub fn owns(&self, address: IpAddr) -> bool {
-        let gid = Ip16::new(address).0;
-        self.gids.iter().any(|entry| entry.gid == gid)
+        self.has_gid(Ip16::new(address))
+    }
+
+    /// As [`Identity::owns`], of an address as frames have it.
+    #[inline]
+    pub fn has_gid(&self, address: Ip16) -> bool {
+        self.gids.iter().any(|entry| entry.gid == address.0)
     }
 
     /// The index of the GID of an address; that of GID 0 if it is none of this host's.

@@ -1,7 +1,7 @@
 //! IP addresses in the 16 octets of a GID.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An IP address in network byte order, IPv4 in its IPv4-mapped form: the form of frame metadata,
 /// leased routes and GIDs.
@@ -20,6 +20,14 @@ impl Ip16 {
             IpAddr::V4(v4) => Self(v4.to_ipv6_mapped().octets()),
             IpAddr::V6(v6) => Self(v6.octets()),
         }
+    }
+
+    /// The 16 octets of an IPv4 address.
+    #[inline]
+    pub fn mapped(address: Ipv4Addr) -> Self {
+        let mut octets = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0];
+        octets[12..].copy_from_slice(&address.octets());
+        Self(octets)
     }
 
     /// The address; an IPv4-mapped one is IPv4.

@@ -265,6 +265,7 @@ impl Template {
 }
 
 /// Whether an address can be one host's.
+#[inline]
 pub(crate) fn is_host(address: IpAddr) -> bool {
     !address.is_unspecified()
         && !address.is_multicast()

@@ -175,13 +175,16 @@ fn parse_ipv4(packet: &[u8], ours: impl Fn(Ipv4Addr) -> Option<u8>) -> Result<Re
     }
     let pseudo = Sum::default().octets(&header[12..20]);
     let udp = parse_udp(body, pseudo, false)?;
-    finish(
-        IpAddr::V4(source),
-        (IpAddr::V4(destination), index),
+    if !is_host(IpAddr::V4(source)) {
+        return Err(Dropped::BadSource);
+    }
+    Ok(finish(
+        Ip16::mapped(source),
+        (Ip16::mapped(destination), index),
         Ecn::from_bits(header[1]),
         udp,
         ETHERNET_OCTETS + IPV4_OCTETS,
-    )
+    ))
 }
 
 #[inline]
@@ -212,13 +215,16 @@ fn parse_ipv6(packet: &[u8], ours: impl Fn(Ipv6Addr) -> Option<u8>) -> Result<Re
     let pseudo = Sum::default().octets(&header[8..40]);
     let udp = parse_udp(body, pseudo, true)?;
     let ecn = Ecn::from_bits(header[1] >> 4);
-    finish(
-        IpAddr::V6(source),
-        (IpAddr::V6(destination), index),
+    if !is_host(IpAddr::V6(source)) {
+        return Err(Dropped::BadSource);
+    }
+    Ok(finish(
+        Ip16(source.octets()),
+        (Ip16(destination.octets()), index),
         ecn,
         udp,
         ETHERNET_OCTETS + IPV6_OCTETS,
-    )
+    ))
 }
 
 struct Udp {
@@ -227,7 +233,7 @@ struct Udp {
     length: usize,
 }
 
-#[inline]
+#[inline(always)]
 fn parse_udp(segment: &[u8], pseudo: Sum, checksum_required: bool) -> Result<Udp, Dropped> {
     let header = segment
         .first_chunk::<UDP_OCTETS>()
@@ -253,26 +259,23 @@ fn parse_udp(segment: &[u8], pseudo: Sum, checksum_required: bool) -> Result<Udp
     })
 }
 
-#[inline]
+#[inline(always)]
 fn finish(
-    source: IpAddr,
-    (destination, index): (IpAddr, u8),
+    source: Ip16,
+    (destination, index): (Ip16, u8),
     ecn: Ecn,
     udp: Udp,
     udp_at: usize,
-) -> Result<Received, Dropped> {
-    if !is_host(source) {
-        return Err(Dropped::BadSource);
-    }
-    Ok(Received {
-        source: Ip16::new(source),
-        destination: Ip16::new(destination),
+) -> Received {
+    Received {
+        source,
+        destination,
         source_port: udp.source_port,
         destination_port: udp.destination_port,
         index,
         ecn,
         payload: udp_at + UDP_OCTETS..udp_at + udp.length,
-    })
+    }
 }
 
 #[cfg(test)]

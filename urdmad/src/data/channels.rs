@@ -8,8 +8,8 @@ use std::sync::Arc;
 use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
 use proto_trp::wire::PacketHead;
 use urdma_channel::{
-    Bells, CellOctets, Channel, Incoming, Kind, Next, OwnPage, OwnRegion, Payload, PeerPage,
-    PeerRecords, PeerRegion, RegionError, Rota, Waker, CELL_DATA, SLOTS,
+    Bells, CellOctets, Channel, Incoming, Next, OwnPage, OwnRegion, Payload, PeerPage, PeerRecords,
+    PeerRegion, RegionError, Rota, Waker, CELL_DATA, SLOTS,
 };
 use urdma_types::SlotId;
 
@@ -214,10 +214,7 @@ impl Channels {
     ) -> Result<(), NotPut> {
         let entry = self.entry(slot).ok_or(NotPut::Unattached)?;
         let in_frame = frame_octets(packet.len());
-        if entry.channel.begin(Kind::Work, in_frame).is_none() {
-            entry.channel.complete_unanswered();
-        }
-        let room = entry.channel.begin(Kind::Work, in_frame);
+        let room = entry.channel.begin_unanswered(in_frame);
         let mut room = room.ok_or(NotPut::Full)?;
         let (cell, frame) = room.parts_mut();
         if let Some((start, rest)) = cell.split_first_chunk_mut() {

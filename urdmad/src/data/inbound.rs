@@ -73,7 +73,7 @@ impl Inbound<'_> {
     }
 
     /// Delivers a datagram to its slot; returns the work that is left.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn deliver(&mut self, received: &Received, datagram: &[u8]) -> Option<Arrived> {
         let counters = &self.shared.counters;
         let Some(slot) = slot_of_port(received.destination_port) else {
@@ -88,7 +88,7 @@ impl Inbound<'_> {
     }
 
     /// Delivers a datagram of another host to a slot; returns the work that is left.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn deliver_to(
         &mut self,
         slot: SlotId,
@@ -216,7 +216,7 @@ impl Inbound<'_> {
         Some(Arrived::Answer(answer))
     }
 
-    #[inline]
+    #[inline(always)]
     fn put(&mut self, slot: SlotId, meta: &Meta, datagram: &[u8]) -> Result<(), NotPut> {
         let put = self.channels.put(slot, &packet_head(meta), datagram);
         if put.is_ok() {

@@ -28,6 +28,8 @@ struct Loopback {
     mtu: u16,
     into: Arc<Mutex<Line>>,
     out: Arc<Mutex<Line>>,
+    /// Frames since the last flush.
+    filled: Vec<Frame>,
 }
 
 /// Two ports with this MTU.
@@ -40,6 +42,7 @@ pub fn loopback_ports(mtu: u16) -> [Box<dyn PacketPort>; 2] {
             mtu,
             into: Arc::clone(&lines[own]),
             out: Arc::clone(&lines[other]),
+            filled: Vec::new(),
         }) as Box<dyn PacketPort>
     })
 }
@@ -76,7 +79,7 @@ impl PacketPort for Loopback {
         true
     }
 
-    fn transmit(&mut self, octets: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), NoBuffer> {
+    fn transmit(&mut self, octets: usize) -> Result<&mut [u8], NoBuffer> {
         let room = usize::from(self.mtu) + MAX_HEADER_OCTETS;
         let mut line = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let mut frame = line.empty.pop().unwrap_or_else(|| Frame {
@@ -84,12 +87,16 @@ impl PacketPort for Loopback {
             room: vec![0; room].into_boxed_slice(),
         });
         frame.octets = octets;
-        fill(&mut frame.room[..octets]);
-        line.frames.push_back(frame);
-        Ok(())
+        self.filled.push(frame);
+        let frame = self.filled.last_mut().ok_or(NoBuffer)?;
+        Ok(&mut frame.room[..octets])
     }
 
     fn flush(&mut self) -> bool {
+        let mut line = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        for frame in self.filled.drain(..) {
+            line.frames.push_back(frame);
+        }
         true
     }
 

@@ -92,7 +92,7 @@ impl Network {
         let takes = !inbound.waits();
         let (local, neighbours, arrived) = (&self.local, &mut self.neighbours, &mut self.arrived);
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
-        let worked = self.wire.receive(now_ns, takes, shared, &mut |frame| {
+        let worked = self.wire.receive(now_ns, takes, shared, |frame| {
             let new = match parse(frame, local) {
                 Ok(received) => inbound.deliver(&received, &frame[received.payload.clone()]),
                 Err(Dropped::NeighbourTraffic) => {
@@ -186,7 +186,7 @@ impl Network {
         let mut worked = false;
         while let Some(octets) = self.neighbours.poll_transmit(now_ns, &mut question) {
             let write = |frame: &mut [u8]| frame.copy_from_slice(&question[..octets]);
-            self.wire.transmit(now_ns, octets, &write, shared);
+            self.wire.transmit(now_ns, octets, write, shared);
             worked = true;
         }
         worked |= self.wire.release_due(now_ns, shared);
@@ -251,7 +251,7 @@ impl Network {
             ports,
             meta.ecn,
             packet.len(),
-            &fill,
+            fill,
             shared,
         );
         match sent {
@@ -275,7 +275,7 @@ impl Network {
         let octets = answer.datagram.len();
         let fill = |datagram: &mut [u8]| datagram.copy_from_slice(&answer.datagram);
         if self
-            .send(now_ns, ends, answer.ports, 0, octets, &fill, shared)
+            .send(now_ns, ends, answer.ports, 0, octets, fill, shared)
             .is_err()
         {
             shared.counters.drop_tx_unreachable.bump();
@@ -292,7 +292,7 @@ impl Network {
         ports: UdpPorts,
         ecn: u8,
         octets: usize,
-        fill: &dyn Fn(&mut [u8]),
+        fill: impl Fn(&mut [u8]),
         shared: &Shared,
     ) -> Result<(), NoRoute> {
         let counters = &shared.counters;
@@ -307,7 +307,7 @@ impl Network {
             // It fits: its length was checked against the MTU.
             let _ = template.write(frame, ports, Ecn::from_bits(ecn));
         };
-        self.wire.transmit(now_ns, headers + octets, &write, shared);
+        self.wire.transmit(now_ns, headers + octets, write, shared);
         Ok(())
     }
 

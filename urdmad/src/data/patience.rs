@@ -22,6 +22,8 @@ pub(crate) struct Patience {
     waited_for: Option<Wait>,
     /// Slots that were waited for in vain.
     given_up: SlotSet,
+    /// The slot that was given the last packets, and the octets of the longest of them.
+    given: Option<(SlotId, usize)>,
 }
 
 /// A slot with little room for packets of `octets`.
@@ -37,9 +39,22 @@ fn is_short((left, limit): (u64, u64)) -> bool {
 }
 
 impl Patience {
-    /// Notes that a slot was given a packet of `octets`.
+    /// Notes that a slot was given a packet of `octets`. Its room is judged with the next packet
+    /// for another slot, or before the next burst: it has room for two.
     #[inline]
     pub(crate) fn note(&mut self, channels: &mut Channels, slot: SlotId, octets: usize) {
+        match &mut self.given {
+            Some((last, longest)) if *last == slot => *longest = octets.max(*longest),
+            given => {
+                if let Some((last, longest)) = given.replace((slot, octets)) {
+                    self.judge(channels, last, longest);
+                }
+            }
+        }
+    }
+
+    /// Judges the room of a slot that was given packets of up to `octets`.
+    fn judge(&mut self, channels: &mut Channels, slot: SlotId, octets: usize) {
         if self.waited_for.is_some() {
             return;
         }
@@ -64,6 +79,9 @@ impl Patience {
     /// moment.
     #[inline]
     pub(crate) fn waits(&mut self, channels: &mut Channels, now_ns: u64) -> bool {
+        if let Some((slot, octets)) = self.given.take() {
+            self.judge(channels, slot, octets);
+        }
         let Some(wait) = &mut self.waited_for else {
             return false;
         };
@@ -90,5 +108,6 @@ impl Patience {
     pub(crate) fn forget(&mut self, slot: SlotId) {
         self.given_up.remove(slot.number());
         self.waited_for.take_if(|wait| wait.slot == slot);
+        self.given.take_if(|(given, _)| *given == slot);
     }
 }

@@ -54,7 +54,7 @@ impl Wire {
         now_ns: u64,
         takes: bool,
         shared: &Shared,
-        sink: &mut dyn FnMut(&[u8]),
+        mut sink: impl FnMut(&[u8]),
     ) -> bool {
         let counters = &shared.counters;
         let (mut packets, mut octets) = (0, 0);
@@ -90,7 +90,7 @@ impl Wire {
         &mut self,
         now_ns: u64,
         octets: usize,
-        write: &dyn Fn(&mut [u8]),
+        write: impl Fn(&mut [u8]),
         shared: &Shared,
     ) {
         match &mut self.faults.outbound {
@@ -98,7 +98,7 @@ impl Wire {
                 transmit(&mut *self.port, octets, write, shared);
                 self.has_given = true;
             }
-            Some(line) => line.offer(time_of(self.start, now_ns), octets, write),
+            Some(line) => line.offer(time_of(self.start, now_ns), octets, &write),
         }
     }
 
@@ -114,7 +114,7 @@ impl Wire {
         while has_more && port.has_room() {
             has_more = line.release(now_ns, &mut |due| {
                 let write = |frame: &mut [u8]| frame.copy_from_slice(due);
-                transmit(port, due.len(), &write, shared);
+                transmit(port, due.len(), write, shared);
             });
             released |= has_more;
         }
@@ -173,18 +173,16 @@ fn is_waited_for(since_ns: u64, now_ns: u64) -> bool {
     now_ns.saturating_sub(since_ns) < PATIENCE_NS
 }
 
-fn transmit(port: &mut dyn PacketPort, octets: usize, write: &dyn Fn(&mut [u8]), shared: &Shared) {
-    let sent = port.transmit(octets, &mut |frame| {
-        write(frame);
-        shared.with_capture(|capture| capture.add(frame));
-    });
+#[inline]
+fn transmit(port: &mut dyn PacketPort, octets: usize, write: impl Fn(&mut [u8]), shared: &Shared) {
     let counters = &shared.counters;
-    if sent.is_ok() {
-        counters.tx_packets.bump();
-        counters.tx_octets.add(octets as u64);
-    } else {
-        counters.drop_tx_no_buffer.bump();
-    }
+    let Ok(frame) = port.transmit(octets) else {
+        return counters.drop_tx_no_buffer.bump();
+    };
+    write(frame);
+    shared.with_capture(|capture| capture.add(frame));
+    counters.tx_packets.bump();
+    counters.tx_octets.add(octets as u64);
 }
 
 /// The current time, for a frame whose way over the link begins now: the thread may have waited for
@@ -230,6 +228,7 @@ mod tests {
     /// A port that accepts a set number of frames, and that has received some.
     struct Narrow {
         come: usize,
+        frame: [u8; 60],
         waiting: usize,
         takes: Arc<Mutex<usize>>,
     }
@@ -260,17 +259,12 @@ mod tests {
             self.waiting < 4
         }
 
-        fn transmit(
-            &mut self,
-            octets: usize,
-            fill: &mut dyn FnMut(&mut [u8]),
-        ) -> Result<(), NoBuffer> {
+        fn transmit(&mut self, octets: usize) -> Result<&mut [u8], NoBuffer> {
             if !self.has_room() {
                 return Err(NoBuffer);
             }
-            fill(&mut vec![0; octets]);
             self.waiting += 1;
-            Ok(())
+            Ok(&mut self.frame[..octets])
         }
 
         fn flush(&mut self) -> bool {
@@ -303,6 +297,7 @@ mod tests {
         let takes = Arc::new(Mutex::new(takes));
         let port = Narrow {
             come: 0,
+            frame: [0; 60],
             waiting: 0,
             takes: Arc::clone(&takes),
         };
@@ -318,7 +313,7 @@ mod tests {
         let (mut wire, takes, shared) = narrow(2);
         let dropped = || shared.counters.drop_tx_port_full.value();
         let send = |wire: &mut Wire, now_ns| {
-            wire.transmit(now_ns, 60, &|_| (), &shared);
+            wire.transmit(now_ns, 60, |_| (), &shared);
             wire.flush(now_ns, &shared);
         };
         for now_ns in 1..=3 {
@@ -354,6 +349,7 @@ mod tests {
         for inbound in [None, Some(delayed)] {
             let port = Narrow {
                 come: 100,
+                frame: [0; 60],
                 waiting: 0,
                 takes: Arc::default(),
             };
@@ -365,7 +361,7 @@ mod tests {
             let mut arrived = 0;
             let mut receive = |now_ns, takes| {
                 let before = arrived;
-                wire.receive(now_ns, takes, &shared, &mut |_| arrived += 1);
+                wire.receive(now_ns, takes, &shared, |_| arrived += 1);
                 arrived - before
             };
             assert_eq!([receive(0, false), receive(20, false)], [0, 0]);
@@ -382,6 +378,7 @@ mod tests {
         const WAITED: Duration = Duration::from_secs(1);
         let port = Narrow {
             come: 1,
+            frame: [0; 60],
             waiting: 0,
             takes: Arc::new(Mutex::new(0)),
         };
@@ -398,9 +395,9 @@ mod tests {
         ] {
             wire.set_faults(&Faults::default().with(direction, delayed));
             if direction == urdma_ipc::fault::Direction::In {
-                wire.receive(0, true, &shared, &mut |_| ());
+                wire.receive(0, true, &shared, |_| ());
             } else {
-                wire.transmit(0, 60, &|_| (), &shared);
+                wire.transmit(0, 60, |_| (), &shared);
             }
             assert!(u128::from(wire.next_due_ns().unwrap()) > WAITED.as_nanos());
         }
@@ -416,7 +413,7 @@ mod tests {
         let faults = Faults::default().with(urdma_ipc::fault::Direction::Out, delayed);
         wire.set_faults(&faults);
         for _ in 0..10 {
-            wire.transmit(0, 60, &|_| (), &shared);
+            wire.transmit(0, 60, |_| (), &shared);
         }
         // The port has four.
         assert!(wire.release_due(10, &shared));

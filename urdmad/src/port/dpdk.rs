@@ -156,7 +156,7 @@ impl PacketPort for Dpdk {
         !self.filled.is_full()
     }
 
-    fn transmit(&mut self, octets: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), NoBuffer> {
+    fn transmit(&mut self, octets: usize) -> Result<&mut [u8], NoBuffer> {
         if !self.has_room() {
             return Err(NoBuffer);
         }
@@ -170,10 +170,13 @@ impl PacketPort for Dpdk {
                 return Err(NoBuffer);
             }
         }
-        let mut mbuf = self.stash.pop().ok_or(NoBuffer)?;
-        fill(mbuf.set_frame(HEADROOM_OCTETS, octets).ok_or(NoBuffer)?);
-        self.filled.push(mbuf);
-        Ok(())
+        let mbuf = self.stash.last_mut().ok_or(NoBuffer)?;
+        if octets > mbuf.buffer_octets().saturating_sub(HEADROOM_OCTETS) {
+            return Err(NoBuffer);
+        }
+        self.filled.extend(self.stash.pop());
+        let mbuf = self.filled.last_mut().ok_or(NoBuffer)?;
+        mbuf.set_frame(HEADROOM_OCTETS, octets).ok_or(NoBuffer)
     }
 
     fn flush(&mut self) -> bool {

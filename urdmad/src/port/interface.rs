@@ -31,11 +31,12 @@ pub trait PacketPort: Send {
     /// Whether the port accepts another frame for sending.
     fn has_room(&mut self) -> bool;
 
-    /// Has `fill` write a frame of `octets`, to be sent with the next [`PacketPort::flush`].
+    /// Room for a frame of `octets`, which the caller writes at once: it is sent with the next
+    /// [`PacketPort::flush`].
     ///
     /// # Errors
-    /// [`NoBuffer`]: the frame was not written.
-    fn transmit(&mut self, octets: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), NoBuffer>;
+    /// [`NoBuffer`]: nothing is sent.
+    fn transmit(&mut self, octets: usize) -> Result<&mut [u8], NoBuffer>;
 
     /// Sends the accepted frames; whether all were sent. The others are sent by the next call.
     fn flush(&mut self) -> bool;
