@@ -22,12 +22,12 @@ const FIGURES: [(Operation, u32, f64); 5] = [
 const PACKET_FIGURES: [(Way, Side, [f64; 2]); 8] = [
     (Way::Connections, Side::Sender, [316.0, 330.0]),
     (Way::Connections, Side::Receiver, [205.0, 205.0]),
-    (Way::Leased, Side::Sender, [487.0, 552.0]),
-    (Way::Leased, Side::Receiver, [465.0, 466.0]),
-    (Way::Forwarded, Side::Sender, [770.0, 816.0]),
-    (Way::Forwarded, Side::Receiver, [622.0, 625.0]),
-    (Way::Forwarded, Side::DaemonOfSender, [689.0, 691.0]),
-    (Way::Forwarded, Side::DaemonOfReceiver, [752.0, 737.0]),
+    (Way::Leased, Side::Sender, [459.0, 518.0]),
+    (Way::Leased, Side::Receiver, [419.0, 419.0]),
+    (Way::Forwarded, Side::Sender, [616.0, 681.0]),
+    (Way::Forwarded, Side::Receiver, [577.0, 579.0]),
+    (Way::Forwarded, Side::DaemonOfSender, [456.0, 459.0]),
+    (Way::Forwarded, Side::DaemonOfReceiver, [480.0, 490.0]),
 ];
 const MTUS: [u32; 2] = [1_500, 9_000];
 const TOLERANCE: f64 = 0.05;
