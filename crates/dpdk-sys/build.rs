@@ -31,7 +31,6 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_tx_queue_start",
     "rte_eth_dev_tx_queue_stop",
     "rte_eth_find_next",
-    "rte_eth_link_get_nowait",
     "rte_eth_macaddr_get",
     "rte_eth_promiscuous_enable",
     "rte_eth_rx_queue_setup",
@@ -51,8 +50,8 @@ const FUNCTIONS: &[&str] = &[
 const TYPES: &[&str] = &[
     "rte_mbuf",
     "rte_eth_dev_info",
-    "rte_eth_link",
     "rte_eth_stats",
+    "urdma_mbuf_offsets",
 ];
 
 const CONSTANTS: &[&str] = &[
@@ -93,7 +92,11 @@ fn main() {
         .collect();
     link.extend(guard(&flags));
     link.push("-Wl,--as-needed".into());
-    link.extend(["ethdev", "mbuf", "mempool", "ring", "eal"].map(|name| format!("-lrte_{name}")));
+    // In DPDK 22.11 the log is a part of the EAL.
+    let wanted =
+        ["ethdev", "mbuf", "mempool", "ring", "log", "eal"].map(|name| format!("rte_{name}"));
+    let installed = wanted.iter().filter(|name| library.libs.contains(name));
+    link.extend(installed.map(|name| format!("-l{name}")));
     println!("cargo:cflags={}", flags.join(" "));
     println!("cargo:link={}", link.join(" "));
     println!("cargo:version={}", library.version);
@@ -177,6 +180,7 @@ fn generate(flags: &[String]) {
         .opaque_type("rte_mempool.*")
         .opaque_type("rte_flow.*")
         .opaque_type("rte_device")
+        .opaque_type("rte_mbuf")
         .wrap_unsafe_ops(true);
     for name in FUNCTIONS {
         builder = builder.allowlist_function(name);

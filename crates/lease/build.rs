@@ -6,7 +6,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{exit, Command};
 
-/// DPDK's archives, without `librte_` and `.a`, in any order: all are linked whole.
+/// DPDK's archives, without `librte_` and `.a`, in any order: all are linked whole. An archive that
+/// is missing here makes the link fail (`-z defs`).
 const ARCHIVES: &[&str] = &[
     "eal",
     "kvargs",
@@ -26,11 +27,9 @@ const ARCHIVES: &[&str] = &[
     "net_e1000",
     "net_ena",
     "net_gve",
-    "common_iavf",
     "net_i40e",
     "net_iavf",
     "net_ice",
-    "net_igc",
     "net_ixgbe",
     "net_virtio",
     "net_vmxnet3",
@@ -38,6 +37,9 @@ const ARCHIVES: &[&str] = &[
     "security",
     "timer",
 ];
+
+/// Archives of some versions of DPDK: parts move between archives, and new ones are split off.
+const ARCHIVES_IF_PRESENT: &[&str] = &["argparse", "common_iavf", "log", "net_igc", "pmu"];
 
 /// Archives in copies of which calls of these functions are replaced.
 const RENAMED: &[(&str, &[(&str, &str)])] = &[
@@ -83,13 +85,11 @@ fn main() {
 
     let directory = library_directory();
     let mut arguments = vec!["-Wl,--whole-archive".to_owned()];
-    for name in ARCHIVES {
-        arguments.push(
-            directory
-                .join(format!("librte_{name}.a"))
-                .display()
-                .to_string(),
-        );
+    let optional = ARCHIVES_IF_PRESENT
+        .iter()
+        .filter(|name| archive(&directory, name).exists());
+    for name in ARCHIVES.iter().chain(optional) {
+        arguments.push(archive(&directory, name).display().to_string());
     }
     for (name, functions) in RENAMED {
         let archive = renamed(&directory, name, functions);
@@ -99,6 +99,8 @@ fn main() {
     arguments.extend(["-lnuma", "-lbsd", "-lm"].map(String::from));
     arguments.push("-Wl,-Bsymbolic".into());
     arguments.push("-Wl,--exclude-libs,ALL".into());
+    // Otherwise an archive that is missing in the list shows only when the library is loaded.
+    arguments.push("-Wl,-z,defs".into());
     // The library is never unloaded, since DPDK's threads run in it.
     arguments.push("-Wl,-z,nodelete".into());
     for name in REPLACED {
@@ -112,6 +114,10 @@ fn main() {
     for argument in shared.split(' ') {
         println!("cargo:rustc-link-arg-tests={argument}");
     }
+}
+
+fn archive(directory: &Path, name: &str) -> PathBuf {
+    directory.join(format!("librte_{name}.a"))
 }
 
 fn library_directory() -> PathBuf {
@@ -129,7 +135,7 @@ fn library_directory() -> PathBuf {
     };
     let renamed = RENAMED.iter().map(|(name, _)| name);
     for name in ARCHIVES.iter().chain(renamed) {
-        let archive = directory.join(format!("librte_{name}.a"));
+        let archive = archive(&directory, name);
         if !archive.exists() {
             eprintln!(
                 "{} is missing: apt-get install libdpdk-dev",
@@ -143,7 +149,7 @@ fn library_directory() -> PathBuf {
 
 /// A copy of an archive of DPDK in which calls of some functions are replaced.
 fn renamed(directory: &Path, name: &str, functions: &[(&str, &str)]) -> PathBuf {
-    let from = directory.join(format!("librte_{name}.a"));
+    let from = archive(directory, name);
     let out = env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
     let to = PathBuf::from(out).join(format!("liburdma_{name}.a"));
     let mut command = Command::new("objcopy");

@@ -1,7 +1,6 @@
 #include "shim.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include <rte_lcore.h>
@@ -247,6 +246,18 @@ int urdma_port_close(uint16_t port)
 	if (port < RTE_MAX_ETHPORTS)
 		stopped[port] = true;
 	leave();
+	return result;
+}
+
+int urdma_port_link(uint16_t port, bool *up, uint32_t *megabits)
+{
+	struct rte_eth_link link;
+	int result;
+
+	memset(&link, 0, sizeof(link));
+	result = rte_eth_link_get_nowait(port, &link);
+	*up = result == 0 && link.link_status == RTE_ETH_LINK_UP;
+	*megabits = link.link_speed;
 	return result;
 }
 

@@ -3,6 +3,8 @@
 #define URDMA_DPDK_SHIM_H
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -22,6 +24,19 @@
  * in programs without such code (guard.c).
  */
 extern pthread_mutex_t *urdma_control_lock;
+
+/*
+ * Where the fields of a buffer are. Newer versions of DPDK have them in anonymous unions and
+ * structures, to which bindgen gives names of its own.
+ */
+enum urdma_mbuf_offsets {
+	URDMA_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
+	URDMA_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
+	URDMA_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
+	URDMA_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
+	URDMA_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
+	URDMA_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
+};
 
 /* rte_errno of this thread. */
 int urdma_errno(void);
@@ -87,6 +102,12 @@ int urdma_port_close(uint16_t port);
  * or -ENOTSUP if nothing was done.
  */
 int urdma_virtio_mend(uint16_t port, uint16_t pair);
+
+/*
+ * Whether the link is up, without waiting for it, and its speed in Mbit/s, RTE_ETH_SPEED_NUM_NONE
+ * or RTE_ETH_SPEED_NUM_UNKNOWN. 0, or a negative errno.
+ */
+int urdma_port_link(uint16_t port, bool *up, uint32_t *megabits);
 
 /* Name of the port's driver; empty if the port does not exist. */
 const char *urdma_port_driver(uint16_t port);

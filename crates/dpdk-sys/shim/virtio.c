@@ -4,8 +4,8 @@
  * two instructions the count exceeds the list, and the next user then gives the device a descriptor
  * that does not exist, which breaks the device. The rings are public (the virtio specification).
  * The driver's private structures beside them are in no installed header, so they are declared here
- * as in DPDK 22.11 and checked against known values before use. Nothing is known of other versions
- * of DPDK, and no queues are repaired there.
+ * as in DPDK 22.11 to 25.11 and checked against known values before use. Nothing is known of later
+ * versions of DPDK, and no queues are repaired there.
  */
 #include <errno.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 
 #include "shim.h"
 
-#if RTE_VER_YEAR == 22 && RTE_VER_MONTH == 11
+#if RTE_VERSION < RTE_VERSION_NUM(26, 3, 0, 0)
 #define END_OF_LIST 32768
 #define RING_ALIGNMENT 4096
 
@@ -63,6 +63,9 @@ struct queue {
 	void *memory;
 	unsigned int octets;
 	uint16_t address_offset;
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 11, 0, 0)
+	uint64_t address_mask;
+#endif
 	uint64_t user[];
 };
 

@@ -9,6 +9,7 @@
     non_snake_case,
     non_upper_case_globals,
     unreachable_pub,
+    unnecessary_transmutes,
     unsafe_op_in_unsafe_fn,
     clippy::all,
     clippy::cast_possible_truncation,

@@ -77,9 +77,8 @@ fn try_start(port: u16) -> bool {
 }
 
 fn is_up(port: u16) -> bool {
-    // SAFETY: all zeros is a valid value of this plain C structure.
-    let mut link: dpdk_sys::rte_eth_link = unsafe { std::mem::zeroed() };
-    // SAFETY: the port exists, and the pointer is to a local variable.
-    let result = unsafe { dpdk_sys::rte_eth_link_get_nowait(port, &mut link) };
-    result == 0 && link.link_status() != 0
+    let (mut up, mut megabits) = (false, 0);
+    // SAFETY: the pointers are to local variables; a port that does not exist is refused.
+    unsafe { dpdk_sys::urdma_port_link(port, &mut up, &mut megabits) };
+    up
 }

@@ -1,6 +1,7 @@
 //! Packet buffers.
 
 use std::ffi::c_void;
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use arrayvec::ArrayVec;
@@ -20,50 +21,86 @@ pub struct Mbuf(NonNull<rte_mbuf>);
 // SAFETY: an `Mbuf` owns its buffer, and pools may be used from any thread.
 unsafe impl Send for Mbuf {}
 
+/// Reads or writes one field, by the offset that the C compiler gave it.
+struct Field<T>(usize, PhantomData<T>);
+
+impl<T: Copy> Field<T> {
+    /// # Safety
+    /// A field of type `T` is at this offset of `rte_mbuf`.
+    const unsafe fn at(offset: dpdk_sys::urdma_mbuf_offsets) -> Self {
+        Self(offset as usize, PhantomData)
+    }
+
+    #[inline]
+    fn read(&self, mbuf: &Mbuf) -> T {
+        // SAFETY: the field is inside the buffer's structure, which `mbuf` owns; pools live as long
+        // as the process.
+        unsafe { mbuf.0.byte_add(self.0).cast().read() }
+    }
+
+    #[inline]
+    fn write(&self, mbuf: &mut Mbuf, value: T) {
+        // SAFETY: as above.
+        unsafe { mbuf.0.byte_add(self.0).cast().write(value) }
+    }
+}
+
+// SAFETY: these are the types of DPDK's `struct rte_mbuf` (rte_mbuf_core.h).
+const BUF_ADDR: Field<*mut u8> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_BUF_ADDR) };
+// SAFETY: as above.
+const BUF_LEN: Field<u16> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_BUF_LEN) };
+// SAFETY: as above.
+const DATA_OFF: Field<u16> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_DATA_OFF) };
+// SAFETY: as above.
+const DATA_LEN: Field<u16> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_DATA_LEN) };
+// SAFETY: as above.
+const NB_SEGS: Field<u16> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_NB_SEGS) };
+// SAFETY: as above.
+const PKT_LEN: Field<u32> = unsafe { Field::at(dpdk_sys::URDMA_MBUF_PKT_LEN) };
+
 impl Mbuf {
     /// The packet's octets; the first part of them if it spans several buffers.
     #[inline]
     pub fn data(&self) -> &[u8] {
-        let mbuf = self.fields();
+        let offset = usize::from(DATA_OFF.read(self));
         // SAFETY: the offset is inside the buffer: DPDK guarantees that for received packets, and
         // `set_frame` for others.
-        let start = unsafe { mbuf.buf_addr.cast::<u8>().add(usize::from(mbuf.data_off)) };
+        let start = unsafe { self.buffer_start().add(offset) };
         // SAFETY: `data_len` octets from there are inside the buffer, which `self` owns.
-        unsafe { std::slice::from_raw_parts(start, usize::from(mbuf.data_len)) }
+        unsafe { std::slice::from_raw_parts(start, usize::from(DATA_LEN.read(self))) }
     }
 
     /// Whether the packet is contained in this buffer.
     #[inline]
     pub fn is_contiguous(&self) -> bool {
-        self.fields().nb_segs == 1
+        NB_SEGS.read(self) == 1
     }
 
     /// Octets of the buffer, headroom included.
     #[inline]
     pub fn buffer_octets(&self) -> usize {
-        usize::from(self.fields().buf_len)
+        usize::from(BUF_LEN.read(self))
     }
 
     /// The start of the buffer.
     #[inline]
     pub fn buffer_start(&self) -> *mut u8 {
-        self.fields().buf_addr.cast()
+        BUF_ADDR.read(self)
     }
 
     /// Sets the packet to `octets` octets of the buffer from `offset` on, and returns them for
     /// writing; `None` if the buffer is too short.
     #[inline]
     pub fn set_frame(&mut self, offset: usize, octets: usize) -> Option<&mut [u8]> {
-        // SAFETY: `self` owns the buffer.
-        let mbuf = unsafe { self.0.as_mut() };
-        if offset.checked_add(octets)? > usize::from(mbuf.buf_len) {
+        if offset.checked_add(octets)? > self.buffer_octets() {
             return None;
         }
-        mbuf.data_off = u16::try_from(offset).ok()?;
-        mbuf.data_len = u16::try_from(octets).ok()?;
-        mbuf.pkt_len = u32::from(mbuf.data_len);
+        let data_len = u16::try_from(octets).ok()?;
+        DATA_OFF.write(self, u16::try_from(offset).ok()?);
+        DATA_LEN.write(self, data_len);
+        PKT_LEN.write(self, u32::from(data_len));
         // SAFETY: the offset was just checked against the buffer's length.
-        let start = unsafe { mbuf.buf_addr.cast::<u8>().add(offset) };
+        let start = unsafe { self.buffer_start().add(offset) };
         // SAFETY: so was its length; `&mut self` borrows the buffer.
         Some(unsafe { std::slice::from_raw_parts_mut(start, octets) })
     }
@@ -83,13 +120,6 @@ impl Mbuf {
     #[inline]
     pub unsafe fn from_raw(pointer: *mut c_void) -> Option<Self> {
         NonNull::new(pointer.cast()).map(Self)
-    }
-
-    #[inline]
-    fn fields(&self) -> &rte_mbuf {
-        // SAFETY: the pointer is that of a buffer that `self` owns; pools live as long as the
-        // process.
-        unsafe { self.0.as_ref() }
     }
 }
 

@@ -354,15 +354,13 @@ impl Port {
     /// # Errors
     /// The device was removed.
     pub fn link(&self) -> Result<Link, Error> {
-        // SAFETY: all zeros is a valid value of this plain C structure.
-        let mut link: dpdk_sys::rte_eth_link = unsafe { std::mem::zeroed() };
-        // SAFETY: the port exists, and the pointer is to a local variable.
-        let result = unsafe { dpdk_sys::rte_eth_link_get_nowait(self.id, &mut link) };
+        let (mut up, mut megabits) = (false, 0);
+        // SAFETY: the port exists, and the pointers are to local variables.
+        let result = unsafe { dpdk_sys::urdma_port_link(self.id, &mut up, &mut megabits) };
         Error::check("cannot read the port's link", result)?;
         Ok(Link {
-            up: link.link_status() != 0,
-            megabits: (link.link_speed != 0 && link.link_speed != u32::MAX)
-                .then_some(link.link_speed),
+            up,
+            megabits: (megabits != 0 && megabits != u32::MAX).then_some(megabits),
         })
     }
 

@@ -1,8 +1,8 @@
 /*
  * Locates the rings of a queue pair of net_memif. The rings are public (the memif protocol). The
  * driver's private structures beside them are in no installed header, so they are declared here as
- * in DPDK 22.11 and checked against known values before use. Nothing is known of other versions of
- * DPDK, and no rings are found there.
+ * in DPDK 22.11 to 25.11 and checked against known values before use. DPDK 26.03 inserts a field;
+ * no rings are found there.
  */
 #include <stdint.h>
 #include <string.h>
@@ -85,7 +85,7 @@ struct rings {
 	struct ring transmit;
 };
 
-#if RTE_VER_YEAR == 22 && RTE_VER_MONTH == 11
+#if RTE_VERSION < RTE_VERSION_NUM(26, 3, 0, 0)
 static int find(uint16_t port, struct queue *queue, struct ring *ring)
 {
 	uint32_t cookie;
