@@ -1,6 +1,11 @@
 //! The arguments for DPDK: devices, memory, and which devices can be leased.
 
+use std::os::fd::IntoRawFd;
+use std::path::{Path, PathBuf};
+
 use ::dpdk::is_pci_address;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 use nix::unistd::{access, AccessFlags};
 use urdma_ipc::HugepageInfo;
 
@@ -29,11 +34,19 @@ const MEMIF_BUFFER_LARGE: u16 = 9728;
 /// peer reads them.
 const MEMIF_RING_LOG2: u8 = 8;
 
+/// Octets that the path of a memif socket may have so that the arguments are shorter than 128
+/// octets. DPDK sends them to secondaries in a field of that length: DPDK 25.11 refuses longer
+/// ones, older versions cut them.
+const SOCKET_PATH_MAX: usize = 30;
+
 /// DPDK's arguments for the device of a port.
-pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> String {
+///
+/// # Errors
+/// The directory of a memif socket cannot be opened.
+pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> Result<String, String> {
     let [_, a, b, _, _, c, d, e] = node_guid.to_be_bytes();
     let mac = urdma_underlay::MacAddr([0x02, a, b ^ c, c, d, e]);
-    match &config.kind {
+    Ok(match &config.kind {
         PortKind::Memif { is_server, socket } => {
             let role = if *is_server { "server" } else { "client" };
             let fits_small =
@@ -46,13 +59,35 @@ pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> String {
             format!(
                 "net_memif0,role={role},id=0,socket={},socket-abstract=no,bsize={bsize},\
                  rsize={MEMIF_RING_LOG2},mac={mac}",
-                socket.display()
+                short_path(socket)?.display()
             )
         }
         PortKind::Tap { netdev } => format!("net_tap0,iface={netdev},mac={mac}"),
         PortKind::AfXdp { netdev } => format!("net_af_xdp0,iface={netdev}"),
         PortKind::Device { device } => full_address(device),
+    })
+}
+
+/// A path of at most [`SOCKET_PATH_MAX`] octets to the same socket, if the name in its directory is
+/// short.
+///
+/// A shorter path goes through a descriptor of the directory. It stays open as long as the daemon
+/// runs, since the driver uses the path at each connection.
+///
+/// # Errors
+/// The directory cannot be opened.
+fn short_path(socket: &Path) -> Result<PathBuf, String> {
+    let (Some(directory), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Ok(socket.to_owned());
+    };
+    if socket.as_os_str().len() <= SOCKET_PATH_MAX {
+        return Ok(socket.to_owned());
     }
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let descriptor = nix::fcntl::open(directory, flags, Mode::empty())
+        .map_err(|error| format!("cannot open {}: {error}", directory.display()))?;
+    let link = format!("/proc/self/fd/{}", descriptor.into_raw_fd());
+    Ok(Path::new(&link).join(name))
 }
 
 /// PCI addresses without a domain are in domain 0; DPDK finds ports only by the whole address.
@@ -154,14 +189,31 @@ mod tests {
             is_server,
             socket: "/tmp/m".into(),
         };
-        let text = arguments(&config(memif(true), 9000), 0x0211_22ff_fe33_4455);
+        let text = arguments(&config(memif(true), 9000), 0x0211_22ff_fe33_4455).unwrap();
         assert_eq!(
             text,
             "net_memif0,role=server,id=0,socket=/tmp/m,socket-abstract=no,bsize=9728,\
              rsize=8,mac=02:11:11:33:44:55"
         );
-        let text = arguments(&config(memif(false), 1500), 1);
+        let text = arguments(&config(memif(false), 1500), 1).unwrap();
         assert!(text.contains("role=client") && text.contains("bsize=2048"));
+    }
+
+    #[test]
+    fn long_path_of_a_memif_socket_becomes_a_short_one_to_the_same_socket() {
+        let directory = std::env::temp_dir().join(format!("{:0>100}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let long = directory.join("urdma.memif");
+        let short = short_path(&long).unwrap();
+        assert!(short.as_os_str().len() <= SOCKET_PATH_MAX, "{short:?}");
+        std::fs::write(&short, "").unwrap();
+        assert!(long.exists());
+        std::fs::remove_dir_all(&directory).unwrap();
+        let kind = PortKind::Memif {
+            is_server: true,
+            socket: "/".repeat(SOCKET_PATH_MAX).into(),
+        };
+        assert!(arguments(&config(kind, 9000), 1).unwrap().len() < 128);
     }
 
     #[test]

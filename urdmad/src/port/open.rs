@@ -41,7 +41,7 @@ pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
     let netdev = device::netdev(config);
     // DPDK reads it when the port starts.
     let program = netdev.map(kernel_program).transpose()?;
-    let mut device = device::arguments(config, request.node_guid);
+    let mut device = device::arguments(config, request.node_guid)?;
     if let Some(program) = &program {
         device = format!("{device},xdp_prog={}", program.path());
     }
