@@ -48,6 +48,8 @@ pub mod cmd {
     pub const BIND: u32 = 20;
     pub const RESOLVE_ADDR: u32 = 21;
     pub const JOIN_MCAST: u32 = 22;
+    pub const RESOLVE_IB_SERVICE: u32 = 23;
+    pub const WRITE_CM_EVENT: u32 = 24;
 }
 
 /// Numbers of the events (`enum rdma_cm_event_type`).
@@ -65,6 +67,8 @@ pub mod event {
     pub const DEVICE_REMOVAL: u32 = 11;
     pub const MULTICAST_JOIN: u32 = 12;
     pub const TIMEWAIT_EXIT: u32 = 15;
+    pub const USER: u32 = 18;
+    pub const INTERNAL: u32 = 19;
 }
 
 /// Options of QUERY.
@@ -579,5 +583,18 @@ layouts! {
         join_flags: u16,
         /// The group.
         addr: SockaddrStorage,
+    }
+    /// WRITE_CM_EVENT, as far as it is used: the parameters are a union.
+    WriteCmEvent = 24 {
+        /// The id.
+        id: u32,
+        /// Zero.
+        reserved: u32,
+        /// [`event::USER`] or [`event::INTERNAL`].
+        event: u32,
+        /// Status of the event.
+        status: u32,
+        /// Argument of the event.
+        arg: u64,
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Command<'a> {
 /// Splits a write into header and body, with the checks of the kernel's ucma_write.
 pub(crate) fn parse(command: &[u8]) -> Result<(Header, &[u8]), Errno> {
     let (header, body) = Header::read_from_prefix(command).map_err(|_| libc::EINVAL)?;
-    if header.cmd > cmd::JOIN_MCAST {
+    if header.cmd > cmd::WRITE_CM_EVENT {
         return Err(libc::EINVAL);
     }
     let body = body.get(..usize::from(header.input)).ok_or(libc::EINVAL)?;
@@ -116,6 +116,9 @@ impl Command<'_> {
             cmd::JOIN_MCAST => self.join_mcast(),
             cmd::LEAVE_MCAST => self.leave_mcast(),
             cmd::MIGRATE_ID => self.migrate_id(),
+            // Needs a subnet administrator, which Ethernet does not have.
+            cmd::RESOLVE_IB_SERVICE => Err(libc::EOPNOTSUPP),
+            cmd::WRITE_CM_EVENT => self.write_cm_event(),
             _ => Err(libc::ENOSYS),
         }?;
         Ok(After::Done)
@@ -540,6 +543,20 @@ impl Command<'_> {
         if let Some(qpn) = self.state.manager.local_qpn(conn) {
             self.state.manager.qp_data(qpn);
         }
+        Ok(())
+    }
+
+    /// Queues an event of the application's own, or of librdmacm's.
+    fn write_cm_event(&mut self) -> Result<(), Errno> {
+        let body: abi::WriteCmEvent = body_of(self.body)?;
+        if !matches!(body.event, event::USER | event::INTERNAL) {
+            return Err(libc::EINVAL);
+        }
+        let number = CmId(body.id);
+        self.state.id(self.file, number)?;
+        let status = body.status.cast_signed();
+        self.state
+            .post_argument(number, body.event, status, body.arg);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use urdma_cm::wire::QpInfo;
 use urdma_cm::{ConnId, ConnectRequest, ConnectionManager, Event, ListenId, PrivateData};
 use urdma_types::{Ip16, PortSpace, RawQpn, Time};
 
-use zerocopy::FromZeros;
+use zerocopy::{FromZeros, IntoBytes};
 
 use crate::abi::{event, AhAttr, ConnParam, Ece, EventResp};
 use crate::driver::{Device, Driver, Errno, PortRequest, Sharing};
@@ -318,6 +318,13 @@ impl UcmaState {
     /// events.
     pub(crate) fn post(&mut self, number: CmId, event: u32, status: i32) {
         self.post_full(number, event, status, empty_param(), no_ece());
+    }
+
+    /// Queues an event with an argument, which takes the place of the parameters.
+    pub(crate) fn post_argument(&mut self, number: CmId, event: u32, status: i32, argument: u64) {
+        let mut param = empty_param();
+        param.as_mut_bytes()[..size_of::<u64>()].copy_from_slice(&argument.to_ne_bytes());
+        self.post_full(number, event, status, param, no_ece());
     }
 
     fn post_full(&mut self, number: CmId, event: u32, status: i32, conn: ConnParam, ece: Ece) {

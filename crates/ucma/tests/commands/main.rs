@@ -337,6 +337,34 @@ fn deaths_are_reported() {
 }
 
 #[test]
+fn written_event_is_read_with_its_status_and_argument() {
+    let pair = Pair::new();
+    let id = pair.client.create(1);
+    let write = |id, event| {
+        let body = abi::WriteCmEvent {
+            id,
+            reserved: 0,
+            event,
+            status: 7,
+            arg: 0x0102_0304_0506_0708,
+        };
+        pair.client.write(cmd::WRITE_CM_EVENT, 0, &body)
+    };
+    assert_eq!(write(id, event::ESTABLISHED), Err(libc::EINVAL));
+    assert_eq!(write(id + 1, event::USER), Err(libc::ENOENT));
+    for event in [event::USER, event::INTERNAL] {
+        assert_eq!(write(id, event), Ok(()));
+        let read = pair.client.expect(event);
+        assert_eq!((read.uid, read.id, read.status), (1, id, 7));
+        let argument = &read.conn.as_bytes()[..8];
+        assert_eq!(argument, 0x0102_0304_0506_0708_u64.to_ne_bytes());
+    }
+    let body = abi::Query::new_zeroed();
+    let refused = pair.client.write(cmd::RESOLVE_IB_SERVICE, 0, &body);
+    assert_eq!(refused, Err(libc::EOPNOTSUPP));
+}
+
+#[test]
 fn options_are_checked() {
     let pair = Pair::new();
     let id = pair.client.create(1);
@@ -405,7 +433,7 @@ fn random_commands_never_harm() {
         _ => None,
     };
     for _ in 0..30_000 {
-        let number = random(23) as u32;
+        let number = random(25) as u32;
         let mut body = vec![0_u8; 320];
         for octet in &mut body {
             *octet = if random(3) == 0 { random(12) as u8 } else { 0 };
