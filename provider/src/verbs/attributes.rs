@@ -80,7 +80,7 @@ pub(super) fn change(
         state: None,
         access: taken(given(IBV_QP_ACCESS_FLAGS), || {
             // The flags that concern the registration of memory have no effect here.
-            mr::rights_of(attr.qp_access_flags).ok_or(VerbsError::Invalid)
+            mr::queue_pair_rights(attr.qp_access_flags).ok_or(VerbsError::Invalid)
         })?,
         path_mtu: taken(given(IBV_QP_PATH_MTU), || match attr.path_mtu {
             IBV_MTU_256..=IBV_MTU_4096 => Ok(attr.path_mtu),

@@ -322,8 +322,18 @@ pub(super) unsafe extern "C" fn advise_mr(
     })
 }
 
+/// `IBV_ACCESS_FLUSH_GLOBAL` and `IBV_ACCESS_FLUSH_PERSISTENT`, which older headers lack: peers may
+/// flush the region. The device has no FLUSH.
+const FLUSH: u32 = 1 << 8 | 1 << 9;
+
+/// The rights that `qp_access_flags` give; `None` if a flag is not supported. Those to flush give
+/// nothing: as on hardware without FLUSH, they are accepted.
+pub(super) fn queue_pair_rights(flags: u32) -> Option<Access> {
+    rights_of(flags & !FLUSH)
+}
+
 /// The rights in `ibv_access_flags`; `None` if a flag is not supported.
-pub(super) fn rights_of(flags: u32) -> Option<Access> {
+fn rights_of(flags: u32) -> Option<Access> {
     // Both hints leave the contents of memory unchanged and can be ignored.
     Access::from_bits(flags & !(IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING))
         .filter(|rights| !rights.contains(Access::LOCAL))
@@ -354,6 +364,12 @@ mod tests {
         }
         assert_eq!(region_rights(4), Ok(Access::REMOTE_READ));
         assert_eq!(region_rights(0), Ok(Access::empty()));
+    }
+
+    #[test]
+    fn queue_pair_rights_accept_and_ignore_those_to_flush() {
+        assert_eq!(queue_pair_rights(FLUSH | 2), Some(Access::REMOTE_WRITE));
+        assert_eq!(queue_pair_rights(1 << 10), None);
     }
 
     #[test]
