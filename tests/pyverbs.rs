@@ -1,10 +1,11 @@
 //! rdma-core's pyverbs tests on one host: none fails, and the skipped ones and their reasons are
-//! those of doc/conformance.md.
+//! those of doc/conformance.md, which has a section for each version of the suite.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use urdma_harness::hugepages::Hugepages;
@@ -20,6 +21,8 @@ const PYTHON: &str = "/usr/bin/python3";
 const LIMIT: Duration = Duration::from_secs(900);
 /// Hugepages of 2 MB that the tests use at the same time.
 const HUGEPAGES: u64 = 8;
+/// The beginning of the heading of a section in doc/conformance.md; the version follows.
+const HEADING: &str = "### `python3-pyverbs` ";
 /// The beginning of each item of the list in doc/conformance.md: the reason, then the tests.
 const BULLET: &str = "- `";
 /// Columns of a line of the list at most; continuation lines are indented by two.
@@ -37,9 +40,29 @@ fn reason(said: &str) -> String {
     }
 }
 
-/// The list in a page in the format of doc/conformance.md.
-fn listed(page: &str) -> Skips {
-    let joined = page.replace("\n  ", " ");
+/// The version of the installed suite, without Debian's revision.
+fn version() -> String {
+    let query = ["-W", "-f", "${source:Upstream-Version}", "python3-pyverbs"];
+    let said = Command::new("dpkg-query").args(query).output().unwrap();
+    assert!(said.status.success(), "python3-pyverbs is not installed");
+    String::from_utf8(said.stdout).unwrap()
+}
+
+/// The sections of a page, by version.
+fn sections(page: &str) -> BTreeMap<&str, &str> {
+    let starts = page.match_indices(HEADING);
+    starts
+        .map(|(start, _)| {
+            let text = &page[start + HEADING.len()..];
+            let text = text.split_once("\n##").map_or(text, |(section, _)| section);
+            text.split_once('\n').unwrap()
+        })
+        .collect()
+}
+
+/// The list in a section in the format of doc/conformance.md.
+fn listed(section: &str) -> Skips {
+    let joined = section.replace("\n  ", " ");
     let items = joined.lines().filter_map(|line| line.strip_prefix(BULLET));
     items
         .filter_map(|line| line.split_once("`: "))
@@ -86,11 +109,15 @@ fn read(results: &Path) -> (Vec<String>, Vec<String>, Skips) {
 }
 
 #[test]
-fn list_of_conformance_page_read_and_written_is_the_same() {
+fn lists_of_conformance_page_read_and_written_are_the_same() {
     let page = std::fs::read_to_string(LIST).unwrap();
-    let text = written(&listed(&page));
-    assert!(!text.is_empty());
-    assert!(page.contains(&text), "doc/conformance.md lacks\n{text}");
+    let sections = sections(&page);
+    assert!(sections.len() > 1);
+    for (version, section) in sections {
+        let text = written(&listed(section));
+        assert!(!text.is_empty(), "{version}");
+        assert!(section.contains(&text), "{version}: the page lacks\n{text}");
+    }
 }
 
 #[test]
@@ -125,21 +152,18 @@ fn pyverbs_tests_pass_or_are_skipped_as_listed() {
         ended.describe()
     );
     assert!(ended.succeeded(), "{}", ended.describe());
-    let page = std::fs::read_to_string(LIST).unwrap();
-    assert!(
-        skips == listed(&page),
-        "{} passed; doc/conformance.md has another list of skipped tests than\n{}",
-        passed.len(),
-        written(&skips)
-    );
     let summary = format!(
         "{} pass, none fails, {} are skipped",
         passed.len(),
         skips.values().map(Vec::len).sum::<usize>()
     );
+    let page = std::fs::read_to_string(LIST).unwrap();
+    let version = version();
+    let section = sections(&page).remove(version.as_str()).unwrap_or_default();
     assert!(
-        page.contains(&summary),
-        "doc/conformance.md does not say: {summary}"
+        section.contains(&summary) && skips == listed(section),
+        "the section of doc/conformance.md about version {version} should say: {summary}\n{}",
+        written(&skips)
     );
     one.down();
 }
