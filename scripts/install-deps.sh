@@ -3,6 +3,7 @@
 #   install-deps.sh          for the build, `make demo` and `make test`
 #   install-deps.sh all      also the applications of `make test-all`
 #   install-deps.sh perf     also the peers of `make perf`
+#   install-deps.sh distros  also for making root file systems of other releases
 #   install-deps.sh kernel   also for building the kernel module and booting a kernel to test it
 set -eu
 
@@ -13,6 +14,7 @@ test="bubblewrap tshark util-linux valgrind python3-pyverbs patchelf qperf"
 perf="ucx-utils"
 all="ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio
      python3-venv libcurl4 libnuma1 cmake libnl-3-dev libnl-route-3-dev libudev-dev"
+distros="mmdebstrap"
 kernel="qemu-system-x86 linux-headers-amd64 sparse dkms kmod busybox-static cpio xz-utils binutils"
 
 want="$build $run $test"
@@ -20,9 +22,26 @@ case "${1:-}" in
     "") ;;
     all) want="$want $all" ;;
     perf) want="$want $perf" ;;
+    distros) want="$want $distros" ;;
     kernel) want="$want $kernel" ;;
-    *) echo "usage: $0 [all|perf|kernel]" >&2; exit 2 ;;
+    *) echo "usage: $0 [all|perf|distros|kernel]" >&2; exit 2 ;;
 esac
+
+# Cloud machines run an apt of their own when they boot; this is how long it is waited for.
+lock_s=600
+
+# Runs apt-get update with the options of the list $options. It does not wait for the lock of the
+# package lists, whatever its options, and is therefore repeated while another apt has it.
+update_lists() {
+    end=$(($(date +%s) + lock_s))
+    # shellcheck disable=SC2086 # the list is meant to be split
+    until LC_ALL=C apt-get update $options >"$log" 2>&1; do
+        if ! grep -q "Could not get lock" "$log" || [ "$(date +%s)" -ge $end ]; then
+            return 1
+        fi
+        sleep 2
+    done
+}
 
 missing=""
 for package in $want; do
@@ -39,11 +58,12 @@ if [ -n "$missing" ]; then
     echo "Installing:$missing"
     export DEBIAN_FRONTEND=noninteractive
     log=$(mktemp)
-    # shellcheck disable=SC2086 # the list is meant to be split
+    options="-q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=$lock_s"
+    # shellcheck disable=SC2086 # the lists are meant to be split
     if ! {
-        apt-get update -q &&
-            apt-get install -y -q --no-install-recommends -o Acquire::Retries=3 $missing
-    } >"$log" 2>&1; then
+        update_lists &&
+            apt-get install -y --no-install-recommends $options $missing >>"$log" 2>&1
+    }; then
         cat "$log" >&2
         rm -f "$log"
         exit 1
