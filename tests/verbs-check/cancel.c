@@ -147,7 +147,7 @@ struct call {
 	void (*body)(void);
 };
 
-static void *call_once(void *argument)
+static void *one_call(void *argument)
 {
 	const struct call *call = argument;
 
@@ -212,7 +212,7 @@ static void cancel_those_that_wait(void)
 	};
 
 	for (size_t i = 0; i < sizeof(waits) / sizeof(*waits); i++)
-		cancel(call_once, &waits[i], SETTLE_US);
+		cancel(one_call, &waits[i], SETTLE_US);
 	device_goes_on();
 }
 
