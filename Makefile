@@ -3,7 +3,7 @@ CARGO ?= cargo
 export CARGO_TERM_COLOR ?= auto
 
 .PHONY: all build demo test test-all test-kernel perf perf-kernel checkpatch deps lint loom clean
-.PHONY: install install-module
+.PHONY: install install-module test-userland test-distros
 
 all: build
 
@@ -41,6 +41,20 @@ test-all: test
 	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
 		--test applications --test programs --test wheels --test crates --test valkey \
 		--test soak --test hostile -- --ignored
+
+# What depends on the installed rdma-core, DPDK and programs.
+USERLAND = rdma-core-sys dpdk-sys dpdk urdma-lease urdma-provider urdma-ucma
+test-userland: demo
+	@$(CARGO) test --locked $(addprefix -p ,$(USERLAND))
+	@URDMA_BIN_DIR=$(CURDIR)/target/release $(CARGO) test --locked -p urdma-tests \
+		--test one_host --test pyverbs
+
+# The same in root file systems of other releases of Debian than this machine's.
+RELEASES ?= trixie sid
+test-distros:
+	@for release in $(RELEASES); do \
+		scripts/test-distro.sh $$release target/distros || exit; \
+	done
 
 # The kernel module on a stock Debian kernel under QEMU.
 test-kernel:
@@ -82,9 +96,9 @@ perf:
 	@target/release/urdma-perf
 
 PREFIX ?= /usr/local
-# The private provider ABIs of crates/rdma-core-sys/src/abi.rs; libibverbs loads the provider with
-# the number of its own ABI.
-PRIVATE_ABIS = 34 57 59 64 65
+# The private provider ABIs that the provider knows; libibverbs loads it with the number of its own.
+PRIVATE_ABIS = $(shell grep -o 'PrivateAbi::new.[0-9]*' crates/rdma-core-sys/src/abi.rs | \
+	grep -o '[0-9]*')
 LIBRARIES = $(DESTDIR)$(PREFIX)/lib/urdma
 install: build
 	install -Dm755 -t $(DESTDIR)$(PREFIX)/bin target/release/urdma target/release/urdmad \

@@ -80,7 +80,10 @@ address = ["10.8.0.1"]
 device = "urdma0"
 CONFIG
     echo "driver urdma" >/etc/libibverbs.d/urdma.driver
-    cp "$PROGRAMS/liburdma_provider.so" "$(echo /usr/lib/*/libibverbs)/liburdma-rdmav34.so"
+    plugins=$(echo /usr/lib/*/libibverbs)
+    # The others are named after libibverbs' private ABI, too.
+    abi=$(ls "$plugins" | sed -n 's/.*-rdmav\([0-9]*\)\.so$/\1/p' | head -n 1)
+    cp "$PROGRAMS/liburdma_provider.so" "$plugins/liburdma-rdmav$abi.so"
     unset LD_PRELOAD IBV_DRIVERS SYSFS_PATH URDMA_RUN_DIR
     "$PROGRAMS/urdma" up --run-dir "$run_dir" --config /run/bed.toml
     wait_until port_is_active

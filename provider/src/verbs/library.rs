@@ -298,8 +298,8 @@ impl Candidate {
         let known = abi::KNOWN.map(|abi| abi.number.to_string()).join(", ");
         format!(
             "{} {has}, this urdma serves {known}: programs that use that copy find no device; \
-             have them use the system's libibverbs, or \
-             install an urdma that knows it",
+             have them use the system's libibverbs, or install an urdma that knows it \
+             (doc/extending.md says how to add one)",
             self.path()
         )
     }
