@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use nix::sys::signal::{kill, Signal};
 use nix::unistd::Pid;
+use urdma_ipc::status::PortStatus;
 use urdma_ipc::{ControlClient, ControlError, RunDir};
 
 use crate::error::Error;
@@ -110,7 +111,11 @@ pub(crate) fn up(args: &UpArgs) -> Result<(), Error> {
         addresses.join(", "),
         target.options()
     );
-    if let Some(reason) = status.no_leases_because.filter(|_| status.port.is_some()) {
+    let may_lease = |port: &PortStatus| port.kind != "udp";
+    if let (true, Some(reason)) = (
+        status.port.as_ref().is_some_and(may_lease),
+        status.no_leases_because,
+    ) {
         println!("note: {reason}");
     }
     Ok(())

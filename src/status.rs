@@ -65,6 +65,9 @@ fn render_into(text: &mut String, status: &Status) -> std::fmt::Result {
             port.queues
         )?,
     }
+    for note in status.port.iter().flat_map(|port| &port.notes) {
+        writeln!(text, "         {note}")?;
+    }
     render_leases(text, status)?;
     match &status.kernel {
         None => writeln!(text, "backend  urdma run")?,

@@ -1,4 +1,4 @@
-//! Two hosts joined by net_memif: forwarded by urdmad, and with leased queues.
+//! Two hosts joined by net_memif, forwarded by urdmad and with leased queues; and by UDP sockets.
 #![allow(clippy::unwrap_used)]
 
 use nix::sys::signal::Signal;
@@ -9,7 +9,7 @@ use urdma_harness::process::Process;
 use urdma_harness::programs;
 use urdma_tests::{
     alone, check, expect_all_taken_back, free_mbufs, kill_one_end, leave_in_every_way, ports,
-    run_all, stream, NOTICE, SHORT,
+    run_all, sockets, stream, NOTICE, SHORT,
 };
 
 const HUGEPAGES: u64 = 512;
@@ -43,6 +43,18 @@ fn forwarded_without_hugepages_everything_passes() {
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
     everything(&hosts, LeasePolicy::Never, &scratch);
     hosts.down().unwrap();
+}
+
+#[test]
+fn over_udp_sockets_everything_passes_as_an_ordinary_user() {
+    let _alone = alone();
+    for mtu in [1500, 9000] {
+        let scratch = Scratch::new("test").unwrap();
+        let spaces = sockets::spaces(mtu);
+        let hosts = sockets::up(&spaces, &scratch, mtu);
+        everything(&hosts, LeasePolicy::Never, &scratch);
+        hosts.down().unwrap();
+    }
 }
 
 #[test]
@@ -80,6 +92,13 @@ fn peer_that_never_answers_is_unreachable_in_bounded_time() {
     let _alone = alone();
     let scratch = Scratch::new("test").unwrap();
     let hosts = TwoHosts::up(scratch.path(), Queues::Forwarded, 1500).unwrap();
+    expect_unreachable_while_stopped(hosts);
+    let scratch = Scratch::new("test").unwrap();
+    let spaces = sockets::spaces(1500);
+    expect_unreachable_while_stopped(sockets::up(&spaces, &scratch, 1500));
+}
+
+fn expect_unreachable_while_stopped(hosts: TwoHosts) {
     let rping = programs::rping(ports(), hosts.b.address());
     // Resolves the neighbour.
     run_all(

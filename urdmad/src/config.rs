@@ -137,8 +137,8 @@ pub struct PortConfig {
     /// Hugepages that DPDK allocates at the start if queues can be leased, MB; `None`: as much as
     /// they need.
     pub hugepages_mb: Option<u32>,
-    /// Whether UDP checksums are sent; default: yes, but not on net_memif, whose packets stay in
-    /// memory.
+    /// Whether urdmad computes UDP checksums; default: yes, but not on net_memif, whose packets
+    /// stay in memory. Never on UDP sockets, where the kernel does.
     pub checksum: bool,
 }
 
@@ -171,6 +171,8 @@ pub enum PortKind {
         /// Its name.
         netdev: String,
     },
+    /// UDP sockets of the kernel, at the instance's addresses.
+    Udp,
     /// Any device by DPDK's arguments, `net_...,key=value` or a PCI address.
     Device {
         /// DPDK's arguments.
@@ -185,6 +187,7 @@ impl PortKind {
             Self::Memif { .. } => "memif",
             Self::Tap { .. } => "tap",
             Self::AfXdp { .. } => "af_xdp",
+            Self::Udp => "udp",
             Self::Device { .. } => "device",
         }
     }
@@ -260,6 +263,13 @@ impl Config {
         let Some(port) = &self.port else {
             return Err("this instance has no port at which faults could be made".to_owned());
         };
+        if faults.corrupt() && port.kind == PortKind::Udp {
+            return Err(
+                "the kernel computes the checksums of a port of kind \"udp\", so that a changed \
+                 octet would reach programs: leave \"corrupt\" out, or use another kind of port"
+                    .to_owned(),
+            );
+        }
         if faults.corrupt() && !port.checksum {
             return Err(
                 "without checksums a changed octet would reach programs: set checksum = true in \
@@ -346,6 +356,8 @@ struct RawQuota {
     requests_per_second: Option<Spanned<u32>>,
 }
 
+const FOREIGN_KEY: &str = "this kind of port has no such key";
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawPort {
@@ -358,7 +370,7 @@ struct RawPort {
     lease_queues: Option<Spanned<u16>>,
     lease_group: Option<Spanned<String>>,
     hugepages_mb: Option<Spanned<u32>>,
-    checksum: Option<bool>,
+    checksum: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize)]
@@ -390,6 +402,7 @@ enum RawKind {
     Memif,
     Tap,
     AfXdp,
+    Udp,
     Device,
 }
 
@@ -433,7 +446,11 @@ impl RawConfig {
         if let Some(port) = self.port {
             config.port = port.validate(source, config.access)?;
         }
-        if config.port.is_some() && config.addresses.is_none() {
+        let is_host_apart = config
+            .port
+            .as_ref()
+            .is_some_and(|port| port.kind != PortKind::Udp);
+        if is_host_apart && config.addresses.is_none() {
             // On a network the host's addresses belong to the kernel.
             config.addresses = Some(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]);
         }
@@ -565,12 +582,15 @@ impl RawPort {
             None => None,
         };
         Ok(Some(PortConfig {
-            kind,
             mtu,
             lease_queues,
             lease_group,
             hugepages_mb,
-            checksum: self.checksum.unwrap_or(!is_memory),
+            checksum: match (&self.checksum, &kind) {
+                (Some(checksum), _) => *checksum.get_ref(),
+                (None, kind) => !matches!(kind, PortKind::Memif { .. } | PortKind::Udp),
+            },
+            kind,
         }))
     }
 
@@ -607,6 +627,10 @@ impl RawPort {
                     netdev: check_netdev(source, netdev)?,
                 }
             }
+            RawKind::Udp => {
+                self.refuse_keys_of_dpdk(source)?;
+                PortKind::Udp
+            }
             RawKind::Device => {
                 let device = self.device.take().ok_or_else(|| missing("device"))?;
                 PortKind::Device {
@@ -616,17 +640,28 @@ impl RawPort {
         }))
     }
 
+    /// A port without DPDK has no queue pairs to lease, and its checksums are the kernel's.
+    fn refuse_keys_of_dpdk(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let numbers = self.lease_queues.as_ref().map(Spanned::span);
+        let groups = self.lease_group.as_ref().map(Spanned::span);
+        let memory = self.hugepages_mb.as_ref().map(Spanned::span);
+        let checksums = self.checksum.as_ref().map(Spanned::span);
+        match numbers.or(groups).or(memory).or(checksums) {
+            Some(span) => Err(source.error_in(Some(span), FOREIGN_KEY.to_owned())),
+            None => Ok(()),
+        }
+    }
+
     /// Keys that the kind has not used belong to another kind.
     fn refuse_foreign_keys(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        const MESSAGE: &str = "this kind of port has no such key";
         if let Some(role) = &self.role {
-            return Err(source.error(role, MESSAGE));
+            return Err(source.error(role, FOREIGN_KEY));
         }
         if let Some(socket) = &self.socket {
-            return Err(source.error(socket, MESSAGE));
+            return Err(source.error(socket, FOREIGN_KEY));
         }
         if let Some(text) = self.netdev.as_ref().or(self.device.as_ref()) {
-            return Err(source.error(text, MESSAGE));
+            return Err(source.error(text, FOREIGN_KEY));
         }
         Ok(())
     }

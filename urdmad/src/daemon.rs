@@ -212,6 +212,8 @@ fn open_port(options: &Options, path: &Path, identity: &Identity) -> Result<Open
     } = port::open(&PortRequest {
         config,
         run_dir: path,
+        addresses: &identity.addresses,
+        slots: options.config.slots,
         node_guid: identity.node_guid,
         log: (!options.foreground).then_some(&log),
     })

@@ -11,7 +11,8 @@
 //! - [`InProcess`]: a data path without thread and clients, and [`loopback_ports`], a link in
 //!   memory; for measurements.
 //!
-//! Without a port the thread sleeps until a process rings. With a port it
+//! Without a port the thread sleeps until a process rings. With one that wakes it, of kind `udp`,
+//! it does the same after a short time of polling. With any other port it
 //! polls: after the last packet it spins for a short time with sched_yield(2), then sleeps for
 //! growing intervals of at most some milliseconds. A process that sends wakes it at once.
 
@@ -150,6 +151,8 @@ impl DataPlane {
         let _ = nix::sys::prctl::set_timerslack(TIMER_SLACK_NS);
         if let Some(network) = &mut self.network {
             network.enter();
+            let page = Arc::clone(&self.page);
+            network.set_wake(Box::new(move || page.unpark()));
         }
         let mut bells = Bells::default();
         while self.handle_commands() {
@@ -168,8 +171,8 @@ impl DataPlane {
                     thread::yield_now();
                     self.pace.yielded(now_ns, self.now_ns());
                 }
-                Some(Rest::Sleep(sleep)) => self.sleep(&mut bells, Some(sleep)),
-                None => self.sleep(&mut bells, None),
+                Some(Rest::Sleep(sleep)) => self.sleep(now_ns, &mut bells, Some(sleep)),
+                None => self.sleep(now_ns, &mut bells, None),
             }
         }
         let now_ns = self.now_ns();
@@ -191,12 +194,31 @@ impl DataPlane {
         worked
     }
 
-    /// Sleeps until a process rings, a command comes, or the time is over.
-    fn sleep(&mut self, bells: &mut Bells, limit: Option<Duration>) {
+    /// Sleeps until a process rings, a command comes, a frame arrives at a port that can say so, or
+    /// the time is over: `limit` for a port that is polled.
+    fn sleep(&mut self, now_ns: u64, bells: &mut Bells, limit: Option<Duration>) {
         self.channels.listen(bells, self.patience.waited_for());
+        // A slot that is waited for is looked at again soon, and the port is not.
+        let is_waiting = self.patience.waited_for().is_some();
+        let network = self.network.as_mut().filter(|_| !is_waiting);
+        let is_armed = network.is_some_and(Network::arm);
+        let limit = if is_armed {
+            self.until_due(now_ns)
+        } else {
+            limit
+        };
         let (inbox, channels) = (&self.inbox, &self.channels);
         self.page
             .park(bells, limit, || inbox.has_news() || channels.have_work());
+        if let Some(network) = self.network.as_mut().filter(|_| is_armed) {
+            network.disarm();
+        }
+    }
+
+    /// The time until the port's next deadline.
+    fn until_due(&self, now_ns: u64) -> Option<Duration> {
+        let due_ns = self.network.as_ref()?.next_deadline()?;
+        Some(Duration::from_nanos(due_ns.saturating_sub(now_ns)))
     }
 
     /// Whether the port accepts no more frames for the moment.
@@ -224,16 +246,13 @@ impl DataPlane {
 
     /// How an idle thread waits; `None`: sleep until it is woken.
     fn rest(&mut self, now_ns: u64) -> Option<Rest> {
-        let network = self.network.as_ref()?;
+        self.network.as_ref()?;
         let rest = self.pace.rest(now_ns);
         // While a slot that is behind is waited for, deadlines do not shorten the sleep.
-        let due_ns = network
-            .next_deadline()
-            .filter(|_| self.patience.waited_for().is_none());
-        let Some(due_ns) = due_ns else {
+        let is_waiting = self.patience.waited_for().is_some();
+        let Some(until_due) = self.until_due(now_ns).filter(|_| !is_waiting) else {
             return Some(rest);
         };
-        let until_due = Duration::from_nanos(due_ns.saturating_sub(now_ns));
         Some(match rest {
             Rest::Sleep(sleep) => Rest::Sleep(sleep.min(until_due)),
             Rest::Yield => Rest::Yield,
@@ -473,6 +492,7 @@ impl DataPlane {
             (Command::Lend { done, .. } | Command::Reclaim { done, .. }, None) => {
                 let _ = done.send(Err("the instance has no port".to_owned()));
             }
+            (Command::SetGroups(groups), Some(network)) => network.set_groups(&groups),
             (Command::Report { done }, Some(network)) => {
                 let _ = done.send(network.report());
             }
@@ -480,7 +500,7 @@ impl DataPlane {
                 network.set_faults(&faults);
                 let _ = done.send(());
             }
-            (Command::Report { .. } | Command::SetFaults { .. }, _) => {}
+            (Command::Report { .. } | Command::SetFaults { .. } | Command::SetGroups(_), _) => {}
         }
     }
 }

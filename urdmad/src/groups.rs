@@ -98,11 +98,18 @@ impl Groups {
         Ok(())
     }
 
-    /// Ends all memberships of a slot whose process has ended.
-    pub fn leave_all(&mut self, slot: SlotId) {
-        for gid in self.joined.remove(&slot.number()).unwrap_or_default() {
-            self.remove(slot, gid);
+    /// Ends all memberships of a slot whose process has ended; whether there were any.
+    pub fn leave_all(&mut self, slot: SlotId) -> bool {
+        let joined = self.joined.remove(&slot.number()).unwrap_or_default();
+        for gid in &joined {
+            self.remove(slot, *gid);
         }
+        !joined.is_empty()
+    }
+
+    /// The groups that have members.
+    pub fn all(&self) -> Vec<IpAddr> {
+        self.members.keys().map(|gid| gid.to_ip()).collect()
     }
 
     fn remove(&mut self, slot: SlotId, group: Ip16) {

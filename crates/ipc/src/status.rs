@@ -160,7 +160,7 @@ pub struct GroupStatus {
 /// The instance's port.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStatus {
-    /// `memif`, `tap`, `af_xdp` or `device`.
+    /// `udp`, `memif`, `tap`, `af_xdp` or `device`.
     pub kind: String,
     /// The device's name in DPDK.
     pub device: String,
@@ -176,6 +176,9 @@ pub struct PortStatus {
     pub hardware: BTreeMap<String, u64>,
     /// Free and total packet buffers by pool.
     pub mbufs: Vec<PoolStatus>,
+    /// What does not work, a sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// Faults injected at the port.

@@ -82,6 +82,8 @@ pub enum Checksum {
     /// Sent as 0, "not computed": for paths that stay in memory. IPv6 forbids it, so there it is
     /// computed anyway.
     None,
+    /// Left as 0 in all frames: the kernel computes it for the datagram that it sends.
+    Left,
 }
 
 /// Source and destination port of a UDP datagram.
@@ -254,7 +256,12 @@ impl Template {
         segment[4..6].copy_from_slice(&length.to_be_bytes());
         segment[6..8].copy_from_slice(&[0, 0]);
         // R3-8
-        if self.checksum == Checksum::Full || self.version == IpVersion::V6 {
+        let is_computed = match self.checksum {
+            Checksum::Full => true,
+            Checksum::None => self.version == IpVersion::V6,
+            Checksum::Left => false,
+        };
+        if is_computed {
             let sum = self.pseudo_sum.word(length).octets(segment).finish();
             // 0 would mean "not computed"; the other representation of the same sum is sent (RFC
             // 768).

@@ -1,7 +1,8 @@
 //! The layers under TRP on a port: Ethernet, IPv4 or IPv6, UDP, and neighbour resolution.
 //!
 //! - [`Template`] writes the headers of a [`Route`] in front of a datagram in its frame.
-//! - [`parse`] checks a received frame and finds the datagram in it.
+//! - [`parse`] checks a received frame and finds the datagram in it; [`parse_verified`] does so if
+//!   the kernel has verified its checksums.
 //! - [`Neighbours`] is ARP and IPv6 neighbour discovery, sans I/O, for ports that the kernel does
 //!   not see.
 //!
@@ -25,5 +26,5 @@ pub use frame::{
     ETHERNET_OCTETS, IPV4_OCTETS, IPV6_OCTETS, MAX_HEADER_OCTETS, UDP_OCTETS,
 };
 pub use neighbours::{NeighbourResolution, Neighbours, Timing, MAX_NEIGHBOURS};
-pub use receive::{parse, Dropped, Received, NO_INDEX};
+pub use receive::{parse, parse_verified, Dropped, Received, NO_INDEX};
 pub use solicit::MAX_SOLICITATION_OCTETS;

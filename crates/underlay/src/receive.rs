@@ -110,25 +110,46 @@ impl Dropped {
 /// The reason to drop the frame, or [`Dropped::NeighbourTraffic`].
 #[inline]
 pub fn parse(frame: &[u8], local: &LocalInterface) -> Result<Received, Dropped> {
+    parse_with::<true>(frame, local)
+}
+
+/// As [`parse`] of a frame whose checksums the kernel has verified: they are not looked at.
+///
+/// # Errors
+/// As of [`parse`].
+#[inline]
+pub fn parse_verified(frame: &[u8], local: &LocalInterface) -> Result<Received, Dropped> {
+    parse_with::<false>(frame, local)
+}
+
+#[inline]
+fn parse_with<const CHECKSUMS: bool>(
+    frame: &[u8],
+    local: &LocalInterface,
+) -> Result<Received, Dropped> {
     let (header, packet) = frame
         .split_first_chunk::<ETHERNET_OCTETS>()
         .ok_or(Dropped::Truncated)?;
     match [header[12], header[13]] {
         ETHERTYPE_IPV4 if header[..6] == local.mac().0 => {
-            parse_ipv4(packet, |destination| local.index_of_v4(destination))
+            parse_ipv4::<CHECKSUMS>(packet, |destination| local.index_of_v4(destination))
         }
         ETHERTYPE_IPV6 if header[..6] == local.mac().0 => {
-            parse_ipv6(packet, |destination| local.index_of_v6(destination))
+            parse_ipv6::<CHECKSUMS>(packet, |destination| local.index_of_v6(destination))
         }
         ETHERTYPE_IPV6 if packet.get(6) == Some(&PROTOCOL_ICMPV6) => Err(Dropped::NeighbourTraffic),
-        ETHERTYPE_IPV4 if header[0] & 1 == 1 => to_all_slots(parse_ipv4(packet, |group| {
-            let is_to_group = header[..6] == MacAddr::of_ipv4_group(group).0;
-            (group.is_multicast() && is_to_group).then_some(NO_INDEX)
-        })),
-        ETHERTYPE_IPV6 if header[0] & 1 == 1 => to_all_slots(parse_ipv6(packet, |group| {
-            let is_to_group = header[..6] == MacAddr::of_ipv6_group(group).0;
-            (group.is_multicast() && is_to_group).then_some(NO_INDEX)
-        })),
+        ETHERTYPE_IPV4 if header[0] & 1 == 1 => {
+            to_all_slots(parse_ipv4::<CHECKSUMS>(packet, |group| {
+                let is_to_group = header[..6] == MacAddr::of_ipv4_group(group).0;
+                (group.is_multicast() && is_to_group).then_some(NO_INDEX)
+            }))
+        }
+        ETHERTYPE_IPV6 if header[0] & 1 == 1 => {
+            to_all_slots(parse_ipv6::<CHECKSUMS>(packet, |group| {
+                let is_to_group = header[..6] == MacAddr::of_ipv6_group(group).0;
+                (group.is_multicast() && is_to_group).then_some(NO_INDEX)
+            }))
+        }
         ETHERTYPE_IPV4 | ETHERTYPE_IPV6 => Err(Dropped::NotForUs),
         ETHERTYPE_ARP => Err(Dropped::NeighbourTraffic),
         _ => Err(Dropped::NotIp),
@@ -150,7 +171,10 @@ fn to_all_slots(parsed: Result<Received, Dropped>) -> Result<Received, Dropped> 
 }
 
 #[inline]
-fn parse_ipv4(packet: &[u8], ours: impl Fn(Ipv4Addr) -> Option<u8>) -> Result<Received, Dropped> {
+fn parse_ipv4<const CHECKSUMS: bool>(
+    packet: &[u8],
+    ours: impl Fn(Ipv4Addr) -> Option<u8>,
+) -> Result<Received, Dropped> {
     let header = packet
         .first_chunk::<IPV4_OCTETS>()
         .ok_or(Dropped::Truncated)?;
@@ -160,7 +184,7 @@ fn parse_ipv4(packet: &[u8], ours: impl Fn(Ipv4Addr) -> Option<u8>) -> Result<Re
         return Err(Dropped::BadIpHeader);
     }
     let body = packet.get(IPV4_OCTETS..total).ok_or(Dropped::Truncated)?;
-    if !Sum::default().octets(header).is_right() {
+    if CHECKSUMS && !Sum::default().octets(header).is_right() {
         return Err(Dropped::BadIpChecksum);
     }
     // More fragments, or an offset.
@@ -174,7 +198,7 @@ fn parse_ipv4(packet: &[u8], ours: impl Fn(Ipv4Addr) -> Option<u8>) -> Result<Re
         return Err(Dropped::NotUdp);
     }
     let pseudo = Sum::default().octets(&header[12..20]);
-    let udp = parse_udp(body, pseudo, false)?;
+    let udp = parse_udp::<CHECKSUMS>(body, pseudo, false)?;
     if !is_host(IpAddr::V4(source)) {
         return Err(Dropped::BadSource);
     }
@@ -188,7 +212,10 @@ fn parse_ipv4(packet: &[u8], ours: impl Fn(Ipv4Addr) -> Option<u8>) -> Result<Re
 }
 
 #[inline]
-fn parse_ipv6(packet: &[u8], ours: impl Fn(Ipv6Addr) -> Option<u8>) -> Result<Received, Dropped> {
+fn parse_ipv6<const CHECKSUMS: bool>(
+    packet: &[u8],
+    ours: impl Fn(Ipv6Addr) -> Option<u8>,
+) -> Result<Received, Dropped> {
     let header = packet
         .first_chunk::<IPV6_OCTETS>()
         .ok_or(Dropped::Truncated)?;
@@ -213,7 +240,7 @@ fn parse_ipv6(packet: &[u8], ours: impl Fn(Ipv6Addr) -> Option<u8>) -> Result<Re
     let (source, destination) = (address(8), address(24));
     let index = ours(destination).ok_or(Dropped::NotForUs)?;
     let pseudo = Sum::default().octets(&header[8..40]);
-    let udp = parse_udp(body, pseudo, true)?;
+    let udp = parse_udp::<CHECKSUMS>(body, pseudo, true)?;
     let ecn = Ecn::from_bits(header[1] >> 4);
     if !is_host(IpAddr::V6(source)) {
         return Err(Dropped::BadSource);
@@ -234,7 +261,11 @@ struct Udp {
 }
 
 #[inline(always)]
-fn parse_udp(segment: &[u8], pseudo: Sum, checksum_required: bool) -> Result<Udp, Dropped> {
+fn parse_udp<const CHECKSUMS: bool>(
+    segment: &[u8],
+    pseudo: Sum,
+    checksum_required: bool,
+) -> Result<Udp, Dropped> {
     let header = segment
         .first_chunk::<UDP_OCTETS>()
         .ok_or(Dropped::BadUdpLength)?;
@@ -244,12 +275,12 @@ fn parse_udp(segment: &[u8], pseudo: Sum, checksum_required: bool) -> Result<Udp
         return Err(Dropped::BadUdpLength);
     }
     let computed = word(6) != 0;
-    if computed {
+    if CHECKSUMS && computed {
         let sum = pseudo.word(u16::from(PROTOCOL_UDP)).word(length);
         if !sum.octets(segment).is_right() {
             return Err(Dropped::BadUdpChecksum);
         }
-    } else if checksum_required {
+    } else if CHECKSUMS && checksum_required {
         return Err(Dropped::BadUdpChecksum);
     }
     Ok(Udp {

@@ -95,13 +95,49 @@ impl Drop for Keeper {
     }
 }
 
+/// Where and as whom an instance and its programs run.
+#[derive(Debug, Clone, Default)]
+pub struct Place {
+    /// A network namespace other than the caller's.
+    pub namespace: Option<String>,
+    /// A user, who has no capabilities, other than the caller.
+    pub user: Option<u32>,
+}
+
+impl Place {
+    fn in_namespace(name: &str) -> Self {
+        Self {
+            namespace: Some(name.to_owned()),
+            user: None,
+        }
+    }
+
+    /// A program with its arguments.
+    fn command(&self, program: &Path) -> Command {
+        let mut words: Vec<std::ffi::OsString> = Vec::new();
+        if let Some(namespace) = &self.namespace {
+            words.extend(["ip", "netns", "exec", namespace].map(Into::into));
+        }
+        if let Some(user) = self.user {
+            let (uid, gid) = (format!("--reuid={user}"), format!("--regid={user}"));
+            let without = ["--clear-groups", "--inh-caps=-all", "--no-new-privs"];
+            words.extend(["setpriv", &uid, &gid].map(Into::into));
+            words.extend(without.map(Into::into));
+        }
+        words.push(program.into());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        command
+    }
+}
+
 /// A running instance; it is taken down when dropped.
 #[derive(Debug)]
 pub struct Instance {
     run_dir: PathBuf,
     config: PathBuf,
     address: String,
-    namespace: Option<String>,
+    place: Place,
     is_up: bool,
     /// Dropped when the instance is down.
     keeper: Option<Keeper>,
@@ -114,7 +150,7 @@ impl Instance {
     /// # Errors
     /// The message of `urdma up`.
     pub fn up(dir: &Path, name: &str, address: &str, port: &str) -> Result<Self, Failure> {
-        Self::start(dir, name, &[address], port, None)
+        Self::up_at(dir, name, &[address], port)
     }
 
     /// The same with several addresses; programs get the first.
@@ -122,7 +158,7 @@ impl Instance {
     /// # Errors
     /// The message of `urdma up`.
     pub fn up_at(dir: &Path, name: &str, addresses: &[&str], port: &str) -> Result<Self, Failure> {
-        Self::start(dir, name, addresses, port, None)
+        Self::up_at_place(Place::default(), dir, name, addresses, port)
     }
 
     /// The same in the network namespace `namespace`, in which its programs run too.
@@ -136,7 +172,7 @@ impl Instance {
         address: &str,
         port: &str,
     ) -> Result<Self, Failure> {
-        Self::start(dir, name, &[address], port, Some(namespace.to_owned()))
+        Self::up_at_place(Place::in_namespace(namespace), dir, name, &[address], port)
     }
 
     /// An instance in the network namespace `namespace` without configured addresses; programs get
@@ -150,18 +186,23 @@ impl Instance {
         name: &str,
         address: &str,
     ) -> Result<Self, Failure> {
-        let mut instance = Self::start(dir, name, &[], "", Some(namespace.to_owned()))?;
+        let place = Place::in_namespace(namespace);
+        let mut instance = Self::up_at_place(place, dir, name, &[], "")?;
         instance.address = address.to_owned();
         Ok(instance)
     }
 
+    /// An instance with several addresses in a place; programs get the first, and run there too.
     /// Without addresses the configuration has no key for them.
-    fn start(
+    ///
+    /// # Errors
+    /// The message of `urdma up`.
+    pub fn up_at_place(
+        place: Place,
         dir: &Path,
         name: &str,
         addresses: &[&str],
         port: &str,
-        namespace: Option<String>,
     ) -> Result<Self, Failure> {
         let run_dir = dir.join(name);
         let config = dir.join(format!("{name}.toml"));
@@ -174,7 +215,7 @@ impl Instance {
             run_dir,
             config,
             address: addresses.first().copied().unwrap_or_default().to_owned(),
-            namespace,
+            place,
             is_up: true,
             keeper: None,
         };
@@ -230,16 +271,7 @@ impl Instance {
     /// # Errors
     /// `urdma` has not been built.
     pub fn subcommand(&self, name: &str) -> Result<Command, Failure> {
-        let mut command = match &self.namespace {
-            None => urdma()?,
-            Some(namespace) => {
-                let mut command = Command::new("ip");
-                command
-                    .args(["netns", "exec", namespace])
-                    .arg(binary_dir()?.join("urdma"));
-                command
-            }
-        };
+        let mut command = self.place.command(&binary_dir()?.join("urdma"));
         command.arg(name).arg("--run-dir").arg(&self.run_dir);
         Ok(command)
     }

@@ -67,6 +67,14 @@ impl Namespaces {
     pub fn ip(&self, end: usize, arguments: &[&str]) -> Result<String, Failure> {
         ip(&[&["-n", self.name(end)], arguments].concat())
     }
+
+    /// Runs a program in namespace 0 or 1; returns its output.
+    ///
+    /// # Errors
+    /// It fails.
+    pub fn run(&self, end: usize, argv: &[&str]) -> Result<String, Failure> {
+        ip(&[&["netns", "exec", self.name(end)], argv].concat())
+    }
 }
 
 impl Drop for Namespaces {

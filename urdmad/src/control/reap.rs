@@ -25,7 +25,9 @@ impl Control {
         let generation = self.directory.0.generation(slot.number());
         self.directory.0.release(slot.number());
         self.shared.listeners().release_all(slot);
-        self.shared.groups().leave_all(slot);
+        if self.shared.groups().leave_all(slot) {
+            self.groups_changed();
+        }
         self.take_back_lease(slot);
         self.forget_offers_to(slot);
         if let Err(reason) = self.data.close(slot) {

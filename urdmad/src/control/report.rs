@@ -129,6 +129,7 @@ impl Control {
             queues: port.lease_queues + 1,
             hardware: report.hardware,
             mbufs: report.pools,
+            notes: report.notes,
         };
         Some((status, faults))
     }

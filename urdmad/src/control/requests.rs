@@ -72,11 +72,11 @@ impl Control {
             Request::JoinGroup { group } => self
                 .slot_of(token)
                 .and_then(|slot| self.shared.groups().join(slot, group))
-                .map(|()| Answer::Done),
+                .map(|()| self.groups_changed()),
             Request::LeaveGroup { group } => self
                 .slot_of(token)
                 .and_then(|slot| self.shared.groups().leave(slot, group))
-                .map(|()| Answer::Done),
+                .map(|()| self.groups_changed()),
             // Handled above.
             Request::OfferChannel { .. } => return,
             Request::Resolve { ip } => return self.resolve(token, id, ip),
@@ -98,6 +98,15 @@ impl Control {
             }),
         };
         self.answer(token, id, outcome);
+    }
+
+    /// Tells a port that receives from no other groups which ones have members here.
+    pub(super) fn groups_changed(&self) -> Answer {
+        let groups = self.shared.groups().all();
+        if self.data.send(Command::SetGroups(groups)).is_err() {
+            tracing::warn!("the data thread does not know the members of groups");
+        }
+        Answer::Done
     }
 
     /// Sends an answer.

@@ -53,6 +53,8 @@ pub(crate) enum Command {
         queue: u16,
         done: SyncSender<Result<(), String>>,
     },
+    /// This host has members of these groups and of no others.
+    SetGroups(Vec<IpAddr>),
     /// Report the port's state.
     Report {
         done: SyncSender<(PortReport, FaultStatus)>,

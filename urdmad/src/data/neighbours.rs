@@ -1,5 +1,5 @@
 //! Neighbour resolution: by urdmad on a port that the kernel does not see, by the kernel on one
-//! that it uses too.
+//! that it uses too, and not at all where the kernel routes datagrams.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use urdma_underlay::{LocalInterface, NeighbourResolution, Timing};
 
 use super::kernel_neighbours::KernelNeighbours;
+use crate::port::{has_route, Resolver};
 
 /// The neighbours of a port.
 #[derive(Debug)]
@@ -15,14 +16,19 @@ pub(crate) enum Neighbours {
     Own(urdma_underlay::Neighbours),
     /// Resolved by the kernel.
     Kernel(KernelNeighbours),
+    /// Not resolved: the kernel routes datagrams from here.
+    Routed(LocalInterface),
 }
 
 impl Neighbours {
-    /// The neighbours of a port at `local`; the kernel resolves them if it uses the interface
-    /// `netdev`.
-    pub(crate) fn new(local: LocalInterface, netdev: Option<&str>) -> io::Result<Self> {
-        if let Some(netdev) = netdev {
-            return KernelNeighbours::new(netdev, local).map(Self::Kernel);
+    /// The neighbours of a port at `local`, as its resolver says.
+    pub(crate) fn new(local: LocalInterface, resolver: Resolver<'_>) -> io::Result<Self> {
+        match resolver {
+            Resolver::DataThread => {}
+            Resolver::Kernel(netdev) => {
+                return KernelNeighbours::new(netdev, local).map(Self::Kernel);
+            }
+            Resolver::Routes => return Ok(Self::Routed(local)),
         }
         let mut own = urdma_underlay::Neighbours::new(local, Timing::default());
         own.announce();
@@ -35,6 +41,7 @@ impl Neighbours {
         match self {
             Self::Own(own) => own.changes(),
             Self::Kernel(kernel) => kernel.changes(),
+            Self::Routed(_) => 0,
         }
     }
 
@@ -43,6 +50,8 @@ impl Neighbours {
         match self {
             Self::Own(own) => own.has(address),
             Self::Kernel(kernel) => kernel.has(address),
+            // Nothing is stored for an address.
+            Self::Routed(_) => true,
         }
     }
 
@@ -51,6 +60,7 @@ impl Neighbours {
         match self {
             Self::Own(own) => own.resolve(now_ns, address),
             Self::Kernel(kernel) => kernel.resolve(now_ns, address),
+            Self::Routed(local) => route(local, address.to_canonical()),
         }
     }
 
@@ -69,6 +79,7 @@ impl Neighbours {
                 kernel.poll(now_ns);
                 None
             }
+            Self::Routed(_) => None,
         }
     }
 
@@ -77,6 +88,17 @@ impl Neighbours {
         match self {
             Self::Own(own) => own.next_deadline(),
             Self::Kernel(kernel) => kernel.next_deadline(),
+            Self::Routed(_) => None,
         }
+    }
+}
+
+/// Whether the kernel has a route to an address. The Ethernet address has no meaning.
+fn route(local: &LocalInterface, address: IpAddr) -> NeighbourResolution {
+    let is_host = !(address.is_unspecified() || address.is_multicast());
+    if is_host && has_route(address) {
+        NeighbourResolution::Known(local.mac())
+    } else {
+        NeighbourResolution::Unreachable
     }
 }

@@ -13,8 +13,8 @@ use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
 use urdma_ipc::Resolution;
 use urdma_underlay::{
-    max_datagram, parse, Checksum, Dropped, Ecn, LocalInterface, NeighbourResolution, UdpPorts,
-    MAX_SOLICITATION_OCTETS,
+    max_datagram, parse, parse_verified, Checksum, Dropped, Ecn, LocalInterface,
+    NeighbourResolution, Received, UdpPorts, MAX_SOLICITATION_OCTETS,
 };
 
 use super::channels::Octets;
@@ -25,7 +25,7 @@ use super::neighbours::Neighbours;
 use super::routes::{Ends, NoRoute, Routes};
 use super::wire::Wire;
 use crate::identity::Identity;
-use crate::port::{PacketPort, PortReport};
+use crate::port::{PacketPort, PortReport, Resolver};
 use crate::shared::Shared;
 
 /// Frames that wait for a neighbour's resolution at most.
@@ -43,6 +43,8 @@ const STRANGERS: RateLimit = RateLimit::new(64, 50_000_000);
 pub(crate) struct Network {
     wire: Wire,
     local: LocalInterface,
+    /// Checks a frame; its checksums only if the kernel has not.
+    parse: fn(&[u8], &LocalInterface) -> Result<Received, Dropped>,
     neighbours: Neighbours,
     routes: Routes,
     mtu: u16,
@@ -66,14 +68,16 @@ impl Network {
     ) -> io::Result<Self> {
         let local = LocalInterface::new(port.mac(), &identity.all_addresses())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let checksum = if checksum {
-            Checksum::Full
-        } else {
-            Checksum::None
+        let is_verified = port.resolver() == Resolver::Routes;
+        let checksum = match (is_verified, checksum) {
+            (true, _) => Checksum::Left,
+            (false, true) => Checksum::Full,
+            (false, false) => Checksum::None,
         };
-        let neighbours = Neighbours::new(local.clone(), port.netdev())?;
+        let neighbours = Neighbours::new(local.clone(), port.resolver())?;
         Ok(Self {
             mtu: port.mtu(),
+            parse: if is_verified { parse_verified } else { parse },
             wire: Wire::new(port, Some(start)),
             routes: Routes::new(local.clone(), checksum),
             neighbours,
@@ -91,6 +95,7 @@ impl Network {
     pub(crate) fn receive(&mut self, inbound: &mut Inbound<'_>) -> bool {
         let takes = !inbound.waits();
         let (local, neighbours, arrived) = (&self.local, &mut self.neighbours, &mut self.arrived);
+        let parse = self.parse;
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
         let worked = self.wire.receive(now_ns, takes, shared, |frame| {
             let new = match parse(frame, local) {
@@ -339,6 +344,26 @@ impl Network {
 
     pub(crate) fn reclaim(&mut self, queue: u16) -> Result<(), String> {
         self.wire.port().reclaim(queue)
+    }
+
+    /// The groups of which this host has members.
+    pub(crate) fn set_groups(&mut self, groups: &[IpAddr]) {
+        self.wire.port().set_groups(groups);
+    }
+
+    /// What wakes the calling thread from a sleep that [`Self::arm`] precedes.
+    pub(crate) fn set_wake(&mut self, wake: Box<dyn Fn() + Send>) {
+        self.wire.port().set_wake(wake);
+    }
+
+    /// Has a sleep end when a frame arrives; false if the port has to be polled.
+    pub(crate) fn arm(&mut self) -> bool {
+        self.wire.port().arm()
+    }
+
+    /// The sleep has ended.
+    pub(crate) fn disarm(&mut self) {
+        self.wire.port().disarm();
     }
 
     pub(crate) fn set_faults(&mut self, faults: &Faults) {

@@ -126,6 +126,7 @@ impl Routes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::Resolver;
 
     fn local() -> LocalInterface {
         let addresses = ["fe80::1", "10.0.0.1", "2001:db8::1"].map(|text| text.parse().unwrap());
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn find_of_a_group_sends_no_request() {
-        let mut neighbours = Neighbours::new(local(), None).unwrap();
+        let mut neighbours = Neighbours::new(local(), Resolver::DataThread).unwrap();
         let mut routes = Routes::new(local(), Checksum::Full);
         // The announcements at its start.
         while neighbours.poll_transmit(1, &mut [0; 128]).is_some() {}
@@ -164,7 +165,7 @@ mod tests {
 
     #[test]
     fn find_waits_for_the_neighbour_and_follows_its_new_address() {
-        let mut neighbours = Neighbours::new(local(), None).unwrap();
+        let mut neighbours = Neighbours::new(local(), Resolver::DataThread).unwrap();
         let mut routes = Routes::new(local(), Checksum::Full);
         let remote = Ip16::new("10.0.0.2".parse().unwrap());
         assert_eq!(
@@ -174,7 +175,7 @@ mod tests {
         for last in [7, 8] {
             let mac = MacAddr([2, 0, 0, 0, 0, last]);
             let peer = LocalInterface::new(mac, &["10.0.0.2".parse().unwrap()]).unwrap();
-            let mut peer = Neighbours::new(peer, None).unwrap();
+            let mut peer = Neighbours::new(peer, Resolver::DataThread).unwrap();
             let mut frame = [0; 128];
             let octets = peer.poll_transmit(2, &mut frame).unwrap();
             let mut now_ns = u64::from(last) * 2_000_000_000;

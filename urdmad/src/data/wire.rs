@@ -223,7 +223,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::port::NoBuffer;
+    use crate::port::{NoBuffer, Resolver};
 
     /// A port that accepts a set number of frames, and that has received some.
     struct Narrow {
@@ -240,8 +240,8 @@ mod tests {
             urdma_underlay::MacAddr([0; 6])
         }
 
-        fn netdev(&self) -> Option<&str> {
-            None
+        fn resolver(&self) -> Resolver<'_> {
+            Resolver::DataThread
         }
 
         fn mtu(&self) -> u16 {

@@ -65,6 +65,8 @@ pub(super) fn arguments(config: &PortConfig, node_guid: u64) -> Result<String, S
         PortKind::Tap { netdev } => format!("net_tap0,iface={netdev},mac={mac}"),
         PortKind::AfXdp { netdev } => format!("net_af_xdp0,iface={netdev}"),
         PortKind::Device { device } => full_address(device),
+        // It uses no device.
+        PortKind::Udp => String::new(),
     })
 }
 
@@ -104,7 +106,9 @@ fn full_address(device: &str) -> String {
 pub(super) fn netdev(config: &PortConfig) -> Option<&str> {
     match &config.kind {
         PortKind::AfXdp { netdev } => Some(netdev),
-        PortKind::Memif { .. } | PortKind::Tap { .. } | PortKind::Device { .. } => None,
+        PortKind::Memif { .. } | PortKind::Tap { .. } | PortKind::Device { .. } | PortKind::Udp => {
+            None
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use arrayvec::ArrayVec;
 use urdma_ipc::status::PoolStatus;
 use urdma_underlay::MacAddr;
 
-use super::interface::{NoBuffer, PacketPort, PortReport};
+use super::interface::{NoBuffer, PacketPort, PortReport, Resolver};
 use super::table::Table;
 
 /// One queue pair.
@@ -123,8 +123,10 @@ impl PacketPort for Dpdk {
         self.mac
     }
 
-    fn netdev(&self) -> Option<&str> {
-        self.netdev.as_deref()
+    fn resolver(&self) -> Resolver<'_> {
+        self.netdev
+            .as_deref()
+            .map_or(Resolver::DataThread, Resolver::Kernel)
     }
 
     fn mtu(&self) -> u16 {
@@ -264,6 +266,7 @@ impl PacketPort for Dpdk {
             link_up: self.port.link().is_ok_and(|link| link.up),
             hardware: hardware_counters(&self.port.stats().unwrap_or_default(), self.scattered),
             pools,
+            notes: Vec::new(),
         }
     }
 }

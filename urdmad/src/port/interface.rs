@@ -1,6 +1,7 @@
 //! The port as the data path sees it: [`PacketPort`], and what opening one takes and gives.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 
 use urdma_ipc::status::PoolStatus;
@@ -17,9 +18,8 @@ pub trait PacketPort: Send {
     /// Its Ethernet address.
     fn mac(&self) -> MacAddr;
 
-    /// The network interface that the kernel also uses, if there is one: then the kernel has its
-    /// address and resolves its neighbours.
-    fn netdev(&self) -> Option<&str>;
+    /// Who resolves the Ethernet addresses of neighbours.
+    fn resolver(&self) -> Resolver<'_>;
 
     /// Largest IP packet, octets.
     fn mtu(&self) -> u16;
@@ -57,8 +57,34 @@ pub trait PacketPort: Send {
     /// The reason why the queue cannot be leased again.
     fn reclaim(&mut self, queue: u16) -> Result<(), String>;
 
+    /// The groups of which this host has members, for a port that receives from no others.
+    fn set_groups(&mut self, _groups: &[IpAddr]) {}
+
+    /// What [`PacketPort::arm`] is to call; a port that cannot is polled.
+    fn set_wake(&mut self, _wake: Box<dyn Fn() + Send>) {}
+
+    /// Has the data thread woken once when a frame arrives or has arrived; false if the port
+    /// cannot.
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// The data thread is awake.
+    fn disarm(&mut self) {}
+
     /// The state that `urdma status` shows.
     fn report(&mut self) -> PortReport;
+}
+
+/// Who resolves the Ethernet addresses of a port's neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolver<'a> {
+    /// The data thread.
+    DataThread,
+    /// The kernel, on this network interface, which it also uses: it has the address too.
+    Kernel(&'a str),
+    /// Nobody: datagrams are the kernel's, which routes them.
+    Routes,
 }
 
 /// No packet buffer is free, or the port has no room.
@@ -74,6 +100,8 @@ pub struct PortReport {
     pub hardware: BTreeMap<String, u64>,
     /// Packet buffers by pool.
     pub pools: Vec<PoolStatus>,
+    /// What does not work, a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// An open port.
@@ -93,6 +121,10 @@ pub struct PortRequest<'a> {
     pub config: &'a PortConfig,
     /// The run directory, absolute.
     pub run_dir: &'a Path,
+    /// The instance's addresses.
+    pub addresses: &'a [IpAddr],
+    /// Processes that can be attached at the same time.
+    pub slots: u16,
     /// The node GUID, from which a virtual port's Ethernet address is made.
     pub node_guid: u64,
     /// File for the driver's messages; without one they are discarded.

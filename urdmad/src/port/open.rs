@@ -14,7 +14,7 @@ use super::dpdk::Dpdk;
 use super::interface::{OpenPort, PacketPort, PortRequest};
 use super::steer::{self, Steer};
 use super::table::Table;
-use super::{device, tap};
+use super::{device, tap, udp};
 use crate::config::{self, PortKind};
 use crate::lease::LeaseOffer;
 
@@ -32,12 +32,15 @@ fn file_prefix(run_dir: &Path) -> String {
     format!("urdma-{:08x}", hash >> 32)
 }
 
-/// Starts DPDK and the port.
+/// Starts the port, and DPDK if it needs that.
 ///
 /// # Errors
 /// The reason, as a sentence.
 pub fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
     let config = request.config;
+    if config.kind == PortKind::Udp {
+        return udp::open(request);
+    }
     let netdev = device::netdev(config);
     // DPDK reads it when the port starts.
     let program = netdev.map(kernel_program).transpose()?;

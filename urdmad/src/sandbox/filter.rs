@@ -214,7 +214,7 @@ fn without_clone3() -> (Rules, SeccompAction, SeccompAction) {
 fn allowlist(needs: Needs) -> Result<(Rules, SeccompAction, SeccompAction), String> {
     let mut allowed: Vec<c_long> = [ALLOWED, ALLOWED_BY_ARCH].concat();
     match needs {
-        Needs::Nothing | Needs::Tap => {}
+        Needs::Nothing | Needs::Tap | Needs::Udp => {}
         Needs::AfXdp => allowed.push(libc::SYS_bpf),
         Needs::Driver => allowed.extend(ALLOWED_TO_DRIVERS),
     }
@@ -236,9 +236,12 @@ fn limited(needs: Needs) -> Result<Rules, BackendError> {
         rule(vec![equal(0, libc::AF_NETLINK)?])?,
     ];
     if needs != Needs::Nothing {
-        // For ioctl(2) on network interfaces.
-        let kind = masked(1, 0xf, libc::SOCK_DGRAM)?;
-        sockets.push(rule(vec![equal(0, libc::AF_INET)?, kind])?);
+        // Those of the port, or for ioctl(2) on network interfaces.
+        let datagrams = || masked(1, 0xf, libc::SOCK_DGRAM);
+        sockets.push(rule(vec![equal(0, libc::AF_INET)?, datagrams()?])?);
+        if needs == Needs::Udp {
+            sockets.push(rule(vec![equal(0, libc::AF_INET6)?, datagrams()?])?);
+        }
     }
     let prctl = [libc::PR_SET_TIMERSLACK, libc::PR_SET_NAME, libc::PR_SET_VMA]
         .map(|option| rule(vec![equal(0, option)?]));
@@ -446,6 +449,20 @@ mod tests {
                 nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).is_ok(),
                 std::fs::read("/proc/self/status").is_ok(),
                 shares_memory(),
+            ])
+        });
+    }
+
+    #[test]
+    fn udp_port_may_make_sockets_of_both_ip_versions_and_no_others() {
+        filtered(Needs::Udp, || {
+            first_broken(&[
+                socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK) >= 0,
+                socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK) >= 0,
+                is_refused(socket(libc::AF_INET, libc::SOCK_STREAM)),
+                is_refused(socket(libc::AF_INET6, libc::SOCK_STREAM)),
+                is_refused(socket(libc::AF_INET6, libc::SOCK_RAW)),
+                is_refused(socket(libc::AF_PACKET, libc::SOCK_DGRAM)),
             ])
         });
     }

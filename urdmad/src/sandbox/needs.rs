@@ -11,6 +11,8 @@ pub(super) enum Needs {
     Nothing,
     /// The far end of a network interface of the kernel.
     Tap,
+    /// UDP sockets, some of which are made when they are needed.
+    Udp,
     /// A network interface with a BPF program.
     AfXdp,
     /// A driver of DPDK that urdmad does not know.
@@ -23,6 +25,7 @@ impl Needs {
         match config.port.as_ref().map(|port| &port.kind) {
             None | Some(PortKind::Memif { .. }) => Self::Nothing,
             Some(PortKind::Tap { .. }) => Self::Tap,
+            Some(PortKind::Udp) => Self::Udp,
             Some(PortKind::AfXdp { .. }) => Self::AfXdp,
             Some(PortKind::Device { .. }) => Self::Driver,
         }
@@ -32,7 +35,7 @@ impl Needs {
     pub(super) fn capabilities(self) -> CapsHashSet {
         let needed: &[Capability] = match self {
             // The interface of a TAP ends with its descriptor.
-            Self::Nothing | Self::Tap => &[],
+            Self::Nothing | Self::Tap | Self::Udp => &[],
             // Marks neighbours as used; removes the BPF program at the end.
             Self::AfXdp => &[Capability::CAP_NET_ADMIN, Capability::CAP_BPF],
             // Flow rules, raw queues, memory for DMA, I/O ports.

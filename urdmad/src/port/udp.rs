@@ -1,0 +1,296 @@
+//! A port on UDP sockets, which needs no privilege: the kernel owns addresses, routes and
+//! neighbours. doc/udp-port.md describes it.
+//!
+//! - `sys`: system calls; `sockets`: what the sockets are like.
+//! - `incoming`, `outgoing`: from datagrams to frames and back.
+//! - `watcher`: wakes the data thread.
+//! - `peers`: from which hosts nothing arrives.
+
+mod incoming;
+mod outgoing;
+mod peers;
+mod sockets;
+mod sys;
+mod watcher;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use nix::errno::Errno;
+use nix::net::if_::if_nametoindex;
+use urdma_types::{udp_port, SlotId, PORT_BASE};
+use urdma_underlay::MacAddr;
+
+use self::incoming::Incoming;
+use self::outgoing::Outgoing;
+use self::peers::Peers;
+use self::sockets::LocalAddress;
+use self::watcher::Watcher;
+use super::interface::{NoBuffer, OpenPort, PacketPort, PortReport, PortRequest, Resolver};
+use crate::interfaces::{self, InterfaceAddress};
+
+pub(crate) use self::sockets::has_route;
+
+/// The port.
+struct Udp {
+    addresses: Vec<LocalAddress>,
+    mac: MacAddr,
+    mtu: u16,
+    /// Before the sockets that it watches.
+    watcher: Option<Watcher>,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    peers: Peers,
+    /// The places of the groups' sockets, or why there are none.
+    groups: BTreeMap<IpAddr, Result<Vec<usize>, Errno>>,
+}
+
+/// Opens the sockets.
+///
+/// # Errors
+/// The reason, as a sentence.
+pub(super) fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
+    let (config, host) = (request.config, interfaces::list());
+    let [_, a, b, _, _, c, d, e] = request.node_guid.to_be_bytes();
+    let mac = MacAddr([0x02, a, b ^ c, c, d, e]);
+    let addresses = request
+        .addresses
+        .iter()
+        .map(|ip| find_address(&host, *ip, config.mtu))
+        .collect::<Result<Vec<LocalAddress>, String>>()?;
+    let mut incoming = Incoming::new(mac, config.mtu).map_err(|errno| cannot_open(errno, 1))?;
+    let slots = || SlotId::all().take(usize::from(request.slots) + 1);
+    let total = addresses.len() * slots().count();
+    let mut daemon = Vec::new();
+    for address in &addresses {
+        for port in slots().map(udp_port) {
+            let at = address.with_port(port);
+            let place = sockets::receiver(*address, port)
+                .and_then(|socket| incoming.add(socket, at))
+                .map_err(|errno| cannot_bind(errno, address.ip, port, total))?;
+            if port == PORT_BASE {
+                daemon.push(place);
+            }
+        }
+    }
+    let first = request.addresses.first().map(ToString::to_string);
+    Ok(OpenPort {
+        port: Box::new(Udp {
+            outgoing: Outgoing::new(addresses.clone(), daemon, config.mtu),
+            addresses,
+            mac,
+            mtu: config.mtu,
+            watcher: None,
+            incoming,
+            peers: Peers::default(),
+            groups: BTreeMap::new(),
+        }),
+        device: format!("sockets at {}", first.unwrap_or_default()),
+        leases: Err("a port of kind \"udp\" has no queue pairs to lease".to_owned()),
+    })
+}
+
+/// An address of this host for packets of an MTU.
+fn find_address(host: &[InterfaceAddress], ip: IpAddr, mtu: u16) -> Result<LocalAddress, String> {
+    let Some(netdev) = interfaces::netdev_of(host, ip) else {
+        return Err(format!(
+            "{ip} is not an address of this host: assign it to a network interface (ip addr add \
+             {ip}/24 dev NETDEV), or name one that \"ip addr\" lists in the key \"address\""
+        ));
+    };
+    let interface = if_nametoindex(&*netdev).unwrap_or(0);
+    let socket = sockets::new_socket(ip).map_err(|errno| cannot_open(errno, 1))?;
+    let limit = sys::interface_mtu(&socket, &netdev).unwrap_or(u32::from(mtu));
+    if u32::from(mtu) > limit {
+        return Err(format!(
+            "{netdev}, which has {ip}, has an MTU of {limit}: set port.mtu = {limit} on all hosts \
+             of the link, or ip link set dev {netdev} mtu {mtu}"
+        ));
+    }
+    Ok(LocalAddress { ip, interface })
+}
+
+/// Why there are no sockets.
+fn cannot_open(errno: Errno, total: usize) -> String {
+    match errno {
+        Errno::EMFILE | Errno::ENFILE => format!(
+            "{total} sockets are needed, one for each slot and address, and this process may have \
+             fewer: raise the limit of open files (ulimit -n), or set fewer \"slots\" or \
+             addresses in the configuration"
+        ),
+        Errno::EPERM | Errno::EACCES | Errno::EAFNOSUPPORT => format!(
+            "this process may not have UDP sockets ({}): allow AF_INET and AF_INET6 where \
+             urdmad is confined (a seccomp profile, RestrictAddressFamilies= of systemd)",
+            errno.desc()
+        ),
+        errno => format!("no UDP socket: {}", errno.desc()),
+    }
+}
+
+/// Why a port is not to be had.
+fn cannot_bind(errno: Errno, ip: IpAddr, port: u16, total: usize) -> String {
+    match errno {
+        Errno::EADDRINUSE => format!(
+            "UDP port {port} of {ip} is in use: end the program that has it, perhaps another \
+             instance (ss -ulpn \"sport = :{port}\" shows it), or give this instance an address \
+             of its own"
+        ),
+        Errno::EADDRNOTAVAIL => format!(
+            "{ip} cannot be used: it is not assigned to an interface, or still checked for \
+             duplicates (ip addr show tentative)"
+        ),
+        errno => cannot_open(errno, total),
+    }
+}
+
+impl Udp {
+    /// Becomes a member of a group at every address of its IP version.
+    fn join(&mut self, group: IpAddr) -> Result<Vec<usize>, Errno> {
+        let mut places = Vec::new();
+        let mut outcome = Err(Errno::EAFNOSUPPORT);
+        let mut interfaces = Vec::new();
+        for address in self.addresses.clone() {
+            let is_new = !interfaces.contains(&address.interface);
+            if address.ip.is_ipv4() != group.is_ipv4() || !is_new {
+                continue;
+            }
+            interfaces.push(address.interface);
+            let joined = sockets::member(group, address, PORT_BASE).and_then(|socket| {
+                self.incoming
+                    .add(socket, address.to_remote(group, PORT_BASE))
+            });
+            match joined {
+                Ok(place) => places.push(place),
+                Err(errno) => outcome = Err(errno),
+            }
+        }
+        if places.is_empty() {
+            outcome
+        } else {
+            Ok(places)
+        }
+    }
+}
+
+impl PacketPort for Udp {
+    fn enter(&mut self) {}
+
+    fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    fn resolver(&self) -> Resolver<'_> {
+        Resolver::Routes
+    }
+
+    fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    fn receive(&mut self, sink: &mut dyn FnMut(&[u8])) -> usize {
+        self.incoming.receive(&mut self.peers, sink)
+    }
+
+    fn has_room(&mut self) -> bool {
+        self.outgoing.has_room() || self.flush()
+    }
+
+    fn transmit(&mut self, octets: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), NoBuffer> {
+        if !self.has_room() {
+            return Err(NoBuffer);
+        }
+        self.outgoing.add(octets, fill, &mut self.peers)
+    }
+
+    fn flush(&mut self) -> bool {
+        let incoming = &self.incoming;
+        self.outgoing
+            .flush(|place| incoming.socket(place), &mut self.peers)
+    }
+
+    fn discard(&mut self) -> usize {
+        self.outgoing.discard()
+    }
+
+    fn lend(&mut self, _: u16, _: u16) -> Result<(), String> {
+        Err("there is no such queue".to_owned())
+    }
+
+    fn reclaim(&mut self, _: u16) -> Result<(), String> {
+        Err("there is no such queue".to_owned())
+    }
+
+    fn set_groups(&mut self, groups: &[IpAddr]) {
+        let incoming = &mut self.incoming;
+        self.groups.retain(|group, places| {
+            let is_left = !groups.contains(group);
+            for place in places.iter().flatten().filter(|_| is_left) {
+                incoming.remove(*place);
+            }
+            !is_left
+        });
+        for group in groups {
+            if !self.groups.contains_key(group) {
+                let joined = self.join(*group);
+                self.groups.insert(*group, joined);
+            }
+        }
+    }
+
+    fn set_wake(&mut self, wake: Box<dyn Fn() + Send>) {
+        match Watcher::start(self.incoming.descriptor(), wake) {
+            Ok(watcher) => self.watcher = Some(watcher),
+            Err(error) => tracing::warn!("no thread to watch sockets: {error}; they are polled"),
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        let watcher = self.watcher.as_ref();
+        watcher.is_some_and(|watcher| watcher.arm(self.incoming.descriptor()))
+    }
+
+    fn disarm(&mut self) {
+        if let Some(watcher) = &self.watcher {
+            watcher.disarm(self.incoming.descriptor());
+        }
+    }
+
+    fn report(&mut self) -> PortReport {
+        self.outgoing.take_reports(&mut self.peers);
+        let overflows = self.incoming.overflows();
+        let mut notes = self.peers.notes(self.mtu);
+        if overflows > 0 {
+            notes.push(format!(
+                "{overflows} packets found a full receive buffer: let buffers be longer with \
+                 sysctl net.core.rmem_max=4194304"
+            ));
+        }
+        for (group, outcome) in &self.groups {
+            if let Err(errno) = outcome {
+                notes.push(format!(
+                    "datagrams to group {group} do not arrive: {}",
+                    errno.desc()
+                ));
+            }
+        }
+        let hardware = [
+            ("rx_packets", self.incoming.packets),
+            ("rx_calls", self.incoming.calls),
+            ("rx_errors", self.incoming.errors),
+            ("rx_missed", overflows),
+            ("rx_sockets", self.incoming.len() as u64),
+            ("tx_packets", self.outgoing.packets),
+            ("tx_octets", self.outgoing.octets),
+            ("tx_calls", self.outgoing.calls),
+            ("tx_errors", self.peers.errors),
+            ("tx_sockets", self.outgoing.len() as u64),
+        ];
+        let hardware = hardware.map(|(name, value)| (name.to_owned(), value));
+        PortReport {
+            link_up: true,
+            hardware: hardware.into_iter().collect(),
+            pools: Vec::new(),
+            notes,
+        }
+    }
+}
