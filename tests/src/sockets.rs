@@ -59,13 +59,14 @@ fn set_strict_reverse_path(spaces: &Namespaces, end: usize) {
     spaces.run(end, &["sh", "-c", &set]).unwrap();
 }
 
-/// A host of a user without privileges in namespace 0 or 1; `extra` are further keys of the port.
+/// A host of a user without privileges in namespace 0 or 1, below a directory that becomes the
+/// user's; `extra` are further keys of the port.
 ///
 /// # Errors
 /// The message of `urdma up`.
 pub fn host(
     spaces: &Namespaces,
-    end: usize,
+    (end, name): (usize, &str),
     scratch: &Path,
     addresses: &[&str],
     extra: &str,
@@ -76,14 +77,15 @@ pub fn host(
         user: Some(NOBODY),
     };
     let port = format!("[port]\nkind = \"udp\"\n{extra}");
-    Instance::up_at_place(place, scratch, ["a", "b"][end], addresses, &port)
+    Instance::up_at_place(place, scratch, name, addresses, &port)
 }
 
 /// Both hosts, of a user without privileges.
 pub fn up(spaces: &Namespaces, scratch: &Scratch, mtu: u16) -> TwoHosts {
     let [a, b] = [0, 1].map(|end| {
         let extra = format!("mtu = {mtu}\n");
-        host(spaces, end, scratch.path(), &ADDRESSES[end], &extra).unwrap()
+        let place = (end, ["a", "b"][end]);
+        host(spaces, place, scratch.path(), &ADDRESSES[end], &extra).unwrap()
     });
     TwoHosts { a, b }
 }

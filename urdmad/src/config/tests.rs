@@ -25,6 +25,35 @@ fn config_with_a_port_does_not_take_addresses_of_the_host() {
 }
 
 #[test]
+fn config_with_udp_sockets_takes_addresses_of_the_host_and_no_keys_of_dpdk() {
+    let config = parse("[port]\nkind = \"udp\"\n").unwrap();
+    assert_eq!(config.addresses, None);
+    let port = config.port.unwrap();
+    assert_eq!(
+        (port.kind, port.mtu, port.checksum),
+        (PortKind::Udp, 1500, false)
+    );
+    for key in [
+        "lease_queues = 0",
+        "lease_group = \"root\"",
+        "hugepages_mb = 64",
+        "checksum = true",
+        "netdev = \"eth0\"",
+        "role = \"server\"",
+    ] {
+        let sentence = sentence(&format!("[port]\nkind = \"udp\"\n{key}\n"));
+        assert!(
+            sentence.starts_with("a.toml, line 3, key \"port.")
+                && sentence.ends_with("this kind of port has no such key"),
+            "{sentence}"
+        );
+    }
+    let corrupt = "[port]\nkind = \"udp\"\n[fault]\ncorrupt = \"1%\"\n";
+    let sentence = sentence(corrupt);
+    assert!(sentence.contains("leave \"corrupt\" out"), "{sentence}");
+}
+
+#[test]
 fn config_personality_is_one_of_two() {
     let config = parse("personality = \"iwarp\"").unwrap();
     assert_eq!(config.personality, Personality::Iwarp);

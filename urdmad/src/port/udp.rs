@@ -294,3 +294,6 @@ impl PacketPort for Udp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
