@@ -198,8 +198,8 @@ fn nics(machine: &Machine) -> Finding {
         return Finding::without(
             WHAT,
             "no PCI NIC",
-            "between hosts use [port] kind \"af_xdp\" or \"tap\" on a network interface, or \
-            \"memif\" on one machine",
+            "between hosts use [port] kind \"udp\", which needs no privilege, or \"af_xdp\" or \
+            \"tap\" on a network interface, or \"memif\" on one machine",
         );
     }
     Finding::good(WHAT, list.join(", "))
@@ -239,7 +239,7 @@ fn xdp(machine: &Machine) -> Finding {
         Finding::without(
             WHAT,
             "this kernel has no XDP sockets",
-            "use [port] kind \"tap\", \"memif\" or a PCI NIC",
+            "use [port] kind \"udp\", \"tap\", \"memif\" or a PCI NIC",
         )
     }
 }
