@@ -61,7 +61,7 @@ const FLAT_RATE: Goal = AtLeast(0.85);
 /// Resident KB of a queue pair with one work request each way.
 const QP_MEMORY: Goal = AtMost(16.0);
 /// Per cent of a core that an idle process takes.
-const IDLE: Goal = AtMost(0.2);
+pub(crate) const IDLE: Goal = AtMost(0.2);
 /// Resident MB of an attached process above the same program without a device.
 const MEMORY: Goal = AtMost(8.0);
 /// The same with a lease, for which the process becomes a DPDK secondary process.
@@ -78,6 +78,13 @@ const INSTRUCTIONS_OF_64: Goal = AtMost(700.0);
 const INSTRUCTIONS_OF_A_WRITE: Goal = AtMost(1_300.0);
 /// A live peer is never given up, in any of [`crate::simulator::RETRY_SEEDS`] simulated runs.
 const SPURIOUS_FAILURES: Goal = AtMost(0.0);
+
+/// Latency over UDP sockets, through both daemons, in latencies of bare sockets that block.
+pub(crate) const SOCKETS_LATENCY: Goal = AtMost(1.5);
+/// Bandwidth over UDP sockets as a share of bare sockets with UDP_SEGMENT and UDP_GRO.
+pub(crate) const SOCKETS_RAW: Goal = AtLeast(0.8);
+/// The same in bandwidths of TCP (`qperf tcp_bw`).
+pub(crate) const SOCKETS_TCP: Goal = AtLeast(1.0);
 
 /// Share of a link's rate that the queue pairs on it use, headers included.
 pub(crate) const LINK: Goal = AtLeast(0.9);

@@ -51,6 +51,7 @@ pub mod rows;
 pub mod samples;
 pub mod shares;
 pub mod simulator;
+pub mod sockets;
 pub mod spec;
 pub mod threads;
 pub mod verbs_setup;

@@ -21,6 +21,8 @@ pub enum Part {
     Loss,
     /// Links of limited rate and delay
     Links,
+    /// Two hosts with ports over UDP sockets, next to TCP and bare UDP
+    Sockets,
     /// Processor time of idle processes
     Idle,
     /// Resident memory of idle processes and queue pairs
@@ -35,7 +37,7 @@ pub enum Part {
 
 impl Part {
     /// All parts.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Latency,
         Self::Rate,
         Self::Bandwidth,
@@ -45,6 +47,7 @@ impl Part {
         Self::Requests,
         Self::Loss,
         Self::Links,
+        Self::Sockets,
         Self::Idle,
         Self::Memory,
         Self::Attach,

@@ -21,25 +21,32 @@ fn text(failure: urdma_harness::Failure) -> String {
     failure.to_string()
 }
 
-/// The value that qperf prints as `name = value unit`.
+/// The value that qperf prints as `name = value unit`, over loopback.
 fn qperf(test: &str, octets: usize, name: &str) -> Sample {
+    qperf_between(&[vec![], vec![]], "127.0.0.1", test, octets, name)
+}
+
+/// The same between a server at `address` and a client, which are started with these words in front
+/// of them.
+fn qperf_between(
+    [server, client]: &[Vec<String>; 2],
+    address: &str,
+    test: &str,
+    octets: usize,
+    name: &str,
+) -> Sample {
     let port = QPERF_PORT.to_string();
-    let _server = Process::start(Command::new("qperf").args(["-lp", &port])).map_err(text)?;
-    let client = Process::run(
-        Command::new("qperf").args([
-            "-lp",
-            &port,
-            "-t",
-            "1",
-            "-uu",
-            "-m",
-            &octets.to_string(),
-            "127.0.0.1",
-            test,
-        ]),
-        LIMIT,
-    )
-    .map_err(text)?;
+    let command = |words: &[String]| {
+        let program = ["qperf", "-lp", &port].map(str::to_owned);
+        let mut words = words.iter().cloned().chain(program);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words);
+        command
+    };
+    let _server = Process::start(&mut command(server)).map_err(text)?;
+    let message = octets.to_string();
+    let options = ["-t", "1", "-uu", "-m", &message, address, test];
+    let client = Process::run(command(client).args(options), LIMIT).map_err(text)?;
     if !client.succeeded() {
         return Err(format!("qperf: {}", client.describe()));
     }
@@ -79,6 +86,15 @@ pub fn tcp_latency(octets: usize) -> Sample {
 /// qperf is not installed or failed.
 pub fn tcp_stream(octets: usize) -> Sample {
     qperf("tcp_bw", octets, "bw").map(|octets| octets / 1e9)
+}
+
+/// TCP bandwidth between a server at `address` and a client, GB/s. Both are started with the words
+/// in front of them.
+///
+/// # Errors
+/// qperf is not installed or failed.
+pub fn tcp_stream_between(ends: [Vec<String>; 2], address: &str, octets: usize) -> Sample {
+    qperf_between(&ends, address, "tcp_bw", octets, "bw").map(|octets| octets / 1e9)
 }
 
 /// A column of the last line that `ucx_perftest -f -v` prints, which is comma-separated.

@@ -17,7 +17,7 @@ use crate::threads::{self, Sharing};
 use crate::workloads::{Path, WORKLOADS};
 use crate::{
     attach, idle, links, lossy, peers, processes, product, raw, requests, shares, simulator,
-    workloads,
+    sockets, workloads,
 };
 
 const SMALL: usize = 64;
@@ -208,6 +208,9 @@ impl Plan {
     pub fn round(&mut self, number: u16) {
         self.look();
         eprintln!("  {}", self.kind);
+        if self.parts.contains(&Part::Sockets) {
+            self.sockets();
+        }
         for paths in [
             &[Path::OneHost][..],
             &[Path::Leased, Path::Forwarded],
@@ -244,6 +247,12 @@ impl Plan {
                 }
             }
         }
+    }
+
+    /// Hosts whose ports are UDP sockets.
+    fn sockets(&mut self) {
+        let (programs, port) = (self.programs.clone(), self.next_port());
+        self.take_all(|| sockets::measure(&programs, port));
     }
 
     fn take(&mut self, probe: Probe, mut measure: impl FnMut() -> Sample) {

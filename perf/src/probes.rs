@@ -107,6 +107,21 @@ probes! {
     /// ib_send_bw, 64 KB.
     SEND_BW_1500 = "ib_send_bw 64 KB, leased, MTU 1500", GigabytesPerSecond;
 
+    /// Half the round trip of 64 octets between UDP sockets that block, over a veth pair.
+    RAW_UDP_LATENCY = "raw UDP over veth", Microseconds;
+    /// Messages of 44 datagrams of 1472 octets, segmented and coalesced by the kernel.
+    RAW_UDP_STREAM = "raw UDP over veth, segmented", GigabytesPerSecond;
+    /// qperf tcp_bw over the veth pair.
+    TCP_VETH_STREAM = "qperf tcp_bw over veth", GigabytesPerSecond;
+    /// ib_send_lat, ports over UDP sockets.
+    SEND_SOCKETS = "ib_send_lat, UDP sockets", Microseconds;
+    /// ib_write_bw, 64 KB, MTU 1500.
+    WRITE_SOCKETS = "ib_write_bw 64 KB, UDP sockets", GigabytesPerSecond;
+    /// ib_write_bw, 1 MB.
+    WRITE_1M_SOCKETS = "ib_write_bw 1 MB, UDP sockets", GigabytesPerSecond;
+    /// urdmad with a port over UDP sockets and no traffic.
+    IDLE_SOCKETS = "idle urdmad with UDP sockets", PercentOfCore;
+
     /// A thread that writes 64 octets over a queue pair connected to itself.
     ONE_THREAD = "64 B writes, one thread", MillionsPerSecond;
     /// Two threads of one process, each in a thread domain.

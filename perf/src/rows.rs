@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::goals::SPECS;
 use crate::samples::{Probe, Samples, NOT_MEASURED};
 use crate::spec::{Compare, Goal, Spec};
-use crate::{links, lossy, processes, requests, shares};
+use crate::{links, lossy, processes, requests, shares, sockets};
 
 /// One comparison, evaluated.
 #[derive(Clone, Debug, Serialize)]
@@ -50,6 +50,7 @@ pub fn evaluate(samples: &Samples) -> Vec<Row> {
         .chain(processes::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(links::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(shares::specs().map(|spec| evaluate_one(&spec, samples)))
+        .chain(sockets::specs().map(|spec| evaluate_one(&spec, samples)))
         .chain(lossy::specs().map(|spec| evaluate_one(&spec, samples)))
         .collect()
 }
