@@ -7,7 +7,7 @@ use urdma_harness::hugepages::Hugepages;
 use urdma_harness::instance::{Instance, LeasePolicy, Queues, Scratch, TwoHosts};
 use urdma_harness::namespace::Namespaces;
 use urdma_tests::bridges::{up, up_behind_bridges, ADDRESSES};
-use urdma_tests::{alone, check, OneHost};
+use urdma_tests::{alone, check, sockets, OneHost};
 
 const NET_ADMIN: u64 = 1 << 12;
 const BPF: u64 = 1 << 39;
@@ -94,6 +94,28 @@ fn tap_port_needs_no_capability() {
     let spaces = Namespaces::new().unwrap();
     for host in up_behind_bridges(&spaces, &scratch) {
         expect_confined(&host, 4, 0);
+        host.down().unwrap();
+    }
+}
+
+#[test]
+fn udp_port_needs_no_capability() {
+    let _alone = alone();
+    let scratch = Scratch::new("test").unwrap();
+    let spaces = sockets::spaces(1500);
+    let hosts = sockets::ADDRESSES.map(|[address, _]| address);
+    let hosts = [0, 1].map(|end| {
+        let (name, port) = (["a", "b"][end], "[port]\nkind = \"udp\"\n");
+        let space = spaces.name(end);
+        Instance::up_in(space, scratch.path(), name, hosts[end], port).unwrap()
+    });
+    for host in &hosts {
+        // Control, data, and the one that watches the sockets.
+        expect_confined(host, 3, 0);
+    }
+    let [a, b] = hosts;
+    check("mix", &a, &b, LeasePolicy::Never, scratch.path());
+    for host in [a, b] {
         host.down().unwrap();
     }
 }

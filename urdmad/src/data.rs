@@ -70,6 +70,8 @@ const COPY_OCTETS: usize = if HEADER_LEN + MESSAGE_MAX > 9216 {
 /// A copy of such a packet.
 type Copied = [u8; COPY_OCTETS];
 
+/// A sleep of up to this length is not worth a wake-up by the port, which takes another thread.
+const SHORT_SLEEP: Duration = Duration::from_micros(100);
 /// Timer slack of the data thread.
 const TIMER_SLACK_NS: u64 = 1_000;
 
@@ -200,8 +202,11 @@ impl DataPlane {
         self.channels.listen(bells, self.patience.waited_for());
         // A slot that is waited for is looked at again soon, and the port is not.
         let is_waiting = self.patience.waited_for().is_some();
-        let network = self.network.as_mut().filter(|_| !is_waiting);
-        let is_armed = network.is_some_and(Network::arm);
+        let is_short = limit.is_some_and(|limit| limit <= SHORT_SLEEP);
+        let network = self.network.as_mut();
+        let is_armed = network
+            .filter(|_| !(is_waiting || is_short))
+            .is_some_and(Network::arm);
         let limit = if is_armed {
             self.until_due(now_ns)
         } else {

@@ -58,7 +58,8 @@ pub(super) fn open(request: &PortRequest<'_>) -> Result<OpenPort, String> {
         .iter()
         .map(|ip| find_address(&host, *ip, config.mtu))
         .collect::<Result<Vec<LocalAddress>, String>>()?;
-    let mut incoming = Incoming::new(mac, config.mtu).map_err(|errno| cannot_open(errno, 1))?;
+    let mut incoming =
+        Incoming::new(mac, request.addresses, config.mtu).map_err(|errno| cannot_open(errno, 1))?;
     let slots = || SlotId::all().take(usize::from(request.slots) + 1);
     let total = addresses.len() * slots().count();
     let mut daemon = Vec::new();

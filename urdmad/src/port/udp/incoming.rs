@@ -13,6 +13,7 @@ use urdma_underlay::{
 
 use super::peers::Peers;
 use super::sys::{self, Arrived, BATCH};
+use crate::config::MTU_MAX;
 
 /// The Ethernet address of all other hosts in frames, which were not sent as such.
 const REMOTE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -47,6 +48,8 @@ struct Receiver {
 #[derive(Debug)]
 pub(super) struct Incoming {
     mac: MacAddr,
+    /// The instance's addresses.
+    own: Vec<IpAddr>,
     burst: usize,
     /// A place is empty after its group was left.
     receivers: Vec<Option<Receiver>>,
@@ -60,7 +63,7 @@ pub(super) struct Incoming {
     current: usize,
     /// The next message to pass on, and the octets of it that were.
     next: (usize, usize),
-    /// Messages without a usable source, or too long.
+    /// Messages without a usable source, and datagrams that are too long.
     pub(super) errors: u64,
     /// Frames, and the calls that they came by.
     pub(super) packets: u64,
@@ -68,9 +71,10 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(mac: MacAddr, mtu: u16) -> Result<Self, Errno> {
+    pub(super) fn new(mac: MacAddr, own: &[IpAddr], mtu: u16) -> Result<Self, Errno> {
         Ok(Self {
             mac,
+            own: own.to_owned(),
             burst: if mtu > LONG_MTU { BURST_OF_LONG } else { BURST },
             receivers: Vec::new(),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
@@ -238,12 +242,23 @@ impl Incoming {
             } else {
                 (message + 1, 0)
             };
+            if to - from > usize::from(MTU_MAX) {
+                // The kernel has reassembled fragments, which no other kind of port accepts.
+                self.errors += 1;
+                continue;
+            }
             let at = message * BUFFER_OCTETS + HEADROOM + from;
             let datagram = at..at + (to - from);
             let Some(Some(receiver)) = self.receivers.get_mut(self.current) else {
                 self.arrived.clear();
                 break;
             };
+            // The kernel loops back what this instance sends to a group; urdmad itself copies it to
+            // the members of this host.
+            let from_group = receiver.at.ip().is_multicast();
+            if from_group && self.own.contains(&arrived.from.ip().to_canonical()) {
+                continue;
+            }
             let Some(template) = receiver.template(self.mac, arrived.from.ip()) else {
                 self.errors += 1;
                 continue;

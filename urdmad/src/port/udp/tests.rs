@@ -258,6 +258,18 @@ fn host_without_sockets_refuses_and_is_reported() {
 }
 
 #[test]
+fn datagram_longer_than_any_mtu_is_dropped() {
+    let (a, b) = (own(7, 1), own(7, 2));
+    let mut to = port(b);
+    let other = UdpSocket::bind((a, 0)).unwrap();
+    for octets in [9601, 60_000, 64] {
+        other.send_to(&vec![1; octets], (b, PORT_BASE)).unwrap();
+    }
+    assert_eq!(receive(&mut *to, b, a, 1)[0].octets, [1; 64]);
+    assert_eq!(to.report().hardware["rx_errors"], 2);
+}
+
+#[test]
 fn group_is_received_as_long_as_there_are_members() {
     let (a, b) = (own(5, 1), own(5, 2));
     let (mut from, mut to) = (port(a), port(b));
@@ -276,6 +288,8 @@ fn group_is_received_as_long_as_there_are_members() {
         count
     };
     to.set_groups(&[group]);
+    // The sender is a member too, and does not receive what it sent itself.
+    from.set_groups(&[group]);
     send(&mut *from, (a, group), std::slice::from_ref(&packet));
     assert_eq!((arrived(&mut *to), arrived(&mut *from)), (1, 0));
     to.set_groups(&[]);
