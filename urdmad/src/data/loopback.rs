@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use urdma_underlay::{MacAddr, MAX_HEADER_OCTETS};
 
 use super::wire::BURST;
-use crate::port::{NoBuffer, PacketPort, PortReport};
+use crate::port::{NoBuffer, PacketPort, PortReport, Resolver};
 
 /// Frames on their way to one port, and empty ones.
 #[derive(Debug, Default)]
@@ -54,8 +54,8 @@ impl PacketPort for Loopback {
         self.mac
     }
 
-    fn netdev(&self) -> Option<&str> {
-        None
+    fn resolver(&self) -> Resolver<'_> {
+        Resolver::DataThread
     }
 
     fn mtu(&self) -> u16 {

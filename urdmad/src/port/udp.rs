@@ -193,14 +193,14 @@ impl PacketPort for Udp {
     }
 
     fn has_room(&mut self) -> bool {
-        self.outgoing.has_room() || self.flush()
+        self.outgoing.has_room(&mut self.peers) || self.flush()
     }
 
-    fn transmit(&mut self, octets: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<(), NoBuffer> {
+    fn transmit(&mut self, octets: usize) -> Result<&mut [u8], NoBuffer> {
         if !self.has_room() {
             return Err(NoBuffer);
         }
-        self.outgoing.add(octets, fill, &mut self.peers)
+        self.outgoing.begin(octets, &mut self.peers)
     }
 
     fn flush(&mut self) -> bool {
@@ -210,7 +210,7 @@ impl PacketPort for Udp {
     }
 
     fn discard(&mut self) -> usize {
-        self.outgoing.discard()
+        self.outgoing.discard(&mut self.peers)
     }
 
     fn lend(&mut self, _: u16, _: u16) -> Result<(), String> {

@@ -77,6 +77,8 @@ pub(super) struct Outgoing {
     stride: usize,
     frames: Box<[u8]>,
     datagrams: ArrayVec<Range<usize>, FRAMES>,
+    /// Octets of the frame after those, which the caller writes.
+    begun: Option<usize>,
     pending: Vec<Pending>,
     /// Messages at the front of `pending` that were sent.
     sent: usize,
@@ -99,6 +101,7 @@ impl Outgoing {
             stride,
             frames: vec![0; FRAMES * stride].into(),
             datagrams: ArrayVec::new(),
+            begun: None,
             pending: Vec::with_capacity(FRAMES),
             sent: 0,
             senders: Senders {
@@ -116,7 +119,8 @@ impl Outgoing {
     }
 
     /// Whether another frame can be collected.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn has_room(&mut self, peers: &mut Peers) -> bool {
+        self.collect(peers);
         !self.datagrams.is_full()
     }
 
@@ -125,23 +129,32 @@ impl Outgoing {
         self.senders.sources.len()
     }
 
-    /// Collects a frame of `octets` that `fill` writes.
-    pub(super) fn add(
+    /// Room for a frame of `octets`, which the caller writes at once.
+    pub(super) fn begin(
         &mut self,
         octets: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
         peers: &mut Peers,
-    ) -> Result<(), NoBuffer> {
+    ) -> Result<&mut [u8], NoBuffer> {
+        self.collect(peers);
         if self.datagrams.is_full() || octets > self.stride {
             return Err(NoBuffer);
         }
+        self.begun = Some(octets);
+        let start = self.datagrams.len() * self.stride;
+        Ok(&mut self.frames[start..start + octets])
+    }
+
+    /// Collects the frame that was begun.
+    pub(super) fn collect(&mut self, peers: &mut Peers) {
+        let Some(octets) = self.begun.take() else {
+            return;
+        };
         let index = self.datagrams.len();
         let start = index * self.stride;
-        let frame = &mut self.frames[start..start + octets];
-        fill(frame);
+        let frame = &self.frames[start..start + octets];
         let Some((flow, datagram)) = parse(frame) else {
             // urdmad sends nothing else.
-            return Ok(());
+            return;
         };
         let octets = datagram.len();
         let range = start + datagram.start..start + datagram.end;
@@ -151,7 +164,7 @@ impl Outgoing {
                 last.octets += octets;
                 last.is_closed = octets < last.segment;
                 self.datagrams.push(range);
-                return Ok(());
+                return;
             }
         }
         let (sender, to) = match self.senders.find(&flow, self.turn) {
@@ -159,7 +172,7 @@ impl Outgoing {
             Err(errno) => {
                 peers.sent(flow.destination.0, 1);
                 peers.failed(flow.destination.0, errno, 0);
-                return Ok(());
+                return;
             }
         };
         self.datagrams.push(range);
@@ -172,7 +185,6 @@ impl Outgoing {
             octets,
             is_closed: false,
         });
-        Ok(())
     }
 
     /// Sends what was collected; whether all was sent. `receivers` gives the socket in a place.
@@ -181,6 +193,7 @@ impl Outgoing {
         receivers: impl Fn(usize) -> Option<&'a OwnedFd>,
         peers: &mut Peers,
     ) -> bool {
+        self.collect(peers);
         while self.sent < self.pending.len() {
             let Some(sent) = self.send_some(&receivers, peers) else {
                 return false;
@@ -192,7 +205,8 @@ impl Outgoing {
     }
 
     /// Drops what was collected and not sent; gives the number of frames.
-    pub(super) fn discard(&mut self) -> usize {
+    pub(super) fn discard(&mut self, peers: &mut Peers) -> usize {
+        self.collect(peers);
         let left = self.pending.iter().skip(self.sent);
         let frames = left.map(|pending| pending.frames.len()).sum();
         self.clear();

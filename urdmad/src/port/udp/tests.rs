@@ -62,18 +62,16 @@ fn send(port: &mut dyn PacketPort, (from, to): (IpAddr, IpAddr), packets: &[Pack
     let template = template.unwrap();
     for packet in packets {
         let octets = template.header_octets() + packet.octets.len();
-        let written = port.transmit(octets, &mut |frame| {
-            frame[template.header_octets()..].copy_from_slice(&packet.octets);
-            let (source, destination) = packet.ports;
-            let ports = UdpPorts {
-                source,
-                destination,
-            };
-            template
-                .write(frame, ports, Ecn::from_bits(packet.ecn))
-                .unwrap();
-        });
-        written.unwrap();
+        let frame = port.transmit(octets).unwrap();
+        frame[template.header_octets()..].copy_from_slice(&packet.octets);
+        let (source, destination) = packet.ports;
+        let ports = UdpPorts {
+            source,
+            destination,
+        };
+        template
+            .write(frame, ports, Ecn::from_bits(packet.ecn))
+            .unwrap();
     }
     assert!(port.flush());
 }
