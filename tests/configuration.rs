@@ -68,7 +68,7 @@ fn examples_of_the_page_are_valid() {
         .skip(1)
         .filter_map(|rest| rest.split("```").next())
         .collect();
-    assert_eq!(examples.len(), 3);
+    assert_eq!(examples.len(), 4);
     for example in examples {
         let said = check_config(example);
         assert!(said.succeeded(), "{example}{}", said.output);

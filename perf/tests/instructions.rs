@@ -26,8 +26,8 @@ const PACKET_FIGURES: [(Way, Side, [f64; 2]); 8] = [
     (Way::Leased, Side::Receiver, [419.0, 419.0]),
     (Way::Forwarded, Side::Sender, [616.0, 681.0]),
     (Way::Forwarded, Side::Receiver, [577.0, 579.0]),
-    (Way::Forwarded, Side::DaemonOfSender, [456.0, 459.0]),
-    (Way::Forwarded, Side::DaemonOfReceiver, [480.0, 490.0]),
+    (Way::Forwarded, Side::DaemonOfSender, [494.0, 497.0]),
+    (Way::Forwarded, Side::DaemonOfReceiver, [489.0, 499.0]),
 ];
 const MTUS: [u32; 2] = [1_500, 9_000];
 const TOLERANCE: f64 = 0.05;
