@@ -73,9 +73,10 @@ pub use congestion::CongestionAlgorithm;
 pub use connection::Connection;
 pub use host::{AtomicOp, Host, ProtectionError, RemoteAccess};
 pub use packet::{Datagram, HEAD_OCTETS};
+pub use predicted::PREDICTED_OCTETS;
 pub use qp_state::{QpState, TransitionError};
 pub use stats::ConnStats;
-pub use transmit::{Transmit, TransmitPlan};
+pub use transmit::{Run, Transmit, TransmitPlan};
 pub use types::{
     Completion, CompletionOp, Event, NoSharedRecv, Payload, PostError, RecvWr, RemoteAddr,
     SendFlags, SendOp, SendWr, Sge, SharedRecv, Status, WindowBind,

@@ -249,19 +249,24 @@ impl Template {
         Ok(())
     }
 
+    /// Whether the UDP checksum is computed, so that the headers depend on the datagram.
+    #[inline]
+    fn has_checksum(&self) -> bool {
+        // R3-8
+        match self.checksum {
+            Checksum::Full => true,
+            Checksum::None => self.version == IpVersion::V6,
+            Checksum::Left => false,
+        }
+    }
+
     #[inline]
     fn write_udp(&self, segment: &mut [u8], ports: UdpPorts, length: u16) {
         segment[0..2].copy_from_slice(&ports.source.to_be_bytes());
         segment[2..4].copy_from_slice(&ports.destination.to_be_bytes());
         segment[4..6].copy_from_slice(&length.to_be_bytes());
         segment[6..8].copy_from_slice(&[0, 0]);
-        // R3-8
-        let is_computed = match self.checksum {
-            Checksum::Full => true,
-            Checksum::None => self.version == IpVersion::V6,
-            Checksum::Left => false,
-        };
-        if is_computed {
+        if self.has_checksum() {
             let sum = self.pseudo_sum.word(length).octets(segment).finish();
             // 0 would mean "not computed"; the other representation of the same sum is sent (RFC
             // 768).
@@ -277,6 +282,57 @@ pub(crate) fn is_host(address: IpAddr) -> bool {
     !address.is_unspecified()
         && !address.is_multicast()
         && !matches!(address, IpAddr::V4(v4) if v4.is_broadcast())
+}
+
+/// The headers of a stream of datagrams: those of one length have the same, which are copied.
+#[derive(Debug)]
+pub struct Headers<'t> {
+    template: &'t Template,
+    ports: UdpPorts,
+    ecn: Ecn,
+    written: [u8; MAX_HEADER_OCTETS],
+    /// Length of the frames that have the headers in `written`; 0 for none.
+    frame_octets: usize,
+}
+
+impl<'t> Headers<'t> {
+    /// The headers of datagrams between two ports.
+    #[inline]
+    pub fn new(template: &'t Template, ports: UdpPorts, ecn: Ecn) -> Self {
+        Self {
+            template,
+            ports,
+            ecn,
+            written: [0; MAX_HEADER_OCTETS],
+            frame_octets: 0,
+        }
+    }
+
+    /// As [`Template::write`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn write(&mut self, frame: &mut [u8]) -> Result<(), Oversize> {
+        let is_written = frame.len() == self.frame_octets;
+        match self.template.version {
+            IpVersion::V4 if is_written => frame[..42].copy_from_slice(&self.written[..42]),
+            IpVersion::V6 if is_written => frame[..62].copy_from_slice(&self.written[..62]),
+            _ => self.write_first(frame)?,
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn write_first(&mut self, frame: &mut [u8]) -> Result<(), Oversize> {
+        self.template.write(frame, self.ports, self.ecn)?;
+        if !self.template.has_checksum() {
+            let octets = self.template.header_octets();
+            self.written[..octets].copy_from_slice(&frame[..octets]);
+            self.frame_octets = frame.len();
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

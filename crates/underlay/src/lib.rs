@@ -2,7 +2,7 @@
 //!
 //! - [`Template`] writes the headers of a [`Route`] in front of a datagram in its frame.
 //! - [`parse`] checks a received frame and finds the datagram in it; [`parse_verified`] does so if
-//!   the kernel has verified its checksums.
+//!   the kernel has verified its checksums. [`Checker`] does either for a stream of frames.
 //! - [`Neighbours`] is ARP and IPv6 neighbour discovery, sans I/O, for ports that the kernel does
 //!   not see.
 //!
@@ -22,9 +22,9 @@ mod solicit;
 pub use addr::{IpVersion, LocalInterface, MacAddr, TooManyAddresses, MAX_ADDRESSES};
 pub use checksum::internet_checksum;
 pub use frame::{
-    header_octets, max_datagram, Checksum, Ecn, Oversize, Route, RouteError, Template, UdpPorts,
-    ETHERNET_OCTETS, IPV4_OCTETS, IPV6_OCTETS, MAX_HEADER_OCTETS, UDP_OCTETS,
+    header_octets, max_datagram, Checksum, Ecn, Headers, Oversize, Route, RouteError, Template,
+    UdpPorts, ETHERNET_OCTETS, IPV4_OCTETS, IPV6_OCTETS, MAX_HEADER_OCTETS, UDP_OCTETS,
 };
 pub use neighbours::{NeighbourResolution, Neighbours, Timing, MAX_NEIGHBOURS};
-pub use receive::{parse, parse_verified, Dropped, Received, NO_INDEX};
+pub use receive::{parse, parse_verified, Checker, Dropped, Received, NO_INDEX};
 pub use solicit::MAX_SOLICITATION_OCTETS;

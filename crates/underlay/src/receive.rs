@@ -7,7 +7,7 @@ use crate::addr::{LocalInterface, MacAddr};
 use crate::checksum::Sum;
 use crate::frame::{
     is_host, Ecn, ETHERNET_OCTETS, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_OCTETS,
-    IPV6_OCTETS, PROTOCOL_ICMPV6, PROTOCOL_UDP, UDP_OCTETS,
+    IPV6_OCTETS, MAX_HEADER_OCTETS, PROTOCOL_ICMPV6, PROTOCOL_UDP, UDP_OCTETS,
 };
 use urdma_types::{udp_port, Ip16, SlotId};
 
@@ -98,6 +98,70 @@ impl Dropped {
             Self::BadUdpLength => "bad_udp_length",
             Self::BadUdpChecksum => "bad_udp_checksum",
         }
+    }
+}
+
+/// Checks frames and finds the datagrams in them, as [`parse`] does. Most frames are of a stream
+/// and have the headers of the frame before, octet for octet: these are only compared.
+#[derive(Debug)]
+pub struct Checker {
+    parse: fn(&[u8], &LocalInterface) -> Result<Received, Dropped>,
+    /// The last frame that was found right, if its headers say nothing of its datagram.
+    last: Option<Last>,
+}
+
+#[derive(Debug)]
+struct Last {
+    header: [u8; MAX_HEADER_OCTETS],
+    frame_octets: usize,
+    received: Received,
+}
+
+impl Checker {
+    /// Of frames whose checksums the kernel has verified, or has not.
+    pub fn new(is_verified: bool) -> Self {
+        Self {
+            parse: if is_verified { parse_verified } else { parse },
+            last: None,
+        }
+    }
+
+    /// The datagram in a frame to `local`, which is the same in all calls.
+    ///
+    /// # Errors
+    /// As of [`parse`].
+    #[inline]
+    pub fn check(&mut self, frame: &[u8], local: &LocalInterface) -> Result<&Received, Dropped> {
+        let is_next = self.last.as_ref().is_some_and(|last| last.is_like(frame));
+        if !is_next {
+            self.last = None;
+            let received = (self.parse)(frame, local)?;
+            self.last = Some(Last::new(frame, received));
+        }
+        let last = self.last.as_ref().ok_or(Dropped::Truncated)?;
+        Ok(&last.received)
+    }
+}
+
+impl Last {
+    fn new(frame: &[u8], received: Received) -> Self {
+        let mut header = [0; MAX_HEADER_OCTETS];
+        let octets = received.payload.start;
+        header[..octets].copy_from_slice(&frame[..octets]);
+        // The last field is the UDP checksum. What it covers differs from frame to frame.
+        let has_checksum = frame[octets - 2..octets] != [0, 0];
+        Self {
+            header,
+            frame_octets: if has_checksum { 0 } else { frame.len() },
+            received,
+        }
+    }
+
+    /// Whether a frame has the same headers, which say nothing of the datagram.
+    #[inline]
+    fn is_like(&self, frame: &[u8]) -> bool {
+        let octets = self.received.payload.start;
+        frame.len() == self.frame_octets && frame[..octets] == self.header[..octets]
     }
 }
 
@@ -499,6 +563,36 @@ mod tests {
             if let Ok(received) = parse(&data, &local()) {
                 prop_assert!(received.payload.start <= received.payload.end);
                 prop_assert!(received.payload.end <= data.len());
+            }
+        }
+    }
+
+    // A frame whose headers are those of the frame before is not parsed again.
+    #[test]
+    fn stream_is_checked_as_each_of_its_frames() {
+        for (version6, checksum, is_verified) in [
+            (false, Checksum::None, false),
+            (false, Checksum::Full, false),
+            (true, Checksum::Full, false),
+            (true, Checksum::Left, true),
+        ] {
+            let parse = if is_verified { parse_verified } else { parse };
+            let first = frame(version6, checksum, &[1; 100]);
+            let others = (0..first.len()).map(|at| {
+                let mut other = first.clone();
+                other[at] ^= 0xff;
+                other
+            });
+            let shorter = [
+                first[..first.len() - 1].to_vec(),
+                frame(version6, checksum, &[1; 99]),
+            ];
+            for other in others.chain(shorter) {
+                let mut checker = Checker::new(is_verified);
+                for frame in [&first, &other, &other, &first] {
+                    let checked = checker.check(frame, &local()).cloned();
+                    assert_eq!(checked, parse(frame, &local()));
+                }
             }
         }
     }

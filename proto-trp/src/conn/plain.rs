@@ -4,11 +4,12 @@
 
 use super::connection::Connection;
 use super::host::Host;
+use super::num::len32;
 use super::plan::{next_part, SEGMENT_HEADERS, TRAIN_MESSAGE_OCTETS_MAX};
 use super::qp_state::QpState;
-use super::transmit::{Next, Transmit, TransmitPlan};
+use super::transmit::{Next, Run, TransmitPlan};
 use super::types::Status;
-use super::wqe::Kind;
+use super::wqe::{Kind, SendWqe};
 use crate::wire::rdmap::Opcode;
 use crate::wire::{self, Flags, PacketType, Stag, TaggedHeader, TaggedOffset};
 use urdma_types::Time;
@@ -31,79 +32,139 @@ impl Connection {
             return None;
         }
         let wqe = self.sq.get(index);
-        let len = next_part(index, wqe, self.peer.max_tagged, self.peer.max_untagged).len;
-        if !wqe.kind.is_plain() || len <= TRAIN_MESSAGE_OCTETS_MAX {
+        let part = next_part(index, wqe, self.peer.max_tagged, self.peer.max_untagged);
+        if !wqe.kind.is_plain() || part.len <= TRAIN_MESSAGE_OCTETS_MAX {
             return None;
         }
+        let run = match (self.writes_plain(wqe), part.last) {
+            (false, _) => 0,
+            (true, true) => 1,
+            (true, false) => self.run(wqe, part.len),
+        };
+        // Exact for a run: its datagrams may be written one behind the other.
+        let headers = match run {
+            0 => SEGMENT_HEADERS,
+            _ => wire::TAGGED_OVERHEAD,
+        };
         Some(TransmitPlan {
             next: Next::Request,
-            len: (SEGMENT_HEADERS + len as usize).min(self.peer.max_datagram),
+            is_followed: !part.last,
+            run,
+            len: (headers + part.len as usize).min(self.peer.max_datagram),
         })
     }
 
-    /// Writes the next segment of the request whose turn it is, if it is a part of a plain RDMA
-    /// Write; the inner `None` as for [`Connection::write_transmit`].
+    /// Whether a request is one that [`Connection::write_plain`] writes.
     #[inline(always)]
-    pub(super) fn write_plain<H: Host>(
+    pub(super) fn writes_plain(&self, wqe: &SendWqe) -> bool {
+        (wqe.kind == Kind::PlainWrite) & !(self.unreliable | self.config.names_shared_queue)
+    }
+
+    /// How many segments of `octets` octets of the request may be sent now, the last one included.
+    #[inline]
+    fn run(&self, wqe: &SendWqe, octets: u32) -> u16 {
+        let left = (wqe.length - wqe.progress).div_ceil(octets);
+        let in_window = self.control.window().saturating_sub(self.tx.in_flight);
+        let allowed = left.min(in_window).min(self.tx.room());
+        u16::try_from(allowed).unwrap_or(u16::MAX)
+    }
+
+    /// Writes the next segments of the RDMA Write whose turn it is into `rooms`, a datagram each,
+    /// as many as there are rooms and at most [`TransmitPlan::run`]: the plan was just made, and
+    /// each room has as many octets as it says. Fewer are written if the request ends, or if its
+    /// payload could not be gathered, with which it ends with an error.
+    ///
+    /// # Panics
+    /// If a room is shorter.
+    #[inline]
+    pub fn write_run<'r, H: Host>(
         &mut self,
         now: Time,
-        buf: &mut [u8],
+        plan: TransmitPlan,
+        rooms: impl Iterator<Item = &'r mut [u8]>,
         host: &mut H,
-    ) -> Option<Option<Transmit>> {
-        if self.unreliable || self.config.names_shared_queue {
-            return None;
+    ) -> Run {
+        let mut run = Run::default();
+        if plan.run > 0 {
+            self.write_plain(now, rooms.take(usize::from(plan.run)), host, &mut run);
         }
-        let (index, seq) = (self.sq.next, self.tx.next);
+        self.stats.tx_datagrams += u64::from(run.count);
+        self.stats.tx_octets += u64::from(len32(run.octets()));
+        run
+    }
+
+    /// Writes segments of the request whose turn it is, a plain RDMA Write, until it or the rooms
+    /// end.
+    #[inline(always)]
+    pub(super) fn write_plain<'r, H: Host>(
+        &mut self,
+        now: Time,
+        rooms: impl Iterator<Item = &'r mut [u8]>,
+        host: &mut H,
+        run: &mut Run,
+    ) {
+        let index = self.sq.next;
         let mut trp = self.header(PacketType::Data, self.epoch);
         let is_half_full = self.sq.is_half_full();
+        let was_empty = self.tx.is_empty();
         let (wqe, slot, lists) = self.sq.entry(index);
-        if wqe.kind != Kind::PlainWrite {
-            return None;
-        }
         let remote = wqe.remote();
+        let asks_at_end = wqe.flags.signaled || is_half_full;
         // As `begin_segment`.
-        let spec = next_part(index, wqe, self.peer.max_tagged, self.peer.max_untagged);
         wqe.started = true;
-        let ack_requested = seq - self.last_ack_request >= self.peer.ack_request_interval
-            || spec.last && (wqe.flags.signaled || is_half_full);
-        // As `write_segment`.
-        if ack_requested {
-            trp.flags = trp.flags | Flags::ACK_REQUESTED;
+        let mut copied = true;
+        let mut flags = trp.flags;
+        for room in rooms {
+            let seq = self.tx.next;
+            let spec = next_part(index, wqe, self.peer.max_tagged, self.peer.max_untagged);
+            let ack_requested = seq - self.last_ack_request >= self.peer.ack_request_interval
+                || spec.last && asks_at_end;
+            // As `write_segment`.
+            trp.psn = self.tx.psn(seq);
+            trp.flags = flags;
+            if ack_requested {
+                trp.flags = flags | Flags::ACK_REQUESTED;
+            }
+            // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
+            let tagged = TaggedHeader {
+                last: spec.last,
+                rdmap_control: Opcode::Write.control(),
+                stag: Stag(remote.stag),
+                offset: TaggedOffset(remote.to.wrapping_add(u64::from(spec.offset))),
+            };
+            let end = wire::TAGGED_OVERHEAD + spec.len as usize;
+            let (headers, payload) = room[..end].split_at_mut(wire::TAGGED_OVERHEAD);
+            let (head, ddp) = headers.split_at_mut(wire::trp::HEADER_LEN);
+            if trp.encode(head).is_err() || tagged.encode(ddp).is_err() {
+                break;
+            }
+            copied = lists.copy_payload(wqe, slot, spec.offset, payload, host);
+            if !copied {
+                break;
+            }
+            // As `note_new`.
+            self.tx.push(now, spec, ack_requested);
+            if ack_requested {
+                self.last_ack_request = seq;
+            }
+            run.add(end);
+            if !self.rx.has_gap() {
+                // Marks are reported once.
+                flags = flags.without(Flags::ECN_ECHO);
+            }
+            // As `note_sent`.
+            if wqe.advance(spec.len, spec.last, seq + 1) {
+                self.sq.next = index.wrapping_add(1);
+                break;
+            }
         }
-        // RFC5040-5.1-3, RFC5041-4.2-2, RFC5041-5.2-5
-        let tagged = TaggedHeader {
-            last: spec.last,
-            rdmap_control: Opcode::Write.control(),
-            stag: Stag(remote.stag),
-            offset: TaggedOffset(remote.to.wrapping_add(u64::from(spec.offset))),
-        };
-        let end = wire::TAGGED_OVERHEAD + spec.len as usize;
-        let buf = &mut buf[..end];
-        let (headers, payload) = buf.split_at_mut(wire::TAGGED_OVERHEAD);
-        let (head, ddp) = headers.split_at_mut(wire::trp::HEADER_LEN);
-        if trp.encode(head).is_err() || tagged.encode(ddp).is_err() {
-            return Some(None);
+        if run.count > 0 {
+            self.note_acknowledged();
+            self.answers_turn = true;
+            self.recovery.on_sent(now, was_empty);
         }
-        let copied = lists.copy_payload(wqe, slot, spec.offset, payload, host);
-        // As `note_sent`.
-        if copied && wqe.advance(spec.len, spec.last, seq + 1) {
-            self.sq.next = index.wrapping_add(1);
-        }
-        self.note_acknowledged();
         if !copied {
             self.poison(index, Status::LocalProtectionError, host);
-            return Some(None);
         }
-        self.answers_turn = true;
-        // As `note_new`.
-        self.recovery.on_sent(now, self.tx.is_empty());
-        self.tx.push(now, spec, ack_requested);
-        if ack_requested {
-            self.last_ack_request = seq;
-        }
-        Some(Some(Transmit {
-            len: end,
-            ecn_capable: true,
-        }))
     }
 }

@@ -32,28 +32,33 @@ impl Connection {
         if !self.may_have_tx() {
             return None;
         }
-        let (next, octets) = match self.controls.next() {
-            Some(control) => (control, 0),
+        let planned = match self.controls.next() {
+            Some(control) => Planned::alone(control, 0),
             // RFC5040-5.4-4, RFC5040-7-1
             None if !self.state.receives() => return None,
-            None if self.acks.due && self.rx.has_gap() => (Next::Ack, 0),
+            None if self.acks.due && self.rx.has_gap() => Planned::alone(Next::Ack, 0),
             None => match self.plan_segment() {
                 Some(segment) => segment,
-                None if self.acks.due => (Next::Ack, 0),
+                None if self.acks.due => Planned::alone(Next::Ack, 0),
                 None => return None,
             },
         };
-        let longest = match next {
+        let octets = planned.len as usize;
+        let longest = match planned.next {
             Next::Request | Next::Answer | Next::Again | Next::Retry => {
-                SEGMENT_HEADERS + REQUEST_LEN.max(octets as usize)
+                SEGMENT_HEADERS + REQUEST_LEN.max(octets)
             }
             // Only the cumulative acknowledgement.
             Next::Ack if !self.rx.has_ahead() && !self.refused => wire::UNTAGGED_OVERHEAD,
             // A train, or a datagram without a segment.
-            _ => CONTROL_LEN + octets as usize,
+            _ => CONTROL_LEN + octets,
         };
-        let len = longest.min(self.peer.max_datagram);
-        Some(TransmitPlan { next, len })
+        Some(TransmitPlan {
+            next: planned.next,
+            is_followed: planned.is_followed,
+            run: 0,
+            len: longest.min(self.peer.max_datagram),
+        })
     }
 
     #[inline(always)]
@@ -79,7 +84,7 @@ impl Connection {
             return None;
         }
         let seq = self.tx.first_lost()?;
-        Some((Next::Again, self.tx.get(seq).spec.len))
+        Some(Planned::alone(Next::Again, self.tx.get(seq).spec.len))
     }
 
     #[inline(always)]
@@ -101,7 +106,7 @@ impl Connection {
         if waiting > 1 && self.peer.takes_trains && spec.len <= TRAIN_MESSAGE_OCTETS_MAX {
             return Some(self.plan_train(waiting, spec.len));
         }
-        Some((Next::Request, spec.len))
+        Some(Planned::part(Next::Request, &spec))
     }
 
     /// Responses and requests alternate.
@@ -109,7 +114,7 @@ impl Connection {
     fn plan_answer(&self) -> Option<Planned> {
         let answer = self.next_answer_segment()?;
         let request = self.plan_request().filter(|_| !self.answers_turn);
-        Some(request.unwrap_or((Next::Answer, answer.len)))
+        Some(request.unwrap_or(Planned::part(Next::Answer, &answer)))
     }
 
     /// While the peer is not ready only responses are sent; after that the refused segment, alone
@@ -119,11 +124,11 @@ impl Connection {
         // R7.9-6
         if self.rnr.may_retry() {
             if let Some(spec) = self.next_request_segment() {
-                return Some((Next::Retry, spec.len));
+                return Some(Planned::alone(Next::Retry, spec.len));
             }
         }
         let answer = self.next_answer_segment()?;
-        Some((Next::Answer, answer.len))
+        Some(Planned::part(Next::Answer, &answer))
     }
 
     /// The next segment of the response whose turn it is.

@@ -4,16 +4,39 @@
 
 use super::connection::Connection;
 use super::host::Host;
+use super::num::len32;
 use super::packet::{Datagram, Refusal};
 use super::receive::place_write;
 use super::terminate::Offender;
 use crate::wire::{Flags, PredictedWrite, Segment, TAGGED_OVERHEAD};
 use urdma_types::Time;
 
+/// Octets by which a packet is recognised as predicted.
+pub const PREDICTED_OCTETS: usize = TAGGED_OVERHEAD;
+
 impl Connection {
+    /// Processes a datagram as [`Connection::handle_datagram`] does, if it is the packet that is
+    /// predicted to come next in a stream; otherwise nothing is done. Of its head,
+    /// [`PREDICTED_OCTETS`] are enough.
+    #[inline(always)]
+    pub fn handle_as_predicted<H: Host>(
+        &mut self,
+        now: Time,
+        datagram: &Datagram<'_, H::Body>,
+        host: &mut H,
+    ) -> bool {
+        let Some(write) = self.predicted(datagram.head) else {
+            return false;
+        };
+        self.stats.rx_datagrams += 1;
+        self.stats.rx_octets += u64::from(len32(datagram.len));
+        self.handle_predicted(now, &write, datagram, host);
+        true
+    }
+
     /// The packet, if it is as predicted and nothing but its own effect is to be done.
     #[inline(always)]
-    pub(super) fn predicted(&self, head: &[u8]) -> Option<PredictedWrite> {
+    fn predicted(&self, head: &[u8]) -> Option<PredictedWrite> {
         let is_usual = self.state.receives()
             && self.sends_stream
             && self.established
@@ -28,7 +51,7 @@ impl Connection {
 
     /// Processes such a packet.
     #[inline(always)]
-    pub(super) fn handle_predicted<H: Host>(
+    fn handle_predicted<H: Host>(
         &mut self,
         now: Time,
         write: &PredictedWrite,

@@ -61,12 +61,11 @@ impl Connection {
         datagram: &Datagram<'_, H::Body>,
         host: &mut H,
     ) -> Result<u32, ResetReason> {
-        self.stats.rx_datagrams += 1;
-        self.stats.rx_octets += super::num::len32(datagram.len) as u64;
-        if let Some(write) = self.predicted(datagram.head) {
-            self.handle_predicted(now, &write, datagram, host);
+        if self.handle_as_predicted(now, datagram, host) {
             return Ok(1);
         }
+        self.stats.rx_datagrams += 1;
+        self.stats.rx_octets += super::num::len32(datagram.len) as u64;
         self.handle_other_than_predicted(now, datagram, host)
     }
 

@@ -6,7 +6,7 @@ use super::connection::Connection;
 use super::host::Host;
 use super::num::len32;
 use super::qp_state::QpState;
-use super::transmit::{Controls, Next, Transmit, TransmitPlan};
+use super::transmit::{Controls, Next, Run, Transmit, TransmitPlan};
 use super::txwindow::{SegmentSource, SegmentSpec};
 use super::types::{PostError, SendOp, SendWr, Status};
 use super::wqe::Kind;
@@ -77,14 +77,17 @@ impl Connection {
         buf: &mut [u8],
         host: &mut H,
     ) -> Option<Transmit> {
-        let plain = if matches!(plan.next, Next::Request) {
-            self.write_plain(now, buf, host)
+        let is_plain =
+            matches!(plan.next, Next::Request) && self.writes_plain(self.sq.get(self.sq.next));
+        let transmit = if is_plain {
+            let mut run = Run::default();
+            self.write_plain(now, std::iter::once(buf), host, &mut run);
+            (run.count > 0).then_some(Transmit {
+                len: run.last,
+                ecn_capable: true,
+            })?
         } else {
-            None
-        };
-        let transmit = match plain {
-            Some(written) => written?,
-            None => self.write_other(now, plan, buf, host)?,
+            self.write_other(now, plan, buf, host)?
         };
         self.stats.tx_datagrams += 1;
         self.stats.tx_octets += u64::from(len32(transmit.len));

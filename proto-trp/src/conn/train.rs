@@ -46,7 +46,7 @@ impl Connection {
             || !goes(first)
             || !goes(first.wrapping_add(1));
         if is_alone {
-            return (Next::Request, octets);
+            return Planned::alone(Next::Request, octets);
         }
         // Sized as if all were as long as the first; what does not fit is sent next.
         let segment = ddp::UNTAGGED_LEN + octets as usize;
@@ -55,10 +55,10 @@ impl Connection {
             .min(train::SEGMENTS_MAX)
             .min(room / segment);
         if count < 2 {
-            return (Next::Request, octets);
+            return Planned::alone(Next::Request, octets);
         }
         let len = train::OVERHEAD + count * segment;
-        (Next::Train, len32(len.saturating_sub(CONTROL_LEN)))
+        Planned::alone(Next::Train, len32(len.saturating_sub(CONTROL_LEN)))
     }
 
     /// Sends requests that are ready, as many as fit into the first `room` octets of `buf`.

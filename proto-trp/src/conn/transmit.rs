@@ -1,5 +1,7 @@
 //! The next datagram to be sent: its kind, the plan for it, and what was written.
 
+use super::txwindow::SegmentSpec;
+
 /// The kind of the next datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
@@ -27,8 +29,37 @@ pub(super) enum Next {
     Retry,
 }
 
-/// A segment or a train to be sent, and its payload in octets.
-pub(super) type Planned = (Next, u32);
+/// A segment or a train to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planned {
+    pub(super) next: Next,
+    /// Octets of payload.
+    pub(super) len: u32,
+    /// The next segment of the same message is likely to follow.
+    pub(super) is_followed: bool,
+}
+
+impl Planned {
+    /// A segment of a message of which this is the rest, or a train.
+    #[inline]
+    pub(super) const fn alone(next: Next, len: u32) -> Self {
+        Self {
+            next,
+            len,
+            is_followed: false,
+        }
+    }
+
+    /// A segment of a message.
+    #[inline]
+    pub(super) const fn part(next: Next, spec: &SegmentSpec) -> Self {
+        Self {
+            next,
+            len: spec.len,
+            is_followed: !spec.last,
+        }
+    }
+}
 
 /// Datagrams without payload that are due to be sent. A set in one octet, since every plan begins
 /// with the question whether there are any.
@@ -82,6 +113,9 @@ impl Controls {
 #[derive(Clone, Copy, Debug)]
 pub struct TransmitPlan {
     pub(super) next: Next,
+    pub(super) is_followed: bool,
+    /// Datagrams that [`super::Connection::write_run`] may write; 0 if it may not be called.
+    pub(super) run: u16,
     pub(super) len: usize,
 }
 
@@ -93,10 +127,55 @@ impl TransmitPlan {
         self.len
     }
 
+    /// How many datagrams [`super::Connection::write_run`] would write at once, if it has as many
+    /// buffers; 0 if it would write none.
+    #[inline]
+    pub const fn run(self) -> u16 {
+        self.run
+    }
+
+    /// Whether another datagram of the same length, or a shorter one, is likely to follow at once.
+    #[inline]
+    pub const fn is_followed(self) -> bool {
+        self.is_followed
+    }
+
     /// Whether it is a train, which is likely to need all of that room.
     #[inline]
     pub const fn is_train(self) -> bool {
         matches!(self.next, Next::Train)
+    }
+}
+
+/// Datagrams that were written at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Their number.
+    pub count: u16,
+    /// Octets of each but the last.
+    pub each: usize,
+    /// Octets of the last; not more.
+    pub last: usize,
+}
+
+impl Run {
+    /// Another one was written.
+    #[inline]
+    pub(super) fn add(&mut self, octets: usize) {
+        if self.count == 0 {
+            self.each = octets;
+        }
+        self.last = octets;
+        self.count += 1;
+    }
+
+    /// Octets of all of them.
+    #[inline]
+    pub const fn octets(&self) -> usize {
+        match self.count {
+            0 => 0,
+            count => self.each * (count as usize - 1) + self.last,
+        }
     }
 }
 

@@ -193,8 +193,15 @@ impl TxWindow {
     /// Whether the peer's window and the allocated records allow a new sequence number.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
+        self.room() > 0
+    }
+
+    /// New sequence numbers that the peer's window and the allocated records allow.
+    #[inline]
+    pub(super) fn room(&self) -> u32 {
         // R7.4-1
-        self.next - self.una < u64::from(self.peer_window.min(self.mask + 1))
+        let used = low32(self.next - self.una);
+        self.peer_window.min(self.mask + 1).saturating_sub(used)
     }
 
     #[inline]

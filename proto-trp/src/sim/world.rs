@@ -97,6 +97,8 @@ pub struct End {
 
 /// Datagrams that are queued for a stopped process.
 const FROZEN_QUEUE: usize = 1024;
+/// Datagrams of a run that an end writes at once.
+const RUN_MAX: usize = 8;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Arrival {
@@ -162,7 +164,7 @@ impl World {
             setup: *setup,
             arrivals: BinaryHeap::new(),
             order: 0,
-            buf: vec![0; setup.max_datagram_octets as usize],
+            buf: vec![0; RUN_MAX * setup.max_datagram_octets as usize],
         }
     }
 
@@ -279,7 +281,13 @@ impl World {
             );
             let host = &mut self.ends[end].host;
             let room = plan.room();
-            if let Some(transmit) = conn.write_transmit(now, plan, &mut buf[..room], host) {
+            if plan.run() > 1 {
+                let rooms = buf.chunks_exact_mut(room).take(RUN_MAX);
+                let run = conn.write_run(now, plan, rooms, host);
+                for datagram in buf[..run.octets()].chunks(room) {
+                    self.carry(end, datagram);
+                }
+            } else if let Some(transmit) = conn.write_transmit(now, plan, &mut buf[..room], host) {
                 self.carry(end, &buf[..transmit.len]);
             }
         }

@@ -213,15 +213,24 @@ impl Peer {
     /// Sends what may be sent.
     #[inline]
     fn turn(&mut self, now: Time, burst: &mut Burst) {
-        for buffer in &mut burst.buffers {
+        let mut rooms = burst.buffers.iter_mut();
+        while rooms.len() > 0 {
             let Some(plan) = self.conn.plan_transmit() else {
                 break;
             };
-            let sent = self
-                .conn
-                .write_transmit(now, plan, buffer, &mut self.host)
-                .expect("the payload can be read");
-            burst.lengths.push(sent.len);
+            let room = plan.room();
+            if plan.run() > 1 {
+                let left = rooms.by_ref().map(|buffer| &mut buffer[..room]);
+                let run = self.conn.write_run(now, plan, left, &mut self.host);
+                (1..run.count).for_each(|_| burst.lengths.push(run.each));
+                burst.lengths.push(run.last);
+            } else if let Some(buffer) = rooms.next() {
+                let sent = self
+                    .conn
+                    .write_transmit(now, plan, buffer, &mut self.host)
+                    .expect("the payload can be read");
+                burst.lengths.push(sent.len);
+            }
         }
         self.deadline = self.conn.next_deadline();
     }
