@@ -20,14 +20,14 @@ const FIGURES: [(Operation, u32, f64); 5] = [
 /// Instructions of one packet of a stream of RDMA Writes of 64 KB: way, part of it, and counts with
 /// MTUs of 1500 and 9000. A count of leased packets ends at the functions of the lease table.
 const PACKET_FIGURES: [(Way, Side, [f64; 2]); 8] = [
-    (Way::Connections, Side::Sender, [316.0, 330.0]),
-    (Way::Connections, Side::Receiver, [205.0, 205.0]),
-    (Way::Leased, Side::Sender, [459.0, 518.0]),
-    (Way::Leased, Side::Receiver, [419.0, 419.0]),
-    (Way::Forwarded, Side::Sender, [616.0, 681.0]),
-    (Way::Forwarded, Side::Receiver, [577.0, 579.0]),
-    (Way::Forwarded, Side::DaemonOfSender, [494.0, 497.0]),
-    (Way::Forwarded, Side::DaemonOfReceiver, [489.0, 499.0]),
+    (Way::Connections, Side::Sender, [213.0, 242.0]),
+    (Way::Connections, Side::Receiver, [196.0, 196.0]),
+    (Way::Leased, Side::Sender, [295.0, 379.0]),
+    (Way::Leased, Side::Receiver, [279.0, 279.0]),
+    (Way::Forwarded, Side::Sender, [292.0, 466.0]),
+    (Way::Forwarded, Side::Receiver, [292.0, 378.0]),
+    (Way::Forwarded, Side::DaemonOfSender, [281.0, 372.0]),
+    (Way::Forwarded, Side::DaemonOfReceiver, [283.0, 376.0]),
 ];
 const MTUS: [u32; 2] = [1_500, 9_000];
 const TOLERANCE: f64 = 0.05;

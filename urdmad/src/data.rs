@@ -1,7 +1,7 @@
 //! The data thread: slot 0's channels, the port, and slot 0's own traffic.
 //!
 //! - [`channels`]: packets from and to processes; `patience`: how long a process that is behind is
-//!   waited for.
+//!   waited for; `from_process`: whose packets they say they are.
 //! - [`network`]: the port's side: headers, neighbours, sending; `inbound`: frames from the port to
 //!   slots, and copies for members of multicast groups.
 //! - [`daemon_traffic`]: connection requests and RESETs.
@@ -20,6 +20,7 @@ pub(crate) mod channels;
 pub(crate) mod command;
 mod daemon_traffic;
 mod fault;
+mod from_process;
 mod in_process;
 mod inbound;
 mod kernel_neighbours;
@@ -42,17 +43,18 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use proto_trp::wire::datagram::{group_of, DatagramHeader, HEADER_LEN, MESSAGE_MAX};
-use proto_trp::wire::{Meta, PacketHead, PacketType};
+use proto_trp::wire::datagram::{group_of, HEADER_LEN, MESSAGE_MAX};
+use proto_trp::wire::{Meta, PacketHead};
 use urdma_channel::{Bells, CellOctets, OwnPage, CELL_DATA};
 use urdma_ipc::Resolution;
-use urdma_types::{slot_of_port, slot_of_source_port, Ip16, Qpn, SlotId};
+use urdma_types::{slot_of_port, Ip16, SlotId};
 
 use crate::identity::Identity;
 use crate::port::PacketPort;
 use crate::shared::{NotGiven, Shared};
 use channels::{Channels, Octets, Taken};
 use command::{Command, DataHandle, Inbox};
+use from_process::FromProcess;
 use inbound::{Inbound, Limits, Origin};
 use network::Network;
 use pace::{Pace, Rest};
@@ -288,34 +290,36 @@ impl DataPlane {
         let mut cell: CellOctets = [0; CELL_DATA];
         let mut count = 0;
         while count < BURST {
-            let (head, packet) = match self.channels.take(from, &mut cell) {
+            let (head, octets) = match self.channels.take(from, &mut cell) {
                 Taken::Nothing => break,
                 Taken::Corrupt => {
                     self.shared.counters.corrupt_cells.bump();
                     self.shared.report_offender(from);
                     break;
                 }
-                Taken::Packet(head, packet) => (head, packet),
+                Taken::Packets(head, octets) => (head, octets),
             };
-            count += 1;
             let meta = head.meta;
             let is_for_daemon = slot_of_port(meta.dst_port) == Some(SlotId::DAEMON);
             if head.is_passed_on || is_for_daemon || self.identity.has_gid(meta.remote_ip) {
-                let octets = packet.len();
+                count += 1;
+                let len = octets.len();
                 let copied = self.copied.as_mut();
-                let copied = copied.and_then(|copied| copied.get_mut(..octets));
-                if copied.is_some_and(|copied| packet.copy_to(copied)) {
-                    self.handle_copied(now_ns, from, &head, octets);
+                let copied = copied.and_then(|copied| copied.get_mut(..len));
+                // C7.1-5
+                let is_alone = head.packet_octets == 0;
+                if is_alone && copied.is_some_and(|copied| octets.copy_to(copied)) {
+                    self.handle_copied(now_ns, from, &head, len);
                 } else {
                     self.shared.counters.drop_not_for_daemon.bump();
                 }
-            } else if is_from(from, &meta, &packet) {
-                match &mut self.network {
-                    Some(network) => network.send_packet(now_ns, &packet, &meta, &self.shared),
-                    None => self.shared.counters.drop_tx_no_port.bump(),
-                }
             } else {
-                self.shared.counters.drop_forged_source.bump();
+                let packets = FromProcess::new(from, &head, octets);
+                let sent = match &mut self.network {
+                    Some(network) => network.send_packets(now_ns, packets, &self.shared),
+                    None => drop_without_port(packets, &self.shared),
+                };
+                count += sent.max(1);
             }
         }
         if count > 0 {
@@ -339,7 +343,8 @@ impl DataPlane {
         if head.is_passed_on {
             return self.passed_on(now_ns, from, meta, packet);
         }
-        if !is_from(from, meta, &Octets::Cell(packet)) {
+        let packets = FromProcess::new(from, head, Octets::Copy(packet));
+        if !packets.are_own() {
             return self.shared.counters.drop_forged_source.bump();
         }
         if let Some(request) = daemon_traffic::request_in(packet, meta) {
@@ -361,7 +366,7 @@ impl DataPlane {
                 inbound.copy_to_members(group, Origin::Process, meta, packet);
                 let is_from_here = meta.remote_ip == group;
                 if let (true, Some(network)) = (is_from_here, network) {
-                    network.send_packet(now_ns, &Octets::Cell(packet), meta, inbound.shared);
+                    network.send_packets(now_ns, packets, inbound.shared);
                 }
                 return;
             }
@@ -371,11 +376,9 @@ impl DataPlane {
             return;
         }
         match &mut self.network {
-            Some(network) => {
-                network.send_packet(now_ns, &Octets::Cell(packet), meta, &self.shared);
-            }
-            None => self.shared.counters.drop_tx_no_port.bump(),
-        }
+            Some(network) => network.send_packets(now_ns, packets, &self.shared),
+            None => drop_without_port(packets, &self.shared),
+        };
     }
 
     /// A datagram from another host that arrived on a leased queue.
@@ -510,21 +513,12 @@ impl DataPlane {
     }
 }
 
-/// Whether the source that a packet names is in the slot that it comes from.
-#[inline]
-fn is_from(slot: SlotId, meta: &Meta, packet: &Octets<'_>) -> bool {
-    if slot_of_source_port(meta.src_port) != Some(slot) {
-        return false;
-    }
-    let mut first = [0];
-    if !packet.copy_to(&mut first) || PacketType::of(first[0]) != Ok(PacketType::Datagram) {
-        return true;
-    }
-    let mut header = [0; HEADER_LEN];
-    // C7.1-2
-    packet.copy_to(&mut header)
-        && DatagramHeader::parse(&header, packet.len())
-            .is_ok_and(|header| Qpn::from_u32(header.source_qpn).map(Qpn::slot) == Some(slot))
+/// Counts packets for which there is no port; gives their number.
+#[cold]
+fn drop_without_port(mut packets: FromProcess<'_>, shared: &Shared) -> usize {
+    let dropped = std::iter::from_fn(|| packets.next()).count();
+    shared.counters.drop_tx_no_port.add(dropped as u64);
+    dropped
 }
 
 /// Gives the control thread a packet of connection management that is for slot 0.

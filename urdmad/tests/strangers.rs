@@ -28,12 +28,13 @@ fn datagram(source: Qpn) -> Vec<u8> {
 
 /// The head of a packet from `source` to the process of `to`.
 fn head(source: SlotId, to: &Process, is_passed_on: bool) -> PacketHead {
+    let meta = Meta {
+        src_port: source_port(Qpn::new(source, 1)),
+        ..meta("127.0.0.1", to.attached.slot)
+    };
     PacketHead {
-        meta: Meta {
-            src_port: source_port(Qpn::new(source, 1)),
-            ..meta("127.0.0.1", to.attached.slot)
-        },
         is_passed_on,
+        ..PacketHead::of(meta)
     }
 }
 

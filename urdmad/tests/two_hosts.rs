@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use proto_trp::wire::Meta;
-use proto_trp::wire::{ConnectionId, Flags, PacketType, TrpHeader};
+use proto_trp::wire::{ConnectionId, Flags, PacketHead, PacketType, TrpHeader};
 use support::{
     cm_port, eventually, expect_idle, is_reject, meta, request, udp_port, Daemon, Process, Scratch,
     LIMIT,
@@ -98,6 +98,49 @@ fn datagrams_pass_both_ways_and_nothing_is_left() {
         .collect();
     left.sort();
     assert_eq!(left, ["a.toml", "b.toml"]);
+}
+
+#[test]
+fn packets_of_one_message_arrive_as_if_each_had_its_own() {
+    let scratch = Scratch::new();
+    let hosts = start(&scratch, "mtu = 9000");
+    let (mut a, mut b) = (hosts.a.attach(), hosts.b.attach());
+    from_a_to_b(&mut a, &mut b, b"first");
+    let own = Meta {
+        src_port: source_port(Qpn::new(a.slot(), 1)),
+        ..meta(B, b.attached.slot)
+    };
+    let octets: Vec<u8> = (0..60_000_u32)
+        .map(|at| at.to_le_bytes()[0] | 0x80)
+        .collect();
+    for packet_octets in [256, 300, 1_000, 8_972, 9_001, 60_001] {
+        let head = PacketHead {
+            packet_octets,
+            ..PacketHead::of(own)
+        };
+        assert!(a.try_send_as(&head, &octets));
+        // Longer ones than the MTU are dropped, each for itself.
+        let packets = octets.chunks(packet_octets.into());
+        for packet in packets.filter(|packet| packet.len() <= 8_972) {
+            assert_eq!(b.receive().expect("nothing arrived").octets, packet);
+        }
+    }
+    // Several are for another host, and no packet is so short.
+    let head = |to: Meta, packet_octets| PacketHead {
+        packet_octets,
+        ..PacketHead::of(Meta {
+            src_port: own.src_port,
+            ..to
+        })
+    };
+    assert!(a.try_send_as(&head(meta(A, a.attached.slot), 256), &octets[..600]));
+    eventually("packets for this host are dropped", || {
+        hosts.a.status().counters.data["drop_not_for_daemon"] == 1
+    });
+    assert!(a.try_send_as(&head(own, 255), &octets[..600]));
+    eventually("the process is disconnected", || {
+        hosts.a.status().counters.data["corrupt_cells"] == 1
+    });
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use urdma_types::Ip16;
 
 use arrayvec::ArrayVec;
+use proto_trp::conn::Run;
 use proto_trp::wire::Meta;
 use urdma_abi::lease::{
     self as lease_abi, LeaseCounters, LeaseRoute, LeaseTable, RxDatagram, TableFn, TxBuffer,
@@ -39,7 +40,11 @@ pub(super) struct LeasedDatagram<'a>(&'a RxDatagram);
 
 /// A buffer that is being filled.
 #[derive(Debug)]
+#[repr(transparent)]
 pub(super) struct LeasedBuffer(TxBuffer);
+
+/// Buffers that are being filled.
+pub(super) type LeasedBuffers = ArrayVec<LeasedBuffer, BURST>;
 
 /// The lease of this process.
 pub struct LeasedQueue {
@@ -172,36 +177,60 @@ impl LeasedQueue {
         unsafe { (self.table.tx_free)(self.lease.as_ptr(), buffers.as_ptr(), count) };
     }
 
-    /// A buffer to fill with a datagram of a route, unless the pool is empty or the port has fallen
-    /// behind.
+    /// Adds up to `count` buffers to fill with datagrams of a route, at least one.
+    ///
+    /// # Errors
+    /// [`Refused`]: the pool is empty, or the port has fallen behind.
     #[inline]
-    pub(super) fn alloc(&mut self, route: RouteId) -> Option<LeasedBuffer> {
+    pub(super) fn alloc(
+        &mut self,
+        route: RouteId,
+        count: u16,
+        buffers: &mut LeasedBuffers,
+    ) -> Result<(), Refused> {
         if self.outgoing.is_full() {
             self.flush();
             if self.outgoing.is_full() {
-                return None;
+                return Err(Refused::NoBuffer);
             }
         }
-        let mut buffer = TxBuffer {
-            buffer: std::ptr::null_mut(),
-            data: std::ptr::null_mut(),
-            capacity: 0,
-        };
-        // SAFETY: there is room for one buffer.
-        let count =
-            unsafe { (self.table.tx_alloc)(self.lease.as_ptr(), route.0, &raw mut buffer, 1) };
-        (count == 1).then_some(LeasedBuffer(buffer))
+        let wanted = usize::from(count).min(self.outgoing.remaining_capacity());
+        // All or none: if there are not so many, one.
+        if self.alloc_all(route, wanted, buffers) || self.alloc_all(route, 1, buffers) {
+            Ok(())
+        } else {
+            Err(Refused::NoBuffer)
+        }
     }
 
-    /// Puts the first `octets` octets of a buffer among what the next flush sends. There is room,
-    /// since [`LeasedQueue::alloc`] saw to it.
+    /// Adds `count` buffers; false, and none, if there are not so many.
     #[inline]
-    pub(super) fn send(&mut self, buffer: LeasedBuffer, octets: usize, route: RouteId, ecn: u8) {
+    fn alloc_all(&mut self, route: RouteId, count: usize, buffers: &mut LeasedBuffers) -> bool {
+        let held = buffers.len();
+        assert!(count <= BURST - held, "more buffers than a burst");
+        let wanted = u32::try_from(count).unwrap_or(0);
+        // SAFETY: so many places are behind those in use.
+        let free = unsafe { buffers.as_mut_ptr().add(held) };
+        // SAFETY: there is room for `count` buffers, as which the places are written.
+        let given =
+            unsafe { (self.table.tx_alloc)(self.lease.as_ptr(), route.0, free.cast(), wanted) };
+        if given != wanted {
+            return false;
+        }
+        // SAFETY: the library has stored so many.
+        unsafe { buffers.set_len(held + count) };
+        true
+    }
+
+    /// Puts the datagram in a buffer among what the next flush sends. There is room, since
+    /// [`LeasedQueue::alloc`] saw to it.
+    #[inline]
+    pub(super) fn send(&mut self, buffer: LeasedBuffer, written: Written, route: RouteId) {
         self.outgoing.push(TxDatagram {
             buffer: buffer.0.buffer,
-            octets: u32::try_from(octets).unwrap_or(u32::MAX),
+            octets: u32::try_from(written.len).unwrap_or(u32::MAX),
             route: route.0,
-            ecn,
+            ecn: written.ecn(),
         });
     }
 
@@ -270,8 +299,8 @@ impl ReceivePath for LeasedQueue {
 pub(super) struct LeasePath<'a> {
     lease: &'a mut LeasedQueue,
     route: RouteId,
-    /// The buffer that is being filled.
-    buffer: Option<LeasedBuffer>,
+    /// The buffers that are being filled.
+    buffers: LeasedBuffers,
 }
 
 impl<'a> LeasePath<'a> {
@@ -281,28 +310,65 @@ impl<'a> LeasePath<'a> {
         Self {
             lease,
             route,
-            buffer: None,
+            buffers: LeasedBuffers::new(),
         }
     }
 }
 
-impl TransmitPath for LeasePath<'_> {
+/// Buffers that are being filled.
+pub(super) struct LeaseRooms<'s>(std::slice::IterMut<'s, LeasedBuffer>);
+
+impl<'s> Iterator for LeaseRooms<'s> {
+    type Item = &'s mut [u8];
+
     #[inline]
-    fn begin(&mut self, _: usize) -> Result<&mut [u8], Refused> {
-        let buffer = self.lease.alloc(self.route).ok_or(Refused::NoBuffer)?;
-        Ok(self.buffer.insert(buffer).data_mut())
+    fn next(&mut self) -> Option<&'s mut [u8]> {
+        self.0.next().map(LeasedBuffer::data_mut)
+    }
+}
+
+impl TransmitPath for LeasePath<'_> {
+    type Rooms<'s>
+        = LeaseRooms<'s>
+    where
+        Self: 's;
+
+    #[inline]
+    fn begin_run(&mut self, _: usize, count: u16) -> Result<Self::Rooms<'_>, Refused> {
+        self.lease.alloc(self.route, count, &mut self.buffers)?;
+        Ok(LeaseRooms(self.buffers.iter_mut()))
+    }
+
+    #[inline]
+    fn commit_run(&mut self, run: &Run) {
+        let unused = self.buffers.drain(usize::from(run.count)..).rev();
+        unused.for_each(|buffer| self.lease.discard(buffer));
+        let last = self.buffers.pop();
+        for buffer in self.buffers.drain(..) {
+            self.lease
+                .send(buffer, Written::of_run(run.each), self.route);
+        }
+        if let Some(last) = last {
+            self.lease.send(last, Written::of_run(run.last), self.route);
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, _: usize, _: bool) -> Result<&mut [u8], Refused> {
+        self.lease.alloc(self.route, 1, &mut self.buffers)?;
+        let buffer = self.buffers.last_mut().ok_or(Refused::NoBuffer)?;
+        Ok(buffer.data_mut())
     }
 
     #[inline]
     fn commit(&mut self, written: Written) {
-        if let Some(buffer) = self.buffer.take() {
-            self.lease
-                .send(buffer, written.len, self.route, written.ecn());
+        if let Some(buffer) = self.buffers.pop() {
+            self.lease.send(buffer, written, self.route);
         }
     }
 
     fn discard(&mut self) {
-        if let Some(buffer) = self.buffer.take() {
+        if let Some(buffer) = self.buffers.pop() {
             self.lease.discard(buffer);
         }
     }

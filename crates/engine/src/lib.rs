@@ -95,6 +95,7 @@ mod cm;
 mod control;
 mod control_socket;
 mod cq;
+mod daemon_path;
 mod datagram;
 mod direct;
 mod driver;

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use proto_trp::conn::HEAD_OCTETS;
+use proto_trp::conn::{HEAD_OCTETS, PREDICTED_OCTETS};
 use proto_trp::wire::SEGMENT_HEAD_LEN;
 
 /// Distance in octets between the segment of a train that is read and the octets that are
@@ -73,6 +73,20 @@ impl<'a> PacketBody<'a> {
         }
     }
 
+    /// The `len` octets from `at` on as a datagram.
+    ///
+    /// # Panics
+    /// They are not all within this one.
+    #[inline]
+    pub(super) fn part(&self, at: usize, len: usize) -> Self {
+        Self {
+            data: self.piece(at, len),
+            len,
+            readable: self.readable - at,
+            memory: PhantomData,
+        }
+    }
+
     /// Octets of the datagram.
     #[inline]
     pub(super) fn len(&self) -> usize {
@@ -100,6 +114,22 @@ impl<'a> PacketBody<'a> {
             unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         }
         len
+    }
+
+    /// Copies the first octets out, which are enough for a packet that is as predicted.
+    #[inline]
+    pub(super) fn copy_start(&self, start: &mut [u8; PREDICTED_OCTETS]) -> usize {
+        let len = self.len.min(PREDICTED_OCTETS);
+        if self.readable >= PREDICTED_OCTETS {
+            // SAFETY: so many octets are readable; a datagram and a local array do not overlap. A
+            // fixed length is a few vector moves.
+            unsafe {
+                std::ptr::copy_nonoverlapping(self.data, start.as_mut_ptr(), PREDICTED_OCTETS);
+            }
+            len
+        } else {
+            0
+        }
     }
 
     /// Starts loading the cache lines from octet `from` to octet `to`, as far as there are such.

@@ -7,6 +7,7 @@
 //! Datagram queue pairs send without it (`datagram/send.rs`), and the receive side of channels does
 //! not use it either; doc/adr/0013-packet-paths.md says why.
 
+use proto_trp::conn::Run;
 use proto_trp::wire::Meta;
 
 use super::packet_body::PacketBody;
@@ -33,6 +34,15 @@ pub(super) struct Written {
 }
 
 impl Written {
+    /// A datagram of a run.
+    #[inline]
+    pub(super) const fn of_run(len: usize) -> Self {
+        Self {
+            len,
+            is_ecn_capable: true,
+        }
+    }
+
     /// The ECN bits of its packet.
     #[inline]
     pub(super) fn ecn(&self) -> u8 {
@@ -46,14 +56,36 @@ impl Written {
 
 /// A way out for the datagrams of one queue pair.
 pub(super) trait TransmitPath {
-    /// Room for a datagram of up to `octets`, until [`Self::commit`] or [`Self::discard`].
+    /// Rooms for datagrams of a run.
+    type Rooms<'s>: Iterator<Item = &'s mut [u8]>
+    where
+        Self: 's;
+
+    /// Rooms for up to `count` datagrams of up to `octets`, at least one, until
+    /// [`Self::commit_run`]. All of a run are ECN-capable.
     ///
     /// # Errors
     /// [`Refused`]: nothing was begun.
-    fn begin(&mut self, octets: usize) -> Result<&mut [u8], Refused>;
+    fn begin_run(&mut self, octets: usize, count: u16) -> Result<Self::Rooms<'_>, Refused>;
 
-    /// Sends the datagram that was begun, at the latest with the next flush of the way.
+    /// Sends the datagrams of the run that was begun, at the latest with the next flush of the way;
+    /// the rooms that were not written are given back.
+    fn commit_run(&mut self, run: &Run);
+
+    /// Room for a datagram of up to `octets`, until [`Self::commit`] or [`Self::discard`]. If it
+    /// `is_followed`, another one of that length, or a shorter one, is likely to come next.
+    ///
+    /// # Errors
+    /// [`Refused`]: nothing was begun.
+    fn begin(&mut self, octets: usize, is_followed: bool) -> Result<&mut [u8], Refused>;
+
+    /// Sends the datagram that was begun, at the latest with [`Self::finish`] and the next flush of
+    /// the way.
     fn commit(&mut self, written: Written);
+
+    /// Sends the datagrams that were kept for the next one.
+    #[inline]
+    fn finish(&mut self) {}
 
     /// Gives the room of the datagram that was begun back.
     fn discard(&mut self);
@@ -98,7 +130,19 @@ mod tests {
     }
 
     impl TransmitPath for MemoryPath {
-        fn begin(&mut self, octets: usize) -> Result<&mut [u8], Refused> {
+        type Rooms<'s> = std::iter::Once<&'s mut [u8]>;
+
+        fn begin_run(&mut self, octets: usize, _: u16) -> Result<Self::Rooms<'_>, Refused> {
+            self.begin(octets, false).map(std::iter::once)
+        }
+
+        fn commit_run(&mut self, run: &Run) {
+            if run.count > 0 {
+                self.commit(Written::of_run(run.last));
+            }
+        }
+
+        fn begin(&mut self, octets: usize, _: bool) -> Result<&mut [u8], Refused> {
             if self.sent.len() == CAPACITY {
                 return Err(Refused::Full);
             }

@@ -2,14 +2,13 @@
 //! connection management of processes of this host.
 
 use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
-use proto_trp::wire::{MessageError, Meta, PacketHead};
+use proto_trp::wire::{MessageError, PacketHead};
 use urdma_channel::{Channel, ChannelConfig, Kind, Left, Room};
 use urdma_types::SlotId;
 
-use super::capture::Capture;
+use super::clock;
 use super::note::Note;
 use super::packet_body::PacketBody;
-use super::packet_path::{Refused, TransmitPath, Written};
 use super::receive::Origin;
 use super::shard::Shard;
 use super::types::Info;
@@ -19,7 +18,7 @@ const NO_OWNER: u32 = 0;
 
 /// Octets of a packet that are in a frame.
 #[inline]
-const fn frame_octets(packet: usize) -> usize {
+pub(super) const fn frame_octets(packet: usize) -> usize {
     if packet <= CELL_PAYLOAD_LEN {
         0
     } else {
@@ -36,7 +35,7 @@ pub(super) fn room(channel: &mut Channel, octets: usize) -> Option<&mut [u8]> {
 
 /// Where the packet goes in the room of its message.
 #[inline(always)]
-fn packet_in(room: Room<'_>) -> (Left, &mut [u8]) {
+pub(super) fn packet_in(room: Room<'_>) -> (Left, &mut [u8]) {
     let (left, cell, frame) = room.leave();
     if frame.is_empty() {
         (left, &mut cell[MESSAGE_HEAD_LEN..])
@@ -54,9 +53,9 @@ pub(super) fn publish(channel: &mut Channel, octets: usize, head: &PacketHead, l
     }
 }
 
-/// Sends the packet of `len` octets that was written into the room of its message.
+/// Sends what was written, `len` octets, into the room of its message.
 #[inline(always)]
-fn publish_in(mut room: Room<'_>, head: &PacketHead, len: usize) {
+pub(super) fn publish_in(mut room: Room<'_>, head: &PacketHead, len: usize) {
     let in_frame = !room.payload_mut().is_empty();
     if in_frame {
         room.truncate_payload(len);
@@ -66,70 +65,6 @@ fn publish_in(mut room: Room<'_>, head: &PacketHead, len: usize) {
     }
     let in_cell = if in_frame { 0 } else { len };
     room.publish(MESSAGE_HEAD_LEN + in_cell, NO_OWNER);
-}
-
-/// The way of one queue pair's packets to another host, through urdmad.
-pub(super) struct DaemonPath<'a> {
-    channel: &'a mut Channel,
-    capture: &'a mut Option<Box<Capture>>,
-    from: SlotId,
-    head: PacketHead,
-    /// The room of the packet that was begun.
-    begun: Option<Left>,
-    /// Packets were sent, for which the doorbell is to be rung.
-    pub(super) has_sent: bool,
-}
-
-impl<'a> DaemonPath<'a> {
-    /// The way through `channel`; urdmad is to write the headers that `meta` says.
-    #[inline]
-    pub(super) fn new(
-        channel: &'a mut Channel,
-        capture: &'a mut Option<Box<Capture>>,
-        from: SlotId,
-        meta: Meta,
-    ) -> Self {
-        let head = PacketHead {
-            meta,
-            is_passed_on: false,
-        };
-        Self {
-            channel,
-            capture,
-            from,
-            head,
-            begun: None,
-            has_sent: false,
-        }
-    }
-}
-
-impl TransmitPath for DaemonPath<'_> {
-    #[inline(always)]
-    fn begin(&mut self, octets: usize) -> Result<&mut [u8], Refused> {
-        let room = self.channel.begin_unanswered(frame_octets(octets));
-        let (left, packet) = packet_in(room.ok_or(Refused::Full)?);
-        self.begun = Some(left);
-        Ok(packet)
-    }
-
-    #[inline(always)]
-    fn commit(&mut self, written: Written) {
-        let Some(left) = self.begun.take() else {
-            return;
-        };
-        if let Some(capture) = self.capture {
-            let (_, packet) = packet_in(self.channel.resume(left));
-            capture.add(self.from, SlotId::DAEMON, &[&packet[..written.len]]);
-        }
-        self.head.meta.ecn = written.ecn();
-        publish_in(self.channel.resume(left), &self.head, written.len);
-        self.has_sent = true;
-    }
-
-    /// Room that is not published is not used.
-    #[inline]
-    fn discard(&mut self) {}
 }
 
 /// Why there is no room for a packet.
@@ -198,7 +133,35 @@ impl Shard {
         self.channels.has(slot)
     }
 
-    /// Takes a packet that a channel carried; gives the number of packets in it (trains).
+    /// Takes the packets in a frame; gives their number.
+    #[inline]
+    fn take_frame(
+        &mut self,
+        info: &Info,
+        head: &PacketHead,
+        body: &PacketBody<'_>,
+        origin: &Origin,
+    ) -> usize {
+        let now = clock::now();
+        let packets = head.packets(body.len());
+        let mut packets = packets.map(|(at, len)| (body.part(at, len), head.meta));
+        let mut taken = 0;
+        let mut next = packets.next();
+        while let Some((packet, meta)) = next {
+            taken += self.dispatch(info, &packet, origin);
+            next = match origin {
+                Origin::Remote(_) => {
+                    let predicted = self.take_predicted(now, &meta, &mut packets);
+                    taken += predicted.0;
+                    predicted.1
+                }
+                Origin::Local(_) => packets.next(),
+            };
+        }
+        taken
+    }
+
+    /// Takes the packets of a message of a channel; gives their number (trains count for several).
     #[inline]
     pub(super) fn take_packet(
         &mut self,
@@ -218,7 +181,7 @@ impl Shard {
             Origin::Local(from)
         };
         Ok(if frame_octets > 0 {
-            self.dispatch(info, body, &origin)
+            self.take_frame(info, &head, body, &origin)
         } else {
             // SAFETY: the cell's copy is borrowed.
             let body = unsafe { PacketBody::new(in_cell.as_ptr(), in_cell.len(), in_cell.len()) };

@@ -4,7 +4,7 @@
 //! A datagram from another host that no queue pair takes is answered with a RESET; RESETs are
 //! limited.
 
-use proto_trp::conn::{Datagram, Time};
+use proto_trp::conn::{Datagram, Time, PREDICTED_OCTETS};
 use proto_trp::wire::{trp, Meta, PacketHead, PacketType, ResetReason, TrpHeader};
 use urdma_types::{slot_of_port, slot_of_source_port, source_port, udp_port, Qpn, SlotId};
 
@@ -56,21 +56,66 @@ impl Shard {
         if path.receive() == 0 {
             return 0;
         }
+        let now = clock::now();
         let mut taken = 0;
-        for (body, meta) in path.datagrams() {
+        let mut datagrams = path.datagrams();
+        let mut next = datagrams.next();
+        while let Some((body, meta)) = next {
             match slot_of_port(meta.dst_port) {
                 Some(slot) if slot == self.slot => {
                     taken += self.dispatch(info, &body, &Origin::Remote(meta));
+                    let predicted = self.take_predicted(now, &meta, &mut datagrams);
+                    taken += predicted.0;
+                    next = predicted.1;
                     continue;
                 }
                 Some(_) => self.pass_on(&body, &meta),
                 None => self.counters.malformed += 1,
             }
             taken += 1;
+            next = datagrams.next();
         }
+        drop(datagrams);
         self.settle_handled();
         path.release();
         taken
+    }
+
+    /// Takes the datagrams behind one with these metadata, as long as they have the same and are
+    /// those that the connection predicts; gives their number, and the first that is not. All of
+    /// them arrived before `now`.
+    #[inline]
+    pub(super) fn take_predicted<'b>(
+        &mut self,
+        now: Time,
+        meta: &Meta,
+        datagrams: &mut impl Iterator<Item = (PacketBody<'b>, Meta)>,
+    ) -> (usize, Option<(PacketBody<'b>, Meta)>) {
+        let entry = self.qps.get_mut(self.handled);
+        let Some(entry) = entry.filter(|entry| entry.source.sent(meta)) else {
+            return (0, datagrams.next());
+        };
+        let mut host = host!(entry, self.regions, self.notes);
+        let mut taken = 0;
+        let mut other = None;
+        for (body, of) in datagrams {
+            let mut start = [0; PREDICTED_OCTETS];
+            // R15-2
+            let len = body.copy_start(&mut start);
+            let datagram = Datagram {
+                head: &start[..len],
+                len: body.len(),
+                body: &body,
+                congestion_experienced: of.ecn == ECN_CE,
+            };
+            if of != *meta || !entry.conn.handle_as_predicted(now, &datagram, &mut host) {
+                other = Some((body, of));
+                break;
+            }
+            taken += 1;
+        }
+        self.counters.received += taken as u64;
+        (taken, other)
     }
 
     /// Passes a datagram that is another slot's on to urdmad, for that slot.
@@ -78,8 +123,8 @@ impl Shard {
     fn pass_on(&mut self, body: &PacketBody, meta: &Meta) {
         self.counters.forwarded += 1;
         let head = PacketHead {
-            meta: *meta,
             is_passed_on: true,
+            ..PacketHead::of(*meta)
         };
         // A full channel loses it, as any network would.
         self.send_to_slot(SlotId::DAEMON, &body.to_boxed(), &head);
@@ -247,10 +292,7 @@ impl Shard {
             ecn: 0,
             ..*meta
         };
-        let head = PacketHead {
-            meta: back,
-            is_passed_on: false,
-        };
+        let head = PacketHead::of(back);
         self.send_to_slot(SlotId::DAEMON, octets, &head);
     }
 }

@@ -3,23 +3,23 @@
 //! [`Shard::give_turns`] lets every queue pair in the ready list send up to [`TURN`] datagrams. The
 //! loop of a turn, [`run_turn`], is the same for every [`TransmitPath`].
 
-use proto_trp::conn::Time;
+use proto_trp::conn::{Connection, Host, Time, TransmitPlan};
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_types::{Qpn, SlotId};
 use urdma_ucma::ReqRoute;
 
+use super::daemon_path::DaemonPath;
 use super::lease::{LeasePath, RouteId};
 use super::mr::MrTable;
 use super::note::Note;
 use super::packet_body::{prefetch_write, CACHE_LINE};
 use super::packet_path::{Refused, TransmitPath, Written};
-use super::packets::DaemonPath;
 use super::path::{metadata, PeerPath};
 use super::shard::{host, PacketCounters, QpEntry, Shard};
 use super::types::{Gid, Info};
 
 /// Datagrams that a queue pair may send before it is the next one's turn.
-pub(super) const TURN: u32 = 32;
+pub(super) const TURN: u16 = 32;
 
 /// How a queue pair's turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +46,7 @@ impl Shard {
         } else {
             SlotId::DAEMON
         };
-        let head = PacketHead {
-            meta,
-            is_passed_on: false,
-        };
+        let head = PacketHead::of(meta);
         // Connection management sends again what is lost.
         self.send_to_slot(first_hop, octets, &head);
         self.channels.ring_doorbells();
@@ -151,40 +148,78 @@ impl Shard {
 #[inline]
 pub(super) fn run_turn<P: TransmitPath>(
     entry: &mut QpEntry,
+    shared: (&mut MrTable, &mut Vec<Note>, &mut PacketCounters),
+    now: Time,
+    path: &mut P,
+) -> Turn {
+    let turn = write_turn(entry, shared, now, path);
+    path.finish();
+    turn
+}
+
+#[inline]
+fn write_turn<P: TransmitPath>(
+    entry: &mut QpEntry,
     (regions, notes, counters): (&mut MrTable, &mut Vec<Note>, &mut PacketCounters),
     now: Time,
     path: &mut P,
 ) -> Turn {
-    for _ in 0..TURN {
+    let mut left = TURN;
+    while left > 0 {
         let Some(plan) = entry.conn.plan_transmit() else {
             return Turn::Done;
         };
-        let room = match path.begin(plan.room()) {
-            Ok(room) => room,
-            Err(refused) => {
-                match refused {
-                    Refused::Full => counters.channel_full += 1,
-                    Refused::NoBuffer => counters.no_buffer += 1,
-                }
+        let mut host = host!(entry, *regions, *notes);
+        let sent = if plan.run() > 1 {
+            path.begin_run(plan.room(), plan.run().min(left))
+                .map(|rooms| entry.conn.write_run(now, plan, rooms, &mut host))
+                .map(|run| {
+                    path.commit_run(&run);
+                    run.count
+                })
+        } else {
+            send_one(&mut entry.conn, plan, now, path, &mut host)
+        };
+        match sent {
+            Ok(sent) => {
+                counters.sent += u64::from(sent);
+                left = left.saturating_sub(sent.max(1));
+            }
+            Err(Refused::Full) => {
+                counters.channel_full += 1;
                 return Turn::Blocked;
             }
-        };
-        if plan.is_train() {
-            prefetch_to_write(&room[..plan.room()]);
+            Err(Refused::NoBuffer) => {
+                counters.no_buffer += 1;
+                return Turn::Blocked;
+            }
         }
-        let mut host = host!(entry, *regions, *notes);
-        let Some(transmit) = entry.conn.write_transmit(now, plan, room, &mut host) else {
-            path.discard();
-            continue;
-        };
-        let written = Written {
-            len: transmit.len,
-            is_ecn_capable: transmit.ecn_capable,
-        };
-        path.commit(written);
-        counters.sent += 1;
     }
     Turn::More
+}
+
+/// Sends the datagram of a plan; gives the number of datagrams that were sent.
+#[inline]
+fn send_one<P: TransmitPath, H: Host>(
+    conn: &mut Connection,
+    plan: TransmitPlan,
+    now: Time,
+    path: &mut P,
+    host: &mut H,
+) -> Result<u16, Refused> {
+    let room = path.begin(plan.room(), plan.is_followed())?;
+    if plan.is_train() {
+        prefetch_to_write(&room[..plan.room()]);
+    }
+    let Some(transmit) = conn.write_transmit(now, plan, room, host) else {
+        path.discard();
+        return Ok(0);
+    };
+    path.commit(Written {
+        len: transmit.len,
+        is_ecn_capable: transmit.ecn_capable,
+    });
+    Ok(1)
 }
 
 /// Prefetches the cache lines that are about to be written.

@@ -41,4 +41,4 @@ pub use port_table::{CmPort, PortSharing, PortTable};
 pub use status::{ProcessReport, Status};
 
 /// Version of the control protocol, which must be the same on both sides.
-pub const PROTOCOL_VERSION: u32 = 8;
+pub const PROTOCOL_VERSION: u32 = 9;

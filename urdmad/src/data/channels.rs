@@ -6,10 +6,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use proto_trp::wire::message::{CELL_PAYLOAD_LEN, MESSAGE_HEAD_LEN};
+use proto_trp::wire::packet_head::PACKET_OCTETS_MIN;
 use proto_trp::wire::PacketHead;
 use urdma_channel::{
-    Bells, CellOctets, Channel, Incoming, Next, OwnPage, OwnRegion, Payload, PeerPage, PeerRecords,
-    PeerRegion, RegionError, Rota, Waker, CELL_DATA, SLOTS,
+    Bells, CellOctets, Channel, Incoming, Left, Next, OwnPage, OwnRegion, Payload, PeerPage,
+    PeerRecords, PeerRegion, RegionError, Rota, Waker, CELL_DATA, LARGE_FRAME, SLOTS,
 };
 use urdma_types::SlotId;
 
@@ -54,33 +55,47 @@ pub(crate) enum NotPut {
     Unattached,
 }
 
-/// The octets of a packet: in the copy of its cell, or in a frame.
+/// The octets of packets: in a copy, or in a frame, which its process may still change.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Octets<'a> {
-    Cell(&'a [u8]),
-    Frame(&'a Incoming, Payload),
+    Copy(&'a [u8]),
+    /// A number of octets of a frame from an offset on.
+    Frame(&'a Incoming, Payload, usize, usize),
 }
 
 impl Octets<'_> {
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         match self {
-            Octets::Cell(octets) => octets.len(),
-            Octets::Frame(_, payload) => payload.len(),
+            Octets::Copy(octets) => octets.len(),
+            Octets::Frame(.., len) => *len,
         }
     }
 
-    /// Copies the first octets of the packet, as many as `out` has; false if there are fewer.
+    /// The `len` octets from `at` on, which are all there.
+    #[inline]
+    pub(crate) fn part(&self, at: usize, len: usize) -> Self {
+        match *self {
+            Octets::Copy(octets) => Octets::Copy(&octets[at..at + len]),
+            Octets::Frame(incoming, payload, start, _) => {
+                Octets::Frame(incoming, payload, start + at, len)
+            }
+        }
+    }
+
+    /// Copies the first octets, as many as `out` has; false if there are fewer.
+    #[inline]
     #[must_use]
     pub(crate) fn copy_to(&self, out: &mut [u8]) -> bool {
+        if out.len() > self.len() {
+            return false;
+        }
         match self {
-            Octets::Cell(octets) => match octets.get(..out.len()) {
-                Some(octets) => {
-                    out.copy_from_slice(octets);
-                    true
-                }
-                None => false,
-            },
-            Octets::Frame(incoming, payload) => incoming.copy_payload(*payload, 0, out),
+            Octets::Copy(octets) => {
+                out.copy_from_slice(&octets[..out.len()]);
+                true
+            }
+            Octets::Frame(incoming, payload, at, _) => incoming.copy_payload(*payload, *at, out),
         }
     }
 }
@@ -91,7 +106,7 @@ pub(crate) enum Taken<'a> {
     Nothing,
     /// What no process sends: the channel is not read any more.
     Corrupt,
-    Packet(PacketHead, Octets<'a>),
+    Packets(PacketHead, Octets<'a>),
 }
 
 /// A channel, and what was shown with it.
@@ -99,6 +114,28 @@ pub(crate) enum Taken<'a> {
 struct SlotChannel {
     channel: Channel,
     is_corrupt: bool,
+    /// The last packets were parts of messages of several.
+    expects_several: bool,
+}
+
+/// A message that is written and not sent, since more packets may follow.
+#[derive(Debug)]
+struct Begun {
+    slot: SlotId,
+    head: PacketHead,
+    left: Left,
+    /// Octets of the packets.
+    octets: usize,
+    /// Octets of the first of them.
+    each: usize,
+}
+
+/// The last packet that was sent alone.
+#[derive(Debug)]
+struct Alone {
+    slot: SlotId,
+    head: PacketHead,
+    octets: usize,
 }
 
 /// See the module.
@@ -109,6 +146,8 @@ pub(crate) struct Channels {
     /// Delivery records of the last process of each slot.
     records: Box<[Option<PeerRecords>]>,
     pub(crate) open: Rota<SlotId>,
+    begun: Option<Begun>,
+    alone: Option<Alone>,
     /// Slots that something was written for, or taken from, since they were notified.
     doorbells: Vec<SlotId>,
 }
@@ -121,6 +160,8 @@ impl Channels {
             by_slot: (0..SLOTS).map(|_| None).collect(),
             records: (0..SLOTS).map(|_| None).collect(),
             open: Rota::default(),
+            begun: None,
+            alone: None,
             doorbells: Vec::with_capacity(SLOTS),
         }
     }
@@ -132,6 +173,7 @@ impl Channels {
         self.by_slot[slot.as_usize()] = Some(Box::new(SlotChannel {
             channel: Channel::new(region),
             is_corrupt: false,
+            expects_several: false,
         }));
         self.open.insert(slot);
     }
@@ -146,6 +188,7 @@ impl Channels {
 
     /// The process of a slot has ended; its delivery records are kept.
     pub(crate) fn close(&mut self, slot: SlotId) {
+        self.begun.take_if(|begun| begun.slot == slot);
         self.by_slot[slot.as_usize()] = None;
         self.open.remove(slot);
         self.doorbells.retain(|other| *other != slot);
@@ -162,10 +205,11 @@ impl Channels {
         records?.delivered(index, stream)
     }
 
-    /// Takes the next packet of a slot's process; it is settled by [`Channels::settle`]. `cell` is
-    /// room for a copy.
+    /// Takes the packets of the next message of a slot's process; they are settled by
+    /// [`Channels::settle`]. `cell` is room for a copy.
     #[inline]
     pub(crate) fn take<'a>(&'a mut self, slot: SlotId, cell: &'a mut CellOctets) -> Taken<'a> {
+        self.finish();
         let Some(entry) = self.entry(slot).filter(|entry| !entry.is_corrupt) else {
             return Taken::Nothing;
         };
@@ -179,12 +223,13 @@ impl Channels {
         };
         let in_cell = cell[..len].get(MESSAGE_HEAD_LEN..);
         let head = PacketHead::parse(&cell[..len]);
-        // C4-2: a packet is in the cell or in a frame.
+        // C4-2: packets are in the cell or in a frame.
         match (head, in_cell, payload, entry.channel.incoming()) {
             (Some(head), Some([]), Some(payload), Some(incoming)) => {
-                Taken::Packet(head, Octets::Frame(incoming, payload))
+                let len = payload.len();
+                Taken::Packets(head, Octets::Frame(incoming, payload, 0, len))
             }
-            (Some(head), Some(octets), None, _) => Taken::Packet(head, Octets::Cell(octets)),
+            (Some(head), Some(octets), None, _) => Taken::Packets(head, Octets::Copy(octets)),
             _ => {
                 entry.is_corrupt = true;
                 Taken::Corrupt
@@ -201,7 +246,8 @@ impl Channels {
         }
     }
 
-    /// Gives a slot's process a packet; it is woken by [`Channels::ring`].
+    /// Gives a slot's process a packet; it is sent, at the latest, by [`Channels::finish`], and the
+    /// process is woken by [`Channels::ring`].
     ///
     /// # Errors
     /// [`NotPut`].
@@ -212,19 +258,97 @@ impl Channels {
         head: &PacketHead,
         packet: &[u8],
     ) -> Result<(), NotPut> {
+        let Some(begun) = &mut self.begun else {
+            return self.begin(slot, head, packet);
+        };
+        let is_next = begun.slot == slot
+            && begun.head == *head
+            && packet.len() <= begun.each
+            && begun.octets + packet.len() <= LARGE_FRAME;
+        let entry = self.by_slot[slot.as_usize()].as_deref_mut();
+        let Some(entry) = entry.filter(|_| is_next) else {
+            self.finish();
+            return self.begin(slot, head, packet);
+        };
+        let mut room = entry.channel.resume(begun.left);
+        room.payload_mut()[begun.octets..][..packet.len()].copy_from_slice(packet);
+        begun.octets += packet.len();
+        if packet.len() < begun.each {
+            self.finish();
+        }
+        Ok(())
+    }
+
+    /// As [`Channels::put`], of a packet that begins a message.
+    fn begin(&mut self, slot: SlotId, head: &PacketHead, packet: &[u8]) -> Result<(), NotPut> {
+        let octets = packet.len();
+        let in_frame = frame_octets(octets);
+        let alone = self.alone.as_ref();
+        let has_followed = alone.is_some_and(|alone| {
+            alone.slot == slot && alone.head == *head && octets <= alone.octets
+        });
         let entry = self.entry(slot).ok_or(NotPut::Unattached)?;
-        let in_frame = frame_octets(packet.len());
+        entry.expects_several |= has_followed;
+        if entry.expects_several && octets >= usize::from(PACKET_OCTETS_MIN) {
+            if let Some(mut room) = entry.channel.begin_unanswered(LARGE_FRAME) {
+                room.payload_mut()[..octets].copy_from_slice(packet);
+                let (left, ..) = room.leave();
+                self.begun = Some(Begun {
+                    slot,
+                    head: *head,
+                    left,
+                    octets,
+                    each: octets,
+                });
+                return Ok(());
+            }
+        }
         let room = entry.channel.begin_unanswered(in_frame);
         let mut room = room.ok_or(NotPut::Full)?;
         let (cell, frame) = room.parts_mut();
         if let Some((start, rest)) = cell.split_first_chunk_mut() {
             head.encode(start);
             let room = if in_frame > 0 { frame } else { rest };
-            room[..packet.len()].copy_from_slice(packet);
+            room[..octets].copy_from_slice(packet);
         }
-        room.publish(MESSAGE_HEAD_LEN + packet.len() - in_frame, 0);
+        room.publish(MESSAGE_HEAD_LEN + octets - in_frame, 0);
         self.note(slot);
+        self.alone = Some(Alone {
+            slot,
+            head: *head,
+            octets,
+        });
         Ok(())
+    }
+
+    /// Sends the packets that wait for another one in the same message.
+    #[inline]
+    pub(crate) fn finish(&mut self) {
+        if let Some(begun) = self.begun.take() {
+            self.publish(&begun);
+        }
+    }
+
+    fn publish(&mut self, begun: &Begun) {
+        let Some(entry) = self.entry(begun.slot) else {
+            return;
+        };
+        let has_several = begun.octets > begun.each;
+        entry.expects_several = has_several;
+        let head = PacketHead {
+            packet_octets: match u16::try_from(begun.each) {
+                Ok(each) if has_several => each,
+                _ => 0,
+            },
+            ..begun.head
+        };
+        let mut room = entry.channel.resume(begun.left);
+        room.truncate_payload(begun.octets);
+        if let Some(start) = room.octets_mut().first_chunk_mut() {
+            head.encode(start);
+        }
+        room.publish(MESSAGE_HEAD_LEN, 0);
+        self.note(begun.slot);
     }
 
     /// As [`Channels::put`], of a packet from a process of this host. These packets take at most
@@ -248,6 +372,7 @@ impl Channels {
     /// How many packets of so many octets there is room for in a slot's channel, and how many there
     /// would be if it were empty; None without a process.
     pub(crate) fn room(&mut self, slot: SlotId, octets: usize) -> Option<(u64, u64)> {
+        self.finish();
         let in_frame = frame_octets(octets);
         let channel = &mut self.entry(slot)?.channel;
         let (left, limit) = channel.outgoing().room(in_frame);
@@ -265,9 +390,11 @@ impl Channels {
         }
     }
 
-    /// Wakes the processes that have to be.
+    /// Sends what was put, and wakes the processes that have to be.
     #[inline]
     pub(crate) fn ring(&mut self) {
+        self.finish();
+        self.alone = None;
         while let Some(slot) = self.doorbells.pop() {
             if let Some(entry) = self.entry(slot) {
                 entry.channel.notify();

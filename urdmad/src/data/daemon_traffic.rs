@@ -162,11 +162,7 @@ pub(crate) fn send_to_slot(channels: &mut Channels, answer: &DaemonDatagram, ide
         ecn: 0,
         gid_index: answer.gid_index,
     };
-    let head = PacketHead {
-        meta,
-        is_passed_on: false,
-    };
-    let _ = channels.put(slot, &head, &answer.datagram);
+    let _ = channels.put(slot, &PacketHead::of(meta), &answer.datagram);
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ impl Line {
     }
 
     /// Queues a frame of `octets` that arrived at `now_ns` and that `write` writes.
-    pub(crate) fn offer(&mut self, now_ns: u64, octets: usize, write: &dyn Fn(&mut [u8])) {
+    pub(crate) fn offer(&mut self, now_ns: u64, octets: usize, write: &mut dyn FnMut(&mut [u8])) {
         let mut buffer = self.spare.pop().unwrap_or_default();
         buffer.resize(octets, 0);
         write(&mut buffer);
@@ -309,7 +309,9 @@ mod tests {
     }
 
     fn offer(line: &mut Line, now_ns: u64, frame: &[u8]) {
-        line.offer(now_ns, frame.len(), &|buffer| buffer.copy_from_slice(frame));
+        line.offer(now_ns, frame.len(), &mut |buffer| {
+            buffer.copy_from_slice(frame)
+        });
     }
 
     /// The packets that leave when numbered frames enter one microsecond apart.

@@ -194,7 +194,9 @@ impl Inbound<'_> {
         for slot in members.iter() {
             let put = match origin {
                 Origin::Host => self.put(slot, meta, datagram),
-                Origin::Process => self.channels.put_local(slot, &packet_head(meta), datagram),
+                Origin::Process => self
+                    .channels
+                    .put_local(slot, &PacketHead::of(*meta), datagram),
             };
             match put {
                 Ok(()) => counters.group_copies.bump(),
@@ -218,20 +220,11 @@ impl Inbound<'_> {
 
     #[inline(always)]
     fn put(&mut self, slot: SlotId, meta: &Meta, datagram: &[u8]) -> Result<(), NotPut> {
-        let put = self.channels.put(slot, &packet_head(meta), datagram);
+        let put = self.channels.put(slot, &PacketHead::of(*meta), datagram);
         if put.is_ok() {
             self.patience.note(self.channels, slot, datagram.len());
         }
         put
-    }
-}
-
-/// The head of a packet that is delivered.
-#[inline]
-fn packet_head(meta: &Meta) -> PacketHead {
-    PacketHead {
-        meta: *meta,
-        is_passed_on: false,
     }
 }
 

@@ -13,16 +13,16 @@ use urdma_ipc::fault::Faults;
 use urdma_ipc::status::FaultStatus;
 use urdma_ipc::Resolution;
 use urdma_underlay::{
-    max_datagram, parse, parse_verified, Checksum, Dropped, Ecn, LocalInterface,
-    NeighbourResolution, Received, UdpPorts, MAX_SOLICITATION_OCTETS,
+    max_datagram, Checker, Checksum, Dropped, Ecn, Headers, LocalInterface, NeighbourResolution,
+    UdpPorts, MAX_SOLICITATION_OCTETS,
 };
 
-use super::channels::Octets;
 use super::command::Reply;
 use super::daemon_traffic::DaemonDatagram;
+use super::from_process::FromProcess;
 use super::inbound::{Arrived, Inbound, Request};
 use super::neighbours::Neighbours;
-use super::routes::{Ends, NoRoute, Routes};
+use super::routes::{NoRoute, Routes};
 use super::wire::Wire;
 use crate::identity::Identity;
 use crate::port::{PacketPort, PortReport, Resolver};
@@ -39,17 +39,19 @@ const REQUESTS_MAX: usize = 64;
 /// evicted.
 const STRANGERS: RateLimit = RateLimit::new(64, 50_000_000);
 
+/// Packets whose neighbour is being resolved.
+type Waiting = VecDeque<(Meta, Box<[u8]>)>;
+
 /// A port with its routes, neighbours and queues.
 pub(crate) struct Network {
     wire: Wire,
     local: LocalInterface,
-    /// Checks a frame; its checksums only if the kernel has not.
-    parse: fn(&[u8], &LocalInterface) -> Result<Received, Dropped>,
+    /// Checks frames; their checksums only if the kernel has not.
+    checker: Checker,
     neighbours: Neighbours,
     routes: Routes,
     mtu: u16,
-    /// Packets whose neighbour is pending, with the value of [`Neighbours::changes`] at that time.
-    waiting: VecDeque<(Meta, Box<[u8]>)>,
+    waiting: Waiting,
     resolves: Vec<(IpAddr, Reply)>,
     /// [`Neighbours::changes`] when waiting frames and requests were last retried.
     seen_changes: u64,
@@ -77,7 +79,7 @@ impl Network {
         let neighbours = Neighbours::new(local.clone(), port.resolver())?;
         Ok(Self {
             mtu: port.mtu(),
-            parse: if is_verified { parse_verified } else { parse },
+            checker: Checker::new(is_verified),
             wire: Wire::new(port, Some(start)),
             routes: Routes::new(local.clone(), checksum),
             neighbours,
@@ -95,11 +97,11 @@ impl Network {
     pub(crate) fn receive(&mut self, inbound: &mut Inbound<'_>) -> bool {
         let takes = !inbound.waits();
         let (local, neighbours, arrived) = (&self.local, &mut self.neighbours, &mut self.arrived);
-        let parse = self.parse;
+        let checker = &mut self.checker;
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
         let worked = self.wire.receive(now_ns, takes, shared, |frame| {
-            let new = match parse(frame, local) {
-                Ok(received) => inbound.deliver(&received, &frame[received.payload.clone()]),
+            let new = match checker.check(frame, local) {
+                Ok(received) => inbound.deliver(received, &frame[received.payload.clone()]),
                 Err(Dropped::NeighbourTraffic) => {
                     neighbours.handle_frame(now_ns, frame);
                     shared.counters.rx_neighbour.bump();
@@ -222,7 +224,7 @@ impl Network {
     fn neighbours_changed(&mut self, inbound: &mut Inbound<'_>) {
         let (now_ns, shared) = (inbound.now_ns, inbound.shared);
         for (meta, packet) in std::mem::take(&mut self.waiting) {
-            self.send_packet(now_ns, &Octets::Cell(&packet), &meta, shared);
+            self.send_kept(now_ns, &meta, packet, shared);
         }
         for (ip, reply) in std::mem::take(&mut self.resolves) {
             self.resolve(now_ns, ip, reply);
@@ -232,43 +234,45 @@ impl Network {
         }
     }
 
-    /// Sends a datagram of a process, or keeps it while its neighbour is being resolved.
-    #[inline]
-    pub(crate) fn send_packet(
+    /// Sends packets of a process, or keeps them while their neighbour is being resolved; gives
+    /// their number.
+    pub(crate) fn send_packets(
         &mut self,
         now_ns: u64,
-        packet: &Octets<'_>,
-        meta: &Meta,
+        mut packets: FromProcess<'_>,
         shared: &Shared,
-    ) {
-        let counters = &shared.counters;
-        let ports = UdpPorts {
-            source: meta.src_port,
-            destination: meta.dst_port,
-        };
-        let fill = |datagram: &mut [u8]| {
-            // It has as many octets.
-            let _ = packet.copy_to(datagram);
-        };
-        let sent = self.send(
-            now_ns,
-            (meta.remote_ip, meta.gid_index),
-            ports,
-            meta.ecn,
-            packet.len(),
-            fill,
-            shared,
-        );
-        match sent {
-            Ok(()) => {}
-            Err(NoRoute::Pending) if self.waiting.len() < WAITING_MAX => {
-                let mut copy = vec![0; packet.len()].into_boxed_slice();
-                if packet.copy_to(&mut copy) {
-                    self.waiting.push_back((*meta, copy));
+    ) -> usize {
+        let meta = packets.meta;
+        let (mut stream, waiting) = self.stream(now_ns, &meta);
+        let (mut count, mut forged) = (0, 0);
+        while let Some(packet) = packets.next() {
+            count += 1;
+            let Some(packet) = packet else {
+                forged += 1;
+                continue;
+            };
+            match &mut stream {
+                Ok(stream) => stream.send(packet.len(), |out| packet.write(out), shared),
+                Err(reason) => {
+                    let mut copy = vec![0; packet.len()].into_boxed_slice();
+                    packet.write(&mut copy);
+                    keep(waiting, &meta, copy, *reason, shared);
                 }
             }
-            Err(NoRoute::Pending) => counters.drop_tx_waiting.bump(),
-            Err(NoRoute::Unreachable) => counters.drop_tx_unreachable.bump(),
+        }
+        if forged > 0 {
+            shared.counters.drop_forged_source.add(forged);
+        }
+        count
+    }
+
+    /// Sends a packet again that waited for its neighbour.
+    fn send_kept(&mut self, now_ns: u64, meta: &Meta, packet: Box<[u8]>, shared: &Shared) {
+        match self.stream(now_ns, meta) {
+            (Ok(mut stream), _) => {
+                stream.send(packet.len(), |out| out.copy_from_slice(&packet), shared);
+            }
+            (Err(reason), waiting) => keep(waiting, meta, packet, reason, shared),
         }
     }
 
@@ -276,44 +280,40 @@ impl Network {
     /// retransmits it.
     #[cold]
     pub(crate) fn send_answer(&mut self, now_ns: u64, answer: &DaemonDatagram, shared: &Shared) {
-        let ends = (Ip16::new(answer.remote), answer.gid_index);
-        let octets = answer.datagram.len();
-        let fill = |datagram: &mut [u8]| datagram.copy_from_slice(&answer.datagram);
-        if self
-            .send(now_ns, ends, answer.ports, 0, octets, fill, shared)
-            .is_err()
-        {
-            shared.counters.drop_tx_unreachable.bump();
+        let meta = Meta {
+            remote_ip: Ip16::new(answer.remote),
+            src_port: answer.ports.source,
+            dst_port: answer.ports.destination,
+            ecn: 0,
+            gid_index: answer.gid_index,
+        };
+        let datagram = &answer.datagram;
+        match self.stream(now_ns, &meta).0 {
+            Ok(mut stream) => {
+                stream.send(datagram.len(), |out| out.copy_from_slice(datagram), shared);
+            }
+            Err(_) => shared.counters.drop_tx_unreachable.bump(),
         }
         self.flush(now_ns, shared);
     }
 
+    /// The way of packets with these metadata, and the packets that wait for their neighbours.
     #[inline]
-    #[allow(clippy::too_many_arguments)] // the parts of a packet, all of different types
-    fn send(
-        &mut self,
-        now_ns: u64,
-        ends: Ends,
-        ports: UdpPorts,
-        ecn: u8,
-        octets: usize,
-        fill: impl Fn(&mut [u8]),
-        shared: &Shared,
-    ) -> Result<(), NoRoute> {
-        let counters = &shared.counters;
-        let template = self.routes.find(now_ns, ends, &mut self.neighbours)?;
-        if octets > max_datagram(self.mtu, template.version()) {
-            counters.drop_tx_too_long.bump();
-            return Ok(());
-        }
-        let headers = template.header_octets();
-        let write = |frame: &mut [u8]| {
-            fill(&mut frame[headers..]);
-            // It fits: its length was checked against the MTU.
-            let _ = template.write(frame, ports, Ecn::from_bits(ecn));
+    fn stream(&mut self, now_ns: u64, meta: &Meta) -> (Result<Stream<'_>, NoRoute>, &mut Waiting) {
+        let ends = (meta.remote_ip, meta.gid_index);
+        let ports = UdpPorts {
+            source: meta.src_port,
+            destination: meta.dst_port,
         };
-        self.wire.transmit(now_ns, headers + octets, write, shared);
-        Ok(())
+        let found = self.routes.find(now_ns, ends, &mut self.neighbours);
+        let stream = found.map(|template| Stream {
+            now_ns,
+            octets_max: max_datagram(self.mtu, template.version()),
+            header_octets: template.header_octets(),
+            headers: Headers::new(template, ports, Ecn::from_bits(meta.ecn)),
+            wire: &mut self.wire,
+        });
+        (stream, &mut self.waiting)
     }
 
     /// Sends the collected frames.
@@ -372,5 +372,43 @@ impl Network {
 
     pub(crate) fn report(&mut self) -> (PortReport, FaultStatus) {
         self.wire.report()
+    }
+}
+
+/// The way of packets from one host and port to another.
+struct Stream<'a> {
+    now_ns: u64,
+    octets_max: usize,
+    header_octets: usize,
+    headers: Headers<'a>,
+    wire: &'a mut Wire,
+}
+
+impl Stream<'_> {
+    /// Sends a packet of so many octets, which `write` writes.
+    #[inline]
+    fn send(&mut self, octets: usize, write: impl Fn(&mut [u8]), shared: &Shared) {
+        if octets > self.octets_max {
+            return shared.counters.drop_tx_too_long.bump();
+        }
+        let (header_octets, headers) = (self.header_octets, &mut self.headers);
+        let write = |frame: &mut [u8]| {
+            write(&mut frame[header_octets..]);
+            // It fits: its length was checked against the MTU.
+            let _ = headers.write(frame);
+        };
+        self.wire
+            .transmit(self.now_ns, header_octets + octets, write, shared);
+    }
+}
+
+/// Keeps a packet without a route, if its neighbour is being resolved.
+#[cold]
+fn keep(waiting: &mut Waiting, meta: &Meta, packet: Box<[u8]>, reason: NoRoute, shared: &Shared) {
+    let counters = &shared.counters;
+    match reason {
+        NoRoute::Pending if waiting.len() < WAITING_MAX => waiting.push_back((*meta, packet)),
+        NoRoute::Pending => counters.drop_tx_waiting.bump(),
+        NoRoute::Unreachable => counters.drop_tx_unreachable.bump(),
     }
 }

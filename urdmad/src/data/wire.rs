@@ -90,7 +90,7 @@ impl Wire {
         &mut self,
         now_ns: u64,
         octets: usize,
-        write: impl Fn(&mut [u8]),
+        mut write: impl FnMut(&mut [u8]),
         shared: &Shared,
     ) {
         match &mut self.faults.outbound {
@@ -98,7 +98,7 @@ impl Wire {
                 transmit(&mut *self.port, octets, write, shared);
                 self.has_given = true;
             }
-            Some(line) => line.offer(time_of(self.start, now_ns), octets, &write),
+            Some(line) => line.offer(time_of(self.start, now_ns), octets, &mut write),
         }
     }
 
@@ -174,7 +174,12 @@ fn is_waited_for(since_ns: u64, now_ns: u64) -> bool {
 }
 
 #[inline]
-fn transmit(port: &mut dyn PacketPort, octets: usize, write: impl Fn(&mut [u8]), shared: &Shared) {
+fn transmit(
+    port: &mut dyn PacketPort,
+    octets: usize,
+    write: impl FnOnce(&mut [u8]),
+    shared: &Shared,
+) {
     let counters = &shared.counters;
     let Ok(frame) = port.transmit(octets) else {
         return counters.drop_tx_no_buffer.bump();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub, missing_docs)]
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -131,6 +132,8 @@ pub struct Process {
     pub records: OwnRecords,
     channel: Channel,
     page: OwnPage,
+    /// Packets of the last message.
+    taken: VecDeque<Packet>,
 }
 
 /// A packet that a process has received.
@@ -162,6 +165,7 @@ impl Process {
             records,
             channel,
             page,
+            taken: VecDeque::new(),
         }
     }
 
@@ -193,11 +197,7 @@ impl Process {
             src_port: source_port(Qpn::new(self.slot(), 1)),
             ..*meta
         };
-        let head = PacketHead {
-            meta,
-            is_passed_on: false,
-        };
-        self.try_send_as(&head, octets)
+        self.try_send_as(&PacketHead::of(meta), octets)
     }
 
     /// Sends a packet with any head if there is room.
@@ -226,6 +226,9 @@ impl Process {
 
     /// The next packet, if there is one.
     pub fn poll(&mut self) -> Option<Packet> {
+        if let Some(packet) = self.taken.pop_front() {
+            return Some(packet);
+        }
         let mut cell = [0; CELL_LEN];
         let Next::Message { len, payload, .. } = self.channel.next(&mut cell, |_| ()) else {
             return None;
@@ -239,10 +242,12 @@ impl Process {
         }
         self.channel.settle();
         self.channel.notify();
-        Some(Packet {
+        let packets = head.packets(octets.len());
+        self.taken.extend(packets.map(|(at, len)| Packet {
             meta: head.meta,
-            octets,
-        })
+            octets: octets[at..at + len].to_vec(),
+        }));
+        self.taken.pop_front()
     }
 
     /// Waits for a packet.

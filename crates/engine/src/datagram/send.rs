@@ -5,8 +5,9 @@ use proto_trp::wire::datagram::{DatagramHeader, HEADER_LEN};
 use proto_trp::wire::{Meta, PacketHead};
 use urdma_types::{source_port, udp_port, Ip16, Qpn, SlotId};
 
-use super::super::lease::{LeasedQueue, RouteId};
+use super::super::lease::{LeasedBuffers, LeasedQueue, RouteId};
 use super::super::memory::QpHost;
+use super::super::packet_path::Written;
 use super::super::packets::{self, NoRoom};
 use super::super::path::{metadata, NextHop};
 use super::super::shard::Shard;
@@ -149,10 +150,7 @@ impl Shard {
         if let Some(capture) = &mut self.capture {
             capture.add(self.slot, to, &[room]);
         }
-        let head = PacketHead {
-            meta: *meta,
-            is_passed_on: false,
-        };
+        let head = PacketHead::of(*meta);
         packets::publish(channel, packet.len, &head, packet.len);
         self.channels.note_doorbell(to);
         self.counters.sent += 1;
@@ -165,7 +163,11 @@ impl Shard {
         packet: &OutgoingPacket,
         route: RouteId,
     ) -> Sent {
-        let Some(mut buffer) = self.lease.as_mut().and_then(|lease| lease.alloc(route)) else {
+        let mut buffers = LeasedBuffers::new();
+        if let Some(lease) = &mut self.lease {
+            let _ = lease.alloc(route, 1, &mut buffers);
+        }
+        let Some(mut buffer) = buffers.pop() else {
             self.counters.no_buffer += 1;
             return Sent::NoRoom;
         };
@@ -184,7 +186,11 @@ impl Shard {
             lease.discard(buffer);
             return Sent::Failed(Status::LocalProtectionError);
         }
-        lease.send(buffer, packet.len, route, 0);
+        let written = Written {
+            len: packet.len,
+            is_ecn_capable: false,
+        };
+        lease.send(buffer, written, route);
         self.counters.sent += 1;
         Sent::Gone
     }
